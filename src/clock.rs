@@ -1,0 +1,119 @@
+//! The time: the system's, or moved by hand in tests. Nothing else reads a clock.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::{Serialize, Serializer};
+
+/// Milliseconds since the Unix epoch, UTC. Shown as `YYYY-MM-DDTHH:MM:SS.mmmZ`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// From milliseconds since the Unix epoch.
+    pub const fn from_millis(millis: i64) -> Self {
+        Self(millis)
+    }
+
+    /// Milliseconds since the Unix epoch.
+    pub const fn as_millis(self) -> i64 {
+        self.0
+    }
+
+    /// This time plus `duration`, or the end of time.
+    pub fn saturating_add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(millis(duration)))
+    }
+
+    /// This time less `duration`, or the beginning of time.
+    pub fn saturating_sub(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(millis(duration)))
+    }
+
+    /// Time passed since `earlier`; zero when `earlier` is later.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let instant = jiff::Timestamp::from_millisecond(self.0).unwrap_or(jiff::Timestamp::MAX);
+        write!(f, "{instant:.3}")
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A source of time, cheap to clone; clones share their hands.
+#[derive(Debug, Clone)]
+pub struct Clock(Source);
+
+#[derive(Debug, Clone)]
+enum Source {
+    System { started: Instant },
+    Manual(Arc<AtomicI64>),
+}
+
+impl Clock {
+    /// The operating system's clock.
+    #[expect(clippy::disallowed_methods, reason = "this module is the one that reads the time")]
+    pub fn system() -> Self {
+        Self(Source::System { started: Instant::now() })
+    }
+
+    /// A clock that stands still at `now` until [`Clock::advance`] moves it.
+    pub fn manual(now: Timestamp) -> Self {
+        Self(Source::Manual(Arc::new(AtomicI64::new(now.as_millis()))))
+    }
+
+    /// The wall-clock time.
+    #[expect(clippy::disallowed_methods, reason = "this module is the one that reads the time")]
+    pub fn now(&self) -> Timestamp {
+        match &self.0 {
+            Source::System { .. } => {
+                let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                Timestamp(millis(since_epoch))
+            }
+            Source::Manual(millis) => Timestamp(millis.load(Ordering::SeqCst)),
+        }
+    }
+
+    /// Time since some fixed moment; on the system's clock it never goes backwards.
+    pub fn elapsed(&self) -> Duration {
+        match &self.0 {
+            Source::System { started } => started.elapsed(),
+            Source::Manual(_) => self.now().since(Timestamp(0)),
+        }
+    }
+
+    /// Moves a manual clock forward.
+    ///
+    /// # Panics
+    /// On the system's clock, which nobody may move.
+    pub fn advance(&self, by: Duration) {
+        match &self.0 {
+            Source::System { .. } => panic!("the system clock cannot be moved"),
+            Source::Manual(now) => now.fetch_add(millis(by), Ordering::SeqCst),
+        };
+    }
+}
+
+/// Rate limits measure with [`Clock::elapsed`], so that a step of the wall clock never blocks a key.
+impl governor::clock::Clock for Clock {
+    type Instant = Duration;
+
+    fn now(&self) -> Duration {
+        self.elapsed()
+    }
+}

@@ -1,0 +1,212 @@
+//! Every setting: its flag, its environment variable, its default. The only reader of the environment.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use ipnet::IpNet;
+
+/// A task that is not terminal this long after its creation is failed and refunded.
+pub const TASK_TIME_LIMIT: Duration = Duration::from_secs(9 * 60);
+/// How long a lease lasts without a heartbeat.
+pub const LEASE: Duration = Duration::from_secs(30);
+/// How often a worker renews its leases.
+pub const HEARTBEAT: Duration = Duration::from_secs(10);
+/// How often expired leases and overdue tasks are looked for.
+pub const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// How often result files without a task are looked for.
+pub const ORPHAN_SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
+/// How often a worker looks for tasks when nothing wakes it.
+pub const POLL_EVERY: Duration = Duration::from_secs(1);
+/// Longest that a change made by another process goes unnoticed.
+pub const KEY_CACHE: Duration = Duration::from_millis(500);
+/// Largest request body, in bytes.
+pub const MAX_BODY: usize = 256 * 1024;
+/// Longest wait for a request's body.
+pub const BODY_TIME_LIMIT: Duration = Duration::from_secs(30);
+/// Longest wait for a request's header, on a new connection or a kept one.
+pub const HEADER_TIME_LIMIT: Duration = Duration::from_secs(30);
+/// Most connections at once; more wait to be accepted.
+pub const MAX_CONNECTIONS: usize = 8_192;
+
+/// Where the data is. Every command that touches it takes these.
+#[derive(Debug, Clone, Args)]
+pub struct DataSettings {
+    /// Directory that holds the database and the result files
+    #[arg(long, global = true, env = "TINTYPE_DATA", default_value = "./tintype-data", value_name = "DIR")]
+    pub data: PathBuf,
+    /// Database, as sqlite:PATH [default: tintype.db in the data directory]
+    #[arg(long, global = true, env = "TINTYPE_DATABASE", hide_env_values = true, value_name = "URL")]
+    pub database: Option<String>,
+    /// File that holds the value of --database
+    #[arg(
+        long,
+        global = true,
+        env = "TINTYPE_DATABASE_FILE",
+        value_name = "PATH",
+        hide = true,
+        conflicts_with = "database"
+    )]
+    pub database_file: Option<PathBuf>,
+}
+
+impl DataSettings {
+    /// The SQLite file to use.
+    ///
+    /// # Errors
+    /// A sentence for the operator: an unreadable secret file, or a database that is not SQLite.
+    pub fn database_path(&self) -> Result<PathBuf, String> {
+        let given = match &self.database_file {
+            Some(path) => Some(read_secret(path)?),
+            None => self.database.clone(),
+        };
+        match given {
+            None => Ok(self.data.join("tintype.db")),
+            Some(url) => match url.strip_prefix("sqlite:") {
+                Some(path) if !path.is_empty() => Ok(PathBuf::from(path)),
+                _ => Err("--database must be sqlite:PATH; this release has no other database yet".into()),
+            },
+        }
+    }
+}
+
+/// Reads a secret from a file, without the line end that editors add.
+///
+/// # Errors
+/// A sentence for the operator.
+pub fn read_secret(path: &std::path::Path) -> Result<String, String> {
+    std::fs::read_to_string(path)
+        .map(|text| text.trim_end_matches(['\r', '\n']).to_owned())
+        .map_err(|error| format!("cannot read {}: {error}", path.display()))
+}
+
+/// What a server process takes besides [`DataSettings`].
+#[derive(Debug, Clone, Args)]
+pub struct ServerSettings {
+    /// Address to serve on
+    #[arg(long, env = "TINTYPE_LISTEN", default_value = "127.0.0.1:8080", value_name = "ADDR")]
+    pub listen: SocketAddr,
+    /// Address to serve Prometheus metrics on [default: none]
+    #[arg(long, env = "TINTYPE_METRICS_LISTEN", value_name = "ADDR")]
+    pub metrics_listen: Option<SocketAddr>,
+    /// Where callers reach the API [default: the listening address]
+    #[arg(long, env = "TINTYPE_PUBLIC_URL", value_name = "URL")]
+    pub public_url: Option<String>,
+    /// Where callers fetch result files, without the path /files [default: the public URL]
+    #[arg(long, env = "TINTYPE_FILE_URL", value_name = "URL")]
+    pub file_url: Option<String>,
+    /// Store of result files, as file:PATH [default: files in the data directory]
+    #[arg(long, env = "TINTYPE_FILES", value_name = "URL")]
+    pub files: Option<String>,
+    /// Refuse API calls that did not come over HTTPS
+    #[arg(long, env = "TINTYPE_PRODUCTION")]
+    pub production: bool,
+    /// Certificate chain in PEM; serves HTTPS
+    #[arg(long, env = "TINTYPE_TLS_CERT", value_name = "PATH", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Private key in PEM
+    #[arg(long, env = "TINTYPE_TLS_KEY", value_name = "PATH", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Networks whose X-Forwarded-Proto is believed
+    #[arg(long, env = "TINTYPE_TRUSTED_PROXY", value_name = "CIDR", value_delimiter = ',')]
+    pub trusted_proxy: Vec<IpNet>,
+    #[command(flatten)]
+    /// Limits on callers.
+    pub limits: LimitSettings,
+    #[command(flatten)]
+    /// What the worker does.
+    pub worker: WorkerSettings,
+}
+
+impl ServerSettings {
+    /// Reads flags as the command line does, for programs that embed a server.
+    ///
+    /// # Errors
+    /// The command line's own complaint.
+    pub fn from_flags<'a>(flags: impl IntoIterator<Item = &'a str>) -> Result<Self, clap::Error> {
+        #[derive(clap::Parser)]
+        struct Flags {
+            #[command(flatten)]
+            settings: ServerSettings,
+        }
+        let flags: Flags = clap::Parser::try_parse_from(std::iter::once("tintype").chain(flags))?;
+        Ok(flags.settings)
+    }
+}
+
+/// How much callers may do.
+#[derive(Debug, Clone, Args)]
+pub struct LimitSettings {
+    /// Submits a minute for each key; 0 means no limit
+    #[arg(long, env = "TINTYPE_SUBMIT_RATE", default_value = "60", value_name = "N/min", value_parser = rate)]
+    pub submit_rate: u32,
+    /// Reads a minute for each key; 0 means no limit
+    #[arg(long, env = "TINTYPE_READ_RATE", default_value = "1200", value_name = "N/min", value_parser = rate)]
+    pub read_rate: u32,
+    /// Unfinished tasks an account may have; 0 means no limit
+    #[arg(long, env = "TINTYPE_MAX_UNFINISHED", default_value_t = 100, value_name = "N")]
+    pub max_unfinished: u32,
+}
+
+/// How tasks are worked on.
+#[derive(Debug, Clone, Args)]
+pub struct WorkerSettings {
+    /// What draws: sketch
+    #[arg(long, env = "TINTYPE_ENGINE", default_value = "sketch", value_name = "NAME[:URL]")]
+    pub engine: String,
+    /// Tasks worked on at once [default: the number of cores]
+    #[arg(long, env = "TINTYPE_RENDERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub renders: Option<u16>,
+    /// Time one attempt at a task may take
+    #[arg(long, env = "TINTYPE_RENDER_TIMEOUT", default_value = "3m", value_name = "DURATION", value_parser = duration)]
+    pub render_timeout: Duration,
+    /// Time running renders get to finish when the server is told to stop
+    #[arg(long, env = "TINTYPE_DRAIN_TIMEOUT", default_value = "25s", value_name = "DURATION", value_parser = duration)]
+    pub drain_timeout: Duration,
+    /// Ports that reference image URLs may name
+    #[arg(long, env = "TINTYPE_REFERENCE_PORTS", default_value = "443", value_name = "PORT", value_delimiter = ',')]
+    pub reference_ports: Vec<u16>,
+    /// For tests only: a host name trusted as a source of references although it is not public
+    #[arg(
+        long,
+        env = "TINTYPE_TEST_REFERENCE_HOST",
+        value_name = "NAME=ADDR",
+        hide = true,
+        requires = "test_reference_ca"
+    )]
+    pub test_reference_host: Option<String>,
+    /// For tests only: the certificate authority of that host, in PEM
+    #[arg(long, env = "TINTYPE_TEST_REFERENCE_CA", value_name = "PATH", hide = true)]
+    pub test_reference_ca: Option<PathBuf>,
+}
+
+impl WorkerSettings {
+    /// Tasks worked on at once.
+    pub fn render_slots(&self) -> usize {
+        self.renders.map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from)
+    }
+}
+
+/// Reads `60` or `60/min`.
+pub fn rate(text: &str) -> Result<u32, String> {
+    let number = text.strip_suffix("/min").unwrap_or(text);
+    number.parse().map_err(|_| format!("{text:?} is not a number of requests a minute, such as 60"))
+}
+
+/// Reads `1s`, `10m`, `24h`, `90d`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|_| format!("{text:?} is not a duration such as 30s, 10m, 24h or 90d"))
+}
+
+/// Reads a base URL: http or https, without query, and drops the final slash.
+///
+/// # Errors
+/// A sentence for the operator.
+pub fn base_url(text: &str) -> Result<String, String> {
+    let url = url::Url::parse(text).map_err(|error| format!("{text:?} is not a URL: {error}"))?;
+    if !matches!(url.scheme(), "http" | "https") || url.query().is_some() || url.fragment().is_some() {
+        return Err(format!("{text:?} is not a base URL such as https://images.example.com"));
+    }
+    Ok(text.trim_end_matches('/').to_owned())
+}

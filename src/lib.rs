@@ -1,0 +1,29 @@
+//! Tintype turns prompts into images: asynchronously, behind API keys and credits.
+//!
+//! ARCHITECTURE.md tells how the modules hang together and what may never happen.
+
+pub mod address;
+pub mod app;
+pub mod cli;
+pub mod client;
+pub mod clock;
+pub mod config;
+pub mod cursor;
+pub mod data_dir;
+pub mod engine;
+pub mod files;
+pub mod http;
+pub mod key;
+pub mod keyring;
+pub mod limits;
+pub mod metrics;
+pub mod model;
+pub mod picture;
+pub mod references;
+pub mod render;
+pub mod request;
+pub mod server;
+pub mod store;
+pub mod sweeper;
+pub mod tasks;
+pub mod worker;

@@ -1,0 +1,120 @@
+//! Pixels: decoding what callers refer to, fitting what engines draw, writing PNG.
+
+use std::io::Cursor;
+
+use image::codecs::png::{CompressionType, FilterType, PngEncoder};
+use image::{DynamicImage, ExtendedColorType, ImageEncoder, ImageFormat, ImageReader, Limits, RgbImage, imageops};
+
+/// Most pixels along one side of a reference picture.
+pub const MAX_SIDE: u32 = 8_192;
+/// Most bytes a decoder may allocate for one reference picture.
+const MAX_DECODER_BYTES: u64 = 256 * 1024 * 1024;
+/// References are shrunk to fit this square: no engine uses more detail.
+const REFERENCE_SIDE: u32 = 1_024;
+
+/// An opaque picture, 8 bits for each of red, green and blue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Picture {
+    pixels: RgbImage,
+}
+
+/// Why bytes could not be read as a picture.
+#[derive(Debug, thiserror::Error)]
+pub enum PictureError {
+    /// Not PNG, JPEG or WebP, going by content.
+    #[error("not a PNG, JPEG or WebP image")]
+    UnknownFormat,
+    /// The header announces more pixels than [`MAX_SIDE`] or the memory limit allow.
+    #[error("too large")]
+    TooLarge,
+    /// The decoder gave up.
+    #[error("damaged: {0}")]
+    Damaged(String),
+}
+
+impl Picture {
+    /// Wraps `width * height * 3` bytes of RGB; `None` when the length does not match.
+    pub fn from_rgb(width: u32, height: u32, bytes: Vec<u8>) -> Option<Self> {
+        RgbImage::from_raw(width, height, bytes).map(|pixels| Self { pixels })
+    }
+
+    /// Width in pixels.
+    pub fn width(&self) -> u32 {
+        self.pixels.width()
+    }
+
+    /// Height in pixels.
+    pub fn height(&self) -> u32 {
+        self.pixels.height()
+    }
+
+    /// The RGB bytes, row by row from the top.
+    pub fn as_rgb(&self) -> &[u8] {
+        self.pixels.as_raw()
+    }
+
+    /// Reads PNG, JPEG or WebP, told apart by content, within fixed limits of size and memory.
+    /// Transparency is laid over white; the picture is shrunk to at most 1,024 pixels a side.
+    ///
+    /// # Errors
+    /// [`PictureError`]: the format, the size, or damaged data.
+    pub fn decode(bytes: &[u8]) -> Result<Self, PictureError> {
+        let mut reader = ImageReader::new(Cursor::new(bytes));
+        let format = match image::guess_format(bytes) {
+            Ok(format @ (ImageFormat::Png | ImageFormat::Jpeg | ImageFormat::WebP)) => format,
+            _ => return Err(PictureError::UnknownFormat),
+        };
+        reader.set_format(format);
+        let mut limits = Limits::default();
+        limits.max_image_width = Some(MAX_SIDE);
+        limits.max_image_height = Some(MAX_SIDE);
+        limits.max_alloc = Some(MAX_DECODER_BYTES);
+        reader.limits(limits);
+        let decoded = reader.decode().map_err(|error| match error {
+            image::ImageError::Limits(_) => PictureError::TooLarge,
+            other => PictureError::Damaged(other.to_string()),
+        })?;
+        if decoded.width() == 0 || decoded.height() == 0 {
+            return Err(PictureError::Damaged("empty".into()));
+        }
+        let shrunk = if decoded.width().max(decoded.height()) > REFERENCE_SIDE {
+            decoded.thumbnail(REFERENCE_SIDE, REFERENCE_SIDE)
+        } else {
+            decoded
+        };
+        Ok(Self { pixels: flatten(&shrunk) })
+    }
+
+    /// The picture at exactly `width` x `height`: scaled to cover, then cropped about the centre.
+    pub fn fit(self, width: u32, height: u32) -> Self {
+        if self.width() == width && self.height() == height {
+            return self;
+        }
+        let covered =
+            DynamicImage::ImageRgb8(self.pixels).resize_to_fill(width, height, imageops::FilterType::Lanczos3);
+        Self { pixels: covered.into_rgb8() }
+    }
+
+    /// PNG bytes without metadata, compressed for speed.
+    pub fn to_png(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.as_rgb().len() / 2);
+        PngEncoder::new_with_quality(&mut out, CompressionType::Fast, FilterType::Adaptive)
+            .write_image(self.as_rgb(), self.width(), self.height(), ExtendedColorType::Rgb8)
+            .expect("writing a well-formed picture to memory cannot fail");
+        out
+    }
+}
+
+/// Lays a picture over white and drops its alpha channel.
+fn flatten(picture: &DynamicImage) -> RgbImage {
+    if !picture.color().has_alpha() {
+        return picture.to_rgb8();
+    }
+    let rgba = picture.to_rgba8();
+    RgbImage::from_fn(rgba.width(), rgba.height(), |x, y| {
+        let [r, g, b, a] = rgba.get_pixel(x, y).0;
+        let over_white =
+            |channel: u8| ((u32::from(channel) * u32::from(a) + 255 * (255 - u32::from(a)) + 127) / 255) as u8;
+        image::Rgb([over_white(r), over_white(g), over_white(b)])
+    })
+}
