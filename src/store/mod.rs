@@ -1,0 +1,294 @@
+//! Where accounts, keys, credits and tasks are kept.
+//!
+//! A method of [`Store`] is a verb of the domain and exactly one transaction, durable when it
+//! returns. Look-ups answer with `Option`; what the rules refuse is an outcome, not an error. An
+//! error means that nothing happened.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::Serialize;
+
+use crate::clock::Timestamp;
+use crate::key::{ApiKey, KeyHash};
+use crate::model::{Account, Id, LedgerEntry, Surface, Task, TaskId};
+use crate::request::GenerateRequest;
+
+pub mod sqlite;
+
+/// A task that has lost this many leases is failed instead of queued again.
+pub const MAX_LOST_LEASES: u32 = 3;
+
+/// The database could not do it; nothing was changed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// No room is left on the device that holds the database.
+    #[error("the disk that holds the database is full: {0}")]
+    Full(String),
+    /// Anything else: the text is for the operator and never for a caller.
+    #[error("database: {0}")]
+    Other(String),
+}
+
+/// What a [`Store`] method returns.
+pub type Result<T> = std::result::Result<T, StoreError>;
+
+/// What comes of creating an account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AccountCreation {
+    /// It exists now.
+    Created(Account),
+    /// Another account has the name.
+    NameTaken,
+}
+
+/// A key about to be stored.
+#[derive(Debug, Clone)]
+pub struct NewKey {
+    /// SHA-256 of its text.
+    pub hash: KeyHash,
+    /// Its first characters.
+    pub hint: String,
+    /// The operator's label.
+    pub name: String,
+    /// Submits a minute; `None` takes the server's default.
+    pub submit_rate: Option<u32>,
+    /// Reads a minute; `None` takes the server's default.
+    pub read_rate: Option<u32>,
+    /// When it stops working.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// A change of one key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyChange {
+    /// Let a disabled key work again.
+    Enable,
+    /// Switch it off until it is enabled.
+    Disable,
+    /// Switch it off for ever.
+    Revoke,
+    /// Note that it was seen in a query string.
+    FlagLeaked,
+}
+
+/// What comes of submitting a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Submission {
+    /// Charged and queued.
+    Accepted(Task),
+    /// Nothing happened: the balance is `available`.
+    InsufficientCredits {
+        /// Credits left in the account.
+        available: i64,
+    },
+    /// Nothing happened: the account has as many unfinished tasks as it may.
+    TooManyUnfinished,
+}
+
+/// The right to work on a task, until it is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Lease {
+    /// The task.
+    pub task_id: Id,
+    /// Raised by every claim; writes under an older epoch are refused.
+    pub epoch: i64,
+}
+
+/// A task handed to a worker.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    /// The right to work on it.
+    pub lease: Lease,
+    /// What was asked for.
+    pub request: GenerateRequest,
+}
+
+/// Whether a write under a lease took place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseWrite {
+    /// It did.
+    Done,
+    /// The lease was lost before; nothing was changed.
+    Lost,
+}
+
+/// What became of a task whose attempt came to nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    /// It waits in the queue again.
+    Queued,
+    /// That was the last attempt: it is failed and refunded.
+    Failed,
+    /// The lease was lost before; nothing was changed.
+    Lost,
+}
+
+/// Which leases to take away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rescue {
+    /// Those that ran out.
+    Expired,
+    /// All: the caller knows that no worker is alive.
+    All,
+}
+
+/// How many tasks a rescue touched.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rescued {
+    /// Back in the queue.
+    pub queued: usize,
+    /// Failed and refunded.
+    pub failed: usize,
+}
+
+/// How many tasks are unfinished.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct QueueDepth {
+    /// Waiting for a worker.
+    pub waiting: u64,
+    /// Held by a worker.
+    pub leased: u64,
+    /// When the oldest of them was submitted.
+    #[serde(skip)]
+    pub oldest: Option<Timestamp>,
+}
+
+/// A task with everything the operator may see.
+#[derive(Debug, Clone)]
+pub struct TaskRecord {
+    /// Its state.
+    pub task: Task,
+    /// What was asked for.
+    pub request: GenerateRequest,
+    /// How many leases on it were lost so far; `None` once it is terminal.
+    pub lost_leases: Option<u32>,
+}
+
+/// A place where the books do not balance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Drift {
+    /// The account concerned.
+    pub account_id: Id,
+    /// The task concerned, if one is.
+    pub task_id: Option<TaskId>,
+    /// What is wrong.
+    pub fault: String,
+}
+
+/// The result of recomputing every balance.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Audit {
+    /// Accounts examined.
+    pub accounts: u64,
+    /// Tasks examined.
+    pub tasks: u64,
+    /// Ledger entries examined.
+    pub entries: u64,
+    /// What is wrong; empty when all is well.
+    pub drifts: Vec<Drift>,
+}
+
+/// The database behind a running service.
+#[async_trait]
+pub trait Store: std::fmt::Debug + Send + Sync + 'static {
+    /// Creates an account, granting it `credits` unless that is zero.
+    async fn create_account(&self, name: &str, credits: i64) -> Result<AccountCreation>;
+
+    /// Creates the first account with its first key, or does nothing when any account exists.
+    async fn create_first_account(&self, name: &str, credits: i64, key: NewKey) -> Result<Option<Account>>;
+
+    /// The account of this name or id.
+    async fn find_account(&self, name_or_id: &str) -> Result<Option<Account>>;
+
+    /// All accounts, by name.
+    async fn list_accounts(&self) -> Result<Vec<Account>>;
+
+    /// Adds a key to an account; `None` when there is no such account.
+    async fn create_key(&self, account_id: Id, key: NewKey) -> Result<Option<ApiKey>>;
+
+    /// The key with this id.
+    async fn find_key(&self, id: Id) -> Result<Option<ApiKey>>;
+
+    /// The key with this hash, whatever its state.
+    async fn find_key_by_hash(&self, hash: KeyHash) -> Result<Option<ApiKey>>;
+
+    /// The keys of one account, or of all, oldest first.
+    async fn list_keys(&self, account_id: Option<Id>) -> Result<Vec<ApiKey>>;
+
+    /// Changes a key and returns it as it is then; a revoked key stays revoked.
+    async fn change_key(&self, id: Id, change: KeyChange) -> Result<Option<ApiKey>>;
+
+    /// Adds a key that takes over name, rates and expiry of the key `id`, which ends after `overlap`
+    /// at the latest. `None` when there is no such key or it is revoked.
+    async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>>;
+
+    /// Adds credits and returns the new balance; `None` when there is no such account.
+    async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>>;
+
+    /// Ledger entries of an account, newest first, from below the entry `before`.
+    async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>>;
+
+    /// Recomputes every balance and matches every task with its charge and refund.
+    async fn audit(&self) -> Result<Audit>;
+
+    /// Charges and queues a task, unless the account has `max_unfinished` unfinished ones (0: no
+    /// limit) or too few credits.
+    async fn submit(
+        &self,
+        account_id: Id,
+        surface: Surface,
+        request: GenerateRequest,
+        max_unfinished: u32,
+    ) -> Result<Submission>;
+
+    /// The task, if this account created it on this surface.
+    async fn find_task(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Task>>;
+
+    /// An account's tasks on one surface, newest first, from below the task `before`.
+    async fn list_tasks(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Task>>;
+
+    /// For the operator: any task.
+    async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>>;
+
+    /// For the operator: tasks of one account or of all, newest first.
+    async fn recent_tasks(&self, account_id: Option<Id>, limit: u32) -> Result<Vec<Task>>;
+
+    /// Leases up to `max` waiting tasks for `lease`: round robin over accounts, oldest first within one.
+    async fn claim(&self, max: usize, lease: Duration) -> Result<Vec<Claim>>;
+
+    /// Extends leases to `lease` from now and returns those that were lost before.
+    async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>>;
+
+    /// Puts a task back into the queue; the attempt does not count as lost.
+    async fn release(&self, lease: Lease) -> Result<LeaseWrite>;
+
+    /// Gives an attempt up: the task is queued again, claimable after `delay`, or failed with
+    /// `last_error` when it has lost [`MAX_LOST_LEASES`] leases.
+    async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry>;
+
+    /// Completes a task with the names of its result files, at least one.
+    async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite>;
+
+    /// Fails and refunds a task, with a sentence for the caller.
+    async fn fail(&self, lease: Lease, error: &str) -> Result<LeaseWrite>;
+
+    /// Fails and refunds a task whoever holds it; `false` when it is not processing.
+    async fn fail_unleased(&self, id: Id, error: &str) -> Result<bool>;
+
+    /// Takes leases away: their tasks are queued again, or failed with `last_error` when they have
+    /// lost [`MAX_LOST_LEASES`] leases.
+    async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued>;
+
+    /// Fails and refunds every unfinished task created at or before `cutoff`; returns how many.
+    async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<usize>;
+
+    /// How many tasks are unfinished.
+    async fn queue_depth(&self) -> Result<QueueDepth>;
+
+    /// A random secret that all processes on this database share, for signing cursors.
+    async fn cursor_secret(&self) -> Result<[u8; 32]>;
+
+    /// Succeeds when the database takes writes.
+    async fn ping(&self) -> Result<()>;
+}

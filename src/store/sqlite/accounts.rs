@@ -1,0 +1,224 @@
+//! Accounts, their keys and their credits.
+
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
+
+use super::columns::word;
+use super::writer::Writing;
+use crate::clock::Timestamp;
+use crate::key::{ApiKey, KeyHash};
+use crate::model::{Account, EntryKind, Id, LedgerEntry, TaskId};
+use crate::store::{AccountCreation, KeyChange, NewKey};
+
+pub(super) fn create(writing: &mut Writing, name: &str, credits: i64) -> rusqlite::Result<AccountCreation> {
+    let now = writing.clock.now();
+    let id = writing.ids.next(now);
+    let added = writing
+        .connection
+        .prepare_cached("INSERT INTO accounts (id, name, balance) VALUES (?1, ?2, ?3) ON CONFLICT (name) DO NOTHING")?
+        .execute(params![id, name, credits])?;
+    if added == 0 {
+        return Ok(AccountCreation::NameTaken);
+    }
+    if credits != 0 {
+        let opening = Entry { kind: EntryKind::Grant, amount: credits, task_id: None, note: Some("opening balance") };
+        opening.record(&writing.connection, id, credits, now)?;
+    }
+    Ok(AccountCreation::Created(Account { id, name: name.to_owned(), credits }))
+}
+
+pub(super) fn create_first(
+    writing: &mut Writing,
+    name: &str,
+    credits: i64,
+    key: &NewKey,
+) -> rusqlite::Result<Option<Account>> {
+    let any: bool = writing.connection.query_row("SELECT EXISTS (SELECT 1 FROM accounts)", [], |row| row.get(0))?;
+    if any {
+        return Ok(None);
+    }
+    match create(writing, name, credits)? {
+        AccountCreation::Created(account) => {
+            create_key(writing, account.id, key)?;
+            Ok(Some(account))
+        }
+        AccountCreation::NameTaken => Ok(None),
+    }
+}
+
+fn account(row: &Row<'_>) -> rusqlite::Result<Account> {
+    Ok(Account { id: row.get("id")?, name: row.get("name")?, credits: row.get("balance")? })
+}
+
+pub(super) fn find(connection: &Connection, name_or_id: &str) -> rusqlite::Result<Option<Account>> {
+    // A name may look like an id; the name wins, because people type names.
+    connection
+        .prepare_cached("SELECT * FROM accounts WHERE name = ?1 OR id = ?1 ORDER BY name = ?1 DESC LIMIT 1")?
+        .query_row([name_or_id], account)
+        .optional()
+}
+
+pub(super) fn list(connection: &Connection) -> rusqlite::Result<Vec<Account>> {
+    connection.prepare_cached("SELECT * FROM accounts ORDER BY name")?.query_map([], account)?.collect()
+}
+
+fn api_key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
+    let id: Id = row.get("id")?;
+    Ok(ApiKey {
+        id,
+        account_id: row.get("account_id")?,
+        name: row.get("name")?,
+        hint: row.get("hint")?,
+        submit_rate: row.get("submit_rate")?,
+        read_rate: row.get("read_rate")?,
+        created_at: id.timestamp(),
+        expires_at: row.get("expires_at")?,
+        disabled: row.get("disabled")?,
+        revoked_at: row.get("revoked_at")?,
+        leaked_at: row.get("leaked_at")?,
+    })
+}
+
+pub(super) fn create_key(writing: &mut Writing, account_id: Id, key: &NewKey) -> rusqlite::Result<Option<ApiKey>> {
+    let id = writing.ids.next(writing.clock.now());
+    writing
+        .connection
+        .prepare_cached(
+            "INSERT INTO api_keys (id, account_id, hash, name, hint, submit_rate, read_rate, expires_at)
+             SELECT :id, id, :hash, :name, :hint, :submit_rate, :read_rate, :expires_at FROM accounts WHERE id = :account",
+        )?
+        .execute(named_params! {
+            ":id": id,
+            ":account": account_id,
+            ":hash": key.hash,
+            ":name": key.name,
+            ":hint": key.hint,
+            ":submit_rate": key.submit_rate,
+            ":read_rate": key.read_rate,
+            ":expires_at": key.expires_at,
+        })?;
+    find_key(&writing.connection, id)
+}
+
+pub(super) fn find_key(connection: &Connection, id: Id) -> rusqlite::Result<Option<ApiKey>> {
+    connection.prepare_cached("SELECT * FROM api_keys WHERE id = ?1")?.query_row([id], api_key).optional()
+}
+
+pub(super) fn find_key_by_hash(connection: &Connection, hash: &KeyHash) -> rusqlite::Result<Option<ApiKey>> {
+    connection.prepare_cached("SELECT * FROM api_keys WHERE hash = ?1")?.query_row([hash], api_key).optional()
+}
+
+pub(super) fn list_keys(connection: &Connection, account_id: Option<Id>) -> rusqlite::Result<Vec<ApiKey>> {
+    connection
+        .prepare_cached("SELECT * FROM api_keys WHERE ?1 IS NULL OR account_id = ?1 ORDER BY id")?
+        .query_map([account_id], api_key)?
+        .collect()
+}
+
+pub(super) fn change_key(writing: &mut Writing, id: Id, change: KeyChange) -> rusqlite::Result<Option<ApiKey>> {
+    let now = writing.clock.now();
+    let sql = match change {
+        KeyChange::Enable => "UPDATE api_keys SET disabled = 0 WHERE id = ?1 AND ?2 IS NOT NULL",
+        KeyChange::Disable => "UPDATE api_keys SET disabled = 1 WHERE id = ?1 AND ?2 IS NOT NULL",
+        KeyChange::Revoke => "UPDATE api_keys SET revoked_at = coalesce(revoked_at, ?2) WHERE id = ?1",
+        KeyChange::FlagLeaked => "UPDATE api_keys SET leaked_at = coalesce(leaked_at, ?2) WHERE id = ?1",
+    };
+    writing.connection.prepare_cached(sql)?.execute(params![id, now])?;
+    find_key(&writing.connection, id)
+}
+
+pub(super) fn rotate_key(
+    writing: &mut Writing,
+    id: Id,
+    hash: KeyHash,
+    hint: String,
+    overlap: Duration,
+) -> rusqlite::Result<Option<ApiKey>> {
+    let Some(old) = find_key(&writing.connection, id)?.filter(|old| old.revoked_at.is_none()) else { return Ok(None) };
+    let end = writing.clock.now().saturating_add(overlap);
+    writing
+        .connection
+        .prepare_cached("UPDATE api_keys SET expires_at = min(coalesce(expires_at, ?2), ?2) WHERE id = ?1")?
+        .execute(params![id, end])?;
+    let new = NewKey {
+        hash,
+        hint,
+        name: old.name,
+        submit_rate: old.submit_rate,
+        read_rate: old.read_rate,
+        expires_at: old.expires_at,
+    };
+    create_key(writing, old.account_id, &new)
+}
+
+/// One line for the ledger.
+pub(super) struct Entry<'a> {
+    pub(super) kind: EntryKind,
+    /// Credits, signed.
+    pub(super) amount: i64,
+    pub(super) task_id: Option<Id>,
+    pub(super) note: Option<&'a str>,
+}
+
+impl Entry<'_> {
+    /// Writes the line; `balance` is the account's after it.
+    pub(super) fn record(
+        &self,
+        connection: &Connection,
+        account_id: Id,
+        balance: i64,
+        now: Timestamp,
+    ) -> rusqlite::Result<()> {
+        connection
+            .prepare_cached(
+                "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id, note)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            )?
+            .execute(params![account_id, self.kind.as_str(), self.amount, balance, now, self.task_id, self.note])?;
+        Ok(())
+    }
+}
+
+pub(super) fn grant(
+    writing: &mut Writing,
+    account_id: Id,
+    amount: i64,
+    note: Option<&str>,
+) -> rusqlite::Result<Option<i64>> {
+    let balance: Option<i64> = writing
+        .connection
+        .prepare_cached("UPDATE accounts SET balance = balance + ?2 WHERE id = ?1 RETURNING balance")?
+        .query_row(params![account_id, amount], |row| row.get(0))
+        .optional()?;
+    if let Some(balance) = balance {
+        let granted = Entry { kind: EntryKind::Grant, amount, task_id: None, note };
+        granted.record(&writing.connection, account_id, balance, writing.clock.now())?;
+    }
+    Ok(balance)
+}
+
+pub(super) fn history(
+    connection: &Connection,
+    account_id: Id,
+    before: Option<i64>,
+    limit: u32,
+) -> rusqlite::Result<Vec<LedgerEntry>> {
+    connection
+        .prepare_cached(
+            "SELECT id, kind, amount, balance, task_id, note, created_at FROM ledger
+             WHERE account_id = ?1 AND id < ?2 ORDER BY id DESC LIMIT ?3",
+        )?
+        .query_map(params![account_id, before.unwrap_or(i64::MAX), limit], |row| {
+            Ok(LedgerEntry {
+                id: row.get("id")?,
+                kind: word(row, "kind")?,
+                amount: row.get("amount")?,
+                balance: row.get("balance")?,
+                task_id: row.get::<_, Option<Id>>("task_id")?.map(TaskId),
+                note: row.get("note")?,
+                created_at: row.get("created_at")?,
+            })
+        })?
+        .collect()
+}

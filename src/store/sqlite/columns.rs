@@ -1,0 +1,61 @@
+//! How the nouns of the model are read from columns.
+
+use std::str::FromStr;
+
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
+use rusqlite::{Row, RowIndex};
+
+use crate::clock::Timestamp;
+use crate::model::Id;
+
+impl ToSql for Id {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::from(self.as_str()))
+    }
+}
+
+impl FromSql for Id {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        value.as_str()?.parse().map_err(FromSqlError::other)
+    }
+}
+
+impl ToSql for Timestamp {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::from(self.as_millis()))
+    }
+}
+
+impl FromSql for Timestamp {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        value.as_i64().map(Self::from_millis)
+    }
+}
+
+/// A column that holds one of an enum's words.
+pub(super) fn word<T>(row: &Row<'_>, index: impl RowIndex + Copy) -> rusqlite::Result<T>
+where
+    T: FromStr,
+    T::Err: std::error::Error + Send + Sync + 'static,
+{
+    parse(row.get_ref(index)?, |text| text.parse())
+}
+
+/// A column that holds JSON.
+pub(super) fn json<T: serde::de::DeserializeOwned>(row: &Row<'_>, index: impl RowIndex + Copy) -> rusqlite::Result<T> {
+    parse(row.get_ref(index)?, |text| serde_json::from_str(text))
+}
+
+fn parse<T, E>(value: ValueRef<'_>, read: impl FnOnce(&str) -> Result<T, E>) -> rusqlite::Result<T>
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
+    let text = value.as_str()?;
+    read(text)
+        .map_err(|error| rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(error)))
+}
+
+/// Writes what [`json`] reads.
+pub(super) fn to_json(strings: &[String]) -> String {
+    serde_json::to_string(strings).expect("strings are always JSON")
+}

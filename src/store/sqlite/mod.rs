@@ -1,0 +1,323 @@
+//! The embedded default: one SQLite file, one writer thread, as many readers as ask at once.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use self::writer::{Writer, Writing};
+use super::{
+    AccountCreation, Audit, Claim, KeyChange, Lease, LeaseWrite, NewKey, QueueDepth, Rescue, Rescued, Result, Retry,
+    Store, StoreError, Submission, TaskRecord,
+};
+use crate::clock::{Clock, Timestamp};
+use crate::key::{ApiKey, KeyHash};
+use crate::model::{Account, Id, IdSource, LedgerEntry, Surface, Task};
+use crate::request::GenerateRequest;
+
+mod accounts;
+mod audit;
+mod columns;
+mod queue;
+mod tasks;
+mod writer;
+
+/// The steps that lead from an empty file to the present schema.
+const MIGRATIONS: [&str; 1] = [include_str!("../../../migrations/sqlite/0001_initial.sql")];
+/// Marks a SQLite file as ours: "tint" in ASCII.
+const APPLICATION_ID: i32 = 0x7469_6E74;
+/// How long to wait for another process, such as the command line, to finish its write.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Statements each connection keeps prepared.
+const STATEMENT_CACHE: usize = 64;
+
+/// Why a database could not be opened: a sentence for the operator.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The file cannot be read, written or created.
+    #[error("cannot open the database {path}: {error}")]
+    Unusable {
+        /// The file.
+        path: String,
+        /// SQLite's words.
+        error: String,
+    },
+    /// The file holds something else.
+    #[error("{0} is a SQLite file, but not one of Tintype's")]
+    Foreign(String),
+    /// A later release wrote it.
+    #[error(
+        "the database was written by a newer Tintype (schema {found}; this one knows {known}): upgrade this binary or restore a backup"
+    )]
+    Newer {
+        /// The schema found.
+        found: i64,
+        /// The schema this binary writes.
+        known: usize,
+    },
+}
+
+/// A database in one SQLite file.
+pub struct SqliteStore {
+    writer: Writer,
+    readers: Readers,
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteStore").field("path", &self.readers.path).finish_non_exhaustive()
+    }
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DiskFull) => Self::Full(error.to_string()),
+            _ => Self::Other(error.to_string()),
+        }
+    }
+}
+
+impl SqliteStore {
+    /// Opens the file, creating it or bringing its schema up to date as needed.
+    ///
+    /// # Errors
+    /// [`OpenError`], with the file left as it was.
+    pub fn open(path: &Path, clock: Clock) -> std::result::Result<Self, OpenError> {
+        let unusable = |error: &dyn fmt::Display| OpenError::Unusable {
+            path: path.display().to_string(),
+            error: error.to_string(),
+        };
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
+        let mut connection = connect(path, flags).map_err(|error| unusable(&error))?;
+        migrate(&mut connection, path)?;
+        let writing = Writing { connection, clock, ids: IdSource::default(), last_served: String::new() };
+        let writer = Writer::start(writing).map_err(|error| unusable(&error))?;
+        Ok(Self { writer, readers: Readers { path: path.to_owned(), idle: Mutex::default() } })
+    }
+
+    /// Looks for damage in the file.
+    ///
+    /// # Errors
+    /// [`StoreError`] with the first damage found.
+    pub fn check_integrity(&self) -> Result<()> {
+        let found: String =
+            self.read(|connection| connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)))?;
+        if found == "ok" { Ok(()) } else { Err(StoreError::Other(found)) }
+    }
+
+    fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
+        Ok(self.readers.read(query)?)
+    }
+}
+
+fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
+    let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE);
+    connection.execute_batch(
+        "PRAGMA synchronous = FULL;
+         PRAGMA foreign_keys = ON;
+         PRAGMA cache_size = -8192;
+         PRAGMA temp_store = MEMORY;
+         PRAGMA wal_autocheckpoint = 0;
+         PRAGMA journal_size_limit = 67108864;",
+    )?;
+    Ok(connection)
+}
+
+fn migrate(connection: &mut Connection, path: &Path) -> std::result::Result<(), OpenError> {
+    let unusable =
+        |error: rusqlite::Error| OpenError::Unusable { path: path.display().to_string(), error: error.to_string() };
+    let pragma = |connection: &Connection, name: &str| connection.query_row(name, [], |row| row.get::<_, i64>(0));
+    let application = pragma(connection, "PRAGMA application_id").map_err(unusable)?;
+    let objects = pragma(connection, "SELECT count(*) FROM sqlite_schema").map_err(unusable)?;
+    if application != i64::from(APPLICATION_ID) && (application != 0 || objects != 0) {
+        return Err(OpenError::Foreign(path.display().to_string()));
+    }
+    let found = pragma(connection, "PRAGMA user_version").map_err(unusable)?;
+    match usize::try_from(found) {
+        Ok(version) if version == MIGRATIONS.len() => return Ok(()),
+        Ok(version) if version < MIGRATIONS.len() => {}
+        _ => return Err(OpenError::Newer { found, known: MIGRATIONS.len() }),
+    }
+    connection.execute_batch("PRAGMA journal_mode = WAL").map_err(unusable)?;
+    writer::alone(connection, |connection| {
+        // Another process may have migrated while this one waited for the lock.
+        let done = usize::try_from(pragma(connection, "PRAGMA user_version")?).unwrap_or(usize::MAX);
+        for step in MIGRATIONS.iter().skip(done) {
+            connection.execute_batch(step)?;
+        }
+        if done == 0 {
+            let secret: [u8; 32] = rand::random();
+            connection.execute("INSERT INTO secrets (name, value) VALUES ('cursor', ?1)", [&secret])?;
+            connection.pragma_update(None, "application_id", APPLICATION_ID)?;
+        }
+        connection.pragma_update(None, "user_version", MIGRATIONS.len() as i64)
+    })
+    .map_err(unusable)
+}
+
+/// Connections that only read. Point reads take microseconds, less than a hop to another thread, so
+/// they run where they are asked for; there are never more connections than threads asking.
+struct Readers {
+    path: PathBuf,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl Readers {
+    fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+        let idle = || self.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let taken = idle().pop();
+        let connection = match taken {
+            Some(connection) => connection,
+            None => connect(&self.path, OpenFlags::SQLITE_OPEN_READ_WRITE)?,
+        };
+        let outcome = query(&connection);
+        idle().push(connection);
+        outcome
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn create_account(&self, name: &str, credits: i64) -> Result<AccountCreation> {
+        let name = name.to_owned();
+        self.writer.write(move |writing| accounts::create(writing, &name, credits)).await
+    }
+
+    async fn create_first_account(&self, name: &str, credits: i64, key: NewKey) -> Result<Option<Account>> {
+        let name = name.to_owned();
+        self.writer.write(move |writing| accounts::create_first(writing, &name, credits, &key)).await
+    }
+
+    async fn find_account(&self, name_or_id: &str) -> Result<Option<Account>> {
+        self.read(|connection| accounts::find(connection, name_or_id))
+    }
+
+    async fn list_accounts(&self) -> Result<Vec<Account>> {
+        self.read(accounts::list)
+    }
+
+    async fn create_key(&self, account_id: Id, key: NewKey) -> Result<Option<ApiKey>> {
+        self.writer.write(move |writing| accounts::create_key(writing, account_id, &key)).await
+    }
+
+    async fn find_key(&self, id: Id) -> Result<Option<ApiKey>> {
+        self.read(|connection| accounts::find_key(connection, id))
+    }
+
+    async fn find_key_by_hash(&self, hash: KeyHash) -> Result<Option<ApiKey>> {
+        self.read(|connection| accounts::find_key_by_hash(connection, &hash))
+    }
+
+    async fn list_keys(&self, account_id: Option<Id>) -> Result<Vec<ApiKey>> {
+        self.read(|connection| accounts::list_keys(connection, account_id))
+    }
+
+    async fn change_key(&self, id: Id, change: KeyChange) -> Result<Option<ApiKey>> {
+        self.writer.write(move |writing| accounts::change_key(writing, id, change)).await
+    }
+
+    async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>> {
+        let hint = hint.to_owned();
+        self.writer.write(move |writing| accounts::rotate_key(writing, id, hash, hint, overlap)).await
+    }
+
+    async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>> {
+        let note = note.map(str::to_owned);
+        self.writer.write(move |writing| accounts::grant(writing, account_id, amount, note.as_deref())).await
+    }
+
+    async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>> {
+        self.read(|connection| accounts::history(connection, account_id, before, limit))
+    }
+
+    async fn audit(&self) -> Result<Audit> {
+        self.read(audit::audit)
+    }
+
+    async fn submit(
+        &self,
+        account_id: Id,
+        surface: Surface,
+        request: GenerateRequest,
+        max_unfinished: u32,
+    ) -> Result<Submission> {
+        self.writer.write(move |writing| tasks::submit(writing, account_id, surface, &request, max_unfinished)).await
+    }
+
+    async fn find_task(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Task>> {
+        self.read(|connection| tasks::find(connection, account_id, surface, id))
+    }
+
+    async fn list_tasks(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Task>> {
+        self.read(|connection| tasks::list(connection, account_id, surface, before, limit))
+    }
+
+    async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>> {
+        self.read(|connection| tasks::inspect(connection, id))
+    }
+
+    async fn recent_tasks(&self, account_id: Option<Id>, limit: u32) -> Result<Vec<Task>> {
+        self.read(|connection| tasks::recent(connection, account_id, limit))
+    }
+
+    async fn claim(&self, max: usize, lease: Duration) -> Result<Vec<Claim>> {
+        self.writer.write(move |writing| queue::claim(writing, max, lease)).await
+    }
+
+    async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>> {
+        self.writer.write(move |writing| queue::renew(writing, &leases, lease)).await
+    }
+
+    async fn release(&self, lease: Lease) -> Result<LeaseWrite> {
+        self.writer.write(move |writing| queue::release(writing, lease)).await
+    }
+
+    async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry> {
+        let last_error = last_error.to_owned();
+        self.writer.write(move |writing| queue::retry(writing, lease, delay, &last_error)).await
+    }
+
+    async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite> {
+        self.writer.write(move |writing| queue::complete(writing, lease, &images)).await
+    }
+
+    async fn fail(&self, lease: Lease, error: &str) -> Result<LeaseWrite> {
+        let error = error.to_owned();
+        self.writer.write(move |writing| queue::fail(writing, lease, &error)).await
+    }
+
+    async fn fail_unleased(&self, id: Id, error: &str) -> Result<bool> {
+        let error = error.to_owned();
+        self.writer.write(move |writing| queue::fail_unleased(writing, id, &error)).await
+    }
+
+    async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued> {
+        let last_error = last_error.to_owned();
+        self.writer.write(move |writing| queue::rescue(writing, which, &last_error)).await
+    }
+
+    async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<usize> {
+        let error = error.to_owned();
+        self.writer.write(move |writing| queue::expire(writing, cutoff, &error)).await
+    }
+
+    async fn queue_depth(&self) -> Result<QueueDepth> {
+        self.read(queue::depth)
+    }
+
+    async fn cursor_secret(&self) -> Result<[u8; 32]> {
+        self.read(|connection| {
+            connection.query_row("SELECT value FROM secrets WHERE name = 'cursor'", [], |row| row.get(0))
+        })
+    }
+
+    async fn ping(&self) -> Result<()> {
+        self.writer.write(|_| Ok(())).await
+    }
+}

@@ -1,0 +1,215 @@
+//! Leasing tasks to workers and ending them.
+//!
+//! Every write under a lease matches its epoch in the `queue` row, and the row is gone once the
+//! task is terminal: a worker that lost its lease can change nothing.
+
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension as _, params};
+
+use super::accounts::Entry;
+use super::columns::to_json;
+use super::tasks::{REQUEST, request};
+use super::writer::Writing;
+use crate::clock::Timestamp;
+use crate::model::{CREDITS_PER_IMAGE, EntryKind, Id};
+use crate::store::{Claim, Lease, LeaseWrite, MAX_LOST_LEASES, QueueDepth, Rescue, Rescued, Retry};
+
+pub(super) fn claim(writing: &mut Writing, max: usize, lease: Duration) -> rusqlite::Result<Vec<Claim>> {
+    let now = writing.clock.now();
+    let connection = &writing.connection;
+    let mut claims = Vec::new();
+    while claims.len() < max {
+        let after_last = next_waiting(connection, &writing.last_served, now)?;
+        let Some((account_id, task_id)) = (match after_last {
+            None => next_waiting(connection, "", now)?,
+            found => found,
+        }) else {
+            break;
+        };
+        let epoch = connection
+            .prepare_cached(
+                "UPDATE queue SET lease_epoch = lease_epoch + 1, lease_until = ?2 WHERE task_id = ?1 RETURNING lease_epoch",
+            )?
+            .query_row(params![task_id, now.saturating_add(lease)], |row| row.get(0))?;
+        let request = connection
+            .prepare_cached(&format!("SELECT {REQUEST} FROM tasks WHERE id = ?1"))?
+            .query_row([task_id], request)?;
+        claims.push(Claim { lease: Lease { task_id, epoch }, request });
+        writing.last_served = account_id;
+    }
+    Ok(claims)
+}
+
+/// The oldest claimable task of the first account after `account` that has one.
+fn next_waiting(connection: &Connection, account: &str, now: Timestamp) -> rusqlite::Result<Option<(String, Id)>> {
+    connection
+        .prepare_cached(
+            "SELECT account_id, task_id FROM queue INDEXED BY queue_waiting
+             WHERE lease_until IS NULL AND account_id > ?1 AND ready_at <= ?2
+             ORDER BY account_id, task_id LIMIT 1",
+        )?
+        .query_row(params![account, now], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()
+}
+
+pub(super) fn renew(writing: &mut Writing, leases: &[Lease], lease: Duration) -> rusqlite::Result<Vec<Lease>> {
+    let until = writing.clock.now().saturating_add(lease);
+    let mut renew = writing.connection.prepare_cached(
+        "UPDATE queue SET lease_until = ?3 WHERE task_id = ?1 AND lease_epoch = ?2 AND lease_until IS NOT NULL",
+    )?;
+    let mut lost = Vec::new();
+    for held in leases {
+        if renew.execute(params![held.task_id, held.epoch, until])? == 0 {
+            lost.push(*held);
+        }
+    }
+    Ok(lost)
+}
+
+pub(super) fn release(writing: &mut Writing, lease: Lease) -> rusqlite::Result<LeaseWrite> {
+    let released = writing
+        .connection
+        .prepare_cached(
+            "UPDATE queue SET lease_until = NULL WHERE task_id = ?1 AND lease_epoch = ?2 AND lease_until IS NOT NULL",
+        )?
+        .execute(params![lease.task_id, lease.epoch])?;
+    Ok(if released == 1 { LeaseWrite::Done } else { LeaseWrite::Lost })
+}
+
+pub(super) fn retry(writing: &mut Writing, lease: Lease, delay: Duration, last_error: &str) -> rusqlite::Result<Retry> {
+    let ready_at = writing.clock.now().saturating_add(delay);
+    let lost: Option<u32> = writing
+        .connection
+        .prepare_cached(
+            "UPDATE queue SET lease_until = NULL, lost_leases = lost_leases + 1, ready_at = ?3
+             WHERE task_id = ?1 AND lease_epoch = ?2 AND lease_until IS NOT NULL RETURNING lost_leases",
+        )?
+        .query_row(params![lease.task_id, lease.epoch, ready_at], |row| row.get(0))
+        .optional()?;
+    match lost {
+        None => Ok(Retry::Lost),
+        Some(lost) if lost < MAX_LOST_LEASES => Ok(Retry::Queued),
+        Some(_) => fail_unleased(writing, lease.task_id, last_error).map(|_| Retry::Failed),
+    }
+}
+
+pub(super) fn complete(writing: &mut Writing, lease: Lease, images: &[String]) -> rusqlite::Result<LeaseWrite> {
+    let Some(account_id) = leave_queue(&writing.connection, lease)? else { return Ok(LeaseWrite::Lost) };
+    let connection = &writing.connection;
+    connection
+        .prepare_cached(
+            "UPDATE tasks SET status = 'completed', images = ?2, updated_at = max(updated_at, ?3)
+             WHERE id = ?1 AND status = 'processing'",
+        )?
+        .execute(params![lease.task_id, to_json(images), writing.clock.now()])?;
+    connection
+        .prepare_cached("UPDATE accounts SET unfinished = unfinished - 1 WHERE id = ?1")?
+        .execute([account_id])?;
+    Ok(LeaseWrite::Done)
+}
+
+pub(super) fn fail(writing: &mut Writing, lease: Lease, error: &str) -> rusqlite::Result<LeaseWrite> {
+    match leave_queue(&writing.connection, lease)? {
+        Some(account_id) => refund(writing, lease.task_id, account_id, error).map(|()| LeaseWrite::Done),
+        None => Ok(LeaseWrite::Lost),
+    }
+}
+
+pub(super) fn fail_unleased(writing: &mut Writing, id: Id, error: &str) -> rusqlite::Result<bool> {
+    let account_id: Option<Id> = writing
+        .connection
+        .prepare_cached("DELETE FROM queue WHERE task_id = ?1 RETURNING account_id")?
+        .query_row([id], |row| row.get(0))
+        .optional()?;
+    match account_id {
+        Some(account_id) => refund(writing, id, account_id, error).map(|()| true),
+        None => Ok(false),
+    }
+}
+
+/// Takes a leased task out of the queue; `None` when the lease was lost.
+fn leave_queue(connection: &Connection, lease: Lease) -> rusqlite::Result<Option<Id>> {
+    connection
+        .prepare_cached(
+            "DELETE FROM queue WHERE task_id = ?1 AND lease_epoch = ?2 AND lease_until IS NOT NULL RETURNING account_id",
+        )?
+        .query_row(params![lease.task_id, lease.epoch], |row| row.get(0))
+        .optional()
+}
+
+/// Fails a task that has just left the queue and gives its credits back.
+fn refund(writing: &Writing, id: Id, account_id: Id, error: &str) -> rusqlite::Result<()> {
+    let connection = &writing.connection;
+    let now = writing.clock.now();
+    let n: i64 = connection
+        .prepare_cached(
+            "UPDATE tasks SET status = 'failed', error = ?2, updated_at = max(updated_at, ?3)
+             WHERE id = ?1 AND status = 'processing' RETURNING n",
+        )?
+        .query_row(params![id, error, now], |row| row.get(0))?;
+    let amount = n * CREDITS_PER_IMAGE;
+    let balance = connection
+        .prepare_cached(
+            "UPDATE accounts SET balance = balance + ?2, unfinished = unfinished - 1 WHERE id = ?1 RETURNING balance",
+        )?
+        .query_row(params![account_id, amount], |row| row.get(0))?;
+    let refund = Entry { kind: EntryKind::Refund, amount, task_id: Some(id), note: None };
+    refund.record(connection, account_id, balance, now)
+}
+
+pub(super) fn rescue(writing: &mut Writing, which: Rescue, last_error: &str) -> rusqlite::Result<Rescued> {
+    let deadline = match which {
+        Rescue::Expired => writing.clock.now(),
+        Rescue::All => Timestamp::from_millis(i64::MAX),
+    };
+    let expired: Vec<Lease> = writing
+        .connection
+        .prepare_cached(
+            "SELECT task_id, lease_epoch FROM queue INDEXED BY queue_leased
+             WHERE lease_until IS NOT NULL AND lease_until <= ?1",
+        )?
+        .query_map([deadline], |row| Ok(Lease { task_id: row.get(0)?, epoch: row.get(1)? }))?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut rescued = Rescued::default();
+    for lease in expired {
+        match retry(writing, lease, Duration::ZERO, last_error)? {
+            Retry::Queued => rescued.queued += 1,
+            Retry::Failed => rescued.failed += 1,
+            Retry::Lost => {}
+        }
+    }
+    Ok(rescued)
+}
+
+pub(super) fn expire(writing: &mut Writing, cutoff: Timestamp, error: &str) -> rusqlite::Result<usize> {
+    // Ids begin with the time of creation, so the first id after the cutoff bounds a range of them.
+    let bound = Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)));
+    let overdue: Vec<Id> = writing
+        .connection
+        .prepare_cached("SELECT task_id FROM queue WHERE task_id < ?1")?
+        .query_map([bound], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    for id in &overdue {
+        fail_unleased(writing, *id, error)?;
+    }
+    Ok(overdue.len())
+}
+
+pub(super) fn depth(connection: &Connection) -> rusqlite::Result<QueueDepth> {
+    connection
+        .prepare_cached(
+            "SELECT count(*) FILTER (WHERE lease_until IS NULL) AS waiting,
+                    count(*) FILTER (WHERE lease_until IS NOT NULL) AS leased,
+                    min(task_id) AS oldest
+             FROM queue",
+        )?
+        .query_row([], |row| {
+            let oldest: Option<Id> = row.get("oldest")?;
+            Ok(QueueDepth {
+                waiting: row.get("waiting")?,
+                leased: row.get("leased")?,
+                oldest: oldest.map(Id::timestamp),
+            })
+        })
+}

@@ -1,0 +1,157 @@
+//! Submitting and reading tasks.
+
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+
+use super::accounts::Entry;
+use super::columns::{json, to_json, word};
+use super::writer::Writing;
+use crate::model::{EntryKind, Id, Status, Surface, Task};
+use crate::request::GenerateRequest;
+use crate::store::{Submission, TaskRecord};
+
+pub(super) fn submit(
+    writing: &mut Writing,
+    account_id: Id,
+    surface: Surface,
+    request: &GenerateRequest,
+    max_unfinished: u32,
+) -> rusqlite::Result<Submission> {
+    let connection = &writing.connection;
+    let cost = request.cost();
+    let charged: Option<i64> = connection
+        .prepare_cached(
+            "UPDATE accounts SET balance = balance - ?2, unfinished = unfinished + 1
+             WHERE id = ?1 AND balance >= ?2 AND (?3 = 0 OR unfinished < ?3) RETURNING balance",
+        )?
+        .query_row(params![account_id, cost, max_unfinished], |row| row.get(0))
+        .optional()?;
+    let Some(balance) = charged else { return refusal(connection, account_id, max_unfinished) };
+    let id = writing.ids.next(writing.clock.now());
+    let created_at = id.timestamp();
+    let image_to_image = !request.reference_images.is_empty();
+    connection
+        .prepare_cached(
+            "INSERT INTO tasks (id, account_id, surface, image_to_image, updated_at, n, aspect_ratio, reference_images, prompt)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        )?
+        .execute(params![
+            id,
+            account_id,
+            surface.as_str(),
+            image_to_image,
+            created_at,
+            request.n,
+            request.aspect_ratio.as_str(),
+            to_json(&request.reference_images),
+            request.prompt
+        ])?;
+    connection
+        .prepare_cached("INSERT INTO queue (task_id, account_id, ready_at) VALUES (?1, ?2, ?3)")?
+        .execute(params![id, account_id, created_at])?;
+    let charge = Entry { kind: EntryKind::Charge, amount: -cost, task_id: Some(id), note: None };
+    charge.record(connection, account_id, balance, created_at)?;
+    Ok(Submission::Accepted(Task {
+        id,
+        account_id,
+        surface,
+        image_to_image,
+        status: Status::Processing,
+        updated_at: created_at,
+    }))
+}
+
+/// Says why an account was not charged.
+fn refusal(connection: &Connection, account_id: Id, max_unfinished: u32) -> rusqlite::Result<Submission> {
+    let (available, unfinished): (i64, u32) = connection
+        .prepare_cached("SELECT balance, unfinished FROM accounts WHERE id = ?1")?
+        .query_row([account_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    if max_unfinished != 0 && unfinished >= max_unfinished {
+        Ok(Submission::TooManyUnfinished)
+    } else {
+        Ok(Submission::InsufficientCredits { available })
+    }
+}
+
+/// The columns that make a [`Task`].
+const TASK: &str = "id, account_id, surface, image_to_image, status, updated_at, images, error";
+
+fn task(row: &Row<'_>) -> rusqlite::Result<Task> {
+    let status = match row.get_ref("status")?.as_str()? {
+        "completed" => Status::Completed(json(row, "images")?),
+        "failed" => Status::Failed(row.get("error")?),
+        _ => Status::Processing,
+    };
+    Ok(Task {
+        id: row.get("id")?,
+        account_id: row.get("account_id")?,
+        surface: word(row, "surface")?,
+        image_to_image: row.get("image_to_image")?,
+        status,
+        updated_at: row.get("updated_at")?,
+    })
+}
+
+/// The columns that make a [`GenerateRequest`].
+pub(super) const REQUEST: &str = "prompt, aspect_ratio, n, reference_images";
+
+pub(super) fn request(row: &Row<'_>) -> rusqlite::Result<GenerateRequest> {
+    Ok(GenerateRequest {
+        prompt: row.get("prompt")?,
+        aspect_ratio: word(row, "aspect_ratio")?,
+        n: row.get("n")?,
+        reference_images: json(row, "reference_images")?,
+    })
+}
+
+pub(super) fn find(
+    connection: &Connection,
+    account_id: Id,
+    surface: Surface,
+    id: Id,
+) -> rusqlite::Result<Option<Task>> {
+    connection
+        .prepare_cached(&format!("SELECT {TASK} FROM tasks WHERE id = ?1 AND account_id = ?2 AND surface = ?3"))?
+        .query_row(params![id, account_id, surface.as_str()], task)
+        .optional()
+}
+
+pub(super) fn list(
+    connection: &Connection,
+    account_id: Id,
+    surface: Surface,
+    before: Option<Id>,
+    limit: u32,
+) -> rusqlite::Result<Vec<Task>> {
+    connection
+        .prepare_cached(&format!(
+            "SELECT {TASK} FROM tasks WHERE account_id = ?1 AND surface = ?2 AND id < ?3 ORDER BY id DESC LIMIT ?4"
+        ))?
+        .query_map(params![account_id, surface.as_str(), upper(before), limit], task)?
+        .collect()
+}
+
+pub(super) fn inspect(connection: &Connection, id: Id) -> rusqlite::Result<Option<TaskRecord>> {
+    connection
+        .prepare_cached(&format!(
+            "SELECT {TASK}, {REQUEST}, (SELECT lost_leases FROM queue WHERE task_id = id) AS lost_leases
+             FROM tasks WHERE id = ?1"
+        ))?
+        .query_row([id], |row| {
+            Ok(TaskRecord { task: task(row)?, request: request(row)?, lost_leases: row.get("lost_leases")? })
+        })
+        .optional()
+}
+
+pub(super) fn recent(connection: &Connection, account_id: Option<Id>, limit: u32) -> rusqlite::Result<Vec<Task>> {
+    connection
+        .prepare_cached(&format!(
+            "SELECT {TASK} FROM tasks WHERE ?1 IS NULL OR account_id = ?1 ORDER BY id DESC LIMIT ?2"
+        ))?
+        .query_map(params![account_id, limit], task)?
+        .collect()
+}
+
+/// The exclusive upper end of a page. "~" sorts after every id.
+fn upper(before: Option<Id>) -> String {
+    before.map_or_else(|| "~".to_owned(), |id| id.to_string())
+}
