@@ -1,0 +1,318 @@
+//! Downloads the reference images that callers name, without becoming their way into the operator's network.
+//!
+//! Invariant: nothing but a public address is ever dialled. Three places hold it. [`ReferenceUrl`] cannot be made for a
+//! host that is literally not public, and a redirect has to become a `ReferenceUrl` first, so the connector, which asks
+//! no resolver about IP literals, meets public ones only. Names go through `PublicResolver`. And the peer of every
+//! answer is looked at once more before the answer is read.
+//!
+//! A caller learns little from a failure: [`FaultKind`] has three values, and refused, closed, silent and missing are
+//! all the same one. Why exactly is logged at debug level.
+
+mod reference_url;
+mod resolver;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{StreamExt, TryStreamExt, stream};
+use reqwest::header::{self, HeaderMap, HeaderValue};
+use reqwest::{Client, Response, StatusCode};
+use tokio::sync::Semaphore;
+use tokio_rustls::rustls::pki_types::{CertificateDer, pem, pem::PemObject};
+use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, crypto};
+
+use crate::picture::{Picture, PictureError};
+
+pub use reference_url::{MAX_URL_CHARS, ReferenceUrl, UrlFault};
+use resolver::{Lookup, PublicResolver, SystemLookup};
+
+/// The port that reference URLs may name unless [`ReferenceOptions::ports`] says otherwise.
+pub const HTTPS_PORT: u16 = 443;
+
+const USER_AGENT: &str = concat!("tintype/", env!("CARGO_PKG_VERSION"));
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+const MAX_REDIRECTS: usize = 3;
+/// References of one task that are downloaded at a time; a task has no more.
+const MAX_DOWNLOADS: usize = 4;
+
+/// A decoder may take hundreds of megabytes and a whole core, so the process runs few, whatever the number of tasks.
+const MAX_DECODERS: usize = 2;
+static DECODERS: Semaphore = Semaphore::const_new(MAX_DECODERS);
+
+/// Limits of a download.
+#[derive(Debug, Clone)]
+pub struct ReferenceOptions {
+    /// The ports that a URL, and a redirect, may lead to.
+    pub ports: Vec<u16>,
+    /// Time for one reference from the first look-up to the last byte, redirects included.
+    pub time_limit: Duration,
+    /// Most bytes of one reference as downloaded.
+    pub max_bytes: usize,
+    /// Present in tests only.
+    pub trust: Option<TrustedTestHost>,
+}
+
+/// For tests: a host that is reached although it is not public.
+#[derive(Debug, Clone)]
+pub struct TrustedTestHost {
+    /// The host name in the URLs.
+    pub host: String,
+    /// Where the name leads, instead of wherever the DNS says. The port gives way to one in the URL.
+    pub address: SocketAddr,
+    /// PEM of the authorities that vouch for the host, trusted besides the public ones.
+    pub ca_pem: Vec<u8>,
+}
+
+impl Default for ReferenceOptions {
+    fn default() -> Self {
+        Self { ports: vec![HTTPS_PORT], time_limit: Duration::from_secs(20), max_bytes: 20 * 1024 * 1024, trust: None }
+    }
+}
+
+/// Why no downloader could be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// [`TrustedTestHost::ca_pem`] cannot be read.
+    #[error("the test authority is not valid PEM: {0}")]
+    Pem(#[from] pem::Error),
+    /// No TLS client can be configured.
+    #[error("TLS for reference images: {0}")]
+    Tls(#[from] rustls::Error),
+    /// No HTTP client can be configured.
+    #[error("HTTP client for reference images: {0}")]
+    Client(#[from] reqwest::Error),
+}
+
+/// Which reference cannot be used, and roughly why. Displays as a sentence for the caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("reference_images[{index}] {kind}.")]
+pub struct ReferenceFault {
+    /// Position among the references of the task, from 0.
+    pub index: usize,
+    /// What is wrong with it.
+    pub kind: FaultKind,
+}
+
+/// Why a reference cannot be used, as far as the caller is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum FaultKind {
+    /// No complete answer came from a public host. It is not said how far the attempt got.
+    #[error("could not be downloaded")]
+    Unreachable,
+    /// More bytes or more pixels than allowed.
+    #[error("is too large")]
+    TooLarge,
+    /// Another format, or damaged.
+    #[error("is not a PNG, JPEG or WebP image")]
+    NotAnImage,
+}
+
+/// What happened in detail. For the log only: it tells apart what callers must not.
+#[derive(Debug, thiserror::Error)]
+enum FetchError {
+    #[error("time limit")]
+    TimeLimit,
+    #[error("request failed: {}", with_sources(.0))]
+    Request(reqwest::Error),
+    #[error("connected to {0:?}, which is not public")]
+    Peer(Option<SocketAddr>),
+    #[error("status {0}")]
+    Status(StatusCode),
+    #[error("redirect without a readable Location")]
+    Location,
+    #[error("redirect to a URL that {0}")]
+    Redirect(#[from] UrlFault),
+    #[error("more than {MAX_REDIRECTS} redirects")]
+    TooManyRedirects,
+    #[error("Content-Encoding {0:?}")]
+    Encoding(HeaderValue),
+    #[error("more than {0} bytes")]
+    TooLarge(usize),
+    #[error("{0}")]
+    Picture(#[from] PictureError),
+    #[error("decoder crashed")]
+    DecoderCrashed,
+}
+
+impl FetchError {
+    fn kind(&self) -> FaultKind {
+        match self {
+            Self::TooLarge(_) | Self::Picture(PictureError::TooLarge) => FaultKind::TooLarge,
+            Self::Picture(_) | Self::DecoderCrashed => FaultKind::NotAnImage,
+            _ => FaultKind::Unreachable,
+        }
+    }
+}
+
+impl From<reqwest::Error> for FetchError {
+    fn from(error: reqwest::Error) -> Self {
+        // The URL may carry a signature in its query.
+        Self::Request(error.without_url())
+    }
+}
+
+/// The downloader. One serves a whole process.
+#[derive(Debug)]
+pub struct References {
+    options: ReferenceOptions,
+    resolver: PublicResolver,
+    client: Client,
+}
+
+/// What a server said.
+enum Answer {
+    Body(Response),
+    Elsewhere(ReferenceUrl),
+}
+
+impl References {
+    /// Prepares the HTTP client. Connects to nothing.
+    ///
+    /// # Errors
+    /// [`SetupError`], of which an unreadable test authority is the only one to expect.
+    pub fn new(options: ReferenceOptions) -> Result<Self, SetupError> {
+        Self::with_lookup(options, Arc::new(SystemLookup))
+    }
+
+    fn with_lookup(options: ReferenceOptions, lookup: Arc<dyn Lookup>) -> Result<Self, SetupError> {
+        let exception = options.trust.as_ref().map(|trust| (trust.host.clone(), trust.address));
+        let resolver = PublicResolver::new(lookup, exception);
+        let client = Client::builder()
+            .tls_backend_preconfigured(tls_config(options.trust.as_ref())?)
+            .dns_resolver(resolver.clone())
+            .https_only(true)
+            .http1_only()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .retry(reqwest::retry::never())
+            .referer(false)
+            // A kept connection would outlive the check of its address.
+            .pool_max_idle_per_host(0)
+            .connect_timeout(CONNECT_LIMIT)
+            .user_agent(USER_AGENT)
+            .default_headers(HeaderMap::from_iter([
+                (header::ACCEPT, HeaderValue::from_static("image/png, image/jpeg, image/webp")),
+                (header::ACCEPT_ENCODING, HeaderValue::from_static("identity")),
+            ]))
+            .build()?;
+        Ok(Self { options, resolver, client })
+    }
+
+    /// Downloads and decodes all of `urls` at the same time and returns the pictures in the same order. Dropping the
+    /// future abandons the downloads.
+    ///
+    /// # Errors
+    /// [`ReferenceFault`] for the first of `urls` that cannot be used, whichever failed earliest.
+    pub async fn fetch(&self, urls: &[ReferenceUrl]) -> Result<Vec<Picture>, ReferenceFault> {
+        // Collected first: a stream over the lazy iterator is not `Send` in the compiler's eyes.
+        let downloads: Vec<_> = urls.iter().enumerate().map(|(index, url)| self.fetch_one(index, url)).collect();
+        stream::iter(downloads).buffered(MAX_DOWNLOADS).try_collect().await
+    }
+
+    async fn fetch_one(&self, index: usize, url: &ReferenceUrl) -> Result<Picture, ReferenceFault> {
+        self.picture(url).await.map_err(|error| {
+            tracing::debug!(index, url = url.loggable(), %error, "reference image refused");
+            ReferenceFault { index, kind: error.kind() }
+        })
+    }
+
+    async fn picture(&self, url: &ReferenceUrl) -> Result<Picture, FetchError> {
+        let bytes = tokio::time::timeout(self.options.time_limit, self.download(url))
+            .await
+            .map_err(|_| FetchError::TimeLimit)??;
+        decode(bytes).await
+    }
+
+    async fn download(&self, url: &ReferenceUrl) -> Result<Vec<u8>, FetchError> {
+        let mut url = url.clone();
+        for _ in 0..=MAX_REDIRECTS {
+            match self.ask(&url).await? {
+                Answer::Body(response) => return self.read(response).await,
+                Answer::Elsewhere(next) => url = next,
+            }
+        }
+        Err(FetchError::TooManyRedirects)
+    }
+
+    /// Sends one request and judges the head of its answer.
+    async fn ask(&self, url: &ReferenceUrl) -> Result<Answer, FetchError> {
+        let response = self.client.get(url.url().clone()).send().await?;
+        let host = url.url().host_str().unwrap_or_default();
+        let peer = response.remote_addr();
+        if !peer.is_some_and(|peer| self.resolver.may_reach(host, peer)) {
+            return Err(FetchError::Peer(peer));
+        }
+        match response.status() {
+            StatusCode::OK => Ok(Answer::Body(response)),
+            StatusCode::MOVED_PERMANENTLY
+            | StatusCode::FOUND
+            | StatusCode::SEE_OTHER
+            | StatusCode::TEMPORARY_REDIRECT
+            | StatusCode::PERMANENT_REDIRECT => {
+                let location = response.headers().get(header::LOCATION).ok_or(FetchError::Location)?;
+                let location = str::from_utf8(location.as_bytes()).map_err(|_| FetchError::Location)?;
+                Ok(Answer::Elsewhere(url.redirected(location, &self.options.ports)?))
+            }
+            other => Err(FetchError::Status(other)),
+        }
+    }
+
+    /// Reads a body that was sent as it is, up to the limit.
+    async fn read(&self, mut response: Response) -> Result<Vec<u8>, FetchError> {
+        let max_bytes = self.options.max_bytes;
+        let encodings = response.headers().get_all(header::CONTENT_ENCODING);
+        if let Some(encoding) = encodings.into_iter().find(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity"))
+        {
+            return Err(FetchError::Encoding(encoding.clone()));
+        }
+        // Only announced so far: memory is taken as bytes arrive, not on the server's word.
+        if response.content_length().is_some_and(|announced| announced > max_bytes as u64) {
+            return Err(FetchError::TooLarge(max_bytes));
+        }
+        let mut bytes = Vec::new();
+        while let Some(chunk) = response.chunk().await? {
+            if chunk.len() > max_bytes - bytes.len() {
+                return Err(FetchError::TooLarge(max_bytes));
+            }
+            bytes.extend_from_slice(&chunk);
+        }
+        Ok(bytes)
+    }
+}
+
+/// Decodes off the runtime's threads. Waiting for a turn does not count against the time limit: that this process is
+/// busy is no fault of the reference.
+async fn decode(bytes: Vec<u8>) -> Result<Picture, FetchError> {
+    let turn = DECODERS.acquire().await.expect("the semaphore is never closed");
+    let decoding = tokio::task::spawn_blocking(move || {
+        // Held in here, because the decoder runs on when the caller has stopped waiting.
+        let _turn = turn;
+        Picture::decode(&bytes)
+    });
+    Ok(decoding.await.map_err(|_| FetchError::DecoderCrashed)??)
+}
+
+/// TLS with the authorities that browsers trust, compiled in, so that a machine without any installed works as well.
+fn tls_config(trust: Option<&TrustedTestHost>) -> Result<ClientConfig, SetupError> {
+    let mut roots = RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+    if let Some(trust) = trust {
+        for certificate in CertificateDer::pem_slice_iter(&trust.ca_pem) {
+            roots.add(certificate?)?;
+        }
+    }
+    let mut config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+/// An error and its causes on one line.
+fn with_sources(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |line, cause| format!("{line}: {cause}"))
+}

@@ -1,0 +1,139 @@
+//! What only a stand-in for the DNS can show. `tests/it` downloads from a real server.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+
+use super::resolver::{Lookup, PublicResolver, ResolveError};
+use super::{FaultKind, ReferenceFault, ReferenceOptions, ReferenceUrl, References};
+
+const PUBLIC_V4: &str = "93.184.215.14";
+const PUBLIC_V6: &str = "2606:2800:21f:cb07:6820:80da:af6b:8b2c";
+
+/// Gives prepared answers, one per look-up, and then fails.
+struct Script {
+    answers: Mutex<VecDeque<Vec<IpAddr>>>,
+}
+
+impl Script {
+    fn new(answers: &[&[&str]]) -> Arc<Self> {
+        let parse = |answer: &&[&str]| answer.iter().map(|ip| ip.parse().unwrap()).collect();
+        Arc::new(Self { answers: Mutex::new(answers.iter().map(parse).collect()) })
+    }
+
+    fn answers_left(&self) -> usize {
+        self.answers.lock().unwrap().len()
+    }
+}
+
+#[async_trait]
+impl Lookup for Script {
+    async fn lookup(&self, _name: &str) -> io::Result<Vec<IpAddr>> {
+        self.answers.lock().unwrap().pop_front().ok_or_else(|| io::Error::other("no such name"))
+    }
+}
+
+/// A listener that nobody may connect to.
+struct Trap {
+    listener: TcpListener,
+}
+
+impl Trap {
+    fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        Self { listener }
+    }
+
+    fn port(&self) -> u16 {
+        self.listener.local_addr().unwrap().port()
+    }
+
+    /// The kernel completes connections to a listener by itself, so one that was made is waiting here.
+    #[track_caller]
+    fn assert_untouched(&self) {
+        assert_eq!(self.listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock, "somebody connected");
+    }
+}
+
+async fn fetch_from_trap(answers: &[&[&str]]) {
+    let trap = Trap::new();
+    let script = Script::new(answers);
+    let options = ReferenceOptions { ports: vec![trap.port()], ..ReferenceOptions::default() };
+    let url = ReferenceUrl::parse(&format!("https://rebind.example:{}/a.png", trap.port()), &options.ports).unwrap();
+    let references = References::with_lookup(options, script.clone()).unwrap();
+
+    let fault = references.fetch(&[url]).await.unwrap_err();
+
+    assert_eq!(fault, ReferenceFault { index: 0, kind: FaultKind::Unreachable });
+    assert_eq!(script.answers_left(), 0, "looked up once");
+    trap.assert_untouched();
+}
+
+#[tokio::test]
+async fn a_name_with_a_loopback_address_is_not_dialled() {
+    fetch_from_trap(&[&["127.0.0.1"]]).await;
+    fetch_from_trap(&[&["::ffff:127.0.0.1"]]).await;
+    fetch_from_trap(&[&["0.0.0.0"]]).await;
+}
+
+#[tokio::test]
+async fn one_bad_address_among_good_ones_is_enough() {
+    fetch_from_trap(&[&["127.0.0.1", PUBLIC_V4]]).await;
+    fetch_from_trap(&[&[PUBLIC_V4, "127.0.0.1"]]).await;
+    fetch_from_trap(&[&[PUBLIC_V6, "127.0.0.1"]]).await;
+    fetch_from_trap(&[&[PUBLIC_V4, "::1"]]).await;
+}
+
+#[tokio::test]
+async fn names_without_addresses_are_refused() {
+    fetch_from_trap(&[]).await;
+    fetch_from_trap(&[&[]]).await;
+}
+
+#[tokio::test]
+async fn the_log_gets_the_reason_but_not_the_query() {
+    let url = ReferenceUrl::parse("https://rebind.example/a.png?signature=secret", &[443]).unwrap();
+    let references = References::with_lookup(ReferenceOptions::default(), Script::new(&[&["10.1.2.3"]])).unwrap();
+    let error = references.download(&url).await.unwrap_err().to_string();
+    assert!(error.contains("10.1.2.3, which is not public"), "{error}");
+    assert!(!error.contains("secret"), "{error}");
+}
+
+#[tokio::test]
+async fn what_was_checked_is_what_is_dialled() {
+    let script = Script::new(&[&[PUBLIC_V4, PUBLIC_V6], &["127.0.0.1"]]);
+    let resolver = PublicResolver::new(script.clone(), None);
+
+    let addresses = resolver.addresses("rebind.example").await.unwrap();
+    let expected: Vec<SocketAddr> =
+        [PUBLIC_V4, PUBLIC_V6].map(|ip| SocketAddr::new(ip.parse().unwrap(), 0)).into_iter().collect();
+    assert_eq!(addresses, expected);
+    assert_eq!(script.answers_left(), 1, "the second answer was not asked for");
+
+    // The next connection asks again, and the name has moved inside.
+    let moved = resolver.addresses("rebind.example").await.unwrap_err();
+    assert!(matches!(moved, ResolveError::NotPublic(ip) if ip.is_loopback()), "{moved}");
+}
+
+#[test]
+fn a_peer_that_is_not_public_is_refused() {
+    let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+    let resolver = PublicResolver::new(Script::new(&[]), Some(("test.example".into(), address("127.0.0.1:4433"))));
+    assert!(resolver.may_reach("x.example", address("93.184.215.14:443")));
+    assert!(resolver.may_reach("TEST.example", address("127.0.0.1:4433")));
+    assert!(!resolver.may_reach("test.example", address("127.0.0.1:22")));
+    assert!(!resolver.may_reach("x.example", address("127.0.0.1:4433")));
+    assert!(!resolver.may_reach("x.example", address("[::ffff:93.184.215.14]:443")));
+}
+
+#[test]
+fn faults_are_sentences() {
+    let sentence = |index, kind| ReferenceFault { index, kind }.to_string();
+    assert_eq!(sentence(1, FaultKind::Unreachable), "reference_images[1] could not be downloaded.");
+    assert_eq!(sentence(0, FaultKind::TooLarge), "reference_images[0] is too large.");
+    assert_eq!(sentence(3, FaultKind::NotAnImage), "reference_images[3] is not a PNG, JPEG or WebP image.");
+}
