@@ -1,0 +1,188 @@
+//! What a thing looks like and what sort of thing it is.
+
+use twemoji_assets::svg::SvgTwemojiAsset;
+
+use super::drawing::Drawing;
+
+/// The sort of a thing: decides its size, its surroundings and how it stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Animal,
+    Bird,
+    SeaAnimal,
+    Bug,
+    Plant,
+    Tree,
+    Food,
+    Person,
+    Building,
+    Vehicle,
+    Boat,
+    Aircraft,
+    Cosmic,
+    Furniture,
+    Wearable,
+    Object,
+}
+
+/// A drawable thing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Glyph {
+    /// The emoji, or a name for things that have none.
+    pub name: &'static str,
+    /// Its SVG elements in a 36 x 36 space.
+    pub elements: &'static str,
+    /// What sort of thing it is.
+    pub kind: Kind,
+}
+
+impl Glyph {
+    /// The picture of an emoji, if there is one.
+    pub fn of_emoji(emoji: &str) -> Option<Self> {
+        let asset = SvgTwemojiAsset::from_emoji(emoji)
+            // Assets are named without the selector unless it is within a joined sequence.
+            .or_else(|| SvgTwemojiAsset::from_emoji(emoji.trim_end_matches('\u{fe0f}')))
+            .or_else(|| SvgTwemojiAsset::from_emoji(&emoji.replace('\u{fe0f}', "")))?;
+        let svg = asset.data.0;
+        let elements = &svg[svg.find('>')? + 1..svg.rfind("</svg>")?];
+        Some(Self { name: asset.emoji, elements, kind: kind_of(emoji) })
+    }
+
+    /// A thing of our own drawing.
+    pub fn of_drawing(drawing: Drawing) -> Self {
+        let (name, kind) = match drawing {
+            Drawing::Lighthouse => ("lighthouse", Kind::Building),
+            Drawing::Balloon => ("balloon", Kind::Aircraft),
+            Drawing::Windmill => ("windmill", Kind::Building),
+            Drawing::Barn => ("barn", Kind::Building),
+            Drawing::Cabin => ("cabin", Kind::Building),
+            Drawing::Bridge => ("bridge", Kind::Building),
+            Drawing::Knight => ("knight", Kind::Animal),
+            Drawing::Lantern => ("lantern", Kind::Furniture),
+            Drawing::Pyramid => ("pyramid", Kind::Building),
+            Drawing::Submarine => ("submarine", Kind::SeaAnimal),
+            Drawing::Ship => ("ship", Kind::Boat),
+            Drawing::Gull => ("gull", Kind::Bird),
+        };
+        Self { name, elements: drawing.elements(), kind }
+    }
+
+    /// The same person with a natural skin in place of the emoji's yellow; `tone` counts from 0 to 4.
+    pub fn with_skin(self, tone: usize) -> Self {
+        let mut characters = self.name.chars();
+        let (Kind::Person, Some(first)) = (self.kind, characters.next()) else { return self };
+        let modifier = ['\u{1f3fb}', '\u{1f3fc}', '\u{1f3fd}', '\u{1f3fe}', '\u{1f3ff}'][tone % 5];
+        let toned = format!("{first}{modifier}{}", characters.as_str().trim_start_matches('\u{fe0f}'));
+        match Self::of_emoji(&toned) {
+            // The plain name stays: it is what bodies and sizes are chosen by.
+            Some(Self { elements, .. }) => Self { elements, ..self },
+            None => self,
+        }
+    }
+
+    /// Height relative to a dog, compressed so that a mouse and a castle fit one picture.
+    pub fn natural_size(&self) -> f32 {
+        match self.name {
+            "🐘" | "🐋" | "🐳" | "🦕" | "🦖" | "🦒" | "🐉" | "submarine" => return 1.75,
+            "🐎" | "🐄" | "🐂" | "🦬" | "🐫" | "🐪" | "🦌" | "🫎" | "🐻" | "🦏" | "🦛" | "🐅" | "🦁" | "🐼" | "🐻‍❄️"
+            | "🦓" | "🦍" => return 1.3,
+            "knight" => return 1.45,
+            "🐁" | "🐀" | "🐹" | "🐸" | "🐌" | "🦔" | "🐿" | "🐿️" => return 0.55,
+            "🐇" | "🐈" | "🐓" | "🪿" | "🐢" | "🐧" => return 0.8,
+            "🦢" | "🦩" | "🦚" | "🦅" => return 1.0,
+            "🌋" | "🏔" | "pyramid" => return 3.2,
+            "🏰" | "🗼" | "🗽" | "lighthouse" => return 3.0,
+            "🚲" | "🛴" | "🛵" => return 1.1,
+            "🌍" | "🌎" | "🌏" => return 1.9,
+            "🎃" | "🔥" => return 0.8,
+            "⛄" | "☃" => return 1.3,
+            "lantern" | "🎄" => return 2.1,
+            "🎹" | "🛋️" | "🛋" | "🛏" => return 1.4,
+            _ => {}
+        }
+        match self.kind {
+            Kind::Animal => 1.0,
+            Kind::Bird => 0.72,
+            Kind::SeaAnimal => 0.95,
+            Kind::Bug => 0.42,
+            Kind::Plant => 0.7,
+            Kind::Tree => 2.3,
+            Kind::Food => 0.62,
+            Kind::Person => 1.5,
+            Kind::Building => 2.5,
+            Kind::Vehicle => 1.5,
+            Kind::Boat => 1.75,
+            Kind::Aircraft => 1.6,
+            Kind::Cosmic => 1.6,
+            Kind::Furniture => 1.2,
+            Kind::Wearable => 0.6,
+            Kind::Object => 0.8,
+        }
+    }
+
+    /// True when the thing is at home in the air.
+    pub fn flies(&self) -> bool {
+        matches!(self.kind, Kind::Aircraft | Kind::Cosmic)
+            || matches!(self.name, "🦋" | "🐝" | "🦇" | "🎈" | "🪁" | "👻" | "🦅")
+    }
+
+    /// True for what is worn on the head.
+    pub fn is_headgear(&self) -> bool {
+        matches!(self.name, "🎩" | "👒" | "🧢" | "🎓" | "⛑" | "🪖" | "👑")
+    }
+
+    /// The part of the 36 units, from the bottom, that is water drawn under a boat.
+    pub fn water_drawn_below(&self) -> f32 {
+        if matches!(self.name, "⛵" | "🚢") { 6.0 } else { 0.0 }
+    }
+}
+
+/// Sorts an emoji by the subgroup Unicode puts it in.
+fn kind_of(emoji: &str) -> Kind {
+    match emoji.trim_end_matches('\u{fe0f}') {
+        "🌳" | "🌲" | "🌴" | "🎄" | "🎋" => return Kind::Tree,
+        "🌋" | "🎪" | "🎡" | "🎠" | "🎢" | "⛲" | "⛺" | "🗿" | "🗽" => return Kind::Building,
+        "☃" | "⛄" | "🤖" | "👽" | "👻" => return Kind::Animal,
+        "🎃" | "🔥" | "❤" => return Kind::Object,
+        "🪼" | "🪸" | "🧜" => return Kind::SeaAnimal,
+        "🪿" | "🐦‍⬛" => return Kind::Bird,
+        "🫎" | "🫏" | "🐉" => return Kind::Animal,
+        "🐸" | "🐢" | "🐊" => return Kind::Animal,
+        "🪐" | "🌍" | "🌎" | "🌏" | "☄" | "⭐" | "🌟" | "🚀" | "🛸" | "🛰" => return Kind::Cosmic,
+        "🎈" | "🪁" | "🪂" => return Kind::Aircraft,
+        "☂" | "☔" => return Kind::Object,
+        _ => {}
+    }
+    let Some(known) = emoji::lookup_by_glyph::lookup(emoji) else { return Kind::Object };
+    match known.subgroup {
+        "animal-bird" => Kind::Bird,
+        "animal-marine" => Kind::SeaAnimal,
+        "animal-bug" => Kind::Bug,
+        "plant-flower" | "plant-other" => Kind::Plant,
+        "place-building" | "place-religious" | "place-other" | "place-geographic" => Kind::Building,
+        "transport-ground" => Kind::Vehicle,
+        "transport-water" => Kind::Boat,
+        "transport-air" => Kind::Aircraft,
+        "household" => Kind::Furniture,
+        "clothing" => Kind::Wearable,
+        _ => match known.group {
+            "Animals & Nature" => Kind::Animal,
+            "Food & Drink" => Kind::Food,
+            "People & Body" => Kind::Person,
+            _ => Kind::Object,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selectors_do_not_hide_an_emoji() {
+        for emoji in ["✈️", "☂️", "🕯️", "❤️", "🐻‍❄️", "🐦‍⬛", "🦊"] {
+            assert!(Glyph::of_emoji(emoji).is_some(), "{emoji}");
+        }
+        assert!(Glyph::of_emoji("fox").is_none());
+    }
+}

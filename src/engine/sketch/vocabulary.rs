@@ -1,0 +1,392 @@
+//! Words for settings, light, weather, styles, colours and relations, in nine languages.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use rust_stemmers::{Algorithm, Stemmer};
+
+use super::colour::Tint;
+use super::drawing::Drawing;
+
+/// A language prompts are understood in. The order is that of the tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Language {
+    English,
+    German,
+    French,
+    Spanish,
+    Italian,
+    Portuguese,
+    Russian,
+    Chinese,
+    Japanese,
+}
+
+impl Language {
+    /// Every language, English first.
+    pub const ALL: [Self; 9] = [
+        Self::English,
+        Self::German,
+        Self::French,
+        Self::Spanish,
+        Self::Italian,
+        Self::Portuguese,
+        Self::Russian,
+        Self::Chinese,
+        Self::Japanese,
+    ];
+
+    /// The ISO 639 code, as the emoji annotations and `vocabulary.txt` use it.
+    pub fn code(self) -> &'static str {
+        ["en", "de", "fr", "es", "it", "pt", "ru", "zh", "ja"][self as usize]
+    }
+
+    /// Languages written without spaces are matched by substring.
+    pub fn is_unspaced(self) -> bool {
+        matches!(self, Self::Chinese | Self::Japanese)
+    }
+
+    /// Languages whose adjectives may follow the noun.
+    pub fn is_romance(self) -> bool {
+        matches!(self, Self::French | Self::Spanish | Self::Italian | Self::Portuguese)
+    }
+
+    /// Reduces every word of a folded phrase to its stem.
+    pub fn stem(self, phrase: &str) -> String {
+        let algorithm = match self {
+            Self::English => Algorithm::English,
+            Self::German => Algorithm::German,
+            Self::French => Algorithm::French,
+            Self::Spanish => Algorithm::Spanish,
+            Self::Italian => Algorithm::Italian,
+            Self::Portuguese => Algorithm::Portuguese,
+            Self::Russian => Algorithm::Russian,
+            Self::Chinese | Self::Japanese => return phrase.to_owned(),
+        };
+        let stemmer = Stemmer::create(algorithm);
+        let stems: Vec<_> = phrase.split(' ').map(|word| stemmer.stem(word)).collect();
+        stems.join(" ")
+    }
+}
+
+/// Where a scene is set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    Forest,
+    Jungle,
+    Meadow,
+    Garden,
+    Mountains,
+    Sea,
+    Beach,
+    Lake,
+    Desert,
+    City,
+    Street,
+    Snow,
+    Space,
+    Moon,
+    Underwater,
+    Room,
+    Table,
+    Sky,
+}
+
+/// The time of day.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hour {
+    Dawn,
+    Day,
+    Sunset,
+    Dusk,
+    Night,
+}
+
+/// Something in the sky or the air.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Omen {
+    Moon,
+    Stars,
+    Sun,
+    Aurora,
+    Rain,
+    Snow,
+    Fog,
+    Storm,
+    Rainbow,
+    Clouds,
+    Wind,
+    Autumn,
+}
+
+/// The manner a picture is made in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    Watercolour,
+    Oil,
+    Neon,
+    Pixel,
+    Sepia,
+    Tintype,
+    Noir,
+    Pencil,
+    Comic,
+    Pastel,
+    Flat,
+    Glass,
+}
+
+/// How one thing stands to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Relation {
+    In,
+    On,
+    Riding,
+    Under,
+    Above,
+    Beside,
+    Behind,
+    Wearing,
+}
+
+/// What a thing does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pose {
+    Flying,
+    Swimming,
+}
+
+/// What a word or phrase contributes to a scene.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Meaning {
+    Place(Place),
+    Hour(Hour),
+    Omen(Omen),
+    Style(Style),
+    Tint(Tint),
+    Count(u8),
+    Relation(Relation),
+    Pose(Pose),
+    Size(f32),
+    Drawing(Drawing),
+    Emoji(&'static str),
+    /// A word without a picture, which may still name an emoji by accident.
+    Ignored,
+    /// A function word: tells the language and nothing else.
+    Particle,
+}
+
+impl Meaning {
+    /// Words so common that they betray the language of a prompt.
+    pub fn tells_language(self) -> bool {
+        matches!(self, Self::Particle | Self::Count(1) | Self::Relation(_))
+    }
+
+    fn named(key: &'static str) -> Option<Self> {
+        let (kind, name) = key.split_once('.').unwrap_or((key, ""));
+        Some(match kind {
+            "place" => Self::Place(place(name)?),
+            "hour" => Self::Hour(match name {
+                "dawn" => Hour::Dawn,
+                "day" => Hour::Day,
+                "sunset" => Hour::Sunset,
+                "dusk" => Hour::Dusk,
+                "night" => Hour::Night,
+                _ => return None,
+            }),
+            "sky" | "weather" => Self::Omen(omen(name)?),
+            "style" => Self::Style(style(name)?),
+            "colour" => Self::Tint(Tint::named(name)?),
+            "count" => Self::Count(name.parse().ok()?),
+            "relation" => Self::Relation(relation(name)?),
+            "pose" if name == "flying" => Self::Pose(Pose::Flying),
+            "pose" if name == "swimming" => Self::Pose(Pose::Swimming),
+            "size" if name == "big" => Self::Size(1.5),
+            "size" if name == "small" => Self::Size(0.6),
+            "draw" => Self::Drawing(Drawing::named(name)?),
+            "thing" => Self::Emoji(name),
+            "ignore" => Self::Ignored,
+            "particle" => Self::Particle,
+            _ => return None,
+        })
+    }
+}
+
+fn place(name: &str) -> Option<Place> {
+    Some(match name {
+        "forest" => Place::Forest,
+        "jungle" => Place::Jungle,
+        "meadow" => Place::Meadow,
+        "garden" => Place::Garden,
+        "mountains" => Place::Mountains,
+        "sea" => Place::Sea,
+        "beach" => Place::Beach,
+        "lake" => Place::Lake,
+        "desert" => Place::Desert,
+        "city" => Place::City,
+        "street" => Place::Street,
+        "snow" => Place::Snow,
+        "space" => Place::Space,
+        "moon" => Place::Moon,
+        "underwater" => Place::Underwater,
+        "room" => Place::Room,
+        "table" => Place::Table,
+        "sky" => Place::Sky,
+        _ => return None,
+    })
+}
+
+fn omen(name: &str) -> Option<Omen> {
+    Some(match name {
+        "moon" => Omen::Moon,
+        "stars" => Omen::Stars,
+        "sun" => Omen::Sun,
+        "aurora" => Omen::Aurora,
+        "rain" => Omen::Rain,
+        "snow" => Omen::Snow,
+        "fog" => Omen::Fog,
+        "storm" => Omen::Storm,
+        "rainbow" => Omen::Rainbow,
+        "clouds" => Omen::Clouds,
+        "wind" => Omen::Wind,
+        "autumn" => Omen::Autumn,
+        _ => return None,
+    })
+}
+
+fn style(name: &str) -> Option<Style> {
+    Some(match name {
+        "watercolour" => Style::Watercolour,
+        "oil" => Style::Oil,
+        "neon" => Style::Neon,
+        "pixel" => Style::Pixel,
+        "sepia" => Style::Sepia,
+        "tintype" => Style::Tintype,
+        "noir" => Style::Noir,
+        "pencil" => Style::Pencil,
+        "comic" => Style::Comic,
+        "pastel" => Style::Pastel,
+        "flat" => Style::Flat,
+        "glass" => Style::Glass,
+        _ => return None,
+    })
+}
+
+fn relation(name: &str) -> Option<Relation> {
+    Some(match name {
+        "in" => Relation::In,
+        "on" => Relation::On,
+        "riding" => Relation::Riding,
+        "under" => Relation::Under,
+        "above" => Relation::Above,
+        "beside" => Relation::Beside,
+        "behind" => Relation::Behind,
+        "wearing" => Relation::Wearing,
+        _ => return None,
+    })
+}
+
+/// The words of one language.
+#[derive(Debug, Default)]
+pub struct Vocabulary {
+    exact: HashMap<String, Meaning>,
+    stems: HashMap<String, Meaning>,
+}
+
+static VOCABULARIES: LazyLock<[Vocabulary; 9]> = LazyLock::new(|| {
+    let mut all: [Vocabulary; 9] = std::array::from_fn(|_| Vocabulary::default());
+    for (meaning, language, phrase) in rows(include_str!("vocabulary.txt")) {
+        let vocabulary = &mut all[language as usize];
+        let folded = fold(phrase);
+        // The first row of the file wins, so places come before the things they could be.
+        if !language.is_unspaced() && !matches!(meaning, Meaning::Particle) {
+            vocabulary.stems.entry(language.stem(&folded)).or_insert(meaning);
+        }
+        vocabulary.exact.entry(folded).or_insert(meaning);
+    }
+    all
+});
+
+impl Vocabulary {
+    /// The words of `language`.
+    pub fn of(language: Language) -> &'static Self {
+        &VOCABULARIES[language as usize]
+    }
+
+    /// The meaning of exactly this folded phrase.
+    pub fn exact(&self, phrase: &str) -> Option<Meaning> {
+        self.exact.get(phrase).copied()
+    }
+
+    /// The meaning of a phrase with this stem.
+    pub fn stem(&self, stem: &str) -> Option<Meaning> {
+        self.stems.get(stem).copied()
+    }
+}
+
+/// The rows of `vocabulary.txt`; malformed ones are skipped here and caught by a test.
+fn rows(text: &'static str) -> impl Iterator<Item = (Meaning, Language, &'static str)> {
+    text.lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split_once(": "))
+        .filter_map(|(key, list)| Some((Meaning::named(key)?, list)))
+        .flat_map(|(meaning, list)| {
+            list.split("; ")
+                .filter_map(|part| part.split_once(' '))
+                .filter_map(|(code, words)| {
+                    Some((Language::ALL.into_iter().find(|language| language.code() == code)?, words))
+                })
+                .flat_map(move |(language, words)| words.split(", ").map(move |word| (meaning, language, word)))
+        })
+}
+
+/// Lower case, without accents, apostrophes and hyphens as spaces: the form all words are compared in.
+pub fn fold(text: &str) -> String {
+    let mut folded = String::with_capacity(text.len());
+    for c in text.chars().flat_map(char::to_lowercase) {
+        match c {
+            'à'..='å' | 'ā' => folded.push('a'),
+            'è'..='ë' | 'ē' | 'ę' => folded.push('e'),
+            'ì'..='ï' | 'ī' => folded.push('i'),
+            'ò'..='ö' | 'ø' | 'ō' => folded.push('o'),
+            'ù'..='ü' | 'ū' => folded.push('u'),
+            'ç' => folded.push('c'),
+            'ñ' => folded.push('n'),
+            'ß' => folded.push_str("ss"),
+            'œ' => folded.push_str("oe"),
+            'æ' => folded.push_str("ae"),
+            'ё' => folded.push('е'),
+            '\'' | '’' | '-' | '‐' | '‑' => folded.push(' '),
+            // Combining accents, for text in decomposed form.
+            '\u{300}'..='\u{36f}' => {}
+            '\u{ff01}'..='\u{ff5e}' => folded.push(char::from_u32(c as u32 - 0xfee0).unwrap_or(c)),
+            other => folded.push(other),
+        }
+    }
+    folded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_of_the_file_is_understood() {
+        for line in include_str!("vocabulary.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let (key, list) = line.split_once(": ").unwrap_or_else(|| panic!("no key: {line}"));
+            assert!(Meaning::named(key).is_some(), "unknown key {key}");
+            for part in list.split("; ") {
+                let code = part.split_once(' ').map(|(code, _)| code);
+                assert!(Language::ALL.iter().any(|language| Some(language.code()) == code), "{key}: {part}");
+            }
+        }
+    }
+
+    #[test]
+    fn words_are_found_by_form_and_by_stem() {
+        let english = Vocabulary::of(Language::English);
+        assert_eq!(english.exact("forest"), Some(Meaning::Place(Place::Forest)));
+        assert_eq!(english.stem(&Language::English.stem("forests")), Some(Meaning::Place(Place::Forest)));
+        assert_eq!(Vocabulary::of(Language::French).exact(&fold("Forêt")), Some(Meaning::Place(Place::Forest)));
+    }
+}
