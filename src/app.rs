@@ -1,0 +1,169 @@
+//! What every part of a running server shares, built once and before anything is served.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use quick_cache::sync::Cache;
+use tokio::sync::Notify;
+
+use crate::clock::Clock;
+use crate::cursor::CursorSigner;
+use crate::engine::Engine;
+use crate::engine::sketch::Sketch;
+use crate::files::Files;
+use crate::keyring::Keyring;
+use crate::limits::RateLimits;
+use crate::metrics::Metrics;
+use crate::model::{Id, Task};
+use crate::references::{ReferenceOptions, References, TrustedTestHost};
+use crate::store::Store;
+
+use crate::config::{LimitSettings, ServerSettings, WorkerSettings, base_url};
+
+/// Finished tasks kept in memory.
+const CACHED_TASKS: usize = 20_000;
+const REFERENCE_TIME_LIMIT: Duration = Duration::from_secs(20);
+const REFERENCE_MAX_BYTES: usize = 20 * 1024 * 1024;
+
+/// The settings that a running server consults.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Base of the URLs of result files.
+    pub file_url: String,
+    /// Whether API calls must come over HTTPS.
+    pub production: bool,
+    /// Networks whose `X-Forwarded-Proto` is believed.
+    pub trusted_proxies: Vec<IpNet>,
+    /// Limits on callers.
+    pub limits: LimitSettings,
+    /// What the worker does.
+    pub worker: WorkerSettings,
+}
+
+/// The shared parts.
+#[derive(Debug)]
+pub struct App {
+    /// Settings.
+    pub config: Config,
+    /// The time.
+    pub clock: Clock,
+    /// Accounts, keys, credits, tasks.
+    pub store: Arc<dyn Store>,
+    /// Result files.
+    pub files: Files,
+    /// What draws.
+    pub engine: Arc<dyn Engine>,
+    /// The downloader of reference images.
+    pub references: References,
+    /// Rate limits.
+    pub limits: RateLimits,
+    /// Key look-ups.
+    pub keys: Keyring,
+    /// List cursors.
+    pub cursors: CursorSigner,
+    /// Counters and gauges.
+    pub metrics: Metrics,
+    /// Rung when a task may be waiting in the queue.
+    pub bell: Notify,
+    /// Terminal tasks never change, so they may be remembered for good.
+    pub finished: Cache<Id, Arc<Task>>,
+}
+
+impl App {
+    /// Puts the parts together.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub async fn build(config: Config, clock: Clock, store: Arc<dyn Store>, files: Files) -> Result<Arc<Self>, String> {
+        let engine = engine(&config.worker.engine)?;
+        Self::with_engine(config, clock, store, files, engine).await
+    }
+
+    /// Puts the parts together around an engine.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub async fn with_engine(
+        config: Config,
+        clock: Clock,
+        store: Arc<dyn Store>,
+        files: Files,
+        engine: Arc<dyn Engine>,
+    ) -> Result<Arc<Self>, String> {
+        let secret = store.cursor_secret().await.map_err(|error| error.to_string())?;
+        let references = References::new(reference_options(&config.worker)?).map_err(|error| error.to_string())?;
+        Ok(Arc::new(Self {
+            limits: RateLimits::new(&config.limits, clock.clone()),
+            keys: Keyring::new(store.clone(), clock.clone()),
+            cursors: CursorSigner::new(&secret),
+            metrics: Metrics::new(),
+            bell: Notify::new(),
+            finished: Cache::new(CACHED_TASKS),
+            references,
+            config,
+            clock,
+            store,
+            files,
+            engine,
+        }))
+    }
+}
+
+impl Config {
+    /// From the settings of a server that callers reach at `listening_url` unless told otherwise.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub fn new(settings: &ServerSettings, listening_url: &str) -> Result<Self, String> {
+        let public_url = match &settings.public_url {
+            Some(url) => base_url(url)?,
+            None => listening_url.to_owned(),
+        };
+        let file_url = match &settings.file_url {
+            Some(url) => base_url(url)?,
+            None => public_url,
+        };
+        Ok(Self {
+            file_url,
+            production: settings.production,
+            trusted_proxies: settings.trusted_proxy.clone(),
+            limits: settings.limits.clone(),
+            worker: settings.worker.clone(),
+        })
+    }
+
+    /// The URL of a result file.
+    pub fn file_link(&self, name: &str) -> String {
+        format!("{}/files/{name}", self.file_url)
+    }
+}
+
+/// The engine that `--engine` names.
+fn engine(name: &str) -> Result<Arc<dyn Engine>, String> {
+    match name {
+        "sketch" => Ok(Arc::new(Sketch::new())),
+        _ => Err(format!("there is no engine {name:?}; this release has: sketch")),
+    }
+}
+
+fn reference_options(settings: &WorkerSettings) -> Result<ReferenceOptions, String> {
+    let trust = match (&settings.test_reference_host, &settings.test_reference_ca) {
+        (Some(host), Some(ca)) => Some(trusted_test_host(host, ca)?),
+        _ => None,
+    };
+    Ok(ReferenceOptions {
+        ports: settings.reference_ports.clone(),
+        time_limit: REFERENCE_TIME_LIMIT,
+        max_bytes: REFERENCE_MAX_BYTES,
+        trust,
+    })
+}
+
+fn trusted_test_host(host: &str, ca: &PathBuf) -> Result<TrustedTestHost, String> {
+    let invalid = || format!("{host:?} is not NAME=ADDR, such as pictures.test.example=127.0.0.1:8443");
+    let (name, address) = host.split_once('=').ok_or_else(invalid)?;
+    let ca_pem = std::fs::read(ca).map_err(|error| format!("cannot read {}: {error}", ca.display()))?;
+    Ok(TrustedTestHost { host: name.to_owned(), address: address.parse().map_err(|_| invalid())?, ca_pem })
+}

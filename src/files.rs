@@ -1,0 +1,149 @@
+//! Result files: PNGs under unguessable names, written once and never changed.
+
+use std::path::Path;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use futures::TryStreamExt as _;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path as ObjectPath;
+use object_store::{
+    GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPayload,
+};
+
+use crate::clock::Timestamp;
+use crate::model::Id;
+
+/// Bytes of randomness in a name.
+const RANDOM_BYTES: usize = 18;
+/// A file this young may belong to a task whose completion is still to be written.
+const ORPHAN_AGE: Duration = Duration::from_secs(15 * 60);
+
+/// The store of result files.
+#[derive(Debug)]
+pub struct Files {
+    objects: Box<dyn ObjectStore>,
+}
+
+/// Why a file could not be read or written; the text is for the operator.
+#[derive(Debug, thiserror::Error)]
+#[error("files: {0}")]
+pub struct FilesError(#[from] object_store::Error);
+
+/// The name of a result file: `DAY/TASK-INDEX-RANDOM.png`.
+///
+/// The day keeps directories small, the task tells whose file it is, and 144 random bits make the
+/// name unguessable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileName<'a> {
+    text: &'a str,
+    task_id: Id,
+}
+
+impl<'a> FileName<'a> {
+    /// Reads a name; `None` unless it is one this module makes.
+    pub fn parse(text: &'a str) -> Option<Self> {
+        let (day, file) = text.split_once('/')?;
+        let (task, rest) = file.split_at_checked(21)?;
+        let mut rest = rest.strip_suffix(".png")?.bytes();
+        let shape = |byte: u8, wanted: u8| if wanted == b'0' { byte.is_ascii_digit() } else { byte == wanted };
+        let well_formed = day.len() == 10
+            && day.bytes().zip(b"0000-00-00".iter()).all(|(byte, wanted)| shape(byte, *wanted))
+            && rest.next() == Some(b'-')
+            && rest.next().is_some_and(|index| index.is_ascii_digit())
+            && rest.next() == Some(b'-')
+            && rest.len() == RANDOM_BYTES * 4 / 3
+            && rest.all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+        well_formed.then_some(())?;
+        Some(Self { text, task_id: task.parse().ok()? })
+    }
+
+    fn random(task_id: Id, index: usize) -> String {
+        let day = task_id.timestamp().to_string();
+        let random = BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; RANDOM_BYTES]>());
+        format!("{}/{task_id}-{index}-{random}.png", &day[..10])
+    }
+
+    /// The whole name.
+    pub fn as_str(self) -> &'a str {
+        self.text
+    }
+
+    /// The task whose result it is.
+    pub fn task_id(self) -> Id {
+        self.task_id
+    }
+}
+
+impl Files {
+    /// Files in a directory, which must exist.
+    ///
+    /// # Errors
+    /// [`FilesError`] when it does not.
+    pub fn on_disk(directory: &Path) -> Result<Self, FilesError> {
+        let objects = LocalFileSystem::new_with_prefix(directory)?.with_fsync(true);
+        Ok(Self { objects: Box::new(objects) })
+    }
+
+    /// Writes one result durably and returns its name.
+    ///
+    /// # Errors
+    /// [`FilesError`]; nothing is then left under any name.
+    pub async fn write(&self, task_id: Id, index: usize, png: Bytes) -> Result<String, FilesError> {
+        let name = FileName::random(task_id, index);
+        let create = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        self.objects.put_opts(&ObjectPath::from(name.as_str()), PutPayload::from(png), create).await?;
+        Ok(name)
+    }
+
+    /// Opens a file, or the byte range asked for; `None` when there is no such file.
+    ///
+    /// # Errors
+    /// [`FilesError`].
+    pub async fn open(&self, name: FileName<'_>, range: Option<GetRange>) -> Result<Option<GetResult>, FilesError> {
+        let options = GetOptions { range, ..GetOptions::default() };
+        match self.objects.get_opts(&ObjectPath::from(name.as_str()), options).await {
+            Ok(found) => Ok(Some(found)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The size of a file in bytes; `None` when there is no such file.
+    ///
+    /// # Errors
+    /// [`FilesError`].
+    pub async fn size(&self, name: FileName<'_>) -> Result<Option<u64>, FilesError> {
+        match self.objects.head(&ObjectPath::from(name.as_str())).await {
+            Ok(meta) => Ok(Some(meta.size)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Removes a file that no task refers to; a missing one is no error.
+    ///
+    /// # Errors
+    /// [`FilesError`].
+    pub async fn remove(&self, name: &str) -> Result<(), FilesError> {
+        match self.objects.delete(&ObjectPath::from(name)).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Names of the result files old enough that every task they could belong to has ended.
+    ///
+    /// # Errors
+    /// [`FilesError`].
+    pub async fn settled(&self, now: Timestamp) -> Result<Vec<String>, FilesError> {
+        let cutoff = now.saturating_sub(ORPHAN_AGE);
+        let settled = self.objects.list(None).try_filter_map(|meta| async move {
+            let written = Timestamp::from_millis(meta.last_modified.timestamp_millis());
+            Ok((written <= cutoff).then(|| meta.location.to_string()))
+        });
+        Ok(settled.try_collect().await?)
+    }
+}

@@ -1,0 +1,325 @@
+//! The public API: which JSON comes in and goes out (interface, section 4).
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, Request, State};
+use axum::http::header::{self, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::auth::Caller;
+use super::error::{ApiError, ErrorBody};
+use crate::app::{App, Config};
+use crate::clock::Timestamp;
+use crate::config::{BODY_TIME_LIMIT, MAX_BODY};
+use crate::model::{Id, MODEL_NAME, Status, Surface, Task, TaskId};
+use crate::request::GenerateRequest;
+use crate::store::Submission;
+use crate::tasks::{self, DEFAULT_PAGE, MAX_PAGE};
+
+/// Tells clients how many seconds, with a fraction, to wait before they poll.
+static POLL_AFTER: HeaderName = HeaderName::from_static("x-poll-after");
+/// Seconds until a refused submit is worth repeating when too many tasks are unfinished.
+const UNFINISHED_RETRY_SECONDS: u64 = 5;
+
+/// What every success is wrapped in.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Success<T> {
+    /// Always true.
+    success: bool,
+    data: T,
+}
+
+/// One result.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Image {
+    /// Where the PNG is.
+    url: String,
+    /// Always `image/png`.
+    content_type: &'static str,
+}
+
+/// How far a task has come.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = Status)]
+#[expect(dead_code, reason = "documents the words of model::Status")]
+enum StatusWord {
+    Processing,
+    Completed,
+    Failed,
+}
+
+/// Whether reference images were given.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schema(as = TaskType)]
+#[expect(dead_code, reason = "documents the words of model::Task::type_name")]
+enum TypeWord {
+    TextToImage,
+    ImageToImage,
+}
+
+/// A task, as polling and listing return it.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Task)]
+pub struct TaskBody<'a> {
+    /// Internal row identifier. Not used for polling.
+    #[schema(value_type = String, min_length = 21, max_length = 21)]
+    id: Id,
+    /// The identifier to poll with.
+    #[schema(value_type = String, pattern = "^imgmodel-[A-Za-z0-9_-]{21}$")]
+    task_id: TaskId,
+    #[schema(value_type = StatusWord)]
+    status: &'static str,
+    /// Always `imgmodel`.
+    provider: &'static str,
+    /// Always `imgmodel`.
+    model: &'static str,
+    #[schema(value_type = TypeWord)]
+    r#type: &'static str,
+    /// The URL of the first image, once completed.
+    #[schema(required = true)]
+    media_url: Option<String>,
+    /// The images in order, once completed.
+    #[schema(required = true)]
+    images: Option<Vec<Image>>,
+    /// Why the task failed, once it has.
+    #[schema(required = true)]
+    error: Option<&'a str>,
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    updated_at: Timestamp,
+}
+
+/// A task, as submitting returns it.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct CreatedTask {
+    /// Internal row identifier. Not used for polling.
+    #[schema(value_type = String, min_length = 21, max_length = 21)]
+    id: Id,
+    /// The identifier to poll with.
+    #[schema(value_type = String, pattern = "^imgmodel-[A-Za-z0-9_-]{21}$")]
+    task_id: TaskId,
+    #[schema(value_type = StatusWord)]
+    status: &'static str,
+    /// Always `imgmodel`.
+    provider: &'static str,
+    /// Always `imgmodel`.
+    model: &'static str,
+    #[schema(value_type = TypeWord)]
+    r#type: &'static str,
+    /// Always null.
+    #[schema(required = true)]
+    media_url: Option<String>,
+    /// Always empty.
+    images: Vec<Image>,
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Timestamp,
+}
+
+/// One page of tasks, newest first.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TaskPage)]
+pub struct PageBody<'a> {
+    items: Vec<TaskBody<'a>>,
+    /// Pass it as `cursor` to get the next page; null on the last one.
+    #[schema(required = true)]
+    next_cursor: Option<String>,
+}
+
+impl<'a> TaskBody<'a> {
+    fn new(task: &'a Task, config: &Config) -> Self {
+        let (images, error) = match &task.status {
+            Status::Processing => (None, None),
+            Status::Failed(sentence) => (None, Some(sentence.as_str())),
+            Status::Completed(names) => {
+                let image = |name: &String| Image { url: config.file_link(name), content_type: "image/png" };
+                (Some(names.iter().map(image).collect::<Vec<_>>()), None)
+            }
+        };
+        let first = images.as_ref().and_then(|images| images.first());
+        Self {
+            id: task.id,
+            task_id: task.task_id(),
+            status: task.status.as_str(),
+            provider: MODEL_NAME,
+            model: MODEL_NAME,
+            r#type: task.type_name(),
+            media_url: first.map(|image| image.url.clone()),
+            images,
+            error,
+            created_at: task.created_at(),
+            updated_at: task.updated_at,
+        }
+    }
+}
+
+impl CreatedTask {
+    fn new(task: &Task) -> Self {
+        Self {
+            id: task.id,
+            task_id: task.task_id(),
+            status: task.status.as_str(),
+            provider: MODEL_NAME,
+            model: MODEL_NAME,
+            r#type: task.type_name(),
+            media_url: None,
+            images: Vec::new(),
+            created_at: task.created_at(),
+        }
+    }
+}
+
+fn success(data: impl Serialize) -> Response {
+    let body = serde_json::to_vec(&Success { success: true, data }).expect("our own types are always JSON");
+    let mut response = Response::new(Body::from(body));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn with_poll_hint(mut response: Response, app: &App, share: f64) -> Response {
+    let seconds = app.engine.typical_duration().as_secs_f64() * share;
+    if let Ok(value) = HeaderValue::try_from(format!("{:.2}", seconds.max(0.05))) {
+        response.headers_mut().insert(POLL_AFTER.clone(), value);
+    }
+    response
+}
+
+/// Create a task
+///
+/// Charges 2 credits an image and returns at once; poll the task until it is `completed` or `failed`.
+/// Credits come back by themselves when it fails. There is no idempotency key: repeating a submit
+/// creates and charges another task.
+#[utoipa::path(
+    post, path = "/api/v1/images/generate", operation_id = "generate", tag = "images",
+    security(("key" = [])),
+    request_body = GenerateRequest,
+    responses(
+        (status = 200, description = "Accepted and charged", body = Success<CreatedTask>),
+        (status = 400, description = "INVALID_REQUEST", body = ErrorBody),
+        (status = 401, description = "UNAUTHORIZED", body = ErrorBody),
+        (status = 402, description = "INSUFFICIENT_CREDITS, with `required` and `available`", body = ErrorBody),
+        (status = 429, description = "RATE_LIMITED, with the header Retry-After", body = ErrorBody),
+        (status = 500, description = "INTERNAL_ERROR; nothing stays charged", body = ErrorBody),
+    ),
+)]
+pub async fn generate(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Result<Response, ApiError> {
+    let body = read_json_body(request).await?;
+    let request = GenerateRequest::parse(&body, &app.config.worker.reference_ports)
+        .map_err(|fault| ApiError::invalid_request(fault.to_string()))?;
+    let required = request.cost();
+    match tasks::submit(&app, caller.account_id, Surface::Api, request).await? {
+        Submission::Accepted(task) => Ok(with_poll_hint(success(CreatedTask::new(&task)), &app, 1.0)),
+        Submission::InsufficientCredits { available } => Err(ApiError::insufficient_credits(required, available)),
+        Submission::TooManyUnfinished => Err(ApiError::rate_limited(
+            format!("The account has {} unfinished tasks, as many as it may.", app.config.limits.max_unfinished),
+            UNFINISHED_RETRY_SECONDS,
+        )),
+    }
+}
+
+/// Retrieve a task
+#[utoipa::path(
+    get, path = "/api/v1/images/task/{id}", operation_id = "getTask", tag = "images",
+    security(("key" = [])),
+    params(("id" = String, Path, description = "The `task_id` returned at creation")),
+    responses(
+        (status = 200, description = "The task, in any state", body = Success<TaskBody>),
+        (status = 401, description = "UNAUTHORIZED", body = ErrorBody),
+        (status = 404, description = "NOT_FOUND", body = ErrorBody),
+        (status = 429, description = "RATE_LIMITED, with the header Retry-After", body = ErrorBody),
+        (status = 500, description = "INTERNAL_ERROR", body = ErrorBody),
+    ),
+)]
+pub async fn find(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response, ApiError> {
+    // What cannot be a task id names no task.
+    let task_id: TaskId = id.ok().and_then(|Path(text)| text.parse().ok()).ok_or_else(ApiError::no_such_task)?;
+    let task = tasks::find(&app, caller.account_id, Surface::Api, task_id).await?.ok_or_else(ApiError::no_such_task)?;
+    let response = success(TaskBody::new(&task, &app.config));
+    Ok(if task.status.is_terminal() { response } else { with_poll_hint(response, &app, 0.5) })
+}
+
+/// The query of a list request, still as text.
+#[derive(Debug, Deserialize)]
+pub struct ListQuery {
+    limit: Option<String>,
+    cursor: Option<String>,
+}
+
+/// List tasks
+///
+/// The account's API-created tasks, newest first. Also the way to check whether a submit that got no
+/// response created a task.
+#[utoipa::path(
+    get, path = "/api/v1/images/task", operation_id = "listTasks", tag = "images",
+    security(("key" = [])),
+    params(
+        ("limit" = Option<u32>, Query, description = "Page size", minimum = 1, maximum = 100, example = 20),
+        ("cursor" = Option<String>, Query, description = "The previous response's `next_cursor`"),
+    ),
+    responses(
+        (status = 200, description = "One page", body = Success<PageBody>),
+        (status = 400, description = "INVALID_REQUEST", body = ErrorBody),
+        (status = 401, description = "UNAUTHORIZED", body = ErrorBody),
+        (status = 429, description = "RATE_LIMITED, with the header Retry-After", body = ErrorBody),
+        (status = 500, description = "INTERNAL_ERROR", body = ErrorBody),
+    ),
+)]
+pub async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    query: Result<Query<ListQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let Query(query) = query.map_err(|_| ApiError::invalid_request("limit and cursor may each be given once."))?;
+    let limit = match query.limit.as_deref() {
+        None => DEFAULT_PAGE,
+        Some(text) => page_size(text)?,
+    };
+    let page = tasks::list(&app, caller.account_id, Surface::Api, query.cursor.as_deref(), limit).await?;
+    let page = page.map_err(|_| {
+        ApiError::invalid_request("cursor must be a next_cursor of an earlier response. Omit it to start over.")
+    })?;
+    let items = page.tasks.iter().map(|task| TaskBody::new(task, &app.config)).collect();
+    Ok(success(PageBody { items, next_cursor: page.next_cursor }))
+}
+
+fn page_size(text: &str) -> Result<u32, ApiError> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let limit = text.parse().ok().filter(|limit| digits && (1..=MAX_PAGE).contains(limit));
+    limit.ok_or_else(|| ApiError::invalid_request("limit must be an integer from 1 to 100."))
+}
+
+/// Reads a body that says it is JSON, within the limits of size and time.
+async fn read_json_body(request: Request) -> Result<Bytes, ApiError> {
+    if !says_json(request.headers()) {
+        return Err(ApiError::invalid_request("The header Content-Type must be application/json."));
+    }
+    let body = Limited::new(request.into_body(), MAX_BODY).collect();
+    match tokio::time::timeout(BODY_TIME_LIMIT, body).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(ApiError::of_status(StatusCode::PAYLOAD_TOO_LARGE)),
+        Ok(Err(_)) => Err(ApiError::invalid_request("The body broke off.")),
+        Err(_) => Err(ApiError::of_status(StatusCode::REQUEST_TIMEOUT)),
+    }
+}
+
+fn says_json(headers: &HeaderMap) -> bool {
+    let mut values = headers.get_all(header::CONTENT_TYPE).iter();
+    let (Some(value), None) = (values.next(), values.next()) else { return false };
+    let essence = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();
+    essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
+}

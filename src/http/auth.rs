@@ -1,0 +1,175 @@
+//! Who calls: HTTPS in production, no key in the query, a valid key, then its rate limit.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use axum::http::request::Parts;
+use axum::middleware::Next;
+use axum::response::Response;
+
+use super::error::ApiError;
+use crate::app::App;
+use crate::key::{ApiKey, KeySecret};
+use crate::limits::{Allowance, Usage, WINDOW};
+use crate::model::Id;
+use crate::store::KeyChange;
+
+/// Parameter names that are read as an attempt to pass a key, in any letter case.
+const KEY_PARAMETERS: [&str; 8] =
+    ["api_key", "apikey", "api-key", "key", "token", "access_token", "auth", "authorization"];
+
+static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+/// How a request arrived, as the accept loop saw it.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrival {
+    /// The other end of the connection.
+    pub peer: SocketAddr,
+    /// Whether we ended TLS ourselves.
+    pub tls: bool,
+}
+
+/// The account that a valid key speaks for.
+#[derive(Debug, Clone, Copy)]
+pub struct Caller {
+    /// The key's owner.
+    pub account_id: Id,
+}
+
+/// Refuses requests whose key travelled unsafely, whatever they ask for.
+pub async fn guard_transport(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, ApiError> {
+    if app.config.production && !arrived_over_https(&app, &request) {
+        return Err(ApiError::unauthorized());
+    }
+    if let Some(query) = request.uri().query()
+        && holds_key(query)
+    {
+        flag_leaked_keys(&app, query);
+        return Err(ApiError::unauthorized());
+    }
+    Ok(next.run(request).await)
+}
+
+fn arrived_over_https(app: &App, request: &Request) -> bool {
+    let Some(arrival) = request.extensions().get::<Arrival>() else { return false };
+    let peer = arrival.peer.ip().to_canonical();
+    let behind_proxy = app.config.trusted_proxies.iter().any(|network| network.contains(&peer));
+    // More than one value means that somebody before the proxy had a say.
+    let mut forwarded = request.headers().get_all("x-forwarded-proto").iter();
+    let https = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"https");
+    arrival.tls || (behind_proxy && forwarded.next().is_some_and(https) && forwarded.next().is_none())
+}
+
+fn holds_key(query: &str) -> bool {
+    url::form_urlencoded::parse(query.as_bytes()).any(|(name, value)| {
+        KEY_PARAMETERS.iter().any(|known| name.eq_ignore_ascii_case(known))
+            || KeySecret::looks_like_one(&name)
+            || KeySecret::looks_like_one(without_scheme(&value))
+    })
+}
+
+/// Notes every real key in a query, so that its owner rotates it. Not awaited: the answer must take
+/// as long for a real key as for any other.
+fn flag_leaked_keys(app: &Arc<App>, query: &str) {
+    let pairs = url::form_urlencoded::parse(query.as_bytes());
+    let leaked: Vec<_> = pairs
+        .flat_map(|(name, value)| [KeySecret::parse(&name), KeySecret::parse(without_scheme(&value))])
+        .flatten()
+        .take(4)
+        .collect();
+    if leaked.is_empty() {
+        return;
+    }
+    let app = app.clone();
+    tokio::spawn(async move {
+        for secret in leaked {
+            let Ok(Some(key)) = app.store.find_key_by_hash(secret.hash()).await else { continue };
+            if key.leaked_at.is_some() {
+                continue;
+            }
+            match app.store.change_key(key.id, KeyChange::FlagLeaked).await {
+                Ok(_) => tracing::warn!(key = %key.id, "a key was sent in a query string; rotate it"),
+                Err(error) => tracing::error!(key = %key.id, %error, "could not flag a leaked key"),
+            }
+        }
+    });
+}
+
+fn without_scheme(value: &str) -> &str {
+    match value.split_at_checked(7) {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("bearer ") => rest.trim_start(),
+        _ => value,
+    }
+}
+
+/// Lets a valid key pass to a route that submits.
+pub async fn authorize_submit(app: State<Arc<App>>, request: Request, next: Next) -> Result<Response, ApiError> {
+    authorize(app, request, next, Usage::Submit).await
+}
+
+/// Lets a valid key pass to a route that reads.
+pub async fn authorize_read(app: State<Arc<App>>, request: Request, next: Next) -> Result<Response, ApiError> {
+    authorize(app, request, next, Usage::Read).await
+}
+
+async fn authorize(
+    State(app): State<Arc<App>>,
+    mut request: Request,
+    next: Next,
+    usage: Usage,
+) -> Result<Response, ApiError> {
+    let key = find_key(&app, request.headers()).await?;
+    let allowance = app.limits.count(&key, usage);
+    let mut response = match allowance.and_then(|allowance| allowance.retry_after) {
+        Some(seconds) => {
+            app.metrics.rate_limited.inc();
+            let message = format!("This key is used too often. Try again in {seconds} s.");
+            axum::response::IntoResponse::into_response(ApiError::rate_limited(message, seconds))
+        }
+        None => {
+            request.extensions_mut().insert(Caller { account_id: key.account_id });
+            next.run(request).await
+        }
+    };
+    if let Some(allowance) = allowance {
+        announce(response.headers_mut(), usage, allowance);
+    }
+    Ok(response)
+}
+
+async fn find_key(app: &App, headers: &HeaderMap) -> Result<Arc<ApiKey>, ApiError> {
+    let secret = bearer(headers).ok_or_else(ApiError::unauthorized)?;
+    app.keys.find(&secret).await?.ok_or_else(ApiError::unauthorized)
+}
+
+fn bearer(headers: &HeaderMap) -> Option<KeySecret> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let (value, None) = (values.next()?.to_str().ok()?, values.next()) else { return None };
+    let (scheme, token) = value.split_once(' ')?;
+    if scheme.eq_ignore_ascii_case("bearer") { KeySecret::parse(token.trim()) } else { None }
+}
+
+/// Tells the caller where its limit stands (draft-ietf-httpapi-ratelimit-headers).
+fn announce(headers: &mut HeaderMap, usage: Usage, allowance: Allowance) {
+    let name = usage.as_str();
+    let seconds = allowance.retry_after.unwrap_or_else(|| allowance.seconds_to_full());
+    let policy = format!("\"{name}\";q={};w={}", allowance.limit, WINDOW.as_secs());
+    let state = format!("\"{name}\";r={};t={seconds}", allowance.remaining);
+    for (header, text) in [(&RATELIMIT_POLICY, policy), (&RATELIMIT, state)] {
+        if let Ok(value) = HeaderValue::try_from(text) {
+            headers.insert(header.clone(), value);
+        }
+    }
+}
+
+impl<S: Sync> axum::extract::FromRequestParts<S> for Caller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        // Absent only if a route forgot its authorize layer, and then nobody may pass.
+        parts.extensions.get::<Self>().copied().ok_or_else(ApiError::unauthorized)
+    }
+}

@@ -1,0 +1,89 @@
+//! The OpenAPI document and a page to try it on. Everything is served from the binary.
+
+use std::sync::{Arc, LazyLock};
+
+use axum::body::Body;
+use axum::extract::Path;
+use axum::http::header::{self, HeaderValue};
+use axum::http::{Response, StatusCode};
+use axum::response::{IntoResponse as _, Redirect};
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::{Modify, OpenApi as _};
+
+use super::error::ApiError;
+
+/// The page and its scripts are ours, and it talks to this server alone. Swagger UI sets styles inline
+/// and draws its icons from data URLs.
+const PAGE_POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
+                           frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
+
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(
+        title = "Tintype",
+        description = "Turns prompts into images, asynchronously: submit a task, poll it until it is `completed` or \
+                       `failed`, fetch the PNGs. Each image costs 2 credits; a failed task is refunded."
+    ),
+    paths(super::api::generate, super::api::find, super::api::list),
+    tags((name = "images", description = "Tasks created through the API")),
+    modifiers(&Bearer)
+)]
+struct Api;
+
+struct Bearer;
+
+impl Modify for Bearer {
+    fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
+        let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+        openapi.components.get_or_insert_default().add_security_scheme("key", scheme);
+    }
+}
+
+/// The OpenAPI 3.1 document of the public API, as JSON.
+pub fn openapi_json() -> String {
+    Api::openapi().to_pretty_json().expect("our own document is always JSON")
+}
+
+static SWAGGER: LazyLock<Arc<utoipa_swagger_ui::Config<'static>>> = LazyLock::new(|| {
+    let config = utoipa_swagger_ui::Config::new(["/openapi.json"]).try_it_out_enabled(true).validator_url("none");
+    Arc::new(config)
+});
+
+pub(super) async fn openapi() -> Response<Body> {
+    page("application/json", openapi_json().into_bytes())
+}
+
+pub(super) async fn home() -> Response<Body> {
+    Redirect::to("/docs/").into_response()
+}
+
+pub(super) async fn index() -> Result<Response<Body>, ApiError> {
+    swagger("index.html")
+}
+
+pub(super) async fn asset(Path(asset): Path<String>) -> Result<Response<Body>, ApiError> {
+    swagger(&asset)
+}
+
+fn swagger(asset: &str) -> Result<Response<Body>, ApiError> {
+    match utoipa_swagger_ui::serve(asset, SWAGGER.clone()) {
+        Ok(Some(file)) => Ok(page(&file.content_type, file.bytes.into_owned())),
+        Ok(None) => Err(ApiError::not_found()),
+        Err(error) => {
+            tracing::error!(%error, "the API page is broken");
+            Err(ApiError::internal())
+        }
+    }
+}
+
+fn page(content_type: &str, body: Vec<u8>) -> Response<Body> {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = StatusCode::OK;
+    let headers = response.headers_mut();
+    let content_type = HeaderValue::try_from(content_type);
+    headers.insert(header::CONTENT_TYPE, content_type.unwrap_or(HeaderValue::from_static("application/octet-stream")));
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_POLICY));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
+}

@@ -1,0 +1,183 @@
+//! Errors as callers see them (interface, section 7).
+
+use axum::body::Body;
+use axum::http::header::{self, HeaderValue};
+use axum::http::{Response, StatusCode};
+use axum::response::IntoResponse;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::store::StoreError;
+
+/// The six codes there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum ErrorCode {
+    /// No valid key came with the request.
+    Unauthorized,
+    /// The request itself is wrong.
+    InvalidRequest,
+    /// The balance is too low.
+    InsufficientCredits,
+    /// There is nothing here for this caller.
+    NotFound,
+    /// Too many requests, or too many unfinished tasks.
+    RateLimited,
+    /// The service failed.
+    InternalError,
+}
+
+/// An error response in the making. It travels inside the response's extensions; the outermost
+/// layer, which knows the request id, writes the body.
+#[derive(Debug, Clone)]
+pub struct ApiError {
+    status: StatusCode,
+    code: ErrorCode,
+    message: String,
+    shortage: Option<Shortage>,
+    retry_after: Option<u64>,
+}
+
+/// What a task costs and what there is.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+pub struct Shortage {
+    /// Credits the task costs.
+    required: i64,
+    /// Credits in the account.
+    available: i64,
+}
+
+/// The body of every error.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ErrorEnvelope)]
+pub struct ErrorBody<'a> {
+    error: ErrorDetail<'a>,
+    /// With `INSUFFICIENT_CREDITS` only; the same two numbers are inside `error`.
+    #[serde(flatten)]
+    #[schema(inline)]
+    shortage: Option<Shortage>,
+}
+
+/// What went wrong.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ErrorDetail)]
+pub struct ErrorDetail<'a> {
+    code: ErrorCode,
+    /// For people; may change between versions.
+    message: &'a str,
+    /// The same as the header `X-Request-Id`.
+    request_id: &'a str,
+    #[serde(flatten)]
+    #[schema(inline)]
+    shortage: Option<Shortage>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into(), shortage: None, retry_after: None }
+    }
+
+    /// 401, the same for every cause.
+    pub fn unauthorized() -> Self {
+        Self::new(
+            StatusCode::UNAUTHORIZED,
+            ErrorCode::Unauthorized,
+            "A valid API key is required: send it over HTTPS as \"Authorization: Bearer <API_KEY>\".",
+        )
+    }
+
+    /// 400 with a sentence that says what to change.
+    pub fn invalid_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, ErrorCode::InvalidRequest, message)
+    }
+
+    /// 402.
+    pub fn insufficient_credits(required: i64, available: i64) -> Self {
+        let message = format!("This task costs {required} credits and the account has {available}.");
+        let shortage = Some(Shortage { required, available });
+        Self { shortage, ..Self::new(StatusCode::PAYMENT_REQUIRED, ErrorCode::InsufficientCredits, message) }
+    }
+
+    /// 404 for a task, the same whether it is another account's, another surface's, or nobody's.
+    pub fn no_such_task() -> Self {
+        Self::new(StatusCode::NOT_FOUND, ErrorCode::NotFound, "There is no such task.")
+    }
+
+    /// 404 for a path.
+    pub fn not_found() -> Self {
+        Self::of_status(StatusCode::NOT_FOUND)
+    }
+
+    /// 429, to be tried again after so many seconds.
+    pub fn rate_limited(message: impl Into<String>, retry_after: u64) -> Self {
+        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::RateLimited, message);
+        Self { retry_after: Some(retry_after), ..error }
+    }
+
+    /// The error for a status that no handler of ours explained.
+    pub fn of_status(status: StatusCode) -> Self {
+        let (code, message) = match status {
+            StatusCode::NOT_FOUND => (ErrorCode::NotFound, "There is nothing at this path."),
+            StatusCode::METHOD_NOT_ALLOWED => (
+                ErrorCode::InvalidRequest,
+                "This path does not take this method; the Allow header lists those it takes.",
+            ),
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
+                (ErrorCode::InvalidRequest, "The request's headers are too large or too many.")
+            }
+            StatusCode::URI_TOO_LONG => (ErrorCode::InvalidRequest, "The request's path is too long."),
+            StatusCode::PAYLOAD_TOO_LARGE => (ErrorCode::InvalidRequest, "The body is larger than 256 KiB."),
+            StatusCode::REQUEST_TIMEOUT => (ErrorCode::InvalidRequest, "The body did not arrive in time."),
+            StatusCode::RANGE_NOT_SATISFIABLE => (ErrorCode::InvalidRequest, "The file is shorter than that range."),
+            StatusCode::SERVICE_UNAVAILABLE => (ErrorCode::InternalError, "The service is not ready."),
+            status if status.is_client_error() => (ErrorCode::InvalidRequest, "The request could not be understood."),
+            _ => (ErrorCode::InternalError, "Something went wrong on our side. Nothing was charged; please try again."),
+        };
+        Self::new(status, code, message)
+    }
+
+    /// 500.
+    pub fn internal() -> Self {
+        Self::of_status(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    /// The envelope.
+    pub(super) fn body(&self, request_id: &str) -> Vec<u8> {
+        let Self { code, message, shortage, .. } = self;
+        let error = ErrorDetail { code: *code, message, request_id, shortage: *shortage };
+        serde_json::to_vec(&ErrorBody { error, shortage: *shortage }).expect("an error is always JSON")
+    }
+
+    /// Writes the body now that the request id is known, keeping the other headers of `response`.
+    pub(super) fn write(&self, mut response: Response<Body>, request_id: &str) -> Response<Body> {
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.remove(header::CONTENT_LENGTH);
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if self.code == ErrorCode::Unauthorized {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        *response.body_mut() = Body::from(self.body(request_id));
+        response
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response<Body> {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = self.status;
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        tracing::error!(%error, "the store failed");
+        Self::internal()
+    }
+}

@@ -1,0 +1,117 @@
+//! Serves result files: immutable, cacheable for ever, in ranges.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::header::{self, HeaderMap, HeaderValue};
+use axum::http::{Method, Response, StatusCode};
+use axum::response::IntoResponse as _;
+use object_store::GetRange;
+
+use super::error::ApiError;
+use crate::app::App;
+use crate::files::{FileName, FilesError};
+
+/// The bytes asked for, of a file of `size`.
+#[derive(Debug, PartialEq, Eq)]
+enum Wanted {
+    Whole,
+    Part(std::ops::Range<u64>),
+    Unsatisfiable,
+}
+
+impl From<FilesError> for ApiError {
+    fn from(error: FilesError) -> Self {
+        tracing::error!(%error, "a result file could not be read");
+        Self::internal()
+    }
+}
+
+pub(super) async fn serve(
+    State(app): State<Arc<App>>,
+    method: Method,
+    name: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+) -> Result<Response<Body>, ApiError> {
+    let Path(text) = name.map_err(|_| ApiError::not_found())?;
+    let name = FileName::parse(&text).ok_or_else(ApiError::not_found)?;
+    let size = app.files.size(name).await?.ok_or_else(ApiError::not_found)?;
+    // A name is never used twice, so it can stand for the content.
+    let etag = format!("\"{}\"", name.as_str());
+    if not_modified(&headers, &etag) {
+        return Ok(described(StatusCode::NOT_MODIFIED, &etag).into_response());
+    }
+    let wanted = match headers.get(header::IF_RANGE) {
+        Some(validator) if validator.as_bytes() != etag.as_bytes() => Wanted::Whole,
+        _ => headers.get(header::RANGE).map_or(Wanted::Whole, |range| wanted(range, size)),
+    };
+    let (status, range) = match wanted {
+        Wanted::Whole => (StatusCode::OK, 0..size),
+        Wanted::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
+        Wanted::Unsatisfiable => {
+            let mut response = ApiError::of_status(StatusCode::RANGE_NOT_SATISFIABLE).into_response();
+            insert(response.headers_mut(), header::CONTENT_RANGE, &format!("bytes */{size}"));
+            return Ok(response);
+        }
+    };
+    let mut response = described(status, &etag);
+    insert(response.headers_mut(), header::CONTENT_LENGTH, &(range.end - range.start).to_string());
+    if status == StatusCode::PARTIAL_CONTENT {
+        let content_range = format!("bytes {}-{}/{size}", range.start, range.end - 1);
+        insert(response.headers_mut(), header::CONTENT_RANGE, &content_range);
+    }
+    if method != Method::HEAD {
+        let file = app.files.open(name, Some(GetRange::Bounded(range))).await?.ok_or_else(ApiError::not_found)?;
+        *response.body_mut() = Body::from_stream(file.into_stream());
+    }
+    Ok(response)
+}
+
+/// A response without body that says what the file is.
+fn described(status: StatusCode, etag: &str) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    let fixed = [
+        (header::CONTENT_TYPE, "image/png"),
+        (header::CACHE_CONTROL, "public, max-age=31536000, immutable"),
+        (header::ACCEPT_RANGES, "bytes"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::CONTENT_SECURITY_POLICY, "default-src 'none'; sandbox"),
+        (header::ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
+    ];
+    for (name, value) in fixed {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    headers.insert("cross-origin-resource-policy", HeaderValue::from_static("cross-origin"));
+    insert(headers, header::ETAG, etag);
+    response
+}
+
+fn insert(headers: &mut HeaderMap, name: header::HeaderName, value: &str) {
+    headers.insert(name, HeaderValue::try_from(value).expect("numbers and file names are header values"));
+}
+
+fn not_modified(headers: &HeaderMap, etag: &str) -> bool {
+    headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok()).any(|value| {
+        value.split(',').map(str::trim).any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag)
+    })
+}
+
+/// Reads a Range header (RFC 9110, section 14). One range is honoured; several, another unit or
+/// nonsense get the whole file, as the RFC allows.
+fn wanted(range: &HeaderValue, size: u64) -> Wanted {
+    let spec = range.to_str().ok().and_then(|text| text.strip_prefix("bytes="));
+    let Some((first, last)) = spec.and_then(|spec| spec.trim().split_once('-')) else { return Wanted::Whole };
+    let number =
+        |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u64>().unwrap_or(u64::MAX));
+    let range = match (number(first.trim()), number(last.trim()), first.is_empty(), last.is_empty()) {
+        (Some(first), _, false, true) => first..size,
+        (Some(first), Some(last), false, false) if first <= last => first..last.saturating_add(1).min(size),
+        (_, Some(suffix), true, false) => size.saturating_sub(suffix)..size,
+        _ => return Wanted::Whole,
+    };
+    if range.start >= range.end { Wanted::Unsatisfiable } else { Wanted::Part(range) }
+}

@@ -1,0 +1,66 @@
+//! For those who run the service: is it up, is it ready, how is it doing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::{self, HeaderValue};
+use axum::http::{Response, StatusCode};
+
+use super::error::ApiError;
+use crate::app::App;
+
+/// Whether new requests are welcome; turned off when the server begins to stop.
+#[derive(Debug, Clone)]
+pub struct Readiness(Arc<AtomicBool>);
+
+impl Readiness {
+    /// Welcoming.
+    pub fn new() -> Self {
+        Self(Arc::new(AtomicBool::new(true)))
+    }
+
+    /// Turns `/readyz` red.
+    pub fn stop(&self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Default for Readiness {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn text(content_type: &'static str, body: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(body.into());
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// The process answers.
+pub(super) async fn live() -> Response<Body> {
+    text("application/json", r#"{"status":"ok"}"#)
+}
+
+/// The database takes writes and the server is not stopping.
+pub(super) async fn ready(
+    State(app): State<Arc<App>>,
+    Extension(readiness): Extension<Readiness>,
+) -> Result<Response<Body>, ApiError> {
+    let stopping = !readiness.0.load(Ordering::SeqCst);
+    let broken = app.store.ping().await.inspect_err(|error| tracing::error!(%error, "not ready")).is_err();
+    if stopping || broken {
+        return Err(ApiError::of_status(StatusCode::SERVICE_UNAVAILABLE));
+    }
+    Ok(text("application/json", r#"{"status":"ready"}"#))
+}
+
+/// Counters and gauges.
+pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response<Body>, ApiError> {
+    let depth = app.store.queue_depth().await?;
+    let exposition = app.metrics.expose(&depth, app.clock.now());
+    Ok(text("application/openmetrics-text; version=1.0.0; charset=utf-8", exposition))
+}

@@ -1,0 +1,57 @@
+//! The route table and the layers around it.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{get, post};
+
+use crate::app::App;
+
+pub mod api;
+pub mod auth;
+pub mod docs;
+pub mod error;
+mod files;
+mod health;
+mod malformed;
+mod observe;
+
+pub use health::Readiness;
+pub use malformed::Enveloping;
+pub use observe::REQUEST_ID;
+
+/// Every URL there is. Reading it from the bottom up gives the order in which a request passes.
+pub fn router(app: Arc<App>, readiness: Readiness) -> Router {
+    let submit = from_fn_with_state(app.clone(), auth::authorize_submit);
+    let read = from_fn_with_state(app.clone(), auth::authorize_read);
+    let api = Router::new()
+        .route("/images/generate", post(api::generate).route_layer(submit))
+        .route("/images/task", get(api::list).route_layer(read.clone()))
+        .route("/images/task/{id}", get(api::find).route_layer(read))
+        .fallback(observe::no_route)
+        .layer(from_fn_with_state(app.clone(), auth::guard_transport));
+    Router::new()
+        .nest("/api/v1", api)
+        .route("/files/{*name}", get(files::serve))
+        .route("/", get(docs::home))
+        .route("/docs", get(docs::home))
+        .route("/docs/", get(docs::index))
+        .route("/docs/{asset}", get(docs::asset))
+        .route("/openapi.json", get(docs::openapi))
+        .route("/healthz", get(health::live))
+        .route("/readyz", get(health::ready))
+        .fallback(observe::no_route)
+        .layer(axum::Extension(readiness))
+        .layer(from_fn_with_state(app.clone(), observe::observe))
+        .with_state(app)
+}
+
+/// The metrics, on a listener of their own.
+pub fn metrics_router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/metrics", get(health::metrics))
+        .fallback(observe::no_route)
+        .layer(from_fn_with_state(app.clone(), observe::observe))
+        .with_state(app)
+}

@@ -1,0 +1,100 @@
+//! The outermost layer: a request id, a written error, a measurement and a log line for every response.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header::{HeaderName, HeaderValue};
+use axum::http::{Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use futures::FutureExt as _;
+
+use super::error::ApiError;
+use crate::app::App;
+
+/// The header that names a response, for support.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// A new correlation identifier. Callers cannot choose it, so it means one request only.
+fn request_id() -> String {
+    BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; 15]>())
+}
+
+/// Answers where no route does.
+pub(super) async fn no_route() -> ApiError {
+    ApiError::not_found()
+}
+
+/// Runs the request and sees to it that what leaves is an answer of ours.
+pub(super) async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let started = app.clock.elapsed();
+    let request_id = request_id();
+    let method = request.method().clone();
+    let route = route_of(&request);
+    let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+    let response = answered.unwrap_or_else(|_| {
+        tracing::error!(request_id, route, "a handler panicked");
+        ApiError::internal().into_response()
+    });
+    let mut response = finish(response, &request_id);
+    if let Ok(value) = HeaderValue::try_from(&request_id) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    let took = app.clock.elapsed().saturating_sub(started);
+    let status = response.status().as_u16();
+    app.metrics.answered(route, status, took);
+    let millis = took.as_secs_f64() * 1_000.0;
+    if status >= 500 {
+        tracing::warn!(request_id, %method, route, status, millis, "answered");
+    } else if status >= 400 || method == Method::POST {
+        tracing::info!(request_id, %method, route, status, millis, "answered");
+    } else {
+        tracing::debug!(request_id, %method, route, status, millis, "answered");
+    }
+    response
+}
+
+/// The route's pattern: paths asked for hold ids, and may hold anything.
+fn route_of(request: &Request) -> &'static str {
+    match request.extensions().get::<MatchedPath>().map(MatchedPath::as_str) {
+        Some("/api/v1/images/generate") => "/api/v1/images/generate",
+        Some("/api/v1/images/task") => "/api/v1/images/task",
+        Some("/api/v1/images/task/{id}") => "/api/v1/images/task/{id}",
+        Some("/files/{*name}") => "/files/{name}",
+        Some("/healthz") => "/healthz",
+        Some("/readyz") => "/readyz",
+        Some("/metrics") => "/metrics",
+        Some("/openapi.json" | "/docs" | "/docs/" | "/docs/{asset}" | "/") => "/docs",
+        _ => "none",
+    }
+}
+
+/// Writes the envelope of an error, also of one that the framework made.
+fn finish(mut response: Response<Body>, request_id: &str) -> Response<Body> {
+    if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+        return error.write(response, request_id);
+    }
+    let status = response.status();
+    if status.is_client_error() || status.is_server_error() {
+        return ApiError::of_status(status).write(response, request_id);
+    }
+    response
+}
+
+/// The whole answer to something that is not HTTP/1.1, in the bytes of HTTP/1.1.
+pub(super) fn refusal(status: StatusCode) -> Vec<u8> {
+    let request_id = request_id();
+    let body = ApiError::of_status(status).body(&request_id);
+    let reason = status.canonical_reason().unwrap_or("Error");
+    let head = format!(
+        "HTTP/1.1 {} {reason}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+         {REQUEST_ID}: {request_id}\r\nconnection: close\r\n\r\n",
+        status.as_u16(),
+        body.len()
+    );
+    [head.into_bytes(), body].concat()
+}

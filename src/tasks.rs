@@ -1,0 +1,85 @@
+//! The rules for tasks as their owners meet them. API, web and command line come through here.
+
+use std::sync::Arc;
+
+use crate::app::App;
+use crate::model::{Id, Surface, Task, TaskId};
+use crate::request::GenerateRequest;
+use crate::store::{Result, Submission};
+
+/// Page size when the caller names none.
+pub const DEFAULT_PAGE: u32 = 20;
+/// Largest page a caller may ask for.
+pub const MAX_PAGE: u32 = 100;
+
+/// One page of an account's tasks.
+#[derive(Debug)]
+pub struct Page {
+    /// Newest first.
+    pub tasks: Vec<Task>,
+    /// Where the next page begins, if there is one.
+    pub next_cursor: Option<String>,
+}
+
+/// The cursor was not given out to this account.
+#[derive(Debug)]
+pub struct InvalidCursor;
+
+/// Charges and queues a task and wakes the worker.
+///
+/// # Errors
+/// [`crate::store::StoreError`]; nothing was charged.
+pub async fn submit(app: &App, account_id: Id, surface: Surface, request: GenerateRequest) -> Result<Submission> {
+    let cost = request.cost();
+    let submission = app.store.submit(account_id, surface, request, app.config.limits.max_unfinished).await?;
+    if let Submission::Accepted(task) = &submission {
+        app.bell.notify_one();
+        app.metrics.submitted.inc();
+        app.metrics.credits_charged.inc_by(cost.unsigned_abs());
+        tracing::info!(task = %task.id, account = %account_id, surface = surface.as_str(), cost, "task accepted");
+    }
+    Ok(submission)
+}
+
+/// The task, if this account created it on this surface.
+///
+/// # Errors
+/// [`crate::store::StoreError`].
+pub async fn find(app: &App, account_id: Id, surface: Surface, task_id: TaskId) -> Result<Option<Arc<Task>>> {
+    let TaskId(id) = task_id;
+    if let Some(task) = app.finished.get(&id) {
+        return Ok((task.account_id == account_id && task.surface == surface).then_some(task));
+    }
+    let found = app.store.find_task(account_id, surface, id).await?.map(Arc::new);
+    if let Some(task) = found.as_ref().filter(|task| task.status.is_terminal()) {
+        app.finished.insert(id, task.clone());
+    }
+    Ok(found)
+}
+
+/// A page of at most `limit` of an account's tasks on one surface. No cursor, or an empty one, is
+/// the first page.
+///
+/// # Errors
+/// [`crate::store::StoreError`].
+pub async fn list(
+    app: &App,
+    account_id: Id,
+    surface: Surface,
+    cursor: Option<&str>,
+    limit: u32,
+) -> Result<std::result::Result<Page, InvalidCursor>> {
+    let before = match cursor {
+        None | Some("") => None,
+        Some(cursor) => match app.cursors.verify(account_id, cursor) {
+            Some(last) => Some(last),
+            None => return Ok(Err(InvalidCursor)),
+        },
+    };
+    // One task more than asked for tells whether another page follows.
+    let mut tasks = app.store.list_tasks(account_id, surface, before, limit + 1).await?;
+    let more = tasks.len() > limit as usize;
+    tasks.truncate(limit as usize);
+    let next_cursor = tasks.last().filter(|_| more).map(|last| app.cursors.sign(account_id, last.id));
+    Ok(Ok(Page { tasks, next_cursor }))
+}

@@ -1,0 +1,267 @@
+//! Works on tasks: claim, render, store the files, complete or fail.
+
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::app::App;
+use crate::config::{HEARTBEAT, LEASE, POLL_EVERY, TASK_TIME_LIMIT};
+use crate::files::FilesError;
+use crate::render::{RenderError, Renderer};
+use crate::store::{Claim, Lease, LeaseWrite, Retry, StoreError};
+
+/// What the caller reads when every attempt at a task was lost.
+pub const GAVE_UP: &str = "The images could not be generated after several attempts. The credits were refunded.";
+/// Wait before an attempt that came to nothing is repeated; longer after a stopped store.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// A worker: renders so many tasks at once, and keeps their leases alive.
+pub struct Worker {
+    app: Arc<App>,
+    renderer: Arc<dyn Renderer>,
+    slots: Arc<Semaphore>,
+    slot_count: usize,
+    /// Tasks under way, each with the switch that stops it when its lease is lost.
+    held: Mutex<HashMap<Lease, CancellationToken>>,
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker").field("slots", &self.slot_count).finish_non_exhaustive()
+    }
+}
+
+/// Why the files of a finished render do not stand as the result of its task.
+enum SaveError {
+    Files(FilesError),
+    Store(StoreError),
+    LeaseLost,
+}
+
+impl Worker {
+    /// A worker with as many slots as the settings say.
+    pub fn new(app: Arc<App>, renderer: Arc<dyn Renderer>) -> Arc<Self> {
+        let slot_count = app.config.worker.render_slots();
+        let slots = Arc::new(Semaphore::new(slot_count));
+        Arc::new(Self { app, renderer, slots, slot_count, held: Mutex::default() })
+    }
+
+    /// Works until `stop`, then lets running renders finish for the drain time and releases the rest.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let heart = tokio::spawn(self.clone().beat());
+        let mut running = JoinSet::new();
+        while !stop.is_cancelled() {
+            let claimed = tokio::select! {
+                claimed = self.claim_into(&mut running) => claimed,
+                () = stop.cancelled() => break,
+            };
+            if claimed == Queue::Drained {
+                tokio::select! {
+                    () = self.app.bell.notified() => {}
+                    () = tokio::time::sleep(POLL_EVERY) => {}
+                    () = stop.cancelled() => {}
+                }
+            }
+            while running.try_join_next().is_some() {}
+        }
+        self.drain(running).await;
+        heart.abort();
+    }
+
+    /// Claims what there is, up to the free slots, and works on it to the end. Returns how many tasks
+    /// that were. For tests, which decide when a worker moves.
+    ///
+    /// # Errors
+    /// [`StoreError`] when nothing could be claimed.
+    pub async fn step(self: &Arc<Self>) -> Result<usize, StoreError> {
+        let claims = self.app.store.claim(self.slot_count, LEASE).await?;
+        let count = claims.len();
+        let mut running = JoinSet::new();
+        for claim in claims {
+            running.spawn(self.clone().work(claim));
+        }
+        running.join_all().await;
+        Ok(count)
+    }
+
+    /// Waits for a free slot, then fills all that are free.
+    async fn claim_into(self: &Arc<Self>, running: &mut JoinSet<()>) -> Queue {
+        let mut permits = vec![self.slots.clone().acquire_owned().await.expect("the slots are never closed")];
+        while let Ok(permit) = self.slots.clone().try_acquire_owned() {
+            permits.push(permit);
+        }
+        let claims = match self.app.store.claim(permits.len(), LEASE).await {
+            Ok(claims) => claims,
+            Err(error) => {
+                tracing::error!(%error, "could not claim tasks");
+                return Queue::Drained;
+            }
+        };
+        let queue = if claims.len() < permits.len() { Queue::Drained } else { Queue::MayHoldMore };
+        for (claim, permit) in claims.into_iter().zip(permits) {
+            running.spawn(self.clone().work_in_slot(claim, permit));
+        }
+        queue
+    }
+
+    async fn work_in_slot(self: Arc<Self>, claim: Claim, permit: OwnedSemaphorePermit) {
+        self.work(claim).await;
+        drop(permit);
+    }
+
+    /// One attempt at one task.
+    async fn work(self: Arc<Self>, claim: Claim) {
+        let lease = claim.lease;
+        let lost = CancellationToken::new();
+        self.held().insert(lease, lost.clone());
+        self.app.metrics.renders.inc();
+        tokio::select! {
+            () = self.attempt(&claim) => {}
+            () = lost.cancelled() => tracing::warn!(task = %lease.task_id, "lease lost; render abandoned"),
+        }
+        self.app.metrics.renders.dec();
+        self.held().remove(&lease);
+    }
+
+    async fn attempt(&self, claim: &Claim) {
+        let lease = claim.lease;
+        let started = self.app.clock.elapsed();
+        match self.render(claim).await {
+            Ok(pngs) => match self.save(lease, pngs).await {
+                Ok(()) => {
+                    let took = self.app.clock.elapsed().saturating_sub(started);
+                    self.app.metrics.rendered(took);
+                    self.app.metrics.tasks_ended("completed", 1);
+                    tracing::info!(task = %lease.task_id, millis = took.as_millis(), "task completed");
+                }
+                Err(SaveError::LeaseLost) => tracing::warn!(task = %lease.task_id, "lease lost; result discarded"),
+                Err(SaveError::Files(error)) => self.retry(lease, &error.to_string()).await,
+                Err(SaveError::Store(error)) => self.retry(lease, &error.to_string()).await,
+            },
+            Err(RenderError::Final(sentence)) => self.fail(lease, &sentence).await,
+            Err(RenderError::Again(cause)) => self.retry(lease, &cause).await,
+        }
+    }
+
+    /// Renders within the time that is left; a panic or a hang costs the attempt.
+    async fn render(&self, claim: &Claim) -> Result<Vec<Bytes>, RenderError> {
+        let age = self.app.clock.now().since(claim.lease.task_id.timestamp());
+        let time_limit = self.app.config.worker.render_timeout.min(TASK_TIME_LIMIT.saturating_sub(age));
+        let render = AssertUnwindSafe(self.renderer.render(claim, time_limit)).catch_unwind();
+        match tokio::time::timeout(time_limit, render).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) => Err(RenderError::Again("the engine panicked".into())),
+            Err(_) => Err(RenderError::Again(format!("the engine took longer than {} s", time_limit.as_secs()))),
+        }
+    }
+
+    /// Stores the files, then completes the task; without completion the files go again.
+    async fn save(&self, lease: Lease, pngs: Vec<Bytes>) -> Result<(), SaveError> {
+        let writes = pngs.into_iter().enumerate().map(|(index, png)| self.app.files.write(lease.task_id, index, png));
+        let written = futures::future::join_all(writes).await;
+        let names: Vec<String> = written.iter().filter_map(|write| write.as_ref().ok().cloned()).collect();
+        let outcome = match written.into_iter().find_map(Result::err) {
+            Some(error) => Err(SaveError::Files(error)),
+            None => match self.app.store.complete(lease, names.clone()).await {
+                Ok(LeaseWrite::Done) => return Ok(()),
+                Ok(LeaseWrite::Lost) => Err(SaveError::LeaseLost),
+                // Whether the completion was saved is unknown, so the files must stay: the sweep
+                // for orphans removes them if it was not.
+                Err(error) => return Err(SaveError::Store(error)),
+            },
+        };
+        for name in names {
+            if let Err(error) = self.app.files.remove(&name).await {
+                tracing::warn!(%error, "a discarded result file was left for the sweep");
+            }
+        }
+        outcome
+    }
+
+    async fn fail(&self, lease: Lease, sentence: &str) {
+        match self.app.store.fail(lease, sentence).await {
+            Ok(LeaseWrite::Done) => {
+                self.app.metrics.tasks_ended("failed", 1);
+                tracing::info!(task = %lease.task_id, reason = sentence, "task failed and refunded");
+            }
+            Ok(LeaseWrite::Lost) => tracing::warn!(task = %lease.task_id, "lease lost; failure discarded"),
+            Err(error) => {
+                tracing::error!(task = %lease.task_id, %error, "could not fail the task; its lease will expire")
+            }
+        }
+    }
+
+    async fn retry(&self, lease: Lease, cause: &str) {
+        self.app.metrics.attempts_lost.inc();
+        match self.app.store.retry(lease, RETRY_DELAY, GAVE_UP).await {
+            Ok(Retry::Queued) => tracing::warn!(task = %lease.task_id, cause, "attempt lost; queued again"),
+            Ok(Retry::Failed) => {
+                self.app.metrics.tasks_ended("failed", 1);
+                tracing::warn!(task = %lease.task_id, cause, "last attempt lost; task failed and refunded");
+            }
+            Ok(Retry::Lost) => tracing::warn!(task = %lease.task_id, cause, "attempt and lease lost"),
+            Err(error) => {
+                tracing::error!(task = %lease.task_id, %error, cause, "could not give the task back; its lease will expire")
+            }
+        }
+    }
+
+    /// Keeps the leases of running renders alive and stops those that lost theirs.
+    async fn beat(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(HEARTBEAT).await;
+            self.renew().await;
+        }
+    }
+
+    /// One heartbeat.
+    pub async fn renew(&self) {
+        let leases: Vec<Lease> = self.held().keys().copied().collect();
+        if leases.is_empty() {
+            return;
+        }
+        match self.app.store.renew(leases, LEASE).await {
+            Ok(lost) => {
+                let held = self.held();
+                lost.iter().filter_map(|lease| held.get(lease)).for_each(CancellationToken::cancel);
+            }
+            Err(error) => tracing::error!(%error, "could not renew leases"),
+        }
+    }
+
+    async fn drain(&self, mut running: JoinSet<()>) {
+        if !running.is_empty() {
+            tracing::info!(renders = running.len(), "waiting for running renders");
+        }
+        let finished = async { while running.join_next().await.is_some() {} };
+        if tokio::time::timeout(self.app.config.worker.drain_timeout, finished).await.is_ok() {
+            return;
+        }
+        running.shutdown().await;
+        let unfinished: Vec<Lease> = self.held().drain().map(|(lease, _)| lease).collect();
+        for lease in unfinished {
+            match self.app.store.release(lease).await {
+                Ok(_) => tracing::info!(task = %lease.task_id, "render stopped; task given back"),
+                Err(error) => tracing::error!(task = %lease.task_id, %error, "could not release the task"),
+            }
+        }
+    }
+
+    fn held(&self) -> std::sync::MutexGuard<'_, HashMap<Lease, CancellationToken>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a claim says of the queue.
+#[derive(PartialEq, Eq)]
+enum Queue {
+    Drained,
+    MayHoldMore,
+}
