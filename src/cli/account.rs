@@ -1,0 +1,75 @@
+//! `tintype account`: who may own keys, credits and tasks.
+
+use clap::{Args, Subcommand};
+
+use super::{Failure, Outcome, open_or_create_store, open_store, show, table};
+use crate::config::DataSettings;
+use crate::data_dir;
+use crate::store::AccountCreation;
+
+/// Most characters of an account's name.
+const MAX_NAME_CHARS: usize = 100;
+/// Most credits granted at once.
+pub(super) const MAX_GRANT: i64 = 1_000_000_000_000;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum AccountCommand {
+    /// Create an account
+    Create(CreateArgs),
+    /// List all accounts
+    List(ListArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CreateArgs {
+    /// Unique name
+    name: String,
+    /// Credits to begin with
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(i64).range(0..=MAX_GRANT))]
+    credits: i64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    data: DataSettings,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    data: DataSettings,
+}
+
+pub(super) async fn run(command: AccountCommand) -> Outcome {
+    match command {
+        AccountCommand::Create(args) => create(args).await,
+        AccountCommand::List(args) => list(args).await,
+    }
+}
+
+async fn create(args: CreateArgs) -> Outcome {
+    if args.name.trim().is_empty() || args.name.chars().count() > MAX_NAME_CHARS || args.name.contains(char::is_control)
+    {
+        return Err(Failure(format!("an account's name has 1 to {MAX_NAME_CHARS} printable characters")));
+    }
+    data_dir::create(&args.data.data)?;
+    let store = open_or_create_store(&args.data.database_path()?)?;
+    match store.create_account(&args.name, args.credits).await? {
+        AccountCreation::Created(account) => show(args.json, &account, || {
+            format!("Created account {} ({}) with {} credits.", account.name, account.id, account.credits)
+        }),
+        AccountCreation::NameTaken => Err(Failure(format!("there is an account {:?} already", args.name))),
+    }
+}
+
+async fn list(args: ListArgs) -> Outcome {
+    let accounts = open_store(&args.data)?.list_accounts().await?;
+    show(args.json, &accounts, || {
+        let rows =
+            accounts.iter().map(|account| [account.name.clone(), account.id.to_string(), account.credits.to_string()]);
+        table(["NAME", "ID", "CREDITS"], rows)
+    })
+}

@@ -1,0 +1,137 @@
+//! `tintype doctor`: can this machine and its data run a server?
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::{Outcome, show};
+use crate::clock::{Clock, Timestamp};
+use crate::config::DataSettings;
+use crate::data_dir;
+use crate::engine::sketch::Sketch;
+use crate::engine::{Brief, Engine as _};
+use crate::files::Files;
+use crate::model::IdSource;
+use crate::store::Store as _;
+use crate::store::sqlite::SqliteStore;
+
+/// Less free space than this is worth a word: a task's result takes a few MiB.
+const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
+/// No honest clock shows a time before this release: 2026-01-01.
+const EARLIEST: Timestamp = Timestamp::from_millis(1_767_225_600_000);
+
+#[derive(Debug, Args)]
+pub(super) struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    data: DataSettings,
+}
+
+/// One thing looked at.
+#[derive(Debug, Serialize)]
+struct Check {
+    check: &'static str,
+    ok: bool,
+    detail: String,
+}
+
+impl Check {
+    fn new(check: &'static str, found: Result<String, String>) -> Self {
+        let (ok, detail) = match found {
+            Ok(detail) => (true, detail),
+            Err(detail) => (false, detail),
+        };
+        Self { check, ok, detail }
+    }
+}
+
+pub(super) async fn run(args: DoctorArgs) -> Outcome {
+    let data = &args.data;
+    let checks = [
+        Check::new("clock", clock()),
+        Check::new("data directory", directory(data)),
+        Check::new("free space", free_space(data)),
+        Check::new("server", Ok(server(data))),
+        Check::new("database", database(data).await),
+        Check::new("files", files(data).await),
+        Check::new("engine", engine().await),
+    ];
+    let well = checks.iter().all(|check| check.ok);
+    show(args.json, &checks, || {
+        let line =
+            |check: &Check| format!("{}  {:<15} {}", if check.ok { "ok  " } else { "FAIL" }, check.check, check.detail);
+        checks.iter().map(line).collect::<Vec<_>>().join("\n")
+    })?;
+    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn clock() -> Result<String, String> {
+    let now = Clock::system().now();
+    if now < EARLIEST { Err(format!("the system clock says {now}; set it")) } else { Ok(now.to_string()) }
+}
+
+fn directory(data: &DataSettings) -> Result<String, String> {
+    data_dir::create(&data.data)?;
+    let probe = data.data.join(".doctor");
+    std::fs::write(&probe, b"probe")
+        .and_then(|()| std::fs::remove_file(&probe))
+        .map_err(|error| format!("cannot write in {}: {error}", data.data.display()))?;
+    Ok(data.data.display().to_string())
+}
+
+fn free_space(data: &DataSettings) -> Result<String, String> {
+    let filesystem = rustix::fs::statvfs(&data.data).map_err(|error| format!("unknown: {error}"))?;
+    let free = filesystem.f_bavail.saturating_mul(filesystem.f_frsize);
+    let shown = format!("{:.1} GiB", free as f64 / LITTLE_SPACE as f64);
+    if free < LITTLE_SPACE { Err(format!("only {shown} left for {}", data.data.display())) } else { Ok(shown) }
+}
+
+fn server(data: &DataSettings) -> String {
+    let state = if data_dir::is_locked(&data.data) { "running on this data" } else { "not running" };
+    state.to_owned()
+}
+
+async fn database(data: &DataSettings) -> Result<String, String> {
+    let path = data.database_path()?;
+    if !path.exists() {
+        return Ok(format!("none yet; the first start creates {}", path.display()));
+    }
+    let store = SqliteStore::open(&path, Clock::system()).map_err(|error| error.to_string())?;
+    store.check_integrity().map_err(|error| error.to_string())?;
+    store.ping().await.map_err(|error| error.to_string())?;
+    let audit = store.audit().await.map_err(|error| error.to_string())?;
+    if !audit.drifts.is_empty() {
+        return Err(format!("{} drifts in the ledger; see `tintype credits audit`", audit.drifts.len()));
+    }
+    Ok(format!("{} accounts, {} tasks, whole and balanced", audit.accounts, audit.tasks))
+}
+
+async fn files(data: &DataSettings) -> Result<String, String> {
+    let directory = data.data.join("files");
+    data_dir::create(&directory)?;
+    let clock = Clock::system();
+    let files = Files::on_disk(&directory).map_err(|error| error.to_string())?;
+    let started = clock.elapsed();
+    let probe = IdSource::default().next(clock.now());
+    let name = files.write(probe, 0, bytes::Bytes::from_static(b"probe")).await.map_err(|error| error.to_string())?;
+    let took = clock.elapsed() - started;
+    files.remove(&name).await.map_err(|error| error.to_string())?;
+    Ok(format!("{} (a durable write took {:.1} ms)", directory.display(), took.as_secs_f64() * 1e3))
+}
+
+async fn engine() -> Result<String, String> {
+    let engine = Sketch::new();
+    let brief = Brief {
+        prompt: "A lighthouse at dusk".into(),
+        width: 256,
+        height: 256,
+        seeds: vec![1],
+        references: Vec::new(),
+        time_limit: std::time::Duration::from_secs(60),
+    };
+    engine.render(brief).await.map_err(|error| error.to_string())?;
+    Ok(engine.describe())
+}

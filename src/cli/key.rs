@@ -1,0 +1,209 @@
+//! `tintype key`: what opens the API.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::{Failure, Outcome, find_account, open_store, or_dash, show, table};
+use crate::clock::Clock;
+use crate::config::{DataSettings, duration, rate};
+use crate::key::{ApiKey, KeySecret, KeyState};
+use crate::model::Id;
+use crate::store::{KeyChange, NewKey};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum KeyCommand {
+    /// Create a key; it is shown this once
+    Create(CreateArgs),
+    /// List keys, without their secrets
+    List(ListArgs),
+    /// Switch a key off until it is enabled
+    Disable(OneKeyArgs),
+    /// Let a disabled key work again
+    Enable(OneKeyArgs),
+    /// Switch a key off for ever
+    Revoke(OneKeyArgs),
+    /// Replace a key by a new one; both work during the overlap
+    Rotate(RotateArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CreateArgs {
+    /// Name or id of the account
+    #[arg(long, value_name = "NAME")]
+    account: String,
+    /// Label to know the key by
+    #[arg(long, default_value = "", value_name = "LABEL")]
+    name: String,
+    /// Submits a minute; 0 means no limit [default: the server's]
+    #[arg(long, value_name = "N", value_parser = rate)]
+    submit_rate: Option<u32>,
+    /// Reads a minute; 0 means no limit [default: the server's]
+    #[arg(long, value_name = "N", value_parser = rate)]
+    read_rate: Option<u32>,
+    /// How long the key works, such as 90d [default: for ever]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    expires_in: Option<Duration>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    data: DataSettings,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    /// Only keys of this account
+    #[arg(long, value_name = "NAME")]
+    account: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    data: DataSettings,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct OneKeyArgs {
+    /// The key's id, as `key list` shows it
+    #[arg(allow_hyphen_values = true)]
+    id: Id,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    data: DataSettings,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RotateArgs {
+    #[command(flatten)]
+    key: OneKeyArgs,
+    /// How long the old key goes on working
+    #[arg(long, default_value = "24h", value_name = "DURATION", value_parser = duration)]
+    overlap: Duration,
+}
+
+/// A key as it is shown: at its creation with the secret, never again.
+#[derive(Debug, Serialize)]
+struct ShownKey<'a> {
+    #[serde(flatten)]
+    key: &'a ApiKey,
+    state: KeyState,
+}
+
+#[derive(Debug, Serialize)]
+struct NewShownKey<'a> {
+    id: Id,
+    key: &'a str,
+    account_id: Id,
+    name: &'a str,
+    expires_at: Option<crate::clock::Timestamp>,
+}
+
+pub(super) async fn run(command: KeyCommand) -> Outcome {
+    match command {
+        KeyCommand::Create(args) => create(args).await,
+        KeyCommand::List(args) => list(args).await,
+        KeyCommand::Disable(args) => change(args, KeyChange::Disable).await,
+        KeyCommand::Enable(args) => change(args, KeyChange::Enable).await,
+        KeyCommand::Revoke(args) => change(args, KeyChange::Revoke).await,
+        KeyCommand::Rotate(args) => rotate(args).await,
+    }
+}
+
+async fn create(args: CreateArgs) -> Outcome {
+    let store = open_store(&args.data)?;
+    let account = find_account(&*store, &args.account).await?;
+    let secret = KeySecret::random();
+    let new = NewKey {
+        hash: secret.hash(),
+        hint: secret.hint(),
+        name: args.name,
+        submit_rate: args.submit_rate,
+        read_rate: args.read_rate,
+        expires_at: args.expires_in.map(|life| Clock::system().now().saturating_add(life)),
+    };
+    let key = store.create_key(account.id, new).await?.ok_or("the account is gone")?;
+    show_new(args.json, &key, &secret)
+}
+
+fn show_new(json: bool, key: &ApiKey, secret: &KeySecret) -> Outcome {
+    let shown = NewShownKey {
+        id: key.id,
+        key: secret.reveal(),
+        account_id: key.account_id,
+        name: &key.name,
+        expires_at: key.expires_at,
+    };
+    show(json, &shown, || {
+        format!("{}\n\nThis is key {}. It is shown this once: keep it somewhere safe.", secret.reveal(), key.id)
+    })
+}
+
+async fn list(args: ListArgs) -> Outcome {
+    let store = open_store(&args.data)?;
+    let account = match &args.account {
+        Some(name) => Some(find_account(&*store, name).await?.id),
+        None => None,
+    };
+    let keys = store.list_keys(account).await?;
+    let now = Clock::system().now();
+    let shown: Vec<_> = keys.iter().map(|key| ShownKey { key, state: key.state(now) }).collect();
+    show(args.json, &shown, || {
+        let rows = shown.iter().map(|ShownKey { key, .. }| {
+            [
+                key.id.to_string(),
+                key.hint.clone(),
+                key.account_id.to_string(),
+                state(key, now),
+                or_dash(key.expires_at),
+                key.name.clone(),
+            ]
+        });
+        table(["ID", "KEY", "ACCOUNT", "STATE", "EXPIRES", "NAME"], rows)
+    })
+}
+
+fn state(key: &ApiKey, now: crate::clock::Timestamp) -> String {
+    let state = match key.state(now) {
+        KeyState::Active => "active",
+        KeyState::Disabled => "disabled",
+        KeyState::Expired => "expired",
+        KeyState::Revoked => "revoked",
+    };
+    let advice = if key.leaked_at.is_some() { " (seen in a URL: rotate this)" } else { "" };
+    format!("{state}{advice}")
+}
+
+async fn change(args: OneKeyArgs, change: KeyChange) -> Outcome {
+    let store = open_store(&args.data)?;
+    let key = store.change_key(args.id, change).await?.ok_or_else(|| no_such_key(args.id))?;
+    let now = Clock::system().now();
+    if change == KeyChange::Enable && key.state(now) == KeyState::Revoked {
+        return Err(Failure(format!("key {} is revoked, which cannot be undone; create another", key.id)));
+    }
+    show(args.json, &ShownKey { key: &key, state: key.state(now) }, || {
+        format!("Key {} ({}) is {}.", key.id, key.hint, state(&key, now))
+    })
+}
+
+async fn rotate(args: RotateArgs) -> Outcome {
+    let store = open_store(&args.key.data)?;
+    let id = args.key.id;
+    let secret = KeySecret::random();
+    let key = store.rotate_key(id, secret.hash(), &secret.hint(), args.overlap).await?;
+    let key = match key {
+        Some(key) => key,
+        None if store.find_key(id).await?.is_some() => {
+            return Err(Failure(format!("key {id} is revoked; create another")));
+        }
+        None => return Err(no_such_key(id)),
+    };
+    show_new(args.key.json, &key, &secret)
+}
+
+fn no_such_key(id: Id) -> Failure {
+    Failure(format!("there is no key {id}; `tintype key list` shows all"))
+}

@@ -1,0 +1,191 @@
+//! The command line: one file per noun.
+
+use std::fmt::Display;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use serde::Serialize;
+use tracing_subscriber::EnvFilter;
+
+use crate::clock::Clock;
+use crate::config::DataSettings;
+use crate::model::Account;
+use crate::store::Store;
+use crate::store::sqlite::SqliteStore;
+
+mod account;
+mod credits;
+mod doctor;
+mod generate;
+mod key;
+mod serve;
+mod task;
+
+/// Turns prompts into images: asynchronously, behind API keys and credits.
+#[derive(Debug, Parser)]
+#[command(name = "tintype", version, max_term_width = 100, arg_required_else_help = true)]
+struct Cli {
+    /// What to log, such as info, debug or tintype=trace
+    #[arg(long, global = true, env = "TINTYPE_LOG", default_value = "info", value_name = "FILTER")]
+    log: String,
+    /// How to write the log, which goes to standard error
+    #[arg(long, global = true, env = "TINTYPE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum LogFormat {
+    /// For people
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run API, worker and file host in one process
+    Serve(serve::ServeArgs),
+    /// Run the API and file host without a worker
+    Api(serve::ServeArgs),
+    /// Run a worker without the API
+    Worker(serve::ServeArgs),
+    /// Create and list accounts
+    #[command(subcommand)]
+    Account(account::AccountCommand),
+    /// Create, list and switch API keys
+    #[command(subcommand)]
+    Key(key::KeyCommand),
+    /// Grant, show and audit credits
+    #[command(subcommand)]
+    Credits(credits::CreditsCommand),
+    /// List, show and fail tasks
+    #[command(subcommand)]
+    Task(task::TaskCommand),
+    /// Turn a prompt into images with a running server
+    Generate(generate::GenerateArgs),
+    /// Check that this machine and its data can run a server
+    Doctor(doctor::DoctorArgs),
+    /// Print the OpenAPI document of the API
+    Openapi,
+}
+
+/// A command that did not succeed: a sentence for standard error.
+#[derive(Debug)]
+pub(crate) struct Failure(String);
+
+impl<E: Display> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// What a command returns.
+pub(crate) type Outcome = Result<ExitCode, Failure>;
+
+/// Runs the command that the process was started with.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if let Err(error) = start_logging(&cli.log, cli.log_format) {
+        eprintln!("tintype: {error}");
+        return ExitCode::from(2);
+    }
+    match run(cli.command) {
+        Ok(code) => code,
+        Err(Failure(message)) => {
+            eprintln!("tintype: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start_logging(filter: &str, format: LogFormat) -> Result<(), String> {
+    let filter = EnvFilter::try_new(filter).map_err(|error| format!("--log {filter:?}: {error}"))?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+    Ok(())
+}
+
+fn run(command: Command) -> Outcome {
+    let server = matches!(command, Command::Serve(_) | Command::Api(_) | Command::Worker(_));
+    let mut runtime = if server {
+        tokio::runtime::Builder::new_multi_thread()
+    } else {
+        tokio::runtime::Builder::new_current_thread()
+    };
+    let runtime = runtime.enable_all().build()?;
+    let outcome = runtime.block_on(async {
+        match command {
+            Command::Serve(args) => serve::run(args, serve::Role::Everything).await,
+            Command::Api(args) => serve::run(args, serve::Role::Api).await,
+            Command::Worker(args) => serve::run(args, serve::Role::Worker).await,
+            Command::Account(command) => account::run(command).await,
+            Command::Key(command) => key::run(command).await,
+            Command::Credits(command) => credits::run(command).await,
+            Command::Task(command) => task::run(command).await,
+            Command::Generate(args) => Ok(generate::run(args).await),
+            Command::Doctor(args) => doctor::run(args).await,
+            Command::Openapi => {
+                println!("{}", crate::http::docs::openapi_json());
+                Ok(ExitCode::SUCCESS)
+            }
+        }
+    });
+    // A render that hangs in a blocking thread must not keep the process alive.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// Opens the database of an existing installation.
+fn open_store(settings: &DataSettings) -> Result<Arc<dyn Store>, Failure> {
+    let path = settings.database_path()?;
+    if !path.exists() {
+        return Err(Failure(format!(
+            "there is no database at {}: start with `tintype serve` or `tintype account create`, or point --data at it",
+            path.display()
+        )));
+    }
+    open_or_create_store(&path)
+}
+
+fn open_or_create_store(path: &Path) -> Result<Arc<dyn Store>, Failure> {
+    Ok(Arc::new(SqliteStore::open(path, Clock::system())?))
+}
+
+async fn find_account(store: &dyn Store, name_or_id: &str) -> Result<Account, Failure> {
+    let found = store.find_account(name_or_id).await?;
+    found.ok_or_else(|| Failure(format!("there is no account {name_or_id:?}; `tintype account list` shows all")))
+}
+
+/// Prints a thing: as JSON, or as `text` says.
+fn show(json: bool, thing: &impl Serialize, text: impl FnOnce() -> String) -> Outcome {
+    if json {
+        println!("{}", serde_json::to_string_pretty(thing)?);
+    } else {
+        println!("{}", text());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Columns under headings, as wide as they need to be.
+fn table<const N: usize>(headings: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let mut lines = vec![headings.map(str::to_owned)];
+    lines.extend(rows);
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    let line = |cells: &[String; N]| {
+        let padded = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    lines.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn or_dash(value: Option<impl Display>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}

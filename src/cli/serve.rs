@@ -1,0 +1,208 @@
+//! `tintype serve`, and its parts `api` and `worker`.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Args;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use super::{Failure, Outcome};
+use crate::app::{App, Config};
+use crate::clock::Clock;
+use crate::config::{DataSettings, ServerSettings};
+use crate::data_dir;
+use crate::files::Files;
+use crate::http::{Readiness, metrics_router, router};
+use crate::key::KeySecret;
+use crate::render::EngineRenderer;
+use crate::server;
+use crate::store::sqlite::SqliteStore;
+use crate::store::{NewKey, Rescue, Store};
+use crate::sweeper;
+use crate::worker::Worker;
+
+/// Name of the account made at the first start.
+const FIRST_ACCOUNT: &str = "default";
+/// Credits it begins with: enough for 500 images.
+const FIRST_CREDITS: i64 = 1_000;
+
+#[derive(Debug, Args)]
+pub(super) struct ServeArgs {
+    #[command(flatten)]
+    data: DataSettings,
+    #[command(flatten)]
+    server: ServerSettings,
+}
+
+/// Which parts of the service this process runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Everything,
+    Api,
+    Worker,
+}
+
+pub(super) async fn run(args: ServeArgs, role: Role) -> Outcome {
+    let ServeArgs { data, server } = args;
+    data_dir::create(&data.data)?;
+    let _lock = data_dir::lock(&data.data)?;
+    let tls = match (&server.tls_cert, &server.tls_key) {
+        (Some(cert), Some(key)) => Some(server::tls_acceptor(cert, key)?),
+        _ => None,
+    };
+    let listener = match role {
+        Role::Worker => None,
+        Role::Everything | Role::Api => Some(bind(server.listen, "--listen").await?),
+    };
+    let metrics_listener = match server.metrics_listen {
+        Some(address) => Some(bind(address, "--metrics-listen").await?),
+        None => None,
+    };
+    let listening = listener.as_ref().map_or(Ok(server.listen), TcpListener::local_addr)?;
+    let config = Config::new(&server, &listening_url(listening, tls.is_some()))?;
+    warn_about(&server, listening, tls.is_some());
+
+    let clock = Clock::system();
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&data.database_path()?, clock.clone())?);
+    let files = open_files(&data, &server)?;
+    let app = App::build(config, clock, store.clone(), files).await?;
+    // This process holds the data directory, so whoever held a lease is dead.
+    sweeper::sweep(&app, Rescue::All).await?;
+    let key = if role == Role::Worker { None } else { first_key(&*store).await? };
+    announce(&app, &data, role, listener.as_ref().map(|_| listening_url(listening, tls.is_some())), key.as_ref());
+    work(app, role, listener, metrics_listener, tls).await?;
+    tracing::info!("stopped");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the parts of the role until a signal, then stops them in order.
+async fn work(
+    app: Arc<App>,
+    role: Role,
+    listener: Option<TcpListener>,
+    metrics_listener: Option<TcpListener>,
+    tls: Option<TlsAcceptor>,
+) -> Result<(), Failure> {
+    let stop = CancellationToken::new();
+    let readiness = Readiness::new();
+    let mut parts = JoinSet::new();
+    if let Some(listener) = listener {
+        parts.spawn(server::serve(listener, router(app.clone(), readiness.clone()), tls, stop.clone()));
+    }
+    if let Some(listener) = metrics_listener {
+        parts.spawn(server::serve(listener, metrics_router(app.clone()), None, stop.clone()));
+    }
+    if role != Role::Api {
+        let worker = Worker::new(app.clone(), Arc::new(EngineRenderer(app.clone())));
+        parts.spawn(worker.run(stop.clone()));
+    }
+    parts.spawn(sweeper::run(app, stop.clone()));
+    let signal = stop_signal().await?;
+    tracing::info!(signal, "stopping");
+    readiness.stop();
+    stop.cancel();
+    tokio::select! {
+        () = async { while parts.join_next().await.is_some() {} } => Ok(()),
+        _ = stop_signal() => Err(Failure("stopped at the second signal, without waiting for running renders".into())),
+    }
+}
+
+async fn stop_signal() -> Result<&'static str, Failure> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    })
+}
+
+async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener, Failure> {
+    TcpListener::bind(address).await.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            Failure(format!("{address} is in use by another program: stop it, or choose another address with {flag}"))
+        }
+        _ => Failure(format!("cannot listen on {address}: {error}")),
+    })
+}
+
+fn listening_url(address: SocketAddr, tls: bool) -> String {
+    let scheme = if tls { "https" } else { "http" };
+    // Nobody can call "all addresses"; this machine itself can always be reached at its loopback.
+    let host = if address.ip().is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { address.ip() };
+    format!("{scheme}://{}", SocketAddr::new(host, address.port()))
+}
+
+fn warn_about(server: &ServerSettings, listening: SocketAddr, tls: bool) {
+    if server.public_url.is_none() && listening.ip().is_unspecified() {
+        tracing::warn!("result URLs will point to 127.0.0.1: set --public-url to where callers reach this server");
+    }
+    if server.production && !tls && server.trusted_proxy.is_empty() {
+        tracing::warn!(
+            "every API call will be refused: --production needs --tls-cert and --tls-key, or --trusted-proxy"
+        );
+    }
+    if !server.production && !listening.ip().is_loopback() {
+        tracing::warn!(
+            "keys travel unprotected over plain HTTP: use --production with HTTPS for other than local callers"
+        );
+    }
+    if server.worker.test_reference_host.is_some() {
+        tracing::warn!("a test host is trusted as a source of reference images: never do this in production");
+    }
+}
+
+fn open_files(data: &DataSettings, server: &ServerSettings) -> Result<Files, Failure> {
+    let directory = match &server.files {
+        None => data.data.join("files"),
+        Some(url) => match url.strip_prefix("file:") {
+            Some(path) if !path.is_empty() => PathBuf::from(path),
+            _ => return Err(Failure("--files must be file:PATH; this release has no other store yet".into())),
+        },
+    };
+    data_dir::create(&directory)?;
+    Ok(Files::on_disk(&directory)?)
+}
+
+/// At the very first start, an account with some credits and a key.
+async fn first_key(store: &dyn Store) -> Result<Option<KeySecret>, Failure> {
+    let secret = KeySecret::random();
+    let key = NewKey {
+        hash: secret.hash(),
+        hint: secret.hint(),
+        name: "first key".into(),
+        submit_rate: None,
+        read_rate: None,
+        expires_at: None,
+    };
+    let account = store.create_first_account(FIRST_ACCOUNT, FIRST_CREDITS, key).await?;
+    Ok(account.map(|_| secret))
+}
+
+/// Tells on standard output where things are and, once, the first key.
+fn announce(app: &App, data: &DataSettings, role: Role, url: Option<String>, key: Option<&KeySecret>) {
+    println!("Tintype {} is running.\n", env!("CARGO_PKG_VERSION"));
+    if let Some(url) = &url {
+        println!("  API     {url}/api/v1");
+        println!("  Docs    {url}/docs/");
+    }
+    println!("  Data    {}", data.data.display());
+    if role != Role::Api {
+        println!("  Engine  {}", app.engine.describe());
+    }
+    if let (Some(url), Some(key)) = (url, key) {
+        let key = key.reveal();
+        println!(
+            "\nThis is your first API key, for the account \"{FIRST_ACCOUNT}\" with {FIRST_CREDITS} credits. \
+             It is shown this once:\n\n  {key}\n\nTry it:\n\n  \
+             curl {url}/api/v1/images/generate \\\n    -H 'Authorization: Bearer {key}' \\\n    \
+             -H 'Content-Type: application/json' \\\n    -d '{{\"prompt\": \"A red fox in the snow at dawn\"}}'\n\n\
+             or, in another terminal:\n\n  TINTYPE_URL={url} TINTYPE_KEY={key} tintype generate \"A red fox in the snow at dawn\""
+        );
+    }
+    println!("\nReady.");
+}

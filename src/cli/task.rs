@@ -1,0 +1,156 @@
+//! `tintype task`: the operator's view of tasks, of both surfaces.
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::{Failure, Outcome, find_account, open_store, show, table};
+use crate::clock::Timestamp;
+use crate::config::DataSettings;
+use crate::model::{Id, Status, Surface, Task, TaskId};
+use crate::request::GenerateRequest;
+
+/// What the caller reads when the operator failed a task without giving a reason.
+const FAILED_BY_OPERATOR: &str = "The task was stopped by the operator. Its credits were refunded.";
+
+#[derive(Debug, Subcommand)]
+pub(super) enum TaskCommand {
+    /// List tasks, newest first
+    List(ListArgs),
+    /// Show a task with what was asked for
+    Show(OneTaskArgs),
+    /// Fail a task that is processing, and refund it
+    Fail(FailArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    /// Only tasks of this account
+    #[arg(long, value_name = "NAME")]
+    account: Option<String>,
+    /// Most tasks to show
+    #[arg(long, default_value_t = 20, value_name = "N")]
+    limit: u32,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    data: DataSettings,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct OneTaskArgs {
+    /// The task_id, or the id without imgmodel-
+    #[arg(value_parser = task_id, allow_hyphen_values = true)]
+    id: Id,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    data: DataSettings,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct FailArgs {
+    #[command(flatten)]
+    task: OneTaskArgs,
+    /// The sentence its owner reads
+    #[arg(long, default_value = FAILED_BY_OPERATOR, value_name = "TEXT")]
+    reason: String,
+}
+
+/// A task as the operator sees it.
+#[derive(Debug, Serialize)]
+struct ShownTask {
+    task_id: TaskId,
+    account_id: Id,
+    surface: Surface,
+    status: &'static str,
+    files: Vec<String>,
+    error: Option<String>,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+}
+
+/// The same with what was asked for.
+#[derive(Debug, Serialize)]
+struct ShownRecord {
+    #[serde(flatten)]
+    task: ShownTask,
+    request: GenerateRequest,
+    lost_leases: Option<u32>,
+}
+
+fn task_id(text: &str) -> Result<Id, crate::model::InvalidId> {
+    text.parse().map(|TaskId(id)| id).or_else(|_| text.parse())
+}
+
+impl From<Task> for ShownTask {
+    fn from(task: Task) -> Self {
+        let (task_id, created_at, status) = (task.task_id(), task.created_at(), task.status.as_str());
+        let (files, error) = match task.status {
+            Status::Processing => (Vec::new(), None),
+            Status::Completed(files) => (files, None),
+            Status::Failed(error) => (Vec::new(), Some(error)),
+        };
+        let Task { account_id, surface, updated_at, .. } = task;
+        Self { task_id, account_id, surface, status, files, error, created_at, updated_at }
+    }
+}
+
+pub(super) async fn run(command: TaskCommand) -> Outcome {
+    match command {
+        TaskCommand::List(args) => list(args).await,
+        TaskCommand::Show(args) => show_one(args).await,
+        TaskCommand::Fail(args) => fail(args).await,
+    }
+}
+
+async fn list(args: ListArgs) -> Outcome {
+    let store = open_store(&args.data)?;
+    let account = match &args.account {
+        Some(name) => Some(find_account(&*store, name).await?.id),
+        None => None,
+    };
+    let tasks = store.recent_tasks(account, args.limit).await?;
+    let tasks: Vec<ShownTask> = tasks.into_iter().map(ShownTask::from).collect();
+    show(args.json, &tasks, || {
+        let rows = tasks.iter().map(|task| {
+            [
+                task.task_id.to_string(),
+                task.status.to_owned(),
+                task.surface.as_str().to_owned(),
+                task.account_id.to_string(),
+                task.created_at.to_string(),
+                task.error.clone().unwrap_or_default(),
+            ]
+        });
+        table(["TASK", "STATUS", "SURFACE", "ACCOUNT", "CREATED", "ERROR"], rows)
+    })
+}
+
+async fn show_one(args: OneTaskArgs) -> Outcome {
+    let store = open_store(&args.data)?;
+    let record = store.inspect_task(args.id).await?.ok_or_else(|| no_such_task(args.id))?;
+    let record = ShownRecord { task: record.task.into(), request: record.request, lost_leases: record.lost_leases };
+    // There is no better layout for nested things than JSON.
+    show(true, &record, String::new)
+}
+
+async fn fail(args: FailArgs) -> Outcome {
+    let store = open_store(&args.task.data)?;
+    let id = args.task.id;
+    if args.reason.trim().is_empty() {
+        return Err(Failure("the reason must say something".into()));
+    }
+    let failed = store.fail_unleased(id, &args.reason).await?;
+    let record = store.inspect_task(id).await?.ok_or_else(|| no_such_task(id))?;
+    if !failed {
+        return Err(Failure(format!("task {} is {} already", TaskId(id), record.task.status.as_str())));
+    }
+    let shown = ShownTask::from(record.task);
+    show(args.task.json, &shown, || format!("Task {} is failed and refunded.", shown.task_id))
+}
+
+fn no_such_task(id: Id) -> Failure {
+    Failure(format!("there is no task {}", TaskId(id)))
+}
