@@ -1,0 +1,116 @@
+//! The real `tintype` program, started and stopped as an operator would.
+
+use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+
+use serde_json::Value;
+
+/// The program under test.
+pub const TINTYPE: &str = env!("CARGO_BIN_EXE_tintype");
+
+/// The program with no settings from outside.
+pub fn tintype() -> Command {
+    let mut command = Command::new(TINTYPE);
+    command.env_clear();
+    command
+}
+
+/// Runs an administrative command on a data directory.
+pub fn run<I: AsRef<OsStr>>(data: &Path, arguments: impl IntoIterator<Item = I>) -> Output {
+    tintype().args(arguments).arg("--data").arg(data).output().expect("the program runs")
+}
+
+/// Runs an administrative command that succeeds, and returns the JSON it printed.
+#[track_caller]
+pub fn json(data: &Path, arguments: &[&str]) -> Value {
+    let output = run(data, arguments.iter().chain(&["--json"]));
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+/// Runs an administrative command that fails, and returns what it said.
+#[track_caller]
+pub fn refused(data: &Path, arguments: &[&str]) -> String {
+    let output = run(data, arguments);
+    assert!(!output.status.success(), "{arguments:?}: {output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    String::from_utf8(output.stderr).expect("text")
+}
+
+/// A running server.
+pub struct Server {
+    process: Child,
+    stdout: BufReader<ChildStdout>,
+    /// What it said at its start.
+    pub said: String,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+impl Server {
+    /// Starts `tintype serve` on a free port and waits until it listens.
+    pub fn start(data: &Path, flags: &[&str]) -> Self {
+        let mut command = tintype();
+        command.args(["serve", "--listen", "127.0.0.1:0", "--log", "warn", "--data"]).arg(data).args(flags);
+        Self::spawn(command)
+    }
+
+    /// Starts a server with the command given.
+    pub fn spawn(mut command: Command) -> Self {
+        let mut process = command.stdout(Stdio::piped()).spawn().expect("the program starts");
+        let mut stdout = BufReader::new(process.stdout.take().expect("a pipe"));
+        let mut said = String::new();
+        let mut address = None;
+        loop {
+            let start = said.len();
+            assert!(stdout.read_line(&mut said).expect("a pipe") > 0, "the server ended: {said}");
+            let line = said[start..].trim();
+            if let Some(url) = line.strip_prefix("API").map(str::trim) {
+                let host = url.split('/').nth(2).expect("a host");
+                address = Some(host.parse().expect("an address"));
+            }
+            if line == "Ready." {
+                return Self { process, stdout, said, address: address.expect("the server says where it is") };
+            }
+        }
+    }
+
+    /// Where callers reach it.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The key that the first start shows.
+    pub fn first_key(&self) -> Option<String> {
+        self.said.lines().map(str::trim).find(|line| line.starts_with("tt_")).map(str::to_owned)
+    }
+
+    /// Sends a signal by its name.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([&format!("-{name}"), &self.process.id().to_string()]).status();
+        assert!(status.expect("kill runs").success());
+    }
+
+    /// Waits for the end.
+    pub fn wait(mut self) -> ExitStatus {
+        self.process.wait().expect("a child")
+    }
+
+    /// Tells it to stop and checks that it does so in order.
+    pub fn stop(self) {
+        self.signal("TERM");
+        assert_eq!(self.wait().code(), Some(0));
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        drop(self.process.kill());
+        drop(self.process.wait());
+        drop(self.stdout.read_to_string(&mut String::new()));
+    }
+}

@@ -1,0 +1,220 @@
+//! The command line of the operator.
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::binary::{self, json as run, refused, tintype};
+
+fn data() -> TempDir {
+    TempDir::new().expect("a directory")
+}
+
+fn names(value: &Value) -> Vec<&str> {
+    value.as_object().expect("an object").keys().map(String::as_str).collect()
+}
+
+#[test]
+fn accounts_are_created_and_listed() {
+    let data = data();
+    let data = data.path();
+    let ada = run(data, &["account", "create", "ada", "--credits", "100"]);
+    assert_eq!(names(&ada), ["id", "name", "credits"]);
+    assert_eq!((&ada["name"], &ada["credits"]), (&json!("ada"), &json!(100)));
+    assert_eq!(ada["id"].as_str().map(str::len), Some(21));
+    assert!(refused(data, &["account", "create", "ada"]).contains("already"));
+    run(data, &["account", "create", "Ünal & Söhne"]);
+    let all = run(data, &["account", "list"]);
+    assert_eq!(all, json!([ada, { "id": all[1]["id"], "name": "Ünal & Söhne", "credits": 0 }]));
+    for bad in ["", " ", "a\nb", &"x".repeat(101)] {
+        assert!(refused(data, &["account", "create", bad]).contains("name"), "{bad:?}");
+    }
+    assert!(refused(data, &["account", "create", "eve", "--credits=-1"]).contains("--credits"));
+}
+
+#[test]
+fn credits_are_granted_shown_and_audited() {
+    let data = data();
+    let data = data.path();
+    let id = run(data, &["account", "create", "ada", "--credits", "10"])["id"].as_str().expect("an id").to_owned();
+    let granted = run(data, &["credits", "grant", "ada", "5", "--note", "for the poster"]);
+    assert_eq!(granted, json!({ "account": "ada", "credits": 15 }));
+    assert_eq!(run(data, &["credits", "balance", &id]), json!({ "account": "ada", "credits": 15 }));
+    let history = run(data, &["credits", "history", "ada"]);
+    assert_eq!(names(&history[0]), ["id", "kind", "amount", "balance", "task_id", "note", "created_at"]);
+    let facts: Vec<_> = history
+        .as_array()
+        .expect("entries")
+        .iter()
+        .map(|entry| json!([entry["kind"], entry["amount"], entry["balance"], entry["task_id"], entry["note"]]))
+        .collect();
+    assert_eq!(
+        facts,
+        [json!(["grant", 5, 15, null, "for the poster"]), json!(["grant", 10, 10, null, "opening balance"])]
+    );
+    assert_eq!(run(data, &["credits", "history", "ada", "--limit", "1"]).as_array().map(Vec::len), Some(1));
+    for bad in ["0", "-5", "1.5", "many", "9999999999999"] {
+        assert!(!binary::run(data, ["credits", "grant", "ada", "--", bad]).status.success(), "{bad}");
+    }
+    assert!(refused(data, &["credits", "balance", "nobody"]).contains("account list"));
+    let audit = run(data, &["credits", "audit"]);
+    assert_eq!(audit, json!({ "accounts": 1, "tasks": 0, "entries": 2, "drifts": [] }));
+}
+
+#[test]
+fn an_audit_that_finds_drift_exits_with_1() {
+    let data = data();
+    let data = data.path();
+    run(data, &["account", "create", "ada", "--credits", "10"]);
+    let database = rusqlite::Connection::open(data.join("tintype.db")).expect("a database");
+    database.execute("UPDATE accounts SET balance = 11", []).expect("a drift");
+    let output = binary::run(data, ["credits", "audit", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let audit: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(audit["drifts"][0]["fault"].as_str().expect("a fault").contains("11"), "{audit}");
+    let output = binary::run(data, ["credits", "audit"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 drifts"));
+}
+
+#[test]
+fn keys_are_shown_once_and_switched() {
+    let data = data();
+    let data = data.path();
+    run(data, &["account", "create", "ada"]);
+    run(data, &["account", "create", "bob"]);
+    let created = run(
+        data,
+        &["key", "create", "--account", "ada", "--name", "laptop", "--submit-rate", "5", "--expires-in", "90d"],
+    );
+    let key = created["key"].as_str().expect("a key").to_owned();
+    let shape = key.strip_prefix("tt_").expect("the prefix");
+    assert!(shape.len() == 38 && shape.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{key}");
+    let id = created["id"].as_str().expect("an id");
+    run(data, &["key", "create", "--account", "bob"]);
+    let listed = run(data, &["key", "list"]);
+    assert_eq!(listed.as_array().map(Vec::len), Some(2));
+    assert!(!listed.to_string().contains(&key[10..]), "{listed}");
+    let of_ada = run(data, &["key", "list", "--account", "ada"]);
+    assert_eq!(of_ada, json!([listed[0]]));
+    assert_eq!(
+        (&of_ada[0]["id"], &of_ada[0]["name"], &of_ada[0]["submit_rate"]),
+        (&json!(id), &json!("laptop"), &json!(5))
+    );
+    assert_eq!(run(data, &["key", "disable", id])["state"], "disabled");
+    assert_eq!(run(data, &["key", "enable", id])["state"], "active");
+    let rotated = run(data, &["key", "rotate", id, "--overlap", "1h"]);
+    assert_ne!(rotated["id"], id);
+    assert!(rotated["key"].as_str().expect("a key").starts_with("tt_") && rotated["key"] != created["key"]);
+    assert_eq!(run(data, &["key", "revoke", id])["state"], "revoked");
+    assert!(refused(data, &["key", "enable", id]).contains("revoked"));
+    assert!(refused(data, &["key", "rotate", id]).contains("revoked"));
+    assert!(refused(data, &["key", "revoke", "AAAAAAAAAAAAAAAAAAAAA"]).contains("no key"));
+    assert!(refused(data, &["key", "revoke", "short"]).contains("21 characters"));
+    assert!(refused(data, &["key", "create", "--account", "eve"]).contains("no account"));
+    assert!(refused(data, &["key", "create", "--account", "ada", "--expires-in", "soon"]).contains("duration"));
+}
+
+#[test]
+fn nothing_is_created_by_looking() {
+    let data = data();
+    let data = data.path().join("nowhere");
+    for command in [&["account", "list"][..], &["key", "list"], &["credits", "audit"], &["task", "list"]] {
+        assert!(refused(&data, command).contains("tintype serve"), "{command:?}");
+    }
+    assert!(!data.exists());
+}
+
+#[tokio::test]
+async fn the_operator_sees_and_fails_tasks() {
+    let data = data();
+    let data = data.path();
+    let account = run(data, &["account", "create", "ada", "--credits", "10"]);
+    let account_id = account["id"].as_str().and_then(|id| id.parse().ok()).expect("an id");
+    let store = tintype::store::sqlite::SqliteStore::open(&data.join("tintype.db"), tintype::clock::Clock::system());
+    let request = tintype::request::GenerateRequest::parse(br#"{"prompt": "a boat", "n": 3}"#, &[443]).expect("valid");
+    let web = tintype::model::Surface::Web;
+    let submitted = tintype::store::Store::submit(&store.expect("a store"), account_id, web, request, 0).await;
+    let tintype::store::Submission::Accepted(task) = submitted.expect("a store") else { panic!("not accepted") };
+    let task_id = task.task_id().to_string();
+    let listed = run(data, &["task", "list", "--account", "ada"]);
+    assert_eq!((&listed[0]["task_id"], &listed[0]["surface"]), (&json!(task_id), &json!("web")));
+    let shown = run(data, &["task", "show", &task_id]);
+    assert_eq!((&shown["request"]["prompt"], &shown["status"]), (&json!("a boat"), &json!("processing")));
+    let failed = run(data, &["task", "fail", task.id.as_str(), "--reason", "The printer is on fire."]);
+    assert_eq!((&failed["status"], &failed["error"]), (&json!("failed"), &json!("The printer is on fire.")));
+    assert_eq!(run(data, &["credits", "balance", "ada"])["credits"], 10);
+    assert!(refused(data, &["task", "fail", &task_id]).contains("failed already"));
+    assert_eq!(run(data, &["credits", "balance", "ada"])["credits"], 10);
+    assert!(refused(data, &["task", "show", "imgmodel-AAAAAAAAAAAAAAAAAAAAA"]).contains("no task"));
+    assert_eq!(run(data, &["credits", "audit"])["drifts"], json!([]));
+}
+
+#[test]
+fn a_newer_database_is_refused() {
+    let data = data();
+    let data = data.path();
+    run(data, &["account", "create", "ada"]);
+    let database = rusqlite::Connection::open(data.join("tintype.db")).expect("a database");
+    database.pragma_update(None, "user_version", 99).expect("a version");
+    drop(database);
+    let said = refused(data, &["serve", "--listen", "127.0.0.1:0"]);
+    assert!(said.contains("newer") && said.contains("99"), "{said}");
+}
+
+#[test]
+fn the_database_url_may_come_from_a_file() {
+    let data = data();
+    let other = data.path().join("elsewhere.db");
+    let secret = data.path().join("secret");
+    std::fs::write(&secret, format!("sqlite:{}\n", other.display())).expect("a file");
+    let mut command = tintype();
+    command.args(["account", "create", "ada", "--data"]).arg(data.path()).env("TINTYPE_DATABASE_FILE", &secret);
+    assert!(command.status().expect("the program runs").success());
+    assert!(other.exists());
+    let said = refused(data.path(), &["account", "list", "--database", "mysql://root@localhost/x"]);
+    assert!(said.contains("sqlite:PATH"), "{said}");
+}
+
+#[test]
+fn the_doctor_finds_a_healthy_installation_healthy() {
+    let data = data();
+    run(data.path(), &["account", "create", "ada"]);
+    let checks = run(data.path(), &["doctor"]);
+    for check in checks.as_array().expect("checks") {
+        assert_eq!(check["ok"], true, "{check}");
+    }
+    let database = rusqlite::Connection::open(data.path().join("tintype.db")).expect("a database");
+    database.execute("UPDATE accounts SET balance = 11", []).expect("a drift");
+    let output = binary::run(data.path(), ["doctor", "--json"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+}
+
+#[test]
+fn the_openapi_document_is_printed() {
+    let output = tintype().arg("openapi").output().expect("the program runs");
+    let printed: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(printed, serde_json::from_str::<Value>(&tintype::http::docs::openapi_json()).expect("JSON"));
+}
+
+#[test]
+fn every_setting_has_a_flag_and_a_variable() {
+    let help = tintype().args(["serve", "--help"]).output().expect("the program runs");
+    let help = String::from_utf8(help.stdout).expect("text");
+    for (flag, variable) in [
+        ("--data", "TINTYPE_DATA"),
+        ("--listen", "TINTYPE_LISTEN"),
+        ("--database", "TINTYPE_DATABASE"),
+        ("--files", "TINTYPE_FILES"),
+        ("--public-url", "TINTYPE_PUBLIC_URL"),
+        ("--file-url", "TINTYPE_FILE_URL"),
+        ("--production", "TINTYPE_PRODUCTION"),
+        ("--tls-cert", "TINTYPE_TLS_CERT"),
+        ("--tls-key", "TINTYPE_TLS_KEY"),
+        ("--trusted-proxy", "TINTYPE_TRUSTED_PROXY"),
+        ("--engine", "TINTYPE_ENGINE"),
+        ("--submit-rate", "TINTYPE_SUBMIT_RATE"),
+        ("--read-rate", "TINTYPE_READ_RATE"),
+    ] {
+        assert!(help.contains(&format!("{flag} ")) && help.contains(&format!("[env: {variable}=")), "{flag}: {help}");
+    }
+}

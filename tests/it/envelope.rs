@@ -1,0 +1,174 @@
+//! Every response, whatever happened: the envelope of errors and `X-Request-Id` (interface, section 7).
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::support::{GENERATE, Service, TASKS};
+
+#[tokio::test]
+async fn unknown_paths_are_404() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    for path in [
+        "/nope",
+        "/api",
+        "/api/",
+        "/api/v1",
+        "/api/v1/",
+        "/api/v2/images/task",
+        "/api/v1/images",
+        "/api/v1/images/task/",
+        "/api/v1/images/task/a/b",
+        "/api/v1/images/generate/",
+        "/API/v1/images/task",
+        "//api/v1/images/task",
+        "/files",
+        "/files/",
+        "/files/x.png",
+        "/files/../tintype.db",
+        "/files/%2e%2e/tintype.db",
+        "/files/%ff",
+        "/docs/nope.js",
+        "/docs/%2e%2e%2fx",
+        "/metrics",
+        "/%00",
+    ] {
+        caller.get(path).await.assert_error(404, "NOT_FOUND");
+    }
+}
+
+#[tokio::test]
+async fn wrong_methods_are_405_and_name_the_right_ones() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let authorization = caller.authorization();
+    for (method, path, allow) in [
+        ("GET", GENERATE, "POST"),
+        ("PUT", GENERATE, "POST"),
+        ("DELETE", GENERATE, "POST"),
+        ("OPTIONS", GENERATE, "POST"),
+        ("BREW", GENERATE, "POST"),
+        ("POST", TASKS, "GET,HEAD"),
+        ("PATCH", TASKS, "GET,HEAD"),
+        ("DELETE", "/api/v1/images/task/imgmodel-AAAAAAAAAAAAAAAAAAAAA", "GET,HEAD"),
+        ("POST", "/healthz", "GET,HEAD"),
+    ] {
+        let answer = service.call(method, path, &[("authorization", &authorization)], "").await;
+        answer.assert_error(405, "INVALID_REQUEST");
+        assert_eq!(answer.header("allow"), allow, "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn every_response_has_a_request_id_of_its_own() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let mut seen = HashSet::new();
+    for path in [TASKS, "/nope", "/healthz", "/readyz", "/openapi.json", "/docs", "/docs/", "/", "/files/x", GENERATE] {
+        for _ in 0..2 {
+            let chosen = [("x-request-id", "mine"), ("authorization", &caller.authorization())];
+            let answer = service.call("GET", path, &chosen, "").await;
+            let id = answer.header("x-request-id").to_owned();
+            assert_ne!(id, "mine");
+            assert!(seen.insert(id), "{path}: {answer:?}");
+        }
+    }
+    let head = service.call("HEAD", TASKS, &[("authorization", &caller.authorization())], "").await;
+    assert_eq!((head.status.as_u16(), head.body.len()), (200, 0));
+    assert!(seen.insert(head.header("x-request-id").to_owned()));
+}
+
+/// Writes bytes on a fresh connection and reads what comes back until the server closes.
+async fn raw(service: &Service, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
+    stream.write_all(bytes).await.expect("the service reads");
+    stream.shutdown().await.expect("an open socket");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.expect("an answer");
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn what_is_not_http_gets_the_envelope_too() {
+    let service = Service::start().await;
+    let long_header = format!("GET / HTTP/1.1\r\nhost: x\r\nx: {}\r\n\r\n", "a".repeat(100_000));
+    let many_headers = format!("GET / HTTP/1.1\r\nhost: x\r\n{}\r\n", "x: y\r\n".repeat(200));
+    for (request, status) in [
+        ("nonsense\r\n\r\n", 400),
+        ("GET / HTTP/9.9\r\n\r\n", 400),
+        ("GET /a b HTTP/1.1\r\nhost: x\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nhost: x\r\nbad header\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: x\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab", 400),
+        (&long_header, 431),
+        (&many_headers, 431),
+    ] {
+        let answer = raw(&service, request.as_bytes()).await;
+        let shown = &request[..request.len().min(60)];
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{shown:?}: {answer:?}"));
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{shown:?}: {answer}");
+        let head = head.to_lowercase();
+        let id = head
+            .split("x-request-id: ")
+            .nth(1)
+            .and_then(|rest| rest.lines().next())
+            .unwrap_or_else(|| panic!("{answer}"));
+        let body: serde_json::Value = serde_json::from_str(body).unwrap_or_else(|_| panic!("{shown:?}: {answer}"));
+        assert_eq!(body["error"]["code"], "INVALID_REQUEST");
+        assert_eq!(body["error"]["request_id"].as_str().map(str::to_lowercase).as_deref(), Some(id));
+        assert!(head.contains("content-type: application/json"));
+    }
+}
+
+#[tokio::test]
+async fn a_malformed_request_after_a_good_one_gets_the_envelope() {
+    let service = Service::start().await;
+    let answers = raw(&service, b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\nnonsense\r\n\r\n").await;
+    assert!(answers.starts_with("HTTP/1.1 200 "), "{answers}");
+    assert!(answers.contains("HTTP/1.1 400 ") && answers.ends_with("}}"), "{answers}");
+    assert_eq!(answers.matches("\"INVALID_REQUEST\"").count(), 1, "{answers}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_does_not_arrive_is_408() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
+    let head = format!(
+        "POST {GENERATE} HTTP/1.1\r\nhost: x\r\nauthorization: {}\r\ncontent-type: application/json\r\n\
+         content-length: 100\r\n\r\n{{\"prompt\"",
+        caller.authorization()
+    );
+    stream.write_all(head.as_bytes()).await.expect("the service reads");
+    let mut answer = vec![0; 4_096];
+    let read = tokio::time::timeout(Duration::from_secs(600), stream.read(&mut answer)).await;
+    let length = read.expect("the paused clock runs on while all wait").expect("an answer");
+    let answer = String::from_utf8_lossy(&answer[..length]).into_owned();
+    assert!(answer.starts_with("HTTP/1.1 408 ") && answer.contains("INVALID_REQUEST"), "{answer}");
+    assert_eq!(caller.credits().await, 10);
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_costs_nothing() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let head = format!(
+        "POST {GENERATE} HTTP/1.1\r\nhost: x\r\nauthorization: {}\r\ncontent-type: application/json\r\n\
+         content-length: 100\r\n\r\n{{\"prompt\": \"a boat\"}}",
+        caller.authorization()
+    );
+    raw(&service, head.as_bytes()).await;
+    assert_eq!(caller.credits().await, 10);
+}
+
+#[tokio::test]
+async fn readiness_ends_before_the_server_does() {
+    let service = Service::start().await;
+    assert_eq!(service.call("GET", "/readyz", &[], "").await.status, 200);
+    service.readiness.stop();
+    service.call("GET", "/readyz", &[], "").await.assert_error(503, "INTERNAL_ERROR");
+    assert_eq!(service.call("GET", "/healthz", &[], "").await.status, 200);
+}

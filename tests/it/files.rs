@@ -1,0 +1,104 @@
+//! Result files over HTTP.
+
+use tintype::model::TaskId;
+
+use crate::support::{Answer, Caller, Service};
+
+async fn result_url(caller: &Caller<'_>) -> String {
+    let task_id = caller.submit_prompt("a boat").await;
+    caller.service.work().await;
+    caller.task(&task_id).await["media_url"].as_str().expect("a URL").to_owned()
+}
+
+fn assert_file_headers(answer: &Answer) {
+    assert_eq!(answer.header("content-type"), "image/png");
+    assert_eq!(answer.header("cache-control"), "public, max-age=31536000, immutable");
+    assert_eq!(answer.header("x-content-type-options"), "nosniff");
+    assert_eq!(answer.header("accept-ranges"), "bytes");
+    assert!(answer.header("content-security-policy").contains("default-src 'none'"));
+    assert!(answer.header("etag").starts_with('"'));
+}
+
+#[tokio::test]
+async fn files_are_served_whole_immutable_and_without_a_key() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let url = result_url(&caller).await;
+    let file = service.fetch(&url, &[]).await;
+    assert_eq!(file.status, 200);
+    assert_file_headers(&file);
+    assert_eq!(file.header("content-length"), file.body.len().to_string());
+    let path = url.strip_prefix(&format!("http://{}", service.address)).expect("our URL");
+    let head = service.call("HEAD", path, &[], "").await;
+    assert_eq!((head.status.as_u16(), head.body.len()), (200, 0));
+    assert_eq!(head.header("content-length"), file.body.len().to_string());
+    let etag = file.header("etag").to_owned();
+    for tags in [etag.clone(), format!("W/{etag}"), format!("\"x\", {etag}"), "*".into()] {
+        let unchanged = service.fetch(&url, &[("if-none-match", &tags)]).await;
+        assert_eq!((unchanged.status.as_u16(), unchanged.body.len()), (304, 0), "{tags}");
+        assert_eq!(unchanged.header("etag"), etag);
+    }
+    assert_eq!(service.fetch(&url, &[("if-none-match", "\"x\"")]).await.status, 200);
+}
+
+#[tokio::test]
+async fn ranges_are_honoured() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let url = result_url(&caller).await;
+    let whole = service.fetch(&url, &[]).await;
+    let size = whole.body.len();
+    for (range, expected) in [
+        ("bytes=0-7".to_owned(), 0..8),
+        ("bytes=8-".to_owned(), 8..size),
+        ("bytes=-5".to_owned(), size - 5..size),
+        (format!("bytes=-{}", size * 2), 0..size),
+        (format!("bytes=10-{}", size * 2), 10..size),
+        (format!("bytes={}-{}", size - 1, size - 1), size - 1..size),
+    ] {
+        let part = service.fetch(&url, &[("range", &range)]).await;
+        assert_eq!(part.status, 206, "{range}");
+        assert_file_headers(&part);
+        assert_eq!(part.header("content-range"), format!("bytes {}-{}/{size}", expected.start, expected.end - 1));
+        assert_eq!(part.body, whole.body[expected], "{range}");
+    }
+    for range in [format!("bytes={size}-"), "bytes=-0".into(), format!("bytes={}-{}", size + 5, size + 9)] {
+        let refused = service.fetch(&url, &[("range", &range)]).await;
+        refused.assert_error(416, "INVALID_REQUEST");
+        assert_eq!(refused.header("content-range"), format!("bytes */{size}"));
+    }
+    for range in ["bytes=5-2", "bytes=a-b", "bytes=", "bytes=-", "items=0-5", "bytes=0-1,4-5", "0-5"] {
+        assert_eq!(service.fetch(&url, &[("range", range)]).await.status, 200, "{range}");
+    }
+    let etag = whole.header("etag").to_owned();
+    let with = async |validator: &str| {
+        service.fetch(&url, &[("range", "bytes=0-7"), ("if-range", validator)]).await.status.as_u16()
+    };
+    assert_eq!((with(&etag).await, with("\"x\"").await), (206, 200));
+}
+
+#[tokio::test]
+async fn names_cannot_be_guessed_from_what_is_known() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let url = result_url(&caller).await;
+    let name = url.rsplit("/files/").next().expect("a name");
+    let (day, file) = name.split_once('/').expect("a day");
+    assert_eq!(day, "2026-11-21");
+    let random = file.strip_suffix(".png").and_then(|file| file.get(24..)).expect("a random part");
+    assert!(random.len() * 6 >= 128, "{random}");
+    let stranger = name.replace(random, &"A".repeat(random.len()));
+    service.fetch(&url.replace(name, &stranger), &[]).await.assert_error(404, "NOT_FOUND");
+    let task_id: TaskId = format!("imgmodel-{}", &file[..21]).parse().expect("the task's id");
+    assert_eq!(caller.task(&task_id.to_string()).await["status"], "completed");
+}
+
+#[tokio::test]
+async fn another_host_can_serve_the_files() {
+    let service = Service::start_with(&["--file-url", "https://cdn.example.com/"]).await;
+    let caller = service.caller("ada", 10).await;
+    let url = result_url(&caller).await;
+    let path = url.strip_prefix("https://cdn.example.com").expect("the CDN's URL");
+    assert!(path.starts_with("/files/"));
+    assert_eq!(service.call("GET", path, &[], "").await.status, 200, "which passes the path through");
+}

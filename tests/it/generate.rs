@@ -1,0 +1,452 @@
+//! `tintype generate` against a real server, and against a scripted one for what a real server does not do on demand.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const TINTYPE: &str = env!("CARGO_BIN_EXE_tintype");
+const TASK_ID: &str = "imgmodel-AAAAAAAAAAAAAAAAAAAAA";
+const PNG: &[u8] = b"\x89PNG\r\n\x1a\nand so on";
+/// A poll hint that keeps the tests short.
+const SOON: &str = "x-poll-after: 0.05\r\n";
+
+/// `tintype generate` with a directory of its own and no settings from outside.
+struct Generate {
+    out: TempDir,
+    command: Command,
+}
+
+impl Generate {
+    fn new(url: &str, key: &str) -> Self {
+        let out = tempfile::tempdir().unwrap();
+        let mut command = Command::new(TINTYPE);
+        command.arg("generate").arg("--out").arg(out.path()).env_clear().env("TINTYPE_URL", url);
+        if !key.is_empty() {
+            command.env("TINTYPE_KEY", key);
+        }
+        Self { out, command }
+    }
+
+    fn run<const N: usize>(mut self, arguments: [&str; N]) -> Ended {
+        let output = self.command.args(arguments).output().unwrap();
+        Ended::new(self.out, output)
+    }
+}
+
+/// How it ended.
+struct Ended {
+    out: TempDir,
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Ended {
+    fn new(out: TempDir, output: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Self { out, code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+
+    /// Checks the exit code and that standard error says each of `words`, and nothing that looks like a key.
+    #[track_caller]
+    fn check(&self, code: i32, words: &[&str]) {
+        assert_eq!(self.code, Some(code), "{}{}", self.stdout, self.stderr);
+        for word in words {
+            assert!(self.stderr.contains(word), "{word:?} is not in {:?}", self.stderr);
+        }
+        assert!(!self.stderr.contains("tt_"), "{:?}", self.stderr);
+        assert_eq!(self.stderr.lines().count(), usize::from(code != 0), "{:?}", self.stderr);
+    }
+
+    #[track_caller]
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {:?}", self.stdout))
+    }
+
+    fn files(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.out.path()).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+}
+
+/// A real server with data of its own.
+struct Server {
+    process: Child,
+    data: TempDir,
+    url: String,
+    key: String,
+}
+
+impl Server {
+    fn start() -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let mut process = Command::new(TINTYPE)
+            .args(["serve", "--listen", "127.0.0.1:0", "--log", "error", "--data"])
+            .arg(data.path())
+            .env_clear()
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut url, mut key) = (None, None);
+        for line in BufReader::new(process.stdout.take().unwrap()).lines() {
+            let line = line.unwrap();
+            let line = line.trim();
+            if let Some(api) = line.strip_prefix("API") {
+                url = api.trim().strip_suffix("/api/v1").map(str::to_owned);
+            } else if line.starts_with("tt_") {
+                key = Some(line.to_owned());
+                break;
+            }
+        }
+        Self { process, data, url: url.expect("the server says its URL"), key: key.expect("the server shows a key") }
+    }
+
+    fn generate(&self) -> Generate {
+        Generate::new(&self.url, &self.key)
+    }
+
+    /// Runs an administrative command and returns what it printed as JSON.
+    fn admin<const N: usize>(&self, arguments: [&str; N]) -> Value {
+        let mut command = Command::new(TINTYPE);
+        let output = command.args(arguments).arg("--json").arg("--data").arg(self.data.path()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A server that gives prepared answers, one connection each, and hands out the requests it got.
+struct Script {
+    url: String,
+    requests: Receiver<String>,
+}
+
+impl Script {
+    /// `answers` may need the URL of the server itself. The last is repeated; an empty one closes the connection.
+    fn start(answers: impl FnOnce(&str) -> Vec<Vec<u8>>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let answers = answers(&url);
+        let (sender, requests) = channel();
+        // Lives as long as the test process: a thread of it that waits for nobody hurts nobody.
+        thread::spawn(move || {
+            let last = answers.last().cloned().unwrap_or_default();
+            for answer in answers.into_iter().chain(std::iter::repeat(last)) {
+                let Ok((mut stream, _)) = listener.accept() else { return };
+                if sender.send(read_request(&mut stream)).is_err() {
+                    return;
+                }
+                let _ = stream.write_all(&answer);
+            }
+        });
+        Self { url, requests }
+    }
+
+    fn generate(&self) -> Generate {
+        Generate::new(&self.url, "secret")
+    }
+
+    fn requests(&self) -> Vec<String> {
+        self.requests.try_iter().collect()
+    }
+}
+
+fn read_request(stream: &mut TcpStream) -> String {
+    let mut reader = BufReader::new(stream);
+    let (mut request, mut length) = (String::new(), 0);
+    while !request.ends_with("\r\n\r\n") && reader.read_line(&mut request).unwrap_or(0) > 0 {
+        let line = request.lines().last().unwrap_or_default().to_ascii_lowercase();
+        if let Some(value) = line.strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap();
+        }
+    }
+    reader.take(length).read_to_string(&mut request).unwrap();
+    request
+}
+
+fn answer(status: &str, headers: &str, body: &[u8]) -> Vec<u8> {
+    let length = body.len();
+    let head = format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n");
+    [head.as_bytes(), body].concat()
+}
+
+fn accepted() -> Vec<u8> {
+    let data = json!({"task_id": TASK_ID, "status": "processing", "images": []});
+    answer("200 OK", SOON, json!({"success": true, "data": data}).to_string().as_bytes())
+}
+
+fn processing() -> Vec<u8> {
+    let data = json!({"task_id": TASK_ID, "status": "processing", "images": null, "error": null});
+    answer("200 OK", SOON, json!({"success": true, "data": data}).to_string().as_bytes())
+}
+
+fn completed(urls: &[String]) -> Vec<u8> {
+    let images: Vec<_> = urls.iter().map(|url| json!({"url": url, "content_type": "image/png"})).collect();
+    let data = json!({"task_id": TASK_ID, "status": "completed", "images": images, "error": null});
+    answer("200 OK", "", json!({"success": true, "data": data}).to_string().as_bytes())
+}
+
+fn error(status: &str, headers: &str, message: &str) -> Vec<u8> {
+    let body = json!({"error": {"code": "X", "message": message, "request_id": "r-1"}});
+    answer(status, headers, body.to_string().as_bytes())
+}
+
+fn png() -> Vec<u8> {
+    answer("200 OK", "Content-Type: image/png\r\n", PNG)
+}
+
+/// A server whose task has one image, which it answers with `file`.
+fn one_image(file: Vec<u8>) -> Script {
+    Script::start(|url| vec![accepted(), completed(&[format!("{url}/1.png")]), file])
+}
+
+#[track_caller]
+fn assert_is_png(path: &Path) {
+    let image = image::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert_eq!((image.width(), image.height()), (1280, 720));
+}
+
+#[test]
+fn a_real_server_draws() {
+    let server = Server::start();
+
+    let ended = server.generate().run(["A red fox in the snow at dawn", "--aspect", "16:9"]);
+    ended.check(0, &[]);
+    let [path] = ended.stdout.lines().collect::<Vec<_>>()[..] else { panic!("{:?}", ended.stdout) };
+    assert!(path.ends_with("-1.png") && path.contains("/imgmodel-"), "{path}");
+    assert_is_png(Path::new(path));
+    assert_eq!(ended.files().len(), 1);
+
+    let ended = server.generate().run(["A lighthouse", "--aspect", "16:9", "-n", "2", "--json"]);
+    ended.check(0, &[]);
+    let shown = ended.json();
+    let task_id = shown["task_id"].as_str().unwrap();
+    assert_eq!((&shown["status"], &shown["error"]), (&json!("completed"), &Value::Null));
+    assert_eq!(shown["images"].as_array().unwrap().len(), 2);
+    for (position, path) in shown["files"].as_array().unwrap().iter().enumerate() {
+        let path = Path::new(path.as_str().unwrap());
+        assert_eq!(path, ended.out.path().join(format!("{task_id}-{}.png", position + 1)));
+        assert_is_png(path);
+    }
+    assert_eq!(ended.files().len(), 2);
+}
+
+#[test]
+fn a_real_server_fails_the_task() {
+    let server = Server::start();
+    let ended = server.generate().run(["A fox [[fail]]", "--json"]);
+    ended.check(3, &["failed:", "refunded"]);
+    let shown = ended.json();
+    assert_eq!((&shown["status"], &shown["files"], &shown["images"]), (&json!("failed"), &json!([]), &json!([])));
+    assert!(shown["error"].as_str().unwrap().contains("refunded"), "{shown}");
+}
+
+#[test]
+fn a_real_server_refuses() {
+    let server = Server::start();
+    server.generate().run(["A fox", "--aspect", "16:10"]).check(2, &["aspect_ratio"]);
+    server.generate().run(["A fox", "-n", "-1"]).check(2, &["the server says", "n must be"]);
+
+    let ended = Generate::new(&server.url, "wrong").run(["A fox", "--json"]);
+    ended.check(4, &["does not accept the key", "tintype key create --account"]);
+    assert_eq!(ended.json()["task_id"], Value::Null);
+
+    server.admin(["account", "create", "poor"]);
+    let key = server.admin(["key", "create", "--account", "poor"]);
+    let ended = Generate::new(&server.url, key["key"].as_str().unwrap()).run(["A fox"]);
+    ended.check(5, &["not enough credits", "costs 2 credits and the account has 0", "tintype credits grant"]);
+    assert_eq!(ended.stdout, "");
+}
+
+#[test]
+fn nobody_listens() {
+    let url = format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+    Generate::new(&url, "secret").run(["A fox"]).check(1, &["is `tintype serve` running", &url]);
+}
+
+#[test]
+fn an_unanswered_submit_is_not_repeated() {
+    let broken_off = || answer("200 OK", "", b"{\"success\"").split_last().unwrap().1.to_vec();
+    let gateway = || answer("502 Bad Gateway", "", b"<html>");
+    for reply in [Vec::new(), broken_off(), gateway()] {
+        let script = Script::start(|_| vec![reply]);
+        let ended = script.generate().run(["A fox"]);
+        ended.check(8, &["may exist and be charged", "curl", &format!("{}/api/v1/images/task", script.url)]);
+        assert_eq!(script.requests().len(), 1);
+    }
+}
+
+#[test]
+fn a_refused_submit_is_not_repeated() {
+    let script = Script::start(|_| vec![error("429 Too Many Requests", "Retry-After: 7\r\n", "Slow down.")]);
+    script.generate().run(["A fox"]).check(6, &["Slow down.", "try again in 7 s"]);
+    assert_eq!(script.requests().len(), 1);
+
+    let script = Script::start(|_| vec![error("500 Internal Server Error", "", "Something \u{1b}[31mbroke.")]);
+    script.generate().run(["A fox"]).check(1, &["no task was created: Something [31mbroke. (request id r-1)"]);
+    assert_eq!(script.requests().len(), 1);
+}
+
+#[test]
+fn the_key_goes_to_the_api_alone() {
+    let elsewhere = Script::start(|_| vec![png()]);
+    let script = Script::start(|_| vec![accepted(), completed(&[format!("{}/1.png", elsewhere.url)])]);
+    script.generate().run(["A fox"]).check(0, &[]);
+    let [submit, poll] = &script.requests()[..] else { panic!("two requests") };
+    let [download] = &elsewhere.requests()[..] else { panic!("one request") };
+    assert!(submit.starts_with("POST /api/v1/images/generate HTTP/1.1\r\n"), "{submit}");
+    assert!(submit.contains("\r\nauthorization: Bearer secret\r\n") && submit.ends_with(r#"{"prompt":"A fox"}"#));
+    assert!(poll.starts_with(&format!("GET /api/v1/images/task/{TASK_ID} HTTP/1.1\r\n")), "{poll}");
+    assert!(poll.contains("\r\nauthorization: Bearer secret\r\n"));
+    assert!(!download.contains("secret"), "{download}");
+}
+
+#[test]
+fn a_redirect_does_not_get_the_key() {
+    let elsewhere = Script::start(|_| vec![accepted()]);
+    let location = format!("Location: {}/api/v1/images/generate\r\n", elsewhere.url);
+    let script = Script::start(|_| vec![answer("307 Temporary Redirect", &location, b"")]);
+    script.generate().run(["A fox"]).check(1, &["redirects to", &elsewhere.url]);
+    assert!(elsewhere.requests().is_empty());
+}
+
+#[test]
+fn plain_http_to_another_machine_needs_permission() {
+    // 192.0.2.0/24 is set aside for documentation: nobody is there.
+    let ended = Generate::new("http://192.0.2.1:9", "secret").run(["A fox"]);
+    ended.check(2, &["plain HTTP", "192.0.2.1", "--insecure"]);
+}
+
+#[test]
+fn a_key_is_needed() {
+    Generate::new("http://127.0.0.1:9", "").run(["A fox"]).check(2, &["tintype key create", "TINTYPE_KEY"]);
+    Generate::new("http://127.0.0.1:9", " ").run(["A fox"]).check(2, &["the key is empty"]);
+}
+
+#[test]
+fn the_key_and_the_prompt_can_come_from_elsewhere() {
+    let script = one_image(png());
+    let mut generate = Generate::new(&script.url, "");
+    let key_file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(key_file.path(), "from-a-file\n").unwrap();
+    generate.command.env("TINTYPE_KEY_FILE", key_file.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let reference = "https://example.com/a.png";
+    let mut child = generate.command.args(["-", "--reference", reference, "--reference", reference]).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"A fox\nin snow\n").unwrap();
+    assert!(child.wait_with_output().unwrap().status.success());
+    let submit = &script.requests()[0];
+    assert!(submit.contains("\r\nauthorization: Bearer from-a-file\r\n"), "{submit}");
+    let body: Value = serde_json::from_str(submit.split_once("\r\n\r\n").unwrap().1).unwrap();
+    assert_eq!(body, json!({"prompt": "A fox\nin snow", "reference_images": [reference, reference]}));
+}
+
+#[test]
+fn polling_and_downloading_outlast_a_429() {
+    let busy = || error("429 Too Many Requests", "Retry-After: 0\r\n", "Slow down.");
+    let script = Script::start(|url| {
+        vec![accepted(), processing(), busy(), busy(), completed(&[format!("{url}/1.png")]), busy(), png()]
+    });
+    let ended = script.generate().run(["A fox"]);
+    ended.check(0, &[]);
+    assert_eq!(fs::read(ended.out.path().join(format!("{TASK_ID}-1.png"))).unwrap(), PNG);
+    assert_eq!(script.requests().len(), 7);
+}
+
+#[test]
+fn a_key_revoked_in_between_is_said() {
+    let script = Script::start(|_| vec![accepted(), error("401 Unauthorized", "", "No.")]);
+    script.generate().run(["A fox"]).check(4, &["does not accept the key", TASK_ID]);
+}
+
+#[test]
+fn what_is_not_a_png_is_not_saved() {
+    let files = [
+        (answer("200 OK", "Content-Type: text/html\r\n", PNG), "not labelled image/png"),
+        (answer("200 OK", "Content-Type: image/png\r\n", b"<html>"), "is not a PNG"),
+        (answer("404 Not Found", "", b""), "404"),
+    ];
+    for (file, reason) in files {
+        let script = one_image(file);
+        let ended = script.generate().run(["A fox", "--json"]);
+        let url = format!("{}/1.png", script.url);
+        ended.check(9, &[reason, &url]);
+        assert_eq!((&ended.json()["images"], &ended.json()["files"]), (&json!([url]), &json!([])));
+        assert!(ended.files().is_empty());
+    }
+}
+
+#[test]
+fn an_image_that_fails_does_not_cost_the_others() {
+    let script = Script::start(|url| {
+        vec![
+            accepted(),
+            completed(&[format!("{url}/1.png"), format!("{url}/2.png")]),
+            answer("410 Gone", "", b""),
+            png(),
+        ]
+    });
+    let ended = script.generate().run(["A fox"]);
+    ended.check(9, &["image 1", "410"]);
+    assert_eq!(ended.files(), [format!("{TASK_ID}-2.png")]);
+    assert_eq!(ended.stdout.lines().count(), 1);
+}
+
+#[test]
+fn nothing_is_overwritten() {
+    let script = one_image(png());
+    let generate = script.generate();
+    let path = generate.out.path().join(format!("{TASK_ID}-1.png"));
+    fs::write(&path, "mine").unwrap();
+    let ended = generate.run(["A fox"]);
+    ended.check(9, &["cannot save", &script.url]);
+    assert_eq!((fs::read(&path).unwrap(), ended.files().len()), (b"mine".to_vec(), 1));
+}
+
+#[test]
+fn nothing_is_submitted_without_a_place_for_the_files() {
+    let script = Script::start(|_| vec![accepted()]);
+    let mut generate = script.generate();
+    let file = generate.out.path().join("file");
+    fs::write(&file, "").unwrap();
+    generate.command = Command::new(TINTYPE);
+    generate.command.args(["generate", "--url", &script.url, "--key", "secret", "--out"]).arg(file.join("below"));
+    generate.run(["A fox"]).check(1, &["cannot save files", "nothing was submitted"]);
+    assert!(script.requests().is_empty());
+}
+
+#[test]
+fn a_hostile_task_id_names_no_file() {
+    let data = json!({"task_id": "../../etc/passwd", "status": "processing", "images": []});
+    let hostile = answer("200 OK", SOON, json!({"success": true, "data": data}).to_string().as_bytes());
+    let script = Script::start(|_| vec![hostile]);
+    script.generate().run(["A fox"]).check(8, &["not of this API"]);
+}
+
+#[test]
+fn an_interrupted_wait_names_the_task() {
+    let script = Script::start(|_| vec![accepted(), processing()]);
+    let mut generate = script.generate();
+    let command = generate.command.args(["A fox", "--json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    // The second poll proves that the first was understood.
+    for _ in 0..3 {
+        script.requests.recv().unwrap();
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let ended = Ended::new(generate.out, child.wait_with_output().unwrap());
+    ended.check(130, &["goes on", TASK_ID, "curl"]);
+    assert_eq!((&ended.json()["task_id"], &ended.json()["status"]), (&json!(TASK_ID), &json!("processing")));
+}

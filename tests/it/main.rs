@@ -1,0 +1,20 @@
+//! The black-box tests: one module a feature.
+
+mod binary;
+mod support;
+
+mod auth;
+mod cli;
+mod envelope;
+mod files;
+mod generate;
+mod limits;
+mod list;
+mod openapi;
+mod process;
+mod read;
+mod references_fetch;
+mod store;
+mod submit;
+mod tidy;
+mod work;

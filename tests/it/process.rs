@@ -1,0 +1,300 @@
+//! The server as a process: starting, stopping, dying, and what it says when it cannot run.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::Command;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::Request;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+
+use crate::binary::{self, Server, TINTYPE, refused, tintype};
+use crate::support::{Answer, GENERATE, TASKS, exchange};
+
+async fn send(address: SocketAddr, method: &str, path: &str, key: &str, body: &str) -> Answer {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", address.to_string())
+        .header("authorization", format!("Bearer {key}"))
+        .header("content-type", "application/json")
+        .body(Full::new(Bytes::from(body.to_owned())));
+    exchange(TcpStream::connect(address).await.expect("a listener"), request.expect("a request")).await
+}
+
+async fn submit(server: &Server, key: &str, prompt: &str) -> String {
+    let answer = send(server.address, "POST", GENERATE, key, &json!({ "prompt": prompt }).to_string()).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.json()["data"]["task_id"].as_str().expect("a task_id").to_owned()
+}
+
+/// Polls until the task has ended.
+async fn ended(server: &Server, key: &str, task_id: &str) -> Value {
+    loop {
+        let task = send(server.address, "GET", &format!("{TASKS}/{task_id}"), key, "").await.json()["data"].clone();
+        if task["status"] != "processing" {
+            return task;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_first_start_makes_everything_and_shows_the_key_once() {
+    let directory = TempDir::new().expect("a directory");
+    let data = directory.path().join("made/by/the/server");
+    let server = Server::start(&data, &[]);
+    let key = server.first_key().expect("the first start shows a key");
+    assert!(server.said.contains("curl ") && server.said.contains(&server.url()), "{}", server.said);
+    let task_id = submit(&server, &key, "a boat").await;
+    let task = ended(&server, &key, &task_id).await;
+    let path = task["media_url"].as_str().and_then(|url| url.strip_prefix(&server.url())).expect("our URL").to_owned();
+    assert_eq!(send(server.address, "GET", &path, &key, "").await.status, 200);
+    assert_eq!(binary::json(&data, &["credits", "balance", "default"])["credits"], 998);
+    server.stop();
+    let again = Server::start(&data, &[]);
+    assert_eq!(again.first_key(), None);
+    assert!(!again.said.contains("tt_"), "{}", again.said);
+    assert_eq!(ended(&again, &key, &task_id).await["status"], "completed");
+    again.stop();
+    for entry in std::fs::read_dir(&data).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        let bytes = if path.is_file() { std::fs::read(&path).expect("a file") } else { Vec::new() };
+        let stored = bytes.windows(key.len()).any(|window| window == key.as_bytes());
+        assert!(!stored, "{} holds the key", path.display());
+    }
+}
+
+#[test]
+fn the_data_is_for_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = TempDir::new().expect("a directory");
+    let data = directory.path().join("data");
+    Server::start(&data, &[]).stop();
+    assert_eq!(std::fs::metadata(&data).expect("a directory").permissions().mode() & 0o777, 0o700);
+}
+
+#[test]
+fn accounts_made_before_the_first_start_are_enough() {
+    let data = TempDir::new().expect("a directory");
+    binary::json(data.path(), &["account", "create", "ada"]);
+    let server = Server::start(data.path(), &[]);
+    assert_eq!(server.first_key(), None);
+    server.stop();
+    assert_eq!(binary::json(data.path(), &["account", "list"]).as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn a_second_server_on_the_same_data_is_refused() {
+    let data = TempDir::new().expect("a directory");
+    let first = Server::start(data.path(), &[]);
+    for command in ["serve", "api", "worker"] {
+        let said = refused(data.path(), &[command, "--listen", "127.0.0.1:0"]);
+        assert!(said.contains("another server") && said.contains("--data"), "{said}");
+    }
+    first.stop();
+    Server::start(data.path(), &[]).stop();
+}
+
+#[test]
+fn a_port_in_use_is_named_and_spends_no_first_key() {
+    let data = TempDir::new().expect("a directory");
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let said = refused(data.path(), &["serve", "--listen", &address]);
+    assert!(said.contains(&address) && said.contains("in use") && said.contains("--listen"), "{said}");
+    assert!(Server::start(data.path(), &[]).first_key().is_some());
+}
+
+#[test]
+fn data_that_cannot_be_written_is_named() {
+    let directory = TempDir::new().expect("a directory");
+    let file = directory.path().join("file");
+    std::fs::write(&file, "not a directory").expect("a file");
+    for data in [file.join("data"), "/proc/tintype".into()] {
+        let said = refused(&data, &["serve", "--listen", "127.0.0.1:0"]);
+        assert!(said.contains("cannot create the directory"), "{said}");
+        assert!(said.contains(&data.display().to_string()), "{said}");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_database_of_ours_is_left_alone() {
+    let data = TempDir::new().expect("a directory");
+    let path = data.path().join("tintype.db");
+    std::fs::write(&path, "a letter to grandmother").expect("a file");
+    let said = refused(data.path(), &["serve", "--listen", "127.0.0.1:0"]);
+    assert!(said.contains("not a database"), "{said}");
+    assert_eq!(std::fs::read(&path).expect("a file"), b"a letter to grandmother");
+}
+
+/// Runs a script where this process may mount things that nobody else sees.
+fn in_mount_namespace(script: &str) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-ec", script]);
+    command
+}
+
+/// `tintype serve` with its data on a file system of its own.
+fn serve_on(data: &Path, mount: &str) -> Command {
+    let data = data.display();
+    in_mount_namespace(&format!("{mount}; exec {TINTYPE} serve --listen 127.0.0.1:0 --log error --data {data}"))
+}
+
+#[test]
+fn a_read_only_data_directory_is_named() {
+    let data = TempDir::new().expect("a directory");
+    Server::start(data.path(), &[]).stop();
+    let path = data.path().display();
+    let output =
+        serve_on(data.path(), &format!("mount --bind {path} {path}; mount -o remount,bind,ro {path}")).output();
+    let output = output.expect("unshare runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot write in the data directory") && said.contains("ead-only"), "{said}");
+    Server::start(data.path(), &[]).stop();
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_submits_without_charging_and_loses_nothing() {
+    let data = TempDir::new().expect("a directory");
+    let server =
+        Server::spawn(serve_on(data.path(), &format!("mount -t tmpfs -o size=2m tmpfs {}", data.path().display())));
+    let key = server.first_key().expect("a key");
+    let prompt = format!("a boat [[hang]] {}", "x".repeat(30_000));
+    let mut accepted = Vec::new();
+    let refused = loop {
+        let body = json!({ "prompt": prompt }).to_string();
+        let answer = send(server.address, "POST", GENERATE, &key, &body).await;
+        match answer.status.as_u16() {
+            200 => accepted.push(answer.json()["data"]["task_id"].clone()),
+            _ => break answer,
+        }
+        assert!(accepted.len() < 60, "2 MiB cannot hold this many prompts");
+    };
+    refused.assert_error(500, "INTERNAL_ERROR");
+    // What was acknowledged can be read, and nothing else was created.
+    let listed = send(server.address, "GET", &format!("{TASKS}?limit=100"), &key, "").await.json();
+    let mut listed: Vec<_> =
+        listed["data"]["items"].as_array().expect("items").iter().map(|item| item["task_id"].clone()).collect();
+    listed.reverse();
+    assert_eq!(listed, accepted);
+}
+
+#[tokio::test]
+async fn sigterm_lets_running_renders_finish() {
+    let data = TempDir::new().expect("a directory");
+    let server = Server::start(data.path(), &[]);
+    let key = server.first_key().expect("a key");
+    let task_id = submit(&server, &key, "a boat [[delay 1s]]").await;
+    claimed(data.path()).await;
+    server.stop();
+    let shown = binary::json(data.path(), &["task", "show", &task_id]);
+    assert_eq!(shown["status"], "completed", "{shown}");
+}
+
+/// Waits until a worker holds every unfinished task.
+async fn claimed(data: &Path) {
+    let store = tintype::store::sqlite::SqliteStore::open(&data.join("tintype.db"), tintype::clock::Clock::system());
+    let store = store.expect("the server's database");
+    while tintype::store::Store::queue_depth(&store).await.expect("a store").leased == 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn sigterm_gives_back_what_takes_too_long() {
+    let data = TempDir::new().expect("a directory");
+    let server = Server::start(data.path(), &["--drain-timeout", "100ms"]);
+    let key = server.first_key().expect("a key");
+    let task_id = submit(&server, &key, "a boat [[delay 5m]]").await;
+    claimed(data.path()).await;
+    server.stop();
+    let shown = binary::json(data.path(), &["task", "show", &task_id]);
+    assert_eq!((&shown["status"], &shown["lost_leases"]), (&json!("processing"), &json!(0)), "no attempt is counted");
+}
+
+#[tokio::test]
+async fn a_killed_server_goes_on_where_it_was() {
+    let data = TempDir::new().expect("a directory");
+    let server = Server::start(data.path(), &["--renders", "1"]);
+    let key = server.first_key().expect("a key");
+    let running = submit(&server, &key, "a boat [[delay 2s]]").await;
+    let waiting = submit(&server, &key, "a second boat").await;
+    claimed(data.path()).await;
+    server.signal("KILL");
+    server.wait();
+    let server = Server::start(data.path(), &["--renders", "1"]);
+    assert_eq!(ended(&server, &key, &running).await["status"], "completed");
+    assert_eq!(ended(&server, &key, &waiting).await["status"], "completed");
+    server.stop();
+    let audit = binary::json(data.path(), &["credits", "audit"]);
+    assert_eq!((&audit["tasks"], &audit["drifts"]), (&json!(2), &json!([])));
+}
+
+#[tokio::test]
+async fn administration_works_beside_a_running_server() {
+    let data = TempDir::new().expect("a directory");
+    let server = Server::start(data.path(), &[]);
+    binary::json(data.path(), &["account", "create", "ada", "--credits", "2"]);
+    let created = binary::json(data.path(), &["key", "create", "--account", "ada"]);
+    let (id, key) = (created["id"].as_str().expect("an id"), created["key"].as_str().expect("a key"));
+    submit(&server, key, "a boat").await;
+    let poor = send(server.address, "POST", GENERATE, key, r#"{"prompt": "a boat"}"#).await;
+    poor.assert_error(402, "INSUFFICIENT_CREDITS");
+    assert_eq!(binary::json(data.path(), &["credits", "grant", "ada", "2"])["credits"], 2);
+    submit(&server, key, "a boat").await;
+    binary::json(data.path(), &["key", "disable", id]);
+    let disabled = async {
+        while send(server.address, "GET", TASKS, key, "").await.status != 401 {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(30), disabled).await.expect("the change is noticed");
+    server.stop();
+}
+
+#[tokio::test]
+async fn metrics_have_a_listener_of_their_own() {
+    let data = TempDir::new().expect("a directory");
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    let server = Server::start(data.path(), &["--metrics-listen", &free.to_string()]);
+    let key = server.first_key().expect("a key");
+    let task_id = submit(&server, &key, "a boat").await;
+    ended(&server, &key, &task_id).await;
+    let metrics = send(free, "GET", "/metrics", "", "").await;
+    assert_eq!(metrics.status, 200);
+    let text = String::from_utf8(metrics.body.to_vec()).expect("text");
+    for line in [
+        "tintype_tasks_submitted_total 1",
+        "tintype_credits_charged_total 2",
+        "tintype_tasks_ended_total{status=\"completed\"} 1",
+        "tintype_http_requests_total{route=\"/api/v1/images/generate\",status=\"200\"} 1",
+        "tintype_queue_waiting 0",
+        "# EOF",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert!(!text.contains("tt_") && !text.contains("boat"));
+    send(server.address, "GET", "/metrics", "", "").await.assert_error(404, "NOT_FOUND");
+    server.stop();
+}
+
+#[test]
+fn logs_can_be_json() {
+    let data = TempDir::new().expect("a directory");
+    let mut command = tintype();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--log-format", "json", "--data"]).arg(data.path());
+    let log = data.path().join("log");
+    command.stderr(std::fs::File::create(&log).expect("a file"));
+    Server::spawn(command).stop();
+    let log = std::fs::read_to_string(&log).expect("a log");
+    assert!(!log.is_empty());
+    for line in log.lines() {
+        let line: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        assert!(line["timestamp"].is_string() && line["level"].is_string() && line["message"].is_string(), "{line}");
+    }
+}

@@ -1,0 +1,167 @@
+//! Accounts, grants and the ledger.
+
+use tintype::model::{EntryKind, LedgerEntry, Surface, TaskId};
+use tintype::store::{AccountCreation, Result};
+
+use super::fixture::{Fixture, MILLISECOND, images, new_key};
+use crate::support::NOON;
+
+pub async fn a_new_account_holds_its_opening_grant(fx: &Fixture) -> Result<()> {
+    let AccountCreation::Created(ada) = fx.store.create_account("ada", 10).await? else { panic!("the name is free") };
+    assert_eq!((ada.name.as_str(), ada.credits), ("ada", 10));
+    let entries = fx.store.history(ada.id, None, 100).await?;
+    let [opening] = entries.as_slice() else { panic!("{entries:?}") };
+    assert_eq!((opening.kind, opening.amount, opening.balance), (EntryKind::Grant, 10, 10));
+    assert_eq!((opening.task_id, opening.created_at), (None, NOON));
+    Ok(())
+}
+
+pub async fn an_account_without_credits_has_no_entries(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 0).await?;
+    assert_eq!(fx.credits(ada).await?, 0);
+    assert_eq!(fx.store.history(ada, None, 100).await?, []);
+    Ok(())
+}
+
+pub async fn a_taken_name_changes_nothing(fx: &Fixture) -> Result<()> {
+    fx.account("ada", 10).await?;
+    let before = fx.state().await?;
+    assert_eq!(fx.store.create_account("ada", 99).await?, AccountCreation::NameTaken);
+    assert_eq!(fx.another_process().create_account("ada", 99).await?, AccountCreation::NameTaken);
+    assert_eq!(fx.state().await?, before);
+    Ok(())
+}
+
+pub async fn an_opening_balance_below_zero_is_an_error_and_makes_no_account(fx: &Fixture) -> Result<()> {
+    fx.store.create_account("ada", -1).await.expect_err("a balance is never below zero");
+    assert_eq!(fx.store.find_account("ada").await?, None);
+    Ok(())
+}
+
+pub async fn an_account_is_found_by_name_and_by_id(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 10).await?;
+    let bob = fx.account("bob", 20).await?;
+    for (handle, id) in [("ada", ada), (ada.as_str(), ada), ("bob", bob), (bob.as_str(), bob)] {
+        assert_eq!(fx.store.find_account(handle).await?.map(|account| account.id), Some(id), "{handle}");
+    }
+    assert_eq!(fx.store.find_account("eve").await?, None);
+    assert_eq!(fx.store.find_account("").await?, None);
+    Ok(())
+}
+
+pub async fn a_name_that_is_spelled_like_an_id_wins(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 10).await?;
+    let impostor = fx.account(ada.as_str(), 20).await?;
+    let found = fx.store.find_account(ada.as_str()).await?.expect("there are even two");
+    assert_eq!((found.id, found.credits), (impostor, 20));
+    Ok(())
+}
+
+pub async fn accounts_are_listed_by_name(fx: &Fixture) -> Result<()> {
+    for name in ["cyd", "ada", "bob"] {
+        fx.account(name, 0).await?;
+    }
+    let names: Vec<_> = fx.store.list_accounts().await?.into_iter().map(|account| account.name).collect();
+    assert_eq!(names, ["ada", "bob", "cyd"]);
+    Ok(())
+}
+
+pub async fn the_first_account_comes_with_its_credits_and_key(fx: &Fixture) -> Result<()> {
+    let key = new_key("studio");
+    let first = fx.store.create_first_account("ada", 10, key.clone()).await?.expect("the database is empty");
+    assert_eq!((first.name.as_str(), first.credits), ("ada", 10));
+    assert_eq!(fx.store.find_account("ada").await?, Some(first.clone()));
+    let found = fx.store.find_key_by_hash(key.hash).await?.expect("the key came with the account");
+    assert_eq!((found.account_id, found.name.as_str()), (first.id, "studio"));
+    Ok(())
+}
+
+pub async fn there_is_only_one_first_account(fx: &Fixture) -> Result<()> {
+    fx.account("ada", 0).await?;
+    let before = fx.state().await?;
+    for name in ["ada", "bob"] {
+        assert_eq!(fx.store.create_first_account(name, 10, new_key("")).await?, None);
+    }
+    assert_eq!(fx.another_process().create_first_account("eve", 10, new_key("")).await?, None);
+    assert_eq!(fx.state().await?, before);
+    Ok(())
+}
+
+pub async fn a_grant_adds_to_the_balance_and_keeps_its_note(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 10).await?;
+    fx.clock.advance(MILLISECOND);
+    assert_eq!(fx.store.grant(ada, 5, Some("invoice 7")).await?, Some(15));
+    assert_eq!(fx.store.grant(ada, 1, None).await?, Some(16));
+    assert_eq!(fx.credits(ada).await?, 16);
+    let entries = fx.store.history(ada, None, 2).await?;
+    let [second, first] = entries.as_slice() else { panic!("{entries:?}") };
+    assert_eq!((first.amount, first.balance, first.note.as_deref()), (5, 15, Some("invoice 7")));
+    assert_eq!(first.created_at, NOON.saturating_add(MILLISECOND));
+    assert_eq!((second.amount, second.balance, second.note.as_deref()), (1, 16, None));
+    Ok(())
+}
+
+pub async fn a_grant_to_nobody_changes_nothing(fx: &Fixture) -> Result<()> {
+    let nobody = Fixture::new(fx.backend).account("eve", 0).await?;
+    let before = fx.state().await?;
+    assert_eq!(fx.store.grant(nobody, 5, None).await?, None);
+    assert_eq!(fx.state().await?, before);
+    assert_eq!(fx.store.history(nobody, None, 100).await?, []);
+    Ok(())
+}
+
+pub async fn a_grant_that_the_books_cannot_hold_is_an_error_and_changes_nothing(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 10).await?;
+    let before = fx.state().await?;
+    for amount in [-3, 0, i64::MAX, i64::MIN] {
+        fx.store.grant(ada, amount, None).await.expect_err("no such grant");
+        assert_eq!(fx.state().await?, before, "{amount}");
+    }
+    Ok(())
+}
+
+/// One line of a history, without its id and time.
+fn line(entry: &LedgerEntry) -> (EntryKind, i64, i64, Option<TaskId>) {
+    (entry.kind, entry.amount, entry.balance, entry.task_id)
+}
+
+pub async fn history_runs_newest_first_with_the_balance_after_each_entry(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 10).await?;
+    let boat = fx.submit_request(ada, Surface::Api, images(2)).await?.id;
+    let lease = fx.claim().await?;
+    fx.store.fail(lease, "it sank").await?;
+    fx.store.grant(ada, 5, None).await?;
+    let fox = fx.submit_request(ada, Surface::Web, images(1)).await?.id;
+    let entries = fx.store.history(ada, None, 100).await?;
+    let expected = [
+        (EntryKind::Charge, -2, 13, Some(TaskId(fox))),
+        (EntryKind::Grant, 5, 15, None),
+        (EntryKind::Refund, 4, 10, Some(TaskId(boat))),
+        (EntryKind::Charge, -4, 6, Some(TaskId(boat))),
+        (EntryKind::Grant, 10, 10, None),
+    ];
+    assert_eq!(entries.iter().map(line).collect::<Vec<_>>(), expected);
+    assert!(entries.is_sorted_by(|newer, older| newer.id > older.id), "{entries:?}");
+    assert!(entries.is_sorted_by(|newer, older| newer.created_at >= older.created_at), "{entries:?}");
+    Ok(())
+}
+
+pub async fn pages_of_history_meet_without_gap_or_overlap(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 1).await?;
+    let bob = fx.account("bob", 1).await?;
+    for amount in 2..=7 {
+        fx.store.grant(ada, amount, None).await?;
+        fx.store.grant(bob, amount, None).await?;
+    }
+    let mut amounts = Vec::new();
+    let mut before = None;
+    for expected_len in [3, 3, 1, 0] {
+        let page = fx.store.history(ada, before, 3).await?;
+        assert_eq!(page.len(), expected_len);
+        before = page.last().map(|entry| entry.id).or(before);
+        amounts.extend(page.iter().map(|entry| entry.amount));
+    }
+    assert_eq!(amounts, [7, 6, 5, 4, 3, 2, 1]);
+    assert_eq!(fx.store.history(ada, None, 0).await?, []);
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! Who gets which task, and when.
+
+use std::time::Duration;
+
+use tintype::model::{Id, Surface};
+use tintype::store::{Lease, QueueDepth, Rescue, Result};
+
+use super::fixture::{Fixture, LEASE, MILLISECOND, drawn, images};
+
+/// Claims up to `max` tasks and returns their ids.
+async fn claimed(fx: &Fixture, max: usize) -> Result<Vec<Id>> {
+    Ok(fx.store.claim(max, LEASE).await?.iter().map(|claim| claim.lease.task_id).collect())
+}
+
+/// Three accounts in the order of their ids, with three, one and two tasks, submitted in turn.
+async fn three_accounts(fx: &Fixture) -> Result<[Vec<Id>; 3]> {
+    let accounts = [fx.account("ada", 100).await?, fx.account("bob", 100).await?, fx.account("cyd", 100).await?];
+    let mut tasks = [Vec::new(), Vec::new(), Vec::new()];
+    for turn in [0, 0, 2, 1, 0, 2] {
+        tasks[turn].push(fx.submit(accounts[turn]).await?.id);
+    }
+    Ok(tasks)
+}
+
+pub async fn claims_go_round_the_accounts_and_oldest_first_within_one(fx: &Fixture) -> Result<()> {
+    let [ada, bob, cyd] = three_accounts(fx).await?;
+    assert_eq!(claimed(fx, 100).await?, [ada[0], bob[0], cyd[0], ada[1], cyd[1], ada[2]]);
+    Ok(())
+}
+
+pub async fn the_next_claim_goes_on_where_the_last_one_ended(fx: &Fixture) -> Result<()> {
+    let [ada, bob, cyd] = three_accounts(fx).await?;
+    for expected in [ada[0], bob[0], cyd[0], ada[1], cyd[1], ada[2]] {
+        assert_eq!(claimed(fx, 1).await?, [expected]);
+    }
+    Ok(())
+}
+
+pub async fn a_busy_account_does_not_make_another_wait(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let bob = fx.account("bob", 100).await?;
+    for _ in 0..20 {
+        fx.submit(ada).await?;
+    }
+    let latest = fx.submit(bob).await?;
+    assert!(claimed(fx, 2).await?.contains(&latest.id));
+    Ok(())
+}
+
+pub async fn a_claim_takes_no_more_than_was_asked_for(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    for _ in 0..5 {
+        fx.submit(ada).await?;
+    }
+    for (max, expected) in [(0, 0), (1, 1), (3, 3), (3, 1), (3, 0)] {
+        assert_eq!(claimed(fx, max).await?.len(), expected);
+    }
+    Ok(())
+}
+
+pub async fn a_leased_task_is_not_claimed_again(fx: &Fixture) -> Result<()> {
+    fx.leased().await?;
+    assert_eq!(claimed(fx, 10).await?, []);
+    fx.clock.advance(2 * LEASE);
+    assert_eq!(claimed(fx, 10).await?, [], "only a rescue takes a lease away");
+    assert!(fx.another_process().claim(10, LEASE).await?.is_empty());
+    Ok(())
+}
+
+pub async fn tasks_of_both_surfaces_are_claimed(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let web = fx.submit_request(ada, Surface::Web, images(1)).await?.id;
+    let api = fx.submit(ada).await?.id;
+    assert_eq!(claimed(fx, 10).await?, [web, api]);
+    Ok(())
+}
+
+pub async fn a_released_task_is_claimed_again_at_once(fx: &Fixture) -> Result<()> {
+    let lease = fx.leased().await?;
+    fx.store.release(lease).await?;
+    assert_eq!(claimed(fx, 10).await?, [lease.task_id]);
+    Ok(())
+}
+
+pub async fn a_delayed_task_waits_to_the_millisecond(fx: &Fixture) -> Result<()> {
+    let lease = fx.leased().await?;
+    let delay = Duration::from_secs(10);
+    fx.store.retry(lease, delay, "no answer").await?;
+    fx.clock.advance(delay - MILLISECOND);
+    assert_eq!(claimed(fx, 10).await?, []);
+    fx.clock.advance(MILLISECOND);
+    assert_eq!(claimed(fx, 10).await?, [lease.task_id]);
+    Ok(())
+}
+
+pub async fn a_delayed_task_lets_younger_ones_pass(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let older = fx.submit(ada).await?.id;
+    let younger = fx.submit(ada).await?.id;
+    let lease = fx.claim().await?;
+    assert_eq!(lease.task_id, older);
+    fx.store.retry(lease, MILLISECOND, "no answer").await?;
+    assert_eq!(claimed(fx, 10).await?, [younger]);
+    fx.clock.advance(MILLISECOND);
+    assert_eq!(claimed(fx, 10).await?, [older]);
+    Ok(())
+}
+
+pub async fn a_finished_task_is_never_claimed(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    for _ in 0..3 {
+        fx.submit(ada).await?;
+    }
+    fx.store.complete(fx.claim().await?, drawn()).await?;
+    fx.store.fail(fx.claim().await?, "it sank").await?;
+    fx.store.fail_unleased(fx.store.recent_tasks(None, 1).await?[0].id, "it sank").await?;
+    fx.clock.advance(2 * LEASE);
+    assert_eq!(claimed(fx, 10).await?, []);
+    Ok(())
+}
+
+pub async fn every_claim_raises_the_epoch_whatever_ended_the_one_before(fx: &Fixture) -> Result<()> {
+    let mut held = fx.leased().await?;
+    for turn in 0..6 {
+        match turn % 3 {
+            0 | 1 => drop(fx.store.release(held).await?),
+            _ => drop(fx.store.retry(held, Duration::ZERO, "no answer").await?),
+        }
+        let Lease { task_id, epoch } = fx.another_process().claim(1, LEASE).await?[0].lease;
+        assert_eq!(task_id, held.task_id);
+        assert!(epoch > held.epoch, "{epoch} came after {}", held.epoch);
+        held = Lease { task_id, epoch };
+    }
+    Ok(())
+}
+
+pub async fn a_rescue_does_not_reset_the_epoch(fx: &Fixture) -> Result<()> {
+    let first = fx.leased().await?;
+    fx.store.rescue(Rescue::All, "the worker died").await?;
+    let second = fx.claim().await?;
+    assert!(second.epoch > first.epoch);
+    fx.clock.advance(LEASE);
+    fx.store.rescue(Rescue::Expired, "the worker died").await?;
+    let third = fx.claim().await?;
+    assert!(third.epoch > second.epoch);
+    Ok(())
+}
+
+pub async fn the_depth_of_the_queue_counts_waiting_and_leased_tasks(fx: &Fixture) -> Result<()> {
+    assert_eq!(fx.store.queue_depth().await?, QueueDepth::default());
+    let ada = fx.account("ada", 100).await?;
+    let first = fx.submit(ada).await?.created_at();
+    let second = fx.submit(ada).await?.created_at();
+    let depth = |waiting, leased, oldest| QueueDepth { waiting, leased, oldest };
+    assert_eq!(fx.store.queue_depth().await?, depth(2, 0, Some(first)));
+    let lease = fx.claim().await?;
+    assert_eq!(fx.store.queue_depth().await?, depth(1, 1, Some(first)));
+    fx.store.retry(lease, LEASE, "no answer").await?;
+    assert_eq!(fx.store.queue_depth().await?, depth(2, 0, Some(first)));
+    fx.store.fail_unleased(lease.task_id, "it sank").await?;
+    assert_eq!(fx.store.queue_depth().await?, depth(1, 0, Some(second)));
+    fx.store.complete(fx.claim().await?, drawn()).await?;
+    assert_eq!(fx.store.queue_depth().await?, QueueDepth::default());
+    Ok(())
+}

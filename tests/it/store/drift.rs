@@ -1,0 +1,215 @@
+//! The audit sees what is wrong. The damage is done to the SQLite file behind the store's back.
+
+use rusqlite::Connection;
+use tintype::model::{Id, Surface, TaskId};
+use tintype::store::{Drift, Result};
+
+use super::fixture::{Fixture, drawn, images};
+use crate::support::Backend;
+
+/// Two accounts with 10 credits; the first has a completed task, a failed and a waiting one.
+struct Books {
+    fx: Fixture,
+    ada: Id,
+    bob: Id,
+    completed: Id,
+    failed: Id,
+    waiting: Id,
+}
+
+impl Books {
+    async fn open() -> Result<Self> {
+        let fx = Fixture::new(Backend::Sqlite);
+        let ada = fx.account("ada", 10).await?;
+        let bob = fx.account("bob", 10).await?;
+        let completed = fx.submit(ada).await?.id;
+        fx.store.complete(fx.claim().await?, drawn()).await?;
+        let failed = fx.submit_request(ada, Surface::Web, images(2)).await?.id;
+        fx.store.fail(fx.claim().await?, "it sank").await?;
+        let waiting = fx.submit(ada).await?.id;
+        Ok(Self { fx, ada, bob, completed, failed, waiting })
+    }
+
+    /// Damages sound books with `sql`, the database's own guards off, and audits them. In `sql` and
+    /// in the answer the ids have names.
+    async fn damaged(sql: &str) -> Result<Vec<(String, String)>> {
+        let books = Self::open().await?;
+        assert_eq!(books.drifts().await?, []);
+        let connection = Connection::open(books.fx.directory.path().join("tintype.db")).expect("the database");
+        connection
+            .execute_batch("PRAGMA foreign_keys = OFF; PRAGMA ignore_check_constraints = ON")
+            .expect("guards off");
+        let sql = books.names().into_iter().fold(sql.to_owned(), |sql, (name, id)| sql.replace(name, id.as_str()));
+        connection.execute_batch(&sql).expect("damage");
+        let drifts = books.drifts().await?;
+        Ok(drifts.into_iter().map(|drift| books.described(drift)).collect())
+    }
+
+    async fn drifts(&self) -> Result<Vec<Drift>> {
+        Ok(self.fx.store.audit().await?.drifts)
+    }
+
+    fn names(&self) -> [(&'static str, Id); 5] {
+        let (ada, bob, completed, failed, waiting) = (self.ada, self.bob, self.completed, self.failed, self.waiting);
+        [("$ada", ada), ("$bob", bob), ("$completed", completed), ("$failed", failed), ("$waiting", waiting)]
+    }
+
+    /// Whose the drift is and what is wrong.
+    fn described(&self, drift: Drift) -> (String, String) {
+        let named =
+            |text: String| self.names().into_iter().fold(text, |text, (name, id)| text.replace(id.as_str(), name));
+        let whose = match drift.task_id {
+            Some(TaskId(task)) => format!("{} {task}", drift.account_id),
+            None => drift.account_id.to_string(),
+        };
+        (named(whose), named(drift.fault))
+    }
+}
+
+#[tokio::test]
+async fn a_changed_balance_is_found() -> Result<()> {
+    let drifts = Books::damaged("UPDATE accounts SET balance = balance + 1 WHERE id = '$bob'").await?;
+    assert_eq!(drifts, [("$bob".into(), "the balance is 11 but its entries add up to 10".into())]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_changed_entry_is_found() -> Result<()> {
+    let drifts = Books::damaged("UPDATE ledger SET balance = 7 WHERE task_id = '$completed'").await?;
+    assert_eq!(
+        drifts,
+        [("$ada $completed".into(), "entry 3 says the balance was 7, but entries up to it add up to 8".into())]
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_missing_charge_is_found() -> Result<()> {
+    let drifts = Books::damaged(
+        "DELETE FROM ledger WHERE task_id = '$waiting';
+         UPDATE accounts SET balance = 8 WHERE id = '$ada'",
+    )
+    .await?;
+    assert_eq!(drifts, [("$ada $waiting".into(), "the task was never charged".into())]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_wrong_charge_is_found() -> Result<()> {
+    let drifts = Books::damaged(
+        "UPDATE ledger SET amount = -1, balance = 7 WHERE task_id = '$waiting';
+         UPDATE accounts SET balance = 7 WHERE id = '$ada'",
+    )
+    .await?;
+    assert_eq!(drifts, [("$ada $waiting".into(), "charged 1 to $ada instead of 2".into())]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_charge_to_another_account_is_found() -> Result<()> {
+    let drifts = Books::damaged(
+        "UPDATE ledger SET account_id = '$bob', balance = 8 WHERE task_id = '$waiting';
+         UPDATE accounts SET balance = 8",
+    )
+    .await?;
+    assert_eq!(drifts, [("$ada $waiting".into(), "charged 2 to $bob instead of 2".into())]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_missing_refund_is_found() -> Result<()> {
+    let drifts = Books::damaged(
+        "UPDATE tasks SET status = 'failed', error = 'it sank' WHERE id = '$waiting';
+         DELETE FROM queue;
+         UPDATE accounts SET unfinished = 0",
+    )
+    .await?;
+    assert_eq!(drifts, [("$ada $waiting".into(), "the failed task was never refunded".into())]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_wrong_refund_is_found() -> Result<()> {
+    let drifts = Books::damaged(
+        "DELETE FROM ledger WHERE task_id = '$waiting';
+         UPDATE ledger SET amount = 5, balance = 9 WHERE task_id = '$failed' AND kind = 'refund';
+         INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id) VALUES ('$ada', 'charge', -2, 7, 0, '$waiting');
+         UPDATE accounts SET balance = 7 WHERE id = '$ada'",
+    )
+    .await?;
+    assert_eq!(drifts, [("$ada $failed".into(), "refunded 5 to $ada instead of 4".into())]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_refund_of_a_completed_task_is_found() -> Result<()> {
+    let drifts = Books::damaged(
+        "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id) VALUES ('$ada', 'refund', 2, 8, 0, '$completed');
+         UPDATE accounts SET balance = 8 WHERE id = '$ada'",
+    )
+    .await?;
+    assert_eq!(drifts, [("$ada $completed".into(), "refunded although it is completed".into())]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_refund_of_a_task_in_work_is_found() -> Result<()> {
+    let drifts = Books::damaged(
+        "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id) VALUES ('$ada', 'refund', 2, 8, 0, '$waiting');
+         UPDATE accounts SET balance = 8 WHERE id = '$ada'",
+    )
+    .await?;
+    assert_eq!(drifts, [("$ada $waiting".into(), "refunded although it is processing".into())]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_refund_to_another_account_is_found() -> Result<()> {
+    let drifts = Books::damaged(
+        "DELETE FROM ledger WHERE task_id = '$waiting';
+         UPDATE ledger SET account_id = '$bob', balance = 14 WHERE task_id = '$failed' AND kind = 'refund';
+         INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id) VALUES ('$ada', 'charge', -2, 2, 0, '$waiting');
+         UPDATE accounts SET balance = 2 WHERE id = '$ada';
+         UPDATE accounts SET balance = 14 WHERE id = '$bob'",
+    )
+    .await?;
+    assert_eq!(drifts, [("$ada $failed".into(), "refunded 4 to $bob instead of 4".into())]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_task_lost_from_the_queue_is_found() -> Result<()> {
+    let drifts = Books::damaged(
+        "DELETE FROM queue;
+         UPDATE accounts SET unfinished = 0",
+    )
+    .await?;
+    assert_eq!(drifts, [("$ada $waiting".into(), "processing, but not in the queue".into())]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_finished_task_in_the_queue_is_found() -> Result<()> {
+    let drifts = Books::damaged(
+        "INSERT INTO queue (task_id, account_id, ready_at) VALUES ('$completed', '$ada', 0);
+         UPDATE accounts SET unfinished = 2 WHERE id = '$ada'",
+    )
+    .await?;
+    assert_eq!(drifts, [("$ada $completed".into(), "in the queue although it is completed".into())]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_wrong_count_of_unfinished_tasks_is_found() -> Result<()> {
+    let drifts = Books::damaged("UPDATE accounts SET unfinished = 3 WHERE id = '$ada'").await?;
+    assert_eq!(drifts, [("$ada".into(), "counts 3 unfinished tasks but has 1".into())]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_audit_counts_what_it_examined() -> Result<()> {
+    let books = Books::open().await?;
+    let audit = books.fx.store.audit().await?;
+    assert_eq!((audit.accounts, audit.tasks, audit.entries), (2, 3, 6));
+    Ok(())
+}

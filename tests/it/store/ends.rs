@@ -1,0 +1,191 @@
+//! How tasks end, and that they stay so.
+
+use std::time::Duration;
+
+use tintype::clock::Clock;
+use tintype::model::{EntryKind, Id, Status, Surface, TaskId};
+use tintype::store::{Lease, LeaseWrite, MAX_LOST_LEASES, Rescue, Result, Retry};
+
+use super::fixture::{Fixture, LEASE, MILLISECOND, drawn, images};
+use crate::support::NOON;
+
+/// Tries everything that could end or move a task: none of it changes anything any more.
+async fn assert_final(fx: &Fixture, lease: Lease) -> Result<()> {
+    fx.clock.advance(LEASE);
+    let before = fx.state().await?;
+    assert_eq!(fx.store.complete(lease, vec!["late.png".into()]).await?, LeaseWrite::Lost);
+    assert_eq!(fx.store.fail(lease, "too late").await?, LeaseWrite::Lost);
+    assert_eq!(fx.store.retry(lease, Duration::ZERO, "too late").await?, Retry::Lost);
+    assert_eq!(fx.store.release(lease).await?, LeaseWrite::Lost);
+    assert_eq!(fx.store.renew(vec![lease], LEASE).await?, [lease]);
+    assert!(!fx.store.fail_unleased(lease.task_id, "too late").await?);
+    assert_eq!(fx.store.expire(fx.clock.now(), "too late").await?, 0);
+    for which in [Rescue::Expired, Rescue::All] {
+        assert_eq!(fx.store.rescue(which, "too late").await?, Default::default());
+    }
+    assert!(fx.store.claim(10, LEASE).await?.is_empty());
+    assert_eq!(fx.state().await?, before);
+    Ok(())
+}
+
+/// How often the task was refunded.
+async fn refunds(fx: &Fixture, id: Id) -> Result<usize> {
+    let account = fx.task(id).await?.account_id;
+    let entries = fx.store.history(account, None, 1_000).await?;
+    let refund = |kind, task_id| kind == EntryKind::Refund && task_id == Some(TaskId(id));
+    Ok(entries.iter().filter(|entry| refund(entry.kind, entry.task_id)).count())
+}
+
+/// Asserts that the task is failed with `error` and was refunded once.
+async fn assert_refunded(fx: &Fixture, id: Id, error: &str) -> Result<()> {
+    assert_eq!(fx.task(id).await?.status, Status::Failed(error.into()));
+    assert_eq!(refunds(fx, id).await?, 1);
+    Ok(())
+}
+
+pub async fn a_completed_task_keeps_its_images_and_its_charge(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 10).await?;
+    let id = fx.submit_request(ada, Surface::Api, images(3)).await?.id;
+    let lease = fx.claim().await?;
+    fx.clock.advance(MILLISECOND);
+    let names = vec!["b.png".to_owned(), "a \"quoted\".png".to_owned(), "船.png".to_owned()];
+    assert_eq!(fx.store.complete(lease, names.clone()).await?, LeaseWrite::Done);
+    let task = fx.task(id).await?;
+    assert_eq!((task.status, task.updated_at), (Status::Completed(names), fx.clock.now()));
+    assert_eq!((fx.credits(ada).await?, refunds(fx, id).await?), (4, 0));
+    assert_final(fx, lease).await
+}
+
+pub async fn a_failed_task_is_refunded_once(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 10).await?;
+    for n in 1..=4 {
+        let id = fx.submit_request(ada, Surface::Api, images(n)).await?.id;
+        assert_eq!(fx.credits(ada).await?, 10 - 2 * i64::from(n));
+        let lease = fx.claim().await?;
+        fx.clock.advance(MILLISECOND);
+        assert_eq!(fx.store.fail(lease, "it sank").await?, LeaseWrite::Done);
+        assert_eq!((fx.credits(ada).await?, fx.task(id).await?.updated_at), (10, fx.clock.now()));
+        let refund = fx.store.history(ada, None, 1).await?.remove(0);
+        assert_eq!((refund.kind, refund.amount, refund.balance), (EntryKind::Refund, 2 * i64::from(n), 10));
+        assert_eq!((refund.task_id, refund.created_at), (Some(TaskId(id)), fx.clock.now()));
+        assert_final(fx, lease).await?;
+        assert_refunded(fx, id, "it sank").await?;
+    }
+    Ok(())
+}
+
+pub async fn refunded_credits_can_be_spent_again(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 2).await?;
+    for _ in 0..3 {
+        fx.submit(ada).await?;
+        assert_eq!(fx.credits(ada).await?, 0);
+        fx.store.fail(fx.claim().await?, "it sank").await?;
+    }
+    assert_eq!(fx.credits(ada).await?, 2);
+    Ok(())
+}
+
+pub async fn a_waiting_task_can_be_failed_without_a_lease(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 10).await?;
+    let id = fx.submit(ada).await?.id;
+    fx.clock.advance(MILLISECOND);
+    assert!(fx.store.fail_unleased(id, "the operator said so").await?);
+    assert_refunded(fx, id, "the operator said so").await?;
+    assert_eq!((fx.credits(ada).await?, fx.task(id).await?.updated_at), (10, fx.clock.now()));
+    assert_final(fx, Lease { task_id: id, epoch: 0 }).await
+}
+
+pub async fn a_leased_task_can_be_failed_by_someone_else(fx: &Fixture) -> Result<()> {
+    let lease = fx.leased().await?;
+    assert!(fx.store.fail_unleased(lease.task_id, "the operator said so").await?);
+    assert_refunded(fx, lease.task_id, "the operator said so").await?;
+    assert_final(fx, lease).await
+}
+
+pub async fn failing_a_task_that_does_not_exist_does_nothing(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 10).await?;
+    let before = fx.state().await?;
+    assert!(!fx.store.fail_unleased(ada, "it sank").await?);
+    assert_eq!(fx.state().await?, before);
+    Ok(())
+}
+
+pub async fn a_task_that_wore_out_its_leases_is_final(fx: &Fixture) -> Result<()> {
+    let mut lease = fx.leased().await?;
+    for _ in 1..MAX_LOST_LEASES {
+        fx.store.retry(lease, Duration::ZERO, "not yet").await?;
+        lease = fx.claim().await?;
+    }
+    assert_eq!(fx.store.retry(lease, LEASE, "that was it").await?, Retry::Failed);
+    assert_refunded(fx, lease.task_id, "that was it").await?;
+    assert_final(fx, lease).await
+}
+
+pub async fn an_expired_task_is_final(fx: &Fixture) -> Result<()> {
+    let lease = fx.leased().await?;
+    assert_eq!(fx.store.expire(fx.clock.now(), "it took too long").await?, 1);
+    assert_refunded(fx, lease.task_id, "it took too long").await?;
+    assert_final(fx, lease).await
+}
+
+pub async fn expiry_fails_leased_and_waiting_tasks_up_to_the_cutoff_and_no_other(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let bob = fx.account("bob", 100).await?;
+    let delayed = fx.submit(ada).await?;
+    fx.store.retry(fx.claim().await?, 10 * LEASE, "no answer").await?;
+    let leased = fx.submit_request(bob, Surface::Web, images(4)).await?;
+    fx.claim().await?;
+    let at_cutoff = fx.submit(ada).await?;
+    let after_cutoff = fx.submit(ada).await?;
+    let cutoff = at_cutoff.created_at();
+    assert_eq!(after_cutoff.created_at(), cutoff.saturating_add(MILLISECOND));
+    assert_eq!(fx.store.expire(cutoff, "it took too long").await?, 3);
+    for task in [delayed, leased, at_cutoff] {
+        assert_refunded(fx, task.id, "it took too long").await?;
+    }
+    assert_eq!(fx.task(after_cutoff.id).await?, after_cutoff);
+    assert_eq!((fx.credits(ada).await?, fx.credits(bob).await?), (98, 100));
+    Ok(())
+}
+
+pub async fn expiry_leaves_tasks_that_have_ended(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    fx.submit(ada).await?;
+    fx.submit(ada).await?;
+    fx.store.complete(fx.claim().await?, drawn()).await?;
+    fx.store.fail(fx.claim().await?, "it sank").await?;
+    let before = fx.state().await?;
+    assert_eq!(fx.store.expire(fx.clock.now(), "it took too long").await?, 0);
+    assert_eq!(fx.state().await?, before);
+    Ok(())
+}
+
+pub async fn nothing_but_its_end_moves_the_time_of_a_task(fx: &Fixture) -> Result<()> {
+    let lease = fx.leased().await?;
+    let before = fx.task(lease.task_id).await?;
+    fx.clock.advance(MILLISECOND);
+    fx.store.renew(vec![lease], LEASE).await?;
+    fx.store.release(lease).await?;
+    fx.store.retry(fx.claim().await?, Duration::ZERO, "no answer").await?;
+    fx.claim().await?;
+    fx.store.rescue(Rescue::All, "the worker died").await?;
+    assert_eq!(fx.task(lease.task_id).await?, before);
+    Ok(())
+}
+
+pub async fn a_task_is_never_updated_before_it_was_created(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let behind = Clock::manual(NOON.saturating_sub(LEASE));
+    let elsewhere = fx.process_with_clock(&behind);
+    let tasks = [fx.submit(ada).await?, fx.submit(ada).await?, fx.submit(ada).await?, fx.submit(ada).await?];
+    elsewhere.complete(fx.claim().await?, drawn()).await?;
+    elsewhere.fail(fx.claim().await?, "it sank").await?;
+    elsewhere.fail_unleased(tasks[2].id, "it sank").await?;
+    elsewhere.expire(fx.clock.now(), "it took too long").await?;
+    for task in tasks {
+        let ended = fx.task(task.id).await?;
+        assert!(ended.status.is_terminal());
+        assert_eq!(ended.updated_at, ended.created_at());
+    }
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! API keys: finding, changing and rotating them.
+
+use std::time::Duration;
+
+use tintype::key::{ApiKey, KeyHash, KeyState};
+use tintype::model::Id;
+use tintype::store::{KeyChange, NewKey, Result};
+
+use super::fixture::{Fixture, MILLISECOND, new_key};
+use crate::support::NOON;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// A new account's only key.
+async fn only_key(fx: &Fixture, key: NewKey) -> Result<ApiKey> {
+    let account = fx.account("ada", 0).await?;
+    Ok(fx.store.create_key(account, key).await?.expect("the account exists"))
+}
+
+/// Changes a key and returns it as the database has it then.
+async fn change(fx: &Fixture, id: Id, change: KeyChange) -> Result<ApiKey> {
+    let changed = fx.store.change_key(id, change).await?.expect("the key exists");
+    assert_eq!(fx.store.find_key(id).await?, Some(changed.clone()));
+    Ok(changed)
+}
+
+/// A hash that no key has.
+fn another_hash() -> KeyHash {
+    new_key("").hash
+}
+
+pub async fn a_key_is_found_by_its_hash_and_by_its_id(fx: &Fixture) -> Result<()> {
+    let account_id = fx.account("ada", 0).await?;
+    let expires_at = Some(NOON.saturating_add(HOUR));
+    let new = NewKey { submit_rate: Some(7), read_rate: Some(0), expires_at, ..new_key("studio") };
+    let made = fx.store.create_key(account_id, new.clone()).await?.expect("the account exists");
+    let expected = ApiKey {
+        id: made.id,
+        account_id,
+        name: "studio".into(),
+        hint: new.hint,
+        submit_rate: Some(7),
+        read_rate: Some(0),
+        created_at: NOON,
+        expires_at,
+        disabled: false,
+        revoked_at: None,
+        leaked_at: None,
+    };
+    assert_eq!(made, expected);
+    assert_eq!(fx.store.find_key(made.id).await?, Some(expected.clone()));
+    assert_eq!(fx.store.find_key_by_hash(new.hash).await?, Some(expected));
+    assert_eq!(fx.store.find_key_by_hash(another_hash()).await?, None);
+    assert_eq!(fx.store.find_key(account_id).await?, None);
+    Ok(())
+}
+
+pub async fn a_key_for_nobody_is_not_made(fx: &Fixture) -> Result<()> {
+    let nobody = Fixture::new(fx.backend).account("eve", 0).await?;
+    let key = new_key("");
+    assert_eq!(fx.store.create_key(nobody, key.clone()).await?, None);
+    assert_eq!(fx.store.find_key_by_hash(key.hash).await?, None);
+    Ok(())
+}
+
+pub async fn one_secret_is_never_two_keys(fx: &Fixture) -> Result<()> {
+    let key = new_key("first");
+    only_key(fx, key.clone()).await?;
+    let bob = fx.account("bob", 0).await?;
+    let before = fx.state().await?;
+    fx.store.create_key(bob, NewKey { name: "second".into(), ..key }).await.expect_err("the hash is taken");
+    assert_eq!(fx.state().await?, before);
+    Ok(())
+}
+
+pub async fn keys_are_listed_oldest_first_of_one_account_or_of_all(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 0).await?;
+    let bob = fx.account("bob", 0).await?;
+    for (account, name) in [(bob, "first"), (ada, "second"), (bob, "third")] {
+        fx.store.create_key(account, new_key(name)).await?;
+    }
+    for (account, expected) in [(None, &["first", "second", "third"][..]), (Some(bob), &["first", "third"])] {
+        let names: Vec<_> = fx.store.list_keys(account).await?.into_iter().map(|key| key.name).collect();
+        assert_eq!(names, expected);
+    }
+    Ok(())
+}
+
+pub async fn a_disabled_key_can_be_enabled_again(fx: &Fixture) -> Result<()> {
+    let key = only_key(fx, new_key("")).await?;
+    assert_eq!(change(fx, key.id, KeyChange::Disable).await?.state(NOON), KeyState::Disabled);
+    assert_eq!(change(fx, key.id, KeyChange::Disable).await?.state(NOON), KeyState::Disabled);
+    assert_eq!(change(fx, key.id, KeyChange::Enable).await?, key);
+    Ok(())
+}
+
+pub async fn a_revoked_key_stays_revoked(fx: &Fixture) -> Result<()> {
+    let key = only_key(fx, new_key("")).await?;
+    fx.clock.advance(HOUR);
+    let revoked_at = Some(fx.clock.now());
+    assert_eq!(change(fx, key.id, KeyChange::Revoke).await?.revoked_at, revoked_at);
+    fx.clock.advance(HOUR);
+    for later in [KeyChange::Enable, KeyChange::Disable, KeyChange::Enable, KeyChange::FlagLeaked, KeyChange::Revoke] {
+        let changed = change(fx, key.id, later).await?;
+        assert_eq!((changed.state(NOON), changed.revoked_at), (KeyState::Revoked, revoked_at), "{later:?}");
+    }
+    Ok(())
+}
+
+pub async fn a_leaked_key_works_and_keeps_the_time_of_its_first_leak(fx: &Fixture) -> Result<()> {
+    let key = only_key(fx, new_key("")).await?;
+    fx.clock.advance(HOUR);
+    let leaked_at = Some(fx.clock.now());
+    assert_eq!(change(fx, key.id, KeyChange::FlagLeaked).await?, ApiKey { leaked_at, ..key.clone() });
+    fx.clock.advance(HOUR);
+    assert_eq!(change(fx, key.id, KeyChange::FlagLeaked).await?, ApiKey { leaked_at, ..key.clone() });
+    assert_eq!(change(fx, key.id, KeyChange::Enable).await?.leaked_at, leaked_at);
+    Ok(())
+}
+
+pub async fn one_key_changes_and_the_others_stay(fx: &Fixture) -> Result<()> {
+    let key = only_key(fx, new_key("")).await?;
+    let other = fx.store.create_key(key.account_id, new_key("")).await?.expect("the account exists");
+    let all = [KeyChange::Disable, KeyChange::FlagLeaked, KeyChange::Revoke];
+    for each in all {
+        change(fx, key.id, each).await?;
+    }
+    assert_eq!(fx.store.find_key(other.id).await?, Some(other));
+    for each in all {
+        assert_eq!(fx.store.change_key(key.account_id, each).await?, None, "an account's id is no key's");
+    }
+    Ok(())
+}
+
+pub async fn a_key_expires_to_the_millisecond(fx: &Fixture) -> Result<()> {
+    let end = NOON.saturating_add(HOUR);
+    let key = only_key(fx, NewKey { expires_at: Some(end), ..new_key("") }).await?;
+    let found = fx.store.find_key(key.id).await?.expect("the key exists");
+    assert!(found.is_valid(end.saturating_sub(MILLISECOND)));
+    assert!(!found.is_valid(end));
+    Ok(())
+}
+
+pub async fn a_rotated_key_hands_on_everything_but_its_secret(fx: &Fixture) -> Result<()> {
+    let old = only_key(fx, NewKey { submit_rate: Some(7), read_rate: Some(0), ..new_key("studio") }).await?;
+    let hash = another_hash();
+    fx.clock.advance(MILLISECOND);
+    let new = fx.store.rotate_key(old.id, hash, "tt_new…", HOUR).await?.expect("the key is in force");
+    let expected = ApiKey { id: new.id, hint: "tt_new…".into(), created_at: fx.clock.now(), ..old.clone() };
+    assert_eq!(new, expected);
+    assert_ne!(new.id, old.id);
+    assert_eq!(fx.store.find_key_by_hash(hash).await?, Some(expected));
+    let end = Some(fx.clock.now().saturating_add(HOUR));
+    assert_eq!(fx.store.find_key(old.id).await?, Some(ApiKey { expires_at: end, ..old }));
+    Ok(())
+}
+
+pub async fn rotating_without_an_overlap_ends_the_old_key_at_once(fx: &Fixture) -> Result<()> {
+    let old = only_key(fx, new_key("")).await?;
+    fx.store.rotate_key(old.id, another_hash(), "", Duration::ZERO).await?;
+    let old = fx.store.find_key(old.id).await?.expect("the key exists");
+    assert_eq!(old.state(fx.clock.now()), KeyState::Expired);
+    Ok(())
+}
+
+pub async fn an_overlap_never_extends_an_earlier_expiry(fx: &Fixture) -> Result<()> {
+    let end = Some(NOON.saturating_add(HOUR));
+    let old = only_key(fx, NewKey { expires_at: end, ..new_key("") }).await?;
+    let new = fx.store.rotate_key(old.id, another_hash(), "", 2 * HOUR).await?.expect("the key is in force");
+    assert_eq!(new.expires_at, end);
+    assert_eq!(fx.store.find_key(old.id).await?.expect("the key exists").expires_at, end);
+    Ok(())
+}
+
+pub async fn an_overlap_brings_a_later_expiry_forward(fx: &Fixture) -> Result<()> {
+    let end = Some(NOON.saturating_add(2 * HOUR));
+    let old = only_key(fx, NewKey { expires_at: end, ..new_key("") }).await?;
+    let new = fx.store.rotate_key(old.id, another_hash(), "", HOUR).await?.expect("the key is in force");
+    assert_eq!(new.expires_at, end);
+    let old = fx.store.find_key(old.id).await?.expect("the key exists");
+    assert_eq!(old.expires_at, Some(NOON.saturating_add(HOUR)));
+    Ok(())
+}
+
+pub async fn a_revoked_or_unknown_key_is_not_rotated(fx: &Fixture) -> Result<()> {
+    let key = only_key(fx, new_key("")).await?;
+    change(fx, key.id, KeyChange::Revoke).await?;
+    let before = fx.state().await?;
+    assert_eq!(fx.store.rotate_key(key.id, another_hash(), "", HOUR).await?, None);
+    assert_eq!(fx.store.rotate_key(key.account_id, another_hash(), "", HOUR).await?, None);
+    assert_eq!(fx.state().await?, before);
+    Ok(())
+}
+
+pub async fn rotating_to_a_secret_in_use_is_an_error_and_leaves_the_old_key_alone(fx: &Fixture) -> Result<()> {
+    let key = new_key("");
+    let old = only_key(fx, key.clone()).await?;
+    let before = fx.state().await?;
+    fx.store.rotate_key(old.id, key.hash, "", HOUR).await.expect_err("the hash is taken");
+    assert_eq!(fx.state().await?, before);
+    Ok(())
+}

@@ -1,0 +1,242 @@
+//! Holding a lease, losing it, and what a worker that lost it can still do: nothing.
+
+use std::time::Duration;
+
+use tintype::model::Status;
+use tintype::store::{Lease, LeaseWrite, MAX_LOST_LEASES, Rescue, Rescued, Result, Retry};
+
+use super::fixture::{Fixture, LEASE, MILLISECOND, drawn};
+
+const QUEUED: Rescued = Rescued { queued: 1, failed: 0 };
+const NONE: Rescued = Rescued { queued: 0, failed: 0 };
+
+/// Tries every write under `lease`: each is refused and nothing changes.
+async fn assert_lost(fx: &Fixture, lease: Lease) -> Result<()> {
+    let before = fx.state().await?;
+    assert_eq!(fx.store.renew(vec![lease], 10 * LEASE).await?, [lease]);
+    assert_eq!(fx.store.release(lease).await?, LeaseWrite::Lost);
+    assert_eq!(fx.store.retry(lease, Duration::ZERO, "too late").await?, Retry::Lost);
+    assert_eq!(fx.store.complete(lease, vec!["late.png".into()]).await?, LeaseWrite::Lost);
+    assert_eq!(fx.store.fail(lease, "too late").await?, LeaseWrite::Lost);
+    assert_eq!(fx.state().await?, before);
+    Ok(())
+}
+
+/// Claims the task of a lost lease again and tries every write under the old lease: the new one
+/// neither ends nor lasts longer for it.
+async fn assert_lost_to_the_next_worker(fx: &Fixture, old: Lease) -> Result<()> {
+    let current = fx.claim().await?;
+    assert_eq!(current.task_id, old.task_id);
+    fx.clock.advance(LEASE - MILLISECOND);
+    assert_lost(fx, old).await?;
+    assert_eq!(fx.store.rescue(Rescue::Expired, "the worker died").await?, NONE);
+    fx.clock.advance(MILLISECOND);
+    assert_eq!(fx.store.rescue(Rescue::Expired, "the worker died").await?, QUEUED);
+    assert_lost(fx, current).await?;
+    let last = fx.claim().await?;
+    assert_lost(fx, old).await?;
+    assert_eq!(fx.store.complete(last, drawn()).await?, LeaseWrite::Done);
+    assert_lost(fx, old).await?;
+    assert_eq!(fx.task(old.task_id).await?.status, Status::Completed(drawn()));
+    Ok(())
+}
+
+pub async fn a_rescued_lease_writes_nothing(fx: &Fixture) -> Result<()> {
+    let lease = fx.leased().await?;
+    assert_eq!(fx.store.rescue(Rescue::All, "the worker died").await?, QUEUED);
+    assert_lost(fx, lease).await?;
+    assert_lost_to_the_next_worker(fx, lease).await
+}
+
+pub async fn a_released_lease_writes_nothing(fx: &Fixture) -> Result<()> {
+    let lease = fx.leased().await?;
+    assert_eq!(fx.store.release(lease).await?, LeaseWrite::Done);
+    assert_lost(fx, lease).await?;
+    assert_lost_to_the_next_worker(fx, lease).await
+}
+
+pub async fn a_lease_given_up_for_a_retry_writes_nothing(fx: &Fixture) -> Result<()> {
+    let lease = fx.leased().await?;
+    assert_eq!(fx.store.retry(lease, Duration::ZERO, "no answer").await?, Retry::Queued);
+    assert_lost(fx, lease).await?;
+    assert_lost_to_the_next_worker(fx, lease).await
+}
+
+pub async fn the_lease_of_a_completed_task_writes_nothing(fx: &Fixture) -> Result<()> {
+    let lease = fx.leased().await?;
+    assert_eq!(fx.store.complete(lease, drawn()).await?, LeaseWrite::Done);
+    fx.clock.advance(MILLISECOND);
+    assert_lost(fx, lease).await
+}
+
+pub async fn the_lease_of_a_failed_task_writes_nothing(fx: &Fixture) -> Result<()> {
+    let lease = fx.leased().await?;
+    assert_eq!(fx.store.fail(lease, "it sank").await?, LeaseWrite::Done);
+    fx.clock.advance(MILLISECOND);
+    assert_lost(fx, lease).await
+}
+
+pub async fn the_lease_of_a_task_failed_by_the_operator_writes_nothing(fx: &Fixture) -> Result<()> {
+    let lease = fx.leased().await?;
+    assert!(fx.store.fail_unleased(lease.task_id, "it sank").await?);
+    fx.clock.advance(MILLISECOND);
+    assert_lost(fx, lease).await
+}
+
+pub async fn the_lease_of_an_expired_task_writes_nothing(fx: &Fixture) -> Result<()> {
+    let lease = fx.leased().await?;
+    assert_eq!(fx.store.expire(fx.clock.now(), "too late").await?, 1);
+    fx.clock.advance(MILLISECOND);
+    assert_lost(fx, lease).await
+}
+
+pub async fn a_lease_that_was_never_given_writes_nothing(fx: &Fixture) -> Result<()> {
+    let held = fx.leased().await?;
+    let waiting = fx.submit(fx.task(held.task_id).await?.account_id).await?.id;
+    for epoch in [i64::MIN, -1, 0, held.epoch + 1, i64::MAX] {
+        assert_lost(fx, Lease { task_id: held.task_id, epoch }).await?;
+    }
+    for epoch in [0, 1, held.epoch] {
+        assert_lost(fx, Lease { task_id: waiting, epoch }).await?;
+    }
+    assert_eq!(fx.store.complete(held, drawn()).await?, LeaseWrite::Done);
+    Ok(())
+}
+
+pub async fn a_renewed_lease_lasts_longer(fx: &Fixture) -> Result<()> {
+    let lease = fx.leased().await?;
+    fx.clock.advance(LEASE - MILLISECOND);
+    assert_eq!(fx.store.renew(vec![lease], LEASE).await?, []);
+    fx.clock.advance(LEASE - MILLISECOND);
+    assert_eq!(fx.store.rescue(Rescue::Expired, "the worker died").await?, NONE);
+    fx.clock.advance(MILLISECOND);
+    assert_eq!(fx.store.rescue(Rescue::Expired, "the worker died").await?, QUEUED);
+    Ok(())
+}
+
+pub async fn renewing_returns_the_lost_leases_and_no_others(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let mut leases = Vec::new();
+    for _ in 0..5 {
+        fx.submit(ada).await?;
+        leases.push(fx.claim().await?);
+    }
+    fx.store.release(leases[0]).await?;
+    fx.store.complete(leases[2], drawn()).await?;
+    fx.store.fail(leases[4], "it sank").await?;
+    assert_eq!(fx.store.renew(leases.clone(), LEASE).await?, [leases[0], leases[2], leases[4]]);
+    assert_eq!(fx.store.renew(vec![leases[1], leases[3]], LEASE).await?, []);
+    assert_eq!(fx.store.renew(Vec::new(), LEASE).await?, []);
+    Ok(())
+}
+
+pub async fn a_lease_past_its_time_is_held_until_it_is_taken_away(fx: &Fixture) -> Result<()> {
+    let lease = fx.leased().await?;
+    fx.clock.advance(2 * LEASE);
+    assert_eq!(fx.store.renew(vec![lease], LEASE).await?, []);
+    assert_eq!(fx.store.rescue(Rescue::Expired, "the worker died").await?, NONE);
+    fx.clock.advance(2 * LEASE);
+    assert_eq!(fx.store.complete(lease, drawn()).await?, LeaseWrite::Done);
+    Ok(())
+}
+
+pub async fn a_release_does_not_count_as_a_lost_lease(fx: &Fixture) -> Result<()> {
+    let mut lease = fx.leased().await?;
+    let paid = fx.state().await?;
+    for _ in 0..2 * MAX_LOST_LEASES {
+        assert_eq!(fx.store.release(lease).await?, LeaseWrite::Done);
+        assert_eq!(fx.lost_leases(lease.task_id).await?, Some(0));
+        lease = fx.claim().await?;
+    }
+    assert_eq!(fx.state().await?, paid);
+    Ok(())
+}
+
+/// Asserts that the task is failed with `error` and its account has all its credits back.
+async fn assert_failed(fx: &Fixture, lease: Lease, error: &str) -> Result<()> {
+    let task = fx.task(lease.task_id).await?;
+    assert_eq!(task.status, Status::Failed(error.into()));
+    assert_eq!(fx.lost_leases(lease.task_id).await?, None);
+    assert_eq!(fx.credits(task.account_id).await?, 10);
+    assert_eq!(fx.store.history(task.account_id, None, 100).await?.len(), 3);
+    Ok(())
+}
+
+pub async fn the_last_retry_fails_and_refunds_with_its_own_sentence(fx: &Fixture) -> Result<()> {
+    let mut lease = fx.leased().await?;
+    for lost in 1..MAX_LOST_LEASES {
+        assert_eq!(fx.store.retry(lease, Duration::ZERO, "not yet").await?, Retry::Queued);
+        assert_eq!(fx.lost_leases(lease.task_id).await?, Some(lost));
+        lease = fx.claim().await?;
+    }
+    assert_eq!(fx.store.retry(lease, Duration::ZERO, "that was it").await?, Retry::Failed);
+    assert_failed(fx, lease, "that was it").await
+}
+
+pub async fn the_last_rescue_fails_and_refunds_with_its_own_sentence(fx: &Fixture) -> Result<()> {
+    let mut lease = fx.leased().await?;
+    for lost in 1..MAX_LOST_LEASES {
+        assert_eq!(fx.store.rescue(Rescue::All, "not yet").await?, QUEUED);
+        assert_eq!(fx.lost_leases(lease.task_id).await?, Some(lost));
+        lease = fx.claim().await?;
+    }
+    fx.clock.advance(LEASE);
+    assert_eq!(fx.store.rescue(Rescue::Expired, "that was it").await?, Rescued { queued: 0, failed: 1 });
+    assert_failed(fx, lease, "that was it").await
+}
+
+pub async fn retries_and_rescues_count_together(fx: &Fixture) -> Result<()> {
+    let mut lease = fx.leased().await?;
+    for lost in 1..MAX_LOST_LEASES {
+        fx.store.release(lease).await?;
+        lease = fx.claim().await?;
+        if lost % 2 == 0 {
+            assert_eq!(fx.store.rescue(Rescue::All, "not yet").await?, QUEUED);
+        } else {
+            assert_eq!(fx.store.retry(lease, Duration::ZERO, "not yet").await?, Retry::Queued);
+        }
+        lease = fx.claim().await?;
+    }
+    assert_eq!(fx.store.retry(lease, Duration::ZERO, "that was it").await?, Retry::Failed);
+    assert_failed(fx, lease, "that was it").await
+}
+
+pub async fn a_rescue_takes_exactly_the_leases_whose_time_has_come(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let mut leases = Vec::new();
+    for seconds in [10, 20, 30] {
+        fx.submit(ada).await?;
+        let until = Duration::from_secs(seconds);
+        leases.push(fx.store.claim(1, until).await?[0].lease);
+    }
+    fx.submit(ada).await?;
+    // The clock stepped a millisecond before each submit, so the second lease ends two short of 20 s from now.
+    fx.clock.advance(Duration::from_secs(20) - 3 * MILLISECOND);
+    assert_eq!(fx.store.rescue(Rescue::Expired, "the worker died").await?, QUEUED);
+    assert_eq!(fx.store.renew(vec![leases[0]], LEASE).await?, [leases[0]]);
+    fx.clock.advance(MILLISECOND);
+    assert_eq!(fx.store.rescue(Rescue::Expired, "the worker died").await?, QUEUED);
+    assert_eq!(fx.store.renew(leases.clone(), LEASE).await?, [leases[0], leases[1]]);
+    assert_eq!(fx.store.queue_depth().await?.waiting, 3);
+    Ok(())
+}
+
+pub async fn a_rescue_of_all_takes_every_lease_and_leaves_what_waits(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    for _ in 0..4 {
+        fx.submit(ada).await?;
+    }
+    let worn = fx.claim().await?;
+    for _ in 1..MAX_LOST_LEASES {
+        fx.store.rescue(Rescue::All, "not yet").await?;
+        fx.store.claim(1, LEASE).await?;
+    }
+    fx.store.claim(2, 100 * LEASE).await?;
+    assert_eq!(fx.store.rescue(Rescue::All, "that was it").await?, Rescued { queued: 2, failed: 1 });
+    assert_eq!(fx.task(worn.task_id).await?.status, Status::Failed("that was it".into()));
+    assert_eq!(fx.store.queue_depth().await?.waiting, 3);
+    assert_eq!(fx.store.rescue(Rescue::All, "that was it").await?, NONE);
+    let lost: Vec<_> = fx.store.claim(10, LEASE).await?.into_iter().map(|claim| claim.lease.task_id).collect();
+    assert_eq!([fx.lost_leases(lost[0]).await?, fx.lost_leases(lost[2]).await?], [Some(1), Some(0)]);
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! The SQLite file: which ones are opened, and what happens when there is no more room in it.
+
+use std::fs;
+use std::io::{Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+
+use futures::future::join_all;
+use rusqlite::Connection;
+use tempfile::TempDir;
+use tintype::clock::Clock;
+use tintype::model::{Id, Surface};
+use tintype::request::GenerateRequest;
+use tintype::store::sqlite::{OpenError, SqliteStore};
+use tintype::store::{KeyChange, Result, StoreError};
+
+use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, drawn, ids, images, new_key};
+use crate::support::{Backend, NOON};
+
+fn open(path: &Path) -> std::result::Result<SqliteStore, OpenError> {
+    SqliteStore::open(path, Clock::manual(NOON))
+}
+
+/// Asserts that the file is refused and not a byte of it changes, and returns the reason.
+#[track_caller]
+fn assert_refused(path: &Path) -> OpenError {
+    let before = fs::read(path).expect("a file");
+    let error = open(path).expect_err("this file is not for us");
+    assert!(fs::read(path).expect("a file") == before, "the file was changed");
+    error
+}
+
+/// A database of ours in which nothing is open, changed with `sql`.
+fn closed_database(directory: &TempDir, sql: &str) -> PathBuf {
+    let path = directory.path().join("tintype.db");
+    drop(open(&path).expect("a fresh database opens"));
+    Connection::open(&path).expect("a database").execute_batch(sql).expect("valid SQL");
+    path
+}
+
+#[tokio::test]
+async fn reopening_keeps_everything() -> Result<()> {
+    let mut fx = Fixture::new(Backend::Sqlite);
+    let ada = fx.account("ada", 100).await?;
+    let key = fx.store.create_key(ada, new_key("studio")).await?.expect("the account exists");
+    fx.store.change_key(key.id, KeyChange::FlagLeaked).await?;
+    for _ in 0..4 {
+        fx.submit(ada).await?;
+    }
+    fx.store.complete(fx.claim().await?, drawn()).await?;
+    fx.store.fail(fx.claim().await?, "it sank").await?;
+    let lease = fx.claim().await?;
+    let before = (fx.state().await?, fx.store.cursor_secret().await?);
+    // A handle elsewhere stands in while the first one closes.
+    let nowhere = Fixture::new(Backend::Sqlite);
+    fx.store = nowhere.store.clone();
+    fx.store = fx.another_process();
+    assert_eq!((fx.state().await?, fx.store.cursor_secret().await?), before);
+    assert_eq!(fx.store.renew(vec![lease], LEASE).await?, []);
+    Ok(())
+}
+
+#[test]
+fn a_database_of_a_newer_release_is_refused_and_left_alone() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let path = closed_database(&directory, "PRAGMA user_version = 2");
+    let error = assert_refused(&path);
+    assert!(matches!(error, OpenError::Newer { found: 2, known: 1 }), "{error}");
+}
+
+#[test]
+fn a_schema_version_that_never_was_is_refused_and_left_alone() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let path = closed_database(&directory, "PRAGMA user_version = -1");
+    let error = assert_refused(&path);
+    assert!(matches!(error, OpenError::Newer { found: -1, .. }), "{error}");
+}
+
+#[test]
+fn a_database_of_another_program_is_refused_and_left_alone() {
+    for sql in ["CREATE TABLE songs (title TEXT)", "PRAGMA application_id = 7", "CREATE TABLE accounts (id TEXT)"] {
+        let directory = TempDir::new().expect("a temporary directory");
+        let path = directory.path().join("tintype.db");
+        Connection::open(&path).expect("a database").execute_batch(sql).expect("valid SQL");
+        let error = assert_refused(&path);
+        assert!(matches!(error, OpenError::Foreign(_)), "{sql}: {error}");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_database_is_refused_and_left_alone() {
+    let long = "Dear diary, ".repeat(1_000);
+    for text in ["x", "Dear diary, today I made a list of accounts.", &long] {
+        let directory = TempDir::new().expect("a temporary directory");
+        let path = directory.path().join("tintype.db");
+        fs::write(&path, text).expect("a file");
+        let error = assert_refused(&path);
+        assert!(matches!(error, OpenError::Unusable { .. }), "{error}");
+        assert!(error.to_string().contains("tintype.db"), "{error}");
+    }
+}
+
+#[test]
+fn a_file_in_a_directory_that_does_not_exist_is_refused() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let error = open(&directory.path().join("missing").join("tintype.db")).expect_err("there is no such directory");
+    assert!(matches!(error, OpenError::Unusable { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn an_empty_file_becomes_a_database() -> Result<()> {
+    let directory = TempDir::new().expect("a temporary directory");
+    fs::write(directory.path().join("tintype.db"), "").expect("a file");
+    let clock = Clock::manual(NOON);
+    assert_eq!(Backend::Sqlite.open(&directory, &clock).list_accounts().await?, []);
+    Ok(())
+}
+
+#[test]
+fn a_sound_file_passes_the_check_of_its_integrity() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let path = closed_database(&directory, "");
+    open(&path).expect("our own database").check_integrity().expect("no damage");
+}
+
+/// Bytes a page, as few as SQLite can do with.
+const PAGE_SIZE: u64 = 512;
+/// Pages a database, as many as SQLite can count.
+const MAX_PAGES: u32 = 0xFFFF_FFFE;
+/// Where the header of the file says how many pages there are.
+const PAGE_COUNT_OFFSET: u64 = 28;
+
+/// Takes all room from a closed database: it has every page that it can have, all but a few of them
+/// a hole in the file. SQLite then reports a full disk, without a disk having to be full.
+fn fill(path: &Path) {
+    let mut file = fs::File::options().write(true).open(path).expect("the database");
+    file.set_len(u64::from(MAX_PAGES) * PAGE_SIZE).expect("a file system with sparse files");
+    file.seek(SeekFrom::Start(PAGE_COUNT_OFFSET)).expect("a header");
+    file.write_all(&MAX_PAGES.to_be_bytes()).expect("a header");
+}
+
+/// An account with 100 credits on a database that has no room for a long prompt.
+async fn full_database() -> Result<(Fixture, Id)> {
+    let directory = TempDir::new().expect("a temporary directory");
+    let path = directory.path().join("tintype.db");
+    let small_pages = format!("PRAGMA page_size = {PAGE_SIZE}; CREATE TABLE t (x); DROP TABLE t");
+    Connection::open(&path).expect("a database").execute_batch(&small_pages).expect("valid SQL");
+    let clock = Clock::manual(NOON);
+    Backend::Sqlite.open(&directory, &clock).create_account("ada", 100).await?;
+    fill(&path);
+    let fx = Fixture::inside(directory, Backend::Sqlite);
+    let ada = fx.store.find_account("ada").await?.expect("it was made before").id;
+    Ok((fx, ada))
+}
+
+/// An order that takes many pages to write down.
+fn long() -> GenerateRequest {
+    GenerateRequest { prompt: "a boat ".repeat(4_000), ..images(1) }
+}
+
+#[tokio::test]
+async fn a_submit_for_which_there_is_no_room_is_not_charged() -> Result<()> {
+    let (fx, ada) = full_database().await?;
+    let before = fx.state().await?;
+    for _ in 0..3 {
+        let refused = fx.store.submit(ada, Surface::Api, long(), UNLIMITED).await;
+        assert!(matches!(refused, Err(StoreError::Full(_))), "{refused:?}");
+    }
+    assert_eq!(fx.state().await?, before);
+    assert_eq!(fx.store.audit().await?.drifts, []);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_submit_beside_one_without_room_is_acknowledged_only_if_it_is_kept() -> Result<()> {
+    let (fx, ada) = full_database().await?;
+    let requests = [images(1), images(1), long(), images(1), long(), images(1)];
+    let submits = requests.map(|request| fx.store.submit(ada, Surface::Api, request, UNLIMITED));
+    let mut acknowledged = Vec::new();
+    for submission in join_all(submits).await {
+        acknowledged.extend(submission.map(accepted).ok().map(|task| task.id));
+    }
+    acknowledged.sort_unstable_by(|older, newer| newer.cmp(older));
+    assert_eq!(ids(&fx.store.list_tasks(ada, Surface::Api, None, 100).await?), acknowledged);
+    assert_eq!(fx.credits(ada).await?, 100 - 2 * acknowledged.len() as i64);
+    assert_eq!(fx.store.audit().await?.drifts, []);
+    Ok(())
+}

@@ -1,0 +1,299 @@
+//! Creating tasks: interface, section 4.1.
+
+use serde_json::json;
+
+use crate::support::{GENERATE, Service, TASKS};
+
+#[tokio::test]
+async fn a_valid_submit_is_charged_and_returns_the_reduced_task() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let answer = caller.post(r#"{"prompt": "a boat", "n": 2, "aspect_ratio": "16:9"}"#).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.header("content-type"), "application/json");
+    assert!(!answer.header("x-request-id").is_empty());
+    let body = answer.json();
+    let id = body["data"]["id"].as_str().expect("an id").to_owned();
+    assert_eq!(id.len(), 21);
+    let expected = json!({
+        "success": true,
+        "data": {
+            "id": id,
+            "task_id": format!("imgmodel-{id}"),
+            "status": "processing",
+            "provider": "imgmodel",
+            "model": "imgmodel",
+            "type": "text-to-image",
+            "media_url": null,
+            "images": [],
+            "created_at": "2026-11-21T12:00:00.000Z",
+        }
+    });
+    assert_eq!(body, expected);
+    assert_eq!(caller.credits().await, 6);
+}
+
+#[tokio::test]
+async fn references_make_it_image_to_image() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let references = json!(["https://img.example.com/a.png", "HTTPS://IMG.example.com:443/b.png?x=1#y"]);
+    let task = caller.submit(json!({ "prompt": "a boat", "reference_images": references })).await;
+    assert_eq!(task["type"], "image-to-image");
+    let task = caller.submit(json!({ "prompt": "a boat", "reference_images": [] })).await;
+    assert_eq!(task["type"], "text-to-image");
+}
+
+#[tokio::test]
+async fn every_aspect_ratio_is_accepted() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    for ratio in ["1:1", "16:9", "9:16", "4:3", "3:4", "3:2", "2:3", "5:4", "4:5", "2:1", "1:2", "21:9", "9:21"] {
+        caller.submit(json!({ "prompt": "a boat", "aspect_ratio": ratio })).await;
+    }
+    assert_eq!(caller.credits().await, 100 - 13 * 2);
+}
+
+#[tokio::test]
+async fn what_json_counts_as_an_integer_is_one() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    for (n, cost) in [("1", 2), ("2.0", 4), ("3e0", 6), ("0.4E1", 8)] {
+        let before = caller.credits().await;
+        let answer = caller.post(format!(r#"{{"prompt": "a boat", "n": {n}}}"#)).await;
+        assert_eq!(answer.status, 200, "{n}: {answer:?}");
+        assert_eq!(before - caller.credits().await, cost, "{n}");
+    }
+}
+
+#[tokio::test]
+async fn unknown_fields_and_idempotency_keys_are_ignored() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let authorization = caller.authorization();
+    let headers = [
+        ("authorization", authorization.as_str()),
+        ("content-type", "Application/JSON ; charset=utf-8"),
+        ("idempotency-key", "once"),
+    ];
+    let body = r#"{"prompt": "a boat", "seed": 1, "more": {"n": 9, "n": 10}}"#;
+    let first = service.call("POST", GENERATE, &headers, body).await;
+    let second = service.call("POST", GENERATE, &headers, body).await;
+    assert_eq!((first.status.as_u16(), second.status.as_u16()), (200, 200));
+    assert_ne!(first.json()["data"]["task_id"], second.json()["data"]["task_id"]);
+    assert_eq!(caller.credits().await, 96);
+}
+
+/// Bodies that are refused, each with what the message must mention.
+fn bad_bodies() -> Vec<(Vec<u8>, &'static str)> {
+    let text = |body: &str, about| (body.as_bytes().to_vec(), about);
+    let mut bodies = vec![
+        text("", "JSON"),
+        text(" ", "JSON"),
+        text("null", "object"),
+        text("[]", "object"),
+        text("\"a boat\"", "object"),
+        text("7", "object"),
+        text("{", "JSON"),
+        text("{} {}", "JSON"),
+        text("{}\u{0}", "JSON"),
+        text("\u{feff}{\"prompt\": \"a boat\"}", "JSON"),
+        text("{'prompt': 'a boat'}", "JSON"),
+        text("{\"prompt\": \"a boat\",}", "JSON"),
+        text("{\"prompt\": \"a\nboat\"}", "JSON"),
+        text("{\"prompt\": \"a boat\"} // really", "JSON"),
+        text("{\"prompt\": \"\\ud800\"}", "JSON"),
+        text("{\"prompt\": \"\\udc00\\ud800\"}", "JSON"),
+        text("{\"prompt\": \"a boat\", \"n\": NaN}", "JSON"),
+        text("{\"prompt\": \"a boat\", \"n\": Infinity}", "JSON"),
+        text("{\"prompt\": \"a boat\", \"n\": 01}", "JSON"),
+        text("{\"prompt\": \"a boat\", \"n\": +1}", "JSON"),
+        text("{\"prompt\": \"a boat\", \"n\": 1e999}", "JSON"),
+        text("{\"prompt\": \"a boat\", \"extra\": \"\\udead\"}", "JSON"),
+        (b"{\"prompt\": \"\xff\xfe\"}".to_vec(), "JSON"),
+        (b"{\"prompt\": \"\xc0\xaf\"}".to_vec(), "JSON"),
+        text("{}", "prompt"),
+        text("{\"prompt\": null}", "prompt"),
+        text("{\"prompt\": 7}", "prompt"),
+        text("{\"prompt\": [\"a boat\"]}", "prompt"),
+        text("{\"prompt\": \"\"}", "prompt"),
+        text("{\"prompt\": \" \\t\\r\\n\\u00a0\\u3000\"}", "prompt"),
+        text("{\"prompt\": \"a\\u0000boat\"}", "prompt"),
+        text("{\"Prompt\": \"a boat\"}", "prompt"),
+        text("{\"prompt\": \"a\", \"prompt\": \"b\"}", "repeats"),
+        text("{\"prompt\": \"a\", \"pro\\u006dpt\": \"b\"}", "repeats"),
+        text("{\"prompt\": \"a\", \"x\": 1, \"x\": 1}", "repeats"),
+        text("{\"prompt\": \"a\", \"n\": 1, \"n\": 1}", "repeats"),
+    ];
+    for n in
+        ["0", "5", "-1", "2.5", "\"2\"", "true", "null", "[1]", "1e300", "99999999999999999999999999", "1e-400", "-0"]
+    {
+        bodies.push((format!("{{\"prompt\": \"a boat\", \"n\": {n}}}").into_bytes(), "n must"));
+    }
+    for ratio in ["\"\"", "\"16x9\"", "\" 1:1\"", "\"1:1 \"", "\"16：9\"", "\"32:18\"", "null", "1", "[\"1:1\"]"] {
+        bodies.push((format!("{{\"prompt\": \"a boat\", \"aspect_ratio\": {ratio}}}").into_bytes(), "aspect_ratio"));
+    }
+    let nested = format!("{{\"prompt\": \"a boat\", \"deep\": {}{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    bodies.push((nested.into_bytes(), "JSON"));
+    bodies
+}
+
+#[tokio::test]
+async fn bad_bodies_are_400_and_cost_nothing() {
+    let service = Service::start_with(&["--submit-rate", "0"]).await;
+    let caller = service.caller("ada", 10).await;
+    for (body, about) in bad_bodies() {
+        let shown = String::from_utf8_lossy(&body[..body.len().min(120)]).into_owned();
+        let message = caller.post(body).await.assert_error(400, "INVALID_REQUEST");
+        assert!(message.contains(about), "{shown}: {message}");
+    }
+    assert_eq!(caller.credits().await, 10);
+    assert_eq!(caller.get(TASKS).await.json()["data"]["items"], json!([]));
+}
+
+#[tokio::test]
+async fn bad_references_are_400_and_name_the_entry() {
+    let service = Service::start_with(&["--submit-rate", "0"]).await;
+    let caller = service.caller("ada", 10).await;
+    let long = format!("https://img.example.com/{}", "a".repeat(4_096));
+    let bad = [
+        "",
+        "http://img.example.com/a.png",
+        "ftp://img.example.com/a.png",
+        "data:image/png;base64,iVBORw0KGgo=",
+        "iVBORw0KGgo=",
+        "//img.example.com/a.png",
+        "https:img.example.com/a.png",
+        "https:/img.example.com/a.png",
+        "https:///img.example.com/a.png",
+        "https://",
+        "https:\\\\img.example.com\\a.png",
+        " https://img.example.com/",
+        "https://img.example.com/a b.png",
+        "https://img.example.com/a\n.png",
+        "ht\ttps://img.example.com/",
+        "https://user@img.example.com/",
+        "https://user:pass@img.example.com/",
+        "https://@img.example.com/",
+        "https://img.example.com:8443/",
+        "https://img.example.com:80/",
+        "https://localhost/",
+        "https://LOCALHOST./",
+        "https://a.localhost/",
+        "https://printer.local/",
+        "https://db.internal/",
+        "https://intranet/",
+        "https://127.0.0.1/",
+        "https://127.1/",
+        "https://2130706433/",
+        "https://0x7f.0.0.1/",
+        "https://0177.0.0.1/",
+        "https://１２７.0.0.1/",
+        "https://%31%32%37.0.0.1/",
+        "https://10.0.0.8/",
+        "https://172.16.1.1/",
+        "https://192.168.1.1/",
+        "https://169.254.169.254/latest",
+        "https://100.64.0.1/",
+        "https://0.0.0.0/",
+        "https://224.0.0.1/",
+        "https://255.255.255.255/",
+        "https://[::1]/",
+        "https://[::]/",
+        "https://[fe80::1]/",
+        "https://[fc00::1]/",
+        "https://[::ffff:127.0.0.1]/",
+        "https://[::ffff:8.8.8.8]/",
+        "https://[64:ff9b::7f00:1]/",
+        "https://[2002:7f00:1::]/",
+        "https://[2001:db8::1]/",
+        "https://[ff02::1]/",
+        long.as_str(),
+    ];
+    for url in bad {
+        let body = json!({ "prompt": "a boat", "reference_images": ["https://img.example.com/ok.png", url] });
+        let message = caller.post(body.to_string()).await.assert_error(400, "INVALID_REQUEST");
+        assert!(message.starts_with("reference_images[1] "), "{url}: {message}");
+    }
+    for value in ["null", "{}", "\"https://img.example.com/a.png\"", "[null]", "[1]", "[[]]"] {
+        let body = format!("{{\"prompt\": \"a boat\", \"reference_images\": {value}}}");
+        let message = caller.post(body).await.assert_error(400, "INVALID_REQUEST");
+        assert!(message.contains("reference_images"), "{value}: {message}");
+    }
+    let five = vec!["https://img.example.com/a.png"; 5];
+    caller
+        .post(json!({ "prompt": "a", "reference_images": five }).to_string())
+        .await
+        .assert_error(400, "INVALID_REQUEST");
+    assert_eq!(caller.credits().await, 10);
+}
+
+#[tokio::test]
+async fn prompts_are_measured_in_characters() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    caller.submit(json!({ "prompt": "é".repeat(32_000) })).await;
+    let message = caller.post(json!({ "prompt": "é".repeat(32_001) }).to_string()).await;
+    assert!(message.assert_error(400, "INVALID_REQUEST").contains("32,000"));
+    assert_eq!(caller.credits().await, 8);
+}
+
+#[tokio::test]
+async fn only_json_that_says_so_is_read() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let authorization = caller.authorization();
+    let body = r#"{"prompt": "a boat"}"#;
+    for content_type in
+        ["text/plain", "application/x-www-form-urlencoded", "application/jsonp", "", "application/problem+json"]
+    {
+        let headers = [("authorization", authorization.as_str()), ("content-type", content_type)];
+        let message = service.call("POST", GENERATE, &headers, body).await.assert_error(400, "INVALID_REQUEST");
+        assert!(message.contains("Content-Type"), "{message}");
+    }
+    let without = service.call("POST", GENERATE, &[("authorization", &authorization)], body).await;
+    without.assert_error(400, "INVALID_REQUEST");
+    assert_eq!(caller.credits().await, 10);
+}
+
+#[tokio::test]
+async fn large_bodies_are_413() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let padded = |size: usize| {
+        let body = r#"{"prompt": "a boat", "pad": ""}"#;
+        body.replace("\"\"", &format!("\"{}\"", "x".repeat(size - body.len())))
+    };
+    assert_eq!(caller.post(padded(256 * 1024)).await.status, 200);
+    caller.post(padded(256 * 1024 + 1)).await.assert_error(413, "INVALID_REQUEST");
+    assert_eq!(caller.credits().await, 8);
+}
+
+#[tokio::test]
+async fn too_few_credits_is_402_with_both_numbers_in_both_places() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 5).await;
+    caller.submit(json!({ "prompt": "a boat" })).await;
+    let answer = caller.post(r#"{"prompt": "a boat", "n": 2}"#).await;
+    answer.assert_error(402, "INSUFFICIENT_CREDITS");
+    let body = answer.json();
+    assert_eq!((&body["required"], &body["available"]), (&json!(4), &json!(3)));
+    assert_eq!((&body["error"]["required"], &body["error"]["available"]), (&json!(4), &json!(3)));
+    assert_eq!(caller.credits().await, 3);
+    caller.submit(json!({ "prompt": "a boat" })).await;
+    assert_eq!(caller.credits().await, 1);
+    caller.post(r#"{"prompt": "a boat"}"#).await.assert_error(402, "INSUFFICIENT_CREDITS");
+}
+
+#[tokio::test]
+async fn concurrent_submits_never_overspend() {
+    let service = Service::start_with(&["--submit-rate", "0"]).await;
+    let caller = service.caller("ada", 20).await;
+    let submits = (0..40).map(|_| caller.post(r#"{"prompt": "a boat"}"#));
+    let answers = futures::future::join_all(submits).await;
+    let accepted = answers.iter().filter(|answer| answer.status == 200).count();
+    let refused = answers.iter().filter(|answer| answer.status == 402).count();
+    assert_eq!((accepted, refused), (10, 30));
+    assert_eq!(caller.credits().await, 0);
+    assert_eq!(service.app.store.audit().await.expect("a store").drifts, []);
+}

@@ -1,0 +1,253 @@
+//! A whole service in this process: real HTTP, a clock moved by hand, a worker that is stepped.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::{HeaderMap, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tintype::app::{App, Config};
+use tintype::clock::{Clock, Timestamp};
+use tintype::config::ServerSettings;
+use tintype::files::Files;
+use tintype::http::{Readiness, router};
+use tintype::key::KeySecret;
+use tintype::model::{Account, Id};
+use tintype::render::EngineRenderer;
+use tintype::server;
+use tintype::store::sqlite::SqliteStore;
+use tintype::store::{AccountCreation, NewKey, Rescue, Store};
+use tintype::sweeper;
+use tintype::worker::Worker;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// 2026-11-21T12:00:00Z.
+pub const NOON: Timestamp = Timestamp::from_millis(1_795_262_400_000);
+/// The path that submits.
+pub const GENERATE: &str = "/api/v1/images/generate";
+/// The path that lists.
+pub const TASKS: &str = "/api/v1/images/task";
+
+/// The databases that every test of the store runs on.
+#[derive(Debug, Clone, Copy)]
+pub enum Backend {
+    Sqlite,
+}
+
+impl Backend {
+    /// An empty database that vanishes with the directory.
+    pub fn open(self, directory: &TempDir, clock: &Clock) -> Arc<dyn Store> {
+        match self {
+            Self::Sqlite => {
+                let path = directory.path().join("tintype.db");
+                Arc::new(SqliteStore::open(&path, clock.clone()).expect("a fresh database opens"))
+            }
+        }
+    }
+}
+
+/// A running service.
+pub struct Service {
+    pub app: Arc<App>,
+    pub clock: Clock,
+    pub worker: Arc<Worker>,
+    pub address: SocketAddr,
+    pub readiness: Readiness,
+    pub directory: TempDir,
+    _stop: DropGuard,
+}
+
+/// Who calls.
+pub struct Caller<'a> {
+    pub service: &'a Service,
+    pub account: Account,
+    pub key_id: Id,
+    pub key: String,
+}
+
+/// A whole response.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Service {
+    /// With default settings.
+    pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// With flags of `tintype serve`.
+    pub async fn start_with(flags: &[&str]) -> Self {
+        let directory = TempDir::new().expect("a temporary directory");
+        let clock = Clock::manual(NOON);
+        let store = Backend::Sqlite.open(&directory, &clock);
+        let files = directory.path().join("files");
+        std::fs::create_dir(&files).expect("a directory for files");
+        let files = Files::on_disk(&files).expect("a store of files");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("a bound address");
+        let settings = ServerSettings::from_flags(flags.iter().copied()).expect("valid flags");
+        let config = Config::new(&settings, &format!("http://{address}")).expect("a valid configuration");
+        let app = App::build(config, clock.clone(), store, files).await.expect("an app");
+        let readiness = Readiness::new();
+        let stop = CancellationToken::new();
+        tokio::spawn(server::serve(listener, router(app.clone(), readiness.clone()), None, stop.clone()));
+        let worker = Worker::new(app.clone(), Arc::new(EngineRenderer(app.clone())));
+        Self { app, clock, worker, address, readiness, directory, _stop: stop.drop_guard() }
+    }
+
+    /// A new account with credits and a key.
+    pub async fn caller(&self, name: &str, credits: i64) -> Caller<'_> {
+        let AccountCreation::Created(account) = self.app.store.create_account(name, credits).await.expect("a store")
+        else {
+            panic!("the name {name} is taken")
+        };
+        let (key_id, key) = self.new_key(account.id, |_| {}).await;
+        Caller { service: self, account, key_id, key }
+    }
+
+    /// Another key for an account.
+    pub async fn new_key(&self, account_id: Id, change: impl FnOnce(&mut NewKey)) -> (Id, String) {
+        let secret = KeySecret::random();
+        let mut new = NewKey {
+            hash: secret.hash(),
+            hint: secret.hint(),
+            name: String::new(),
+            submit_rate: None,
+            read_rate: None,
+            expires_at: None,
+        };
+        change(&mut new);
+        let key = self.app.store.create_key(account_id, new).await.expect("a store").expect("the account exists");
+        (key.id, secret.reveal().to_owned())
+    }
+
+    /// Lets the worker work until the queue is empty, moving the clock over retry delays.
+    pub async fn work(&self) {
+        for _ in 0..8 {
+            while self.worker.step().await.expect("a store") > 0 {}
+            self.clock.advance(Duration::from_secs(1));
+        }
+    }
+
+    /// One sweep.
+    pub async fn sweep(&self) {
+        sweeper::sweep(&self.app, Rescue::Expired).await.expect("a store");
+    }
+
+    /// Sends one request on a connection of its own.
+    pub async fn send(&self, request: Request<Full<Bytes>>) -> Answer {
+        let stream = TcpStream::connect(self.address).await.expect("the service listens");
+        exchange(stream, request).await
+    }
+
+    /// Sends one request made of its parts.
+    pub async fn call(&self, method: &str, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Answer {
+        let mut request = Request::builder().method(method).uri(path).header("host", self.address.to_string());
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.send(request.body(Full::new(body.into())).expect("a valid request")).await
+    }
+
+    /// Fetches a result file by its URL.
+    pub async fn fetch(&self, url: &str, headers: &[(&str, &str)]) -> Answer {
+        let base = format!("http://{}", self.address);
+        let path = url.strip_prefix(&base).unwrap_or_else(|| panic!("{url} does not begin with {base}"));
+        self.call("GET", path, headers, "").await
+    }
+}
+
+/// One request over one connection.
+pub async fn exchange<S>(stream: S, request: Request<Full<Bytes>>) -> Answer
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("a connection");
+    let connection = tokio::spawn(connection);
+    let response = sender.send_request(request).await.expect("a response");
+    let (parts, body) = response.into_parts();
+    let body = body.collect().await.expect("a whole body").to_bytes();
+    connection.abort();
+    Answer { status: parts.status, headers: parts.headers, body }
+}
+
+impl Caller<'_> {
+    pub fn authorization(&self) -> String {
+        format!("Bearer {}", self.key)
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.service.call("GET", path, &[("authorization", &self.authorization())], "").await
+    }
+
+    /// Submits exactly these bytes.
+    pub async fn post(&self, body: impl Into<Bytes>) -> Answer {
+        let headers = [("authorization", self.authorization()), ("content-type", "application/json".into())];
+        let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        self.service.call("POST", GENERATE, &headers, body).await
+    }
+
+    /// Submits and returns the reduced task.
+    pub async fn submit(&self, body: Value) -> Value {
+        let answer = self.post(body.to_string()).await;
+        assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+        answer.json()["data"].clone()
+    }
+
+    /// Submits a prompt and returns its task_id.
+    pub async fn submit_prompt(&self, prompt: &str) -> String {
+        let task = self.submit(json!({ "prompt": prompt })).await;
+        task["task_id"].as_str().expect("a task_id").to_owned()
+    }
+
+    /// Polls once.
+    pub async fn task(&self, task_id: &str) -> Value {
+        let answer = self.get(&format!("{TASKS}/{task_id}")).await;
+        assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+        answer.json()["data"].clone()
+    }
+
+    /// Credits left.
+    pub async fn credits(&self) -> i64 {
+        let account = self.service.app.store.find_account(&self.account.name).await.expect("a store");
+        account.expect("the account exists").credits
+    }
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).unwrap_or_else(|| panic!("no header {name}: {self:?}")).to_str().expect("text")
+    }
+
+    /// Asserts that this is an error in the envelope of the interface and returns its message.
+    #[track_caller]
+    pub fn assert_error(&self, status: u16, code: &str) -> String {
+        assert_eq!(self.status.as_u16(), status, "{self:?}");
+        assert_eq!(self.header("content-type"), "application/json");
+        let body = self.json();
+        let error = body["error"].as_object().unwrap_or_else(|| panic!("no error: {body}"));
+        assert_eq!(error["code"], code, "{body}");
+        assert_eq!(error["request_id"], self.header("x-request-id"), "{body}");
+        let message = error["message"].as_str().expect("a message");
+        assert!(!message.is_empty());
+        let extra: Vec<_> =
+            error.keys().filter(|key| !["code", "message", "request_id"].contains(&key.as_str())).collect();
+        let expected: &[&str] = if code == "INSUFFICIENT_CREDITS" { &["required", "available"] } else { &[] };
+        assert_eq!(extra, expected, "{body}");
+        message.to_owned()
+    }
+}

@@ -1,0 +1,160 @@
+//! The house rules that a machine can hold, so that nobody has to remember them.
+
+use std::path::{Path, PathBuf};
+
+const MAX_FILE_LINES: usize = 500;
+const MAX_FUNCTION_LINES: usize = 70;
+
+/// Modules from the one that knows all to those that know nothing; each may use only what is below.
+const LAYERS: &[&[&str]] = &[
+    &["main"],
+    &["cli"],
+    &["server"],
+    &["http"],
+    &["worker", "sweeper"],
+    &["render", "tasks"],
+    &["app"],
+    &["files", "engine", "limits", "keyring", "cursor", "metrics", "data_dir", "client"],
+    &["store"],
+    &["config"],
+    &["request", "key"],
+    &["references"],
+    &["model", "picture", "address"],
+    &["clock"],
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn sources(folder: &str) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a readable folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).expect("a readable source");
+                found.push((path.strip_prefix(root()).expect("inside").to_owned(), text));
+            }
+        }
+    }
+    assert!(!found.is_empty(), "no sources in {folder}");
+    found
+}
+
+fn all_sources() -> Vec<(PathBuf, String)> {
+    ["src", "tests", "benches"].into_iter().flat_map(sources).collect()
+}
+
+/// The module of the crate's root that a file of `src` belongs to.
+fn module(path: &Path) -> String {
+    let first = path.components().nth(1).expect("a file in src");
+    Path::new(first.as_os_str()).file_stem().expect("a name").to_string_lossy().into_owned()
+}
+
+#[test]
+fn files_stay_short() {
+    let long: Vec<_> = all_sources()
+        .into_iter()
+        .map(|(path, text)| (path, text.lines().count()))
+        .filter(|(_, lines)| *lines > MAX_FILE_LINES)
+        .collect();
+    assert!(long.is_empty(), "split these by noun: {long:?}");
+}
+
+#[test]
+fn functions_stay_short() {
+    let mut long = Vec::new();
+    for (path, text) in all_sources() {
+        let mut open: Vec<(usize, usize, String)> = Vec::new();
+        for (number, line) in text.lines().enumerate() {
+            let indent = line.len() - line.trim_start().len();
+            if line.trim_start() == "}"
+                && let Some((start, _, name)) = open.pop_if(|(_, at, _)| *at == indent)
+                && number - start >= MAX_FUNCTION_LINES
+            {
+                long.push(format!("{}: {name} has {} lines", path.display(), number - start + 1));
+            }
+            let begins = line.split_once("fn ").is_some_and(|(before, after)| {
+                before
+                    .trim()
+                    .split(' ')
+                    .all(|word| ["", "pub", "pub(crate)", "pub(super)", "async", "const"].contains(&word))
+                    && after.contains('(')
+            });
+            if begins && !line.trim_end().ends_with(['}', ';']) {
+                open.push((number, indent, line.trim().to_owned()));
+            }
+        }
+    }
+    assert!(long.is_empty(), "split these: {long:#?}");
+}
+
+#[test]
+fn nothing_is_called_utils() {
+    for (path, _) in all_sources() {
+        let stem = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        assert!(
+            !["util", "utils", "helper", "helpers", "common", "misc"].contains(&stem.as_str()),
+            "{}",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    let layer = |module: &str| {
+        let found = LAYERS.iter().position(|layer| layer.contains(&module));
+        found.unwrap_or_else(|| panic!("{module} has no place in LAYERS"))
+    };
+    for (path, text) in sources("src") {
+        let own = module(&path);
+        if own == "lib" || own == "main" {
+            continue;
+        }
+        for used in text.split("crate::").skip(1) {
+            let used: String = used.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect();
+            assert!(used == own || layer(&used) > layer(&own), "{}: {own} must not use {used}", path.display());
+        }
+    }
+}
+
+#[test]
+fn each_concern_has_one_home() {
+    let homes: &[(&[&str], &[&str])] = &[
+        (&["rusqlite::", "SELECT ", "INSERT INTO"], &["store"]),
+        (&["axum::", "hyper::"], &["http", "server"]),
+        (&["std::env::", "env::var"], &["config"]),
+        (&["SystemTime::now", "Instant::now"], &["clock"]),
+        (&["println!"], &["cli"]),
+    ];
+    for (path, text) in sources("src") {
+        for (marks, allowed) in homes {
+            let found = marks.iter().find(|mark| text.contains(**mark));
+            let home = module(&path);
+            assert!(
+                found.is_none() || allowed.contains(&home.as_str()),
+                "{}: {found:?} belongs in {allowed:?}",
+                path.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn every_driver_has_the_same_migrations() {
+    let names = |driver: &Path| {
+        let entries = std::fs::read_dir(driver).expect("a folder of migrations");
+        let mut names: Vec<_> = entries.map(|entry| entry.expect("an entry").file_name()).collect();
+        names.sort();
+        names
+    };
+    let drivers = std::fs::read_dir(root().join("migrations")).expect("a folder of drivers");
+    let mut all: Vec<_> = drivers.map(|driver| names(&driver.expect("an entry").path())).collect();
+    all.dedup();
+    assert_eq!(all.len(), 1, "{all:?}");
+}

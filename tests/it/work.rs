@@ -1,0 +1,283 @@
+//! The worker and the sweeper: what becomes of tasks whatever goes wrong.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tintype::config::LEASE;
+use tintype::picture::Picture;
+use tintype::render::{RenderError, Renderer};
+use tintype::request::AspectRatio;
+use tintype::store::{Claim, LeaseWrite};
+use tintype::sweeper;
+use tintype::worker::Worker;
+use tokio::sync::Notify;
+
+use crate::support::{Caller, Service};
+
+fn decode(png: &[u8]) -> Picture {
+    Picture::decode(png).expect("a PNG")
+}
+
+/// Names of all result files on the disk.
+fn files(service: &Service) -> Vec<String> {
+    let mut names = Vec::new();
+    let root = service.directory.path().join("files");
+    for day in std::fs::read_dir(&root).expect("a directory") {
+        let day = day.expect("an entry").path();
+        for file in std::fs::read_dir(&day).expect("a directory") {
+            let file = file.expect("an entry").path();
+            names.push(file.strip_prefix(&root).expect("inside").display().to_string());
+        }
+    }
+    names.sort();
+    names
+}
+
+async fn assert_refunded(caller: &Caller<'_>, task_id: &str, about: &str) {
+    let task = caller.task(task_id).await;
+    assert_eq!(task["status"], "failed", "{task}");
+    assert!(task["error"].as_str().expect("a sentence").contains(about), "{task}");
+    assert_eq!((&task["media_url"], &task["images"]), (&Value::Null, &Value::Null));
+    assert_eq!(caller.credits().await, 100);
+    assert_eq!(caller.service.app.store.audit().await.expect("a store").drifts, []);
+}
+
+#[tokio::test]
+async fn images_have_exactly_the_size_of_their_ratio() {
+    let service = Service::start_with(&["--submit-rate", "0"]).await;
+    let caller = service.caller("ada", 100).await;
+    for ratio in AspectRatio::ALL {
+        let task = caller.submit(json!({ "prompt": "a boat", "aspect_ratio": ratio.as_str() })).await;
+        service.work().await;
+        let task = caller.task(task["task_id"].as_str().expect("a task_id")).await;
+        let file = service.fetch(task["media_url"].as_str().expect("a URL"), &[]).await;
+        let (width, height) = ratio.size();
+        let header = &file.body[16..24];
+        assert_eq!(header, [width.to_be_bytes(), height.to_be_bytes()].concat(), "{ratio}");
+        assert!(file.body.starts_with(b"\x89PNG\r\n\x1a\n"));
+    }
+}
+
+#[tokio::test]
+async fn pictures_carry_no_metadata() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let task_id = caller.submit_prompt("a secret boat").await;
+    service.work().await;
+    let task = caller.task(&task_id).await;
+    let png = service.fetch(task["media_url"].as_str().expect("a URL"), &[]).await.body;
+    let mut chunks = Vec::new();
+    let mut rest = &png[8..];
+    while let Some((length, after)) = rest.split_first_chunk::<4>() {
+        let length = u32::from_be_bytes(*length) as usize;
+        chunks.push(String::from_utf8_lossy(&after[..4]).into_owned());
+        rest = &after[length + 8..];
+    }
+    chunks.dedup();
+    assert_eq!(chunks, ["IHDR", "IDAT", "IEND"]);
+}
+
+#[tokio::test]
+async fn a_panicking_engine_costs_attempts_and_then_the_task() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let task_id = caller.submit_prompt("a boat [[panic]]").await;
+    let beside = caller.submit_prompt("a boat").await;
+    assert_eq!(service.worker.step().await.expect("a store"), 2);
+    assert_eq!(caller.task(&task_id).await["status"], "processing", "one attempt is no end");
+    assert_eq!(caller.task(&beside).await["status"], "completed", "the task beside it does not notice");
+    assert_eq!(service.worker.step().await.expect("a store"), 0, "not at once again");
+    for _ in 0..2 {
+        service.clock.advance(Duration::from_secs(1));
+        assert_eq!(service.worker.step().await.expect("a store"), 1);
+    }
+    assert_eq!(caller.task(&task_id).await["status"], "failed");
+    assert_eq!(caller.credits().await, 98);
+    assert_eq!(service.app.store.audit().await.expect("a store").drifts, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hanging_engine_is_abandoned_at_its_time_limit() {
+    let service = Service::start_with(&["--render-timeout", "5s"]).await;
+    let caller = service.caller("ada", 100).await;
+    let task_id = caller.submit_prompt("a boat [[hang]]").await;
+    service.work().await;
+    assert_refunded(&caller, &task_id, "several attempts").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delay_directive_delays_and_then_draws() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let task_id = caller.submit_prompt("a boat [[delay 3s]]").await;
+    let before = tokio::time::Instant::now();
+    service.worker.step().await.expect("a store");
+    assert!(before.elapsed() >= Duration::from_secs(3));
+    assert_eq!(caller.task(&task_id).await["status"], "completed");
+}
+
+#[tokio::test]
+async fn a_worker_that_died_loses_its_lease_and_another_takes_over() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let task_id = caller.submit_prompt("a boat").await;
+    let store = &service.app.store;
+    let dead = store.claim(1, LEASE).await.expect("a store");
+    service.clock.advance(LEASE - Duration::from_millis(1));
+    service.sweep().await;
+    assert_eq!(service.worker.step().await.expect("a store"), 0, "the lease still holds");
+    service.clock.advance(Duration::from_millis(1));
+    service.sweep().await;
+    assert_eq!(service.worker.step().await.expect("a store"), 1);
+    let task = caller.task(&task_id).await;
+    assert_eq!(task["status"], "completed");
+    // The dead worker comes back.
+    let lease = dead[0].lease;
+    assert_eq!(store.complete(lease, vec!["2026-11-21/x.png".into()]).await.expect("a store"), LeaseWrite::Lost);
+    assert_eq!(store.fail(lease, "no").await.expect("a store"), LeaseWrite::Lost);
+    assert_eq!(store.renew(vec![lease], LEASE).await.expect("a store"), [lease]);
+    assert_eq!(caller.task(&task_id).await, task);
+    assert_eq!(caller.credits().await, 98);
+}
+
+#[tokio::test]
+async fn three_lost_leases_end_a_task() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let task_id = caller.submit_prompt("a boat").await;
+    for _ in 0..3 {
+        assert_eq!(caller.task(&task_id).await["status"], "processing");
+        assert_eq!(service.app.store.claim(1, LEASE).await.expect("a store").len(), 1);
+        service.clock.advance(LEASE);
+        service.sweep().await;
+    }
+    assert_refunded(&caller, &task_id, "several attempts").await;
+}
+
+#[tokio::test]
+async fn nine_minutes_end_a_task_leased_or_not() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let waiting = caller.submit_prompt("a boat").await;
+    service.clock.advance(Duration::from_secs(9 * 60) - Duration::from_millis(1));
+    service.sweep().await;
+    assert_eq!(caller.task(&waiting).await["status"], "processing");
+    service.clock.advance(Duration::from_millis(1));
+    service.sweep().await;
+    assert_refunded(&caller, &waiting, "9 minutes").await;
+
+    let leased = caller.submit_prompt("a boat").await;
+    let claims = service.app.store.claim(1, Duration::from_secs(3_600)).await.expect("a store");
+    service.clock.advance(Duration::from_secs(9 * 60));
+    service.sweep().await;
+    assert_refunded(&caller, &leased, "9 minutes").await;
+    assert_eq!(service.app.store.complete(claims[0].lease, vec!["x".into()]).await.expect("a store"), LeaseWrite::Lost);
+    assert_refunded(&caller, &leased, "9 minutes").await;
+}
+
+/// A renderer that waits until the test lets it go on.
+struct Gate {
+    reached: Notify,
+    open: Notify,
+}
+
+#[async_trait]
+impl Renderer for Gate {
+    async fn render(&self, _: &Claim, _: Duration) -> Result<Vec<Bytes>, RenderError> {
+        self.reached.notify_one();
+        self.open.notified().await;
+        Ok(vec![Bytes::from_static(b"a picture")])
+    }
+}
+
+#[tokio::test]
+async fn a_render_that_lost_its_lease_is_discarded_with_its_files() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let task_id = caller.submit_prompt("a boat").await;
+    let gate = Arc::new(Gate { reached: Notify::new(), open: Notify::new() });
+    let slow = Worker::new(service.app.clone(), gate.clone());
+    let step = tokio::spawn(async move { slow.step().await });
+    gate.reached.notified().await;
+    service.clock.advance(LEASE);
+    service.sweep().await;
+    service.work().await;
+    let task = caller.task(&task_id).await;
+    assert_eq!(task["status"], "completed");
+    let kept = files(&service);
+    gate.open.notify_one();
+    step.await.expect("no panic").expect("a store");
+    assert_eq!(caller.task(&task_id).await, task);
+    assert_eq!(files(&service), kept, "the late result left nothing behind");
+    assert_eq!(kept.len(), 1);
+}
+
+#[tokio::test]
+async fn a_heartbeat_keeps_a_lease_and_notices_its_loss() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let task_id = caller.submit_prompt("a boat").await;
+    let gate = Arc::new(Gate { reached: Notify::new(), open: Notify::new() });
+    let slow = Worker::new(service.app.clone(), gate.clone());
+    let stepping = slow.clone();
+    let step = tokio::spawn(async move { stepping.step().await });
+    gate.reached.notified().await;
+    for _ in 0..5 {
+        service.clock.advance(LEASE / 2);
+        slow.renew().await;
+        service.sweep().await;
+    }
+    assert_eq!(service.worker.step().await.expect("a store"), 0, "the lease is alive");
+    service.clock.advance(LEASE);
+    service.sweep().await;
+    slow.renew().await;
+    step.await.expect("no panic").expect("a store");
+    service.work().await;
+    assert_eq!(caller.task(&task_id).await["status"], "completed", "the gate never opened; another worker did it");
+}
+
+#[tokio::test]
+async fn orphaned_files_are_swept_and_results_are_not() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let task_id = caller.submit_prompt("a boat").await;
+    let claim = service.app.store.claim(1, LEASE).await.expect("a store").remove(0);
+    let left_behind = service.app.files.write(claim.lease.task_id, 0, Bytes::from_static(b"x")).await.expect("a file");
+    service.clock.advance(LEASE);
+    service.sweep().await;
+    service.work().await;
+    let stray = service.directory.path().join("files/2026-11-21/notes.txt");
+    std::fs::write(&stray, "the operator's").expect("a file");
+    // The sweep goes by the age of the files, which the real clock gave them.
+    let now = UNIX_EPOCH + Duration::from_millis(service.clock.now().as_millis().unsigned_abs());
+    for name in files(&service) {
+        let file = File::options().write(true).open(service.directory.path().join("files").join(name));
+        file.and_then(|file| file.set_modified(now)).expect("a time of our own");
+    }
+    assert_eq!(sweeper::sweep_orphans(&service.app).await.expect("a sweep"), 0, "all files are young");
+    service.clock.advance(Duration::from_secs(3_600));
+    assert_eq!(sweeper::sweep_orphans(&service.app).await.expect("a sweep"), 1);
+    assert!(!files(&service).contains(&left_behind));
+    assert!(stray.exists());
+    let task = caller.task(&task_id).await;
+    let image = service.fetch(task["media_url"].as_str().expect("a URL"), &[]).await;
+    assert_eq!(image.status, 200);
+}
+
+#[tokio::test]
+async fn the_same_task_gives_the_same_pictures_on_another_attempt() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    caller.submit(json!({ "prompt": "a boat", "n": 2 })).await;
+    let claim = service.app.store.claim(1, LEASE).await.expect("a store").remove(0);
+    let renderer = tintype::render::EngineRenderer(service.app.clone());
+    let first = renderer.render(&claim, LEASE).await.expect("pictures");
+    let second = renderer.render(&claim, LEASE).await.expect("pictures");
+    assert_eq!(first, second);
+    assert_ne!(first[0], first[1]);
+    assert_eq!(decode(&first[0]).width(), 1024);
+}
