@@ -21,7 +21,7 @@ const TIME_OFFSET: i64 = 1 << 46;
 /// 64 characters in ASCII order, so that ids sort as the numbers they spell.
 const ALPHABET: &[u8; 64] = b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz";
 
-/// A 21-character identifier: 48 bits of millisecond timestamp, then 78 random bits, written six
+/// A 21-character identifier: 48 bits of millisecond timestamp, then 78 bits of randomness, written six
 /// bits a character. Ids therefore sort by the time they were made.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id([u8; ID_LEN]);
@@ -101,11 +101,12 @@ pub struct IdSource {
 impl IdSource {
     /// A new id for a thing made at `now`.
     pub fn next(&self, now: Timestamp) -> Id {
-        let random = rand::random::<u128>() >> (128 - RANDOM_BITS);
+        // Half of the random range is left free for the ids that follow in the same millisecond: at
+        // 2^60 a step, a quarter of a million of them.
+        let random = rand::random::<u128>() >> (128 - RANDOM_BITS + 1);
         let mut last = self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let fresh = Id::time_bits(now) | random;
-        // A step of 1 to 2^62 keeps the next id as hard to guess as a fresh one is.
-        let after_last = *last + 1 + u128::from(rand::random::<u64>() >> 2);
+        let after_last = *last + 1 + u128::from(rand::random::<u64>() >> 4);
         *last = if fresh > *last { fresh } else { after_last };
         Id::from_number(*last)
     }

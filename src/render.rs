@@ -13,11 +13,7 @@ use crate::model::Id;
 use crate::picture::Picture;
 use crate::references::ReferenceUrl;
 use crate::store::Claim;
-
-/// What the caller reads when the content policy refuses a task.
-pub const REFUSED: &str = "The request was refused by the content policy. Its credits were refunded.";
-/// What the caller reads when the engine says that trying again is of no use.
-pub const CANNOT_DRAW: &str = "The images could not be generated. The credits were refunded.";
+use crate::tasks::{CANNOT_DRAW, REFUSED};
 
 /// Why an attempt gave no images.
 #[derive(Debug, Clone, PartialEq, Eq)]

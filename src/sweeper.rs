@@ -9,10 +9,7 @@ use crate::config::{ORPHAN_SWEEP_EVERY, SWEEP_EVERY, TASK_TIME_LIMIT};
 use crate::files::FileName;
 use crate::model::Status;
 use crate::store::{Rescue, StoreError};
-use crate::worker::GAVE_UP;
-
-/// What the caller reads when a task was not finished in time.
-pub const OVERDUE: &str = "The task was not finished within 9 minutes. Its credits were refunded.";
+use crate::tasks::{GAVE_UP, OVERDUE};
 
 /// Sweeps until `stop`.
 pub async fn run(app: Arc<App>, stop: CancellationToken) {

@@ -16,9 +16,8 @@ use crate::config::{HEARTBEAT, LEASE, POLL_EVERY, TASK_TIME_LIMIT};
 use crate::files::FilesError;
 use crate::render::{RenderError, Renderer};
 use crate::store::{Claim, Lease, LeaseWrite, Retry, StoreError};
+use crate::tasks::GAVE_UP;
 
-/// What the caller reads when every attempt at a task was lost.
-pub const GAVE_UP: &str = "The images could not be generated after several attempts. The credits were refunded.";
 /// Wait before an attempt that came to nothing is repeated; longer after a stopped store.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 

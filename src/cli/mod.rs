@@ -1,6 +1,7 @@
 //! The command line: one file per noun.
 
 use std::fmt::Display;
+use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -132,7 +133,7 @@ fn run(command: Command) -> Outcome {
             Command::Generate(args) => Ok(generate::run(args).await),
             Command::Doctor(args) => doctor::run(args).await,
             Command::Openapi => {
-                println!("{}", crate::http::docs::openapi_json());
+                say(&crate::http::docs::openapi_json());
                 Ok(ExitCode::SUCCESS)
             }
         }
@@ -165,12 +166,13 @@ async fn find_account(store: &dyn Store, name_or_id: &str) -> Result<Account, Fa
 
 /// Prints a thing: as JSON, or as `text` says.
 fn show(json: bool, thing: &impl Serialize, text: impl FnOnce() -> String) -> Outcome {
-    if json {
-        println!("{}", serde_json::to_string_pretty(thing)?);
-    } else {
-        println!("{}", text());
-    }
+    say(&if json { serde_json::to_string_pretty(thing)? } else { text() });
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a line. Whoever reads may stop reading, as `head` does, which is no reason to fail.
+fn say(text: &str) {
+    drop(writeln!(std::io::stdout().lock(), "{text}"));
 }
 
 /// Columns under headings, as wide as they need to be.

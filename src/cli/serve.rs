@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use clap::Args;
 use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use super::{Failure, Outcome};
+use super::{Failure, Outcome, say};
 use crate::app::{App, Config};
 use crate::clock::Clock;
 use crate::config::{DataSettings, ServerSettings};
@@ -49,6 +50,7 @@ pub(super) enum Role {
 
 pub(super) async fn run(args: ServeArgs, role: Role) -> Outcome {
     let ServeArgs { data, server } = args;
+    let mut signals = StopSignals::catch()?;
     data_dir::create(&data.data)?;
     let _lock = data_dir::lock(&data.data)?;
     let tls = match (&server.tls_cert, &server.tls_key) {
@@ -75,7 +77,7 @@ pub(super) async fn run(args: ServeArgs, role: Role) -> Outcome {
     sweeper::sweep(&app, Rescue::All).await?;
     let key = if role == Role::Worker { None } else { first_key(&*store).await? };
     announce(&app, &data, role, listener.as_ref().map(|_| listening_url(listening, tls.is_some())), key.as_ref());
-    work(app, role, listener, metrics_listener, tls).await?;
+    work(app, role, listener, metrics_listener, tls, &mut signals).await?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }
@@ -87,6 +89,7 @@ async fn work(
     listener: Option<TcpListener>,
     metrics_listener: Option<TcpListener>,
     tls: Option<TlsAcceptor>,
+    signals: &mut StopSignals,
 ) -> Result<(), Failure> {
     let stop = CancellationToken::new();
     let readiness = Readiness::new();
@@ -102,23 +105,33 @@ async fn work(
         parts.spawn(worker.run(stop.clone()));
     }
     parts.spawn(sweeper::run(app, stop.clone()));
-    let signal = stop_signal().await?;
+    let signal = signals.next().await;
     tracing::info!(signal, "stopping");
     readiness.stop();
     stop.cancel();
     tokio::select! {
         () = async { while parts.join_next().await.is_some() {} } => Ok(()),
-        _ = stop_signal() => Err(Failure("stopped at the second signal, without waiting for running renders".into())),
+        _ = signals.next() => Err(Failure("stopped at the second signal, without waiting for running renders".into())),
     }
 }
 
-async fn stop_signal() -> Result<&'static str, Failure> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    Ok(tokio::select! {
-        _ = terminate.recv() => "SIGTERM",
-        _ = interrupt.recv() => "SIGINT",
-    })
+/// The signals that ask a server to stop, caught from the moment this exists.
+struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    fn catch() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
 }
 
 async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener, Failure> {
@@ -185,24 +198,23 @@ async fn first_key(store: &dyn Store) -> Result<Option<KeySecret>, Failure> {
 
 /// Tells on standard output where things are and, once, the first key.
 fn announce(app: &App, data: &DataSettings, role: Role, url: Option<String>, key: Option<&KeySecret>) {
-    println!("Tintype {} is running.\n", env!("CARGO_PKG_VERSION"));
+    say(&format!("Tintype {} is running.\n", env!("CARGO_PKG_VERSION")));
     if let Some(url) = &url {
-        println!("  API     {url}/api/v1");
-        println!("  Docs    {url}/docs/");
+        say(&format!("  API     {url}/api/v1\n  Docs    {url}/docs/"));
     }
-    println!("  Data    {}", data.data.display());
+    say(&format!("  Data    {}", data.data.display()));
     if role != Role::Api {
-        println!("  Engine  {}", app.engine.describe());
+        say(&format!("  Engine  {}", app.engine.describe()));
     }
     if let (Some(url), Some(key)) = (url, key) {
         let key = key.reveal();
-        println!(
+        say(&format!(
             "\nThis is your first API key, for the account \"{FIRST_ACCOUNT}\" with {FIRST_CREDITS} credits. \
              It is shown this once:\n\n  {key}\n\nTry it:\n\n  \
              curl {url}/api/v1/images/generate \\\n    -H 'Authorization: Bearer {key}' \\\n    \
              -H 'Content-Type: application/json' \\\n    -d '{{\"prompt\": \"A red fox in the snow at dawn\"}}'\n\n\
              or, in another terminal:\n\n  TINTYPE_URL={url} TINTYPE_KEY={key} tintype generate \"A red fox in the snow at dawn\""
-        );
+        ));
     }
-    println!("\nReady.");
+    say("\nReady.");
 }

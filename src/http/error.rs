@@ -39,11 +39,9 @@ pub struct ApiError {
 }
 
 /// What a task costs and what there is.
-#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
-pub struct Shortage {
-    /// Credits the task costs.
+#[derive(Debug, Clone, Copy)]
+struct Shortage {
     required: i64,
-    /// Credits in the account.
     available: i64,
 }
 
@@ -52,10 +50,12 @@ pub struct Shortage {
 #[schema(as = ErrorEnvelope)]
 pub struct ErrorBody<'a> {
     error: ErrorDetail<'a>,
-    /// With `INSUFFICIENT_CREDITS` only; the same two numbers are inside `error`.
-    #[serde(flatten)]
-    #[schema(inline)]
-    shortage: Option<Shortage>,
+    /// With `INSUFFICIENT_CREDITS` only: credits the task costs, also inside `error`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    required: Option<i64>,
+    /// With `INSUFFICIENT_CREDITS` only: credits in the account, also inside `error`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    available: Option<i64>,
 }
 
 /// What went wrong.
@@ -67,9 +67,12 @@ pub struct ErrorDetail<'a> {
     message: &'a str,
     /// The same as the header `X-Request-Id`.
     request_id: &'a str,
-    #[serde(flatten)]
-    #[schema(inline)]
-    shortage: Option<Shortage>,
+    /// With `INSUFFICIENT_CREDITS` only: credits the task costs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    required: Option<i64>,
+    /// With `INSUFFICIENT_CREDITS` only: credits in the account.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    available: Option<i64>,
 }
 
 impl ApiError {
@@ -143,9 +146,9 @@ impl ApiError {
 
     /// The envelope.
     pub(super) fn body(&self, request_id: &str) -> Vec<u8> {
-        let Self { code, message, shortage, .. } = self;
-        let error = ErrorDetail { code: *code, message, request_id, shortage: *shortage };
-        serde_json::to_vec(&ErrorBody { error, shortage: *shortage }).expect("an error is always JSON")
+        let (required, available) = self.shortage.map(|shortage| (shortage.required, shortage.available)).unzip();
+        let error = ErrorDetail { code: self.code, message: &self.message, request_id, required, available };
+        serde_json::to_vec(&ErrorBody { error, required, available }).expect("an error is always JSON")
     }
 
     /// Writes the body now that the request id is known, keeping the other headers of `response`.

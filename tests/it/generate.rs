@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
@@ -79,6 +79,8 @@ impl Ended {
 /// A real server with data of its own.
 struct Server {
     process: Child,
+    /// Held open, because the server goes on writing after the line with the key.
+    _stdout: BufReader<ChildStdout>,
     data: TempDir,
     url: String,
     key: String,
@@ -94,8 +96,9 @@ impl Server {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
+        let mut stdout = BufReader::new(process.stdout.take().unwrap());
         let (mut url, mut key) = (None, None);
-        for line in BufReader::new(process.stdout.take().unwrap()).lines() {
+        for line in stdout.by_ref().lines() {
             let line = line.unwrap();
             let line = line.trim();
             if let Some(api) = line.strip_prefix("API") {
@@ -105,7 +108,8 @@ impl Server {
                 break;
             }
         }
-        Self { process, data, url: url.expect("the server says its URL"), key: key.expect("the server shows a key") }
+        let (url, key) = (url.expect("the server says its URL"), key.expect("the server shows a key"));
+        Self { process, _stdout: stdout, data, url, key }
     }
 
     fn generate(&self) -> Generate {

@@ -12,7 +12,8 @@ const LAYERS: &[&[&str]] = &[
     &["server"],
     &["http"],
     &["worker", "sweeper"],
-    &["render", "tasks"],
+    &["render"],
+    &["tasks"],
     &["app"],
     &["files", "engine", "limits", "keyring", "cursor", "metrics", "data_dir", "client"],
     &["store"],
@@ -116,7 +117,8 @@ fn dependencies_point_one_way() {
         if own == "lib" || own == "main" {
             continue;
         }
-        for used in text.split("crate::").skip(1) {
+        let code: String = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+        for used in code.split("crate::").skip(1) {
             let used: String = used.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect();
             assert!(used == own || layer(&used) > layer(&own), "{}: {own} must not use {used}", path.display());
         }
@@ -125,11 +127,11 @@ fn dependencies_point_one_way() {
 
 #[test]
 fn each_concern_has_one_home() {
+    // Reading the clock is clippy's to watch: see clippy.toml.
     let homes: &[(&[&str], &[&str])] = &[
         (&["rusqlite::", "SELECT ", "INSERT INTO"], &["store"]),
         (&["axum::", "hyper::"], &["http", "server"]),
         (&["std::env::", "env::var"], &["config"]),
-        (&["SystemTime::now", "Instant::now"], &["clock"]),
         (&["println!"], &["cli"]),
     ];
     for (path, text) in sources("src") {

@@ -213,20 +213,7 @@ impl Scene {
     ) {
         match meaning {
             Meaning::Place(place) => {
-                match self.named_place {
-                    None => {
-                        self.named_place = Some(place);
-                        self.place_tint = pending.tint;
-                    }
-                    // Of two places the one with water or a road is where things are.
-                    Some(far @ (Place::Mountains | Place::Forest | Place::Sky | Place::City))
-                        if matches!(place, Place::Lake | Place::Sea | Place::Beach | Place::Street | Place::Meadow) =>
-                    {
-                        self.named_place = Some(place);
-                        self.backdrop = Some(far);
-                    }
-                    Some(_) => self.backdrop = self.backdrop.or(Some(place)),
-                }
+                self.go_to(place, pending.tint);
                 *pending = Pending { pose: pending.pose, ..Pending::default() };
                 *previous = None;
             }
@@ -275,6 +262,24 @@ impl Scene {
                 *previous = None;
             }
             Meaning::Drawing(_) | Meaning::Emoji(_) | Meaning::Ignored | Meaning::Particle => {}
+        }
+    }
+
+    /// Sets the scene at a place, or shows the place behind the one that is set.
+    fn go_to(&mut self, place: Place, tint: Option<Tint>) {
+        match self.named_place {
+            None => {
+                self.named_place = Some(place);
+                self.place_tint = tint;
+            }
+            // Of two places the one with water or a road is where things are.
+            Some(far @ (Place::Mountains | Place::Forest | Place::Sky | Place::City))
+                if matches!(place, Place::Lake | Place::Sea | Place::Beach | Place::Street | Place::Meadow) =>
+            {
+                self.named_place = Some(place);
+                self.backdrop = Some(far);
+            }
+            Some(_) => self.backdrop = self.backdrop.or(Some(place)),
         }
     }
 

@@ -33,7 +33,7 @@ impl FromSql for Timestamp {
 }
 
 /// A column that holds one of an enum's words.
-pub(super) fn word<T>(row: &Row<'_>, index: impl RowIndex + Copy) -> rusqlite::Result<T>
+pub(super) fn word<T>(row: &Row<'_>, index: impl RowIndex) -> rusqlite::Result<T>
 where
     T: FromStr,
     T::Err: std::error::Error + Send + Sync + 'static,
@@ -42,7 +42,7 @@ where
 }
 
 /// A column that holds JSON.
-pub(super) fn json<T: serde::de::DeserializeOwned>(row: &Row<'_>, index: impl RowIndex + Copy) -> rusqlite::Result<T> {
+pub(super) fn json<T: serde::de::DeserializeOwned>(row: &Row<'_>, index: impl RowIndex) -> rusqlite::Result<T> {
     parse(row.get_ref(index)?, |text| serde_json::from_str(text))
 }
 

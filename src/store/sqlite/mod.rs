@@ -1,6 +1,8 @@
 //! The embedded default: one SQLite file, one writer thread, as many readers as ask at once.
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -91,6 +93,10 @@ impl SqliteStore {
             path: path.display().to_string(),
             error: error.to_string(),
         };
+        // SQLite would take a file too short for a header of its own for an empty database.
+        if holds_something_else(path).map_err(|error| unusable(&error))? {
+            return Err(unusable(&"the file is not a database"));
+        }
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let mut connection = connect(path, flags).map_err(|error| unusable(&error))?;
         migrate(&mut connection, path)?;
@@ -112,6 +118,17 @@ impl SqliteStore {
     fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
         Ok(self.readers.read(query)?)
     }
+}
+
+fn holds_something_else(path: &Path) -> std::io::Result<bool> {
+    const HEADER: &[u8] = b"SQLite format 3\0";
+    let mut start = Vec::new();
+    match File::open(path) {
+        Ok(file) => file.take(HEADER.len() as u64).read_to_end(&mut start)?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    Ok(!start.is_empty() && start != HEADER)
 }
 
 fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {

@@ -60,7 +60,7 @@ impl Writer {
         let job: Write = Box::new(move |writing| {
             let outcome = writing.and_then(|writing| in_savepoint(writing, write).map_err(StoreError::from));
             // The caller may have gone; what was written stands all the same.
-            Box::new(move |committed| drop(reply.send(committed.and(outcome))))
+            Box::new(move |committed| drop(reply.send(outcome.and_then(|value| committed.map(|()| value)))))
         });
         let writes = self.writes.as_ref().expect("only drop takes the sender");
         writes.send(job).map_err(|_| StoreError::Other("the writer has stopped".into()))?;

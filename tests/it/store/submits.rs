@@ -38,7 +38,7 @@ pub async fn a_task_is_readable_everywhere_as_soon_as_it_is_accepted(fx: &Fixtur
     };
     assert_eq!((&task, task.created_at()), (&expected, now));
     assert_eq!(elsewhere.find_task(ada, Surface::Api, task.id).await?, Some(expected.clone()));
-    assert_eq!(elsewhere.list_tasks(ada, Surface::Api, None, 10).await?, [expected.clone()]);
+    assert_eq!(elsewhere.list_tasks(ada, Surface::Api, None, 10).await?, std::slice::from_ref(&expected));
     assert_eq!(elsewhere.recent_tasks(None, 10).await?, [expected]);
     Ok(())
 }
