@@ -164,7 +164,7 @@ async fn generate(args: &GenerateArgs, report: &mut Report) -> Result<(), Stop> 
     spinner.set_message(format!("{}: processing", task.task_id));
     let on_retry = |error: &ClientError, wait: Duration| {
         let seconds = wait.as_secs_f64();
-        spinner.set_message(format!("{}: {error}; trying again in {seconds:.0} s", task.task_id));
+        spinner.println(format!("{}: {error}; trying again in {seconds:.0} s", task.task_id));
     };
     let finished = client.wait(task, on_retry).await.map_err(|error| not_finished(&error, task.task_id, &args.url))?;
     spinner.finish_and_clear();

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Barrier;
 
 use futures::future::join_all;
 use rusqlite::Connection;
@@ -113,6 +114,23 @@ async fn an_empty_file_becomes_a_database() -> Result<()> {
     let clock = Clock::manual(NOON);
     assert_eq!(Backend::Sqlite.open(&directory, &clock).list_accounts().await?, []);
     Ok(())
+}
+
+#[test]
+fn processes_that_create_the_database_at_once_all_open_it() {
+    for _ in 0..10 {
+        let directory = TempDir::new().expect("a temporary directory");
+        let path = directory.path().join("tintype.db");
+        let start = Barrier::new(4);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    start.wait();
+                    drop(open(&path).expect("whoever comes second finds it made"));
+                });
+            }
+        });
+    }
 }
 
 #[test]
