@@ -4,14 +4,15 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-const TINTYPE: &str = env!("CARGO_BIN_EXE_tintype");
+use crate::binary::{self, Server, tintype};
+
 const TASK_ID: &str = "imgmodel-AAAAAAAAAAAAAAAAAAAAA";
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\nand so on";
 /// A poll hint that keeps the tests short.
@@ -26,8 +27,8 @@ struct Generate {
 impl Generate {
     fn new(url: &str, key: &str) -> Self {
         let out = tempfile::tempdir().unwrap();
-        let mut command = Command::new(TINTYPE);
-        command.arg("generate").arg("--out").arg(out.path()).env_clear().env("TINTYPE_URL", url);
+        let mut command = tintype();
+        command.arg("generate").arg("--out").arg(out.path()).env("TINTYPE_URL", url);
         if !key.is_empty() {
             command.env("TINTYPE_KEY", key);
         }
@@ -77,58 +78,19 @@ impl Ended {
 }
 
 /// A real server with data of its own.
-struct Server {
-    process: Child,
-    /// Held open, because the server goes on writing after the line with the key.
-    _stdout: BufReader<ChildStdout>,
+struct Host {
+    server: Server,
     data: TempDir,
-    url: String,
-    key: String,
 }
 
-impl Server {
+impl Host {
     fn start() -> Self {
         let data = tempfile::tempdir().unwrap();
-        let mut process = Command::new(TINTYPE)
-            .args(["serve", "--listen", "127.0.0.1:0", "--log", "error", "--data"])
-            .arg(data.path())
-            .env_clear()
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut stdout = BufReader::new(process.stdout.take().unwrap());
-        let (mut url, mut key) = (None, None);
-        for line in stdout.by_ref().lines() {
-            let line = line.unwrap();
-            let line = line.trim();
-            if let Some(api) = line.strip_prefix("API") {
-                url = api.trim().strip_suffix("/api/v1").map(str::to_owned);
-            } else if line.starts_with("tt_") {
-                key = Some(line.to_owned());
-                break;
-            }
-        }
-        let (url, key) = (url.expect("the server says its URL"), key.expect("the server shows a key"));
-        Self { process, _stdout: stdout, data, url, key }
+        Self { server: Server::start(data.path(), &[]), data }
     }
 
     fn generate(&self) -> Generate {
-        Generate::new(&self.url, &self.key)
-    }
-
-    /// Runs an administrative command and returns what it printed as JSON.
-    fn admin<const N: usize>(&self, arguments: [&str; N]) -> Value {
-        let mut command = Command::new(TINTYPE);
-        let output = command.args(arguments).arg("--json").arg("--data").arg(self.data.path()).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        serde_json::from_slice(&output.stdout).unwrap()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        Generate::new(&self.server.url(), &self.server.first_key().unwrap())
     }
 }
 
@@ -225,16 +187,16 @@ fn assert_is_png(path: &Path) {
 
 #[test]
 fn a_real_server_draws() {
-    let server = Server::start();
+    let host = Host::start();
 
-    let ended = server.generate().run(["A red fox in the snow at dawn", "--aspect", "16:9"]);
+    let ended = host.generate().run(["A red fox in the snow at dawn", "--aspect", "16:9"]);
     ended.check(0, &[]);
     let [path] = ended.stdout.lines().collect::<Vec<_>>()[..] else { panic!("{:?}", ended.stdout) };
     assert!(path.ends_with("-1.png") && path.contains("/imgmodel-"), "{path}");
     assert_is_png(Path::new(path));
     assert_eq!(ended.files().len(), 1);
 
-    let ended = server.generate().run(["A lighthouse", "--aspect", "16:9", "-n", "2", "--json"]);
+    let ended = host.generate().run(["A lighthouse", "--aspect", "16:9", "-n", "2", "--json"]);
     ended.check(0, &[]);
     let shown = ended.json();
     let task_id = shown["task_id"].as_str().unwrap();
@@ -250,8 +212,8 @@ fn a_real_server_draws() {
 
 #[test]
 fn a_real_server_fails_the_task() {
-    let server = Server::start();
-    let ended = server.generate().run(["A fox [[fail]]", "--json"]);
+    let host = Host::start();
+    let ended = host.generate().run(["A fox [[fail]]", "--json"]);
     ended.check(3, &["failed:", "refunded"]);
     let shown = ended.json();
     assert_eq!((&shown["status"], &shown["files"], &shown["images"]), (&json!("failed"), &json!([]), &json!([])));
@@ -260,17 +222,17 @@ fn a_real_server_fails_the_task() {
 
 #[test]
 fn a_real_server_refuses() {
-    let server = Server::start();
-    server.generate().run(["A fox", "--aspect", "16:10"]).check(2, &["aspect_ratio"]);
-    server.generate().run(["A fox", "-n", "-1"]).check(2, &["the server says", "n must be"]);
+    let host = Host::start();
+    host.generate().run(["A fox", "--aspect", "16:10"]).check(2, &["aspect_ratio"]);
+    host.generate().run(["A fox", "-n", "-1"]).check(2, &["the server says", "n must be"]);
 
-    let ended = Generate::new(&server.url, "wrong").run(["A fox", "--json"]);
+    let ended = Generate::new(&host.server.url(), "wrong").run(["A fox", "--json"]);
     ended.check(4, &["does not accept the key", "tintype key create --account"]);
     assert_eq!(ended.json()["task_id"], Value::Null);
 
-    server.admin(["account", "create", "poor"]);
-    let key = server.admin(["key", "create", "--account", "poor"]);
-    let ended = Generate::new(&server.url, key["key"].as_str().unwrap()).run(["A fox"]);
+    binary::json(host.data.path(), &["account", "create", "poor"]);
+    let key = binary::json(host.data.path(), &["key", "create", "--account", "poor"]);
+    let ended = Generate::new(&host.server.url(), key["key"].as_str().unwrap()).run(["A fox"]);
     ended.check(5, &["not enough credits", "costs 2 credits and the account has 0", "tintype credits grant"]);
     assert_eq!(ended.stdout, "");
 }
@@ -425,7 +387,7 @@ fn nothing_is_submitted_without_a_place_for_the_files() {
     let mut generate = script.generate();
     let file = generate.out.path().join("file");
     fs::write(&file, "").unwrap();
-    generate.command = Command::new(TINTYPE);
+    generate.command = tintype();
     generate.command.args(["generate", "--url", &script.url, "--key", "secret", "--out"]).arg(file.join("below"));
     generate.run(["A fox"]).check(1, &["cannot save files", "nothing was submitted"]);
     assert!(script.requests().is_empty());

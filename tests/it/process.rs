@@ -10,6 +10,7 @@ use hyper::Request;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
+use tokio_rustls::rustls;
 
 use crate::binary::{self, Server, TINTYPE, refused, tintype};
 use crate::support::{Answer, GENERATE, TASKS, exchange};
@@ -297,4 +298,41 @@ fn logs_can_be_json() {
         let line: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
         assert!(line["timestamp"].is_string() && line["level"].is_string() && line["message"].is_string(), "{line}");
     }
+}
+
+#[tokio::test]
+async fn https_is_served_from_certificate_files() {
+    let data = TempDir::new().expect("a directory");
+    let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let (cert, key) = (data.path().join("cert.pem"), data.path().join("key.pem"));
+    std::fs::write(&cert, signed.cert.pem()).expect("a file");
+    std::fs::write(&key, signed.signing_key.serialize_pem()).expect("a file");
+    let files = ["--tls-cert", &cert.display().to_string(), "--tls-key", &key.display().to_string()];
+    let server = Server::start(data.path(), &[&files[..], &["--production"]].concat());
+    let api_key = server.first_key().expect("a key");
+    assert!(server.said.contains(&format!("https://{}/api/v1", server.address)), "{}", server.said);
+
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(signed.cert.der().clone()).expect("a root");
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("protocol versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
+    let stream = TcpStream::connect(server.address).await.expect("a listener");
+    let name = rustls::pki_types::ServerName::try_from("localhost").expect("a name");
+    let stream = connector.connect(name, stream).await.expect("a handshake");
+    let request = Request::get(TASKS).header("host", "localhost").header("authorization", format!("Bearer {api_key}"));
+    let answer = exchange(stream, request.body(Full::default()).expect("a request")).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    server.stop();
+
+    let said =
+        refused(data.path(), &["serve", "--listen", "127.0.0.1:0", "--tls-cert", files[1], "--tls-key", "/nowhere"]);
+    assert!(said.contains("/nowhere"), "{said}");
+    let said =
+        refused(data.path(), &["serve", "--listen", "127.0.0.1:0", "--tls-cert", files[3], "--tls-key", files[1]]);
+    assert!(said.contains(".pem"), "{said}");
 }
