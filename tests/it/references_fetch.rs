@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use image::{ImageFormat, RgbImage};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use serde_json::json;
 use tintype::references::{
     FaultKind, ReferenceFault, ReferenceOptions, ReferenceUrl, References, SetupError, TrustedTestHost,
 };
@@ -17,6 +18,8 @@ use tokio::sync::Barrier;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::rustls::{ServerConfig, crypto};
+
+use crate::support::Service;
 
 const HOST: &str = "images.example.com";
 
@@ -403,4 +406,35 @@ fn the_test_authority_has_to_be_readable() {
     let trust = Some(TrustedTestHost { host: HOST.into(), address, ca_pem });
     let error = References::new(ReferenceOptions { trust, ..ReferenceOptions::default() }).unwrap_err();
     assert!(matches!(error, SetupError::Pem(_)), "{error}");
+}
+
+#[tokio::test]
+async fn a_task_takes_over_its_reference_and_fails_whole_for_one_that_is_missing() {
+    let server = Server::start([("/a.png", Reply::ok(&png())), ("/page", Reply::ok(b"<html>"))]).await;
+    let ca = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(ca.path(), &server.ca_pem).unwrap();
+    let trusted = format!("{HOST}={}", server.address);
+    let flags = ["--test-reference-host", &trusted, "--test-reference-ca", &ca.path().display().to_string()];
+    let service = Service::start_with(&flags).await;
+    let caller = service.caller("ada", 100).await;
+    let submit = async |paths: &[&str]| {
+        let urls: Vec<_> = paths.iter().map(|path| format!("https://{HOST}{path}")).collect();
+        let task = caller.submit(json!({ "prompt": "a boat", "reference_images": urls })).await;
+        service.work().await;
+        caller.task(task["task_id"].as_str().unwrap()).await
+    };
+    let task = submit(&["/a.png"]).await;
+    assert_eq!((&task["status"], &task["type"]), (&json!("completed"), &json!("image-to-image")));
+    assert_eq!(caller.credits().await, 98);
+
+    for (paths, entry, reason) in [
+        (&["/a.png", "/missing"][..], "reference_images[1]", "could not be downloaded"),
+        (&["/page", "/a.png"], "reference_images[0]", "not a PNG, JPEG or WebP"),
+    ] {
+        let task = submit(paths).await;
+        assert_eq!((&task["status"], &task["images"]), (&json!("failed"), &json!(null)));
+        let error = task["error"].as_str().unwrap();
+        assert!(error.contains(entry) && error.contains(reason), "{error}");
+        assert_eq!(caller.credits().await, 98, "refunded");
+    }
 }
