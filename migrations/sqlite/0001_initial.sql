@@ -35,7 +35,7 @@ CREATE TABLE tasks (
     image_to_image   INTEGER NOT NULL,
     status           TEXT NOT NULL DEFAULT 'processing' CHECK (status IN ('processing', 'completed', 'failed')),
     updated_at       INTEGER NOT NULL,
-    images           TEXT CHECK ((images IS NOT NULL) = (status = 'completed')),
+    images           TEXT CHECK ((images IS NOT NULL) = (status = 'completed') AND images <> '[]'),
     error            TEXT CHECK ((error IS NOT NULL) = (status = 'failed')),
     n                INTEGER NOT NULL CHECK (n BETWEEN 1 AND 4),
     aspect_ratio     TEXT NOT NULL,

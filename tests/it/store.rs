@@ -110,6 +110,7 @@ macro_rules! suite {
                     a_rescue_of_all_takes_every_lease_and_leaves_what_waits,
                 }
                 ends {
+                    completing_without_images_is_an_error_and_changes_nothing,
                     a_completed_task_keeps_its_images_and_its_charge,
                     a_failed_task_is_refunded_once,
                     refunded_credits_can_be_spent_again,

@@ -1,8 +1,6 @@
 //! The embedded default: one SQLite file, one writer thread, as many readers as ask at once.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -33,6 +31,8 @@ const MIGRATIONS: [&str; 1] = [include_str!("../../../migrations/sqlite/0001_ini
 const APPLICATION_ID: i32 = 0x7469_6E74;
 /// How long to wait for another process, such as the command line, to finish its write.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// No SQLite file that holds anything is shorter: this is its smallest page.
+const MIN_FILE_BYTES: u64 = 512;
 /// Statements each connection keeps prepared.
 const STATEMENT_CACHE: usize = 64;
 
@@ -93,8 +93,7 @@ impl SqliteStore {
             path: path.display().to_string(),
             error: error.to_string(),
         };
-        // SQLite would take a file too short for a header of its own for an empty database.
-        if holds_something_else(path).map_err(|error| unusable(&error))? {
+        if is_a_fragment(path).map_err(|error| unusable(&error))? {
             return Err(unusable(&"the file is not a database"));
         }
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
@@ -120,15 +119,14 @@ impl SqliteStore {
     }
 }
 
-fn holds_something_else(path: &Path) -> std::io::Result<bool> {
-    const HEADER: &[u8] = b"SQLite format 3\0";
-    let mut start = Vec::new();
-    match File::open(path) {
-        Ok(file) => file.take(HEADER.len() as u64).read_to_end(&mut start)?,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(error),
-    };
-    Ok(!start.is_empty() && start != HEADER)
+/// Whether the file is too short for a database, which SQLite would take for an empty one. The file is
+/// not opened: closing it would drop the locks that this process may hold on it.
+fn is_a_fragment(path: &Path) -> std::io::Result<bool> {
+    match std::fs::metadata(path) {
+        Ok(metadata) => Ok((1..MIN_FILE_BYTES).contains(&metadata.len())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
@@ -150,18 +148,21 @@ fn migrate(connection: &mut Connection, path: &Path) -> std::result::Result<(), 
     let unusable =
         |error: rusqlite::Error| OpenError::Unusable { path: path.display().to_string(), error: error.to_string() };
     let pragma = |connection: &Connection, name: &str| connection.query_row(name, [], |row| row.get::<_, i64>(0));
-    let application = pragma(connection, "PRAGMA application_id").map_err(unusable)?;
-    let objects = pragma(connection, "SELECT count(*) FROM sqlite_schema").map_err(unusable)?;
+    // One transaction: a database that another process is making is seen whole or not at all.
+    let snapshot = connection.unchecked_transaction().map_err(unusable)?;
+    let application = pragma(&snapshot, "PRAGMA application_id").map_err(unusable)?;
+    let objects = pragma(&snapshot, "SELECT count(*) FROM sqlite_schema").map_err(unusable)?;
+    let found = pragma(&snapshot, "PRAGMA user_version").map_err(unusable)?;
+    drop(snapshot);
     if application != i64::from(APPLICATION_ID) && (application != 0 || objects != 0) {
         return Err(OpenError::Foreign(path.display().to_string()));
     }
-    let found = pragma(connection, "PRAGMA user_version").map_err(unusable)?;
     match usize::try_from(found) {
         Ok(version) if version == MIGRATIONS.len() => return Ok(()),
         Ok(version) if version < MIGRATIONS.len() => {}
         _ => return Err(OpenError::Newer { found, known: MIGRATIONS.len() }),
     }
-    connection.execute_batch("PRAGMA journal_mode = WAL").map_err(unusable)?;
+    use_wal(connection).map_err(unusable)?;
     writer::alone(connection, |connection| {
         // Another process may have migrated while this one waited for the lock.
         let done = usize::try_from(pragma(connection, "PRAGMA user_version")?).unwrap_or(usize::MAX);
@@ -176,6 +177,21 @@ fn migrate(connection: &mut Connection, path: &Path) -> std::result::Result<(), 
         connection.pragma_update(None, "user_version", MIGRATIONS.len() as i64)
     })
     .map_err(unusable)
+}
+
+/// Switches to the write-ahead log. SQLite does not wait when another process does so too, so this does.
+fn use_wal(connection: &Connection) -> rusqlite::Result<()> {
+    const PAUSE: Duration = Duration::from_millis(20);
+    let mut waited = Duration::ZERO;
+    loop {
+        match connection.execute_batch("PRAGMA journal_mode = WAL") {
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && waited < BUSY_TIMEOUT => {
+                std::thread::sleep(PAUSE);
+                waited += PAUSE;
+            }
+            outcome => return outcome,
+        }
+    }
 }
 
 /// Connections that only read. Point reads take microseconds, less than a hop to another thread, so

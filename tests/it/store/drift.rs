@@ -213,3 +213,31 @@ async fn an_audit_counts_what_it_examined() -> Result<()> {
     assert_eq!((audit.accounts, audit.tasks, audit.entries), (2, 3, 6));
     Ok(())
 }
+
+#[tokio::test]
+async fn a_second_refund_is_found() -> Result<()> {
+    let drifts = Books::damaged(
+        "DROP INDEX ledger_once;
+         INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id)
+             SELECT account_id, kind, amount, balance - 2 + amount, created_at, task_id FROM ledger
+             WHERE task_id = '$failed' AND kind = 'refund';
+         UPDATE accounts SET balance = balance + 4 WHERE id = '$ada'",
+    )
+    .await?;
+    assert_eq!(drifts, [("$ada $failed".into(), "2 entries of kind refund".into())]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn entries_of_a_task_that_is_gone_are_found() -> Result<()> {
+    let drifts = Books::damaged("DELETE FROM tasks WHERE id = '$completed'").await?;
+    assert_eq!(drifts, [("$ada $completed".into(), "entry 3 is for a task that does not exist".into())]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_completed_task_without_images_is_found() -> Result<()> {
+    let drifts = Books::damaged("UPDATE tasks SET images = NULL WHERE id = '$completed'").await?;
+    assert_eq!(drifts, [("$ada $completed".into(), "completed without images".into())]);
+    Ok(())
+}

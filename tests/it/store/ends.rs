@@ -189,3 +189,14 @@ pub async fn a_task_is_never_updated_before_it_was_created(fx: &Fixture) -> Resu
     }
     Ok(())
 }
+
+pub async fn completing_without_images_is_an_error_and_changes_nothing(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 10).await?;
+    fx.submit(ada).await?;
+    let lease = fx.claim().await?;
+    let before = fx.state().await?;
+    assert!(fx.store.complete(lease, Vec::new()).await.is_err());
+    assert_eq!(fx.state().await?, before);
+    assert_eq!(fx.store.complete(lease, drawn()).await?, LeaseWrite::Done);
+    Ok(())
+}

@@ -90,7 +90,7 @@ fn a_database_of_another_program_is_refused_and_left_alone() {
 #[test]
 fn a_file_that_is_no_database_is_refused_and_left_alone() {
     let long = "Dear diary, ".repeat(1_000);
-    for text in ["xy", "Dear diary, today I made a list of accounts.", &long] {
+    for text in ["x", "xy", "Dear diary, today I made a list of accounts.", &long] {
         let directory = TempDir::new().expect("a temporary directory");
         let path = directory.path().join("tintype.db");
         fs::write(&path, text).expect("a file");
