@@ -20,7 +20,7 @@ use crate::model::{Id, Task};
 use crate::references::{ReferenceOptions, References, TrustedTestHost};
 use crate::store::Store;
 
-use crate::config::{LimitSettings, ServerSettings, WorkerSettings, base_url};
+use crate::config::{LimitSettings, ServerSettings, WorkerSettings};
 
 /// Finished tasks kept in memory.
 const CACHED_TASKS: usize = 20_000;
@@ -33,7 +33,7 @@ pub struct Config {
     /// Base of the URLs of result files.
     pub file_url: String,
     /// Whether API calls must come over HTTPS.
-    pub production: bool,
+    pub require_https: bool,
     /// Networks whose `X-Forwarded-Proto` is believed.
     pub trusted_proxies: Vec<IpNet>,
     /// Limits on callers.
@@ -113,25 +113,15 @@ impl App {
 
 impl Config {
     /// From the settings of a server that callers reach at `listening_url` unless told otherwise.
-    ///
-    /// # Errors
-    /// A sentence for the operator.
-    pub fn new(settings: &ServerSettings, listening_url: &str) -> Result<Self, String> {
-        let public_url = match &settings.public_url {
-            Some(url) => base_url(url)?,
-            None => listening_url.to_owned(),
-        };
-        let file_url = match &settings.file_url {
-            Some(url) => base_url(url)?,
-            None => public_url,
-        };
-        Ok(Self {
-            file_url,
-            production: settings.production,
+    pub fn new(settings: &ServerSettings, listening_url: &str) -> Self {
+        let public_url = settings.public_url.as_deref().unwrap_or(listening_url);
+        Self {
+            file_url: settings.file_url.as_deref().unwrap_or(public_url).to_owned(),
+            require_https: settings.production || settings.tls_cert.is_some(),
             trusted_proxies: settings.trusted_proxy.clone(),
             limits: settings.limits.clone(),
             worker: settings.worker.clone(),
-        })
+        }
     }
 
     /// The URL of a result file.

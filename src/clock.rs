@@ -38,6 +38,12 @@ impl Timestamp {
     }
 }
 
+impl From<SystemTime> for Timestamp {
+    fn from(time: SystemTime) -> Self {
+        Self(millis(time.duration_since(UNIX_EPOCH).unwrap_or_default()))
+    }
+}
+
 fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
@@ -81,10 +87,7 @@ impl Clock {
     #[expect(clippy::disallowed_methods, reason = "this module is the one that reads the time")]
     pub fn now(&self) -> Timestamp {
         match &self.0 {
-            Source::System { .. } => {
-                let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                Timestamp(millis(since_epoch))
-            }
+            Source::System { .. } => SystemTime::now().into(),
             Source::Manual(millis) => Timestamp(millis.load(Ordering::SeqCst)),
         }
     }

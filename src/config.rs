@@ -1,10 +1,11 @@
 //! Every setting: its flag, its environment variable, its default. The only reader of the environment.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::BoolishValueParser;
 use ipnet::IpNet;
 
 /// A task that is not terminal this long after its creation is failed and refunded.
@@ -17,6 +18,8 @@ pub const HEARTBEAT: Duration = Duration::from_secs(10);
 pub const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// How often result files without a task are looked for.
 pub const ORPHAN_SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
+/// A file without a task is removed when it and its task have been left alone this long.
+pub const ORPHAN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 /// How often a worker looks for tasks when nothing wakes it.
 pub const POLL_EVERY: Duration = Duration::from_secs(1);
 /// Longest that a change made by another process goes unnoticed.
@@ -25,12 +28,20 @@ pub const KEY_CACHE: Duration = Duration::from_millis(500);
 pub const MAX_BODY: usize = 256 * 1024;
 /// Longest wait for a request's body.
 pub const BODY_TIME_LIMIT: Duration = Duration::from_secs(30);
+/// Most bytes of a body that are read only to be thrown away, so that its sender sees the refusal.
+pub const MAX_DISCARDED: usize = 16 * 1024 * 1024;
+/// Longest time spent on that.
+pub const DISCARD_TIME_LIMIT: Duration = Duration::from_secs(5);
 /// Longest wait for a request's header, on a new connection or a kept one.
 pub const HEADER_TIME_LIMIT: Duration = Duration::from_secs(30);
+/// Longest time that a connection may take nothing of what is written to it.
+pub const WRITE_STALL_LIMIT: Duration = Duration::from_secs(30);
 /// Most connections at once; more wait to be accepted.
 pub const MAX_CONNECTIONS: usize = 8_192;
+/// File descriptors that connections leave to the database, result files and downloads.
+pub const RESERVED_FILES: usize = 256;
 
-/// Where the data is. Every command that touches it takes these.
+/// Where the data is. Every command takes these, anywhere on its line.
 #[derive(Debug, Clone, Args)]
 pub struct DataSettings {
     /// Directory that holds the database and the result files
@@ -39,16 +50,6 @@ pub struct DataSettings {
     /// Database, as sqlite:PATH [default: tintype.db in the data directory]
     #[arg(long, global = true, env = "TINTYPE_DATABASE", hide_env_values = true, value_name = "URL")]
     pub database: Option<String>,
-    /// File that holds the value of --database
-    #[arg(
-        long,
-        global = true,
-        env = "TINTYPE_DATABASE_FILE",
-        value_name = "PATH",
-        hide = true,
-        conflicts_with = "database"
-    )]
-    pub database_file: Option<PathBuf>,
 }
 
 impl DataSettings {
@@ -57,9 +58,9 @@ impl DataSettings {
     /// # Errors
     /// A sentence for the operator: an unreadable secret file, or a database that is not SQLite.
     pub fn database_path(&self) -> Result<PathBuf, String> {
-        let given = match &self.database_file {
-            Some(path) => Some(read_secret(path)?),
-            None => self.database.clone(),
+        let given = match &self.database {
+            Some(url) => Some(url.clone()),
+            None => secret_from_file("TINTYPE_DATABASE_FILE")?,
         };
         match given {
             None => Ok(self.data.join("tintype.db")),
@@ -71,36 +72,48 @@ impl DataSettings {
     }
 }
 
-/// Reads a secret from a file, without the line end that editors add.
+/// The secret in the file that an environment variable names, without the line end that editors add.
 ///
 /// # Errors
 /// A sentence for the operator.
-pub fn read_secret(path: &std::path::Path) -> Result<String, String> {
-    std::fs::read_to_string(path)
-        .map(|text| text.trim_end_matches(['\r', '\n']).to_owned())
-        .map_err(|error| format!("cannot read {}: {error}", path.display()))
+#[expect(clippy::disallowed_methods, reason = "this module is the one that reads the environment")]
+pub fn secret_from_file(variable: &str) -> Result<Option<String>, String> {
+    let Some(path) = std::env::var_os(variable).filter(|path| !path.is_empty()) else { return Ok(None) };
+    let path = PathBuf::from(path);
+    let text = std::fs::read_to_string(&path)
+        .map_err(|error| format!("cannot read {}, which {variable} names: {error}", path.display()))?;
+    Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
+}
+
+/// Lets an empty environment variable count as absent, as files that pass variables on write them.
+#[expect(clippy::disallowed_methods, reason = "this module is the one that reads the environment")]
+pub fn ignore_empty_variables(command: clap::Command) -> clap::Command {
+    let is_empty = |name: &std::ffi::OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
+    command
+        .mut_args(|arg| if arg.get_env().is_some_and(is_empty) { arg.env(None::<&str>) } else { arg })
+        .mut_subcommands(ignore_empty_variables)
 }
 
 /// What a server process takes besides [`DataSettings`].
 #[derive(Debug, Clone, Args)]
 pub struct ServerSettings {
-    /// Address to serve on
+    /// Address to serve on, as IP:PORT
     #[arg(long, env = "TINTYPE_LISTEN", default_value = "127.0.0.1:8080", value_name = "ADDR")]
     pub listen: SocketAddr,
     /// Address to serve Prometheus metrics on [default: none]
     #[arg(long, env = "TINTYPE_METRICS_LISTEN", value_name = "ADDR")]
     pub metrics_listen: Option<SocketAddr>,
     /// Where callers reach the API [default: the listening address]
-    #[arg(long, env = "TINTYPE_PUBLIC_URL", value_name = "URL")]
+    #[arg(long, env = "TINTYPE_PUBLIC_URL", value_name = "URL", value_parser = base_url)]
     pub public_url: Option<String>,
     /// Where callers fetch result files, without the path /files [default: the public URL]
-    #[arg(long, env = "TINTYPE_FILE_URL", value_name = "URL")]
+    #[arg(long, env = "TINTYPE_FILE_URL", value_name = "URL", value_parser = base_url)]
     pub file_url: Option<String>,
     /// Store of result files, as file:PATH [default: files in the data directory]
     #[arg(long, env = "TINTYPE_FILES", value_name = "URL")]
     pub files: Option<String>,
-    /// Refuse API calls that did not come over HTTPS
-    #[arg(long, env = "TINTYPE_PRODUCTION")]
+    /// Refuse API calls that did not come over HTTPS; a server with a certificate always does
+    #[arg(long, env = "TINTYPE_PRODUCTION", value_parser = BoolishValueParser::new())]
     pub production: bool,
     /// Certificate chain in PEM; serves HTTPS
     #[arg(long, env = "TINTYPE_TLS_CERT", value_name = "PATH", requires = "tls_key")]
@@ -109,7 +122,7 @@ pub struct ServerSettings {
     #[arg(long, env = "TINTYPE_TLS_KEY", value_name = "PATH", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
     /// Networks whose X-Forwarded-Proto is believed
-    #[arg(long, env = "TINTYPE_TRUSTED_PROXY", value_name = "CIDR", value_delimiter = ',')]
+    #[arg(long, env = "TINTYPE_TRUSTED_PROXY", value_name = "CIDR", num_args = 1.., value_delimiter = ',', value_parser = network)]
     pub trusted_proxy: Vec<IpNet>,
     #[command(flatten)]
     /// Limits on callers.
@@ -192,6 +205,14 @@ impl WorkerSettings {
 pub fn rate(text: &str) -> Result<u32, String> {
     let number = text.strip_suffix("/min").unwrap_or(text);
     number.parse().map_err(|_| format!("{text:?} is not a number of requests a minute, such as 60"))
+}
+
+/// Reads `10.0.0.0/8`, or an address alone.
+fn network(text: &str) -> Result<IpNet, String> {
+    let text = text.trim();
+    text.parse::<IpNet>()
+        .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
+        .map_err(|_| format!("{text:?} is not a network such as 10.0.0.0/8"))
 }
 
 /// Reads `1s`, `10m`, `24h`, `90d`.

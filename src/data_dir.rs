@@ -3,12 +3,14 @@
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// Held while a server runs on a data directory; dropping it lets the next one in.
+const LOCK: &str = "tintype.lock";
+
+/// Held while a server runs on its data; dropping it lets the next one in.
 #[derive(Debug)]
 pub struct DataLock {
-    _file: File,
+    _files: [File; 2],
 }
 
 /// Creates the directory, readable by its owner alone, unless it exists.
@@ -20,15 +22,22 @@ pub fn create(directory: &Path) -> Result<(), String> {
     created.map_err(|error| format!("cannot create the directory {}: {error}", directory.display()))
 }
 
-/// Takes the directory for this process, which the operating system undoes when it ends, however.
+/// Takes the directory and the database, wherever that is, for this process. The operating system
+/// gives them back when the process ends, however it does.
 ///
 /// # Errors
-/// A sentence for the operator: another server has it, or it cannot be written.
-pub fn lock(directory: &Path) -> Result<DataLock, String> {
-    let path = directory.join("tintype.lock");
-    let unusable = |error: io::Error| format!("cannot write in the data directory {}: {error}", directory.display());
+/// A sentence for the operator: another server has them, or they cannot be written.
+pub fn lock(directory: &Path, database: &Path) -> Result<DataLock, String> {
+    let mut beside_database = database.as_os_str().to_owned();
+    beside_database.push(".lock");
+    let _files = [lock_file(&directory.join(LOCK), directory)?, lock_file(Path::new(&beside_database), database)?];
+    Ok(DataLock { _files })
+}
+
+fn lock_file(path: &Path, what: &Path) -> Result<File, String> {
+    let unusable = |error: io::Error| format!("cannot write in the data directory: {}: {error}", path.display());
     let mut file =
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(unusable)?;
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(unusable)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
@@ -37,8 +46,8 @@ pub fn lock(directory: &Path) -> Result<DataLock, String> {
             drop(file.read_to_string(&mut holder));
             let who = if holder.trim().is_empty() { String::new() } else { format!(" (process {})", holder.trim()) };
             return Err(format!(
-                "another server{who} is using the data directory {}: stop it, or choose another with --data",
-                directory.display()
+                "another server{who} is using {}: stop it, or choose other data with --data",
+                what.display()
             ));
         }
         Err(TryLockError::Error(error)) => return Err(unusable(error)),
@@ -46,12 +55,11 @@ pub fn lock(directory: &Path) -> Result<DataLock, String> {
     file.set_len(0).map_err(unusable)?;
     file.rewind().map_err(unusable)?;
     write!(file, "{}", std::process::id()).map_err(unusable)?;
-    Ok(DataLock { _file: file })
+    Ok(file)
 }
 
 /// Whether a server holds the directory.
 pub fn is_locked(directory: &Path) -> bool {
-    let path: PathBuf = directory.join("tintype.lock");
-    let Ok(file) = File::open(path) else { return false };
+    let Ok(file) = File::open(directory.join(LOCK)) else { return false };
     matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
 }

@@ -1,30 +1,25 @@
 //! Result files: PNGs under unguessable names, written once and never changed.
 
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use bytes::Bytes;
-use futures::TryStreamExt as _;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
-use object_store::{
-    GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPayload,
-};
+use object_store::{GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt as _, PutPayload};
 
 use crate::clock::Timestamp;
 use crate::model::Id;
 
 /// Bytes of randomness in a name.
 const RANDOM_BYTES: usize = 18;
-/// A file this young may belong to a task whose completion is still to be written.
-const ORPHAN_AGE: Duration = Duration::from_secs(15 * 60);
 
 /// The store of result files.
 #[derive(Debug)]
 pub struct Files {
     objects: Box<dyn ObjectStore>,
+    directory: PathBuf,
 }
 
 /// Why a file could not be read or written; the text is for the operator.
@@ -48,9 +43,7 @@ impl<'a> FileName<'a> {
         let (day, file) = text.split_once('/')?;
         let (task, rest) = file.split_at_checked(21)?;
         let mut rest = rest.strip_suffix(".png")?.bytes();
-        let shape = |byte: u8, wanted: u8| if wanted == b'0' { byte.is_ascii_digit() } else { byte == wanted };
-        let well_formed = day.len() == 10
-            && day.bytes().zip(b"0000-00-00".iter()).all(|(byte, wanted)| shape(byte, *wanted))
+        let well_formed = is_day(day)
             && rest.next() == Some(b'-')
             && rest.next().is_some_and(|index| index.is_ascii_digit())
             && rest.next() == Some(b'-')
@@ -84,7 +77,7 @@ impl Files {
     /// [`FilesError`] when it does not.
     pub fn on_disk(directory: &Path) -> Result<Self, FilesError> {
         let objects = LocalFileSystem::new_with_prefix(directory)?.with_fsync(true);
-        Ok(Self { objects: Box::new(objects) })
+        Ok(Self { objects: Box::new(objects), directory: directory.to_owned() })
     }
 
     /// Writes one result durably and returns its name.
@@ -93,8 +86,7 @@ impl Files {
     /// [`FilesError`]; nothing is then left under any name.
     pub async fn write(&self, task_id: Id, index: usize, png: Bytes) -> Result<String, FilesError> {
         let name = FileName::random(task_id, index);
-        let create = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        self.objects.put_opts(&ObjectPath::from(name.as_str()), PutPayload::from(png), create).await?;
+        self.objects.put(&ObjectPath::from(name.as_str()), PutPayload::from(png)).await?;
         Ok(name)
     }
 
@@ -128,22 +120,58 @@ impl Files {
     /// # Errors
     /// [`FilesError`].
     pub async fn remove(&self, name: &str) -> Result<(), FilesError> {
+        if name.contains('#') {
+            // Left half written: the object store knows no such name.
+            return Ok(std::fs::remove_file(self.directory.join(name))?);
+        }
         match self.objects.delete(&ObjectPath::from(name)).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Names of the result files old enough that every task they could belong to has ended.
+    /// The days that have result files, oldest first.
     ///
     /// # Errors
     /// [`FilesError`].
-    pub async fn settled(&self, now: Timestamp) -> Result<Vec<String>, FilesError> {
-        let cutoff = now.saturating_sub(ORPHAN_AGE);
-        let settled = self.objects.list(None).try_filter_map(|meta| async move {
-            let written = Timestamp::from_millis(meta.last_modified.timestamp_millis());
-            Ok((written <= cutoff).then(|| meta.location.to_string()))
-        });
-        Ok(settled.try_collect().await?)
+    pub async fn days(&self) -> Result<Vec<String>, FilesError> {
+        let listed = self.objects.list_with_delimiter(None).await?;
+        let days = listed.common_prefixes.iter().map(ToString::to_string).filter(|name| is_day(name));
+        Ok(days.collect())
     }
+
+    /// Files of one day that were written before `cutoff`, with what a write left half done.
+    ///
+    /// # Errors
+    /// [`FilesError`].
+    pub async fn written_before(&self, day: String, cutoff: Timestamp) -> Result<Vec<String>, FilesError> {
+        let directory = self.directory.join(&day);
+        // The object store hides the files it was writing when the process died.
+        let walk = move || -> std::io::Result<Vec<String>> {
+            let mut old = Vec::new();
+            for entry in std::fs::read_dir(directory)? {
+                let entry = entry?;
+                let written = entry.metadata()?.modified()?;
+                if Timestamp::from(written) < cutoff
+                    && let Some(name) = entry.file_name().to_str()
+                {
+                    old.push(format!("{day}/{name}"));
+                }
+            }
+            Ok(old)
+        };
+        tokio::task::spawn_blocking(walk).await.map_err(std::io::Error::other)?.map_err(FilesError::from)
+    }
+}
+
+impl From<std::io::Error> for FilesError {
+    fn from(error: std::io::Error) -> Self {
+        Self(object_store::Error::Generic { store: "files", source: error.into() })
+    }
+}
+
+/// Whether the text is written like `2026-11-21`.
+fn is_day(text: &str) -> bool {
+    let fits = |byte: u8, wanted: u8| if wanted == b'0' { byte.is_ascii_digit() } else { byte == wanted };
+    text.len() == 10 && text.bytes().zip(*b"0000-00-00").all(|(byte, wanted)| fits(byte, wanted))
 }

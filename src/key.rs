@@ -33,9 +33,11 @@ impl KeySecret {
         Self(format!("{PREFIX}{body}{check}"))
     }
 
-    /// Whether the text has a key's shape, right checksum or not.
-    pub fn looks_like_one(text: &str) -> bool {
-        Self::without_prefix(text).is_some()
+    /// The first part of a text that has a key's shape, right checksum or not.
+    pub fn find_shape(text: &str) -> Option<&str> {
+        let length = PREFIX.len() + BODY_LEN + CHECK_LEN;
+        let candidates = text.match_indices(PREFIX).filter_map(|(start, _)| text.get(start..start + length));
+        candidates.into_iter().find(|candidate| Self::without_prefix(candidate).is_some())
     }
 
     fn without_prefix(text: &str) -> Option<&str> {

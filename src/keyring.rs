@@ -45,11 +45,12 @@ impl Keyring {
                 return Ok(key.is_valid(now).then_some(key));
             }
         }
-        let Some(key) = self.store.find_key_by_hash(hash).await?.map(Arc::new) else {
-            self.seen.remove(&hash);
-            return Ok(None);
-        };
-        self.seen.insert(hash, (now, key.clone()));
-        Ok(key.is_valid(now).then_some(key))
+        // Keys that open nothing are not remembered, so that refusing takes equally long for each of them.
+        let valid = self.store.find_key_by_hash(hash).await?.filter(|key| key.is_valid(now)).map(Arc::new);
+        match &valid {
+            Some(key) => self.seen.insert(hash, (now, key.clone())),
+            None => drop(self.seen.remove(&hash)),
+        }
+        Ok(valid)
     }
 }

@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
@@ -92,7 +93,11 @@ impl FromStr for Id {
     }
 }
 
-/// Makes ids that always rise, also within a millisecond and when the clock steps back.
+/// Furthest that ids run ahead of the clock after it has stepped back. Within it ids go on rising;
+/// beyond it they follow the clock, because the end of a task is reckoned from the time in its id.
+const MAX_LEAD: Duration = Duration::from_secs(30);
+
+/// Makes ids that rise, also within a millisecond and when the clock steps back a little.
 #[derive(Debug, Default)]
 pub struct IdSource {
     last: Mutex<u128>,
@@ -104,10 +109,11 @@ impl IdSource {
         // Half of the random range is left free for the ids that follow in the same millisecond: at
         // 2^60 a step, a quarter of a million of them.
         let random = rand::random::<u128>() >> (128 - RANDOM_BITS + 1);
-        let mut last = self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let fresh = Id::time_bits(now) | random;
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let too_far = *last > Id::time_bits(now.saturating_add(MAX_LEAD));
         let after_last = *last + 1 + u128::from(rand::random::<u64>() >> 4);
-        *last = if fresh > *last { fresh } else { after_last };
+        *last = if fresh > *last || too_far { fresh } else { after_last };
         Id::from_number(*last)
     }
 }
@@ -301,5 +307,40 @@ impl FromStr for EntryKind {
             "refund" => Ok(Self::Refund),
             _ => Err(UnknownWord { what: "ledger entry", text: text.into() }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOON: Timestamp = Timestamp::from_millis(1_795_262_400_000);
+
+    #[test]
+    fn ids_hold_their_time_and_look_like_no_flag() {
+        for millis in [0, 1, 1_795_262_400_000, 4_102_444_800_000] {
+            let id = IdSource::default().next(Timestamp::from_millis(millis));
+            assert_eq!(id.timestamp().as_millis(), millis);
+            assert!(!id.as_str().starts_with('-'));
+            assert!(id >= Id::floor(id.timestamp()));
+            assert_eq!(id.as_str().parse::<Id>().ok(), Some(id));
+        }
+    }
+
+    #[test]
+    fn ids_rise_when_the_clock_steps_back_a_little() {
+        let ids = IdSource::default();
+        let first = ids.next(NOON);
+        let second = ids.next(NOON.saturating_sub(MAX_LEAD));
+        assert!(second > first);
+        assert_eq!(second.timestamp(), NOON);
+    }
+
+    #[test]
+    fn ids_follow_a_clock_that_steps_back_far() {
+        let ids = IdSource::default();
+        ids.next(NOON);
+        let earlier = NOON.saturating_sub(Duration::from_secs(1_200));
+        assert_eq!(ids.next(earlier).timestamp(), earlier, "or its task would end 20 minutes late");
     }
 }

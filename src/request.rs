@@ -166,6 +166,8 @@ impl GenerateRequest {
             let fault = error.to_string();
             match fault.strip_prefix(REPEATED) {
                 Some(rest) => InvalidRequest(format!("The body repeats the field {}.", without_position(rest))),
+                // The parser's words on data of the wrong type repeat the data.
+                None if error.is_data() => InvalidRequest("The body must be a JSON object.".into()),
                 None => InvalidRequest(format!("The body is not a valid JSON object: {fault}.")),
             }
         })?;

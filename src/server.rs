@@ -9,9 +9,10 @@ use std::time::Duration;
 use axum::Router;
 use hyper::Request;
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -23,7 +24,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_util::sync::CancellationToken;
 use tower_service::Service as _;
 
-use crate::config::{HEADER_TIME_LIMIT, MAX_CONNECTIONS};
+use crate::config::{HEADER_TIME_LIMIT, MAX_CONNECTIONS, RESERVED_FILES};
 use crate::http::Enveloping;
 use crate::http::auth::Arrival;
 
@@ -35,7 +36,8 @@ const CLOSE_TIME_LIMIT: Duration = Duration::from_secs(10);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Largest header, in bytes.
 const MAX_HEADER: usize = 64 * 1024;
-const MAX_H2_STREAMS: u32 = 128;
+/// The first byte of every TLS connection.
+const TLS_HANDSHAKE: u8 = 0x16;
 
 /// Reads a certificate chain and its key.
 ///
@@ -50,13 +52,29 @@ pub fn tls_acceptor(cert: &Path, key: &Path) -> Result<TlsAcceptor, String> {
         .with_safe_default_protocol_versions()
         .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key_der))
         .map_err(|error| unreadable(cert, &error))?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// Lets this process hold as many files and connections as the system allows it.
+pub fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "could not raise the limit of open files");
+    }
+}
+
+/// How many connections fit beside the files that the rest of the process needs.
+fn connection_slots() -> usize {
+    let files =
+        getrlimit(Resource::Nofile).current.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
+    files.saturating_sub(RESERVED_FILES).clamp(1, MAX_CONNECTIONS)
 }
 
 /// Serves `router` on `listener` until `stop`, then waits for open requests to finish.
 pub async fn serve(listener: TcpListener, router: Router, tls: Option<TlsAcceptor>, stop: CancellationToken) {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let slots = Arc::new(Semaphore::new(connection_slots()));
     let open = GracefulShutdown::new();
     loop {
         let accepted = tokio::select! {
@@ -73,14 +91,7 @@ pub async fn serve(listener: TcpListener, router: Router, tls: Option<TlsAccepto
         };
         let (router, tls, watcher) = (router.clone(), tls.clone(), open.watcher());
         tokio::spawn(async move {
-            match tls {
-                None => converse(stream, router, Arrival { peer, tls: false }, watcher).await,
-                Some(tls) => {
-                    if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIME_LIMIT, tls.accept(stream)).await {
-                        converse(stream, router, Arrival { peer, tls: true }, watcher).await;
-                    }
-                }
-            }
+            welcome(stream, peer, router, tls, watcher).await;
             drop(slot);
         });
     }
@@ -101,7 +112,26 @@ async fn accept(
     Ok((stream, peer, slot))
 }
 
-/// Speaks HTTP/1.1 or HTTP/2 over one connection, to its end.
+/// Finds out whether a connection is in TLS, and serves it.
+async fn welcome(stream: TcpStream, peer: SocketAddr, router: Router, tls: Option<TlsAcceptor>, watcher: Watcher) {
+    let Some(tls) = tls else {
+        return converse(stream, router, Arrival { peer, tls: false }, watcher).await;
+    };
+    let handshake = async {
+        let mut first = [0];
+        stream.peek(&mut first).await?;
+        // Who speaks plain HTTP here is told so in plain HTTP, by the guard of the API.
+        if first == [TLS_HANDSHAKE] { tls.accept(stream).await.map(Ok) } else { Ok(Err(stream)) }
+    };
+    match tokio::time::timeout(HANDSHAKE_TIME_LIMIT, handshake).await {
+        Ok(Ok(Ok(stream))) => converse(stream, router, Arrival { peer, tls: true }, watcher).await,
+        Ok(Ok(Err(stream))) => converse(stream, router, Arrival { peer, tls: false }, watcher).await,
+        Ok(Err(error)) => tracing::debug!(%error, %peer, "no handshake"),
+        Err(_) => tracing::debug!(%peer, "no handshake in time"),
+    }
+}
+
+/// Speaks HTTP/1.1 over one connection, to its end.
 async fn converse<S>(stream: S, router: Router, arrival: Arrival, watcher: Watcher)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -110,14 +140,11 @@ where
         request.extensions_mut().insert(arrival);
         router.clone().call(request)
     });
-    let mut http = auto::Builder::new(TokioExecutor::new());
-    http.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIME_LIMIT).max_buf_size(MAX_HEADER);
-    http.http2()
+    let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .max_concurrent_streams(MAX_H2_STREAMS)
-        .keep_alive_interval(HEADER_TIME_LIMIT)
-        .max_header_list_size(MAX_HEADER as u32);
-    let connection = http.serve_connection(TokioIo::new(Enveloping::new(stream)), service).into_owned();
+        .header_read_timeout(HEADER_TIME_LIMIT)
+        .max_buf_size(MAX_HEADER)
+        .serve_connection(TokioIo::new(Enveloping::new(stream)), service);
     if let Err(error) = watcher.watch(connection).await {
         tracing::debug!(%error, peer = %arrival.peer, "connection ended");
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::app::App;
 use crate::model::{Id, Surface, Task, TaskId};
 use crate::request::GenerateRequest;
-use crate::store::{Result, Submission};
+use crate::store::{Result, StoreError, Submission};
 
 /// Page size when the caller names none.
 pub const DEFAULT_PAGE: u32 = 20;
@@ -36,30 +36,38 @@ pub struct Page {
 #[derive(Debug)]
 pub struct InvalidCursor;
 
-/// Charges and queues a task and wakes the worker.
+/// Charges and queues a task and wakes the worker. Goes on to its end also when the caller no longer
+/// waits for it.
 ///
 /// # Errors
-/// [`crate::store::StoreError`]; nothing was charged.
-pub async fn submit(app: &App, account_id: Id, surface: Surface, request: GenerateRequest) -> Result<Submission> {
-    let cost = request.cost();
-    let submission = app.store.submit(account_id, surface, request, app.config.limits.max_unfinished).await?;
-    if let Submission::Accepted(task) = &submission {
-        app.bell.notify_one();
-        app.metrics.submitted.inc();
-        app.metrics.credits_charged.inc_by(cost.unsigned_abs());
-        tracing::info!(task = %task.id, account = %account_id, surface = surface.as_str(), cost, "task accepted");
-    }
-    Ok(submission)
+/// [`StoreError`]; nothing was charged.
+pub async fn submit(app: &Arc<App>, account_id: Id, surface: Surface, request: GenerateRequest) -> Result<Submission> {
+    let app = app.clone();
+    let submitting = tokio::spawn(async move {
+        let cost = request.cost();
+        let submission = app.store.submit(account_id, surface, request, app.config.limits.max_unfinished).await?;
+        if let Submission::Accepted(task) = &submission {
+            app.bell.notify_one();
+            app.metrics.submitted.inc();
+            app.metrics.credits_charged.inc_by(cost.unsigned_abs());
+            tracing::info!(task = %task.id, account = %account_id, surface = surface.as_str(), cost, "task accepted");
+        }
+        Ok(submission)
+    });
+    submitting.await.unwrap_or_else(|error| Err(StoreError::Other(error.to_string())))
 }
 
 /// The task, if this account created it on this surface.
 ///
 /// # Errors
-/// [`crate::store::StoreError`].
+/// [`StoreError`].
 pub async fn find(app: &App, account_id: Id, surface: Surface, task_id: TaskId) -> Result<Option<Arc<Task>>> {
     let TaskId(id) = task_id;
-    if let Some(task) = app.finished.get(&id) {
-        return Ok((task.account_id == account_id && task.surface == surface).then_some(task));
+    // Only its owner is answered from memory: for anybody else a remembered task must take as long as
+    // one that does not exist.
+    let remembered = app.finished.get(&id).filter(|task| task.account_id == account_id && task.surface == surface);
+    if remembered.is_some() {
+        return Ok(remembered);
     }
     let found = app.store.find_task(account_id, surface, id).await?.map(Arc::new);
     if let Some(task) = found.as_ref().filter(|task| task.status.is_terminal()) {
@@ -72,7 +80,7 @@ pub async fn find(app: &App, account_id: Id, surface: Surface, task_id: TaskId) 
 /// the first page.
 ///
 /// # Errors
-/// [`crate::store::StoreError`].
+/// [`StoreError`].
 pub async fn list(
     app: &App,
     account_id: Id,

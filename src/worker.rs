@@ -18,8 +18,10 @@ use crate::render::{RenderError, Renderer};
 use crate::store::{Claim, Lease, LeaseWrite, Retry, StoreError};
 use crate::tasks::GAVE_UP;
 
-/// Wait before an attempt that came to nothing is repeated; longer after a stopped store.
+/// Wait before what came to nothing is tried again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// How often a completion is tried before the attempt is given up.
+const COMPLETE_TRIES: u32 = 10;
 
 /// A worker: renders so many tasks at once, and keeps their leases alive.
 pub struct Worker {
@@ -56,12 +58,14 @@ impl Worker {
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let heart = tokio::spawn(self.clone().beat());
         let mut running = JoinSet::new();
-        while !stop.is_cancelled() {
-            let claimed = tokio::select! {
-                claimed = self.claim_into(&mut running) => claimed,
+        loop {
+            let permits = tokio::select! {
+                permits = self.free_slots() => permits,
                 () = stop.cancelled() => break,
             };
-            if claimed == Queue::Drained {
+            // Not to be cut off: what is claimed is in nobody's hands until it is in ours.
+            let queue = self.claim_into(permits, &mut running, &stop).await;
+            if queue == Queue::Drained {
                 tokio::select! {
                     () = self.app.bell.notified() => {}
                     () = tokio::time::sleep(POLL_EVERY) => {}
@@ -90,12 +94,22 @@ impl Worker {
         Ok(count)
     }
 
-    /// Waits for a free slot, then fills all that are free.
-    async fn claim_into(self: &Arc<Self>, running: &mut JoinSet<()>) -> Queue {
+    /// Waits for a free slot and takes all that are free.
+    async fn free_slots(&self) -> Vec<OwnedSemaphorePermit> {
         let mut permits = vec![self.slots.clone().acquire_owned().await.expect("the slots are never closed")];
         while let Ok(permit) = self.slots.clone().try_acquire_owned() {
             permits.push(permit);
         }
+        permits
+    }
+
+    /// Fills the slots with what waits in the queue; once told to stop, gives it back instead.
+    async fn claim_into(
+        self: &Arc<Self>,
+        permits: Vec<OwnedSemaphorePermit>,
+        running: &mut JoinSet<()>,
+        stop: &CancellationToken,
+    ) -> Queue {
         let claims = match self.app.store.claim(permits.len(), LEASE).await {
             Ok(claims) => claims,
             Err(error) => {
@@ -105,7 +119,11 @@ impl Worker {
         };
         let queue = if claims.len() < permits.len() { Queue::Drained } else { Queue::MayHoldMore };
         for (claim, permit) in claims.into_iter().zip(permits) {
-            running.spawn(self.clone().work_in_slot(claim, permit));
+            if stop.is_cancelled() {
+                self.release(claim.lease).await;
+            } else {
+                running.spawn(self.clone().work_in_slot(claim, permit));
+            }
         }
         queue
     }
@@ -119,14 +137,13 @@ impl Worker {
     async fn work(self: Arc<Self>, claim: Claim) {
         let lease = claim.lease;
         let lost = CancellationToken::new();
-        self.held().insert(lease, lost.clone());
-        self.app.metrics.renders.inc();
+        let _holding = Holding::new(&self, lease, lost.clone());
         tokio::select! {
+            // An attempt that has just ended gave its lease up itself.
+            biased;
             () = self.attempt(&claim) => {}
             () = lost.cancelled() => tracing::warn!(task = %lease.task_id, "lease lost; render abandoned"),
         }
-        self.app.metrics.renders.dec();
-        self.held().remove(&lease);
     }
 
     async fn attempt(&self, claim: &Claim) {
@@ -168,12 +185,9 @@ impl Worker {
         let names: Vec<String> = written.iter().filter_map(|write| write.as_ref().ok().cloned()).collect();
         let outcome = match written.into_iter().find_map(Result::err) {
             Some(error) => Err(SaveError::Files(error)),
-            None => match self.app.store.complete(lease, names.clone()).await {
-                Ok(LeaseWrite::Done) => return Ok(()),
-                Ok(LeaseWrite::Lost) => Err(SaveError::LeaseLost),
-                // Whether the completion was saved is unknown, so the files must stay: the sweep
-                // for orphans removes them if it was not.
-                Err(error) => return Err(SaveError::Store(error)),
+            None => match self.complete(lease, &names).await? {
+                LeaseWrite::Done => return Ok(()),
+                LeaseWrite::Lost => Err(SaveError::LeaseLost),
             },
         };
         for name in names {
@@ -182,6 +196,23 @@ impl Worker {
             }
         }
         outcome
+    }
+
+    /// Completes a task, patiently: what was drawn is worth more than a moment of a busy database. When
+    /// even that fails, it is unknown whether the completion was saved, so the files must stay; the
+    /// sweep for orphans removes them if it was not.
+    async fn complete(&self, lease: Lease, names: &[String]) -> Result<LeaseWrite, SaveError> {
+        for tries_left in (0..COMPLETE_TRIES).rev() {
+            match self.app.store.complete(lease, names.to_vec()).await {
+                Ok(outcome) => return Ok(outcome),
+                Err(error) if tries_left == 0 => return Err(SaveError::Store(error)),
+                Err(error) => {
+                    tracing::warn!(task = %lease.task_id, %error, "could not complete the task; trying again")
+                }
+            }
+            tokio::time::sleep(RETRY_DELAY).await;
+        }
+        unreachable!("the last try returns")
     }
 
     async fn fail(&self, lease: Lease, sentence: &str) {
@@ -198,10 +229,13 @@ impl Worker {
     }
 
     async fn retry(&self, lease: Lease, cause: &str) {
-        self.app.metrics.attempts_lost.inc();
         match self.app.store.retry(lease, RETRY_DELAY, GAVE_UP).await {
-            Ok(Retry::Queued) => tracing::warn!(task = %lease.task_id, cause, "attempt lost; queued again"),
+            Ok(Retry::Queued) => {
+                self.app.metrics.attempts_lost.inc();
+                tracing::warn!(task = %lease.task_id, cause, "attempt lost; queued again");
+            }
             Ok(Retry::Failed) => {
+                self.app.metrics.attempts_lost.inc();
                 self.app.metrics.tasks_ended("failed", 1);
                 tracing::warn!(task = %lease.task_id, cause, "last attempt lost; task failed and refunded");
             }
@@ -243,18 +277,43 @@ impl Worker {
         if tokio::time::timeout(self.app.config.worker.drain_timeout, finished).await.is_ok() {
             return;
         }
+        let unfinished: Vec<Lease> = self.held().keys().copied().collect();
         running.shutdown().await;
-        let unfinished: Vec<Lease> = self.held().drain().map(|(lease, _)| lease).collect();
         for lease in unfinished {
-            match self.app.store.release(lease).await {
-                Ok(_) => tracing::info!(task = %lease.task_id, "render stopped; task given back"),
-                Err(error) => tracing::error!(task = %lease.task_id, %error, "could not release the task"),
-            }
+            self.release(lease).await;
+        }
+    }
+
+    async fn release(&self, lease: Lease) {
+        match self.app.store.release(lease).await {
+            Ok(_) => tracing::info!(task = %lease.task_id, "task given back"),
+            Err(error) => tracing::error!(task = %lease.task_id, %error, "could not release the task"),
         }
     }
 
     fn held(&self) -> std::sync::MutexGuard<'_, HashMap<Lease, CancellationToken>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts a task as under way until dropped, however its attempt ends.
+struct Holding<'a> {
+    worker: &'a Worker,
+    lease: Lease,
+}
+
+impl<'a> Holding<'a> {
+    fn new(worker: &'a Worker, lease: Lease, lost: CancellationToken) -> Self {
+        worker.held().insert(lease, lost);
+        worker.app.metrics.renders.inc();
+        Self { worker, lease }
+    }
+}
+
+impl Drop for Holding<'_> {
+    fn drop(&mut self) {
+        self.worker.held().remove(&self.lease);
+        self.worker.app.metrics.renders.dec();
     }
 }
 

@@ -49,7 +49,7 @@ CREATE INDEX tasks_of_account ON tasks (account_id, surface, id);
 CREATE TABLE queue (
     task_id     TEXT PRIMARY KEY REFERENCES tasks (id),
     account_id  TEXT NOT NULL,
-    ready_at    INTEGER NOT NULL,
+    ready_at    INTEGER NOT NULL DEFAULT 0,
     lease_epoch INTEGER NOT NULL DEFAULT 0,
     lease_until INTEGER,
     lost_leases INTEGER NOT NULL DEFAULT 0

@@ -30,8 +30,6 @@ pub(super) struct CreateArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    data: DataSettings,
 }
 
 #[derive(Debug, Args)]
@@ -39,34 +37,32 @@ pub(super) struct ListArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    data: DataSettings,
 }
 
-pub(super) async fn run(command: AccountCommand) -> Outcome {
+pub(super) async fn run(command: AccountCommand, data: &DataSettings) -> Outcome {
     match command {
-        AccountCommand::Create(args) => create(args).await,
-        AccountCommand::List(args) => list(args).await,
+        AccountCommand::Create(args) => create(args, data).await,
+        AccountCommand::List(args) => list(args, data).await,
     }
 }
 
-async fn create(args: CreateArgs) -> Outcome {
-    if args.name.trim().is_empty() || args.name.chars().count() > MAX_NAME_CHARS || args.name.contains(char::is_control)
-    {
+async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
+    let name = args.name.trim();
+    if name.is_empty() || name.chars().count() > MAX_NAME_CHARS || name.contains(char::is_control) {
         return Err(Failure(format!("an account's name has 1 to {MAX_NAME_CHARS} printable characters")));
     }
-    data_dir::create(&args.data.data)?;
-    let store = open_or_create_store(&args.data.database_path()?)?;
-    match store.create_account(&args.name, args.credits).await? {
+    data_dir::create(&data.data)?;
+    let store = open_or_create_store(&data.database_path()?)?;
+    match store.create_account(name, args.credits).await? {
         AccountCreation::Created(account) => show(args.json, &account, || {
             format!("Created account {} ({}) with {} credits.", account.name, account.id, account.credits)
         }),
-        AccountCreation::NameTaken => Err(Failure(format!("there is an account {:?} already", args.name))),
+        AccountCreation::NameTaken => Err(Failure(format!("there is an account {:?} already", name))),
     }
 }
 
-async fn list(args: ListArgs) -> Outcome {
-    let accounts = open_store(&args.data)?.list_accounts().await?;
+async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
+    let accounts = open_store(data)?.list_accounts().await?;
     show(args.json, &accounts, || {
         let rows =
             accounts.iter().map(|account| [account.name.clone(), account.id.to_string(), account.credits.to_string()]);

@@ -32,8 +32,6 @@ pub(super) struct AccountArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    data: DataSettings,
 }
 
 #[derive(Debug, Args)]
@@ -49,8 +47,6 @@ pub(super) struct GrantArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    data: DataSettings,
 }
 
 #[derive(Debug, Args)]
@@ -67,8 +63,6 @@ pub(super) struct AuditArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    data: DataSettings,
 }
 
 /// An account's name and what it can spend.
@@ -78,17 +72,17 @@ struct Balance<'a> {
     credits: i64,
 }
 
-pub(super) async fn run(command: CreditsCommand) -> Outcome {
+pub(super) async fn run(command: CreditsCommand, data: &DataSettings) -> Outcome {
     match command {
-        CreditsCommand::Grant(args) => grant(args).await,
-        CreditsCommand::Balance(args) => balance(args).await,
-        CreditsCommand::History(args) => history(args).await,
-        CreditsCommand::Audit(args) => audit(args).await,
+        CreditsCommand::Grant(args) => grant(args, data).await,
+        CreditsCommand::Balance(args) => balance(args, data).await,
+        CreditsCommand::History(args) => history(args, data).await,
+        CreditsCommand::Audit(args) => audit(args, data).await,
     }
 }
 
-async fn grant(args: GrantArgs) -> Outcome {
-    let store = open_store(&args.data)?;
+async fn grant(args: GrantArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data)?;
     let account = find_account(&*store, &args.account).await?;
     let credits = store.grant(account.id, args.amount, args.note.as_deref()).await?.ok_or("the account is gone")?;
     show(args.json, &Balance { account: &account.name, credits }, || {
@@ -96,15 +90,15 @@ async fn grant(args: GrantArgs) -> Outcome {
     })
 }
 
-async fn balance(args: AccountArgs) -> Outcome {
-    let store = open_store(&args.data)?;
+async fn balance(args: AccountArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data)?;
     let account = find_account(&*store, &args.account).await?;
     let balance = Balance { account: &account.name, credits: account.credits };
     show(args.json, &balance, || format!("{} has {} credits.", account.name, account.credits))
 }
 
-async fn history(args: HistoryArgs) -> Outcome {
-    let store = open_store(&args.account.data)?;
+async fn history(args: HistoryArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data)?;
     let account = find_account(&*store, &args.account.account).await?;
     let limit = args.limit.unwrap_or(usize::MAX);
     let mut entries = Vec::new();
@@ -128,8 +122,8 @@ async fn history(args: HistoryArgs) -> Outcome {
     })
 }
 
-async fn audit(args: AuditArgs) -> Outcome {
-    let audit = open_store(&args.data)?.audit().await?;
+async fn audit(args: AuditArgs, data: &DataSettings) -> Outcome {
+    let audit = open_store(data)?.audit().await?;
     show(args.json, &audit, || {
         let mut lines: Vec<String> = audit
             .drifts

@@ -26,8 +26,6 @@ pub(super) struct DoctorArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    data: DataSettings,
 }
 
 /// One thing looked at.
@@ -48,8 +46,7 @@ impl Check {
     }
 }
 
-pub(super) async fn run(args: DoctorArgs) -> Outcome {
-    let data = &args.data;
+pub(super) async fn run(args: DoctorArgs, data: &DataSettings) -> Outcome {
     let checks = [
         Check::new("clock", clock()),
         Check::new("data directory", directory(data)),

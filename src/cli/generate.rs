@@ -14,7 +14,7 @@ use serde::{Serialize, Serializer};
 use url::Url;
 
 use crate::client::{Client, ClientError, Finished, PlainHttp, Refusal, SetupError, TaskRequest};
-use crate::config::{base_url, read_secret};
+use crate::config::{base_url, secret_from_file};
 use crate::model::TaskId;
 
 /// What the exit codes mean; [`EXIT_CODES`] is the same for users.
@@ -82,9 +82,6 @@ pub(super) struct GenerateArgs {
     /// API key
     #[arg(long, env = "TINTYPE_KEY", hide_env_values = true, value_name = "KEY")]
     key: Option<Hidden>,
-    /// File that holds the value of --key
-    #[arg(long, env = "TINTYPE_KEY_FILE", value_name = "PATH", hide = true, conflicts_with = "key")]
-    key_file: Option<PathBuf>,
     /// Send the key over plain HTTP to another machine
     #[arg(long)]
     insecure: bool,
@@ -182,11 +179,11 @@ async fn generate(args: &GenerateArgs, report: &mut Report) -> Result<(), Stop> 
 
 fn client(args: &GenerateArgs) -> Result<Client, Stop> {
     let usage = |sentence: String| Stop(exit::USAGE, sentence);
-    let key = match (&args.key, &args.key_file) {
-        (Some(Hidden(key)), _) => key.clone(),
-        (None, Some(path)) => read_secret(path).map_err(usage)?,
-        (None, None) => return Err(usage(format!("an API key is needed: {HOW_TO_GET_A_KEY}"))),
+    let key = match &args.key {
+        Some(Hidden(key)) => Some(key.clone()),
+        None => secret_from_file("TINTYPE_KEY_FILE").map_err(usage)?,
     };
+    let Some(key) = key else { return Err(usage(format!("an API key is needed: {HOW_TO_GET_A_KEY}"))) };
     let plain_http = if args.insecure { PlainHttp::Anywhere } else { PlainHttp::LoopbackOnly };
     Client::new(&args.url, &key, plain_http).map_err(|error| match error {
         SetupError::Key => usage(format!("{error}: {HOW_TO_GET_A_KEY}")),

@@ -48,8 +48,6 @@ pub(super) struct CreateArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    data: DataSettings,
 }
 
 #[derive(Debug, Args)]
@@ -60,8 +58,6 @@ pub(super) struct ListArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    data: DataSettings,
 }
 
 #[derive(Debug, Args)]
@@ -72,8 +68,6 @@ pub(super) struct OneKeyArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    data: DataSettings,
 }
 
 #[derive(Debug, Args)]
@@ -102,19 +96,19 @@ struct NewShownKey<'a> {
     expires_at: Option<crate::clock::Timestamp>,
 }
 
-pub(super) async fn run(command: KeyCommand) -> Outcome {
+pub(super) async fn run(command: KeyCommand, data: &DataSettings) -> Outcome {
     match command {
-        KeyCommand::Create(args) => create(args).await,
-        KeyCommand::List(args) => list(args).await,
-        KeyCommand::Disable(args) => change(args, KeyChange::Disable).await,
-        KeyCommand::Enable(args) => change(args, KeyChange::Enable).await,
-        KeyCommand::Revoke(args) => change(args, KeyChange::Revoke).await,
-        KeyCommand::Rotate(args) => rotate(args).await,
+        KeyCommand::Create(args) => create(args, data).await,
+        KeyCommand::List(args) => list(args, data).await,
+        KeyCommand::Disable(args) => change(args, KeyChange::Disable, data).await,
+        KeyCommand::Enable(args) => change(args, KeyChange::Enable, data).await,
+        KeyCommand::Revoke(args) => change(args, KeyChange::Revoke, data).await,
+        KeyCommand::Rotate(args) => rotate(args, data).await,
     }
 }
 
-async fn create(args: CreateArgs) -> Outcome {
-    let store = open_store(&args.data)?;
+async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data)?;
     let account = find_account(&*store, &args.account).await?;
     let secret = KeySecret::random();
     let new = NewKey {
@@ -142,8 +136,8 @@ fn show_new(json: bool, key: &ApiKey, secret: &KeySecret) -> Outcome {
     })
 }
 
-async fn list(args: ListArgs) -> Outcome {
-    let store = open_store(&args.data)?;
+async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data)?;
     let account = match &args.account {
         Some(name) => Some(find_account(&*store, name).await?.id),
         None => None,
@@ -177,8 +171,8 @@ fn state(key: &ApiKey, now: crate::clock::Timestamp) -> String {
     format!("{state}{advice}")
 }
 
-async fn change(args: OneKeyArgs, change: KeyChange) -> Outcome {
-    let store = open_store(&args.data)?;
+async fn change(args: OneKeyArgs, change: KeyChange, data: &DataSettings) -> Outcome {
+    let store = open_store(data)?;
     let key = store.change_key(args.id, change).await?.ok_or_else(|| no_such_key(args.id))?;
     let now = Clock::system().now();
     if change == KeyChange::Enable && key.state(now) == KeyState::Revoked {
@@ -189,8 +183,8 @@ async fn change(args: OneKeyArgs, change: KeyChange) -> Outcome {
     })
 }
 
-async fn rotate(args: RotateArgs) -> Outcome {
-    let store = open_store(&args.key.data)?;
+async fn rotate(args: RotateArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data)?;
     let id = args.key.id;
     let secret = KeySecret::random();
     let key = store.rotate_key(id, secret.hash(), &secret.hint(), args.overlap).await?;

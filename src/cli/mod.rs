@@ -6,12 +6,12 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
 use crate::clock::Clock;
-use crate::config::DataSettings;
+use crate::config::{DataSettings, ignore_empty_variables};
 use crate::model::Account;
 use crate::store::Store;
 use crate::store::sqlite::SqliteStore;
@@ -34,6 +34,8 @@ struct Cli {
     /// How to write the log, which goes to standard error
     #[arg(long, global = true, env = "TINTYPE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
+    #[command(flatten)]
+    data: DataSettings,
     #[command(subcommand)]
     command: Command,
 }
@@ -89,12 +91,13 @@ pub(crate) type Outcome = Result<ExitCode, Failure>;
 
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = ignore_empty_variables(Cli::command()).get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     if let Err(error) = start_logging(&cli.log, cli.log_format) {
         eprintln!("tintype: {error}");
         return ExitCode::from(2);
     }
-    match run(cli.command) {
+    match run(cli.command, &cli.data) {
         Ok(code) => code,
         Err(Failure(message)) => {
             eprintln!("tintype: {message}");
@@ -110,10 +113,15 @@ fn start_logging(filter: &str, format: LogFormat) -> Result<(), String> {
         LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
+    // A panic's message can hold what was being worked on, and prompts are not for the log.
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        tracing::error!(place, "panic");
+    }));
     Ok(())
 }
 
-fn run(command: Command) -> Outcome {
+fn run(command: Command, data: &DataSettings) -> Outcome {
     let server = matches!(command, Command::Serve(_) | Command::Api(_) | Command::Worker(_));
     let mut runtime = if server {
         tokio::runtime::Builder::new_multi_thread()
@@ -123,15 +131,15 @@ fn run(command: Command) -> Outcome {
     let runtime = runtime.enable_all().build()?;
     let outcome = runtime.block_on(async {
         match command {
-            Command::Serve(args) => serve::run(args, serve::Role::Everything).await,
-            Command::Api(args) => serve::run(args, serve::Role::Api).await,
-            Command::Worker(args) => serve::run(args, serve::Role::Worker).await,
-            Command::Account(command) => account::run(command).await,
-            Command::Key(command) => key::run(command).await,
-            Command::Credits(command) => credits::run(command).await,
-            Command::Task(command) => task::run(command).await,
+            Command::Serve(args) => serve::run(args, data, serve::Role::Everything).await,
+            Command::Api(args) => serve::run(args, data, serve::Role::Api).await,
+            Command::Worker(args) => serve::run(args, data, serve::Role::Worker).await,
+            Command::Account(command) => account::run(command, data).await,
+            Command::Key(command) => key::run(command, data).await,
+            Command::Credits(command) => credits::run(command, data).await,
+            Command::Task(command) => task::run(command, data).await,
             Command::Generate(args) => Ok(generate::run(args).await),
-            Command::Doctor(args) => doctor::run(args).await,
+            Command::Doctor(args) => doctor::run(args, data).await,
             Command::Openapi => {
                 say(&crate::http::docs::openapi_json());
                 Ok(ExitCode::SUCCESS)

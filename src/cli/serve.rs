@@ -35,8 +35,6 @@ const FIRST_CREDITS: i64 = 1_000;
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
     #[command(flatten)]
-    data: DataSettings,
-    #[command(flatten)]
     server: ServerSettings,
 }
 
@@ -48,11 +46,18 @@ pub(super) enum Role {
     Worker,
 }
 
-pub(super) async fn run(args: ServeArgs, role: Role) -> Outcome {
-    let ServeArgs { data, server } = args;
+pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Outcome {
+    let ServeArgs { server } = args;
     let mut signals = StopSignals::catch()?;
+    if role != Role::Everything {
+        // Until there is a database that several processes can share, an API without a worker would
+        // charge for tasks that nobody works on.
+        return Err(Failure("SQLite serves one process: run `tintype serve`, which is API and worker in one".into()));
+    }
+    server::raise_file_limit();
+    let database = data.database_path()?;
     data_dir::create(&data.data)?;
-    let _lock = data_dir::lock(&data.data)?;
+    let _lock = data_dir::lock(&data.data, &database)?;
     let tls = match (&server.tls_cert, &server.tls_key) {
         (Some(cert), Some(key)) => Some(server::tls_acceptor(cert, key)?),
         _ => None,
@@ -66,17 +71,17 @@ pub(super) async fn run(args: ServeArgs, role: Role) -> Outcome {
         None => None,
     };
     let listening = listener.as_ref().map_or(Ok(server.listen), TcpListener::local_addr)?;
-    let config = Config::new(&server, &listening_url(listening, tls.is_some()))?;
+    let config = Config::new(&server, &listening_url(listening, tls.is_some()));
     warn_about(&server, listening, tls.is_some());
 
     let clock = Clock::system();
-    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&data.database_path()?, clock.clone())?);
-    let files = open_files(&data, &server)?;
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&database, clock.clone())?);
+    let files = open_files(data, &server)?;
     let app = App::build(config, clock, store.clone(), files).await?;
-    // This process holds the data directory, so whoever held a lease is dead.
-    sweeper::sweep(&app, Rescue::All).await?;
+    // This process holds the database, so whoever held a lease is dead.
+    sweeper::sweep(&app, Rescue::All).await;
     let key = if role == Role::Worker { None } else { first_key(&*store).await? };
-    announce(&app, &data, role, listener.as_ref().map(|_| listening_url(listening, tls.is_some())), key.as_ref());
+    announce(&app, data, role, listener.as_ref().map(|_| listening_url(listening, tls.is_some())), key.as_ref());
     work(app, role, listener, metrics_listener, tls, &mut signals).await?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
@@ -105,13 +110,23 @@ async fn work(
         parts.spawn(worker.run(stop.clone()));
     }
     parts.spawn(sweeper::run(app, stop.clone()));
-    let signal = signals.next().await;
-    tracing::info!(signal, "stopping");
+    let broken = tokio::select! {
+        signal = signals.next() => {
+            tracing::info!(signal, "stopping");
+            false
+        }
+        _ = parts.join_next() => true,
+    };
     readiness.stop();
     stop.cancel();
     tokio::select! {
-        () = async { while parts.join_next().await.is_some() {} } => Ok(()),
-        _ = signals.next() => Err(Failure("stopped at the second signal, without waiting for running renders".into())),
+        () = async { while parts.join_next().await.is_some() {} } => {}
+        _ = signals.next() => return Err(Failure("stopped at the second signal, without waiting for running renders".into())),
+    }
+    if broken {
+        Err(Failure("a part of the server ended by itself, which is a fault; see the log".into()))
+    } else {
+        Ok(())
     }
 }
 

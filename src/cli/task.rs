@@ -33,8 +33,6 @@ pub(super) struct ListArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    data: DataSettings,
 }
 
 #[derive(Debug, Args)]
@@ -45,8 +43,6 @@ pub(super) struct OneTaskArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    data: DataSettings,
 }
 
 #[derive(Debug, Args)]
@@ -97,16 +93,16 @@ impl From<Task> for ShownTask {
     }
 }
 
-pub(super) async fn run(command: TaskCommand) -> Outcome {
+pub(super) async fn run(command: TaskCommand, data: &DataSettings) -> Outcome {
     match command {
-        TaskCommand::List(args) => list(args).await,
-        TaskCommand::Show(args) => show_one(args).await,
-        TaskCommand::Fail(args) => fail(args).await,
+        TaskCommand::List(args) => list(args, data).await,
+        TaskCommand::Show(args) => show_one(args, data).await,
+        TaskCommand::Fail(args) => fail(args, data).await,
     }
 }
 
-async fn list(args: ListArgs) -> Outcome {
-    let store = open_store(&args.data)?;
+async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data)?;
     let account = match &args.account {
         Some(name) => Some(find_account(&*store, name).await?.id),
         None => None,
@@ -128,16 +124,16 @@ async fn list(args: ListArgs) -> Outcome {
     })
 }
 
-async fn show_one(args: OneTaskArgs) -> Outcome {
-    let store = open_store(&args.data)?;
+async fn show_one(args: OneTaskArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data)?;
     let record = store.inspect_task(args.id).await?.ok_or_else(|| no_such_task(args.id))?;
     let record = ShownRecord { task: record.task.into(), request: record.request, lost_leases: record.lost_leases };
     // There is no better layout for nested things than JSON.
     show(true, &record, String::new)
 }
 
-async fn fail(args: FailArgs) -> Outcome {
-    let store = open_store(&args.task.data)?;
+async fn fail(args: FailArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data)?;
     let id = args.task.id;
     if args.reason.trim().is_empty() {
         return Err(Failure("the reason must say something".into()));

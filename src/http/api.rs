@@ -17,7 +17,7 @@ use super::auth::Caller;
 use super::error::{ApiError, ErrorBody};
 use crate::app::{App, Config};
 use crate::clock::Timestamp;
-use crate::config::{BODY_TIME_LIMIT, MAX_BODY};
+use crate::config::{BODY_TIME_LIMIT, DISCARD_TIME_LIMIT, MAX_BODY, MAX_DISCARDED};
 use crate::model::{Id, MODEL_NAME, Status, Surface, Task, TaskId};
 use crate::request::GenerateRequest;
 use crate::store::Submission;
@@ -308,13 +308,34 @@ async fn read_json_body(request: Request) -> Result<Bytes, ApiError> {
     if !says_json(request.headers()) {
         return Err(ApiError::invalid_request("The header Content-Type must be application/json."));
     }
-    let body = Limited::new(request.into_body(), MAX_BODY).collect();
-    match tokio::time::timeout(BODY_TIME_LIMIT, body).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(ApiError::of_status(StatusCode::PAYLOAD_TOO_LARGE)),
-        Ok(Err(_)) => Err(ApiError::invalid_request("The body broke off.")),
-        Err(_) => Err(ApiError::of_status(StatusCode::REQUEST_TIMEOUT)),
+    let mut body = request.into_body();
+    let within_time = tokio::time::timeout(BODY_TIME_LIMIT, async {
+        match Limited::new(&mut body, MAX_BODY).collect().await {
+            Ok(whole) => Ok(whole.to_bytes()),
+            Err(error) if error.is::<LengthLimitError>() => Err(ApiError::of_status(StatusCode::PAYLOAD_TOO_LARGE)),
+            Err(_) => Err(ApiError::invalid_request("The body broke off.")),
+        }
+    });
+    let read = within_time.await.unwrap_or_else(|_| Err(ApiError::of_status(StatusCode::REQUEST_TIMEOUT)));
+    if read.is_err() {
+        discard(body).await;
     }
+    read
+}
+
+/// Reads on for a while after a refusal: many clients look for an answer only when they have sent all.
+async fn discard(mut body: Body) {
+    let discarding = async {
+        let mut left = MAX_DISCARDED;
+        while let Some(Ok(frame)) = body.frame().await {
+            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+            if left == 0 {
+                break;
+            }
+        }
+    };
+    // Whether all of it came makes no difference to the answer.
+    drop(tokio::time::timeout(DISCARD_TIME_LIMIT, discarding).await);
 }
 
 fn says_json(headers: &HeaderMap) -> bool {

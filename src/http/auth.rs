@@ -20,6 +20,9 @@ use crate::store::KeyChange;
 const KEY_PARAMETERS: [&str; 8] =
     ["api_key", "apikey", "api-key", "key", "token", "access_token", "auth", "authorization"];
 
+/// Most keys flagged for one request.
+const MAX_FLAGGED: usize = 4;
+
 static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
@@ -39,9 +42,13 @@ pub struct Caller {
     pub account_id: Id,
 }
 
-/// Refuses requests whose key travelled unsafely, whatever they ask for.
+/// Refuses API requests whose key travelled unsafely, whatever they ask for.
 pub async fn guard_transport(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, ApiError> {
-    if app.config.production && !arrived_over_https(&app, &request) {
+    let path = request.uri().path();
+    if path != "/api" && !path.starts_with("/api/") {
+        return Ok(next.run(request).await);
+    }
+    if app.config.require_https && !arrived_over_https(&app, &request) {
         return Err(ApiError::unauthorized());
     }
     if let Some(query) = request.uri().query()
@@ -66,20 +73,17 @@ fn arrived_over_https(app: &App, request: &Request) -> bool {
 fn holds_key(query: &str) -> bool {
     url::form_urlencoded::parse(query.as_bytes()).any(|(name, value)| {
         KEY_PARAMETERS.iter().any(|known| name.eq_ignore_ascii_case(known))
-            || KeySecret::looks_like_one(&name)
-            || KeySecret::looks_like_one(without_scheme(&value))
+            || KeySecret::find_shape(&name).is_some()
+            || KeySecret::find_shape(&value).is_some()
     })
 }
 
 /// Notes every real key in a query, so that its owner rotates it. Not awaited: the answer must take
 /// as long for a real key as for any other.
 fn flag_leaked_keys(app: &Arc<App>, query: &str) {
-    let pairs = url::form_urlencoded::parse(query.as_bytes());
-    let leaked: Vec<_> = pairs
-        .flat_map(|(name, value)| [KeySecret::parse(&name), KeySecret::parse(without_scheme(&value))])
-        .flatten()
-        .take(4)
-        .collect();
+    let texts = url::form_urlencoded::parse(query.as_bytes()).flat_map(|(name, value)| [name, value]);
+    let leaked = texts.filter_map(|text| KeySecret::find_shape(&text).and_then(KeySecret::parse));
+    let leaked: Vec<_> = leaked.take(MAX_FLAGGED).collect();
     if leaked.is_empty() {
         return;
     }
@@ -96,13 +100,6 @@ fn flag_leaked_keys(app: &Arc<App>, query: &str) {
             }
         }
     });
-}
-
-fn without_scheme(value: &str) -> &str {
-    match value.split_at_checked(7) {
-        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("bearer ") => rest.trim_start(),
-        _ => value,
-    }
 }
 
 /// Lets a valid key pass to a route that submits.

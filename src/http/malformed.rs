@@ -1,5 +1,8 @@
+//! The last layer before the wire, for what no route can see.
+//!
 //! What is not HTTP never reaches a route: the protocol library answers it by itself, with a bare
-//! status. This puts our envelope around that answer as it leaves.
+//! status. This puts our envelope around that answer as it leaves. And a peer that takes nothing of
+//! what is written to it is given up.
 
 use std::io;
 use std::pin::Pin;
@@ -7,8 +10,10 @@ use std::task::{Context, Poll, ready};
 
 use axum::http::StatusCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
 
 use super::observe::refusal;
+use crate::config::WRITE_STALL_LIMIT;
 
 /// A connection on which no bare refusal leaves.
 #[derive(Debug)]
@@ -16,12 +21,14 @@ pub struct Enveloping<S> {
     stream: S,
     /// The answer that replaces a bare refusal, and how much of it is written.
     replacement: Option<(Vec<u8>, usize)>,
+    /// Runs while the peer takes nothing.
+    stall: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Enveloping<S> {
     /// Watches over what is written to `stream`.
     pub fn new(stream: S) -> Self {
-        Self { stream, replacement: None }
+        Self { stream, replacement: None, stall: None }
     }
 }
 
@@ -40,25 +47,40 @@ fn bare_refusal(written: &[u8]) -> Option<(usize, StatusCode)> {
     (whole && !ours).then_some((start, status))
 }
 
+impl<S: AsyncWrite + Unpin> Enveloping<S> {
+    /// Writes some of `buffer`, or fails when the peer has taken nothing for too long.
+    fn poll_progress(&mut self, context: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(context, buffer) {
+            self.stall = None;
+            return Poll::Ready(written);
+        }
+        let stall = self.stall.get_or_insert_with(|| Box::pin(tokio::time::sleep(WRITE_STALL_LIMIT)));
+        ready!(stall.as_mut().poll(context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
 impl<S: AsyncWrite + Unpin> AsyncWrite for Enveloping<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
         let this = &mut *self;
         if this.replacement.is_none() {
             match bare_refusal(buffer) {
-                None => return Pin::new(&mut this.stream).poll_write(context, buffer),
+                None => return this.poll_progress(context, buffer),
                 Some((0, status)) => this.replacement = Some((refusal(status), 0)),
                 // What comes before it leaves first, as it is.
-                Some((start, _)) => return Pin::new(&mut this.stream).poll_write(context, &buffer[..start]),
+                Some((start, _)) => return this.poll_progress(context, &buffer[..start]),
             }
         }
-        if let Some((answer, written)) = &mut this.replacement {
-            while *written < answer.len() {
-                match ready!(Pin::new(&mut this.stream).poll_write(context, &answer[*written..]))? {
-                    0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                    count => *written += count,
-                }
+        while let Some((answer, written)) = this.replacement.take() {
+            let progress = this.poll_progress(context, &answer[written..]);
+            let count = if let Poll::Ready(outcome) = &progress { outcome.as_ref().copied().unwrap_or(0) } else { 0 };
+            if written + count < answer.len() {
+                this.replacement = Some((answer, written + count));
             }
-            this.replacement = None;
+            match ready!(progress)? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                _ => continue,
+            }
         }
         Poll::Ready(Ok(buffer.len()))
     }

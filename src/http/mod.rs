@@ -29,8 +29,7 @@ pub fn router(app: Arc<App>, readiness: Readiness) -> Router {
         .route("/images/generate", post(api::generate).route_layer(submit))
         .route("/images/task", get(api::list).route_layer(read.clone()))
         .route("/images/task/{id}", get(api::find).route_layer(read))
-        .fallback(observe::no_route)
-        .layer(from_fn_with_state(app.clone(), auth::guard_transport));
+        .fallback(observe::no_route);
     Router::new()
         .nest("/api/v1", api)
         .route("/files/{*name}", get(files::serve))
@@ -43,6 +42,7 @@ pub fn router(app: Arc<App>, readiness: Readiness) -> Router {
         .route("/readyz", get(health::ready))
         .fallback(observe::no_route)
         .layer(axum::Extension(readiness))
+        .layer(from_fn_with_state(app.clone(), auth::guard_transport))
         .layer(from_fn_with_state(app.clone(), observe::observe))
         .with_state(app)
 }

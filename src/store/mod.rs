@@ -1,7 +1,7 @@
 //! Where accounts, keys, credits and tasks are kept.
 //!
 //! A method of [`Store`] is a verb of the domain and exactly one transaction, durable when it
-//! returns. Look-ups answer with `Option`; what the rules refuse is an outcome, not an error. An
+//! returns; only the sweeping ones, [`Store::rescue`] and [`Store::expire`], take several. Look-ups answer with `Option`; what the rules refuse is an outcome, not an error. An
 //! error means that nothing happened.
 
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub type Result<T> = std::result::Result<T, StoreError>;
 pub enum AccountCreation {
     /// It exists now.
     Created(Account),
-    /// Another account has the name.
+    /// Another account has the name, or has it as its id.
     NameTaken,
 }
 

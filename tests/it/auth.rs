@@ -107,10 +107,14 @@ async fn a_key_in_the_query_is_refused_whatever_else_is_right() {
         caller.get(&format!("{TASKS}?{query}")).await.assert_error(401, "UNAUTHORIZED");
     }
     let almost = format!("tt_{}", "a".repeat(38));
-    for value in [key.clone(), format!("Bearer%20{key}"), format!("bearer+{key}"), almost] {
+    let inside = format!("https://example.com/?k={key}");
+    let around = [format!("{key}%20"), format!("%20{key}"), format!("{key},b"), format!("x{key}x")];
+    let values = [key.clone(), format!("Bearer%20{key}"), format!("bearer+{key}"), almost, inside];
+    for value in values.iter().chain(&around) {
         caller.get(&format!("{TASKS}?cursor={value}")).await.assert_error(401, "UNAUTHORIZED");
     }
     caller.get(&format!("{TASKS}?{key}")).await.assert_error(401, "UNAUTHORIZED");
+    caller.get(&format!("/api/v1/?token={key}")).await.assert_error(401, "UNAUTHORIZED");
     let post = service.call("POST", &format!("{GENERATE}?token={key}"), &[], "{}").await;
     post.assert_error(401, "UNAUTHORIZED");
     caller.get(&format!("{TASKS}?keyword=x&tokens=5&limit=2")).await.json()["success"].as_bool().expect("a success");

@@ -25,6 +25,9 @@ fn accounts_are_created_and_listed() {
     run(data, &["account", "create", "Ünal & Söhne"]);
     let all = run(data, &["account", "list"]);
     assert_eq!(all, json!([ada, { "id": all[1]["id"], "name": "Ünal & Söhne", "credits": 0 }]));
+    assert!(refused(data, &["account", "create", " ada "]).contains("already"));
+    let id = ada["id"].as_str().expect("an id");
+    assert!(refused(data, &["account", "create", id]).contains("already"), "or it would catch what is meant for ada");
     for bad in ["", " ", "a\nb", &"x".repeat(101)] {
         assert!(refused(data, &["account", "create", bad]).contains("name"), "{bad:?}");
     }
@@ -216,5 +219,77 @@ fn every_setting_has_a_flag_and_a_variable() {
         ("--read-rate", "TINTYPE_READ_RATE"),
     ] {
         assert!(help.contains(flag) && help.contains(&format!("[env: {variable}")), "{flag}: {help}");
+    }
+}
+
+#[test]
+fn the_data_directory_may_be_named_anywhere_on_the_line() {
+    let data = data();
+    let data = data.path().display().to_string();
+    for arguments in [
+        ["--data", &data, "account", "create", "ada"],
+        ["account", "--data", &data, "create", "bob"],
+        ["account", "create", "--data", &data, "cyd"],
+    ] {
+        assert!(
+            tintype().args(arguments).stdout(std::process::Stdio::null()).status().expect("the program runs").success()
+        );
+    }
+    assert_eq!(run(data.as_ref(), &["account", "list"]).as_array().map(Vec::len), Some(3));
+}
+
+#[test]
+fn variables_are_read_as_people_write_them() {
+    let data = data();
+    // A wrong value of one setting stops the start, so naming a port that cannot be bound ends it after all are read.
+    let start = |variable: &str, value: &str| {
+        let mut command = tintype();
+        command.args(["serve", "--listen", "203.0.113.1:1", "--data"]).arg(data.path()).env(variable, value);
+        let output = command.output().expect("the program runs");
+        String::from_utf8(output.stderr).expect("text")
+    };
+    let understood = [
+        ("TINTYPE_PRODUCTION", &["true", "TRUE", "1", "yes", "on", "false", "0", "no", "off", ""][..]),
+        ("TINTYPE_TRUSTED_PROXY", &["10.0.0.0/8", "10.0.0.1", "10.0.0.1, ::1/128", ""]),
+        ("TINTYPE_PUBLIC_URL", &["https://images.example.com/", ""]),
+        ("TINTYPE_DATABASE", &[""]),
+        ("TINTYPE_DATABASE_FILE", &[""]),
+        ("TINTYPE_METRICS_LISTEN", &[""]),
+        ("TINTYPE_SUBMIT_RATE", &["5", "5/min", ""]),
+    ];
+    for (variable, values) in understood {
+        for value in values {
+            let said = start(variable, value);
+            assert!(said.contains("cannot listen on 203.0.113.1:1"), "{variable}={value}: {said}");
+        }
+    }
+    for (variable, value, about) in [
+        ("TINTYPE_PRODUCTION", "maybe", "--production"),
+        ("TINTYPE_PUBLIC_URL", "images.example.com", "--public-url"),
+        ("TINTYPE_TRUSTED_PROXY", "everyone", "--trusted-proxy"),
+        ("TINTYPE_SUBMIT_RATE", "-1", "--submit-rate"),
+    ] {
+        assert!(start(variable, value).contains(about), "{variable}={value}");
+    }
+}
+
+#[test]
+fn a_flag_wins_over_every_form_of_its_variable() {
+    let data = data();
+    let other = format!("sqlite:{}", data.path().join("other.db").display());
+    let secret = data.path().join("secret");
+    std::fs::write(&secret, "sqlite:/nowhere/at/all.db").expect("a file");
+    for (variable, value) in
+        [("TINTYPE_DATABASE", "sqlite:/nowhere/at/all.db"), ("TINTYPE_DATABASE_FILE", &secret.display().to_string())]
+    {
+        let mut command = tintype();
+        command
+            .args(["account", "create", variable, "--database", &other, "--data"])
+            .arg(data.path())
+            .env(variable, value);
+        assert!(
+            command.stdout(std::process::Stdio::null()).status().expect("the program runs").success(),
+            "{variable}"
+        );
     }
 }

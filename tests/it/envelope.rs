@@ -94,7 +94,7 @@ async fn raw(service: &Service, bytes: &[u8]) -> String {
 #[tokio::test]
 async fn what_is_not_http_gets_the_envelope_too() {
     let service = Service::start().await;
-    let long_header = format!("GET / HTTP/1.1\r\nhost: x\r\nx: {}\r\n\r\n", "a".repeat(100_000));
+    let long_header = format!("GET / HTTP/1.1\r\nhost: x\r\nx: {}\r\n\r\n", "a".repeat(300_000));
     let many_headers = format!("GET / HTTP/1.1\r\nhost: x\r\n{}\r\n", "x: y\r\n".repeat(200));
     for (request, status) in [
         ("nonsense\r\n\r\n", 400),
@@ -162,6 +162,34 @@ async fn a_body_that_breaks_off_costs_nothing() {
     );
     raw(&service, head.as_bytes()).await;
     assert_eq!(caller.credits().await, 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_that_say_too_little_are_closed() {
+    let service = Service::start().await;
+    for said in ["", "G", "PRI * HTTP/2.0\r\n\r\nSM\r\n", "GET / HTTP/1.1\r\nhost: x\r\n"] {
+        let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
+        stream.write_all(said.as_bytes()).await.expect("the service reads");
+        let mut answer = Vec::new();
+        let closed = tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut answer)).await;
+        closed.unwrap_or_else(|_| panic!("{said:?} keeps a connection open")).expect("an end");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_reads_nothing_is_given_up() {
+    let service = Service::start().await;
+    let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
+    let request = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\n\r\n";
+    let wanted = 16;
+    stream.write_all(request.repeat(wanted).as_bytes()).await.expect("the service reads");
+    // The paused clock runs on only while the server cannot.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let mut answers = Vec::new();
+    // How the end shows, as an end or as a reset, is the system's choice.
+    drop(stream.read_to_end(&mut answers).await);
+    let begun = answers.windows(15).filter(|window| window == b"HTTP/1.1 200 OK").count();
+    assert!((1..wanted).contains(&begun), "{begun} answers were begun");
 }
 
 #[tokio::test]

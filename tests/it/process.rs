@@ -92,9 +92,15 @@ fn accounts_made_before_the_first_start_are_enough() {
 fn a_second_server_on_the_same_data_is_refused() {
     let data = TempDir::new().expect("a directory");
     let first = Server::start(data.path(), &[]);
-    for command in ["serve", "api", "worker"] {
-        let said = refused(data.path(), &[command, "--listen", "127.0.0.1:0"]);
-        assert!(said.contains("another server") && said.contains("--data"), "{said}");
+    let said = refused(data.path(), &["serve", "--listen", "127.0.0.1:0"]);
+    assert!(said.contains("another server") && said.contains("--data"), "{said}");
+    let elsewhere = TempDir::new().expect("a directory");
+    let database = format!("sqlite:{}", data.path().join("tintype.db").display());
+    let said = refused(elsewhere.path(), &["serve", "--listen", "127.0.0.1:0", "--database", &database]);
+    assert!(said.contains("another server") && said.contains("tintype.db"), "{said}");
+    for part in ["api", "worker"] {
+        let said = refused(elsewhere.path(), &[part, "--listen", "127.0.0.1:0"]);
+        assert!(said.contains("tintype serve"), "{said}");
     }
     first.stop();
     Server::start(data.path(), &[]).stop();
@@ -327,6 +333,7 @@ async fn https_is_served_from_certificate_files() {
     let request = Request::get(TASKS).header("host", "localhost").header("authorization", format!("Bearer {api_key}"));
     let answer = exchange(stream, request.body(Full::default()).expect("a request")).await;
     assert_eq!(answer.status, 200, "{answer:?}");
+    send(server.address, "GET", TASKS, &api_key, "").await.assert_error(401, "UNAUTHORIZED");
     server.stop();
 
     let said =

@@ -30,7 +30,7 @@ macro_rules! suite {
                     a_taken_name_changes_nothing,
                     an_opening_balance_below_zero_is_an_error_and_makes_no_account,
                     an_account_is_found_by_name_and_by_id,
-                    a_name_that_is_spelled_like_an_id_wins,
+                    no_account_is_named_like_anothers_id,
                     accounts_are_listed_by_name,
                     the_first_account_comes_with_its_credits_and_key,
                     there_is_only_one_first_account,

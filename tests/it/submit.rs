@@ -147,6 +147,8 @@ async fn bad_bodies_are_400_and_cost_nothing() {
         let message = caller.post(body).await.assert_error(400, "INVALID_REQUEST");
         assert!(message.contains(about), "{shown}: {message}");
     }
+    let echo = caller.post(format!("\"{}\"", "secret ".repeat(1_000))).await.assert_error(400, "INVALID_REQUEST");
+    assert!(!echo.contains("secret"), "{echo}");
     assert_eq!(caller.credits().await, 10);
     assert_eq!(caller.get(TASKS).await.json()["data"]["items"], json!([]));
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde_json::{Value, json};
-use tintype::config::LEASE;
+use tintype::config::{LEASE, ORPHAN_AGE};
 use tintype::picture::Picture;
 use tintype::render::{RenderError, Renderer};
 use tintype::request::AspectRatio;
@@ -250,22 +250,50 @@ async fn orphaned_files_are_swept_and_results_are_not() {
     service.clock.advance(LEASE);
     service.sweep().await;
     service.work().await;
-    let stray = service.directory.path().join("files/2026-11-21/notes.txt");
-    std::fs::write(&stray, "the operator's").expect("a file");
+    let folder = service.directory.path().join("files");
+    let cut_off = format!("{left_behind}#1");
+    let unknown = left_behind.replace(claim.lease.task_id.as_str(), "FAAAAAAAAAAAAAAAAAAAA");
+    let strays = ["2026-11-21/notes.txt", "lost+found/notes.txt", &cut_off, &unknown];
+    std::fs::create_dir(folder.join("lost+found")).expect("a directory");
+    for name in strays {
+        std::fs::write(folder.join(name), "left behind").expect("a file");
+    }
     // The sweep goes by the age of the files, which the real clock gave them.
     let now = UNIX_EPOCH + Duration::from_millis(service.clock.now().as_millis().unsigned_abs());
     for name in files(&service) {
-        let file = File::options().write(true).open(service.directory.path().join("files").join(name));
+        let file = File::options().write(true).open(folder.join(name));
         file.and_then(|file| file.set_modified(now)).expect("a time of our own");
     }
-    assert_eq!(sweeper::sweep_orphans(&service.app).await.expect("a sweep"), 0, "all files are young");
-    service.clock.advance(Duration::from_secs(3_600));
-    assert_eq!(sweeper::sweep_orphans(&service.app).await.expect("a sweep"), 1);
-    assert!(!files(&service).contains(&left_behind));
-    assert!(stray.exists());
+    assert_eq!(sweeper::sweep_orphans(&service.app, usize::MAX).await, 0, "all files are young");
+    service.clock.advance(ORPHAN_AGE + Duration::from_secs(60));
+    assert_eq!(sweeper::sweep_orphans(&service.app, usize::MAX).await, 2);
+    let left = files(&service);
+    assert!(!left.contains(&left_behind) && !left.contains(&cut_off), "{left:?}");
+    assert!(
+        left.contains(&unknown) && left.contains(&strays[0].into()) && left.contains(&strays[1].into()),
+        "{left:?}"
+    );
     let task = caller.task(&task_id).await;
     let image = service.fetch(task["media_url"].as_str().expect("a URL"), &[]).await;
     assert_eq!(image.status, 200);
+}
+
+#[tokio::test]
+async fn files_of_a_task_that_failed_just_now_stay_a_day() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    caller.submit_prompt("a boat").await;
+    let claim = service.app.store.claim(1, LEASE).await.expect("a store").remove(0);
+    let result = service.app.files.write(claim.lease.task_id, 0, Bytes::from_static(b"x")).await.expect("a file");
+    std::fs::File::open(service.directory.path().join("files").join(&result))
+        .and_then(|file| file.set_modified(UNIX_EPOCH))
+        .expect("an old file");
+    // As a backup that knows the task as processing would, opened beside the real files.
+    service.clock.advance(ORPHAN_AGE * 2);
+    service.sweep().await;
+    assert_eq!(sweeper::sweep_orphans(&service.app, usize::MAX).await, 0);
+    service.clock.advance(ORPHAN_AGE * 2);
+    assert_eq!(sweeper::sweep_orphans(&service.app, usize::MAX).await, 1);
 }
 
 #[tokio::test]

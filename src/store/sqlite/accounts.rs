@@ -16,7 +16,10 @@ pub(super) fn create(writing: &mut Writing, name: &str, credits: i64) -> rusqlit
     let id = writing.ids.next(now);
     let added = writing
         .connection
-        .prepare_cached("INSERT INTO accounts (id, name, balance) VALUES (?1, ?2, ?3) ON CONFLICT (name) DO NOTHING")?
+        .prepare_cached(
+            "INSERT INTO accounts (id, name, balance) SELECT ?1, ?2, ?3
+             WHERE NOT EXISTS (SELECT 1 FROM accounts WHERE name = ?2 OR id = ?2)",
+        )?
         .execute(params![id, name, credits])?;
     if added == 0 {
         return Ok(AccountCreation::NameTaken);
@@ -52,9 +55,9 @@ fn account(row: &Row<'_>) -> rusqlite::Result<Account> {
 }
 
 pub(super) fn find(connection: &Connection, name_or_id: &str) -> rusqlite::Result<Option<Account>> {
-    // A name may look like an id; the name wins, because people type names.
+    // No account is named like another's id, so at most one is found.
     connection
-        .prepare_cached("SELECT * FROM accounts WHERE name = ?1 OR id = ?1 ORDER BY name = ?1 DESC LIMIT 1")?
+        .prepare_cached("SELECT * FROM accounts WHERE name = ?1 OR id = ?1")?
         .query_row([name_or_id], account)
         .optional()
 }

@@ -10,10 +10,13 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use super::accounts::Entry;
 use super::columns::to_json;
 use super::tasks::{REQUEST, request};
-use super::writer::Writing;
+use super::writer::{Writing, in_savepoint};
 use crate::clock::Timestamp;
 use crate::model::{CREDITS_PER_IMAGE, EntryKind, Id};
 use crate::store::{Claim, Lease, LeaseWrite, MAX_LOST_LEASES, QueueDepth, Rescue, Rescued, Retry};
+
+/// Tasks that a sweep ends in one transaction; the writes of callers go in between.
+pub(super) const SWEEP_BATCH: usize = 256;
 
 pub(super) fn claim(writing: &mut Writing, max: usize, lease: Duration) -> rusqlite::Result<Vec<Claim>> {
     let now = writing.clock.now();
@@ -158,6 +161,7 @@ fn refund(writing: &Writing, id: Id, account_id: Id, error: &str) -> rusqlite::R
     refund.record(connection, account_id, balance, now)
 }
 
+/// Takes up to [`SWEEP_BATCH`] leases away.
 pub(super) fn rescue(writing: &mut Writing, which: Rescue, last_error: &str) -> rusqlite::Result<Rescued> {
     let deadline = match which {
         Rescue::Expired => writing.clock.now(),
@@ -167,33 +171,45 @@ pub(super) fn rescue(writing: &mut Writing, which: Rescue, last_error: &str) -> 
         .connection
         .prepare_cached(
             "SELECT task_id, lease_epoch FROM queue INDEXED BY queue_leased
-             WHERE lease_until IS NOT NULL AND lease_until <= ?1",
+             WHERE lease_until IS NOT NULL AND lease_until <= ?1 LIMIT ?2",
         )?
-        .query_map([deadline], |row| Ok(Lease { task_id: row.get(0)?, epoch: row.get(1)? }))?
+        .query_map(params![deadline, SWEEP_BATCH], |row| Ok(Lease { task_id: row.get(0)?, epoch: row.get(1)? }))?
         .collect::<rusqlite::Result<_>>()?;
     let mut rescued = Rescued::default();
     for lease in expired {
-        match retry(writing, lease, Duration::ZERO, last_error)? {
-            Retry::Queued => rescued.queued += 1,
-            Retry::Failed => rescued.failed += 1,
-            Retry::Lost => {}
+        match sparing_others(writing, lease.task_id, |writing| retry(writing, lease, Duration::ZERO, last_error)) {
+            Some(Retry::Queued) => rescued.queued += 1,
+            Some(Retry::Failed) => rescued.failed += 1,
+            Some(Retry::Lost) | None => {}
         }
     }
     Ok(rescued)
 }
 
+/// Fails and refunds up to [`SWEEP_BATCH`] overdue tasks.
 pub(super) fn expire(writing: &mut Writing, cutoff: Timestamp, error: &str) -> rusqlite::Result<usize> {
     // Ids begin with the time of creation, so the first id after the cutoff bounds a range of them.
     let bound = Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)));
     let overdue: Vec<Id> = writing
         .connection
-        .prepare_cached("SELECT task_id FROM queue WHERE task_id < ?1")?
-        .query_map([bound], |row| row.get(0))?
+        .prepare_cached("SELECT task_id FROM queue WHERE task_id < ?1 LIMIT ?2")?
+        .query_map(params![bound, SWEEP_BATCH], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
-    for id in &overdue {
-        fail_unleased(writing, *id, error)?;
-    }
-    Ok(overdue.len())
+    let failed = overdue
+        .into_iter()
+        .filter_map(|id| sparing_others(writing, id, |writing| fail_unleased(writing, id, error)))
+        .filter(|failed| *failed);
+    Ok(failed.count())
+}
+
+/// Runs a write on one task of many; when it fails, which takes a damaged row, the others go on.
+fn sparing_others<T>(
+    writing: &mut Writing,
+    task_id: Id,
+    write: impl FnOnce(&mut Writing) -> rusqlite::Result<T>,
+) -> Option<T> {
+    let outcome = in_savepoint(writing, write);
+    outcome.inspect_err(|error| tracing::error!(task = %task_id, %error, "could not end or requeue a task")).ok()
 }
 
 pub(super) fn depth(connection: &Connection) -> rusqlite::Result<QueueDepth> {

@@ -46,8 +46,8 @@ pub(super) fn submit(
             request.prompt
         ])?;
     connection
-        .prepare_cached("INSERT INTO queue (task_id, account_id, ready_at) VALUES (?1, ?2, ?3)")?
-        .execute(params![id, account_id, created_at])?;
+        .prepare_cached("INSERT INTO queue (task_id, account_id) VALUES (?1, ?2)")?
+        .execute(params![id, account_id])?;
     let charge = Entry { kind: EntryKind::Charge, amount: -cost, task_id: Some(id), note: None };
     charge.record(connection, account_id, balance, created_at)?;
     Ok(Submission::Accepted(Task {

@@ -1,9 +1,14 @@
 //! The one thread that writes. Everything that arrives while a commit is under way shares the next.
 
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rusqlite::hooks::Wal;
 use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 use tokio::sync::oneshot;
 
@@ -13,8 +18,8 @@ use crate::store::{Result, StoreError};
 
 /// Most writes that share one commit.
 const MAX_BATCH: usize = 1_024;
-/// The write-ahead log is folded into the database after this many writes...
-const CHECKPOINT_WRITES: usize = 4_096;
+/// The write-ahead log is folded into the database when it holds this many pages of 4 KiB...
+const CHECKPOINT_PAGES: usize = 4_096;
 /// ...or when no write came for this long.
 const CHECKPOINT_IDLE: Duration = Duration::from_secs(1);
 
@@ -29,6 +34,8 @@ pub(super) struct Writing {
 
 /// What ended the process: the state of the disk is unknown (`EX_IOERR` of sysexits.h).
 const EXIT_IO_ERROR: i32 = 74;
+/// What ended the process: a fault of this program (`EX_SOFTWARE`).
+const EXIT_FAULT: i32 = 70;
 
 /// Runs inside the transaction, or learns that there is none; what it returns runs after the commit
 /// and answers the caller.
@@ -43,9 +50,23 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(writing: Writing) -> std::io::Result<Self> {
+    pub(super) fn start(mut writing: Writing) -> std::io::Result<Self> {
         let (writes, inbox) = channel();
-        let thread = std::thread::Builder::new().name("store-writer".into()).spawn(move || run(writing, &inbox))?;
+        let log_pages = Arc::new(AtomicUsize::new(0));
+        let seen = log_pages.clone();
+        let hooked = writing.connection.wal_hook(Some(move |_: &mut Wal, pages: c_int| {
+            seen.store(usize::try_from(pages).unwrap_or(0), Ordering::Relaxed);
+            Ok(())
+        }));
+        hooked.map_err(std::io::Error::other)?;
+        let work = move || {
+            let running = catch_unwind(AssertUnwindSafe(|| run(writing, &inbox, &log_pages)));
+            if running.is_err() {
+                tracing::error!("the database writer failed; stopping so that a restart can go on");
+                std::process::exit(EXIT_FAULT);
+            }
+        };
+        let thread = std::thread::Builder::new().name("store-writer".into()).spawn(work)?;
         Ok(Self { writes: Some(writes), thread: Some(thread) })
     }
 
@@ -78,28 +99,34 @@ impl Drop for Writer {
     }
 }
 
-fn run(mut writing: Writing, inbox: &Receiver<Write>) {
-    let mut since_checkpoint = 0;
+fn run(mut writing: Writing, inbox: &Receiver<Write>, log_pages: &AtomicUsize) {
     loop {
-        let wait = if since_checkpoint > 0 { CHECKPOINT_IDLE } else { Duration::MAX };
-        match inbox.recv_timeout(wait) {
-            Ok(first) => since_checkpoint += commit_batch(&mut writing, first, inbox),
-            Err(RecvTimeoutError::Timeout) => since_checkpoint = CHECKPOINT_WRITES,
+        let in_log = log_pages.load(Ordering::Relaxed);
+        let wait = if in_log > 0 { CHECKPOINT_IDLE } else { Duration::MAX };
+        let idle = match inbox.recv_timeout(wait) {
+            Ok(first) => {
+                commit_batch(&mut writing, first, inbox);
+                false
+            }
+            Err(RecvTimeoutError::Timeout) => true,
             Err(RecvTimeoutError::Disconnected) => return,
-        }
-        if since_checkpoint >= CHECKPOINT_WRITES {
+        };
+        if idle || log_pages.load(Ordering::Relaxed) >= CHECKPOINT_PAGES {
             checkpoint(&writing.connection);
-            since_checkpoint = 0;
+            log_pages.store(0, Ordering::Relaxed);
         }
     }
 }
 
-/// One transaction for `first` and all that is waiting, then an answer for each of them. Returns
-/// how many there were.
-fn commit_batch(writing: &mut Writing, first: Write, inbox: &Receiver<Write>) -> usize {
+/// One transaction for `first` and all that is waiting, then an answer for each of them.
+fn commit_batch(writing: &mut Writing, first: Write, inbox: &Receiver<Write>) {
     if let Err(error) = begin(&writing.connection) {
-        first(Err(error.into()))(Ok(()));
-        return 1;
+        // What waits behind it would wait for the same lock, one after the other.
+        let error = StoreError::from(error);
+        for write in std::iter::once(first).chain(inbox.try_iter().take(MAX_BATCH)) {
+            write(Err(error.clone()))(Ok(()));
+        }
+        return;
     }
     let mut answers = vec![first(Ok(writing))];
     // A full disk can make SQLite roll the whole transaction back by itself; whatever ran after
@@ -113,52 +140,66 @@ fn commit_batch(writing: &mut Writing, first: Write, inbox: &Receiver<Write>) ->
     } else {
         commit(&writing.connection)
     };
-    let count = answers.len();
     for answer in answers {
         answer(committed.clone());
     }
-    count
 }
 
 fn begin(connection: &Connection) -> rusqlite::Result<()> {
-    connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-    Ok(())
+    execute(connection, "BEGIN IMMEDIATE")
 }
 
 fn commit(connection: &Connection) -> Result<()> {
-    let outcome = connection.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([]));
-    let Err(error) = outcome else { return Ok(()) };
+    let Err(error) = execute(connection, "COMMIT") else { return Ok(()) };
+    stop_on_io_failure(&error);
+    roll_back(connection);
+    Err(error.into())
+}
+
+/// Whether what was written reached the disk is unknown then. Guessing would lose or double a charge; a
+/// restart reads the log and knows.
+fn stop_on_io_failure(error: &rusqlite::Error) {
     if error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) {
-        // Whether the commit reached the disk is unknown. Guessing would lose or double a charge;
-        // a restart reads the log and knows.
         tracing::error!(%error, "the database could not be written; stopping so that a restart can tell what was saved");
         std::process::exit(EXIT_IO_ERROR);
     }
+}
+
+/// Ends the transaction, if SQLite has not done so by itself.
+fn roll_back(connection: &Connection) {
     if !connection.is_autocommit()
         && let Err(error) = connection.execute_batch("ROLLBACK")
     {
         tracing::error!(%error, "rollback failed");
     }
-    Err(error.into())
 }
 
-fn in_savepoint<T>(
+/// Runs `write` so that it leaves no trace when it fails.
+pub(super) fn in_savepoint<T>(
     writing: &mut Writing,
     write: impl FnOnce(&mut Writing) -> rusqlite::Result<T>,
 ) -> rusqlite::Result<T> {
     writing.connection.prepare_cached("SAVEPOINT one")?.execute([])?;
     let outcome = write(writing);
-    if outcome.is_err() && !writing.connection.is_autocommit() {
-        writing.connection.prepare_cached("ROLLBACK TO one")?.execute([])?;
+    if writing.connection.is_autocommit() {
+        return outcome;
     }
-    if !writing.connection.is_autocommit() {
-        writing.connection.prepare_cached("RELEASE one")?.execute([])?;
+    let undone = if outcome.is_err() { execute(&writing.connection, "ROLLBACK TO one") } else { Ok(()) };
+    if let Err(error) = undone.and_then(|()| execute(&writing.connection, "RELEASE one")) {
+        // Half of the write would be committed with the rest of the batch.
+        roll_back(&writing.connection);
+        return Err(error);
     }
     outcome
 }
 
+fn execute(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
+    connection.prepare_cached(sql)?.execute([]).map(drop)
+}
+
 fn checkpoint(connection: &Connection) {
     if let Err(error) = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
+        stop_on_io_failure(&error);
         tracing::warn!(%error, "checkpoint failed");
     }
 }
