@@ -125,6 +125,7 @@ macro_rules! suite {
                     a_task_is_never_updated_before_it_was_created,
                 }
                 processes {
+                    a_task_is_claimable_at_once_by_a_process_whose_clock_is_behind,
                     concurrent_submits_never_overspend,
                     concurrent_submits_of_several_accounts_are_charged_to_their_own,
                     concurrent_submits_never_pass_the_limit_of_unfinished_tasks,

@@ -241,3 +241,18 @@ async fn a_completed_task_without_images_is_found() -> Result<()> {
     assert_eq!(drifts, [("$ada $completed".into(), "completed without images".into())]);
     Ok(())
 }
+
+#[tokio::test]
+async fn a_damaged_account_keeps_nobody_else_from_a_refund() -> Result<()> {
+    let books = Books::open().await?;
+    let of_bob = books.fx.submit(books.bob).await?;
+    let connection = Connection::open(books.fx.directory.path().join("tintype.db")).expect("the database");
+    let damage = "UPDATE accounts SET unfinished = 0 WHERE name = 'ada'";
+    connection.execute_batch(damage).expect("damage");
+    assert_eq!(books.fx.store.expire(books.fx.clock.now(), "too late").await?, 1);
+    let task = books.fx.store.inspect_task(of_bob.id).await?.expect("it exists").task;
+    assert_eq!(task.status.as_str(), "failed");
+    let of_ada = books.fx.store.inspect_task(books.waiting).await?.expect("it exists").task;
+    assert_eq!(of_ada.status.as_str(), "processing", "untouched, for the operator to repair");
+    Ok(())
+}

@@ -257,3 +257,12 @@ pub async fn a_ping_succeeds_and_changes_nothing(fx: &Fixture) -> Result<()> {
     assert_eq!(fx.state().await?, before);
     Ok(())
 }
+
+pub async fn a_task_is_claimable_at_once_by_a_process_whose_clock_is_behind(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 10).await?;
+    let task = fx.submit(ada).await?;
+    let behind = fx.process_with_clock(&Clock::manual(NOON.saturating_sub(Duration::from_secs(1_200))));
+    let claims = behind.claim(1, LEASE).await?;
+    assert_eq!(claims.iter().map(|claim| claim.lease.task_id).collect::<Vec<_>>(), [task.id]);
+    Ok(())
+}
