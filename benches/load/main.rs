@@ -1,0 +1,121 @@
+//! How much load the service takes: `cargo bench --bench load`.
+//!
+//! Requests go over loopback TCP to the project's own accept loop and router, on a database on a real
+//! disk, and are compared with bare handlers behind the same accept loop. What is compared runs in
+//! turns, so that whatever else the machine does falls on both; medians and ratios are what to read.
+//!
+//! `cargo bench --bench load -- --help` lists the options.
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::Parser;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use self::report::{Aim, Report};
+
+mod claims;
+mod disk;
+mod fixture;
+mod generator;
+mod report;
+mod service;
+mod startup;
+mod subjects;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Measures how much load the service takes.
+#[derive(Debug, Parser)]
+pub struct Options {
+    /// Seconds that each kind of request is measured for, spread over the rounds
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    /// Turns that measurements which are compared take
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Connections that send requests at once
+    #[arg(long, default_value_t = 64)]
+    connections: usize,
+    /// Tasks that a worker takes to completed in each round
+    #[arg(long, default_value_t = 5_000)]
+    claims: usize,
+    /// Tasks in the database that the server is started on
+    #[arg(long, default_value_t = 100_000)]
+    tasks: usize,
+    /// Measures only what has one of these words in its name: poll, list, submit, claim, start
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// Prints JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Given by `cargo bench`, and not by `cargo test`
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+impl Options {
+    fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|word| name.contains(word.as_str()))
+    }
+
+    /// Seconds in one round.
+    fn window(&self) -> f64 {
+        self.seconds / self.rounds as f64
+    }
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    if !options.bench {
+        eprintln!("nothing is measured here; run `cargo bench --bench load`");
+        return ExitCode::SUCCESS;
+    }
+    match measure(&options) {
+        Ok(report) if options.json => println!("{}", serde_json::json!(report)),
+        Ok(report) => print!("{}", report.text()),
+        Err(error) => {
+            eprintln!("load: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn measure(options: &Options) -> Outcome<Report> {
+    // Not in /tmp, which may be memory: syncing is what a durable submit waits for.
+    let directory = TempDir::new_in(env!("CARGO_TARGET_TMPDIR"))?;
+    let runtime = Runtime::new()?;
+    let mut report = Report::default();
+    if ["poll", "list", "submit"].iter().any(|name| options.wants(name)) {
+        report.http = subjects::measure(&runtime, &directory, options)?;
+    }
+    if options.wants("claim") {
+        let rates = runtime.block_on(claims::measure(&directory, options.claims, options.rounds))?;
+        report.fact("claim to complete, files synced", rates.worker, "tasks/s", Some(Aim::AtLeast(5_000.0)));
+        report.fact("claim to complete, store alone", rates.store, "tasks/s", None);
+    }
+    if options.wants("start") {
+        let startup = runtime.block_on(startup::measure(&directory, options.tasks, options.rounds))?;
+        report.fact("serve: start to first answer", startup.answer_millis, "ms", Some(Aim::AtMost(100.0)));
+        report.fact("serve: idle memory, resident", startup.idle_mib, "MiB", Some(Aim::AtMost(40.0)));
+        report.fact("serve: idle memory, private", startup.private_mib, "MiB", None);
+    }
+    let disk = disk::measure(directory.path())?;
+    report.fact("append and sync 4 KiB, p50", disk.sync_p50_micros, "µs", None);
+    report.fact("append and sync 4 KiB, p99", disk.sync_p99_micros, "µs", None);
+    report.file_system = disk.file_system;
+    Ok(report)
+}
+
+/// The middle of some numbers; sorts them.
+fn median(numbers: &mut [f64]) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    let middle = numbers.len() / 2;
+    match numbers.len() {
+        0 => f64::NAN,
+        length if length % 2 == 1 => numbers[middle],
+        _ => f64::midpoint(numbers[middle - 1], numbers[middle]),
+    }
+}

@@ -1,0 +1,97 @@
+//! What the benchmark prints.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+/// One kind of request.
+#[derive(Debug, Serialize)]
+pub struct HttpRow {
+    pub name: String,
+    pub requests_per_second: f64,
+    pub p50_micros: f64,
+    pub p99_micros: f64,
+    /// Processor time for one request, of service and load together.
+    pub cpu_micros: f64,
+    /// To the bare handler that answers a poll.
+    pub ratio: Option<f64>,
+    /// To a bare handler that answers the same bytes.
+    pub ratio_same_bytes: Option<f64>,
+    /// The least `ratio` wanted.
+    pub aim: Option<f64>,
+}
+
+/// On which side of the aim a number should be.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Aim {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+/// One number.
+#[derive(Debug, Serialize)]
+pub struct Fact {
+    pub name: &'static str,
+    pub value: f64,
+    pub unit: &'static str,
+    pub aim: Option<Aim>,
+}
+
+/// Everything measured.
+#[derive(Debug, Default, Serialize)]
+pub struct Report {
+    pub http: Vec<HttpRow>,
+    pub facts: Vec<Fact>,
+    pub file_system: String,
+}
+
+impl Report {
+    /// Notes one number.
+    pub fn fact(&mut self, name: &'static str, value: f64, unit: &'static str, aim: Option<Aim>) {
+        self.facts.push(Fact { name, value, unit, aim });
+    }
+
+    /// As aligned text.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        if !self.http.is_empty() {
+            text += &format!(
+                "{:<28}{:>11}{:>10}{:>10}{:>10}{:>8}{:>12}   {}\n",
+                "request", "requests/s", "p50 µs", "p99 µs", "CPU µs", "ratio", "same bytes", "aim"
+            );
+        }
+        for row in &self.http {
+            let ratio = |ratio: Option<f64>| ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
+            let _ = writeln!(
+                text,
+                "{:<28}{:>11.0}{:>10.0}{:>10.0}{:>10.1}{:>8}{:>12}   {}",
+                row.name,
+                row.requests_per_second,
+                row.p50_micros,
+                row.p99_micros,
+                row.cpu_micros,
+                ratio(row.ratio),
+                ratio(row.ratio_same_bytes),
+                row.aim.zip(row.ratio).map_or_else(String::new, |(aim, ratio)| verdict(Aim::AtLeast(aim), ratio))
+            );
+        }
+        text.push('\n');
+        for fact in &self.facts {
+            let aim = fact.aim.map_or_else(String::new, |aim| verdict(aim, fact.value));
+            let value = if fact.value < 100.0 { format!("{:.1}", fact.value) } else { format!("{:.0}", fact.value) };
+            let line = format!("{:<46}{value:>11} {:<8} {aim}", fact.name, fact.unit);
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
+        let _ = writeln!(text, "{:<46}{:>11}", "file system", self.file_system);
+        text
+    }
+}
+
+fn verdict(aim: Aim, value: f64) -> String {
+    let (sign, aim, met) = match aim {
+        Aim::AtLeast(aim) => ("≥", aim, value >= aim),
+        Aim::AtMost(aim) => ("≤", aim, value <= aim),
+    };
+    format!("{sign} {aim} {}", if met { "met" } else { "MISSED" })
+}

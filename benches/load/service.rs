@@ -1,0 +1,94 @@
+//! What is measured: the service itself, and the least that could answer the same bytes.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::Response;
+use axum::routing::any;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use tintype::app::{App, Config};
+use tintype::clock::Clock;
+use tintype::config::ServerSettings;
+use tintype::files::Files;
+use tintype::http::{Readiness, router};
+use tintype::server;
+use tintype::store::sqlite::SqliteStore;
+use tokio::net::TcpListener;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::Outcome;
+use crate::generator::Load;
+
+/// A whole service on the system's clock, without limits on callers and without a worker.
+pub struct Service {
+    pub app: Arc<App>,
+    pub address: SocketAddr,
+    _stop: DropGuard,
+}
+
+/// Builds the shared parts on an empty data directory.
+pub async fn app(data: &Path, listening_url: &str, renders: usize) -> Outcome<Arc<App>> {
+    let clock = Clock::system();
+    let store = Arc::new(SqliteStore::open(&data.join("tintype.db"), clock.clone())?);
+    let files = data.join("files");
+    std::fs::create_dir(&files)?;
+    let files = Files::on_disk(&files)?;
+    let renders = renders.to_string();
+    let flags = ["--submit-rate", "0", "--read-rate", "0", "--max-unfinished", "0", "--renders", renders.as_str()];
+    let config = Config::new(&ServerSettings::from_flags(flags)?, listening_url);
+    Ok(App::build(config, clock, store, files).await?)
+}
+
+impl Service {
+    /// Starts on an empty data directory.
+    pub async fn start(data: &Path) -> Outcome<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let app = app(data, &format!("http://{address}"), 1).await?;
+        let stop = CancellationToken::new();
+        tokio::spawn(server::serve(listener, router(app.clone(), Readiness::new()), None, stop.clone()));
+        Ok(Self { app, address, _stop: stop.drop_guard() })
+    }
+}
+
+/// A ceiling: a bare axum handler behind the same accept loop that answers what the service answered
+/// to the first request of `load`, header by header and byte by byte. It takes the same requests.
+pub async fn ceiling(load: &Load) -> Outcome<Load> {
+    let once = load.clone();
+    let (head, body) = tokio::task::spawn_blocking(move || once.once()).await??;
+    let headers = headers(&head)?;
+    let answer = move |request_body: Bytes| async move {
+        drop(request_body);
+        let mut response = Response::new(Body::from(body));
+        *response.headers_mut() = headers;
+        response
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    let path = path(&load.requests[0])?;
+    let router = Router::new().route(path, any(answer));
+    tokio::spawn(server::serve(listener, router, None, CancellationToken::new()));
+    Ok(Load { address, requests: load.requests.clone() })
+}
+
+/// The path of a request, without its query.
+fn path(request: &[u8]) -> Outcome<&str> {
+    let target = std::str::from_utf8(request)?.split(' ').nth(1).ok_or("a request has a target")?;
+    Ok(target.split('?').next().unwrap_or(target))
+}
+
+/// The headers of an answer, but for those that the server library adds by itself.
+fn headers(head: &[u8]) -> Outcome<HeaderMap> {
+    let mut headers = HeaderMap::new();
+    for line in std::str::from_utf8(head)?.lines().skip(1) {
+        let Some((name, value)) = line.split_once(": ") else { continue };
+        if !matches!(name, "date" | "content-length") {
+            headers.insert(name.parse::<HeaderName>()?, value.parse::<HeaderValue>()?);
+        }
+    }
+    Ok(headers)
+}

@@ -1,0 +1,162 @@
+//! The requests that are measured, each beside the ceilings it is compared with.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use hdrhistogram::Histogram;
+use tempfile::TempDir;
+use tintype::model::{CREDITS_PER_IMAGE, Id, TaskId};
+use tintype::store::Store;
+
+use crate::fixture::{self, CREDITS, Caller, PROMPT};
+use crate::generator::{Load, Window, histogram};
+use crate::report::HttpRow;
+use crate::service::{Service, ceiling};
+use crate::{Options, Outcome, median};
+
+/// Tasks of the account that is listed.
+const LISTED_TASKS: usize = 1_000;
+const CLAIM_BATCH: usize = 512;
+/// Accounts that submit when many do.
+const SUBMITTERS: usize = 100;
+
+/// One kind of request.
+struct Subject {
+    name: &'static str,
+    aim: Option<f64>,
+    load: Load,
+    /// The bare handler that answers with the same bytes.
+    same_bytes: Load,
+    /// The accounts charged for it, if it charges.
+    payers: Vec<Caller>,
+}
+
+/// What is known of a subject, or of the ceiling, after some rounds.
+#[derive(Default)]
+struct Series {
+    rates: Vec<f64>,
+    cpu_micros: Vec<f64>,
+    latencies: Option<Histogram<u64>>,
+    total: u64,
+}
+
+impl Series {
+    fn add(&mut self, name: &str, window: &Window) -> Outcome<()> {
+        if window.errors > 0 {
+            return Err(format!("{name}: {} of {} answers were no 200", window.errors, window.total).into());
+        }
+        self.rates.push(window.rate());
+        self.cpu_micros.push(window.cpu_micros());
+        self.latencies.get_or_insert_with(histogram).add(&window.latencies)?;
+        self.total += window.total;
+        Ok(())
+    }
+
+    fn row(&mut self, name: &str) -> HttpRow {
+        let quantile = |quantile| self.latencies.as_ref().map_or(0, |all| all.value_at_quantile(quantile)) as f64 / 1e3;
+        HttpRow {
+            name: name.to_owned(),
+            requests_per_second: median(&mut self.rates),
+            p50_micros: quantile(0.5),
+            p99_micros: quantile(0.99),
+            cpu_micros: median(&mut self.cpu_micros),
+            ratio: None,
+            ratio_same_bytes: None,
+            aim: None,
+        }
+    }
+}
+
+/// Measures every kind of request on a service of its own; the first row is the ceiling's.
+pub fn measure(runtime: &tokio::runtime::Runtime, directory: &TempDir, options: &Options) -> Outcome<Vec<HttpRow>> {
+    let data = directory.path().join("http");
+    std::fs::create_dir(&data)?;
+    let service = runtime.block_on(Service::start(&data))?;
+    let subjects = runtime.block_on(subjects(&service, options))?;
+    let bare = &subjects[0].same_bytes;
+    let mut ceiling = Series::default();
+    let mut all: Vec<_> = subjects.iter().map(|_| (Series::default(), Vec::new(), Vec::new())).collect();
+    for round in 1..=options.rounds {
+        for (subject, (series, ratios, same_bytes_ratios)) in subjects.iter().zip(&mut all) {
+            eprintln!("round {round} of {}: {}", options.rounds, subject.name);
+            let run = |load: &Load| load.run(options.connections, Duration::from_secs_f64(options.window()));
+            // Side by side, so that whatever else the machine does meets all three.
+            let bare_window = run(bare)?;
+            let window = run(&subject.load)?;
+            let same_bytes =
+                if subject.same_bytes.address == bare.address { None } else { Some(run(&subject.same_bytes)?) };
+            ratios.push(window.rate() / bare_window.rate());
+            same_bytes_ratios.push(window.rate() / same_bytes.as_ref().unwrap_or(&bare_window).rate());
+            ceiling.add("the ceiling", &bare_window)?;
+            series.add(subject.name, &window)?;
+        }
+    }
+    let mut rows = vec![ceiling.row("bare handler (the ceiling)")];
+    for (subject, (mut series, mut ratios, mut same_bytes_ratios)) in subjects.iter().zip(all) {
+        runtime.block_on(check_charges(&*service.app.store, &subject.payers, series.total))?;
+        rows.push(HttpRow {
+            ratio: Some(median(&mut ratios)),
+            ratio_same_bytes: Some(median(&mut same_bytes_ratios)),
+            aim: subject.aim,
+            ..series.row(subject.name)
+        });
+    }
+    Ok(rows)
+}
+
+async fn subjects(service: &Service, options: &Options) -> Outcome<Vec<Subject>> {
+    let store = &*service.app.store;
+    let reader = fixture::caller(store, "reader").await?;
+    let completed = fixture::queue(store, std::slice::from_ref(&reader), LISTED_TASKS).await?;
+    fixture::complete_all(store, CLAIM_BATCH).await?;
+    let busy = fixture::caller(store, "busy").await?;
+    let processing = fixture::queue(store, std::slice::from_ref(&busy), 1).await?;
+    let one = fixture::callers(store, "one", 1).await?;
+    let many = fixture::callers(store, "many", SUBMITTERS).await?;
+    let poll = |caller: &Caller, id: &[Id]| vec![get(&format!("/api/v1/images/task/{}", TaskId(id[0])), &caller.key)];
+    let submit = |callers: &[Caller]| callers.iter().map(|caller| post(&caller.key)).collect();
+    let candidates = [
+        ("poll, completed", Some(0.7), poll(&reader, &completed), vec![]),
+        ("poll, processing", Some(0.7), poll(&busy, &processing), vec![]),
+        ("list 20", Some(0.4), vec![get("/api/v1/images/task?limit=20", &reader.key)], vec![]),
+        ("submit, 1 account", Some(0.35), submit(&one), one),
+        ("submit, 100 accounts", Some(0.35), submit(&many), many),
+    ];
+    let mut subjects = Vec::new();
+    for (name, aim, requests, payers) in candidates {
+        // The first is always needed: the ceiling answers with its bytes.
+        if subjects.is_empty() || options.wants(name) {
+            let load = Load { address: service.address, requests };
+            subjects.push(Subject { name, aim, same_bytes: ceiling(&load).await?, load, payers });
+        }
+    }
+    Ok(subjects)
+}
+
+fn get(target: &str, key: &str) -> Bytes {
+    Bytes::from(format!("GET {target} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n\r\n"))
+}
+
+fn post(key: &str) -> Bytes {
+    let body = format!(r#"{{"prompt":"{PROMPT}","aspect_ratio":"16:9","n":1}}"#);
+    Bytes::from(format!(
+        "POST /api/v1/images/generate HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    ))
+}
+
+/// Every acknowledged submit was charged, and nothing else was.
+async fn check_charges(store: &dyn Store, payers: &[Caller], answers: u64) -> Outcome<()> {
+    if payers.is_empty() {
+        return Ok(());
+    }
+    let mut spent = 0;
+    for payer in payers {
+        let account = store.find_account(&payer.name).await?.ok_or("an account is gone")?;
+        spent += CREDITS - account.credits;
+    }
+    // One more was submitted to learn what the service answers.
+    let owed = CREDITS_PER_IMAGE * (i64::try_from(answers)? + 1);
+    if spent == owed { Ok(()) } else { Err(format!("{answers} submits cost {spent} credits instead of {owed}").into()) }
+}
