@@ -93,7 +93,7 @@ fn start(data: &Path) -> Outcome<(Server, f64)> {
     command.args(["serve", "--listen", "127.0.0.1:0", "--log", "warn", "--data"]).arg(data);
     let mut process = command.stdout(Stdio::piped()).spawn()?;
     let stdout = BufReader::new(process.stdout.take().ok_or("the standard output is a pipe")?);
-    let mut server = Server { process, stdout: stdout };
+    let mut server = Server { process, stdout };
     let address = server.address()?;
     let request = Bytes::from(format!("GET /healthz HTTP/1.1\r\nhost: {address}\r\n\r\n"));
     Load { address, requests: vec![request] }.once()?;
