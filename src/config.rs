@@ -45,10 +45,24 @@ pub const RESERVED_FILES: usize = 256;
 #[derive(Debug, Clone, Args)]
 pub struct DataSettings {
     /// Directory that holds the database and the result files
-    #[arg(long, global = true, env = "TINTYPE_DATA", default_value = "./tintype-data", value_name = "DIR")]
+    #[arg(
+        long,
+        global = true,
+        help_heading = "Options of every command",
+        env = "TINTYPE_DATA",
+        default_value = "./tintype-data",
+        value_name = "DIR"
+    )]
     pub data: PathBuf,
     /// Database, as sqlite:PATH [default: tintype.db in the data directory]
-    #[arg(long, global = true, env = "TINTYPE_DATABASE", hide_env_values = true, value_name = "URL")]
+    #[arg(
+        long,
+        global = true,
+        help_heading = "Options of every command",
+        env = "TINTYPE_DATABASE",
+        hide_env_values = true,
+        value_name = "URL"
+    )]
     pub database: Option<String>,
 }
 

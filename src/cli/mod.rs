@@ -29,10 +29,17 @@ mod task;
 #[command(name = "tintype", version, max_term_width = 100, arg_required_else_help = true)]
 struct Cli {
     /// What to log, such as info, debug or tintype=trace
-    #[arg(long, global = true, env = "TINTYPE_LOG", default_value = "info", value_name = "FILTER")]
+    #[arg(
+        long,
+        global = true,
+        help_heading = "Options of every command",
+        env = "TINTYPE_LOG",
+        default_value = "info",
+        value_name = "FILTER"
+    )]
     log: String,
     /// How to write the log, which goes to standard error
-    #[arg(long, global = true, env = "TINTYPE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    #[arg(long, global = true, help_heading = "Options of every command", env = "TINTYPE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[command(flatten)]
     data: DataSettings,

@@ -72,22 +72,22 @@ fn refusal(connection: &Connection, account_id: Id, max_unfinished: u32) -> rusq
     }
 }
 
-/// The columns that make a [`Task`].
+/// The columns that make a [`Task`], which reads them by their place.
 const TASK: &str = "id, account_id, surface, image_to_image, status, updated_at, images, error";
 
 fn task(row: &Row<'_>) -> rusqlite::Result<Task> {
-    let status = match row.get_ref("status")?.as_str()? {
-        "completed" => Status::Completed(json(row, "images")?),
-        "failed" => Status::Failed(row.get("error")?),
+    let status = match row.get_ref(4)?.as_str()? {
+        "completed" => Status::Completed(json(row, 6)?),
+        "failed" => Status::Failed(row.get(7)?),
         _ => Status::Processing,
     };
     Ok(Task {
-        id: row.get("id")?,
-        account_id: row.get("account_id")?,
-        surface: word(row, "surface")?,
-        image_to_image: row.get("image_to_image")?,
+        id: row.get(0)?,
+        account_id: row.get(1)?,
+        surface: word(row, 2)?,
+        image_to_image: row.get(3)?,
         status,
-        updated_at: row.get("updated_at")?,
+        updated_at: row.get(5)?,
     })
 }
 
