@@ -123,7 +123,7 @@ impl IdSource {
         let random = rand::random::<u128>() >> (128 - RANDOM_BITS + 1);
         let fresh = Id::time_bits(now) | random;
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let too_far = *last > Id::time_bits(now.saturating_add(MAX_LEAD));
+        let too_far = Id::from_number(*last).timestamp() > now.saturating_add(MAX_LEAD);
         let after_last = *last + 1 + u128::from(rand::random::<u64>() >> 4);
         *last = if fresh > *last || too_far { fresh } else { after_last };
         Id::from_number(*last)

@@ -27,7 +27,7 @@ pub const OVERDUE: &str = "The task was not finished within 9 minutes. Its credi
 #[derive(Debug)]
 pub struct Page {
     /// Newest first.
-    pub tasks: Vec<Task>,
+    pub tasks: Vec<Arc<Task>>,
     /// Where the next page begins, if there is one.
     pub next_cursor: Option<String>,
 }
@@ -96,9 +96,23 @@ pub async fn list(
         },
     };
     // One task more than asked for tells whether another page follows.
-    let mut tasks = app.store.list_tasks(account_id, surface, before, limit + 1).await?;
+    let mut tasks = page(app, account_id, surface, before, limit + 1).await?;
     let more = tasks.len() > limit as usize;
     tasks.truncate(limit as usize);
     let next_cursor = tasks.last().filter(|_| more).map(|last| app.cursors.sign(account_id, last.id));
     Ok(Ok(Page { tasks, next_cursor }))
+}
+
+/// An account's tasks, from memory when all of them have ended and are remembered.
+async fn page(app: &App, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Arc<Task>>> {
+    let ids = app.store.list_task_ids(account_id, surface, before, limit).await?;
+    if let Some(remembered) = ids.iter().map(|id| app.finished.get(id)).collect() {
+        return Ok(remembered);
+    }
+    let tasks = app.store.list_tasks(account_id, surface, before, limit).await?;
+    let tasks: Vec<_> = tasks.into_iter().map(Arc::new).collect();
+    for task in tasks.iter().filter(|task| task.status.is_terminal()) {
+        app.finished.insert(task.id, task.clone());
+    }
+    Ok(tasks)
 }

@@ -9,7 +9,7 @@
 use std::error::Error;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -44,9 +44,9 @@ pub struct Options {
     /// Tasks in the database that the server is started on
     #[arg(long, default_value_t = 100_000)]
     tasks: usize,
-    /// Measures only what has one of these words in its name: poll, list, submit, claim, start
-    #[arg(long, value_delimiter = ',')]
-    only: Vec<String>,
+    /// Parts to measure [default: all]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
     /// Prints JSON instead of a table
     #[arg(long)]
     json: bool,
@@ -55,9 +55,19 @@ pub struct Options {
     bench: bool,
 }
 
+/// What can be measured by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    Poll,
+    List,
+    Submit,
+    Claim,
+    Start,
+}
+
 impl Options {
-    fn wants(&self, name: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|word| name.contains(word.as_str()))
+    fn wants(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
     }
 
     /// Seconds in one round.
@@ -88,15 +98,15 @@ fn measure(options: &Options) -> Outcome<Report> {
     let directory = TempDir::new_in(env!("CARGO_TARGET_TMPDIR"))?;
     let runtime = Runtime::new()?;
     let mut report = Report::default();
-    if ["poll", "list", "submit"].iter().any(|name| options.wants(name)) {
+    if [Part::Poll, Part::List, Part::Submit].into_iter().any(|part| options.wants(part)) {
         report.http = subjects::measure(&runtime, &directory, options)?;
     }
-    if options.wants("claim") {
+    if options.wants(Part::Claim) {
         let rates = runtime.block_on(claims::measure(&directory, options.claims, options.rounds))?;
         report.fact("claim to complete, files synced", rates.worker, "tasks/s", Some(Aim::AtLeast(5_000.0)));
         report.fact("claim to complete, store alone", rates.store, "tasks/s", None);
     }
-    if options.wants("start") {
+    if options.wants(Part::Start) {
         let startup = runtime.block_on(startup::measure(&directory, options.tasks, options.rounds))?;
         report.fact("serve: start to first answer", startup.answer_millis, "ms", Some(Aim::AtMost(100.0)));
         report.fact("serve: idle memory, resident", startup.idle_mib, "MiB", Some(Aim::AtMost(40.0)));

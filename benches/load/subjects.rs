@@ -12,7 +12,7 @@ use crate::fixture::{self, CREDITS, Caller, PROMPT};
 use crate::generator::{Load, Window, histogram};
 use crate::report::HttpRow;
 use crate::service::{Service, ceiling};
-use crate::{Options, Outcome, median};
+use crate::{Options, Outcome, Part, median};
 
 /// Tasks of the account that is listed.
 const LISTED_TASKS: usize = 1_000;
@@ -23,7 +23,7 @@ const SUBMITTERS: usize = 100;
 /// One kind of request.
 struct Subject {
     name: &'static str,
-    aim: Option<f64>,
+    aim: f64,
     load: Load,
     /// The bare handler that answers with the same bytes.
     same_bytes: Load,
@@ -72,8 +72,7 @@ pub fn measure(runtime: &tokio::runtime::Runtime, directory: &TempDir, options: 
     let data = directory.path().join("http");
     std::fs::create_dir(&data)?;
     let service = runtime.block_on(Service::start(&data))?;
-    let subjects = runtime.block_on(subjects(&service, options))?;
-    let bare = &subjects[0].same_bytes;
+    let (bare, subjects) = runtime.block_on(subjects(&service, options))?;
     let mut ceiling = Series::default();
     let mut all: Vec<_> = subjects.iter().map(|_| (Series::default(), Vec::new(), Vec::new())).collect();
     for round in 1..=options.rounds {
@@ -81,12 +80,11 @@ pub fn measure(runtime: &tokio::runtime::Runtime, directory: &TempDir, options: 
             eprintln!("round {round} of {}: {}", options.rounds, subject.name);
             let run = |load: &Load| load.run(options.connections, Duration::from_secs_f64(options.window()));
             // Side by side, so that whatever else the machine does meets all three.
-            let bare_window = run(bare)?;
+            let bare_window = run(&bare)?;
             let window = run(&subject.load)?;
-            let same_bytes =
-                if subject.same_bytes.address == bare.address { None } else { Some(run(&subject.same_bytes)?) };
+            let same_bytes = run(&subject.same_bytes)?;
             ratios.push(window.rate() / bare_window.rate());
-            same_bytes_ratios.push(window.rate() / same_bytes.as_ref().unwrap_or(&bare_window).rate());
+            same_bytes_ratios.push(window.rate() / same_bytes.rate());
             ceiling.add("the ceiling", &bare_window)?;
             series.add(subject.name, &window)?;
         }
@@ -97,14 +95,15 @@ pub fn measure(runtime: &tokio::runtime::Runtime, directory: &TempDir, options: 
         rows.push(HttpRow {
             ratio: Some(median(&mut ratios)),
             ratio_same_bytes: Some(median(&mut same_bytes_ratios)),
-            aim: subject.aim,
+            aim: Some(subject.aim),
             ..series.row(subject.name)
         });
     }
     Ok(rows)
 }
 
-async fn subjects(service: &Service, options: &Options) -> Outcome<Vec<Subject>> {
+/// The ceiling, which answers a poll, and what is to be compared with it.
+async fn subjects(service: &Service, options: &Options) -> Outcome<(Load, Vec<Subject>)> {
     let store = &*service.app.store;
     let reader = fixture::caller(store, "reader").await?;
     let completed = fixture::queue(store, std::slice::from_ref(&reader), LISTED_TASKS).await?;
@@ -115,22 +114,23 @@ async fn subjects(service: &Service, options: &Options) -> Outcome<Vec<Subject>>
     let many = fixture::callers(store, "many", SUBMITTERS).await?;
     let poll = |caller: &Caller, id: &[Id]| vec![get(&format!("/api/v1/images/task/{}", TaskId(id[0])), &caller.key)];
     let submit = |callers: &[Caller]| callers.iter().map(|caller| post(&caller.key)).collect();
+    let address = service.address;
+    let bare = ceiling(&Load { address, requests: poll(&reader, &completed) }).await?;
     let candidates = [
-        ("poll, completed", Some(0.7), poll(&reader, &completed), vec![]),
-        ("poll, processing", Some(0.7), poll(&busy, &processing), vec![]),
-        ("list 20", Some(0.4), vec![get("/api/v1/images/task?limit=20", &reader.key)], vec![]),
-        ("submit, 1 account", Some(0.35), submit(&one), one),
-        ("submit, 100 accounts", Some(0.35), submit(&many), many),
+        (Part::Poll, "poll, completed", 0.7, poll(&reader, &completed), vec![]),
+        (Part::Poll, "poll, processing", 0.7, poll(&busy, &processing), vec![]),
+        (Part::List, "list 20", 0.4, vec![get("/api/v1/images/task?limit=20", &reader.key)], vec![]),
+        (Part::Submit, "submit, 1 account", 0.35, submit(&one), one),
+        (Part::Submit, "submit, 100 accounts", 0.35, submit(&many), many),
     ];
     let mut subjects = Vec::new();
-    for (name, aim, requests, payers) in candidates {
-        // The first is always needed: the ceiling answers with its bytes.
-        if subjects.is_empty() || options.wants(name) {
-            let load = Load { address: service.address, requests };
+    for (part, name, aim, requests, payers) in candidates {
+        if options.wants(part) {
+            let load = Load { address, requests };
             subjects.push(Subject { name, aim, same_bytes: ceiling(&load).await?, load, payers });
         }
     }
-    Ok(subjects)
+    Ok((bare, subjects))
 }
 
 fn get(target: &str, key: &str) -> Bytes {

@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::Method;
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::request::Parts;
 use axum::middleware::Next;
@@ -42,8 +43,8 @@ pub struct Caller {
     pub account_id: Id,
 }
 
-/// Refuses API requests whose key travelled unsafely, whatever they ask for.
-pub async fn guard_transport(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, ApiError> {
+/// Lets an API request pass when its key travelled safely and, where there is a route, opens it.
+pub async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, ApiError> {
     let path = request.uri().path();
     if path != "/api" && !path.starts_with("/api/") {
         return Ok(next.run(request).await);
@@ -57,7 +58,21 @@ pub async fn guard_transport(State(app): State<Arc<App>>, request: Request, next
         flag_leaked_keys(&app, query);
         return Err(ApiError::unauthorized());
     }
-    Ok(next.run(request).await)
+    match usage(&request) {
+        Some(usage) => authorize(&app, request, next, usage).await,
+        None => Ok(next.run(request).await),
+    }
+}
+
+/// What a request counts as; `None` when it will meet no handler. A handler that this forgets is closed,
+/// because it asks for a [`Caller`].
+fn usage(request: &Request) -> Option<Usage> {
+    let route = request.extensions().get::<MatchedPath>()?.as_str();
+    match (request.method(), route) {
+        (&Method::POST, "/api/v1/images/generate") => Some(Usage::Submit),
+        (&Method::GET | &Method::HEAD, "/api/v1/images/task" | "/api/v1/images/task/{id}") => Some(Usage::Read),
+        _ => None,
+    }
 }
 
 fn arrived_over_https(app: &App, request: &Request) -> bool {
@@ -102,23 +117,9 @@ fn flag_leaked_keys(app: &Arc<App>, query: &str) {
     });
 }
 
-/// Lets a valid key pass to a route that submits.
-pub async fn authorize_submit(app: State<Arc<App>>, request: Request, next: Next) -> Result<Response, ApiError> {
-    authorize(app, request, next, Usage::Submit).await
-}
-
-/// Lets a valid key pass to a route that reads.
-pub async fn authorize_read(app: State<Arc<App>>, request: Request, next: Next) -> Result<Response, ApiError> {
-    authorize(app, request, next, Usage::Read).await
-}
-
-async fn authorize(
-    State(app): State<Arc<App>>,
-    mut request: Request,
-    next: Next,
-    usage: Usage,
-) -> Result<Response, ApiError> {
-    let key = find_key(&app, request.headers()).await?;
+/// Lets a valid key pass, within its rate limit.
+async fn authorize(app: &App, mut request: Request, next: Next, usage: Usage) -> Result<Response, ApiError> {
+    let key = find_key(app, request.headers()).await?;
     let allowance = app.limits.count(&key, usage);
     let mut response = match allowance.and_then(|allowance| allowance.retry_after) {
         Some(seconds) => {

@@ -23,15 +23,10 @@ pub use observe::REQUEST_ID;
 
 /// Every URL there is. Reading it from the bottom up gives the order in which a request passes.
 pub fn router(app: Arc<App>, readiness: Readiness) -> Router {
-    let submit = from_fn_with_state(app.clone(), auth::authorize_submit);
-    let read = from_fn_with_state(app.clone(), auth::authorize_read);
-    let api = Router::new()
-        .route("/images/generate", post(api::generate).route_layer(submit))
-        .route("/images/task", get(api::list).route_layer(read.clone()))
-        .route("/images/task/{id}", get(api::find).route_layer(read))
-        .fallback(observe::no_route);
     Router::new()
-        .nest("/api/v1", api)
+        .route("/api/v1/images/generate", post(api::generate))
+        .route("/api/v1/images/task", get(api::list))
+        .route("/api/v1/images/task/{id}", get(api::find))
         .route("/files/{*name}", get(files::serve))
         .route("/", get(docs::home))
         .route("/docs", get(docs::home))
@@ -39,10 +34,9 @@ pub fn router(app: Arc<App>, readiness: Readiness) -> Router {
         .route("/docs/{asset}", get(docs::asset))
         .route("/openapi.json", get(docs::openapi))
         .route("/healthz", get(health::live))
-        .route("/readyz", get(health::ready))
+        .route("/readyz", get(health::ready).layer(axum::Extension(readiness)))
         .fallback(observe::no_route)
-        .layer(axum::Extension(readiness))
-        .layer(from_fn_with_state(app.clone(), auth::guard_transport))
+        .layer(from_fn_with_state(app.clone(), auth::guard))
         .layer(from_fn_with_state(app.clone(), observe::observe))
         .with_state(app)
 }

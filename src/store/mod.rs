@@ -248,6 +248,9 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// An account's tasks on one surface, newest first, from below the task `before`.
     async fn list_tasks(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Task>>;
 
+    /// The ids of the same page.
+    async fn list_task_ids(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Id>>;
+
     /// For the operator: any task.
     async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>>;
 

@@ -135,7 +135,7 @@ pub(super) fn rotate_key(
     writing: &mut Writing,
     id: Id,
     hash: KeyHash,
-    hint: String,
+    hint: &str,
     overlap: Duration,
 ) -> rusqlite::Result<Option<ApiKey>> {
     let Some(old) = find_key(&writing.connection, id)?.filter(|old| old.revoked_at.is_none()) else { return Ok(None) };
@@ -146,7 +146,7 @@ pub(super) fn rotate_key(
         .execute(params![id, end])?;
     let new = NewKey {
         hash,
-        hint,
+        hint: hint.to_owned(),
         name: old.name,
         submit_rate: old.submit_rate,
         read_rate: old.read_rate,

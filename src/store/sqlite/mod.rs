@@ -260,7 +260,7 @@ impl Store for SqliteStore {
 
     async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>> {
         let hint = hint.to_owned();
-        self.writer.write(move |writing| accounts::rotate_key(writing, id, hash, hint, overlap)).await
+        self.writer.write(move |writing| accounts::rotate_key(writing, id, hash, &hint, overlap)).await
     }
 
     async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>> {
@@ -292,6 +292,10 @@ impl Store for SqliteStore {
 
     async fn list_tasks(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Task>> {
         self.read(|connection| tasks::list(connection, account_id, surface, before, limit))
+    }
+
+    async fn list_task_ids(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Id>> {
+        self.read(|connection| tasks::list_ids(connection, account_id, surface, before, limit))
     }
 
     async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>> {

@@ -30,15 +30,17 @@ pub(super) fn claim(writing: &mut Writing, max: usize, lease: Duration) -> rusql
         }) else {
             break;
         };
-        let epoch = connection
-            .prepare_cached(
-                "UPDATE queue SET lease_epoch = lease_epoch + 1, lease_until = ?2 WHERE task_id = ?1 RETURNING lease_epoch",
-            )?
-            .query_row(params![task_id, now.saturating_add(lease)], |row| row.get(0))?;
-        let request = connection
-            .prepare_cached(&format!("SELECT {REQUEST} FROM tasks WHERE id = ?1"))?
-            .query_row([task_id], request)?;
-        claims.push(Claim { lease: Lease { task_id, epoch }, request });
+        connection
+            .prepare_cached("UPDATE queue SET lease_epoch = lease_epoch + 1, lease_until = ?2 WHERE task_id = ?1")?
+            .execute(params![task_id, now.saturating_add(lease)])?;
+        let claim = connection
+            .prepare_cached(&format!(
+                "SELECT lease_epoch, {REQUEST} FROM queue JOIN tasks ON id = task_id WHERE task_id = ?1"
+            ))?
+            .query_row([task_id], |row| {
+                Ok(Claim { lease: Lease { task_id, epoch: row.get("lease_epoch")? }, request: request(row)? })
+            })?;
+        claims.push(claim);
         writing.last_served = account_id;
     }
     Ok(claims)
@@ -133,12 +135,16 @@ pub(super) fn fail_unleased(writing: &mut Writing, id: Id, error: &str) -> rusql
 
 /// Takes a leased task out of the queue; `None` when the lease was lost.
 fn leave_queue(connection: &Connection, lease: Lease) -> rusqlite::Result<Option<Id>> {
-    connection
+    let account_id = connection
         .prepare_cached(
-            "DELETE FROM queue WHERE task_id = ?1 AND lease_epoch = ?2 AND lease_until IS NOT NULL RETURNING account_id",
+            "SELECT account_id FROM queue WHERE task_id = ?1 AND lease_epoch = ?2 AND lease_until IS NOT NULL",
         )?
         .query_row(params![lease.task_id, lease.epoch], |row| row.get(0))
-        .optional()
+        .optional()?;
+    if account_id.is_some() {
+        connection.prepare_cached("DELETE FROM queue WHERE task_id = ?1")?.execute([lease.task_id])?;
+    }
+    Ok(account_id)
 }
 
 /// Fails a task that has just left the queue and gives its credits back.

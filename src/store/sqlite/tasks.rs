@@ -18,14 +18,19 @@ pub(super) fn submit(
 ) -> rusqlite::Result<Submission> {
     let connection = &writing.connection;
     let cost = request.cost();
-    let charged: Option<i64> = connection
+    // Not with RETURNING here and in the queue: SQLite makes a table in memory to return from.
+    let charged = connection
         .prepare_cached(
             "UPDATE accounts SET balance = balance - ?2, unfinished = unfinished + 1
-             WHERE id = ?1 AND balance >= ?2 AND (?3 = 0 OR unfinished < ?3) RETURNING balance",
+             WHERE id = ?1 AND balance >= ?2 AND (?3 = 0 OR unfinished < ?3)",
         )?
-        .query_row(params![account_id, cost, max_unfinished], |row| row.get(0))
-        .optional()?;
-    let Some(balance) = charged else { return refusal(connection, account_id, max_unfinished) };
+        .execute(params![account_id, cost, max_unfinished])?;
+    if charged == 0 {
+        return refusal(connection, account_id, max_unfinished);
+    }
+    let balance = connection
+        .prepare_cached("SELECT balance FROM accounts WHERE id = ?1")?
+        .query_row([account_id], |row| row.get(0))?;
     let id = writing.ids.next(writing.clock.now());
     let created_at = id.timestamp();
     let image_to_image = !request.reference_images.is_empty();
@@ -127,6 +132,22 @@ pub(super) fn list(
             "SELECT {TASK} FROM tasks WHERE account_id = ?1 AND surface = ?2 AND id < ?3 ORDER BY id DESC LIMIT ?4"
         ))?
         .query_map(params![account_id, surface.as_str(), upper(before), limit], task)?
+        .collect()
+}
+
+/// Reads the index alone, which is cheaper by far than [`list`].
+pub(super) fn list_ids(
+    connection: &Connection,
+    account_id: Id,
+    surface: Surface,
+    before: Option<Id>,
+    limit: u32,
+) -> rusqlite::Result<Vec<Id>> {
+    connection
+        .prepare_cached(
+            "SELECT id FROM tasks WHERE account_id = ?1 AND surface = ?2 AND id < ?3 ORDER BY id DESC LIMIT ?4",
+        )?
+        .query_map(params![account_id, surface.as_str(), upper(before), limit], |row| row.get(0))?
         .collect()
 }
 

@@ -37,15 +37,52 @@ const EXIT_IO_ERROR: i32 = 74;
 /// What ended the process: a fault of this program (`EX_SOFTWARE`).
 const EXIT_FAULT: i32 = 70;
 
-/// Runs inside the transaction, or learns that there is none; what it returns runs after the commit
-/// and answers the caller.
-type Write = Box<dyn FnOnce(Result<&mut Writing>) -> Answer + Send>;
-type Answer = Box<dyn FnOnce(Result<()>) + Send>;
+/// A write on its way through the writer thread.
+trait Write: Send {
+    /// Runs inside the transaction and returns whether it succeeded; when not, half of it may be written.
+    fn run(&mut self, writing: &mut Writing) -> bool;
+
+    /// Runs again, leaving no trace if it fails.
+    fn run_in_savepoint(&mut self, writing: &mut Writing);
+
+    /// Tells the caller, after the commit.
+    fn answer(self: Box<Self>, committed: Result<()>);
+}
+
+struct Pending<T, F> {
+    write: F,
+    outcome: Option<Result<T>>,
+    reply: oneshot::Sender<Result<T>>,
+}
+
+impl<T, F> Write for Pending<T, F>
+where
+    T: Send,
+    F: FnMut(&mut Writing) -> rusqlite::Result<T> + Send,
+{
+    fn run(&mut self, writing: &mut Writing) -> bool {
+        self.outcome.insert((self.write)(writing).map_err(StoreError::from)).is_ok()
+    }
+
+    fn run_in_savepoint(&mut self, writing: &mut Writing) {
+        self.outcome = Some(in_savepoint(writing, &mut self.write).map_err(StoreError::from));
+    }
+
+    fn answer(self: Box<Self>, committed: Result<()>) {
+        let outcome = match (self.outcome, committed) {
+            (Some(outcome), Ok(())) => outcome,
+            (Some(Err(error)), Err(_)) | (_, Err(error)) => Err(error),
+            (None, Ok(())) => unreachable!("what is committed has run"),
+        };
+        // The caller may have gone; what was written stands all the same.
+        drop(self.reply.send(outcome));
+    }
+}
 
 /// Handle of the writer thread. Dropping the last one ends it.
 #[derive(Debug)]
 pub(super) struct Writer {
-    writes: Option<Sender<Write>>,
+    writes: Option<Sender<Box<dyn Write>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -70,19 +107,15 @@ impl Writer {
         Ok(Self { writes: Some(writes), thread: Some(thread) })
     }
 
-    /// Runs `write` in a savepoint of its own and returns its result once it is durable. When
-    /// `write` fails it leaves no trace, and the writes beside it are untouched.
+    /// Runs `write` and returns its result once it is durable. When `write` fails it leaves no trace,
+    /// and the writes beside it are untouched.
     pub(super) async fn write<T, F>(&self, write: F) -> Result<T>
     where
         T: Send + 'static,
-        F: FnOnce(&mut Writing) -> rusqlite::Result<T> + Send + 'static,
+        F: FnMut(&mut Writing) -> rusqlite::Result<T> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let job: Write = Box::new(move |writing| {
-            let outcome = writing.and_then(|writing| in_savepoint(writing, write).map_err(StoreError::from));
-            // The caller may have gone; what was written stands all the same.
-            Box::new(move |committed| drop(reply.send(outcome.and_then(|value| committed.map(|()| value)))))
-        });
+        let job = Box::new(Pending { write, outcome: None, reply });
         let writes = self.writes.as_ref().expect("only drop takes the sender");
         writes.send(job).map_err(|_| StoreError::Other("the writer has stopped".into()))?;
         answer.await.unwrap_or_else(|_| Err(StoreError::Other("the writer has stopped".into())))
@@ -99,7 +132,7 @@ impl Drop for Writer {
     }
 }
 
-fn run(mut writing: Writing, inbox: &Receiver<Write>, log_pages: &AtomicUsize) {
+fn run(mut writing: Writing, inbox: &Receiver<Box<dyn Write>>, log_pages: &AtomicUsize) {
     loop {
         let in_log = log_pages.load(Ordering::Relaxed);
         let wait = if in_log > 0 { CHECKPOINT_IDLE } else { Duration::MAX };
@@ -119,30 +152,44 @@ fn run(mut writing: Writing, inbox: &Receiver<Write>, log_pages: &AtomicUsize) {
 }
 
 /// One transaction for `first` and all that is waiting, then an answer for each of them.
-fn commit_batch(writing: &mut Writing, first: Write, inbox: &Receiver<Write>) {
-    if let Err(error) = begin(&writing.connection) {
-        // What waits behind it would wait for the same lock, one after the other.
-        let error = StoreError::from(error);
-        for write in std::iter::once(first).chain(inbox.try_iter().take(MAX_BATCH)) {
-            write(Err(error.clone()))(Ok(()));
+fn commit_batch(writing: &mut Writing, first: Box<dyn Write>, inbox: &Receiver<Box<dyn Write>>) {
+    let mut batch = vec![first];
+    let committed = match begin(&writing.connection) {
+        Ok(()) => run_batch(writing, &mut batch, inbox).and_then(|()| commit(&writing.connection)),
+        Err(error) => {
+            // What waits behind it would wait for the same lock, one after the other.
+            batch.extend(inbox.try_iter().take(MAX_BATCH));
+            Err(error.into())
         }
-        return;
-    }
-    let mut answers = vec![first(Ok(writing))];
-    // A full disk can make SQLite roll the whole transaction back by itself; whatever ran after
-    // that would commit alone.
-    while answers.len() < MAX_BATCH && !writing.connection.is_autocommit() {
-        let Ok(next) = inbox.try_recv() else { break };
-        answers.push(next(Ok(writing)));
-    }
-    let committed = if writing.connection.is_autocommit() {
-        Err(StoreError::Other("the transaction was rolled back".into()))
-    } else {
-        commit(&writing.connection)
     };
-    for answer in answers {
-        answer(committed.clone());
+    for write in batch {
+        write.answer(committed.clone());
     }
+}
+
+/// Runs what is in the batch and all that is waiting. A savepoint for each would cost a quarter of its
+/// time, and writes hardly ever fail: only when one does are they all run again, each in its own.
+fn run_batch(writing: &mut Writing, batch: &mut Vec<Box<dyn Write>>, inbox: &Receiver<Box<dyn Write>>) -> Result<()> {
+    let mut succeeded = batch.iter_mut().all(|write| write.run(writing));
+    while succeeded && batch.len() < MAX_BATCH {
+        let Ok(mut next) = inbox.try_recv() else { break };
+        succeeded = next.run(writing);
+        batch.push(next);
+    }
+    if succeeded {
+        return Ok(());
+    }
+    roll_back(&writing.connection);
+    begin(&writing.connection)?;
+    for write in batch {
+        write.run_in_savepoint(writing);
+        // A full disk can make SQLite roll the whole transaction back by itself; whatever ran after
+        // that would commit alone.
+        if writing.connection.is_autocommit() {
+            return Err(StoreError::Other("the transaction was rolled back".into()));
+        }
+    }
+    Ok(())
 }
 
 fn begin(connection: &Connection) -> rusqlite::Result<()> {
