@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use quick_cache::sync::Cache;
+use serde_json::value::RawValue;
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
@@ -69,6 +70,8 @@ pub struct App {
     pub bell: Notify,
     /// Terminal tasks never change, so they may be remembered for good.
     pub finished: Cache<Id, Arc<Task>>,
+    /// The same tasks as JSON. Whether the caller may see one is decided before looking here.
+    pub finished_json: Cache<Id, Arc<RawValue>>,
 }
 
 impl App {
@@ -101,6 +104,7 @@ impl App {
             metrics: Metrics::new(),
             bell: Notify::new(),
             finished: Cache::new(CACHED_TASKS),
+            finished_json: Cache::new(CACHED_TASKS),
             references,
             config,
             clock,

@@ -1,5 +1,6 @@
 //! The public API: which JSON comes in and goes out (interface, section 4).
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -11,6 +12,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::auth::Caller;
@@ -128,8 +130,9 @@ pub struct CreatedTask {
 /// One page of tasks, newest first.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TaskPage)]
-pub struct PageBody<'a> {
-    items: Vec<TaskBody<'a>>,
+pub struct PageBody {
+    #[schema(value_type = Vec<TaskBody>)]
+    items: Vec<Arc<RawValue>>,
     /// Pass it as `cursor` to get the next page; null on the last one.
     #[schema(required = true)]
     next_cursor: Option<String>,
@@ -160,6 +163,20 @@ impl<'a> TaskBody<'a> {
             updated_at: task.updated_at,
         }
     }
+}
+
+/// A task as JSON; that of a finished task is written once and remembered with it.
+fn task_json(app: &App, task: &Task) -> Arc<RawValue> {
+    let write = || {
+        let body = serde_json::value::to_raw_value(&TaskBody::new(task, &app.config));
+        Arc::from(body.expect("our own types are always JSON"))
+    };
+    if !task.status.is_terminal() {
+        return write();
+    }
+    app.finished_json
+        .get_or_insert_with(&task.id, || Ok::<_, Infallible>(write()))
+        .unwrap_or_else(|never| match never {})
 }
 
 impl CreatedTask {
@@ -249,7 +266,7 @@ pub async fn find(
     // What cannot be a task id names no task.
     let task_id: TaskId = id.ok().and_then(|Path(text)| text.parse().ok()).ok_or_else(ApiError::no_such_task)?;
     let task = tasks::find(&app, caller.account_id, Surface::Api, task_id).await?.ok_or_else(ApiError::no_such_task)?;
-    let response = success(TaskBody::new(&task, &app.config));
+    let response = success(task_json(&app, &task));
     Ok(if task.status.is_terminal() { response } else { with_poll_hint(response, &app, 0.5) })
 }
 
@@ -293,7 +310,7 @@ pub async fn list(
     let page = page.map_err(|_| {
         ApiError::invalid_request("cursor must be a next_cursor of an earlier response. Omit it to start over.")
     })?;
-    let items = page.tasks.iter().map(|task| TaskBody::new(task, &app.config)).collect();
+    let items = page.tasks.iter().map(|task| task_json(&app, task)).collect();
     Ok(success(PageBody { items, next_cursor: page.next_cursor }))
 }
 
