@@ -202,17 +202,18 @@ impl Worker {
     /// even that fails, it is unknown whether the completion was saved, so the files must stay; the
     /// sweep for orphans removes them if it was not.
     async fn complete(&self, lease: Lease, names: &[String]) -> Result<LeaseWrite, SaveError> {
-        for tries_left in (0..COMPLETE_TRIES).rev() {
-            match self.app.store.complete(lease, names.to_vec()).await {
-                Ok(outcome) => return Ok(outcome),
-                Err(error) if tries_left == 0 => return Err(SaveError::Store(error)),
-                Err(error) => {
-                    tracing::warn!(task = %lease.task_id, %error, "could not complete the task; trying again")
-                }
-            }
+        let mut outcome = self.app.store.complete(lease, names.to_vec()).await;
+        for _ in 1..COMPLETE_TRIES {
+            let Err(error) = outcome else { break };
+            tracing::warn!(task = %lease.task_id, %error, "could not complete the task; trying again");
             tokio::time::sleep(RETRY_DELAY).await;
+            outcome = match self.app.store.complete(lease, names.to_vec()).await {
+                // The try before may have completed the task, and taken the lease with it.
+                Ok(LeaseWrite::Lost) => return Err(SaveError::Store(error)),
+                again => again,
+            };
         }
-        unreachable!("the last try returns")
+        outcome.map_err(SaveError::Store)
     }
 
     async fn fail(&self, lease: Lease, sentence: &str) {

@@ -183,7 +183,7 @@ pub(super) fn rescue(writing: &mut Writing, which: Rescue, last_error: &str) -> 
         .collect::<rusqlite::Result<_>>()?;
     let mut rescued = Rescued::default();
     for lease in expired {
-        match sparing_others(writing, lease.task_id, |writing| retry(writing, lease, Duration::ZERO, last_error)) {
+        match sparing_others(writing, lease.task_id, |writing| retry(writing, lease, Duration::ZERO, last_error))? {
             Some(Retry::Queued) => rescued.queued += 1,
             Some(Retry::Failed) => rescued.failed += 1,
             Some(Retry::Lost) | None => {}
@@ -201,21 +201,29 @@ pub(super) fn expire(writing: &mut Writing, cutoff: Timestamp, error: &str) -> r
         .prepare_cached("SELECT task_id FROM queue WHERE task_id < ?1 LIMIT ?2")?
         .query_map(params![bound, SWEEP_BATCH], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
-    let failed = overdue
-        .into_iter()
-        .filter_map(|id| sparing_others(writing, id, |writing| fail_unleased(writing, id, error)))
-        .filter(|failed| *failed);
-    Ok(failed.count())
+    let mut failed = 0;
+    for id in overdue {
+        let done = sparing_others(writing, id, |writing| fail_unleased(writing, id, error))?;
+        failed += usize::from(done == Some(true));
+    }
+    Ok(failed)
 }
 
-/// Runs a write on one task of many; when it fails, which takes a damaged row, the others go on.
+/// Runs a write on one task of many; when it fails, which takes a damaged row, the others go on, unless
+/// SQLite has given up the whole transaction.
 fn sparing_others<T>(
     writing: &mut Writing,
     task_id: Id,
     write: impl FnOnce(&mut Writing) -> rusqlite::Result<T>,
-) -> Option<T> {
-    let outcome = in_savepoint(writing, write);
-    outcome.inspect_err(|error| tracing::error!(task = %task_id, %error, "could not end or requeue a task")).ok()
+) -> rusqlite::Result<Option<T>> {
+    match in_savepoint(writing, write) {
+        Ok(outcome) => Ok(Some(outcome)),
+        Err(error) if writing.connection.is_autocommit() => Err(error),
+        Err(error) => {
+            tracing::error!(task = %task_id, %error, "could not end or requeue a task");
+            Ok(None)
+        }
+    }
 }
 
 pub(super) fn depth(connection: &Connection) -> rusqlite::Result<QueueDepth> {

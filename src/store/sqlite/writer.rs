@@ -61,7 +61,10 @@ where
     F: FnMut(&mut Writing) -> rusqlite::Result<T> + Send,
 {
     fn run(&mut self, writing: &mut Writing) -> bool {
-        self.outcome.insert((self.write)(writing).map_err(StoreError::from)).is_ok()
+        let succeeded = self.outcome.insert((self.write)(writing).map_err(StoreError::from)).is_ok();
+        // A full disk can make SQLite roll the whole transaction back by itself, also under a write that
+        // puts up with failures; whatever ran after that would commit alone.
+        succeeded && !writing.connection.is_autocommit()
     }
 
     fn run_in_savepoint(&mut self, writing: &mut Writing) {
@@ -183,8 +186,6 @@ fn run_batch(writing: &mut Writing, batch: &mut Vec<Box<dyn Write>>, inbox: &Rec
     begin(&writing.connection)?;
     for write in batch {
         write.run_in_savepoint(writing);
-        // A full disk can make SQLite roll the whole transaction back by itself; whatever ran after
-        // that would commit alone.
         if writing.connection.is_autocommit() {
             return Err(StoreError::Other("the transaction was rolled back".into()));
         }

@@ -203,3 +203,25 @@ async fn a_submit_beside_one_without_room_is_acknowledged_only_if_it_is_kept() -
     assert_eq!(fx.store.audit().await?.drifts, []);
     Ok(())
 }
+
+#[tokio::test]
+async fn a_submit_beside_a_sweep_without_room_is_acknowledged_only_if_it_is_kept() -> Result<()> {
+    let (fx, ada) = full_database().await?;
+    let overdue = fx.submit(ada).await?.id;
+    // More than there is room for.
+    let sentence = "it sank ".repeat(4_000);
+    let sweep = fx.store.expire(fx.clock.now(), &sentence);
+    let submits = (0..12).map(|_| fx.store.submit(ada, Surface::Api, images(1), UNLIMITED));
+    let (swept, submissions) = tokio::join!(sweep, join_all(submits));
+    // Whether SQLite gives up the row or the whole transaction is its own choice.
+    assert!(matches!(swept, Ok(0) | Err(StoreError::Full(_))), "{swept:?}");
+    let mut acknowledged = vec![overdue];
+    acknowledged
+        .extend(submissions.into_iter().filter_map(|submission| submission.map(accepted).ok()).map(|task| task.id));
+    let mut kept: Vec<_> =
+        fx.store.list_tasks(ada, Surface::Api, None, 100).await?.iter().map(|task| task.id).collect();
+    kept.reverse();
+    assert_eq!(kept, acknowledged);
+    assert_eq!(fx.store.audit().await?.drifts, []);
+    Ok(())
+}
