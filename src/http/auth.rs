@@ -11,6 +11,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 
 use super::error::ApiError;
+use super::{GENERATE, TASK, TASKS};
 use crate::app::App;
 use crate::key::{ApiKey, KeySecret};
 use crate::limits::{Allowance, Usage, WINDOW};
@@ -69,8 +70,8 @@ pub async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) ->
 fn usage(request: &Request) -> Option<Usage> {
     let route = request.extensions().get::<MatchedPath>()?.as_str();
     match (request.method(), route) {
-        (&Method::POST, "/api/v1/images/generate") => Some(Usage::Submit),
-        (&Method::GET | &Method::HEAD, "/api/v1/images/task" | "/api/v1/images/task/{id}") => Some(Usage::Read),
+        (&Method::POST, GENERATE) => Some(Usage::Submit),
+        (&Method::GET | &Method::HEAD, TASKS | TASK) => Some(Usage::Read),
         _ => None,
     }
 }

@@ -21,12 +21,17 @@ pub use health::Readiness;
 pub use malformed::Enveloping;
 pub use observe::REQUEST_ID;
 
+// The routes of the API by their patterns, which limits and metrics go by too.
+const GENERATE: &str = "/api/v1/images/generate";
+const TASKS: &str = "/api/v1/images/task";
+const TASK: &str = "/api/v1/images/task/{id}";
+
 /// Every URL there is. Reading it from the bottom up gives the order in which a request passes.
 pub fn router(app: Arc<App>, readiness: Readiness) -> Router {
     Router::new()
-        .route("/api/v1/images/generate", post(api::generate))
-        .route("/api/v1/images/task", get(api::list))
-        .route("/api/v1/images/task/{id}", get(api::find))
+        .route(GENERATE, post(api::generate))
+        .route(TASKS, get(api::list))
+        .route(TASK, get(api::find))
         .route("/files/{*name}", get(files::serve))
         .route("/", get(docs::home))
         .route("/docs", get(docs::home))

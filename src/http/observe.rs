@@ -14,6 +14,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use futures::FutureExt as _;
 
 use super::error::ApiError;
+use super::{GENERATE, TASK, TASKS};
 use crate::app::App;
 
 /// The header that names a response, for support.
@@ -61,9 +62,9 @@ pub(super) async fn observe(State(app): State<Arc<App>>, request: Request, next:
 /// The route's pattern: paths asked for hold ids, and may hold anything.
 fn route_of(request: &Request) -> &'static str {
     match request.extensions().get::<MatchedPath>().map(MatchedPath::as_str) {
-        Some("/api/v1/images/generate") => "/api/v1/images/generate",
-        Some("/api/v1/images/task") => "/api/v1/images/task",
-        Some("/api/v1/images/task/{id}") => "/api/v1/images/task/{id}",
+        Some(GENERATE) => GENERATE,
+        Some(TASKS) => TASKS,
+        Some(TASK) => TASK,
         Some("/files/{*name}") => "/files/{name}",
         Some("/healthz") => "/healthz",
         Some("/readyz") => "/readyz",
