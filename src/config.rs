@@ -8,12 +8,14 @@ use clap::Args;
 use clap::builder::BoolishValueParser;
 use ipnet::IpNet;
 
+use crate::fault::Faults;
+
 /// A task that is not terminal this long after its creation is failed and refunded.
 pub const TASK_TIME_LIMIT: Duration = Duration::from_secs(9 * 60);
-/// How long a lease lasts without a heartbeat.
+/// How long a lease lasts without a heartbeat, unless `--lease` says otherwise.
 pub const LEASE: Duration = Duration::from_secs(30);
-/// How often a worker renews its leases.
-pub const HEARTBEAT: Duration = Duration::from_secs(10);
+/// Heartbeats in the time of a lease: one may be late, and another lost.
+const HEARTBEATS: u32 = 3;
 /// How often expired leases and overdue tasks are looked for.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// How often result files without a task are looked for.
@@ -144,6 +146,9 @@ pub struct ServerSettings {
     #[command(flatten)]
     /// What the worker does.
     pub worker: WorkerSettings,
+    /// For tests only: what is to go wrong, as POINT=ACTION[@TURN]
+    #[arg(long, env = "TINTYPE_TEST_FAULT", value_name = "FAULTS", hide = true, default_value = "")]
+    pub test_fault: Faults,
 }
 
 impl ServerSettings {
@@ -188,6 +193,9 @@ pub struct WorkerSettings {
     /// Time one attempt at a task may take
     #[arg(long, env = "TINTYPE_RENDER_TIMEOUT", default_value = "3m", value_name = "DURATION", value_parser = duration)]
     pub render_timeout: Duration,
+    /// Time after which a task is taken from a worker that gives no sign of life
+    #[arg(long, env = "TINTYPE_LEASE", default_value = "30s", value_name = "DURATION", value_parser = lease)]
+    pub lease: Duration,
     /// Time running renders get to finish when the server is told to stop
     #[arg(long, env = "TINTYPE_DRAIN_TIMEOUT", default_value = "25s", value_name = "DURATION", value_parser = duration)]
     pub drain_timeout: Duration,
@@ -213,6 +221,11 @@ impl WorkerSettings {
     pub fn render_slots(&self) -> usize {
         self.renders.map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from)
     }
+
+    /// How often a worker renews its leases.
+    pub fn heartbeat(&self) -> Duration {
+        self.lease / HEARTBEATS
+    }
 }
 
 /// Reads `60` or `60/min`.
@@ -232,6 +245,15 @@ fn network(text: &str) -> Result<IpNet, String> {
 /// Reads `1s`, `10m`, `24h`, `90d`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|_| format!("{text:?} is not a duration such as 30s, 10m, 24h or 90d"))
+}
+
+/// Reads the duration of a lease.
+fn lease(text: &str) -> Result<Duration, String> {
+    let range = Duration::from_millis(300)..=TASK_TIME_LIMIT;
+    duration(text).and_then(|lease| match range.contains(&lease) {
+        true => Ok(lease),
+        false => Err("a lease lasts from 300ms to 9m".into()),
+    })
 }
 
 /// Reads a base URL: http or https, without query, and drops the final slash.

@@ -10,6 +10,7 @@ use object_store::path::Path as ObjectPath;
 use object_store::{GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt as _, PutPayload};
 
 use crate::clock::Timestamp;
+use crate::fault::{Effect, Faults, Point};
 use crate::model::Id;
 
 /// Bytes of randomness in a name.
@@ -20,6 +21,7 @@ const RANDOM_BYTES: usize = 18;
 pub struct Files {
     objects: Box<dyn ObjectStore>,
     directory: PathBuf,
+    faults: Faults,
 }
 
 /// Why a file could not be read or written; the text is for the operator.
@@ -77,16 +79,23 @@ impl Files {
     /// [`FilesError`] when it does not.
     pub fn on_disk(directory: &Path) -> Result<Self, FilesError> {
         let objects = LocalFileSystem::new_with_prefix(directory)?.with_fsync(true);
-        Ok(Self { objects: Box::new(objects), directory: directory.to_owned() })
+        Ok(Self { objects: Box::new(objects), directory: directory.to_owned(), faults: Faults::default() })
+    }
+
+    /// The same files, with what is to go wrong.
+    pub fn with_faults(self, faults: Faults) -> Self {
+        Self { faults, ..self }
     }
 
     /// Writes one result durably and returns its name.
     ///
     /// # Errors
-    /// [`FilesError`]; nothing is then left under any name.
+    /// [`FilesError`]; what is then left under some name is an orphan.
     pub async fn write(&self, task_id: Id, index: usize, png: Bytes) -> Result<String, FilesError> {
         let name = FileName::random(task_id, index);
+        self.faults.pass(Point::before(Effect::WriteFile)).await?;
         self.objects.put(&ObjectPath::from(name.as_str()), PutPayload::from(png)).await?;
+        self.faults.pass(Point::after(Effect::WriteFile)).await?;
         Ok(name)
     }
 
@@ -120,6 +129,12 @@ impl Files {
     /// # Errors
     /// [`FilesError`].
     pub async fn remove(&self, name: &str) -> Result<(), FilesError> {
+        self.faults.pass(Point::before(Effect::RemoveFile)).await?;
+        self.remove_now(name).await?;
+        Ok(self.faults.pass(Point::after(Effect::RemoveFile)).await?)
+    }
+
+    async fn remove_now(&self, name: &str) -> Result<(), FilesError> {
         if name.contains('#') {
             // Left half written: the object store knows no such name.
             return Ok(std::fs::remove_file(self.directory.join(name))?);

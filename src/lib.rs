@@ -11,6 +11,7 @@ pub mod config;
 pub mod cursor;
 pub mod data_dir;
 pub mod engine;
+pub mod fault;
 pub mod files;
 pub mod http;
 pub mod key;

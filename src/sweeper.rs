@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
 use crate::clock::Timestamp;
-use crate::config::{LEASE, ORPHAN_AGE, ORPHAN_SWEEP_EVERY, SWEEP_EVERY, TASK_TIME_LIMIT};
+use crate::config::{ORPHAN_AGE, ORPHAN_SWEEP_EVERY, SWEEP_EVERY, TASK_TIME_LIMIT};
 use crate::files::FileName;
 use crate::model::Status;
 use crate::store::{Rescue, StoreError};
@@ -20,18 +20,20 @@ const RECENT_DAYS: usize = 4;
 
 /// Sweeps until `stop`.
 pub async fn run(app: Arc<App>, stop: CancellationToken) {
-    let orphans = tokio::spawn(sweep_orphans_forever(app.clone()));
+    let mut orphans = tokio::spawn(sweep_orphans_forever(app.clone()));
     let mut last = (app.clock.now(), app.clock.elapsed());
     let mut rescue_from = Duration::ZERO;
     loop {
         tokio::select! {
             () = tokio::time::sleep(SWEEP_EVERY) => {}
             () = stop.cancelled() => break,
+            // It ends only by a panic, which is to end the server rather than go unnoticed.
+            _ = &mut orphans => return,
         }
         let (now, elapsed) = (app.clock.now(), app.clock.elapsed());
         if now.since(last.0) > elapsed.saturating_sub(last.1) + CLOCK_JUMP {
             tracing::warn!("the clock jumped ahead; workers get time to renew their leases");
-            rescue_from = elapsed + LEASE;
+            rescue_from = elapsed + app.config.worker.lease;
         }
         last = (now, elapsed);
         expire(&app).await;

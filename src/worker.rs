@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
-use crate::config::{HEARTBEAT, LEASE, POLL_EVERY, TASK_TIME_LIMIT};
+use crate::config::{POLL_EVERY, TASK_TIME_LIMIT};
 use crate::files::FilesError;
 use crate::render::{RenderError, Renderer};
 use crate::store::{Claim, Lease, LeaseWrite, Retry, StoreError};
@@ -56,12 +56,15 @@ impl Worker {
 
     /// Works until `stop`, then lets running renders finish for the drain time and releases the rest.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let heart = tokio::spawn(self.clone().beat());
+        let mut heart = tokio::spawn(self.clone().beat());
         let mut running = JoinSet::new();
         loop {
             let permits = tokio::select! {
-                permits = self.free_slots() => permits,
+                biased;
                 () = stop.cancelled() => break,
+                // It ends only by a panic: without it every lease would be lost, so the worker ends too.
+                _ = &mut heart => break,
+                permits = self.free_slots() => permits,
             };
             // Not to be cut off: what is claimed is in nobody's hands until it is in ours.
             let queue = self.claim_into(permits, &mut running, &stop).await;
@@ -84,7 +87,7 @@ impl Worker {
     /// # Errors
     /// [`StoreError`] when nothing could be claimed.
     pub async fn step(self: &Arc<Self>) -> Result<usize, StoreError> {
-        let claims = self.app.store.claim(self.slot_count, LEASE).await?;
+        let claims = self.app.store.claim(self.slot_count, self.app.config.worker.lease).await?;
         let count = claims.len();
         let mut running = JoinSet::new();
         for claim in claims {
@@ -110,7 +113,7 @@ impl Worker {
         running: &mut JoinSet<()>,
         stop: &CancellationToken,
     ) -> Queue {
-        let claims = match self.app.store.claim(permits.len(), LEASE).await {
+        let claims = match self.app.store.claim(permits.len(), self.app.config.worker.lease).await {
             Ok(claims) => claims,
             Err(error) => {
                 tracing::error!(%error, "could not claim tasks");
@@ -250,7 +253,7 @@ impl Worker {
     /// Keeps the leases of running renders alive and stops those that lost theirs.
     async fn beat(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(HEARTBEAT).await;
+            tokio::time::sleep(self.app.config.worker.heartbeat()).await;
             self.renew().await;
         }
     }
@@ -261,7 +264,7 @@ impl Worker {
         if leases.is_empty() {
             return;
         }
-        match self.app.store.renew(leases, LEASE).await {
+        match self.app.store.renew(leases, self.app.config.worker.lease).await {
             Ok(lost) => {
                 let held = self.held();
                 lost.iter().filter_map(|lease| held.get(lease)).for_each(CancellationToken::cancel);

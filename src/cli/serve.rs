@@ -75,7 +75,8 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
     warn_about(&server, listening, tls.is_some());
 
     let clock = Clock::system();
-    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&database, clock.clone())?);
+    let store: Arc<dyn Store> =
+        Arc::new(SqliteStore::open_with_faults(&database, clock.clone(), server.test_fault.clone())?);
     let files = open_files(data, &server)?;
     let app = App::build(config, clock, store.clone(), files).await?;
     // This process holds the database, so whoever held a lease is dead.
@@ -193,7 +194,7 @@ fn open_files(data: &DataSettings, server: &ServerSettings) -> Result<Files, Fai
         },
     };
     data_dir::create(&directory)?;
-    Ok(Files::on_disk(&directory)?)
+    Ok(Files::on_disk(&directory)?.with_faults(server.test_fault.clone()))
 }
 
 /// At the very first start, an account with some credits and a key.

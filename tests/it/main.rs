@@ -8,6 +8,7 @@ mod support;
 mod auth;
 mod cli;
 mod envelope;
+mod faults;
 mod files;
 mod generate;
 mod limits;

@@ -13,9 +13,14 @@ use tokio::net::TcpStream;
 use tokio_rustls::rustls;
 
 use crate::binary::{self, Server, TINTYPE, refused, tintype};
-use crate::support::{Answer, GENERATE, TASKS, exchange};
+use crate::support::{Answer, GENERATE, TASKS, exchange, try_exchange};
 
 async fn send(address: SocketAddr, method: &str, path: &str, key: &str, body: &str) -> Answer {
+    try_send(address, method, path, key, body).await.expect("an answer")
+}
+
+/// One request; `None` when the server went away before it answered.
+pub async fn try_send(address: SocketAddr, method: &str, path: &str, key: &str, body: &str) -> Option<Answer> {
     let request = Request::builder()
         .method(method)
         .uri(path)
@@ -23,7 +28,7 @@ async fn send(address: SocketAddr, method: &str, path: &str, key: &str, body: &s
         .header("authorization", format!("Bearer {key}"))
         .header("content-type", "application/json")
         .body(Full::new(Bytes::from(body.to_owned())));
-    exchange(TcpStream::connect(address).await.expect("a listener"), request.expect("a request")).await
+    try_exchange(TcpStream::connect(address).await.ok()?, request.expect("a request")).await.ok()
 }
 
 async fn submit(server: &Server, key: &str, prompt: &str) -> String {
@@ -33,7 +38,7 @@ async fn submit(server: &Server, key: &str, prompt: &str) -> String {
 }
 
 /// Polls until the task has ended.
-async fn ended(server: &Server, key: &str, task_id: &str) -> Value {
+pub async fn ended(server: &Server, key: &str, task_id: &str) -> Value {
     loop {
         let task = send(server.address, "GET", &format!("{TASKS}/{task_id}"), key, "").await.json()["data"].clone();
         if task["status"] != "processing" {

@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use tintype::app::{App, Config};
 use tintype::clock::{Clock, Timestamp};
 use tintype::config::ServerSettings;
+use tintype::fault::Faults;
 use tintype::files::Files;
 use tintype::http::{Readiness, router};
 use tintype::key::KeySecret;
@@ -42,10 +43,16 @@ pub enum Backend {
 impl Backend {
     /// An empty database that vanishes with the directory.
     pub fn open(self, directory: &TempDir, clock: &Clock) -> Arc<dyn Store> {
+        self.open_with_faults(directory, clock, Faults::default())
+    }
+
+    /// The same, with what is to go wrong.
+    pub fn open_with_faults(self, directory: &TempDir, clock: &Clock, faults: Faults) -> Arc<dyn Store> {
         match self {
             Self::Sqlite => {
                 let path = directory.path().join("tintype.db");
-                Arc::new(SqliteStore::open(&path, clock.clone()).expect("a fresh database opens"))
+                let store = SqliteStore::open_with_faults(&path, clock.clone(), faults);
+                Arc::new(store.expect("a fresh database opens"))
             }
         }
     }
@@ -59,6 +66,7 @@ pub struct Service {
     pub address: SocketAddr,
     pub readiness: Readiness,
     pub directory: TempDir,
+    pub faults: Faults,
     _stop: DropGuard,
 }
 
@@ -88,20 +96,21 @@ impl Service {
     pub async fn start_with(flags: &[&str]) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
         let clock = Clock::manual(NOON);
-        let store = Backend::Sqlite.open(&directory, &clock);
+        let settings = ServerSettings::from_flags(flags.iter().copied()).expect("valid flags");
+        let faults = settings.test_fault.clone();
+        let store = Backend::Sqlite.open_with_faults(&directory, &clock, faults.clone());
         let files = directory.path().join("files");
         std::fs::create_dir(&files).expect("a directory for files");
-        let files = Files::on_disk(&files).expect("a store of files");
+        let files = Files::on_disk(&files).expect("a store of files").with_faults(faults.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound address");
-        let settings = ServerSettings::from_flags(flags.iter().copied()).expect("valid flags");
         let config = Config::new(&settings, &format!("http://{address}"));
         let app = App::build(config, clock.clone(), store, files).await.expect("an app");
         let readiness = Readiness::new();
         let stop = CancellationToken::new();
         tokio::spawn(server::serve(listener, router(app.clone(), readiness.clone()), None, stop.clone()));
         let worker = Worker::new(app.clone(), Arc::new(EngineRenderer(app.clone())));
-        Self { app, clock, worker, address, readiness, directory, _stop: stop.drop_guard() }
+        Self { app, clock, worker, address, readiness, directory, faults, _stop: stop.drop_guard() }
     }
 
     /// A new account with credits and a key.
@@ -171,14 +180,21 @@ pub async fn exchange<S>(stream: S, request: Request<Full<Bytes>>) -> Answer
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("a connection");
+    try_exchange(stream, request).await.expect("a response")
+}
+
+/// One request over one connection, to a server that may go away.
+pub async fn try_exchange<S>(stream: S, request: Request<Full<Bytes>>) -> hyper::Result<Answer>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
-    let response = sender.send_request(request).await.expect("a response");
+    let response = sender.send_request(request).await?;
     let (parts, body) = response.into_parts();
-    let body = body.collect().await.expect("a whole body").to_bytes();
+    let body = body.collect().await?.to_bytes();
     connection.abort();
-    Answer { status: parts.status, headers: parts.headers, body }
+    Ok(Answer { status: parts.status, headers: parts.headers, body })
 }
 
 impl Caller<'_> {

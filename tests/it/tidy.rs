@@ -21,7 +21,7 @@ const LAYERS: &[&[&str]] = &[
     &["request", "key"],
     &["references"],
     &["model", "picture", "address"],
-    &["clock"],
+    &["clock", "fault"],
 ];
 
 fn root() -> &'static Path {

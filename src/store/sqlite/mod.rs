@@ -15,6 +15,7 @@ use super::{
     Store, StoreError, Submission, TaskRecord,
 };
 use crate::clock::{Clock, Timestamp};
+use crate::fault::{Effect, Faults, Point};
 use crate::key::{ApiKey, KeyHash};
 use crate::model::{Account, Id, IdSource, LedgerEntry, Surface, Task};
 use crate::request::GenerateRequest;
@@ -67,6 +68,7 @@ pub enum OpenError {
 pub struct SqliteStore {
     writer: Writer,
     readers: Readers,
+    faults: Faults,
 }
 
 impl fmt::Debug for SqliteStore {
@@ -84,12 +86,26 @@ impl From<rusqlite::Error> for StoreError {
     }
 }
 
+impl From<std::io::Error> for StoreError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Other(error.to_string())
+    }
+}
+
 impl SqliteStore {
     /// Opens the file, creating it or bringing its schema up to date as needed.
     ///
     /// # Errors
     /// [`OpenError`], with the file left as it was.
     pub fn open(path: &Path, clock: Clock) -> std::result::Result<Self, OpenError> {
+        Self::open_with_faults(path, clock, Faults::default())
+    }
+
+    /// Opens the file like [`SqliteStore::open`], with what is to go wrong.
+    ///
+    /// # Errors
+    /// [`OpenError`], with the file left as it was.
+    pub fn open_with_faults(path: &Path, clock: Clock, faults: Faults) -> std::result::Result<Self, OpenError> {
         let unusable = |error: &dyn fmt::Display| OpenError::Unusable {
             path: path.display().to_string(),
             error: error.to_string(),
@@ -100,9 +116,10 @@ impl SqliteStore {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let mut connection = connect(path, flags).map_err(|error| unusable(&error))?;
         migrate(&mut connection, path)?;
-        let writing = Writing { connection, clock, ids: IdSource::default(), last_served: String::new() };
+        let ids = IdSource::default();
+        let writing = Writing { connection, clock, ids, last_served: String::new(), faults: faults.clone() };
         let writer = Writer::start(writing).map_err(|error| unusable(&error))?;
-        Ok(Self { writer, readers: Readers { path: path.to_owned(), idle: Mutex::default() } })
+        Ok(Self { writer, readers: Readers { path: path.to_owned(), idle: Mutex::default() }, faults })
     }
 
     /// Looks for damage in the file.
@@ -113,6 +130,17 @@ impl SqliteStore {
         let found: String =
             self.read(|connection| connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)))?;
         if found == "ok" { Ok(()) } else { Err(StoreError::Other(found)) }
+    }
+
+    async fn write<T, F>(&self, effect: Effect, write: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Writing) -> rusqlite::Result<T> + Send + 'static,
+    {
+        self.faults.pass(Point::before(effect)).await?;
+        let outcome = self.writer.write(write).await;
+        self.faults.pass(Point::after(effect)).await?;
+        outcome
     }
 
     fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
@@ -222,12 +250,13 @@ impl Readers {
 impl Store for SqliteStore {
     async fn create_account(&self, name: &str, credits: i64) -> Result<AccountCreation> {
         let name = name.to_owned();
-        self.writer.write(move |writing| accounts::create(writing, &name, credits)).await
+        self.write(Effect::CreateAccount, move |writing| accounts::create(writing, &name, credits)).await
     }
 
     async fn create_first_account(&self, name: &str, credits: i64, key: NewKey) -> Result<Option<Account>> {
         let name = name.to_owned();
-        self.writer.write(move |writing| accounts::create_first(writing, &name, credits, &key)).await
+        self.write(Effect::CreateFirstAccount, move |writing| accounts::create_first(writing, &name, credits, &key))
+            .await
     }
 
     async fn find_account(&self, name_or_id: &str) -> Result<Option<Account>> {
@@ -239,7 +268,7 @@ impl Store for SqliteStore {
     }
 
     async fn create_key(&self, account_id: Id, key: NewKey) -> Result<Option<ApiKey>> {
-        self.writer.write(move |writing| accounts::create_key(writing, account_id, &key)).await
+        self.write(Effect::CreateKey, move |writing| accounts::create_key(writing, account_id, &key)).await
     }
 
     async fn find_key(&self, id: Id) -> Result<Option<ApiKey>> {
@@ -255,17 +284,17 @@ impl Store for SqliteStore {
     }
 
     async fn change_key(&self, id: Id, change: KeyChange) -> Result<Option<ApiKey>> {
-        self.writer.write(move |writing| accounts::change_key(writing, id, change)).await
+        self.write(Effect::ChangeKey, move |writing| accounts::change_key(writing, id, change)).await
     }
 
     async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>> {
         let hint = hint.to_owned();
-        self.writer.write(move |writing| accounts::rotate_key(writing, id, hash, &hint, overlap)).await
+        self.write(Effect::RotateKey, move |writing| accounts::rotate_key(writing, id, hash, &hint, overlap)).await
     }
 
     async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>> {
         let note = note.map(str::to_owned);
-        self.writer.write(move |writing| accounts::grant(writing, account_id, amount, note.as_deref())).await
+        self.write(Effect::Grant, move |writing| accounts::grant(writing, account_id, amount, note.as_deref())).await
     }
 
     async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>> {
@@ -283,7 +312,8 @@ impl Store for SqliteStore {
         request: GenerateRequest,
         max_unfinished: u32,
     ) -> Result<Submission> {
-        self.writer.write(move |writing| tasks::submit(writing, account_id, surface, &request, max_unfinished)).await
+        self.write(Effect::Submit, move |writing| tasks::submit(writing, account_id, surface, &request, max_unfinished))
+            .await
     }
 
     async fn find_task(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Task>> {
@@ -307,41 +337,41 @@ impl Store for SqliteStore {
     }
 
     async fn claim(&self, max: usize, lease: Duration) -> Result<Vec<Claim>> {
-        self.writer.write(move |writing| queue::claim(writing, max, lease)).await
+        self.write(Effect::Claim, move |writing| queue::claim(writing, max, lease)).await
     }
 
     async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>> {
-        self.writer.write(move |writing| queue::renew(writing, &leases, lease)).await
+        self.write(Effect::Renew, move |writing| queue::renew(writing, &leases, lease)).await
     }
 
     async fn release(&self, lease: Lease) -> Result<LeaseWrite> {
-        self.writer.write(move |writing| queue::release(writing, lease)).await
+        self.write(Effect::Release, move |writing| queue::release(writing, lease)).await
     }
 
     async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry> {
         let last_error = last_error.to_owned();
-        self.writer.write(move |writing| queue::retry(writing, lease, delay, &last_error)).await
+        self.write(Effect::Retry, move |writing| queue::retry(writing, lease, delay, &last_error)).await
     }
 
     async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite> {
-        self.writer.write(move |writing| queue::complete(writing, lease, &images)).await
+        self.write(Effect::Complete, move |writing| queue::complete(writing, lease, &images)).await
     }
 
     async fn fail(&self, lease: Lease, error: &str) -> Result<LeaseWrite> {
         let error = error.to_owned();
-        self.writer.write(move |writing| queue::fail(writing, lease, &error)).await
+        self.write(Effect::Fail, move |writing| queue::fail(writing, lease, &error)).await
     }
 
     async fn fail_unleased(&self, id: Id, error: &str) -> Result<bool> {
         let error = error.to_owned();
-        self.writer.write(move |writing| queue::fail_unleased(writing, id, &error)).await
+        self.write(Effect::FailUnleased, move |writing| queue::fail_unleased(writing, id, &error)).await
     }
 
     async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued> {
         let mut all = Rescued::default();
         loop {
             let last_error = last_error.to_owned();
-            let some = self.writer.write(move |writing| queue::rescue(writing, which, &last_error)).await?;
+            let some = self.write(Effect::Rescue, move |writing| queue::rescue(writing, which, &last_error)).await?;
             all = Rescued { queued: all.queued + some.queued, failed: all.failed + some.failed };
             if some.queued + some.failed < queue::SWEEP_BATCH {
                 return Ok(all);
@@ -353,7 +383,7 @@ impl Store for SqliteStore {
         let mut all = 0;
         loop {
             let error = error.to_owned();
-            let some = self.writer.write(move |writing| queue::expire(writing, cutoff, &error)).await?;
+            let some = self.write(Effect::Expire, move |writing| queue::expire(writing, cutoff, &error)).await?;
             all += some;
             if some < queue::SWEEP_BATCH {
                 return Ok(all);

@@ -9,10 +9,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rusqlite::hooks::Wal;
-use rusqlite::{Connection, ErrorCode, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, TransactionBehavior, ffi};
 use tokio::sync::oneshot;
 
 use crate::clock::Clock;
+use crate::fault::{Effect, Faults, Point};
 use crate::model::IdSource;
 use crate::store::{Result, StoreError};
 
@@ -30,6 +31,7 @@ pub(super) struct Writing {
     pub(super) ids: IdSource,
     /// The account served last; the next claim begins after it.
     pub(super) last_served: String,
+    pub(super) faults: Faults,
 }
 
 /// What ended the process: the state of the disk is unknown (`EX_IOERR` of sysexits.h).
@@ -142,13 +144,14 @@ fn run(mut writing: Writing, inbox: &Receiver<Box<dyn Write>>, log_pages: &Atomi
         let idle = match inbox.recv_timeout(wait) {
             Ok(first) => {
                 commit_batch(&mut writing, first, inbox);
-                false
+                // What leaves the log as it was, as a sweep that finds nothing, is no reason to wait on.
+                in_log > 0 && log_pages.load(Ordering::Relaxed) == in_log
             }
             Err(RecvTimeoutError::Timeout) => true,
             Err(RecvTimeoutError::Disconnected) => return,
         };
         if idle || log_pages.load(Ordering::Relaxed) >= CHECKPOINT_PAGES {
-            checkpoint(&writing.connection);
+            checkpoint(&writing);
             log_pages.store(0, Ordering::Relaxed);
         }
     }
@@ -158,7 +161,7 @@ fn run(mut writing: Writing, inbox: &Receiver<Box<dyn Write>>, log_pages: &Atomi
 fn commit_batch(writing: &mut Writing, first: Box<dyn Write>, inbox: &Receiver<Box<dyn Write>>) {
     let mut batch = vec![first];
     let committed = match begin(&writing.connection) {
-        Ok(()) => run_batch(writing, &mut batch, inbox).and_then(|()| commit(&writing.connection)),
+        Ok(()) => run_batch(writing, &mut batch, inbox).and_then(|()| commit(writing)),
         Err(error) => {
             // What waits behind it would wait for the same lock, one after the other.
             batch.extend(inbox.try_iter().take(MAX_BATCH));
@@ -197,11 +200,25 @@ fn begin(connection: &Connection) -> rusqlite::Result<()> {
     execute(connection, "BEGIN IMMEDIATE")
 }
 
-fn commit(connection: &Connection) -> Result<()> {
-    let Err(error) = execute(connection, "COMMIT") else { return Ok(()) };
+fn commit(writing: &Writing) -> Result<()> {
+    let connection = &writing.connection;
+    let Err(error) = on_disk(writing, Effect::Commit, || execute(connection, "COMMIT")) else { return Ok(()) };
     stop_on_io_failure(&error);
     roll_back(connection);
     Err(error.into())
+}
+
+/// Does what leaves its trace on the disk; a planned error there is the disk's.
+fn on_disk(writing: &Writing, effect: Effect, act: impl FnOnce() -> rusqlite::Result<()>) -> rusqlite::Result<()> {
+    let pass = |point| {
+        let passed = writing.faults.pass_blocking(point);
+        passed.map_err(|error| {
+            rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_IOERR_FSYNC), Some(error.to_string()))
+        })
+    };
+    pass(Point::before(effect))?;
+    act()?;
+    pass(Point::after(effect))
 }
 
 /// Whether what was written reached the disk is unknown then. Guessing would lose or double a charge; a
@@ -245,8 +262,9 @@ fn execute(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
     connection.prepare_cached(sql)?.execute([]).map(drop)
 }
 
-fn checkpoint(connection: &Connection) {
-    if let Err(error) = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
+fn checkpoint(writing: &Writing) {
+    let fold = || writing.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+    if let Err(error) = on_disk(writing, Effect::Checkpoint, fold) {
         stop_on_io_failure(&error);
         tracing::warn!(%error, "checkpoint failed");
     }

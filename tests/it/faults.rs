@@ -1,0 +1,288 @@
+//! Every place before or after a durable effect, with an error, a panic and a delay there: whatever
+//! happens, the books balance, and what was acknowledged ends as the interface says.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use bytes::Bytes;
+use hyper::StatusCode;
+use serde_json::json;
+use tempfile::TempDir;
+use tintype::config::{LEASE, ORPHAN_AGE};
+use tintype::fault::{Effect, Point};
+use tintype::key::KeySecret;
+use tintype::model::{Account, EntryKind, Id};
+use tintype::render::EngineRenderer;
+use tintype::store::{KeyChange, NewKey, Rescue};
+use tintype::sweeper;
+use tintype::worker::Worker;
+use tokio_util::sync::CancellationToken;
+
+use crate::binary::{self, Server};
+use crate::process::{ended, try_send};
+use crate::support::{Answer, GENERATE, Service, TASKS};
+
+/// Only a process of its own can show these: they end it.
+const OF_A_PROCESS: [Effect; 2] = [Effect::Commit, Effect::Checkpoint];
+
+/// All that outlives a process is done once or more, in a service where one thing goes wrong.
+struct Scene {
+    service: Service,
+    account: Account,
+    key: String,
+    acknowledged: Vec<String>,
+}
+
+/// Does what a fault may spoil, in a task of its own that may panic.
+async fn attempt(act: impl Future + Send + 'static) {
+    let act = async move { drop(act.await) };
+    drop(tokio::spawn(act).await);
+}
+
+impl Scene {
+    async fn begin(fault: &str) -> Self {
+        let service = Service::start_with(&["--test-fault", fault, "--drain-timeout", "0s"]).await;
+        let secret = KeySecret::random();
+        // Once more when it goes wrong, as a person would: a fault happens once.
+        for _ in 0..2 {
+            let (store, key) = (service.app.store.clone(), new_key(&KeySecret::random()));
+            attempt(async move { store.create_first_account("default", 10, key).await }).await;
+            let store = service.app.store.clone();
+            attempt(async move { store.create_account("ada", 100).await }).await;
+        }
+        let account = service.app.store.find_account("ada").await.expect("a store").expect("an account");
+        for _ in 0..2 {
+            let (store, key) = (service.app.store.clone(), new_key(&secret));
+            attempt(async move { store.create_key(account.id, key).await }).await;
+        }
+        Self { service, account, key: secret.reveal().to_owned(), acknowledged: Vec::new() }
+    }
+
+    async fn call(&self, method: &str, path: &str, body: &str) -> Answer {
+        let authorization = format!("Bearer {}", self.key);
+        let headers = [("authorization", authorization.as_str()), ("content-type", "application/json")];
+        self.service.call(method, path, &headers, body.to_owned()).await
+    }
+
+    async fn submit(&mut self, prompt: &str) {
+        let answer = self.call("POST", GENERATE, &json!({ "prompt": prompt }).to_string()).await;
+        match answer.status {
+            StatusCode::OK => {
+                self.acknowledged.push(answer.json()["data"]["task_id"].as_str().expect("a task_id").to_owned());
+            }
+            _ => {
+                answer.assert_error(500, "INTERNAL_ERROR");
+            }
+        }
+    }
+
+    /// Administration beside the running service.
+    async fn administer(&self) {
+        let (key, _) = self.service.new_key(self.account.id, |_| {}).await;
+        let (store, account) = (self.service.app.store.clone(), self.account.id);
+        attempt(async move { store.change_key(key, KeyChange::FlagLeaked).await }).await;
+        let (store, secret) = (self.service.app.store.clone(), KeySecret::random());
+        attempt(async move { store.rotate_key(key, secret.hash(), &secret.hint(), Duration::ZERO).await }).await;
+        let store = self.service.app.store.clone();
+        attempt(async move { store.grant(account, 10, None).await }).await;
+    }
+
+    /// Steps the worker over all that it can do by itself.
+    async fn work(&self) {
+        for _ in 0..8 {
+            let worker = self.service.worker.clone();
+            attempt(async move { worker.step().await }).await;
+            self.service.clock.advance(Duration::from_secs(1));
+        }
+    }
+
+    /// A worker that has a heartbeat, is then cut off, and one that is told to stop.
+    async fn lose_workers(&self) {
+        let worker = Worker::new(self.service.app.clone(), Arc::new(EngineRenderer(self.service.app.clone())));
+        let stepping = worker.clone();
+        let step = tokio::spawn(async move { stepping.step().await });
+        if self.leased().await {
+            let beating = worker.clone();
+            attempt(async move { beating.renew().await }).await;
+        }
+        step.abort();
+        drop(step.await);
+        self.service.clock.advance(LEASE);
+        self.sweep().await;
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(worker.run(stop.clone()));
+        self.leased().await;
+        stop.cancel();
+        drop(running.await);
+    }
+
+    /// Waits until a task is held, unless none waits any more.
+    async fn leased(&self) -> bool {
+        for _ in 0..500 {
+            let depth = self.service.app.store.queue_depth().await.expect("a store");
+            if depth.leased > 0 || depth.waiting == 0 {
+                return depth.leased > 0;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        false
+    }
+
+    async fn sweep(&self) {
+        let app = self.service.app.clone();
+        attempt(async move { sweeper::sweep(&app, Rescue::Expired).await }).await;
+    }
+
+    /// A file of a failed attempt, old enough to go.
+    async fn leave_an_orphan(&self) {
+        let Some(task_id) = self.acknowledged.first() else { return };
+        let task_id: Id = task_id.strip_prefix("imgmodel-").and_then(|id| id.parse().ok()).expect("an id");
+        let files = &self.service.app.files;
+        let name = files.write(task_id, 0, Bytes::from_static(b"left behind")).await.expect("a file");
+        let path = self.service.directory.path().join("files").join(name);
+        std::fs::File::open(path).and_then(|file| file.set_modified(UNIX_EPOCH)).expect("an old file");
+        let app = self.service.app.clone();
+        attempt(async move { sweeper::sweep_orphans(&app, usize::MAX).await }).await;
+    }
+
+    /// The fault lies behind; what must hold now.
+    async fn check(&self, fault: &str) {
+        let service = &self.service;
+        let mut charged = HashSet::new();
+        let mut balance = 0;
+        for entry in service.app.store.history(self.account.id, None, u32::MAX).await.expect("a store") {
+            balance += entry.amount;
+            if let (EntryKind::Charge, Some(task_id)) = (entry.kind, entry.task_id) {
+                assert!(charged.insert(task_id.to_string()), "{fault}: charged twice");
+            }
+        }
+        assert_eq!(
+            charged,
+            self.acknowledged.iter().cloned().collect(),
+            "{fault}: exactly what was answered is charged"
+        );
+        for task_id in &self.acknowledged {
+            let task = self.call("GET", &format!("{TASKS}/{task_id}"), "").await.json()["data"].clone();
+            assert_ne!(task["status"], "processing", "{fault}: {task}");
+            for image in task["images"].as_array().into_iter().flatten() {
+                let file = service.fetch(image["url"].as_str().expect("a URL"), &[]).await;
+                assert!(file.status == StatusCode::OK && file.body.starts_with(b"\x89PNG"), "{fault}: {file:?}");
+            }
+        }
+        assert_eq!(service.app.store.audit().await.expect("a store").drifts, [], "{fault}");
+        let account = service.app.store.find_account("ada").await.expect("a store").expect("an account");
+        assert_eq!(account.credits, balance, "{fault}");
+    }
+}
+
+fn new_key(secret: &KeySecret) -> NewKey {
+    NewKey {
+        hash: secret.hash(),
+        hint: secret.hint(),
+        name: String::new(),
+        submit_rate: None,
+        read_rate: None,
+        expires_at: None,
+    }
+}
+
+async fn live_through(fault: &str) {
+    let mut scene = Scene::begin(fault).await;
+    scene.administer().await;
+    for prompt in ["a boat", "a boat [[fail]]", "a boat [[panic]]"] {
+        scene.submit(prompt).await;
+    }
+    scene.work().await;
+    scene.submit("a boat [[hang]]").await;
+    scene.lose_workers().await;
+    if let Some(hanging) = scene.acknowledged.last().and_then(|id| id.strip_prefix("imgmodel-")) {
+        let (store, id): (_, Id) = (scene.service.app.store.clone(), hanging.parse().expect("an id"));
+        attempt(async move { store.fail_unleased(id, "The operator ended it.").await }).await;
+    }
+    scene.submit("a late boat").await;
+    scene.service.clock.advance(Duration::from_secs(10 * 60));
+    for _ in 0..2 {
+        scene.sweep().await;
+    }
+    scene.service.clock.advance(2 * ORPHAN_AGE);
+    scene.leave_an_orphan().await;
+    assert!(scene.service.faults.all_happened(), "{fault}: the point was never reached");
+    scene.check(fault).await;
+}
+
+/// Every point but those of a process. After a submit there is neither error nor panic: what answers
+/// then is this process's memory, and when that is lost so is the connection.
+async fn live_through_all(action: &str) {
+    let here = Point::all().filter(|point| OF_A_PROCESS.iter().all(|effect| !is_of(*point, *effect)));
+    let answered = Point::after(Effect::Submit);
+    for point in here.filter(|point| action == "delay" || *point != answered) {
+        live_through(&format!("{point}={action}")).await;
+    }
+}
+
+fn is_of(point: Point, effect: Effect) -> bool {
+    point == Point::before(effect) || point == Point::after(effect)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_at_any_point_loses_nothing() {
+    live_through_all("error").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_panic_at_any_point_loses_nothing() {
+    live_through_all("panic").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_delay_at_any_point_loses_nothing() {
+    live_through_all("delay").await;
+}
+
+/// Submits until the process ends or all is said, and returns what was acknowledged.
+async fn submit_while_it_lasts(server: &Server, key: &str) -> Vec<String> {
+    let mut acknowledged = Vec::new();
+    for _ in 0..8 {
+        let Some(answer) = try_send(server.address, "POST", GENERATE, key, r#"{"prompt": "a boat"}"#).await else {
+            break;
+        };
+        if answer.status == StatusCode::OK {
+            acknowledged.push(answer.json()["data"]["task_id"].as_str().expect("a task_id").to_owned());
+        }
+    }
+    acknowledged
+}
+
+#[tokio::test]
+async fn a_process_whose_disk_fails_ends_rather_than_guess() {
+    let points = Point::all().filter(|point| OF_A_PROCESS.iter().any(|effect| is_of(*point, *effect)));
+    for point in points {
+        for (action, code) in [("error", Some(74)), ("panic", Some(70)), ("kill", None), ("delay", Some(0))] {
+            // Later than the writes of the start.
+            let turn = if is_of(point, Effect::Commit) { "@6" } else { "@2" };
+            let fault = format!("{point}={action}{turn}");
+            let data = TempDir::new().expect("a directory");
+            let server = Server::start(data.path(), &["--test-fault", &fault]);
+            let key = server.first_key().expect("a key");
+            let acknowledged = submit_while_it_lasts(&server, &key).await;
+            assert!(!acknowledged.is_empty(), "{fault}");
+            if action == "delay" {
+                server.signal("TERM");
+            }
+            let wait = tokio::task::spawn_blocking(|| server.wait());
+            let status = tokio::time::timeout(Duration::from_secs(60), wait).await.expect(&fault).expect("a child");
+            assert_eq!(status.code(), code, "{fault}");
+
+            let server = Server::start(data.path(), &[]);
+            for task_id in &acknowledged {
+                assert_eq!(ended(&server, &key, task_id).await["status"], "completed", "{fault}");
+            }
+            server.stop();
+            let audit = binary::json(data.path(), &["credits", "audit"]);
+            assert_eq!(audit["drifts"], json!([]), "{fault}");
+            let unanswered = audit["tasks"].as_u64().expect("a number") - acknowledged.len() as u64;
+            assert!(unanswered <= 1, "{fault}: only the submit that got no answer may have made a task");
+        }
+    }
+}
