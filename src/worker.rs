@@ -120,6 +120,9 @@ impl Worker {
                 return Queue::Drained;
             }
         };
+        if !claims.is_empty() {
+            tracing::debug!(tasks = claims.len(), "claimed tasks");
+        }
         let queue = if claims.len() < permits.len() { Queue::Drained } else { Queue::MayHoldMore };
         for (claim, permit) in claims.into_iter().zip(permits) {
             if stop.is_cancelled() {

@@ -7,6 +7,7 @@ mod support;
 
 mod auth;
 mod cli;
+mod crash;
 mod envelope;
 mod faults;
 mod files;

@@ -1,0 +1,180 @@
+//! Callers who use the service while it dies, and remember what they were told.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::process::try_send;
+use crate::support::{GENERATE, TASKS};
+
+/// Callers at once for each account.
+const CALLERS: usize = 3;
+/// Rest between two calls of one caller.
+const REST: Duration = Duration::from_millis(5);
+
+/// All that callers were told.
+#[derive(Debug, Default)]
+pub struct Recorded {
+    /// Submits in all, which also numbers prompts.
+    pub submits: AtomicU64,
+    /// Tasks acknowledged: their id, who submitted them, and how many images they are for.
+    pub acknowledged: Mutex<HashMap<String, Order>>,
+    /// Prompts of submits that were refused with an answer.
+    pub refused: Mutex<Vec<String>>,
+    /// Tasks that were seen in a terminal state, as they were seen.
+    pub ended: Mutex<HashMap<String, Value>>,
+    /// What may never happen and did.
+    pub violations: Mutex<Vec<String>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Order {
+    /// Which of the accounts.
+    pub account: usize,
+    pub n: u64,
+}
+
+impl Recorded {
+    /// Remembers a task that somebody saw, and what is wrong with it if something is.
+    pub fn see(&self, task: &Value) {
+        let task_id = task["task_id"].as_str().expect("a task_id").to_owned();
+        let mut ended = self.ended.lock().expect("no panic");
+        match ended.get(&task_id) {
+            Some(before) if before != task => self.violation(format!("a terminal task changed: {before} {task}")),
+            Some(_) => {}
+            None if task["status"] != "processing" => drop(ended.insert(task_id, task.clone())),
+            None => {}
+        }
+    }
+
+    pub fn violation(&self, what: String) {
+        self.violations.lock().expect("no panic").push(what);
+    }
+}
+
+/// The callers, who go on until they are stopped.
+pub struct Clients {
+    callers: JoinSet<()>,
+    server: Arc<watch::Sender<Option<SocketAddr>>>,
+    stop: CancellationToken,
+}
+
+impl Clients {
+    pub fn start(keys: &[String], recorded: &Arc<Recorded>) -> Self {
+        let (server, address) = watch::channel(None);
+        let stop = CancellationToken::new();
+        let mut callers = JoinSet::new();
+        for (account, key) in keys.iter().enumerate() {
+            for _ in 0..CALLERS {
+                let caller = Caller {
+                    account,
+                    key: key.clone(),
+                    server: address.clone(),
+                    recorded: recorded.clone(),
+                    own: Vec::new(),
+                };
+                callers.spawn(caller.run(stop.clone()));
+            }
+        }
+        Self { callers, server: Arc::new(server), stop }
+    }
+
+    /// Sends the callers to the next process, once it listens.
+    pub fn meet(&self, address: impl Future<Output = Option<SocketAddr>> + Send + 'static) {
+        self.server.send_replace(None);
+        let server = self.server.clone();
+        tokio::spawn(async move { server.send_replace(address.await) });
+    }
+
+    /// Waits until they have met.
+    pub async fn met(&self) {
+        let met = self.server.subscribe().wait_for(Option::is_some).await.map(drop);
+        met.expect("the sender is ours");
+    }
+
+    pub async fn stop(self) {
+        self.stop.cancel();
+        self.callers.join_all().await;
+    }
+}
+
+struct Caller {
+    account: usize,
+    key: String,
+    server: watch::Receiver<Option<SocketAddr>>,
+    recorded: Arc<Recorded>,
+    /// Tasks of its own that it has not seen ended.
+    own: Vec<String>,
+}
+
+impl Caller {
+    async fn run(mut self, stop: CancellationToken) {
+        while !stop.is_cancelled() {
+            let address = *self.server.borrow();
+            if let Some(address) = address {
+                match rand::random_range(0..10) {
+                    0..4 => self.submit(address).await,
+                    4..9 => self.poll(address).await,
+                    _ => self.list(address).await,
+                }
+            }
+            tokio::time::sleep(REST).await;
+        }
+    }
+
+    async fn submit(&mut self, address: SocketAddr) {
+        let number = self.recorded.submits.fetch_add(1, Ordering::SeqCst);
+        let manner = ["", "", "[[fail]]", "[[policy]]", "[[panic]]", "[[delay 300ms]]"][rand::random_range(0..6)];
+        let n = if rand::random_ratio(1, 5) { 2 } else { 1 };
+        let prompt = format!("boat number {number} {manner}");
+        let body = json!({ "prompt": prompt, "n": n }).to_string();
+        // Without an answer the task may exist: the interface says so.
+        let Some(answer) = try_send(address, "POST", GENERATE, &self.key, &body).await else { return };
+        match answer.status.as_u16() {
+            200 => {
+                let task_id = answer.json()["data"]["task_id"].as_str().expect("a task_id").to_owned();
+                let order = Order { account: self.account, n };
+                let known = self.recorded.acknowledged.lock().expect("no panic").insert(task_id.clone(), order);
+                assert!(known.is_none(), "{task_id} was given twice");
+                self.own.push(task_id);
+            }
+            402 | 429 | 500 => self.recorded.refused.lock().expect("no panic").push(prompt),
+            _ => self.recorded.violation(format!("{answer:?}")),
+        }
+    }
+
+    async fn poll(&mut self, address: SocketAddr) {
+        if self.own.is_empty() {
+            return;
+        }
+        let one = rand::random_range(0..self.own.len());
+        let path = format!("{TASKS}/{}", self.own[one]);
+        let Some(answer) = try_send(address, "GET", &path, &self.key, "").await else { return };
+        if answer.status != 200 {
+            return self.recorded.violation(format!("{path}: {answer:?}"));
+        }
+        let task = &answer.json()["data"];
+        self.recorded.see(task);
+        if task["status"] != "processing" && rand::random_ratio(1, 2) {
+            self.own.swap_remove(one);
+        }
+    }
+
+    async fn list(&mut self, address: SocketAddr) {
+        let path = format!("{TASKS}?limit=50");
+        let Some(answer) = try_send(address, "GET", &path, &self.key, "").await else { return };
+        if answer.status != 200 {
+            return self.recorded.violation(format!("{path}: {answer:?}"));
+        }
+        for task in answer.json()["data"]["items"].as_array().into_iter().flatten() {
+            self.recorded.see(task);
+        }
+    }
+}

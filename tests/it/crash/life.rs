@@ -1,0 +1,251 @@
+//! One process of the program, from its start to its end.
+
+use std::io::{BufRead as _, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tintype::clock::Clock;
+use tintype::store::Store as _;
+
+use super::clients::Clients;
+use super::{Tally, zombie};
+use crate::binary::tintype;
+
+/// How long a lease lasts here: short, so that heartbeats fall into a life.
+pub const LEASE: Duration = Duration::from_millis(600);
+/// Where result URLs point, whatever the port of a life.
+pub const PUBLIC_URL: &str = "http://images.test";
+/// Longest that anything may take before this test calls it a hang.
+const HANG: Duration = Duration::from_secs(60);
+/// Longest wait for a point that may not come in this life.
+const POINT_PATIENCE: Duration = Duration::from_millis(800);
+
+/// Places where a process is killed: beside every effect that others depend on.
+const POINTS: [&str; 22] = [
+    "before-commit",
+    "after-commit",
+    "before-submit",
+    "after-submit",
+    "before-claim",
+    "after-claim",
+    "before-renew",
+    "after-renew",
+    "before-write-file",
+    "after-write-file",
+    "before-complete",
+    "after-complete",
+    "before-fail",
+    "after-fail",
+    "before-retry",
+    "after-retry",
+    "before-rescue",
+    "after-rescue",
+    "before-expire",
+    "after-expire",
+    "before-checkpoint",
+    "after-checkpoint",
+];
+
+/// How a process ends.
+#[derive(Debug, Clone)]
+pub enum Ending {
+    /// SIGKILL, at once.
+    Kill,
+    /// SIGKILL after some time.
+    KillAfter(Duration),
+    /// SIGKILL by itself at a named point.
+    KillAt(String),
+    /// SIGTERM after some time.
+    Stop(Duration),
+    /// SIGSTOP with files written and the task not completed, others take over, SIGCONT; then SIGKILL.
+    Zombie,
+}
+
+/// What a process wrote, and when.
+type Log = Arc<Mutex<Vec<(Duration, String)>>>;
+
+pub struct Life {
+    pub data: PathBuf,
+    child: Child,
+    ending: Ending,
+    started: Duration,
+    clock: Clock,
+    output: Log,
+    log: Log,
+}
+
+impl Life {
+    /// A process that will end in some way.
+    pub fn random(data: &Path, clock: &Clock) -> Self {
+        let some_time = Duration::from_micros(rand::random_range(0..300_000));
+        let ending = match rand::random_range(0..100) {
+            // Also while it starts.
+            0..8 => Ending::KillAfter(some_time / 10),
+            8..55 => Ending::KillAfter(some_time),
+            55..85 => {
+                let point = POINTS[rand::random_range(0..POINTS.len())];
+                Ending::KillAt(format!("{point}=kill@{}", rand::random_range(1..5)))
+            }
+            85..93 => Ending::Zombie,
+            _ => Ending::Stop(some_time),
+        };
+        Self::start(data, clock, ending)
+    }
+
+    /// A process that goes on until it is told to end.
+    pub fn calm(data: &Path, clock: &Clock) -> Self {
+        Self::start(data, clock, Ending::Kill)
+    }
+
+    fn start(data: &Path, clock: &Clock, ending: Ending) -> Self {
+        let lease = format!("{}ms", LEASE.as_millis());
+        let mut command = tintype();
+        command.args(["serve", "--listen", "127.0.0.1:0", "--public-url", PUBLIC_URL, "--lease", &lease]);
+        command.args(["--submit-rate", "0", "--read-rate", "0", "--max-unfinished", "40", "--drain-timeout", "300ms"]);
+        command.args(["--log", "warn,tintype::worker=debug"]).arg("--data").arg(data);
+        match &ending {
+            Ending::KillAt(fault) => drop(command.args(["--test-fault", fault])),
+            Ending::Zombie => {
+                let turn = rand::random_range(1..4);
+                command.args(["--test-fault", &format!("after-write-file=stop@{turn}")]);
+            }
+            _ => {}
+        }
+        let started = clock.elapsed();
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+        let output = follow(child.stdout.take().expect("a pipe"), clock);
+        let log = follow(child.stderr.take().expect("a pipe"), clock);
+        Self { data: data.to_owned(), child, ending, started, clock: clock.clone(), output, log }
+    }
+
+    /// Where it listens, once it says so; it may die before.
+    pub fn address(&self) -> impl Future<Output = Option<SocketAddr>> + Send + 'static {
+        let output = self.output.clone();
+        async move {
+            loop {
+                let lines = output.lock().expect("no panic").clone();
+                let text: String = lines.iter().map(|(_, line)| format!("{line}\n")).collect();
+                if text.contains("\nReady.\n") {
+                    let api = text.lines().find_map(|line| line.trim().strip_prefix("API")).expect("it says where");
+                    return api.trim().split('/').nth(2).and_then(|host| host.parse().ok());
+                }
+                if lines.last().is_some_and(|(_, line)| line == END) {
+                    return None;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    }
+
+    /// Sends the callers to it, unless it will be stopped in a moment when its writer had better be idle:
+    /// what a stopped process has locked, nobody can take over.
+    pub fn meet(&self, clients: &Clients) {
+        if !matches!(self.ending, Ending::Zombie) {
+            clients.meet(self.address());
+        }
+    }
+
+    /// Lets it live until its end.
+    pub async fn end(self, tally: &mut Tally, clients: &Clients) {
+        let ending = self.ending.clone();
+        match &ending {
+            Ending::Kill | Ending::Stop(Duration::ZERO) => {}
+            Ending::KillAfter(time) => tokio::time::sleep(*time).await,
+            Ending::Stop(time) => {
+                // Told to stop before it listens for signals, it would just die.
+                clients.met().await;
+                tokio::time::sleep(*time).await;
+            }
+            Ending::KillAt(_) => {
+                self.wait_until(POINT_PATIENCE, |life| life.state().is_none_or(|state| state == 'Z')).await
+            }
+            Ending::Zombie => {
+                self.wait_until(POINT_PATIENCE, |life| life.state() == Some('T')).await;
+                if self.state() == Some('T') {
+                    zombie::haunt(&self, tally).await;
+                }
+            }
+        }
+        self.finish(ending, tally).await;
+    }
+
+    /// Ends it in this way, and notes what there is to note.
+    pub async fn finish(mut self, ending: Ending, tally: &mut Tally) {
+        match &ending {
+            Ending::Stop(_) => {
+                self.signal("TERM");
+                self.wait_until(HANG, |life| life.state().is_none_or(|state| state == 'Z')).await;
+                let status = self.child.wait().expect("a child");
+                assert_eq!(status.code(), Some(0), "{:?}", self.log.lock());
+                tally.stops += 1;
+            }
+            _ => {
+                let by_itself = self.child.try_wait().expect("a child");
+                drop(self.child.kill());
+                let status = self.child.wait().expect("a child");
+                assert_eq!(status.code(), None, "it ended by itself: {status:?} {ending:?} {:?}", self.log.lock());
+                match by_itself {
+                    Some(_) => tally.kills_at_points += 1,
+                    None => tally.kills += 1,
+                }
+            }
+        }
+        tally.recoveries.extend(self.logged("claimed tasks").map(|at| at.saturating_sub(self.started)));
+    }
+
+    /// Waits until nothing is unfinished.
+    pub async fn work_off(&self, patience: Duration) {
+        let store = zombie::store_beside(&self.data, Clock::system());
+        let deadline = self.clock.elapsed() + patience;
+        loop {
+            let depth = store.queue_depth().await.expect("a store");
+            if depth.waiting + depth.leased == 0 || self.clock.elapsed() > deadline {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// When a line with these words was first logged.
+    pub fn logged(&self, words: &str) -> Option<Duration> {
+        let log = self.log.lock().expect("no panic");
+        log.iter().find(|(_, line)| line.contains(words)).map(|(at, _)| *at)
+    }
+
+    pub async fn wait_until(&self, patience: Duration, true_now: impl Fn(&Self) -> bool) {
+        let deadline = self.clock.elapsed() + patience;
+        while !true_now(self) && self.clock.elapsed() < deadline {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// Sends a signal by its name.
+    pub fn signal(&self, name: &str) {
+        let kill = format!("kill -{name} {}", self.child.id());
+        assert!(std::process::Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
+    }
+
+    /// The state of the process as the system names it; `None` when it is gone.
+    fn state(&self) -> Option<char> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).ok()?;
+        stat.rsplit_once(") ")?.1.chars().next()
+    }
+}
+
+/// What stands after the last line.
+const END: &str = "(end)";
+
+/// Reads lines in a thread of its own, so that the program never waits for a reader.
+fn follow(pipe: impl Read + Send + 'static, clock: &Clock) -> Log {
+    let (log, clock) = (Log::default(), clock.clone());
+    let lines = log.clone();
+    std::thread::spawn(move || {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok).chain([END.to_owned()]) {
+            lines.lock().expect("no panic").push((clock.elapsed(), line));
+        }
+    });
+    log
+}

@@ -1,0 +1,64 @@
+//! A worker that is stopped past its lease, and goes on as if nothing had happened.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tintype::clock::Clock;
+use tintype::files::Files;
+use tintype::picture::Picture;
+use tintype::store::sqlite::SqliteStore;
+use tintype::store::{LeaseWrite, Rescue, Result, Store};
+
+use super::Tally;
+use super::life::{LEASE, Life};
+
+/// Most tasks taken from a stopped worker.
+const TAKEN: usize = 16;
+/// Longest wait for the zombie to notice.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The database in the hands of another process.
+pub fn store_beside(data: &Path, clock: Clock) -> SqliteStore {
+    SqliteStore::open(&data.join("tintype.db"), clock).expect("a database")
+}
+
+/// Takes over what a stopped worker holds, ends it, and lets the worker go on.
+pub async fn haunt(life: &Life, tally: &mut Tally) {
+    let later = Clock::system().now().saturating_add(2 * LEASE);
+    let taken = take_over(&life.data, later).await;
+    life.signal("CONT");
+    tally.zombies += 1;
+    match taken {
+        Ok(taken) if taken > 0 => {
+            tally.zombie_writes_attempted += 1;
+            life.wait_until(PATIENCE, |life| life.logged("lease lost").is_some()).await;
+            tally.zombie_writes_refused += u32::from(life.logged("lease lost").is_some());
+        }
+        // It may have been stopped in the middle of a transaction, which nobody can take from it.
+        _ => {}
+    }
+}
+
+async fn take_over(data: &Path, now: tintype::clock::Timestamp) -> Result<usize> {
+    let store = store_beside(data, Clock::manual(now));
+    let files = Files::on_disk(&data.join("files")).expect("a directory");
+    store.rescue(Rescue::Expired, "It was lost too often.").await?;
+    let claims = store.claim(TAKEN, LEASE).await?;
+    let png = Picture::from_rgb(1, 1, vec![0; 3]).expect("a picture").to_png();
+    for (index, claim) in claims.iter().enumerate() {
+        let done = if index % 3 == 2 {
+            store.fail(claim.lease, "Another worker failed it.").await?
+        } else {
+            let mut images = Vec::new();
+            for image in 0..claim.request.n {
+                images.push(
+                    files.write(claim.lease.task_id, image.into(), Bytes::from(png.clone())).await.expect("a file"),
+                );
+            }
+            store.complete(claim.lease, images).await?
+        };
+        assert_eq!(done, LeaseWrite::Done);
+    }
+    Ok(claims.len())
+}
