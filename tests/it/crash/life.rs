@@ -21,7 +21,7 @@ pub const PUBLIC_URL: &str = "http://images.test";
 /// Longest that anything may take before this test calls it a hang.
 const HANG: Duration = Duration::from_secs(60);
 /// Longest wait for a point that may not come in this life.
-const POINT_PATIENCE: Duration = Duration::from_millis(800);
+const POINT_PATIENCE: Duration = Duration::from_millis(1_200);
 
 /// Places where a process is killed: beside every effect that others depend on.
 const POINTS: [&str; 22] = [
@@ -87,7 +87,7 @@ impl Life {
             8..55 => Ending::KillAfter(some_time),
             55..85 => {
                 let point = POINTS[rand::random_range(0..POINTS.len())];
-                Ending::KillAt(format!("{point}=kill@{}", rand::random_range(1..5)))
+                Ending::KillAt(format!("{point}=kill@{}", rand::random_range(1..4)))
             }
             85..93 => Ending::Zombie,
             _ => Ending::Stop(some_time),
@@ -183,11 +183,11 @@ impl Life {
                 tally.stops += 1;
             }
             _ => {
-                let by_itself = self.child.try_wait().expect("a child");
                 drop(self.child.kill());
                 let status = self.child.wait().expect("a child");
                 assert_eq!(status.code(), None, "it ended by itself: {status:?} {ending:?} {:?}", self.log.lock());
-                match by_itself {
+                self.wait_until(HANG, |life| life.logged(END).is_some()).await;
+                match self.logged("action=Kill") {
                     Some(_) => tally.kills_at_points += 1,
                     None => tally.kills += 1,
                 }
