@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -9,7 +10,7 @@ use quick_cache::sync::Cache;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::cursor::CursorSigner;
 use crate::engine::Engine;
 use crate::engine::sketch::Sketch;
@@ -21,7 +22,7 @@ use crate::model::{Id, Task};
 use crate::references::{ReferenceOptions, References, TrustedTestHost};
 use crate::store::Store;
 
-use crate::config::{LimitSettings, ServerSettings, WorkerSettings};
+use crate::config::{LimitSettings, RetentionSettings, ServerSettings, WorkerSettings};
 
 /// Finished tasks kept in memory.
 const CACHED_TASKS: usize = 20_000;
@@ -37,6 +38,8 @@ pub struct Config {
     pub require_https: bool,
     /// Networks whose `X-Forwarded-Proto` is believed.
     pub trusted_proxies: Vec<IpNet>,
+    /// How long finished tasks are kept.
+    pub retention: RetentionSettings,
     /// Limits on callers.
     pub limits: LimitSettings,
     /// What the worker does.
@@ -68,10 +71,12 @@ pub struct App {
     pub metrics: Metrics,
     /// Rung when a task may be waiting in the queue.
     pub bell: Notify,
-    /// Terminal tasks never change, so they may be remembered for good.
+    /// Terminal tasks never change, so they may be remembered until they are removed: see [`App::recall`].
     pub finished: Cache<Id, Arc<Task>>,
     /// The same tasks as JSON. Whether the caller may see one is decided before looking here.
     pub finished_json: Cache<Id, Arc<RawValue>>,
+    /// Tasks that ended before this may have been removed; in milliseconds, and it never falls.
+    removed_before: AtomicI64,
 }
 
 impl App {
@@ -105,6 +110,7 @@ impl App {
             bell: Notify::new(),
             finished: Cache::new(CACHED_TASKS),
             finished_json: Cache::new(CACHED_TASKS),
+            removed_before: AtomicI64::new(i64::MIN),
             references,
             config,
             clock,
@@ -112,6 +118,17 @@ impl App {
             files,
             engine,
         }))
+    }
+
+    /// A finished task from memory; none that may have been removed, however long it stays there.
+    pub fn recall(&self, id: Id) -> Option<Arc<Task>> {
+        let removed_before = Timestamp::from_millis(self.removed_before.load(Ordering::SeqCst));
+        self.finished.get(&id).filter(|task| task.updated_at >= removed_before)
+    }
+
+    /// Must be called before tasks that ended before `cutoff` are removed.
+    pub fn forget_before(&self, cutoff: Timestamp) {
+        self.removed_before.fetch_max(cutoff.as_millis(), Ordering::SeqCst);
     }
 }
 
@@ -123,6 +140,7 @@ impl Config {
             file_url: settings.file_url.as_deref().unwrap_or(public_url).to_owned(),
             require_https: settings.production || settings.tls_cert.is_some(),
             trusted_proxies: settings.trusted_proxy.clone(),
+            retention: settings.retention,
             limits: settings.limits.clone(),
             worker: settings.worker.clone(),
         }

@@ -22,6 +22,14 @@ pub const SWEEP_EVERY: Duration = Duration::from_secs(1);
 pub const ORPHAN_SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
 /// A file without a task is removed when it and its task have been left alone this long.
 pub const ORPHAN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+/// How often tasks older than the retention are removed...
+pub const REMOVE_EVERY: Duration = Duration::from_secs(60 * 60);
+/// ...for the first time this long after the start, which may be a start with the wrong settings.
+pub const FIRST_REMOVAL: Duration = Duration::from_secs(10 * 60);
+/// How long the files of a removed task are still served, to whoever saw it just before.
+pub const REMOVED_FILES_AGE: Duration = Duration::from_secs(60 * 60);
+/// The shortest retention.
+pub const MIN_RETENTION: Duration = Duration::from_secs(60 * 60);
 /// How often a worker looks for tasks when nothing wakes it.
 pub const POLL_EVERY: Duration = Duration::from_secs(1);
 /// Longest that a change made by another process goes unnoticed.
@@ -141,6 +149,9 @@ pub struct ServerSettings {
     #[arg(long, env = "TINTYPE_TRUSTED_PROXY", value_name = "CIDR", num_args = 1.., value_delimiter = ',', value_parser = network)]
     pub trusted_proxy: Vec<IpNet>,
     #[command(flatten)]
+    /// How long finished tasks are kept.
+    pub retention: RetentionSettings,
+    #[command(flatten)]
     /// Limits on callers.
     pub limits: LimitSettings,
     #[command(flatten)]
@@ -164,6 +175,25 @@ impl ServerSettings {
         }
         let flags: Flags = clap::Parser::try_parse_from(std::iter::once("tintype").chain(flags))?;
         Ok(flags.settings)
+    }
+}
+
+/// How long finished tasks are kept.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct RetentionSettings {
+    /// Remove tasks and their images this long after they ended, such as 30d [default: never]
+    #[arg(long, env = "TINTYPE_RETENTION", value_name = "DURATION", value_parser = retention)]
+    pub retention: Option<Duration>,
+}
+
+impl std::fmt::Display for RetentionSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.retention.map(|retention| retention.as_secs()) {
+            None => write!(f, "finished tasks are kept for ever"),
+            Some(seconds) if seconds % 86_400 == 0 => write!(f, "finished tasks are kept for {}d", seconds / 86_400),
+            Some(seconds) if seconds % 3_600 == 0 => write!(f, "finished tasks are kept for {}h", seconds / 3_600),
+            Some(seconds) => write!(f, "finished tasks are kept for {seconds}s"),
+        }
     }
 }
 
@@ -254,6 +284,15 @@ fn lease(text: &str) -> Result<Duration, String> {
         true => Ok(lease),
         false => Err("a lease lasts from 300ms to 9m".into()),
     })
+}
+
+/// Reads a duration of an hour or more.
+fn retention(text: &str) -> Result<Duration, String> {
+    let retention = duration(text)?;
+    if retention < MIN_RETENTION {
+        return Err("tasks must be kept for at least 1h; to keep them for ever, leave --retention out".into());
+    }
+    Ok(retention)
 }
 
 /// Reads a base URL: http or https, without query, and drops the final slash.

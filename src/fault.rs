@@ -65,6 +65,8 @@ effects! {
     Rescue = "rescue",
     /// Some overdue tasks are failed and refunded.
     Expire = "expire",
+    /// Some old tasks are removed.
+    RemoveTasks = "remove-tasks",
     /// A batch of writes is committed; only the database driver knows when.
     Commit = "commit",
     /// The write-ahead log is folded into the database.

@@ -49,6 +49,8 @@ pub struct Metrics {
     pub credits_charged: Counter,
     /// Attempts that came to nothing and were given up.
     pub attempts_lost: Counter,
+    /// Old tasks removed.
+    pub removed: Counter,
     /// Requests refused by a rate limit.
     pub rate_limited: Counter,
     /// Renders under way.
@@ -71,6 +73,7 @@ impl Metrics {
             submitted: Counter::default(),
             credits_charged: Counter::default(),
             attempts_lost: Counter::default(),
+            removed: Counter::default(),
             rate_limited: Counter::default(),
             renders: Gauge::default(),
             render_seconds: Histogram::new([0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 180.0]),
@@ -95,6 +98,7 @@ impl Metrics {
         registry.register("tasks_ended", "Tasks that became terminal", self.ended.clone());
         registry.register("credits_charged", "Credits charged", self.credits_charged.clone());
         registry.register("attempts_lost", "Attempts at tasks that came to nothing", self.attempts_lost.clone());
+        registry.register("tasks_removed", "Tasks removed for their age", self.removed.clone());
         registry.register("rate_limited", "Requests refused by a rate limit", self.rate_limited.clone());
         registry.register("renders", "Renders under way", self.renders.clone());
         registry.register_with_unit(

@@ -1,4 +1,4 @@
-//! Ends what nobody else ends: lost leases, overdue tasks, files without a task.
+//! Ends what nobody else ends: lost leases, overdue tasks, files without a task, tasks past their retention.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,8 +6,10 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
-use crate::clock::Timestamp;
-use crate::config::{ORPHAN_AGE, ORPHAN_SWEEP_EVERY, SWEEP_EVERY, TASK_TIME_LIMIT};
+use crate::clock::{Clock, Timestamp};
+use crate::config::{
+    FIRST_REMOVAL, ORPHAN_AGE, ORPHAN_SWEEP_EVERY, REMOVE_EVERY, REMOVED_FILES_AGE, SWEEP_EVERY, TASK_TIME_LIMIT,
+};
 use crate::files::FileName;
 use crate::model::Status;
 use crate::store::{Rescue, StoreError};
@@ -15,33 +17,55 @@ use crate::tasks::{GAVE_UP, OVERDUE};
 
 /// The wall clock was set, or the machine slept, when it moved this much more than time passed.
 const CLOCK_JUMP: Duration = Duration::from_secs(5);
+const BEGINNING_OF_TIME: Timestamp = Timestamp::from_millis(i64::MIN);
+const END_OF_TIME: Timestamp = Timestamp::from_millis(i64::MAX);
 /// Days that are looked through again at every sweep for orphans after the first.
 const RECENT_DAYS: usize = 4;
 
 /// Sweeps until `stop`.
 pub async fn run(app: Arc<App>, stop: CancellationToken) {
     let mut orphans = tokio::spawn(sweep_orphans_forever(app.clone()));
-    let mut last = (app.clock.now(), app.clock.elapsed());
+    let mut removals = tokio::spawn(remove_forever(app.clone()));
+    let mut watch = ClockWatch::new(&app.clock);
     let mut rescue_from = Duration::ZERO;
     loop {
         tokio::select! {
             () = tokio::time::sleep(SWEEP_EVERY) => {}
             () = stop.cancelled() => break,
-            // It ends only by a panic, which is to end the server rather than go unnoticed.
+            // They end only by a panic, which is to end the server rather than go unnoticed.
             _ = &mut orphans => return,
+            _ = &mut removals => return,
         }
-        let (now, elapsed) = (app.clock.now(), app.clock.elapsed());
-        if now.since(last.0) > elapsed.saturating_sub(last.1) + CLOCK_JUMP {
+        let elapsed = app.clock.elapsed();
+        if watch.jumped(app.clock.now(), elapsed) {
             tracing::warn!("the clock jumped ahead; workers get time to renew their leases");
             rescue_from = elapsed + app.config.worker.lease;
         }
-        last = (now, elapsed);
         expire(&app).await;
         if elapsed >= rescue_from {
             rescue(&app, Rescue::Expired).await;
         }
     }
     orphans.abort();
+    removals.abort();
+}
+
+/// Notices when the wall clock moves ahead faster than time passes.
+struct ClockWatch {
+    now: Timestamp,
+    elapsed: Duration,
+}
+
+impl ClockWatch {
+    fn new(clock: &Clock) -> Self {
+        Self { now: clock.now(), elapsed: clock.elapsed() }
+    }
+
+    /// Whether the clock was set ahead, or the machine slept, since the last look.
+    fn jumped(&mut self, now: Timestamp, elapsed: Duration) -> bool {
+        let last = std::mem::replace(self, Self { now, elapsed });
+        now.since(last.now) > elapsed.saturating_sub(last.elapsed) + CLOCK_JUMP
+    }
 }
 
 /// One sweep: overdue tasks are failed and refunded, lost leases go back to the queue. What fails is
@@ -96,23 +120,85 @@ async fn sweep_orphans_forever(app: Arc<App>) {
 
 /// Removes from the latest `days` what attempts left behind: files that are no result of their task,
 /// a day after both were last touched. Files of unknown tasks stay, and so do those of tasks that ended
-/// just now, in case the wrong database was opened beside them. What fails is logged and left for the
-/// next sweep. Returns how many were removed.
+/// just now, in case the wrong database was opened beside them. The files of removed tasks go too, where a
+/// crash or another retention left them. What fails is logged and left for the next sweep. Returns how
+/// many were removed.
 pub async fn sweep_orphans(app: &App, days: usize) -> usize {
     let cutoff = app.clock.now().saturating_sub(ORPHAN_AGE);
-    let mut removed = 0;
-    let all = app.files.days().await.unwrap_or_else(|error| {
+    let rule = FileRule { written_before: cutoff, touched_before: cutoff };
+    sweep_files(app, days_of_files(app).await.into_iter().rev().take(days), rule).await
+}
+
+/// Not at the start either. After a jump of the clock, which may be set back, tasks get another hour.
+async fn remove_forever(app: Arc<App>) {
+    if app.config.retention.retention.is_none() {
+        return std::future::pending().await;
+    }
+    let mut watch = ClockWatch::new(&app.clock);
+    let mut pause = FIRST_REMOVAL;
+    loop {
+        tokio::time::sleep(pause).await;
+        pause = REMOVE_EVERY;
+        if watch.jumped(app.clock.now(), app.clock.elapsed()) {
+            tracing::warn!("the clock jumped ahead; no old tasks are removed for now");
+        } else {
+            remove_old(&app).await;
+        }
+    }
+}
+
+/// Removes the tasks that ended longer ago than the retention, if there is one, and the files of those that
+/// were removed a while ago: a URL that somebody was just shown works for some time. What fails is logged
+/// and left for the next sweep.
+pub async fn remove_old(app: &App) {
+    let Some(retention) = app.config.retention.retention else { return };
+    let cutoff = app.clock.now().saturating_sub(retention);
+    app.forget_before(cutoff);
+    match app.store.remove_tasks(cutoff).await {
+        Ok(0) => {}
+        Ok(removed) => {
+            tracing::info!(tasks = removed, "old tasks removed");
+            app.metrics.removed.inc_by(removed as u64);
+        }
+        Err(error) => failed(&error),
+    }
+    // A file is in the day of its task, and no task was made after it ended.
+    let latest = cutoff.to_string();
+    let days = days_of_files(app).await.into_iter().filter(|day| *day.as_str() <= latest[..day.len()]);
+    // The age of a file says nothing here, and orphans are left to their own sweep.
+    let rule = FileRule { written_before: END_OF_TIME, touched_before: BEGINNING_OF_TIME };
+    match sweep_files(app, days, rule).await {
+        0 => {}
+        files => tracing::info!(files, "result files of removed tasks deleted"),
+    }
+}
+
+/// Which files a sweep removes, besides those of removed tasks.
+struct FileRule {
+    /// Files that were written before this are looked at.
+    written_before: Timestamp,
+    /// One that is no result of its task goes if the task was last touched before this.
+    touched_before: Timestamp,
+}
+
+async fn days_of_files(app: &App) -> Vec<String> {
+    app.files.days().await.unwrap_or_else(|error| {
         tracing::error!(%error, "could not list the result files");
         Vec::new()
-    });
-    for day in all.into_iter().rev().take(days) {
-        let old = app.files.written_before(day, cutoff).await;
-        let old = old.inspect_err(|error| tracing::error!(%error, "could not look through a day of result files"));
-        for name in old.unwrap_or_default() {
-            if is_orphan(app, &name, cutoff).await {
+    })
+}
+
+async fn sweep_files(app: &App, days: impl Iterator<Item = String>, rule: FileRule) -> usize {
+    let mut removed = 0;
+    for day in days {
+        let Some(removed_before) = may_remove_files(app).await else { break };
+        let names = app.files.written_before(day, rule.written_before).await;
+        let names = names.inspect_err(|error| tracing::error!(%error, "could not look through a day of result files"));
+        for name in names.unwrap_or_default() {
+            if may_go(app, &name, &rule, removed_before).await {
                 match app.files.remove(&name).await {
                     Ok(()) => removed += 1,
-                    Err(error) => tracing::error!(%error, "could not remove an orphaned file"),
+                    Err(error) => tracing::error!(%error, "could not delete a result file"),
                 }
             }
         }
@@ -120,22 +206,53 @@ pub async fn sweep_orphans(app: &App, days: usize) -> usize {
     removed
 }
 
-async fn is_orphan(app: &App, name: &str, cutoff: Timestamp) -> bool {
+/// Whether a sweep may remove files now: `None` if not, else the time before which a task must have been
+/// removed for its files to go. Whatever a task needs that was submitted before that removal stays until
+/// the task has ended.
+async fn may_remove_files(app: &App) -> Option<Timestamp> {
+    let depth = app.store.queue_depth().await.inspect_err(failed).ok()?;
+    let aged = app.clock.now().saturating_sub(REMOVED_FILES_AGE);
+    Some(depth.oldest.map_or(aged, |oldest| oldest.min(aged)))
+}
+
+async fn may_go(app: &App, name: &str, rule: &FileRule, removed_before: Timestamp) -> bool {
     // A write that was cut off leaves its file under the name it was to get and a number.
     let (intended, half_written) = name.split_once('#').map_or((name, false), |(intended, _)| (intended, true));
     let Some(intended) = FileName::parse(intended) else { return false };
-    let task = match app.store.inspect_task(intended.task_id()).await {
-        Ok(Some(record)) => record.task,
+    let record = match app.store.inspect_task(intended.task_id()).await {
+        Ok(Some(record)) => record,
         Ok(None) => return false,
         Err(error) => {
             failed(&error);
             return false;
         }
     };
-    let is_result = match &task.status {
+    if let Some(removed_at) = record.removed_at {
+        return removed_at < removed_before;
+    }
+    let is_result = match &record.task.status {
         Status::Processing => return false,
         Status::Failed(_) => false,
         Status::Completed(images) => !half_written && images.iter().any(|image| image == name),
     };
-    !is_result && task.updated_at < cutoff
+    !is_result && record.task.updated_at < rule.touched_before
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    #[test]
+    fn a_clock_that_moves_ahead_faster_than_time_passes_has_jumped() {
+        let noon = Timestamp::from_millis(1_795_262_400_000);
+        let mut watch = ClockWatch { now: noon, elapsed: Duration::ZERO };
+        let later = noon.saturating_add(HOUR);
+        assert!(!watch.jumped(later.saturating_add(CLOCK_JUMP), HOUR), "a clock is never exact");
+        assert!(watch.jumped(later.saturating_add(HOUR), HOUR), "an hour in no time");
+        assert!(!watch.jumped(later.saturating_add(HOUR * 2), HOUR * 2), "once is enough");
+        assert!(!watch.jumped(noon, HOUR * 3), "back is not ahead");
+        assert!(!watch.jumped(later, HOUR * 4));
+    }
 }

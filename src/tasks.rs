@@ -65,7 +65,7 @@ pub async fn find(app: &App, account_id: Id, surface: Surface, task_id: TaskId) 
     let TaskId(id) = task_id;
     // Only its owner is answered from memory: for anybody else a remembered task must take as long as
     // one that does not exist.
-    let remembered = app.finished.get(&id).filter(|task| task.account_id == account_id && task.surface == surface);
+    let remembered = app.recall(id).filter(|task| task.account_id == account_id && task.surface == surface);
     if remembered.is_some() {
         return Ok(remembered);
     }
@@ -106,7 +106,7 @@ pub async fn list(
 /// An account's tasks, from memory when all of them have ended and are remembered.
 async fn page(app: &App, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Arc<Task>>> {
     let ids = app.store.list_task_ids(account_id, surface, before, limit).await?;
-    if let Some(remembered) = ids.iter().map(|id| app.finished.get(id)).collect() {
+    if let Some(remembered) = ids.iter().map(|id| app.recall(*id)).collect() {
         return Ok(remembered);
     }
     let tasks = app.store.list_tasks(account_id, surface, before, limit).await?;

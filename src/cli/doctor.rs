@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{Outcome, show};
 use crate::clock::{Clock, Timestamp};
-use crate::config::DataSettings;
+use crate::config::{DataSettings, RetentionSettings};
 use crate::data_dir;
 use crate::engine::sketch::Sketch;
 use crate::engine::{Brief, Engine as _};
@@ -23,6 +23,8 @@ const EARLIEST: Timestamp = Timestamp::from_millis(1_767_225_600_000);
 
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
+    #[command(flatten)]
+    retention: RetentionSettings,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -55,6 +57,7 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings) -> Outcome {
         Check::new("database", database(data).await),
         Check::new("files", files(data).await),
         Check::new("engine", engine().await),
+        Check::new("retention", Ok(args.retention.to_string())),
     ];
     let well = checks.iter().all(|check| check.ok);
     show(args.json, &checks, || {

@@ -222,6 +222,9 @@ fn announce(app: &App, data: &DataSettings, role: Role, url: Option<String>, key
     if role != Role::Api {
         say(&format!("  Engine  {}", app.engine.describe()));
     }
+    if app.config.retention.retention.is_some() {
+        say(&format!("  Age     {}", app.config.retention));
+    }
     if let (Some(url), Some(key)) = (url, key) {
         let key = key.reveal();
         say(&format!(

@@ -8,6 +8,7 @@ use crate::clock::Timestamp;
 use crate::config::DataSettings;
 use crate::model::{Id, Status, Surface, Task, TaskId};
 use crate::request::GenerateRequest;
+use crate::store::TaskRecord;
 
 /// What the caller reads when the operator failed a task without giving a reason.
 const FAILED_BY_OPERATOR: &str = "The task was stopped by the operator. Its credits were refunded.";
@@ -74,6 +75,7 @@ struct ShownRecord {
     task: ShownTask,
     request: GenerateRequest,
     lost_leases: Option<u32>,
+    removed_at: Option<Timestamp>,
 }
 
 fn task_id(text: &str) -> Result<Id, crate::model::InvalidId> {
@@ -127,7 +129,8 @@ async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
 async fn show_one(args: OneTaskArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data)?;
     let record = store.inspect_task(args.id).await?.ok_or_else(|| no_such_task(args.id))?;
-    let record = ShownRecord { task: record.task.into(), request: record.request, lost_leases: record.lost_leases };
+    let TaskRecord { task, request, lost_leases, removed_at } = record;
+    let record = ShownRecord { task: task.into(), request, lost_leases, removed_at };
     // There is no better layout for nested things than JSON.
     show(true, &record, String::new)
 }

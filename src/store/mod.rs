@@ -1,8 +1,9 @@
 //! Where accounts, keys, credits and tasks are kept.
 //!
 //! A method of [`Store`] is a verb of the domain and exactly one transaction, durable when it
-//! returns; only the sweeping ones, [`Store::rescue`] and [`Store::expire`], take several. Look-ups answer with `Option`; what the rules refuse is an outcome, not an error. An
-//! error means that nothing happened.
+//! returns; only the sweeping ones, [`Store::rescue`], [`Store::expire`] and [`Store::remove_tasks`], take
+//! several. Look-ups answer with `Option`; what the rules refuse is an outcome, not an error. An error
+//! means that nothing happened.
 
 use std::time::Duration;
 
@@ -163,6 +164,8 @@ pub struct TaskRecord {
     pub request: GenerateRequest,
     /// How many leases on it were lost so far; `None` once it is terminal.
     pub lost_leases: Option<u32>,
+    /// When it was removed: its owner no longer sees it, and what was asked for is forgotten.
+    pub removed_at: Option<Timestamp>,
 }
 
 /// A place where the books do not balance.
@@ -251,7 +254,7 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// The ids of the same page.
     async fn list_task_ids(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Id>>;
 
-    /// For the operator: any task.
+    /// For the operator: any task, also a removed one.
     async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>>;
 
     /// For the operator: tasks of one account or of all, newest first.
@@ -285,6 +288,11 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
 
     /// Fails and refunds every unfinished task created at or before `cutoff`; returns how many.
     async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<usize>;
+
+    /// Removes every task that ended before `cutoff`: nobody but [`Store::inspect_task`] finds it any more,
+    /// and what was asked for is forgotten. Its ledger entries and the names of its files stay. Returns
+    /// how many.
+    async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize>;
 
     /// How many tasks are unfinished.
     async fn queue_depth(&self) -> Result<QueueDepth>;

@@ -214,6 +214,7 @@ fn every_setting_has_a_flag_and_a_variable() {
         ("--tls-cert", "TINTYPE_TLS_CERT"),
         ("--tls-key", "TINTYPE_TLS_KEY"),
         ("--trusted-proxy", "TINTYPE_TRUSTED_PROXY"),
+        ("--retention", "TINTYPE_RETENTION"),
         ("--engine", "TINTYPE_ENGINE"),
         ("--submit-rate", "TINTYPE_SUBMIT_RATE"),
         ("--read-rate", "TINTYPE_READ_RATE"),

@@ -42,7 +42,8 @@ async fn attempt(act: impl Future + Send + 'static) {
 
 impl Scene {
     async fn begin(fault: &str) -> Self {
-        let service = Service::start_with(&["--test-fault", fault, "--drain-timeout", "0s"]).await;
+        let service =
+            Service::start_with(&["--test-fault", fault, "--drain-timeout", "0s", "--retention", "30d"]).await;
         let secret = KeySecret::random();
         // Once more when it goes wrong, as a person would: a fault happens once.
         for _ in 0..2 {
@@ -146,8 +147,17 @@ impl Scene {
         attempt(async move { sweeper::sweep_orphans(&app, usize::MAX).await }).await;
     }
 
+    /// Lets everything grow so old that it goes, with what it cost still in the ledger.
+    async fn outlive_the_retention(&self) {
+        for _ in 0..3 {
+            self.service.clock.advance(Duration::from_secs(31 * 24 * 60 * 60));
+            let app = self.service.app.clone();
+            attempt(async move { sweeper::remove_old(&app).await }).await;
+        }
+    }
+
     /// The fault lies behind; what must hold now.
-    async fn check(&self, fault: &str) {
+    async fn check_books(&self, fault: &str) {
         let service = &self.service;
         let mut charged = HashSet::new();
         let mut balance = 0;
@@ -162,17 +172,34 @@ impl Scene {
             self.acknowledged.iter().cloned().collect(),
             "{fault}: exactly what was answered is charged"
         );
+        let account = service.app.store.find_account("ada").await.expect("a store").expect("an account");
+        assert_eq!(account.credits, balance, "{fault}");
+        assert_eq!(service.app.store.audit().await.expect("a store").drifts, [], "{fault}");
+    }
+
+    /// Every task has ended, and its images can be had.
+    async fn check_tasks(&self, fault: &str) {
         for task_id in &self.acknowledged {
             let task = self.call("GET", &format!("{TASKS}/{task_id}"), "").await.json()["data"].clone();
             assert_ne!(task["status"], "processing", "{fault}: {task}");
             for image in task["images"].as_array().into_iter().flatten() {
-                let file = service.fetch(image["url"].as_str().expect("a URL"), &[]).await;
+                let file = self.service.fetch(image["url"].as_str().expect("a URL"), &[]).await;
                 assert!(file.status == StatusCode::OK && file.body.starts_with(b"\x89PNG"), "{fault}: {file:?}");
             }
         }
-        assert_eq!(service.app.store.audit().await.expect("a store").drifts, [], "{fault}");
-        let account = service.app.store.find_account("ada").await.expect("a store").expect("an account");
-        assert_eq!(account.credits, balance, "{fault}");
+    }
+
+    /// Nothing is left of the tasks but what they cost.
+    async fn check_removed(&self, fault: &str) {
+        for task_id in &self.acknowledged {
+            self.call("GET", &format!("{TASKS}/{task_id}"), "").await.assert_error(404, "NOT_FOUND");
+        }
+        let files = self.service.directory.path().join("files");
+        for day in std::fs::read_dir(files).expect("a directory") {
+            let left = std::fs::read_dir(day.expect("an entry").path()).expect("a directory").count();
+            assert_eq!(left, 0, "{fault}");
+        }
+        self.check_books(fault).await;
     }
 }
 
@@ -207,8 +234,11 @@ async fn live_through(fault: &str) {
     }
     scene.service.clock.advance(2 * ORPHAN_AGE);
     scene.leave_an_orphan().await;
+    scene.check_books(fault).await;
+    scene.check_tasks(fault).await;
+    scene.outlive_the_retention().await;
     assert!(scene.service.faults.all_happened(), "{fault}: the point was never reached");
-    scene.check(fault).await;
+    scene.check_removed(fault).await;
 }
 
 /// Every point but those of a process. After a submit there is neither error nor panic: what answers

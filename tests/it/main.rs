@@ -18,6 +18,7 @@ mod openapi;
 mod process;
 mod read;
 mod references_fetch;
+mod retention;
 mod store;
 mod submit;
 mod tidy;

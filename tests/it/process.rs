@@ -285,6 +285,7 @@ async fn metrics_have_a_listener_of_their_own() {
         "tintype_credits_charged_total 2",
         "tintype_tasks_ended_total{status=\"completed\"} 1",
         "tintype_http_requests_total{route=\"/api/v1/images/generate\",status=\"200\"} 1",
+        "tintype_tasks_removed_total 0",
         "tintype_queue_waiting 0",
         "# EOF",
     ] {

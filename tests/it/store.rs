@@ -14,6 +14,7 @@ mod fixture;
 mod keys;
 mod leases;
 mod processes;
+mod removals;
 mod sqlite_file;
 mod submits;
 
@@ -123,6 +124,16 @@ macro_rules! suite {
                     expiry_leaves_tasks_that_have_ended,
                     nothing_but_its_end_moves_the_time_of_a_task,
                     a_task_is_never_updated_before_it_was_created,
+                }
+                removals {
+                    a_removal_takes_what_ended_before_the_cutoff_and_nothing_else,
+                    a_removed_task_is_seen_by_the_operator_alone,
+                    a_removal_leaves_the_books_as_they_are,
+                    an_unfinished_task_is_never_removed,
+                    a_removal_of_many_tasks_removes_each_once,
+                    pages_meet_where_tasks_were_removed,
+                    a_removed_task_cannot_end_again,
+                    submits_go_on_while_tasks_are_removed,
                 }
                 processes {
                     a_task_is_claimable_at_once_by_a_process_whose_clock_is_behind,

@@ -23,7 +23,7 @@ fn decode(png: &[u8]) -> Picture {
 }
 
 /// Names of all result files on the disk.
-fn files(service: &Service) -> Vec<String> {
+pub fn files(service: &Service) -> Vec<String> {
     let mut names = Vec::new();
     let root = service.directory.path().join("files");
     for day in std::fs::read_dir(&root).expect("a directory") {

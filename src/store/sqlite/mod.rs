@@ -24,11 +24,15 @@ mod accounts;
 mod audit;
 mod columns;
 mod queue;
+mod retention;
 mod tasks;
 mod writer;
 
 /// The steps that lead from an empty file to the present schema.
-const MIGRATIONS: [&str; 1] = [include_str!("../../../migrations/sqlite/0001_initial.sql")];
+const MIGRATIONS: [&str; 2] = [
+    include_str!("../../../migrations/sqlite/0001_initial.sql"),
+    include_str!("../../../migrations/sqlite/0002_retention.sql"),
+];
 /// Marks a SQLite file as ours: "tint" in ASCII.
 const APPLICATION_ID: i32 = 0x7469_6E74;
 /// How long to wait for another process, such as the command line, to finish its write.
@@ -391,6 +395,21 @@ impl Store for SqliteStore {
         }
     }
 
+    async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize> {
+        let mut all = 0;
+        for account_id in self.read(|connection| retention::accounts(connection, cutoff))? {
+            loop {
+                let remove = move |writing: &mut Writing| retention::remove(writing, account_id, cutoff);
+                let some = self.write(Effect::RemoveTasks, remove).await?;
+                all += some;
+                if some < retention::BATCH {
+                    break;
+                }
+            }
+        }
+        Ok(all)
+    }
+
     async fn queue_depth(&self) -> Result<QueueDepth> {
         self.read(queue::depth)
     }
@@ -402,9 +421,12 @@ impl Store for SqliteStore {
     }
 
     async fn ping(&self) -> Result<()> {
-        // Rewrites a page with what it holds: nothing changes, but a disk without room refuses it.
-        let write =
-            |writing: &mut Writing| writing.connection.pragma_update(None, "user_version", MIGRATIONS.len() as i64);
+        // Rewrites a page with what it holds: nothing changes, but a disk without room refuses it. What it holds
+        // is read first: a command of a later release may have migrated the database under this one.
+        let write = |writing: &mut Writing| {
+            let version: i64 = writing.connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+            writing.connection.pragma_update(None, "user_version", version)
+        };
         self.writer.write(write).await
     }
 }

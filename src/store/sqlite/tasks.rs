@@ -115,10 +115,16 @@ pub(super) fn find(
     id: Id,
 ) -> rusqlite::Result<Option<Task>> {
     connection
-        .prepare_cached(&format!("SELECT {TASK} FROM tasks WHERE id = ?1 AND account_id = ?2 AND surface = ?3"))?
+        .prepare_cached(&format!(
+            "SELECT {TASK} FROM tasks WHERE id = ?1 AND account_id = ?2 AND surface = ?3 AND removed_at IS NULL"
+        ))?
         .query_row(params![id, account_id, surface.as_str()], task)
         .optional()
 }
+
+/// One page of an account's tasks: a range of the index `tasks_of_account`, which holds none that is removed.
+const PAGE: &str = "FROM tasks WHERE account_id = ?1 AND surface = ?2 AND id < ?3 AND removed_at IS NULL
+    ORDER BY id DESC LIMIT ?4";
 
 pub(super) fn list(
     connection: &Connection,
@@ -128,9 +134,7 @@ pub(super) fn list(
     limit: u32,
 ) -> rusqlite::Result<Vec<Task>> {
     connection
-        .prepare_cached(&format!(
-            "SELECT {TASK} FROM tasks WHERE account_id = ?1 AND surface = ?2 AND id < ?3 ORDER BY id DESC LIMIT ?4"
-        ))?
+        .prepare_cached(&format!("SELECT {TASK} {PAGE}"))?
         .query_map(params![account_id, surface.as_str(), upper(before), limit], task)?
         .collect()
 }
@@ -144,9 +148,7 @@ pub(super) fn list_ids(
     limit: u32,
 ) -> rusqlite::Result<Vec<Id>> {
     connection
-        .prepare_cached(
-            "SELECT id FROM tasks WHERE account_id = ?1 AND surface = ?2 AND id < ?3 ORDER BY id DESC LIMIT ?4",
-        )?
+        .prepare_cached(&format!("SELECT id {PAGE}"))?
         .query_map(params![account_id, surface.as_str(), upper(before), limit], |row| row.get(0))?
         .collect()
 }
@@ -154,11 +156,16 @@ pub(super) fn list_ids(
 pub(super) fn inspect(connection: &Connection, id: Id) -> rusqlite::Result<Option<TaskRecord>> {
     connection
         .prepare_cached(&format!(
-            "SELECT {TASK}, {REQUEST}, (SELECT lost_leases FROM queue WHERE task_id = id) AS lost_leases
+            "SELECT {TASK}, {REQUEST}, removed_at, (SELECT lost_leases FROM queue WHERE task_id = id) AS lost_leases
              FROM tasks WHERE id = ?1"
         ))?
         .query_row([id], |row| {
-            Ok(TaskRecord { task: task(row)?, request: request(row)?, lost_leases: row.get("lost_leases")? })
+            Ok(TaskRecord {
+                task: task(row)?,
+                request: request(row)?,
+                lost_leases: row.get("lost_leases")?,
+                removed_at: row.get("removed_at")?,
+            })
         })
         .optional()
 }
@@ -166,7 +173,8 @@ pub(super) fn inspect(connection: &Connection, id: Id) -> rusqlite::Result<Optio
 pub(super) fn recent(connection: &Connection, account_id: Option<Id>, limit: u32) -> rusqlite::Result<Vec<Task>> {
     connection
         .prepare_cached(&format!(
-            "SELECT {TASK} FROM tasks WHERE ?1 IS NULL OR account_id = ?1 ORDER BY id DESC LIMIT ?2"
+            "SELECT {TASK} FROM tasks WHERE (?1 IS NULL OR account_id = ?1) AND removed_at IS NULL
+             ORDER BY id DESC LIMIT ?2"
         ))?
         .query_map(params![account_id, limit], task)?
         .collect()
@@ -175,4 +183,26 @@ pub(super) fn recent(connection: &Connection, account_id: Option<Id>, limit: u32
 /// The exclusive upper end of a page. "~" sorts after every id.
 fn upper(before: Option<Id>) -> String {
     before.map_or_else(|| "~".to_owned(), |id| id.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::MIGRATIONS;
+    use super::*;
+
+    /// How SQLite goes about a query.
+    fn plan(sql: &str) -> Vec<String> {
+        let connection = Connection::open_in_memory().expect("a database");
+        MIGRATIONS.iter().for_each(|step| connection.execute_batch(step).expect("valid SQL"));
+        let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("valid SQL");
+        let steps = statement.query_map(["ada", "api", "~", "20"], |row| row.get(3)).expect("a plan");
+        steps.map(|step| step.expect("a step")).collect()
+    }
+
+    #[test]
+    fn a_page_is_one_range_of_the_index_without_a_sort() {
+        let range = "INDEX tasks_of_account (account_id=? AND surface=? AND id<?)";
+        assert_eq!(plan(&format!("SELECT id {PAGE}")), [format!("SEARCH tasks USING COVERING {range}")]);
+        assert_eq!(plan(&format!("SELECT {TASK} {PAGE}")), [format!("SEARCH tasks USING {range}")]);
+    }
 }

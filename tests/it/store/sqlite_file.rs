@@ -63,9 +63,65 @@ async fn reopening_keeps_everything() -> Result<()> {
 #[test]
 fn a_database_of_a_newer_release_is_refused_and_left_alone() {
     let directory = TempDir::new().expect("a temporary directory");
-    let path = closed_database(&directory, "PRAGMA user_version = 2");
+    let path = closed_database(&directory, "PRAGMA user_version = 3");
     let error = assert_refused(&path);
-    assert!(matches!(error, OpenError::Newer { found: 2, known: 1 }), "{error}");
+    assert!(matches!(error, OpenError::Newer { found: 3, known: 2 }), "{error}");
+}
+
+#[tokio::test]
+async fn a_ping_leaves_the_schema_version_to_whoever_migrated() -> Result<()> {
+    let fx = Fixture::new(Backend::Sqlite);
+    let database = Connection::open(fx.directory.path().join("tintype.db")).expect("the database");
+    // A command of a later release ran beside this server.
+    database.pragma_update(None, "user_version", 9).expect("a version");
+    fx.store.ping().await?;
+    let version: i64 = database.query_row("PRAGMA user_version", [], |row| row.get(0)).expect("a version");
+    assert_eq!(version, 9);
+    Ok(())
+}
+
+/// What the first release leaves: an account with a completed, a failed and a waiting task, whose ids end
+/// in 1, 2 and 3.
+const FIRST_RELEASE: &str = "
+    INSERT INTO secrets VALUES ('cursor', zeroblob(32));
+    INSERT INTO accounts VALUES ('FAAAAAAAAAAAAAAAAAAA0', 'ada', 96, 1);
+    INSERT INTO tasks VALUES
+      ('FAAAAAAAAAAAAAAAAAAA1', 'FAAAAAAAAAAAAAAAAAAA0', 'api', 0, 'completed', 1000, '[\"boat.png\"]', NULL, 1, '1:1', '[]', 'a boat'),
+      ('FAAAAAAAAAAAAAAAAAAA2', 'FAAAAAAAAAAAAAAAAAAA0', 'api', 0, 'failed', 1000, NULL, 'it sank', 1, '1:1', '[]', 'a boat'),
+      ('FAAAAAAAAAAAAAAAAAAA3', 'FAAAAAAAAAAAAAAAAAAA0', 'api', 0, 'processing', 1000, NULL, NULL, 1, '1:1', '[]', 'a boat');
+    INSERT INTO queue (task_id, account_id) VALUES ('FAAAAAAAAAAAAAAAAAAA3', 'FAAAAAAAAAAAAAAAAAAA0');
+    INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id) VALUES
+      ('FAAAAAAAAAAAAAAAAAAA0', 'grant', 100, 100, 1, NULL),
+      ('FAAAAAAAAAAAAAAAAAAA0', 'charge', -2, 98, 1, 'FAAAAAAAAAAAAAAAAAAA1'),
+      ('FAAAAAAAAAAAAAAAAAAA0', 'charge', -2, 96, 1, 'FAAAAAAAAAAAAAAAAAAA2'),
+      ('FAAAAAAAAAAAAAAAAAAA0', 'refund', 2, 98, 1, 'FAAAAAAAAAAAAAAAAAAA2'),
+      ('FAAAAAAAAAAAAAAAAAAA0', 'charge', -2, 96, 1, 'FAAAAAAAAAAAAAAAAAAA3');
+    PRAGMA application_id = 1953066612; -- \"tint\"
+    PRAGMA user_version = 1;";
+
+#[tokio::test]
+async fn a_database_of_the_first_release_is_brought_up_to_date_with_all_it_holds() -> Result<()> {
+    let directory = TempDir::new().expect("a temporary directory");
+    let old = Connection::open(directory.path().join("tintype.db")).expect("a database");
+    old.execute_batch(include_str!("../../../migrations/sqlite/0001_initial.sql")).expect("valid SQL");
+    old.execute_batch(FIRST_RELEASE).expect("valid SQL");
+    drop(old);
+    let fx = Fixture::inside(directory, Backend::Sqlite);
+    let ada = fx.store.find_account("ada").await?.expect("the account was kept").id;
+    let tasks = fx.store.list_tasks(ada, Surface::Api, None, 10).await?;
+    let states: Vec<_> = tasks.iter().map(|task| (&task.id.as_str()[20..], task.status.as_str())).collect();
+    assert_eq!(states, [("3", "processing"), ("2", "failed"), ("1", "completed")]);
+    assert_eq!((fx.credits(ada).await?, fx.store.history(ada, None, 10).await?.len()), (96, 5));
+    assert_eq!(fx.store.cursor_secret().await?, [0; 32]);
+    assert_eq!(fx.store.audit().await?.drifts, []);
+    fx.store.complete(fx.claim().await?, drawn()).await?;
+    for task in &tasks {
+        assert_eq!(fx.store.inspect_task(task.id).await?.expect("it was kept").removed_at, None);
+    }
+    assert_eq!(fx.store.audit().await?.drifts, []);
+    // Opening it again finds nothing more to do.
+    assert_eq!(fx.another_process().list_tasks(ada, Surface::Api, None, 10).await?.len(), 3);
+    Ok(())
 }
 
 #[test]

@@ -1,0 +1,355 @@
+//! Retention: old tasks are gone for callers, their files go after them, and the books stay.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tintype::app::App;
+use tintype::clock::Clock;
+use tintype::config::{ORPHAN_AGE, REMOVED_FILES_AGE, ServerSettings};
+use tintype::files::Files;
+use tintype::model::{Surface, TaskId};
+use tintype::sweeper;
+use tintype::tasks;
+use tokio_util::sync::CancellationToken;
+
+use crate::binary::{self, Server, refused, tintype};
+use crate::support::{Answer, Backend, Caller, NOON, Service, TASKS};
+use crate::work::files;
+
+const SECOND: Duration = Duration::from_secs(1);
+const MONTH: Duration = Duration::from_secs(30 * 86_400);
+
+/// A service that keeps tasks for 30 days.
+async fn keeping_a_month() -> Service {
+    Service::start_with(&["--retention", "30d", "--submit-rate", "0"]).await
+}
+
+/// Submits a task, lets it end, and returns its task_id.
+async fn ended(caller: &Caller<'_>, prompt: &str) -> String {
+    let task_id = caller.submit_prompt(prompt).await;
+    caller.service.work().await;
+    assert_ne!(caller.task(&task_id).await["status"], "processing");
+    task_id
+}
+
+async fn poll(caller: &Caller<'_>, task_id: &str) -> Answer {
+    caller.get(&format!("{TASKS}/{task_id}")).await
+}
+
+async fn listed(caller: &Caller<'_>, query: &str) -> (Vec<String>, Option<String>) {
+    let data = caller.get(&format!("{TASKS}{query}")).await.json()["data"].clone();
+    let items = data["items"].as_array().expect("items");
+    let ids = items.iter().map(|item| item["task_id"].as_str().expect("a task_id").to_owned()).collect();
+    (ids, data["next_cursor"].as_str().map(str::to_owned))
+}
+
+async fn assert_sound(service: &Service) {
+    assert_eq!(service.app.store.audit().await.expect("a store").drifts, []);
+}
+
+#[tokio::test]
+async fn old_tasks_are_removed_however_they_ended_and_young_ones_are_not() {
+    let service = keeping_a_month().await;
+    let caller = service.caller("ada", 100).await;
+    let completed = ended(&caller, "a boat").await;
+    let failed = ended(&caller, "a boat [[fail]]").await;
+    service.clock.advance(MONTH - SECOND * 60);
+    let young = ended(&caller, "a boat").await;
+    sweeper::remove_old(&service.app).await;
+    assert_eq!(listed(&caller, "").await.0, [young.as_str(), &failed, &completed], "not before their time");
+    service.clock.advance(SECOND * 60);
+    sweeper::remove_old(&service.app).await;
+    assert_eq!(listed(&caller, "").await, (vec![young.clone()], None));
+    for task_id in [completed, failed] {
+        poll(&caller, &task_id).await.assert_error(404, "NOT_FOUND");
+    }
+    assert_eq!(caller.task(&young).await["status"], "completed");
+    assert_eq!(service.app.metrics.removed.get(), 2);
+    assert_sound(&service).await;
+}
+
+#[tokio::test]
+async fn a_removed_task_looks_like_one_that_never_was() {
+    let service = keeping_a_month().await;
+    let caller = service.caller("ada", 100).await;
+    let removed = ended(&caller, "a boat").await;
+    service.clock.advance(MONTH);
+    sweeper::remove_old(&service.app).await;
+    let unknown = poll(&caller, "imgmodel-FAAAAAAAAAAAAAAAAAAAA").await;
+    let gone = poll(&caller, &removed).await;
+    let shape = |answer: &Answer| {
+        let mut body = answer.json();
+        body["error"]["request_id"] = Value::Null;
+        let headers: Vec<_> = answer.headers.keys().map(ToString::to_string).collect();
+        (answer.status, headers, body)
+    };
+    assert_eq!(shape(&gone), shape(&unknown));
+}
+
+#[tokio::test]
+async fn the_files_of_a_removed_task_follow_it_after_an_hour() {
+    let service = keeping_a_month().await;
+    let caller = service.caller("ada", 100).await;
+    let task = caller.submit(json!({ "prompt": "a boat", "n": 2 })).await;
+    service.work().await;
+    let task = caller.task(task["task_id"].as_str().expect("a task_id")).await;
+    let url = task["media_url"].as_str().expect("a URL");
+    service.clock.advance(MONTH - SECOND * 60);
+    let young = ended(&caller, "a boat").await;
+    service.clock.advance(SECOND * 60);
+    sweeper::remove_old(&service.app).await;
+    poll(&caller, task["task_id"].as_str().expect("a task_id")).await.assert_error(404, "NOT_FOUND");
+    service.clock.advance(REMOVED_FILES_AGE);
+    sweeper::remove_old(&service.app).await;
+    assert_eq!(service.fetch(url, &[]).await.status, 200, "whoever saw it just before can still fetch it");
+    service.clock.advance(SECOND);
+    sweeper::remove_old(&service.app).await;
+    service.fetch(url, &[]).await.assert_error(404, "NOT_FOUND");
+    let kept = caller.task(&young).await;
+    assert_eq!(service.fetch(kept["media_url"].as_str().expect("a URL"), &[]).await.status, 200);
+    assert_eq!(files(&service).len(), 1);
+    assert_sound(&service).await;
+}
+
+#[tokio::test]
+async fn removal_leaves_credits_and_history_alone() {
+    let service = keeping_a_month().await;
+    let caller = service.caller("ada", 100).await;
+    ended(&caller, "a boat").await;
+    ended(&caller, "a boat [[fail]]").await;
+    let history = async || service.app.store.history(caller.account.id, None, 100).await.expect("a store");
+    let before = history().await;
+    service.clock.advance(MONTH + REMOVED_FILES_AGE * 2);
+    for _ in 0..2 {
+        sweeper::remove_old(&service.app).await;
+        service.clock.advance(REMOVED_FILES_AGE * 2);
+    }
+    assert_eq!(listed(&caller, "").await, (vec![], None));
+    assert_eq!(files(&service), Vec::<String>::new());
+    assert_eq!((caller.credits().await, history().await), (98, before));
+    assert_sound(&service).await;
+}
+
+#[tokio::test]
+async fn a_cursor_that_points_to_a_removed_task_still_works() {
+    let service = keeping_a_month().await;
+    let caller = service.caller("ada", 100).await;
+    // The oldest takes longest, so that it outlives the one after it.
+    let oldest = caller.submit_prompt("a boat").await;
+    let lease = service.app.store.claim(1, MONTH).await.expect("a store").remove(0).lease;
+    let removed = ended(&caller, "a boat").await;
+    let cursor = listed(&caller, "?limit=1").await.1.expect("another page");
+    service.clock.advance(SECOND * 60);
+    service.app.store.fail(lease, "it sank").await.expect("a store");
+    let newest = ended(&caller, "a boat").await;
+    service.clock.advance(MONTH - SECOND * 30);
+    sweeper::remove_old(&service.app).await;
+    poll(&caller, &removed).await.assert_error(404, "NOT_FOUND");
+    assert_eq!(listed(&caller, &format!("?cursor={cursor}")).await, (vec![oldest.clone()], None));
+    let (first, cursor) = listed(&caller, "?limit=1").await;
+    assert_eq!(first, [newest]);
+    assert_eq!(listed(&caller, &format!("?limit=1&cursor={}", cursor.expect("a page"))).await, (vec![oldest], None));
+}
+
+#[tokio::test]
+async fn what_a_processing_task_refers_to_stays_until_it_has_ended() {
+    let service = keeping_a_month().await;
+    let caller = service.caller("ada", 100).await;
+    let old = ended(&caller, "a boat").await;
+    let name = files(&service).remove(0);
+    service.clock.advance(MONTH);
+    let reference = format!("https://images.example.com/files/{name}");
+    let needing = caller.submit(json!({ "prompt": "a boat", "reference_images": [reference] })).await;
+    let needing = needing["task_id"].as_str().expect("a task_id");
+    service.clock.advance(SECOND);
+    sweeper::remove_old(&service.app).await;
+    poll(&caller, &old).await.assert_error(404, "NOT_FOUND");
+    service.clock.advance(REMOVED_FILES_AGE * 3);
+    sweeper::remove_old(&service.app).await;
+    sweeper::sweep_orphans(&service.app, usize::MAX).await;
+    assert_eq!(caller.task(needing).await["status"], "processing");
+    assert_eq!(files(&service), [name], "somebody may be about to download it");
+    service.sweep().await;
+    assert_eq!(caller.task(needing).await["status"], "failed", "it was overdue");
+    sweeper::remove_old(&service.app).await;
+    assert_eq!(files(&service), Vec::<String>::new());
+    assert_sound(&service).await;
+}
+
+#[tokio::test]
+async fn a_processing_task_outlives_any_retention() {
+    let service = Service::start_with(&["--retention", "1h"]).await;
+    let caller = service.caller("ada", 100).await;
+    let task_id = caller.submit_prompt("a boat").await;
+    let lease = service.app.store.claim(1, MONTH).await.expect("a store").remove(0).lease;
+    let written = service.app.files.write(lease.task_id, 0, "a picture".into()).await.expect("a file");
+    service.clock.advance(MONTH);
+    sweeper::remove_old(&service.app).await;
+    assert_eq!(caller.task(&task_id).await["status"], "processing");
+    assert_eq!(files(&service), [written]);
+}
+
+#[tokio::test]
+async fn a_poll_under_way_during_the_removal_does_not_bring_the_task_back() {
+    let service = keeping_a_month().await;
+    let caller = service.caller("ada", 100).await;
+    let task_id = ended(&caller, "a boat").await;
+    let TaskId(id) = task_id.parse().expect("a task_id");
+    let read = service.app.store.find_task(caller.account.id, Surface::Api, id).await.expect("a store");
+    let read = Arc::new(read.expect("not removed yet"));
+    service.clock.advance(MONTH);
+    sweeper::remove_old(&service.app).await;
+    // The poll that read it before remembers it only now.
+    service.app.finished.insert(id, read);
+    poll(&caller, &task_id).await.assert_error(404, "NOT_FOUND");
+}
+
+#[tokio::test]
+async fn a_crash_before_the_files_were_deleted_is_repaired_by_the_orphan_sweep() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let task_id = ended(&caller, "a boat").await;
+    let kept = ended(&caller, "a boat").await;
+    let TaskId(id) = kept.parse().expect("a task_id");
+    // A server with a retention marked the older one and died; the one that runs now has none.
+    let cutoff = service.app.store.inspect_task(id).await.expect("a store").expect("a task").task.updated_at;
+    assert_eq!(service.app.store.remove_tasks(cutoff).await.expect("a store"), 1);
+    for name in files(&service) {
+        let file = File::options().write(true).open(service.directory.path().join("files").join(name));
+        file.and_then(|file| file.set_modified(UNIX_EPOCH)).expect("an old file");
+    }
+    assert_eq!(sweeper::sweep_orphans(&service.app, usize::MAX).await, 0, "it was removed just now");
+    service.clock.advance(ORPHAN_AGE);
+    assert_eq!(sweeper::sweep_orphans(&service.app, usize::MAX).await, 1);
+    let left = files(&service);
+    assert!(left.len() == 1 && left[0].contains(id.as_str()), "{left:?}: not those of {task_id}");
+}
+
+#[tokio::test]
+async fn without_a_retention_nothing_is_ever_removed() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let task_id = ended(&caller, "a boat").await;
+    for _ in 0..3 {
+        service.clock.advance(MONTH * 1_200);
+        sweeper::remove_old(&service.app).await;
+    }
+    let task = caller.task(&task_id).await;
+    assert_eq!(service.fetch(task["media_url"].as_str().expect("a URL"), &[]).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_clock_that_steps_back_removes_nothing_and_brings_nothing_back() {
+    let service = keeping_a_month().await;
+    let caller = service.caller("ada", 100).await;
+    let removed = ended(&caller, "a boat").await;
+    service.clock.advance(MONTH / 2);
+    let kept = ended(&caller, "a boat").await;
+    service.clock.advance(MONTH / 2);
+    sweeper::remove_old(&service.app).await;
+    let all = files(&service);
+    // The same data in the hands of a server whose clock is a year behind.
+    let past = Clock::manual(NOON.saturating_sub(MONTH * 12));
+    let stored = Files::on_disk(&service.directory.path().join("files")).expect("a store of files");
+    let store = Backend::Sqlite.open(&service.directory, &past);
+    let behind = App::build(service.app.config.clone(), past, store, stored).await.expect("an app");
+    sweeper::remove_old(&behind).await;
+    sweeper::sweep_orphans(&behind, usize::MAX).await;
+    assert_eq!(files(&service), all);
+    assert_eq!(listed(&caller, "").await.0, [kept]);
+    let find = tasks::find(&behind, caller.account.id, Surface::Api, removed.parse().expect("a task_id"));
+    assert_eq!(find.await.expect("a store"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_running_server_removes_old_tasks_by_itself() {
+    let service = keeping_a_month().await;
+    let caller = service.caller("ada", 100).await;
+    let TaskId(id) = caller.submit_prompt("a boat").await.parse().expect("a task_id");
+    service.work().await;
+    service.clock.advance(MONTH);
+    let stop = CancellationToken::new();
+    let sweeping = tokio::spawn(sweeper::run(service.app.clone(), stop.clone()));
+    let find = async || service.app.store.find_task(caller.account.id, Surface::Api, id).await.expect("a store");
+    for _ in 0..1_000_000 {
+        if find().await.is_none() {
+            break;
+        }
+        tokio::time::sleep(SECOND).await;
+    }
+    assert_eq!(find().await, None);
+    stop.cancel();
+    sweeping.await.expect("no panic");
+}
+
+#[tokio::test]
+async fn a_server_that_has_just_started_removes_nothing() {
+    let service = keeping_a_month().await;
+    let caller = service.caller("ada", 100).await;
+    let old = ended(&caller, "a boat").await;
+    service.clock.advance(MONTH);
+    let overdue = caller.submit_prompt("a boat").await;
+    service.clock.advance(SECOND * 600);
+    let stop = CancellationToken::new();
+    let sweeping = tokio::spawn(sweeper::run(service.app.clone(), stop.clone()));
+    // Whatever is removed at the start is removed before the first sweep, a second later.
+    while caller.task(&overdue).await["status"] == "processing" {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(caller.task(&old).await["status"], "completed");
+    stop.cancel();
+    sweeping.await.expect("no panic");
+}
+
+#[test]
+fn a_retention_below_an_hour_or_without_a_unit_is_refused() {
+    for good in ["1h", "60m", "30d", "1y"] {
+        assert!(ServerSettings::from_flags(["--retention", good]).is_ok(), "{good}");
+    }
+    for bad in ["0", "0s", "59m 59s", "3599s", "30", "a month", "-30d", ""] {
+        let refused = ServerSettings::from_flags([format!("--retention={bad}").as_str()]);
+        assert!(refused.is_err_and(|error| error.to_string().contains("--retention")), "{bad}");
+    }
+}
+
+#[test]
+fn the_program_takes_a_retention_and_says_so() {
+    let data = TempDir::new().expect("a directory");
+    let server = Server::start(data.path(), &["--retention", "30d"]);
+    assert!(server.said.contains("kept for 30d"), "{}", server.said);
+    server.stop();
+    let mut command = tintype();
+    command.env("TINTYPE_RETENTION", "36h").args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data.path());
+    let server = Server::spawn(command);
+    assert!(server.said.contains("kept for 36h"), "{}", server.said);
+    server.stop();
+    let said = refused(data.path(), &["serve", "--listen", "127.0.0.1:0", "--retention", "10m"]);
+    assert!(said.contains("at least 1h"), "{said}");
+    let retention = |flags: &[&str]| {
+        let checks = binary::json(data.path(), &[&["doctor"], flags].concat());
+        let check = checks.as_array().and_then(|checks| checks.iter().find(|check| check["check"] == "retention"));
+        check.expect("a check")["detail"].clone()
+    };
+    assert_eq!(retention(&[]), "finished tasks are kept for ever");
+    assert_eq!(retention(&["--retention", "90d"]), "finished tasks are kept for 90d");
+}
+
+#[tokio::test]
+async fn the_operator_still_finds_a_removed_task() {
+    let service = keeping_a_month().await;
+    let caller = service.caller("ada", 100).await;
+    let task_id = ended(&caller, "a secret boat").await;
+    let data = service.directory.path();
+    assert_eq!(binary::json(data, &["task", "show", &task_id])["removed_at"], Value::Null);
+    service.clock.advance(MONTH);
+    sweeper::remove_old(&service.app).await;
+    let shown = binary::json(data, &["task", "show", &task_id]);
+    assert_eq!(shown["removed_at"], service.clock.now().to_string());
+    assert_eq!((&shown["status"], &shown["request"]["prompt"]), (&json!("completed"), &json!("")));
+    assert_eq!(binary::json(data, &["task", "list"]), json!([]));
+    assert_eq!(binary::json(data, &["credits", "history", "ada"])[0]["task_id"], task_id);
+    assert_eq!(binary::json(data, &["credits", "audit"])["drifts"], json!([]));
+}

@@ -1,0 +1,166 @@
+//! Removing old tasks: callers no longer see them, the books do.
+
+use std::time::Duration;
+
+use tintype::model::{Id, Status, Surface};
+use tintype::request::GenerateRequest;
+use tintype::store::{Result, TaskRecord};
+
+use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, drawn, ids, images};
+
+/// A completed task, as the clock stands.
+async fn completed(fx: &Fixture, account: Id) -> Result<Id> {
+    let id = fx.submit(account).await?.id;
+    fx.store.complete(fx.claim().await?, drawn()).await?;
+    Ok(id)
+}
+
+/// Everything there is to know of a task.
+async fn record(fx: &Fixture, id: Id) -> Result<TaskRecord> {
+    Ok(fx.store.inspect_task(id).await?.expect("the task exists"))
+}
+
+pub async fn a_removal_takes_what_ended_before_the_cutoff_and_nothing_else(fx: &Fixture) -> Result<()> {
+    let (ada, bob) = (fx.account("ada", 100).await?, fx.account("bob", 100).await?);
+    let late = fx.submit(ada).await?.id;
+    let late_lease = fx.claim().await?;
+    let old = completed(fx, ada).await?;
+    let of_bob = fx.submit_request(bob, Surface::Web, images(2)).await?.id;
+    fx.clock.advance(MILLISECOND);
+    fx.store.fail(fx.claim().await?, "it sank").await?;
+    fx.clock.advance(MILLISECOND);
+    let cutoff = fx.clock.now();
+    // Made before the cutoff, but ended at it.
+    fx.store.complete(late_lease, drawn()).await?;
+    let young = completed(fx, bob).await?;
+    assert_eq!(fx.store.remove_tasks(fx.task(old).await?.updated_at).await?, 0);
+    assert_eq!(fx.store.remove_tasks(cutoff).await?, 2);
+    for (id, removed) in [(old, true), (of_bob, true), (late, false), (young, false)] {
+        assert_eq!(record(fx, id).await?.removed_at.is_some(), removed, "{id}");
+    }
+    fx.clock.advance(MILLISECOND);
+    assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, 2);
+    Ok(())
+}
+
+pub async fn a_removed_task_is_seen_by_the_operator_alone(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let request = GenerateRequest { reference_images: vec!["https://example.com/boat.png".into()], ..images(1) };
+    let removed = fx.submit_request(ada, Surface::Api, request).await?.id;
+    fx.store.complete(fx.claim().await?, drawn()).await?;
+    let before = fx.task(removed).await?;
+    fx.clock.advance(MILLISECOND);
+    let kept = completed(fx, ada).await?;
+    fx.store.remove_tasks(fx.task(kept).await?.updated_at).await?;
+    assert_eq!(fx.store.find_task(ada, Surface::Api, removed).await?, None);
+    assert_eq!(ids(&fx.store.list_tasks(ada, Surface::Api, None, 10).await?), [kept]);
+    assert_eq!(fx.store.list_task_ids(ada, Surface::Api, None, 10).await?, [kept]);
+    assert_eq!(ids(&fx.store.recent_tasks(None, 10).await?), [kept]);
+    assert_eq!(ids(&fx.store.recent_tasks(Some(ada), 10).await?), [kept]);
+    let record = record(fx, removed).await?;
+    assert_eq!(record.removed_at, Some(fx.clock.now()));
+    assert_eq!(record.task, before, "the names of its files among the rest");
+    assert_eq!((record.request.prompt.as_str(), record.request.reference_images.len()), ("", 0));
+    Ok(())
+}
+
+pub async fn a_removal_leaves_the_books_as_they_are(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let completed = completed(fx, ada).await?;
+    let failed = fx.submit(ada).await?.id;
+    fx.store.fail(fx.claim().await?, "it sank").await?;
+    let before = (fx.credits(ada).await?, fx.store.history(ada, None, 100).await?);
+    fx.clock.advance(MILLISECOND);
+    assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, 2);
+    assert_eq!((fx.credits(ada).await?, fx.store.history(ada, None, 100).await?), before);
+    let named: Vec<_> = before.1.iter().filter_map(|entry| entry.task_id.map(|task| task.0)).collect();
+    assert_eq!(named, [failed, failed, completed]);
+    let audit = fx.store.audit().await?;
+    assert_eq!((audit.tasks, audit.entries, audit.drifts.len()), (2, 4, 0));
+    Ok(())
+}
+
+pub async fn an_unfinished_task_is_never_removed(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let leased = fx.submit(ada).await?.id;
+    let lease = fx.claim().await?;
+    let waiting = fx.submit(ada).await?.id;
+    fx.clock.advance(Duration::from_secs(365 * 86_400));
+    assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, 0);
+    assert_eq!(ids(&fx.store.list_tasks(ada, Surface::Api, None, 10).await?), [waiting, leased]);
+    fx.store.complete(lease, drawn()).await?;
+    assert_eq!(fx.task(leased).await?.status, Status::Completed(drawn()));
+    assert_eq!(fx.store.claim(1, LEASE).await?[0].request, images(1), "what was asked for is still known");
+    Ok(())
+}
+
+pub async fn a_removal_of_many_tasks_removes_each_once(fx: &Fixture) -> Result<()> {
+    const MANY: usize = 600;
+    let ada = fx.account("ada", 2_000).await?;
+    let submits = (0..MANY).map(|_| fx.store.submit(ada, Surface::Api, images(1), UNLIMITED));
+    futures::future::try_join_all(submits).await?;
+    for claim in fx.store.claim(MANY, LEASE).await? {
+        fx.store.complete(claim.lease, drawn()).await?;
+    }
+    let all = fx.store.list_task_ids(ada, Surface::Api, None, u32::MAX).await?;
+    fx.clock.advance(MILLISECOND);
+    let removed_at = fx.clock.now();
+    assert_eq!(fx.store.remove_tasks(removed_at).await?, MANY);
+    assert_eq!(fx.store.list_task_ids(ada, Surface::Api, None, u32::MAX).await?, []);
+    fx.clock.advance(MILLISECOND);
+    assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, 0);
+    for id in all {
+        assert_eq!(record(fx, id).await?.removed_at, Some(removed_at));
+    }
+    Ok(())
+}
+
+pub async fn pages_meet_where_tasks_were_removed(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let oldest = fx.submit(ada).await?.id;
+    let oldest_lease = fx.claim().await?;
+    let removed = completed(fx, ada).await?;
+    fx.clock.advance(MILLISECOND);
+    let cutoff = fx.clock.now();
+    fx.store.complete(oldest_lease, drawn()).await?;
+    let newest = completed(fx, ada).await?;
+    assert_eq!(fx.store.remove_tasks(cutoff).await?, 1);
+    let page = async |before| fx.store.list_task_ids(ada, Surface::Api, before, 1).await;
+    assert_eq!(page(None).await?, [newest]);
+    assert_eq!(page(Some(newest)).await?, [oldest]);
+    assert_eq!(page(Some(removed)).await?, [oldest]);
+    assert_eq!(page(Some(oldest)).await?, []);
+    Ok(())
+}
+
+pub async fn a_removed_task_cannot_end_again(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let removed = completed(fx, ada).await?;
+    fx.clock.advance(MILLISECOND);
+    fx.store.remove_tasks(fx.clock.now()).await?;
+    let before = fx.state().await?;
+    assert!(!fx.store.fail_unleased(removed, "no").await?);
+    assert_eq!(fx.store.expire(fx.clock.now(), "no").await?, 0);
+    assert_eq!(fx.state().await?, before);
+    Ok(())
+}
+
+pub async fn submits_go_on_while_tasks_are_removed(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 2_000).await?;
+    for _ in 0..300 {
+        fx.store.submit(ada, Surface::Api, images(1), UNLIMITED).await?;
+    }
+    for claim in fx.store.claim(300, LEASE).await? {
+        fx.store.fail(claim.lease, "it sank").await?;
+    }
+    fx.clock.advance(MILLISECOND);
+    let submits = (0..50).map(|_| fx.store.submit(ada, Surface::Api, images(1), UNLIMITED));
+    let (removed, submissions) =
+        futures::future::join(fx.store.remove_tasks(fx.clock.now()), futures::future::try_join_all(submits)).await;
+    assert_eq!(removed?, 300);
+    let mut submitted: Vec<_> = submissions?.into_iter().map(|submission| accepted(submission).id).collect();
+    submitted.reverse();
+    assert_eq!(fx.store.list_task_ids(ada, Surface::Api, None, 100).await?, submitted);
+    assert_eq!(fx.credits(ada).await?, 1_900);
+    Ok(())
+}
