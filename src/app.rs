@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use bytesize::ByteSize;
 use ipnet::IpNet;
 use quick_cache::sync::Cache;
 use serde_json::value::RawValue;
@@ -12,6 +13,7 @@ use tokio::sync::Notify;
 
 use crate::clock::{Clock, Timestamp};
 use crate::cursor::CursorSigner;
+use crate::disk::Disk;
 use crate::engine::Engine;
 use crate::engine::sketch::Sketch;
 use crate::files::Files;
@@ -40,6 +42,10 @@ pub struct Config {
     pub trusted_proxies: Vec<IpNet>,
     /// How long finished tasks are kept.
     pub retention: RetentionSettings,
+    /// Directories whose disks must not fill up.
+    pub directories: Vec<PathBuf>,
+    /// How much of them must be free.
+    pub min_free_space: Option<ByteSize>,
     /// Limits on callers.
     pub limits: LimitSettings,
     /// What the worker does.
@@ -67,6 +73,8 @@ pub struct App {
     pub keys: Keyring,
     /// List cursors.
     pub cursors: CursorSigner,
+    /// Room for more.
+    pub disk: Disk,
     /// Counters and gauges.
     pub metrics: Metrics,
     /// Rung when a task may be waiting in the queue.
@@ -106,6 +114,7 @@ impl App {
             limits: RateLimits::new(&config.limits, clock.clone()),
             keys: Keyring::new(store.clone(), clock.clone()),
             cursors: CursorSigner::new(&secret),
+            disk: Disk::new(config.directories.clone(), config.min_free_space, clock.clone()),
             metrics: Metrics::new(),
             bell: Notify::new(),
             finished: Cache::new(CACHED_TASKS),
@@ -141,6 +150,8 @@ impl Config {
             require_https: settings.production || settings.tls_cert.is_some(),
             trusted_proxies: settings.trusted_proxy.clone(),
             retention: settings.retention,
+            directories: Vec::new(),
+            min_free_space: settings.min_free_space,
             limits: settings.limits.clone(),
             worker: settings.worker.clone(),
         }

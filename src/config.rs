@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bytesize::ByteSize;
 use clap::Args;
 use clap::builder::BoolishValueParser;
 use ipnet::IpNet;
@@ -157,6 +158,9 @@ pub struct ServerSettings {
     #[command(flatten)]
     /// What the worker does.
     pub worker: WorkerSettings,
+    /// Free space below which no tasks are accepted [default: 64MiB, or 5% of a small disk]
+    #[arg(long, env = "TINTYPE_MIN_FREE_SPACE", value_name = "SIZE", value_parser = size)]
+    pub min_free_space: Option<ByteSize>,
     /// For tests only: what is to go wrong, as POINT=ACTION[@TURN]
     #[arg(long, env = "TINTYPE_TEST_FAULT", value_name = "FAULTS", hide = true, default_value = "")]
     pub test_fault: Faults,
@@ -275,6 +279,11 @@ fn network(text: &str) -> Result<IpNet, String> {
 /// Reads `1s`, `10m`, `24h`, `90d`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|_| format!("{text:?} is not a duration such as 30s, 10m, 24h or 90d"))
+}
+
+/// Reads `512MiB`, `2GB`, `0`.
+fn size(text: &str) -> Result<ByteSize, String> {
+    text.parse().map_err(|_| format!("{text:?} is not a size such as 512MiB or 2GiB"))
 }
 
 /// Reads the duration of a lease.

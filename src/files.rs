@@ -82,6 +82,11 @@ impl Files {
         Ok(Self { objects: Box::new(objects), directory: directory.to_owned(), faults: Faults::default() })
     }
 
+    /// Where they are.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// The same files, with what is to go wrong.
     pub fn with_faults(self, faults: Faults) -> Self {
         Self { faults, ..self }

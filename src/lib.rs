@@ -10,6 +10,7 @@ pub mod clock;
 pub mod config;
 pub mod cursor;
 pub mod data_dir;
+pub mod disk;
 pub mod engine;
 pub mod fault;
 pub mod files;

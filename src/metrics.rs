@@ -59,6 +59,7 @@ pub struct Metrics {
     waiting: Gauge,
     leased: Gauge,
     oldest_seconds: Gauge,
+    disk_free: Gauge,
 }
 
 impl Metrics {
@@ -80,6 +81,7 @@ impl Metrics {
             waiting: Gauge::default(),
             leased: Gauge::default(),
             oldest_seconds: Gauge::default(),
+            disk_free: Gauge::default(),
         };
         metrics.register();
         metrics
@@ -115,6 +117,7 @@ impl Metrics {
             Unit::Seconds,
             self.oldest_seconds.clone(),
         );
+        registry.register_with_unit("disk_free", "Room left for the data", Unit::Bytes, self.disk_free.clone());
     }
 
     /// Counts one answered request.
@@ -135,12 +138,13 @@ impl Metrics {
         self.render_seconds.observe(took.as_secs_f64());
     }
 
-    /// The exposition in OpenMetrics text, with the queue as it is now.
-    pub fn expose(&self, depth: &crate::store::QueueDepth, now: crate::clock::Timestamp) -> String {
+    /// The exposition in OpenMetrics text, with queue and disk as they are now; unknown room is -1 bytes.
+    pub fn expose(&self, depth: &crate::store::QueueDepth, now: crate::clock::Timestamp, free: Option<u64>) -> String {
         let gauge = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         self.waiting.set(gauge(depth.waiting));
         self.leased.set(gauge(depth.leased));
         self.oldest_seconds.set(depth.oldest.map_or(0, |oldest| gauge(now.since(oldest).as_secs())));
+        self.disk_free.set(free.map_or(-1, gauge));
         let mut text = String::new();
         if encode(&mut text, &self.registry).is_err() {
             let _ = write!(text, "# the registry could not be written");

@@ -42,6 +42,9 @@ pub struct InvalidCursor;
 /// # Errors
 /// [`StoreError`]; nothing was charged.
 pub async fn submit(app: &Arc<App>, account_id: Id, surface: Surface, request: GenerateRequest) -> Result<Submission> {
+    if app.disk.is_low() {
+        return Err(StoreError::Full("less is free than --min-free-space".into()));
+    }
     let app = app.clone();
     let submitting = tokio::spawn(async move {
         let cost = request.cost();

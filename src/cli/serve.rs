@@ -1,7 +1,7 @@
 //! `tintype serve`, and its parts `api` and `worker`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -71,13 +71,15 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
         None => None,
     };
     let listening = listener.as_ref().map_or(Ok(server.listen), TcpListener::local_addr)?;
-    let config = Config::new(&server, &listening_url(listening, tls.is_some()));
+    let mut config = Config::new(&server, &listening_url(listening, tls.is_some()));
     warn_about(&server, listening, tls.is_some());
 
     let clock = Clock::system();
     let store: Arc<dyn Store> =
         Arc::new(SqliteStore::open_with_faults(&database, clock.clone(), server.test_fault.clone())?);
     let files = open_files(data, &server)?;
+    let of_database = database.parent().filter(|parent| !parent.as_os_str().is_empty());
+    config.directories = vec![of_database.unwrap_or(Path::new(".")).to_owned(), files.directory().to_owned()];
     let app = App::build(config, clock, store.clone(), files).await?;
     // This process holds the database, so whoever held a lease is dead.
     sweeper::sweep(&app, Rescue::All).await;

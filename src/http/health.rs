@@ -45,14 +45,14 @@ pub(super) async fn live() -> Response<Body> {
     text("application/json", r#"{"status":"ok"}"#)
 }
 
-/// The database takes writes and the server is not stopping.
+/// The database takes writes, the disk has room, and the server is not stopping.
 pub(super) async fn ready(
     State(app): State<Arc<App>>,
     Extension(readiness): Extension<Readiness>,
 ) -> Result<Response<Body>, ApiError> {
     let stopping = !readiness.0.load(Ordering::SeqCst);
     let broken = app.store.ping().await.inspect_err(|error| tracing::error!(%error, "not ready")).is_err();
-    if stopping || broken {
+    if stopping || broken || app.disk.is_low() {
         return Err(ApiError::of_status(StatusCode::SERVICE_UNAVAILABLE));
     }
     Ok(text("application/json", r#"{"status":"ready"}"#))
@@ -61,6 +61,6 @@ pub(super) async fn ready(
 /// Counters and gauges.
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response<Body>, ApiError> {
     let depth = app.store.queue_depth().await?;
-    let exposition = app.metrics.expose(&depth, app.clock.now());
+    let exposition = app.metrics.expose(&depth, app.clock.now(), app.disk.free());
     Ok(text("application/openmetrics-text; version=1.0.0; charset=utf-8", exposition))
 }

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 
 use serde_json::Value;
@@ -73,6 +73,12 @@ impl Server {
             }
         }
         server
+    }
+
+    /// A path as this process sees it, which may have file systems of its own.
+    pub fn path(&self, path: &Path) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.process.id()));
+        root.join(path.strip_prefix("/").expect("an absolute path"))
     }
 
     /// Where callers reach it.

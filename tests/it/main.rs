@@ -19,6 +19,7 @@ mod process;
 mod read;
 mod references_fetch;
 mod retention;
+mod space;
 mod store;
 mod submit;
 mod tidy;

@@ -15,7 +15,7 @@ use tokio_rustls::rustls;
 use crate::binary::{self, Server, TINTYPE, refused, tintype};
 use crate::support::{Answer, GENERATE, TASKS, exchange, try_exchange};
 
-async fn send(address: SocketAddr, method: &str, path: &str, key: &str, body: &str) -> Answer {
+pub async fn send(address: SocketAddr, method: &str, path: &str, key: &str, body: &str) -> Answer {
     try_send(address, method, path, key, body).await.expect("an answer")
 }
 
@@ -31,7 +31,7 @@ pub async fn try_send(address: SocketAddr, method: &str, path: &str, key: &str, 
     try_exchange(TcpStream::connect(address).await.ok()?, request.expect("a request")).await.ok()
 }
 
-async fn submit(server: &Server, key: &str, prompt: &str) -> String {
+pub async fn submit(server: &Server, key: &str, prompt: &str) -> String {
     let answer = send(server.address, "POST", GENERATE, key, &json!({ "prompt": prompt }).to_string()).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     answer.json()["data"]["task_id"].as_str().expect("a task_id").to_owned()
@@ -151,9 +151,9 @@ fn in_mount_namespace(script: &str) -> Command {
 }
 
 /// `tintype serve` with its data on a file system of its own.
-fn serve_on(data: &Path, mount: &str) -> Command {
+pub fn serve_on(data: &Path, mount: &str, flags: &str) -> Command {
     let data = data.display();
-    in_mount_namespace(&format!("{mount}; exec {TINTYPE} serve --listen 127.0.0.1:0 --log error --data {data}"))
+    in_mount_namespace(&format!("{mount}; exec {TINTYPE} serve --listen 127.0.0.1:0 --log error --data {data} {flags}"))
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_read_only_data_directory_is_named() {
     Server::start(data.path(), &[]).stop();
     let path = data.path().display();
     let output =
-        serve_on(data.path(), &format!("mount --bind {path} {path}; mount -o remount,bind,ro {path}")).output();
+        serve_on(data.path(), &format!("mount --bind {path} {path}; mount -o remount,bind,ro {path}"), "").output();
     let output = output.expect("unshare runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
@@ -173,8 +173,8 @@ fn a_read_only_data_directory_is_named() {
 #[tokio::test]
 async fn a_full_disk_refuses_submits_without_charging_and_loses_nothing() {
     let data = TempDir::new().expect("a directory");
-    let server =
-        Server::spawn(serve_on(data.path(), &format!("mount -t tmpfs -o size=2m tmpfs {}", data.path().display())));
+    let mount = format!("mount -t tmpfs -o size=2m tmpfs {}", data.path().display());
+    let server = Server::spawn(serve_on(data.path(), &mount, "--min-free-space 0"));
     let key = server.first_key().expect("a key");
     let prompt = format!("a boat [[hang]] {}", "x".repeat(30_000));
     let mut accepted = Vec::new();

@@ -104,7 +104,8 @@ impl Service {
         let files = Files::on_disk(&files).expect("a store of files").with_faults(faults.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound address");
-        let config = Config::new(&settings, &format!("http://{address}"));
+        let mut config = Config::new(&settings, &format!("http://{address}"));
+        config.directories = vec![directory.path().to_owned()];
         let app = App::build(config, clock.clone(), store, files).await.expect("an app");
         let readiness = Readiness::new();
         let stop = CancellationToken::new();

@@ -15,7 +15,7 @@ const LAYERS: &[&[&str]] = &[
     &["render"],
     &["tasks"],
     &["app"],
-    &["files", "engine", "limits", "keyring", "cursor", "metrics", "data_dir", "client"],
+    &["files", "engine", "limits", "keyring", "cursor", "metrics", "data_dir", "disk", "client"],
     &["store"],
     &["config"],
     &["request", "key"],

@@ -1,0 +1,74 @@
+//! A disk that fills up: nothing is taken on that could not be finished, and all comes back by itself.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::binary::{self, Server};
+use crate::process::{ended, send, serve_on, submit};
+use crate::support::{GENERATE, Service, TASKS};
+
+/// What the tests write to leave little room.
+const BALLAST: &str = "ballast";
+
+async fn wait_for_readiness(server: &Server, status: u16) {
+    let turned = async {
+        while send(server.address, "GET", "/readyz", "", "").await.status != status {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), turned).await.expect("readiness follows the disk");
+}
+
+#[tokio::test]
+async fn below_the_floor_of_free_space_nothing_is_accepted_until_there_is_room_again() {
+    let data = TempDir::new().expect("a directory");
+    let mount = format!("mount -t tmpfs -o size=64m tmpfs {}", data.path().display());
+    let server = Server::spawn(serve_on(data.path(), &mount, "--min-free-space 16MiB"));
+    let key = server.first_key().expect("a key");
+    wait_for_readiness(&server, 200).await;
+    let before = submit(&server, &key, "a boat").await;
+    let task = ended(&server, &key, &before).await;
+
+    let ballast = server.path(data.path()).join(BALLAST);
+    std::fs::write(&ballast, vec![1; 56 * 1024 * 1024]).expect("room for it");
+    wait_for_readiness(&server, 503).await;
+    let refused = send(server.address, "POST", GENERATE, &key, r#"{"prompt": "a boat"}"#).await;
+    refused.assert_error(500, "INTERNAL_ERROR");
+    // Reading goes on, and nothing was charged.
+    assert_eq!(ended(&server, &key, &before).await, task);
+    let listed = send(server.address, "GET", TASKS, &key, "").await.json();
+    assert_eq!(listed["data"]["items"].as_array().map(Vec::len), Some(1));
+    let image = task["media_url"].as_str().and_then(|url| url.strip_prefix(&server.url())).expect("our URL");
+    assert_eq!(send(server.address, "GET", image, "", "").await.status, 200);
+
+    std::fs::remove_file(&ballast).expect("it was written");
+    wait_for_readiness(&server, 200).await;
+    let after = submit(&server, &key, "a second boat").await;
+    assert_eq!(ended(&server, &key, &after).await["status"], "completed");
+    let seen = server.path(data.path());
+    assert_eq!(binary::json(&seen, &["credits", "balance", "default"])["credits"], 996);
+    server.stop();
+}
+
+#[tokio::test]
+async fn what_was_accepted_is_finished_below_the_floor() {
+    let service = Service::start_with(&["--min-free-space", "1EiB"]).await;
+    let caller = service.caller("ada", 10).await;
+    caller.post(json!({ "prompt": "a boat" }).to_string()).await.assert_error(500, "INTERNAL_ERROR");
+    assert_eq!(caller.credits().await, 10);
+    let account = caller.account.id;
+    let request = tintype::request::GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("a request");
+    let submitted = service.app.store.submit(account, tintype::model::Surface::Api, request, 0).await.expect("a store");
+    let tintype::store::Submission::Accepted(task) = submitted else { panic!("{submitted:?}") };
+    service.work().await;
+    assert_eq!(caller.task(&format!("imgmodel-{}", task.id)).await["status"], "completed");
+}
+
+#[test]
+fn a_floor_that_is_no_size_is_refused() {
+    let data = TempDir::new().expect("a directory");
+    let said = binary::refused(data.path(), &["serve", "--min-free-space", "much"]);
+    assert!(said.contains("512MiB"), "{said}");
+}
