@@ -83,6 +83,8 @@ macro_rules! suite {
                     a_leased_task_is_not_claimed_again,
                     tasks_of_both_surfaces_are_claimed,
                     a_released_task_is_claimed_again_at_once,
+                    a_task_queued_again_without_a_delay_is_claimable_whatever_the_clock,
+                    a_delayed_task_that_is_released_is_claimable_whatever_the_clock,
                     a_delayed_task_waits_to_the_millisecond,
                     a_delayed_task_lets_younger_ones_pass,
                     a_finished_task_is_never_claimed,
