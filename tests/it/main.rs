@@ -17,6 +17,7 @@ mod process;
 mod read;
 mod references_fetch;
 mod store;
+mod store_model;
 mod submit;
 mod tidy;
 mod work;
