@@ -37,6 +37,7 @@ macro_rules! suite {
                     a_grant_adds_to_the_balance_and_keeps_its_note,
                     a_grant_to_nobody_changes_nothing,
                     a_grant_that_the_books_cannot_hold_is_an_error_and_changes_nothing,
+                    a_refund_fits_into_the_fullest_account,
                     history_runs_newest_first_with_the_balance_after_each_entry,
                     pages_of_history_meet_without_gap_or_overlap,
                 }

@@ -1,6 +1,6 @@
 //! Accounts and grants, as the rules have them.
 
-use tintype::model::{Account, EntryKind};
+use tintype::model::{Account, EntryKind, MAX_BALANCE};
 use tintype::store::AccountCreation;
 
 use super::act::{KeyOrder, Name};
@@ -28,7 +28,7 @@ impl Model {
         if self.accounts.iter().any(|account| account.name == name || account.id.as_str() == name) {
             return Outcome::Creation(AccountCreation::NameTaken);
         }
-        if credits < 0 {
+        if !(0..=MAX_BALANCE).contains(&credits) {
             return Outcome::Refused;
         }
         let index = self.add_account(by, name, credits, said);
@@ -65,7 +65,7 @@ impl Model {
 
     pub fn grant(&mut self, by: usize, account: Option<usize>, amount: i64, note: bool) -> Outcome {
         let Some(index) = self.account(account) else { return Outcome::Balance(None) };
-        if amount <= 0 || self.accounts[index].balance.checked_add(amount).is_none() {
+        if amount <= 0 || amount > MAX_BALANCE - self.accounts[index].balance {
             return Outcome::Refused;
         }
         let at = self.now(by);
