@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::strategy::Union;
 use tintype::clock::Timestamp;
-use tintype::model::Surface;
+use tintype::model::{MAX_BALANCE, Surface};
 use tintype::store::{KeyChange, Rescue};
 
 use super::act::{Act, Held, KeyOrder, Name, Order, Step};
@@ -35,13 +35,9 @@ const MINUTE: i64 = 60_000;
 impl Taste {
     pub fn any() -> impl Strategy<Value = Self> {
         let clock = prop_oneof![Just(0), -11 * MINUTE..11 * MINUTE];
-        (clock, 1..4_u32, 0..3_u32, 1..4_u32, 1..4_u32).prop_map(|(other, clock, keys, ends, stale)| Self {
-            other_clock: moved(NOON, other),
-            clock,
-            keys,
-            ends,
-            stale,
-        })
+        (clock, 1..4_u32, prop_oneof![Just(0), Just(1), Just(3)], 1..4_u32, 1..4_u32).prop_map(
+            |(other, clock, keys, ends, stale)| Self { other_clock: moved(NOON, other), clock, keys, ends, stale },
+        )
     }
 }
 
@@ -65,9 +61,11 @@ fn acts(model: &Model, by: usize) -> Choices {
         choices.push((14, (1..5_usize, lease()).prop_map(|(max, lease)| Act::Claim { max, lease }).boxed()));
     }
     if !model.leases.is_empty() {
-        let (current, stale) = leases(model);
+        let (current, lost) = leases(model);
+        let (outlived, ended): (Vec<_>, Vec<_>) = lost.into_iter().partition(|index| is_unfinished(model, *index));
         choices.extend(lease_acts(&current, 2));
-        choices.extend(lease_acts(&stale, model.taste.stale));
+        choices.extend(lease_acts(&outlived, model.taste.stale));
+        choices.extend(lease_acts(&ended, 1));
     }
     choices.extend(sweeps(model));
     choices
@@ -87,7 +85,7 @@ fn account_acts(model: &Model) -> Choices {
         credits,
         key,
     });
-    let amount = prop_oneof![10 => 1..12_i64, 1 => Just(0), 1 => -5..0_i64, 1 => Just(i64::MAX)];
+    let amount = prop_oneof![20 => 1..12_i64, 1 => Just(0), 1 => -5..0_i64, 1 => select(vec![i64::MAX, MAX_BALANCE, MAX_BALANCE - 5])];
     let grant =
         (anyone(model), amount, any::<bool>()).prop_map(|(account, amount, note)| Act::Grant { account, amount, note });
     vec![
@@ -120,7 +118,8 @@ fn secret(model: &Model) -> impl Strategy<Value = u8> + use<> {
 }
 
 fn key_acts(model: &Model, by: usize) -> Choices {
-    let key = prop_oneof![12 => (0..model.keys.len().max(1)).prop_map(Some), 1 => Just(None)];
+    let known = model.keys.len();
+    let key = prop_oneof![12 => (known.saturating_sub(2)..known.max(1)).prop_map(Some), 2 => (0..known.max(1)).prop_map(Some), 1 => Just(None)];
     let change = select(vec![KeyChange::Enable, KeyChange::Disable, KeyChange::FlagLeaked, KeyChange::Revoke]);
     let overlap = prop_oneof![Just(0), Just(1), 0..20 * MINUTE as u64].prop_map(Duration::from_millis);
     let create =
@@ -129,8 +128,8 @@ fn key_acts(model: &Model, by: usize) -> Choices {
     let rotated =
         (key, secret(model), overlap).prop_map(|(key, secret, overlap)| Act::RotateKey { key, secret, overlap });
     let weight = model.taste.keys;
-    let known = if model.keys.is_empty() { 0 } else { weight };
-    vec![(2 * weight, create.boxed()), (3 * known, changed.boxed()), (2 * known, rotated.boxed())]
+    let changes = if known == 0 { 0 } else { weight };
+    vec![(2 * weight, create.boxed()), (6 * changes, changed.boxed()), (2 * changes, rotated.boxed())]
         .into_iter()
         .filter(|(weight, _)| *weight > 0)
         .collect()
@@ -149,6 +148,7 @@ fn clock(model: &Model, by: usize) -> BoxedStrategy<Act> {
     ];
     let step = step.prop_map(move |millis| moved(now, millis));
     let mut moments: Vec<_> = model.tasks.iter().filter_map(|task| task.lease_until.or(task.ready_at)).collect();
+    moments.extend(model.processes[by].last_made_at().map(|made| made.saturating_sub(MAX_LEAD)));
     moments.retain(|moment| moment.since(now).as_millis() < 3_600_000 && now.since(*moment).as_millis() < 3_600_000);
     if moments.is_empty() {
         return step.prop_map(|to| Act::SetClock { to }).boxed();
@@ -196,6 +196,12 @@ fn leases(model: &Model) -> (Vec<usize>, Vec<usize>) {
     (0..model.leases.len()).partition(|index| model.held(Held { index: *index, forged: 0 }).is_some())
 }
 
+/// Whether the task of a lease may still be harmed by it.
+fn is_unfinished(model: &Model, lease: usize) -> bool {
+    let id = model.leases[lease].task_id;
+    model.tasks.iter().any(|task| task.id == id && !task.status.is_terminal())
+}
+
 fn lease_acts(leases: &[usize], weight: u32) -> Choices {
     if leases.is_empty() {
         return Vec::new();
@@ -212,7 +218,7 @@ fn lease_acts(leases: &[usize], weight: u32) -> Choices {
     let fail = (held.clone(), error).prop_map(|(lease, error)| Act::Fail { lease, error });
     vec![
         (2 * weight, renew.boxed()),
-        (weight, held.prop_map(|lease| Act::Release { lease }).boxed()),
+        (2 * weight, held.prop_map(|lease| Act::Release { lease }).boxed()),
         (4 * weight, retry.boxed()),
         (weight, complete.boxed()),
         (weight, fail.boxed()),

@@ -32,6 +32,11 @@ impl Process {
         self.now
     }
 
+    /// The time in its last id.
+    pub fn last_made_at(&self) -> Option<Timestamp> {
+        self.last_id.map(Id::timestamp)
+    }
+
     pub fn set_clock(&mut self, to: Timestamp) {
         self.now = to;
         self.stood.insert(to);

@@ -115,20 +115,15 @@ type Line = (usize, Option<Id>, EntryKind, i64, Option<String>, Timestamp);
 
 async fn history(store: &dyn Store, model: &Model, account: usize, page: u32) -> Result<()> {
     let id = model.accounts[account].id;
+    let expected: Vec<&Entry> = model.entries.iter().filter(|entry| entry.account == account).collect();
     let mut found: Vec<LedgerEntry> = Vec::new();
-    loop {
+    // One page past the last, which may be full.
+    for _ in 0..=expected.len() / page as usize {
         let before = found.last().map(|entry| entry.id);
-        let entries = store.history(id, before, page).await?;
-        let last = entries.len() < page as usize;
-        assert!(entries.len() <= page as usize);
-        found.extend(entries);
-        if last {
-            break;
-        }
+        found.extend(store.history(id, before, page).await?);
     }
     assert!(found.is_sorted_by(|later, earlier| later.id > earlier.id), "newest first: {found:?}");
     found.reverse();
-    let expected: Vec<&Entry> = model.entries.iter().filter(|entry| entry.account == account).collect();
     assert_eq!(found.len(), expected.len(), "{found:?}");
     let mut balance = 0;
     let (mut said, mut due): (Vec<Line>, Vec<Line>) = (Vec::new(), Vec::new());
