@@ -58,12 +58,14 @@ fn acts(model: &Model, by: usize) -> Choices {
     choices.push((4 * model.taste.clock, clock(model, by)));
     if !model.accounts.is_empty() {
         choices.extend(submits(model));
-        choices.push((14, (1..5_usize, lease()).prop_map(|(max, lease)| Act::Claim { max, lease }).boxed()));
+        let claims = if model.tasks.iter().any(|task| is_at_an_edge(task, model.now(by))) { 40 } else { 14 };
+        choices.push((claims, (1..5_usize, lease()).prop_map(|(max, lease)| Act::Claim { max, lease }).boxed()));
     }
     if !model.leases.is_empty() {
         let (current, lost) = leases(model);
         let (outlived, ended): (Vec<_>, Vec<_>) = lost.into_iter().partition(|index| is_unfinished(model, *index));
         choices.extend(lease_acts(&current, 2));
+        choices.extend(late_releases(model, &current));
         choices.extend(lease_acts(&outlived, model.taste.stale));
         choices.extend(lease_acts(&ended, 1));
     }
@@ -196,6 +198,25 @@ fn leases(model: &Model) -> (Vec<usize>, Vec<usize>) {
     (0..model.leases.len()).partition(|index| model.held(Held { index: *index, forged: 0 }).is_some())
 }
 
+/// Whether a task waits whose delay ends right now, or that no longer minds a delay it once had.
+fn is_at_an_edge(task: &Ticket, now: Timestamp) -> bool {
+    let waits = !task.status.is_terminal() && task.lease_until.is_none();
+    waits && (task.ready_at == Some(now) || (task.ready_at.is_none() && task.delayed_until > Some(now)))
+}
+
+/// Giving back tasks that were once delayed.
+fn late_releases(model: &Model, current: &[usize]) -> Choices {
+    let mut delayed = current.to_vec();
+    delayed.retain(|index| {
+        let id = model.leases[*index].task_id;
+        model.tasks.iter().any(|task| task.id == id && task.delayed_until.is_some())
+    });
+    if delayed.is_empty() {
+        return Vec::new();
+    }
+    vec![(6, select(delayed).prop_map(|index| Act::Release { lease: Held { index, forged: 0 } }).boxed())]
+}
+
 /// Whether the task of a lease may still be harmed by it.
 fn is_unfinished(model: &Model, lease: usize) -> bool {
     let id = model.leases[lease].task_id;
@@ -208,7 +229,7 @@ fn lease_acts(leases: &[usize], weight: u32) -> Choices {
     }
     let forged = prop_oneof![20 => Just(0), 1 => -1..=1_i64];
     let held = (select(leases.to_vec()), forged).prop_map(|(index, forged)| Held { index, forged });
-    let delay = prop_oneof![3 => Just(0), 1 => Just(1), 1 => 1..3 * MINUTE as u64].prop_map(Duration::from_millis);
+    let delay = prop_oneof![3 => Just(0), 1 => Just(1), 2 => 1..3 * MINUTE as u64].prop_map(Duration::from_millis);
     let images = prop_oneof![8 => 1..=4_u8, 1 => Just(0)];
     let error = any::<u8>();
     let renew = (proptest::collection::vec(held.clone(), 1..4), lease())

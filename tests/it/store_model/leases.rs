@@ -88,6 +88,7 @@ impl Model {
         task.lost_leases += 1;
         task.lease_until = None;
         task.ready_at = Some(now.saturating_add(delay)).filter(|_| !delay.is_zero());
+        task.delayed_until = task.ready_at;
         if task.lost_leases < MAX_LOST_LEASES {
             return Retry::Queued;
         }

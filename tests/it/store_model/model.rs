@@ -58,6 +58,8 @@ pub struct Ticket {
     pub lease_until: Option<Timestamp>,
     /// When it may be claimed, unless at once.
     pub ready_at: Option<Timestamp>,
+    /// When its last delay ended or will end, which must not matter once it was claimed again.
+    pub delayed_until: Option<Timestamp>,
     pub lost_leases: u32,
 }
 

@@ -16,6 +16,8 @@ pub struct Process {
     stood: BTreeSet<Timestamp>,
     /// The last id it made, while later ones must be higher.
     last_id: Option<Id>,
+    /// The latest time that an id it made, shown or not, may hold.
+    latest: Timestamp,
     /// For each account that has been waiting: those served since.
     passed_by: BTreeMap<Id, BTreeSet<Id>>,
     /// The account served last.
@@ -25,7 +27,7 @@ pub struct Process {
 impl Process {
     pub fn start(now: Timestamp) -> Self {
         let stood = BTreeSet::from([now]);
-        Self { now, stood, last_id: None, passed_by: BTreeMap::new(), served: None }
+        Self { now, stood, last_id: None, latest: now, passed_by: BTreeMap::new(), served: None }
     }
 
     pub fn now(&self) -> Timestamp {
@@ -44,8 +46,10 @@ impl Process {
 
     /// Ids follow a clock that has stepped back far. Whether a refused write uses one up is not promised.
     pub fn may_use_an_id(&mut self) {
-        let lead_ends = self.now.saturating_add(MAX_LEAD);
-        self.last_id = self.last_id.filter(|last| last.timestamp() <= lead_ends);
+        if self.latest > self.now.saturating_add(MAX_LEAD) {
+            self.last_id = None;
+        }
+        self.latest = self.latest.max(self.now);
     }
 
     /// The id of a thing made now: the one that the store said, if it is in order, or one foreseen.
@@ -61,6 +65,7 @@ impl Process {
             self.now
         );
         self.last_id = Some(id);
+        self.latest = at;
         id
     }
 

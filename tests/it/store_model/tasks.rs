@@ -90,6 +90,7 @@ impl Model {
             epoch: None,
             lease_until: None,
             ready_at: None,
+            delayed_until: None,
             lost_leases: 0,
         });
         self.record(account, EntryKind::Charge, -cost, id.timestamp()).task = Some(index);
