@@ -56,9 +56,14 @@ fn acts(model: &Model, by: usize) -> Choices {
     choices.extend(account_acts(model));
     choices.extend(key_acts(model, by));
     choices.push((4 * model.taste.clock, clock(model, by)));
+    let delays: Vec<_> =
+        model.tasks.iter().filter(|task| !task.status.is_terminal()).filter_map(|task| task.ready_at).collect();
+    if !delays.is_empty() {
+        choices.push((12, select(delays).prop_map(|to| Act::SetClock { to }).boxed()));
+    }
     if !model.accounts.is_empty() {
         choices.extend(submits(model));
-        let claims = if model.tasks.iter().any(|task| is_at_an_edge(task, model.now(by))) { 40 } else { 14 };
+        let claims = if model.tasks.iter().any(|task| is_at_an_edge(task, model.now(by))) { 100 } else { 14 };
         choices.push((claims, (1..5_usize, lease()).prop_map(|(max, lease)| Act::Claim { max, lease }).boxed()));
     }
     if !model.leases.is_empty() {
@@ -155,7 +160,7 @@ fn clock(model: &Model, by: usize) -> BoxedStrategy<Act> {
     if moments.is_empty() {
         return step.prop_map(|to| Act::SetClock { to }).boxed();
     }
-    let moment = (select(moments), -1..=1_i64).prop_map(|(moment, millis)| moved(moment, millis));
+    let moment = (select(moments), select(vec![0, 0, -1, 1])).prop_map(|(moment, millis)| moved(moment, millis));
     prop_oneof![1 => step, 1 => moment].prop_map(|to| Act::SetClock { to }).boxed()
 }
 
