@@ -17,7 +17,7 @@ use crate::support::Backend;
 /// Steps in a case.
 pub const STEPS: std::ops::RangeInclusive<usize> = 40..=60;
 /// Cases in a run, unless `PROPTEST_CASES` says so.
-const CASES: u32 = 40;
+const CASES: u32 = 30;
 /// Where the seeds of failures are kept: the path does not depend on where the test was started.
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/store_model/proptest-regressions.txt");
 
