@@ -78,7 +78,7 @@ impl Clock {
         Self(Source::System { started: Instant::now() })
     }
 
-    /// A clock that stands still at `now` until [`Clock::advance`] moves it.
+    /// A clock that stands still at `now` until [`Clock::advance`] or [`Clock::set`] moves it.
     pub fn manual(now: Timestamp) -> Self {
         Self(Source::Manual(Arc::new(AtomicI64::new(now.as_millis()))))
     }
@@ -105,10 +105,22 @@ impl Clock {
     /// # Panics
     /// On the system's clock, which nobody may move.
     pub fn advance(&self, by: Duration) {
+        self.hands().fetch_add(millis(by), Ordering::SeqCst);
+    }
+
+    /// Sets a manual clock, also back.
+    ///
+    /// # Panics
+    /// On the system's clock, which nobody may move.
+    pub fn set(&self, now: Timestamp) {
+        self.hands().store(now.as_millis(), Ordering::SeqCst);
+    }
+
+    fn hands(&self) -> &AtomicI64 {
         match &self.0 {
             Source::System { .. } => panic!("the system clock cannot be moved"),
-            Source::Manual(now) => now.fetch_add(millis(by), Ordering::SeqCst),
-        };
+            Source::Manual(hands) => hands,
+        }
     }
 }
 

@@ -12,6 +12,10 @@ use crate::clock::Timestamp;
 /// Credits one image costs (interface, section 1).
 pub const CREDITS_PER_IMAGE: i64 = 2;
 
+/// Most credits that a grant may leave in an account. Every JSON reader holds the number exactly, and a
+/// refund always fits on top of it: a task whose refund did not fit could never end.
+pub const MAX_BALANCE: i64 = 1 << 53;
+
 /// What stands before the id in a `task_id`, and the neutral name of provider and model.
 pub const MODEL_NAME: &str = "imgmodel";
 

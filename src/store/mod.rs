@@ -195,7 +195,7 @@ pub struct Audit {
 /// The database behind a running service.
 #[async_trait]
 pub trait Store: std::fmt::Debug + Send + Sync + 'static {
-    /// Creates an account, granting it `credits` unless that is zero.
+    /// Creates an account, granting it `credits` unless that is zero. More than [`MAX_BALANCE`](crate::model::MAX_BALANCE) is an error.
     async fn create_account(&self, name: &str, credits: i64) -> Result<AccountCreation>;
 
     /// Creates the first account with its first key, or does nothing when any account exists.
@@ -226,7 +226,8 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// at the latest. `None` when there is no such key or it is revoked.
     async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>>;
 
-    /// Adds credits and returns the new balance; `None` when there is no such account.
+    /// Adds credits and returns the new balance; `None` when there is no such account. An amount that is
+    /// not positive, or that would make the balance more than [`MAX_BALANCE`](crate::model::MAX_BALANCE), is an error.
     async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>>;
 
     /// Ledger entries of an account, newest first, from below the entry `before`.

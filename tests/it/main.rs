@@ -21,6 +21,7 @@ mod references_fetch;
 mod retention;
 mod space;
 mod store;
+mod store_model;
 mod submit;
 mod tidy;
 mod work;

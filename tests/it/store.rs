@@ -38,6 +38,7 @@ macro_rules! suite {
                     a_grant_adds_to_the_balance_and_keeps_its_note,
                     a_grant_to_nobody_changes_nothing,
                     a_grant_that_the_books_cannot_hold_is_an_error_and_changes_nothing,
+                    a_refund_fits_into_the_fullest_account,
                     history_runs_newest_first_with_the_balance_after_each_entry,
                     pages_of_history_meet_without_gap_or_overlap,
                 }
@@ -84,6 +85,8 @@ macro_rules! suite {
                     a_leased_task_is_not_claimed_again,
                     tasks_of_both_surfaces_are_claimed,
                     a_released_task_is_claimed_again_at_once,
+                    a_task_queued_again_without_a_delay_is_claimable_whatever_the_clock,
+                    a_delayed_task_that_is_released_is_claimable_whatever_the_clock,
                     a_delayed_task_waits_to_the_millisecond,
                     a_delayed_task_lets_younger_ones_pass,
                     a_finished_task_is_never_claimed,

@@ -8,8 +8,17 @@ use super::columns::word;
 use super::writer::Writing;
 use crate::clock::Timestamp;
 use crate::key::{ApiKey, KeyHash};
-use crate::model::{Account, EntryKind, Id, LedgerEntry, TaskId};
+use crate::model::{Account, EntryKind, Id, LedgerEntry, MAX_BALANCE, TaskId};
 use crate::store::{AccountCreation, KeyChange, NewKey};
+
+/// Refuses a balance that is too high for a refund on top of it.
+fn hold(balance: i64) -> rusqlite::Result<()> {
+    if balance <= MAX_BALANCE {
+        return Ok(());
+    }
+    let error = format!("an account holds at most {MAX_BALANCE} credits");
+    Err(rusqlite::Error::ToSqlConversionFailure(error.into()))
+}
 
 pub(super) fn create(writing: &mut Writing, name: &str, credits: i64) -> rusqlite::Result<AccountCreation> {
     let now = writing.clock.now();
@@ -24,6 +33,7 @@ pub(super) fn create(writing: &mut Writing, name: &str, credits: i64) -> rusqlit
     if added == 0 {
         return Ok(AccountCreation::NameTaken);
     }
+    hold(credits)?;
     if credits != 0 {
         let opening = Entry { kind: EntryKind::Grant, amount: credits, task_id: None, note: Some("opening balance") };
         opening.record(&writing.connection, id, credits, now)?;
@@ -195,6 +205,7 @@ pub(super) fn grant(
         .query_row(params![account_id, amount], |row| row.get(0))
         .optional()?;
     if let Some(balance) = balance {
+        hold(balance)?;
         let granted = Entry { kind: EntryKind::Grant, amount, task_id: None, note };
         granted.record(&writing.connection, account_id, balance, writing.clock.now())?;
     }

@@ -31,7 +31,9 @@ pub(super) fn claim(writing: &mut Writing, max: usize, lease: Duration) -> rusql
             break;
         };
         connection
-            .prepare_cached("UPDATE queue SET lease_epoch = lease_epoch + 1, lease_until = ?2 WHERE task_id = ?1")?
+            .prepare_cached(
+                "UPDATE queue SET lease_epoch = lease_epoch + 1, lease_until = ?2, ready_at = 0 WHERE task_id = ?1",
+            )?
             .execute(params![task_id, now.saturating_add(lease)])?;
         let claim = connection
             .prepare_cached(&format!(
@@ -83,7 +85,8 @@ pub(super) fn release(writing: &mut Writing, lease: Lease) -> rusqlite::Result<L
 }
 
 pub(super) fn retry(writing: &mut Writing, lease: Lease, delay: Duration, last_error: &str) -> rusqlite::Result<Retry> {
-    let ready_at = writing.clock.now().saturating_add(delay);
+    // A task that need not wait is ready for every clock, also one that is behind or is set back.
+    let ready_at = if delay.is_zero() { Timestamp::from_millis(0) } else { writing.clock.now().saturating_add(delay) };
     let lost: Option<u32> = writing
         .connection
         .prepare_cached(

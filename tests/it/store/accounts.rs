@@ -1,6 +1,6 @@
 //! Accounts, grants and the ledger.
 
-use tintype::model::{EntryKind, LedgerEntry, Surface, TaskId};
+use tintype::model::{EntryKind, LedgerEntry, MAX_BALANCE, Surface, TaskId};
 use tintype::store::{AccountCreation, Result};
 
 use super::fixture::{Fixture, MILLISECOND, images, new_key};
@@ -112,10 +112,20 @@ pub async fn a_grant_to_nobody_changes_nothing(fx: &Fixture) -> Result<()> {
 pub async fn a_grant_that_the_books_cannot_hold_is_an_error_and_changes_nothing(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 10).await?;
     let before = fx.state().await?;
-    for amount in [-3, 0, i64::MAX, i64::MIN] {
+    for amount in [-3, 0, MAX_BALANCE - 9, i64::MAX, i64::MIN] {
         fx.store.grant(ada, amount, None).await.expect_err("no such grant");
         assert_eq!(fx.state().await?, before, "{amount}");
     }
+    Ok(())
+}
+
+pub async fn a_refund_fits_into_the_fullest_account(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 8).await?;
+    let task = fx.submit_request(ada, Surface::Api, images(4)).await?;
+    assert_eq!(fx.store.grant(ada, MAX_BALANCE, None).await?, Some(MAX_BALANCE));
+    fx.store.grant(ada, 1, None).await.expect_err("no such grant");
+    assert!(fx.store.fail_unleased(task.id, "it sank").await?);
+    assert_eq!(fx.credits(ada).await?, MAX_BALANCE + 8);
     Ok(())
 }
 

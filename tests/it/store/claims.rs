@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use tintype::clock::Clock;
 use tintype::model::{Id, Surface};
 use tintype::store::{Lease, QueueDepth, Rescue, Result};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, drawn, images};
+use crate::support::NOON;
 
 /// Claims up to `max` tasks and returns their ids.
 async fn claimed(fx: &Fixture, max: usize) -> Result<Vec<Id>> {
@@ -79,6 +81,29 @@ pub async fn a_released_task_is_claimed_again_at_once(fx: &Fixture) -> Result<()
     let lease = fx.leased().await?;
     fx.store.release(lease).await?;
     assert_eq!(claimed(fx, 10).await?, [lease.task_id]);
+    Ok(())
+}
+
+pub async fn a_task_queued_again_without_a_delay_is_claimable_whatever_the_clock(fx: &Fixture) -> Result<()> {
+    let lease = fx.leased().await?;
+    let behind = fx.process_with_clock(&Clock::manual(NOON.saturating_sub(LEASE)));
+    let claimed = async || behind.claim(1, LEASE).await.map(|claims| claims.first().map(|claim| claim.lease));
+    fx.store.retry(lease, Duration::ZERO, "no answer").await?;
+    let lease = claimed().await?.expect("claimable after a retry");
+    fx.store.release(lease).await?;
+    claimed().await?.expect("claimable after a release");
+    fx.store.rescue(Rescue::All, "the worker died").await?;
+    claimed().await?.expect("claimable after a rescue");
+    Ok(())
+}
+
+pub async fn a_delayed_task_that_is_released_is_claimable_whatever_the_clock(fx: &Fixture) -> Result<()> {
+    let lease = fx.leased().await?;
+    fx.store.retry(lease, LEASE, "no answer").await?;
+    fx.clock.advance(LEASE);
+    fx.store.release(fx.claim().await?).await?;
+    let behind = fx.process_with_clock(&Clock::manual(NOON));
+    assert_eq!(behind.claim(1, LEASE).await?.len(), 1);
     Ok(())
 }
 

@@ -1,0 +1,166 @@
+//! What may happen to a store: the steps that a case is made of.
+//!
+//! Accounts, keys, tasks and leases are named by the order in which they came to be, counted round, so
+//! that a step means something whatever steps before it are left out.
+
+use std::time::Duration;
+
+use tintype::clock::Timestamp;
+use tintype::model::Surface;
+use tintype::request::{AspectRatio, GenerateRequest};
+use tintype::store::{KeyChange, Rescue};
+
+/// One step, by one of the processes.
+#[derive(Debug, Clone)]
+pub struct Step {
+    /// The process that acts.
+    pub by: usize,
+    pub act: Act,
+    /// The process that everything is read from afterwards.
+    pub reader: usize,
+    /// The size of the pages it reads.
+    pub page: u32,
+}
+
+#[derive(Debug, Clone)]
+pub enum Act {
+    CreateAccount {
+        name: Name,
+        credits: i64,
+    },
+    CreateFirstAccount {
+        name: Name,
+        credits: i64,
+        key: KeyOrder,
+    },
+    CreateKey {
+        account: Option<usize>,
+        key: KeyOrder,
+    },
+    ChangeKey {
+        key: Option<usize>,
+        change: KeyChange,
+    },
+    RotateKey {
+        key: Option<usize>,
+        secret: u8,
+        overlap: Duration,
+    },
+    Grant {
+        account: Option<usize>,
+        amount: i64,
+        note: bool,
+    },
+    Submit {
+        account: Option<usize>,
+        surface: Surface,
+        order: Order,
+        max_unfinished: u32,
+    },
+    /// The same submit many times at once, beside a write that fails.
+    Crowd {
+        account: usize,
+        surface: Surface,
+        order: Order,
+        max_unfinished: u32,
+        times: usize,
+    },
+    Claim {
+        max: usize,
+        lease: Duration,
+    },
+    Renew {
+        leases: Vec<Held>,
+        lease: Duration,
+    },
+    Release {
+        lease: Held,
+    },
+    Retry {
+        lease: Held,
+        delay: Duration,
+        error: u8,
+    },
+    Complete {
+        lease: Held,
+        images: u8,
+    },
+    Fail {
+        lease: Held,
+        error: u8,
+    },
+    FailUnleased {
+        task: Option<usize>,
+        error: u8,
+    },
+    Rescue {
+        which: Rescue,
+        error: u8,
+    },
+    Expire {
+        cutoff: Timestamp,
+        error: u8,
+    },
+    SetClock {
+        to: Timestamp,
+    },
+    /// The process ends, and another one opens the database in its place.
+    Restart,
+    Ping,
+}
+
+/// A lease that was handed out at some time.
+#[derive(Debug, Clone, Copy)]
+pub struct Held {
+    pub index: usize,
+    /// Added to its epoch: a lease that nobody was given, unless it is 0.
+    pub forged: i64,
+}
+
+/// What an account is to be called.
+#[derive(Debug, Clone, Copy)]
+pub enum Name {
+    Word(u8),
+    /// The id of another account.
+    IdOf(usize),
+}
+
+/// A key to be made.
+#[derive(Debug, Clone, Copy)]
+pub struct KeyOrder {
+    pub secret: u8,
+    pub submit_rate: Option<u32>,
+    pub read_rate: Option<u32>,
+    pub expires_at: Option<Timestamp>,
+}
+
+/// What a task asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct Order {
+    pub n: u8,
+    pub prompt: u8,
+    pub ratio: usize,
+    pub references: u8,
+}
+
+impl Order {
+    pub fn request(self) -> GenerateRequest {
+        let reference = |number| format!("https://pictures.example/{}-{number}.png", self.prompt);
+        GenerateRequest {
+            prompt: format!("boat \"{}\" in the fog; ünder ☂", self.prompt),
+            aspect_ratio: AspectRatio::ALL[self.ratio % AspectRatio::ALL.len()],
+            n: self.n,
+            reference_images: (0..self.references).map(reference).collect(),
+        }
+    }
+}
+
+/// The sentence that goes with a failure.
+pub fn sentence(error: u8) -> String {
+    format!("It sank for reason {error}.")
+}
+
+/// The names of result files.
+pub fn drawn(images: u8) -> Vec<String> {
+    (0..images).map(|image| format!("2026-11-21/boat-{image}.png")).collect()
+}

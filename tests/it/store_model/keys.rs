@@ -1,0 +1,110 @@
+//! Keys, as the rules have them.
+
+use std::time::Duration;
+
+use tintype::key::{ApiKey, KeyHash};
+use tintype::store::{KeyChange, NewKey};
+
+use super::act::KeyOrder;
+use super::model::{Key, Model};
+use super::outcome::Outcome;
+
+/// The hash of a secret.
+pub fn hash(secret: u8) -> KeyHash {
+    [secret; 32]
+}
+
+pub fn hint(secret: u8) -> String {
+    format!("tt_{secret}…")
+}
+
+/// A key to be stored.
+pub fn new_key(order: KeyOrder) -> NewKey {
+    NewKey {
+        hash: hash(order.secret),
+        hint: hint(order.secret),
+        name: format!("key {}", order.secret),
+        submit_rate: order.submit_rate,
+        read_rate: order.read_rate,
+        expires_at: order.expires_at,
+    }
+}
+
+impl Model {
+    fn is_used(&self, secret: u8) -> bool {
+        self.keys.iter().any(|key| key.hash == hash(secret))
+    }
+
+    pub fn create_key(
+        &mut self,
+        by: usize,
+        account: Option<usize>,
+        order: KeyOrder,
+        said: Option<&Outcome>,
+    ) -> Outcome {
+        self.processes[by].may_use_an_id();
+        let Some(account) = self.account(account) else { return Outcome::Key(None) };
+        if self.is_used(order.secret) {
+            return Outcome::Refused;
+        }
+        Outcome::Key(Some(self.add_key(by, account, order, said)))
+    }
+
+    pub fn add_key(&mut self, by: usize, account: usize, order: KeyOrder, said: Option<&Outcome>) -> ApiKey {
+        let NewKey { hash, hint, name, submit_rate, read_rate, expires_at } = new_key(order);
+        let id = self.new_id(by, said.and_then(Outcome::key_id));
+        let key = ApiKey {
+            id,
+            account_id: self.accounts[account].id,
+            name,
+            hint,
+            submit_rate,
+            read_rate,
+            created_at: id.timestamp(),
+            expires_at,
+            disabled: false,
+            revoked_at: None,
+            leaked_at: None,
+        };
+        self.keys.push(Key { hash, key: key.clone() });
+        key
+    }
+
+    pub fn change_key(&mut self, by: usize, key: Option<usize>, change: KeyChange) -> Outcome {
+        let now = self.now(by);
+        let Some(index) = self.key(key) else { return Outcome::Key(None) };
+        let key = &mut self.keys[index].key;
+        match change {
+            KeyChange::Enable => key.disabled = false,
+            KeyChange::Disable => key.disabled = true,
+            KeyChange::Revoke => key.revoked_at = key.revoked_at.or(Some(now)),
+            KeyChange::FlagLeaked => key.leaked_at = key.leaked_at.or(Some(now)),
+        }
+        Outcome::Key(Some(key.clone()))
+    }
+
+    pub fn rotate_key(
+        &mut self,
+        by: usize,
+        key: Option<usize>,
+        secret: u8,
+        overlap: Duration,
+        said: Option<&Outcome>,
+    ) -> Outcome {
+        self.processes[by].may_use_an_id();
+        let Some(index) = self.key(key).filter(|index| self.keys[*index].key.revoked_at.is_none()) else {
+            return Outcome::Key(None);
+        };
+        if self.is_used(secret) {
+            return Outcome::Refused;
+        }
+        let old = self.keys[index].key.clone();
+        let end = self.now(by).saturating_add(overlap);
+        self.keys[index].key.expires_at = Some(old.expires_at.map_or(end, |earlier| earlier.min(end)));
+        let id = self.new_id(by, said.and_then(Outcome::key_id));
+        let new =
+            ApiKey { id, hint: hint(secret), created_at: id.timestamp(), disabled: false, leaked_at: None, ..old };
+        self.keys.push(Key { hash: hash(secret), key: new.clone() });
+        Outcome::Key(Some(new))
+    }
+}

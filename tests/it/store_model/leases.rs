@@ -1,0 +1,149 @@
+//! Claims and what is written under them, as the rules have it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tintype::clock::Timestamp;
+use tintype::model::{Id, Status};
+use tintype::store::{Lease, LeaseWrite, MAX_LOST_LEASES, Rescue, Rescued, Retry};
+
+use super::act::{Held, drawn, sentence};
+use super::model::Model;
+use super::outcome::Outcome;
+
+impl Model {
+    /// The oldest task that may be claimed of each account.
+    fn claimable(&self, now: Timestamp) -> BTreeMap<Id, usize> {
+        let mut oldest = BTreeMap::new();
+        for (index, task) in self.tasks.iter().enumerate() {
+            let waits = task.status == Status::Processing && task.lease_until.is_none();
+            if waits && task.ready_at.is_none_or(|ready_at| ready_at <= now) {
+                let first = oldest.entry(self.accounts[task.account].id).or_insert(index);
+                if task.id < self.tasks[*first].id {
+                    *first = index;
+                }
+            }
+        }
+        oldest
+    }
+
+    pub fn claim(&mut self, by: usize, max: usize, lease: Duration, said: Option<&Outcome>) -> Outcome {
+        let now = self.now(by);
+        let said = said.map_or(&[][..], Outcome::claimed);
+        let mut claims = Vec::new();
+        for turn in 0..max {
+            let claimable = self.claimable(now);
+            let Some(foreseen) = self.processes[by].next_in_turn(&claimable) else { break };
+            let said = said.get(turn).map(|(lease, _)| *lease);
+            let index = match said {
+                Some(said) => self.tasks.iter().position(|task| task.id == said.task_id).expect("a task that exists"),
+                None => claimable[&foreseen],
+            };
+            let task = &self.tasks[index];
+            let (id, account, before) = (task.id, self.accounts[task.account].id, task.epoch.unwrap_or(0));
+            assert_eq!(claimable.get(&account), Some(&index), "{id} is not the oldest that waits of its account");
+            let epoch = said.map_or(before + 1, |said| said.epoch);
+            assert!(epoch > before, "the epoch of {id} did not rise above {before}: {epoch}");
+            self.processes[by].serve(account, &claimable);
+            self.processes[1 - by].served_elsewhere(account);
+            let task = &mut self.tasks[index];
+            task.epoch = Some(epoch);
+            task.lease_until = Some(now.saturating_add(lease));
+            task.ready_at = None;
+            self.leases.push(Lease { task_id: id, epoch });
+            claims.push((Lease { task_id: id, epoch }, self.tasks[index].request.clone()));
+        }
+        Outcome::Claims(claims)
+    }
+
+    pub fn renew(&mut self, by: usize, leases: &[Held], lease: Duration) -> Outcome {
+        let until = self.now(by).saturating_add(lease);
+        let mut lost = Vec::new();
+        for held in leases {
+            match self.held(*held) {
+                Some(index) => self.tasks[index].lease_until = Some(until),
+                None => lost.push(self.lease(*held)),
+            }
+        }
+        Outcome::Lost(lost)
+    }
+
+    pub fn release(&mut self, lease: Held) -> Outcome {
+        let Some(index) = self.held(lease) else { return Outcome::Write(LeaseWrite::Lost) };
+        self.tasks[index].lease_until = None;
+        Outcome::Write(LeaseWrite::Done)
+    }
+
+    pub fn retry(&mut self, by: usize, lease: Held, delay: Duration, error: u8) -> Outcome {
+        Outcome::Retry(match self.held(lease) {
+            Some(index) => self.lose(by, index, delay, error),
+            None => Retry::Lost,
+        })
+    }
+
+    /// Takes the lease of a task away.
+    fn lose(&mut self, by: usize, index: usize, delay: Duration, error: u8) -> Retry {
+        let now = self.now(by);
+        let task = &mut self.tasks[index];
+        task.lost_leases += 1;
+        task.lease_until = None;
+        task.ready_at = Some(now.saturating_add(delay)).filter(|_| !delay.is_zero());
+        task.delayed_until = task.ready_at;
+        if task.lost_leases < MAX_LOST_LEASES {
+            return Retry::Queued;
+        }
+        self.end(index, Status::Failed(sentence(error)), now);
+        Retry::Failed
+    }
+
+    pub fn complete(&mut self, by: usize, lease: Held, images: u8) -> Outcome {
+        let Some(index) = self.held(lease) else { return Outcome::Write(LeaseWrite::Lost) };
+        if images == 0 {
+            return Outcome::Refused;
+        }
+        self.end(index, Status::Completed(drawn(images)), self.now(by));
+        Outcome::Write(LeaseWrite::Done)
+    }
+
+    pub fn fail(&mut self, by: usize, lease: Held, error: u8) -> Outcome {
+        let Some(index) = self.held(lease) else { return Outcome::Write(LeaseWrite::Lost) };
+        self.end(index, Status::Failed(sentence(error)), self.now(by));
+        Outcome::Write(LeaseWrite::Done)
+    }
+
+    pub fn fail_unleased(&mut self, by: usize, task: Option<usize>, error: u8) -> Outcome {
+        let processing = self.task(task).filter(|index| !self.tasks[*index].status.is_terminal());
+        if let Some(index) = processing {
+            self.end(index, Status::Failed(sentence(error)), self.now(by));
+        }
+        Outcome::Failed(processing.is_some())
+    }
+
+    pub fn rescue(&mut self, by: usize, which: Rescue, error: u8) -> Outcome {
+        let now = self.now(by);
+        let mut rescued = Rescued::default();
+        for index in 0..self.tasks.len() {
+            let Some(until) = self.tasks[index].lease_until else { continue };
+            if which == Rescue::All || until <= now {
+                match self.lose(by, index, Duration::ZERO, error) {
+                    Retry::Failed => rescued.failed += 1,
+                    _ => rescued.queued += 1,
+                }
+            }
+        }
+        Outcome::Rescued(rescued)
+    }
+
+    pub fn expire(&mut self, by: usize, cutoff: Timestamp, error: u8) -> Outcome {
+        let now = self.now(by);
+        let overdue = |index: &usize| {
+            let task = &self.tasks[*index];
+            !task.status.is_terminal() && task.id.timestamp() <= cutoff
+        };
+        let overdue: Vec<_> = (0..self.tasks.len()).filter(overdue).collect();
+        for index in &overdue {
+            self.end(*index, Status::Failed(sentence(error)), now);
+        }
+        Outcome::Expired(overdue.len())
+    }
+}

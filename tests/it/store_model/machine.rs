@@ -1,0 +1,90 @@
+//! The model and the real store, side by side.
+
+use std::marker::PhantomData;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, FileFailurePersistence};
+use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
+use tokio::runtime::{Builder, Runtime};
+
+use super::act::Step;
+use super::choice::{self, Taste};
+use super::model::Model;
+use super::real::Real;
+use super::view;
+use crate::support::Backend;
+
+/// Steps in a case.
+pub const STEPS: std::ops::RangeInclusive<usize> = 40..=60;
+/// Cases in a run, unless `PROPTEST_CASES` says so.
+const CASES: u32 = 30;
+/// Where the seeds of failures are kept: the path does not depend on where the test was started.
+const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/store_model/proptest-regressions.txt");
+
+/// What the state machine runs on.
+pub trait Driver: std::fmt::Debug {
+    const BACKEND: Backend;
+}
+
+#[expect(clippy::disallowed_methods, reason = "the length of a run is no setting of the product")]
+pub fn config() -> Config {
+    Config {
+        cases: std::env::var("PROPTEST_CASES").map_or(CASES, |cases| cases.parse().expect("a number of cases")),
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(SEEDS))),
+        max_shrink_iters: 5_000,
+        max_shrink_time: 60_000,
+        ..Config::default()
+    }
+}
+
+impl ReferenceStateMachine for Model {
+    type State = Self;
+    type Transition = Step;
+
+    fn init_state() -> BoxedStrategy<Self> {
+        Taste::any().prop_map(Self::new).boxed()
+    }
+
+    fn transitions(model: &Self) -> BoxedStrategy<Step> {
+        choice::step(model)
+    }
+
+    fn apply(mut model: Self, step: &Step) -> Self {
+        model.take(step, None);
+        model
+    }
+}
+
+/// A case under way.
+pub struct Case {
+    runtime: Runtime,
+    real: Real,
+    /// Follows the ids that the real store makes, while the one that chose the steps foresaw them.
+    model: Model,
+}
+
+#[derive(Debug)]
+pub struct Machine<D>(PhantomData<D>);
+
+impl<D: Driver> StateMachineTest for Machine<D> {
+    type SystemUnderTest = Case;
+    type Reference = Model;
+
+    fn init_test(initial: &Model) -> Case {
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        // Drivers may want a runtime around them.
+        let real = runtime.block_on(async { Real::new(D::BACKEND, initial) });
+        Case { runtime, real, model: initial.clone() }
+    }
+
+    fn apply(mut case: Case, _: &Model, step: Step) -> Case {
+        case.runtime.block_on(async {
+            let said = case.real.take(&case.model, &step).await;
+            let due = case.model.take(&step, Some(&said));
+            assert_eq!(said, due, "{step:?}");
+            let reader = case.real.store(step.reader).as_ref();
+            view::compare(reader, &case.model, step.page).await.expect("a store that works");
+        });
+        case
+    }
+}

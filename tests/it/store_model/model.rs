@@ -1,0 +1,187 @@
+//! The reference: what a store holds, in plain collections.
+
+use tintype::clock::Timestamp;
+use tintype::key::{ApiKey, KeyHash};
+use tintype::model::{Id, Status, Surface};
+use tintype::request::GenerateRequest;
+use tintype::store::Lease;
+
+use super::act::{Act, Held, Step};
+use super::choice::Taste;
+use super::entries::Entry;
+use super::outcome::Outcome;
+use super::process::Process;
+use crate::support::NOON;
+
+#[derive(Debug, Clone)]
+pub struct Model {
+    pub taste: Taste,
+    pub processes: [Process; 2],
+    pub accounts: Vec<Holder>,
+    pub keys: Vec<Key>,
+    pub tasks: Vec<Ticket>,
+    /// Every lease that was ever handed out.
+    pub leases: Vec<Lease>,
+    pub entries: Vec<Entry>,
+    /// How many steps were taken.
+    pub steps: usize,
+}
+
+#[derive(Debug, Clone)]
+pub struct Holder {
+    pub id: Id,
+    pub name: String,
+    pub balance: i64,
+    pub unfinished: usize,
+}
+
+#[derive(Debug, Clone)]
+pub struct Key {
+    pub hash: KeyHash,
+    pub key: ApiKey,
+}
+
+/// A task and its place in the queue.
+#[derive(Debug, Clone)]
+pub struct Ticket {
+    pub id: Id,
+    pub account: usize,
+    pub surface: Surface,
+    pub request: GenerateRequest,
+    pub status: Status,
+    pub updated_at: Timestamp,
+    /// How it ended and when, written once.
+    pub ended: Option<(Status, Timestamp)>,
+    /// Of the last lease on it.
+    pub epoch: Option<i64>,
+    /// While it is leased.
+    pub lease_until: Option<Timestamp>,
+    /// When it may be claimed, unless at once.
+    pub ready_at: Option<Timestamp>,
+    /// When its last delay ended or will end, which must not matter once it was claimed again.
+    pub delayed_until: Option<Timestamp>,
+    pub lost_leases: u32,
+}
+
+impl Model {
+    pub fn new(taste: Taste) -> Self {
+        let processes = [Process::start(NOON), Process::start(taste.other_clock)];
+        Self {
+            taste,
+            processes,
+            accounts: Vec::new(),
+            keys: Vec::new(),
+            tasks: Vec::new(),
+            leases: Vec::new(),
+            entries: Vec::new(),
+            steps: 0,
+        }
+    }
+
+    /// Takes a step and returns what must come of it. What the rules leave open, such as new ids and whose
+    /// turn it is, follows what the store `said`, if the rules allow it; without a store it is foreseen.
+    pub fn take(&mut self, step: &Step, said: Option<&Outcome>) -> Outcome {
+        self.steps += 1;
+        let outcome = match &step.act {
+            Act::CreateAccount { .. }
+            | Act::CreateFirstAccount { .. }
+            | Act::CreateKey { .. }
+            | Act::ChangeKey { .. }
+            | Act::RotateKey { .. }
+            | Act::Grant { .. } => self.administer(step.by, &step.act, said),
+            Act::SetClock { to } => {
+                self.processes[step.by].set_clock(*to);
+                Outcome::Quiet
+            }
+            Act::Restart => {
+                self.processes[step.by] = Process::start(self.now(step.by));
+                Outcome::Quiet
+            }
+            Act::Ping => Outcome::Quiet,
+            _ => self.work(step.by, &step.act, said),
+        };
+        self.assert_sound();
+        outcome
+    }
+
+    fn administer(&mut self, by: usize, act: &Act, said: Option<&Outcome>) -> Outcome {
+        match act {
+            Act::CreateAccount { name, credits } => self.create_account(by, *name, *credits, said),
+            Act::CreateFirstAccount { name, credits, key } => {
+                self.create_first_account(by, *name, *credits, *key, said)
+            }
+            Act::CreateKey { account, key } => self.create_key(by, *account, *key, said),
+            Act::ChangeKey { key, change } => self.change_key(by, *key, *change),
+            Act::RotateKey { key, secret, overlap } => self.rotate_key(by, *key, *secret, *overlap, said),
+            Act::Grant { account, amount, note } => self.grant(by, *account, *amount, *note),
+            _ => unreachable!("{act:?} is work"),
+        }
+    }
+
+    fn work(&mut self, by: usize, act: &Act, said: Option<&Outcome>) -> Outcome {
+        match act {
+            Act::Submit { account, surface, order, max_unfinished } => {
+                self.submit(by, *account, *surface, *order, *max_unfinished, said)
+            }
+            Act::Crowd { account, surface, order, max_unfinished, times } => {
+                self.crowd(by, *account, (*surface, *order, *max_unfinished), *times, said)
+            }
+            Act::Claim { max, lease } => self.claim(by, *max, *lease, said),
+            Act::Renew { leases, lease } => self.renew(by, leases, *lease),
+            Act::Release { lease } => self.release(*lease),
+            Act::Retry { lease, delay, error } => self.retry(by, *lease, *delay, *error),
+            Act::Complete { lease, images } => self.complete(by, *lease, *images),
+            Act::Fail { lease, error } => self.fail(by, *lease, *error),
+            Act::FailUnleased { task, error } => self.fail_unleased(by, *task, *error),
+            Act::Rescue { which, error } => self.rescue(by, *which, *error),
+            Act::Expire { cutoff, error } => self.expire(by, *cutoff, *error),
+            _ => unreachable!("{act:?} is no work"),
+        }
+    }
+
+    pub fn now(&self, by: usize) -> Timestamp {
+        self.processes[by].now()
+    }
+
+    /// The account of a step, if it names one.
+    pub fn account(&self, index: Option<usize>) -> Option<usize> {
+        Some(index? % self.accounts.len().max(1)).filter(|index| *index < self.accounts.len())
+    }
+
+    /// The id of an account of a step, or one that no account has.
+    pub fn account_id(&self, index: Option<usize>) -> Id {
+        self.account(index).map_or(Id::floor(NOON), |index| self.accounts[index].id)
+    }
+
+    pub fn key(&self, index: Option<usize>) -> Option<usize> {
+        Some(index? % self.keys.len().max(1)).filter(|index| *index < self.keys.len())
+    }
+
+    pub fn key_id(&self, index: Option<usize>) -> Id {
+        self.key(index).map_or(Id::floor(NOON), |index| self.keys[index].key.id)
+    }
+
+    pub fn task(&self, index: Option<usize>) -> Option<usize> {
+        Some(index? % self.tasks.len().max(1)).filter(|index| *index < self.tasks.len())
+    }
+
+    pub fn task_id(&self, index: Option<usize>) -> Id {
+        self.task(index).map_or(Id::floor(NOON), |index| self.tasks[index].id)
+    }
+
+    /// The lease of a step, or one of no task.
+    pub fn lease(&self, held: Held) -> Lease {
+        match self.leases.get(held.index % self.leases.len().max(1)) {
+            Some(lease) => Lease { epoch: lease.epoch + held.forged, ..*lease },
+            None => Lease { task_id: Id::floor(NOON), epoch: held.forged },
+        }
+    }
+
+    /// The task that a lease is held on; `None` when it is lost.
+    pub fn held(&self, held: Held) -> Option<usize> {
+        let lease = self.lease(held);
+        self.tasks
+            .iter()
+            .position(|task| task.id == lease.task_id && task.lease_until.is_some() && task.epoch == Some(lease.epoch))
+    }
+}

@@ -1,0 +1,67 @@
+//! What came of a step, in a form that can be compared.
+
+use tintype::key::ApiKey;
+use tintype::model::{Account, Id};
+use tintype::request::GenerateRequest;
+use tintype::store::{AccountCreation, Lease, LeaseWrite, Rescued, Retry, StoreError, Submission};
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    Creation(AccountCreation),
+    First(Option<(Account, ApiKey)>),
+    Key(Option<ApiKey>),
+    Balance(Option<i64>),
+    Submission(Submission),
+    Crowd(Vec<Submission>),
+    Claims(Vec<(Lease, GenerateRequest)>),
+    Lost(Vec<Lease>),
+    Write(LeaseWrite),
+    Retry(Retry),
+    Failed(bool),
+    Rescued(Rescued),
+    Expired(usize),
+    /// An error: nothing happened.
+    Refused,
+    Quiet,
+}
+
+impl Outcome {
+    /// What the driver answered, as `wrap` has it.
+    pub fn of<T>(answer: Result<T, StoreError>, wrap: impl FnOnce(T) -> Self) -> Self {
+        answer.map_or(Self::Refused, wrap)
+    }
+
+    pub fn account_id(&self) -> Option<Id> {
+        match self {
+            Self::Creation(AccountCreation::Created(account)) | Self::First(Some((account, _))) => Some(account.id),
+            _ => None,
+        }
+    }
+
+    pub fn key_id(&self) -> Option<Id> {
+        match self {
+            Self::Key(Some(key)) | Self::First(Some((_, key))) => Some(key.id),
+            _ => None,
+        }
+    }
+
+    /// The ids of accepted tasks.
+    pub fn task_ids(&self) -> Vec<Id> {
+        let id = |submission: &Submission| match submission {
+            Submission::Accepted(task) => Some(task.id),
+            _ => None,
+        };
+        match self {
+            Self::Submission(submission) => id(submission).into_iter().collect(),
+            Self::Crowd(submissions) => submissions.iter().filter_map(id).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    pub fn claimed(&self) -> &[(Lease, GenerateRequest)] {
+        match self {
+            Self::Claims(claims) => claims,
+            _ => &[],
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! A process that has the database open: its clock, its ids, and whose turn it is with it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tintype::clock::Timestamp;
+use tintype::model::Id;
+
+/// Furthest that ids run ahead of a clock that has stepped back.
+pub const MAX_LEAD: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Clone)]
+pub struct Process {
+    now: Timestamp,
+    /// Where its clock has stood since it started.
+    stood: BTreeSet<Timestamp>,
+    /// The last id it made, while later ones must be higher.
+    last_id: Option<Id>,
+    /// The latest time that an id it made, shown or not, may hold.
+    latest: Timestamp,
+    /// For each account that has been waiting: those served since.
+    passed_by: BTreeMap<Id, BTreeSet<Id>>,
+    /// The account served last.
+    served: Option<Id>,
+}
+
+impl Process {
+    pub fn start(now: Timestamp) -> Self {
+        let stood = BTreeSet::from([now]);
+        Self { now, stood, last_id: None, latest: now, passed_by: BTreeMap::new(), served: None }
+    }
+
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// The time in its last id.
+    pub fn last_made_at(&self) -> Option<Timestamp> {
+        self.last_id.map(Id::timestamp)
+    }
+
+    pub fn set_clock(&mut self, to: Timestamp) {
+        self.now = to;
+        self.stood.insert(to);
+    }
+
+    /// Ids follow a clock that has stepped back far. Whether a refused write uses one up is not promised.
+    pub fn may_use_an_id(&mut self) {
+        if self.latest > self.now.saturating_add(MAX_LEAD) {
+            self.last_id = None;
+        }
+        self.latest = self.latest.max(self.now);
+    }
+
+    /// The id of a thing made now: the one that the store said, if it is in order, or one foreseen.
+    pub fn new_id(&mut self, said: Option<Id>, serial: usize) -> Id {
+        self.may_use_an_id();
+        let foreseen = self.last_id.map_or(self.now, |last| last.timestamp().max(self.now));
+        let id = said.unwrap_or_else(|| foreseen_id(foreseen, serial));
+        let at = id.timestamp();
+        assert!(self.last_id.is_none_or(|last| last < id), "{id} is not above the id before it, {:?}", self.last_id);
+        assert!(
+            at == self.now || (at > self.now && at <= self.now.saturating_add(MAX_LEAD) && self.stood.contains(&at)),
+            "{id} is of {at}, made at {}",
+            self.now
+        );
+        self.last_id = Some(id);
+        self.latest = at;
+        id
+    }
+
+    /// Whose turn it is of the accounts that wait.
+    pub fn next_in_turn(&self, waiting: &BTreeMap<Id, usize>) -> Option<Id> {
+        let after = waiting.keys().find(|account| self.served.is_none_or(|served| **account > served));
+        after.or(waiting.keys().next()).copied()
+    }
+
+    /// Serves an account of those that wait. Nobody who waits all the while sees another served twice.
+    pub fn serve(&mut self, account: Id, waiting: &BTreeMap<Id, usize>) {
+        self.passed_by.retain(|other, _| waiting.contains_key(other));
+        self.passed_by.remove(&account);
+        for other in waiting.keys().filter(|other| **other != account) {
+            let first = self.passed_by.entry(*other).or_default().insert(account);
+            assert!(first, "{account} was served twice while {other} waited");
+        }
+        self.served = Some(account);
+    }
+
+    /// Another process served the account.
+    pub fn served_elsewhere(&mut self, account: Id) {
+        self.passed_by.remove(&account);
+    }
+}
+
+/// An id as a store might make it.
+fn foreseen_id(at: Timestamp, serial: usize) -> Id {
+    let floor = Id::floor(at);
+    let text = format!("{}{serial:08}", &floor.as_str()[..13]);
+    text.parse().expect("digits are in the alphabet of ids")
+}

@@ -1,0 +1,138 @@
+//! The real thing: one database, opened by two processes that read clocks of their own.
+
+use std::sync::Arc;
+
+use futures::future::{join, join_all};
+use tempfile::TempDir;
+use tintype::clock::Clock;
+use tintype::store::{LeaseWrite, Result, Store, Submission};
+
+use super::accounts::grant_note;
+use super::act::{Act, Step, drawn, sentence};
+use super::keys::{hash, hint, new_key};
+use super::model::Model;
+use super::outcome::Outcome;
+use crate::support::Backend;
+
+pub struct Real {
+    backend: Backend,
+    directory: TempDir,
+    clocks: [Clock; 2],
+    /// None only while a process restarts.
+    stores: [Option<Arc<dyn Store>>; 2],
+}
+
+impl Real {
+    pub fn new(backend: Backend, model: &Model) -> Self {
+        let directory = TempDir::new().expect("a temporary directory");
+        let clocks = [0, 1].map(|process| Clock::manual(model.now(process)));
+        let stores = [0, 1].map(|process| Some(backend.open(&directory, &clocks[process])));
+        Self { backend, directory, clocks, stores }
+    }
+
+    /// The database in the hands of one process.
+    pub fn store(&self, process: usize) -> &Arc<dyn Store> {
+        self.stores[process].as_ref().expect("the process runs")
+    }
+
+    /// Takes a step. The model is the one before it, and says what the numbers in the step mean.
+    pub async fn take(&mut self, model: &Model, step: &Step) -> Outcome {
+        let by = step.by;
+        match &step.act {
+            Act::SetClock { to } => self.clocks[by].set(*to),
+            Act::Restart => {
+                self.stores[by] = None;
+                self.stores[by] = Some(self.backend.open(&self.directory, &self.clocks[by]));
+            }
+            Act::Ping => self.store(by).ping().await.expect("a store that works"),
+            act @ (Act::CreateAccount { .. }
+            | Act::CreateFirstAccount { .. }
+            | Act::CreateKey { .. }
+            | Act::ChangeKey { .. }
+            | Act::RotateKey { .. }
+            | Act::Grant { .. }) => return administer(self.store(by), model, act).await,
+            act => return work(self.store(by), model, act).await,
+        }
+        Outcome::Quiet
+    }
+}
+
+async fn administer(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Outcome {
+    match act {
+        Act::CreateAccount { name, credits } => {
+            Outcome::of(store.create_account(&model.name(*name), *credits).await, Outcome::Creation)
+        }
+        Act::CreateFirstAccount { name, credits, key } => {
+            let created = store.create_first_account(&model.name(*name), *credits, new_key(*key)).await;
+            let found = store.find_key_by_hash(hash(key.secret)).await.expect("a store that works");
+            Outcome::of(created, |account| Outcome::First(account.map(|account| (account, found.expect("its key")))))
+        }
+        Act::CreateKey { account, key } => {
+            Outcome::of(store.create_key(model.account_id(*account), new_key(*key)).await, Outcome::Key)
+        }
+        Act::ChangeKey { key, change } => {
+            Outcome::of(store.change_key(model.key_id(*key), *change).await, Outcome::Key)
+        }
+        Act::RotateKey { key, secret, overlap } => {
+            let (id, hint) = (model.key_id(*key), hint(*secret));
+            Outcome::of(store.rotate_key(id, hash(*secret), &hint, *overlap).await, Outcome::Key)
+        }
+        Act::Grant { account, amount, note } => {
+            let note = grant_note(*note);
+            let granted = store.grant(model.account_id(*account), *amount, note.as_deref()).await;
+            Outcome::of(granted, Outcome::Balance)
+        }
+        _ => unreachable!("{act:?} is work"),
+    }
+}
+
+async fn work(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Outcome {
+    match act {
+        Act::Submit { account, surface, order, max_unfinished } => {
+            let account = model.account_id(*account);
+            let submission = store.submit(account, *surface, order.request(), *max_unfinished).await;
+            Outcome::of(submission, Outcome::Submission)
+        }
+        Act::Crowd { .. } => crowd(store, model, act).await.map_or(Outcome::Refused, Outcome::Crowd),
+        Act::Claim { max, lease } => Outcome::of(store.claim(*max, *lease).await, |claims| {
+            Outcome::Claims(claims.into_iter().map(|claim| (claim.lease, claim.request)).collect())
+        }),
+        Act::Renew { leases, lease } => {
+            let leases = leases.iter().map(|held| model.lease(*held)).collect();
+            Outcome::of(store.renew(leases, *lease).await, Outcome::Lost)
+        }
+        Act::Release { lease } => write(store.release(model.lease(*lease)).await),
+        Act::Retry { lease, delay, error } => {
+            Outcome::of(store.retry(model.lease(*lease), *delay, &sentence(*error)).await, Outcome::Retry)
+        }
+        Act::Complete { lease, images } => write(store.complete(model.lease(*lease), drawn(*images)).await),
+        Act::Fail { lease, error } => write(store.fail(model.lease(*lease), &sentence(*error)).await),
+        Act::FailUnleased { task, error } => {
+            Outcome::of(store.fail_unleased(model.task_id(*task), &sentence(*error)).await, Outcome::Failed)
+        }
+        Act::Rescue { which, error } => Outcome::of(store.rescue(*which, &sentence(*error)).await, Outcome::Rescued),
+        Act::Expire { cutoff, error } => Outcome::of(store.expire(*cutoff, &sentence(*error)).await, Outcome::Expired),
+        _ => unreachable!("{act:?} is no work"),
+    }
+}
+
+fn write(answer: Result<LeaseWrite>) -> Outcome {
+    Outcome::of(answer, Outcome::Write)
+}
+
+/// Submits at once with a grant that no book can hold, and sorts the answers as the model does.
+async fn crowd(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Result<Vec<Submission>> {
+    let Act::Crowd { account, surface, order, max_unfinished, times } = act else { unreachable!("{act:?}") };
+    let Some(account) = model.account(Some(*account)).map(|index| model.accounts[index].id) else {
+        return Ok(Vec::new());
+    };
+    let submits = (0..*times).map(|_| store.submit(account, *surface, order.request(), *max_unfinished));
+    let (submissions, granted) = join(join_all(submits), store.grant(account, -1, None)).await;
+    granted.expect_err("credits are not taken away");
+    let mut submissions = submissions.into_iter().collect::<Result<Vec<_>>>()?;
+    submissions.sort_by_key(|submission| match submission {
+        Submission::Accepted(task) => (false, Some(task.id)),
+        _ => (true, None),
+    });
+    Ok(submissions)
+}

@@ -1,0 +1,154 @@
+//! Everything that a store shows, compared with the model.
+
+use tintype::clock::Timestamp;
+use tintype::model::{EntryKind, Id, LedgerEntry, Surface, Task, TaskId};
+use tintype::store::{QueueDepth, Result, Store, TaskRecord};
+
+use super::entries::Entry;
+use super::model::Model;
+use crate::support::NOON;
+
+/// Compares all of it, reading lists in pages of `page`.
+pub async fn compare(store: &dyn Store, model: &Model, page: u32) -> Result<()> {
+    accounts(store, model).await?;
+    keys(store, model).await?;
+    tasks(store, model).await?;
+    for index in 0..model.accounts.len() {
+        history(store, model, index, page).await?;
+        for surface in [Surface::Api, Surface::Web] {
+            list(store, model, (index, surface), page).await?;
+        }
+    }
+    assert_eq!(store.queue_depth().await?, depth(model));
+    let audit = store.audit().await?;
+    let counted = (model.accounts.len() as u64, model.tasks.len() as u64, model.entries.len() as u64);
+    assert_eq!(((audit.accounts, audit.tasks, audit.entries), audit.drifts), (counted, Vec::new()));
+    Ok(())
+}
+
+async fn accounts(store: &dyn Store, model: &Model) -> Result<()> {
+    let mut expected: Vec<_> = (0..model.accounts.len()).map(|index| model.shown_account(index)).collect();
+    for account in &expected {
+        assert_eq!(store.find_account(&account.name).await?.as_ref(), Some(account));
+        assert_eq!(store.find_account(account.id.as_str()).await?.as_ref(), Some(account));
+    }
+    assert_eq!(store.find_account("nobody").await?, None);
+    expected.sort_by(|one, other| one.name.cmp(&other.name));
+    assert_eq!(store.list_accounts().await?, expected);
+    Ok(())
+}
+
+async fn keys(store: &dyn Store, model: &Model) -> Result<()> {
+    let mut all: Vec<_> = model.keys.iter().map(|key| key.key.clone()).collect();
+    for key in &model.keys {
+        assert_eq!(store.find_key(key.key.id).await?.as_ref(), Some(&key.key));
+        assert_eq!(store.find_key_by_hash(key.hash).await?.as_ref(), Some(&key.key));
+    }
+    assert_eq!(store.find_key_by_hash([255; 32]).await?, None);
+    all.sort_by_key(|key| key.id);
+    assert_eq!(store.list_keys(None).await?, all);
+    for account in model.accounts.iter().map(|account| account.id) {
+        let of_account: Vec<_> = all.iter().filter(|key| key.account_id == account).cloned().collect();
+        assert_eq!(store.list_keys(Some(account)).await?, of_account);
+    }
+    Ok(())
+}
+
+/// The ids of a list of tasks, newest first.
+fn newest_first(model: &Model, belongs: impl Fn(usize) -> bool) -> Vec<Task> {
+    let mut tasks: Vec<_> = (0..model.tasks.len()).filter(|index| belongs(*index)).collect();
+    tasks.sort_by_key(|index| std::cmp::Reverse(model.tasks[*index].id));
+    tasks.into_iter().map(|index| model.shown_task(index)).collect()
+}
+
+async fn tasks(store: &dyn Store, model: &Model) -> Result<()> {
+    for (index, expected) in model.tasks.iter().enumerate() {
+        let TaskRecord { task, request, lost_leases } =
+            store.inspect_task(expected.id).await?.expect("a task that was accepted");
+        assert_eq!(task, model.shown_task(index));
+        assert_eq!(request, expected.request);
+        assert_eq!(lost_leases, Some(expected.lost_leases).filter(|_| !expected.status.is_terminal()));
+        let other = if task.surface == Surface::Api { Surface::Web } else { Surface::Api };
+        assert_eq!(store.find_task(task.account_id, task.surface, task.id).await?.as_ref(), Some(&task));
+        assert_eq!(store.find_task(task.account_id, other, task.id).await?, None);
+        let stranger = model.accounts[(expected.account + 1) % model.accounts.len()].id;
+        if stranger != task.account_id {
+            assert_eq!(store.find_task(stranger, task.surface, task.id).await?, None);
+        }
+    }
+    assert!(store.inspect_task(Id::floor(NOON)).await?.is_none());
+    assert_eq!(store.recent_tasks(None, u32::MAX).await?, newest_first(model, |_| true));
+    for (index, account) in model.accounts.iter().enumerate() {
+        let recent = newest_first(model, |task| model.tasks[task].account == index);
+        assert_eq!(store.recent_tasks(Some(account.id), 3).await?, recent[..recent.len().min(3)]);
+    }
+    Ok(())
+}
+
+/// Walks a list to its end; then begins it at a task that need not be in it.
+async fn list(store: &dyn Store, model: &Model, (account, surface): (usize, Surface), page: u32) -> Result<()> {
+    let id = model.accounts[account].id;
+    let expected =
+        newest_first(model, |task| (model.tasks[task].account, model.tasks[task].surface) == (account, surface));
+    let mut pages = expected.chunks(page as usize);
+    let mut before = None;
+    loop {
+        let found = store.list_tasks(id, surface, before, page).await?;
+        let ids: Vec<_> = found.iter().map(|task| task.id).collect();
+        assert_eq!(found, pages.next().unwrap_or_default(), "before {before:?}");
+        assert_eq!(store.list_task_ids(id, surface, before, page).await?, ids);
+        before = ids.last().copied();
+        if ids.len() < page as usize {
+            break;
+        }
+    }
+    let cursors = [Some(Id::floor(Timestamp::from_millis(0))), model.tasks.get(model.steps % 40).map(|task| task.id)];
+    for before in cursors.into_iter().flatten() {
+        let older = expected.iter().filter(|task| task.id < before).take(page as usize);
+        assert!(store.list_tasks(id, surface, Some(before), page).await?.iter().eq(older), "before {before}");
+    }
+    Ok(())
+}
+
+/// An entry without what the store is free to choose; it sorts by step and task.
+type Line = (usize, Option<Id>, EntryKind, i64, Option<String>, Timestamp);
+
+async fn history(store: &dyn Store, model: &Model, account: usize, page: u32) -> Result<()> {
+    let id = model.accounts[account].id;
+    let expected: Vec<&Entry> = model.entries.iter().filter(|entry| entry.account == account).collect();
+    let mut found: Vec<LedgerEntry> = Vec::new();
+    // One page past the last, which may be full.
+    for _ in 0..=expected.len() / page as usize {
+        let before = found.last().map(|entry| entry.id);
+        found.extend(store.history(id, before, page).await?);
+    }
+    assert!(found.is_sorted_by(|later, earlier| later.id > earlier.id), "newest first: {found:?}");
+    found.reverse();
+    assert_eq!(found.len(), expected.len(), "{found:?}");
+    let mut balance = 0;
+    let (mut said, mut due): (Vec<Line>, Vec<Line>) = (Vec::new(), Vec::new());
+    for (entry, model_entry) in found.into_iter().zip(expected) {
+        balance += entry.amount;
+        assert_eq!(entry.balance, balance, "after {entry:?}");
+        let task = entry.task_id.map(|TaskId(id)| id);
+        said.push((model_entry.step, task, entry.kind, entry.amount, entry.note, entry.created_at));
+        due.push(line(model, model_entry));
+    }
+    let order = |line: &Line| (line.0, line.1);
+    said.sort_by_key(order);
+    due.sort_by_key(order);
+    assert_eq!(said, due);
+    Ok(())
+}
+
+fn line(model: &Model, entry: &Entry) -> Line {
+    let task = entry.task.map(|task| model.tasks[task].id);
+    (entry.step, task, entry.kind, entry.amount, entry.note.clone(), entry.at)
+}
+
+fn depth(model: &Model) -> QueueDepth {
+    let unfinished = || model.tasks.iter().filter(|task| !task.status.is_terminal());
+    let leased = unfinished().filter(|task| task.lease_until.is_some()).count() as u64;
+    let oldest = unfinished().map(|task| task.id.timestamp()).min();
+    QueueDepth { waiting: unfinished().count() as u64 - leased, leased, oldest }
+}
