@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app::App;
 use crate::clock::Timestamp;
 use crate::config::{LEASE, ORPHAN_AGE, ORPHAN_SWEEP_EVERY, SWEEP_EVERY, TASK_TIME_LIMIT};
-use crate::files::FileName;
+use crate::files::{FileName, FilesLock};
 use crate::model::Status;
 use crate::store::{Rescue, StoreError};
 use crate::tasks::{GAVE_UP, OVERDUE};
@@ -84,6 +84,9 @@ async fn sweep_orphans_forever(app: Arc<App>) {
     let mut days = usize::MAX;
     loop {
         tokio::time::sleep(ORPHAN_SWEEP_EVERY).await;
+        if lock_for_removal(&app).is_none() {
+            continue;
+        }
         match sweep_orphans(&app, days).await {
             0 => {}
             removed => tracing::info!(removed, "removed result files that belong to no completed task"),
@@ -95,7 +98,7 @@ async fn sweep_orphans_forever(app: Arc<App>) {
 /// Removes from the latest `days` what attempts left behind: files that are no result of their task,
 /// a day after both were last touched. Files of unknown tasks stay, and so do those of tasks that ended
 /// just now, in case the wrong database was opened beside them. What fails is logged and left for the
-/// next sweep. Returns how many were removed.
+/// next sweep, and so is everything while a backup runs. Returns how many were removed.
 pub async fn sweep_orphans(app: &App, days: usize) -> usize {
     let cutoff = app.clock.now().saturating_sub(ORPHAN_AGE);
     let mut removed = 0;
@@ -104,6 +107,7 @@ pub async fn sweep_orphans(app: &App, days: usize) -> usize {
         Vec::new()
     });
     for day in all.into_iter().rev().take(days) {
+        let Some(_removing) = lock_for_removal(app) else { break };
         let old = app.files.written_before(day, cutoff).await;
         let old = old.inspect_err(|error| tracing::error!(%error, "could not look through a day of result files"));
         for name in old.unwrap_or_default() {
@@ -116,6 +120,21 @@ pub async fn sweep_orphans(app: &App, days: usize) -> usize {
         }
     }
     removed
+}
+
+/// The right to remove files; `None` while a backup needs all of them, or when it cannot be known.
+fn lock_for_removal(app: &App) -> Option<FilesLock> {
+    match app.files.try_removal() {
+        Ok(Some(lock)) => Some(lock),
+        Ok(None) => {
+            tracing::info!("a backup is running; removing files later");
+            None
+        }
+        Err(error) => {
+            tracing::error!(%error, "could not lock the result files; none is removed");
+            None
+        }
+    }
 }
 
 async fn is_orphan(app: &App, name: &str, cutoff: Timestamp) -> bool {
