@@ -8,6 +8,7 @@ use crate::support::Backend;
 
 mod accounts;
 mod claims;
+mod completed;
 mod drift;
 mod ends;
 mod fixture;
@@ -123,6 +124,11 @@ macro_rules! suite {
                     expiry_leaves_tasks_that_have_ended,
                     nothing_but_its_end_moves_the_time_of_a_task,
                     a_task_is_never_updated_before_it_was_created,
+                }
+                completed {
+                    completed_tasks_of_every_account_and_surface_are_walked_oldest_first,
+                    pages_of_completed_tasks_meet_without_gap_or_overlap,
+                    a_walk_over_completed_tasks_begins_above_any_id,
                 }
                 processes {
                     a_task_is_claimable_at_once_by_a_process_whose_clock_is_behind,
