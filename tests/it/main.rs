@@ -6,6 +6,7 @@ mod binary;
 mod support;
 
 mod auth;
+mod backup;
 mod cli;
 mod envelope;
 mod files;

@@ -15,7 +15,8 @@ use tokio_rustls::rustls;
 use crate::binary::{self, Server, TINTYPE, refused, tintype};
 use crate::support::{Answer, GENERATE, TASKS, exchange};
 
-async fn send(address: SocketAddr, method: &str, path: &str, key: &str, body: &str) -> Answer {
+/// Sends one request with a key.
+pub async fn send(address: SocketAddr, method: &str, path: &str, key: &str, body: &str) -> Answer {
     let request = Request::builder()
         .method(method)
         .uri(path)
@@ -26,14 +27,15 @@ async fn send(address: SocketAddr, method: &str, path: &str, key: &str, body: &s
     exchange(TcpStream::connect(address).await.expect("a listener"), request.expect("a request")).await
 }
 
-async fn submit(server: &Server, key: &str, prompt: &str) -> String {
+/// Submits a prompt and returns its task_id.
+pub async fn submit(server: &Server, key: &str, prompt: &str) -> String {
     let answer = send(server.address, "POST", GENERATE, key, &json!({ "prompt": prompt }).to_string()).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     answer.json()["data"]["task_id"].as_str().expect("a task_id").to_owned()
 }
 
 /// Polls until the task has ended.
-async fn ended(server: &Server, key: &str, task_id: &str) -> Value {
+pub async fn ended(server: &Server, key: &str, task_id: &str) -> Value {
     loop {
         let task = send(server.address, "GET", &format!("{TASKS}/{task_id}"), key, "").await.json()["data"].clone();
         if task["status"] != "processing" {
@@ -139,7 +141,7 @@ fn a_file_that_is_no_database_of_ours_is_left_alone() {
 }
 
 /// Runs a script where this process may mount things that nobody else sees.
-fn in_mount_namespace(script: &str) -> Command {
+pub fn in_mount_namespace(script: &str) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--mount", "sh", "-ec", script]);
     command
