@@ -2,6 +2,16 @@
 
 use super::*;
 
+/// A process that is killed here at the latest, also when a test fails beside it.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        self.0.kill().expect("a child");
+        self.0.wait().expect("a child");
+    }
+}
+
 #[tokio::test]
 async fn a_killed_backup_leaves_no_backup_and_the_next_one_works() {
     let installation = Installation::with_tasks(5).await;
@@ -10,18 +20,18 @@ async fn a_killed_backup_leaves_no_backup_and_the_next_one_works() {
     let pipe = installation.result(2);
     fs::remove_file(&pipe).expect("a file");
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("coreutils").success());
-    let mut backup = tintype().args(["backup", text(&copy), "--data"]).arg(&data).spawn().expect("a backup");
+    let backup = tintype().args(["backup", text(&copy), "--data"]).arg(&data).spawn().expect("a backup");
+    let mut backup = Killed(backup);
     let partial = installation.path("copy.partial");
     while !partial.join("files").exists() {
-        assert!(backup.try_wait().expect("a child").is_none(), "the backup ended");
+        assert!(backup.0.try_wait().expect("a child").is_none(), "the backup ended");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let said = refused(&data, &["backup", text(&copy)]);
     assert!(said.contains("another backup is writing"), "{said}");
     let files = Files::on_disk(&data.join("files")).expect("files").guarded_by(backup_lock(&data));
     assert!(files.try_removal().expect("a lock").is_none(), "it needs all of them");
-    backup.kill().expect("a child");
-    backup.wait().expect("a child");
+    drop(backup);
     assert!(files.try_removal().expect("a lock").is_some());
     assert!(partial.exists() && !copy.exists());
     fs::remove_file(&pipe).expect("a pipe");
