@@ -3,9 +3,12 @@
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const LOCK: &str = "tintype.lock";
+
+/// The lock that keeps result files from being removed while a backup reads them.
+const BACKUP_LOCK: &str = "backup.lock";
 
 /// Held while a server runs on its data; dropping it lets the next one in.
 #[derive(Debug)]
@@ -20,6 +23,11 @@ pub struct DataLock {
 pub fn create(directory: &Path) -> Result<(), String> {
     let created = DirBuilder::new().recursive(true).mode(0o700).create(directory);
     created.map_err(|error| format!("cannot create the directory {}: {error}", directory.display()))
+}
+
+/// Where backups of the directory's installation hold the lock of its result files.
+pub fn backup_lock(directory: &Path) -> PathBuf {
+    directory.join(BACKUP_LOCK)
 }
 
 /// Takes the directory and the database, wherever that is, for this process. The operating system

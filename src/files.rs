@@ -1,5 +1,7 @@
 //! Result files: PNGs under unguessable names, written once and never changed.
 
+use std::fs::{File, OpenOptions, TryLockError};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -22,6 +24,13 @@ pub struct Files {
     objects: Box<dyn ObjectStore>,
     directory: PathBuf,
     faults: Faults,
+    guard: Option<PathBuf>,
+}
+
+/// Held by whoever needs the files to stay as they are, or by whoever removes results.
+#[derive(Debug)]
+pub struct FilesLock {
+    _file: Option<File>,
 }
 
 /// Why a file could not be read or written; the text is for the operator.
@@ -79,17 +88,49 @@ impl Files {
     /// [`FilesError`] when it does not.
     pub fn on_disk(directory: &Path) -> Result<Self, FilesError> {
         let objects = LocalFileSystem::new_with_prefix(directory)?.with_fsync(true);
-        Ok(Self { objects: Box::new(objects), directory: directory.to_owned(), faults: Faults::default() })
-    }
-
-    /// Where they are.
-    pub fn directory(&self) -> &Path {
-        &self.directory
+        let objects = Box::new(objects);
+        Ok(Self { objects, directory: directory.to_owned(), faults: Faults::default(), guard: None })
     }
 
     /// The same files, with what is to go wrong.
+    #[must_use]
     pub fn with_faults(self, faults: Faults) -> Self {
         Self { faults, ..self }
+    }
+
+    /// The same files, with a lock in the file named: see [`Files::keep_all`] and [`Files::try_removal`].
+    #[must_use]
+    pub fn guarded_by(self, lock: PathBuf) -> Self {
+        Self { guard: Some(lock), ..self }
+    }
+
+    /// Keeps every process from removing results until the lock is dropped, for a backup or an audit.
+    /// Waits for a removal that is under way.
+    ///
+    /// # Errors
+    /// [`FilesError`] when the lock cannot be had.
+    pub fn keep_all(&self) -> Result<FilesLock, FilesError> {
+        let file = self.guard.as_deref().map(open_lock).transpose()?;
+        file.as_ref().map_or(Ok(()), File::lock_shared)?;
+        Ok(FilesLock { _file: file })
+    }
+
+    /// The right to remove files, held while that goes on; `None` while somebody needs all of them.
+    ///
+    /// # Errors
+    /// [`FilesError`] when the lock cannot be had.
+    pub fn try_removal(&self) -> Result<Option<FilesLock>, FilesError> {
+        let file = self.guard.as_deref().map(open_lock).transpose()?;
+        match file.as_ref().map_or(Ok(()), File::try_lock) {
+            Ok(()) => Ok(Some(FilesLock { _file: file })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error.into()),
+        }
+    }
+
+    /// The directory that holds the files.
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// Writes one result durably and returns its name.
@@ -188,6 +229,10 @@ impl From<std::io::Error> for FilesError {
     fn from(error: std::io::Error) -> Self {
         Self(object_store::Error::Generic { store: "files", source: error.into() })
     }
+}
+
+fn open_lock(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
 /// Whether the text is written like `2026-11-21`.

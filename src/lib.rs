@@ -4,6 +4,7 @@
 
 pub mod address;
 pub mod app;
+pub mod backup;
 pub mod cli;
 pub mod client;
 pub mod clock;
@@ -24,6 +25,7 @@ pub mod picture;
 pub mod references;
 pub mod render;
 pub mod request;
+pub mod results;
 pub mod server;
 pub mod store;
 pub mod sweeper;

@@ -10,7 +10,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::config::{
     FIRST_REMOVAL, ORPHAN_AGE, ORPHAN_SWEEP_EVERY, REMOVE_EVERY, REMOVED_FILES_AGE, SWEEP_EVERY, TASK_TIME_LIMIT,
 };
-use crate::files::FileName;
+use crate::files::{FileName, FilesLock};
 use crate::model::Status;
 use crate::store::{Rescue, StoreError};
 use crate::tasks::{GAVE_UP, OVERDUE};
@@ -110,6 +110,9 @@ async fn sweep_orphans_forever(app: Arc<App>) {
     let mut days = usize::MAX;
     loop {
         tokio::time::sleep(ORPHAN_SWEEP_EVERY).await;
+        if lock_for_removal(&app).is_none() {
+            continue;
+        }
         match sweep_orphans(&app, days).await {
             0 => {}
             removed => tracing::info!(removed, "removed result files that belong to no completed task"),
@@ -121,8 +124,8 @@ async fn sweep_orphans_forever(app: Arc<App>) {
 /// Removes from the latest `days` what attempts left behind: files that are no result of their task,
 /// a day after both were last touched. Files of unknown tasks stay, and so do those of tasks that ended
 /// just now, in case the wrong database was opened beside them. The files of removed tasks go too, where a
-/// crash or another retention left them. What fails is logged and left for the next sweep. Returns how
-/// many were removed.
+/// crash or another retention left them. What fails is logged and left for the next sweep, and so is
+/// everything while a backup runs. Returns how many were removed.
 pub async fn sweep_orphans(app: &App, days: usize) -> usize {
     let cutoff = app.clock.now().saturating_sub(ORPHAN_AGE);
     let rule = FileRule { written_before: cutoff, touched_before: cutoff };
@@ -191,6 +194,7 @@ async fn days_of_files(app: &App) -> Vec<String> {
 async fn sweep_files(app: &App, days: impl Iterator<Item = String>, rule: FileRule) -> usize {
     let mut removed = 0;
     for day in days {
+        let Some(_removing) = lock_for_removal(app) else { break };
         let Some(removed_before) = may_remove_files(app).await else { break };
         let names = app.files.written_before(day, rule.written_before).await;
         let names = names.inspect_err(|error| tracing::error!(%error, "could not look through a day of result files"));
@@ -213,6 +217,21 @@ async fn may_remove_files(app: &App) -> Option<Timestamp> {
     let depth = app.store.queue_depth().await.inspect_err(failed).ok()?;
     let aged = app.clock.now().saturating_sub(REMOVED_FILES_AGE);
     Some(depth.oldest.map_or(aged, |oldest| oldest.min(aged)))
+}
+
+/// The right to remove files; `None` while a backup needs all of them, or when it cannot be known.
+fn lock_for_removal(app: &App) -> Option<FilesLock> {
+    match app.files.try_removal() {
+        Ok(Some(lock)) => Some(lock),
+        Ok(None) => {
+            tracing::info!("a backup is running; removing files later");
+            None
+        }
+        Err(error) => {
+            tracing::error!(%error, "could not lock the result files; none is removed");
+            None
+        }
+    }
 }
 
 async fn may_go(app: &App, name: &str, rule: &FileRule, removed_before: Timestamp) -> bool {

@@ -6,9 +6,12 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::account::MAX_GRANT;
-use super::{Outcome, find_account, open_store, or_dash, show, table};
-use crate::config::DataSettings;
+use super::{Failure, Outcome, describe, existing_files, find_account, open_store, or_dash, progress, show, table};
+use crate::config::{DataSettings, files_variable};
+use crate::files::Files;
 use crate::model::LedgerEntry;
+use crate::results::{self, Check};
+use crate::store::{Audit, Drift, Store};
 
 /// Ledger entries fetched at a time.
 const HISTORY_PAGE: u32 = 1_000;
@@ -60,6 +63,10 @@ pub(super) struct HistoryArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct AuditArgs {
+    /// Check the images of completed tasks too: that each exists, begins as a PNG and ends as one. What
+    /// is between is not read. URL is file:PATH [default: the files that `tintype serve` would use]
+    #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    files: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -123,23 +130,78 @@ async fn history(args: HistoryArgs, data: &DataSettings) -> Outcome {
 }
 
 async fn audit(args: AuditArgs, data: &DataSettings) -> Outcome {
-    let audit = open_store(data)?.audit().await?;
-    show(args.json, &audit, || {
-        let mut lines: Vec<String> = audit
-            .drifts
-            .iter()
-            .map(|drift| format!("account {}, task {}: {}", drift.account_id, or_dash(drift.task_id), drift.fault))
-            .collect();
-        let verdict = if audit.drifts.is_empty() {
-            "all balances agree".to_owned()
-        } else {
-            format!("{} drifts", audit.drifts.len())
+    let store = open_store(data)?;
+    let books = store.audit().await?;
+    let check = match &args.files {
+        None => None,
+        Some(url) => Some(check_files(&*store, url, books.tasks, !args.json, data).await?),
+    };
+    let found = Found::new(books, check);
+    show(args.json, &found, || found.text())?;
+    Ok(if found.drifts.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Looks at the result files of all completed tasks. An empty `url` stands for the files that a server
+/// would use.
+async fn check_files(
+    store: &dyn Store,
+    url: &str,
+    tasks: u64,
+    visible: bool,
+    data: &DataSettings,
+) -> Result<Check, Failure> {
+    let url = if url.is_empty() { files_variable()? } else { Some(url.to_owned()) };
+    let files = existing_files(data, url.as_deref())?;
+    let _kept = files.as_ref().map(Files::keep_all).transpose()?;
+    let bar = progress::bar(visible);
+    results::begin(&bar, "checking the result files", tasks);
+    let page = async |after, limit| store.completed_tasks(after, limit).await;
+    let check = results::check(files.as_ref(), page, &bar).await;
+    bar.finish_and_clear();
+    check.map_err(|error| {
+        let place = data.files_directory(url.as_deref()).unwrap_or_default();
+        Failure(format!("cannot check the result files in {}: {error}", place.display()))
+    })
+}
+
+/// What an audit of the books, and perhaps of the files, found.
+#[derive(Debug, Serialize)]
+struct Found {
+    accounts: u64,
+    tasks: u64,
+    entries: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    files: Option<u64>,
+    drifts: Vec<Drift>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drifts_left_out: Option<u64>,
+}
+
+impl Found {
+    fn new(books: Audit, check: Option<Check>) -> Self {
+        let mut drifts = books.drifts;
+        let (mut files, mut drifts_left_out) = (None, None);
+        if let Some(check) = check {
+            drifts.extend(check.drifts);
+            (files, drifts_left_out) = (Some(check.files), Some(check.drifts_left_out));
+        }
+        Self { accounts: books.accounts, tasks: books.tasks, entries: books.entries, files, drifts, drifts_left_out }
+    }
+
+    fn text(&self) -> String {
+        let mut lines: Vec<String> = self.drifts.iter().map(describe).collect();
+        let (files, sound) = match self.files {
+            Some(files) => (format!(", {files} result files"), "all balances agree and all files are there"),
+            None => (String::new(), "all balances agree"),
+        };
+        let verdict = match self.drifts.len() as u64 + self.drifts_left_out.unwrap_or(0) {
+            0 => sound.to_owned(),
+            drifts => format!("{drifts} drifts"),
         };
         lines.push(format!(
-            "{} accounts, {} tasks, {} ledger entries: {verdict}.",
-            audit.accounts, audit.tasks, audit.entries
+            "{} accounts, {} tasks, {} ledger entries{files}: {verdict}.",
+            self.accounts, self.tasks, self.entries
         ));
         lines.join("\n")
-    })?;
-    Ok(if audit.drifts.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
 }

@@ -5,13 +5,12 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 
-use super::{Outcome, show};
+use super::{Failure, Outcome, open_files, show};
 use crate::clock::{Clock, Timestamp};
-use crate::config::{DataSettings, RetentionSettings};
+use crate::config::{DataSettings, FilesSettings, RetentionSettings};
 use crate::data_dir;
 use crate::engine::sketch::Sketch;
 use crate::engine::{Brief, Engine as _};
-use crate::files::Files;
 use crate::model::IdSource;
 use crate::store::Store as _;
 use crate::store::sqlite::SqliteStore;
@@ -25,6 +24,8 @@ const EARLIEST: Timestamp = Timestamp::from_millis(1_767_225_600_000);
 pub(super) struct DoctorArgs {
     #[command(flatten)]
     retention: RetentionSettings,
+    #[command(flatten)]
+    files: FilesSettings,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -55,7 +56,7 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings) -> Outcome {
         Check::new("free space", free_space(data)),
         Check::new("server", Ok(server(data))),
         Check::new("database", database(data).await),
-        Check::new("files", files(data).await),
+        Check::new("files", files(data, args.files.files.as_deref()).await),
         Check::new("engine", engine().await),
         Check::new("retention", Ok(args.retention.to_string())),
     ];
@@ -109,11 +110,10 @@ async fn database(data: &DataSettings) -> Result<String, String> {
     Ok(format!("{} accounts, {} tasks, whole and balanced", audit.accounts, audit.tasks))
 }
 
-async fn files(data: &DataSettings) -> Result<String, String> {
-    let directory = data.data.join("files");
-    data_dir::create(&directory)?;
+async fn files(data: &DataSettings, files: Option<&str>) -> Result<String, String> {
+    let directory = data.files_directory(files)?;
+    let files = open_files(data, files).map_err(|Failure(sentence)| sentence)?;
     let clock = Clock::system();
-    let files = Files::on_disk(&directory).map_err(|error| error.to_string())?;
     let started = clock.elapsed();
     let probe = IdSource::default().next(clock.now());
     let name = files.write(probe, 0, bytes::Bytes::from_static(b"probe")).await.map_err(|error| error.to_string())?;

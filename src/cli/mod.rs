@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -12,15 +12,20 @@ use tracing_subscriber::EnvFilter;
 
 use crate::clock::Clock;
 use crate::config::{DataSettings, ignore_empty_variables};
+use crate::data_dir;
+use crate::files::Files;
 use crate::model::Account;
-use crate::store::Store;
-use crate::store::sqlite::SqliteStore;
+use crate::store::sqlite::{SqliteStore, restoring};
+use crate::store::{Drift, Store};
 
 mod account;
+mod backup;
 mod credits;
 mod doctor;
 mod generate;
 mod key;
+mod progress;
+mod restore;
 mod serve;
 mod task;
 
@@ -77,6 +82,10 @@ enum Command {
     Task(task::TaskCommand),
     /// Turn a prompt into images with a running server
     Generate(generate::GenerateArgs),
+    /// Copy the database and the result files of a running or stopped server
+    Backup(backup::BackupArgs),
+    /// Make an installation from a backup
+    Restore(restore::RestoreArgs),
     /// Check that this machine and its data can run a server
     Doctor(doctor::DoctorArgs),
     /// Print the OpenAPI document of the API
@@ -146,6 +155,8 @@ fn run(command: Command, data: &DataSettings) -> Outcome {
             Command::Credits(command) => credits::run(command, data).await,
             Command::Task(command) => task::run(command, data).await,
             Command::Generate(args) => Ok(generate::run(args).await),
+            Command::Backup(args) => backup::run(args, data).await,
+            Command::Restore(args) => restore::run(args, data).await,
             Command::Doctor(args) => doctor::run(args, data).await,
             Command::Openapi => {
                 say(&crate::http::docs::openapi_json());
@@ -160,14 +171,35 @@ fn run(command: Command, data: &DataSettings) -> Outcome {
 
 /// Opens the database of an existing installation.
 fn open_store(settings: &DataSettings) -> Result<Arc<dyn Store>, Failure> {
+    open_or_create_store(&existing_database(settings)?)
+}
+
+fn existing_database(settings: &DataSettings) -> Result<PathBuf, Failure> {
     let path = settings.database_path()?;
-    if !path.exists() {
+    // One that waits for its restore is better explained by opening it.
+    if !path.exists() && !restoring(&path).exists() {
         return Err(Failure(format!(
             "there is no database at {}: start with `tintype serve` or `tintype account create`, or point --data at it",
             path.display()
         )));
     }
-    open_or_create_store(&path)
+    Ok(path)
+}
+
+/// Opens the store of result files that `--files` names, creating it if need be.
+fn open_files(settings: &DataSettings, files: Option<&str>) -> Result<Files, Failure> {
+    let directory = settings.files_directory(files)?;
+    data_dir::create(&directory)?;
+    Ok(Files::on_disk(&directory)?.guarded_by(data_dir::backup_lock(&settings.data)))
+}
+
+/// Opens the store of result files that `--files` names; `None` when there is none.
+fn existing_files(settings: &DataSettings, files: Option<&str>) -> Result<Option<Files>, Failure> {
+    let directory = settings.files_directory(files)?;
+    if !directory.exists() {
+        return Ok(None);
+    }
+    Ok(Some(Files::on_disk(&directory)?.guarded_by(data_dir::backup_lock(&settings.data))))
 }
 
 fn open_or_create_store(path: &Path) -> Result<Arc<dyn Store>, Failure> {
@@ -201,6 +233,11 @@ fn table<const N: usize>(headings: [&str; N], rows: impl IntoIterator<Item = [St
         padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     lines.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// A drift as people read it.
+fn describe(drift: &Drift) -> String {
+    format!("account {}, task {}: {}", drift.account_id, or_dash(drift.task_id), drift.fault)
 }
 
 fn or_dash(value: Option<impl Display>) -> String {

@@ -1,7 +1,7 @@
 //! `tintype serve`, and its parts `api` and `worker`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -12,12 +12,11 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use super::{Failure, Outcome, say};
+use super::{Failure, Outcome, open_files, say};
 use crate::app::{App, Config};
 use crate::clock::Clock;
 use crate::config::{DataSettings, ServerSettings};
 use crate::data_dir;
-use crate::files::Files;
 use crate::http::{Readiness, metrics_router, router};
 use crate::key::KeySecret;
 use crate::render::EngineRenderer;
@@ -77,7 +76,7 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
     let clock = Clock::system();
     let store: Arc<dyn Store> =
         Arc::new(SqliteStore::open_with_faults(&database, clock.clone(), server.test_fault.clone())?);
-    let files = open_files(data, &server)?;
+    let files = open_files(data, server.files.files.as_deref())?.with_faults(server.test_fault.clone());
     let of_database = database.parent().filter(|parent| !parent.as_os_str().is_empty());
     config.directories = vec![of_database.unwrap_or(Path::new(".")).to_owned(), files.directory().to_owned()];
     let app = App::build(config, clock, store.clone(), files).await?;
@@ -185,18 +184,6 @@ fn warn_about(server: &ServerSettings, listening: SocketAddr, tls: bool) {
     if server.worker.test_reference_host.is_some() {
         tracing::warn!("a test host is trusted as a source of reference images: never do this in production");
     }
-}
-
-fn open_files(data: &DataSettings, server: &ServerSettings) -> Result<Files, Failure> {
-    let directory = match &server.files {
-        None => data.data.join("files"),
-        Some(url) => match url.strip_prefix("file:") {
-            Some(path) if !path.is_empty() => PathBuf::from(path),
-            _ => return Err(Failure("--files must be file:PATH; this release has no other store yet".into())),
-        },
-    };
-    data_dir::create(&directory)?;
-    Ok(Files::on_disk(&directory)?.with_faults(server.test_fault.clone()))
 }
 
 /// At the very first start, an account with some credits and a key.

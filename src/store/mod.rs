@@ -168,7 +168,18 @@ pub struct TaskRecord {
     pub removed_at: Option<Timestamp>,
 }
 
-/// A place where the books do not balance.
+/// A completed task with the names of its result files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CompletedTask {
+    /// The task.
+    pub id: Id,
+    /// Who paid for it.
+    pub account_id: Id,
+    /// Its result files, in order.
+    pub images: Vec<String>,
+}
+
+/// A place where the books do not balance, or a result that is not as they say.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Drift {
     /// The account concerned.
@@ -260,6 +271,10 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
 
     /// For the operator: tasks of one account or of all, newest first.
     async fn recent_tasks(&self, account_id: Option<Id>, limit: u32) -> Result<Vec<Task>>;
+
+    /// For the operator: completed tasks of every account and surface that have their result files,
+    /// oldest first, from above the task `after`.
+    async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>>;
 
     /// Leases up to `max` waiting tasks for `lease`: round robin over accounts, oldest first within one.
     async fn claim(&self, max: usize, lease: Duration) -> Result<Vec<Claim>>;

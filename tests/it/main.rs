@@ -6,6 +6,7 @@ mod binary;
 mod support;
 
 mod auth;
+mod backup;
 mod cli;
 mod crash;
 mod envelope;

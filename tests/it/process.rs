@@ -15,6 +15,7 @@ use tokio_rustls::rustls;
 use crate::binary::{self, Server, TINTYPE, refused, tintype};
 use crate::support::{Answer, GENERATE, TASKS, exchange, try_exchange};
 
+/// Sends one request with a key.
 pub async fn send(address: SocketAddr, method: &str, path: &str, key: &str, body: &str) -> Answer {
     try_send(address, method, path, key, body).await.expect("an answer")
 }
@@ -31,6 +32,7 @@ pub async fn try_send(address: SocketAddr, method: &str, path: &str, key: &str, 
     try_exchange(TcpStream::connect(address).await.ok()?, request.expect("a request")).await.ok()
 }
 
+/// Submits a prompt and returns its task_id.
 pub async fn submit(server: &Server, key: &str, prompt: &str) -> String {
     let answer = send(server.address, "POST", GENERATE, key, &json!({ "prompt": prompt }).to_string()).await;
     assert_eq!(answer.status, 200, "{answer:?}");
@@ -144,7 +146,7 @@ fn a_file_that_is_no_database_of_ours_is_left_alone() {
 }
 
 /// Runs a script where this process may mount things that nobody else sees.
-fn in_mount_namespace(script: &str) -> Command {
+pub fn in_mount_namespace(script: &str) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--mount", "sh", "-ec", script]);
     command

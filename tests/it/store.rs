@@ -8,6 +8,7 @@ use crate::support::Backend;
 
 mod accounts;
 mod claims;
+mod completed;
 mod drift;
 mod ends;
 mod fixture;
@@ -137,6 +138,11 @@ macro_rules! suite {
                     pages_meet_where_tasks_were_removed,
                     a_removed_task_cannot_end_again,
                     submits_go_on_while_tasks_are_removed,
+                }
+                completed {
+                    completed_tasks_of_every_account_and_surface_are_walked_oldest_first,
+                    pages_of_completed_tasks_meet_without_gap_or_overlap,
+                    a_walk_over_completed_tasks_begins_above_any_id,
                 }
                 processes {
                     a_task_is_claimable_at_once_by_a_process_whose_clock_is_behind,

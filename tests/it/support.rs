@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use tintype::app::{App, Config};
 use tintype::clock::{Clock, Timestamp};
 use tintype::config::ServerSettings;
+use tintype::data_dir::backup_lock;
 use tintype::fault::Faults;
 use tintype::files::Files;
 use tintype::http::{Readiness, router};
@@ -102,6 +103,7 @@ impl Service {
         let files = directory.path().join("files");
         std::fs::create_dir(&files).expect("a directory for files");
         let files = Files::on_disk(&files).expect("a store of files").with_faults(faults.clone());
+        let files = files.guarded_by(backup_lock(directory.path()));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound address");
         let mut config = Config::new(&settings, &format!("http://{address}"));

@@ -11,8 +11,8 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use self::writer::{Writer, Writing};
 use super::{
-    AccountCreation, Audit, Claim, KeyChange, Lease, LeaseWrite, NewKey, QueueDepth, Rescue, Rescued, Result, Retry,
-    Store, StoreError, Submission, TaskRecord,
+    AccountCreation, Audit, Claim, CompletedTask, KeyChange, Lease, LeaseWrite, NewKey, QueueDepth, Rescue, Rescued,
+    Result, Retry, Store, StoreError, Submission, TaskRecord,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::fault::{Effect, Faults, Point};
@@ -25,8 +25,11 @@ mod audit;
 mod columns;
 mod queue;
 mod retention;
+mod snapshot;
 mod tasks;
 mod writer;
+
+pub use self::snapshot::Snapshot;
 
 /// The steps that lead from an empty file to the present schema.
 const MIGRATIONS: [&str; 2] = [
@@ -53,9 +56,33 @@ pub enum OpenError {
         /// SQLite's words.
         error: String,
     },
+    /// A restore was to make this database and did not finish, so an empty one must not take its place.
+    #[error("a restore of {path} did not finish: {advice}")]
+    Unrestored {
+        /// The file.
+        path: String,
+        /// What to do about it.
+        advice: String,
+    },
+    /// No copy could be written.
+    #[error("cannot write {path}: {error}")]
+    Copy {
+        /// The copy.
+        path: String,
+        /// SQLite's words.
+        error: String,
+    },
     /// The file holds something else.
     #[error("{0} is a SQLite file, but not one of Tintype's")]
     Foreign(String),
+    /// An earlier release wrote it, and nothing may be written to it here.
+    #[error("the database was written by an older Tintype (schema {found}; this one knows {known})")]
+    Older {
+        /// The schema found.
+        found: i64,
+        /// The schema this binary writes.
+        known: usize,
+    },
     /// A later release wrote it.
     #[error(
         "the database was written by a newer Tintype (schema {found}; this one knows {known}): upgrade this binary or restore a backup"
@@ -117,6 +144,11 @@ impl SqliteStore {
         if is_a_fragment(path).map_err(|error| unusable(&error))? {
             return Err(unusable(&"the file is not a database"));
         }
+        let unfinished = restoring(path);
+        if unfinished.exists() && !path.exists() {
+            let advice = format!("remove {} and the result files beside it, and restore again", unfinished.display());
+            return Err(OpenError::Unrestored { path: path.display().to_string(), advice });
+        }
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let mut connection = connect(path, flags).map_err(|error| unusable(&error))?;
         migrate(&mut connection, path)?;
@@ -131,9 +163,7 @@ impl SqliteStore {
     /// # Errors
     /// [`StoreError`] with the first damage found.
     pub fn check_integrity(&self) -> Result<()> {
-        let found: String =
-            self.read(|connection| connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)))?;
-        if found == "ok" { Ok(()) } else { Err(StoreError::Other(found)) }
+        integrity(self.read(|connection| connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)))?)
     }
 
     async fn write<T, F>(&self, effect: Effect, write: F) -> Result<T>
@@ -150,6 +180,28 @@ impl SqliteStore {
     fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
         Ok(self.readers.read(query)?)
     }
+}
+
+/// What SQLite found when it looked for damage.
+fn integrity(found: String) -> Result<()> {
+    if found == "ok" { Ok(()) } else { Err(StoreError::Other(found)) }
+}
+
+/// Where a restore keeps the database until everything is there; while it exists and the database does
+/// not, the database is not opened.
+pub fn restoring(database: &Path) -> PathBuf {
+    with_suffix(database, ".restoring")
+}
+
+/// The files that SQLite may keep beside a database.
+pub fn companions(database: &Path) -> [PathBuf; 3] {
+    ["-wal", "-shm", "-journal"].map(|suffix| with_suffix(database, suffix))
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
 }
 
 /// Whether the file is too short for a database, which SQLite would take for an empty one. The file is
@@ -182,22 +234,17 @@ fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
 fn migrate(connection: &mut Connection, path: &Path) -> std::result::Result<(), OpenError> {
     let unusable =
         |error: rusqlite::Error| OpenError::Unusable { path: path.display().to_string(), error: error.to_string() };
-    let pragma = |connection: &Connection, name: &str| connection.query_row(name, [], |row| row.get::<_, i64>(0));
-    // One transaction: a database that another process is making is seen whole or not at all.
-    let snapshot = connection.unchecked_transaction().map_err(unusable)?;
-    let application = pragma(&snapshot, "PRAGMA application_id").map_err(unusable)?;
-    let objects = pragma(&snapshot, "SELECT count(*) FROM sqlite_schema").map_err(unusable)?;
-    let found = pragma(&snapshot, "PRAGMA user_version").map_err(unusable)?;
-    drop(snapshot);
-    if application != i64::from(APPLICATION_ID) && (application != 0 || objects != 0) {
-        return Err(OpenError::Foreign(path.display().to_string()));
-    }
-    match usize::try_from(found) {
-        Ok(version) if version == MIGRATIONS.len() => return Ok(()),
-        Ok(version) if version < MIGRATIONS.len() => {}
-        _ => return Err(OpenError::Newer { found, known: MIGRATIONS.len() }),
-    }
+    let pending = match schema(connection).map_err(unusable)? {
+        Schema::Ours => false,
+        Schema::Empty | Schema::Older(_) => true,
+        Schema::Foreign => return Err(OpenError::Foreign(path.display().to_string())),
+        Schema::Newer(found) => return Err(OpenError::Newer { found, known: MIGRATIONS.len() }),
+    };
+    // A copy that `Snapshot::take` made does not have it.
     use_wal(connection).map_err(unusable)?;
+    if !pending {
+        return Ok(());
+    }
     writer::alone(connection, |connection| {
         // Another process may have migrated while this one waited for the lock.
         let done = usize::try_from(pragma(connection, "PRAGMA user_version")?).unwrap_or(usize::MAX);
@@ -212,6 +259,35 @@ fn migrate(connection: &mut Connection, path: &Path) -> std::result::Result<(), 
         connection.pragma_update(None, "user_version", MIGRATIONS.len() as i64)
     })
     .map_err(unusable)
+}
+
+/// Whose schema a file holds.
+enum Schema {
+    Empty,
+    Ours,
+    Older(i64),
+    Newer(i64),
+    Foreign,
+}
+
+fn schema(connection: &Connection) -> rusqlite::Result<Schema> {
+    // One transaction: a database that another process is making is seen whole or not at all.
+    let snapshot = connection.unchecked_transaction()?;
+    let application = pragma(&snapshot, "PRAGMA application_id")?;
+    let objects = pragma(&snapshot, "SELECT count(*) FROM sqlite_schema")?;
+    let found = pragma(&snapshot, "PRAGMA user_version")?;
+    if application != i64::from(APPLICATION_ID) {
+        return Ok(if application == 0 && objects == 0 { Schema::Empty } else { Schema::Foreign });
+    }
+    Ok(match usize::try_from(found) {
+        Ok(version) if version == MIGRATIONS.len() => Schema::Ours,
+        Ok(version) if version < MIGRATIONS.len() => Schema::Older(found),
+        _ => Schema::Newer(found),
+    })
+}
+
+fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
+    connection.query_row(name, [], |row| row.get(0))
 }
 
 /// Switches to the write-ahead log. SQLite does not wait when another process does so too, so this does.
@@ -338,6 +414,10 @@ impl Store for SqliteStore {
 
     async fn recent_tasks(&self, account_id: Option<Id>, limit: u32) -> Result<Vec<Task>> {
         self.read(|connection| tasks::recent(connection, account_id, limit))
+    }
+
+    async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
+        self.read(|connection| tasks::completed(connection, after, limit))
     }
 
     async fn claim(&self, max: usize, lease: Duration) -> Result<Vec<Claim>> {

@@ -7,7 +7,7 @@ use super::columns::{json, to_json, word};
 use super::writer::Writing;
 use crate::model::{EntryKind, Id, Status, Surface, Task};
 use crate::request::GenerateRequest;
-use crate::store::{Submission, TaskRecord};
+use crate::store::{CompletedTask, Submission, TaskRecord};
 
 pub(super) fn submit(
     writing: &mut Writing,
@@ -177,6 +177,23 @@ pub(super) fn recent(connection: &Connection, account_id: Option<Id>, limit: u32
              ORDER BY id DESC LIMIT ?2"
         ))?
         .query_map(params![account_id, limit], task)?
+        .collect()
+}
+
+pub(super) fn completed(
+    connection: &Connection,
+    after: Option<Id>,
+    limit: u32,
+) -> rusqlite::Result<Vec<CompletedTask>> {
+    let after = after.map_or_else(String::new, |id| id.to_string());
+    connection
+        .prepare_cached(
+            "SELECT id, account_id, images FROM tasks
+             WHERE id > ?1 AND status = 'completed' AND images IS NOT NULL AND removed_at IS NULL ORDER BY id LIMIT ?2",
+        )?
+        .query_map(params![after, limit], |row| {
+            Ok(CompletedTask { id: row.get(0)?, account_id: row.get(1)?, images: json(row, 2)? })
+        })?
         .collect()
 }
 

@@ -1,0 +1,193 @@
+//! Makes an installation from a backup.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use indicatif::ProgressBar;
+
+use super::{Contents, DATABASE, FILES};
+use crate::clock::Clock;
+use crate::data_dir;
+use crate::files::Files;
+use crate::results;
+use crate::store::Store as _;
+use crate::store::sqlite::{Snapshot, SqliteStore, companions, restoring};
+
+/// Where an installation is to be.
+#[derive(Debug)]
+pub struct Target {
+    /// The data directory.
+    pub data: PathBuf,
+    /// The database.
+    pub database: PathBuf,
+    /// The directory of result files.
+    pub files: PathBuf,
+}
+
+/// Copies a backup to where nothing is yet. The database gets its name last, when everything else is there
+/// and was audited: until then no server starts on it. With `despite_drifts` a backup is restored although
+/// its books or files are not in order.
+///
+/// # Errors
+/// A sentence for the operator; nothing was restored then.
+pub async fn restore(
+    from: &Path,
+    target: &Target,
+    despite_drifts: bool,
+    progress: &ProgressBar,
+) -> Result<Contents, String> {
+    if data_dir::is_locked(&target.data) {
+        return Err(format!("a server is running on {}: stop it, or restore elsewhere", target.data.display()));
+    }
+    target.check_free()?;
+    inspect(from, despite_drifts, progress).await?;
+    data_dir::create(&target.data)?;
+    data_dir::create(&target.files)?;
+    let _lock = data_dir::lock(&target.data, &target.database)?;
+    target.check_free()?;
+    match target.fill(from, despite_drifts, progress).await {
+        Ok(contents) => Ok(contents),
+        Err(error) => match target.clear() {
+            Ok(()) => Err(format!("{error}; nothing was restored")),
+            Err(left) => Err(format!("{error}; nothing was restored, but {left}: {}", target.leftovers())),
+        },
+    }
+}
+
+/// Makes sure that a backup is one and is whole, without writing anything.
+async fn inspect(from: &Path, despite_drifts: bool, progress: &ProgressBar) -> Result<(), String> {
+    let database = from.join(DATABASE);
+    if !database.is_file() {
+        return Err(format!("{} is not a backup: there is no {DATABASE} in it", from.display()));
+    }
+    if let Some(open) = companions(&database).iter().find(|path| path.exists()) {
+        return Err(format!(
+            "{} is not a backup but the data of a server, for there is {}: copy it with `tintype backup`",
+            from.display(),
+            open.display()
+        ));
+    }
+    let damaged = |error: &dyn std::fmt::Display| format!("the backup {} is damaged: {error}", from.display());
+    let snapshot = Snapshot::open(&database).map_err(|error| format!("cannot restore {}: {error}", from.display()))?;
+    progress.set_message("checking the database");
+    snapshot.check_integrity().map_err(|error| damaged(&error))?;
+    if !snapshot.is_current() {
+        // Its books can be read when the copy has been brought up to date.
+        return Ok(());
+    }
+    let audit = snapshot.audit().map_err(|error| damaged(&error))?;
+    results::begin(progress, "checking the result files", audit.tasks);
+    let files = results_in(&from.join(FILES))?;
+    let page = async |after, limit| snapshot.completed_tasks(after, limit);
+    let check = results::check(files.as_ref(), page, progress).await.map_err(|error| damaged(&error))?;
+    let contents = Contents::new(audit, check, 0);
+    refuse_drifts(&contents, despite_drifts).map_err(|error| damaged(&error))
+}
+
+fn results_in(directory: &Path) -> Result<Option<Files>, String> {
+    directory.is_dir().then(|| Files::on_disk(directory)).transpose().map_err(|error| error.to_string())
+}
+
+fn refuse_drifts(contents: &Contents, despite_drifts: bool) -> Result<(), String> {
+    let Some(first) = contents.drifts.first().filter(|_| !despite_drifts) else { return Ok(()) };
+    let task = first.task_id.map(|id| format!(", task {id}")).unwrap_or_default();
+    let count = contents.drifts.len() as u64 + contents.drifts_left_out;
+    Err(format!(
+        "{count} drifts, the first of account {}{task}: {}; --despite-drifts restores it all the same",
+        first.account_id, first.fault
+    ))
+}
+
+impl Target {
+    /// Makes sure that nothing is overwritten.
+    fn check_free(&self) -> Result<(), String> {
+        if self.database.exists() {
+            return Err(format!(
+                "there is a database at {} already: move it away, or restore elsewhere with --data",
+                self.database.display()
+            ));
+        }
+        if restoring(&self.database).exists() {
+            return Err(format!("a restore to {} did not finish: {}", self.database.display(), self.leftovers()));
+        }
+        if let Some(stale) = companions(&self.database).iter().find(|path| path.exists()) {
+            return Err(format!("{} belongs to another database: move it away", stale.display()));
+        }
+        let inside = self.inside_files().map_err(|error| format!("cannot use {}: {error}", self.files.display()))?;
+        if inside.is_empty() {
+            return Ok(());
+        }
+        Err(format!(
+            "there are files in {} already: move them away, or restore elsewhere with --files",
+            self.files.display()
+        ))
+    }
+
+    /// What is in the directory of result files, apart from what file systems put there.
+    fn inside_files(&self) -> io::Result<Vec<PathBuf>> {
+        let entries = match fs::read_dir(&self.files) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let paths: io::Result<Vec<PathBuf>> = entries.map(|entry| Ok(entry?.path())).collect();
+        Ok(paths?.into_iter().filter(|path| !path.ends_with("lost+found")).collect())
+    }
+
+    async fn fill(&self, from: &Path, despite_drifts: bool, progress: &ProgressBar) -> Result<Contents, String> {
+        let staged = restoring(&self.database);
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        progress.set_message("copying the database");
+        results::copy_whole(&from.join(DATABASE), &staged)?;
+        results::sync_directory(directory_of(&staged))?;
+        let store = SqliteStore::open(&staged, Clock::system()).map_err(|error| text(&error))?;
+        store.check_integrity().map_err(|error| text(&error))?;
+        let audit = store.audit().await.map_err(|error| text(&error))?;
+        let page = async |after, limit| store.completed_tasks(after, limit).await;
+        results::begin(progress, "copying result files", audit.tasks);
+        results::copy(results_in(&from.join(FILES))?.as_ref(), &self.files, page, progress).await?;
+        results::begin(progress, "checking the copy", audit.tasks);
+        let check = results::check(results_in(&self.files)?.as_ref(), page, progress).await?;
+        // Closing it folds its log into it.
+        drop(store);
+        let unwritable = |error: io::Error| format!("cannot write {}: {error}", self.database.display());
+        let database = fs::File::open(&staged).map_err(unwritable)?;
+        database.sync_all().map_err(unwritable)?;
+        let bytes = database.metadata().map_err(unwritable)?.len();
+        let contents = Contents::new(audit, check, bytes);
+        refuse_drifts(&contents, despite_drifts)?;
+        if let Some(log) = companions(&staged).iter().find(|path| path.exists()) {
+            return Err(format!("the database could not be closed: {} is left", log.display()));
+        }
+        fs::rename(&staged, &self.database).map_err(unwritable)?;
+        results::sync_directory(directory_of(&self.database))?;
+        Ok(contents)
+    }
+
+    /// Takes away what a restore that came to nothing has written, where nothing was before.
+    fn clear(&self) -> Result<(), String> {
+        for path in self.inside_files().unwrap_or_default() {
+            fs::remove_dir_all(&path).map_err(|error| format!("{} could not be removed ({error})", path.display()))?;
+        }
+        let staged = restoring(&self.database);
+        for path in companions(&staged).into_iter().chain([staged]) {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(format!("{} could not be removed ({error})", path.display()));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What to do after a restore that was cut off.
+    fn leftovers(&self) -> String {
+        let staged = restoring(&self.database);
+        format!("remove {}* and what is in {}, then restore again", staged.display(), self.files.display())
+    }
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}

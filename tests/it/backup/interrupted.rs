@@ -1,0 +1,131 @@
+//! A backup or a restore that is killed or runs out of space is not there, and the next one works.
+
+use super::*;
+
+/// A process that is killed here at the latest, also when a test fails beside it.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        self.0.kill().expect("a child");
+        self.0.wait().expect("a child");
+    }
+}
+
+#[tokio::test]
+async fn a_killed_backup_leaves_no_backup_and_the_next_one_works() {
+    let installation = Installation::with_tasks(5).await;
+    let (data, copy) = (installation.data(), installation.path("copy"));
+    // A pipe that nobody writes to holds the backup up in the middle of its files.
+    let pipe = installation.result(2);
+    fs::remove_file(&pipe).expect("a file");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("coreutils").success());
+    let backup = tintype().args(["backup", text(&copy), "--data"]).arg(&data).spawn().expect("a backup");
+    let mut backup = Killed(backup);
+    let partial = installation.path("copy.partial");
+    while !partial.join("files").exists() {
+        assert!(backup.0.try_wait().expect("a child").is_none(), "the backup ended");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let said = refused(&data, &["backup", text(&copy)]);
+    assert!(said.contains("another backup is writing"), "{said}");
+    let files = Files::on_disk(&data.join("files")).expect("files").guarded_by(backup_lock(&data));
+    assert!(files.try_removal().expect("a lock").is_none(), "it needs all of them");
+    drop(backup);
+    assert!(files.try_removal().expect("a lock").is_some());
+    assert!(partial.exists() && !copy.exists());
+    fs::remove_file(&pipe).expect("a pipe");
+    fs::write(&pipe, png()).expect("a file");
+    installation.back_up("copy");
+    assert_eq!(names_in(installation.directory.path()), ["copy", "data"]);
+    assert_eq!(names_in(&copy), ["files", "tintype.db"]);
+}
+
+#[tokio::test]
+async fn a_killed_restore_is_not_served_and_says_what_to_remove() {
+    let installation = Installation::with_tasks(300).await;
+    let copy = installation.back_up("copy");
+    let mut hits = 0;
+    for number in 0..10 {
+        let target = installation.path(&format!("restored {number}"));
+        let staged = target.join("tintype.db.restoring");
+        let mut restore = tintype();
+        restore.args(["restore", text(&copy), "--data"]).arg(&target).stdout(Stdio::null());
+        let mut restore = restore.spawn().expect("a restore");
+        while !staged.exists() && restore.try_wait().expect("a child").is_none() {
+            std::hint::spin_loop();
+        }
+        restore.kill().expect("a child");
+        restore.wait().expect("a child");
+        if target.join("tintype.db").exists() {
+            assert_eq!(assert_sound(&target), 300, "it was faster than the signal");
+            continue;
+        }
+        hits += 1;
+        for command in [&["serve", "--listen", "127.0.0.1:0"][..], &["account", "create", "bob"], &["account", "list"]]
+        {
+            let said = refused(&target, command);
+            assert!(said.contains("a restore of") && said.contains(text(&staged)), "{said}");
+        }
+        let said = refused(&target, &["restore", text(&copy)]);
+        assert!(said.contains("did not finish") && said.contains(text(&staged)), "{said}");
+        assert!(said.contains(text(&target.join("files"))), "{said}");
+        // What the sentence says.
+        let advice = format!("rm -rf '{0}'* '{1}'/*", staged.display(), target.join("files").display());
+        assert!(Command::new("sh").args(["-c", &advice]).status().expect("a shell").success());
+        binary::json(&target, &["restore", text(&copy)]);
+        assert_eq!(assert_sound(&target), 300);
+    }
+    assert!(hits > 0, "no restore was killed in the middle");
+}
+
+#[tokio::test]
+async fn a_full_disk_leaves_no_backup() {
+    let mut image = vec![0; 3 * 1024 * 1024];
+    image[..8].copy_from_slice(b"\x89PNG\r\n\x1a\n");
+    image.extend_from_slice(b"\0\0\0\0IEND\xae\x42\x60\x82");
+    let installation = Installation::with_images(2, image.into()).await;
+    let disk = installation.path("disk");
+    fs::create_dir(&disk).expect("a directory");
+    let (data, disk) = (installation.data().display().to_string(), disk.display().to_string());
+    // Too small for the database, for the files, and large enough.
+    for (size, fits) in [("64k", false), ("2m", false), ("9m", true)] {
+        let script = format!(
+            "mount -t tmpfs -o size={size} tmpfs {disk}; code=0; \
+             {TINTYPE} backup {disk}/copy --data {data} >&2 || code=$?; ls {disk}; exit $code"
+        );
+        let output = in_mount_namespace(&script).output().expect("unshare runs");
+        let (left, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        if fits {
+            assert_eq!((output.status.code(), &*left), (Some(0), "copy\n"), "{said}");
+        } else {
+            assert_eq!((output.status.code(), &*left), (Some(1), ""), "{said}");
+            assert!(said.contains("there is no backup") && said.contains(&disk), "{size}: {said}");
+            assert!(said.contains("is full") || said.contains("No space left"), "{size}: {said}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_restore_to_a_full_disk_leaves_nothing() {
+    let mut image = vec![0; 3 * 1024 * 1024];
+    image[..8].copy_from_slice(b"\x89PNG\r\n\x1a\n");
+    image.extend_from_slice(b"\0\0\0\0IEND\xae\x42\x60\x82");
+    let installation = Installation::with_images(2, image.into()).await;
+    let copy = installation.back_up("copy");
+    let disk = installation.path("disk");
+    fs::create_dir(&disk).expect("a directory");
+    let (copy, disk) = (copy.display().to_string(), disk.display().to_string());
+    for size in ["64k", "2m"] {
+        let script = format!(
+            "mount -t tmpfs -o size={size} tmpfs {disk}; code=0; \
+             {TINTYPE} restore {copy} --data {disk} >&2 || code=$?; ls -A {disk} {disk}/files; exit $code"
+        );
+        let output = in_mount_namespace(&script).output().expect("unshare runs");
+        let (left, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("nothing was restored") && said.contains(&disk), "{size}: {said}");
+        let locks = format!("{disk}:\nfiles\ntintype.db.lock\ntintype.lock\n\n{disk}/files:\n");
+        assert_eq!(left, locks, "{size}: {said}");
+    }
+}
