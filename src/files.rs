@@ -1,6 +1,8 @@
 //! Result files: PNGs under unguessable names, written once and never changed.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -12,6 +14,8 @@ use object_store::{GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt 
 use crate::clock::Timestamp;
 use crate::model::Id;
 
+/// A day is written like `2026-11-21`.
+const DAY_LENGTH: usize = 10;
 /// Bytes of randomness in a name.
 const RANDOM_BYTES: usize = 18;
 
@@ -20,6 +24,8 @@ const RANDOM_BYTES: usize = 18;
 pub struct Files {
     objects: Box<dyn ObjectStore>,
     directory: PathBuf,
+    /// The day whose directory was last made to outlast a power cut.
+    kept_day: Mutex<String>,
 }
 
 /// Why a file could not be read or written; the text is for the operator.
@@ -56,7 +62,7 @@ impl<'a> FileName<'a> {
     fn random(task_id: Id, index: usize) -> String {
         let day = task_id.timestamp().to_string();
         let random = BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; RANDOM_BYTES]>());
-        format!("{}/{task_id}-{index}-{random}.png", &day[..10])
+        format!("{}/{task_id}-{index}-{random}.png", &day[..DAY_LENGTH])
     }
 
     /// The whole name.
@@ -77,7 +83,7 @@ impl Files {
     /// [`FilesError`] when it does not.
     pub fn on_disk(directory: &Path) -> Result<Self, FilesError> {
         let objects = LocalFileSystem::new_with_prefix(directory)?.with_fsync(true);
-        Ok(Self { objects: Box::new(objects), directory: directory.to_owned() })
+        Ok(Self { objects: Box::new(objects), directory: directory.to_owned(), kept_day: Mutex::default() })
     }
 
     /// Writes one result durably and returns its name.
@@ -86,8 +92,24 @@ impl Files {
     /// [`FilesError`]; nothing is then left under any name.
     pub async fn write(&self, task_id: Id, index: usize, png: Bytes) -> Result<String, FilesError> {
         let name = FileName::random(task_id, index);
+        self.keep_day(&name[..DAY_LENGTH]).await?;
         self.objects.put(&ObjectPath::from(name.as_str()), PutPayload::from(png)).await?;
         Ok(name)
+    }
+
+    /// Makes the directory of a day, durably. The object store would, but another write may already be
+    /// done in a directory that it has made and not yet synced, as may one after a start that was killed there.
+    async fn keep_day(&self, day: &str) -> Result<(), FilesError> {
+        let kept = || self.kept_day.lock().unwrap_or_else(PoisonError::into_inner);
+        if *kept() == day {
+            return Ok(());
+        }
+        match tokio::fs::create_dir(self.directory.join(day)).await {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error.into()),
+            _ => tokio::fs::File::open(&self.directory).await?.sync_all().await?,
+        }
+        day.clone_into(&mut kept());
+        Ok(())
     }
 
     /// Opens a file, or the byte range asked for; `None` when there is no such file.
@@ -173,5 +195,5 @@ impl From<std::io::Error> for FilesError {
 /// Whether the text is written like `2026-11-21`.
 fn is_day(text: &str) -> bool {
     let fits = |byte: u8, wanted: u8| if wanted == b'0' { byte.is_ascii_digit() } else { byte == wanted };
-    text.len() == 10 && text.bytes().zip(*b"0000-00-00").all(|(byte, wanted)| fits(byte, wanted))
+    text.len() == DAY_LENGTH && text.bytes().zip(*b"0000-00-00").all(|(byte, wanted)| fits(byte, wanted))
 }
