@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails best where it stands")]
 
 mod binary;
+mod crowd;
+mod disk;
 mod support;
 
 mod auth;
@@ -13,6 +15,7 @@ mod generate;
 mod limits;
 mod list;
 mod openapi;
+mod power_loss;
 mod process;
 mod read;
 mod references_fetch;
