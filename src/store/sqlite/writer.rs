@@ -1,6 +1,8 @@
 //! The one thread that writes. Everything that arrives while a commit is under way shares the next.
 
 use std::ffi::c_int;
+use std::fs::File;
+use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rusqlite::hooks::Wal;
-use rusqlite::{Connection, ErrorCode, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, TransactionBehavior, ffi};
 use tokio::sync::oneshot;
 
 use crate::clock::Clock;
@@ -199,18 +201,35 @@ fn begin(connection: &Connection) -> rusqlite::Result<()> {
 
 fn commit(connection: &Connection) -> Result<()> {
     let Err(error) = execute(connection, "COMMIT") else { return Ok(()) };
-    stop_on_io_failure(&error);
+    stop_on_io_failure(connection, &error);
     roll_back(connection);
     Err(error.into())
 }
 
 /// Whether what was written reached the disk is unknown then. Guessing would lose or double a charge; a
-/// restart reads the log and knows.
-fn stop_on_io_failure(error: &rusqlite::Error) {
-    if error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) {
-        tracing::error!(%error, "the database could not be written; stopping so that a restart can tell what was saved");
-        std::process::exit(EXIT_IO_ERROR);
+/// restart reads the log and knows. Only where nothing can be written at all, nothing was.
+fn stop_on_io_failure(connection: &Connection, error: &rusqlite::Error) {
+    if error.sqlite_error_code() != Some(ErrorCode::SystemIoFailure) {
+        return;
     }
+    let extended = error.sqlite_error().map(|error| error.extended_code);
+    if extended == Some(ffi::SQLITE_IOERR_WRITE) && connection.path().is_some_and(is_read_only) {
+        return;
+    }
+    tracing::error!(%error, "the database could not be written; stopping so that a restart can tell what was saved");
+    std::process::exit(EXIT_IO_ERROR);
+}
+
+/// Whether the file system of the database refuses every change, found out by making a file beside it: the
+/// error that SQLite gives does not say.
+fn is_read_only(database: &str) -> bool {
+    let probe = format!("{database}.probe");
+    let refused = File::create(&probe).is_err_and(|error| error.kind() == ErrorKind::ReadOnlyFilesystem);
+    if !refused {
+        // A probe left behind is in nobody's way.
+        drop(std::fs::remove_file(&probe));
+    }
+    refused
 }
 
 /// Ends the transaction, if SQLite has not done so by itself.
@@ -247,7 +266,7 @@ fn execute(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
 
 fn checkpoint(connection: &Connection) {
     if let Err(error) = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
-        stop_on_io_failure(&error);
+        stop_on_io_failure(connection, &error);
         tracing::warn!(%error, "checkpoint failed");
     }
 }
