@@ -22,7 +22,7 @@ use crate::store::{Result, StoreError};
 const MAX_BATCH: usize = 1_024;
 /// The write-ahead log is folded into the database when it holds this many pages of 4 KiB...
 const CHECKPOINT_PAGES: usize = 4_096;
-/// ...or when no write came for this long.
+/// ...or when no write added to it for this long.
 const CHECKPOINT_IDLE: Duration = Duration::from_secs(1);
 
 /// What a write sees: the open transaction, the time, new ids, and whose turn it is.
@@ -138,10 +138,11 @@ impl Drop for Writer {
 }
 
 fn run(mut writing: Writing, inbox: &Receiver<Box<dyn Write>>, log_pages: &AtomicUsize) {
+    let mut grown = writing.clock.elapsed();
     loop {
         let in_log = log_pages.load(Ordering::Relaxed);
         let wait = if in_log > 0 { CHECKPOINT_IDLE } else { Duration::MAX };
-        let idle = match inbox.recv_timeout(wait) {
+        let mut idle = match inbox.recv_timeout(wait) {
             Ok(first) => {
                 commit_batch(&mut writing, first, inbox);
                 false
@@ -149,7 +150,13 @@ fn run(mut writing: Writing, inbox: &Receiver<Box<dyn Write>>, log_pages: &Atomi
             Err(RecvTimeoutError::Timeout) => true,
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        if idle || log_pages.load(Ordering::Relaxed) >= CHECKPOINT_PAGES {
+        // Looking for work is a write that mostly changes nothing, every second; it must not put this off.
+        let (now, pages) = (writing.clock.elapsed(), log_pages.load(Ordering::Relaxed));
+        if pages != in_log {
+            grown = now;
+        }
+        idle |= pages > 0 && now.saturating_sub(grown) >= CHECKPOINT_IDLE;
+        if idle || pages >= CHECKPOINT_PAGES {
             checkpoint(&writing.connection);
             log_pages.store(0, Ordering::Relaxed);
         }
