@@ -1,7 +1,7 @@
 //! `tintype serve`, and its parts `api` and `worker`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::key::KeySecret;
 use crate::render::EngineRenderer;
 use crate::server;
 use crate::store::sqlite::SqliteStore;
-use crate::store::{NewKey, Rescue, Store};
+use crate::store::{NewKey, Rescue, Store, StoreError};
 use crate::sweeper;
 use crate::worker::Worker;
 
@@ -75,7 +75,7 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
     warn_about(&server, listening, tls.is_some());
 
     let clock = Clock::system();
-    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&database, clock.clone())?);
+    let store: Arc<dyn Store> = Arc::new(open_store(&database, &clock)?);
     let files = open_files(data, &server)?;
     let app = App::build(config, clock, store.clone(), files).await?;
     // This process holds the database, so whoever held a lease is dead.
@@ -182,6 +182,15 @@ fn warn_about(server: &ServerSettings, listening: SocketAddr, tls: bool) {
     if server.worker.test_reference_host.is_some() {
         tracing::warn!("a test host is trusted as a source of reference images: never do this in production");
     }
+}
+
+fn open_store(database: &Path, clock: &Clock) -> Result<SqliteStore, Failure> {
+    let store = SqliteStore::open(database, clock.clone())?;
+    match store.begin_new_log() {
+        Err(StoreError::Full(error)) => tracing::warn!(%error, "the log of the last run is kept"),
+        outcome => outcome?,
+    }
+    Ok(store)
 }
 
 fn open_files(data: &DataSettings, server: &ServerSettings) -> Result<Files, Failure> {
