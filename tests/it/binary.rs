@@ -99,6 +99,11 @@ impl Server {
         assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
     }
 
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.process.try_wait().expect("a child")
+    }
+
     /// Waits for the end.
     pub fn wait(mut self) -> ExitStatus {
         self.process.wait().expect("a child")

@@ -9,6 +9,7 @@ mod support;
 
 mod auth;
 mod cli;
+mod disk_faults;
 mod envelope;
 mod files;
 mod generate;

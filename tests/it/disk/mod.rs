@@ -4,7 +4,7 @@
 //! is: the least that POSIX promises, and less than most file systems keep.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fuser::{BackgroundSession, Config, MountOption};
@@ -13,7 +13,8 @@ use rand::rngs::StdRng;
 use tempfile::TempDir;
 
 use self::kernel::Mounted;
-use self::platter::{Counts, PAGE, Platter};
+use self::platter::Platter;
+use crate::binary::tintype;
 
 mod kernel;
 mod platter;
@@ -36,13 +37,6 @@ pub struct Faults {
     pub lie_about_sync: Option<Names>,
     /// The power fails after so many more changes and syncs.
     pub cut_after: Option<u64>,
-}
-
-impl Faults {
-    /// Room for so many more bytes.
-    pub fn room(bytes: u64) -> Self {
-        Self { free_pages: Some(bytes / PAGE as u64), ..Self::default() }
-    }
 }
 
 /// What becomes of unsynced changes when the power is cut.
@@ -79,6 +73,14 @@ impl Disk {
         self.path().join("srv/tintype")
     }
 
+    /// `tintype serve` there, for callers in a hurry.
+    pub fn serve(&self) -> Command {
+        let mut command = tintype();
+        command.args(["serve", "--listen", "127.0.0.1:0", "--submit-rate", "0", "--read-rate", "0"]);
+        command.args(["--max-unfinished", "0", "--data"]).arg(self.data()).stderr(Stdio::null());
+        command
+    }
+
     fn mount(&mut self) {
         let mut config = Config::default();
         config.mount_options = vec![MountOption::FSName("faulty".into())];
@@ -105,9 +107,19 @@ impl Disk {
         self.set(Faults::default());
     }
 
-    /// What happened so far.
-    pub fn counts(&self) -> Counts {
-        self.platter().counts
+    /// How often those chosen met a fault.
+    pub fn met(&self, chosen: Names) -> usize {
+        self.platter().met.iter().filter(|name| chosen(name)).count()
+    }
+
+    /// How often something was changed or synced so far.
+    pub fn changes(&self) -> u64 {
+        self.platter().changes
+    }
+
+    /// Names of files, of those chosen.
+    pub fn names(&self, chosen: Names) -> Vec<String> {
+        self.platter().names(chosen)
     }
 
     /// Whether it has power.

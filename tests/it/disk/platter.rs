@@ -41,24 +41,17 @@ pub struct Inode {
     body: Body,
 }
 
-/// What was done to the disk so far.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct Counts {
-    /// Everything that changes something, and every sync.
-    pub changes: u64,
-    pub syncs: u64,
-    /// Operations that met a fault.
-    pub faults: u64,
-}
-
 /// The whole disk.
 #[derive(Debug)]
 pub struct Platter {
     inodes: BTreeMap<u64, Inode>,
     next: u64,
     pub faults: Faults,
-    pub counts: Counts,
+    /// How often something was changed or synced.
+    pub changes: u64,
     pub powered: bool,
+    /// Names of what met a fault, once for each time.
+    pub met: Vec<String>,
 }
 
 #[expect(clippy::disallowed_methods, reason = "a disk has a clock of its own")]
@@ -170,8 +163,9 @@ impl Platter {
             inodes: BTreeMap::from([(ROOT, root)]),
             next: ROOT + 1,
             faults: Faults::default(),
-            counts: Counts::default(),
+            changes: 0,
             powered: true,
+            met: Vec::new(),
         }
     }
 
@@ -194,9 +188,17 @@ impl Platter {
         self.powered = true;
     }
 
-    fn fault(&mut self, error: Errno) -> Errno {
-        self.counts.faults += 1;
+    fn fault(&mut self, number: u64, error: Errno) -> Errno {
+        self.met.extend(self.inodes.get(&number).map(|inode| inode.name.clone()));
         error
+    }
+
+    pub fn names(&self, chosen: Names) -> Vec<String> {
+        let entries = self.inodes.values().filter_map(|inode| match &inode.body {
+            Body::Directory { now, .. } => Some(now.keys()),
+            Body::File { .. } => None,
+        });
+        entries.flatten().filter(|name| chosen(name)).cloned().collect()
     }
 
     /// Without power nothing answers.
@@ -213,19 +215,19 @@ impl Platter {
             }
         }
         self.reach()?;
-        self.counts.changes += 1;
+        self.changes += 1;
         Ok(())
     }
 
-    fn writable(&mut self) -> Outcome<()> {
+    fn writable(&mut self, number: u64) -> Outcome<()> {
         self.change()?;
-        if self.faults.read_only { Err(self.fault(Errno::EROFS)) } else { Ok(()) }
+        if self.faults.read_only { Err(self.fault(number, Errno::EROFS)) } else { Ok(()) }
     }
 
     /// Refuses to open for writing what cannot be written.
     pub fn open(&mut self, writing: bool) -> Outcome<()> {
         self.reach()?;
-        if writing && self.faults.read_only { Err(self.fault(Errno::EROFS)) } else { Ok(()) }
+        if writing && self.faults.read_only { Err(Errno::EROFS) } else { Ok(()) }
     }
 
     pub fn inode(&mut self, number: u64) -> Outcome<&mut Inode> {
@@ -245,7 +247,7 @@ impl Platter {
     }
 
     pub fn make(&mut self, parent: u64, name: &str, mode: u32, directory: bool) -> Outcome<u64> {
-        self.writable()?;
+        self.writable(parent)?;
         if self.find(parent, name).is_ok() {
             return Err(Errno::EEXIST);
         }
@@ -262,7 +264,7 @@ impl Platter {
     }
 
     pub fn link(&mut self, number: u64, parent: u64, name: &str) -> Outcome<()> {
-        self.writable()?;
+        self.writable(parent)?;
         let entries = self.entries(parent)?;
         if entries.contains_key(name) {
             return Err(Errno::EEXIST);
@@ -272,7 +274,7 @@ impl Platter {
     }
 
     pub fn remove(&mut self, parent: u64, name: &str) -> Outcome<()> {
-        self.writable()?;
+        self.writable(parent)?;
         let number = self.find(parent, name)?;
         if matches!(&self.inode(number)?.body, Body::Directory { now, .. } if !now.is_empty()) {
             return Err(Errno::ENOTEMPTY);
@@ -283,7 +285,7 @@ impl Platter {
     }
 
     pub fn rename(&mut self, from: (u64, &str), to: (u64, &str)) -> Outcome<()> {
-        self.writable()?;
+        self.writable(to.0)?;
         let number = self.find(from.0, from.1)?;
         self.entries(from.0)?.remove(from.1);
         if let Some(replaced) = self.entries(to.0)?.insert(to.1.to_owned(), number) {
@@ -325,9 +327,9 @@ impl Platter {
         if mapped {
             self.reach()?;
         } else {
-            self.writable()?;
+            self.writable(number)?;
             if self.faults.fail_write.is_some_and(|chosen| self.is_among(chosen, number)) {
-                return Err(self.fault(Errno::EIO));
+                return Err(self.fault(number, Errno::EIO));
             }
         }
         let end = offset + bytes.len() as u64;
@@ -355,12 +357,12 @@ impl Platter {
         let pages = start / PAGE as u64..end.div_ceil(PAGE as u64);
         let needed = pages.filter(|page| !content.pages.contains_key(page)).count() as u64;
         let Some(free) = self.faults.free_pages else { return Ok(()) };
-        self.faults.free_pages = Some(free.checked_sub(needed).ok_or_else(|| self.fault(Errno::ENOSPC))?);
+        self.faults.free_pages = Some(free.checked_sub(needed).ok_or_else(|| self.fault(number, Errno::ENOSPC))?);
         Ok(())
     }
 
     pub fn resize(&mut self, number: u64, size: u64) -> Outcome<()> {
-        self.writable()?;
+        self.writable(number)?;
         let inode = self.inode(number)?;
         inode.modified = now();
         let before = inode.pages();
@@ -374,7 +376,7 @@ impl Platter {
 
     /// Sets room aside, as `posix_fallocate` does.
     pub fn allocate(&mut self, number: u64, start: u64, length: u64) -> Outcome<()> {
-        self.writable()?;
+        self.writable(number)?;
         self.take_room(number, start, start + length)?;
         let (content, unsynced) = self.inode(number)?.file()?;
         for page in start / PAGE as u64..(start + length).div_ceil(PAGE as u64) {
@@ -387,13 +389,14 @@ impl Platter {
 
     pub fn sync(&mut self, number: u64) -> Outcome<()> {
         self.change()?;
-        self.counts.syncs += 1;
         if self.faults.fail_sync.is_some_and(|chosen| self.is_among(chosen, number)) {
-            return Err(self.fault(Errno::EIO));
+            // As Linux does: what could not be written counts as clean, and the next sync leaves it out.
+            if let Body::File { unsynced, .. } = &mut self.inode(number)?.body {
+                unsynced.clear();
+            }
+            return Err(self.fault(number, Errno::EIO));
         }
-        if self.faults.lie_about_sync.is_some_and(|chosen| self.is_among(chosen, number)) {
-            self.counts.faults += 1;
-        } else {
+        if !self.faults.lie_about_sync.is_some_and(|chosen| self.is_among(chosen, number)) {
             self.inode(number)?.sync();
         }
         Ok(())
