@@ -1,7 +1,7 @@
 //! The data directory: made for its owner alone, and held by one server at a time.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read as _, Seek as _, Write as _};
+use std::io::{self, ErrorKind, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
@@ -16,18 +16,33 @@ pub struct DataLock {
     _files: [File; 2],
 }
 
-/// Creates the directory, readable by its owner alone, unless it exists.
+/// Creates the directory, readable by its owner alone, unless it exists. It outlasts a power cut.
 ///
 /// # Errors
 /// A sentence for the operator.
 pub fn create(directory: &Path) -> Result<(), String> {
-    let created = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    let created = DirBuilder::new().recursive(true).mode(0o700).create(directory).and_then(|()| keep(directory));
     created.map_err(|error| format!("cannot create the directory {}: {error}", directory.display()))
 }
 
 /// Where backups of the directory's installation hold the lock of its result files.
 pub fn backup_lock(directory: &Path) -> PathBuf {
     directory.join(BACKUP_LOCK)
+}
+
+/// Syncs what holds the name of the directory, and so on to the top: any of them may be new, made just
+/// now or by a start that was cut short. One that this process may not read was made by somebody else.
+fn keep(directory: &Path) -> io::Result<()> {
+    for above in directory.canonicalize()?.ancestors().skip(1) {
+        match File::open(above).and_then(|above| above.sync_all()) {
+            // Some file systems keep nothing, and say so like this.
+            Err(error) if !matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::InvalidInput) => {
+                return Err(error);
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Takes the directory and the database, wherever that is, for this process. The operating system

@@ -1,8 +1,10 @@
 //! Result files: PNGs under unguessable names, written once and never changed.
 
 use std::fs::{File, OpenOptions, TryLockError};
+use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -15,6 +17,8 @@ use crate::clock::Timestamp;
 use crate::fault::{Effect, Faults, Point};
 use crate::model::Id;
 
+/// A day is written like `2026-11-21`.
+const DAY_LENGTH: usize = 10;
 /// Bytes of randomness in a name.
 const RANDOM_BYTES: usize = 18;
 
@@ -25,6 +29,8 @@ pub struct Files {
     directory: PathBuf,
     faults: Faults,
     guard: Option<PathBuf>,
+    /// The day whose directory was last made to outlast a power cut.
+    kept_day: Mutex<String>,
 }
 
 /// Held by whoever needs the files to stay as they are, or by whoever removes results.
@@ -67,7 +73,7 @@ impl<'a> FileName<'a> {
     fn random(task_id: Id, index: usize) -> String {
         let day = task_id.timestamp().to_string();
         let random = BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; RANDOM_BYTES]>());
-        format!("{}/{task_id}-{index}-{random}.png", &day[..10])
+        format!("{}/{task_id}-{index}-{random}.png", &day[..DAY_LENGTH])
     }
 
     /// The whole name.
@@ -89,7 +95,13 @@ impl Files {
     pub fn on_disk(directory: &Path) -> Result<Self, FilesError> {
         let objects = LocalFileSystem::new_with_prefix(directory)?.with_fsync(true);
         let objects = Box::new(objects);
-        Ok(Self { objects, directory: directory.to_owned(), faults: Faults::default(), guard: None })
+        Ok(Self {
+            objects,
+            directory: directory.to_owned(),
+            faults: Faults::default(),
+            guard: None,
+            kept_day: Mutex::default(),
+        })
     }
 
     /// The same files, with what is to go wrong.
@@ -140,9 +152,25 @@ impl Files {
     pub async fn write(&self, task_id: Id, index: usize, png: Bytes) -> Result<String, FilesError> {
         let name = FileName::random(task_id, index);
         self.faults.pass(Point::before(Effect::WriteFile)).await?;
+        self.keep_day(&name[..DAY_LENGTH]).await?;
         self.objects.put(&ObjectPath::from(name.as_str()), PutPayload::from(png)).await?;
         self.faults.pass(Point::after(Effect::WriteFile)).await?;
         Ok(name)
+    }
+
+    /// Makes the directory of a day, durably. The object store would, but another write may already be
+    /// done in a directory that it has made and not yet synced, as may one after a start that was killed there.
+    async fn keep_day(&self, day: &str) -> Result<(), FilesError> {
+        let kept = || self.kept_day.lock().unwrap_or_else(PoisonError::into_inner);
+        if *kept() == day {
+            return Ok(());
+        }
+        match tokio::fs::create_dir(self.directory.join(day)).await {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error.into()),
+            _ => tokio::fs::File::open(&self.directory).await?.sync_all().await?,
+        }
+        day.clone_into(&mut kept());
+        Ok(())
     }
 
     /// Opens a file, or the byte range asked for; `None` when there is no such file.
@@ -238,5 +266,5 @@ fn open_lock(path: &Path) -> std::io::Result<File> {
 /// Whether the text is written like `2026-11-21`.
 fn is_day(text: &str) -> bool {
     let fits = |byte: u8, wanted: u8| if wanted == b'0' { byte.is_ascii_digit() } else { byte == wanted };
-    text.len() == 10 && text.bytes().zip(*b"0000-00-00").all(|(byte, wanted)| fits(byte, wanted))
+    text.len() == DAY_LENGTH && text.bytes().zip(*b"0000-00-00").all(|(byte, wanted)| fits(byte, wanted))
 }

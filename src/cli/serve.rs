@@ -22,7 +22,7 @@ use crate::key::KeySecret;
 use crate::render::EngineRenderer;
 use crate::server;
 use crate::store::sqlite::SqliteStore;
-use crate::store::{NewKey, Rescue, Store};
+use crate::store::{NewKey, Rescue, Store, StoreError};
 use crate::sweeper;
 use crate::worker::Worker;
 
@@ -74,8 +74,7 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
     warn_about(&server, listening, tls.is_some());
 
     let clock = Clock::system();
-    let store: Arc<dyn Store> =
-        Arc::new(SqliteStore::open_with_faults(&database, clock.clone(), server.test_fault.clone())?);
+    let store: Arc<dyn Store> = Arc::new(open_store(&database, &clock, &server)?);
     let files = open_files(data, server.files.files.as_deref())?.with_faults(server.test_fault.clone());
     let of_database = database.parent().filter(|parent| !parent.as_os_str().is_empty());
     config.directories = vec![of_database.unwrap_or(Path::new(".")).to_owned(), files.directory().to_owned()];
@@ -184,6 +183,15 @@ fn warn_about(server: &ServerSettings, listening: SocketAddr, tls: bool) {
     if server.worker.test_reference_host.is_some() {
         tracing::warn!("a test host is trusted as a source of reference images: never do this in production");
     }
+}
+
+fn open_store(database: &Path, clock: &Clock, server: &ServerSettings) -> Result<SqliteStore, Failure> {
+    let store = SqliteStore::open_with_faults(database, clock.clone(), server.test_fault.clone())?;
+    match store.begin_new_log() {
+        Err(StoreError::Full(error)) => tracing::warn!(%error, "the log of the last run is kept"),
+        outcome => outcome?,
+    }
+    Ok(store)
 }
 
 /// At the very first start, an account with some credits and a key.

@@ -59,20 +59,27 @@ impl Server {
     }
 
     /// Starts a server with the command given.
-    pub fn spawn(mut command: Command) -> Self {
+    pub fn spawn(command: Command) -> Self {
+        Self::attempt(command).unwrap_or_else(|said| panic!("the server ended: {said}"))
+    }
+
+    /// Starts a server that may not come up; then returns what it said.
+    pub fn attempt(mut command: Command) -> Result<Self, String> {
         let mut process = command.stdout(Stdio::piped()).spawn().expect("the program starts");
         let stdout = BufReader::new(process.stdout.take().expect("a pipe"));
         let mut server = Self { process, stdout, said: String::new(), address: ([0, 0, 0, 0], 0).into() };
         while !server.said.ends_with("\nReady.\n") {
             let start = server.said.len();
             let length = server.stdout.read_line(&mut server.said).expect("a pipe");
-            assert!(length > 0, "the server ended: {}", server.said);
+            if length == 0 {
+                return Err(std::mem::take(&mut server.said));
+            }
             if let Some(url) = server.said[start..].trim().strip_prefix("API") {
                 let host = url.trim().split('/').nth(2).expect("a host");
                 server.address = host.parse().expect("an address");
             }
         }
-        server
+        Ok(server)
     }
 
     /// A path as this process sees it, which may have file systems of its own.
@@ -96,6 +103,11 @@ impl Server {
         // The shell's own kill, so that no package has to provide one.
         let kill = format!("kill -{name} {}", self.process.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.process.try_wait().expect("a child")
     }
 
     /// Waits for the end.

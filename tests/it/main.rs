@@ -3,12 +3,15 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails best where it stands")]
 
 mod binary;
+mod crowd;
+mod disk;
 mod support;
 
 mod auth;
 mod backup;
 mod cli;
 mod crash;
+mod disk_faults;
 mod envelope;
 mod faults;
 mod files;
@@ -16,6 +19,7 @@ mod generate;
 mod limits;
 mod list;
 mod openapi;
+mod power_loss;
 mod process;
 mod read;
 mod references_fetch;

@@ -177,6 +177,20 @@ impl SqliteStore {
         outcome
     }
 
+    /// Folds the log into the database and begins a new one. After a sync that failed, the system takes pages
+    /// of the log for written that are not; what is told next must not rest on them.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn begin_new_log(&self) -> Result<()> {
+        let busy: bool =
+            self.read(|connection| connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0)))?;
+        if busy {
+            tracing::warn!("another program reads the database; the log of the last run is kept");
+        }
+        Ok(())
+    }
+
     fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
         Ok(self.readers.read(query)?)
     }

@@ -1,6 +1,8 @@
 //! The one thread that writes. Everything that arrives while a commit is under way shares the next.
 
 use std::ffi::c_int;
+use std::fs::File;
+use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +23,7 @@ use crate::store::{Result, StoreError};
 const MAX_BATCH: usize = 1_024;
 /// The write-ahead log is folded into the database when it holds this many pages of 4 KiB...
 const CHECKPOINT_PAGES: usize = 4_096;
-/// ...or when no write came for this long.
+/// ...or when no write added to it for this long.
 const CHECKPOINT_IDLE: Duration = Duration::from_secs(1);
 
 /// What a write sees: the open transaction, the time, new ids, and whose turn it is.
@@ -138,19 +140,25 @@ impl Drop for Writer {
 }
 
 fn run(mut writing: Writing, inbox: &Receiver<Box<dyn Write>>, log_pages: &AtomicUsize) {
+    let mut grown = writing.clock.elapsed();
     loop {
         let in_log = log_pages.load(Ordering::Relaxed);
         let wait = if in_log > 0 { CHECKPOINT_IDLE } else { Duration::MAX };
-        let idle = match inbox.recv_timeout(wait) {
+        let mut idle = match inbox.recv_timeout(wait) {
             Ok(first) => {
                 commit_batch(&mut writing, first, inbox);
-                // What leaves the log as it was, as a sweep that finds nothing, is no reason to wait on.
-                in_log > 0 && log_pages.load(Ordering::Relaxed) == in_log
+                false
             }
             Err(RecvTimeoutError::Timeout) => true,
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        if idle || log_pages.load(Ordering::Relaxed) >= CHECKPOINT_PAGES {
+        // Looking for work is a write that mostly changes nothing, every second; it must not put this off.
+        let (now, pages) = (writing.clock.elapsed(), log_pages.load(Ordering::Relaxed));
+        if pages != in_log {
+            grown = now;
+        }
+        idle |= pages > 0 && now.saturating_sub(grown) >= CHECKPOINT_IDLE;
+        if idle || pages >= CHECKPOINT_PAGES {
             checkpoint(&writing);
             log_pages.store(0, Ordering::Relaxed);
         }
@@ -203,7 +211,7 @@ fn begin(connection: &Connection) -> rusqlite::Result<()> {
 fn commit(writing: &Writing) -> Result<()> {
     let connection = &writing.connection;
     let Err(error) = on_disk(writing, Effect::Commit, || execute(connection, "COMMIT")) else { return Ok(()) };
-    stop_on_io_failure(&error);
+    stop_on_io_failure(connection, &error);
     roll_back(connection);
     Err(error.into())
 }
@@ -222,12 +230,29 @@ fn on_disk(writing: &Writing, effect: Effect, act: impl FnOnce() -> rusqlite::Re
 }
 
 /// Whether what was written reached the disk is unknown then. Guessing would lose or double a charge; a
-/// restart reads the log and knows.
-fn stop_on_io_failure(error: &rusqlite::Error) {
-    if error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) {
-        tracing::error!(%error, "the database could not be written; stopping so that a restart can tell what was saved");
-        std::process::exit(EXIT_IO_ERROR);
+/// restart reads the log and knows. Only where nothing can be written at all, nothing was.
+fn stop_on_io_failure(connection: &Connection, error: &rusqlite::Error) {
+    if error.sqlite_error_code() != Some(ErrorCode::SystemIoFailure) {
+        return;
     }
+    let extended = error.sqlite_error().map(|error| error.extended_code);
+    if extended == Some(ffi::SQLITE_IOERR_WRITE) && connection.path().is_some_and(is_read_only) {
+        return;
+    }
+    tracing::error!(%error, "the database could not be written; stopping so that a restart can tell what was saved");
+    std::process::exit(EXIT_IO_ERROR);
+}
+
+/// Whether the file system of the database refuses every change, found out by making a file beside it: the
+/// error that SQLite gives does not say.
+fn is_read_only(database: &str) -> bool {
+    let probe = format!("{database}.probe");
+    let refused = File::create(&probe).is_err_and(|error| error.kind() == ErrorKind::ReadOnlyFilesystem);
+    if !refused {
+        // A probe left behind is in nobody's way.
+        drop(std::fs::remove_file(&probe));
+    }
+    refused
 }
 
 /// Ends the transaction, if SQLite has not done so by itself.
@@ -263,9 +288,10 @@ fn execute(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
 }
 
 fn checkpoint(writing: &Writing) {
-    let fold = || writing.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+    let connection = &writing.connection;
+    let fold = || connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
     if let Err(error) = on_disk(writing, Effect::Checkpoint, fold) {
-        stop_on_io_failure(&error);
+        stop_on_io_failure(connection, &error);
         tracing::warn!(%error, "checkpoint failed");
     }
 }

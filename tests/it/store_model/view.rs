@@ -63,8 +63,11 @@ fn newest_first(model: &Model, belongs: impl Fn(usize) -> bool) -> Vec<Task> {
 
 async fn tasks(store: &dyn Store, model: &Model) -> Result<()> {
     for (index, expected) in model.tasks.iter().enumerate() {
-        let TaskRecord { task, request, lost_leases } =
-            store.inspect_task(expected.id).await?.expect("a task that was accepted");
+        let TaskRecord { task, request, lost_leases, removed_at: None } =
+            store.inspect_task(expected.id).await?.expect("a task that was accepted")
+        else {
+            panic!("nothing is removed here")
+        };
         assert_eq!(task, model.shown_task(index));
         assert_eq!(request, expected.request);
         assert_eq!(lost_leases, Some(expected.lost_leases).filter(|_| !expected.status.is_terminal()));

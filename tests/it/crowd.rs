@@ -1,0 +1,287 @@
+//! Concurrent callers of a real server, who remember what they were told.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::Request;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+
+use crate::binary;
+use crate::support::{Answer, GENERATE, TASKS};
+
+/// Credits of each caller.
+const CREDITS: i64 = 1_000;
+/// Tasks of a caller under way at once.
+const MAX_OPEN: usize = 3;
+/// Longest wait for what must come.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks at what is awaited.
+pub const MOMENT: Duration = Duration::from_millis(5);
+
+/// A caller and all that it was told.
+pub struct Caller {
+    account: String,
+    key: String,
+    tasks: Mutex<BTreeMap<String, Told>>,
+}
+
+/// What a caller was told of a task: its cost, and the task once it had ended.
+#[derive(Debug, Clone)]
+struct Told {
+    credits: i64,
+    ended: Option<Value>,
+}
+
+/// The callers.
+pub struct Crowd {
+    callers: Vec<Caller>,
+}
+
+/// What does not agree with what the callers were told; all empty if nothing was lost.
+#[derive(Debug, Default)]
+pub struct Findings {
+    pub lost: Vec<String>,
+    pub mischarged: Vec<String>,
+    /// Tasks whose end changed.
+    pub changed: Vec<String>,
+    /// Completed tasks with an image that is not whole.
+    pub dangling: Vec<String>,
+    /// What the server's own books say, and the database of itself.
+    pub drifts: Vec<String>,
+}
+
+impl Findings {
+    pub fn is_clean(&self) -> bool {
+        [&self.lost, &self.mischarged, &self.changed, &self.dangling, &self.drifts].iter().all(|found| found.is_empty())
+    }
+}
+
+/// One request; `None` when the server does not answer it.
+pub async fn ask(address: SocketAddr, method: &str, path: &str, key: &str, body: &str) -> Option<Answer> {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", address.to_string())
+        .header("authorization", format!("Bearer {key}"))
+        .header("content-type", "application/json")
+        .body(Full::new(Bytes::from(body.to_owned())))
+        .expect("a request");
+    let stream = TcpStream::connect(address).await.ok()?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
+    let connection = tokio::spawn(connection);
+    let response = sender.send_request(request).await.ok()?;
+    let (parts, body) = response.into_parts();
+    let body = body.collect().await.ok()?.to_bytes();
+    connection.abort();
+    Some(Answer { status: parts.status, headers: parts.headers, body })
+}
+
+/// Waits until something is so.
+#[track_caller]
+pub fn eventually<F: Future<Output = bool>>(what: &str, mut is_so: impl FnMut() -> F) -> impl Future<Output = ()> {
+    let looking = async move {
+        while !is_so().await {
+            tokio::time::sleep(MOMENT).await;
+        }
+    };
+    async move { tokio::time::timeout(PATIENCE, looking).await.unwrap_or_else(|_| panic!("never so: {what}")) }
+}
+
+impl Caller {
+    fn tasks(&self) -> MutexGuard<'_, BTreeMap<String, Told>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Submits once, and remembers the task if it was acknowledged.
+    pub async fn submit(&self, address: SocketAddr, prompt: &str, n: i64) -> Option<Answer> {
+        let body = json!({ "prompt": prompt, "n": n }).to_string();
+        let answer = ask(address, "POST", GENERATE, &self.key, &body).await?;
+        if answer.status == 200 {
+            let task_id = answer.json()["data"]["task_id"].as_str().expect("a task_id").to_owned();
+            self.tasks().insert(task_id, Told { credits: 2 * n, ended: None });
+        }
+        Some(answer)
+    }
+
+    /// Polls a task, and remembers its end.
+    pub async fn poll(&self, address: SocketAddr, task_id: &str) -> Option<Answer> {
+        let answer = ask(address, "GET", &format!("{TASKS}/{task_id}"), &self.key, "").await?;
+        if answer.status == 200 {
+            let task = answer.json()["data"].clone();
+            if task["status"] != "processing"
+                && let Some(told) = self.tasks().get_mut(task_id)
+                && told.ended.is_none()
+            {
+                told.ended = Some(task);
+            }
+        }
+        Some(answer)
+    }
+
+    /// Tasks whose end this caller has not seen.
+    fn open(&self) -> Vec<String> {
+        self.tasks().iter().filter(|(_, told)| told.ended.is_none()).map(|(task_id, _)| task_id.clone()).collect()
+    }
+
+    /// Submits and polls until told to stop.
+    async fn press(&self, address: SocketAddr, stop: &impl Fn() -> bool) {
+        let mut turn = 0;
+        while !stop() {
+            let open = self.open();
+            if open.len() < MAX_OPEN {
+                turn += 1;
+                // Some take several files. What is refused, or not answered, is nobody's loss.
+                self.submit(address, "a boat", if turn % 4 == 0 { 2 } else { 1 }).await;
+            }
+            for task_id in open {
+                self.poll(address, &task_id).await;
+            }
+            tokio::time::sleep(MOMENT).await;
+        }
+    }
+
+    async fn check(&self, address: SocketAddr, data: &Path, findings: &mut Findings) {
+        let history = binary::json(data, &["credits", "history", &self.account]);
+        let tasks = self.tasks().clone();
+        for (task_id, told) in tasks {
+            let answer = self.poll(address, &task_id).await.expect("the server answers");
+            if answer.status == 404 {
+                findings.lost.push(task_id);
+                continue;
+            }
+            assert_eq!(answer.status, 200, "{answer:?}");
+            let charges: Vec<i64> = entries(&history, &task_id, "charge");
+            let refunds: Vec<i64> = entries(&history, &task_id, "refund");
+            let task = answer.json()["data"].clone();
+            let due = if task["status"] == "failed" { vec![told.credits] } else { vec![] };
+            if charges != [-told.credits] || refunds != due {
+                findings.mischarged.push(format!("{task_id} {charges:?} {refunds:?}"));
+            }
+            if told.ended.is_some_and(|ended| essence(&ended) != essence(&task)) {
+                findings.changed.push(task_id.clone());
+            }
+            if task["status"] == "completed" && !images_are_whole(address, &task).await {
+                findings.dangling.push(task_id);
+            }
+        }
+    }
+}
+
+/// Amounts in the ledger for a task.
+fn entries(history: &Value, task_id: &str, kind: &str) -> Vec<i64> {
+    let entries = history.as_array().expect("entries").iter();
+    let entries = entries.filter(|entry| entry["task_id"] == task_id && entry["kind"] == kind);
+    entries.map(|entry| entry["amount"].as_i64().expect("an amount")).collect()
+}
+
+/// A task without the address of the server, which changes with each start.
+fn essence(task: &Value) -> Vec<String> {
+    let paths = urls(task).into_iter().map(|url| path(&url).to_owned());
+    [task["status"].to_string(), task["updated_at"].to_string()].into_iter().chain(paths).collect()
+}
+
+fn urls(task: &Value) -> Vec<String> {
+    let images = task["images"].as_array().into_iter().flatten();
+    images.map(|image| image["url"].as_str().expect("a URL").to_owned()).collect()
+}
+
+fn path(url: &str) -> &str {
+    &url[url.find("/files/").expect("our URL")..]
+}
+
+/// Whether the bytes are a PNG from its signature to its end, by its own checksums.
+fn is_whole_png(bytes: &[u8]) -> bool {
+    let Some(mut rest) = bytes.strip_prefix(b"\x89PNG\r\n\x1a\n") else { return false };
+    while let Some((length, chunk)) = rest.split_first_chunk() {
+        let length = u32::from_be_bytes(*length) as usize;
+        let Some((chunk, after)) = chunk.split_at_checked(4 + length) else { return false };
+        let Some((sum, after)) = after.split_first_chunk() else { return false };
+        if crc32fast::hash(chunk) != u32::from_be_bytes(*sum) {
+            return false;
+        }
+        if chunk.starts_with(b"IEND") {
+            return after.is_empty();
+        }
+        rest = after;
+    }
+    false
+}
+
+async fn images_are_whole(address: SocketAddr, task: &Value) -> bool {
+    for url in urls(task) {
+        let answer = ask(address, "GET", path(&url), "", "").await;
+        if !answer.is_some_and(|answer| answer.status == 200 && is_whole_png(&answer.body)) {
+            return false;
+        }
+    }
+    true
+}
+
+impl Crowd {
+    /// So many callers, each with an account and a key of its own.
+    pub fn new(data: &Path, count: usize) -> Self {
+        let caller = |number| {
+            let account = format!("caller-{number}");
+            binary::json(data, &["account", "create", &account, "--credits", &CREDITS.to_string()]);
+            let key = binary::json(data, &["key", "create", "--account", &account]);
+            Caller { account, key: key["key"].as_str().expect("a key").to_owned(), tasks: Mutex::default() }
+        };
+        Self { callers: (0..count).map(caller).collect() }
+    }
+
+    /// One of them.
+    pub fn caller(&self) -> &Caller {
+        &self.callers[0]
+    }
+
+    /// How many tasks were acknowledged, and how many of them seen completed.
+    pub fn told(&self) -> (usize, usize) {
+        let all: Vec<Told> =
+            self.callers.iter().flat_map(|caller| caller.tasks().values().cloned().collect::<Vec<_>>()).collect();
+        let completed = |told: &&Told| told.ended.as_ref().is_some_and(|task| task["status"] == "completed");
+        (all.len(), all.iter().filter(completed).count())
+    }
+
+    /// All press the server until told to stop.
+    pub async fn press(&self, address: SocketAddr, stop: impl Fn() -> bool) {
+        futures::future::join_all(self.callers.iter().map(|caller| caller.press(address, &stop))).await;
+    }
+
+    /// Polls until every acknowledged task has ended.
+    pub async fn finish(&self, address: SocketAddr) {
+        for caller in &self.callers {
+            eventually("every task has ended", || async {
+                for task_id in caller.open() {
+                    caller.poll(address, &task_id).await.expect("the server answers");
+                }
+                caller.open().is_empty()
+            })
+            .await;
+        }
+    }
+
+    /// Compares what the callers were told with what a server says now.
+    pub async fn check(&self, address: SocketAddr, data: &Path) -> Findings {
+        let mut findings = Findings::default();
+        for caller in &self.callers {
+            caller.check(address, data, &mut findings).await;
+        }
+        let audit = binary::run(data, ["credits", "audit", "--json"]);
+        let audit: Value = serde_json::from_slice(&audit.stdout).expect("JSON");
+        findings.drifts.extend(audit["drifts"].as_array().expect("drifts").iter().map(Value::to_string));
+        findings
+    }
+}
+
+/// What SQLite says of the database of a server that does not run.
+pub fn integrity(data: &Path) -> String {
+    let connection = rusqlite::Connection::open(data.join("tintype.db")).expect("a database");
+    connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).expect("an answer")
+}

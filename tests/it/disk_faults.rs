@@ -1,0 +1,196 @@
+//! The disk is full, read-only or failing.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::binary::Server;
+use crate::crowd::{Crowd, MOMENT, ask, eventually, integrity};
+use crate::disk::{self, ALL, Disk, Faults, Names, Survivors};
+
+const LOG: Names = |name| name.ends_with("-wal");
+const DATABASE: Names = |name| name == "tintype.db";
+const PICTURES: Names = |name| name.contains(".png");
+const DAYS: Names = |name| name.len() == 10 && name.starts_with("20");
+
+/// The code that the server exits with, by itself.
+async fn exit_code(mut server: Server) -> Option<i32> {
+    let ending = async {
+        loop {
+            match server.ended() {
+                Some(status) => return status.code(),
+                None => tokio::time::sleep(MOMENT).await,
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), ending).await.expect("the server ends by itself")
+}
+
+async fn readiness(address: SocketAddr) -> u16 {
+    ask(address, "GET", "/readyz", "", "").await.expect("an answer").status.as_u16()
+}
+
+/// A server on a disk of its own that has completed a task.
+async fn at_work() -> (Disk, Crowd, Server) {
+    let disk = Disk::new();
+    let crowd = Crowd::new(&disk.data(), 1);
+    let server = Server::spawn(disk.serve());
+    crowd.caller().submit(server.address, "a boat", 1).await.expect("an answer");
+    crowd.finish(server.address).await;
+    (disk, crowd, server)
+}
+
+/// Submits until the server refuses, and checks how it does.
+async fn refused(crowd: &Crowd, address: SocketAddr, prompt: &str) {
+    let (before, _) = crowd.told();
+    loop {
+        let answer = crowd.caller().submit(address, prompt, 1).await.expect("an answer");
+        if answer.status != 200 {
+            answer.assert_error(500, "INTERNAL_ERROR");
+            return;
+        }
+        assert!(crowd.told().0 - before < 50, "such a disk does not hold this many");
+    }
+}
+
+/// What must work on a disk that takes nothing: reading, by the same process, of what was told.
+async fn reads(crowd: &Crowd, server: &Server, disk: &Disk) {
+    let findings = crowd.check(server.address, &disk.data()).await;
+    assert!(findings.is_clean(), "{findings:?}");
+    eventually("not ready", || async { readiness(server.address).await == 503 }).await;
+}
+
+/// What must work again by itself on a healed disk.
+async fn recovers(crowd: &Crowd, server: Server, disk: &Disk) {
+    eventually("ready again", || async { readiness(server.address).await == 200 }).await;
+    let (before, _) = crowd.told();
+    let answer = crowd.caller().submit(server.address, "a boat", 1).await.expect("an answer");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    crowd.finish(server.address).await;
+    assert_eq!(crowd.told(), (before + 1, before + 1), "every task is completed");
+    let findings = crowd.check(server.address, &disk.data()).await;
+    assert!(findings.is_clean(), "{findings:?}");
+    server.stop();
+    assert_eq!(integrity(&disk.data()), "ok");
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_submits_and_is_read_until_there_is_room_again() {
+    if !disk::inside("disk_faults::a_full_disk_refuses_submits_and_is_read_until_there_is_room_again") {
+        return;
+    }
+    let (disk, crowd, server) = at_work().await;
+    disk.set(Faults { free_pages: Some(0), ..Faults::default() });
+    refused(&crowd, server.address, &format!("a boat {}", "x".repeat(30_000))).await;
+    reads(&crowd, &server, &disk).await;
+    disk.heal();
+    recovers(&crowd, server, &disk).await;
+}
+
+#[tokio::test]
+async fn a_disk_that_becomes_read_only_is_read_until_it_is_writable_again() {
+    if !disk::inside("disk_faults::a_disk_that_becomes_read_only_is_read_until_it_is_writable_again") {
+        return;
+    }
+    let (disk, crowd, server) = at_work().await;
+    disk.set(Faults { read_only: true, ..Faults::default() });
+    refused(&crowd, server.address, "a boat").await;
+    reads(&crowd, &server, &disk).await;
+    eventually("the log could not be folded", || async { disk.met(DATABASE) > 0 }).await;
+    reads(&crowd, &server, &disk).await;
+    disk.heal();
+    recovers(&crowd, server, &disk).await;
+}
+
+#[tokio::test]
+async fn a_disk_that_fills_up_under_renders_costs_attempts_and_leaves_nothing_dangling() {
+    if !disk::inside("disk_faults::a_disk_that_fills_up_under_renders_costs_attempts_and_leaves_nothing_dangling") {
+        return;
+    }
+    let (disk, crowd, server) = at_work().await;
+    // Enough for the log, not for a picture.
+    disk.set(Faults { free_pages: Some(150), ..Faults::default() });
+    for _ in 0..3 {
+        crowd.caller().submit(server.address, "a boat", 2).await.expect("an answer");
+    }
+    eventually("a file met the end of the disk", || async { disk.met(PICTURES) > 0 }).await;
+    disk.heal();
+    crowd.finish(server.address).await;
+    recovers(&crowd, server, &disk).await;
+    let left = disk.names(|name| name.contains('#'));
+    assert!(left.is_empty(), "half-written files: {left:?}");
+}
+
+/// The process ends at such a fault. A restart on the healed disk, after a power cut or without, knows what
+/// was told, and so does one after the next power cut.
+async fn ends_and_knows(what: &str, fault: Faults) {
+    for survivors in [None, Some(Survivors::Some(7))] {
+        let (mut disk, crowd, server) = at_work().await;
+        disk.set(fault);
+        crowd.caller().submit(server.address, "a boat", 1).await;
+        assert_eq!(exit_code(server).await, Some(74), "{what}");
+        match survivors {
+            Some(survivors) => disk.power_on(survivors),
+            None => disk.heal(),
+        }
+        let server = Server::spawn(disk.serve());
+        let findings = crowd.check(server.address, &disk.data()).await;
+        assert!(findings.is_clean(), "{what}, {survivors:?}: {findings:?}");
+        // What is told now must not rest on what the disk has only seemed to hold since the error.
+        let answer = crowd.caller().submit(server.address, "a boat", 1).await.expect("an answer");
+        assert_eq!(answer.status, 200, "{answer:?}");
+        disk.power_off();
+        drop(server);
+        disk.power_on(Survivors::None);
+        let server = Server::spawn(disk.serve());
+        let findings = crowd.check(server.address, &disk.data()).await;
+        assert!(findings.is_clean(), "{what}, {survivors:?}, then a cut: {findings:?}");
+        crowd.finish(server.address).await;
+        recovers(&crowd, server, &disk).await;
+    }
+}
+
+#[tokio::test]
+async fn an_error_of_the_log_ends_the_process_and_a_restart_knows() {
+    if !disk::inside("disk_faults::an_error_of_the_log_ends_the_process_and_a_restart_knows") {
+        return;
+    }
+    ends_and_knows("write of the log", Faults { fail_write: Some(LOG), ..Faults::default() }).await;
+    ends_and_knows("sync of the log", Faults { fail_sync: Some(LOG), ..Faults::default() }).await;
+}
+
+#[tokio::test]
+async fn an_error_of_the_database_ends_the_process_and_a_restart_knows() {
+    if !disk::inside("disk_faults::an_error_of_the_database_ends_the_process_and_a_restart_knows") {
+        return;
+    }
+    ends_and_knows("write of the database", Faults { fail_write: Some(DATABASE), ..Faults::default() }).await;
+    ends_and_knows("sync of the database", Faults { fail_sync: Some(DATABASE), ..Faults::default() }).await;
+}
+
+#[tokio::test]
+async fn an_error_of_a_result_file_costs_an_attempt() {
+    if !disk::inside("disk_faults::an_error_of_a_result_file_costs_an_attempt") {
+        return;
+    }
+    let none = Faults::default();
+    let faults = [
+        Faults { fail_write: Some(PICTURES), ..none },
+        Faults { fail_sync: Some(PICTURES), ..none },
+        Faults { fail_sync: Some(DAYS), ..none },
+    ];
+    for fault in faults {
+        let (mut disk, crowd, server) = at_work().await;
+        let met = disk.met(ALL);
+        disk.set(fault);
+        crowd.caller().submit(server.address, "a boat", 2).await.expect("an answer");
+        eventually("a file met the fault", || async { disk.met(ALL) > met }).await;
+        disk.heal();
+        crowd.finish(server.address).await;
+        assert_eq!(crowd.told(), (2, 2), "{fault:?}: the next attempt completes the task");
+        disk.power_off();
+        drop(server);
+        disk.power_on(Survivors::None);
+        let server = Server::spawn(disk.serve());
+        recovers(&crowd, server, &disk).await;
+    }
+}
