@@ -88,6 +88,22 @@ impl Server {
         root.join(path.strip_prefix("/").expect("an absolute path"))
     }
 
+    /// What another run of the program prints that sees the file systems of this one.
+    pub fn inside(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new("nsenter");
+        command.args([
+            "--preserve-credentials",
+            "--user",
+            "--mount",
+            "--target",
+            &self.process.id().to_string(),
+            TINTYPE,
+        ]);
+        let output = command.args(arguments).output().expect("nsenter runs");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
     /// Where callers reach it.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
@@ -108,6 +124,16 @@ impl Server {
     /// How it ended, if it has.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.process.try_wait().expect("a child")
+    }
+
+    /// Waits for an end that may not come, which the caller must bound.
+    pub async fn until_ended(&mut self) -> ExitStatus {
+        loop {
+            if let Some(status) = self.ended() {
+                return status;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
     }
 
     /// Waits for the end.

@@ -274,7 +274,8 @@ async fn a_delay_at_any_point_loses_nothing() {
 async fn submit_while_it_lasts(server: &Server, key: &str) -> Vec<String> {
     let mut acknowledged = Vec::new();
     for _ in 0..8 {
-        let Some(answer) = try_send(server.address, "POST", GENERATE, key, r#"{"prompt": "a boat"}"#).await else {
+        let Some(answer) = try_send(server.address, "POST", GENERATE, key, r#"{"prompt": "a boat [[fail]]"}"#).await
+        else {
             break;
         };
         if answer.status == StatusCode::OK {
@@ -289,24 +290,23 @@ async fn a_process_whose_disk_fails_ends_rather_than_guess() {
     let points = Point::all().filter(|point| OF_A_PROCESS.iter().any(|effect| is_of(*point, *effect)));
     for point in points {
         for (action, code) in [("error", Some(74)), ("panic", Some(70)), ("kill", None), ("delay", Some(0))] {
-            // Later than the writes of the start.
-            let turn = if is_of(point, Effect::Commit) { "@6" } else { "@2" };
+            // Later than the commits of the start.
+            let turn = if is_of(point, Effect::Commit) { "@12" } else { "" };
             let fault = format!("{point}={action}{turn}");
             let data = TempDir::new().expect("a directory");
-            let server = Server::start(data.path(), &["--test-fault", &fault]);
+            let mut server = Server::start(data.path(), &["--test-fault", &fault]);
             let key = server.first_key().expect("a key");
             let acknowledged = submit_while_it_lasts(&server, &key).await;
             assert!(!acknowledged.is_empty(), "{fault}");
             if action == "delay" {
                 server.signal("TERM");
             }
-            let wait = tokio::task::spawn_blocking(|| server.wait());
-            let status = tokio::time::timeout(Duration::from_secs(60), wait).await.expect(&fault).expect("a child");
+            let status = tokio::time::timeout(Duration::from_secs(60), server.until_ended()).await.expect(&fault);
             assert_eq!(status.code(), code, "{fault}");
 
             let server = Server::start(data.path(), &[]);
             for task_id in &acknowledged {
-                assert_eq!(ended(&server, &key, task_id).await["status"], "completed", "{fault}");
+                assert_eq!(ended(&server, &key, task_id).await["status"], "failed", "{fault}");
             }
             server.stop();
             let audit = binary::json(data.path(), &["credits", "audit"]);

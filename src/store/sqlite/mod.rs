@@ -6,7 +6,6 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use self::writer::{Writer, Writing};
@@ -23,77 +22,18 @@ use crate::request::GenerateRequest;
 mod accounts;
 mod audit;
 mod columns;
+mod connection;
 mod queue;
 mod retention;
+mod schema;
 mod snapshot;
 mod tasks;
 mod writer;
 
+use self::connection::{Readers, connect};
+pub use self::schema::OpenError;
+use self::schema::{is_a_fragment, migrate};
 pub use self::snapshot::Snapshot;
-
-/// The steps that lead from an empty file to the present schema.
-const MIGRATIONS: [&str; 2] = [
-    include_str!("../../../migrations/sqlite/0001_initial.sql"),
-    include_str!("../../../migrations/sqlite/0002_retention.sql"),
-];
-/// Marks a SQLite file as ours: "tint" in ASCII.
-const APPLICATION_ID: i32 = 0x7469_6E74;
-/// How long to wait for another process, such as the command line, to finish its write.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// No SQLite file that holds anything is shorter: this is its smallest page.
-const MIN_FILE_BYTES: u64 = 512;
-/// Statements each connection keeps prepared.
-const STATEMENT_CACHE: usize = 64;
-
-/// Why a database could not be opened: a sentence for the operator.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The file cannot be read, written or created.
-    #[error("cannot open the database {path}: {error}")]
-    Unusable {
-        /// The file.
-        path: String,
-        /// SQLite's words.
-        error: String,
-    },
-    /// A restore was to make this database and did not finish, so an empty one must not take its place.
-    #[error("a restore of {path} did not finish: {advice}")]
-    Unrestored {
-        /// The file.
-        path: String,
-        /// What to do about it.
-        advice: String,
-    },
-    /// No copy could be written.
-    #[error("cannot write {path}: {error}")]
-    Copy {
-        /// The copy.
-        path: String,
-        /// SQLite's words.
-        error: String,
-    },
-    /// The file holds something else.
-    #[error("{0} is a SQLite file, but not one of Tintype's")]
-    Foreign(String),
-    /// An earlier release wrote it, and nothing may be written to it here.
-    #[error("the database was written by an older Tintype (schema {found}; this one knows {known})")]
-    Older {
-        /// The schema found.
-        found: i64,
-        /// The schema this binary writes.
-        known: usize,
-    },
-    /// A later release wrote it.
-    #[error(
-        "the database was written by a newer Tintype (schema {found}; this one knows {known}): upgrade this binary or restore a backup"
-    )]
-    Newer {
-        /// The schema found.
-        found: i64,
-        /// The schema this binary writes.
-        known: usize,
-    },
-}
 
 /// A database in one SQLite file.
 pub struct SqliteStore {
@@ -216,128 +156,6 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
-}
-
-/// Whether the file is too short for a database, which SQLite would take for an empty one. The file is
-/// not opened: closing it would drop the locks that this process may hold on it.
-fn is_a_fragment(path: &Path) -> std::io::Result<bool> {
-    match std::fs::metadata(path) {
-        Ok(metadata) => Ok((1..MIN_FILE_BYTES).contains(&metadata.len())),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
-    let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-    connection.busy_timeout(BUSY_TIMEOUT)?;
-    connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE);
-    // Without it SQLite plans a query with LIMIT ? anew each time it runs, to see whether the number changes the plan.
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
-    connection.execute_batch(
-        "PRAGMA synchronous = FULL;
-         PRAGMA foreign_keys = ON;
-         PRAGMA cache_size = -8192;
-         PRAGMA temp_store = MEMORY;
-         PRAGMA wal_autocheckpoint = 0;
-         PRAGMA journal_size_limit = 67108864;",
-    )?;
-    Ok(connection)
-}
-
-fn migrate(connection: &mut Connection, path: &Path) -> std::result::Result<(), OpenError> {
-    let unusable =
-        |error: rusqlite::Error| OpenError::Unusable { path: path.display().to_string(), error: error.to_string() };
-    let pending = match schema(connection).map_err(unusable)? {
-        Schema::Ours => false,
-        Schema::Empty | Schema::Older(_) => true,
-        Schema::Foreign => return Err(OpenError::Foreign(path.display().to_string())),
-        Schema::Newer(found) => return Err(OpenError::Newer { found, known: MIGRATIONS.len() }),
-    };
-    // A copy that `Snapshot::take` made does not have it.
-    use_wal(connection).map_err(unusable)?;
-    if !pending {
-        return Ok(());
-    }
-    writer::alone(connection, |connection| {
-        // Another process may have migrated while this one waited for the lock.
-        let done = usize::try_from(pragma(connection, "PRAGMA user_version")?).unwrap_or(usize::MAX);
-        for step in MIGRATIONS.iter().skip(done) {
-            connection.execute_batch(step)?;
-        }
-        if done == 0 {
-            let secret: [u8; 32] = rand::random();
-            connection.execute("INSERT INTO secrets (name, value) VALUES ('cursor', ?1)", [&secret])?;
-            connection.pragma_update(None, "application_id", APPLICATION_ID)?;
-        }
-        connection.pragma_update(None, "user_version", MIGRATIONS.len() as i64)
-    })
-    .map_err(unusable)
-}
-
-/// Whose schema a file holds.
-enum Schema {
-    Empty,
-    Ours,
-    Older(i64),
-    Newer(i64),
-    Foreign,
-}
-
-fn schema(connection: &Connection) -> rusqlite::Result<Schema> {
-    // One transaction: a database that another process is making is seen whole or not at all.
-    let snapshot = connection.unchecked_transaction()?;
-    let application = pragma(&snapshot, "PRAGMA application_id")?;
-    let objects = pragma(&snapshot, "SELECT count(*) FROM sqlite_schema")?;
-    let found = pragma(&snapshot, "PRAGMA user_version")?;
-    if application != i64::from(APPLICATION_ID) {
-        return Ok(if application == 0 && objects == 0 { Schema::Empty } else { Schema::Foreign });
-    }
-    Ok(match usize::try_from(found) {
-        Ok(version) if version == MIGRATIONS.len() => Schema::Ours,
-        Ok(version) if version < MIGRATIONS.len() => Schema::Older(found),
-        _ => Schema::Newer(found),
-    })
-}
-
-fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
-    connection.query_row(name, [], |row| row.get(0))
-}
-
-/// Switches to the write-ahead log. SQLite does not wait when another process does so too, so this does.
-fn use_wal(connection: &Connection) -> rusqlite::Result<()> {
-    const PAUSE: Duration = Duration::from_millis(20);
-    let mut waited = Duration::ZERO;
-    loop {
-        match connection.execute_batch("PRAGMA journal_mode = WAL") {
-            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && waited < BUSY_TIMEOUT => {
-                std::thread::sleep(PAUSE);
-                waited += PAUSE;
-            }
-            outcome => return outcome,
-        }
-    }
-}
-
-/// Connections that only read. Point reads take microseconds, less than a hop to another thread, so
-/// they run where they are asked for; there are never more connections than threads asking.
-struct Readers {
-    path: PathBuf,
-    idle: Mutex<Vec<Connection>>,
-}
-
-impl Readers {
-    fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
-        let idle = || self.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let taken = idle().pop();
-        let connection = match taken {
-            Some(connection) => connection,
-            None => connect(&self.path, OpenFlags::SQLITE_OPEN_READ_WRITE)?,
-        };
-        let outcome = query(&connection);
-        idle().push(connection);
-        outcome
-    }
 }
 
 #[async_trait]

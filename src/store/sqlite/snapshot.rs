@@ -7,7 +7,9 @@ use std::path::Path;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OpenFlags, ToSql};
 
-use super::{MIGRATIONS, OpenError, Schema, audit, connect, integrity, is_a_fragment, schema, tasks};
+use super::connection::connect;
+use super::schema::{MIGRATIONS, OpenError, Schema, is_a_fragment, schema};
+use super::{audit, integrity, tasks};
 use crate::model::Id;
 use crate::store::{Audit, CompletedTask, Result};
 

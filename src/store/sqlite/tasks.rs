@@ -204,7 +204,7 @@ fn upper(before: Option<Id>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::MIGRATIONS;
+    use super::super::schema::MIGRATIONS;
     use super::*;
 
     /// How SQLite goes about a query.
