@@ -36,7 +36,16 @@ pub struct Files {
 /// Held by whoever needs the files to stay as they are, or by whoever removes results.
 #[derive(Debug)]
 pub struct FilesLock {
-    _file: Option<File>,
+    file: Option<File>,
+}
+
+impl Drop for FilesLock {
+    fn drop(&mut self) {
+        // Not left to closing it: a child process that was just forked may hold the file open a moment longer.
+        if let Some(Err(error)) = self.file.as_ref().map(File::unlock) {
+            tracing::error!(%error, "could not unlock the result files");
+        }
+    }
 }
 
 /// Why a file could not be read or written; the text is for the operator.
@@ -124,7 +133,7 @@ impl Files {
     pub fn keep_all(&self) -> Result<FilesLock, FilesError> {
         let file = self.guard.as_deref().map(open_lock).transpose()?;
         file.as_ref().map_or(Ok(()), File::lock_shared)?;
-        Ok(FilesLock { _file: file })
+        Ok(FilesLock { file })
     }
 
     /// The right to remove files, held while that goes on; `None` while somebody needs all of them.
@@ -134,7 +143,7 @@ impl Files {
     pub fn try_removal(&self) -> Result<Option<FilesLock>, FilesError> {
         let file = self.guard.as_deref().map(open_lock).transpose()?;
         match file.as_ref().map_or(Ok(()), File::try_lock) {
-            Ok(()) => Ok(Some(FilesLock { _file: file })),
+            Ok(()) => Ok(Some(FilesLock { file })),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error.into()),
         }
