@@ -111,6 +111,7 @@ fn measure(options: &Options) -> Outcome<Report> {
         report.fact("serve: start to first answer", startup.answer_millis, "ms", Some(Aim::AtMost(100.0)));
         report.fact("serve: idle memory, resident", startup.idle_mib, "MiB", Some(Aim::AtMost(40.0)));
         report.fact("serve: idle memory, private", startup.private_mib, "MiB", None);
+        report.fact("credits audit", startup.audited_per_second, "tasks/s", Some(Aim::AtLeast(100_000.0)));
     }
     let disk = disk::measure(directory.path())?;
     report.fact("append and sync 4 KiB, p50", disk.sync_p50_micros, "µs", None);

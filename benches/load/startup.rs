@@ -1,4 +1,5 @@
-//! The real binary on an existing database: how soon it answers, and how much memory it takes idle.
+//! The real binary on an existing database: how soon it answers, how much memory it takes idle, and how
+//! fast it audits.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -28,6 +29,8 @@ pub struct Startup {
     pub idle_mib: f64,
     /// Part of it that no other process shares, in MiB.
     pub private_mib: f64,
+    /// Tasks that `credits audit` checks in a second, with their ledger entries.
+    pub audited_per_second: f64,
 }
 
 /// A server process, ended whatever happens to the benchmark.
@@ -65,7 +68,7 @@ pub async fn measure(directory: &TempDir, tasks: usize, rounds: usize) -> Outcom
     fs::create_dir(&data)?;
     eprintln!("start-up: filling a database with {tasks} tasks");
     fill(&data, tasks).await?;
-    let (mut answer, mut idle, mut private) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut answer, mut idle, mut private, mut audited) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 1..=rounds {
         eprintln!("start-up, round {round} of {rounds}");
         let (server, millis) = start(&data)?;
@@ -74,8 +77,14 @@ pub async fn measure(directory: &TempDir, tasks: usize, rounds: usize) -> Outcom
         let pid = server.process.id();
         idle.push(memory(pid, &["Rss:"])?);
         private.push(memory(pid, &["Private_Clean:", "Private_Dirty:"])?);
+        audited.push(tasks as f64 / audit(&data)?);
     }
-    Ok(Startup { answer_millis: median(&mut answer), idle_mib: median(&mut idle), private_mib: median(&mut private) })
+    Ok(Startup {
+        answer_millis: median(&mut answer),
+        idle_mib: median(&mut idle),
+        private_mib: median(&mut private),
+        audited_per_second: median(&mut audited),
+    })
 }
 
 async fn fill(data: &Path, tasks: usize) -> Outcome<()> {
@@ -98,6 +107,14 @@ fn start(data: &Path) -> Outcome<(Server, f64)> {
     let request = Bytes::from(format!("GET /healthz HTTP/1.1\r\nhost: {address}\r\n\r\n"));
     Load { address, requests: vec![request] }.once()?;
     Ok((server, started.elapsed().as_secs_f64() * 1e3))
+}
+
+/// Seconds that an audit takes beside the running server.
+fn audit(data: &Path) -> Outcome<f64> {
+    let started = now();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tintype"));
+    let status = command.args(["credits", "audit", "--data"]).arg(data).stdout(Stdio::null()).status()?;
+    if status.success() { Ok(started.elapsed().as_secs_f64()) } else { Err("the books do not balance".into()) }
 }
 
 /// The sum of some lines of the kernel's account of a process's memory, in MiB.

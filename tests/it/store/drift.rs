@@ -243,6 +243,27 @@ async fn a_completed_task_without_images_is_found() -> Result<()> {
 }
 
 #[tokio::test]
+async fn the_database_itself_refuses_what_would_unbalance_the_books() -> Result<()> {
+    let books = Books::open().await?;
+    let connection = Connection::open(books.fx.directory.path().join("tintype.db")).expect("the database");
+    for sql in [
+        "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id)
+         SELECT account_id, kind, amount, balance, created_at, task_id FROM ledger WHERE kind = 'refund'",
+        "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id)
+         SELECT account_id, kind, amount, balance, created_at, task_id FROM ledger WHERE kind = 'charge' LIMIT 1",
+        "UPDATE accounts SET balance = -1",
+        "UPDATE accounts SET unfinished = -1",
+        "UPDATE tasks SET status = 'completed', images = NULL, error = NULL WHERE status = 'failed'",
+        "UPDATE ledger SET amount = -amount",
+    ] {
+        let error = connection.execute_batch(sql).expect_err(sql);
+        assert_eq!(error.sqlite_error_code(), Some(rusqlite::ErrorCode::ConstraintViolation), "{sql}: {error}");
+    }
+    assert_eq!(books.drifts().await?, []);
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_damaged_account_keeps_nobody_else_from_a_refund() -> Result<()> {
     let books = Books::open().await?;
     let of_bob = books.fx.submit(books.bob).await?;
