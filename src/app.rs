@@ -11,6 +11,7 @@ use quick_cache::sync::Cache;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
 
+use crate::backlog::Backlog;
 use crate::clock::{Clock, Timestamp};
 use crate::cursor::CursorSigner;
 use crate::disk::Disk;
@@ -75,6 +76,8 @@ pub struct App {
     pub cursors: CursorSigner,
     /// Room for more.
     pub disk: Disk,
+    /// Time for more.
+    pub backlog: Backlog,
     /// Counters and gauges.
     pub metrics: Metrics,
     /// Rung when a task may be waiting in the queue.
@@ -115,6 +118,7 @@ impl App {
             keys: Keyring::new(store.clone(), clock.clone()),
             cursors: CursorSigner::new(&secret),
             disk: Disk::new(config.directories.clone(), config.min_free_space, clock.clone()),
+            backlog: Backlog::new(config.worker.render_slots(), clock.clone()),
             metrics: Metrics::new(),
             bell: Notify::new(),
             finished: Cache::new(CACHED_TASKS),

@@ -4,6 +4,7 @@
 
 pub mod address;
 pub mod app;
+pub mod backlog;
 pub mod backup;
 pub mod cli;
 pub mod client;

@@ -45,12 +45,16 @@ pub async fn submit(app: &Arc<App>, account_id: Id, surface: Surface, request: G
     if app.disk.is_low() {
         return Err(StoreError::Full("less is free than --min-free-space".into()));
     }
+    if let Some(excess) = app.backlog.excess(&*app.store).await? {
+        return Ok(Submission::Overloaded { excess });
+    }
     let app = app.clone();
     let submitting = tokio::spawn(async move {
         let cost = request.cost();
         let submission = app.store.submit(account_id, surface, request, app.config.limits.max_unfinished).await?;
         if let Submission::Accepted(task) = &submission {
             app.bell.notify_one();
+            app.backlog.grow();
             app.metrics.submitted.inc();
             app.metrics.credits_charged.inc_by(cost.unsigned_abs());
             tracing::info!(task = %task.id, account = %account_id, surface = surface.as_str(), cost, "task accepted");

@@ -155,7 +155,9 @@ impl Worker {
     async fn attempt(&self, claim: &Claim) {
         let lease = claim.lease;
         let started = self.app.clock.elapsed();
-        match self.render(claim).await {
+        let rendered = self.render(claim).await;
+        self.app.backlog.observe(self.app.clock.elapsed().saturating_sub(started));
+        match rendered {
             Ok(pngs) => match self.save(lease, pngs).await {
                 Ok(()) => {
                     let took = self.app.clock.elapsed().saturating_sub(started);

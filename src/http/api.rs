@@ -242,6 +242,10 @@ pub async fn generate(State(app): State<Arc<App>>, caller: Caller, request: Requ
             format!("The account has {} unfinished tasks, as many as it may.", app.config.limits.max_unfinished),
             UNFINISHED_RETRY_SECONDS,
         )),
+        Submission::Overloaded { excess } => Err(ApiError::rate_limited(
+            "The queue is so long that the task would not be finished in time.",
+            excess.as_secs().max(UNFINISHED_RETRY_SECONDS),
+        )),
     }
 }
 

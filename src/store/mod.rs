@@ -85,6 +85,12 @@ pub enum Submission {
     },
     /// Nothing happened: the account has as many unfinished tasks as it may.
     TooManyUnfinished,
+    /// Nothing happened: the queue is so long that the task would not end in time, by `excess`. It is not
+    /// the database that says so.
+    Overloaded {
+        /// After this much time it might.
+        excess: Duration,
+    },
 }
 
 /// The right to work on a task, until it is lost.

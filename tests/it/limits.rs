@@ -92,3 +92,21 @@ async fn unfinished_tasks_are_limited_per_account() {
         ada.submit(json!({ "prompt": "a boat" })).await;
     }
 }
+
+#[tokio::test]
+async fn what_would_not_be_finished_in_time_is_refused_at_once() {
+    let service = Service::start_with(&["--renders", "1", "--submit-rate", "0"]).await;
+    let caller = service.caller("ada", 100).await;
+    service.app.backlog.observe(Duration::from_secs(60));
+    for _ in 0..9 {
+        caller.submit_prompt("a boat").await;
+    }
+    let refused = caller.post(r#"{"prompt": "a boat"}"#).await;
+    refused.assert_error(429, "RATE_LIMITED");
+    assert_eq!(refused.header("retry-after"), "60");
+    assert_eq!(caller.credits().await, 100 - 9 * 2);
+    // The queue is looked at again, and renders turn out to take no time.
+    service.clock.advance(Duration::from_secs(1));
+    service.work().await;
+    caller.submit_prompt("a boat").await;
+}
