@@ -24,6 +24,7 @@ mod process;
 mod read;
 mod references_fetch;
 mod retention;
+mod secrets;
 mod space;
 mod store;
 mod store_model;
