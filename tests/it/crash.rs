@@ -56,7 +56,7 @@ async fn whatever_kills_it_nothing_is_lost_or_charged_twice() {
     });
     let clock = Clock::system();
     let recorded = Arc::new(Recorded::default());
-    let clients = Clients::start(&keys, &recorded);
+    let clients = Clients::start(&keys, &recorded, &clock);
     let mut tally = Tally::default();
     while tally.kills + tally.kills_at_points < kills {
         let life = Life::random(data.path(), &clock);
@@ -70,7 +70,7 @@ async fn whatever_kills_it_nothing_is_lost_or_charged_twice() {
     clients.stop().await;
     let last = Life::calm(data.path(), &clock);
     last.work_off(PATIENCE).await;
-    let verdict = Verdict::of(&last, &keys, &ACCOUNTS, &recorded).await;
+    let verdict = Verdict::of(&last, &keys, &ACCOUNTS, &recorded, &clock).await;
     last.finish(Ending::Kill, &mut tally).await;
     verdict.settle(data.path(), &recorded).await.print_and_assert(&tally);
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tintype::clock::Clock;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -28,8 +29,8 @@ pub struct Recorded {
     pub acknowledged: Mutex<HashMap<String, Order>>,
     /// Prompts of submits that were refused with an answer.
     pub refused: Mutex<Vec<String>>,
-    /// Tasks that were seen in a terminal state, as they were seen.
-    pub ended: Mutex<HashMap<String, Value>>,
+    /// Tasks that were seen in a terminal state, as they were seen, and when.
+    pub ended: Mutex<HashMap<String, (Duration, Value)>>,
     /// What may never happen and did.
     pub violations: Mutex<Vec<String>>,
 }
@@ -42,14 +43,18 @@ pub struct Order {
 }
 
 impl Recorded {
-    /// Remembers a task that somebody saw, and what is wrong with it if something is.
-    pub fn see(&self, task: &Value) {
+    /// Remembers a task as somebody saw it who asked at `asked`, and what is wrong with it if something is.
+    /// An answer that was under way while the task ended may be from before.
+    pub fn see(&self, task: &Value, asked: Duration, clock: &Clock) {
         let task_id = task["task_id"].as_str().expect("a task_id").to_owned();
+        let terminal = task["status"] != "processing";
         let mut ended = self.ended.lock().expect("no panic");
         match ended.get(&task_id) {
-            Some(before) if before != task => self.violation(format!("a terminal task changed: {before} {task}")),
+            Some((at, before)) if before != task && (terminal || *at < asked) => {
+                self.violation(format!("a terminal task changed: {before} {task}"));
+            }
             Some(_) => {}
-            None if task["status"] != "processing" => drop(ended.insert(task_id, task.clone())),
+            None if terminal => drop(ended.insert(task_id, (clock.elapsed(), task.clone()))),
             None => {}
         }
     }
@@ -67,7 +72,7 @@ pub struct Clients {
 }
 
 impl Clients {
-    pub fn start(keys: &[String], recorded: &Arc<Recorded>) -> Self {
+    pub fn start(keys: &[String], recorded: &Arc<Recorded>, clock: &Clock) -> Self {
         let (server, address) = watch::channel(None);
         let stop = CancellationToken::new();
         let mut callers = JoinSet::new();
@@ -78,6 +83,7 @@ impl Clients {
                     key: key.clone(),
                     server: address.clone(),
                     recorded: recorded.clone(),
+                    clock: clock.clone(),
                     own: Vec::new(),
                 };
                 callers.spawn(caller.run(stop.clone()));
@@ -110,6 +116,7 @@ struct Caller {
     key: String,
     server: watch::Receiver<Option<SocketAddr>>,
     recorded: Arc<Recorded>,
+    clock: Clock,
     /// Tasks of its own that it has not seen ended.
     own: Vec<String>,
 }
@@ -156,12 +163,13 @@ impl Caller {
         }
         let one = rand::random_range(0..self.own.len());
         let path = format!("{TASKS}/{}", self.own[one]);
+        let asked = self.clock.elapsed();
         let Some(answer) = try_send(address, "GET", &path, &self.key, "").await else { return };
         if answer.status != 200 {
             return self.recorded.violation(format!("{path}: {answer:?}"));
         }
         let task = &answer.json()["data"];
-        self.recorded.see(task);
+        self.recorded.see(task, asked, &self.clock);
         if task["status"] != "processing" && rand::random_ratio(1, 2) {
             self.own.swap_remove(one);
         }
@@ -169,12 +177,13 @@ impl Caller {
 
     async fn list(&mut self, address: SocketAddr) {
         let path = format!("{TASKS}?limit=50");
+        let asked = self.clock.elapsed();
         let Some(answer) = try_send(address, "GET", &path, &self.key, "").await else { return };
         if answer.status != 200 {
             return self.recorded.violation(format!("{path}: {answer:?}"));
         }
         for task in answer.json()["data"]["items"].as_array().into_iter().flatten() {
-            self.recorded.see(task);
+            self.recorded.see(task, asked, &self.clock);
         }
     }
 }

@@ -40,7 +40,7 @@ pub struct Verdict {
 
 impl Verdict {
     /// Asks a running server about everything.
-    pub async fn of(life: &Life, keys: &[String], accounts: &[&str], recorded: &Arc<Recorded>) -> Self {
+    pub async fn of(life: &Life, keys: &[String], accounts: &[&str], recorded: &Arc<Recorded>, clock: &Clock) -> Self {
         let acknowledged = recorded.acknowledged.lock().expect("no panic").clone();
         let mut verdict = Self {
             submits: recorded.submits.load(Ordering::SeqCst),
@@ -48,9 +48,10 @@ impl Verdict {
             ..Self::default()
         };
         for (index, (key, account)) in keys.iter().zip(accounts).enumerate() {
+            let asked = clock.elapsed();
             let tasks = all_tasks(life, key).await;
             for task in tasks.values() {
-                recorded.see(task);
+                recorded.see(task, asked, clock);
                 verdict.fetch_images(life, task).await;
             }
             let own = acknowledged.iter().filter(|(_, order)| order.account == index);
