@@ -193,7 +193,7 @@ pub struct ServerSettings {
     /// Free space below which no tasks are accepted [default: 64MiB, or 5% of a small disk]
     #[arg(long, env = "TINTYPE_MIN_FREE_SPACE", value_name = "SIZE", value_parser = size)]
     pub min_free_space: Option<ByteSize>,
-    /// For tests only: what is to go wrong, as POINT=ACTION[@TURN]
+    /// For tests only: what is to go wrong, and where
     #[arg(long, env = "TINTYPE_TEST_FAULT", value_name = "FAULTS", hide = true, default_value = "")]
     pub test_fault: Faults,
 }
