@@ -11,6 +11,9 @@ use serde_json::Value;
 /// The program under test.
 pub const TINTYPE: &str = env!("CARGO_BIN_EXE_tintype");
 
+/// Longest that an administrative command may take.
+const LONGEST_RUN_SECONDS: &str = "120";
+
 /// The program with no settings from outside.
 pub fn tintype() -> Command {
     let mut command = Command::new(TINTYPE);
@@ -18,9 +21,12 @@ pub fn tintype() -> Command {
     command
 }
 
-/// Runs an administrative command on a data directory.
+/// Runs an administrative command on a data directory. One that should end and does not is ended.
 pub fn run<I: AsRef<OsStr>>(data: &Path, arguments: impl IntoIterator<Item = I>) -> Output {
-    tintype().args(arguments).arg("--data").arg(data).output().expect("the program runs")
+    // From coreutils: a test must not hang for want of a refusal.
+    let mut command = Command::new("timeout");
+    command.arg(LONGEST_RUN_SECONDS).arg(TINTYPE).env_clear();
+    command.args(arguments).arg("--data").arg(data).output().expect("the program runs")
 }
 
 /// Runs an administrative command that succeeds, and returns the JSON it printed.
