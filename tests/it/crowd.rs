@@ -21,7 +21,7 @@ const CREDITS: i64 = 1_000;
 /// Tasks of a caller under way at once.
 const MAX_OPEN: usize = 3;
 /// Longest wait for what must come.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// Between two looks at what is awaited.
 pub const MOMENT: Duration = Duration::from_millis(5);
 

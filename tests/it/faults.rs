@@ -17,6 +17,7 @@ use tintype::render::EngineRenderer;
 use tintype::store::{KeyChange, NewKey, Rescue};
 use tintype::sweeper;
 use tintype::worker::Worker;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::binary::{self, Server};
@@ -103,7 +104,7 @@ impl Scene {
         let worker = Worker::new(self.service.app.clone(), Arc::new(EngineRenderer(self.service.app.clone())));
         let stepping = worker.clone();
         let step = tokio::spawn(async move { stepping.step().await });
-        if self.leased().await {
+        if self.renders(&step, Duration::from_secs(60)).await {
             let beating = worker.clone();
             attempt(async move { beating.renew().await }).await;
         }
@@ -113,21 +114,26 @@ impl Scene {
         self.sweep().await;
         let stop = CancellationToken::new();
         let running = tokio::spawn(worker.run(stop.clone()));
-        self.leased().await;
+        self.renders(&running, Duration::from_secs(2)).await;
         stop.cancel();
         drop(running.await);
     }
 
-    /// Waits until a task is held, unless none waits any more.
-    async fn leased(&self) -> bool {
-        for _ in 0..500 {
-            let depth = self.service.app.store.queue_depth().await.expect("a store");
-            if depth.leased > 0 || depth.waiting == 0 {
-                return depth.leased > 0;
+    /// Waits until the worker renders, unless it has ended or there is nothing to render. What waits for its
+    /// next attempt waits for the clock, which nobody moves meanwhile: hence the patience.
+    async fn renders<T>(&self, worker: &JoinHandle<T>, patience: Duration) -> bool {
+        let app = &self.service.app;
+        let rendering = async {
+            while app.metrics.renders.get() == 0 {
+                let depth = app.store.queue_depth().await.expect("a store");
+                if worker.is_finished() || depth.leased + depth.waiting == 0 {
+                    return false;
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
             }
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        false
+            true
+        };
+        tokio::time::timeout(patience, rendering).await.unwrap_or(false)
     }
 
     async fn sweep(&self) {
