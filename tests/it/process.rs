@@ -242,6 +242,8 @@ async fn a_killed_server_goes_on_where_it_was() {
     server.signal("KILL");
     server.wait();
     let server = Server::start(data.path(), &["--renders", "1"]);
+    // The dead have lost their leases before anybody is served, long before these run out.
+    assert_eq!(binary::json(data.path(), &["task", "show", &running])["lost_leases"], 1);
     assert_eq!(ended(&server, &key, &running).await["status"], "completed");
     assert_eq!(ended(&server, &key, &waiting).await["status"], "completed");
     server.stop();

@@ -297,6 +297,22 @@ async fn files_of_a_task_that_failed_just_now_stay_a_day() {
 }
 
 #[tokio::test]
+async fn files_of_a_task_that_is_not_terminal_stay() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    caller.submit_prompt("a boat").await;
+    let claim = service.app.store.claim(1, LEASE).await.expect("a store").remove(0);
+    let result = service.app.files.write(claim.lease.task_id, 0, Bytes::from_static(b"x")).await.expect("a file");
+    File::open(service.directory.path().join("files").join(&result))
+        .and_then(|file| file.set_modified(UNIX_EPOCH))
+        .expect("an old file");
+    // However long nobody swept up the task itself.
+    service.clock.advance(ORPHAN_AGE * 2);
+    assert_eq!(sweeper::sweep_orphans(&service.app, usize::MAX).await, 0);
+    assert_eq!(files(&service), [result]);
+}
+
+#[tokio::test]
 async fn the_same_task_gives_the_same_pictures_on_another_attempt() {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
