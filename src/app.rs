@@ -22,10 +22,11 @@ use crate::keyring::Keyring;
 use crate::limits::RateLimits;
 use crate::metrics::Metrics;
 use crate::model::{Id, Task};
+use crate::policy::Policy;
 use crate::references::{ReferenceOptions, References, TrustedTestHost};
 use crate::store::Store;
 
-use crate::config::{LimitSettings, RetentionSettings, ServerSettings, WorkerSettings};
+use crate::config::{LimitSettings, PolicySettings, RetentionSettings, ServerSettings, WorkerSettings};
 
 /// Finished tasks kept in memory.
 const CACHED_TASKS: usize = 20_000;
@@ -47,6 +48,8 @@ pub struct Config {
     pub directories: Vec<PathBuf>,
     /// How much of them must be free.
     pub min_free_space: Option<ByteSize>,
+    /// What may not be drawn.
+    pub policy: PolicySettings,
     /// Limits on callers.
     pub limits: LimitSettings,
     /// What the worker does.
@@ -66,6 +69,8 @@ pub struct App {
     pub files: Files,
     /// What draws.
     pub engine: Arc<dyn Engine>,
+    /// What may not be drawn.
+    pub policy: Policy,
     /// The downloader of reference images.
     pub references: References,
     /// Rate limits.
@@ -113,6 +118,7 @@ impl App {
     ) -> Result<Arc<Self>, String> {
         let secret = store.cursor_secret().await.map_err(|error| error.to_string())?;
         let references = References::new(reference_options(&config.worker)?).map_err(|error| error.to_string())?;
+        let policy = Policy::open(config.policy.policy.as_deref())?;
         Ok(Arc::new(Self {
             limits: RateLimits::new(&config.limits, clock.clone()),
             keys: Keyring::new(store.clone(), clock.clone()),
@@ -125,6 +131,7 @@ impl App {
             finished_json: Cache::new(CACHED_TASKS),
             removed_before: AtomicI64::new(i64::MIN),
             references,
+            policy,
             config,
             clock,
             store,
@@ -156,6 +163,7 @@ impl Config {
             retention: settings.retention,
             directories: Vec::new(),
             min_free_space: settings.min_free_space,
+            policy: settings.policy.clone(),
             limits: settings.limits.clone(),
             worker: settings.worker.clone(),
         }

@@ -185,6 +185,9 @@ pub struct ServerSettings {
     /// How long finished tasks are kept.
     pub retention: RetentionSettings,
     #[command(flatten)]
+    /// What may not be drawn.
+    pub policy: PolicySettings,
+    #[command(flatten)]
     /// Limits on callers.
     pub limits: LimitSettings,
     #[command(flatten)]
@@ -231,6 +234,14 @@ impl std::fmt::Display for RetentionSettings {
             Some(seconds) => write!(f, "finished tasks are kept for {seconds}s"),
         }
     }
+}
+
+/// What may not be drawn.
+#[derive(Debug, Clone, Default, Args)]
+pub struct PolicySettings {
+    /// Content policy in TOML: words, moderation, blocked pictures, strikes [default: only what the engine refuses]
+    #[arg(long, env = "TINTYPE_POLICY", value_name = "FILE")]
+    pub policy: Option<PathBuf>,
 }
 
 /// How much callers may do.

@@ -59,6 +59,8 @@ effects! {
     Complete = "complete",
     /// A task is failed and refunded by its worker.
     Fail = "fail",
+    /// A task is refused, refunded and held against its key.
+    Refuse = "refuse",
     /// A task is failed and refunded by the operator.
     FailUnleased = "fail-unleased",
     /// Some lost leases are taken away.

@@ -108,6 +108,17 @@ pub struct ApiKey {
     pub revoked_at: Option<Timestamp>,
     /// When it was first seen in a query string: rotate it.
     pub leaked_at: Option<Timestamp>,
+    /// Taken out of use over strikes, until it is enabled.
+    pub suspension: Option<Suspension>,
+}
+
+/// Why a key lost its use, and when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Suspension {
+    /// Since when.
+    pub at: Timestamp,
+    /// For the operator.
+    pub reason: String,
 }
 
 impl ApiKey {
@@ -124,6 +135,8 @@ impl ApiKey {
             KeyState::Expired
         } else if self.disabled {
             KeyState::Disabled
+        } else if self.suspension.is_some() {
+            KeyState::Suspended
         } else {
             KeyState::Active
         }
@@ -138,6 +151,8 @@ pub enum KeyState {
     Active,
     /// Switched off for now.
     Disabled,
+    /// Out of use over violations of the content policy.
+    Suspended,
     /// Past its end.
     Expired,
     /// Switched off for ever.

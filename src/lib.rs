@@ -23,6 +23,7 @@ pub mod limits;
 pub mod metrics;
 pub mod model;
 pub mod picture;
+pub mod policy;
 pub mod references;
 pub mod render;
 pub mod request;

@@ -34,6 +34,13 @@ pub struct EndLabels {
     pub status: &'static str,
 }
 
+/// What refused tasks.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct RefusalLabels {
+    /// The kind of rule, never its name or its words.
+    pub kind: &'static str,
+}
+
 type RouteHistograms = Family<RouteLabels, Histogram, fn() -> Histogram>;
 
 /// Everything counted in this process.
@@ -43,6 +50,11 @@ pub struct Metrics {
     requests: Family<RequestLabels, Counter>,
     request_seconds: RouteHistograms,
     ended: Family<EndLabels, Counter>,
+    refused: Family<RefusalLabels, Counter>,
+    /// Prompts and pictures that passed because the moderation endpoint could not be asked.
+    pub unmoderated: Counter,
+    /// Keys suspended over strikes.
+    pub suspended: Counter,
     /// Tasks accepted.
     pub submitted: Counter,
     /// Credits charged.
@@ -71,6 +83,9 @@ impl Metrics {
             requests: Family::default(),
             request_seconds: Family::new_with_constructor(latency),
             ended: Family::default(),
+            refused: Family::default(),
+            unmoderated: Counter::default(),
+            suspended: Counter::default(),
             submitted: Counter::default(),
             credits_charged: Counter::default(),
             attempts_lost: Counter::default(),
@@ -98,6 +113,9 @@ impl Metrics {
         );
         registry.register("tasks_submitted", "Tasks accepted", self.submitted.clone());
         registry.register("tasks_ended", "Tasks that became terminal", self.ended.clone());
+        registry.register("tasks_refused", "Tasks that the content policy refused", self.refused.clone());
+        registry.register("unmoderated", "Prompts and pictures passed without moderation", self.unmoderated.clone());
+        registry.register("keys_suspended", "Keys suspended over strikes", self.suspended.clone());
         registry.register("credits_charged", "Credits charged", self.credits_charged.clone());
         registry.register("attempts_lost", "Attempts at tasks that came to nothing", self.attempts_lost.clone());
         registry.register("tasks_removed", "Tasks removed for their age", self.removed.clone());
@@ -131,6 +149,11 @@ impl Metrics {
         if count > 0 {
             self.ended.get_or_create(&EndLabels { status }).inc_by(count as u64);
         }
+    }
+
+    /// Counts one refused task.
+    pub fn task_refused(&self, kind: &'static str) {
+        self.refused.get_or_create(&RefusalLabels { kind }).inc();
     }
 
     /// Counts one successful render.

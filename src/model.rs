@@ -181,6 +181,31 @@ impl Status {
     }
 }
 
+/// What refused a task under the content policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Violation {
+    /// A rule, by the words of the prompt.
+    Words,
+    /// The moderation endpoint.
+    Moderation,
+    /// The list of blocked pictures.
+    Blocklist,
+    /// The engine itself.
+    Engine,
+}
+
+impl Violation {
+    /// The word shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Words => "words",
+            Self::Moderation => "moderation",
+            Self::Blocklist => "blocklist",
+            Self::Engine => "engine",
+        }
+    }
+}
+
 /// A task as its owner sees it. What was asked for is in [`crate::request::GenerateRequest`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {

@@ -95,6 +95,20 @@ impl Picture {
         Self { pixels: covered.into_rgb8() }
     }
 
+    /// The picture scaled down, if need be, to at most `side` pixels a side.
+    pub fn within(self, side: u32) -> Self {
+        if self.width().max(self.height()) <= side {
+            return self;
+        }
+        Self { pixels: DynamicImage::ImageRgb8(self.pixels).thumbnail(side, side).into_rgb8() }
+    }
+
+    /// The brightness of the picture in `side` rows of `side` pixels, whatever its shape.
+    pub fn grey(&self, side: u32) -> Vec<u8> {
+        let grey = imageops::grayscale(&self.pixels);
+        imageops::resize(&grey, side, side, imageops::FilterType::Triangle).into_raw()
+    }
+
     /// PNG bytes without metadata, compressed for speed.
     pub fn to_png(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.as_rgb().len() / 2);

@@ -9,17 +9,20 @@ use sha2::{Digest as _, Sha256};
 
 use crate::app::App;
 use crate::engine::{Brief, EngineError};
-use crate::model::Id;
+use crate::model::{Id, Violation};
 use crate::picture::Picture;
+use crate::policy::{Subject, Verdict};
 use crate::references::ReferenceUrl;
 use crate::store::Claim;
-use crate::tasks::{CANNOT_DRAW, REFUSED};
+use crate::tasks::CANNOT_DRAW;
 
 /// Why an attempt gave no images.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RenderError {
     /// The task ends, with this sentence for the caller.
     Final(String),
+    /// The content policy refuses the task.
+    Refused(Violation),
     /// Another attempt may succeed; the text is for the operator.
     Again(String),
 }
@@ -43,14 +46,19 @@ impl Renderer for EngineRenderer {
     async fn render(&self, claim: &Claim, time_limit: Duration) -> Result<Vec<Bytes>, RenderError> {
         let Self(app) = self;
         let request = &claim.request;
+        let rules = app.policy.rules();
+        self.heed(claim, rules.judge_prompt(&request.prompt).await)?;
         let references = self.references(&request.reference_images).await?;
+        if !references.is_empty() {
+            self.heed(claim, rules.judge_pictures(Subject::References, &references).await)?;
+        }
         let (width, height) = request.aspect_ratio.size();
         let seeds = (0..request.n).map(|index| seed(claim.lease.task_id, index)).collect();
         let brief = Brief { prompt: request.prompt.clone(), width, height, seeds, references, time_limit };
         let pictures = app.engine.render(brief).await.map_err(|error| {
             tracing::info!(task = %claim.lease.task_id, %error, "the engine gave no pictures");
             match error {
-                EngineError::Refused(_) => RenderError::Final(REFUSED.into()),
+                EngineError::Refused(_) => RenderError::Refused(Violation::Engine),
                 EngineError::Permanent(_) => RenderError::Final(CANNOT_DRAW.into()),
                 EngineError::Temporary(cause) => RenderError::Again(cause),
             }
@@ -59,11 +67,27 @@ impl Renderer for EngineRenderer {
             let cause = format!("the engine drew {} pictures instead of {}", pictures.len(), request.n);
             return Err(RenderError::Again(cause));
         }
-        encode(pictures, width, height).await
+        let pictures = on_another_thread(move || fit(pictures, width, height)).await?;
+        self.heed(claim, rules.judge_pictures(Subject::Results, &pictures).await)?;
+        on_another_thread(move || pictures.iter().map(|picture| Bytes::from(picture.to_png())).collect()).await
     }
 }
 
 impl EngineRenderer {
+    /// Goes on, or not, by what the policy says.
+    fn heed(&self, claim: &Claim, verdict: Verdict) -> Result<(), RenderError> {
+        match verdict {
+            Verdict::Passed => Ok(()),
+            Verdict::Unasked(cause) => {
+                self.0.metrics.unmoderated.inc();
+                tracing::warn!(task = %claim.lease.task_id, cause, "passed without moderation: no answer");
+                Ok(())
+            }
+            Verdict::Refused(violation) => Err(RenderError::Refused(violation)),
+            Verdict::Unjudged(cause) => Err(RenderError::Again(format!("the policy could not judge: {cause}"))),
+        }
+    }
+
     async fn references(&self, urls: &[String]) -> Result<Vec<Picture>, RenderError> {
         let Self(app) = self;
         let ports = &app.config.worker.reference_ports;
@@ -77,10 +101,14 @@ impl EngineRenderer {
     }
 }
 
-/// Brings every picture to the exact size and writes it as PNG, away from the async threads.
-async fn encode(pictures: Vec<Picture>, width: u32, height: u32) -> Result<Vec<Bytes>, RenderError> {
-    let encode = move || pictures.into_iter().map(|picture| Bytes::from(picture.fit(width, height).to_png())).collect();
-    tokio::task::spawn_blocking(encode).await.map_err(|error| RenderError::Again(error.to_string()))
+/// Brings every picture to the exact size.
+fn fit(pictures: Vec<Picture>, width: u32, height: u32) -> Vec<Picture> {
+    pictures.into_iter().map(|picture| picture.fit(width, height)).collect()
+}
+
+/// Runs what takes long away from the async threads.
+async fn on_another_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, RenderError> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| RenderError::Again(error.to_string()))
 }
 
 /// The seed of one image: another for every image, the same for every attempt.

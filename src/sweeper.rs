@@ -41,6 +41,7 @@ pub async fn run(app: Arc<App>, stop: CancellationToken) {
             tracing::warn!("the clock jumped ahead; workers get time to renew their leases");
             rescue_from = elapsed + app.config.worker.lease;
         }
+        reread_policy(&app).await;
         expire(&app).await;
         if elapsed >= rescue_from {
             rescue(&app, Rescue::Expired).await;
@@ -73,6 +74,17 @@ impl ClockWatch {
 pub async fn sweep(app: &App, which: Rescue) {
     expire(app).await;
     rescue(app, which).await;
+}
+
+/// Takes a changed policy file into use; a broken one changes nothing.
+async fn reread_policy(app: &Arc<App>) {
+    let of_app = app.clone();
+    match tokio::task::spawn_blocking(move || of_app.policy.refresh()).await {
+        Ok(Ok(false)) => {}
+        Ok(Ok(true)) => tracing::info!(policy = app.policy.describe(), "the policy was changed"),
+        Ok(Err(error)) => tracing::error!(error, "the changed policy cannot be used; the old one stays in force"),
+        Err(error) => tracing::error!(%error, "could not look at the policy"),
+    }
 }
 
 async fn expire(app: &App) {

@@ -41,7 +41,13 @@ pub struct InvalidCursor;
 ///
 /// # Errors
 /// [`StoreError`]; nothing was charged.
-pub async fn submit(app: &Arc<App>, account_id: Id, surface: Surface, request: GenerateRequest) -> Result<Submission> {
+pub async fn submit(
+    app: &Arc<App>,
+    account_id: Id,
+    key_id: Option<Id>,
+    surface: Surface,
+    request: GenerateRequest,
+) -> Result<Submission> {
     if app.disk.is_low() {
         return Err(StoreError::Full("less is free than --min-free-space".into()));
     }
@@ -51,7 +57,8 @@ pub async fn submit(app: &Arc<App>, account_id: Id, surface: Surface, request: G
     let app = app.clone();
     let submitting = tokio::spawn(async move {
         let cost = request.cost();
-        let submission = app.store.submit(account_id, surface, request, app.config.limits.max_unfinished).await?;
+        let max_unfinished = app.config.limits.max_unfinished;
+        let submission = app.store.submit(account_id, key_id, surface, request, max_unfinished).await?;
         if let Submission::Accepted(task) = &submission {
             app.bell.notify_one();
             app.backlog.grow();

@@ -14,9 +14,10 @@ use tokio_util::sync::CancellationToken;
 use crate::app::App;
 use crate::config::{POLL_EVERY, TASK_TIME_LIMIT};
 use crate::files::FilesError;
+use crate::model::Violation;
 use crate::render::{RenderError, Renderer};
-use crate::store::{Claim, Lease, LeaseWrite, Retry, StoreError};
-use crate::tasks::GAVE_UP;
+use crate::store::{Claim, Lease, LeaseWrite, Refusal, Retry, StoreError};
+use crate::tasks::{GAVE_UP, REFUSED};
 
 /// Wait before what came to nothing is tried again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -170,6 +171,7 @@ impl Worker {
                 Err(SaveError::Store(error)) => self.retry(lease, &error.to_string()).await,
             },
             Err(RenderError::Final(sentence)) => self.fail(lease, &sentence).await,
+            Err(RenderError::Refused(violation)) => self.refuse(lease, violation).await,
             Err(RenderError::Again(cause)) => self.retry(lease, &cause).await,
         }
     }
@@ -233,6 +235,26 @@ impl Worker {
             Ok(LeaseWrite::Lost) => tracing::warn!(task = %lease.task_id, "lease lost; failure discarded"),
             Err(error) => {
                 tracing::error!(task = %lease.task_id, %error, "could not fail the task; its lease will expire")
+            }
+        }
+    }
+
+    /// Fails what the content policy refuses, which counts against the key it came with.
+    async fn refuse(&self, lease: Lease, violation: Violation) {
+        let kind = violation.as_str();
+        match self.app.store.refuse(lease, REFUSED, self.app.policy.rules().strikes).await {
+            Ok(Refusal::Done { suspended }) => {
+                self.app.metrics.tasks_ended("failed", 1);
+                self.app.metrics.task_refused(kind);
+                tracing::info!(task = %lease.task_id, kind, "task refused by the content policy and refunded");
+                if let Some(key) = suspended {
+                    self.app.metrics.suspended.inc();
+                    tracing::warn!(%key, "key suspended over violations of the content policy");
+                }
+            }
+            Ok(Refusal::Lost) => tracing::warn!(task = %lease.task_id, "lease lost; refusal discarded"),
+            Err(error) => {
+                tracing::error!(task = %lease.task_id, %error, "could not refuse the task; its lease will expire")
             }
         }
     }

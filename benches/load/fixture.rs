@@ -62,7 +62,7 @@ pub async fn queue(store: &dyn Store, callers: &[Caller], count: usize) -> Outco
                 n: 1,
                 reference_images: Vec::new(),
             };
-            match store.submit(callers[index % callers.len()].account_id, Surface::Api, request, 0).await? {
+            match store.submit(callers[index % callers.len()].account_id, None, Surface::Api, request, 0).await? {
                 Submission::Accepted(task) => Ok::<_, Box<dyn std::error::Error>>(task.id),
                 refused => Err(format!("a submit was refused: {refused:?}").into()),
             }

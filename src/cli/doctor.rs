@@ -7,11 +7,12 @@ use serde::Serialize;
 
 use super::{Failure, Outcome, open_files, show};
 use crate::clock::{Clock, Timestamp};
-use crate::config::{DataSettings, FilesSettings, RetentionSettings};
+use crate::config::{DataSettings, FilesSettings, PolicySettings, RetentionSettings};
 use crate::data_dir;
 use crate::engine::sketch::Sketch;
 use crate::engine::{Brief, Engine as _};
 use crate::model::IdSource;
+use crate::policy::Policy;
 use crate::store::Store as _;
 use crate::store::sqlite::SqliteStore;
 
@@ -24,6 +25,8 @@ const EARLIEST: Timestamp = Timestamp::from_millis(1_767_225_600_000);
 pub(super) struct DoctorArgs {
     #[command(flatten)]
     retention: RetentionSettings,
+    #[command(flatten)]
+    policy: PolicySettings,
     #[command(flatten)]
     files: FilesSettings,
     /// Print JSON
@@ -58,6 +61,7 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings) -> Outcome {
         Check::new("database", database(data).await),
         Check::new("files", files(data, args.files.files.as_deref()).await),
         Check::new("engine", engine().await),
+        Check::new("policy", policy(&args.policy)),
         Check::new("retention", Ok(args.retention.to_string())),
     ];
     let well = checks.iter().all(|check| check.ok);
@@ -120,6 +124,11 @@ async fn files(data: &DataSettings, files: Option<&str>) -> Result<String, Strin
     let took = clock.elapsed() - started;
     files.remove(&name).await.map_err(|error| error.to_string())?;
     Ok(format!("{} (a durable write took {:.1} ms)", directory.display(), took.as_secs_f64() * 1e3))
+}
+
+fn policy(settings: &PolicySettings) -> Result<String, String> {
+    let policy = Policy::open(settings.policy.as_deref())?;
+    Ok(policy.describe().unwrap_or_else(|| "none; only what the engine refuses is refused".into()))
 }
 
 async fn engine() -> Result<String, String> {

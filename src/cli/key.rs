@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{Failure, Outcome, find_account, open_store, or_dash, show, table};
 use crate::clock::Clock;
 use crate::config::{DataSettings, duration, rate};
-use crate::key::{ApiKey, KeySecret, KeyState};
+use crate::key::{ApiKey, KeySecret, KeyState, Suspension};
 use crate::model::Id;
 use crate::store::{KeyChange, NewKey};
 
@@ -20,7 +20,7 @@ pub(super) enum KeyCommand {
     List(ListArgs),
     /// Switch a key off until it is enabled
     Disable(OneKeyArgs),
-    /// Let a disabled key work again
+    /// Let a disabled or suspended key work again, and forget its strikes
     Enable(OneKeyArgs),
     /// Switch a key off for ever
     Revoke(OneKeyArgs),
@@ -164,11 +164,16 @@ fn state(key: &ApiKey, now: crate::clock::Timestamp) -> String {
     let state = match key.state(now) {
         KeyState::Active => "active",
         KeyState::Disabled => "disabled",
+        KeyState::Suspended => "suspended",
         KeyState::Expired => "expired",
         KeyState::Revoked => "revoked",
     };
     let advice = if key.leaked_at.is_some() { " (seen in a URL: rotate this)" } else { "" };
-    format!("{state}{advice}")
+    let reason = match &key.suspension {
+        Some(Suspension { at, reason }) => format!(" ({reason}; suspended at {at})"),
+        None => String::new(),
+    };
+    format!("{state}{reason}{advice}")
 }
 
 async fn change(args: OneKeyArgs, change: KeyChange, data: &DataSettings) -> Outcome {

@@ -24,6 +24,7 @@ mod credits;
 mod doctor;
 mod generate;
 mod key;
+mod policy;
 mod progress;
 mod restore;
 mod serve;
@@ -80,6 +81,9 @@ enum Command {
     /// List, show and fail tasks
     #[command(subcommand)]
     Task(task::TaskCommand),
+    /// Try a content policy and hash pictures for its block list
+    #[command(subcommand)]
+    Policy(policy::PolicyCommand),
     /// Turn a prompt into images with a running server
     Generate(generate::GenerateArgs),
     /// Copy the database and the result files of a running or stopped server
@@ -154,6 +158,7 @@ fn run(command: Command, data: &DataSettings) -> Outcome {
             Command::Key(command) => key::run(command, data).await,
             Command::Credits(command) => credits::run(command, data).await,
             Command::Task(command) => task::run(command, data).await,
+            Command::Policy(command) => policy::run(command),
             Command::Generate(args) => Ok(generate::run(args).await),
             Command::Backup(args) => backup::run(args, data).await,
             Command::Restore(args) => restore::run(args, data).await,

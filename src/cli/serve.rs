@@ -222,6 +222,9 @@ fn announce(app: &App, data: &DataSettings, role: Role, url: Option<String>, key
     if app.config.retention.retention.is_some() {
         say(&format!("  Age     {}", app.config.retention));
     }
+    if let Some(policy) = app.policy.describe() {
+        say(&format!("  Policy  {policy}"));
+    }
     if let (Some(url), Some(key)) = (url, key) {
         let key = key.reveal();
         say(&format!(

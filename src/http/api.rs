@@ -235,7 +235,7 @@ pub async fn generate(State(app): State<Arc<App>>, caller: Caller, request: Requ
     let request = GenerateRequest::parse(&body, &app.config.worker.reference_ports)
         .map_err(|fault| ApiError::invalid_request(fault.to_string()))?;
     let required = request.cost();
-    match tasks::submit(&app, caller.account_id, Surface::Api, request).await? {
+    match tasks::submit(&app, caller.account_id, Some(caller.key_id), Surface::Api, request).await? {
         Submission::Accepted(task) => Ok(with_poll_hint(success(CreatedTask::new(&task)), &app, 1.0)),
         Submission::InsufficientCredits { available } => Err(ApiError::insufficient_credits(required, available)),
         Submission::TooManyUnfinished => Err(ApiError::rate_limited(

@@ -42,6 +42,8 @@ pub struct Arrival {
 pub struct Caller {
     /// The key's owner.
     pub account_id: Id,
+    /// The key.
+    pub key_id: Id,
 }
 
 /// Lets an API request pass when its key travelled safely and, where there is a route, opens it.
@@ -129,7 +131,7 @@ async fn authorize(app: &App, mut request: Request, next: Next, usage: Usage) ->
             axum::response::IntoResponse::into_response(ApiError::rate_limited(message, seconds))
         }
         None => {
-            request.extensions_mut().insert(Caller { account_id: key.account_id });
+            request.extensions_mut().insert(Caller { account_id: key.account_id, key_id: key.id });
             next.run(request).await
         }
     };

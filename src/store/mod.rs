@@ -63,7 +63,7 @@ pub struct NewKey {
 /// A change of one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyChange {
-    /// Let a disabled key work again.
+    /// Let a disabled or suspended key work again, and forget its strikes.
     Enable,
     /// Switch it off until it is enabled.
     Disable,
@@ -116,6 +116,34 @@ pub struct Claim {
 pub enum LeaseWrite {
     /// It did.
     Done,
+    /// The lease was lost before; nothing was changed.
+    Lost,
+}
+
+/// How many strikes a key may have, and for how long each counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StrikeRule {
+    /// The strike that suspends the key.
+    pub limit: u32,
+    /// How long a strike counts.
+    pub window: Duration,
+}
+
+impl std::fmt::Display for StrikeRule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let window = humantime::format_duration(self.window).to_string().replace(' ', "");
+        write!(f, "{} violations of the content policy within {window}", self.limit)
+    }
+}
+
+/// What came of refusing a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// It is failed and refunded.
+    Done {
+        /// The key that this was the last strike of.
+        suspended: Option<Id>,
+    },
     /// The lease was lost before; nothing was changed.
     Lost,
 }
@@ -254,10 +282,11 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     async fn audit(&self) -> Result<Audit>;
 
     /// Charges and queues a task, unless the account has `max_unfinished` unfinished ones (0: no
-    /// limit) or too few credits.
+    /// limit) or too few credits. What is wrong with the task is held against the key, if it came with one.
     async fn submit(
         &self,
         account_id: Id,
+        key_id: Option<Id>,
         surface: Surface,
         request: GenerateRequest,
         max_unfinished: u32,
@@ -300,6 +329,10 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
 
     /// Fails and refunds a task, with a sentence for the caller.
     async fn fail(&self, lease: Lease, error: &str) -> Result<LeaseWrite>;
+
+    /// Fails and refunds a task, with a sentence for the caller, because the content policy refuses it. Under
+    /// a rule this is a strike against the key it came with, and the last one suspends the key.
+    async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal>;
 
     /// Fails and refunds a task whoever holds it; `false` when it is not processing.
     async fn fail_unleased(&self, id: Id, error: &str) -> Result<bool>;

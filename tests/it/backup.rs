@@ -55,7 +55,7 @@ impl Installation {
         let request = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("valid");
         let mut results = Vec::new();
         for _ in 0..count {
-            store.submit(account, Surface::Api, request.clone(), 0).await.expect("a store");
+            store.submit(account, None, Surface::Api, request.clone(), 0).await.expect("a store");
             let lease = store.claim(1, LEASE).await.expect("a store")[0].lease;
             let name = files.write(lease.task_id, 0, image.clone()).await.expect("a file");
             let completed = store.complete(lease, vec![name.clone()]).await.expect("a store");

@@ -136,7 +136,7 @@ async fn the_operator_sees_and_fails_tasks() {
     let store = tintype::store::sqlite::SqliteStore::open(&data.join("tintype.db"), tintype::clock::Clock::system());
     let request = tintype::request::GenerateRequest::parse(br#"{"prompt": "a boat", "n": 3}"#, &[443]).expect("valid");
     let web = tintype::model::Surface::Web;
-    let submitted = tintype::store::Store::submit(&store.expect("a store"), account_id, web, request, 0).await;
+    let submitted = tintype::store::Store::submit(&store.expect("a store"), account_id, None, web, request, 0).await;
     let tintype::store::Submission::Accepted(task) = submitted.expect("a store") else { panic!("not accepted") };
     let task_id = task.task_id().to_string();
     let listed = run(data, &["task", "list", "--account", "ada"]);

@@ -8,7 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use bytes::Bytes;
 use hyper::StatusCode;
 use serde_json::json;
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 use tintype::config::{LEASE, ORPHAN_AGE};
 use tintype::fault::{Effect, Point};
 use tintype::key::KeySecret;
@@ -43,8 +43,11 @@ async fn attempt(act: impl Future + Send + 'static) {
 
 impl Scene {
     async fn begin(fault: &str) -> Self {
-        let service =
-            Service::start_with(&["--test-fault", fault, "--drain-timeout", "0s", "--retention", "30d"]).await;
+        let policy = NamedTempFile::new().expect("a file");
+        std::fs::write(&policy, "[strikes]\nlimit = 100\nwindow = \"1h\"").expect("a file");
+        let policy_path = policy.path().to_str().expect("text");
+        let flags = ["--test-fault", fault, "--drain-timeout", "0s", "--retention", "30d", "--policy", policy_path];
+        let service = Service::start_with(&flags).await;
         let secret = KeySecret::random();
         // Once more when it goes wrong, as a person would: a fault happens once.
         for _ in 0..2 {
@@ -223,7 +226,7 @@ fn new_key(secret: &KeySecret) -> NewKey {
 async fn live_through(fault: &str) {
     let mut scene = Scene::begin(fault).await;
     scene.administer().await;
-    for prompt in ["a boat", "a boat [[fail]]", "a boat [[panic]]"] {
+    for prompt in ["a boat", "a boat [[fail]]", "a boat [[policy]]", "a boat [[panic]]"] {
         scene.submit(prompt).await;
     }
     scene.work().await;

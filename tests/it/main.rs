@@ -19,6 +19,7 @@ mod generate;
 mod limits;
 mod list;
 mod openapi;
+mod policy;
 mod power_loss;
 mod process;
 mod read;

@@ -89,7 +89,7 @@ async fn what_is_not_the_callers_is_not_found_in_the_same_words() {
         n: 1,
         reference_images: Vec::new(),
     };
-    let submission = service.app.store.submit(ada.account.id, Surface::Web, request, 0).await.expect("a store");
+    let submission = service.app.store.submit(ada.account.id, None, Surface::Web, request, 0).await.expect("a store");
     let Submission::Accepted(of_web) = submission else { panic!("{submission:?}") };
     let bare_id = of_bob.strip_prefix("imgmodel-").expect("a task_id");
     service.work().await;

@@ -17,6 +17,7 @@ mod leases;
 mod processes;
 mod removals;
 mod sqlite_file;
+mod strikes;
 mod submits;
 
 /// The whole suite on one backend.
@@ -128,6 +129,16 @@ macro_rules! suite {
                     expiry_leaves_tasks_that_have_ended,
                     nothing_but_its_end_moves_the_time_of_a_task,
                     a_task_is_never_updated_before_it_was_created,
+                }
+                strikes {
+                    a_refused_task_is_failed_and_refunded_once,
+                    a_lost_lease_makes_no_strike,
+                    the_last_strike_suspends_the_key_and_says_why,
+                    a_strike_counts_for_its_window_to_the_millisecond,
+                    strikes_of_one_key_are_no_others,
+                    enabling_a_suspended_key_forgets_its_strikes,
+                    without_a_rule_or_a_key_nothing_is_held_against_anyone,
+                    tasks_that_fail_otherwise_are_no_strikes,
                 }
                 removals {
                     a_removal_takes_what_ended_before_the_cutoff_and_nothing_else,

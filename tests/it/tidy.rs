@@ -16,7 +16,7 @@ const LAYERS: &[&[&str]] = &[
     &["tasks"],
     &["app", "backup"],
     &["results"],
-    &["files", "engine", "limits", "keyring", "cursor", "metrics", "data_dir", "disk", "backlog", "client"],
+    &["files", "engine", "policy", "limits", "keyring", "cursor", "metrics", "data_dir", "disk", "backlog", "client"],
     &["store"],
     &["config"],
     &["request", "key"],

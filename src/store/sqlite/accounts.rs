@@ -5,9 +5,10 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
 
 use super::columns::word;
+use super::strikes;
 use super::writer::Writing;
 use crate::clock::Timestamp;
-use crate::key::{ApiKey, KeyHash};
+use crate::key::{ApiKey, KeyHash, Suspension};
 use crate::model::{Account, EntryKind, Id, LedgerEntry, MAX_BALANCE, TaskId};
 use crate::store::{AccountCreation, KeyChange, NewKey};
 
@@ -90,7 +91,13 @@ fn api_key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
         disabled: row.get("disabled")?,
         revoked_at: row.get("revoked_at")?,
         leaked_at: row.get("leaked_at")?,
+        suspension: suspension(row)?,
     })
+}
+
+fn suspension(row: &Row<'_>) -> rusqlite::Result<Option<Suspension>> {
+    let Some(at) = row.get("suspended_at")? else { return Ok(None) };
+    Ok(Some(Suspension { at, reason: row.get("suspended_for")? }))
 }
 
 pub(super) fn create_key(writing: &mut Writing, account_id: Id, key: &NewKey) -> rusqlite::Result<Option<ApiKey>> {
@@ -132,12 +139,18 @@ pub(super) fn list_keys(connection: &Connection, account_id: Option<Id>) -> rusq
 pub(super) fn change_key(writing: &mut Writing, id: Id, change: KeyChange) -> rusqlite::Result<Option<ApiKey>> {
     let now = writing.clock.now();
     let sql = match change {
-        KeyChange::Enable => "UPDATE api_keys SET disabled = 0 WHERE id = ?1 AND ?2 IS NOT NULL",
+        KeyChange::Enable => {
+            "UPDATE api_keys SET disabled = 0, suspended_at = NULL, suspended_for = NULL
+             WHERE id = ?1 AND ?2 IS NOT NULL"
+        }
         KeyChange::Disable => "UPDATE api_keys SET disabled = 1 WHERE id = ?1 AND ?2 IS NOT NULL",
         KeyChange::Revoke => "UPDATE api_keys SET revoked_at = coalesce(revoked_at, ?2) WHERE id = ?1",
         KeyChange::FlagLeaked => "UPDATE api_keys SET leaked_at = coalesce(leaked_at, ?2) WHERE id = ?1",
     };
     writing.connection.prepare_cached(sql)?.execute(params![id, now])?;
+    if change == KeyChange::Enable {
+        strikes::forget(&writing.connection, id)?;
+    }
     find_key(&writing.connection, id)
 }
 

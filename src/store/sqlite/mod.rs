@@ -10,8 +10,8 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use self::writer::{Writer, Writing};
 use super::{
-    AccountCreation, Audit, Claim, CompletedTask, KeyChange, Lease, LeaseWrite, NewKey, QueueDepth, Rescue, Rescued,
-    Result, Retry, Store, StoreError, Submission, TaskRecord,
+    AccountCreation, Audit, Claim, CompletedTask, KeyChange, Lease, LeaseWrite, NewKey, QueueDepth, Refusal, Rescue,
+    Rescued, Result, Retry, Store, StoreError, StrikeRule, Submission, TaskRecord,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::fault::{Effect, Faults, Point};
@@ -27,6 +27,7 @@ mod queue;
 mod retention;
 mod schema;
 mod snapshot;
+mod strikes;
 mod tasks;
 mod writer;
 
@@ -220,12 +221,14 @@ impl Store for SqliteStore {
     async fn submit(
         &self,
         account_id: Id,
+        key_id: Option<Id>,
         surface: Surface,
         request: GenerateRequest,
         max_unfinished: u32,
     ) -> Result<Submission> {
-        self.write(Effect::Submit, move |writing| tasks::submit(writing, account_id, surface, &request, max_unfinished))
-            .await
+        let submit =
+            move |writing: &mut Writing| tasks::submit(writing, account_id, key_id, surface, &request, max_unfinished);
+        self.write(Effect::Submit, submit).await
     }
 
     async fn find_task(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Task>> {
@@ -276,6 +279,11 @@ impl Store for SqliteStore {
     async fn fail(&self, lease: Lease, error: &str) -> Result<LeaseWrite> {
         let error = error.to_owned();
         self.write(Effect::Fail, move |writing| queue::fail(writing, lease, &error)).await
+    }
+
+    async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal> {
+        let error = error.to_owned();
+        self.write(Effect::Refuse, move |writing| strikes::refuse(writing, lease, &error, rule)).await
     }
 
     async fn fail_unleased(&self, id: Id, error: &str) -> Result<bool> {

@@ -124,6 +124,15 @@ pub(super) fn fail(writing: &mut Writing, lease: Lease, error: &str) -> rusqlite
     }
 }
 
+/// The key that a queued task came with.
+pub(super) fn key_of(connection: &Connection, task_id: Id) -> rusqlite::Result<Option<Id>> {
+    let found = connection
+        .prepare_cached("SELECT key_id FROM queue WHERE task_id = ?1")?
+        .query_row([task_id], |row| row.get(0))
+        .optional()?;
+    Ok(found.flatten())
+}
+
 pub(super) fn fail_unleased(writing: &mut Writing, id: Id, error: &str) -> rusqlite::Result<bool> {
     let account_id: Option<Id> = writing
         .connection

@@ -12,6 +12,7 @@ use crate::store::{CompletedTask, Submission, TaskRecord};
 pub(super) fn submit(
     writing: &mut Writing,
     account_id: Id,
+    key_id: Option<Id>,
     surface: Surface,
     request: &GenerateRequest,
     max_unfinished: u32,
@@ -51,8 +52,8 @@ pub(super) fn submit(
             request.prompt
         ])?;
     connection
-        .prepare_cached("INSERT INTO queue (task_id, account_id) VALUES (?1, ?2)")?
-        .execute(params![id, account_id])?;
+        .prepare_cached("INSERT INTO queue (task_id, account_id, key_id) VALUES (?1, ?2, ?3)")?
+        .execute(params![id, account_id, key_id])?;
     let charge = Entry { kind: EntryKind::Charge, amount: -cost, task_id: Some(id), note: None };
     charge.record(connection, account_id, balance, created_at)?;
     Ok(Submission::Accepted(Task {

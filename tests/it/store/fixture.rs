@@ -87,7 +87,7 @@ impl Fixture {
     /// A task, a millisecond after whatever came before, so that its time is its own.
     pub async fn submit_request(&self, account: Id, surface: Surface, request: GenerateRequest) -> Result<Task> {
         self.clock.advance(MILLISECOND);
-        Ok(accepted(self.store.submit(account, surface, request, UNLIMITED).await?))
+        Ok(accepted(self.store.submit(account, None, surface, request, UNLIMITED).await?))
     }
 
     /// Claims the next task.

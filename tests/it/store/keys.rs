@@ -46,6 +46,7 @@ pub async fn a_key_is_found_by_its_hash_and_by_its_id(fx: &Fixture) -> Result<()
         disabled: false,
         revoked_at: None,
         leaked_at: None,
+        suspension: None,
     };
     assert_eq!(made, expected);
     assert_eq!(fx.store.find_key(made.id).await?, Some(expected.clone()));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tintype::model::Status;
-use tintype::store::{Lease, LeaseWrite, MAX_LOST_LEASES, Rescue, Rescued, Result, Retry};
+use tintype::store::{Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Result, Retry};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, drawn};
 
@@ -18,6 +18,7 @@ async fn assert_lost(fx: &Fixture, lease: Lease) -> Result<()> {
     assert_eq!(fx.store.retry(lease, Duration::ZERO, "too late").await?, Retry::Lost);
     assert_eq!(fx.store.complete(lease, vec!["late.png".into()]).await?, LeaseWrite::Lost);
     assert_eq!(fx.store.fail(lease, "too late").await?, LeaseWrite::Lost);
+    assert_eq!(fx.store.refuse(lease, "too late", None).await?, Refusal::Lost);
     assert_eq!(fx.state().await?, before);
     Ok(())
 }

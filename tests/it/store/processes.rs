@@ -23,7 +23,7 @@ where
 
 /// Submits a task for `n` images.
 async fn submit(store: Arc<dyn Store>, account: Id, n: u8, max_unfinished: u32) -> Result<Submission> {
-    store.submit(account, Surface::Api, images(n), max_unfinished).await
+    store.submit(account, None, Surface::Api, images(n), max_unfinished).await
 }
 
 /// The ids of the accepted among `submissions`.
@@ -133,7 +133,7 @@ pub async fn a_write_that_fails_spares_those_beside_it(fx: &Fixture) -> Result<(
 pub async fn a_submit_whose_caller_goes_away_is_whole_or_absent(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     for _ in 0..10 {
-        let submit = fx.store.submit(ada, Surface::Api, images(1), UNLIMITED);
+        let submit = fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED);
         drop(tokio::time::timeout(Duration::ZERO, submit).await);
     }
     fx.store.ping().await?;
@@ -233,7 +233,7 @@ pub async fn a_process_whose_clock_is_behind_keeps_the_order_of_its_own_tasks(fx
     let elsewhere = fx.process_with_clock(&Clock::manual(behind));
     let mut expected = vec![newest];
     for _ in 0..5 {
-        let task = accepted(elsewhere.submit(ada, Surface::Api, images(1), UNLIMITED).await?);
+        let task = accepted(elsewhere.submit(ada, None, Surface::Api, images(1), UNLIMITED).await?);
         assert_eq!((task.created_at(), task.updated_at), (behind, behind));
         expected.insert(1, task.id);
     }

@@ -97,7 +97,7 @@ pub async fn an_unfinished_task_is_never_removed(fx: &Fixture) -> Result<()> {
 pub async fn a_removal_of_many_tasks_removes_each_once(fx: &Fixture) -> Result<()> {
     const MANY: usize = 600;
     let ada = fx.account("ada", 2_000).await?;
-    let submits = (0..MANY).map(|_| fx.store.submit(ada, Surface::Api, images(1), UNLIMITED));
+    let submits = (0..MANY).map(|_| fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED));
     futures::future::try_join_all(submits).await?;
     for claim in fx.store.claim(MANY, LEASE).await? {
         fx.store.complete(claim.lease, drawn()).await?;
@@ -148,13 +148,13 @@ pub async fn a_removed_task_cannot_end_again(fx: &Fixture) -> Result<()> {
 pub async fn submits_go_on_while_tasks_are_removed(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 2_000).await?;
     for _ in 0..300 {
-        fx.store.submit(ada, Surface::Api, images(1), UNLIMITED).await?;
+        fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await?;
     }
     for claim in fx.store.claim(300, LEASE).await? {
         fx.store.fail(claim.lease, "it sank").await?;
     }
     fx.clock.advance(MILLISECOND);
-    let submits = (0..50).map(|_| fx.store.submit(ada, Surface::Api, images(1), UNLIMITED));
+    let submits = (0..50).map(|_| fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED));
     let (removed, submissions) =
         futures::future::join(fx.store.remove_tasks(fx.clock.now()), futures::future::try_join_all(submits)).await;
     assert_eq!(removed?, 300);

@@ -63,9 +63,9 @@ async fn reopening_keeps_everything() -> Result<()> {
 #[test]
 fn a_database_of_a_newer_release_is_refused_and_left_alone() {
     let directory = TempDir::new().expect("a temporary directory");
-    let path = closed_database(&directory, "PRAGMA user_version = 3");
+    let path = closed_database(&directory, "PRAGMA user_version = 4");
     let error = assert_refused(&path);
-    assert!(matches!(error, OpenError::Newer { found: 3, known: 2 }), "{error}");
+    assert!(matches!(error, OpenError::Newer { found: 4, known: 3 }), "{error}");
 }
 
 #[tokio::test]
@@ -236,7 +236,7 @@ async fn a_submit_for_which_there_is_no_room_is_not_charged() -> Result<()> {
     let (fx, ada) = full_database().await?;
     let before = fx.state().await?;
     for _ in 0..3 {
-        let refused = fx.store.submit(ada, Surface::Api, long(), UNLIMITED).await;
+        let refused = fx.store.submit(ada, None, Surface::Api, long(), UNLIMITED).await;
         assert!(matches!(refused, Err(StoreError::Full(_))), "{refused:?}");
     }
     assert_eq!(fx.state().await?, before);
@@ -248,7 +248,7 @@ async fn a_submit_for_which_there_is_no_room_is_not_charged() -> Result<()> {
 async fn a_submit_beside_one_without_room_is_acknowledged_only_if_it_is_kept() -> Result<()> {
     let (fx, ada) = full_database().await?;
     let requests = [images(1), images(1), long(), images(1), long(), images(1)];
-    let submits = requests.map(|request| fx.store.submit(ada, Surface::Api, request, UNLIMITED));
+    let submits = requests.map(|request| fx.store.submit(ada, None, Surface::Api, request, UNLIMITED));
     let mut acknowledged = Vec::new();
     for submission in join_all(submits).await {
         acknowledged.extend(submission.map(accepted).ok().map(|task| task.id));
@@ -267,7 +267,7 @@ async fn a_submit_beside_a_sweep_without_room_is_acknowledged_only_if_it_is_kept
     // More than there is room for.
     let sentence = "it sank ".repeat(4_000);
     let sweep = fx.store.expire(fx.clock.now(), &sentence);
-    let submits = (0..12).map(|_| fx.store.submit(ada, Surface::Api, images(1), UNLIMITED));
+    let submits = (0..12).map(|_| fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED));
     let (swept, submissions) = tokio::join!(sweep, join_all(submits));
     // SQLite may give up the row or the whole transaction, by itself or for what shared it; the sweep
     // never says that it ended the task.

@@ -67,7 +67,7 @@ pub async fn the_last_credit_can_be_spent_and_no_more(fx: &Fixture) -> Result<()
     let ada = fx.account("ada", 4).await?;
     fx.submit_request(ada, Surface::Api, images(2)).await?;
     assert_eq!(fx.credits(ada).await?, 0);
-    let refused = fx.store.submit(ada, Surface::Api, images(1), UNLIMITED).await?;
+    let refused = fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await?;
     assert_eq!(refused, Submission::InsufficientCredits { available: 0 });
     Ok(())
 }
@@ -77,11 +77,11 @@ pub async fn a_submit_without_enough_credits_changes_nothing(fx: &Fixture) -> Re
     fx.submit(ada).await?;
     let before = fx.state().await?;
     for n in [2, 3, 4] {
-        let refused = fx.store.submit(ada, Surface::Api, images(n), 2).await?;
+        let refused = fx.store.submit(ada, None, Surface::Api, images(n), 2).await?;
         assert_eq!(refused, Submission::InsufficientCredits { available: 3 });
     }
     assert_eq!(fx.state().await?, before);
-    let second = fx.store.submit(ada, Surface::Api, images(1), 2).await?;
+    let second = fx.store.submit(ada, None, Surface::Api, images(1), 2).await?;
     assert!(matches!(second, Submission::Accepted(_)), "refused submits are not unfinished tasks: {second:?}");
     Ok(())
 }
@@ -93,12 +93,12 @@ pub async fn a_submit_beyond_the_limit_of_unfinished_tasks_changes_nothing(fx: &
     fx.submit(ada).await?;
     let before = fx.state().await?;
     for max_unfinished in [1, 2] {
-        let refused = fx.store.submit(ada, Surface::Api, images(1), max_unfinished).await?;
+        let refused = fx.store.submit(ada, None, Surface::Api, images(1), max_unfinished).await?;
         assert_eq!(refused, Submission::TooManyUnfinished);
     }
     assert_eq!(fx.state().await?, before);
-    accepted(fx.store.submit(bob, Surface::Api, images(1), 2).await?);
-    accepted(fx.store.submit(ada, Surface::Api, images(1), 3).await?);
+    accepted(fx.store.submit(bob, None, Surface::Api, images(1), 2).await?);
+    accepted(fx.store.submit(ada, None, Surface::Api, images(1), 3).await?);
     Ok(())
 }
 
@@ -106,7 +106,11 @@ pub async fn a_task_that_ends_makes_room_for_one_more(fx: &Fixture) -> Result<()
     let ada = fx.account("ada", 100).await?;
     fx.submit(ada).await?;
     for end in ["complete", "fail", "fail_unleased", "expire"] {
-        assert_eq!(fx.store.submit(ada, Surface::Api, images(1), 1).await?, Submission::TooManyUnfinished, "{end}");
+        assert_eq!(
+            fx.store.submit(ada, None, Surface::Api, images(1), 1).await?,
+            Submission::TooManyUnfinished,
+            "{end}"
+        );
         let lease = fx.claim().await?;
         match end {
             "complete" => drop(fx.store.complete(lease, drawn()).await?),
@@ -114,15 +118,19 @@ pub async fn a_task_that_ends_makes_room_for_one_more(fx: &Fixture) -> Result<()
             "fail_unleased" => drop(fx.store.fail_unleased(lease.task_id, "it sank").await?),
             _ => drop(fx.store.expire(fx.clock.now(), "too late").await?),
         }
-        accepted(fx.store.submit(ada, Surface::Api, images(1), 1).await?);
-        assert_eq!(fx.store.submit(ada, Surface::Api, images(1), 1).await?, Submission::TooManyUnfinished, "{end}");
+        accepted(fx.store.submit(ada, None, Surface::Api, images(1), 1).await?);
+        assert_eq!(
+            fx.store.submit(ada, None, Surface::Api, images(1), 1).await?,
+            Submission::TooManyUnfinished,
+            "{end}"
+        );
     }
     Ok(())
 }
 
 pub async fn a_limit_of_zero_unfinished_tasks_is_none(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 1_000).await?;
-    let submits = (0..150).map(|_| fx.store.submit(ada, Surface::Api, images(1), 0));
+    let submits = (0..150).map(|_| fx.store.submit(ada, None, Surface::Api, images(1), 0));
     try_join_all(submits).await?.into_iter().for_each(|submission| drop(accepted(submission)));
     assert_eq!(fx.credits(ada).await?, 700);
     Ok(())
@@ -131,7 +139,7 @@ pub async fn a_limit_of_zero_unfinished_tasks_is_none(fx: &Fixture) -> Result<()
 pub async fn a_submit_for_nobody_is_an_error_and_changes_nothing(fx: &Fixture) -> Result<()> {
     let nobody = Fixture::new(fx.backend).account("eve", 10).await?;
     let before = fx.state().await?;
-    fx.store.submit(nobody, Surface::Api, images(1), UNLIMITED).await.expect_err("there is no such account");
+    fx.store.submit(nobody, None, Surface::Api, images(1), UNLIMITED).await.expect_err("there is no such account");
     assert_eq!(fx.state().await?, before);
     Ok(())
 }
@@ -140,7 +148,7 @@ pub async fn ids_rise_within_a_millisecond(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let mut last = ada;
     for _ in 0..50 {
-        let id = accepted(fx.store.submit(ada, Surface::Api, images(1), UNLIMITED).await?).id;
+        let id = accepted(fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await?).id;
         assert!(id > last, "{id} came after {last}");
         last = id;
     }
@@ -149,7 +157,7 @@ pub async fn ids_rise_within_a_millisecond(fx: &Fixture) -> Result<()> {
 
 pub async fn a_thousand_tasks_of_one_millisecond_all_say_so(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 2_000).await?;
-    let submits = (0..1_000).map(|_| fx.store.submit(ada, Surface::Api, images(1), UNLIMITED));
+    let submits = (0..1_000).map(|_| fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED));
     let submissions = try_join_all(submits).await?;
     let mut tasks: Vec<_> = submissions.into_iter().map(accepted).collect();
     assert!(tasks.iter().all(|task| task.created_at() == NOON && task.updated_at == NOON));

@@ -65,6 +65,7 @@ impl Model {
             disabled: false,
             revoked_at: None,
             leaked_at: None,
+            suspension: None,
         };
         self.keys.push(Key { hash, key: key.clone() });
         key

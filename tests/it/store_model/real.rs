@@ -90,7 +90,7 @@ async fn work(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Outcome {
     match act {
         Act::Submit { account, surface, order, max_unfinished } => {
             let account = model.account_id(*account);
-            let submission = store.submit(account, *surface, order.request(), *max_unfinished).await;
+            let submission = store.submit(account, None, *surface, order.request(), *max_unfinished).await;
             Outcome::of(submission, Outcome::Submission)
         }
         Act::Crowd { .. } => crowd(store, model, act).await.map_or(Outcome::Refused, Outcome::Crowd),
@@ -126,7 +126,7 @@ async fn crowd(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Result<Vec<S
     let Some(account) = model.account(Some(*account)).map(|index| model.accounts[index].id) else {
         return Ok(Vec::new());
     };
-    let submits = (0..*times).map(|_| store.submit(account, *surface, order.request(), *max_unfinished));
+    let submits = (0..*times).map(|_| store.submit(account, None, *surface, order.request(), *max_unfinished));
     let (submissions, granted) = join(join_all(submits), store.grant(account, -1, None)).await;
     granted.expect_err("credits are not taken away");
     let mut submissions = submissions.into_iter().collect::<Result<Vec<_>>>()?;

@@ -1,0 +1,87 @@
+//! `tintype policy`: trying a content policy before a server keeps it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::{Failure, Outcome, show};
+use crate::picture::Picture;
+use crate::policy::{Rules, picture_hash};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum PolicyCommand {
+    /// Check a policy file and, if given, a prompt against its words; exits 1 when the prompt is refused
+    Check(CheckArgs),
+    /// Print the hashes of pictures, as the block list has them
+    Hash(HashArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CheckArgs {
+    /// The policy file
+    file: PathBuf,
+    /// A prompt to check; the moderation endpoint is not asked
+    prompt: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct HashArgs {
+    /// PNG, JPEG or WebP files
+    #[arg(required = true, value_name = "PICTURE")]
+    pictures: Vec<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Checked<'a> {
+    policy: String,
+    /// The rules that refuse the prompt; `null` without a prompt.
+    matches: Option<Vec<&'a str>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Hashed {
+    hash: String,
+    file: PathBuf,
+}
+
+pub(super) fn run(command: PolicyCommand) -> Outcome {
+    match command {
+        PolicyCommand::Check(args) => check(&args),
+        PolicyCommand::Hash(args) => hash(args),
+    }
+}
+
+fn check(args: &CheckArgs) -> Outcome {
+    let rules = Rules::read(&args.file).map_err(Failure)?;
+    let matches = args.prompt.as_deref().map(|prompt| rules.matches(prompt));
+    let refused = matches.as_ref().is_some_and(|matches| !matches.is_empty());
+    let checked = Checked { policy: rules.to_string(), matches };
+    show(args.json, &checked, || match checked.matches.as_deref() {
+        None => format!("The policy can be used: {}.", checked.policy),
+        Some([]) => "No rule refuses this prompt.".into(),
+        Some(names) => format!("Refused by {}.", names.join(", ")),
+    })?;
+    Ok(if refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn hash(args: HashArgs) -> Outcome {
+    let mut hashed = Vec::new();
+    for file in args.pictures {
+        let failed = |error: &dyn std::fmt::Display| Failure(format!("{}: {error}", file.display()));
+        let bytes = std::fs::read(&file).map_err(|error| failed(&error))?;
+        let picture = Picture::decode(&bytes).map_err(|error| failed(&error))?;
+        hashed.push(Hashed { hash: format!("{:016x}", picture_hash(&picture)), file });
+    }
+    show(args.json, &hashed, || {
+        let lines = hashed.iter().map(|Hashed { hash, file }| format!("{hash}  # {}", file.display()));
+        lines.collect::<Vec<_>>().join("\n")
+    })
+}

@@ -1,0 +1,201 @@
+//! The policy file: what stands in it, and what must not.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+
+use super::blocklist::{BlockList, MAX_DISTANCE};
+use super::moderation::{Endpoint, Moderation, Settings};
+use super::rules::{Matcher, Rule};
+use super::{Rules, Subject};
+use crate::config::duration;
+use crate::store::StrikeRule;
+
+/// Largest file that is read, in bytes.
+const MAX_FILE: u64 = 16 * 1024 * 1024;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    rule: Vec<RuleTable>,
+    moderation: Option<ModerationTable>,
+    blocklist: Option<BlockListTable>,
+    strikes: Option<StrikesTable>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleTable {
+    name: String,
+    words: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ModerationTable {
+    url: String,
+    key_file: Option<PathBuf>,
+    #[serde(default = "default_model")]
+    model: String,
+    #[serde(default = "everything")]
+    check: Vec<Subject>,
+    #[serde(default)]
+    categories: Vec<String>,
+    unreachable: Unreachable,
+    #[serde(default = "default_timeout", deserialize_with = "written_duration")]
+    timeout: Duration,
+}
+
+/// What an endpoint that cannot be asked means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Unreachable {
+    /// The attempt came to nothing.
+    Closed,
+    /// What was to be asked about passes.
+    Open,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BlockListTable {
+    file: PathBuf,
+    #[serde(default = "default_distance")]
+    distance: u32,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StrikesTable {
+    limit: u32,
+    #[serde(deserialize_with = "written_duration")]
+    window: Duration,
+}
+
+fn default_model() -> String {
+    "omni-moderation-latest".into()
+}
+
+fn everything() -> Vec<Subject> {
+    vec![Subject::Prompt, Subject::References, Subject::Results]
+}
+
+fn default_timeout() -> Duration {
+    Duration::from_secs(10)
+}
+
+fn default_distance() -> u32 {
+    8
+}
+
+fn written_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    match duration(&text) {
+        Ok(duration) if duration.is_zero() => Err(serde::de::Error::custom("must be more than 0s")),
+        outcome => outcome.map_err(serde::de::Error::custom),
+    }
+}
+
+/// A policy as it was read, and the files that it was read from.
+#[derive(Debug)]
+pub(super) struct Read {
+    pub(super) rules: Result<Rules, String>,
+    pub(super) stamps: Vec<Stamp>,
+}
+
+/// What tells that a file was changed since.
+#[derive(Debug)]
+pub(super) struct Stamp {
+    path: PathBuf,
+    /// Inode, size, and time of the last change in seconds and nanoseconds; nothing when there is no such file.
+    of_file: Option<(u64, u64, i64, i64)>,
+}
+
+impl Stamp {
+    /// Of a file that is about to be read.
+    fn of(path: &Path) -> Self {
+        let found = std::fs::metadata(path).ok();
+        let of_file = found.map(|found| (found.ino(), found.size(), found.mtime(), found.mtime_nsec()));
+        Self { path: path.to_owned(), of_file }
+    }
+
+    /// Whether the file is still the same.
+    pub(super) fn holds(&self) -> bool {
+        Self::of(&self.path).of_file == self.of_file
+    }
+}
+
+/// Reads a policy and all that it names; paths in it begin at its own directory.
+pub(super) fn read(path: &Path) -> Read {
+    let mut stamps = vec![Stamp::of(path)];
+    let rules = text(path).and_then(|text| parse(&text, path)).and_then(|file| rules(file, path, &mut stamps));
+    Read { rules, stamps }
+}
+
+fn text(path: &Path) -> Result<String, String> {
+    let unreadable = |error: &dyn std::fmt::Display| format!("cannot read {}: {error}", path.display());
+    let bytes = std::fs::metadata(path).map_err(|error| unreadable(&error))?.len();
+    if bytes > MAX_FILE {
+        return Err(unreadable(&format!("it has more than {MAX_FILE} bytes")));
+    }
+    std::fs::read_to_string(path).map_err(|error| unreadable(&error))
+}
+
+/// The words of the rules are for nobody's log, so of a broken line only its number is told.
+fn parse(text: &str, path: &Path) -> Result<File, String> {
+    toml::from_str(text).map_err(|error| {
+        let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+        format!("{}, line {line}: {}", path.display(), error.message().lines().next().unwrap_or("not valid TOML"))
+    })
+}
+
+fn rules(file: File, path: &Path, stamps: &mut Vec<Stamp>) -> Result<Rules, String> {
+    let beside = |name: &Path| path.parent().unwrap_or(Path::new("")).join(name);
+    let invalid = |error: String| format!("{}: {error}", path.display());
+    let moderation = match file.moderation {
+        None => None,
+        Some(table) => {
+            let key = match &table.key_file {
+                None => None,
+                Some(name) => {
+                    stamps.push(Stamp::of(&beside(name)));
+                    Some(text(&beside(name))?.trim().to_owned())
+                }
+            };
+            Some(Moderation::new(settings(table, key).map_err(invalid)?).map_err(invalid)?)
+        }
+    };
+    let blocklist = match file.blocklist {
+        None => None,
+        Some(table) if table.distance >= MAX_DISTANCE / 2 => {
+            return Err(invalid(format!("blocklist: a distance of {} blocks half of all pictures", table.distance)));
+        }
+        Some(table) => {
+            let name = beside(&table.file);
+            stamps.push(Stamp::of(&name));
+            let invalid = |error| format!("{}, {error}", name.display());
+            Some(BlockList::parse(&text(&name)?, table.distance).map_err(invalid)?)
+        }
+    };
+    let strikes = file.strikes.map(|table| StrikeRule { limit: table.limit, window: table.window });
+    if strikes.is_some_and(|rule| rule.limit == 0) {
+        return Err(invalid("strikes: the limit must be 1 or more".into()));
+    }
+    let rules: Vec<Rule> = file.rule.into_iter().map(|table| Rule { name: table.name, words: table.words }).collect();
+    Ok(Rules { matcher: Matcher::new(&rules).map_err(invalid)?, moderation, blocklist, strikes })
+}
+
+fn settings(table: ModerationTable, key: Option<String>) -> Result<Settings, String> {
+    Ok(Settings {
+        endpoint: Endpoint::parse(&table.url)?,
+        key,
+        model: table.model,
+        check: table.check,
+        categories: table.categories,
+        unreachable: table.unreachable,
+        timeout: table.timeout,
+    })
+}

@@ -1,0 +1,205 @@
+//! Asks an endpoint in the shape of OpenAI's `POST /v1/moderations` about a prompt or a picture.
+//!
+//! The endpoint is the operator's choice, so its address may be anything; but what it is sent is private, so
+//! plain HTTP goes to this machine alone, redirects are not followed and no proxy is used.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use reqwest::Client;
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use serde::Deserialize;
+use serde_json::json;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
+use url::{Host, Url};
+
+use super::Subject;
+use super::file::Unreachable;
+use crate::picture::Picture;
+
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// Largest answer that is read, in bytes.
+const MAX_ANSWER: usize = 1024 * 1024;
+/// Pictures are shown to the endpoint no larger than this.
+const PICTURE_SIDE: u32 = 768;
+
+/// Where to ask.
+#[derive(Debug, Clone)]
+pub(super) struct Endpoint(Url);
+
+impl Endpoint {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// A sentence for the operator: over plain HTTP, prompts go no further than this machine.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let url = Url::parse(text).map_err(|error| format!("moderation: the url is not valid: {error}"))?;
+        let here = match url.host() {
+            Some(Host::Domain(name)) => name == "localhost",
+            Some(Host::Ipv4(address)) => IpAddr::from(address).is_loopback(),
+            Some(Host::Ipv6(address)) => IpAddr::from(address).is_loopback(),
+            None => false,
+        };
+        match url.scheme() {
+            "https" => Ok(Self(url)),
+            "http" if here => Ok(Self(url)),
+            _ => Err("moderation: the url must begin with https://, or lead to this machine".into()),
+        }
+    }
+}
+
+/// How to ask, and about what.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) endpoint: Endpoint,
+    pub(super) key: Option<String>,
+    pub(super) model: String,
+    pub(super) check: Vec<Subject>,
+    pub(super) categories: Vec<String>,
+    pub(super) unreachable: Unreachable,
+    pub(super) timeout: Duration,
+}
+
+/// An endpoint that is asked.
+pub(super) struct Moderation {
+    settings: Settings,
+    client: Client,
+}
+
+impl std::fmt::Debug for Moderation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Moderation").field("host", &self.host()).finish_non_exhaustive()
+    }
+}
+
+/// Why there is no answer: for the operator.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoAnswer {
+    #[error("no connection or no complete answer: {0}")]
+    Request(reqwest::Error),
+    #[error("status {0}")]
+    Status(reqwest::StatusCode),
+    #[error("an answer of more than {MAX_ANSWER} bytes")]
+    TooLarge,
+    #[error("an answer of another shape")]
+    Shape,
+}
+
+impl From<reqwest::Error> for NoAnswer {
+    fn from(error: reqwest::Error) -> Self {
+        // The URL may carry a secret.
+        Self::Request(error.without_url())
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Answer {
+    results: Vec<Judgement>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Judgement {
+    flagged: bool,
+    #[serde(default)]
+    categories: HashMap<String, Option<bool>>,
+}
+
+impl Moderation {
+    /// Prepares the HTTP client. Connects to nothing.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub(super) fn new(settings: Settings) -> Result<Self, String> {
+        let mut headers = HeaderMap::new();
+        if let Some(key) = &settings.key {
+            let mut value = HeaderValue::try_from(format!("Bearer {key}"))
+                .map_err(|_| "moderation: the key holds characters that no key has")?;
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let tls = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_root_certificates(RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()))
+            .with_no_client_auth();
+        let client = Client::builder()
+            .tls_backend_preconfigured(tls)
+            .http1_only()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .retry(reqwest::retry::never())
+            .referer(false)
+            .connect_timeout(CONNECT_LIMIT)
+            .timeout(settings.timeout)
+            .user_agent(concat!("tintype/", env!("CARGO_PKG_VERSION")))
+            .default_headers(headers)
+            .build()
+            .map_err(|error| error.to_string())?;
+        Ok(Self { settings, client })
+    }
+
+    /// Whether it is to be asked about this.
+    pub(super) fn checks(&self, subject: Subject) -> bool {
+        self.settings.check.contains(&subject)
+    }
+
+    /// What it means when there is no answer.
+    pub(super) fn unreachable(&self) -> Unreachable {
+        self.settings.unreachable
+    }
+
+    /// For the operator.
+    pub(super) fn host(&self) -> &str {
+        self.settings.endpoint.0.host_str().unwrap_or_default()
+    }
+
+    /// Whether the endpoint refuses a prompt.
+    ///
+    /// # Errors
+    /// [`NoAnswer`].
+    pub(super) async fn refuses_prompt(&self, prompt: &str) -> Result<bool, NoAnswer> {
+        self.ask(&json!({ "type": "text", "text": prompt })).await
+    }
+
+    /// Whether the endpoint refuses a picture.
+    ///
+    /// # Errors
+    /// [`NoAnswer`].
+    pub(super) async fn refuses_picture(&self, picture: Picture) -> Result<bool, NoAnswer> {
+        let encode = move || BASE64_STANDARD.encode(picture.within(PICTURE_SIDE).to_png());
+        let png = tokio::task::spawn_blocking(encode).await.map_err(|_| NoAnswer::Shape)?;
+        let url = format!("data:image/png;base64,{png}");
+        self.ask(&json!({ "type": "image_url", "image_url": { "url": url } })).await
+    }
+
+    async fn ask(&self, input: &serde_json::Value) -> Result<bool, NoAnswer> {
+        let body = json!({ "model": self.settings.model, "input": [input] }).to_string();
+        let mut response = self.client.post(self.settings.endpoint.0.clone()).body(body).send().await?;
+        if response.status() != reqwest::StatusCode::OK {
+            return Err(NoAnswer::Status(response.status()));
+        }
+        let mut bytes = Vec::new();
+        while let Some(chunk) = response.chunk().await? {
+            if bytes.len() + chunk.len() > MAX_ANSWER {
+                return Err(NoAnswer::TooLarge);
+            }
+            bytes.extend_from_slice(&chunk);
+        }
+        let answer: Answer = serde_json::from_slice(&bytes).map_err(|_| NoAnswer::Shape)?;
+        if answer.results.is_empty() {
+            return Err(NoAnswer::Shape);
+        }
+        Ok(answer.results.iter().any(|judgement| self.counts(judgement)))
+    }
+
+    fn counts(&self, judgement: &Judgement) -> bool {
+        let wanted = &self.settings.categories;
+        let flagged = |name: &String| judgement.categories.get(name).copied().flatten() == Some(true);
+        if wanted.is_empty() { judgement.flagged } else { wanted.iter().any(flagged) }
+    }
+}

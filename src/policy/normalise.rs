@@ -1,0 +1,282 @@
+//! One spelling for all the ways to write a word.
+//!
+//! A text becomes words in small letters with one space around each. What is invisible is dropped, what only
+//! decorates a letter too, and the compatibility forms of Unicode (full width, mathematical, circled) are the
+//! letters that they stand for. Scripts that put no spaces between words have none here either, so that a word
+//! of theirs is found wherever it stands.
+//!
+//! A text has several [`readings`], because a letter can be meant or only look like another: `ВОДА` is Russian
+//! water, and `ВОМВ` is no Russian at all.
+
+use std::collections::HashMap;
+
+use unicode_normalization::UnicodeNormalization as _;
+use unicode_properties::{GeneralCategory as Category, UnicodeGeneralCategory as _};
+use unicode_script::{Script, UnicodeScript as _};
+use unicode_security::skeleton;
+
+/// Letters spelt one by one count as a word from this many.
+const MIN_SPELT: usize = 3;
+
+/// Digits and signs stand for letters in words of this many.
+const MIN_MASKED: usize = 3;
+
+/// How a letter is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    /// As what it is.
+    Meant,
+    /// As the Latin letter that it looks like.
+    Lookalike,
+}
+
+/// What a character does in a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Part of a word that ends where another kind of character stands.
+    Letter,
+    /// Part of a script in which words are followed by endings, or a picture: found anywhere.
+    Free,
+    /// Part of a script without spaces: found anywhere, and spaces between two such say nothing.
+    Unspaced,
+    /// Between words.
+    Gap,
+    /// Between sentences, also where spaces say nothing.
+    Stop,
+}
+
+/// Every way to read a text, each normalised; the first one takes every letter as what it is.
+pub(super) fn readings(text: &str) -> Vec<String> {
+    let mut all = vec![words(text, Look::Meant)];
+    let mut add = |reading: String| {
+        if !all.contains(&reading) {
+            all.push(reading);
+        }
+    };
+    let alike = words(text, Look::Lookalike);
+    for one in ['i', 'l'] {
+        if let Some(unmasked) = unmask(text, one) {
+            let unmasked = words(&unmasked, Look::Lookalike);
+            add(join_spelt(&unmasked));
+            add(unmasked);
+        }
+    }
+    add(join_spelt(&alike));
+    add(alike);
+    all
+}
+
+/// Normalises a text: ` so the words stand ` with a space wherever a word of spaced script begins or ends.
+pub(super) fn words(text: &str, look: Look) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    let mut last = Kind::Stop;
+    let mut between = Kind::Letter;
+    let mut small = String::with_capacity(text.len());
+    let visible = text.chars().filter(|c| !is_invisible(*c)).nfkd().filter(|c| !is_invisible(*c) && !decorates(*c));
+    let mut seen = HashMap::new();
+    for character in visible {
+        if character.is_ascii() {
+            small.push(character.to_ascii_lowercase());
+        } else {
+            small.push_str(seen.entry(character).or_insert_with(|| small_letters(character, look)));
+        }
+    }
+    for character in small.nfc() {
+        let kind = kind(character);
+        match kind {
+            Kind::Gap if between == Kind::Stop => {}
+            Kind::Gap | Kind::Stop => between = kind,
+            Kind::Letter | Kind::Free | Kind::Unspaced => {
+                if is_apart(last, between, kind) {
+                    out.push(' ');
+                }
+                out.push(character);
+                (last, between) = (kind, Kind::Letter);
+            }
+        }
+    }
+    if last == Kind::Letter {
+        out.push(' ');
+    }
+    out
+}
+
+/// Whether a space belongs between two characters with this between them, which is a letter for nothing.
+fn is_apart(last: Kind, between: Kind, next: Kind) -> bool {
+    match (last, between, next) {
+        (Kind::Stop, _, next) => next == Kind::Letter,
+        (Kind::Unspaced, Kind::Gap, Kind::Unspaced) => false,
+        (_, Kind::Gap | Kind::Stop, _) => true,
+        (last, _, next) => (last == Kind::Letter) != (next == Kind::Letter),
+    }
+}
+
+/// Whether `character` belongs to the one before it, so that no word ends between them.
+pub(super) fn continues(character: char) -> bool {
+    matches!(character.general_category(), Category::NonspacingMark | Category::SpacingMark | Category::EnclosingMark)
+}
+
+fn kind(character: char) -> Kind {
+    use Script::{Han, Hangul, Hiragana, Katakana, Khmer, Lao, Myanmar, Thai};
+    if character.is_ascii() {
+        return match character {
+            'a'..='z' | '0'..='9' => Kind::Letter,
+            '.' | ',' | '!' | '?' | ';' | ':' | '\n' => Kind::Stop,
+            _ => Kind::Gap,
+        };
+    }
+    match character.general_category() {
+        Category::OtherSymbol => return Kind::Free,
+        Category::OtherPunctuation if matches!(character, '。' | '、' | '，' | '？' | '！' | '；' | '：') => {
+            return Kind::Stop;
+        }
+        _ if character.is_alphanumeric() || continues(character) => {}
+        _ => return Kind::Gap,
+    }
+    match character.script() {
+        Han | Hiragana | Katakana | Thai | Lao | Khmer | Myanmar => Kind::Unspaced,
+        Hangul => Kind::Free,
+        // The mark of length in Japanese, which belongs to two scripts.
+        _ if character == 'ー' => Kind::Unspaced,
+        _ => Kind::Letter,
+    }
+}
+
+/// Shows nothing, or only how something else is to be shown.
+fn is_invisible(character: char) -> bool {
+    match character {
+        ' '..='~' => false,
+        '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{3164}' | '\u{ffa0}' => true,
+        '\u{180b}'..='\u{180f}' | '\u{fe00}'..='\u{fe0f}' | '\u{e0000}'..='\u{e0fff}' => true,
+        // The strokes that lengthen Arabic words, and the colours of a face or hand.
+        '\u{640}' | '\u{1f3fb}'..='\u{1f3ff}' => true,
+        _ => character.general_category() == Category::Format,
+    }
+}
+
+/// A mark that is not a letter of its script: an accent, a point, a stroke through. The marks of Thai or Hindi
+/// are vowels, and two of Japanese make other consonants.
+fn decorates(character: char) -> bool {
+    if character.is_ascii() || matches!(character, '\u{3099}' | '\u{309a}') {
+        return false;
+    }
+    match character.general_category() {
+        Category::EnclosingMark => true,
+        Category::NonspacingMark => matches!(
+            character.script(),
+            Script::Inherited
+                | Script::Common
+                | Script::Latin
+                | Script::Greek
+                | Script::Cyrillic
+                | Script::Hebrew
+                | Script::Arabic
+        ),
+        _ => false,
+    }
+}
+
+/// The small letters for a character.
+fn small_letters(character: char, look: Look) -> String {
+    let seen = if look == Look::Lookalike { lookalike(character) } else { None };
+    let seen = seen.unwrap_or_else(|| character.to_string());
+    // By way of the capitals, so that what differs in small letters alone does not: ß and ss, ς and σ, ı and i.
+    let capitals = seen.chars().flat_map(char::to_lowercase).flat_map(char::to_uppercase);
+    capitals.flat_map(char::to_lowercase).filter(|c| !decorates(*c)).collect()
+}
+
+/// The Latin letters that a character of another spaced script, or a picture of a letter, looks like. A small
+/// letter that looks like none is taken as its capital, so that both are one letter: `м` as `М`, which is an M.
+fn lookalike(character: char) -> Option<String> {
+    if let Some(letter) = pictured(character) {
+        return Some(letter.to_string());
+    }
+    if kind(character) != Kind::Letter {
+        return None;
+    }
+    latin(character).or_else(|| character.to_uppercase().find_map(latin))
+}
+
+fn latin(character: char) -> Option<String> {
+    let prototype = |c: char| skeleton(c.encode_utf8(&mut [0; 4])).filter(|c| !decorates(*c)).collect::<String>();
+    let like = match prototype(character) {
+        // What stands for a capital I here is a small l there.
+        like if like == "l" && character.is_uppercase() => character.to_lowercase().map(prototype).collect(),
+        like if like == "rn" => "m".to_owned(),
+        like => like,
+    };
+    let like: String = like.chars().map(|c| pictured(c).unwrap_or(c)).collect();
+    (!like.is_empty() && like.chars().all(|c| c.is_ascii_alphanumeric())).then_some(like)
+}
+
+/// The letter in a character that is a picture of one: a small capital, a flag, a letter in a disc.
+fn pictured(character: char) -> Option<char> {
+    const SMALL_CAPITALS: &str = "ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘꞯʀꜱᴛᴜᴠᴡ-ʏᴢ";
+    let place =
+        |first: char| u8::try_from(u32::from(character) - u32::from(first)).ok().map(|at| char::from(b'a' + at));
+    match character {
+        '\u{1f150}'..='\u{1f169}' => place('\u{1f150}'),
+        '\u{1f170}'..='\u{1f189}' => place('\u{1f170}'),
+        '\u{1f1e6}'..='\u{1f1ff}' => place('\u{1f1e6}'),
+        'ĸ' => Some('k'),
+        _ => SMALL_CAPITALS.chars().zip('a'..='z').find(|(small, _)| *small == character).map(|(_, letter)| letter),
+    }
+}
+
+/// Reads digits and signs as the letters they stand for, in words that have letters; `None` when there are none.
+fn unmask(text: &str, one: char) -> Option<String> {
+    let masks = |c: char| match c {
+        '0' => Some('o'),
+        '1' | '|' | '!' => Some(one),
+        '3' => Some('e'),
+        '4' | '@' => Some('a'),
+        '5' | '$' => Some('s'),
+        '7' => Some('t'),
+        _ => None,
+    };
+    let mut out = String::with_capacity(text.len());
+    let compatible: String = text.chars().filter(|c| !is_invisible(*c)).nfkc().collect();
+    if !compatible.contains(|c| masks(c).is_some()) {
+        return None;
+    }
+    for word in compatible.split_inclusive(char::is_whitespace) {
+        // Signs at the end of a word are more likely to be just that.
+        let body = word.trim_end_matches(['!', '|', ' ', '\n', '\t', '.', ',', '?']);
+        if body.chars().count() >= MIN_MASKED && body.chars().any(char::is_alphabetic) {
+            out.extend(body.chars().map(|c| masks(c).unwrap_or(c)));
+            out.push_str(&word[body.len()..]);
+        } else {
+            out.push_str(word);
+        }
+    }
+    Some(out)
+}
+
+/// Joins letters that stand one by one, with and without the first, which may be a word of its own.
+fn join_spelt(words: &str) -> String {
+    let mut out = String::with_capacity(words.len());
+    let mut spelt: Vec<&str> = Vec::new();
+    let flush = |spelt: &mut Vec<&str>, out: &mut String| {
+        if spelt.len() < MIN_SPELT {
+            spelt.iter().for_each(|letter| out.extend([letter, " "]));
+        } else {
+            out.extend([&spelt.concat(), " ", &spelt[1..].concat(), " "]);
+        }
+        spelt.clear();
+    };
+    out.push(' ');
+    for word in words.split(' ').filter(|word| !word.is_empty()) {
+        if word.chars().nth(1).is_none() && kind_of(word) == Kind::Letter {
+            spelt.push(word);
+        } else {
+            flush(&mut spelt, &mut out);
+            out.extend([word, " "]);
+        }
+    }
+    flush(&mut spelt, &mut out);
+    out
+}
+
+fn kind_of(word: &str) -> Kind {
+    word.chars().next().map_or(Kind::Gap, kind)
+}

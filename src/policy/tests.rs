@@ -1,0 +1,187 @@
+//! Words in disguise, words that are none, and pictures that were altered.
+
+use super::blocklist::BlockList;
+use super::rules::{Matcher, Rule};
+use super::*;
+use crate::picture::Picture;
+
+fn matcher(words: &[&str]) -> Matcher {
+    let words = words.iter().map(|word| (*word).to_owned()).collect();
+    Matcher::new(&[Rule { name: "rule".into(), words }]).expect("valid rules")
+}
+
+#[track_caller]
+fn assert_refused(words: &[&str], prompts: &[&str]) {
+    let matcher = matcher(words);
+    let passed: Vec<_> = prompts.iter().filter(|prompt| !matcher.refuses(prompt)).collect();
+    assert!(passed.is_empty(), "passed: {passed:?}");
+}
+
+#[track_caller]
+fn assert_passed(words: &[&str], prompts: &[&str]) {
+    let matcher = matcher(words);
+    let refused: Vec<_> = prompts.iter().filter(|prompt| matcher.refuses(prompt)).collect();
+    assert!(refused.is_empty(), "refused: {refused:?}");
+}
+
+#[test]
+fn a_word_is_found_in_every_disguise() {
+    let disguises = [
+        "bomb",
+        "a BOMB!",
+        "BoMb",
+        "(bomb)",
+        "a_bomb_b",
+        "bomb's",
+        "\u{ff42}\u{ff4f}\u{ff4d}\u{ff42}",
+        "𝐛𝐨𝐦𝐛",
+        "𝕭𝖔𝖒𝖇",
+        "ⓑⓞⓜⓑ",
+        "🄱🄾🄼🄱",
+        "🅑🅞🅜🅑",
+        "🅱🅾🅼🅱",
+        "🇧🇴🇲🇧",
+        "ʙᴏᴍʙ",
+        "bоmb",
+        "ВОМВ",
+        "вомв",
+        "βομβ",
+        "ΒΟΜΒ",
+        "bοmb",
+        "b\u{200b}o\u{200d}m\u{2060}b",
+        "bo\u{ad}mb",
+        "b\u{feff}omb",
+        "b\u{34f}omb",
+        "bo\u{e0062}mb",
+        "b\u{202e}omb",
+        "bo\u{fe0f}mb",
+        "b\u{336}o\u{336}m\u{336}b\u{336}",
+        "bómb",
+        "bo\u{301}\u{302}\u{303}mb",
+        "b\u{20dd}omb",
+        "b0mb",
+        "b o m b",
+        "b.o.m.b",
+        "B-0-M-B",
+        "draw a b*o*m*b now",
+    ];
+    assert_refused(&["bomb"], &disguises);
+    assert_refused(&["hello"], &["h3ll0", "he11o", "HE||O", "hеllо", "ʜᴇʟʟᴏ", "ΗΕLLΟ"]);
+    assert_refused(&["kill"], &["k1ll", "k!ll", "КІLL"]);
+    assert_refused(&["assassin"], &["a$$a$$in", "@ssassin", "4554551n"]);
+    assert_refused(&["nazi"], &["ΝΑΖΙ", "nаzі", "NАΖI"]);
+}
+
+#[test]
+fn only_whole_words_are_found() {
+    assert_passed(&["cunt"], &["Scunthorpe", "a view of Scunthorpe United"]);
+    assert_passed(&["ass"], &["a classic bass in the grass", "Assisi", "assess", "compass", "cl4ss"]);
+    assert_passed(&["bum"], &["burn", "a burning album", "bumblebee"]);
+    assert_passed(&["com"], &["corn", "come"]);
+    assert_passed(&["bomb"], &["bombast", "a bombed street", "bo mb", "aplomb", ""]);
+    assert_passed(&["make a bomb"], &["make a bombshell", "I make a cake; a bomb", "a bomb make"]);
+    assert_passed(&["ba"], &["b4 and after"]);
+}
+
+#[test]
+fn a_phrase_is_found_across_what_stands_between_its_words() {
+    let prompts =
+        ["make a bomb", "MAKE\n\ta --- bomb", "make…a…bomb", "please make, a. bomb", "make\u{3000}a\u{a0}bomb"];
+    assert_refused(&["make a bomb"], &prompts);
+    assert_refused(&["make-a  bomb"], &prompts);
+}
+
+#[test]
+fn letters_that_differ_in_small_or_in_capital_alone_are_the_same() {
+    assert_refused(&["straße"], &["STRASSE", "Straße", "STRAẞE", "strasse"]);
+    assert_refused(&["STRASSE"], &["straße"]);
+    assert_refused(&["istanbul"], &["İSTANBUL", "ISTANBUL", "ıstanbul", "İstanbul"]);
+    assert_refused(&["İstanbul"], &["istanbul"]);
+    assert_refused(&["λόγος"], &["ΛΟΓΟΣ", "λογος", "Λόγοσ"]);
+    assert_refused(&["office"], &["oﬃce", "OﬃCE"]);
+}
+
+#[test]
+fn words_of_every_script_are_found() {
+    assert_refused(&["вода"], &["Вода", "ВОДА", "стакан воды и вода", "BOДA", "вoдa"]);
+    assert_passed(&["вода"], &["водап", "завода"]);
+    assert_refused(&["قنبلة"], &["قنبلة", "قُنْبُلَة", "قـنـبـلـة", "صورة قنبلة كبيرة", "ﻗﻨﺒﻠﺔ"]);
+    assert_passed(&["قنبلة"], &["قنبل", "وقنبلةك"]);
+    assert_refused(&["פצצה"], &["פצצה", "פְּצָצָה"]);
+    assert_refused(&["炸弹"], &["炸弹", "画一个炸弹吗", "炸 弹", "炸*弹", "a炸弹b", "炸\u{200b}弹"]);
+    assert_passed(&["炸弹"], &["爆炸。弹琴", "弹炸", "炸鱼"]);
+    assert_refused(&["爆弾"], &["爆弾を作る", "爆\u{3000}弾"]);
+    assert_refused(&["バクダン"], &["ﾊﾞｸﾀﾞﾝ", "バクダンの絵"]);
+    assert_passed(&["バク"], &["ハク"]);
+    assert_refused(&["ระเบิด"], &["ระเบิด", "ภาพระเบิดใหญ่"]);
+    assert_passed(&["ระเบ"], &["ระเบิด"]);
+    assert_refused(&["폭탄"], &["폭탄", "폭탄을 그려줘", "큰폭탄"]);
+    assert_passed(&["바"], &["반달"]);
+    assert_refused(&["बम"], &["एक बम का चित्र"]);
+    assert_passed(&["बम"], &["बमबारी"]);
+    assert_refused(&["🔫"], &["🔫", "a🔫b", "a 🔫!", "🔫\u{fe0f}"]);
+    assert_refused(&["👊"], &["👊🏿", "👊🏻"]);
+    assert_refused(&["bomb 炸弹"], &["bomb炸弹", "Bomb, 炸弹"]);
+}
+
+#[test]
+fn every_rule_that_refuses_is_named() {
+    let rule = |name: &str, word: &str| Rule { name: name.into(), words: vec![word.into()] };
+    let rules = [rule("arms", "bomb"), rule("people", "ada"), rule("making", "make a bomb"), rule("names", "ada")];
+    let matcher = Matcher::new(&rules).expect("valid rules");
+    assert_eq!(matcher.matches("Ada, make a bomb"), ["arms", "people", "making", "names"]);
+    assert_eq!(matcher.matches("a boat"), Vec::<&str>::new());
+}
+
+#[test]
+fn a_rule_without_letters_is_no_rule() {
+    for word in ["", " ", "...", "\u{200b}", "\u{301}"] {
+        let rule = Rule { name: "empty".into(), words: vec![word.into()] };
+        assert!(Matcher::new(&[rule]).is_err(), "{word:?}");
+    }
+}
+
+#[test]
+fn a_block_list_is_read_to_the_line() {
+    let grey = Picture::from_rgb(2, 1, vec![0, 0, 0, 255, 255, 255]).expect("two pixels");
+    let list = BlockList::parse(&format!("# known\n\n{:016x}  # a boat\n", picture_hash(&grey)), 0).expect("a list");
+    assert_eq!(list.len(), 1);
+    assert!(list.holds(&grey));
+    for (broken, line) in [("12", 1), ("\nxxxxxxxxxxxxxxxx", 2), ("0123456789abcdef0", 1), ("+123456789abcdef", 1)] {
+        let error = BlockList::parse(broken, 8).expect_err(broken);
+        assert!(error.starts_with(&format!("line {line}:")), "{error}");
+    }
+}
+
+fn read(text: &str) -> Result<Rules, String> {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("policy.toml");
+    std::fs::write(&path, text).expect("a file");
+    Rules::read(&path)
+}
+
+#[test]
+fn a_broken_file_says_where_and_not_what() {
+    let cases = [
+        ("[[rule]]\nname = \"a\"\nwords = [\"secretword\"\n", "line"),
+        ("[[rule]]\nname = \"a\"\nword = [\"secretword\"]", "line 3: unknown field `word`"),
+        ("[strikes]\nlimit = 0\nwindow = \"1h\"", "the limit must be 1 or more"),
+        ("[strikes]\nlimit = 5\nwindow = \"0s\"", "line 3: must be more than 0s"),
+        ("[strikes]\nlimit = 5\nwindow = \"soon\"", "line 3"),
+        ("[moderation]\nurl = \"http://example.com/\"\nunreachable = \"open\"", "must begin with https://"),
+        ("[moderation]\nurl = \"http://127.0.0.1.example.com/\"\nunreachable = \"open\"", "must begin with https://"),
+        ("[moderation]\nurl = \"https://example.com/\"", "missing field `unreachable`"),
+        ("[moderation]\nurl = \"https://example.com/\"\nunreachable = \"maybe\"", "line 3"),
+        ("[blocklist]\nfile = \"none.txt\"", "cannot read"),
+        ("[blocklist]\nfile = \"none.txt\"\ndistance = 40", "blocks half of all pictures"),
+        ("[[rule]]\nname = \"a\"\nwords = [\"...\"]", "without letters"),
+    ];
+    for (text, expected) in cases {
+        let error = read(text).expect_err(text);
+        assert!(error.contains(expected) && !error.contains("secretword"), "{text}: {error}");
+        assert!(error.contains("policy.toml") || error.contains("none.txt"), "{error}");
+    }
+    for text in ["", "[moderation]\nurl = \"http://[::1]:8000/\"\nunreachable = \"open\"\ntimeout = \"2s\""] {
+        read(text).expect(text);
+    }
+}

@@ -1,0 +1,58 @@
+//! What the content policy refused, and the keys that lose their use over it.
+
+use rusqlite::{Connection, params};
+
+use super::queue;
+use super::writer::Writing;
+use crate::model::Id;
+use crate::store::{Lease, Refusal, StrikeRule};
+
+/// Fails and refunds a leased task and, under a rule, holds it against its key.
+pub(super) fn refuse(
+    writing: &mut Writing,
+    lease: Lease,
+    error: &str,
+    rule: Option<StrikeRule>,
+) -> rusqlite::Result<Refusal> {
+    let key_id: Option<Id> = match rule {
+        Some(_) => queue::key_of(&writing.connection, lease.task_id)?,
+        None => None,
+    };
+    if queue::fail(writing, lease, error)? == crate::store::LeaseWrite::Lost {
+        return Ok(Refusal::Lost);
+    }
+    let (Some(rule), Some(key_id)) = (rule, key_id) else { return Ok(Refusal::Done { suspended: None }) };
+    let suspended = strike(writing, lease.task_id, key_id, rule)?;
+    Ok(Refusal::Done { suspended: suspended.then_some(key_id) })
+}
+
+/// Counts one strike; `true` when it suspends the key.
+fn strike(writing: &Writing, task_id: Id, key_id: Id, rule: StrikeRule) -> rusqlite::Result<bool> {
+    let connection = &writing.connection;
+    let now = writing.clock.now();
+    let begin = now.saturating_sub(rule.window);
+    connection
+        .prepare_cached("DELETE FROM strikes WHERE key_id = ?1 AND created_at <= ?2")?
+        .execute(params![key_id, begin])?;
+    connection
+        .prepare_cached("INSERT INTO strikes (task_id, key_id, created_at) VALUES (?1, ?2, ?3)")?
+        .execute(params![task_id, key_id, now])?;
+    let strikes: u32 = connection
+        .prepare_cached("SELECT count(*) FROM strikes WHERE key_id = ?1")?
+        .query_row([key_id], |row| row.get(0))?;
+    if strikes < rule.limit {
+        return Ok(false);
+    }
+    // Tasks that were under way can bring more strikes; the first suspension stands.
+    let suspended = connection
+        .prepare_cached(
+            "UPDATE api_keys SET suspended_at = ?2, suspended_for = ?3 WHERE id = ?1 AND suspended_at IS NULL",
+        )?
+        .execute(params![key_id, now, rule.to_string()])?;
+    Ok(suspended == 1)
+}
+
+/// Forgets what was held against a key.
+pub(super) fn forget(connection: &Connection, key_id: Id) -> rusqlite::Result<()> {
+    connection.prepare_cached("DELETE FROM strikes WHERE key_id = ?1")?.execute([key_id]).map(drop)
+}

@@ -1,0 +1,156 @@
+//! Refusing tasks over the content policy, and what that does to their keys.
+
+use std::time::Duration;
+
+use tintype::key::{ApiKey, KeyState};
+use tintype::model::{EntryKind, Id, Status, Surface};
+use tintype::store::{KeyChange, LeaseWrite, Refusal, Result, StrikeRule};
+
+use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, images, new_key};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+const THREE_AN_HOUR: Option<StrikeRule> = Some(StrikeRule { limit: 3, window: HOUR });
+const UNREMARKABLE: Refusal = Refusal::Done { suspended: None };
+
+/// An account with credits and a key.
+async fn owner(fx: &Fixture, name: &str) -> Result<(Id, Id)> {
+    let account = fx.account(name, 100).await?;
+    Ok((account, key(fx, account).await?))
+}
+
+async fn key(fx: &Fixture, account: Id) -> Result<Id> {
+    Ok(fx.store.create_key(account, new_key("")).await?.expect("the account exists").id)
+}
+
+/// Submits a task with a key and refuses it.
+async fn strike(fx: &Fixture, account: Id, key: Option<Id>, rule: Option<StrikeRule>) -> Result<Refusal> {
+    let surface = if key.is_some() { Surface::Api } else { Surface::Web };
+    accepted(fx.store.submit(account, key, surface, images(1), UNLIMITED).await?);
+    fx.store.refuse(fx.claim().await?, "refused", rule).await
+}
+
+async fn found(fx: &Fixture, key: Id) -> Result<ApiKey> {
+    Ok(fx.store.find_key(key).await?.expect("the key exists"))
+}
+
+async fn state(fx: &Fixture, key: Id) -> Result<KeyState> {
+    Ok(found(fx, key).await?.state(fx.clock.now()))
+}
+
+pub async fn a_refused_task_is_failed_and_refunded_once(fx: &Fixture) -> Result<()> {
+    let (account, key) = owner(fx, "ada").await?;
+    let task = accepted(fx.store.submit(account, Some(key), Surface::Api, images(3), UNLIMITED).await?);
+    let lease = fx.claim().await?;
+    assert_eq!(fx.store.refuse(lease, "refused", THREE_AN_HOUR).await?, UNREMARKABLE);
+    assert_eq!(fx.task(task.id).await?.status, Status::Failed("refused".into()));
+    assert_eq!(fx.credits(account).await?, 100);
+    let before = fx.state().await?;
+    assert_eq!(fx.store.refuse(lease, "again", THREE_AN_HOUR).await?, Refusal::Lost);
+    assert_eq!(fx.store.fail(lease, "again").await?, LeaseWrite::Lost);
+    assert_eq!(fx.state().await?, before);
+    let refunds = fx.store.history(account, None, 10).await?;
+    assert_eq!(refunds.iter().filter(|entry| entry.kind == EntryKind::Refund).count(), 1);
+    Ok(())
+}
+
+pub async fn a_lost_lease_makes_no_strike(fx: &Fixture) -> Result<()> {
+    let (account, key) = owner(fx, "ada").await?;
+    accepted(fx.store.submit(account, Some(key), Surface::Api, images(1), UNLIMITED).await?);
+    let lost = fx.claim().await?;
+    fx.store.release(lost).await?;
+    for _ in 0..5 {
+        assert_eq!(fx.store.refuse(lost, "refused", THREE_AN_HOUR).await?, Refusal::Lost);
+    }
+    fx.store.complete(fx.claim().await?, vec!["boat.png".into()]).await?;
+    for _ in 0..2 {
+        assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, UNREMARKABLE);
+    }
+    assert_eq!(state(fx, key).await?, KeyState::Active);
+    Ok(())
+}
+
+pub async fn the_last_strike_suspends_the_key_and_says_why(fx: &Fixture) -> Result<()> {
+    let (account, key) = owner(fx, "ada").await?;
+    for _ in 0..2 {
+        assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, UNREMARKABLE);
+        assert_eq!(state(fx, key).await?, KeyState::Active);
+    }
+    assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(key) });
+    assert_eq!(state(fx, key).await?, KeyState::Suspended);
+    let suspension = found(fx, key).await?.suspension.expect("a suspension");
+    assert_eq!(suspension.at, fx.clock.now());
+    assert_eq!(suspension.reason, "3 violations of the content policy within 1h");
+    fx.clock.advance(LEASE);
+    assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, UNREMARKABLE, "it is suspended once");
+    assert_eq!(found(fx, key).await?.suspension, Some(suspension));
+    fx.clock.advance(HOUR * 24 * 365);
+    assert_eq!(state(fx, key).await?, KeyState::Suspended, "until somebody lifts it");
+    Ok(())
+}
+
+pub async fn a_strike_counts_for_its_window_to_the_millisecond(fx: &Fixture) -> Result<()> {
+    let (account, key) = owner(fx, "ada").await?;
+    let late = self::key(fx, account).await?;
+    for key in [key, late] {
+        for _ in 0..2 {
+            strike(fx, account, Some(key), THREE_AN_HOUR).await?;
+        }
+    }
+    fx.clock.advance(HOUR - Duration::from_millis(1));
+    assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(key) });
+    fx.clock.advance(Duration::from_millis(1));
+    assert_eq!(strike(fx, account, Some(late), THREE_AN_HOUR).await?, UNREMARKABLE);
+    Ok(())
+}
+
+pub async fn strikes_of_one_key_are_no_others(fx: &Fixture) -> Result<()> {
+    let (ada, first) = owner(fx, "ada").await?;
+    let second = key(fx, ada).await?;
+    let (bob, of_bob) = owner(fx, "bob").await?;
+    for _ in 0..2 {
+        for (account, key) in [(ada, first), (ada, second), (bob, of_bob)] {
+            assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, UNREMARKABLE);
+        }
+    }
+    assert_eq!(strike(fx, ada, Some(first), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(first) });
+    assert_eq!(state(fx, second).await?, KeyState::Active);
+    assert_eq!(state(fx, of_bob).await?, KeyState::Active);
+    Ok(())
+}
+
+pub async fn enabling_a_suspended_key_forgets_its_strikes(fx: &Fixture) -> Result<()> {
+    let (account, key) = owner(fx, "ada").await?;
+    let before = found(fx, key).await?;
+    for _ in 0..3 {
+        strike(fx, account, Some(key), THREE_AN_HOUR).await?;
+    }
+    assert_eq!(fx.store.change_key(key, KeyChange::Enable).await?, Some(before));
+    for _ in 0..2 {
+        assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, UNREMARKABLE);
+    }
+    assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(key) });
+    Ok(())
+}
+
+pub async fn without_a_rule_or_a_key_nothing_is_held_against_anyone(fx: &Fixture) -> Result<()> {
+    let (account, key) = owner(fx, "ada").await?;
+    for _ in 0..5 {
+        assert_eq!(strike(fx, account, Some(key), None).await?, UNREMARKABLE);
+        assert_eq!(strike(fx, account, None, THREE_AN_HOUR).await?, UNREMARKABLE);
+    }
+    assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, UNREMARKABLE);
+    assert_eq!(state(fx, key).await?, KeyState::Active);
+    Ok(())
+}
+
+pub async fn tasks_that_fail_otherwise_are_no_strikes(fx: &Fixture) -> Result<()> {
+    let (account, key) = owner(fx, "ada").await?;
+    for _ in 0..5 {
+        accepted(fx.store.submit(account, Some(key), Surface::Api, images(1), UNLIMITED).await?);
+        fx.store.fail(fx.claim().await?, "it sank").await?;
+    }
+    for _ in 0..2 {
+        assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, UNREMARKABLE);
+    }
+    Ok(())
+}
