@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 
 use crate::clock::{Clock, Timestamp};
 use crate::cursor::CursorSigner;
+use crate::decoder::Decoder;
 use crate::disk::Disk;
 use crate::engine::Engine;
 use crate::engine::sketch::Sketch;
@@ -180,6 +181,7 @@ fn reference_options(settings: &WorkerSettings) -> Result<ReferenceOptions, Stri
         ports: settings.reference_ports.clone(),
         time_limit: REFERENCE_TIME_LIMIT,
         max_bytes: REFERENCE_MAX_BYTES,
+        decoder: Decoder::new(&settings.test_picture_decoder),
         trust,
     })
 }

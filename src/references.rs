@@ -20,10 +20,10 @@ use std::time::Duration;
 use futures::{StreamExt, TryStreamExt, stream};
 use reqwest::header::{self, HeaderMap, HeaderValue};
 use reqwest::{Client, Response, StatusCode};
-use tokio::sync::Semaphore;
 use tokio_rustls::rustls::pki_types::{CertificateDer, pem, pem::PemObject};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, crypto};
 
+use crate::decoder::{DecodeError, Decoder};
 use crate::picture::{Picture, PictureError};
 
 pub use reference_url::{MAX_URL_CHARS, ReferenceUrl, UrlFault};
@@ -38,10 +38,6 @@ const MAX_REDIRECTS: usize = 3;
 /// References of one task that are downloaded at a time; a task has no more.
 const MAX_DOWNLOADS: usize = 4;
 
-/// A decoder may take hundreds of megabytes and a whole core, so the process runs few, whatever the number of tasks.
-const MAX_DECODERS: usize = 2;
-static DECODERS: Semaphore = Semaphore::const_new(MAX_DECODERS);
-
 /// Limits of a download.
 #[derive(Debug, Clone)]
 pub struct ReferenceOptions {
@@ -51,6 +47,8 @@ pub struct ReferenceOptions {
     pub time_limit: Duration,
     /// Most bytes of one reference as downloaded.
     pub max_bytes: usize,
+    /// What decodes.
+    pub decoder: Decoder,
     /// Present in tests only.
     pub trust: Option<TrustedTestHost>,
 }
@@ -68,7 +66,13 @@ pub struct TrustedTestHost {
 
 impl Default for ReferenceOptions {
     fn default() -> Self {
-        Self { ports: vec![HTTPS_PORT], time_limit: Duration::from_secs(20), max_bytes: 20 * 1024 * 1024, trust: None }
+        Self {
+            ports: vec![HTTPS_PORT],
+            time_limit: Duration::from_secs(20),
+            max_bytes: 20 * 1024 * 1024,
+            decoder: Decoder::default(),
+            trust: None,
+        }
     }
 }
 
@@ -105,9 +109,12 @@ pub enum FaultKind {
     /// More bytes or more pixels than allowed.
     #[error("is too large")]
     TooLarge,
-    /// Another format, or damaged.
+    /// Another format, or damaged, or more than the decoder could bear.
     #[error("is not a PNG, JPEG or WebP image")]
     NotAnImage,
+    /// This machine could not look at it, which says nothing about the reference: another attempt may.
+    #[error("could not be examined")]
+    Unexamined,
 }
 
 /// What happened in detail. For the log only: it tells apart what callers must not.
@@ -132,16 +139,15 @@ enum FetchError {
     #[error("more than {0} bytes")]
     TooLarge(usize),
     #[error("{0}")]
-    Picture(#[from] PictureError),
-    #[error("decoder crashed")]
-    DecoderCrashed,
+    Decode(#[from] DecodeError),
 }
 
 impl FetchError {
     fn kind(&self) -> FaultKind {
         match self {
-            Self::TooLarge(_) | Self::Picture(PictureError::TooLarge) => FaultKind::TooLarge,
-            Self::Picture(_) | Self::DecoderCrashed => FaultKind::NotAnImage,
+            Self::TooLarge(_) | Self::Decode(DecodeError::Picture(PictureError::TooLarge)) => FaultKind::TooLarge,
+            Self::Decode(DecodeError::NotStarted(_)) => FaultKind::Unexamined,
+            Self::Decode(_) => FaultKind::NotAnImage,
             _ => FaultKind::Unreachable,
         }
     }
@@ -223,7 +229,7 @@ impl References {
         let bytes = tokio::time::timeout(self.options.time_limit, self.download(url))
             .await
             .map_err(|_| FetchError::TimeLimit)??;
-        decode(bytes).await
+        Ok(self.options.decoder.decode(&bytes).await?)
     }
 
     async fn download(&self, url: &ReferenceUrl) -> Result<Vec<u8>, FetchError> {
@@ -281,18 +287,6 @@ impl References {
         }
         Ok(bytes)
     }
-}
-
-/// Decodes off the runtime's threads. Waiting for a turn does not count against the time limit: that this process is
-/// busy is no fault of the reference.
-async fn decode(bytes: Vec<u8>) -> Result<Picture, FetchError> {
-    let turn = DECODERS.acquire().await.expect("the semaphore is never closed");
-    let decoding = tokio::task::spawn_blocking(move || {
-        // Held in here, because the decoder runs on when the caller has stopped waiting.
-        let _turn = turn;
-        Picture::decode(&bytes)
-    });
-    Ok(decoding.await.map_err(|_| FetchError::DecoderCrashed)??)
 }
 
 /// TLS with the authorities that browsers trust, compiled in, so that a machine without any installed works as well.

@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::engine::{Brief, EngineError};
 use crate::model::Id;
 use crate::picture::Picture;
-use crate::references::ReferenceUrl;
+use crate::references::{FaultKind, ReferenceUrl};
 use crate::store::Claim;
 use crate::tasks::{CANNOT_DRAW, REFUSED};
 
@@ -73,7 +73,10 @@ impl EngineRenderer {
                 .map_err(|fault| RenderError::Final(format!("reference_images[{index}] {fault}.")))
         };
         let urls = urls.iter().enumerate().map(parse).collect::<Result<Vec<_>, _>>()?;
-        app.references.fetch(&urls).await.map_err(|fault| RenderError::Final(fault.to_string()))
+        app.references.fetch(&urls).await.map_err(|fault| match fault.kind {
+            FaultKind::Unexamined => RenderError::Again(fault.to_string()),
+            _ => RenderError::Final(fault.to_string()),
+        })
     }
 }
 

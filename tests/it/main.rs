@@ -11,6 +11,7 @@ mod auth;
 mod backup;
 mod cli;
 mod crash;
+mod decoder;
 mod disk_faults;
 mod envelope;
 mod faults;

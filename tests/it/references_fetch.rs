@@ -9,6 +9,7 @@ use std::time::Duration;
 use image::{ImageFormat, RgbImage};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde_json::json;
+use tintype::decoder::Decoder;
 use tintype::references::{
     FaultKind, ReferenceFault, ReferenceOptions, ReferenceUrl, References, SetupError, TrustedTestHost,
 };
@@ -19,7 +20,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::rustls::{ServerConfig, crypto};
 
-use crate::support::Service;
+use crate::support::{Service, TINTYPE};
 
 const HOST: &str = "images.example.com";
 
@@ -86,7 +87,7 @@ impl Server {
     fn references(&self, options: ReferenceOptions) -> References {
         let trust =
             TrustedTestHost { host: HOST.into(), address: self.address, ca_pem: self.ca_pem.clone().into_bytes() };
-        References::new(ReferenceOptions { trust: Some(trust), ..options }).unwrap()
+        References::new(ReferenceOptions { trust: Some(trust), decoder: Decoder::new(TINTYPE), ..options }).unwrap()
     }
 
     /// The size of the picture at `path`.
