@@ -183,6 +183,7 @@ fn reference_options(settings: &WorkerSettings) -> Result<ReferenceOptions, Stri
         max_bytes: REFERENCE_MAX_BYTES,
         decoder: Decoder::new(&settings.test_picture_decoder),
         trust,
+        ..ReferenceOptions::default()
     })
 }
 

@@ -24,6 +24,7 @@ mod power_loss;
 mod process;
 mod read;
 mod references_fetch;
+mod references_oracle;
 mod retention;
 mod space;
 mod store;
