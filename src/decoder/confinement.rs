@@ -8,7 +8,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
 use super::Confinement;
 
-/// Address space of a decoding process, in bytes. The largest picture in the greediest format takes two thirds.
+/// Address space of a decoding process, in bytes: the file, what the decoder allocates, and room for JPEG's coefficients.
 pub const MEMORY_BYTES: u64 = 768 * 1024 * 1024;
 /// Processor time of a decoding process, in seconds.
 pub const CPU_SECONDS: u64 = 10;
