@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{Ipv4Net, Ipv6Net};
 
 /// IPv4 blocks that are not public.
-const SPECIAL_V4: [Ipv4Net; 16] = [
+const SPECIAL_V4: [Ipv4Net; 19] = [
     v4([0, 0, 0, 0], 8),          // "this network", RFC 791; Linux dials 0.0.0.0 as the machine itself
     v4([10, 0, 0, 0], 8),         // private use, RFC 1918
     v4([100, 64, 0, 0], 10),      // shared by carrier-grade NAT, RFC 6598
@@ -19,8 +19,11 @@ const SPECIAL_V4: [Ipv4Net; 16] = [
     v4([172, 16, 0, 0], 12),      // private use, RFC 1918
     v4([192, 0, 0, 0], 24),       // IETF protocol assignments, RFC 6890
     v4([192, 0, 2, 0], 24),       // documentation TEST-NET-1, RFC 5737
+    v4([192, 31, 196, 0], 24),    // AS112, a sink for reverse look-ups, RFC 7535
+    v4([192, 52, 193, 0], 24),    // multicast relays, RFC 7450
     v4([192, 88, 99, 0], 24),     // 6to4 relay anycast, RFC 3068, retired by RFC 7526
     v4([192, 168, 0, 0], 16),     // private use, RFC 1918
+    v4([192, 175, 48, 0], 24),    // AS112 again, RFC 7534
     v4([198, 18, 0, 0], 15),      // benchmarking, RFC 2544
     v4([198, 51, 100, 0], 24),    // documentation TEST-NET-2, RFC 5737
     v4([203, 0, 113, 0], 24),     // documentation TEST-NET-3, RFC 5737
@@ -36,13 +39,14 @@ const SPECIAL_V4: [Ipv4Net; 16] = [
 const GLOBAL_UNICAST_V6: Ipv6Net = v6([0x2000, 0, 0, 0, 0, 0], 3);
 
 /// IPv6 blocks within [`GLOBAL_UNICAST_V6`] that are not public.
-const SPECIAL_V6: [Ipv6Net; 4] = [
+const SPECIAL_V6: [Ipv6Net; 5] = [
     // IETF protocol assignments, RFC 2928: Teredo 2001::/32 (RFC 4380), benchmarking 2001:2::/48 (RFC 5180),
     // ORCHID 2001:10::/28 (RFC 4843) and ORCHIDv2 2001:20::/28 (RFC 7343), drone ids 2001:30::/28 (RFC 9374).
     v6([0x2001, 0, 0, 0, 0, 0], 23),
-    v6([0x2001, 0xdb8, 0, 0, 0, 0], 32), // documentation, RFC 3849
-    v6([0x2002, 0, 0, 0, 0, 0], 16),     // 6to4, RFC 3056: carries an IPv4 address, private ones too
-    v6([0x3fff, 0, 0, 0, 0, 0], 20),     // documentation, RFC 9637
+    v6([0x2001, 0xdb8, 0, 0, 0, 0], 32),     // documentation, RFC 3849
+    v6([0x2002, 0, 0, 0, 0, 0], 16),         // 6to4, RFC 3056: carries an IPv4 address, private ones too
+    v6([0x2620, 0x4f, 0x8000, 0, 0, 0], 48), // AS112, RFC 7534
+    v6([0x3fff, 0, 0, 0, 0, 0], 20),         // documentation, RFC 9637
 ];
 
 /// Well-known NAT64 prefix, RFC 6052: the IPv4 internet as a host with IPv6 alone sees it.
@@ -111,6 +115,14 @@ mod tests {
                 "191.255.255.255",
                 "192.0.1.0",
                 "192.0.3.0",
+                "192.31.195.255",
+                "192.31.197.0",
+                "192.52.192.255",
+                "192.52.194.0",
+                "192.175.47.255",
+                "192.175.49.0",
+                "2620:4f:7fff::1",
+                "2620:4f:8001::1",
                 "192.88.98.255",
                 "192.88.100.0",
                 "192.167.255.255",
@@ -159,6 +171,9 @@ mod tests {
                 "192.0.0.192",
                 "192.0.0.255",
                 "192.0.2.1",
+                "192.31.196.1",
+                "192.52.193.1",
+                "192.175.48.6",
                 "192.88.99.1",
                 "192.168.0.0",
                 "192.168.255.255",
@@ -203,6 +218,7 @@ mod tests {
                 "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff",
                 "2002:808:808::1",
                 "2002:7f00:1::1",
+                "2620:4f:8000::1",
                 "3fff::1",
                 "3fff:fff:ffff::1",
                 "4000::1",

@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use crate::backlog::Backlog;
 use crate::clock::{Clock, Timestamp};
 use crate::cursor::CursorSigner;
+use crate::decoder::Decoder;
 use crate::disk::Disk;
 use crate::engine::Engine;
 use crate::engine::sketch::Sketch;
@@ -192,7 +193,9 @@ fn reference_options(settings: &WorkerSettings) -> Result<ReferenceOptions, Stri
         ports: settings.reference_ports.clone(),
         time_limit: REFERENCE_TIME_LIMIT,
         max_bytes: REFERENCE_MAX_BYTES,
+        decoder: Decoder::new(&settings.test_picture_decoder),
         trust,
+        ..ReferenceOptions::default()
     })
 }
 

@@ -291,6 +291,15 @@ pub struct WorkerSettings {
     /// For tests only: the certificate authority of that host, in PEM
     #[arg(long, env = "TINTYPE_TEST_REFERENCE_CA", value_name = "PATH", hide = true)]
     pub test_reference_ca: Option<PathBuf>,
+    /// For tests only: the program that decodes references, for servers that run inside of another program
+    #[arg(
+        long,
+        env = "TINTYPE_TEST_PICTURE_DECODER",
+        value_name = "PATH",
+        hide = true,
+        default_value = crate::decoder::OWN_PROGRAM
+    )]
+    pub test_picture_decoder: PathBuf,
 }
 
 impl WorkerSettings {

@@ -12,6 +12,7 @@ pub mod clock;
 pub mod config;
 pub mod cursor;
 pub mod data_dir;
+pub mod decoder;
 pub mod disk;
 pub mod engine;
 pub mod fault;

@@ -3,14 +3,20 @@
 use std::io::Cursor;
 
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
-use image::{DynamicImage, ExtendedColorType, ImageEncoder, ImageFormat, ImageReader, Limits, RgbImage, imageops};
+use image::metadata::Orientation;
+use image::{
+    DynamicImage, ExtendedColorType, ImageDecoder, ImageEncoder, ImageError, ImageFormat, ImageReader, Limits,
+    RgbImage, imageops,
+};
 
 /// Most pixels along one side of a reference picture.
 pub const MAX_SIDE: u32 = 8_192;
+/// Most pixels of a reference picture: what a telephone of 48 megapixels takes.
+pub const MAX_PIXELS: u64 = 8_192 * 6_144;
 /// Most bytes a decoder may allocate for one reference picture.
 const MAX_DECODER_BYTES: u64 = 256 * 1024 * 1024;
 /// References are shrunk to fit this square: no engine uses more detail.
-const REFERENCE_SIDE: u32 = 1_024;
+pub const REFERENCE_SIDE: u32 = 1_024;
 
 /// An opaque picture, 8 bits for each of red, green and blue.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,12 +30,21 @@ pub enum PictureError {
     /// Not PNG, JPEG or WebP, going by content.
     #[error("not a PNG, JPEG or WebP image")]
     UnknownFormat,
-    /// The header announces more pixels than [`MAX_SIDE`] or the memory limit allow.
+    /// The header announces more than [`MAX_SIDE`], [`MAX_PIXELS`] or the memory limit allow.
     #[error("too large")]
     TooLarge,
     /// The decoder gave up.
     #[error("damaged: {0}")]
     Damaged(String),
+}
+
+impl From<ImageError> for PictureError {
+    fn from(error: ImageError) -> Self {
+        match error {
+            ImageError::Limits(_) => Self::TooLarge,
+            other => Self::Damaged(other.to_string()),
+        }
+    }
 }
 
 impl Picture {
@@ -53,35 +68,42 @@ impl Picture {
         self.pixels.as_raw()
     }
 
-    /// Reads PNG, JPEG or WebP, told apart by content, within fixed limits of size and memory.
-    /// Transparency is laid over white; the picture is shrunk to at most 1,024 pixels a side.
+    /// Reads PNG, JPEG or WebP, told apart by content, within fixed limits of size and memory. An animation gives its
+    /// first frame. The orientation that a camera noted is applied; nothing else of the metadata is kept.
+    /// Transparency is laid over white; the picture is shrunk to at most [`REFERENCE_SIDE`] pixels a side.
+    ///
+    /// This runs code that strangers feed: a server calls it through [`crate::decoder`] only.
     ///
     /// # Errors
     /// [`PictureError`]: the format, the size, or damaged data.
     pub fn decode(bytes: &[u8]) -> Result<Self, PictureError> {
-        let mut reader = ImageReader::new(Cursor::new(bytes));
         let format = match image::guess_format(bytes) {
             Ok(format @ (ImageFormat::Png | ImageFormat::Jpeg | ImageFormat::WebP)) => format,
             _ => return Err(PictureError::UnknownFormat),
         };
-        reader.set_format(format);
+        let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
         let mut limits = Limits::default();
         limits.max_image_width = Some(MAX_SIDE);
         limits.max_image_height = Some(MAX_SIDE);
         limits.max_alloc = Some(MAX_DECODER_BYTES);
         reader.limits(limits);
-        let decoded = reader.decode().map_err(|error| match error {
-            image::ImageError::Limits(_) => PictureError::TooLarge,
-            other => PictureError::Damaged(other.to_string()),
-        })?;
-        if decoded.width() == 0 || decoded.height() == 0 {
+        // Only the header has been read so far.
+        let mut decoder = reader.into_decoder()?;
+        let (width, height) = decoder.dimensions();
+        if u64::from(width) * u64::from(height) > MAX_PIXELS || decoder.total_bytes() > MAX_DECODER_BYTES {
+            return Err(PictureError::TooLarge);
+        }
+        if width == 0 || height == 0 {
             return Err(PictureError::Damaged("empty".into()));
         }
-        let shrunk = if decoded.width().max(decoded.height()) > REFERENCE_SIDE {
+        let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+        let decoded = DynamicImage::from_decoder(decoder)?;
+        let mut shrunk = if width.max(height) > REFERENCE_SIDE {
             decoded.thumbnail(REFERENCE_SIDE, REFERENCE_SIDE)
         } else {
             decoded
         };
+        shrunk.apply_orientation(orientation);
         Ok(Self { pixels: flatten(&shrunk) })
     }
 

@@ -1,33 +1,37 @@
 //! Downloads the reference images that callers name, without becoming their way into the operator's network.
 //!
 //! Invariant: nothing but a public address is ever dialled. Three places hold it. [`ReferenceUrl`] cannot be made for a
-//! host that is literally not public, and a redirect has to become a `ReferenceUrl` first, so the connector, which asks
-//! no resolver about IP literals, meets public ones only. Names go through `PublicResolver`. And the peer of every
+//! host that is literally not public, and a redirect has to become a `ReferenceUrl` first; the connector asks no
+//! resolver about IP literals, so those are looked at here, for the addresses of this machine as well. Names go through `PublicResolver`. And the peer of every
 //! answer is looked at once more before the answer is read.
 //!
 //! A caller learns little from a failure: [`FaultKind`] has three values, and refused, closed, silent and missing are
 //! all the same one. Why exactly is logged at debug level.
 
+mod host_slots;
 mod reference_url;
 mod resolver;
 #[cfg(test)]
 mod tests;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use reqwest::header::{self, HeaderMap, HeaderValue};
 use reqwest::{Client, Response, StatusCode};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::rustls::pki_types::{CertificateDer, pem, pem::PemObject};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, crypto};
 
+use crate::decoder::{DecodeError, Decoder};
 use crate::picture::{Picture, PictureError};
 
+use host_slots::HostSlots;
 pub use reference_url::{MAX_URL_CHARS, ReferenceUrl, UrlFault};
-use resolver::{Lookup, PublicResolver, SystemLookup};
+pub use resolver::Lookup;
+use resolver::{PublicResolver, SystemLookup};
 
 /// The port that reference URLs may name unless [`ReferenceOptions::ports`] says otherwise.
 pub const HTTPS_PORT: u16 = 443;
@@ -37,10 +41,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 const MAX_REDIRECTS: usize = 3;
 /// References of one task that are downloaded at a time; a task has no more.
 const MAX_DOWNLOADS: usize = 4;
-
-/// A decoder may take hundreds of megabytes and a whole core, so the process runs few, whatever the number of tasks.
-const MAX_DECODERS: usize = 2;
-static DECODERS: Semaphore = Semaphore::const_new(MAX_DECODERS);
+/// References of all tasks that are in memory at a time, until they are decoded.
+const MAX_ALL_DOWNLOADS: usize = 16;
 
 /// Limits of a download.
 #[derive(Debug, Clone)]
@@ -49,8 +51,16 @@ pub struct ReferenceOptions {
     pub ports: Vec<u16>,
     /// Time for one reference from the first look-up to the last byte, redirects included.
     pub time_limit: Duration,
+    /// Time for one answer to begin, from the look-up to the end of its header.
+    pub first_byte_limit: Duration,
+    /// In each period of this length...
+    pub rate_period: Duration,
+    /// ...so many bytes of a body must arrive.
+    pub min_period_bytes: usize,
     /// Most bytes of one reference as downloaded.
     pub max_bytes: usize,
+    /// What decodes.
+    pub decoder: Decoder,
     /// Present in tests only.
     pub trust: Option<TrustedTestHost>,
 }
@@ -68,7 +78,16 @@ pub struct TrustedTestHost {
 
 impl Default for ReferenceOptions {
     fn default() -> Self {
-        Self { ports: vec![HTTPS_PORT], time_limit: Duration::from_secs(20), max_bytes: 20 * 1024 * 1024, trust: None }
+        Self {
+            ports: vec![HTTPS_PORT],
+            time_limit: Duration::from_secs(20),
+            first_byte_limit: Duration::from_secs(10),
+            rate_period: Duration::from_secs(5),
+            min_period_bytes: 16 * 1024,
+            max_bytes: 20 * 1024 * 1024,
+            decoder: Decoder::default(),
+            trust: None,
+        }
     }
 }
 
@@ -105,9 +124,12 @@ pub enum FaultKind {
     /// More bytes or more pixels than allowed.
     #[error("is too large")]
     TooLarge,
-    /// Another format, or damaged.
+    /// Another format, or damaged, or more than the decoder could bear.
     #[error("is not a PNG, JPEG or WebP image")]
     NotAnImage,
+    /// This machine could not look at it, which says nothing about the reference: another attempt may.
+    #[error("could not be examined")]
+    Unexamined,
 }
 
 /// What happened in detail. For the log only: it tells apart what callers must not.
@@ -115,6 +137,12 @@ pub enum FaultKind {
 enum FetchError {
     #[error("time limit")]
     TimeLimit,
+    #[error("no answer within {0:?}")]
+    Silent(Duration),
+    #[error("less than {0} bytes in {1:?}")]
+    Slow(usize, Duration),
+    #[error("the address {0} is not public or this machine's own")]
+    Literal(IpAddr),
     #[error("request failed: {}", with_sources(.0))]
     Request(reqwest::Error),
     #[error("connected to {0:?}, which is not public")]
@@ -132,16 +160,15 @@ enum FetchError {
     #[error("more than {0} bytes")]
     TooLarge(usize),
     #[error("{0}")]
-    Picture(#[from] PictureError),
-    #[error("decoder crashed")]
-    DecoderCrashed,
+    Decode(#[from] DecodeError),
 }
 
 impl FetchError {
     fn kind(&self) -> FaultKind {
         match self {
-            Self::TooLarge(_) | Self::Picture(PictureError::TooLarge) => FaultKind::TooLarge,
-            Self::Picture(_) | Self::DecoderCrashed => FaultKind::NotAnImage,
+            Self::TooLarge(_) | Self::Decode(DecodeError::Picture(PictureError::TooLarge)) => FaultKind::TooLarge,
+            Self::Decode(DecodeError::NotStarted(_)) => FaultKind::Unexamined,
+            Self::Decode(_) => FaultKind::NotAnImage,
             _ => FaultKind::Unreachable,
         }
     }
@@ -160,6 +187,8 @@ pub struct References {
     options: ReferenceOptions,
     resolver: PublicResolver,
     client: Client,
+    hosts: HostSlots,
+    downloads: Semaphore,
 }
 
 /// What a server said.
@@ -174,10 +203,14 @@ impl References {
     /// # Errors
     /// [`SetupError`], of which an unreadable test authority is the only one to expect.
     pub fn new(options: ReferenceOptions) -> Result<Self, SetupError> {
-        Self::with_lookup(options, Arc::new(SystemLookup))
+        Self::with_lookup(options, Arc::new(SystemLookup::new()))
     }
 
-    fn with_lookup(options: ReferenceOptions, lookup: Arc<dyn Lookup>) -> Result<Self, SetupError> {
+    /// The same, with something else in the place of the DNS.
+    ///
+    /// # Errors
+    /// As [`References::new`].
+    pub fn with_lookup(options: ReferenceOptions, lookup: Arc<dyn Lookup>) -> Result<Self, SetupError> {
         let exception = options.trust.as_ref().map(|trust| (trust.host.clone(), trust.address));
         let resolver = PublicResolver::new(lookup, exception);
         let client = Client::builder()
@@ -198,7 +231,8 @@ impl References {
                 (header::ACCEPT_ENCODING, HeaderValue::from_static("identity")),
             ]))
             .build()?;
-        Ok(Self { options, resolver, client })
+        let downloads = Semaphore::new(MAX_ALL_DOWNLOADS);
+        Ok(Self { options, resolver, client, hosts: HostSlots::default(), downloads })
     }
 
     /// Downloads and decodes all of `urls` at the same time and returns the pictures in the same order. Dropping the
@@ -219,30 +253,42 @@ impl References {
         })
     }
 
+    /// Waiting for a turn does not count against the time limit: that others are busy is no fault of the reference.
     async fn picture(&self, url: &ReferenceUrl) -> Result<Picture, FetchError> {
-        let bytes = tokio::time::timeout(self.options.time_limit, self.download(url))
+        let slot = self.hosts.take(url.host()).await;
+        let _turn = self.downloads.acquire().await.expect("the semaphore is never closed");
+        let bytes = tokio::time::timeout(self.options.time_limit, self.download(url, slot))
             .await
             .map_err(|_| FetchError::TimeLimit)??;
-        decode(bytes).await
+        Ok(self.options.decoder.decode(&bytes).await?)
     }
 
-    async fn download(&self, url: &ReferenceUrl) -> Result<Vec<u8>, FetchError> {
+    /// `slot` is for the host of `url`.
+    async fn download(&self, url: &ReferenceUrl, mut slot: OwnedSemaphorePermit) -> Result<Vec<u8>, FetchError> {
         let mut url = url.clone();
         for _ in 0..=MAX_REDIRECTS {
             match self.ask(&url).await? {
                 Answer::Body(response) => return self.read(response).await,
                 Answer::Elsewhere(next) => url = next,
             }
+            // Given back first: who holds one slot while waiting for another can wait for ever.
+            drop(slot);
+            slot = self.hosts.take(url.host()).await;
         }
         Err(FetchError::TooManyRedirects)
     }
 
     /// Sends one request and judges the head of its answer.
     async fn ask(&self, url: &ReferenceUrl) -> Result<Answer, FetchError> {
-        let response = self.client.get(url.url().clone()).send().await?;
-        let host = url.url().host_str().unwrap_or_default();
+        if let Some(ip) = url.ip().filter(|ip| !self.resolver.may_dial(*ip)) {
+            return Err(FetchError::Literal(ip));
+        }
+        let limit = self.options.first_byte_limit;
+        let response = tokio::time::timeout(limit, self.client.get(url.url().clone()).send())
+            .await
+            .map_err(|_| FetchError::Silent(limit))??;
         let peer = response.remote_addr();
-        if !peer.is_some_and(|peer| self.resolver.may_reach(host, peer)) {
+        if !peer.is_some_and(|peer| self.resolver.may_reach(url.host(), peer)) {
             return Err(FetchError::Peer(peer));
         }
         match response.status() {
@@ -272,27 +318,30 @@ impl References {
         if response.content_length().is_some_and(|announced| announced > max_bytes as u64) {
             return Err(FetchError::TooLarge(max_bytes));
         }
+        let ReferenceOptions { rate_period, min_period_bytes, .. } = self.options;
         let mut bytes = Vec::new();
-        while let Some(chunk) = response.chunk().await? {
-            if chunk.len() > max_bytes - bytes.len() {
-                return Err(FetchError::TooLarge(max_bytes));
+        let mut arrived = 0;
+        let mut period = std::pin::pin!(tokio::time::sleep(rate_period));
+        loop {
+            tokio::select! {
+                chunk = response.chunk() => {
+                    let Some(chunk) = chunk? else { return Ok(bytes) };
+                    if chunk.len() > max_bytes - bytes.len() {
+                        return Err(FetchError::TooLarge(max_bytes));
+                    }
+                    arrived += chunk.len();
+                    bytes.extend_from_slice(&chunk);
+                }
+                () = &mut period => {
+                    if arrived < min_period_bytes {
+                        return Err(FetchError::Slow(min_period_bytes, rate_period));
+                    }
+                    arrived = 0;
+                    period.set(tokio::time::sleep(rate_period));
+                }
             }
-            bytes.extend_from_slice(&chunk);
         }
-        Ok(bytes)
     }
-}
-
-/// Decodes off the runtime's threads. Waiting for a turn does not count against the time limit: that this process is
-/// busy is no fault of the reference.
-async fn decode(bytes: Vec<u8>) -> Result<Picture, FetchError> {
-    let turn = DECODERS.acquire().await.expect("the semaphore is never closed");
-    let decoding = tokio::task::spawn_blocking(move || {
-        // Held in here, because the decoder runs on when the caller has stopped waiting.
-        let _turn = turn;
-        Picture::decode(&bytes)
-    });
-    Ok(decoding.await.map_err(|_| FetchError::DecoderCrashed)??)
 }
 
 /// TLS with the authorities that browsers trust, compiled in, so that a machine without any installed works as well.

@@ -12,7 +12,7 @@ use crate::engine::{Brief, EngineError};
 use crate::model::{Id, Violation};
 use crate::picture::Picture;
 use crate::policy::{Subject, Verdict};
-use crate::references::ReferenceUrl;
+use crate::references::{FaultKind, ReferenceUrl};
 use crate::store::Claim;
 use crate::tasks::CANNOT_DRAW;
 
@@ -97,7 +97,10 @@ impl EngineRenderer {
                 .map_err(|fault| RenderError::Final(format!("reference_images[{index}] {fault}.")))
         };
         let urls = urls.iter().enumerate().map(parse).collect::<Result<Vec<_>, _>>()?;
-        app.references.fetch(&urls).await.map_err(|fault| RenderError::Final(fault.to_string()))
+        app.references.fetch(&urls).await.map_err(|fault| match fault.kind {
+            FaultKind::Unexamined => RenderError::Again(fault.to_string()),
+            _ => RenderError::Final(fault.to_string()),
+        })
     }
 }
 

@@ -9,6 +9,7 @@ use super::{Failure, Outcome, open_files, show};
 use crate::clock::{Clock, Timestamp};
 use crate::config::{DataSettings, FilesSettings, PolicySettings, RetentionSettings};
 use crate::data_dir;
+use crate::decoder::{Confinement, Decoder};
 use crate::engine::sketch::Sketch;
 use crate::engine::{Brief, Engine as _};
 use crate::model::IdSource;
@@ -62,6 +63,7 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings) -> Outcome {
         Check::new("files", files(data, args.files.files.as_deref()).await),
         Check::new("engine", engine().await),
         Check::new("policy", policy(&args.policy)),
+        Check::new("references", references().await),
         Check::new("retention", Ok(args.retention.to_string())),
     ];
     let well = checks.iter().all(|check| check.ok);
@@ -143,4 +145,11 @@ async fn engine() -> Result<String, String> {
     };
     engine.render(brief).await.map_err(|error| error.to_string())?;
     Ok(engine.describe())
+}
+
+async fn references() -> Result<String, String> {
+    match Decoder::default().probe().await.map_err(|error| error.to_string())? {
+        Confinement::Full => Ok("decoded in a process without files, network or new processes".into()),
+        Confinement::LimitsOnly => Ok("decoded in a process with limits; the kernel filters no system calls".into()),
+    }
 }

@@ -13,6 +13,7 @@ use tracing_subscriber::EnvFilter;
 use crate::clock::Clock;
 use crate::config::{DataSettings, ignore_empty_variables};
 use crate::data_dir;
+use crate::decoder;
 use crate::files::Files;
 use crate::model::Account;
 use crate::store::sqlite::{SqliteStore, restoring};
@@ -94,6 +95,9 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Print the OpenAPI document of the API
     Openapi,
+    /// Decode one picture from standard input: how a server does it, in a process of its own
+    #[command(hide = true, name = decoder::COMMAND)]
+    DecodePicture,
 }
 
 /// A command that did not succeed: a sentence for standard error.
@@ -113,6 +117,10 @@ pub(crate) type Outcome = Result<ExitCode, Failure>;
 pub fn main() -> ExitCode {
     let matches = ignore_empty_variables(Cli::command()).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    if matches!(cli.command, Command::DecodePicture) {
+        // Before anything else is opened or started.
+        return decoder::main();
+    }
     if let Err(error) = start_logging(&cli.log, cli.log_format) {
         eprintln!("tintype: {error}");
         return ExitCode::from(2);
@@ -163,6 +171,7 @@ fn run(command: Command, data: &DataSettings) -> Outcome {
             Command::Backup(args) => backup::run(args, data).await,
             Command::Restore(args) => restore::run(args, data).await,
             Command::Doctor(args) => doctor::run(args, data).await,
+            Command::DecodePicture => unreachable!("this command needs no runtime and has ended"),
             Command::Openapi => {
                 say(&crate::http::docs::openapi_json());
                 Ok(ExitCode::SUCCESS)

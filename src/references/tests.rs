@@ -3,11 +3,14 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use async_trait::async_trait;
+use futures::FutureExt as _;
 
-use super::resolver::{Lookup, PublicResolver, ResolveError};
+use super::host_slots::{HostSlots, MAX_PER_HOST};
+use super::resolver::{Lookup, MAX_LOOKUPS, PublicResolver, ResolveError, SystemLookup};
 use super::{FaultKind, ReferenceFault, ReferenceOptions, ReferenceUrl, References};
 
 const PUBLIC_V4: &str = "93.184.215.14";
@@ -98,7 +101,8 @@ async fn names_without_addresses_are_refused() {
 async fn the_log_gets_the_reason_but_not_the_query() {
     let url = ReferenceUrl::parse("https://rebind.example/a.png?signature=secret", &[443]).unwrap();
     let references = References::with_lookup(ReferenceOptions::default(), Script::new(&[&["10.1.2.3"]])).unwrap();
-    let error = references.download(&url).await.unwrap_err().to_string();
+    let slot = references.hosts.take(url.host()).await;
+    let error = references.download(&url, slot).await.unwrap_err().to_string();
     assert!(error.contains("10.1.2.3, which is not public"), "{error}");
     assert!(!error.contains("secret"), "{error}");
 }
@@ -130,10 +134,88 @@ fn a_peer_that_is_not_public_is_refused() {
     assert!(!resolver.may_reach("x.example", address("[::ffff:93.184.215.14]:443")));
 }
 
+#[tokio::test]
+async fn this_machine_is_not_dialled_by_any_of_its_addresses() {
+    let own: fn() -> io::Result<Vec<IpAddr>> = || Ok(vec![PUBLIC_V4.parse().unwrap(), PUBLIC_V6.parse().unwrap()]);
+    let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+    let resolver = PublicResolver::new(Script::new(&[&[PUBLIC_V4], &["8.8.8.8", PUBLIC_V6]]), None).on_machine(own);
+    for found in ["93.184.215.14", "2606:2800"] {
+        let error = resolver.addresses("x.example").await.unwrap_err().to_string();
+        assert!(error.contains(found), "{error}");
+    }
+    assert!(!resolver.may_reach("x.example", address("93.184.215.14:443")));
+    assert!(resolver.may_reach("x.example", address("93.184.215.15:443")));
+
+    // When they cannot be told, nothing is dialled.
+    let blind = resolver.clone().on_machine(|| Err(io::Error::other("no list")));
+    assert!(!blind.may_dial("8.8.8.8".parse().unwrap()));
+
+    // A literal goes past the resolver.
+    let mut references = References::with_lookup(ReferenceOptions::default(), Script::new(&[])).unwrap();
+    references.resolver = resolver;
+    for host in [PUBLIC_V4, &format!("[{PUBLIC_V6}]")] {
+        let url = ReferenceUrl::parse(&format!("https://{host}/a.png"), &[443]).unwrap();
+        assert!(matches!(references.ask(&url).await, Err(super::FetchError::Literal(_))), "{host}");
+    }
+}
+
+#[test]
+fn the_interfaces_of_this_machine_are_listed() {
+    let resolver = PublicResolver::new(Script::new(&[]), None);
+    assert!(resolver.may_dial("8.8.8.8".parse().unwrap()), "a list, without an address that is not here");
+}
+
+#[tokio::test]
+async fn look_ups_that_hang_are_bounded() {
+    static ANSWERED: OnceLock<()> = OnceLock::new();
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    let lookup = Arc::new(SystemLookup::with(|_| {
+        ASKED.fetch_add(1, Ordering::SeqCst);
+        ANSWERED.wait();
+        Ok(vec![])
+    }));
+    let mut waiting = Vec::new();
+    for _ in 0..3 * MAX_LOOKUPS {
+        let lookup = lookup.clone();
+        waiting.push(tokio::spawn(async move { lookup.lookup("x.example").await.map(drop) }));
+    }
+    while ASKED.load(Ordering::SeqCst) < MAX_LOOKUPS {
+        tokio::task::yield_now().await;
+    }
+    // Giving up on them frees no thread, so it lets nobody in either.
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+    let late = tokio::spawn(async move { lookup.lookup("x.example").await.map(drop) });
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(ASKED.load(Ordering::SeqCst), MAX_LOOKUPS);
+    ANSWERED.set(()).unwrap();
+    late.await.unwrap().unwrap();
+    assert_eq!(ASKED.load(Ordering::SeqCst), MAX_LOOKUPS + 1);
+}
+
+#[tokio::test]
+async fn a_host_has_few_slots_and_is_forgotten_afterwards() {
+    let hosts = HostSlots::default();
+    let mut held = Vec::new();
+    for _ in 0..MAX_PER_HOST {
+        held.push(hosts.take("a.example").await);
+    }
+    assert!(hosts.take("a.example").now_or_never().is_none(), "all taken");
+    let other = hosts.take("b.example").now_or_never().expect("another host has its own");
+    held.pop();
+    held.push(hosts.take("a.example").now_or_never().expect("one given back"));
+    assert_eq!(hosts.len(), 2);
+    drop((held, other));
+    drop(hosts.take("c.example").await);
+    assert_eq!(hosts.len(), 1, "only who was asked for last");
+}
+
 #[test]
 fn faults_are_sentences() {
     let sentence = |index, kind| ReferenceFault { index, kind }.to_string();
     assert_eq!(sentence(1, FaultKind::Unreachable), "reference_images[1] could not be downloaded.");
     assert_eq!(sentence(0, FaultKind::TooLarge), "reference_images[0] is too large.");
     assert_eq!(sentence(3, FaultKind::NotAnImage), "reference_images[3] is not a PNG, JPEG or WebP image.");
+    assert_eq!(sentence(2, FaultKind::Unexamined), "reference_images[2] could not be examined.");
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use image::{ImageFormat, RgbImage};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde_json::json;
+use tintype::decoder::Decoder;
 use tintype::references::{
     FaultKind, ReferenceFault, ReferenceOptions, ReferenceUrl, References, SetupError, TrustedTestHost,
 };
@@ -19,7 +20,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::rustls::{ServerConfig, crypto};
 
-use crate::support::Service;
+use crate::support::{Service, TINTYPE};
 
 const HOST: &str = "images.example.com";
 
@@ -34,6 +35,8 @@ enum Reply {
     Endless(Vec<u8>),
     /// These bytes, and then nothing.
     Stalled(Vec<u8>),
+    /// These bytes, and then one byte now and then, without end.
+    Dripping(Vec<u8>),
 }
 
 impl Reply {
@@ -86,7 +89,7 @@ impl Server {
     fn references(&self, options: ReferenceOptions) -> References {
         let trust =
             TrustedTestHost { host: HOST.into(), address: self.address, ca_pem: self.ca_pem.clone().into_bytes() };
-        References::new(ReferenceOptions { trust: Some(trust), ..options }).unwrap()
+        References::new(ReferenceOptions { trust: Some(trust), decoder: Decoder::new(TINTYPE), ..options }).unwrap()
     }
 
     /// The size of the picture at `path`.
@@ -137,6 +140,13 @@ async fn converse(
                 written = stream.write_all(&[0; 16 * 1024]).await;
             }
         }
+        Reply::Dripping(bytes) => {
+            let mut written = stream.write_all(&bytes).await;
+            while written.is_ok() && stream.flush().await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                written = stream.write_all(&[0]).await;
+            }
+        }
         Reply::Stalled(bytes) => {
             drop(stream.write_all(&bytes).await);
             drop(stream.flush().await);
@@ -147,12 +157,17 @@ async fn converse(
 }
 
 /// A certificate for `host`, and the PEM of the authority that signed it.
-fn certificate(host: &str) -> (TlsAcceptor, String) {
+pub fn certificate(host: &str) -> (TlsAcceptor, String) {
+    certificate_with(CertificateParams::new([host.to_owned()]).unwrap())
+}
+
+/// The same, for a certificate with something of its own.
+pub fn certificate_with(leaf: CertificateParams) -> (TlsAcceptor, String) {
     let mut ca_params = CertificateParams::default();
     ca_params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let ca = CertifiedIssuer::self_signed(ca_params, KeyPair::generate().unwrap()).unwrap();
     let key = KeyPair::generate().unwrap();
-    let leaf = CertificateParams::new([host.to_owned()]).unwrap().signed_by(&key, &ca).unwrap();
+    let leaf = leaf.signed_by(&key, &ca).unwrap();
     let config = ServerConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -366,6 +381,28 @@ async fn the_time_limit_covers_the_whole_download() {
     let deaf = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let elsewhere = Server { address: deaf.local_addr().unwrap(), ..server };
     assert_eq!(elsewhere.fetch_with(hurried(), "/body").await, Err(FaultKind::Unreachable));
+}
+
+#[tokio::test]
+async fn an_answer_begins_soon_and_flows() {
+    let patient = || ReferenceOptions { time_limit: Duration::from_secs(600), ..ReferenceOptions::default() };
+    let limit = Duration::from_millis(300);
+    let head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n\x89PNG".to_vec();
+    let server = Server::start([
+        ("/silent", Reply::Stalled(vec![])),
+        ("/half-a-head", Reply::Stalled(b"HTTP/1.1 200 OK\r\nX: ".to_vec())),
+        ("/stops", Reply::Stalled(head.clone())),
+        ("/drips", Reply::Dripping(head)),
+    ])
+    .await;
+    for path in ["/silent", "/half-a-head"] {
+        let options = ReferenceOptions { first_byte_limit: limit, ..patient() };
+        assert_eq!(server.fetch_with(options, path).await, Err(FaultKind::Unreachable), "{path}");
+    }
+    for path in ["/stops", "/drips"] {
+        let options = ReferenceOptions { rate_period: limit, ..patient() };
+        assert_eq!(server.fetch_with(options, path).await, Err(FaultKind::Unreachable), "{path}");
+    }
 }
 
 #[tokio::test]

@@ -30,6 +30,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// 2026-11-21T12:00:00Z.
 pub const NOON: Timestamp = Timestamp::from_millis(1_795_262_400_000);
+/// The real program.
+pub const TINTYPE: &str = env!("CARGO_BIN_EXE_tintype");
 /// The path that submits.
 pub const GENERATE: &str = "/api/v1/images/generate";
 /// The path that lists.
@@ -97,7 +99,8 @@ impl Service {
     pub async fn start_with(flags: &[&str]) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
         let clock = Clock::manual(NOON);
-        let settings = ServerSettings::from_flags(flags.iter().copied()).expect("valid flags");
+        let mut settings = ServerSettings::from_flags(flags.iter().copied()).expect("valid flags");
+        settings.worker.test_picture_decoder = TINTYPE.into();
         let faults = settings.test_fault.clone();
         let store = Backend::Sqlite.open_with_faults(&directory, &clock, faults.clone());
         let files = directory.path().join("files");

@@ -21,6 +21,7 @@ const LAYERS: &[&[&str]] = &[
     &["config"],
     &["request", "key"],
     &["references"],
+    &["decoder"],
     &["model", "picture", "address"],
     &["clock", "fault"],
 ];

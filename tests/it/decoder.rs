@@ -1,0 +1,195 @@
+//! Pictures decoded in a process of their own, and what becomes of processes that misbehave.
+
+use std::io::{Cursor, Write as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use image::{ImageFormat, Rgb, RgbImage};
+use tempfile::TempDir;
+use tintype::decoder::{COMMAND, CPU_SECONDS, Confinement, DecodeError, Decoder, MEMORY_BYTES};
+use tintype::picture::{Picture, PictureError};
+
+use crate::support::TINTYPE;
+
+mod bombs;
+mod files;
+
+const RED: [u8; 3] = [255, 0, 0];
+const BLUE: [u8; 3] = [0, 0, 255];
+
+async fn decode(bytes: &[u8]) -> Result<Picture, DecodeError> {
+    Decoder::new(TINTYPE).decode(bytes).await
+}
+
+/// A picture with a left half in red and a right half in blue.
+fn two_halves(format: ImageFormat, width: u32, height: u32) -> Vec<u8> {
+    let mut bytes = Cursor::new(Vec::new());
+    RgbImage::from_fn(width, height, |x, _| Rgb(if x < width / 2 { RED } else { BLUE }))
+        .write_to(&mut bytes, format)
+        .unwrap();
+    bytes.into_inner()
+}
+
+/// The colour of a pixel, as far as lossy formats keep it.
+#[track_caller]
+fn assert_near(picture: &Picture, x: u32, y: u32, expected: [u8; 3]) {
+    let at = (y * picture.width() + x) as usize * 3;
+    let found = &picture.as_rgb()[at..at + 3];
+    assert!(found.iter().zip(expected).all(|(a, b)| a.abs_diff(b) < 40), "{found:?} at {x},{y}, not {expected:?}");
+}
+
+/// A decoder whose process is a shell script. Written by a shell, because a file that this process still writes, as
+/// some other test's child may for a moment, cannot be executed.
+fn script(directory: &TempDir, body: &str) -> Decoder {
+    let path = directory.path().join("decoder");
+    let mut shell = Command::new("sh")
+        .args(["-c", "cat > \"$1\" && chmod 755 \"$1\"", "sh"])
+        .arg(&path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    shell.stdin.take().unwrap().write_all(format!("#!/bin/sh\n{body}\n").as_bytes()).unwrap();
+    assert!(shell.wait().unwrap().success());
+    Decoder::new(path)
+}
+
+/// The value of a line of a file in `/proc`, with its blanks made single.
+fn proc_line(path: &Path, name: &str) -> Option<String> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+#[test]
+fn the_process_is_confined_before_it_reads() {
+    let mut child =
+        Command::new(TINTYPE).arg(COMMAND).env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let proc = Path::new("/proc").join(child.id().to_string());
+    // The filter comes last, and the process then waits for its input.
+    while proc_line(&proc.join("status"), "Seccomp:").as_deref() != Some("2") {
+        assert!(child.try_wait().unwrap().is_none(), "it ended");
+        std::thread::yield_now();
+    }
+    assert_eq!(proc_line(&proc.join("status"), "NoNewPrivs:").unwrap(), "1");
+    assert_eq!(proc_line(&proc.join("status"), "Threads:").unwrap(), "1");
+    for (limit, expected) in [
+        ("Max address space", format!("{MEMORY_BYTES} {MEMORY_BYTES} bytes")),
+        ("Max cpu time", format!("{CPU_SECONDS} {CPU_SECONDS} seconds")),
+        ("Max file size", "0 0 bytes".into()),
+        ("Max open files", "3 3 files".into()),
+        ("Max processes", "0 0 processes".into()),
+        ("Max core file size", "0 0 bytes".into()),
+    ] {
+        assert_eq!(proc_line(&proc.join("limits"), limit).unwrap(), expected, "{limit}");
+    }
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success(), "an empty file is an answer too");
+}
+
+#[tokio::test]
+async fn this_machine_confines_fully() {
+    assert_eq!(Decoder::new(TINTYPE).probe().await.unwrap(), Confinement::Full);
+}
+
+#[tokio::test]
+async fn the_environment_stays_behind() {
+    let directory = TempDir::new().unwrap();
+    let seen = directory.path().join("environment");
+    let decoder = script(&directory, &format!("tr '\\0' '\\n' < /proc/$$/environ > {}; pwd >> {0}", seen.display()));
+    assert!(matches!(decoder.decode(b"").await, Err(DecodeError::Garbled)));
+    assert_eq!(std::fs::read_to_string(seen).unwrap(), "/\n");
+}
+
+#[tokio::test]
+async fn a_process_that_crashes_costs_one_picture() {
+    let directory = TempDir::new().unwrap();
+    for body in ["exit 1", "kill -SEGV $$", "kill -KILL $$", "cat > /dev/null; kill -ABRT $$"] {
+        let error = script(&directory, body).decode(&vec![0; 1 << 20]).await.unwrap_err();
+        assert!(matches!(error, DecodeError::Crashed(_)), "{body}: {error}");
+    }
+    assert!(decode(&two_halves(ImageFormat::Png, 8, 4)).await.is_ok());
+}
+
+#[tokio::test]
+async fn an_answer_is_believed_no_further_than_its_size() {
+    let directory = TempDir::new().unwrap();
+    let header = |width: u32, height: u32| {
+        let bytes = [width.to_be_bytes(), height.to_be_bytes()].concat();
+        let octal: String = bytes.iter().map(|byte| format!("\\{byte:03o}")).collect();
+        format!("printf '\\000\\001{octal}'; ")
+    };
+    let bytes = |count: u32| format!("head -c {count} /dev/zero");
+    let good = script(&directory, &(header(2, 1) + &bytes(6))).decode(b"").await.unwrap();
+    assert_eq!((good.width(), good.height()), (2, 1));
+    for body in [
+        String::new(),
+        "printf '\\000\\001\\000'".into(),
+        "printf '\\011\\001\\000\\000\\000\\001\\000\\000\\000\\001abc'".into(),
+        header(0, 0),
+        header(2, 1) + &bytes(5),
+        header(2, 1) + &bytes(7),
+        header(1025, 1) + &bytes(3 * 1025),
+        header(u32::MAX, u32::MAX) + &bytes(3),
+        header(1 << 31, 1 << 31),
+        header(1024, 1024) + "cat /dev/zero",
+        "yes".into(),
+    ] {
+        let error = script(&directory, &body).decode(b"").await.unwrap_err();
+        assert!(matches!(error, DecodeError::Garbled), "{body}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_hangs_is_killed() {
+    let directory = TempDir::new().unwrap();
+    let pid = directory.path().join("pid");
+    let decoder = script(&directory, &format!("echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000", pid.display()));
+    let hanging = decoder.clone().with_time_limit(Duration::from_secs(1)).decode(b"").await.unwrap_err();
+    assert!(matches!(hanging, DecodeError::TimeLimit(_)), "{hanging}");
+    let hung = std::fs::read_to_string(&pid).unwrap();
+    assert!(!Path::new("/proc").join(hung.trim()).exists(), "killed and reaped");
+
+    // Nor does it outlive whoever waited for it.
+    std::fs::remove_file(&pid).unwrap();
+    let waiting = tokio::spawn(async move { decoder.decode(b"").await.map(drop) });
+    while !pid.exists() {
+        tokio::task::yield_now().await;
+    }
+    let process = Path::new("/proc").join(std::fs::read_to_string(&pid).unwrap().trim());
+    waiting.abort();
+    while proc_line(&process.join("status"), "State:").is_some_and(|state| !state.starts_with('Z')) {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_decoder_that_cannot_be_started_is_not_the_fault_of_the_picture() {
+    let error = Decoder::new("/nonexistent").decode(b"").await.unwrap_err();
+    assert!(matches!(error, DecodeError::NotStarted(_)), "{error}");
+}
+
+#[tokio::test]
+async fn memory_and_processor_time_end() {
+    let directory = TempDir::new().unwrap();
+    // Lower limits than its own, which it must not raise.
+    let picture = bombs::flat_png(8_192, 6_144);
+    assert!(decode(&picture).await.is_ok(), "within the ordinary limits");
+    let poor = script(&directory, &format!("ulimit -v 120000; exec {TINTYPE} {COMMAND}"));
+    let error = poor.decode(&picture).await.unwrap_err();
+    assert!(matches!(error, DecodeError::Crashed(_)), "{error}");
+    assert!(poor.decode(&two_halves(ImageFormat::Png, 8, 4)).await.is_ok(), "enough for a small one");
+
+    let hurried = script(&directory, &format!("ulimit -t 0; exec {TINTYPE} {COMMAND}"));
+    let error = hurried.decode(&picture).await.unwrap_err();
+    assert!(matches!(error, DecodeError::Crashed(_)), "{error}");
+}
+
+/// Whatever the machine does, these are refusals of the file and no crashes.
+#[track_caller]
+fn assert_refused(outcome: Result<Picture, DecodeError>, what: &str) {
+    match outcome {
+        Err(DecodeError::Picture(PictureError::UnknownFormat | PictureError::Damaged(_))) => {}
+        other => panic!("{what}: {:?}", other.map(|picture| (picture.width(), picture.height()))),
+    }
+}
