@@ -16,13 +16,13 @@ const LAYERS: &[&[&str]] = &[
     &["tasks"],
     &["app", "backup"],
     &["results"],
-    &["files", "engine", "limits", "keyring", "cursor", "metrics", "data_dir", "disk", "client"],
+    &["files", "engine", "limits", "failures", "keyring", "cursor", "metrics", "data_dir", "disk", "client"],
     &["store"],
     &["config"],
     &["request", "key"],
     &["references"],
     &["model", "picture", "address"],
-    &["clock", "fault"],
+    &["clock", "fault", "source"],
 ];
 
 fn root() -> &'static Path {
