@@ -15,6 +15,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{self, ClientConfig, ProtocolVersion, RootCertStore, SupportedProtocolVersion};
 
+use crate::binary::{Server, tintype};
 use crate::support::{Service, TASKS, exchange};
 
 const BOTH: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
@@ -140,6 +141,35 @@ async fn a_broken_certificate_keeps_the_old_one() {
     replace(&site.path("cert.pem"), &other.cert.pem());
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(connect(&service, &other, BOTH).await.is_ok(), "the pair is whole again");
+}
+
+#[test]
+fn generate_trusts_a_private_authority_that_it_is_told_of() {
+    let directory = TempDir::new().expect("a directory");
+    let pair = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let (cert, key, out) = (path("cert.pem"), path("key.pem"), path("out"));
+    replace(Path::new(&cert), &pair.cert.pem());
+    replace(Path::new(&key), &pair.signing_key.serialize_pem());
+    let data = directory.path().join("data");
+    let server = Server::start(&data, &["--tls-cert", &cert, "--tls-key", &key, "--production"]);
+    let api_key = server.first_key().expect("a key");
+    let url = format!("https://{}", server.address);
+    let generate = |more: &[&str]| {
+        let fixed = ["generate", "a boat", "--quiet", "--url", &url, "--key", &api_key, "--out", &out];
+        tintype().args(fixed).args(more).output().expect("the program runs")
+    };
+    let distrusting = generate(&[]);
+    assert_eq!(distrusting.status.code(), Some(1), "{distrusting:?}");
+    let trusting = generate(&["--ca", &cert]);
+    assert_eq!(trusting.status.code(), Some(0), "{trusting:?}");
+    assert_eq!(std::fs::read_dir(&out).expect("a directory").count(), 1);
+    for unusable in [&key, "/nowhere"] {
+        let output = generate(&["--ca", unusable]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(unusable), "{output:?}");
+    }
+    server.stop();
 }
 
 #[tokio::test]
