@@ -18,6 +18,7 @@ use crate::decoder::Decoder;
 use crate::disk::Disk;
 use crate::engine::Engine;
 use crate::engine::sketch::Sketch;
+use crate::failures::Failures;
 use crate::files::Files;
 use crate::keyring::Keyring;
 use crate::limits::RateLimits;
@@ -27,7 +28,9 @@ use crate::policy::Policy;
 use crate::references::{ReferenceOptions, References, TrustedTestHost};
 use crate::store::Store;
 
-use crate::config::{LimitSettings, PolicySettings, RetentionSettings, ServerSettings, WorkerSettings};
+use crate::config::{
+    ConnectionLimits, LimitSettings, PolicySettings, RetentionSettings, ServerSettings, WorkerSettings,
+};
 
 /// Finished tasks kept in memory.
 const CACHED_TASKS: usize = 20_000;
@@ -41,7 +44,9 @@ pub struct Config {
     pub file_url: String,
     /// Whether API calls must come over HTTPS.
     pub require_https: bool,
-    /// Networks whose `X-Forwarded-Proto` is believed.
+    /// Whether browsers are told to come over HTTPS alone.
+    pub production: bool,
+    /// Networks whose `X-Forwarded-Proto` and `X-Forwarded-For` are believed.
     pub trusted_proxies: Vec<IpNet>,
     /// How long finished tasks are kept.
     pub retention: RetentionSettings,
@@ -53,6 +58,8 @@ pub struct Config {
     pub policy: PolicySettings,
     /// Limits on callers.
     pub limits: LimitSettings,
+    /// Limits on connections.
+    pub connections: ConnectionLimits,
     /// What the worker does.
     pub worker: WorkerSettings,
 }
@@ -76,6 +83,8 @@ pub struct App {
     pub references: References,
     /// Rate limits.
     pub limits: RateLimits,
+    /// Failed authentications.
+    pub failures: Failures,
     /// Key look-ups.
     pub keys: Keyring,
     /// List cursors.
@@ -122,6 +131,7 @@ impl App {
         let policy = Policy::open(config.policy.policy.as_deref())?;
         Ok(Arc::new(Self {
             limits: RateLimits::new(&config.limits, clock.clone()),
+            failures: Failures::new(clock.clone()),
             keys: Keyring::new(store.clone(), clock.clone()),
             cursors: CursorSigner::new(&secret),
             disk: Disk::new(config.directories.clone(), config.min_free_space, clock.clone()),
@@ -160,12 +170,18 @@ impl Config {
         Self {
             file_url: settings.file_url.as_deref().unwrap_or(public_url).to_owned(),
             require_https: settings.production || settings.tls_cert.is_some(),
+            production: settings.production,
             trusted_proxies: settings.trusted_proxy.clone(),
             retention: settings.retention,
             directories: Vec::new(),
             min_free_space: settings.min_free_space,
             policy: settings.policy.clone(),
             limits: settings.limits.clone(),
+            connections: ConnectionLimits {
+                max_connections: settings.limits.max_connections,
+                max_per_address: settings.limits.max_connections_per_address,
+                ..ConnectionLimits::DEFAULT
+            },
             worker: settings.worker.clone(),
         }
     }

@@ -12,6 +12,8 @@ use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Response, StatusCode};
 use serde::{Deserialize, Serialize};
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, crypto};
 use url::{Host, Url};
 
@@ -93,6 +95,9 @@ pub enum SetupError {
     /// The named host is not this machine.
     #[error("over plain HTTP anybody on the way to {0} can read the key")]
     PlainHttp(String),
+    /// What was given is not one or more certificates in PEM.
+    #[error("it holds no certificate authority in PEM")]
+    Authority,
     /// No TLS client can be configured.
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),
@@ -187,11 +192,17 @@ struct ErrorDetail {
 }
 
 impl Client {
-    /// Prepares to call the API below `base_url`. Connects to nothing.
+    /// Prepares to call the API below `base_url`. Connects to nothing. Trusts the certificate authorities in
+    /// `authorities`, in PEM, besides the public ones.
     ///
     /// # Errors
     /// [`SetupError`]: of a key or a URL that must not or cannot be used.
-    pub fn new(base_url: &str, key: &str, plain_http: PlainHttp) -> Result<Self, SetupError> {
+    pub fn new(
+        base_url: &str,
+        key: &str,
+        plain_http: PlainHttp,
+        authorities: Option<&[u8]>,
+    ) -> Result<Self, SetupError> {
         let url = Url::parse(base_url).map_err(|_| SetupError::Url)?;
         if !matches!(url.scheme(), "http" | "https") || !url.username().is_empty() || url.password().is_some() {
             return Err(SetupError::Url);
@@ -206,12 +217,13 @@ impl Client {
         }
         authorization.set_sensitive(true);
         let base_url = base_url.trim_end_matches('/');
+        let roots = roots(authorities)?;
         Ok(Self {
             tasks_url: format!("{base_url}/api/v1/images/task"),
             generate_url: format!("{base_url}/api/v1/images/generate"),
             authorization,
-            api: http_client(plain, Policy::none())?,
-            files: http_client(plain, Policy::limited(MAX_IMAGE_REDIRECTS))?,
+            api: http_client(plain, roots.clone(), Policy::none())?,
+            files: http_client(plain, roots, Policy::limited(MAX_IMAGE_REDIRECTS))?,
         })
     }
 
@@ -308,9 +320,19 @@ impl Client {
     }
 }
 
+/// The public certificate authorities and those given.
+fn roots(authorities: Option<&[u8]>) -> Result<RootCertStore, SetupError> {
+    let mut roots = RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+    let public = roots.len();
+    let Some(pem) = authorities else { return Ok(roots) };
+    for authority in CertificateDer::pem_slice_iter(pem) {
+        roots.add(authority.map_err(|_| SetupError::Authority)?).map_err(|_| SetupError::Authority)?;
+    }
+    if roots.len() == public { Err(SetupError::Authority) } else { Ok(roots) }
+}
+
 /// An HTTP client that repeats nothing by itself.
-fn http_client(plain: bool, redirects: Policy) -> Result<reqwest::Client, SetupError> {
-    let roots = RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+fn http_client(plain: bool, roots: RootCertStore, redirects: Policy) -> Result<reqwest::Client, SetupError> {
     let mut tls = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots)

@@ -37,20 +37,57 @@ pub const POLL_EVERY: Duration = Duration::from_secs(1);
 pub const KEY_CACHE: Duration = Duration::from_millis(500);
 /// Largest request body, in bytes.
 pub const MAX_BODY: usize = 256 * 1024;
-/// Longest wait for a request's body.
-pub const BODY_TIME_LIMIT: Duration = Duration::from_secs(30);
-/// Most bytes of a body that are read only to be thrown away, so that its sender sees the refusal.
-pub const MAX_DISCARDED: usize = 16 * 1024 * 1024;
-/// Longest time spent on that.
-pub const DISCARD_TIME_LIMIT: Duration = Duration::from_secs(5);
-/// Longest wait for a request's header, on a new connection or a kept one.
-pub const HEADER_TIME_LIMIT: Duration = Duration::from_secs(30);
-/// Longest time that a connection may take nothing of what is written to it.
-pub const WRITE_STALL_LIMIT: Duration = Duration::from_secs(30);
-/// Most connections at once; more wait to be accepted.
-pub const MAX_CONNECTIONS: usize = 8_192;
+/// How often the certificate's files are looked at.
+pub const CERTIFICATE_CHECK_EVERY: Duration = Duration::from_secs(1);
 /// File descriptors that connections leave to the database, result files and downloads.
 pub const RESERVED_FILES: usize = 256;
+
+/// What connections may take, each and together. Who wants more is closed, without an answer where no
+/// whole request has come.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectionLimits {
+    /// Longest wait for the first byte of a new connection.
+    pub first_byte: Duration,
+    /// Longest wait for a TLS handshake, the first byte included.
+    pub handshake: Duration,
+    /// Longest time from the first byte of a request to the end of its header.
+    pub header: Duration,
+    /// Longest silence within a body...
+    pub body_idle: Duration,
+    /// ...and longest time for all of it.
+    pub body_total: Duration,
+    /// Longest wait for another request after an answer.
+    pub keep_alive: Duration,
+    /// Time within which a peer that keeps us waiting must take [`MIN_TAKEN`] bytes, or all there are.
+    pub write_stall: Duration,
+    /// Most connections at once.
+    pub max_connections: usize,
+    /// Most of them from one IPv4 address or one IPv6 network of 64 bits; 0 means no limit.
+    pub max_per_address: usize,
+}
+
+impl ConnectionLimits {
+    /// What holds unless told otherwise. Keeping connections for longer than a minute lets proxies, which
+    /// mostly do so for 60 s, be the ones to close them.
+    pub const DEFAULT: Self = Self {
+        first_byte: Duration::from_secs(10),
+        handshake: Duration::from_secs(10),
+        header: Duration::from_secs(15),
+        body_idle: Duration::from_secs(10),
+        body_total: Duration::from_secs(30),
+        keep_alive: Duration::from_secs(75),
+        write_stall: Duration::from_secs(30),
+        max_connections: 8_192,
+        max_per_address: 512,
+    };
+}
+
+/// Bytes that count as going on: see [`ConnectionLimits::write_stall`].
+pub const MIN_TAKEN: usize = 16 * 1024;
+/// Largest header of a request, in bytes, and most fields in it.
+pub const MAX_HEADER: usize = 64 * 1024;
+/// See [`MAX_HEADER`].
+pub const MAX_HEADER_FIELDS: usize = 100;
 
 /// Where the data is. Every command takes these, anywhere on its line.
 #[derive(Debug, Clone, Args)]
@@ -178,7 +215,7 @@ pub struct ServerSettings {
     /// Private key in PEM
     #[arg(long, env = "TINTYPE_TLS_KEY", value_name = "PATH", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Networks whose X-Forwarded-Proto is believed
+    /// Networks whose X-Forwarded-Proto and X-Forwarded-For are believed
     #[arg(long, env = "TINTYPE_TRUSTED_PROXY", value_name = "CIDR", num_args = 1.., value_delimiter = ',', value_parser = network)]
     pub trusted_proxy: Vec<IpNet>,
     #[command(flatten)]
@@ -256,6 +293,12 @@ pub struct LimitSettings {
     /// Unfinished tasks an account may have; 0 means no limit
     #[arg(long, env = "TINTYPE_MAX_UNFINISHED", default_value_t = 100, value_name = "N")]
     pub max_unfinished: u32,
+    /// Connections at once; more are turned away
+    #[arg(long, env = "TINTYPE_MAX_CONNECTIONS", value_name = "N", default_value_t = ConnectionLimits::DEFAULT.max_connections)]
+    pub max_connections: usize,
+    /// Connections from one address, but for trusted proxies; 0 means no limit
+    #[arg(long, env = "TINTYPE_MAX_CONNECTIONS_PER_ADDRESS", value_name = "N", default_value_t = ConnectionLimits::DEFAULT.max_per_address)]
+    pub max_connections_per_address: usize,
 }
 
 /// How tasks are worked on.

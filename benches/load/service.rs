@@ -15,7 +15,7 @@ use tintype::clock::Clock;
 use tintype::config::ServerSettings;
 use tintype::files::Files;
 use tintype::http::{Readiness, router};
-use tintype::server;
+use tintype::server::{self, Front};
 use tintype::store::sqlite::SqliteStore;
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -50,7 +50,7 @@ impl Service {
         let address = listener.local_addr()?;
         let app = app(data, &format!("http://{address}"), 1).await?;
         let stop = CancellationToken::new();
-        tokio::spawn(server::serve(listener, router(app.clone(), Readiness::new()), None, stop.clone()));
+        tokio::spawn(server::serve(listener, router(app.clone(), Readiness::new()), Front::default(), stop.clone()));
         Ok(Self { app, address, _stop: stop.drop_guard() })
     }
 }
@@ -74,7 +74,7 @@ pub async fn ceiling(load: &Load) -> Outcome<Load> {
     let address = listener.local_addr()?;
     let path = path(&load.requests[0])?;
     let router = Router::new().route(path, get(answer).post(answer_after_body));
-    tokio::spawn(server::serve(listener, router, None, CancellationToken::new()));
+    tokio::spawn(server::serve(listener, router, Front::default(), CancellationToken::new()));
     Ok(Load { address, requests: load.requests.clone() })
 }
 

@@ -82,6 +82,9 @@ pub(super) struct GenerateArgs {
     /// API key
     #[arg(long, env = "TINTYPE_KEY", hide_env_values = true, value_name = "KEY")]
     key: Option<Hidden>,
+    /// Certificate authorities to trust besides the public ones, in PEM
+    #[arg(long, env = "TINTYPE_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
     /// Send the key over plain HTTP to another machine
     #[arg(long)]
     insecure: bool,
@@ -185,7 +188,12 @@ fn client(args: &GenerateArgs) -> Result<Client, Stop> {
     };
     let Some(key) = key else { return Err(usage(format!("an API key is needed: {HOW_TO_GET_A_KEY}"))) };
     let plain_http = if args.insecure { PlainHttp::Anywhere } else { PlainHttp::LoopbackOnly };
-    Client::new(&args.url, &key, plain_http).map_err(|error| match error {
+    let unusable = |error: &dyn Display| {
+        usage(format!("cannot use {}: {error}", args.ca.as_deref().unwrap_or(Path::new("--ca")).display()))
+    };
+    let authorities = args.ca.as_deref().map(fs::read).transpose().map_err(|error| unusable(&error))?;
+    Client::new(&args.url, &key, plain_http, authorities.as_deref()).map_err(|error| match error {
+        SetupError::Authority => unusable(&error),
         SetupError::Key => usage(format!("{error}: {HOW_TO_GET_A_KEY}")),
         SetupError::PlainHttp(_) => usage(format!("{error}: use an https URL, or --insecure if you trust the network")),
         SetupError::Url => usage(error.to_string()),

@@ -9,7 +9,6 @@ use clap::Args;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
-use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use super::{Failure, Outcome, open_files, say};
@@ -20,7 +19,7 @@ use crate::data_dir;
 use crate::http::{Readiness, metrics_router, router};
 use crate::key::KeySecret;
 use crate::render::EngineRenderer;
-use crate::server;
+use crate::server::{self, Certificate, Front};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{NewKey, Rescue, Store, StoreError};
 use crate::sweeper;
@@ -58,7 +57,7 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
     data_dir::create(&data.data)?;
     let _lock = data_dir::lock(&data.data, &database)?;
     let tls = match (&server.tls_cert, &server.tls_key) {
-        (Some(cert), Some(key)) => Some(server::tls_acceptor(cert, key)?),
+        (Some(cert), Some(key)) => Some(Certificate::read(cert, key)?),
         _ => None,
     };
     let listener = match role {
@@ -94,17 +93,19 @@ async fn work(
     role: Role,
     listener: Option<TcpListener>,
     metrics_listener: Option<TcpListener>,
-    tls: Option<TlsAcceptor>,
+    certificate: Option<Arc<Certificate>>,
     signals: &mut StopSignals,
 ) -> Result<(), Failure> {
     let stop = CancellationToken::new();
     let readiness = Readiness::new();
     let mut parts = JoinSet::new();
     if let Some(listener) = listener {
-        parts.spawn(server::serve(listener, router(app.clone(), readiness.clone()), tls, stop.clone()));
+        let front =
+            Front { certificate, limits: app.config.connections, trusted_proxies: app.config.trusted_proxies.clone() };
+        parts.spawn(server::serve(listener, router(app.clone(), readiness.clone()), front, stop.clone()));
     }
     if let Some(listener) = metrics_listener {
-        parts.spawn(server::serve(listener, metrics_router(app.clone()), None, stop.clone()));
+        parts.spawn(server::serve(listener, metrics_router(app.clone()), Front::default(), stop.clone()));
     }
     if role != Role::Api {
         let worker = Worker::new(app.clone(), Arc::new(EngineRenderer(app.clone())));

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -9,8 +10,8 @@ use axum::extract::{Path, Query, Request, State};
 use axum::http::header::{self, HeaderName, HeaderValue};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -19,7 +20,7 @@ use super::auth::Caller;
 use super::error::{ApiError, ErrorBody};
 use crate::app::{App, Config};
 use crate::clock::Timestamp;
-use crate::config::{BODY_TIME_LIMIT, DISCARD_TIME_LIMIT, MAX_BODY, MAX_DISCARDED};
+use crate::config::{ConnectionLimits, MAX_BODY};
 use crate::model::{Id, MODEL_NAME, Status, Surface, Task, TaskId};
 use crate::request::GenerateRequest;
 use crate::store::Submission;
@@ -231,7 +232,7 @@ fn with_poll_hint(mut response: Response, app: &App, share: f64) -> Response {
     ),
 )]
 pub async fn generate(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Result<Response, ApiError> {
-    let body = read_json_body(request).await?;
+    let body = read_json_body(request, &app.config.connections).await?;
     let request = GenerateRequest::parse(&body, &app.config.worker.reference_ports)
         .map_err(|fault| ApiError::invalid_request(fault.to_string()))?;
     let required = request.cost();
@@ -325,38 +326,34 @@ fn page_size(text: &str) -> Result<u32, ApiError> {
 }
 
 /// Reads a body that says it is JSON, within the limits of size and time.
-async fn read_json_body(request: Request) -> Result<Bytes, ApiError> {
+async fn read_json_body(request: Request, limits: &ConnectionLimits) -> Result<Bytes, ApiError> {
     if !says_json(request.headers()) {
         return Err(ApiError::invalid_request("The header Content-Type must be application/json."));
     }
-    let mut body = request.into_body();
-    let within_time = tokio::time::timeout(BODY_TIME_LIMIT, async {
-        match Limited::new(&mut body, MAX_BODY).collect().await {
-            Ok(whole) => Ok(whole.to_bytes()),
-            Err(error) if error.is::<LengthLimitError>() => Err(ApiError::of_status(StatusCode::PAYLOAD_TOO_LARGE)),
-            Err(_) => Err(ApiError::invalid_request("The body broke off.")),
-        }
-    });
-    let read = within_time.await.unwrap_or_else(|_| Err(ApiError::of_status(StatusCode::REQUEST_TIMEOUT)));
-    if read.is_err() {
-        discard(body).await;
-    }
-    read
+    let reading = tokio::time::timeout(limits.body_total, read_body(request.into_body(), limits.body_idle));
+    reading.await.unwrap_or_else(|_| Err(ApiError::of_status(StatusCode::REQUEST_TIMEOUT)))
 }
 
-/// Reads on for a while after a refusal: many clients look for an answer only when they have sent all.
-async fn discard(mut body: Body) {
-    let discarding = async {
-        let mut left = MAX_DISCARDED;
-        while let Some(Ok(frame)) = body.frame().await {
-            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
-            if left == 0 {
-                break;
-            }
+/// Reads a whole body that is never silent for longer than `idle`.
+async fn read_body(mut body: Body, idle: Duration) -> Result<Bytes, ApiError> {
+    let mut whole = BytesMut::new();
+    loop {
+        let frame = tokio::time::timeout(idle, body.frame()).await;
+        let frame = frame.map_err(|_| ApiError::of_status(StatusCode::REQUEST_TIMEOUT))?;
+        let Some(frame) = frame else { return Ok(whole.freeze()) };
+        let frame = frame.map_err(|_| ApiError::invalid_request("The body broke off."))?;
+        let data = frame.into_data().unwrap_or_default();
+        if data.len() > MAX_BODY - whole.len() {
+            return Err(ApiError::of_status(StatusCode::PAYLOAD_TOO_LARGE));
         }
-    };
-    // Whether all of it came makes no difference to the answer.
-    drop(tokio::time::timeout(DISCARD_TIME_LIMIT, discarding).await);
+        // Most bodies come in one piece.
+        whole = if whole.is_empty() {
+            data.into()
+        } else {
+            whole.extend_from_slice(&data);
+            whole
+        };
+    }
 }
 
 fn says_json(headers: &HeaderMap) -> bool {

@@ -8,14 +8,16 @@ use axum::http::Method;
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::request::Parts;
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 
 use super::error::ApiError;
-use super::{GENERATE, TASK, TASKS};
+use super::{GENERATE, TASK, TASKS, proxy};
 use crate::app::App;
+use crate::failures::Patience;
 use crate::key::{ApiKey, KeySecret};
 use crate::limits::{Allowance, Usage, WINDOW};
 use crate::model::Id;
+use crate::source::Source;
 use crate::store::KeyChange;
 
 /// Parameter names that are read as an attempt to pass a key, in any letter case.
@@ -35,6 +37,8 @@ pub struct Arrival {
     pub peer: SocketAddr,
     /// Whether we ended TLS ourselves.
     pub tls: bool,
+    /// Whether the header has one reading only.
+    pub unambiguous: bool,
 }
 
 /// The account that a valid key speaks for.
@@ -52,19 +56,48 @@ pub async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) ->
     if path != "/api" && !path.starts_with("/api/") {
         return Ok(next.run(request).await);
     }
-    if app.config.require_https && !arrived_over_https(&app, &request) {
+    let source = proxy::source(&app.config.trusted_proxies, &request);
+    let opened = match claim(&app, &request) {
+        Ok(Some((secret, usage))) => find_key(&app, &secret).await.map(|key| Some((key, usage))),
+        Ok(None) => Ok(None),
+        Err(error) => Err(error),
+    };
+    match opened {
+        Ok(Some((key, usage))) => Ok(within_limits(&app, &key, usage, request, next).await),
+        Ok(None) => Ok(next.run(request).await),
+        Err(error) if error.is_unauthorized() => Ok(refuse(&app, source, error).await),
+        Err(error) => Err(error),
+    }
+}
+
+/// What a request shows as a key and what it counts as; `None` when it will meet no handler.
+fn claim(app: &Arc<App>, request: &Request) -> Result<Option<(KeySecret, Usage)>, ApiError> {
+    if app.config.require_https && !proxy::arrived_over_https(&app.config.trusted_proxies, request) {
         return Err(ApiError::unauthorized());
     }
     if let Some(query) = request.uri().query()
         && holds_key(query)
     {
-        flag_leaked_keys(&app, query);
+        flag_leaked_keys(app, query);
         return Err(ApiError::unauthorized());
     }
-    match usage(&request) {
-        Some(usage) => authorize(&app, request, next, usage).await,
-        None => Ok(next.run(request).await),
+    match usage(request) {
+        Some(usage) => Ok(Some((bearer(request.headers()).ok_or_else(ApiError::unauthorized)?, usage))),
+        None => Ok(None),
     }
+}
+
+/// Answers a failed authentication: the more of them from one source, the later.
+async fn refuse(app: &App, source: Option<Source>, error: ApiError) -> Response {
+    let patience = match source {
+        Some(source) => app.failures.hold(source).await,
+        None => Patience::Waited,
+    };
+    let mut response = error.into_response();
+    if patience == Patience::Exhausted {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
 /// What a request counts as; `None` when it will meet no handler. A handler that this forgets is closed,
@@ -76,16 +109,6 @@ fn usage(request: &Request) -> Option<Usage> {
         (&Method::GET | &Method::HEAD, TASKS | TASK) => Some(Usage::Read),
         _ => None,
     }
-}
-
-fn arrived_over_https(app: &App, request: &Request) -> bool {
-    let Some(arrival) = request.extensions().get::<Arrival>() else { return false };
-    let peer = arrival.peer.ip().to_canonical();
-    let behind_proxy = app.config.trusted_proxies.iter().any(|network| network.contains(&peer));
-    // More than one value means that somebody before the proxy had a say.
-    let mut forwarded = request.headers().get_all("x-forwarded-proto").iter();
-    let https = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"https");
-    arrival.tls || (behind_proxy && forwarded.next().is_some_and(https) && forwarded.next().is_none())
 }
 
 fn holds_key(query: &str) -> bool {
@@ -121,14 +144,13 @@ fn flag_leaked_keys(app: &Arc<App>, query: &str) {
 }
 
 /// Lets a valid key pass, within its rate limit.
-async fn authorize(app: &App, mut request: Request, next: Next, usage: Usage) -> Result<Response, ApiError> {
-    let key = find_key(app, request.headers()).await?;
-    let allowance = app.limits.count(&key, usage);
+async fn within_limits(app: &App, key: &ApiKey, usage: Usage, mut request: Request, next: Next) -> Response {
+    let allowance = app.limits.count(key, usage);
     let mut response = match allowance.and_then(|allowance| allowance.retry_after) {
         Some(seconds) => {
             app.metrics.rate_limited.inc();
             let message = format!("This key is used too often. Try again in {seconds} s.");
-            axum::response::IntoResponse::into_response(ApiError::rate_limited(message, seconds))
+            ApiError::rate_limited(message, seconds).into_response()
         }
         None => {
             request.extensions_mut().insert(Caller { account_id: key.account_id, key_id: key.id });
@@ -138,12 +160,11 @@ async fn authorize(app: &App, mut request: Request, next: Next, usage: Usage) ->
     if let Some(allowance) = allowance {
         announce(response.headers_mut(), usage, allowance);
     }
-    Ok(response)
+    response
 }
 
-async fn find_key(app: &App, headers: &HeaderMap) -> Result<Arc<ApiKey>, ApiError> {
-    let secret = bearer(headers).ok_or_else(ApiError::unauthorized)?;
-    app.keys.find(&secret).await?.ok_or_else(ApiError::unauthorized)
+async fn find_key(app: &App, secret: &KeySecret) -> Result<Arc<ApiKey>, ApiError> {
+    app.keys.find(secret).await?.ok_or_else(ApiError::unauthorized)
 }
 
 fn bearer(headers: &HeaderMap) -> Option<KeySecret> {

@@ -89,6 +89,11 @@ impl ApiError {
         )
     }
 
+    /// Whether this is [`ApiError::unauthorized`].
+    pub(super) fn is_unauthorized(&self) -> bool {
+        self.code == ErrorCode::Unauthorized
+    }
+
     /// 400 with a sentence that says what to change.
     pub fn invalid_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, ErrorCode::InvalidRequest, message)

@@ -2,18 +2,19 @@
 //!
 //! What is not HTTP never reaches a route: the protocol library answers it by itself, with a bare
 //! status. This puts our envelope around that answer as it leaves. And a peer that takes nothing of
-//! what is written to it is given up.
+//! what is written to it, or next to nothing, is given up.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 use super::observe::refusal;
-use crate::config::WRITE_STALL_LIMIT;
+use crate::config::MIN_TAKEN;
 
 /// A connection on which no bare refusal leaves.
 #[derive(Debug)]
@@ -21,14 +22,22 @@ pub struct Enveloping<S> {
     stream: S,
     /// The answer that replaces a bare refusal, and how much of it is written.
     replacement: Option<(Vec<u8>, usize)>,
-    /// Runs while the peer takes nothing.
-    stall: Option<Pin<Box<Sleep>>>,
+    /// Runs while the peer keeps us waiting, beside the bytes that it has taken meanwhile.
+    stall: Option<(Pin<Box<Sleep>>, usize)>,
+    stall_limit: Duration,
 }
 
 impl<S> Enveloping<S> {
     /// Watches over what is written to `stream`.
-    pub fn new(stream: S) -> Self {
-        Self { stream, replacement: None, stall: None }
+    pub fn new(stream: S, stall_limit: Duration) -> Self {
+        Self { stream, replacement: None, stall: None, stall_limit }
+    }
+
+    /// Waits with the peer; ready when it has taken too little for too long.
+    fn poll_stalled(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        let limit = self.stall_limit;
+        let (stall, _) = self.stall.get_or_insert_with(|| (Box::pin(tokio::time::sleep(limit)), 0));
+        stall.as_mut().poll(context).map(|()| io::ErrorKind::TimedOut.into())
     }
 }
 
@@ -48,15 +57,18 @@ fn bare_refusal(written: &[u8]) -> Option<(usize, StatusCode)> {
 }
 
 impl<S: AsyncWrite + Unpin> Enveloping<S> {
-    /// Writes some of `buffer`, or fails when the peer has taken nothing for too long.
+    /// Writes some of `buffer`, or fails when the peer has taken too little for too long.
     fn poll_progress(&mut self, context: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
-        if let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(context, buffer) {
-            self.stall = None;
-            return Poll::Ready(written);
+        let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(context, buffer) else {
+            return self.poll_stalled(context).map(Err);
+        };
+        if let (Some((_, taken)), Ok(count)) = (&mut self.stall, &written) {
+            *taken += count;
+            if *taken >= MIN_TAKEN {
+                self.stall = None;
+            }
         }
-        let stall = self.stall.get_or_insert_with(|| Box::pin(tokio::time::sleep(WRITE_STALL_LIMIT)));
-        ready!(stall.as_mut().poll(context));
-        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+        Poll::Ready(written)
     }
 }
 
@@ -86,11 +98,19 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Enveloping<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        // TLS takes what is written at once, and only flushing shows that the peer does not.
+        let Poll::Ready(flushed) = Pin::new(&mut self.stream).poll_flush(context) else {
+            return self.poll_stalled(context).map(Err);
+        };
+        self.stall = None;
+        Poll::Ready(flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let Poll::Ready(closed) = Pin::new(&mut self.stream).poll_shutdown(context) else {
+            return self.poll_stalled(context).map(Err);
+        };
+        Poll::Ready(closed)
     }
 }
 

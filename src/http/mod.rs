@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{get, post};
 
 use crate::app::App;
@@ -13,13 +13,19 @@ pub mod auth;
 pub mod docs;
 pub mod error;
 mod files;
+mod framing;
 mod health;
+mod host;
+mod leftover;
 mod malformed;
 mod observe;
+mod proxy;
 
+pub use auth::Arrival;
+pub use framing::HeadCheck;
 pub use health::Readiness;
 pub use malformed::Enveloping;
-pub use observe::REQUEST_ID;
+pub use observe::{REQUEST_ID, refusal};
 
 // The routes of the API by their patterns, which limits and metrics go by too.
 const GENERATE: &str = "/api/v1/images/generate";
@@ -42,6 +48,8 @@ pub fn router(app: Arc<App>, readiness: Readiness) -> Router {
         .route("/readyz", get(health::ready).layer(axum::Extension(readiness)))
         .fallback(observe::no_route)
         .layer(from_fn_with_state(app.clone(), auth::guard))
+        .layer(from_fn(leftover::read_on))
+        .layer(from_fn(host::one_reading))
         .layer(from_fn_with_state(app.clone(), observe::observe))
         .with_state(app)
 }

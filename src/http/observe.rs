@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::header::{HeaderName, HeaderValue};
+use axum::http::header::{self, HeaderName, HeaderValue};
 use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
@@ -14,8 +14,12 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use futures::FutureExt as _;
 
 use super::error::ApiError;
+use super::proxy::arrived_over_https;
 use super::{GENERATE, TASK, TASKS};
 use crate::app::App;
+
+/// Tells browsers to come over HTTPS alone, for a year.
+const STRICT_TRANSPORT: HeaderValue = HeaderValue::from_static("max-age=31536000");
 
 /// The header that names a response, for support.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -36,6 +40,7 @@ pub(super) async fn observe(State(app): State<Arc<App>>, request: Request, next:
     let request_id = request_id();
     let method = request.method().clone();
     let route = route_of(&request);
+    let strict = app.config.production && arrived_over_https(&app.config.trusted_proxies, &request);
     let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
     let response = answered.unwrap_or_else(|_| {
         tracing::error!(request_id, route, "a handler panicked");
@@ -44,6 +49,9 @@ pub(super) async fn observe(State(app): State<Arc<App>>, request: Request, next:
     let mut response = finish(response, &request_id);
     if let Ok(value) = HeaderValue::try_from(&request_id) {
         response.headers_mut().insert(REQUEST_ID, value);
+    }
+    if strict {
+        response.headers_mut().insert(header::STRICT_TRANSPORT_SECURITY, STRICT_TRANSPORT);
     }
     let took = app.clock.elapsed().saturating_sub(started);
     let status = response.status().as_u16();
@@ -87,7 +95,7 @@ fn finish(mut response: Response<Body>, request_id: &str) -> Response<Body> {
 }
 
 /// The whole answer to something that is not HTTP/1.1, in the bytes of HTTP/1.1.
-pub(super) fn refusal(status: StatusCode) -> Vec<u8> {
+pub fn refusal(status: StatusCode) -> Vec<u8> {
     let request_id = request_id();
     let body = ApiError::of_status(status).body(&request_id);
     let reason = status.canonical_reason().unwrap_or("Error");

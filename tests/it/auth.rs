@@ -219,3 +219,104 @@ async fn a_trusted_proxy_vouches_for_https() {
         assert_eq!(forwarded(&caller, spoofed).await, 401, "{spoofed:?}");
     }
 }
+
+#[tokio::test]
+async fn only_one_form_of_one_header_vouches_for_https() {
+    let trusting = Service::start_with(&["--production", "--trusted-proxy", "127.0.0.0/8"]).await;
+    let distrusting = Service::start_with(&["--production", "--trusted-proxy", "10.0.0.0/8"]).await;
+    let callers = [trusting.caller("ada", 10).await, distrusting.caller("ada", 10).await];
+    for (headers, believed) in [
+        (&[("x-forwarded-proto", "https")][..], true),
+        (&[("X-Forwarded-Proto", "HtTpS")], true),
+        (&[("x-forwarded-proto", " https ")], true),
+        (&[], false),
+        (&[("x-forwarded-proto", "http")], false),
+        (&[("x-forwarded-proto", "")], false),
+        (&[("x-forwarded-proto", "https,https")], false),
+        (&[("x-forwarded-proto", "https, http")], false),
+        (&[("x-forwarded-proto", "http, https")], false),
+        (&[("x-forwarded-proto", "https,")], false),
+        (&[("x-forwarded-proto", "https;")], false),
+        (&[("x-forwarded-proto", "\"https\"")], false),
+        (&[("x-forwarded-proto", "https://")], false),
+        (&[("x-forwarded-proto", "https\u{a0}")], false),
+        (&[("x-forwarded-proto", "wss")], false),
+        (&[("x-forwarded-proto", "https"), ("x-forwarded-proto", "https")], false),
+        (&[("x-forwarded-proto", "http"), ("x-forwarded-proto", "https")], false),
+        (&[("x-forwarded-proto", "https"), ("X-FORWARDED-PROTO", "http")], false),
+        (&[("x_forwarded_proto", "https")], false),
+        (&[("forwarded", "proto=https")], false),
+        (&[("forwarded", "for=192.0.2.1;proto=https;by=203.0.113.1")], false),
+        (&[("x-forwarded-scheme", "https")], false),
+        (&[("x-forwarded-protocol", "https")], false),
+        (&[("x-forwarded-ssl", "on")], false),
+        (&[("front-end-https", "on")], false),
+        (&[("x-url-scheme", "https")], false),
+        (&[("x-forwarded-for", "127.0.0.1"), ("x-forwarded-port", "443")], false),
+    ] {
+        for (caller, trusted) in callers.iter().zip([true, false]) {
+            let authorization = caller.authorization();
+            let all = [headers, &[("authorization", authorization.as_str())]].concat();
+            let answer = caller.service.call("GET", TASKS, &all, "").await;
+            let over_https = believed && trusted;
+            assert_eq!(answer.status.as_u16(), if over_https { 200 } else { 401 }, "{headers:?}, trusted: {trusted}");
+            assert_eq!(answer.headers.contains_key("strict-transport-security"), over_https, "{headers:?}");
+            assert!(!answer.headers.contains_key("location"), "nobody is redirected");
+        }
+        // Failures are slowed down after a while.
+        trusting.clock.advance(Duration::from_secs(60));
+        distrusting.clock.advance(Duration::from_secs(60));
+    }
+}
+
+/// Seconds on the paused clock until a 401 comes.
+async fn refused_after(service: &Service, headers: &[(&str, &str)]) -> u64 {
+    let start = tokio::time::Instant::now();
+    let answer = service.call("GET", TASKS, headers, "").await;
+    answer.assert_error(401, "UNAUTHORIZED");
+    start.elapsed().as_secs_f64().round() as u64
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_failures_from_one_address_are_answered_later_and_good_keys_are_not() {
+    let service = Service::start_with(&["--trusted-proxy", "127.0.0.1"]).await;
+    let caller = service.caller("ada", 10).await;
+    let from = |address: &'static str| [("x-forwarded-for", address), ("authorization", "Bearer tt_nonsense")];
+    for _ in 0..30 {
+        assert_eq!(refused_after(&service, &from("192.0.2.1")).await, 0, "some failures are everybody's");
+    }
+    let late: Vec<_> = (0..9).map(|_| from("192.0.2.1")).collect();
+    let waits = futures::future::join_all(late.iter().map(|headers| refused_after(&service, headers))).await;
+    let mut sorted = waits.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, [0, 2, 4, 6, 8, 10, 12, 14, 16], "one after the other, and no more than eight");
+
+    let authorization = caller.authorization();
+    let good = [("x-forwarded-for", "192.0.2.1"), ("authorization", authorization.as_str())];
+    let start = tokio::time::Instant::now();
+    assert_eq!(service.call("GET", TASKS, &good, "").await.status, 200);
+    assert_eq!(start.elapsed().as_secs(), 0, "a good key from there does not wait");
+    assert_eq!(refused_after(&service, &from("192.0.2.2")).await, 0, "nor does anybody elsewhere");
+    assert_eq!(refused_after(&service, &from("192.0.2.9, 192.0.2.1")).await, 2, "who is before that is anybody's word");
+    service.clock.advance(Duration::from_secs(60));
+    assert_eq!(refused_after(&service, &from("192.0.2.1")).await, 0, "and it passes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_refusals_do_not_tell_which_keys_exist() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let (id, disabled) = service.new_key(caller.account.id, |_| {}).await;
+    service.app.store.change_key(id, KeyChange::Disable).await.expect("a store");
+    let unknown = tintype::key::KeySecret::random().reveal().to_owned();
+    for _ in 0..30 {
+        get_with(&service, "Bearer x").await.assert_error(401, "UNAUTHORIZED");
+    }
+    let mut answers = Vec::new();
+    for key in [disabled, unknown, "tt_nonsense".to_owned()] {
+        let authorization = format!("Bearer {key}");
+        assert_eq!(refused_after(&service, &[("authorization", &authorization)]).await, 2);
+        answers.push(shape(&get_with(&service, &authorization).await));
+    }
+    assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:#?}");
+}

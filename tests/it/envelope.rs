@@ -200,3 +200,109 @@ async fn readiness_ends_before_the_server_does() {
     service.call("GET", "/readyz", &[], "").await.assert_error(503, "INTERNAL_ERROR");
     assert_eq!(service.call("GET", "/healthz", &[], "").await.status, 200);
 }
+
+/// The statuses of all answers on one connection.
+fn statuses(answers: &str) -> Vec<&str> {
+    answers.match_indices("HTTP/1.1 ").filter_map(|(at, _)| answers.get(at + 9..at + 12)).collect()
+}
+
+#[tokio::test]
+async fn a_request_names_one_host() {
+    let service = Service::start().await;
+    for (request, status) in [
+        ("GET /healthz HTTP/1.1\r\n\r\n", "400"),
+        ("GET /healthz HTTP/1.1\r\nhost:\r\n\r\n", "400"),
+        ("GET /healthz HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n", "400"),
+        ("GET /healthz HTTP/1.1\r\nhost: a\r\nHost: b\r\n\r\n", "400"),
+        ("GET /healthz HTTP/1.1\r\nhost: a, b\r\n\r\n", "400"),
+        ("GET /healthz HTTP/1.1\r\nhost: a/b\r\n\r\n", "400"),
+        ("GET /healthz HTTP/1.1\r\nhost: user@a\r\n\r\n", "400"),
+        ("GET http://a/healthz HTTP/1.1\r\n\r\n", "400"),
+        ("GET http://a/healthz HTTP/1.1\r\nhost: b\r\n\r\n", "400"),
+        ("GET http://user@a/healthz HTTP/1.1\r\nhost: a\r\n\r\n", "400"),
+        ("GET http://a/healthz HTTP/1.1\r\nhost: a\r\n\r\n", "200"),
+        ("GET /healthz HTTP/1.1\r\nhost: a:8080\r\n\r\n", "200"),
+        ("GET /healthz HTTP/1.1\r\nhost: [::1]:8080\r\n\r\n", "200"),
+        ("GET /healthz HTTP/1.0\r\n\r\n", "200"),
+        ("GET /healthz HTTP/1.0\r\nhost: a\r\nhost: b\r\n\r\n", "400"),
+        ("CONNECT a:443 HTTP/1.1\r\nhost: a:443\r\n\r\n", "404"),
+        ("OPTIONS * HTTP/1.1\r\nhost: a\r\n\r\n", "404"),
+    ] {
+        let answer = raw(&service, request.as_bytes()).await.replacen("HTTP/1.0 ", "HTTP/1.1 ", 1);
+        assert_eq!(statuses(&answer), [status], "{request:?}: {answer}");
+        assert!(answer.contains("\r\nx-request-id: "), "{request:?}: {answer}");
+        assert_eq!(answer.contains("\"request_id\":"), status != "200", "{request:?}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_smuggled_behind_a_request() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let head = format!(
+        "POST {GENERATE} HTTP/1.1\r\nhost: x\r\nauthorization: {}\r\ncontent-type: application/json\r\n",
+        caller.authorization()
+    );
+    let body = r#"{"prompt":"a boat"}"#;
+    let chunked = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    let length = body.len();
+    let hidden = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
+    let te = "transfer-encoding: chunked\r\n";
+    for (name, request) in [
+        ("length, then chunks", format!("{head}content-length: {}\r\n{te}\r\n{chunked}", chunked.len())),
+        ("chunks, then length", format!("{head}{te}content-length: {}\r\n\r\n{chunked}", chunked.len())),
+        ("two lengths", format!("{head}content-length: {length}\r\ncontent-length: 3\r\n\r\n{body}")),
+        ("the same length twice", format!("{head}content-length: {length}\r\ncontent-length: {length}\r\n\r\n{body}")),
+        ("a list of lengths", format!("{head}content-length: {length}, {length}\r\n\r\n{body}")),
+        ("a signed length", format!("{head}content-length: +{length}\r\n\r\n{body}")),
+        ("two encodings", format!("{head}transfer-encoding: identity\r\n{te}\r\n{chunked}")),
+        ("chunked, not last", format!("{head}transfer-encoding: chunked, identity\r\n\r\n{chunked}")),
+        ("another encoding", format!("{head}transfer-encoding: xchunked\r\n\r\n{chunked}")),
+        ("space before the colon", format!("{head}transfer-encoding : chunked\r\n\r\n{chunked}")),
+        ("folded lines", format!("{head}x: a\r\n transfer-encoding: chunked\r\n\r\n{chunked}")),
+        ("bare line feeds", format!("{head}x: a\n{te}\r\n{chunked}")),
+        ("bare line feed at the end", format!("{head}{te}\n{chunked}")),
+        ("bare carriage return", format!("{head}x: a\r{te}\r\n{chunked}")),
+        ("a zero byte", format!("{head}x: a\0b\r\n{te}\r\n{chunked}")),
+        ("chunks in HTTP/1.0", format!("{head}{te}\r\n{chunked}").replacen("HTTP/1.1", "HTTP/1.0", 1)),
+        ("no hexadecimal size", format!("{head}{te}\r\n0x{chunked}")),
+        ("chunk size ended by a line feed", format!("{head}{te}\r\n{:x}\n{body}\r\n0\r\n\r\n", body.len())),
+        ("chunk longer than it says", format!("{head}{te}\r\n{:x}\r\n{body}\r\n0\r\n\r\n", body.len() - 1)),
+        ("chunk size past all numbers", format!("{head}{te}\r\n{}{chunked}", "f".repeat(16))),
+    ] {
+        let answers = raw(&service, format!("{request}{hidden}").as_bytes()).await.replacen("HTTP/1.0", "HTTP/1.1", 1);
+        assert_eq!(statuses(&answers), ["400"], "{name}: {answers}");
+        assert!(answers.contains("\"INVALID_REQUEST\""), "{name}: {answers}");
+        assert_eq!(caller.credits().await, 10, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn headers_have_a_size_and_a_number() {
+    let service = Service::start().await;
+    let fields = |count: usize| format!("GET /healthz HTTP/1.1\r\nhost: x\r\n{}\r\n", "x: y\r\n".repeat(count - 1));
+    assert_eq!(statuses(&raw(&service, fields(100).as_bytes()).await), ["200"]);
+    assert_eq!(statuses(&raw(&service, fields(101).as_bytes()).await), ["431"]);
+    let sized = |size: usize| format!("GET /healthz HTTP/1.1\r\nhost: x\r\nx: {}\r\n\r\n", "a".repeat(size));
+    assert_eq!(statuses(&raw(&service, sized(60 * 1024).as_bytes()).await), ["200"]);
+    assert_eq!(statuses(&raw(&service, sized(65 * 1024).as_bytes()).await), ["431"]);
+}
+
+#[tokio::test]
+async fn a_refusal_reaches_who_sends_everything_first() {
+    let service = Service::start_with(&["--submit-rate", "1"]).await;
+    let caller = service.caller("ada", 10).await;
+    let authorization = caller.authorization();
+    let body = vec![b' '; 4 * 1024 * 1024];
+    let json = ("content-type", "application/json");
+    let keyed = ("authorization", authorization.as_str());
+    caller.submit_prompt("a boat").await;
+    for (path, headers, status, code) in [
+        (GENERATE, &[json][..], 401, "UNAUTHORIZED"),
+        (GENERATE, &[json, keyed], 429, "RATE_LIMITED"),
+        ("/nope", &[json, keyed], 404, "NOT_FOUND"),
+        (TASKS, &[json, keyed], 405, "INVALID_REQUEST"),
+    ] {
+        service.call("POST", path, headers, body.clone()).await.assert_error(status, code);
+    }
+}

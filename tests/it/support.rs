@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype::app::{App, Config};
 use tintype::clock::{Clock, Timestamp};
-use tintype::config::ServerSettings;
+use tintype::config::{ConnectionLimits, ServerSettings};
 use tintype::data_dir::backup_lock;
 use tintype::fault::Faults;
 use tintype::files::Files;
@@ -20,7 +20,7 @@ use tintype::http::{Readiness, router};
 use tintype::key::KeySecret;
 use tintype::model::{Account, Id};
 use tintype::render::EngineRenderer;
-use tintype::server;
+use tintype::server::{self, Certificate, Front};
 use tintype::store::sqlite::SqliteStore;
 use tintype::store::{AccountCreation, NewKey, Rescue, Store};
 use tintype::sweeper;
@@ -97,6 +97,11 @@ impl Service {
 
     /// With flags of `tintype serve`.
     pub async fn start_with(flags: &[&str]) -> Self {
+        Self::start_changed(flags, |_| {}).await
+    }
+
+    /// With flags of `tintype serve` and other limits on connections.
+    pub async fn start_changed(flags: &[&str], change: impl FnOnce(&mut ConnectionLimits)) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
         let clock = Clock::manual(NOON);
         let mut settings = ServerSettings::from_flags(flags.iter().copied()).expect("valid flags");
@@ -110,11 +115,18 @@ impl Service {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound address");
         let mut config = Config::new(&settings, &format!("http://{address}"));
+        change(&mut config.connections);
         config.directories = vec![directory.path().to_owned()];
         let app = App::build(config, clock.clone(), store, files).await.expect("an app");
         let readiness = Readiness::new();
         let stop = CancellationToken::new();
-        tokio::spawn(server::serve(listener, router(app.clone(), readiness.clone()), None, stop.clone()));
+        let certificate = match (&settings.tls_cert, &settings.tls_key) {
+            (Some(cert), Some(key)) => Some(Certificate::read(cert, key).expect("a certificate")),
+            _ => None,
+        };
+        let trusted_proxies = app.config.trusted_proxies.clone();
+        let front = Front { certificate, limits: app.config.connections, trusted_proxies };
+        tokio::spawn(server::serve(listener, router(app.clone(), readiness.clone()), front, stop.clone()));
         let worker = Worker::new(app.clone(), Arc::new(EngineRenderer(app.clone())));
         Self { app, clock, worker, address, readiness, directory, faults, _stop: stop.drop_guard() }
     }

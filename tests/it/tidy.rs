@@ -16,14 +16,17 @@ const LAYERS: &[&[&str]] = &[
     &["tasks"],
     &["app", "backup"],
     &["results"],
-    &["files", "engine", "policy", "limits", "keyring", "cursor", "metrics", "data_dir", "disk", "backlog", "client"],
+    &[
+        "files", "engine", "policy", "limits", "failures", "keyring", "cursor", "metrics", "data_dir", "disk",
+        "backlog", "client",
+    ],
     &["store"],
     &["config"],
     &["request", "key"],
     &["references"],
     &["decoder"],
     &["model", "picture", "address"],
-    &["clock", "fault"],
+    &["clock", "fault", "source"],
 ];
 
 fn root() -> &'static Path {

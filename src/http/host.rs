@@ -1,0 +1,39 @@
+//! Whether a request can be read in one way only: how long it is, and whom it is for.
+
+use axum::extract::Request;
+use axum::http::header::{self, HeaderValue};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, Uri, Version};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+
+use super::auth::Arrival;
+use super::error::ApiError;
+
+/// Lets a request pass that has one reading. What follows another on its connection is not read.
+pub(super) async fn one_reading(request: Request, next: Next) -> Response {
+    let unambiguous = request.extensions().get::<Arrival>().is_none_or(|arrival| arrival.unambiguous);
+    let message = if !unambiguous {
+        "The header can be read in more than one way: its lines must end in CR LF, and only one of Content-Length \
+         and Transfer-Encoding may be given, once."
+    } else if !names_one_host(request.version(), request.headers(), request.uri()) {
+        "The request must name one host: give the header Host once."
+    } else {
+        return next.run(request).await;
+    };
+    let mut response = ApiError::invalid_request(message).into_response();
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+fn names_one_host(version: Version, headers: &HeaderMap, uri: &Uri) -> bool {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let host = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => host,
+        (None, None) => return version < Version::HTTP_11,
+        _ => return false,
+    };
+    let Ok(host) = Authority::try_from(host.as_bytes()) else { return false };
+    // A proxy may send the whole URL as the target; then both must agree.
+    !host.as_str().contains('@') && uri.authority().is_none_or(|authority| *authority == host)
+}

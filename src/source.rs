@@ -1,0 +1,32 @@
+//! Where callers come from, as far as limits go.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+/// What one caller can hold of the address space: an IPv4 address, or an IPv6 network of 64 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Source(IpAddr);
+
+impl Source {
+    /// The source that an address belongs to.
+    pub fn of(address: IpAddr) -> Self {
+        Self(match address.to_canonical() {
+            IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64)),
+            v4 => v4,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_within_a_network_of_64_bits_are_one_source() {
+        let of = |text: &str| Source::of(text.parse().expect("an address"));
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:0:0:2"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_ne!(of("::ffff:192.0.2.1"), of("::ffff:192.0.2.2"));
+    }
+}

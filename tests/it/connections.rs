@@ -1,0 +1,258 @@
+//! What connections may take, and that who takes more does not stop the others.
+
+use std::time::Duration;
+
+use tintype::config::ConnectionLimits;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
+
+use crate::support::{Caller, GENERATE, Service, TASKS};
+
+/// Longer than whatever should end by itself, on a clock that runs on while all wait.
+const FOR_EVER: Duration = Duration::from_secs(3_600);
+
+/// A connection from an address of this machine's own, 127.0.0.`host`.
+async fn connect_from(service: &Service, host: u8) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind(([127, 0, 0, host], 0).into()).expect("a local address");
+    socket.connect(service.address).await.expect("the service listens")
+}
+
+/// What comes until the other end closes, however it does that.
+async fn rest(mut stream: impl AsyncRead + Unpin) -> String {
+    let mut answer = Vec::new();
+    let read = timeout(FOR_EVER, stream.read_to_end(&mut answer)).await;
+    drop(read.expect("the connection is closed by the service"));
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// The head and body of one answer on a connection that goes on.
+async fn one_answer(stream: &mut TcpStream) -> String {
+    let mut answer = String::new();
+    loop {
+        if let Some((head, body)) = answer.split_once("\r\n\r\n") {
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).expect("a length");
+            if body.len() >= length.parse().expect("a number") {
+                return answer;
+            }
+        }
+        let mut buffer = [0; 4_096];
+        let read = timeout(FOR_EVER, stream.read(&mut buffer)).await.expect("an answer").expect("an open connection");
+        assert_ne!(read, 0, "closed after {answer:?}");
+        answer.push_str(std::str::from_utf8(&buffer[..read]).expect("text"));
+    }
+}
+
+fn get(path: &str, caller: &Caller<'_>) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: {}\r\n\r\n", caller.authorization())
+}
+
+fn post_head(caller: &Caller<'_>, length: usize) -> String {
+    format!(
+        "POST {GENERATE} HTTP/1.1\r\nhost: x\r\nauthorization: {}\r\ncontent-type: application/json\r\n\
+         content-length: {length}\r\n\r\n",
+        caller.authorization()
+    )
+}
+
+/// Seconds on the paused clock that pass while `wait` runs.
+async fn seconds(wait: impl Future<Output = ()>) -> u64 {
+    let start = tokio::time::Instant::now();
+    wait.await;
+    (start.elapsed().as_secs_f64()).round() as u64
+}
+
+/// Limits that differ from each other, so that it shows which one ended a connection.
+fn distinct(limits: &mut ConnectionLimits) {
+    limits.first_byte = Duration::from_secs(11);
+    limits.header = Duration::from_secs(22);
+    limits.body_idle = Duration::from_secs(33);
+    limits.body_total = Duration::from_secs(66);
+    limits.keep_alive = Duration::from_secs(44);
+    limits.write_stall = Duration::from_secs(55);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_wait_has_its_own_limit() {
+    let service = Service::start_changed(&[], distinct).await;
+    let caller = service.caller("ada", 10).await;
+    let stream = TcpStream::connect(service.address).await.expect("the service listens");
+    assert_eq!(seconds(async { assert_eq!(rest(stream).await, "") }).await, 11, "for the first byte");
+
+    let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
+    stream.write_all(b"GET / HTTP/1.1\r\nhost").await.expect("the service reads");
+    assert_eq!(seconds(async { assert_eq!(rest(stream).await, "") }).await, 22, "for a header");
+
+    let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
+    for _ in 0..2 {
+        stream.write_all(get(TASKS, &caller).as_bytes()).await.expect("the service reads");
+        assert!(one_answer(&mut stream).await.starts_with("HTTP/1.1 200 "));
+    }
+    assert_eq!(seconds(async { assert_eq!(rest(stream).await, "") }).await, 44, "for the next request");
+
+    let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
+    stream.write_all(get(TASKS, &caller).as_bytes()).await.expect("the service reads");
+    one_answer(&mut stream).await;
+    stream.write_all(b"G").await.expect("the service reads");
+    assert_eq!(seconds(async { assert_eq!(rest(stream).await, "") }).await, 22, "for a second header");
+
+    let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
+    stream.write_all((post_head(&caller, 10) + "{").as_bytes()).await.expect("the service reads");
+    let waited = seconds(async { assert!(rest(stream).await.starts_with("HTTP/1.1 408 ")) }).await;
+    assert_eq!(waited, 33, "for more of a body");
+    assert_eq!(caller.credits().await, 10);
+}
+
+/// Writes a byte every so often until the other end closes; the seconds that took.
+async fn trickle(stream: TcpStream, every: Duration, byte: &[u8]) -> (u64, String) {
+    let (read, mut write) = stream.into_split();
+    let writing = async {
+        while write.write_all(byte).await.is_ok() {
+            tokio::time::sleep(every).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    let mut answer = String::new();
+    let took = seconds(async {
+        tokio::select! {
+            () = writing => {}
+            said = rest(read) => answer = said,
+        }
+    });
+    (took.await, answer)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_trickles_in_has_to_end_too() {
+    let service = Service::start_changed(&[], distinct).await;
+    let caller = service.caller("ada", 10).await;
+    let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nx: ").await.expect("the service reads");
+    let (took, answer) = trickle(stream, Duration::from_secs(1), b"a").await;
+    assert!((22..=24).contains(&took) && answer.is_empty(), "{took} s: {answer}");
+
+    let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
+    stream.write_all(post_head(&caller, 1_000).as_bytes()).await.expect("the service reads");
+    let (took, answer) = trickle(stream, Duration::from_secs(5), b" ").await;
+    assert!((66..=75).contains(&took) && answer.starts_with("HTTP/1.1 408 "), "{took} s: {answer}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_reads_next_to_nothing_is_given_up() {
+    let service = Service::start_changed(&[], distinct).await;
+    let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
+    let request = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\n\r\n";
+    stream.write_all(request.repeat(64).as_bytes()).await.expect("the service reads");
+    let mut taken = 0;
+    let dripping = async {
+        let mut byte = [0; 16];
+        // One read is all that a connection gives every ten seconds.
+        while stream.read(&mut byte).await.is_ok_and(|read| read > 0) {
+            taken += byte.len();
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            if taken > 100_000 {
+                break;
+            }
+        }
+    };
+    // The end shows only when all that is under way was read, so the service is asked instead.
+    drop(timeout(Duration::from_secs(600), dripping).await);
+    let mut answers = Vec::new();
+    drop(timeout(FOR_EVER, stream.read_to_end(&mut answers)).await.expect("an end"));
+    let begun = answers.windows(15).filter(|window| window == b"HTTP/1.1 200 OK").count();
+    assert!((1..63).contains(&begun), "{begun} answers were begun");
+}
+
+#[tokio::test]
+async fn one_address_cannot_take_all_places() {
+    let service = Service::start_with(&["--max-connections-per-address", "3", "--max-connections", "5"]).await;
+    let caller = service.caller("ada", 10).await;
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        // Whoever is answered has a place.
+        let mut stream = connect_from(&service, 2).await;
+        stream.write_all(get(TASKS, &caller).as_bytes()).await.expect("the service reads");
+        assert!(one_answer(&mut stream).await.starts_with("HTTP/1.1 200 "));
+        held.push(stream);
+    }
+    let mut turned_away = connect_from(&service, 2).await;
+    turned_away.write_all(get(TASKS, &caller).as_bytes()).await.expect("the service reads");
+    let said = rest(turned_away).await;
+    assert!(said.starts_with("HTTP/1.1 503 ") && said.contains("\r\nx-request-id: "), "{said}");
+    assert!(said.contains("\"INTERNAL_ERROR\""), "{said}");
+    assert_eq!(caller.get(TASKS).await.status, 200, "who comes from elsewhere goes on");
+
+    for host in 3..5 {
+        let mut stream = connect_from(&service, host).await;
+        stream.write_all(get(TASKS, &caller).as_bytes()).await.expect("the service reads");
+        assert!(one_answer(&mut stream).await.starts_with("HTTP/1.1 200 "));
+        held.push(stream);
+    }
+    let mut turned_away = connect_from(&service, 6).await;
+    turned_away.write_all(get(TASKS, &caller).as_bytes()).await.expect("the service reads");
+    assert!(rest(turned_away).await.starts_with("HTTP/1.1 503 "), "no place is left");
+
+    held.clear();
+    let back = async {
+        let mut stream = connect_from(&service, 2).await;
+        stream.write_all(get(TASKS, &caller).as_bytes()).await.expect("the service reads");
+        while !one_answer(&mut stream).await.starts_with("HTTP/1.1 200 ") {
+            stream = connect_from(&service, 2).await;
+            stream.write_all(get(TASKS, &caller).as_bytes()).await.expect("the service reads");
+        }
+    };
+    timeout(Duration::from_secs(60), back).await.expect("places become free again");
+}
+
+#[tokio::test]
+async fn trusted_proxies_may_hold_many_connections() {
+    let service = Service::start_with(&["--max-connections-per-address", "1", "--trusted-proxy", "127.0.0.2"]).await;
+    let caller = service.caller("ada", 10).await;
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        let mut stream = connect_from(&service, 2).await;
+        stream.write_all(get(TASKS, &caller).as_bytes()).await.expect("the service reads");
+        assert!(one_answer(&mut stream).await.starts_with("HTTP/1.1 200 "));
+        held.push(stream);
+    }
+}
+
+/// Many connections from one address that each do the same evil; how many of them are kept.
+async fn attack(service: &Service, said: &str) -> Vec<TcpStream> {
+    let mut held = Vec::new();
+    for _ in 0..200 {
+        let mut stream = connect_from(service, 66).await;
+        // Those without a place may be closed already.
+        drop(stream.write_all(said.as_bytes()).await);
+        held.push(stream);
+    }
+    held
+}
+
+#[tokio::test]
+async fn good_callers_go_on_under_attack() {
+    let flags = ["--max-connections-per-address", "50", "--max-connections", "80"];
+    let service = Service::start_with(&flags).await;
+    let caller = service.caller("ada", 1_000).await;
+    let attacker = service.caller("eve", 1_000).await;
+    let slow_read = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\n\r\n".repeat(16);
+    let slow_body = post_head(&attacker, 1_000) + "{";
+    for (name, said) in [
+        ("connection flood", ""),
+        ("slow header", "GET / HTTP/1.1\r\nhost: x\r\nx: a"),
+        ("slow body", slow_body.as_str()),
+        ("slow read", slow_read.as_str()),
+        ("nonsense", "nonsense\r\n\r\n"),
+    ] {
+        let held = attack(&service, said).await;
+        for _ in 0..20 {
+            let task_id = caller.submit_prompt("a boat").await;
+            assert_eq!(caller.task(&task_id).await["status"], "processing", "under {name}");
+            service.work().await;
+            assert_eq!(caller.task(&task_id).await["status"], "completed", "under {name}");
+        }
+        drop(held);
+    }
+    assert_eq!(attacker.credits().await, 1_000);
+}

@@ -1,0 +1,242 @@
+//! HTTPS: versions, certificates that change, and what is told to browsers.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::Request;
+use rcgen::{CertifiedKey, KeyPair};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{self, ClientConfig, ProtocolVersion, RootCertStore, SupportedProtocolVersion};
+
+use crate::binary::{Server, tintype};
+use crate::support::{Service, TASKS, exchange};
+
+const BOTH: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
+
+/// A pair of files and the service that serves them.
+struct Site {
+    files: TempDir,
+    pair: CertifiedKey<KeyPair>,
+}
+
+impl Site {
+    fn new() -> Self {
+        let site = Self { files: TempDir::new().expect("a directory"), pair: signed() };
+        site.write(&site.pair);
+        site
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.files.path().join(name)
+    }
+
+    fn write(&self, pair: &CertifiedKey<KeyPair>) {
+        replace(&self.path("cert.pem"), &pair.cert.pem());
+        replace(&self.path("key.pem"), &pair.signing_key.serialize_pem());
+    }
+
+    async fn serve(&self, flags: &[&str]) -> Service {
+        let (cert, key) = (self.path("cert.pem").display().to_string(), self.path("key.pem").display().to_string());
+        Service::start_with(&[&["--tls-cert", &cert, "--tls-key", &key], flags].concat()).await
+    }
+}
+
+fn signed() -> CertifiedKey<KeyPair> {
+    rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate")
+}
+
+/// As tools that renew certificates do it: a new file in the place of the old one.
+fn replace(path: &Path, text: &str) {
+    let fresh = path.with_extension("new");
+    std::fs::write(&fresh, text).expect("a file");
+    std::fs::rename(&fresh, path).expect("a file");
+}
+
+/// A TLS connection by somebody who trusts one certificate.
+async fn connect(
+    service: &Service,
+    trusted: &CertifiedKey<KeyPair>,
+    versions: &[&'static SupportedProtocolVersion],
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(trusted.cert.der().clone()).expect("a root");
+    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_protocol_versions(versions)
+        .expect("protocol versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let stream = TcpStream::connect(service.address).await?;
+    let name = ServerName::try_from("localhost").expect("a name");
+    tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await
+}
+
+/// Waits until the service shows a certificate.
+async fn until_shown(service: &Service, pair: &CertifiedKey<KeyPair>) {
+    let shown = async {
+        while connect(service, pair, BOTH).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), shown).await.expect("the new certificate is shown");
+}
+
+async fn ask(stream: &mut TlsStream<TcpStream>) -> String {
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("an open connection");
+    let mut buffer = [0; 4_096];
+    let read = stream.read(&mut buffer).await.expect("an answer");
+    String::from_utf8_lossy(&buffer[..read]).into_owned()
+}
+
+#[tokio::test]
+async fn certificates_change_without_dropping_connections() {
+    let site = Site::new();
+    let service = site.serve(&[]).await;
+    let mut open = connect(&service, &site.pair, BOTH).await.expect("a handshake");
+    assert!(ask(&mut open).await.starts_with("HTTP/1.1 200 "));
+
+    let second = signed();
+    site.write(&second);
+    until_shown(&service, &second).await;
+    assert!(connect(&service, &site.pair, BOTH).await.is_err(), "the old one is gone");
+    assert!(ask(&mut open).await.starts_with("HTTP/1.1 200 "), "an open connection goes on");
+
+    // A pair that does not belong together, nonsense, and nothing at all.
+    replace(&site.path("key.pem"), &site.pair.signing_key.serialize_pem());
+    let third = signed();
+    for broken in [Some("nonsense"), None] {
+        match broken {
+            Some(text) => replace(&site.path("cert.pem"), text),
+            None => std::fs::remove_file(site.path("cert.pem")).expect("a file"),
+        }
+        assert!(connect(&service, &second, BOTH).await.is_ok(), "the last good one is kept");
+    }
+    site.write(&third);
+    until_shown(&service, &third).await;
+    assert!(ask(&mut open).await.starts_with("HTTP/1.1 200 "));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_certificate_keeps_the_old_one() {
+    let site = Site::new();
+    let service = site.serve(&[]).await;
+    for (file, text) in [("cert.pem", "nonsense"), ("cert.pem", ""), ("key.pem", "nonsense"), ("key.pem", "")] {
+        site.write(&site.pair);
+        replace(&site.path(file), text);
+        // The service looks each second, and this clock runs only while it has nothing to do.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert!(connect(&service, &site.pair, BOTH).await.is_ok(), "{file}: {text:?}");
+    }
+    let other = signed();
+    replace(&site.path("cert.pem"), &site.pair.cert.pem());
+    replace(&site.path("key.pem"), &other.signing_key.serialize_pem());
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(connect(&service, &site.pair, BOTH).await.is_ok(), "a key of another certificate");
+    replace(&site.path("cert.pem"), &other.cert.pem());
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(connect(&service, &other, BOTH).await.is_ok(), "the pair is whole again");
+}
+
+#[test]
+fn generate_trusts_a_private_authority_that_it_is_told_of() {
+    let directory = TempDir::new().expect("a directory");
+    let pair = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let (cert, key, out) = (path("cert.pem"), path("key.pem"), path("out"));
+    replace(Path::new(&cert), &pair.cert.pem());
+    replace(Path::new(&key), &pair.signing_key.serialize_pem());
+    let data = directory.path().join("data");
+    let server = Server::start(&data, &["--tls-cert", &cert, "--tls-key", &key, "--production"]);
+    let api_key = server.first_key().expect("a key");
+    let url = format!("https://{}", server.address);
+    let generate = |more: &[&str]| {
+        let fixed = ["generate", "a boat", "--quiet", "--url", &url, "--key", &api_key, "--out", &out];
+        tintype().args(fixed).args(more).output().expect("the program runs")
+    };
+    let distrusting = generate(&[]);
+    assert_eq!(distrusting.status.code(), Some(1), "{distrusting:?}");
+    let trusting = generate(&["--ca", &cert]);
+    assert_eq!(trusting.status.code(), Some(0), "{trusting:?}");
+    assert_eq!(std::fs::read_dir(&out).expect("a directory").count(), 1);
+    for unusable in [&key, "/nowhere"] {
+        let output = generate(&["--ca", unusable]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(unusable), "{output:?}");
+    }
+    server.stop();
+}
+
+#[tokio::test]
+async fn old_versions_of_tls_are_refused() {
+    let site = Site::new();
+    let service = site.serve(&[]).await;
+    for (version, number) in
+        [(&rustls::version::TLS12, ProtocolVersion::TLSv1_2), (&rustls::version::TLS13, ProtocolVersion::TLSv1_3)]
+    {
+        let stream = connect(&service, &site.pair, &[version]).await.expect("a handshake");
+        assert_eq!(stream.get_ref().1.protocol_version(), Some(number));
+    }
+    for minor in [0, 1, 2] {
+        // A hello that offers SSL 3, TLS 1.0 or TLS 1.1 and a cipher of its time.
+        let body = [&[3, minor][..], &[7; 32], &[0, 0, 2, 0, 0x2f, 1, 0]].concat();
+        let length = body.len() as u8;
+        let hello = [&[0x16, 3, minor, 0, length + 4, 1, 0, 0, length][..], &body].concat();
+        let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
+        stream.write_all(&hello).await.expect("the service reads");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.expect("an end");
+        assert_eq!(answer.first(), Some(&0x15), "an alert and nothing else: {answer:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn handshakes_have_a_limit_of_time() {
+    let site = Site::new();
+    let service = site.serve(&[]).await;
+    for said in [&b""[..], &[0x16], &[0x16, 3, 1, 0, 200, 1]] {
+        let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
+        stream.write_all(said).await.expect("the service reads");
+        let start = tokio::time::Instant::now();
+        let ended = tokio::time::timeout(Duration::from_secs(600), stream.read_to_end(&mut Vec::new())).await;
+        drop(ended.expect("the service closes"));
+        assert_eq!(start.elapsed().as_secs(), 10, "{said:?}");
+    }
+}
+
+#[tokio::test]
+async fn browsers_are_told_to_stay_with_https_in_production_only() {
+    let site = Site::new();
+    for production in [true, false] {
+        let service = site.serve(if production { &["--production"] } else { &[] }).await;
+        let caller = service.caller("ada", 10).await;
+        for (path, status) in [(TASKS, 200), ("/docs/", 200), ("/nope", 404), ("/healthz", 200)] {
+            let stream = connect(&service, &site.pair, BOTH).await.expect("a handshake");
+            let request =
+                Request::get(path).header("host", "localhost").header("authorization", caller.authorization());
+            let answer = exchange(stream, request.body(Full::<Bytes>::default()).expect("a request")).await;
+            assert_eq!(answer.status, status);
+            assert_eq!(answer.headers.contains_key("strict-transport-security"), production, "{path}");
+            let plain = caller.get(path).await;
+            assert!(!plain.headers.contains_key("strict-transport-security"), "{path}: nobody is told in plain HTTP");
+        }
+        caller.get(TASKS).await.assert_error(401, "UNAUTHORIZED");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_reads_nothing_over_https_is_given_up() {
+    let site = Site::new();
+    let service = site.serve(&["--max-connections-per-address", "1"]).await;
+    let mut stream = connect(&service, &site.pair, BOTH).await.expect("a handshake");
+    let request = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\n\r\n";
+    stream.write_all(request.repeat(16).as_bytes()).await.expect("the service reads");
+    // The paused clock runs on only while the service cannot.
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    connect(&service, &site.pair, BOTH).await.expect("the place is free again");
+}
