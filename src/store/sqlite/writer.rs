@@ -306,3 +306,37 @@ pub(super) fn alone<T>(
     transaction.commit()?;
     Ok(outcome)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A full disk can make SQLite end the transaction by itself in the middle of a batch.
+    #[tokio::test]
+    async fn what_runs_after_a_transaction_that_was_given_up_is_kept_only_if_acknowledged() {
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let path = directory.path().join("kept.db");
+        let connection = Connection::open(&path).expect("a database");
+        connection.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE kept (name TEXT)").expect("a table");
+        let (clock, ids) = (Clock::system(), IdSource::default());
+        let writing = Writing { connection, clock, ids, last_served: String::new(), faults: Faults::default() };
+        let writer = Writer::start(writing).expect("a thread");
+        let (open, gate) = channel::<()>();
+        // Holds the writer until all three are in its inbox, and so in one batch.
+        let held = writer.write(move |_| {
+            drop(gate.recv());
+            Ok(())
+        });
+        let lost = writer.write(|writing| {
+            writing.connection.execute("INSERT INTO kept VALUES ('lost')", [])?;
+            writing.connection.execute_batch("ROLLBACK")
+        });
+        let beside = writer.write(|writing| writing.connection.execute("INSERT INTO kept VALUES ('beside')", []));
+        let release = async { drop(open) };
+        let (_, lost, beside, ()) = tokio::join!(held, lost, beside, release);
+        assert!(lost.is_err());
+        let reader = Connection::open(&path).expect("a database");
+        let kept: i64 = reader.query_row("SELECT count(*) FROM kept", [], |row| row.get(0)).expect("a count");
+        assert_eq!(kept, i64::from(beside.is_ok()));
+    }
+}
