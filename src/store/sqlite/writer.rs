@@ -324,7 +324,7 @@ mod tests {
         let (open, gate) = channel::<()>();
         // Holds the writer until all three are in its inbox, and so in one batch.
         let held = writer.write(move |_| {
-            drop(gate.recv());
+            gate.recv().expect_err("nothing is sent");
             Ok(())
         });
         let lost = writer.write(|writing| {
