@@ -3,7 +3,7 @@
 //!
 //! The process is this program once more, started for one picture without environment. It confines itself
 //! (`confinement.rs`) before it reads the first byte, takes the file on standard input and answers on standard output
-//! with [`HEADER_BYTES`] and RGB. The answer is believed no further than its size.
+//! with a short header and RGB. The answer is believed no further than its size.
 
 mod child;
 mod confinement;

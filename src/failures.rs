@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::source::Source;
 
 /// Failures a minute that a source may have without a wait, all at once if it likes.
-pub const ALLOWANCE: NonZeroU32 = NonZeroU32::new(30).expect("30 is not 0");
+pub const ALLOWANCE: NonZeroU32 = NonZeroU32::new(300).expect("300 is not 0");
 /// Failures of one source that wait at once; more are not worth a connection.
 pub const MAX_WAITING: u32 = 8;
 /// Failures of all sources that wait at once.
