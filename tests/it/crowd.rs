@@ -6,14 +6,10 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full};
-use hyper::Request;
-use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
 
 use crate::binary;
+use crate::process::try_send;
 use crate::support::{Answer, GENERATE, TASKS};
 
 /// Credits of each caller.
@@ -63,26 +59,6 @@ impl Findings {
     }
 }
 
-/// One request; `None` when the server does not answer it.
-pub async fn ask(address: SocketAddr, method: &str, path: &str, key: &str, body: &str) -> Option<Answer> {
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header("host", address.to_string())
-        .header("authorization", format!("Bearer {key}"))
-        .header("content-type", "application/json")
-        .body(Full::new(Bytes::from(body.to_owned())))
-        .expect("a request");
-    let stream = TcpStream::connect(address).await.ok()?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
-    let connection = tokio::spawn(connection);
-    let response = sender.send_request(request).await.ok()?;
-    let (parts, body) = response.into_parts();
-    let body = body.collect().await.ok()?.to_bytes();
-    connection.abort();
-    Some(Answer { status: parts.status, headers: parts.headers, body })
-}
-
 /// Waits until something is so.
 #[track_caller]
 pub fn eventually<F: Future<Output = bool>>(what: &str, mut is_so: impl FnMut() -> F) -> impl Future<Output = ()> {
@@ -102,7 +78,7 @@ impl Caller {
     /// Submits once, and remembers the task if it was acknowledged.
     pub async fn submit(&self, address: SocketAddr, prompt: &str, n: i64) -> Option<Answer> {
         let body = json!({ "prompt": prompt, "n": n }).to_string();
-        let answer = ask(address, "POST", GENERATE, &self.key, &body).await?;
+        let answer = try_send(address, "POST", GENERATE, &self.key, &body).await?;
         if answer.status == 200 {
             let task_id = answer.json()["data"]["task_id"].as_str().expect("a task_id").to_owned();
             self.tasks().insert(task_id, Told { credits: 2 * n, ended: None });
@@ -112,7 +88,7 @@ impl Caller {
 
     /// Polls a task, and remembers its end.
     pub async fn poll(&self, address: SocketAddr, task_id: &str) -> Option<Answer> {
-        let answer = ask(address, "GET", &format!("{TASKS}/{task_id}"), &self.key, "").await?;
+        let answer = try_send(address, "GET", &format!("{TASKS}/{task_id}"), &self.key, "").await?;
         if answer.status == 200 {
             let task = answer.json()["data"].clone();
             if task["status"] != "processing"
@@ -216,7 +192,7 @@ fn is_whole_png(bytes: &[u8]) -> bool {
 
 async fn images_are_whole(address: SocketAddr, task: &Value) -> bool {
     for url in urls(task) {
-        let answer = ask(address, "GET", path(&url), "", "").await;
+        let answer = try_send(address, "GET", path(&url), "", "").await;
         if !answer.is_some_and(|answer| answer.status == 200 && is_whole_png(&answer.body)) {
             return false;
         }

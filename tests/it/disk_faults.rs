@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::binary::Server;
-use crate::crowd::{Crowd, MOMENT, ask, eventually, integrity};
+use crate::crowd::{Crowd, MOMENT, eventually, integrity};
 use crate::disk::{self, ALL, Disk, Faults, Names, Survivors};
+use crate::process::try_send;
 
 const LOG: Names = |name| name.ends_with("-wal");
 const DATABASE: Names = |name| name == "tintype.db";
@@ -26,7 +27,7 @@ async fn exit_code(mut server: Server) -> Option<i32> {
 }
 
 async fn readiness(address: SocketAddr) -> u16 {
-    ask(address, "GET", "/readyz", "", "").await.expect("an answer").status.as_u16()
+    try_send(address, "GET", "/readyz", "", "").await.expect("an answer").status.as_u16()
 }
 
 /// A server on a disk of its own that has completed a task.

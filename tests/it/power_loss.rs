@@ -4,8 +4,9 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use crate::binary::{self, Server};
-use crate::crowd::{Crowd, Findings, ask, integrity};
+use crate::crowd::{Crowd, Findings, integrity};
 use crate::disk::{self, Disk, Faults, Names, Survivors};
+use crate::process::try_send;
 use crate::support::TASKS;
 
 fn survivors(seed: u64) -> Survivors {
@@ -31,7 +32,7 @@ async fn a_first_start_keeps_the_key_it_showed_and_one_cut_short_begins_anew() {
         if let Some(key) = key {
             shown += 1;
             assert_eq!(server.first_key(), None, "cut after {cut_after}: the first start was forgotten");
-            let answer = ask(server.address, "GET", TASKS, &key, "").await.expect("an answer");
+            let answer = try_send(server.address, "GET", TASKS, &key, "").await.expect("an answer");
             assert_eq!(answer.status, 200, "cut after {cut_after}: the key that was shown is lost");
         }
         drop(server);
