@@ -14,7 +14,7 @@ use tintype::fault::{Effect, Point};
 use tintype::key::KeySecret;
 use tintype::model::{Account, EntryKind, Id};
 use tintype::render::EngineRenderer;
-use tintype::store::{KeyChange, NewKey, Rescue};
+use tintype::store::{KeyChange, Rescue};
 use tintype::sweeper;
 use tintype::worker::Worker;
 use tokio::task::JoinHandle;
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::binary::{self, Server};
 use crate::process::{ended, try_send};
-use crate::support::{Answer, GENERATE, Service, TASKS};
+use crate::support::{Answer, GENERATE, Service, TASKS, new_key};
 
 /// Only a process of its own can show these: they end it.
 const OF_A_PROCESS: [Effect; 2] = [Effect::Commit, Effect::Checkpoint];
@@ -209,17 +209,6 @@ impl Scene {
             assert_eq!(left, 0, "{fault}");
         }
         self.check_books(fault).await;
-    }
-}
-
-fn new_key(secret: &KeySecret) -> NewKey {
-    NewKey {
-        hash: secret.hash(),
-        hint: secret.hint(),
-        name: String::new(),
-        submit_rate: None,
-        read_rate: None,
-        expires_at: None,
     }
 }
 

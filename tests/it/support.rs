@@ -144,14 +144,7 @@ impl Service {
     /// Another key for an account.
     pub async fn new_key(&self, account_id: Id, change: impl FnOnce(&mut NewKey)) -> (Id, String) {
         let secret = KeySecret::random();
-        let mut new = NewKey {
-            hash: secret.hash(),
-            hint: secret.hint(),
-            name: String::new(),
-            submit_rate: None,
-            read_rate: None,
-            expires_at: None,
-        };
+        let mut new = new_key(&secret);
         change(&mut new);
         let key = self.app.store.create_key(account_id, new).await.expect("a store").expect("the account exists");
         (key.id, secret.reveal().to_owned())
@@ -190,6 +183,18 @@ impl Service {
         let base = format!("http://{}", self.address);
         let path = url.strip_prefix(&base).unwrap_or_else(|| panic!("{url} does not begin with {base}"));
         self.call("GET", path, headers, "").await
+    }
+}
+
+/// What stores a key that has neither name, rates nor expiry.
+pub fn new_key(secret: &KeySecret) -> NewKey {
+    NewKey {
+        hash: secret.hash(),
+        hint: secret.hint(),
+        name: String::new(),
+        submit_rate: None,
+        read_rate: None,
+        expires_at: None,
     }
 }
 

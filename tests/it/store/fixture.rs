@@ -10,7 +10,7 @@ use tintype::model::{Account, Id, LedgerEntry, Surface, Task};
 use tintype::request::{AspectRatio, GenerateRequest};
 use tintype::store::{AccountCreation, Lease, NewKey, QueueDepth, Result, Store, Submission};
 
-use crate::support::{Backend, NOON};
+use crate::support::{self, Backend, NOON};
 
 /// How long the cases lease tasks for.
 pub const LEASE: Duration = Duration::from_secs(60);
@@ -142,15 +142,7 @@ pub fn drawn() -> Vec<String> {
 
 /// A key that nobody has.
 pub fn new_key(name: &str) -> NewKey {
-    let secret = KeySecret::random();
-    NewKey {
-        hash: secret.hash(),
-        hint: secret.hint(),
-        name: name.into(),
-        submit_rate: None,
-        read_rate: None,
-        expires_at: None,
-    }
+    NewKey { name: name.into(), ..support::new_key(&KeySecret::random()) }
 }
 
 /// The task of a submission that must have been accepted.
