@@ -83,6 +83,11 @@ impl Clock {
         Self(Source::Manual(Arc::new(AtomicI64::new(now.as_millis()))))
     }
 
+    /// Whether it is moved by hand.
+    pub fn is_manual(&self) -> bool {
+        matches!(self.0, Source::Manual(_))
+    }
+
     /// The wall-clock time.
     #[expect(clippy::disallowed_methods, reason = "this module is the one that reads the time")]
     pub fn now(&self) -> Timestamp {

@@ -102,7 +102,7 @@ pub struct DataSettings {
         value_name = "DIR"
     )]
     pub data: PathBuf,
-    /// Database, as sqlite:PATH [default: tintype.db in the data directory]
+    /// Database, as sqlite:PATH or postgres://USER:PASSWORD@HOST/DATABASE [default: tintype.db in the data directory]
     #[arg(
         long,
         global = true,
@@ -112,24 +112,70 @@ pub struct DataSettings {
         value_name = "URL"
     )]
     pub database: Option<String>,
+    /// Certificate authorities in PEM that PostgreSQL's certificate must come from [default: the public ones]
+    #[arg(
+        long,
+        global = true,
+        help_heading = "Options of every command",
+        env = "TINTYPE_DATABASE_CA",
+        value_name = "FILE"
+    )]
+    pub database_ca: Option<PathBuf>,
+}
+
+/// Which database, and where.
+#[derive(Clone, PartialEq, Eq)]
+pub enum DatabaseUrl {
+    /// A file.
+    Sqlite(PathBuf),
+    /// A `postgres://` URL, which may hold a password.
+    Postgres(String),
+}
+
+impl std::fmt::Debug for DatabaseUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Sqlite(path) => f.debug_tuple("Sqlite").field(path).finish(),
+            Self::Postgres(_) => f.write_str("Postgres(…)"),
+        }
+    }
+}
+
+impl std::str::FromStr for DatabaseUrl {
+    type Err = String;
+
+    fn from_str(url: &str) -> Result<Self, String> {
+        if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+            return Ok(Self::Postgres(url.to_owned()));
+        }
+        match url.strip_prefix("sqlite:") {
+            Some(path) if !path.is_empty() => Ok(Self::Sqlite(path.into())),
+            _ => Err("--database must be sqlite:PATH or postgres://USER:PASSWORD@HOST/DATABASE".into()),
+        }
+    }
 }
 
 impl DataSettings {
-    /// The SQLite file to use.
+    /// The database to use.
     ///
     /// # Errors
-    /// A sentence for the operator: an unreadable secret file, or a database that is not SQLite.
-    pub fn database_path(&self) -> Result<PathBuf, String> {
+    /// A sentence for the operator: an unreadable secret file, or a database of another kind.
+    pub fn database(&self) -> Result<DatabaseUrl, String> {
         let given = match &self.database {
             Some(url) => Some(url.clone()),
             None => secret_from_file("TINTYPE_DATABASE_FILE")?,
         };
-        match given {
-            None => Ok(self.data.join("tintype.db")),
-            Some(url) => match url.strip_prefix("sqlite:") {
-                Some(path) if !path.is_empty() => Ok(PathBuf::from(path)),
-                _ => Err("--database must be sqlite:PATH; this release has no other database yet".into()),
-            },
+        given.map_or_else(|| Ok(DatabaseUrl::Sqlite(self.data.join("tintype.db"))), |url| url.parse())
+    }
+
+    /// The SQLite file to use, for what is done with files alone.
+    ///
+    /// # Errors
+    /// A sentence for the operator that ends with `instead`, what to do on PostgreSQL.
+    pub fn sqlite_file(&self, instead: &str) -> Result<PathBuf, String> {
+        match self.database()? {
+            DatabaseUrl::Sqlite(path) => Ok(path),
+            DatabaseUrl::Postgres(_) => Err(format!("the database is PostgreSQL: {instead}")),
         }
     }
 

@@ -72,7 +72,9 @@ impl Worker {
             if queue == Queue::Drained {
                 tokio::select! {
                     () = self.app.bell.notified() => {}
-                    () = tokio::time::sleep(POLL_EVERY) => {}
+                    () = self.app.store.tasks_elsewhere() => {}
+                    // Workers that were started together should not all look at once for ever.
+                    () = tokio::time::sleep(POLL_EVERY.mul_f64(0.75 + rand::random::<f64>() / 2.0)) => {}
                     () = stop.cancelled() => {}
                 }
             }

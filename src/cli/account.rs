@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::{Failure, Outcome, open_or_create_store, open_store, show, table};
-use crate::config::DataSettings;
+use crate::config::{DataSettings, DatabaseUrl};
 use crate::data_dir;
 use crate::store::AccountCreation;
 
@@ -51,8 +51,10 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
     if name.is_empty() || name.chars().count() > MAX_NAME_CHARS || name.contains(char::is_control) {
         return Err(Failure(format!("an account's name has 1 to {MAX_NAME_CHARS} printable characters")));
     }
-    data_dir::create(&data.data)?;
-    let store = open_or_create_store(&data.database_path()?)?;
+    if matches!(data.database()?, DatabaseUrl::Sqlite(_)) {
+        data_dir::create(&data.data)?;
+    }
+    let store = open_or_create_store(data).await?;
     match store.create_account(name, args.credits).await? {
         AccountCreation::Created(account) => show(args.json, &account, || {
             format!("Created account {} ({}) with {} credits.", account.name, account.id, account.credits)
@@ -62,7 +64,7 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
 }
 
 async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
-    let accounts = open_store(data)?.list_accounts().await?;
+    let accounts = open_store(data).await?.list_accounts().await?;
     show(args.json, &accounts, || {
         let rows =
             accounts.iter().map(|account| [account.name.clone(), account.id.to_string(), account.credits.to_string()]);

@@ -7,7 +7,7 @@ use clap::Args;
 use indicatif::BinaryBytes;
 use serde::Serialize;
 
-use super::{Outcome, describe, existing_database, existing_files, progress, show};
+use super::{Outcome, describe, existing_file, existing_files, progress, show};
 use crate::backup::{self, Contents};
 use crate::clock::Clock;
 use crate::config::{DataSettings, FilesSettings};
@@ -80,7 +80,8 @@ struct Taken<'a> {
 
 pub(super) async fn run(args: BackupArgs, data: &DataSettings) -> Outcome {
     let clock = Clock::system();
-    let database = existing_database(data)?;
+    let database = data.sqlite_file("back it up with its own tools, such as pg_dump, then copy the result files")?;
+    existing_file(&database)?;
     let files = existing_files(data, args.files.files.as_deref())?;
     let bar = progress::bar(!args.json);
     let taken = backup::take(&database, files.as_ref(), &args.to, &bar).await;

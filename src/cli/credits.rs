@@ -89,7 +89,7 @@ pub(super) async fn run(command: CreditsCommand, data: &DataSettings) -> Outcome
 }
 
 async fn grant(args: GrantArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data)?;
+    let store = open_store(data).await?;
     let account = find_account(&*store, &args.account).await?;
     let credits = store.grant(account.id, args.amount, args.note.as_deref()).await?.ok_or("the account is gone")?;
     show(args.json, &Balance { account: &account.name, credits }, || {
@@ -98,14 +98,14 @@ async fn grant(args: GrantArgs, data: &DataSettings) -> Outcome {
 }
 
 async fn balance(args: AccountArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data)?;
+    let store = open_store(data).await?;
     let account = find_account(&*store, &args.account).await?;
     let balance = Balance { account: &account.name, credits: account.credits };
     show(args.json, &balance, || format!("{} has {} credits.", account.name, account.credits))
 }
 
 async fn history(args: HistoryArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data)?;
+    let store = open_store(data).await?;
     let account = find_account(&*store, &args.account.account).await?;
     let limit = args.limit.unwrap_or(usize::MAX);
     let mut entries = Vec::new();
@@ -130,7 +130,7 @@ async fn history(args: HistoryArgs, data: &DataSettings) -> Outcome {
 }
 
 async fn audit(args: AuditArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data)?;
+    let store = open_store(data).await?;
     let books = store.audit().await?;
     let check = match &args.files {
         None => None,

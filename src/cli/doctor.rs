@@ -7,14 +7,16 @@ use serde::Serialize;
 
 use super::{Failure, Outcome, open_files, show};
 use crate::clock::{Clock, Timestamp};
-use crate::config::{DataSettings, FilesSettings, PolicySettings, RetentionSettings};
+use crate::config::{DataSettings, DatabaseUrl, FilesSettings, PolicySettings, RetentionSettings};
 use crate::data_dir;
 use crate::decoder::{Confinement, Decoder};
 use crate::engine::sketch::Sketch;
 use crate::engine::{Brief, Engine as _};
+use crate::fault::Faults;
 use crate::model::IdSource;
 use crate::policy::Policy;
-use crate::store::Store as _;
+use crate::store::Store;
+use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::SqliteStore;
 
 /// Less free space than this is worth a word: a task's result takes a few MiB.
@@ -102,12 +104,23 @@ fn server(data: &DataSettings) -> String {
 }
 
 async fn database(data: &DataSettings) -> Result<String, String> {
-    let path = data.database_path()?;
-    if !path.exists() {
-        return Ok(format!("none yet; the first start creates {}", path.display()));
-    }
-    let store = SqliteStore::open(&path, Clock::system()).map_err(|error| error.to_string())?;
-    store.check_integrity().map_err(|error| error.to_string())?;
+    let store: Box<dyn Store> = match data.database()? {
+        DatabaseUrl::Sqlite(path) if !path.exists() => {
+            return Ok(format!("none yet; the first start creates {}", path.display()));
+        }
+        DatabaseUrl::Sqlite(path) => {
+            let store = SqliteStore::open(&path, Clock::system()).map_err(|error| error.to_string())?;
+            store.check_integrity().map_err(|error| error.to_string())?;
+            Box::new(store)
+        }
+        DatabaseUrl::Postgres(url) => {
+            let ca = data.database_ca.as_deref();
+            let store = PostgresStore::open(&url, ca, Clock::system(), Faults::default()).await;
+            let store = store.map_err(|error| error.to_string())?;
+            store.check_durability().await?;
+            Box::new(store)
+        }
+    };
     store.ping().await.map_err(|error| error.to_string())?;
     let audit = store.audit().await.map_err(|error| error.to_string())?;
     if !audit.drifts.is_empty() {

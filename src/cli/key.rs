@@ -108,7 +108,7 @@ pub(super) async fn run(command: KeyCommand, data: &DataSettings) -> Outcome {
 }
 
 async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data)?;
+    let store = open_store(data).await?;
     let account = find_account(&*store, &args.account).await?;
     let secret = KeySecret::random();
     let new = NewKey {
@@ -137,7 +137,7 @@ fn show_new(json: bool, key: &ApiKey, secret: &KeySecret) -> Outcome {
 }
 
 async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data)?;
+    let store = open_store(data).await?;
     let account = match &args.account {
         Some(name) => Some(find_account(&*store, name).await?.id),
         None => None,
@@ -177,7 +177,7 @@ fn state(key: &ApiKey, now: crate::clock::Timestamp) -> String {
 }
 
 async fn change(args: OneKeyArgs, change: KeyChange, data: &DataSettings) -> Outcome {
-    let store = open_store(data)?;
+    let store = open_store(data).await?;
     let key = store.change_key(args.id, change).await?.ok_or_else(|| no_such_key(args.id))?;
     let now = Clock::system().now();
     if change == KeyChange::Enable && key.state(now) == KeyState::Revoked {
@@ -189,7 +189,7 @@ async fn change(args: OneKeyArgs, change: KeyChange, data: &DataSettings) -> Out
 }
 
 async fn rotate(args: RotateArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data)?;
+    let store = open_store(data).await?;
     let id = args.key.id;
     let secret = KeySecret::random();
     let key = store.rotate_key(id, secret.hash(), &secret.hint(), args.overlap).await?;

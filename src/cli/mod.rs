@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -11,11 +11,13 @@ use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
 use crate::clock::Clock;
-use crate::config::{DataSettings, ignore_empty_variables};
+use crate::config::{DataSettings, DatabaseUrl, ignore_empty_variables};
 use crate::data_dir;
 use crate::decoder;
+use crate::fault::Faults;
 use crate::files::Files;
 use crate::model::Account;
+use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::{SqliteStore, restoring};
 use crate::store::{Drift, Store};
 
@@ -184,20 +186,32 @@ fn run(command: Command, data: &DataSettings) -> Outcome {
 }
 
 /// Opens the database of an existing installation.
-fn open_store(settings: &DataSettings) -> Result<Arc<dyn Store>, Failure> {
-    open_or_create_store(&existing_database(settings)?)
+async fn open_store(settings: &DataSettings) -> Result<Arc<dyn Store>, Failure> {
+    if let DatabaseUrl::Sqlite(path) = settings.database()? {
+        existing_file(&path)?;
+    }
+    open_or_create_store(settings).await
 }
 
-fn existing_database(settings: &DataSettings) -> Result<PathBuf, Failure> {
-    let path = settings.database_path()?;
+fn existing_file(path: &Path) -> Result<(), Failure> {
     // One that waits for its restore is better explained by opening it.
-    if !path.exists() && !restoring(&path).exists() {
-        return Err(Failure(format!(
-            "there is no database at {}: start with `tintype serve` or `tintype account create`, or point --data at it",
-            path.display()
-        )));
+    if path.exists() || restoring(path).exists() {
+        return Ok(());
     }
-    Ok(path)
+    Err(Failure(format!(
+        "there is no database at {}: start with `tintype serve` or `tintype account create`, or point --data at it",
+        path.display()
+    )))
+}
+
+async fn open_or_create_store(settings: &DataSettings) -> Result<Arc<dyn Store>, Failure> {
+    match settings.database()? {
+        DatabaseUrl::Sqlite(path) => Ok(Arc::new(SqliteStore::open(&path, Clock::system())?)),
+        DatabaseUrl::Postgres(url) => {
+            let ca = settings.database_ca.as_deref();
+            Ok(Arc::new(PostgresStore::open(&url, ca, Clock::system(), Faults::default()).await?))
+        }
+    }
 }
 
 /// Opens the store of result files that `--files` names, creating it if need be.
@@ -214,10 +228,6 @@ fn existing_files(settings: &DataSettings, files: Option<&str>) -> Result<Option
         return Ok(None);
     }
     Ok(Some(Files::on_disk(&directory)?.guarded_by(data_dir::backup_lock(&settings.data))))
-}
-
-fn open_or_create_store(path: &Path) -> Result<Arc<dyn Store>, Failure> {
-    Ok(Arc::new(SqliteStore::open(path, Clock::system())?))
 }
 
 async fn find_account(store: &dyn Store, name_or_id: &str) -> Result<Account, Failure> {

@@ -42,7 +42,7 @@ pub(super) async fn run(args: RestoreArgs, data: &DataSettings) -> Outcome {
     let clock = Clock::system();
     let target = Target {
         data: data.data.clone(),
-        database: data.database_path()?,
+        database: data.sqlite_file("restore to SQLite, then move with `tintype migrate`")?,
         files: data.files_directory(args.files.files.as_deref())?,
     };
     let bar = progress::bar(!args.json);

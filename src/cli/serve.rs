@@ -14,12 +14,13 @@ use tokio_util::sync::CancellationToken;
 use super::{Failure, Outcome, open_files, say};
 use crate::app::{App, Config};
 use crate::clock::Clock;
-use crate::config::{DataSettings, ServerSettings};
+use crate::config::{DataSettings, DatabaseUrl, ServerSettings};
 use crate::data_dir;
 use crate::http::{Readiness, metrics_router, router};
 use crate::key::KeySecret;
 use crate::render::EngineRenderer;
 use crate::server::{self, Certificate, Front};
+use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::SqliteStore;
 use crate::store::{NewKey, Rescue, Store, StoreError};
 use crate::sweeper;
@@ -47,15 +48,19 @@ pub(super) enum Role {
 pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Outcome {
     let ServeArgs { server } = args;
     let mut signals = StopSignals::catch()?;
-    if role != Role::Everything {
-        // Until there is a database that several processes can share, an API without a worker would
-        // charge for tasks that nobody works on.
-        return Err(Failure("SQLite serves one process: run `tintype serve`, which is API and worker in one".into()));
+    let database = data.database()?;
+    if role != Role::Everything && matches!(database, DatabaseUrl::Sqlite(_)) {
+        // An API without a worker would charge for tasks that nobody works on.
+        return Err(Failure(
+            "SQLite serves one process: run `tintype serve`, which is API and worker in one, or use PostgreSQL".into(),
+        ));
     }
     server::raise_file_limit();
-    let database = data.database_path()?;
     data_dir::create(&data.data)?;
-    let _lock = data_dir::lock(&data.data, &database)?;
+    let _lock = match &database {
+        DatabaseUrl::Sqlite(path) => Some(data_dir::lock(&data.data, path)?),
+        DatabaseUrl::Postgres(_) => None,
+    };
     let tls = match (&server.tls_cert, &server.tls_key) {
         (Some(cert), Some(key)) => Some(Certificate::read(cert, key)?),
         _ => None,
@@ -73,13 +78,20 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
     warn_about(&server, listening, tls.is_some());
 
     let clock = Clock::system();
-    let store: Arc<dyn Store> = Arc::new(open_store(&database, &clock, &server)?);
+    let store = open_store(&database, data.database_ca.as_deref(), &clock, &server).await?;
     let files = open_files(data, server.files.files.as_deref())?.with_faults(server.test_fault.clone());
-    let of_database = database.parent().filter(|parent| !parent.as_os_str().is_empty());
-    config.directories = vec![of_database.unwrap_or(Path::new(".")).to_owned(), files.directory().to_owned()];
+    config.directories = vec![files.directory().to_owned()];
+    if let DatabaseUrl::Sqlite(path) = &database {
+        let of_database = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        config.directories.push(of_database.unwrap_or(Path::new(".")).to_owned());
+    }
     let app = App::build(config, clock, store.clone(), files).await?;
-    // This process holds the database, so whoever held a lease is dead.
-    sweeper::sweep(&app, Rescue::All).await;
+    let lost = match &database {
+        // This process holds the database, so whoever held a lease is dead.
+        DatabaseUrl::Sqlite(_) => Rescue::All,
+        DatabaseUrl::Postgres(_) => Rescue::Expired,
+    };
+    sweeper::sweep(&app, lost).await;
     let key = if role == Role::Worker { None } else { first_key(&*store).await? };
     announce(&app, data, role, listener.as_ref().map(|_| listening_url(listening, tls.is_some())), key.as_ref());
     work(app, role, listener, metrics_listener, tls, &mut signals).await?;
@@ -186,13 +198,30 @@ fn warn_about(server: &ServerSettings, listening: SocketAddr, tls: bool) {
     }
 }
 
-fn open_store(database: &Path, clock: &Clock, server: &ServerSettings) -> Result<SqliteStore, Failure> {
-    let store = SqliteStore::open_with_faults(database, clock.clone(), server.test_fault.clone())?;
-    match store.begin_new_log() {
-        Err(StoreError::Full(error)) => tracing::warn!(%error, "the log of the last run is kept"),
-        outcome => outcome?,
+async fn open_store(
+    database: &DatabaseUrl,
+    ca: Option<&Path>,
+    clock: &Clock,
+    server: &ServerSettings,
+) -> Result<Arc<dyn Store>, Failure> {
+    let (clock, faults) = (clock.clone(), server.test_fault.clone());
+    match database {
+        DatabaseUrl::Sqlite(path) => {
+            let store = SqliteStore::open_with_faults(path, clock, faults)?;
+            match store.begin_new_log() {
+                Err(StoreError::Full(error)) => tracing::warn!(%error, "the log of the last run is kept"),
+                outcome => outcome?,
+            }
+            Ok(Arc::new(store))
+        }
+        DatabaseUrl::Postgres(url) => {
+            let store = PostgresStore::open(url, ca, clock, faults).await?;
+            if let Err(warning) = store.check_durability().await {
+                tracing::warn!("{warning}");
+            }
+            Ok(Arc::new(store))
+        }
     }
-    Ok(store)
 }
 
 /// At the very first start, an account with some credits and a key.

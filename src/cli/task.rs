@@ -104,7 +104,7 @@ pub(super) async fn run(command: TaskCommand, data: &DataSettings) -> Outcome {
 }
 
 async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data)?;
+    let store = open_store(data).await?;
     let account = match &args.account {
         Some(name) => Some(find_account(&*store, name).await?.id),
         None => None,
@@ -127,7 +127,7 @@ async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
 }
 
 async fn show_one(args: OneTaskArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data)?;
+    let store = open_store(data).await?;
     let record = store.inspect_task(args.id).await?.ok_or_else(|| no_such_task(args.id))?;
     let TaskRecord { task, request, lost_leases, removed_at } = record;
     let record = ShownRecord { task: task.into(), request, lost_leases, removed_at };
@@ -136,7 +136,7 @@ async fn show_one(args: OneTaskArgs, data: &DataSettings) -> Outcome {
 }
 
 async fn fail(args: FailArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data)?;
+    let store = open_store(data).await?;
     let id = args.task.id;
     if args.reason.trim().is_empty() {
         return Err(Failure("the reason must say something".into()));

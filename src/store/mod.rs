@@ -3,7 +3,7 @@
 //! A method of [`Store`] is a verb of the domain and exactly one transaction, durable when it
 //! returns; only the sweeping ones, [`Store::rescue`], [`Store::expire`] and [`Store::remove_tasks`], take
 //! several. Look-ups answer with `Option`; what the rules refuse is an outcome, not an error. An error
-//! means that nothing happened.
+//! means that nothing happened, unless it is [`StoreError::Unknown`].
 
 use std::time::Duration;
 
@@ -15,21 +15,32 @@ use crate::key::{ApiKey, KeyHash};
 use crate::model::{Account, Id, LedgerEntry, Surface, Task, TaskId};
 use crate::request::GenerateRequest;
 
+mod audit;
+pub mod postgres;
 pub mod sqlite;
 
 /// A task that has lost this many leases is failed instead of queued again.
 pub const MAX_LOST_LEASES: u32 = 3;
 
-/// The database could not do it; nothing was changed.
+/// What ended the process: a fault of this program (`EX_SOFTWARE` of sysexits.h).
+pub(crate) const EXIT_FAULT: i32 = 70;
+
+/// The database could not do it.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
-    /// No room is left on the device that holds the database.
+    /// No room is left on the device that holds the database. Nothing was changed.
     #[error("the disk that holds the database is full: {0}")]
     Full(String),
-    /// Anything else: the text is for the operator and never for a caller.
+    /// Nothing was changed. The text is for the operator and never for a caller.
     #[error("database: {0}")]
     Other(String),
+    /// The connection to the database broke before it said whether the change was made.
+    #[error("it is unknown whether the change was made, so look before you repeat it: {0}")]
+    Unknown(String),
 }
+
+/// What a task is told whose submit was answered with an error, and which turned out to be there all the same.
+pub const UNANSWERED: &str = "The submit of this task was answered with an error. Its credits were refunded.";
 
 /// What a [`Store`] method returns.
 pub type Result<T> = std::result::Result<T, StoreError>;
@@ -354,6 +365,11 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
 
     /// A random secret that all processes on this database share, for signing cursors.
     async fn cursor_secret(&self) -> Result<[u8; 32]>;
+
+    /// Waits until another process may have queued a task: a hint, which may come late, or for nothing, or never.
+    async fn tasks_elsewhere(&self) {
+        std::future::pending().await
+    }
 
     /// Succeeds when the database takes writes.
     async fn ping(&self) -> Result<()>;

@@ -5,6 +5,7 @@
 mod binary;
 mod crowd;
 mod disk;
+mod postgres;
 mod support;
 
 mod auth;

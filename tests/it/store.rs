@@ -190,3 +190,4 @@ macro_rules! cases {
 }
 
 suite!(sqlite, Backend::Sqlite);
+suite!(postgres, Backend::Postgres);

@@ -48,3 +48,4 @@ macro_rules! model {
 }
 
 model!(sqlite, Backend::Sqlite);
+model!(postgres, Backend::Postgres);

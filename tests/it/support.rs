@@ -28,6 +28,8 @@ use tintype::worker::Worker;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::postgres;
+
 /// 2026-11-21T12:00:00Z.
 pub const NOON: Timestamp = Timestamp::from_millis(1_795_262_400_000);
 /// The real program.
@@ -41,9 +43,19 @@ pub const TASKS: &str = "/api/v1/images/task";
 #[derive(Debug, Clone, Copy)]
 pub enum Backend {
     Sqlite,
+    Postgres,
 }
 
 impl Backend {
+    /// The one that whole services run on: SQLite, unless `TEST_STORE=postgres`.
+    pub fn of_services() -> Self {
+        match std::env::var("TEST_STORE").as_deref() {
+            Err(_) | Ok("" | "sqlite") => Self::Sqlite,
+            Ok("postgres") => Self::Postgres,
+            Ok(other) => panic!("TEST_STORE={other} is neither sqlite nor postgres"),
+        }
+    }
+
     /// An empty database that vanishes with the directory.
     pub fn open(self, directory: &TempDir, clock: &Clock) -> Arc<dyn Store> {
         self.open_with_faults(directory, clock, Faults::default())
@@ -57,6 +69,7 @@ impl Backend {
                 let store = SqliteStore::open_with_faults(&path, clock.clone(), faults);
                 Arc::new(store.expect("a fresh database opens"))
             }
+            Self::Postgres => postgres::cluster().open(directory.path(), clock, faults),
         }
     }
 }
@@ -107,7 +120,7 @@ impl Service {
         let mut settings = ServerSettings::from_flags(flags.iter().copied()).expect("valid flags");
         settings.worker.test_picture_decoder = TINTYPE.into();
         let faults = settings.test_fault.clone();
-        let store = Backend::Sqlite.open_with_faults(&directory, &clock, faults.clone());
+        let store = Backend::of_services().open_with_faults(&directory, &clock, faults.clone());
         let files = directory.path().join("files");
         std::fs::create_dir(&files).expect("a directory for files");
         let files = Files::on_disk(&files).expect("a store of files").with_faults(faults.clone());

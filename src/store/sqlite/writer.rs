@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use crate::clock::Clock;
 use crate::fault::{Effect, Faults, Point};
 use crate::model::IdSource;
-use crate::store::{Result, StoreError};
+use crate::store::{EXIT_FAULT, Result, StoreError};
 
 /// Most writes that share one commit.
 const MAX_BATCH: usize = 1_024;
@@ -38,8 +38,6 @@ pub(super) struct Writing {
 
 /// What ended the process: the state of the disk is unknown (`EX_IOERR` of sysexits.h).
 const EXIT_IO_ERROR: i32 = 74;
-/// What ended the process: a fault of this program (`EX_SOFTWARE`).
-const EXIT_FAULT: i32 = 70;
 
 /// A write on its way through the writer thread.
 trait Write: Send {

@@ -1,0 +1,197 @@
+//! Recomputing the books, whatever database they are kept in.
+//!
+//! The driver reads each table in order: the ledger as it was written, for the balances, and again by task,
+//! beside tasks and queue in the same order. So each row is read once or twice, none is looked up, and memory
+//! grows with the accounts alone.
+
+use std::collections::HashMap;
+use std::iter::Peekable;
+
+use super::{Audit, Drift};
+use crate::model::{EntryKind, Id, TaskId};
+
+/// What the rows of an account add up to.
+#[derive(Debug, Default)]
+struct Sums {
+    credits: i64,
+    queued: u64,
+}
+
+/// A ledger entry as its account sees it.
+#[derive(Debug)]
+pub(super) struct AccountEntry {
+    pub(super) id: i64,
+    pub(super) account_id: Id,
+    pub(super) amount: i64,
+    pub(super) balance: i64,
+    pub(super) task_id: Option<Id>,
+}
+
+/// A ledger entry as its task sees it.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) id: i64,
+    pub(super) task_id: Id,
+    pub(super) account_id: Id,
+    pub(super) kind: EntryKind,
+    pub(super) amount: i64,
+}
+
+/// A task as the books see it.
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) id: Id,
+    pub(super) account_id: Id,
+    pub(super) status: String,
+    pub(super) has_images: bool,
+    /// In credits.
+    pub(super) cost: i64,
+}
+
+/// A row of the queue.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) task_id: Id,
+    pub(super) account_id: Id,
+}
+
+/// The audit so far.
+#[derive(Debug, Default)]
+pub(super) struct Books {
+    audit: Audit,
+    sums: HashMap<Id, Sums>,
+}
+
+impl Books {
+    fn drift(&mut self, account_id: Id, task_id: Option<Id>, fault: String) {
+        self.audit.drifts.push(Drift { account_id, task_id: task_id.map(TaskId), fault });
+    }
+
+    /// The next entry of the ledger: its balance follows from the entries of its account before it.
+    pub(super) fn add_up(&mut self, entry: &AccountEntry) {
+        self.audit.entries += 1;
+        let sums = self.sums.entry(entry.account_id).or_default();
+        sums.credits += entry.amount;
+        let (id, balance, credits) = (entry.id, entry.balance, sums.credits);
+        if balance != credits {
+            let fault = format!("entry {id} says the balance was {balance}, but entries up to it add up to {credits}");
+            self.drift(entry.account_id, entry.task_id, fault);
+        }
+    }
+
+    /// The next tasks, with all entries and all of the queue up to the last of them: every task has its entries,
+    /// every entry its task, and exactly what is processing is in the queue. Whatever is left of entries and queue
+    /// is for [`Books::report_strays`].
+    pub(super) fn match_tasks<Error>(
+        &mut self,
+        tasks: impl Iterator<Item = Result<Task, Error>>,
+        entries: &mut Peekable<impl Iterator<Item = Result<Entry, Error>>>,
+        queue: &mut Peekable<impl Iterator<Item = Result<Queued, Error>>>,
+    ) -> Result<(), Error> {
+        for task in tasks {
+            let task = task?;
+            self.audit.tasks += 1;
+            self.report_strays(entries, queue, Some(task.id))?;
+            let mut of_task = Vec::with_capacity(2);
+            while let Some(entry) = next_if(entries, |entry| entry.task_id == task.id)? {
+                of_task.push(entry);
+            }
+            self.check_entries(&task, &of_task);
+            let queued = next_if(queue, |queued| queued.task_id == task.id)?;
+            self.check_state(&task, queued.as_ref());
+        }
+        Ok(())
+    }
+
+    /// Reports what comes before the task `until` and so belongs to no task.
+    pub(super) fn report_strays<Error>(
+        &mut self,
+        entries: &mut Peekable<impl Iterator<Item = Result<Entry, Error>>>,
+        queue: &mut Peekable<impl Iterator<Item = Result<Queued, Error>>>,
+        until: Option<Id>,
+    ) -> Result<(), Error> {
+        let before = |id: Id| until.is_none_or(|until| id < until);
+        while let Some(stray) = next_if(entries, |entry| before(entry.task_id))? {
+            let fault = format!("entry {} is for a task that does not exist", stray.id);
+            self.drift(stray.account_id, Some(stray.task_id), fault);
+        }
+        while let Some(stray) = next_if(queue, |queued| before(queued.task_id))? {
+            self.sums.entry(stray.account_id).or_default().queued += 1;
+            self.drift(stray.account_id, Some(stray.task_id), "in the queue, but there is no such task".into());
+        }
+        Ok(())
+    }
+
+    /// A task was charged 2 x n, once, to its account; if it failed, and only then, it was refunded as much.
+    fn check_entries(&mut self, task: &Task, entries: &[Entry]) {
+        for (kind, amount) in [(EntryKind::Charge, -task.cost), (EntryKind::Refund, task.cost)] {
+            let count = entries.iter().filter(|entry| entry.kind == kind).count();
+            if count > 1 {
+                self.drift(task.account_id, Some(task.id), format!("{count} entries of kind {}", kind.as_str()));
+            }
+            for entry in entries.iter().filter(|entry| entry.kind == kind) {
+                if kind == EntryKind::Refund && task.status != "failed" {
+                    self.drift(task.account_id, Some(task.id), format!("refunded although it is {}", task.status));
+                } else if entry.amount != amount || entry.account_id != task.account_id {
+                    let done = if kind == EntryKind::Charge { "charged" } else { "refunded" };
+                    let (credits, to) = (entry.amount * amount.signum(), entry.account_id);
+                    let fault = format!("{done} {credits} to {to} instead of {}", task.cost);
+                    self.drift(task.account_id, Some(task.id), fault);
+                }
+            }
+            if count == 0 && kind == EntryKind::Charge {
+                self.drift(task.account_id, Some(task.id), "the task was never charged".into());
+            }
+            if count == 0 && kind == EntryKind::Refund && task.status == "failed" {
+                self.drift(task.account_id, Some(task.id), "the failed task was never refunded".into());
+            }
+        }
+    }
+
+    fn check_state(&mut self, task: &Task, queued: Option<&Queued>) {
+        let mut fault = |fault: String| self.drift(task.account_id, Some(task.id), fault);
+        if task.status == "completed" && !task.has_images {
+            fault("completed without images".into());
+        }
+        match queued {
+            None if task.status == "processing" => fault("processing, but not in the queue".into()),
+            Some(_) if task.status != "processing" => fault(format!("in the queue although it is {}", task.status)),
+            Some(queued) if queued.account_id != task.account_id => fault(format!("queued for {}", queued.account_id)),
+            _ => {}
+        }
+        if let Some(queued) = queued {
+            self.sums.entry(queued.account_id).or_default().queued += 1;
+        }
+    }
+
+    /// The next account, after all entries, tasks and rows of the queue: its balance follows from its entries, and it
+    /// knows how many of its tasks are unfinished.
+    pub(super) fn compare_account(&mut self, id: Id, balance: i64, unfinished: u64) {
+        self.audit.accounts += 1;
+        let Sums { credits, queued } = self.sums.remove(&id).unwrap_or_default();
+        if balance != credits {
+            self.drift(id, None, format!("the balance is {balance} but its entries add up to {credits}"));
+        }
+        if unfinished != queued {
+            self.drift(id, None, format!("counts {unfinished} unfinished tasks but has {queued}"));
+        }
+    }
+
+    /// What was found, once all accounts were compared.
+    pub(super) fn close(mut self) -> Audit {
+        let mut unknown: Vec<Id> = self.sums.keys().copied().collect();
+        unknown.sort();
+        for id in unknown {
+            self.drift(id, None, "entries or queued tasks name this account, but it does not exist".into());
+        }
+        self.audit
+    }
+}
+
+/// The next row, if it is wanted; one that cannot be read is an error at once.
+fn next_if<T, Error>(
+    rows: &mut Peekable<impl Iterator<Item = Result<T, Error>>>,
+    wanted: impl Fn(&T) -> bool,
+) -> Result<Option<T>, Error> {
+    rows.next_if(|row| row.as_ref().map_or(true, &wanted)).transpose()
+}

@@ -1,0 +1,117 @@
+//! Reading what the books are recomputed from: in one snapshot, a piece at a time.
+
+use tokio_postgres::{IsolationLevel, Row, Transaction};
+
+use super::columns::{number, word};
+use super::connection::Database;
+use crate::model::{CREDITS_PER_IMAGE, Id};
+use crate::store::audit::{AccountEntry, Books, Entry, Queued, Task};
+use crate::store::{Audit, Result};
+
+/// Rows of a piece.
+const PIECE: i64 = 10_000;
+
+pub(super) async fn audit(database: &Database) -> Result<Audit> {
+    let mut client = database.client().await?;
+    // One snapshot, so that all checks see the same moment.
+    let snapshot = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead).read_only(true);
+    let snapshot = snapshot.start().await?;
+    let mut books = Books::default();
+    add_up_entries(&snapshot, &mut books).await?;
+    match_tasks(&snapshot, &mut books).await?;
+    compare_accounts(&snapshot, &mut books).await?;
+    snapshot.rollback().await?;
+    Ok(books.close())
+}
+
+async fn add_up_entries(snapshot: &Transaction<'_>, books: &mut Books) -> Result<()> {
+    let piece = snapshot
+        .prepare("SELECT id, account_id, amount, balance, task_id FROM ledger WHERE id > $1 ORDER BY id LIMIT $2")
+        .await?;
+    let mut last = i64::MIN;
+    loop {
+        let rows = snapshot.query(&piece, &[&last, &PIECE]).await?;
+        for row in &rows {
+            let entry = AccountEntry {
+                id: row.try_get(0)?,
+                account_id: row.try_get(1)?,
+                amount: row.try_get(2)?,
+                balance: row.try_get(3)?,
+                task_id: row.try_get(4)?,
+            };
+            last = entry.id;
+            books.add_up(&entry);
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+    }
+}
+
+async fn match_tasks(snapshot: &Transaction<'_>, books: &mut Books) -> Result<()> {
+    let tasks = snapshot
+        .prepare(
+            "SELECT id, account_id, status, images IS NOT NULL AS has_images, n FROM tasks
+             WHERE id > $1 ORDER BY id LIMIT $2",
+        )
+        .await?;
+    let entries = snapshot
+        .prepare(
+            "SELECT id, task_id, account_id, kind, amount FROM ledger
+             WHERE task_id IS NOT NULL AND task_id > $1 AND task_id <= $2 ORDER BY task_id, id",
+        )
+        .await?;
+    let queue = snapshot
+        .prepare("SELECT task_id, account_id FROM queue WHERE task_id > $1 AND task_id <= $2 ORDER BY task_id")
+        .await?;
+    let mut after = String::new();
+    loop {
+        let of_piece = snapshot.query(&tasks, &[&after, &PIECE]).await?;
+        // "~" sorts after every id.
+        let until = match of_piece.last() {
+            Some(row) => row.try_get::<_, Id>("id")?.to_string(),
+            None => "~".to_owned(),
+        };
+        let entries = snapshot.query(&entries, &[&after, &until]).await?;
+        let queue = snapshot.query(&queue, &[&after, &until]).await?;
+        let mut entries = entries.iter().map(entry).peekable();
+        let mut queue = queue.iter().map(queued).peekable();
+        books.match_tasks(of_piece.iter().map(task), &mut entries, &mut queue)?;
+        books.report_strays(&mut entries, &mut queue, None)?;
+        if of_piece.is_empty() {
+            return Ok(());
+        }
+        after = until;
+    }
+}
+
+async fn compare_accounts(snapshot: &Transaction<'_>, books: &mut Books) -> Result<()> {
+    for row in snapshot.query("SELECT id, balance, unfinished FROM accounts ORDER BY id", &[]).await? {
+        books.compare_account(row.try_get("id")?, row.try_get("balance")?, number(&row, "unfinished")?);
+    }
+    Ok(())
+}
+
+fn task(row: &Row) -> Result<Task> {
+    Ok(Task {
+        id: row.try_get("id")?,
+        account_id: row.try_get("account_id")?,
+        status: row.try_get("status")?,
+        has_images: row.try_get("has_images")?,
+        cost: i64::from(row.try_get::<_, i16>("n")?) * CREDITS_PER_IMAGE,
+    })
+}
+
+fn entry(row: &Row) -> Result<Entry> {
+    Ok(Entry {
+        id: row.try_get("id")?,
+        task_id: row.try_get("task_id")?,
+        account_id: row.try_get("account_id")?,
+        kind: word(row, "kind")?,
+        amount: row.try_get("amount")?,
+    })
+}
+
+fn queued(row: &Row) -> Result<Queued> {
+    Ok(Queued { task_id: row.try_get("task_id")?, account_id: row.try_get("account_id")? })
+}

@@ -1,0 +1,142 @@
+//! How the nouns of the model are read from columns.
+
+use std::error::Error;
+use std::str::FromStr;
+
+use bytes::BytesMut;
+use tokio_postgres::Row;
+use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
+
+use crate::clock::Timestamp;
+use crate::key::{ApiKey, Suspension};
+use crate::model::{Account, Id, Status, Task};
+use crate::request::GenerateRequest;
+use crate::store::{Result, StoreError};
+
+type Fault = Box<dyn Error + Sync + Send>;
+
+impl ToSql for Id {
+    fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> std::result::Result<IsNull, Fault> {
+        self.as_str().to_sql(ty, out)
+    }
+
+    accepts!(TEXT);
+    to_sql_checked!();
+}
+
+impl<'a> FromSql<'a> for Id {
+    fn from_sql(ty: &Type, raw: &'a [u8]) -> std::result::Result<Self, Fault> {
+        Ok(<&str>::from_sql(ty, raw)?.parse()?)
+    }
+
+    accepts!(TEXT);
+}
+
+impl ToSql for Timestamp {
+    fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> std::result::Result<IsNull, Fault> {
+        self.as_millis().to_sql(ty, out)
+    }
+
+    accepts!(INT8);
+    to_sql_checked!();
+}
+
+impl<'a> FromSql<'a> for Timestamp {
+    fn from_sql(ty: &Type, raw: &'a [u8]) -> std::result::Result<Self, Fault> {
+        i64::from_sql(ty, raw).map(Self::from_millis)
+    }
+
+    accepts!(INT8);
+}
+
+/// What is in a column is none of what this code writes there.
+fn odd(column: &str, error: impl std::fmt::Display) -> StoreError {
+    StoreError::Other(format!("the column {column} holds something odd: {error}"))
+}
+
+/// A column that holds one of an enum's words.
+pub(super) fn word<T: FromStr<Err: std::fmt::Display>>(row: &Row, column: &str) -> Result<T> {
+    row.try_get::<_, &str>(column)?.parse().map_err(|error| odd(column, error))
+}
+
+/// A column that holds JSON.
+fn json<T: serde::de::DeserializeOwned>(row: &Row, column: &str) -> Result<T> {
+    serde_json::from_str(row.try_get(column)?).map_err(|error| odd(column, error))
+}
+
+/// Writes what [`json`] reads.
+pub(super) fn to_json(strings: &[String]) -> String {
+    serde_json::to_string(strings).expect("strings are always JSON")
+}
+
+/// A column that holds a number of another width than the model's.
+pub(super) fn number<T: TryFrom<i64, Error: std::fmt::Display>>(row: &Row, column: &str) -> Result<T> {
+    row.try_get::<_, i64>(column)?.try_into().map_err(|error| odd(column, error))
+}
+
+/// The columns that make a [`Task`].
+pub(super) const TASK: &str = "id, account_id, surface, image_to_image, status, updated_at, images, error";
+
+pub(super) fn task(row: &Row) -> Result<Task> {
+    let status = match row.try_get("status")? {
+        "completed" => Status::Completed(json(row, "images")?),
+        "failed" => Status::Failed(row.try_get("error")?),
+        _ => Status::Processing,
+    };
+    Ok(Task {
+        id: row.try_get("id")?,
+        account_id: row.try_get("account_id")?,
+        surface: word(row, "surface")?,
+        image_to_image: row.try_get("image_to_image")?,
+        status,
+        updated_at: row.try_get("updated_at")?,
+    })
+}
+
+/// The names in the column `images`.
+pub(super) fn images(row: &Row) -> Result<Vec<String>> {
+    json(row, "images")
+}
+
+/// The columns that make a [`GenerateRequest`].
+pub(super) const REQUEST: &str = "prompt, aspect_ratio, n, reference_images";
+
+pub(super) fn request(row: &Row) -> Result<GenerateRequest> {
+    let n: i16 = row.try_get("n")?;
+    Ok(GenerateRequest {
+        prompt: row.try_get("prompt")?,
+        aspect_ratio: word(row, "aspect_ratio")?,
+        n: n.try_into().map_err(|error| odd("n", error))?,
+        reference_images: json(row, "reference_images")?,
+    })
+}
+
+pub(super) fn account(row: &Row) -> Result<Account> {
+    Ok(Account { id: row.try_get("id")?, name: row.try_get("name")?, credits: row.try_get("balance")? })
+}
+
+pub(super) fn api_key(row: &Row) -> Result<ApiKey> {
+    let id: Id = row.try_get("id")?;
+    let rate = |column| -> Result<Option<u32>> {
+        let stored: Option<i64> = row.try_get(column)?;
+        stored.map(u32::try_from).transpose().map_err(|error| odd(column, error))
+    };
+    let suspension = match row.try_get("suspended_at")? {
+        Some(at) => Some(Suspension { at, reason: row.try_get("suspended_for")? }),
+        None => None,
+    };
+    Ok(ApiKey {
+        id,
+        account_id: row.try_get("account_id")?,
+        name: row.try_get("name")?,
+        hint: row.try_get("hint")?,
+        submit_rate: rate("submit_rate")?,
+        read_rate: rate("read_rate")?,
+        created_at: id.timestamp(),
+        expires_at: row.try_get("expires_at")?,
+        disabled: row.try_get("disabled")?,
+        revoked_at: row.try_get("revoked_at")?,
+        leaked_at: row.try_get("leaked_at")?,
+        suspension,
+    })
+}

@@ -1,0 +1,420 @@
+//! Connections to the server, and the one way in which statements reach it.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use deadpool_postgres::{Client, Connect, Manager, ManagerConfig, Pool, PoolError, RecyclingMethod, Runtime, Timeouts};
+use futures::future::BoxFuture;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::error::{Severity, SqlState};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{AsyncMessage, Config, Connection, NoTls, Row, Statement};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::clock::{Clock, Timestamp};
+use crate::model::{Id, IdSource};
+use crate::store::{Result, StoreError};
+
+/// Most connections of one process.
+const MAX_CONNECTIONS: usize = 16;
+/// Longest wait for the server to take a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Longest wait for a connection of the pool.
+const POOL_WAIT: Duration = Duration::from_secs(10);
+/// How long a statement is kept back while the server cannot be reached: about what a restart takes.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Wait before the server is tried again.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The server gives a statement up after this long...
+pub(super) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
+/// ...and this process stops waiting for it after this long, when not even that is heard of.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// Silence after which the network is taken for broken.
+const NETWORK_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// What holds for each session. An acknowledged write is on the disk, whatever the server's default; what
+/// waits is given up; and the plans stay those the indexes were made for, however quickly a table changes.
+fn session() -> String {
+    let statement_ms = STATEMENT_TIMEOUT.as_millis();
+    format!(
+        "SET statement_timeout = {statement_ms};
+         SET lock_timeout = 5000;
+         SET idle_in_transaction_session_timeout = 15000;
+         SET default_transaction_isolation = 'read committed';
+         SET plan_cache_mode = force_generic_plan;
+         SET enable_seqscan = off;
+         SET jit = off;
+         SET client_min_messages = warning;
+         SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+    )
+}
+
+/// A parameter of a statement.
+pub(super) type Parameter<'a> = &'a (dyn ToSql + Sync);
+
+/// Why a statement has no result.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// It changed nothing.
+    Nothing(StoreError),
+    /// Nobody knows whether it was done.
+    Unknown(StoreError),
+}
+
+impl From<Failure> for StoreError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Nothing(error) => error,
+            Failure::Unknown(error) => Self::Unknown(error.to_string()),
+        }
+    }
+}
+
+impl From<tokio_postgres::Error> for StoreError {
+    /// Without the details, which may hold what is written: a prompt, say.
+    fn from(error: tokio_postgres::Error) -> Self {
+        let Some(server) = error.as_db_error() else {
+            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+            return Self::Other(format!("{error}{cause}"));
+        };
+        let text = format!("{} (SQLSTATE {})", server.message(), server.code().code());
+        if *server.code() == SqlState::DISK_FULL { Self::Full(text) } else { Self::Other(text) }
+    }
+}
+
+/// The server said no and went on: what was to be done is undone. All else leaves it open.
+fn failure(error: tokio_postgres::Error) -> Failure {
+    let refused = error.as_db_error().is_some_and(|server| server.parsed_severity() == Some(Severity::Error));
+    if refused { Failure::Nothing(error.into()) } else { Failure::Unknown(error.into()) }
+}
+
+/// Whether a statement that never changes anything is worth another try: the connection broke under it.
+fn is_broken(failure: &Failure) -> bool {
+    matches!(failure, Failure::Unknown(_))
+}
+
+/// The server behind a store, with the time and ids that go with it.
+pub(super) struct Database {
+    pool: Pool,
+    connector: Connector,
+    config: Config,
+    name: String,
+    pub(super) clock: Clock,
+    ids: IdSource,
+    /// How far the server's clock is ahead of this process's, in milliseconds.
+    ahead: AtomicI64,
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Database").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Database {
+    /// For the server that `config` names; nothing is connected yet.
+    pub(super) fn new(config: &Config, tls: Option<MakeRustlsConnect>, clock: Clock) -> Result<Self> {
+        let connector = Connector { tls };
+        let manager = Manager::from_connect(
+            config.clone(),
+            connector.clone(),
+            ManagerConfig { recycling_method: RecyclingMethod::Fast },
+        );
+        let pool = Pool::builder(manager).max_size(MAX_CONNECTIONS).runtime(Runtime::Tokio1);
+        let pool = pool.timeouts(Timeouts { wait: Some(POOL_WAIT), create: Some(CONNECT_TIMEOUT), recycle: None });
+        let pool = pool.build().map_err(|error| StoreError::Other(error.to_string()))?;
+        Ok(Self {
+            pool,
+            connector,
+            name: describe(config),
+            config: config.clone(),
+            clock,
+            ids: IdSource::default(),
+            ahead: AtomicI64::new(0),
+        })
+    }
+
+    /// Host and database, without what opens them.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The server's time as well as this process knows it.
+    pub(super) fn now(&self) -> Timestamp {
+        self.shifted(self.clock.now())
+    }
+
+    /// A time of this process's clock on the server's.
+    pub(super) fn shifted(&self, time: Timestamp) -> Timestamp {
+        Timestamp::from_millis(time.as_millis().saturating_add(self.ahead.load(Ordering::Relaxed)))
+    }
+
+    /// What statements take for the time: `None` for the server's own, unless the clock is moved by hand.
+    pub(super) fn given_time(&self) -> Option<Timestamp> {
+        self.clock.is_manual().then(|| self.clock.now())
+    }
+
+    /// A new id, made now by the server's time.
+    pub(super) fn new_id(&self) -> Id {
+        self.ids.next(self.now())
+    }
+
+    /// Compares the clocks; returns how far the server's is ahead, in milliseconds.
+    pub(super) async fn compare_clocks(&self) -> Result<i64> {
+        if self.clock.is_manual() {
+            return Ok(0);
+        }
+        let asked = self.clock.now();
+        let rows = self.read("SELECT tintype_now(NULL)", &[]).await?;
+        let answered = self.clock.now();
+        let theirs: Timestamp = rows[0].try_get(0)?;
+        let middle = asked.as_millis().midpoint(answered.as_millis());
+        let ahead = theirs.as_millis() - middle;
+        self.ahead.store(ahead, Ordering::Relaxed);
+        Ok(ahead)
+    }
+
+    /// A connection that is not of the pool.
+    pub(super) async fn connect_apart(&self) -> Result<Driven> {
+        Ok(self.connector.connect(&self.config).await?)
+    }
+
+    /// A connection, waited for while the server comes back.
+    pub(super) async fn client(&self) -> Result<Client> {
+        let begun = self.clock.elapsed();
+        loop {
+            let error = match self.pool.get().await {
+                Ok(client) => return Ok(client),
+                Err(error) => error,
+            };
+            let waited = self.clock.elapsed().saturating_sub(begun);
+            // A clock moved by hand stands still, and a test has no server that comes back.
+            if is_final(&error) || self.clock.is_manual() || waited >= PATIENCE {
+                return Err(unreachable(error, &self.name));
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Runs one statement that changes something, in a transaction of its own.
+    pub(super) async fn write(
+        &self,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+    ) -> std::result::Result<Vec<Row>, Failure> {
+        let client = self.client().await.map_err(Failure::Nothing)?;
+        let statement = prepare(&client, sql).await.map_err(|failure| Failure::Nothing(failure.into_error()))?;
+        run(client, &statement, parameters).await
+    }
+
+    /// Runs one statement that changes nothing. On a connection that turns out to be broken it is tried anew.
+    pub(super) async fn read(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
+        let mut tries = 0..=MAX_CONNECTIONS;
+        loop {
+            let client = self.client().await?;
+            let outcome = match prepare(&client, sql).await {
+                Ok(statement) => run(client, &statement, parameters).await,
+                Err(failure) => Err(failure),
+            };
+            match outcome {
+                Ok(rows) => return Ok(rows),
+                Err(failure) if is_broken(&failure) && tries.next().is_some() => {}
+                Err(failure) => return Err(failure.into_error()),
+            }
+        }
+    }
+
+    /// The one row of [`Database::read`], if there is one.
+    pub(super) async fn read_one(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Option<Row>> {
+        Ok(self.read(sql, parameters).await?.into_iter().next())
+    }
+}
+
+impl Failure {
+    pub(super) fn into_error(self) -> StoreError {
+        match self {
+            Self::Nothing(error) | Self::Unknown(error) => error,
+        }
+    }
+}
+
+async fn prepare(client: &Client, sql: &str) -> std::result::Result<Statement, Failure> {
+    match timeout(ANSWER_TIMEOUT, client.prepare_cached(sql)).await {
+        Ok(prepared) => prepared.map_err(failure),
+        Err(_) => Err(Failure::Unknown(silent())),
+    }
+}
+
+async fn run(
+    client: Client,
+    statement: &Statement,
+    parameters: &[Parameter<'_>],
+) -> std::result::Result<Vec<Row>, Failure> {
+    match timeout(ANSWER_TIMEOUT, client.query(statement, parameters)).await {
+        Ok(answer) => answer.map_err(failure),
+        Err(_) => {
+            // Nobody else should wait behind that statement.
+            drop(Client::take(client));
+            Err(Failure::Unknown(silent()))
+        }
+    }
+}
+
+fn silent() -> StoreError {
+    StoreError::Other(format!("the server gave no answer for {} s", ANSWER_TIMEOUT.as_secs()))
+}
+
+/// Whether trying again soon is of no use.
+fn is_final(error: &PoolError) -> bool {
+    match error {
+        PoolError::Backend(error) => error.code().is_some_and(|code| {
+            // Starting up, shutting down and having no room pass; a wrong password does not.
+            ![
+                SqlState::CANNOT_CONNECT_NOW,
+                SqlState::ADMIN_SHUTDOWN,
+                SqlState::CRASH_SHUTDOWN,
+                SqlState::TOO_MANY_CONNECTIONS,
+            ]
+            .contains(code)
+        }),
+        PoolError::Timeout(_) => false,
+        _ => true,
+    }
+}
+
+fn unreachable(error: PoolError, name: &str) -> StoreError {
+    match error {
+        PoolError::Backend(error) => match StoreError::from(error) {
+            StoreError::Full(text) => StoreError::Full(text),
+            other => StoreError::Other(format!("cannot connect to {name}: {other}")),
+        },
+        error => StoreError::Other(format!("cannot connect to {name}: {error}")),
+    }
+}
+
+/// Host and database of a configuration, for people.
+fn describe(config: &Config) -> String {
+    let hosts = config.get_hosts().iter().map(|host| match host {
+        Host::Tcp(name) => name.clone(),
+        Host::Unix(path) => path.display().to_string(),
+    });
+    let hosts: Vec<String> = hosts.collect();
+    let database = config.get_dbname().or(config.get_user()).unwrap_or_default();
+    format!("PostgreSQL database {database:?} at {}", hosts.join(", "))
+}
+
+/// Reads a `postgres://` URL, and sets what it leaves open.
+///
+/// # Errors
+/// A sentence for the operator, without the password.
+pub(super) fn configuration(url: &str) -> std::result::Result<Config, String> {
+    let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
+        let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+        format!("--database is no valid postgres:// URL{cause}")
+    })?;
+    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+        return Err("--database names no host: write postgres://USER:PASSWORD@HOST/DATABASE".into());
+    }
+    if config.get_application_name().is_none() {
+        config.application_name("tintype");
+    }
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(CONNECT_TIMEOUT);
+    }
+    config.tcp_user_timeout(NETWORK_TIMEOUT).keepalives_idle(NETWORK_TIMEOUT);
+    config.keepalives_interval(Duration::from_secs(5)).keepalives_retries(3);
+    // What libpq calls "prefer" checks no certificate, so anybody in between could read along.
+    if config.get_ssl_mode() == SslMode::Prefer {
+        config.ssl_mode(if is_local(&config) { SslMode::Disable } else { SslMode::Require });
+    }
+    Ok(config)
+}
+
+fn is_local(config: &Config) -> bool {
+    let loopback = |name: &str| name == "localhost" || name.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
+    let of_host = |host: &Host| match host {
+        Host::Unix(_) => true,
+        Host::Tcp(name) => loopback(name),
+    };
+    config.get_hosts().iter().all(of_host) && config.get_hostaddrs().iter().all(std::net::IpAddr::is_loopback)
+}
+
+/// A connection apart from the pool, whose messages somebody must read for it to go on.
+pub(super) struct Driven {
+    pub(super) client: tokio_postgres::Client,
+    pub(super) connection: Box<dyn Messages>,
+}
+
+/// The end of a connection at which the server's messages come in, encrypted or not.
+pub(super) trait Messages: Send {
+    /// See [`tokio_postgres::Connection::poll_message`].
+    fn poll_message(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<AsyncMessage, tokio_postgres::Error>>>;
+}
+
+impl<S, T> Messages for Connection<S, T>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+    T: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    fn poll_message(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<AsyncMessage, tokio_postgres::Error>>> {
+        Self::poll_message(self, cx)
+    }
+}
+
+/// Connects with the session set up.
+#[derive(Clone)]
+struct Connector {
+    tls: Option<MakeRustlsConnect>,
+}
+
+impl Connector {
+    async fn connect(&self, config: &Config) -> std::result::Result<Driven, tokio_postgres::Error> {
+        match self.tls.clone() {
+            Some(tls) => {
+                let (client, connection) = config.connect(tls).await?;
+                Ok(Driven { client, connection: Box::new(connection) })
+            }
+            None => {
+                let (client, connection) = config.connect(NoTls).await?;
+                Ok(Driven { client, connection: Box::new(connection) })
+            }
+        }
+    }
+}
+
+impl Connect for Connector {
+    fn connect(
+        &self,
+        config: &Config,
+    ) -> BoxFuture<'_, std::result::Result<(tokio_postgres::Client, JoinHandle<()>), tokio_postgres::Error>> {
+        let (config, connector) = (config.clone(), self.clone());
+        Box::pin(async move {
+            let Driven { client, connection } = connector.connect(&config).await?;
+            let driving = tokio::spawn(drive(connection));
+            client.batch_execute(&session()).await?;
+            Ok((client, driving))
+        })
+    }
+}
+
+/// Reads what the server sends until the connection ends.
+async fn drive(mut connection: Box<dyn Messages>) {
+    while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
+        if let Err(error) = message {
+            tracing::debug!(error = %StoreError::from(error), "a connection to the database ended");
+            return;
+        }
+    }
+}

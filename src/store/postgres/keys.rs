@@ -1,0 +1,121 @@
+//! Keys, and what the content policy holds against them.
+
+use std::time::Duration;
+
+use tokio_postgres::Transaction;
+
+use super::columns::api_key;
+use super::connection::{Database, Failure};
+use super::queue;
+use crate::key::{ApiKey, KeyHash};
+use crate::model::{CREDITS_PER_IMAGE, Id};
+use crate::store::{KeyChange, Lease, NewKey, Refusal, Result, StoreError, StrikeRule};
+
+/// $1 is the id, $2 the account, which must exist.
+const INSERT: &str = "
+    INSERT INTO api_keys (id, account_id, hash, name, hint, submit_rate, read_rate, expires_at)
+    SELECT $1, id, $3, $4, $5, $6::bigint, $7::bigint, $8::bigint FROM accounts WHERE id = $2 RETURNING *";
+
+pub(super) async fn create(database: &Database, account_id: Id, key: &NewKey) -> Result<Option<ApiKey>> {
+    let (submit_rate, read_rate) = (key.submit_rate.map(i64::from), key.read_rate.map(i64::from));
+    let hash = &key.hash[..];
+    let id = database.new_id();
+    let rows = database
+        .write(INSERT, &[&id, &account_id, &hash, &key.name, &key.hint, &submit_rate, &read_rate, &key.expires_at])
+        .await?;
+    rows.first().map(api_key).transpose()
+}
+
+/// The same as part of something bigger.
+pub(super) async fn insert(begun: &Transaction<'_>, id: Id, account_id: Id, key: &NewKey) -> Result<()> {
+    let (submit_rate, read_rate) = (key.submit_rate.map(i64::from), key.read_rate.map(i64::from));
+    let hash = &key.hash[..];
+    begun
+        .query(INSERT, &[&id, &account_id, &hash, &key.name, &key.hint, &submit_rate, &read_rate, &key.expires_at])
+        .await?;
+    Ok(())
+}
+
+pub(super) async fn find(database: &Database, id: Id) -> Result<Option<ApiKey>> {
+    database.read_one("SELECT * FROM api_keys WHERE id = $1", &[&id]).await?.as_ref().map(api_key).transpose()
+}
+
+pub(super) async fn find_by_hash(database: &Database, hash: &KeyHash) -> Result<Option<ApiKey>> {
+    let sql = "SELECT * FROM api_keys WHERE hash = $1";
+    database.read_one(sql, &[&&hash[..]]).await?.as_ref().map(api_key).transpose()
+}
+
+pub(super) async fn list(database: &Database, account_id: Option<Id>) -> Result<Vec<ApiKey>> {
+    let sql = "SELECT * FROM api_keys WHERE $1::text IS NULL OR account_id = $1 ORDER BY id";
+    database.read(sql, &[&account_id]).await?.iter().map(api_key).collect()
+}
+
+pub(super) async fn change(database: &Database, id: Id, change: KeyChange) -> Result<Option<ApiKey>> {
+    let set = match change {
+        KeyChange::Enable => "disabled = false, suspended_at = NULL, suspended_for = NULL",
+        KeyChange::Disable => "disabled = true",
+        KeyChange::Revoke => "revoked_at = coalesce(revoked_at, $2)",
+        KeyChange::FlagLeaked => "leaked_at = coalesce(leaked_at, $2)",
+    };
+    let forget = change == KeyChange::Enable;
+    let sql = format!(
+        "WITH forgotten AS (DELETE FROM strikes WHERE $3 AND key_id = $1)
+         UPDATE api_keys SET {set} WHERE id = $1 AND $2::bigint IS NOT NULL RETURNING *"
+    );
+    let rows = database.write(&sql, &[&id, &database.now(), &forget]).await?;
+    rows.first().map(api_key).transpose()
+}
+
+pub(super) async fn rotate(
+    database: &Database,
+    id: Id,
+    hash: KeyHash,
+    hint: &str,
+    overlap: Duration,
+) -> Result<Option<ApiKey>> {
+    let sql = "
+        WITH old AS (
+            UPDATE api_keys k SET expires_at = least(before.expires_at, $5::bigint)
+            FROM (SELECT id, expires_at FROM api_keys WHERE id = $2 AND revoked_at IS NULL FOR NO KEY UPDATE) before
+            WHERE k.id = before.id
+            RETURNING k.account_id, k.name, k.submit_rate, k.read_rate, before.expires_at
+        )
+        INSERT INTO api_keys (id, account_id, hash, name, hint, submit_rate, read_rate, expires_at)
+        SELECT $1, account_id, $3, name, $4, submit_rate, read_rate, expires_at FROM old RETURNING *";
+    let end = database.now().saturating_add(overlap);
+    let rows = database.write(sql, &[&database.new_id(), &id, &&hash[..], &hint, &end]).await?;
+    rows.first().map(api_key).transpose()
+}
+
+/// Fails and refunds a leased task and, under a rule, holds it against its key.
+pub(super) async fn refuse(
+    database: &Database,
+    lease: Lease,
+    error: &str,
+    rule: Option<StrikeRule>,
+) -> Result<Refusal> {
+    let mut client = database.client().await?;
+    let begun = client.transaction().await?;
+    let (given, now) = (database.given_time(), database.now());
+    let fail = queue::fail_leased();
+    let parameters: [super::connection::Parameter<'_>; 5] =
+        [&error, &given, &CREDITS_PER_IMAGE, &lease.task_id, &lease.epoch];
+    let Some(row) = begun.query_opt(&fail, &parameters).await? else { return Ok(Refusal::Lost) };
+    let mut suspended = None;
+    if let (Some(rule), Some(key_id)) = (rule, row.try_get::<_, Option<Id>>("key_id")?) {
+        let begin = now.saturating_sub(rule.window);
+        // Whoever strikes the same key at the same time waits, and counts this strike too.
+        begun.execute("SELECT 1 FROM api_keys WHERE id = $1 FOR NO KEY UPDATE", &[&key_id]).await?;
+        begun.execute("DELETE FROM strikes WHERE key_id = $1 AND created_at <= $2", &[&key_id, &begin]).await?;
+        let strike = "INSERT INTO strikes (task_id, key_id, created_at) VALUES ($1, $2, $3)";
+        begun.execute(strike, &[&lease.task_id, &key_id, &now]).await?;
+        // Tasks that were under way can bring more strikes; the first suspension stands.
+        let suspend = "UPDATE api_keys SET suspended_at = $2, suspended_for = $3 WHERE id = $1 AND suspended_at IS NULL
+            AND (SELECT count(*) FROM strikes WHERE key_id = $1) >= $4";
+        let reason = rule.to_string();
+        let done = begun.execute(suspend, &[&key_id, &now, &reason, &i64::from(rule.limit)]).await?;
+        suspended = (done == 1).then_some(key_id);
+    }
+    begun.commit().await.map_err(|error| StoreError::from(Failure::Unknown(error.into())))?;
+    Ok(Refusal::Done { suspended })
+}

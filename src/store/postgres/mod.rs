@@ -1,0 +1,347 @@
+//! PostgreSQL: one database that many processes share.
+//!
+//! A method is one statement, and so one round trip and one transaction, but for the few that say otherwise.
+//! What comes often and from many at once shares a statement: see [`batch`].
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::Mutex;
+
+use self::batch::Batcher;
+use self::bell::Bell;
+use self::connection::Database;
+use self::months::Months;
+use self::submit::{Order, Submitting};
+use self::tasks::Wanted;
+use super::{
+    AccountCreation, Audit, Claim, CompletedTask, KeyChange, Lease, LeaseWrite, NewKey, QueueDepth, Refusal, Rescue,
+    Rescued, Result, Retry, Store, StoreError, StrikeRule, Submission, TaskRecord,
+};
+use crate::clock::{Clock, Timestamp};
+use crate::fault::{Effect, Faults, Point};
+use crate::key::{ApiKey, KeyHash};
+use crate::model::{Account, Id, LedgerEntry, Surface, Task};
+use crate::request::GenerateRequest;
+
+mod accounts;
+mod audit;
+mod batch;
+mod bell;
+mod columns;
+mod connection;
+mod keys;
+mod months;
+mod queue;
+mod schema;
+mod settle;
+mod submit;
+mod tasks;
+mod tls;
+
+pub use self::schema::OpenError;
+
+/// Batches of one kind that can be under way at once. What is of one account goes the same way, so that no two
+/// of them wait for the same row.
+const LANES: usize = 4;
+/// The clocks of two machines are never the same; from here on it is worth a word.
+const CLOCKS_APART: Duration = Duration::from_secs(5);
+
+/// A database on a PostgreSQL server.
+pub struct PostgresStore {
+    database: Arc<Database>,
+    faults: Faults,
+    bell: Bell,
+    submits: Vec<Batcher<Order, Submission>>,
+    finds: Vec<Batcher<Wanted, Option<Task>>>,
+    completions: Batcher<(Lease, String), LeaseWrite>,
+    /// The account served last; the next claim begins after it.
+    last_served: Mutex<String>,
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore").field("database", &self.database).finish_non_exhaustive()
+    }
+}
+
+impl PostgresStore {
+    /// Opens the database that `url` names, bringing its schema up to date as needed. TLS trusts the public
+    /// authorities, or those in the file `ca` alone. Must be called inside of a Tokio runtime, which the store
+    /// then lives in.
+    ///
+    /// # Errors
+    /// [`OpenError`], with the database left as it was.
+    pub async fn open(
+        url: &str,
+        ca: Option<&Path>,
+        clock: Clock,
+        faults: Faults,
+    ) -> std::result::Result<Self, OpenError> {
+        let unusable = |error: String| OpenError::Unusable { name: "PostgreSQL database".into(), error };
+        let config = connection::configuration(url).map_err(unusable)?;
+        let tls = tls::connector(&config, ca).map_err(unusable)?;
+        let database = Database::new(&config, tls, clock).map_err(|error| unusable(error.to_string()))?;
+        schema::migrate(&database).await?;
+        let database = Arc::new(database);
+        let months = Arc::new(Months::default());
+        let name = database.name().to_owned();
+        let unusable = |error: StoreError| OpenError::Unusable { name, error: error.to_string() };
+        prepare(&database, &months).await.map_err(unusable)?;
+        let bell = Bell::hang(database.clone(), months.clone());
+        let submitting = Submitting { database: database.clone(), months, faults: faults.clone() };
+        let submits = (0..LANES).map(|_| {
+            let submitting = submitting.clone();
+            Batcher::start(move |orders| Box::pin(submit::submit(submitting.clone(), orders)))
+        });
+        let finds = (0..LANES).map(|_| {
+            let database = database.clone();
+            Batcher::start(move |wanted| {
+                let database = database.clone();
+                Box::pin(async move { tasks::find(&database, wanted).await })
+            })
+        });
+        let of_completions = database.clone();
+        let completions = Batcher::start(move |ends| {
+            let database = of_completions.clone();
+            Box::pin(async move { queue::complete(&database, ends).await })
+        });
+        Ok(Self {
+            submits: submits.collect(),
+            finds: finds.collect(),
+            completions,
+            last_served: Mutex::default(),
+            bell,
+            database,
+            faults,
+        })
+    }
+
+    /// Whether what the server acknowledges outlasts a power cut.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub async fn check_durability(&self) -> std::result::Result<(), String> {
+        let settings = "SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on'";
+        let rows = self.database.read(settings, &[]).await.map_err(|error| error.to_string())?;
+        match rows.first().map(|row| row.try_get(0)) {
+            Some(Ok(true)) => Ok(()),
+            _ => Err("PostgreSQL runs with fsync or full_page_writes off: a power cut loses accepted tasks".into()),
+        }
+    }
+
+    /// Does what may end a test at its two sides.
+    async fn write<T>(&self, effect: Effect, write: impl Future<Output = Result<T>>) -> Result<T> {
+        self.faults.pass(Point::before(effect)).await?;
+        let outcome = write.await;
+        self.faults.pass(Point::after(effect)).await?;
+        outcome
+    }
+}
+
+/// What a process does at its start and then and when.
+async fn prepare(database: &Database, months: &Months) -> Result<()> {
+    let ahead = database.compare_clocks().await?;
+    if ahead.unsigned_abs() > CLOCKS_APART.as_millis() as u64 {
+        tracing::warn!(ahead_ms = ahead, "this machine's clock is not the database server's; the server's counts");
+    }
+    months.prepare_ahead(database, database.now()).await
+}
+
+/// Which of the lanes is for this id.
+fn lane(id: Id) -> usize {
+    let sum: usize = id.as_str().bytes().map(usize::from).sum();
+    sum % LANES
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    async fn create_account(&self, name: &str, credits: i64) -> Result<AccountCreation> {
+        self.write(Effect::CreateAccount, accounts::create(&self.database, name, credits)).await
+    }
+
+    async fn create_first_account(&self, name: &str, credits: i64, key: NewKey) -> Result<Option<Account>> {
+        self.write(Effect::CreateFirstAccount, accounts::create_first(&self.database, name, credits, &key)).await
+    }
+
+    async fn find_account(&self, name_or_id: &str) -> Result<Option<Account>> {
+        accounts::find(&self.database, name_or_id).await
+    }
+
+    async fn list_accounts(&self) -> Result<Vec<Account>> {
+        accounts::list(&self.database).await
+    }
+
+    async fn create_key(&self, account_id: Id, key: NewKey) -> Result<Option<ApiKey>> {
+        self.write(Effect::CreateKey, keys::create(&self.database, account_id, &key)).await
+    }
+
+    async fn find_key(&self, id: Id) -> Result<Option<ApiKey>> {
+        keys::find(&self.database, id).await
+    }
+
+    async fn find_key_by_hash(&self, hash: KeyHash) -> Result<Option<ApiKey>> {
+        keys::find_by_hash(&self.database, &hash).await
+    }
+
+    async fn list_keys(&self, account_id: Option<Id>) -> Result<Vec<ApiKey>> {
+        keys::list(&self.database, account_id).await
+    }
+
+    async fn change_key(&self, id: Id, change: KeyChange) -> Result<Option<ApiKey>> {
+        self.write(Effect::ChangeKey, keys::change(&self.database, id, change)).await
+    }
+
+    async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>> {
+        self.write(Effect::RotateKey, keys::rotate(&self.database, id, hash, hint, overlap)).await
+    }
+
+    async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>> {
+        self.write(Effect::Grant, accounts::grant(&self.database, account_id, amount, note)).await
+    }
+
+    async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>> {
+        accounts::history(&self.database, account_id, before, limit).await
+    }
+
+    async fn audit(&self) -> Result<Audit> {
+        audit::audit(&self.database).await
+    }
+
+    async fn submit(
+        &self,
+        account_id: Id,
+        key_id: Option<Id>,
+        surface: Surface,
+        request: GenerateRequest,
+        max_unfinished: u32,
+    ) -> Result<Submission> {
+        let order = Order { account_id, key_id, surface, request, max_unfinished };
+        let submission = self.write(Effect::Submit, self.submits[lane(account_id)].ask(order)).await?;
+        if matches!(submission, Submission::Accepted(_)) {
+            self.bell.ring();
+        }
+        Ok(submission)
+    }
+
+    async fn find_task(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Task>> {
+        self.finds[lane(id)].ask((account_id, surface, id)).await
+    }
+
+    async fn list_tasks(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Task>> {
+        tasks::list(&self.database, account_id, surface, before, limit).await
+    }
+
+    async fn list_task_ids(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Id>> {
+        tasks::list_ids(&self.database, account_id, surface, before, limit).await
+    }
+
+    async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>> {
+        tasks::inspect(&self.database, id).await
+    }
+
+    async fn recent_tasks(&self, account_id: Option<Id>, limit: u32) -> Result<Vec<Task>> {
+        tasks::recent(&self.database, account_id, limit).await
+    }
+
+    async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
+        tasks::completed(&self.database, after, limit).await
+    }
+
+    async fn claim(&self, max: usize, lease: Duration) -> Result<Vec<Claim>> {
+        let mut last = self.last_served.lock().await;
+        self.write(Effect::Claim, queue::claim(&self.database, &mut last, max, lease)).await
+    }
+
+    async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>> {
+        self.write(Effect::Renew, queue::renew(&self.database, &leases, lease)).await
+    }
+
+    async fn release(&self, lease: Lease) -> Result<LeaseWrite> {
+        let released = self.write(Effect::Release, queue::release(&self.database, lease)).await?;
+        self.bell.ring();
+        Ok(released)
+    }
+
+    async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry> {
+        self.write(Effect::Retry, queue::retry(&self.database, lease, delay, last_error)).await
+    }
+
+    async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite> {
+        let end = (lease, columns::to_json(&images));
+        self.write(Effect::Complete, self.completions.ask(end)).await
+    }
+
+    async fn fail(&self, lease: Lease, error: &str) -> Result<LeaseWrite> {
+        self.write(Effect::Fail, queue::fail(&self.database, lease, error)).await
+    }
+
+    async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal> {
+        self.write(Effect::Refuse, keys::refuse(&self.database, lease, error, rule)).await
+    }
+
+    async fn fail_unleased(&self, id: Id, error: &str) -> Result<bool> {
+        self.write(Effect::FailUnleased, queue::fail_unleased(&self.database, id, error)).await
+    }
+
+    async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued> {
+        let mut all = Rescued::default();
+        loop {
+            let (found, some) = self.write(Effect::Rescue, queue::rescue(&self.database, which, last_error)).await?;
+            all = Rescued { queued: all.queued + some.queued, failed: all.failed + some.failed };
+            if (found as i64) < queue::SWEEP_BATCH || some == Rescued::default() {
+                return Ok(all);
+            }
+        }
+    }
+
+    async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<usize> {
+        let mut all = 0;
+        loop {
+            let some = self.write(Effect::Expire, queue::expire(&self.database, cutoff, error)).await?;
+            all += some;
+            if (some as i64) < queue::SWEEP_BATCH {
+                return Ok(all);
+            }
+        }
+    }
+
+    async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize> {
+        let mut all = 0;
+        for account_id in tasks::removable_accounts(&self.database, cutoff).await? {
+            loop {
+                let remove = tasks::remove(&self.database, account_id, cutoff);
+                let some = self.write(Effect::RemoveTasks, remove).await?;
+                all += some;
+                if some < tasks::REMOVAL_BATCH {
+                    break;
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    async fn queue_depth(&self) -> Result<QueueDepth> {
+        queue::depth(&self.database).await
+    }
+
+    async fn cursor_secret(&self) -> Result<[u8; 32]> {
+        let rows = self.database.read("SELECT value FROM secrets WHERE name = 'cursor'", &[]).await?;
+        let lost = || StoreError::Other("the secret that signs cursors is gone".into());
+        let value: Vec<u8> = rows.first().ok_or_else(lost)?.try_get(0)?;
+        value.try_into().map_err(|_| lost())
+    }
+
+    async fn tasks_elsewhere(&self) {
+        self.bell.heard().await;
+    }
+
+    async fn ping(&self) -> Result<()> {
+        // Writes what is there already: nothing changes, but a server that only reads refuses it.
+        self.database.write("UPDATE tintype SET version = version", &[]).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,322 @@
+//! Leasing tasks to workers and ending them.
+//!
+//! Every write under a lease matches its epoch in the `queue` row, and the row is gone once the task is terminal:
+//! a worker that lost its lease can change nothing. Rows of the queue are locked before accounts, and accounts in
+//! the order of their ids.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_postgres::Row;
+
+use super::columns::{REQUEST, number, request};
+use super::connection::Database;
+use crate::clock::Timestamp;
+use crate::model::{CREDITS_PER_IMAGE, Id};
+use crate::store::{Claim, Lease, LeaseWrite, MAX_LOST_LEASES, QueueDepth, Rescue, Rescued, Result, Retry};
+
+/// Tasks that a sweep ends in one transaction.
+pub(super) const SWEEP_BATCH: i64 = 256;
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Goes round the accounts that have something to claim, beginning after $1: each of the first $2 gives its share,
+/// oldest tasks first. What others are claiming is passed over.
+const CLAIM: &str = "
+    WITH RECURSIVE later AS (
+        (SELECT account_id, 1::bigint AS place FROM queue
+         WHERE lease_until IS NULL AND account_id > $1 AND ready_at <= tintype_now($3) ORDER BY account_id LIMIT 1)
+        UNION ALL
+        SELECT next.account_id, place + 1 FROM later, LATERAL (
+            SELECT q.account_id FROM queue q
+            WHERE q.lease_until IS NULL AND q.account_id > later.account_id AND q.ready_at <= tintype_now($3)
+            ORDER BY q.account_id LIMIT 1) next
+        WHERE place < $2::bigint
+    ), earlier AS (
+        (SELECT account_id, 1::bigint AS place FROM queue
+         WHERE lease_until IS NULL AND account_id <= $1 AND ready_at <= tintype_now($3) ORDER BY account_id LIMIT 1)
+        UNION ALL
+        SELECT next.account_id, place + 1 FROM earlier, LATERAL (
+            SELECT q.account_id FROM queue q
+            WHERE q.lease_until IS NULL AND q.account_id > earlier.account_id AND q.account_id <= $1
+                AND q.ready_at <= tintype_now($3)
+            ORDER BY q.account_id LIMIT 1) next
+        WHERE place < $2::bigint
+    ), turns AS (
+        SELECT account_id, row_number() OVER (ORDER BY round, place) AS turn
+        FROM (SELECT 1 AS round, * FROM later UNION ALL SELECT 2, * FROM earlier) AS circle
+        ORDER BY turn LIMIT $2::bigint
+    ), share AS (
+        SELECT (($2::bigint + count(*) - 1) / greatest(count(*), 1))::bigint AS tasks FROM turns
+    ), waiting AS (
+        SELECT turn, mine.task_id FROM turns, LATERAL (
+            SELECT task_id FROM queue q
+            WHERE q.account_id = turns.account_id AND q.lease_until IS NULL AND q.ready_at <= tintype_now($3)
+            ORDER BY q.task_id LIMIT (SELECT tasks FROM share) FOR UPDATE SKIP LOCKED) mine
+    ), picked AS (
+        SELECT task_id, turn, row_number() OVER (PARTITION BY turn ORDER BY task_id) AS lap FROM waiting
+        ORDER BY lap, turn LIMIT $2::bigint
+    ), leased AS (
+        UPDATE queue q SET lease_epoch = lease_epoch + 1, lease_until = tintype_now($3) + $4, ready_at = 0
+        FROM picked WHERE q.task_id = picked.task_id
+        RETURNING q.task_id, q.account_id, q.lease_epoch, lap, turn
+    )";
+
+/// Claims up to `max` tasks, beginning after the account `last`, which becomes the last that was served.
+pub(super) async fn claim(database: &Database, last: &mut String, max: usize, lease: Duration) -> Result<Vec<Claim>> {
+    let sql = format!(
+        "{CLAIM} SELECT task_id, leased.account_id, lease_epoch, {REQUEST} FROM leased JOIN tasks ON id = task_id ORDER BY lap, turn"
+    );
+    let mut claims = Vec::new();
+    while claims.len() < max {
+        let open = i64::try_from(max - claims.len()).unwrap_or(i64::MAX);
+        let given = database.given_time();
+        let rows = database.write(&sql, &[&*last, &open, &given, &millis(lease)]).await?;
+        if rows.is_empty() {
+            break;
+        }
+        for row in &rows {
+            let lease = Lease { task_id: row.try_get("task_id")?, epoch: row.try_get("lease_epoch")? };
+            claims.push(Claim { lease, request: request(row)? });
+        }
+        if let Some(row) = rows.last() {
+            *last = row.try_get("account_id")?;
+        }
+    }
+    Ok(claims)
+}
+
+/// The columns of `leases` as parameters.
+fn columns(leases: &[Lease]) -> (Vec<Id>, Vec<i64>) {
+    leases.iter().map(|lease| (lease.task_id, lease.epoch)).unzip()
+}
+
+/// The leases that the rows name by `task_id` and `lease_epoch`.
+fn leases(rows: &[Row]) -> Result<HashSet<Lease>> {
+    let lease = |row: &Row| Ok(Lease { task_id: row.try_get("task_id")?, epoch: row.try_get("lease_epoch")? });
+    rows.iter().map(lease).collect()
+}
+
+pub(super) async fn renew(database: &Database, held: &[Lease], lease: Duration) -> Result<Vec<Lease>> {
+    let (ids, epochs) = columns(held);
+    let sql = "UPDATE queue q SET lease_until = tintype_now($3) + $4
+        FROM unnest($1::text[], $2::bigint[]) AS held (task_id, lease_epoch)
+        WHERE q.task_id = held.task_id AND q.lease_epoch = held.lease_epoch AND q.lease_until IS NOT NULL
+        RETURNING q.task_id, q.lease_epoch";
+    let renewed = leases(&database.write(sql, &[&ids, &epochs, &database.given_time(), &millis(lease)]).await?)?;
+    Ok(held.iter().filter(|lease| !renewed.contains(lease)).copied().collect())
+}
+
+pub(super) async fn release(database: &Database, lease: Lease) -> Result<LeaseWrite> {
+    let sql = "UPDATE queue SET lease_until = NULL
+        WHERE task_id = $1 AND lease_epoch = $2 AND lease_until IS NOT NULL RETURNING task_id";
+    let released = database.write(sql, &[&lease.task_id, &lease.epoch]).await?;
+    Ok(done_if(!released.is_empty()))
+}
+
+fn done_if(done: bool) -> LeaseWrite {
+    if done { LeaseWrite::Done } else { LeaseWrite::Lost }
+}
+
+/// Completes what is still leased of `ends`, each a lease with the JSON of its images.
+pub(super) async fn complete(database: &Arc<Database>, ends: Vec<(Lease, String)>) -> Vec<Result<LeaseWrite>> {
+    match complete_together(database, &ends).await {
+        Ok(mut done) => ends.iter().map(|(lease, _)| Ok(done_if(done.remove(lease)))).collect(),
+        Err(error) if ends.len() == 1 => vec![Err(error)],
+        // One that cannot be written must not take the others with it.
+        Err(_) => {
+            let mut outcomes = Vec::with_capacity(ends.len());
+            for end in ends {
+                let outcome = complete_together(database, std::slice::from_ref(&end)).await;
+                outcomes.push(outcome.map(|done| done_if(!done.is_empty())));
+            }
+            outcomes
+        }
+    }
+}
+
+async fn complete_together(database: &Database, ends: &[(Lease, String)]) -> Result<HashSet<Lease>> {
+    let (held, images): (Vec<Lease>, Vec<&str>) = ends.iter().map(|(lease, images)| (*lease, images.as_str())).unzip();
+    let (ids, epochs) = columns(&held);
+    let sql = "
+        WITH gone AS (
+            DELETE FROM queue q
+            USING unnest($1::text[], $2::bigint[], $3::text[]) AS held (task_id, lease_epoch, images), tasks t
+            WHERE q.task_id = held.task_id AND q.lease_epoch = held.lease_epoch AND q.lease_until IS NOT NULL
+                AND t.id = q.task_id AND t.status = 'processing'
+            RETURNING q.task_id, q.account_id, q.lease_epoch, held.images
+        ), completed AS (
+            UPDATE tasks t SET status = 'completed', images = gone.images,
+                updated_at = greatest(t.updated_at, tintype_now($4))
+            FROM gone WHERE t.id = gone.task_id
+        ), found AS (
+            SELECT id FROM accounts WHERE id IN (SELECT account_id FROM gone) ORDER BY id FOR NO KEY UPDATE
+        ), counted AS (
+            SELECT account_id, count(*) AS tasks FROM gone GROUP BY account_id
+        ), relieved AS (
+            UPDATE accounts a SET unfinished = a.unfinished - counted.tasks
+            FROM counted JOIN found ON found.id = counted.account_id WHERE a.id = found.id
+        )
+        SELECT task_id, lease_epoch FROM gone";
+    leases(&database.write(sql, &[&ids, &epochs, &images, &database.given_time()]).await?)
+}
+
+/// Fails and refunds the tasks that a statement before it took out of the queue, as `gone`, with the sentence $1, at
+/// the time $2; an image costs $3.
+const REFUND: &str = "
+    failed AS (
+        UPDATE tasks t SET status = 'failed', error = $1, updated_at = greatest(t.updated_at, tintype_now($2))
+        FROM gone WHERE t.id = gone.task_id AND t.status = 'processing'
+        RETURNING t.id, gone.account_id, t.n * $3::bigint AS amount
+    ), found AS (
+        SELECT id, balance FROM accounts WHERE id IN (SELECT account_id FROM gone) ORDER BY id FOR NO KEY UPDATE
+    ), owed AS (
+        SELECT account_id, sum(amount)::bigint AS amount, count(*) AS tasks FROM failed GROUP BY account_id
+    ), refunded AS (
+        UPDATE accounts a SET balance = a.balance + owed.amount, unfinished = a.unfinished - owed.tasks
+        FROM owed JOIN found ON found.id = owed.account_id WHERE a.id = found.id
+    ), booked AS (
+        INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id)
+        SELECT failed.account_id, 'refund', failed.amount,
+            found.balance + sum(failed.amount) OVER (PARTITION BY failed.account_id ORDER BY failed.id),
+            tintype_now($2), failed.id
+        FROM failed JOIN found ON found.id = failed.account_id ORDER BY failed.id
+    )";
+
+/// Takes a task out of the queue that a condition on its row `q` picks, unless it is damaged.
+fn gone(condition: &str) -> String {
+    format!(
+        "gone AS (
+            DELETE FROM queue q USING tasks t
+            WHERE {condition} AND t.id = q.task_id AND t.status = 'processing'
+            RETURNING q.task_id, q.account_id, q.key_id
+        )"
+    )
+}
+
+/// The statement that fails a task whose lease $4 with the epoch $5 holds. It returns the key that the task came with.
+pub(super) fn fail_leased() -> String {
+    let gone = gone("q.task_id = $4 AND q.lease_epoch = $5 AND q.lease_until IS NOT NULL");
+    format!("WITH {gone}, {REFUND} SELECT key_id FROM gone")
+}
+
+pub(super) async fn fail(database: &Database, lease: Lease, error: &str) -> Result<LeaseWrite> {
+    let given = database.given_time();
+    let rows =
+        database.write(&fail_leased(), &[&error, &given, &CREDITS_PER_IMAGE, &lease.task_id, &lease.epoch]).await?;
+    Ok(done_if(!rows.is_empty()))
+}
+
+pub(super) async fn fail_unleased(database: &Database, id: Id, error: &str) -> Result<bool> {
+    let sql = format!("WITH {}, {REFUND} SELECT task_id FROM gone", gone("q.task_id = $4"));
+    let rows = database.write(&sql, &[&error, &database.given_time(), &CREDITS_PER_IMAGE, &id]).await?;
+    Ok(!rows.is_empty())
+}
+
+/// Takes away the leases that `lost` picks: their tasks are ready again at `ready_at`, or failed when they have lost
+/// $4 leases.
+fn give_up(lost: &str, ready_at: &str) -> String {
+    let gone = gone("q.task_id IN (SELECT task_id FROM lost) AND q.lost_leases + 1 >= $4");
+    format!(
+        "WITH lost AS ({lost}), again AS (
+            UPDATE queue q SET lease_until = NULL, lost_leases = q.lost_leases + 1, ready_at = {ready_at}
+            WHERE q.task_id IN (SELECT task_id FROM lost) AND q.lost_leases + 1 < $4
+            RETURNING q.task_id
+        ), {gone}, {REFUND}
+        SELECT (SELECT count(*) FROM lost) AS lost, (SELECT count(*) FROM again) AS queued,
+            (SELECT count(*) FROM gone) AS failed"
+    )
+}
+
+/// Counts of [`give_up`].
+struct GivenUp {
+    lost: usize,
+    rescued: Rescued,
+}
+
+fn given_up(rows: &[Row]) -> Result<GivenUp> {
+    let row = &rows[0];
+    let rescued = Rescued { queued: count(row, "queued")?, failed: count(row, "failed")? };
+    Ok(GivenUp { lost: count(row, "lost")?, rescued })
+}
+
+fn count(row: &Row, column: &str) -> Result<usize> {
+    number(row, column)
+}
+
+pub(super) async fn retry(database: &Database, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry> {
+    let lost = "SELECT task_id FROM queue
+        WHERE task_id = $5 AND lease_epoch = $6 AND lease_until IS NOT NULL FOR UPDATE";
+    // A task that need not wait is ready for every clock, also one that is behind or is set back.
+    let sql = give_up(lost, "CASE WHEN $7::bigint = 0 THEN 0 ELSE tintype_now($2) + $7 END");
+    let limit = lost_limit();
+    let given = database.given_time();
+    let rows = database
+        .write(&sql, &[&last_error, &given, &CREDITS_PER_IMAGE, &limit, &lease.task_id, &lease.epoch, &millis(delay)])
+        .await?;
+    Ok(match given_up(&rows)?.rescued {
+        Rescued { queued: 1.., .. } => Retry::Queued,
+        Rescued { failed: 1.., .. } => Retry::Failed,
+        Rescued { .. } => Retry::Lost,
+    })
+}
+
+fn lost_limit() -> i32 {
+    i32::try_from(MAX_LOST_LEASES).unwrap_or(i32::MAX)
+}
+
+/// Takes up to [`SWEEP_BATCH`] leases away; returns also how many there were. Leases go by the server's time alone.
+pub(super) async fn rescue(database: &Database, which: Rescue, last_error: &str) -> Result<(usize, Rescued)> {
+    let lost = "SELECT task_id FROM queue
+        WHERE lease_until IS NOT NULL AND ($6 OR lease_until <= tintype_now($2))
+        ORDER BY lease_until LIMIT $5 FOR UPDATE SKIP LOCKED";
+    let all = which == Rescue::All;
+    let given = database.given_time();
+    let rows = database
+        .write(&give_up(lost, "0"), &[&last_error, &given, &CREDITS_PER_IMAGE, &lost_limit(), &SWEEP_BATCH, &all])
+        .await?;
+    let GivenUp { lost, rescued } = given_up(&rows)?;
+    report_damaged(lost, rescued.queued + rescued.failed);
+    Ok((lost, rescued))
+}
+
+/// Fails and refunds up to [`SWEEP_BATCH`] overdue tasks.
+pub(super) async fn expire(database: &Database, cutoff: Timestamp, error: &str) -> Result<usize> {
+    // Ids begin with the time of creation, so the first id after the cutoff bounds a range of them.
+    let cutoff = database.shifted(cutoff);
+    let bound = Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)));
+    let gone = gone("q.task_id IN (SELECT task_id FROM overdue)");
+    let sql = format!(
+        "WITH overdue AS (
+            SELECT task_id FROM queue WHERE task_id < $4 ORDER BY task_id LIMIT $5 FOR UPDATE SKIP LOCKED
+        ), {gone}, {REFUND}
+        SELECT (SELECT count(*) FROM overdue) AS overdue, (SELECT count(*) FROM gone) AS failed"
+    );
+    let given = database.given_time();
+    let rows = database.write(&sql, &[&error, &given, &CREDITS_PER_IMAGE, &bound, &SWEEP_BATCH]).await?;
+    let failed = count(&rows[0], "failed")?;
+    report_damaged(count(&rows[0], "overdue")?, failed);
+    Ok(failed)
+}
+
+fn report_damaged(found: usize, ended: usize) {
+    if found > ended {
+        tracing::error!(tasks = found - ended, "could not end or requeue tasks: see `tintype credits audit`");
+    }
+}
+
+pub(super) async fn depth(database: &Database) -> Result<QueueDepth> {
+    let sql = "SELECT count(*) FILTER (WHERE lease_until IS NULL) AS waiting,
+            count(*) FILTER (WHERE lease_until IS NOT NULL) AS leased, min(task_id) AS oldest
+        FROM queue";
+    let rows = database.read(sql, &[]).await?;
+    let oldest: Option<Id> = rows[0].try_get("oldest")?;
+    Ok(QueueDepth {
+        waiting: number(&rows[0], "waiting")?,
+        leased: number(&rows[0], "leased")?,
+        oldest: oldest.map(Id::timestamp),
+    })
+}

@@ -1,0 +1,87 @@
+//! The schema of a database: whose it is, which version, and the steps to the present one.
+
+use tokio_postgres::Transaction;
+
+use super::connection::Database;
+use crate::store::StoreError;
+
+/// The steps that lead from an empty database to the present schema.
+const MIGRATIONS: [&str; 3] = [
+    include_str!("../../../migrations/postgres/0001_initial.sql"),
+    include_str!("../../../migrations/postgres/0002_retention.sql"),
+    include_str!("../../../migrations/postgres/0003_policy.sql"),
+];
+/// What processes that change the schema or make the first account wait for: "tint" in ASCII.
+pub(super) const LOCK: i64 = 0x7469_6E74;
+
+/// Why a database could not be opened: a sentence for the operator.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It cannot be reached, read or written.
+    #[error("cannot open the {name}: {error}")]
+    Unusable {
+        /// Where it is.
+        name: String,
+        /// The server's words, or the network's.
+        error: String,
+    },
+    /// It holds tables of somebody else.
+    #[error("the {0} has tables, but not Tintype's: give Tintype a database, or a schema, of its own")]
+    Foreign(String),
+    /// A later release wrote it.
+    #[error(
+        "the database was written by a newer Tintype (schema {found}; this one knows {known}): upgrade this binary or restore a backup"
+    )]
+    Newer {
+        /// The schema found.
+        found: i64,
+        /// The schema this binary writes.
+        known: usize,
+    },
+}
+
+/// Brings the schema up to date, or says why not and leaves it as it was. Processes that start at once wait
+/// for the first of them.
+pub(super) async fn migrate(database: &Database) -> Result<(), OpenError> {
+    let name = database.name();
+    let unusable = |error: StoreError| OpenError::Unusable { name: name.to_owned(), error: error.to_string() };
+    let mut client = database.client().await.map_err(unusable)?;
+    let begun = client.transaction().await.map_err(|error| unusable(error.into()))?;
+    let outcome = steps(&begun, name).await.map_err(|error| unusable(error.into()))?;
+    outcome?;
+    begun.commit().await.map_err(|error| unusable(error.into()))
+}
+
+async fn steps(begun: &Transaction<'_>, name: &str) -> Result<Result<(), OpenError>, tokio_postgres::Error> {
+    // Many processes may start at once, and the first of them has much to do.
+    begun.batch_execute("SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = '5min'").await?;
+    begun.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
+    let found: Option<i64> = match begun.query_one(
+        "SELECT to_regclass('tintype') IS NOT NULL, to_regclass('accounts') IS NOT NULL OR to_regclass('tasks') IS NOT NULL",
+        &[],
+    ).await? {
+        row if row.try_get(0)? => {
+            let version: i32 = begun.query_one("SELECT version FROM tintype", &[]).await?.try_get(0)?;
+            Some(version.into())
+        }
+        row if row.try_get(1)? => return Ok(Err(OpenError::Foreign(name.to_owned()))),
+        _ => None,
+    };
+    let done = match usize::try_from(found.unwrap_or(0)) {
+        Ok(done) if done <= MIGRATIONS.len() => done,
+        _ => return Ok(Err(OpenError::Newer { found: found.unwrap_or(0), known: MIGRATIONS.len() })),
+    };
+    if done == MIGRATIONS.len() {
+        return Ok(Ok(()));
+    }
+    for step in MIGRATIONS.iter().skip(done) {
+        begun.batch_execute(step).await?;
+    }
+    if done == 0 {
+        let secret: [u8; 32] = rand::random();
+        begun.execute("INSERT INTO secrets (name, value) VALUES ('cursor', $1)", &[&&secret[..]]).await?;
+    }
+    let version = i32::try_from(MIGRATIONS.len()).expect("few migrations");
+    begun.execute("UPDATE tintype SET version = $1", &[&version]).await?;
+    Ok(Ok(()))
+}

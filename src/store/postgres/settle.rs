@@ -1,0 +1,99 @@
+//! What became of a submit that the server never answered.
+//!
+//! The ids of its tasks are known beforehand, and while the statement runs it holds the rows of its accounts. A
+//! statement that begins after its deadline does nothing. So whoever locks those rows after the deadline sees
+//! the tasks, or they will never be.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::connection::Database;
+use super::queue;
+use crate::clock::Timestamp;
+use crate::model::Id;
+use crate::store::{Result, UNANSWERED};
+
+/// A submit that the server has not begun this long after it was sent is not done.
+pub(super) const START_WITHIN: Duration = Duration::from_secs(3);
+/// How long a caller is kept waiting for the truth.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Wait between two looks.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// A submit that was not answered.
+#[derive(Debug, Clone)]
+pub(super) struct Doubtful {
+    pub(super) accounts: Vec<Id>,
+    pub(super) tasks: Vec<Id>,
+    /// By the server's clock: after it the submit does not begin any more.
+    pub(super) deadline: Timestamp,
+}
+
+/// Which of its tasks exist. `None` when that cannot be known in the time that a caller waits: those that turn
+/// out to exist later are then failed and refunded, as their callers are told.
+pub(super) async fn settle(database: &Arc<Database>, doubtful: Doubtful) -> Option<HashSet<Id>> {
+    let begun = database.clock.elapsed();
+    loop {
+        match look(database, &doubtful).await {
+            Ok(Some(kept)) => return Some(kept),
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%error, "cannot look what became of a submit"),
+        }
+        if database.clock.elapsed().saturating_sub(begun) >= PATIENCE || database.clock.is_manual() {
+            tokio::spawn(take_back(database.clone(), doubtful));
+            return None;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// The tasks that exist; `None` while more may come.
+async fn look(database: &Database, doubtful: &Doubtful) -> Result<Option<HashSet<Id>>> {
+    let mut client = database.client().await?;
+    let begun = client.transaction().await?;
+    if database.given_time().is_none() {
+        let now: Timestamp = begun.query_one("SELECT tintype_now(NULL)", &[]).await?.try_get(0)?;
+        if now < doubtful.deadline {
+            return Ok(None);
+        }
+    }
+    let lock = "SELECT id FROM accounts WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE";
+    begun.execute(lock, &[&doubtful.accounts]).await?;
+    let rows = begun.query("SELECT id FROM tasks WHERE id = ANY ($1)", &[&doubtful.tasks]).await?;
+    let kept = rows.iter().map(|row| Ok(row.try_get(0)?)).collect::<Result<_>>()?;
+    begun.rollback().await?;
+    Ok(Some(kept))
+}
+
+/// Fails and refunds what exists of a submit whose callers were told that it failed, however long it takes to
+/// find out.
+async fn take_back(database: Arc<Database>, doubtful: Doubtful) {
+    let mut open: Option<HashSet<Id>> = None;
+    loop {
+        tokio::time::sleep(PAUSE * 5).await;
+        let kept = match open.take() {
+            Some(kept) => kept,
+            None => match look(&database, &doubtful).await {
+                Ok(Some(kept)) => kept,
+                _ => continue,
+            },
+        };
+        let mut left = HashSet::new();
+        for id in kept {
+            match queue::fail_unleased(&database, id, UNANSWERED).await {
+                Ok(true) => {
+                    tracing::warn!(task = %id, "a task whose submit was answered with an error is failed and refunded")
+                }
+                Ok(false) => {
+                    tracing::warn!(task = %id, "a task whose submit was answered with an error has ended already")
+                }
+                Err(_) => drop(left.insert(id)),
+            }
+        }
+        if left.is_empty() {
+            return;
+        }
+        open = Some(left);
+    }
+}

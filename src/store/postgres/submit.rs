@@ -1,0 +1,263 @@
+//! Submitting: one statement charges, queues and books all that is submitted at once.
+//!
+//! The statement charges an account for all of its submissions or for none. Where it charges none, what it saw
+//! of the account tells which of them fit; those are sent again, the others are refused.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use super::columns::to_json;
+use super::connection::{Database, Failure};
+use super::months::Months;
+use super::settle;
+use crate::clock::Timestamp;
+use crate::fault::{Effect, Faults, Point};
+use crate::model::{CREDITS_PER_IMAGE, Id, Status, Surface, Task};
+use crate::request::GenerateRequest;
+use crate::store::{Result, StoreError, Submission};
+
+/// How often what fits is sent again because others were quicker.
+const MAX_ROUNDS: u32 = 16;
+
+/// One submission.
+#[derive(Debug, Clone)]
+pub(super) struct Order {
+    pub(super) account_id: Id,
+    pub(super) key_id: Option<Id>,
+    pub(super) surface: Surface,
+    pub(super) request: GenerateRequest,
+    /// 0: no limit.
+    pub(super) max_unfinished: u32,
+}
+
+/// What submitting takes.
+#[derive(Debug, Clone)]
+pub(super) struct Submitting {
+    pub(super) database: Arc<Database>,
+    pub(super) months: Arc<Months>,
+    pub(super) faults: Faults,
+}
+
+/// An order on its way, with the id that its task is to have.
+struct Sent {
+    id: Id,
+    order: Order,
+    answer: Option<Result<Submission>>,
+}
+
+/// An account as the statement found it.
+struct Found {
+    balance: i64,
+    unfinished: i64,
+    charged: bool,
+}
+
+/// Submits all of `orders` and answers each in its place.
+pub(super) async fn submit(submitting: Submitting, orders: Vec<Order>) -> Vec<Result<Submission>> {
+    let database = &submitting.database;
+    let mut sent: Vec<Sent> =
+        orders.into_iter().map(|order| Sent { id: database.new_id(), order, answer: None }).collect();
+    submitting.all(&mut sent).await;
+    sent.into_iter().map(|one| one.answer.unwrap_or_else(|| Err(too_busy()))).collect()
+}
+
+fn too_busy() -> StoreError {
+    StoreError::Other("the account changes too quickly".into())
+}
+
+impl Submitting {
+    async fn all(&self, sent: &mut [Sent]) {
+        for _ in 0..MAX_ROUNDS {
+            let mut open: Vec<&mut Sent> = sent.iter_mut().filter(|one| one.answer.is_none()).collect();
+            if open.is_empty() {
+                return;
+            }
+            match self.together(&open).await {
+                Ok(accounts) => answer(&mut open, &accounts),
+                Err(Failure::Nothing(error)) if open.len() == 1 => open[0].answer = Some(Err(error)),
+                // One that cannot be written must not take the others with it.
+                Err(Failure::Nothing(_)) => self.each_alone(&mut open).await,
+                Err(Failure::Unknown(error)) => self.settle(&mut open, &error).await,
+            }
+        }
+    }
+
+    async fn each_alone(&self, open: &mut [&mut Sent]) {
+        for one in open {
+            match self.together(&[&mut **one]).await {
+                Ok(accounts) => answer(&mut [&mut **one], &accounts),
+                Err(Failure::Nothing(error)) => one.answer = Some(Err(error)),
+                Err(Failure::Unknown(error)) => self.settle(&mut [&mut **one], &error).await,
+            }
+        }
+    }
+
+    /// Sends one statement for all of `open`.
+    async fn together(&self, open: &[&mut Sent]) -> std::result::Result<BTreeMap<Id, Found>, Failure> {
+        let nothing = |error: std::io::Error| Failure::Nothing(error.into());
+        for one in open {
+            self.months.prepare(&self.database, one.id.timestamp()).await.map_err(Failure::Nothing)?;
+        }
+        self.faults.pass(Point::before(Effect::Commit)).await.map_err(nothing)?;
+        let rows = write(&self.database, open).await?;
+        let passed = self.faults.pass(Point::after(Effect::Commit)).await;
+        passed.map_err(|error| Failure::Unknown(error.into()))?;
+        let found = rows.iter().map(|row| {
+            let found = Found {
+                balance: row.try_get("balance")?,
+                unfinished: row.try_get("unfinished")?,
+                charged: row.try_get("charged")?,
+            };
+            Ok((row.try_get("id")?, found))
+        });
+        found.collect::<Result<_>>().map_err(Failure::Unknown)
+    }
+
+    /// Finds out what became of a statement that was never answered.
+    async fn settle(&self, open: &mut [&mut Sent], error: &StoreError) {
+        let doubtful = settle::Doubtful {
+            accounts: open.iter().map(|one| one.order.account_id).collect(),
+            tasks: open.iter().map(|one| one.id).collect(),
+            deadline: self.database.now().saturating_add(settle::START_WITHIN),
+        };
+        tracing::warn!(tasks = doubtful.tasks.len(), %error, "no answer to a submit; looking what became of it");
+        let kept: Option<HashSet<Id>> = settle::settle(&self.database, doubtful).await;
+        for one in open {
+            one.answer = Some(match &kept {
+                Some(kept) if kept.contains(&one.id) => Ok(Submission::Accepted(one.task())),
+                Some(_) => Err(error.clone()),
+                None => Err(StoreError::Unknown(error.to_string())),
+            });
+        }
+    }
+}
+
+impl Sent {
+    fn task(&self) -> Task {
+        Task {
+            id: self.id,
+            account_id: self.order.account_id,
+            surface: self.order.surface,
+            image_to_image: !self.order.request.reference_images.is_empty(),
+            status: Status::Processing,
+            updated_at: self.id.timestamp(),
+        }
+    }
+}
+
+/// Answers what is clear now; what fits into its account and was not charged stays open.
+fn answer(open: &mut [&mut Sent], accounts: &BTreeMap<Id, Found>) {
+    let mut left: BTreeMap<Id, (i64, i64)> =
+        accounts.iter().map(|(id, found)| (*id, (found.balance, found.unfinished))).collect();
+    for one in open {
+        let Some(found) = accounts.get(&one.order.account_id) else {
+            one.answer = Some(Err(StoreError::Other("there is no such account".into())));
+            continue;
+        };
+        if found.charged {
+            one.answer = Some(Ok(Submission::Accepted(one.task())));
+            continue;
+        }
+        let (balance, unfinished) = left.get_mut(&one.order.account_id).expect("the same accounts");
+        let (cost, max_unfinished) = (one.order.request.cost(), i64::from(one.order.max_unfinished));
+        if max_unfinished != 0 && *unfinished >= max_unfinished {
+            one.answer = Some(Ok(Submission::TooManyUnfinished));
+        } else if *balance < cost {
+            one.answer = Some(Ok(Submission::InsufficientCredits { available: *balance }));
+        } else {
+            *balance -= cost;
+            *unfinished += 1;
+        }
+    }
+}
+
+/// What one account is asked for.
+#[derive(Default)]
+struct Wanted {
+    cost: i64,
+    tasks: i64,
+    /// Most unfinished tasks that it may have before all of these.
+    room: Option<i64>,
+}
+
+/// $1..$4 are the accounts, $5.. the tasks; `spent` is what the account has paid with a task and those before it.
+/// Accounts are locked in the order of their ids, as everywhere, so that nobody waits in a circle.
+const SUBMIT: &str = "
+    WITH wanted AS (
+        SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) AS w (account_id, cost, tasks, room)
+    ), found AS (
+        SELECT id, balance, unfinished FROM accounts WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE
+    ), charged AS (
+        UPDATE accounts a SET balance = a.balance - w.cost, unfinished = a.unfinished + w.tasks
+        FROM wanted w JOIN found f ON f.id = w.account_id
+        WHERE a.id = f.id AND f.balance >= w.cost AND f.unfinished <= w.room
+            AND ($16::bigint IS NULL OR tintype_now(NULL) < $16)
+        RETURNING a.id, f.balance
+    ), new AS (
+        SELECT n.*, charged.balance - n.spent AS balance
+        FROM unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::boolean[], $10::bigint[], $11::smallint[],
+                    $12::text[], $13::text[], $14::text[], $15::bigint[])
+            WITH ORDINALITY AS n (id, account_id, key_id, surface, image_to_image, made_at, n, aspect_ratio,
+                                  reference_images, prompt, spent, place)
+        JOIN charged ON charged.id = n.account_id
+    ), made AS (
+        INSERT INTO tasks (id, account_id, surface, image_to_image, updated_at, n, aspect_ratio, reference_images, prompt)
+        SELECT id, account_id, surface, image_to_image, made_at, n, aspect_ratio, reference_images, prompt FROM new
+    ), queued AS (
+        INSERT INTO queue (task_id, account_id, key_id) SELECT id, account_id, key_id FROM new
+    ), booked AS (
+        INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id)
+        SELECT account_id, 'charge', -$17::bigint * n, balance, made_at, id FROM new ORDER BY place
+    )
+    SELECT f.id, f.balance, f.unfinished, c.id IS NOT NULL AS charged FROM found f LEFT JOIN charged c ON c.id = f.id";
+
+async fn write(database: &Database, open: &[&mut Sent]) -> std::result::Result<Vec<tokio_postgres::Row>, Failure> {
+    let mut accounts: BTreeMap<Id, Wanted> = BTreeMap::new();
+    let spent: Vec<i64> =
+        open.iter().map(|one| accounts.entry(one.order.account_id).or_default().add(&one.order)).collect();
+    let of_account = |value: fn(&Wanted) -> i64| -> Vec<i64> { accounts.values().map(value).collect() };
+    let column = |value: fn(&Sent) -> String| -> Vec<String> { open.iter().map(|one| value(one)).collect() };
+    let ids: Vec<Id> = open.iter().map(|one| one.id).collect();
+    let made_at: Vec<Timestamp> = ids.iter().map(|id| id.timestamp()).collect();
+    let n: Vec<i16> = open.iter().map(|one| one.order.request.n.into()).collect();
+    let image_to_image: Vec<bool> = open.iter().map(|one| !one.order.request.reference_images.is_empty()).collect();
+    let prompts: Vec<&str> = open.iter().map(|one| one.order.request.prompt.as_str()).collect();
+    let deadline = database.given_time().is_none().then(|| database.now().saturating_add(settle::START_WITHIN));
+    database
+        .write(
+            SUBMIT,
+            &[
+                &accounts.keys().copied().collect::<Vec<Id>>(),
+                &of_account(|wanted| wanted.cost),
+                &of_account(|wanted| wanted.tasks),
+                &of_account(|wanted| wanted.room.unwrap_or(i64::MAX)),
+                &ids,
+                &open.iter().map(|one| one.order.account_id).collect::<Vec<Id>>(),
+                &open.iter().map(|one| one.order.key_id).collect::<Vec<Option<Id>>>(),
+                &column(|one| one.order.surface.as_str().to_owned()),
+                &image_to_image,
+                &made_at,
+                &n,
+                &column(|one| one.order.request.aspect_ratio.as_str().to_owned()),
+                &column(|one| to_json(&one.order.request.reference_images)),
+                &prompts,
+                &spent,
+                &deadline,
+                &CREDITS_PER_IMAGE,
+            ],
+        )
+        .await
+}
+
+impl Wanted {
+    /// Adds an order and returns what is paid with it and those before it.
+    fn add(&mut self, order: &Order) -> i64 {
+        if order.max_unfinished != 0 {
+            let room = i64::from(order.max_unfinished) - 1 - self.tasks;
+            self.room = Some(self.room.map_or(room, |least| least.min(room)));
+        }
+        self.cost += order.request.cost();
+        self.tasks += 1;
+        self.cost
+    }
+}

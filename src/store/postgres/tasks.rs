@@ -1,0 +1,140 @@
+//! Reading tasks, and removing old ones.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::columns::{REQUEST, TASK, images, number, request, task};
+use super::connection::Database;
+use crate::clock::Timestamp;
+use crate::model::{Id, Surface, Task};
+use crate::store::{CompletedTask, Result, StoreError, TaskRecord};
+
+/// Whose task on which surface is looked for.
+pub(super) type Wanted = (Id, Surface, Id);
+
+/// Finds all of `wanted`, each in its place.
+pub(super) async fn find(database: &Arc<Database>, wanted: Vec<Wanted>) -> Vec<Result<Option<Task>>> {
+    let found = find_together(database, &wanted).await;
+    let answer = |(account_id, surface, id): &Wanted| match &found {
+        Ok(found) => Ok(found.get(&(*account_id, *surface, *id)).cloned()),
+        Err(error) => Err(StoreError::clone(error)),
+    };
+    wanted.iter().map(answer).collect()
+}
+
+async fn find_together(database: &Database, wanted: &[Wanted]) -> Result<HashMap<Wanted, Task>> {
+    let ids: Vec<Id> = wanted.iter().map(|(_, _, id)| *id).collect();
+    let accounts: Vec<Id> = wanted.iter().map(|(account_id, _, _)| *account_id).collect();
+    let surfaces: Vec<&str> = wanted.iter().map(|(_, surface, _)| surface.as_str()).collect();
+    let sql = format!(
+        "SELECT {TASK} FROM (SELECT DISTINCT * FROM unnest($1::text[], $2::text[], $3::text[])) AS w (i, a, s)
+         JOIN tasks ON id = i AND account_id = a AND surface = s AND removed_at IS NULL"
+    );
+    let rows = database.read(&sql, &[&ids, &accounts, &surfaces]).await?;
+    let tasks = rows.iter().map(|row| task(row).map(|task| ((task.account_id, task.surface, task.id), task)));
+    tasks.collect()
+}
+
+/// One page of an account's tasks: a range of the index `tasks_of_account`, which holds none that is removed.
+const PAGE: &str = "FROM tasks WHERE account_id = $1 AND surface = $2 AND id < $3 AND removed_at IS NULL
+    ORDER BY id DESC LIMIT $4";
+
+/// The exclusive upper end of a page. "~" sorts after every id.
+fn upper(before: Option<Id>) -> String {
+    before.map_or_else(|| "~".to_owned(), |id| id.to_string())
+}
+
+pub(super) async fn list(
+    database: &Database,
+    account_id: Id,
+    surface: Surface,
+    before: Option<Id>,
+    limit: u32,
+) -> Result<Vec<Task>> {
+    let sql = format!("SELECT {TASK} {PAGE}");
+    let rows = database.read(&sql, &[&account_id, &surface.as_str(), &upper(before), &i64::from(limit)]).await?;
+    rows.iter().map(task).collect()
+}
+
+pub(super) async fn list_ids(
+    database: &Database,
+    account_id: Id,
+    surface: Surface,
+    before: Option<Id>,
+    limit: u32,
+) -> Result<Vec<Id>> {
+    let sql = format!("SELECT id {PAGE}");
+    let rows = database.read(&sql, &[&account_id, &surface.as_str(), &upper(before), &i64::from(limit)]).await?;
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+pub(super) async fn inspect(database: &Database, id: Id) -> Result<Option<TaskRecord>> {
+    let sql = format!(
+        "SELECT {TASK}, {REQUEST}, removed_at,
+            (SELECT lost_leases::bigint FROM queue WHERE task_id = id) AS lost_leases
+         FROM tasks WHERE id = $1"
+    );
+    let Some(row) = database.read_one(&sql, &[&id]).await? else { return Ok(None) };
+    let lost_leases: Option<i64> = row.try_get("lost_leases")?;
+    Ok(Some(TaskRecord {
+        task: task(&row)?,
+        request: request(&row)?,
+        lost_leases: match lost_leases {
+            Some(_) => Some(number(&row, "lost_leases")?),
+            None => None,
+        },
+        removed_at: row.try_get("removed_at")?,
+    }))
+}
+
+pub(super) async fn recent(database: &Database, account_id: Option<Id>, limit: u32) -> Result<Vec<Task>> {
+    let sql = format!(
+        "SELECT {TASK} FROM tasks WHERE ($1::text IS NULL OR account_id = $1) AND removed_at IS NULL
+         ORDER BY id DESC LIMIT $2"
+    );
+    database.read(&sql, &[&account_id, &i64::from(limit)]).await?.iter().map(task).collect()
+}
+
+pub(super) async fn completed(database: &Database, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
+    let after = after.map_or_else(String::new, |id| id.to_string());
+    let sql = "SELECT id, account_id, images FROM tasks
+        WHERE id > $1 AND status = 'completed' AND removed_at IS NULL ORDER BY id LIMIT $2";
+    let rows = database.read(sql, &[&after, &i64::from(limit)]).await?;
+    let completed =
+        |row| Ok(CompletedTask { id: row_id(row)?, account_id: row.try_get("account_id")?, images: images(row)? });
+    rows.iter().map(completed).collect()
+}
+
+fn row_id(row: &tokio_postgres::Row) -> Result<Id> {
+    Ok(row.try_get("id")?)
+}
+
+/// Tasks that are removed in one transaction.
+pub(super) const REMOVAL_BATCH: usize = 256;
+
+/// What makes a task of an account removable: $1 is the cutoff and $2 the lowest id of that time, because no task
+/// ends before it is made.
+const REMOVABLE: &str = "surface IN ('api', 'web') AND tasks.id < $2 AND removed_at IS NULL
+    AND status <> 'processing' AND updated_at < $1";
+
+/// The accounts that have removable tasks.
+pub(super) async fn removable_accounts(database: &Database, cutoff: Timestamp) -> Result<Vec<Id>> {
+    let sql = format!(
+        "SELECT a.id FROM accounts a WHERE EXISTS (SELECT 1 FROM tasks WHERE account_id = a.id AND {REMOVABLE})"
+    );
+    let rows = database.read(&sql, &[&cutoff, &Id::floor(cutoff)]).await?;
+    rows.iter().map(row_id).collect()
+}
+
+/// Removes up to [`REMOVAL_BATCH`] tasks of an account and returns how many.
+pub(super) async fn remove(database: &Database, account_id: Id, cutoff: Timestamp) -> Result<usize> {
+    let sql = format!(
+        "UPDATE tasks t SET removed_at = $4, prompt = '', reference_images = '[]'
+         FROM (SELECT id FROM tasks WHERE account_id = $3 AND {REMOVABLE} ORDER BY surface, id LIMIT $5
+               FOR NO KEY UPDATE SKIP LOCKED) old
+         WHERE t.id = old.id RETURNING t.id"
+    );
+    let limit = i64::try_from(REMOVAL_BATCH).unwrap_or(i64::MAX);
+    let rows = database.write(&sql, &[&cutoff, &Id::floor(cutoff), &account_id, &database.now(), &limit]).await?;
+    Ok(rows.len())
+}
