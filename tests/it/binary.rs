@@ -8,6 +8,8 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 
 use serde_json::Value;
 
+use crate::support::Backend;
+
 /// The program under test.
 pub const TINTYPE: &str = env!("CARGO_BIN_EXE_tintype");
 
@@ -26,6 +28,9 @@ pub fn run<I: AsRef<OsStr>>(data: &Path, arguments: impl IntoIterator<Item = I>)
     // From coreutils: a test must not hang for want of a refusal.
     let mut command = Command::new("timeout");
     command.arg(LONGEST_RUN_SECONDS).arg(TINTYPE).env_clear();
+    if let Some(url) = Backend::of_services().url(data) {
+        command.env("TINTYPE_DATABASE", url);
+    }
     command.args(arguments).arg("--data").arg(data).output().expect("the program runs")
 }
 

@@ -16,6 +16,7 @@ mod crash;
 mod decoder;
 mod disk_faults;
 mod envelope;
+mod every_store;
 mod faults;
 mod files;
 mod generate;

@@ -1,9 +1,10 @@
 //! A PostgreSQL cluster of the tests' own: started by the first test that wants it, gone when the tests have ended.
 
+use std::collections::HashSet;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tempfile::TempDir;
 use tintype::clock::Clock;
@@ -21,6 +22,8 @@ pub struct Cluster {
     /// Outlives every test's own runtime, as stores are opened by code that cannot wait.
     runtime: Runtime,
     admin: tokio_postgres::Client,
+    /// Directories whose installation has its database here.
+    known: Mutex<HashSet<PathBuf>>,
     /// While it is open the cluster lives.
     _life: ChildStdin,
 }
@@ -69,7 +72,7 @@ impl Cluster {
         run(&programs, owner, "pg_ctl", &["--pgdata", path(&data), "--log", path(&log), "-w", "-o", &options, "start"]);
         let life = watch(&programs, &directory, owner);
         let (runtime, admin) = connect(&directory);
-        Self { directory, runtime, admin, _life: life }
+        Self { directory, runtime, admin, known: Mutex::default(), _life: life }
     }
 
     /// The URL of the schema that belongs to a directory, which is made when it is not there.
@@ -80,8 +83,15 @@ impl Cluster {
         format!("postgres://tintype@{host}/postgres?options=-csearch_path%3D{schema}")
     }
 
+    /// The URL of the database of an installation in a directory, if that is here.
+    pub fn url_of_known(&self, directory: &Path) -> Option<String> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).contains(directory);
+        known.then(|| self.url(directory))
+    }
+
     /// Opens the store in the schema that belongs to a directory.
     pub fn open(&'static self, directory: &Path, clock: &Clock, faults: Faults) -> Arc<dyn Store> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(directory.to_owned());
         let (url, clock) = (self.url(directory), clock.clone());
         let (opened, store) = std::sync::mpsc::channel();
         self.runtime.spawn(async move {

@@ -1,6 +1,7 @@
 //! A whole service in this process: real HTTP, a clock moved by hand, a worker that is stepped.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,6 +54,14 @@ impl Backend {
             Err(_) | Ok("" | "sqlite") => Self::Sqlite,
             Ok("postgres") => Self::Postgres,
             Ok(other) => panic!("TEST_STORE={other} is neither sqlite nor postgres"),
+        }
+    }
+
+    /// Where the database of the service in this directory is, unless it is in the directory.
+    pub fn url(self, directory: &Path) -> Option<String> {
+        match self {
+            Self::Sqlite => None,
+            Self::Postgres => postgres::cluster().url_of_known(directory),
         }
     }
 

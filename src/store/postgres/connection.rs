@@ -6,16 +6,19 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use deadpool_postgres::{Client, Connect, Manager, ManagerConfig, Pool, PoolError, RecyclingMethod, Runtime, Timeouts};
+use deadpool_postgres::{
+    Client, Connect, Manager, ManagerConfig, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType,
+};
 use futures::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Config, Connection, NoTls, Row, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock::{Clock, Timestamp};
 use crate::model::{Id, IdSource};
@@ -107,6 +110,8 @@ pub(super) struct Database {
     name: String,
     pub(super) clock: Clock,
     ids: IdSource,
+    /// Where the connections live. Its time is theirs, whoever asks.
+    runtime: Handle,
     /// How far the server's clock is ahead of this process's, in milliseconds.
     ahead: AtomicI64,
 }
@@ -127,7 +132,6 @@ impl Database {
             ManagerConfig { recycling_method: RecyclingMethod::Fast },
         );
         let pool = Pool::builder(manager).max_size(MAX_CONNECTIONS).runtime(Runtime::Tokio1);
-        let pool = pool.timeouts(Timeouts { wait: Some(POOL_WAIT), create: Some(CONNECT_TIMEOUT), recycle: None });
         let pool = pool.build().map_err(|error| StoreError::Other(error.to_string()))?;
         Ok(Self {
             pool,
@@ -136,6 +140,7 @@ impl Database {
             config: config.clone(),
             clock,
             ids: IdSource::default(),
+            runtime: Handle::current(),
             ahead: AtomicI64::new(0),
         })
     }
@@ -189,16 +194,17 @@ impl Database {
     pub(super) async fn client(&self) -> Result<Client> {
         let begun = self.clock.elapsed();
         loop {
-            let error = match self.pool.get().await {
-                Ok(client) => return Ok(client),
-                Err(error) => error,
+            let error = match self.within(POOL_WAIT, self.pool.get()).await {
+                Some(Ok(client)) => return Ok(client),
+                Some(Err(error)) => error,
+                None => return Err(self.unreachable(PoolError::Timeout(TimeoutType::Wait))),
             };
             let waited = self.clock.elapsed().saturating_sub(begun);
             // A clock moved by hand stands still, and a test has no server that comes back.
             if is_final(&error) || self.clock.is_manual() || waited >= PATIENCE {
-                return Err(unreachable(error, &self.name));
+                return Err(self.unreachable(error));
             }
-            tokio::time::sleep(PAUSE).await;
+            self.sleep(PAUSE).await;
         }
     }
 
@@ -209,8 +215,8 @@ impl Database {
         parameters: &[Parameter<'_>],
     ) -> std::result::Result<Vec<Row>, Failure> {
         let client = self.client().await.map_err(Failure::Nothing)?;
-        let statement = prepare(&client, sql).await.map_err(|failure| Failure::Nothing(failure.into_error()))?;
-        run(client, &statement, parameters).await
+        let statement = self.prepare(&client, sql).await.map_err(|failure| Failure::Nothing(failure.into_error()))?;
+        self.run(client, &statement, parameters).await
     }
 
     /// Runs one statement that changes nothing. On a connection that turns out to be broken it is tried anew.
@@ -218,8 +224,8 @@ impl Database {
         let mut tries = 0..=MAX_CONNECTIONS;
         loop {
             let client = self.client().await?;
-            let outcome = match prepare(&client, sql).await {
-                Ok(statement) => run(client, &statement, parameters).await,
+            let outcome = match self.prepare(&client, sql).await {
+                Ok(statement) => self.run(client, &statement, parameters).await,
                 Err(failure) => Err(failure),
             };
             match outcome {
@@ -227,6 +233,56 @@ impl Database {
                 Err(failure) if is_broken(&failure) && tries.next().is_some() => {}
                 Err(failure) => return Err(failure.into_error()),
             }
+        }
+    }
+
+    async fn prepare(&self, client: &Client, sql: &str) -> std::result::Result<Statement, Failure> {
+        match self.within(ANSWER_TIMEOUT, client.prepare_cached(sql)).await {
+            Some(prepared) => prepared.map_err(failure),
+            None => Err(Failure::Unknown(silent())),
+        }
+    }
+
+    async fn run(
+        &self,
+        client: Client,
+        statement: &Statement,
+        parameters: &[Parameter<'_>],
+    ) -> std::result::Result<Vec<Row>, Failure> {
+        match self.within(ANSWER_TIMEOUT, client.query(statement, parameters)).await {
+            Some(answer) => answer.map_err(failure),
+            None => {
+                // Nobody else should wait behind that statement.
+                drop(Client::take(client));
+                Err(Failure::Unknown(silent()))
+            }
+        }
+    }
+
+    /// What comes of `future`; `None` when it takes longer than `limit`.
+    async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
+        tokio::select! {
+            biased;
+            output = future => Some(output),
+            () = self.sleep(limit) => None,
+        }
+    }
+
+    pub(super) async fn sleep(&self, time: Duration) {
+        // Made where it runs: a timer belongs to the runtime that it is made in.
+        let sleeping = AbortOnDropHandle::new(self.runtime.spawn(async move { tokio::time::sleep(time).await }));
+        // It cannot panic, and when its runtime ends so does everything here.
+        drop(sleeping.await);
+    }
+
+    fn unreachable(&self, error: PoolError) -> StoreError {
+        let name = &self.name;
+        match error {
+            PoolError::Backend(error) => match StoreError::from(error) {
+                StoreError::Full(text) => StoreError::Full(text),
+                other => StoreError::Other(format!("cannot connect to the {name}: {other}")),
+            },
+            error => StoreError::Other(format!("cannot connect to the {name}: {error}")),
         }
     }
 
@@ -240,28 +296,6 @@ impl Failure {
     pub(super) fn into_error(self) -> StoreError {
         match self {
             Self::Nothing(error) | Self::Unknown(error) => error,
-        }
-    }
-}
-
-async fn prepare(client: &Client, sql: &str) -> std::result::Result<Statement, Failure> {
-    match timeout(ANSWER_TIMEOUT, client.prepare_cached(sql)).await {
-        Ok(prepared) => prepared.map_err(failure),
-        Err(_) => Err(Failure::Unknown(silent())),
-    }
-}
-
-async fn run(
-    client: Client,
-    statement: &Statement,
-    parameters: &[Parameter<'_>],
-) -> std::result::Result<Vec<Row>, Failure> {
-    match timeout(ANSWER_TIMEOUT, client.query(statement, parameters)).await {
-        Ok(answer) => answer.map_err(failure),
-        Err(_) => {
-            // Nobody else should wait behind that statement.
-            drop(Client::take(client));
-            Err(Failure::Unknown(silent()))
         }
     }
 }
@@ -285,16 +319,6 @@ fn is_final(error: &PoolError) -> bool {
         }),
         PoolError::Timeout(_) => false,
         _ => true,
-    }
-}
-
-fn unreachable(error: PoolError, name: &str) -> StoreError {
-    match error {
-        PoolError::Backend(error) => match StoreError::from(error) {
-            StoreError::Full(text) => StoreError::Full(text),
-            other => StoreError::Other(format!("cannot connect to {name}: {other}")),
-        },
-        error => StoreError::Other(format!("cannot connect to {name}: {error}")),
     }
 }
 
