@@ -27,6 +27,7 @@ mod credits;
 mod doctor;
 mod generate;
 mod key;
+mod migrate;
 mod policy;
 mod progress;
 mod restore;
@@ -93,6 +94,8 @@ enum Command {
     Backup(backup::BackupArgs),
     /// Make an installation from a backup
     Restore(restore::RestoreArgs),
+    /// Move an installation from SQLite to PostgreSQL
+    Migrate(migrate::MigrateArgs),
     /// Check that this machine and its data can run a server
     Doctor(doctor::DoctorArgs),
     /// Print the OpenAPI document of the API
@@ -172,6 +175,7 @@ fn run(command: Command, data: &DataSettings) -> Outcome {
             Command::Generate(args) => Ok(generate::run(args).await),
             Command::Backup(args) => backup::run(args, data).await,
             Command::Restore(args) => restore::run(args, data).await,
+            Command::Migrate(args) => migrate::run(args, data).await,
             Command::Doctor(args) => doctor::run(args, data).await,
             Command::DecodePicture => unreachable!("this command needs no runtime and has ended"),
             Command::Openapi => {

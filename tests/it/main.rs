@@ -23,6 +23,7 @@ mod generate;
 mod https;
 mod limits;
 mod list;
+mod migrate;
 mod openapi;
 mod policy;
 mod power_loss;

@@ -16,11 +16,17 @@ pub(super) async fn audit(database: &Database) -> Result<Audit> {
     // One snapshot, so that all checks see the same moment.
     let snapshot = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead).read_only(true);
     let snapshot = snapshot.start().await?;
-    let mut books = Books::default();
-    add_up_entries(&snapshot, &mut books).await?;
-    match_tasks(&snapshot, &mut books).await?;
-    compare_accounts(&snapshot, &mut books).await?;
+    let audit = of(&snapshot).await?;
     snapshot.rollback().await?;
+    Ok(audit)
+}
+
+/// The books as a transaction sees them.
+pub(super) async fn of(snapshot: &Transaction<'_>) -> Result<Audit> {
+    let mut books = Books::default();
+    add_up_entries(snapshot, &mut books).await?;
+    match_tasks(snapshot, &mut books).await?;
+    compare_accounts(snapshot, &mut books).await?;
     Ok(books.close())
 }
 

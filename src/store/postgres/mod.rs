@@ -33,6 +33,7 @@ mod batch;
 mod bell;
 mod columns;
 mod connection;
+mod import;
 mod keys;
 mod months;
 mod queue;
@@ -42,6 +43,7 @@ mod submit;
 mod tasks;
 mod tls;
 
+pub use self::import::Import;
 pub use self::schema::OpenError;
 
 /// Batches of one kind that can be under way at once. What is of one account goes the same way, so that no two
@@ -53,6 +55,7 @@ const CLOCKS_APART: Duration = Duration::from_secs(5);
 /// A database on a PostgreSQL server.
 pub struct PostgresStore {
     database: Arc<Database>,
+    months: Arc<Months>,
     faults: Faults,
     bell: Bell,
     submits: Vec<Batcher<Order, Submission>>,
@@ -92,7 +95,7 @@ impl PostgresStore {
         let unusable = |error: StoreError| OpenError::Unusable { name, error: error.to_string() };
         prepare(&database, &months).await.map_err(unusable)?;
         let bell = Bell::hang(database.clone(), months.clone());
-        let submitting = Submitting { database: database.clone(), months, faults: faults.clone() };
+        let submitting = Submitting { database: database.clone(), months: months.clone(), faults: faults.clone() };
         let submits = (0..LANES).map(|_| {
             let submitting = submitting.clone();
             Batcher::start(move |orders| Box::pin(submit::submit(submitting.clone(), orders)))
@@ -115,6 +118,7 @@ impl PostgresStore {
             completions,
             last_served: Mutex::default(),
             bell,
+            months,
             database,
             faults,
         })

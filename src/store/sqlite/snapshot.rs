@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, OpenFlags, ToSql};
 
 use super::connection::connect;
@@ -92,6 +92,23 @@ impl Snapshot {
     /// [`crate::store::StoreError`].
     pub fn audit(&self) -> Result<Audit> {
         Ok(audit::audit(&self.connection)?)
+    }
+
+    /// Rows of a table by its first column, which is its key, from above `after`.
+    pub(in crate::store) fn rows(
+        &self,
+        table: &str,
+        columns: &[&str],
+        after: &Value,
+        limit: u32,
+    ) -> Result<Vec<Vec<Value>>> {
+        let (key, columns) = (columns[0], columns.join(", "));
+        let above = if *after == Value::Null { "?1 IS NULL".to_owned() } else { format!("{key} > ?1") };
+        let sql = format!("SELECT {columns} FROM {table} WHERE {above} ORDER BY {key} LIMIT ?2");
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let width = statement.column_count();
+        let rows = statement.query_map((after, limit), |row| (0..width).map(|column| row.get(column)).collect())?;
+        Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
     /// As [`crate::store::Store::completed_tasks`].

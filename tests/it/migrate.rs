@@ -1,0 +1,149 @@
+//! `tintype migrate`: an installation moves from SQLite to PostgreSQL and goes on there.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tintype::clock::Clock;
+use tintype::fault::Faults;
+use tintype::key::KeySecret;
+use tintype::model::{Id, LedgerEntry, Surface, Task};
+use tintype::request::{AspectRatio, GenerateRequest};
+use tintype::store::sqlite::SqliteStore;
+use tintype::store::{AccountCreation, KeyChange, Store, StrikeRule, Submission};
+use tintype::tasks::REFUSED;
+
+use crate::binary::{self, Server};
+use crate::postgres::cluster;
+use crate::process;
+use crate::support::new_key;
+
+const LEASE: Duration = Duration::from_secs(30);
+
+/// A SQLite installation with something in every table, and the key of its account.
+async fn installation(data: &TempDir) -> String {
+    let store = SqliteStore::open(&data.path().join("tintype.db"), Clock::system()).expect("a fresh database");
+    let AccountCreation::Created(ada) = store.create_account("ada", 100).await.expect("a store") else {
+        panic!("a new name")
+    };
+    store.create_account("poor", 0).await.expect("a store");
+    let (secret, bad) = (KeySecret::random(), KeySecret::random());
+    store.create_key(ada.id, new_key(&secret)).await.expect("a store");
+    let bad = store.create_key(ada.id, new_key(&bad)).await.expect("a store").expect("a key");
+    let submit = async |key: Option<Id>, surface| {
+        let (prompt, aspect_ratio, reference_images) = ("a boat".into(), AspectRatio::Square, Vec::new());
+        let request = GenerateRequest { prompt, aspect_ratio, n: 2, reference_images };
+        let submission = store.submit(ada.id, key, surface, request, 0).await.expect("a store");
+        assert!(matches!(submission, Submission::Accepted(_)));
+    };
+    let claim = async || store.claim(1, LEASE).await.expect("a store").remove(0).lease;
+    submit(None, Surface::Api).await;
+    store.complete(claim().await, vec!["2026-11-21/a.png".into(), "2026-11-21/b.png".into()]).await.expect("a store");
+    submit(None, Surface::Web).await;
+    store.fail(claim().await, "it sank").await.expect("a store");
+    submit(Some(bad.id), Surface::Api).await;
+    let rule = StrikeRule { limit: 1, window: LEASE };
+    store.refuse(claim().await, REFUSED, Some(rule)).await.expect("a store");
+    store.change_key(bad.id, KeyChange::FlagLeaked).await.expect("a store");
+    store.grant(ada.id, 7, Some("for being nice")).await.expect("a store");
+    submit(None, Surface::Api).await;
+    secret.reveal().to_owned()
+}
+
+/// Everything that a store shows.
+async fn everything(store: &dyn Store) -> (Vec<String>, Vec<LedgerEntry>, Vec<Task>, [u8; 32]) {
+    let mut nouns = Vec::new();
+    let mut entries = Vec::new();
+    for account in store.list_accounts().await.expect("a store") {
+        entries.extend(store.history(account.id, None, 1_000).await.expect("a store"));
+        nouns.push(format!("{account:?}"));
+    }
+    nouns.extend(store.list_keys(None).await.expect("a store").iter().map(|key| format!("{key:?}")));
+    let tasks = store.recent_tasks(None, 1_000).await.expect("a store");
+    for task in &tasks {
+        nouns.push(format!("{:?}", store.inspect_task(task.id).await.expect("a store")));
+    }
+    nouns.push(format!("{:?}", store.queue_depth().await.expect("a store")));
+    (nouns, entries, tasks, store.cursor_secret().await.expect("a store"))
+}
+
+fn sqlite(data: &TempDir) -> String {
+    format!("sqlite:{}", data.path().join("tintype.db").display())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_installation_moves_with_all_it_has_and_goes_on() {
+    let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let key = installation(&data).await;
+    let before = std::fs::read(data.path().join("tintype.db")).unwrap();
+    let url = cluster().url(elsewhere.path());
+    let moved = binary::json(elsewhere.path(), &["migrate", "--from", &sqlite(&data), "--to", &url]);
+    assert_eq!((&moved["accounts"], &moved["tasks"]), (&json!(2), &json!(4)), "{moved}");
+    let source = SqliteStore::open(&data.path().join("tintype.db"), Clock::system()).expect("the source");
+    let target = cluster().open(elsewhere.path(), &Clock::system(), Faults::default());
+    assert_eq!(everything(&*target).await, everything(&source).await);
+    assert_eq!(target.audit().await.unwrap(), source.audit().await.unwrap());
+    assert_eq!(std::fs::read(data.path().join("tintype.db")).unwrap(), before, "the source stays as it was");
+    drop(source);
+
+    let server = Server::start(elsewhere.path(), &["--database", &url]);
+    assert_eq!(server.first_key(), None, "it is not a first start");
+    let new = process::submit(&server, &key, "A boat").await;
+    let ended = process::ended(&server, &key, &new).await;
+    assert_eq!(ended["status"], "completed");
+    server.stop();
+    assert_eq!(target.queue_depth().await.unwrap().waiting, 0, "what was unfinished was worked on too");
+    assert_eq!(target.audit().await.unwrap().drifts, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_moves_into_a_database_that_is_in_use() {
+    let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    installation(&data).await;
+    let url = cluster().url(elsewhere.path());
+    let target = cluster().open(elsewhere.path(), &Clock::system(), Faults::default());
+    target.create_account("eve", 3).await.unwrap();
+    let said = binary::refused(elsewhere.path(), &["migrate", "--from", &sqlite(&data), "--to", &url]);
+    assert!(said.contains("has accounts already"), "{said}");
+    assert_eq!(target.audit().await.unwrap().accounts, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_moves_from_under_a_running_server() {
+    let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let server = Server::start(data.path(), &[]);
+    let url = cluster().url(elsewhere.path());
+    let said = binary::refused(elsewhere.path(), &["migrate", "--from", &sqlite(&data), "--to", &url]);
+    assert!(said.contains("another server"), "{said}");
+    server.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn books_that_do_not_balance_are_not_moved() {
+    let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    installation(&data).await;
+    let path = data.path().join("tintype.db");
+    rusqlite::Connection::open(&path).unwrap().execute("UPDATE accounts SET balance = balance + 1", []).unwrap();
+    let url = cluster().url(elsewhere.path());
+    let said = binary::refused(elsewhere.path(), &["migrate", "--from", &sqlite(&data), "--to", &url]);
+    assert!(said.contains("credits audit"), "{said}");
+    let target = cluster().open(elsewhere.path(), &Clock::system(), Faults::default());
+    assert_eq!(target.audit().await.unwrap().accounts, 0);
+}
+
+#[test]
+fn only_sqlite_to_postgres_is_a_way() {
+    let data = TempDir::new().unwrap();
+    let postgres = "postgres://tintype@localhost/tintype";
+    for (from, to, complaint) in [
+        (postgres, postgres, "--from must be sqlite:PATH"),
+        ("sqlite:nowhere.db", "sqlite:there.db", "--to must be postgres://"),
+        ("sqlite:nowhere.db", postgres, "there is no database at nowhere.db"),
+        ("mysql://somewhere", postgres, "--database must be"),
+    ] {
+        let said = binary::refused(data.path(), &["migrate", "--from", from, "--to", to]);
+        assert!(said.contains(complaint), "{said}");
+        let json: Result<Value, _> = serde_json::from_str(&said);
+        assert!(json.is_err(), "a sentence");
+    }
+}
