@@ -81,7 +81,7 @@ struct Taken<'a> {
 pub(super) async fn run(args: BackupArgs, data: &DataSettings) -> Outcome {
     let clock = Clock::system();
     let database = existing_database(data)?;
-    let files = existing_files(data, args.files.files.as_deref())?;
+    let files = existing_files(data, args.files.files.as_deref()).await?;
     let bar = progress::bar(!args.json);
     let taken = backup::take(&database, files.as_ref(), &args.to, &bar).await;
     bar.finish_and_clear();

@@ -74,9 +74,10 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
 
     let clock = Clock::system();
     let store: Arc<dyn Store> = Arc::new(open_store(&database, &clock, &server)?);
-    let files = open_files(data, server.files.files.as_deref())?.with_faults(server.test_fault.clone());
+    let files = open_files(data, server.files.files.as_deref()).await?.with_faults(server.test_fault.clone());
     let of_database = database.parent().filter(|parent| !parent.as_os_str().is_empty());
-    config.directories = vec![of_database.unwrap_or(Path::new(".")).to_owned(), files.directory().to_owned()];
+    config.directories = vec![of_database.unwrap_or(Path::new(".")).to_owned()];
+    config.directories.extend(files.directory().map(Path::to_owned));
     let app = App::build(config, clock, store.clone(), files).await?;
     // This process holds the database, so whoever held a lease is dead.
     sweeper::sweep(&app, Rescue::All).await;
@@ -217,6 +218,9 @@ fn announce(app: &App, data: &DataSettings, role: Role, url: Option<String>, key
         say(&format!("  API     {url}/api/v1\n  Docs    {url}/docs/"));
     }
     say(&format!("  Data    {}", data.data.display()));
+    if app.files.directory().is_none() {
+        say(&format!("  Files   {}", app.files.describe()));
+    }
     if role != Role::Api {
         say(&format!("  Engine  {}", app.engine.describe()));
     }

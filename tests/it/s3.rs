@@ -1,0 +1,96 @@
+//! Result files in a bucket: a whole service on a real S3 server, which goes down and comes back.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use s3s::auth::SimpleAuth;
+use s3s::service::{S3Service, S3ServiceBuilder};
+use s3s_fs::FileSystem;
+use tintype::config::S3Settings;
+use tokio::net::TcpListener;
+use tokio::task::{JoinHandle, JoinSet};
+
+mod administration;
+mod files;
+mod links;
+mod outages;
+
+pub const ACCESS_KEY: &str = "AKIATINTYPETESTS0000";
+pub const SECRET_KEY: &str = "swallow-the-secret-of-the-bucket-0123456";
+
+/// An S3 server on loopback (s3s-fs): `ROOT/BUCKET/KEY` on the disk is what it serves.
+pub struct S3Server {
+    pub address: SocketAddr,
+    service: S3Service,
+    serving: Option<JoinHandle<()>>,
+}
+
+impl S3Server {
+    /// Starts on a free port with an empty bucket.
+    pub async fn start(root: &Path, bucket: &str) -> Self {
+        std::fs::create_dir_all(root.join(bucket)).expect("a bucket");
+        let mut builder = S3ServiceBuilder::new(FileSystem::new(root).expect("a file system"));
+        builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
+        let service = builder.build();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let serving = Some(tokio::spawn(serve(listener, service.clone())));
+        Self { address, service, serving }
+    }
+
+    /// Closes its port and all its connections.
+    pub async fn stop(&mut self) {
+        let serving = self.serving.take().expect("it runs");
+        serving.abort();
+        assert!(serving.await.expect_err("it was aborted").is_cancelled());
+    }
+
+    /// Listens on its port again.
+    pub async fn come_back(&mut self) {
+        let listener = TcpListener::bind(self.address).await.expect("its port is free");
+        self.serving = Some(tokio::spawn(serve(listener, self.service.clone())));
+    }
+
+    /// What tells AWS tools to use this server.
+    pub fn variables(&self) -> Vec<(String, String)> {
+        variables(self.address, SECRET_KEY)
+    }
+
+    /// For a store of files in this server.
+    pub fn settings(&self, url: &str) -> S3Settings {
+        S3Settings::parse(url, self.variables()).expect("an URL")
+    }
+}
+
+impl Drop for S3Server {
+    fn drop(&mut self) {
+        if let Some(serving) = &self.serving {
+            serving.abort();
+        }
+    }
+}
+
+/// What tells AWS tools to use the server at an address.
+pub fn variables(address: SocketAddr, secret: &str) -> Vec<(String, String)> {
+    let endpoint = format!("http://{address}");
+    let variables = [
+        ("AWS_ACCESS_KEY_ID", ACCESS_KEY),
+        ("AWS_SECRET_ACCESS_KEY", secret),
+        ("AWS_REGION", "us-east-1"),
+        ("AWS_ENDPOINT_URL", &endpoint),
+    ];
+    variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+}
+
+/// Dropping it closes the listener and every connection.
+async fn serve(listener: TcpListener, service: S3Service) {
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, _) = listener.accept().await.expect("a connection");
+        let io = hyper_util::rt::TokioIo::new(stream);
+        let connection = hyper::server::conn::http1::Builder::new().serve_connection(io, service.clone());
+        // Clients may go as they like.
+        connections.spawn(async move { drop(connection.await) });
+        while connections.try_join_next().is_some() {}
+    }
+}
