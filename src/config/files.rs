@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use super::{DataSettings, duration, secret_from_file};
 
 /// The variables of the AWS tools that are honoured.
-const AWS_VARIABLES: [&str; 17] = [
+const AWS_VARIABLES: [&str; 18] = [
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
@@ -25,10 +25,19 @@ const AWS_VARIABLES: [&str; 17] = [
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
     "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+    "AWS_EC2_METADATA_SERVICE_ENDPOINT",
     "AWS_SERVER_SIDE_ENCRYPTION",
     "AWS_SSE_KMS_KEY_ID",
 ];
 const SECRET_KEY: &str = "AWS_SECRET_ACCESS_KEY";
+/// Any of these says where credentials are.
+const CREDENTIALS: [&str; 5] = [
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+];
 /// Links that are signed are signed for this part of their lifetime more, and handed out for as long.
 const SIGNED_EARLIER_PART: u32 = 6;
 /// The longest lifetime: with what is signed for in addition it makes the 7 days that S3 allows.
@@ -172,6 +181,9 @@ impl S3Settings {
         let prefix = prefix.trim_end_matches('/');
         if !plain(bucket) || !(prefix.is_empty() || prefix.split('/').all(plain)) {
             return Err(invalid());
+        }
+        if !variables.iter().any(|(name, _)| CREDENTIALS.contains(&name.as_str())) {
+            return Err(format!("{url} needs credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"));
         }
         let prefix = (!prefix.is_empty()).then(|| prefix.to_owned());
         Ok(Self { bucket: bucket.to_owned(), prefix, authorities: None, variables })

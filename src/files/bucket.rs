@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::TryStreamExt as _;
-use object_store::aws::{AmazonS3, AmazonS3Builder, S3ConditionalPut};
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 use object_store::client::{ClientConfigKey, ClientOptions, HttpClient, HttpConnector};
 use object_store::path::Path as ObjectPath;
 use object_store::signer::Signer as _;
@@ -60,7 +60,12 @@ impl Bucket {
     pub(super) fn open(settings: &S3Settings) -> Result<Self, FilesError> {
         let mut builder = AmazonS3Builder::new();
         for (name, value) in settings.variables() {
-            builder = builder.with_config(name.to_ascii_lowercase().parse()?, value);
+            let key = match name {
+                // What AWS tools call it, but not the library.
+                "AWS_EC2_METADATA_SERVICE_ENDPOINT" => AmazonS3ConfigKey::MetadataEndpoint,
+                _ => name.to_ascii_lowercase().parse()?,
+            };
+            builder = builder.with_config(key, value);
         }
         let retry = RetryConfig {
             max_retries: MAX_RETRIES,

@@ -7,7 +7,7 @@ use s3s::auth::SimpleAuth;
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s_fs::FileSystem;
 use tintype::config::S3Settings;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::{JoinHandle, JoinSet};
 
 mod administration;
@@ -21,6 +21,8 @@ pub const SECRET_KEY: &str = "swallow-the-secret-of-the-bucket-0123456";
 /// An S3 server on loopback (s3s-fs): `ROOT/BUCKET/KEY` on the disk is what it serves.
 pub struct S3Server {
     pub address: SocketAddr,
+    /// Keeps its port for it while it is down.
+    _port: TcpSocket,
     service: S3Service,
     serving: Option<JoinHandle<()>>,
 }
@@ -32,10 +34,13 @@ impl S3Server {
         let mut builder = S3ServiceBuilder::new(FileSystem::new(root).expect("a file system"));
         builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
         let service = builder.build();
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("an address");
-        let serving = Some(tokio::spawn(serve(listener, service.clone())));
-        Self { address, service, serving }
+        let port = TcpSocket::new_v4().expect("a socket");
+        port.set_reuseaddr(true).expect("a socket");
+        port.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
+        let address = port.local_addr().expect("an address");
+        let mut server = Self { address, _port: port, service, serving: None };
+        server.come_back().await;
+        server
     }
 
     /// Closes its port and all its connections.
@@ -45,7 +50,7 @@ impl S3Server {
         assert!(serving.await.expect_err("it was aborted").is_cancelled());
     }
 
-    /// Listens on its port again.
+    /// Listens on its port.
     pub async fn come_back(&mut self) {
         let listener = TcpListener::bind(self.address).await.expect("its port is free");
         self.serving = Some(tokio::spawn(serve(listener, self.service.clone())));
