@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Failure, Outcome, open_files, say};
 use crate::app::{App, Config};
 use crate::clock::Clock;
-use crate::config::{DataSettings, ServerSettings};
+use crate::config::{DataSettings, FileUrls, ServerSettings};
 use crate::data_dir;
 use crate::http::{Readiness, metrics_router, router};
 use crate::key::KeySecret;
@@ -171,6 +171,9 @@ fn listening_url(address: SocketAddr, tls: bool) -> String {
 fn warn_about(server: &ServerSettings, listening: SocketAddr, tls: bool) {
     if server.public_url.is_none() && listening.ip().is_unspecified() {
         tracing::warn!("result URLs will point to 127.0.0.1: set --public-url to where callers reach this server");
+    }
+    if server.file_urls.file_url.is_some() && server.file_urls.file_urls == FileUrls::Signed {
+        tracing::warn!("--file-url means nothing with --file-urls signed: links lead to the bucket's endpoint");
     }
     if server.production && !tls && server.trusted_proxy.is_empty() {
         tracing::warn!(

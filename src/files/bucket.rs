@@ -1,5 +1,6 @@
 //! Result files in an S3 bucket.
 
+use std::error::Error as _;
 use std::fmt;
 use std::time::Duration;
 
@@ -187,7 +188,10 @@ pub(super) fn describe(error: &Error) -> String {
         rest.split_once('<').map(|(inner, _)| inner)
     };
     let before = text.split_once('<').map_or(text.as_str(), |(before, _)| before);
-    let told = [element("Code"), element("Message")].into_iter().flatten().filter(|told| !told.is_empty());
+    let cause = std::iter::successors(error.source(), |cause| cause.source()).last().map(ToString::to_string);
+    // Where a connection failed, and why, stands at the end of the causes only.
+    let cause = cause.as_deref().filter(|cause| !text.contains(cause));
+    let told = [element("Code"), element("Message"), cause].into_iter().flatten().filter(|told| !told.is_empty());
     let told = told.collect::<Vec<_>>().join(": ");
     format!("{before}{told}").trim_end_matches([':', ' ']).to_owned()
 }
@@ -202,7 +206,8 @@ impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let failed = |source| Error::Generic { store: "S3", source };
         let plain = options.get_config_value(&ClientConfigKey::AllowHttp).is_some_and(|value| value == "true");
-        let tls = trust::client_tls(self.authorities.as_deref()).map_err(|error| failed(error.into()))?;
+        let roots = trust::roots(self.authorities.as_deref()).map_err(|error| failed(error.into()))?;
+        let tls = trust::client_tls(roots).map_err(|error| failed(error.into()))?;
         let client = reqwest::Client::builder()
             .tls_backend_preconfigured(tls)
             .https_only(!plain)

@@ -3,12 +3,14 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
+use hyper_util::rt::TokioIo;
 use s3s::auth::SimpleAuth;
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s_fs::FileSystem;
 use tintype::config::S3Settings;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::{JoinHandle, JoinSet};
+use tokio_rustls::TlsAcceptor;
 
 mod administration;
 mod files;
@@ -24,12 +26,18 @@ pub struct S3Server {
     /// Keeps its port for it while it is down.
     _port: TcpSocket,
     service: S3Service,
+    tls: Option<TlsAcceptor>,
     serving: Option<JoinHandle<()>>,
 }
 
 impl S3Server {
     /// Starts on a free port with an empty bucket.
     pub async fn start(root: &Path, bucket: &str) -> Self {
+        Self::start_over(None, root, bucket).await
+    }
+
+    /// The same, over TLS.
+    pub async fn start_over(tls: Option<TlsAcceptor>, root: &Path, bucket: &str) -> Self {
         std::fs::create_dir_all(root.join(bucket)).expect("a bucket");
         let mut builder = S3ServiceBuilder::new(FileSystem::new(root).expect("a file system"));
         builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
@@ -38,7 +46,7 @@ impl S3Server {
         port.set_reuseaddr(true).expect("a socket");
         port.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
         let address = port.local_addr().expect("an address");
-        let mut server = Self { address, _port: port, service, serving: None };
+        let mut server = Self { address, _port: port, service, tls, serving: None };
         server.come_back().await;
         server
     }
@@ -53,7 +61,7 @@ impl S3Server {
     /// Listens on its port.
     pub async fn come_back(&mut self) {
         let listener = TcpListener::bind(self.address).await.expect("its port is free");
-        self.serving = Some(tokio::spawn(serve(listener, self.service.clone())));
+        self.serving = Some(tokio::spawn(serve(listener, self.tls.clone(), self.service.clone())));
     }
 
     /// What tells AWS tools to use this server.
@@ -88,14 +96,22 @@ pub fn variables(address: SocketAddr, secret: &str) -> Vec<(String, String)> {
 }
 
 /// Dropping it closes the listener and every connection.
-async fn serve(listener: TcpListener, service: S3Service) {
+async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, service: S3Service) {
     let mut connections = JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await.expect("a connection");
-        let io = hyper_util::rt::TokioIo::new(stream);
-        let connection = hyper::server::conn::http1::Builder::new().serve_connection(io, service.clone());
+        let (tls, service) = (tls.clone(), service.clone());
+        let http = hyper::server::conn::http1::Builder::new();
         // Clients may go as they like.
-        connections.spawn(async move { drop(connection.await) });
+        connections.spawn(async move {
+            match tls {
+                None => drop(http.serve_connection(TokioIo::new(stream), service).await),
+                Some(tls) => {
+                    let Ok(stream) = tls.accept(stream).await else { return };
+                    drop(http.serve_connection(TokioIo::new(stream), service).await);
+                }
+            }
+        });
         while connections.try_join_next().is_some() {}
     }
 }

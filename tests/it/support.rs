@@ -72,6 +72,7 @@ enum FilesKind {
 
 impl FilesKind {
     /// The disk, unless `TEST_FILES=s3`.
+    #[expect(clippy::disallowed_methods, reason = "how the tests run is no setting")]
     fn chosen() -> Self {
         match std::env::var("TEST_FILES").as_deref() {
             Err(_) | Ok("disk") => Self::Disk,

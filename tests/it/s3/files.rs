@@ -7,12 +7,13 @@ use bytes::Bytes;
 use object_store::GetRange;
 use serde_json::json;
 use tempfile::TempDir;
-use tintype::config::{ORPHAN_AGE, REMOVED_FILES_AGE};
+use tintype::config::{ORPHAN_AGE, REMOVED_FILES_AGE, S3Settings};
 use tintype::files::{Creation, FileName, Files};
 use tintype::model::{Id, IdSource};
 use tintype::sweeper;
 
 use super::S3Server;
+use crate::references_fetch::certificate;
 use crate::support::{NOON, Service};
 use crate::work::files;
 
@@ -40,6 +41,26 @@ async fn a_file_is_written_once_and_never_overwritten() {
     }
     assert!(stored.open(parsed, None).await.expect("an answer").is_none());
     assert_eq!(stored.create(parsed, Bytes::from_static(b"second")).await.expect("an answer"), Creation::Done);
+}
+
+#[tokio::test]
+async fn a_bucket_is_reached_over_tls_with_an_authority_that_the_operator_names() {
+    let directory = TempDir::new().expect("a directory");
+    let (tls, authority) = certificate("localhost");
+    let s3 = S3Server::start_over(Some(tls), directory.path(), "pictures").await;
+    let mut variables = s3.variables();
+    variables.push(("AWS_ENDPOINT_URL_S3".into(), format!("https://localhost:{}", s3.address.port())));
+    let mut settings = S3Settings::parse("s3://pictures", variables).expect("settings");
+    let stranger = Files::in_bucket(&settings).expect("files");
+    let said = stranger.check_access().await.expect_err("nobody vouches for it");
+    assert!(said.contains("UnknownIssuer"), "{said}");
+    settings.authorities = Some(authority.into_bytes());
+    let stored = Files::in_bucket(&settings).expect("files");
+    assert_eq!(stored.check_access().await, Ok(()));
+    let name = stored.write(some_task(), 0, Bytes::from_static(b"png")).await.expect("a write");
+    assert_eq!(stored.size(FileName::parse(&name).expect("a name")).await.expect("an answer"), Some(3));
+    settings.authorities = Some(b"no authority".to_vec());
+    assert!(Files::in_bucket(&settings).expect_err("no PEM").to_string().contains("certificate authority"));
 }
 
 #[tokio::test]
