@@ -1,6 +1,5 @@
 //! Result files in an S3 bucket.
 
-use std::error::Error as _;
 use std::fmt;
 use std::time::Duration;
 
@@ -188,12 +187,12 @@ pub(super) fn describe(error: &Error) -> String {
         rest.split_once('<').map(|(inner, _)| inner)
     };
     let before = text.split_once('<').map_or(text.as_str(), |(before, _)| before);
-    let cause = std::iter::successors(error.source(), |cause| cause.source()).last().map(ToString::to_string);
+    let whole: &dyn std::error::Error = error;
+    let cause = std::iter::successors(whole.source(), |cause| cause.source()).last().map(ToString::to_string);
     // Where a connection failed, and why, stands at the end of the causes only.
-    let cause = cause.as_deref().filter(|cause| !text.contains(cause));
-    let told = [element("Code"), element("Message"), cause].into_iter().flatten().filter(|told| !told.is_empty());
-    let told = told.collect::<Vec<_>>().join(": ");
-    format!("{before}{told}").trim_end_matches([':', ' ']).to_owned()
+    let cause = cause.as_deref().filter(|cause| !text.contains(cause) && !cause.contains('<'));
+    let told = [Some(before.trim_end_matches([':', ' '])), element("Code"), element("Message"), cause];
+    told.into_iter().flatten().filter(|told| !told.is_empty()).collect::<Vec<_>>().join(": ")
 }
 
 /// Makes HTTP clients that trust whom the rest of this program trusts.
