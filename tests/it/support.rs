@@ -146,6 +146,11 @@ impl Service {
         Self::start_changed(flags, |_| {}).await
     }
 
+    /// With result files on the disk, for what is different there.
+    pub async fn start_on_disk(flags: &[&str]) -> Self {
+        Self::start_with_files(FilesKind::Disk, flags, |_| {}).await
+    }
+
     /// With result files in a bucket.
     pub async fn start_on_s3(flags: &[&str]) -> Self {
         Self::start_on_s3_with_write_limit(flags, WRITE_LIMIT).await
