@@ -1,5 +1,6 @@
 //! What every part of a running server shares, built once and before anything is served.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -19,7 +20,7 @@ use crate::disk::Disk;
 use crate::engine::Engine;
 use crate::engine::sketch::Sketch;
 use crate::failures::Failures;
-use crate::files::Files;
+use crate::files::{Files, FilesError};
 use crate::keyring::Keyring;
 use crate::limits::RateLimits;
 use crate::metrics::Metrics;
@@ -29,7 +30,8 @@ use crate::references::{ReferenceOptions, References, TrustedTestHost};
 use crate::store::Store;
 
 use crate::config::{
-    ConnectionLimits, LimitSettings, PolicySettings, RetentionSettings, ServerSettings, WorkerSettings,
+    ConnectionLimits, FileLinks, LimitSettings, PolicySettings, REMOVED_FILES_AGE, RetentionSettings, ServerSettings,
+    WorkerSettings,
 };
 
 /// Finished tasks kept in memory.
@@ -40,8 +42,8 @@ const REFERENCE_MAX_BYTES: usize = 20 * 1024 * 1024;
 /// The settings that a running server consults.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Base of the URLs of result files.
-    pub file_url: String,
+    /// The URLs of result files.
+    pub file_links: FileLinks,
     /// Whether API calls must come over HTTPS.
     pub require_https: bool,
     /// Whether browsers are told to come over HTTPS alone.
@@ -100,9 +102,18 @@ pub struct App {
     /// Terminal tasks never change, so they may be remembered until they are removed: see [`App::recall`].
     pub finished: Cache<Id, Arc<Task>>,
     /// The same tasks as JSON. Whether the caller may see one is decided before looking here.
-    pub finished_json: Cache<Id, Arc<RawValue>>,
+    pub finished_json: Cache<Id, FinishedJson>,
     /// Tasks that ended before this may have been removed; in milliseconds, and it never falls.
     removed_before: AtomicI64,
+}
+
+/// A finished task as JSON, with links that hold good for a time.
+#[derive(Debug, Clone)]
+pub struct FinishedJson {
+    /// The task.
+    pub json: Arc<RawValue>,
+    /// When it may be shown: from when its links were made until too little would be left of them.
+    pub shown: Range<Timestamp>,
 }
 
 impl App {
@@ -129,6 +140,9 @@ impl App {
         let secret = store.cursor_secret().await.map_err(|error| error.to_string())?;
         let references = References::new(reference_options(&config.worker)?).map_err(|error| error.to_string())?;
         let policy = Policy::open(config.policy.policy.as_deref())?;
+        if matches!(config.file_links, FileLinks::Signed(_)) {
+            files.check_signing().await?;
+        }
         Ok(Arc::new(Self {
             limits: RateLimits::new(&config.limits, clock.clone()),
             failures: Failures::new(clock.clone()),
@@ -157,6 +171,37 @@ impl App {
         self.finished.get(&id).filter(|task| task.updated_at >= removed_before)
     }
 
+    /// The URL of a result file, as good as when it was made while [`App::links_shown`] says so.
+    ///
+    /// # Errors
+    /// [`FilesError`] when the URL cannot be signed.
+    pub async fn file_link(&self, name: &str) -> Result<String, FilesError> {
+        match &self.config.file_links {
+            FileLinks::Names(base) => Ok(format!("{base}/{name}")),
+            FileLinks::Keys(base) => Ok(format!("{base}/{}", self.files.key(name))),
+            FileLinks::Signed(links) => self.files.signed_url(name, links.signed_for()).await,
+        }
+    }
+
+    /// When links that are made now may be shown.
+    pub fn links_shown(&self) -> Range<Timestamp> {
+        match &self.config.file_links {
+            FileLinks::Names(_) | FileLinks::Keys(_) => Timestamp::MIN..Timestamp::MAX,
+            FileLinks::Signed(links) => {
+                let now = self.clock.now();
+                now..now.saturating_add(links.handed_out_for())
+            }
+        }
+    }
+
+    /// How long the files of a removed task stay, for whoever saw it just before.
+    pub fn removed_files_age(&self) -> Duration {
+        match &self.config.file_links {
+            FileLinks::Signed(links) => REMOVED_FILES_AGE.max(links.lifetime),
+            FileLinks::Names(_) | FileLinks::Keys(_) => REMOVED_FILES_AGE,
+        }
+    }
+
     /// Must be called before tasks that ended before `cutoff` are removed.
     pub fn forget_before(&self, cutoff: Timestamp) {
         self.removed_before.fetch_max(cutoff.as_millis(), Ordering::SeqCst);
@@ -168,7 +213,7 @@ impl Config {
     pub fn new(settings: &ServerSettings, listening_url: &str) -> Self {
         let public_url = settings.public_url.as_deref().unwrap_or(listening_url);
         Self {
-            file_url: settings.file_url.as_deref().unwrap_or(public_url).to_owned(),
+            file_links: settings.file_urls.links(&settings.files, public_url),
             require_https: settings.production || settings.tls_cert.is_some(),
             production: settings.production,
             trusted_proxies: settings.trusted_proxy.clone(),
@@ -184,11 +229,6 @@ impl Config {
             },
             worker: settings.worker.clone(),
         }
-    }
-
-    /// The URL of a result file.
-    pub fn file_link(&self, name: &str) -> String {
-        format!("{}/files/{name}", self.file_url)
     }
 }
 

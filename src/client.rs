@@ -5,19 +5,17 @@
 
 mod polling;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Response, StatusCode};
 use serde::{Deserialize, Serialize};
-use tokio_rustls::rustls::pki_types::CertificateDer;
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, crypto};
+use tokio_rustls::rustls::{self, RootCertStore};
 use url::{Host, Url};
 
 use crate::model::TaskId;
+use crate::trust;
 use polling::{Polled, persist, poll_until_finished};
 
 /// A task that is not terminal after this time is stuck.
@@ -217,7 +215,7 @@ impl Client {
         }
         authorization.set_sensitive(true);
         let base_url = base_url.trim_end_matches('/');
-        let roots = roots(authorities)?;
+        let roots = trust::roots(authorities).map_err(|_| SetupError::Authority)?;
         Ok(Self {
             tasks_url: format!("{base_url}/api/v1/images/task"),
             generate_url: format!("{base_url}/api/v1/images/generate"),
@@ -320,26 +318,10 @@ impl Client {
     }
 }
 
-/// The public certificate authorities and those given.
-fn roots(authorities: Option<&[u8]>) -> Result<RootCertStore, SetupError> {
-    let mut roots = RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
-    let public = roots.len();
-    let Some(pem) = authorities else { return Ok(roots) };
-    for authority in CertificateDer::pem_slice_iter(pem) {
-        roots.add(authority.map_err(|_| SetupError::Authority)?).map_err(|_| SetupError::Authority)?;
-    }
-    if roots.len() == public { Err(SetupError::Authority) } else { Ok(roots) }
-}
-
 /// An HTTP client that repeats nothing by itself.
 fn http_client(plain: bool, roots: RootCertStore, redirects: Policy) -> Result<reqwest::Client, SetupError> {
-    let mut tls = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
     let builder = reqwest::Client::builder()
-        .tls_backend_preconfigured(tls)
+        .tls_backend_preconfigured(trust::client_tls(roots)?)
         .http1_only()
         .redirect(redirects)
         .retry(reqwest::retry::never())

@@ -12,6 +12,11 @@ use serde::{Serialize, Serializer};
 pub struct Timestamp(i64);
 
 impl Timestamp {
+    /// The beginning of time.
+    pub const MIN: Self = Self(i64::MIN);
+    /// The end of time.
+    pub const MAX: Self = Self(i64::MAX);
+
     /// From milliseconds since the Unix epoch.
     pub const fn from_millis(millis: i64) -> Self {
         Self(millis)

@@ -11,6 +11,12 @@ use ipnet::IpNet;
 
 use crate::fault::Faults;
 
+mod files;
+
+pub use self::files::{
+    FileLinks, FileUrlSettings, FileUrls, FilesPlace, FilesSettings, S3Settings, SignedLinks, files_variable,
+};
+
 /// A task that is not terminal this long after its creation is failed and refunded.
 pub const TASK_TIME_LIMIT: Duration = Duration::from_secs(9 * 60);
 /// How long a lease lasts without a heartbeat, unless `--lease` says otherwise.
@@ -112,7 +118,7 @@ pub struct DataSettings {
         value_name = "URL"
     )]
     pub database: Option<String>,
-    /// Certificate authorities in PEM that PostgreSQL's certificate must come from [default: the public ones]
+    /// Certificate authorities in PEM that PostgreSQL's certificate may come from, besides the public ones
     #[arg(
         long,
         global = true,
@@ -178,38 +184,6 @@ impl DataSettings {
             DatabaseUrl::Postgres(_) => Err(format!("the database is PostgreSQL: {instead}")),
         }
     }
-
-    /// The directory of result files that `--files` names, or the one in the data directory.
-    ///
-    /// # Errors
-    /// A sentence for the operator: a store that is not a directory.
-    pub fn files_directory(&self, files: Option<&str>) -> Result<PathBuf, String> {
-        match files {
-            None => Ok(self.data.join("files")),
-            Some(url) => match url.strip_prefix("file:") {
-                Some(path) if !path.is_empty() => Ok(PathBuf::from(path)),
-                _ => Err("--files must be file:PATH; this release has no other store yet".into()),
-            },
-        }
-    }
-}
-
-/// Where the result files are, for commands that touch them.
-#[derive(Debug, Clone, Args)]
-pub struct FilesSettings {
-    /// Store of result files, as file:PATH [default: files in the data directory]
-    #[arg(long, env = "TINTYPE_FILES", value_name = "URL")]
-    pub files: Option<String>,
-}
-
-/// The store of result files that the environment names, for flags that may stand without a value.
-///
-/// # Errors
-/// A sentence for the operator: the variable is no text.
-#[expect(clippy::disallowed_methods, reason = "this module is the one that reads the environment")]
-pub fn files_variable() -> Result<Option<String>, String> {
-    let Some(value) = std::env::var_os("TINTYPE_FILES").filter(|value| !value.is_empty()) else { return Ok(None) };
-    value.into_string().map(Some).map_err(|_| "TINTYPE_FILES is not UTF-8".into())
 }
 
 /// The secret in the file that an environment variable names, without the line end that editors add.
@@ -246,12 +220,12 @@ pub struct ServerSettings {
     /// Where callers reach the API [default: the listening address]
     #[arg(long, env = "TINTYPE_PUBLIC_URL", value_name = "URL", value_parser = base_url)]
     pub public_url: Option<String>,
-    /// Where callers fetch result files, without the path /files [default: the public URL]
-    #[arg(long, env = "TINTYPE_FILE_URL", value_name = "URL", value_parser = base_url)]
-    pub file_url: Option<String>,
     #[command(flatten)]
     /// Where the result files are.
     pub files: FilesSettings,
+    #[command(flatten)]
+    /// How callers reach them.
+    pub file_urls: FileUrlSettings,
     /// Refuse API calls that did not come over HTTPS; a server with a certificate always does
     #[arg(long, env = "TINTYPE_PRODUCTION", value_parser = BoolishValueParser::new())]
     pub production: bool,

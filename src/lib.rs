@@ -35,4 +35,5 @@ pub mod source;
 pub mod store;
 pub mod sweeper;
 pub mod tasks;
+pub mod trust;
 pub mod worker;

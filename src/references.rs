@@ -22,11 +22,11 @@ use futures::{StreamExt, TryStreamExt, stream};
 use reqwest::header::{self, HeaderMap, HeaderValue};
 use reqwest::{Client, Response, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_rustls::rustls::pki_types::{CertificateDer, pem, pem::PemObject};
-use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, crypto};
+use tokio_rustls::rustls;
 
 use crate::decoder::{DecodeError, Decoder};
 use crate::picture::{Picture, PictureError};
+use crate::trust;
 
 use host_slots::HostSlots;
 pub use reference_url::{MAX_URL_CHARS, ReferenceUrl, UrlFault};
@@ -95,8 +95,8 @@ impl Default for ReferenceOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// [`TrustedTestHost::ca_pem`] cannot be read.
-    #[error("the test authority is not valid PEM: {0}")]
-    Pem(#[from] pem::Error),
+    #[error("the test authority: {0}")]
+    Authority(String),
     /// No TLS client can be configured.
     #[error("TLS for reference images: {0}")]
     Tls(#[from] rustls::Error),
@@ -213,8 +213,10 @@ impl References {
     pub fn with_lookup(options: ReferenceOptions, lookup: Arc<dyn Lookup>) -> Result<Self, SetupError> {
         let exception = options.trust.as_ref().map(|trust| (trust.host.clone(), trust.address));
         let resolver = PublicResolver::new(lookup, exception);
+        let authorities = options.trust.as_ref().map(|trust| trust.ca_pem.as_slice());
+        let roots = trust::roots(authorities).map_err(SetupError::Authority)?;
         let client = Client::builder()
-            .tls_backend_preconfigured(tls_config(options.trust.as_ref())?)
+            .tls_backend_preconfigured(trust::client_tls(roots)?)
             .dns_resolver(resolver.clone())
             .https_only(true)
             .http1_only()
@@ -342,22 +344,6 @@ impl References {
             }
         }
     }
-}
-
-/// TLS with the authorities that browsers trust, compiled in, so that a machine without any installed works as well.
-fn tls_config(trust: Option<&TrustedTestHost>) -> Result<ClientConfig, SetupError> {
-    let mut roots = RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
-    if let Some(trust) = trust {
-        for certificate in CertificateDer::pem_slice_iter(&trust.ca_pem) {
-            roots.add(certificate?)?;
-        }
-    }
-    let mut config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(config)
 }
 
 /// An error and its causes on one line.

@@ -7,9 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
 use crate::clock::{Clock, Timestamp};
-use crate::config::{
-    FIRST_REMOVAL, ORPHAN_AGE, ORPHAN_SWEEP_EVERY, REMOVE_EVERY, REMOVED_FILES_AGE, SWEEP_EVERY, TASK_TIME_LIMIT,
-};
+use crate::config::{FIRST_REMOVAL, ORPHAN_AGE, ORPHAN_SWEEP_EVERY, REMOVE_EVERY, SWEEP_EVERY, TASK_TIME_LIMIT};
 use crate::files::{FileName, FilesLock};
 use crate::model::Status;
 use crate::store::{Rescue, StoreError};
@@ -17,8 +15,6 @@ use crate::tasks::{GAVE_UP, OVERDUE};
 
 /// The wall clock was set, or the machine slept, when it moved this much more than time passed.
 const CLOCK_JUMP: Duration = Duration::from_secs(5);
-const BEGINNING_OF_TIME: Timestamp = Timestamp::from_millis(i64::MIN);
-const END_OF_TIME: Timestamp = Timestamp::from_millis(i64::MAX);
 /// Days that are looked through again at every sweep for orphans after the first.
 const RECENT_DAYS: usize = 4;
 
@@ -181,7 +177,7 @@ pub async fn remove_old(app: &App) {
     let latest = cutoff.to_string();
     let days = days_of_files(app).await.into_iter().filter(|day| *day.as_str() <= latest[..day.len()]);
     // The age of a file says nothing here, and orphans are left to their own sweep.
-    let rule = FileRule { written_before: END_OF_TIME, touched_before: BEGINNING_OF_TIME };
+    let rule = FileRule { written_before: Timestamp::MAX, touched_before: Timestamp::MIN };
     match sweep_files(app, days, rule).await {
         0 => {}
         files => tracing::info!(files, "result files of removed tasks deleted"),
@@ -227,7 +223,7 @@ async fn sweep_files(app: &App, days: impl Iterator<Item = String>, rule: FileRu
 /// the task has ended.
 async fn may_remove_files(app: &App) -> Option<Timestamp> {
     let depth = app.store.queue_depth().await.inspect_err(failed).ok()?;
-    let aged = app.clock.now().saturating_sub(REMOVED_FILES_AGE);
+    let aged = app.clock.now().saturating_sub(app.removed_files_age());
     Some(depth.oldest.map_or(aged, |oldest| oldest.min(aged)))
 }
 

@@ -174,11 +174,11 @@ async fn fill(database: &Path, files: Option<&Files>, into: &Path, progress: &Pr
     let made = DirBuilder::new().mode(0o700).create(&directory);
     made.map_err(|error| unwritable(&directory, error))?;
     let page = async |after, limit| snapshot.completed_tasks(after, limit);
+    let copied = Files::on_disk(&directory).map_err(|error| error.to_string())?;
     results::begin(progress, "copying result files", audit.tasks);
-    results::copy(files, &directory, page, progress).await?;
+    results::copy(files, &copied, page, progress).await?;
     results::sync_directory(into)?;
     results::begin(progress, "checking the copy", audit.tasks);
-    let copied = Files::on_disk(&directory).map_err(|error| error.to_string())?;
     let check = results::check(Some(&copied), page, progress).await?;
     Ok(Contents::new(audit, check, database_bytes))
 }

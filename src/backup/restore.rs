@@ -8,6 +8,7 @@ use indicatif::ProgressBar;
 
 use super::{Contents, DATABASE, FILES};
 use crate::clock::Clock;
+use crate::config::FilesPlace;
 use crate::data_dir;
 use crate::files::Files;
 use crate::results;
@@ -21,8 +22,8 @@ pub struct Target {
     pub data: PathBuf,
     /// The database.
     pub database: PathBuf,
-    /// The directory of result files.
-    pub files: PathBuf,
+    /// The result files.
+    pub files: FilesPlace,
 }
 
 /// Copies a backup to where nothing is yet. The database gets its name last, when everything else is there
@@ -43,10 +44,10 @@ pub async fn restore(
     target.check_free()?;
     inspect(from, despite_drifts, progress).await?;
     data_dir::create(&target.data)?;
-    data_dir::create(&target.files)?;
+    let files = target.open_files().await?;
     let _lock = data_dir::lock(&target.data, &target.database)?;
     target.check_free()?;
-    match target.fill(from, despite_drifts, progress).await {
+    match target.fill(from, &files, despite_drifts, progress).await {
         Ok(contents) => Ok(contents),
         Err(error) => match target.clear() {
             Ok(()) => Err(format!("{error}; nothing was restored")),
@@ -114,19 +115,27 @@ impl Target {
         if let Some(stale) = companions(&self.database).iter().find(|path| path.exists()) {
             return Err(format!("{} belongs to another database: move it away", stale.display()));
         }
-        let inside = self.inside_files().map_err(|error| format!("cannot use {}: {error}", self.files.display()))?;
+        let inside = self.inside_files().map_err(|error| format!("cannot use {}: {error}", self.files))?;
         if inside.is_empty() {
             return Ok(());
         }
-        Err(format!(
-            "there are files in {} already: move them away, or restore elsewhere with --files",
-            self.files.display()
-        ))
+        Err(format!("there are files in {} already: move them away, or restore elsewhere with --files", self.files))
     }
 
-    /// What is in the directory of result files, apart from what file systems put there.
+    /// The store that the result files go to; a directory is made.
+    async fn open_files(&self) -> Result<Files, String> {
+        if let FilesPlace::Directory(directory) = &self.files {
+            data_dir::create(directory)?;
+        }
+        let files = Files::in_place(&self.files).map_err(|error| error.to_string())?;
+        files.check_access().await.map(|()| files)
+    }
+
+    /// What is in the directory of result files, apart from what file systems put there. In a bucket there
+    /// may be anything: names are never used twice, and nothing there is overwritten.
     fn inside_files(&self) -> io::Result<Vec<PathBuf>> {
-        let entries = match fs::read_dir(&self.files) {
+        let FilesPlace::Directory(directory) = &self.files else { return Ok(Vec::new()) };
+        let entries = match fs::read_dir(directory) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries?,
         };
@@ -134,7 +143,13 @@ impl Target {
         Ok(paths?.into_iter().filter(|path| !path.ends_with("lost+found")).collect())
     }
 
-    async fn fill(&self, from: &Path, despite_drifts: bool, progress: &ProgressBar) -> Result<Contents, String> {
+    async fn fill(
+        &self,
+        from: &Path,
+        files: &Files,
+        despite_drifts: bool,
+        progress: &ProgressBar,
+    ) -> Result<Contents, String> {
         let staged = restoring(&self.database);
         let text = |error: &dyn std::fmt::Display| error.to_string();
         progress.set_message("copying the database");
@@ -145,9 +160,9 @@ impl Target {
         let audit = store.audit().await.map_err(|error| text(&error))?;
         let page = async |after, limit| store.completed_tasks(after, limit).await;
         results::begin(progress, "copying result files", audit.tasks);
-        results::copy(results_in(&from.join(FILES))?.as_ref(), &self.files, page, progress).await?;
+        results::copy(results_in(&from.join(FILES))?.as_ref(), files, page, progress).await?;
         results::begin(progress, "checking the copy", audit.tasks);
-        let check = results::check(results_in(&self.files)?.as_ref(), page, progress).await?;
+        let check = results::check(Some(files), page, progress).await?;
         // Closing it folds its log into it.
         drop(store);
         let unwritable = |error: io::Error| format!("cannot write {}: {error}", self.database.display());
@@ -181,10 +196,15 @@ impl Target {
         Ok(())
     }
 
-    /// What to do after a restore that was cut off.
+    /// What to do after a restore that was cut off. What it put into a bucket the next one finds there.
     fn leftovers(&self) -> String {
         let staged = restoring(&self.database);
-        format!("remove {}* and what is in {}, then restore again", staged.display(), self.files.display())
+        match &self.files {
+            FilesPlace::Directory(files) => {
+                format!("remove {}* and what is in {}, then restore again", staged.display(), files.display())
+            }
+            FilesPlace::Bucket(_) => format!("remove {}*, then restore again", staged.display()),
+        }
     }
 }
 

@@ -151,7 +151,7 @@ async fn check_files(
     data: &DataSettings,
 ) -> Result<Check, Failure> {
     let url = if url.is_empty() { files_variable()? } else { Some(url.to_owned()) };
-    let files = existing_files(data, url.as_deref())?;
+    let files = existing_files(data, url.as_deref()).await?;
     let _kept = files.as_ref().map(Files::keep_all).transpose()?;
     let bar = progress::bar(visible);
     results::begin(&bar, "checking the result files", tasks);
@@ -159,8 +159,8 @@ async fn check_files(
     let check = results::check(files.as_ref(), page, &bar).await;
     bar.finish_and_clear();
     check.map_err(|error| {
-        let place = data.files_directory(url.as_deref()).unwrap_or_default();
-        Failure(format!("cannot check the result files in {}: {error}", place.display()))
+        let place = data.files_place(url.as_deref()).map(|place| place.to_string()).unwrap_or_default();
+        Failure(format!("cannot check the result files in {place}: {error}"))
     })
 }
 

@@ -13,6 +13,7 @@ use crate::decoder::{Confinement, Decoder};
 use crate::engine::sketch::Sketch;
 use crate::engine::{Brief, Engine as _};
 use crate::fault::Faults;
+use crate::files::{Creation, FileName};
 use crate::model::IdSource;
 use crate::policy::Policy;
 use crate::store::Store;
@@ -130,15 +131,22 @@ async fn database(data: &DataSettings) -> Result<String, String> {
 }
 
 async fn files(data: &DataSettings, files: Option<&str>) -> Result<String, String> {
-    let directory = data.files_directory(files)?;
-    let files = open_files(data, files).map_err(|Failure(sentence)| sentence)?;
+    let files = open_files(data, files).await.map_err(|Failure(sentence)| sentence)?;
     let clock = Clock::system();
     let started = clock.elapsed();
     let probe = IdSource::default().next(clock.now());
     let name = files.write(probe, 0, bytes::Bytes::from_static(b"probe")).await.map_err(|error| error.to_string())?;
     let took = clock.elapsed() - started;
+    let named = FileName::parse(&name).ok_or("a file was written under a name that no result file has")?;
+    let again = files.create(named, bytes::Bytes::from_static(b"other")).await;
     files.remove(&name).await.map_err(|error| error.to_string())?;
-    Ok(format!("{} (a durable write took {:.1} ms)", directory.display(), took.as_secs_f64() * 1e3))
+    match again.map_err(|error| error.to_string())? {
+        Creation::Exists => {}
+        Creation::Done => {
+            return Err(format!("{} overwrites files, which it must refuse (If-None-Match: *)", files.describe()));
+        }
+    }
+    Ok(format!("{} (a durable write took {:.1} ms)", files.describe(), took.as_secs_f64() * 1e3))
 }
 
 fn policy(settings: &PolicySettings) -> Result<String, String> {

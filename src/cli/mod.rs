@@ -11,7 +11,7 @@ use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
 use crate::clock::Clock;
-use crate::config::{DataSettings, DatabaseUrl, ignore_empty_variables};
+use crate::config::{DataSettings, DatabaseUrl, FilesPlace, ignore_empty_variables};
 use crate::data_dir;
 use crate::decoder;
 use crate::fault::Faults;
@@ -218,20 +218,23 @@ async fn open_or_create_store(settings: &DataSettings) -> Result<Arc<dyn Store>,
     }
 }
 
-/// Opens the store of result files that `--files` names, creating it if need be.
-fn open_files(settings: &DataSettings, files: Option<&str>) -> Result<Files, Failure> {
-    let directory = settings.files_directory(files)?;
-    data_dir::create(&directory)?;
-    Ok(Files::on_disk(&directory)?.guarded_by(data_dir::backup_lock(&settings.data)))
+/// Opens the store of result files that `--files` names, creating a directory if need be.
+async fn open_files(settings: &DataSettings, files: Option<&str>) -> Result<Files, Failure> {
+    let place = settings.files_place(files)?;
+    if let FilesPlace::Directory(directory) = &place {
+        data_dir::create(directory)?;
+    }
+    let files = Files::in_place(&place)?.guarded_by(data_dir::backup_lock(&settings.data));
+    files.check_access().await?;
+    Ok(files)
 }
 
 /// Opens the store of result files that `--files` names; `None` when there is none.
-fn existing_files(settings: &DataSettings, files: Option<&str>) -> Result<Option<Files>, Failure> {
-    let directory = settings.files_directory(files)?;
-    if !directory.exists() {
-        return Ok(None);
+async fn existing_files(settings: &DataSettings, files: Option<&str>) -> Result<Option<Files>, Failure> {
+    match settings.files_place(files)? {
+        FilesPlace::Directory(directory) if !directory.exists() => Ok(None),
+        _ => open_files(settings, files).await.map(Some),
     }
-    Ok(Some(Files::on_disk(&directory)?.guarded_by(data_dir::backup_lock(&settings.data))))
 }
 
 async fn find_account(store: &dyn Store, name_or_id: &str) -> Result<Account, Failure> {

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Failure, Outcome, open_files, say};
 use crate::app::{App, Config};
 use crate::clock::Clock;
-use crate::config::{DataSettings, DatabaseUrl, ServerSettings};
+use crate::config::{DataSettings, DatabaseUrl, FileUrls, ServerSettings};
 use crate::data_dir;
 use crate::http::{Readiness, metrics_router, router};
 use crate::key::KeySecret;
@@ -79,8 +79,8 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
 
     let clock = Clock::system();
     let store = open_store(&database, data.database_ca.as_deref(), &clock, &server).await?;
-    let files = open_files(data, server.files.files.as_deref())?.with_faults(server.test_fault.clone());
-    config.directories = vec![files.directory().to_owned()];
+    let files = open_files(data, server.files.files.as_deref()).await?.with_faults(server.test_fault.clone());
+    config.directories = files.directory().map(Path::to_owned).into_iter().collect();
     if let DatabaseUrl::Sqlite(path) = &database {
         let of_database = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         config.directories.push(of_database.unwrap_or(Path::new(".")).to_owned());
@@ -183,6 +183,9 @@ fn warn_about(server: &ServerSettings, listening: SocketAddr, tls: bool) {
     if server.public_url.is_none() && listening.ip().is_unspecified() {
         tracing::warn!("result URLs will point to 127.0.0.1: set --public-url to where callers reach this server");
     }
+    if server.file_urls.file_url.is_some() && server.file_urls.file_urls == FileUrls::Signed {
+        tracing::warn!("--file-url means nothing with --file-urls signed: links lead to the bucket's endpoint");
+    }
     if server.production && !tls && server.trusted_proxy.is_empty() {
         tracing::warn!(
             "every API call will be refused: --production needs --tls-cert and --tls-key, or --trusted-proxy"
@@ -246,6 +249,9 @@ fn announce(app: &App, data: &DataSettings, role: Role, url: Option<String>, key
         say(&format!("  API     {url}/api/v1\n  Docs    {url}/docs/"));
     }
     say(&format!("  Data    {}", data.data.display()));
+    if app.files.directory().is_none() {
+        say(&format!("  Files   {}", app.files.describe()));
+    }
     if role != Role::Api {
         say(&format!("  Engine  {}", app.engine.describe()));
     }

@@ -1,6 +1,5 @@
 //! The public API: which JSON comes in and goes out (interface, section 4).
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,9 +17,10 @@ use utoipa::ToSchema;
 
 use super::auth::Caller;
 use super::error::{ApiError, ErrorBody};
-use crate::app::{App, Config};
+use crate::app::{App, FinishedJson};
 use crate::clock::Timestamp;
 use crate::config::{ConnectionLimits, MAX_BODY};
+use crate::files::FilesError;
 use crate::model::{Id, MODEL_NAME, Status, Surface, Task, TaskId};
 use crate::request::GenerateRequest;
 use crate::store::Submission;
@@ -140,17 +140,20 @@ pub struct PageBody {
 }
 
 impl<'a> TaskBody<'a> {
-    fn new(task: &'a Task, config: &Config) -> Self {
+    async fn new(task: &'a Task, app: &App) -> Result<Self, FilesError> {
         let (images, error) = match &task.status {
             Status::Processing => (None, None),
             Status::Failed(sentence) => (None, Some(sentence.as_str())),
             Status::Completed(names) => {
-                let image = |name: &String| Image { url: config.file_link(name), content_type: "image/png" };
-                (Some(names.iter().map(image).collect::<Vec<_>>()), None)
+                let mut images = Vec::with_capacity(names.len());
+                for name in names {
+                    images.push(Image { url: app.file_link(name).await?, content_type: "image/png" });
+                }
+                (Some(images), None)
             }
         };
         let first = images.as_ref().and_then(|images| images.first());
-        Self {
+        Ok(Self {
             id: task.id,
             task_id: task.task_id(),
             status: task.status.as_str(),
@@ -162,22 +165,27 @@ impl<'a> TaskBody<'a> {
             error,
             created_at: task.created_at(),
             updated_at: task.updated_at,
-        }
+        })
     }
 }
 
-/// A task as JSON; that of a finished task is written once and remembered with it.
-fn task_json(app: &App, task: &Task) -> Arc<RawValue> {
-    let write = || {
-        let body = serde_json::value::to_raw_value(&TaskBody::new(task, &app.config));
-        Arc::from(body.expect("our own types are always JSON"))
-    };
-    if !task.status.is_terminal() {
-        return write();
+/// A task as JSON; that of a finished task is remembered while its links are good.
+async fn task_json(app: &App, task: &Task) -> Result<Arc<RawValue>, FilesError> {
+    let terminal = task.status.is_terminal();
+    if terminal
+        && let Some(finished) = app.finished_json.get(&task.id)
+        && finished.shown.contains(&app.clock.now())
+    {
+        return Ok(finished.json);
     }
-    app.finished_json
-        .get_or_insert_with(&task.id, || Ok::<_, Infallible>(write()))
-        .unwrap_or_else(|never| match never {})
+    // Before the links are made, so that they are never older than they seem.
+    let shown = app.links_shown();
+    let body = serde_json::value::to_raw_value(&TaskBody::new(task, app).await?);
+    let json: Arc<RawValue> = Arc::from(body.expect("our own types are always JSON"));
+    if terminal {
+        app.finished_json.insert(task.id, FinishedJson { json: json.clone(), shown });
+    }
+    Ok(json)
 }
 
 impl CreatedTask {
@@ -271,7 +279,7 @@ pub async fn find(
     // What cannot be a task id names no task.
     let task_id: TaskId = id.ok().and_then(|Path(text)| text.parse().ok()).ok_or_else(ApiError::no_such_task)?;
     let task = tasks::find(&app, caller.account_id, Surface::Api, task_id).await?.ok_or_else(ApiError::no_such_task)?;
-    let response = success(task_json(&app, &task));
+    let response = success(task_json(&app, &task).await?);
     Ok(if task.status.is_terminal() { response } else { with_poll_hint(response, &app, 0.5) })
 }
 
@@ -315,7 +323,10 @@ pub async fn list(
     let page = page.map_err(|_| {
         ApiError::invalid_request("cursor must be a next_cursor of an earlier response. Omit it to start over.")
     })?;
-    let items = page.tasks.iter().map(|task| task_json(&app, task)).collect();
+    let mut items = Vec::with_capacity(page.tasks.len());
+    for task in &page.tasks {
+        items.push(task_json(&app, task).await?);
+    }
     Ok(success(PageBody { items, next_cursor: page.next_cursor }))
 }
 

@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -14,12 +13,12 @@ use reqwest::Client;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde::Deserialize;
 use serde_json::json;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 use url::{Host, Url};
 
 use super::Subject;
 use super::file::Unreachable;
 use crate::picture::Picture;
+use crate::trust;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// Largest answer that is read, in bytes.
@@ -122,11 +121,7 @@ impl Moderation {
             headers.insert(AUTHORIZATION, value);
         }
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let tls = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?
-            .with_root_certificates(RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()))
-            .with_no_client_auth();
+        let tls = trust::client_tls(trust::roots(None)?).map_err(|error| error.to_string())?;
         let client = Client::builder()
             .tls_backend_preconfigured(tls)
             .http1_only()

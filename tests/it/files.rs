@@ -95,7 +95,7 @@ async fn names_cannot_be_guessed_from_what_is_known() {
 
 #[tokio::test]
 async fn another_host_can_serve_the_files() {
-    let service = Service::start_with(&["--file-url", "https://cdn.example.com/"]).await;
+    let service = Service::start_on_disk(&["--file-url", "https://cdn.example.com/"]).await;
     let caller = service.caller("ada", 10).await;
     let url = result_url(&caller).await;
     let path = url.strip_prefix("https://cdn.example.com").expect("the CDN's URL");

@@ -32,6 +32,7 @@ mod read;
 mod references_fetch;
 mod references_oracle;
 mod retention;
+mod s3;
 mod secrets;
 mod space;
 mod store;

@@ -442,7 +442,7 @@ fn the_test_authority_has_to_be_readable() {
     let ca_pem = b"-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n".to_vec();
     let trust = Some(TrustedTestHost { host: HOST.into(), address, ca_pem });
     let error = References::new(ReferenceOptions { trust, ..ReferenceOptions::default() }).unwrap_err();
-    assert!(matches!(error, SetupError::Pem(_)), "{error}");
+    assert!(matches!(error, SetupError::Authority(_)), "{error}");
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use tintype::clock::{Clock, Timestamp};
 use tintype::config::{ConnectionLimits, ServerSettings};
 use tintype::data_dir::backup_lock;
 use tintype::fault::Faults;
-use tintype::files::Files;
+use tintype::files::{Files, WRITE_LIMIT};
 use tintype::http::{Readiness, router};
 use tintype::key::KeySecret;
 use tintype::model::{Account, Id};
@@ -30,6 +30,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::postgres;
+use crate::s3::S3Server;
 
 /// 2026-11-21T12:00:00Z.
 pub const NOON: Timestamp = Timestamp::from_millis(1_795_262_400_000);
@@ -83,6 +84,48 @@ impl Backend {
     }
 }
 
+/// Where result files are. Either way the directory `files` holds them as `DAY/NAME`.
+#[derive(Debug, Clone, Copy)]
+enum FilesKind {
+    Disk,
+    Bucket { write_limit: Duration },
+}
+
+impl FilesKind {
+    /// The disk, unless `TEST_FILES=s3`.
+    #[expect(clippy::disallowed_methods, reason = "how the tests run is no setting")]
+    fn chosen() -> Self {
+        match std::env::var("TEST_FILES").as_deref() {
+            Err(_) | Ok("disk") => Self::Disk,
+            Ok("s3") => Self::Bucket { write_limit: WRITE_LIMIT },
+            Ok(other) => panic!("TEST_FILES={other} is neither disk nor s3"),
+        }
+    }
+
+    /// What tells a server of it.
+    fn flags(self) -> &'static [&'static str] {
+        match self {
+            Self::Disk => &[],
+            Self::Bucket { .. } => &["--files", "s3://files"],
+        }
+    }
+
+    async fn open(self, directory: &TempDir) -> (Files, Option<S3Server>) {
+        match self {
+            Self::Disk => {
+                let files = directory.path().join("files");
+                std::fs::create_dir(&files).expect("a directory for files");
+                (Files::on_disk(&files).expect("a store of files"), None)
+            }
+            Self::Bucket { write_limit } => {
+                let s3 = S3Server::start(directory.path(), "files").await;
+                let files = Files::in_bucket(&s3.settings("s3://files")).expect("a store of files");
+                (files.with_write_limit(write_limit), Some(s3))
+            }
+        }
+    }
+}
+
 /// A running service.
 pub struct Service {
     pub app: Arc<App>,
@@ -92,6 +135,8 @@ pub struct Service {
     pub readiness: Readiness,
     pub directory: TempDir,
     pub faults: Faults,
+    /// Where its files are, if in a bucket.
+    pub s3: Option<S3Server>,
     _stop: DropGuard,
 }
 
@@ -122,18 +167,35 @@ impl Service {
         Self::start_changed(flags, |_| {}).await
     }
 
+    /// With result files on the disk, for what is different there.
+    pub async fn start_on_disk(flags: &[&str]) -> Self {
+        Self::start_with_files(FilesKind::Disk, flags, |_| {}).await
+    }
+
+    /// With result files in a bucket.
+    pub async fn start_on_s3(flags: &[&str]) -> Self {
+        Self::start_on_s3_with_write_limit(flags, WRITE_LIMIT).await
+    }
+
+    /// With result files in a bucket, where a write is given up after this time.
+    pub async fn start_on_s3_with_write_limit(flags: &[&str], limit: Duration) -> Self {
+        Self::start_with_files(FilesKind::Bucket { write_limit: limit }, flags, |_| {}).await
+    }
+
     /// With flags of `tintype serve` and other limits on connections.
     pub async fn start_changed(flags: &[&str], change: impl FnOnce(&mut ConnectionLimits)) -> Self {
+        Self::start_with_files(FilesKind::chosen(), flags, change).await
+    }
+
+    async fn start_with_files(kind: FilesKind, flags: &[&str], change: impl FnOnce(&mut ConnectionLimits)) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
         let clock = Clock::manual(NOON);
-        let mut settings = ServerSettings::from_flags(flags.iter().copied()).expect("valid flags");
+        let mut settings = ServerSettings::from_flags(kind.flags().iter().chain(flags).copied()).expect("valid flags");
         settings.worker.test_picture_decoder = TINTYPE.into();
         let faults = settings.test_fault.clone();
         let store = Backend::of_services().open_with_faults(&directory, &clock, faults.clone());
-        let files = directory.path().join("files");
-        std::fs::create_dir(&files).expect("a directory for files");
-        let files = Files::on_disk(&files).expect("a store of files").with_faults(faults.clone());
-        let files = files.guarded_by(backup_lock(directory.path()));
+        let (files, s3) = kind.open(&directory).await;
+        let files = files.with_faults(faults.clone()).guarded_by(backup_lock(directory.path()));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound address");
         let mut config = Config::new(&settings, &format!("http://{address}"));
@@ -150,7 +212,7 @@ impl Service {
         let front = Front { certificate, limits: app.config.connections, trusted_proxies };
         tokio::spawn(server::serve(listener, router(app.clone(), readiness.clone()), front, stop.clone()));
         let worker = Worker::new(app.clone(), Arc::new(EngineRenderer(app.clone())));
-        Self { app, clock, worker, address, readiness, directory, faults, _stop: stop.drop_guard() }
+        Self { app, clock, worker, address, readiness, directory, faults, s3, _stop: stop.drop_guard() }
     }
 
     /// A new account with credits and a key.

@@ -25,7 +25,7 @@ const LAYERS: &[&[&str]] = &[
     &["request", "key"],
     &["references"],
     &["decoder"],
-    &["model", "picture", "address"],
+    &["model", "picture", "address", "trust"],
     &["clock", "fault", "source"],
 ];
 

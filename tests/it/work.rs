@@ -242,7 +242,7 @@ async fn a_heartbeat_keeps_a_lease_and_notices_its_loss() {
 
 #[tokio::test]
 async fn orphaned_files_are_swept_and_results_are_not() {
-    let service = Service::start().await;
+    let service = Service::start_on_disk(&[]).await;
     let caller = service.caller("ada", 100).await;
     let task_id = caller.submit_prompt("a boat").await;
     let claim = service.app.store.claim(1, LEASE).await.expect("a store").remove(0);

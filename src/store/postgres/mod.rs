@@ -73,7 +73,7 @@ impl fmt::Debug for PostgresStore {
 
 impl PostgresStore {
     /// Opens the database that `url` names, bringing its schema up to date as needed. TLS trusts the public
-    /// authorities, or those in the file `ca` alone. Must be called inside of a Tokio runtime, which the store
+    /// authorities, and those in the file `ca`. Must be called inside of a Tokio runtime, which the store
     /// then lives in.
     ///
     /// # Errors

@@ -116,8 +116,10 @@ async fn an_audit_of_files_that_are_not_there_names_the_place() {
     let said = refused(&installation.data(), &["credits", "audit", &elsewhere]);
     assert!(said.contains("elsewhere") && said.contains("no directory of result files"), "{said}");
     assert!(!installation.path("elsewhere").exists());
-    let said = refused(&installation.data(), &["credits", "audit", "--files=s3://bucket"]);
+    let said = refused(&installation.data(), &["credits", "audit", "--files=ftp://bucket"]);
     assert!(said.contains("file:PATH"), "{said}");
+    let said = refused(&installation.data(), &["credits", "audit", "--files=s3://bucket"]);
+    assert!(said.contains("AWS_ACCESS_KEY_ID"), "{said}");
 }
 
 #[tokio::test]

@@ -1,0 +1,60 @@
+//! The names of result files.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+
+use crate::model::Id;
+
+/// A day is written like `2026-11-21`.
+pub(super) const DAY_LENGTH: usize = 10;
+/// Bytes of randomness in a name.
+const RANDOM_BYTES: usize = 18;
+
+/// The name of a result file: `DAY/TASK-INDEX-RANDOM.png`.
+///
+/// The day keeps directories small, the task tells whose file it is, and 144 random bits make the
+/// name unguessable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileName<'a> {
+    text: &'a str,
+    task_id: Id,
+}
+
+impl<'a> FileName<'a> {
+    /// Reads a name; `None` unless it is one this module makes.
+    pub fn parse(text: &'a str) -> Option<Self> {
+        let (day, file) = text.split_once('/')?;
+        let (task, rest) = file.split_at_checked(21)?;
+        let mut rest = rest.strip_suffix(".png")?.bytes();
+        let well_formed = is_day(day)
+            && rest.next() == Some(b'-')
+            && rest.next().is_some_and(|index| index.is_ascii_digit())
+            && rest.next() == Some(b'-')
+            && rest.len() == RANDOM_BYTES * 4 / 3
+            && rest.all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+        well_formed.then_some(())?;
+        Some(Self { text, task_id: task.parse().ok()? })
+    }
+
+    pub(super) fn random(task_id: Id, index: usize) -> String {
+        let day = task_id.timestamp().to_string();
+        let random = BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; RANDOM_BYTES]>());
+        format!("{}/{task_id}-{index}-{random}.png", &day[..DAY_LENGTH])
+    }
+
+    /// The whole name.
+    pub fn as_str(self) -> &'a str {
+        self.text
+    }
+
+    /// The task whose result it is.
+    pub fn task_id(self) -> Id {
+        self.task_id
+    }
+}
+
+/// Whether the text is written like `2026-11-21`.
+pub(super) fn is_day(text: &str) -> bool {
+    let fits = |byte: u8, wanted: u8| if wanted == b'0' { byte.is_ascii_digit() } else { byte == wanted };
+    text.len() == DAY_LENGTH && text.bytes().zip(*b"0000-00-00").all(|(byte, wanted)| fits(byte, wanted))
+}

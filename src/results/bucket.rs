@@ -1,0 +1,107 @@
+//! Result files across a network, looked at and copied many at once.
+
+use std::fs::DirBuilder;
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use object_store::{GetRange, GetResult};
+use tokio::fs::File;
+use tokio::io::AsyncWriteExt as _;
+
+use super::{END, ResultFile, SIGNATURE, judge, not_copied};
+use crate::files::{FileName, Files};
+
+/// Files that are asked for at a time.
+const AT_ONCE: usize = 16;
+
+/// Does `work` on every file and returns what comes of each in order.
+pub(super) async fn at_once<T>(
+    results: Vec<ResultFile>,
+    work: impl AsyncFn(&ResultFile) -> Result<T, String>,
+) -> Result<Vec<(ResultFile, T)>, String> {
+    let work = &work;
+    let works = results.into_iter().map(|file| async move { work(&file).await.map(|outcome| (file, outcome)) });
+    stream::iter(works).buffered(AT_ONCE).try_collect().await
+}
+
+/// The size of a PNG, or what is wrong with it.
+pub(super) async fn examine(files: &Files, file: &ResultFile) -> Result<u64, String> {
+    let name = file.name()?;
+    let missing = || "is missing".to_owned();
+    let unreadable = |error: &dyn std::fmt::Display| format!("cannot be read: {error}");
+    let size = files.size(name).await.map_err(|error| unreadable(&error))?.ok_or_else(missing)?;
+    if size < (SIGNATURE.len() + END.len()) as u64 {
+        return judge(size, &[], &[]);
+    }
+    let part = async |range| {
+        let part = files.open(name, Some(range)).await.map_err(|error| unreadable(&error))?.ok_or_else(missing)?;
+        part.bytes().await.map_err(|error| unreadable(&error))
+    };
+    let signature = part(GetRange::Bounded(0..SIGNATURE.len() as u64)).await?;
+    let end = part(GetRange::Bounded(size - END.len() as u64..size)).await?;
+    judge(size, &signature, &end)
+}
+
+/// Copies a file durably into the directory `to`; the directory of its day, which is returned, is for the
+/// caller to sync.
+pub(super) async fn download(files: &Files, file: &ResultFile, to: &Path) -> Result<Option<PathBuf>, String> {
+    let Some((name, found)) = find(files, file).await else { return Ok(None) };
+    let path = to.join(name.as_str());
+    let unwritable = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
+    let day = path.parent().unwrap_or(to);
+    match DirBuilder::new().mode(0o700).create(day) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(unwritable(error)),
+        _ => {}
+    }
+    let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    let mut target = match made {
+        // A task may name a file twice.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(Some(day.to_owned())),
+        made => File::from_std(made.map_err(unwritable)?),
+    };
+    let mut body = found.into_stream();
+    loop {
+        match body.try_next().await {
+            Ok(Some(bytes)) => target.write_all(&bytes).await.map_err(unwritable)?,
+            Ok(None) => break,
+            Err(error) => {
+                not_copied(file, &error.to_string());
+                std::fs::remove_file(&path).map_err(unwritable)?;
+                return Ok(None);
+            }
+        }
+    }
+    target.sync_all().await.map_err(unwritable)?;
+    Ok(Some(day.to_owned()))
+}
+
+/// Copies a file into a bucket, where one of that name stays as it is: names are never used twice.
+pub(super) async fn upload(files: &Files, file: &ResultFile, to: &Files) -> Result<Option<PathBuf>, String> {
+    let Some((name, found)) = find(files, file).await else { return Ok(None) };
+    let bytes: Bytes = match found.bytes().await {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            not_copied(file, &error.to_string());
+            return Ok(None);
+        }
+    };
+    let created = to.create(name, bytes).await;
+    created.map(|_| None).map_err(|error| format!("cannot write {} to {}: {error}", name.as_str(), to.describe()))
+}
+
+/// Opens a file that is to be copied; says so when it cannot.
+async fn find<'a>(files: &Files, file: &'a ResultFile) -> Option<(FileName<'a>, GetResult)> {
+    let found = match file.name() {
+        Ok(name) => match files.open(name, None).await {
+            Ok(Some(found)) => return Some((name, found)),
+            Ok(None) => "is missing".to_owned(),
+            Err(error) => error.to_string(),
+        },
+        Err(fault) => fault,
+    };
+    not_copied(file, &found);
+    None
+}

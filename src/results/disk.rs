@@ -1,0 +1,117 @@
+//! Result files in a directory, looked at and copied by threads.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use futures::future::join_all;
+
+use super::{END, ResultFile, SIGNATURE, judge};
+
+/// Files that one thread looks at before the next page; a page is spread over so many threads that a
+/// disk has enough to do at once.
+const FILES_A_THREAD: usize = 16;
+/// Bytes copied at a time.
+const BUFFER_BYTES: usize = 256 * 1024;
+
+/// Does `work` on every file, in threads, and returns what comes of each in order.
+pub(super) async fn in_threads<T: Send + 'static>(
+    directory: &Path,
+    results: impl Iterator<Item = ResultFile>,
+    work: impl Fn(&ResultFile, &Path) -> Result<T, String> + Clone + Send + 'static,
+) -> Result<Vec<(ResultFile, T)>, String> {
+    let mut results = results.peekable();
+    let mut threads = Vec::new();
+    while results.peek().is_some() {
+        let some: Vec<ResultFile> = results.by_ref().take(FILES_A_THREAD).collect();
+        let (work, directory) = (work.clone(), directory.to_owned());
+        threads.push(tokio::task::spawn_blocking(move || {
+            some.into_iter().map(|file| work(&file, &directory).map(|outcome| (file, outcome))).collect::<Vec<_>>()
+        }));
+    }
+    let mut done = Vec::new();
+    for outcomes in join_all(threads).await {
+        for outcome in outcomes.map_err(|error| error.to_string())? {
+            done.push(outcome?);
+        }
+    }
+    Ok(done)
+}
+
+/// The size of a PNG, or what is wrong with it.
+pub(super) fn examine(path: &Path) -> Result<u64, String> {
+    let unreadable = |error: io::Error| match error.kind() {
+        ErrorKind::NotFound => "is missing".to_owned(),
+        _ => format!("cannot be read: {error}"),
+    };
+    let file = File::open(path).map_err(unreadable)?;
+    let metadata = file.metadata().map_err(unreadable)?;
+    let size = metadata.len();
+    if !metadata.is_file() {
+        return Err("is not a file".into());
+    }
+    if size < (SIGNATURE.len() + END.len()) as u64 {
+        return judge(size, &[], &[]);
+    }
+    let mut signature = [0; SIGNATURE.len()];
+    let mut end = [0; END.len()];
+    if size < (SIGNATURE.len() + END.len()) as u64 {
+        return Err(format!("has only {size} bytes"));
+    }
+    file.read_exact_at(&mut signature, 0).map_err(unreadable)?;
+    file.read_exact_at(&mut end, size - END.len() as u64).map_err(unreadable)?;
+    judge(size, &signature, &end)
+}
+
+/// Copies a result file durably; the directory it is made in is for the caller to sync.
+pub(super) fn copy_file(from: &Path, to: &Path) -> Result<(), String> {
+    let source = match File::open(from) {
+        Ok(source) => source,
+        Err(error) => {
+            unreadable(from, &error);
+            return Ok(());
+        }
+    };
+    let unwritable = |error: io::Error| format!("cannot write {}: {error}", to.display());
+    let day = to.parent().unwrap_or(to);
+    match DirBuilder::new().mode(0o700).create(day) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(unwritable(error)),
+        _ => {}
+    }
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(to) {
+        // A task may name a file twice.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(unwritable(error)),
+        Ok(target) => match pour(source, &target) {
+            Ok(()) => target.sync_all().map_err(unwritable),
+            Err(PourError::Read(error)) => {
+                unreadable(from, &error);
+                fs::remove_file(to).map_err(unwritable)
+            }
+            Err(PourError::Write(error)) => Err(unwritable(error)),
+        },
+    }
+}
+
+fn unreadable(path: &Path, error: &io::Error) {
+    tracing::warn!(path = %path.display(), %error, "a result file cannot be read and is not copied");
+}
+
+/// Which side of a copy failed.
+pub(super) enum PourError {
+    Read(io::Error),
+    Write(io::Error),
+}
+
+pub(super) fn pour(mut from: File, mut to: &File) -> Result<(), PourError> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(count) => to.write_all(&buffer[..count]).map_err(PourError::Write)?,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(PourError::Read(error)),
+        }
+    }
+}

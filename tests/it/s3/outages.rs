@@ -1,0 +1,107 @@
+//! The bucket goes away, stays silent or refuses: attempts end, and nothing is lost.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tempfile::TempDir;
+use tintype::files::Files;
+use tintype::model::{EntryKind, IdSource};
+use tokio::net::TcpListener;
+
+use super::{S3Server, variables};
+use crate::support::{NOON, Service};
+
+/// Longest that a write is tried in tests that see it fail.
+const SOON: Duration = Duration::from_millis(200);
+
+#[tokio::test]
+async fn an_attempt_outlives_a_bucket_that_is_away_for_a_while() {
+    let mut service = Service::start_on_s3(&[]).await;
+    let mut s3 = service.s3.take().expect("a bucket");
+    let caller = service.caller("ada", 100).await;
+    let task_id = caller.submit_prompt("a boat").await;
+    s3.stop().await;
+    let worker = service.worker.clone();
+    let step = tokio::spawn(async move { worker.step().await });
+    // Back at the first request that comes.
+    let waiting = TcpListener::bind(s3.address).await.expect("its port is free");
+    drop(waiting.accept().await.expect("a request"));
+    drop(waiting);
+    assert_eq!(caller.task(&task_id).await["status"], "processing");
+    s3.come_back().await;
+    assert_eq!(step.await.expect("no panic").expect("a store"), 1);
+    let task = caller.task(&task_id).await;
+    assert_eq!(task["status"], "completed", "{task}");
+    assert_eq!(service.app.metrics.attempts_lost.get(), 0, "what was drawn was kept");
+    assert_eq!(service.fetch(task["media_url"].as_str().expect("a URL"), &[]).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_bucket_that_stays_away_costs_attempts_and_then_refunds() {
+    let mut service = Service::start_on_s3_with_write_limit(&[], SOON).await;
+    let mut s3 = service.s3.take().expect("a bucket");
+    let caller = service.caller("ada", 100).await;
+    let seen = caller.submit_prompt("a boat").await;
+    service.work().await;
+    let seen = caller.task(&seen).await;
+    s3.stop().await;
+    let task_id = caller.submit_prompt("a boat").await;
+    service.work().await;
+    let task = caller.task(&task_id).await;
+    assert_eq!(task["status"], "failed", "{task}");
+    assert_eq!(service.app.metrics.attempts_lost.get(), 3);
+    let history = service.app.store.history(caller.account.id, None, 10).await.expect("a store");
+    assert_eq!(history[0].kind, EntryKind::Refund);
+    let url = seen["media_url"].as_str().expect("a URL");
+    service.fetch(url, &[]).await.assert_error(500, "INTERNAL_ERROR");
+    s3.come_back().await;
+    assert_eq!(service.fetch(url, &[]).await.status, 200);
+    assert_eq!(service.app.store.audit().await.expect("a store").drifts, []);
+}
+
+#[tokio::test]
+async fn a_bucket_that_answers_nothing_holds_a_write_for_its_time_only() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = silent.local_addr().expect("an address");
+    let settings = tintype::config::S3Settings::parse("s3://files", variables(address, "secret")).expect("settings");
+    let files = Files::in_bucket(&settings).expect("files").with_write_limit(SOON);
+    let written = files.write(IdSource::default().next(NOON), 0, Bytes::from_static(b"png")).await;
+    let said = written.expect_err("no answer").to_string();
+    assert!(said.contains("s3://files"), "{said}");
+}
+
+#[tokio::test]
+async fn a_write_whose_answer_is_lost_is_done_again_under_another_name() {
+    let directory = TempDir::new().expect("a directory");
+    let s3 = S3Server::start(directory.path(), "files").await;
+    let relay = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = relay.local_addr().expect("an address");
+    let behind = s3.address;
+    let relaying = tokio::spawn(async move {
+        // The first connection ends as soon as the server has answered, which nobody hears.
+        let (mut near, _) = relay.accept().await.expect("a connection");
+        let mut far = tokio::net::TcpStream::connect(behind).await.expect("the server");
+        let (mut from_near, _near) = near.split();
+        let (mut from_far, mut to_far) = far.split();
+        tokio::select! {
+            _ = tokio::io::copy(&mut from_near, &mut to_far) => {}
+            answered = tokio::io::AsyncReadExt::read_u8(&mut from_far) => drop(answered.expect("an answer")),
+        }
+        drop((near, far));
+        loop {
+            let (mut near, _) = relay.accept().await.expect("a connection");
+            let mut far = tokio::net::TcpStream::connect(behind).await.expect("the server");
+            tokio::spawn(async move { drop(tokio::io::copy_bidirectional(&mut near, &mut far).await) });
+        }
+    });
+    let settings = tintype::config::S3Settings::parse("s3://files", variables(address, super::SECRET_KEY));
+    let files = Files::in_bucket(&settings.expect("settings")).expect("files");
+    let name = files.write(IdSource::default().next(NOON), 0, Bytes::from_static(b"png")).await.expect("a write");
+    relaying.abort();
+    let folder = directory.path().join("files").join(&name[..10]);
+    let written: Vec<_> =
+        std::fs::read_dir(folder).expect("a day").map(|entry| entry.expect("a file").path()).collect();
+    assert_eq!(written.len(), 2, "the first is an orphan: {written:?}");
+    assert!(written.iter().any(|path| path.ends_with(&name)), "{written:?}");
+    assert!(written.iter().all(|path| std::fs::read(path).expect("an object") == b"png"));
+}
