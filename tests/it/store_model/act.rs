@@ -46,6 +46,9 @@ pub enum Act {
         secret: u8,
         overlap: Duration,
     },
+    TouchKeys {
+        uses: Vec<(Option<usize>, Timestamp)>,
+    },
     Grant {
         account: Option<usize>,
         amount: i64,

@@ -132,14 +132,20 @@ fn key_acts(model: &Model, by: usize) -> Choices {
     let create =
         (anyone(model), key_order(model, model.now(by))).prop_map(|(account, key)| Act::CreateKey { account, key });
     let changed = (key.clone(), change).prop_map(|(key, change)| Act::ChangeKey { key, change });
+    let now = model.now(by);
+    let use_of = (key.clone(), -11 * MINUTE..=11 * MINUTE).prop_map(move |(key, millis)| (key, moved(now, millis)));
+    let touched = proptest::collection::vec(use_of, 0..4).prop_map(|uses| Act::TouchKeys { uses });
     let rotated =
         (key, secret(model), overlap).prop_map(|(key, secret, overlap)| Act::RotateKey { key, secret, overlap });
     let weight = model.taste.keys;
     let changes = if known == 0 { 0 } else { weight };
-    vec![(2 * weight, create.boxed()), (6 * changes, changed.boxed()), (2 * changes, rotated.boxed())]
-        .into_iter()
-        .filter(|(weight, _)| *weight > 0)
-        .collect()
+    let choices = [
+        (2 * weight, create.boxed()),
+        (6 * changes, changed.boxed()),
+        (2 * changes, rotated.boxed()),
+        (2 * changes, touched.boxed()),
+    ];
+    choices.into_iter().filter(|(weight, _)| *weight > 0).collect()
 }
 
 /// Steps forward and back, and to the very milliseconds that matter.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tintype::clock::Timestamp;
 use tintype::key::{ApiKey, KeyHash};
 use tintype::store::{KeyChange, NewKey};
 
@@ -65,6 +66,7 @@ impl Model {
             disabled: false,
             revoked_at: None,
             leaked_at: None,
+            last_used_at: None,
             suspension: None,
         };
         self.keys.push(Key { hash, key: key.clone() });
@@ -82,6 +84,16 @@ impl Model {
             KeyChange::FlagLeaked => key.leaked_at = key.leaked_at.or(Some(now)),
         }
         Outcome::Key(Some(key.clone()))
+    }
+
+    pub fn touch_keys(&mut self, uses: &[(Option<usize>, Timestamp)]) -> Outcome {
+        for (key, at) in uses {
+            if let Some(index) = self.key(*key) {
+                let last = &mut self.keys[index].key.last_used_at;
+                *last = Some(last.map_or(*at, |last| last.max(*at)));
+            }
+        }
+        Outcome::Quiet
     }
 
     pub fn rotate_key(
@@ -103,8 +115,16 @@ impl Model {
         let end = self.now(by).saturating_add(overlap);
         self.keys[index].key.expires_at = Some(old.expires_at.map_or(end, |earlier| earlier.min(end)));
         let id = self.new_id(by, said.and_then(Outcome::key_id));
-        let new =
-            ApiKey { id, hint: hint(secret), created_at: id.timestamp(), disabled: false, leaked_at: None, ..old };
+        let new = ApiKey {
+            id,
+            hint: hint(secret),
+            created_at: id.timestamp(),
+            disabled: false,
+            leaked_at: None,
+            last_used_at: None,
+            suspension: None,
+            ..old
+        };
         self.keys.push(Key { hash: hash(secret), key: new.clone() });
         Outcome::Key(Some(new))
     }

@@ -88,6 +88,7 @@ impl Model {
             | Act::CreateKey { .. }
             | Act::ChangeKey { .. }
             | Act::RotateKey { .. }
+            | Act::TouchKeys { .. }
             | Act::Grant { .. } => self.administer(step.by, &step.act, said),
             Act::SetClock { to } => {
                 self.processes[step.by].set_clock(*to);
@@ -113,6 +114,7 @@ impl Model {
             Act::CreateKey { account, key } => self.create_key(by, *account, *key, said),
             Act::ChangeKey { key, change } => self.change_key(by, *key, *change),
             Act::RotateKey { key, secret, overlap } => self.rotate_key(by, *key, *secret, *overlap, said),
+            Act::TouchKeys { uses } => self.touch_keys(uses),
             Act::Grant { account, amount, note } => self.grant(by, *account, *amount, *note),
             _ => unreachable!("{act:?} is work"),
         }

@@ -50,6 +50,7 @@ impl Real {
             | Act::CreateKey { .. }
             | Act::ChangeKey { .. }
             | Act::RotateKey { .. }
+            | Act::TouchKeys { .. }
             | Act::Grant { .. }) => return administer(self.store(by), model, act).await,
             act => return work(self.store(by), model, act).await,
         }
@@ -76,6 +77,10 @@ async fn administer(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Outcome
         Act::RotateKey { key, secret, overlap } => {
             let (id, hint) = (model.key_id(*key), hint(*secret));
             Outcome::of(store.rotate_key(id, hash(*secret), &hint, *overlap).await, Outcome::Key)
+        }
+        Act::TouchKeys { uses } => {
+            let uses = uses.iter().map(|(key, at)| (model.key_id(*key), *at)).collect();
+            Outcome::of(store.touch_keys(uses).await, |()| Outcome::Quiet)
         }
         Act::Grant { account, amount, note } => {
             let note = grant_note(*note);
