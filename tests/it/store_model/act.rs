@@ -8,7 +8,7 @@ use std::time::Duration;
 use tintype::clock::Timestamp;
 use tintype::model::Surface;
 use tintype::request::{AspectRatio, GenerateRequest};
-use tintype::store::{KeyChange, Rescue};
+use tintype::store::{KeyChange, Rescue, StrikeRule};
 
 /// One step, by one of the processes.
 #[derive(Debug, Clone)]
@@ -92,6 +92,11 @@ pub enum Act {
         lease: Held,
         error: u8,
     },
+    Refuse {
+        lease: Held,
+        error: u8,
+        rule: Option<StrikeRule>,
+    },
     FailUnleased {
         task: Option<usize>,
         error: u8,
@@ -137,13 +142,14 @@ pub struct KeyOrder {
     pub expires_at: Option<Timestamp>,
 }
 
-/// What a task asks for.
+/// What a task asks for, and with which key of its account.
 #[derive(Debug, Clone, Copy)]
 pub struct Order {
     pub n: u8,
     pub prompt: u8,
     pub ratio: usize,
     pub references: u8,
+    pub key: Option<usize>,
 }
 
 impl Order {

@@ -10,7 +10,7 @@ use proptest::sample::select;
 use proptest::strategy::Union;
 use tintype::clock::Timestamp;
 use tintype::model::{MAX_BALANCE, Surface};
-use tintype::store::{KeyChange, Rescue};
+use tintype::store::{KeyChange, Rescue, StrikeRule};
 
 use super::act::{Act, Held, KeyOrder, Name, Order, Step};
 use super::model::{Model, Ticket};
@@ -175,8 +175,16 @@ fn surface() -> impl Strategy<Value = Surface> {
 }
 
 fn order() -> impl Strategy<Value = Order> {
-    (1..=4_u8, 0..9_u8, 0..13_usize, prop_oneof![2 => Just(0), 1 => 1..=4_u8])
-        .prop_map(|(n, prompt, ratio, references)| Order { n, prompt, ratio, references })
+    let references = prop_oneof![2 => Just(0), 1 => 1..=4_u8];
+    // The first key more than others, so that strikes meet on it.
+    let key = prop_oneof![1 => Just(None), 3 => Just(Some(0)), 1 => (0..4_usize).prop_map(Some)];
+    (1..=4_u8, 0..9_u8, 0..13_usize, references, key).prop_map(|(n, prompt, ratio, references, key)| Order {
+        n,
+        prompt,
+        ratio,
+        references,
+        key,
+    })
 }
 
 fn submits(model: &Model) -> Choices {
@@ -234,6 +242,11 @@ fn is_unfinished(model: &Model, lease: usize) -> bool {
     model.tasks.iter().any(|task| task.id == id && !task.status.is_terminal())
 }
 
+fn strike_rule() -> impl Strategy<Value = StrikeRule> {
+    let window = prop_oneof![1 => Just(0), 1 => Just(1), 2 => 1..11 * MINUTE as u64, 3 => Just(60 * MINUTE as u64)];
+    (1..=3_u32, window).prop_map(|(limit, window)| StrikeRule { limit, window: Duration::from_millis(window) })
+}
+
 fn lease_acts(leases: &[usize], weight: u32) -> Choices {
     if leases.is_empty() {
         return Vec::new();
@@ -248,12 +261,15 @@ fn lease_acts(leases: &[usize], weight: u32) -> Choices {
     let retry = (held.clone(), delay, error).prop_map(|(lease, delay, error)| Act::Retry { lease, delay, error });
     let complete = (held.clone(), images).prop_map(|(lease, images)| Act::Complete { lease, images });
     let fail = (held.clone(), error).prop_map(|(lease, error)| Act::Fail { lease, error });
+    let rule = prop_oneof![1 => Just(None), 6 => strike_rule().prop_map(Some)];
+    let refuse = (held.clone(), error, rule).prop_map(|(lease, error, rule)| Act::Refuse { lease, error, rule });
     vec![
         (2 * weight, renew.boxed()),
         (2 * weight, held.prop_map(|lease| Act::Release { lease }).boxed()),
         (4 * weight, retry.boxed()),
         (weight, complete.boxed()),
         (weight, fail.boxed()),
+        (3 * weight, refuse.boxed()),
     ]
 }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tintype::clock::Timestamp;
-use tintype::key::{ApiKey, KeyHash};
-use tintype::store::{KeyChange, NewKey};
+use tintype::key::{ApiKey, KeyHash, Suspension};
+use tintype::store::{KeyChange, NewKey, StrikeRule};
 
 use super::act::KeyOrder;
 use super::model::{Key, Model};
@@ -69,21 +69,36 @@ impl Model {
             last_used_at: None,
             suspension: None,
         };
-        self.keys.push(Key { hash, key: key.clone() });
+        self.keys.push(Key { hash, key: key.clone(), strikes: Vec::new() });
         key
     }
 
     pub fn change_key(&mut self, by: usize, key: Option<usize>, change: KeyChange) -> Outcome {
         let now = self.now(by);
         let Some(index) = self.key(key) else { return Outcome::Key(None) };
-        let key = &mut self.keys[index].key;
+        let Key { key, strikes, .. } = &mut self.keys[index];
         match change {
-            KeyChange::Enable => key.disabled = false,
+            KeyChange::Enable => {
+                (key.disabled, key.suspension) = (false, None);
+                strikes.clear();
+            }
             KeyChange::Disable => key.disabled = true,
             KeyChange::Revoke => key.revoked_at = key.revoked_at.or(Some(now)),
             KeyChange::FlagLeaked => key.leaked_at = key.leaked_at.or(Some(now)),
         }
         Outcome::Key(Some(key.clone()))
+    }
+
+    /// Counts one strike; whether it suspends the key.
+    pub fn strike(&mut self, key: usize, rule: StrikeRule, now: Timestamp) -> bool {
+        let Key { key, strikes, .. } = &mut self.keys[key];
+        strikes.retain(|at| *at > now.saturating_sub(rule.window));
+        strikes.push(now);
+        let last = strikes.len() >= rule.limit as usize && key.suspension.is_none();
+        if last {
+            key.suspension = Some(Suspension { at: now, reason: rule.to_string() });
+        }
+        last
     }
 
     pub fn touch_keys(&mut self, uses: &[(Option<usize>, Timestamp)]) -> Outcome {
@@ -125,7 +140,7 @@ impl Model {
             suspension: None,
             ..old
         };
-        self.keys.push(Key { hash: hash(secret), key: new.clone() });
+        self.keys.push(Key { hash: hash(secret), key: new.clone(), strikes: Vec::new() });
         Outcome::Key(Some(new))
     }
 }
