@@ -17,6 +17,7 @@ mod disk_faults;
 mod envelope;
 mod faults;
 mod files;
+mod fuzz;
 mod generate;
 mod https;
 mod limits;
