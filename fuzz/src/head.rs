@@ -8,8 +8,8 @@ pub fn head(data: &[u8]) -> bool {
     let Some((cut, bytes)) = data.split_first() else { return false };
     let refused = HeadCheck::default().is_ambiguous_with(bytes);
     let mut check = HeadCheck::default();
-    let pieces = bytes.chunks(usize::from(*cut).max(1));
-    let refused_in_pieces = pieces.fold(false, |refused, piece| check.is_ambiguous_with(piece) || refused);
+    let mut pieces = bytes.chunks(usize::from(*cut).max(1));
+    let refused_in_pieces = pieces.any(|piece| check.is_ambiguous_with(piece));
     assert_eq!(refused_in_pieces, refused, "in pieces of {cut}");
 
     let begin = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();

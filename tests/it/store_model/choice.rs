@@ -69,10 +69,11 @@ fn acts(model: &Model, by: usize) -> Choices {
     if !model.leases.is_empty() {
         let (current, lost) = leases(model);
         let (outlived, ended): (Vec<_>, Vec<_>) = lost.into_iter().partition(|index| is_unfinished(model, *index));
-        choices.extend(lease_acts(&current, 2));
+        let rule = strike_rule(model, by);
+        choices.extend(lease_acts(&current, 2, &rule));
         choices.extend(late_releases(model, &current));
-        choices.extend(lease_acts(&outlived, model.taste.stale));
-        choices.extend(lease_acts(&ended, 1));
+        choices.extend(lease_acts(&outlived, model.taste.stale, &rule));
+        choices.extend(lease_acts(&ended, 1, &rule));
     }
     choices.extend(sweeps(model));
     choices
@@ -242,12 +243,21 @@ fn is_unfinished(model: &Model, lease: usize) -> bool {
     model.tasks.iter().any(|task| task.id == id && !task.status.is_terminal())
 }
 
-fn strike_rule() -> impl Strategy<Value = StrikeRule> {
-    let window = prop_oneof![1 => Just(0), 1 => Just(1), 2 => 1..11 * MINUTE as u64, 3 => Just(60 * MINUTE as u64)];
-    (1..=3_u32, window).prop_map(|(limit, window)| StrikeRule { limit, window: Duration::from_millis(window) })
+/// How often and for how long strikes count; to the very millisecond in which one grows too old.
+fn strike_rule(model: &Model, by: usize) -> BoxedStrategy<Option<StrikeRule>> {
+    let now = model.now(by);
+    let ages: Vec<_> = model.keys.iter().flat_map(|key| &key.strikes).map(|at| now.since(*at)).collect();
+    let window = prop_oneof![1 => Just(0), 2 => 1..11 * MINUTE as u64, 3 => Just(60 * MINUTE as u64)];
+    let mut windows = vec![(1, window.prop_map(Duration::from_millis).boxed())];
+    if !ages.is_empty() {
+        windows.push((1, select(ages).boxed()));
+    }
+    let limit = prop_oneof![1 => Just(1_u32), 3 => Just(2), 1 => Just(3)];
+    let rule = (limit, Union::new_weighted(windows)).prop_map(|(limit, window)| StrikeRule { limit, window });
+    prop_oneof![1 => Just(None), 6 => rule.prop_map(Some)].boxed()
 }
 
-fn lease_acts(leases: &[usize], weight: u32) -> Choices {
+fn lease_acts(leases: &[usize], weight: u32, rule: &BoxedStrategy<Option<StrikeRule>>) -> Choices {
     if leases.is_empty() {
         return Vec::new();
     }
@@ -261,15 +271,15 @@ fn lease_acts(leases: &[usize], weight: u32) -> Choices {
     let retry = (held.clone(), delay, error).prop_map(|(lease, delay, error)| Act::Retry { lease, delay, error });
     let complete = (held.clone(), images).prop_map(|(lease, images)| Act::Complete { lease, images });
     let fail = (held.clone(), error).prop_map(|(lease, error)| Act::Fail { lease, error });
-    let rule = prop_oneof![1 => Just(None), 6 => strike_rule().prop_map(Some)];
-    let refuse = (held.clone(), error, rule).prop_map(|(lease, error, rule)| Act::Refuse { lease, error, rule });
+    let refuse =
+        (held.clone(), error, rule.clone()).prop_map(|(lease, error, rule)| Act::Refuse { lease, error, rule });
     vec![
         (2 * weight, renew.boxed()),
         (2 * weight, held.prop_map(|lease| Act::Release { lease }).boxed()),
         (4 * weight, retry.boxed()),
         (weight, complete.boxed()),
         (weight, fail.boxed()),
-        (3 * weight, refuse.boxed()),
+        (6 * weight, refuse.boxed()),
     ]
 }
 
