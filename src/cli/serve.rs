@@ -123,7 +123,7 @@ async fn work(
         let worker = Worker::new(app.clone(), Arc::new(EngineRenderer(app.clone())));
         parts.spawn(worker.run(stop.clone()));
     }
-    parts.spawn(sweeper::run(app, stop.clone()));
+    parts.spawn(sweeper::run(app.clone(), stop.clone()));
     let broken = tokio::select! {
         signal = signals.next() => {
             tracing::info!(signal, "stopping");
@@ -137,6 +137,7 @@ async fn work(
         () = async { while parts.join_next().await.is_some() {} } => {}
         _ = signals.next() => return Err(Failure("stopped at the second signal, without waiting for running renders".into())),
     }
+    sweeper::record_uses(&app).await;
     if broken {
         Err(Failure("a part of the server ended by itself, which is a fault; see the log".into()))
     } else {

@@ -3,9 +3,8 @@
 use std::process::{Command, Stdio};
 
 /// The tests that speak to a whole service in their own process.
-const MODULES: [&str; 13] = [
+const MODULES: [&str; 12] = [
     "auth::",
-    "connections::",
     "envelope::",
     "files::",
     "https::",

@@ -19,6 +19,7 @@ mod envelope;
 mod every_store;
 mod faults;
 mod files;
+mod fuzz;
 mod generate;
 mod https;
 mod limits;

@@ -200,6 +200,10 @@ impl Store for PostgresStore {
         self.write(Effect::ChangeKey, keys::change(&self.database, id, change)).await
     }
 
+    async fn touch_keys(&self, uses: Vec<(Id, Timestamp)>) -> Result<()> {
+        self.write(Effect::TouchKeys, async { keys::touch(&self.database, &uses).await }).await
+    }
+
     async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>> {
         self.write(Effect::RotateKey, keys::rotate(&self.database, id, hash, hint, overlap)).await
     }
