@@ -169,7 +169,7 @@ impl Host {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let stage = Arc::new(Stage::default());
+        let stage = Arc::new(Stage::new());
         let stream = Paced::new(stream, stage.clone(), self.limits);
         let stream = Enveloping::new(stream, self.limits.write_stall);
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
