@@ -169,7 +169,7 @@ impl Config {
         let public_url = settings.public_url.as_deref().unwrap_or(listening_url);
         Self {
             file_url: settings.file_url.as_deref().unwrap_or(public_url).to_owned(),
-            require_https: settings.production || settings.tls_cert.is_some(),
+            require_https: settings.production || settings.serves_https(),
             production: settings.production,
             trusted_proxies: settings.trusted_proxy.clone(),
             retention: settings.retention,

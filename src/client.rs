@@ -331,6 +331,14 @@ fn roots(authorities: Option<&[u8]>) -> Result<RootCertStore, SetupError> {
     if roots.len() == public { Err(SetupError::Authority) } else { Ok(roots) }
 }
 
+/// A client of whoever shows a certificate of a public authority, or of those given, in PEM.
+///
+/// # Errors
+/// [`SetupError`].
+pub fn public_http_client(authorities: Option<&[u8]>) -> Result<reqwest::Client, SetupError> {
+    http_client(false, roots(authorities)?, Policy::none())
+}
+
 /// An HTTP client that repeats nothing by itself.
 fn http_client(plain: bool, roots: RootCertStore, redirects: Policy) -> Result<reqwest::Client, SetupError> {
     let mut tls = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))

@@ -56,8 +56,10 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
     let database = data.database_path()?;
     data_dir::create(&data.data)?;
     let _lock = data_dir::lock(&data.data, &database)?;
+    let clock = Clock::system();
     let tls = match (&server.tls_cert, &server.tls_key) {
         (Some(cert), Some(key)) => Some(Certificate::read(cert, key)?),
+        _ if server.serves_https() => Some(Certificate::order(&server.acme, &data.data, clock.clone())?),
         _ => None,
     };
     let listener = match role {
@@ -69,10 +71,11 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
         None => None,
     };
     let listening = listener.as_ref().map_or(Ok(server.listen), TcpListener::local_addr)?;
-    let mut config = Config::new(&server, &listening_url(listening, tls.is_some()));
+    // Who orders a certificate for a name is called by it, on the usual port.
+    let named = server.acme.acme_domain.first().map(|name| format!("https://{name}"));
+    let mut config = Config::new(&server, &named.unwrap_or_else(|| listening_url(listening, tls.is_some())));
     warn_about(&server, listening, tls.is_some());
 
-    let clock = Clock::system();
     let store: Arc<dyn Store> = Arc::new(open_store(&database, &clock, &server)?);
     let files = open_files(data, server.files.files.as_deref())?.with_faults(server.test_fault.clone());
     let of_database = database.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -168,12 +171,12 @@ fn listening_url(address: SocketAddr, tls: bool) -> String {
 }
 
 fn warn_about(server: &ServerSettings, listening: SocketAddr, tls: bool) {
-    if server.public_url.is_none() && listening.ip().is_unspecified() {
+    if server.public_url.is_none() && server.acme.acme_domain.is_empty() && listening.ip().is_unspecified() {
         tracing::warn!("result URLs will point to 127.0.0.1: set --public-url to where callers reach this server");
     }
     if server.production && !tls && server.trusted_proxy.is_empty() {
         tracing::warn!(
-            "every API call will be refused: --production needs --tls-cert and --tls-key, or --trusted-proxy"
+            "every API call will be refused: --production needs --acme-domain, --tls-cert and --tls-key, or --trusted-proxy"
         );
     }
     if !server.production && !listening.ip().is_loopback() {

@@ -5,8 +5,10 @@
 mod binary;
 mod crowd;
 mod disk;
+mod network;
 mod support;
 
+mod acme;
 mod auth;
 mod backup;
 mod cli;
