@@ -5,9 +5,11 @@
 mod binary;
 mod crowd;
 mod disk;
+mod network;
 mod postgres;
 mod support;
 
+mod acme;
 mod auth;
 mod backup;
 mod cli;
