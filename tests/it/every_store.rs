@@ -21,12 +21,17 @@ const MODULES: [&str; 13] = [
 
 #[test]
 fn whole_services_run_on_postgres_too() {
-    let mut command = Command::new(std::env::current_exe().expect("this program"));
     // The store has tests of its own, which run on every database under their own names.
-    command.args(MODULES).args(["--skip", "store::"]).env("TEST_STORE", "postgres").stdin(Stdio::null());
+    run_again("TEST_STORE", "postgres", &[&MODULES[..], &["--skip", "store::"]].concat());
+}
+
+/// Runs tests of this program once more, with a variable that changes what they run on.
+pub fn run_again(variable: &str, value: &str, tests: &[&str]) {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(tests).env(variable, value).stdin(Stdio::null());
     let output = command.output().expect("this program runs once more");
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "TEST_STORE=postgres: {said}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{variable}={value}: {said}\n{}", String::from_utf8_lossy(&output.stderr));
     assert!(!said.contains("running 0 tests"), "{said}");
     println!("{}", said.lines().filter(|line| line.starts_with("test result")).collect::<String>());
 }

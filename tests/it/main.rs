@@ -4,8 +4,10 @@
 
 mod binary;
 mod crowd;
+mod debian;
 mod disk;
 mod postgres;
+mod redis;
 mod support;
 
 mod auth;

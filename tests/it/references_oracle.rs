@@ -19,6 +19,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
+use crate::debian;
 use crate::references_fetch::certificate_with;
 use crate::support::TINTYPE;
 
@@ -156,27 +157,14 @@ fn everybody() -> CertificateParams {
     CertificateParams::new(names.map(str::to_owned)).unwrap()
 }
 
-/// Makes sure of `ip`, which the smallest Debian images lack.
-fn ip_is_there() {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    ONCE.call_once(|| {
-        if Command::new("ip").arg("-V").output().is_ok() {
-            return;
-        }
-        eprintln!("installing Debian's package iproute2, for the command ip");
-        let install = "apt-get update -qq && apt-get install -qqy --no-install-recommends iproute2";
-        let installed = Command::new("sh").args(["-c", install]).status().expect("a shell");
-        assert!(installed.success(), "this test needs the command ip: install Debian's package iproute2");
-    });
-}
-
 /// Runs one of the tests below in a namespace of its own.
 #[expect(clippy::disallowed_methods, reason = "it is no setting, but a word from this process to itself")]
 fn in_a_world_of_its_own(test: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;
     }
-    ip_is_there();
+    // The smallest images of Debian lack the command ip.
+    debian::install("iproute2", || Command::new("ip").arg("-V").output().is_ok());
     // Each address of either family is this machine's.
     let script = "ip link set lo up && ip route add local 0.0.0.0/0 dev lo && ip -6 route add local ::/0 dev lo \
                   && exec \"$@\"";

@@ -1,0 +1,17 @@
+//! What tests need beside Debian's base system.
+
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+/// Installs a package of Debian unless `is_there` says that it is.
+pub fn install(package: &str, is_there: impl Fn() -> bool) {
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    if is_there() {
+        return;
+    }
+    eprintln!("installing Debian's package {package}");
+    let install = format!("apt-get update -qq && apt-get install -qqy --no-install-recommends {package}");
+    let installed = Command::new("sh").args(["-c", &install]).stdout(Stdio::null()).status().expect("a shell");
+    assert!(installed.success() && is_there(), "this test needs {package}: install Debian's package {package}");
+}
