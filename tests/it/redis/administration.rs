@@ -162,24 +162,40 @@ fn processes_that_count_alone_say_so() {
     assert!(!said.contains(alone), "{said}");
 }
 
+/// Whether the doctor finds all well, and what it says of rate limits.
+fn doctor(data: &TempDir, flags: &[&str]) -> (bool, String) {
+    let mut command = tintype();
+    command.args(["doctor", "--json", "--redis-timeout", "10s"]).args(flags).arg("--data").arg(data.path());
+    let output = command.output().expect("the program runs");
+    let checks: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let found = checks.as_array().expect("checks").iter().find(|check| check["check"] == "rate limits");
+    let detail = found.expect("the check")["detail"].as_str().expect("text").to_owned();
+    (output.status.success(), detail)
+}
+
 #[test]
 fn the_doctor_tries_redis() {
     let data = TempDir::new().expect("a directory");
     let mut redis = RedisServer::start();
     let url = redis.url();
-    let doctor = |flags: &[&str]| {
-        let mut command = tintype();
-        command.args(["doctor", "--json", "--redis-timeout", "10s"]).args(flags).arg("--data").arg(data.path());
-        let output = command.output().expect("the program runs");
-        let checks: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        let found = checks.as_array().expect("checks").iter().find(|check| check["check"] == "rate limits");
-        let found = found.expect("the check").clone();
-        (output.status.success(), found["detail"].as_str().expect("text").to_owned())
-    };
-    assert_eq!(doctor(&[]), (true, "counted by each process alone".to_owned()));
-    let (well, detail) = doctor(&["--redis", &url]);
+    assert_eq!(doctor(&data, &[]), (true, "counted by each process alone".to_owned()));
+    let (well, detail) = doctor(&data, &["--redis", &url]);
     assert!(well && detail.contains(&format!("Redis at 127.0.0.1:{}", redis.port())), "{detail}");
     redis.kill();
-    let (well, detail) = doctor(&["--redis", &url]);
+    let (well, detail) = doctor(&data, &["--redis", &url]);
     assert!(!well && detail.contains("refused"), "{detail}");
+}
+
+#[test]
+fn a_user_with_the_rights_that_are_documented_is_enough() {
+    let data = TempDir::new().expect("a directory");
+    let redis = RedisServer::start();
+    let docs = include_str!("../../../docs/rate-limits.md");
+    let line = docs.lines().find(|line| line.starts_with("ACL SETUSER")).expect("how to make a user");
+    let mut words = line.split(' ');
+    let mut command = redis::cmd(words.next().expect("ACL"));
+    command.arg(words.collect::<Vec<_>>()).exec(&mut redis.connection()).expect("a user");
+    let url = format!("redis://tintype:SECRET@127.0.0.1:{}/1", redis.port());
+    let (well, detail) = doctor(&data, &["--redis", &url]);
+    assert!(well, "{detail}");
 }
