@@ -3,6 +3,12 @@
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
+/// Makes sure of a command, which a package of Debian brings.
+pub fn needs(command: &str, package: &str) {
+    let find = format!("command -v {command} >/dev/null");
+    install(package, || Command::new("sh").args(["-c", &find]).status().expect("a shell").success());
+}
+
 /// Installs a package of Debian unless `is_there` says that it is.
 pub fn install(package: &str, is_there: impl Fn() -> bool) {
     static INSTALLING: Mutex<()> = Mutex::new(());

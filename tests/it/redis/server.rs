@@ -37,7 +37,7 @@ impl RedisServer {
     }
 
     fn start_on(listening: &'static str, options: &[&str]) -> Self {
-        debian::install("redis-server", || Command::new("redis-server").arg("--version").output().is_ok());
+        debian::needs("redis-server", "redis-server");
         let directory = TempDir::new().expect("a directory");
         let options: Vec<_> = options.iter().map(|option| (*option).to_owned()).collect();
         loop {
