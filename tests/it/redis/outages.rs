@@ -8,7 +8,7 @@ use tintype::store::QueueDepth;
 
 use super::nodes::left;
 use super::{RedisServer, counting};
-use crate::support::{Caller, GENERATE, Service, TASKS};
+use crate::support::{Caller, Service, TASKS};
 
 /// No test takes so long, unless what it waits for never comes.
 const NEVER: Duration = Duration::from_secs(60);
@@ -176,5 +176,4 @@ async fn rates_of_keys_hold_wherever_they_are_counted() {
             assert_eq!(statuses, expected, "a rate of {rate:?}, alone: {alone}");
         }
     }
-    assert_eq!(service.call("POST", GENERATE, &[], "").await.status, 401);
 }
