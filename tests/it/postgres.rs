@@ -73,7 +73,9 @@ impl Cluster {
         let log = directory.join("log");
         run(&programs, owner, "pg_ctl", &["--pgdata", path(&data), "--log", path(&log), "-w", "-o", &options, "start"]);
         let life = watch(&programs, &directory, owner);
-        let (runtime, admin) = connect(&directory);
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+        let admin = connect(&runtime, &directory);
         Self { directory, runtime, admin, known: Mutex::default(), _life: life }
     }
 
@@ -82,7 +84,7 @@ impl Cluster {
         let schema = schema(directory);
         self.execute(&format!("CREATE SCHEMA IF NOT EXISTS {schema}"));
         let host = path(&self.directory).replace('/', "%2F");
-        format!("postgres://tintype@{host}/postgres?options=-csearch_path%3D{schema}")
+        format!("postgres://tintype@{host}/postgres?options=-csearch_path%3D{schema}&application_name={schema}")
     }
 
     /// The URL of the database of an installation in a directory, if that is here.
@@ -105,15 +107,36 @@ impl Cluster {
 
     /// Runs SQL behind every store's back.
     pub fn execute(&self, sql: &str) {
-        let (done, outcome) = std::sync::mpsc::channel();
-        // The driver's own task runs on the runtime, so this thread may wait.
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let executed = self.runtime.handle().block_on(self.admin.batch_execute(sql));
-                done.send(executed).expect("somebody waits");
-            });
-        });
-        outcome.recv().expect("an answer").unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+        self.run(&self.admin, sql);
+    }
+
+    /// Runs SQL on a connection that [`Cluster::connect`] made.
+    pub fn run(&self, client: &tokio_postgres::Client, sql: &str) {
+        self.wait(client.batch_execute(sql)).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    }
+
+    /// The number that a query returns.
+    pub fn number(&self, sql: &str) -> i64 {
+        let row = self.wait(self.admin.query_one(sql, &[])).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+        row.try_get(0).expect("a number")
+    }
+
+    /// Cuts all connections of stores in the schema that belongs to a directory.
+    pub fn terminate(&self, directory: &Path) {
+        let of = schema(directory);
+        self.number(&format!(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = '{of}'"
+        ));
+    }
+
+    /// A connection of a test's own.
+    pub fn connect(&self) -> tokio_postgres::Client {
+        connect(&self.runtime, &self.directory)
+    }
+
+    /// What comes of a future of the driver, whose own task runs on the runtime, so this thread may wait.
+    fn wait<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
+        std::thread::scope(|scope| scope.spawn(|| self.runtime.block_on(future)).join().expect("no panic"))
     }
 }
 
@@ -186,16 +209,15 @@ fn watch(programs: &Path, directory: &Path, owner: Option<(u32, u32)>) -> ChildS
     watcher.stdin.take().expect("a pipe")
 }
 
-fn connect(directory: &Path) -> (Runtime, tokio_postgres::Client) {
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+fn connect(runtime: &Runtime, directory: &Path) -> tokio_postgres::Client {
     let mut config = tokio_postgres::Config::new();
     config.host_path(directory).user("tintype").dbname("postgres");
-    let (sent, admin) = std::sync::mpsc::channel();
+    let (sent, client) = std::sync::mpsc::channel();
     runtime.spawn(async move {
         let (client, connection) = config.connect(tokio_postgres::NoTls).await.expect("the cluster runs");
         sent.send(client).expect("somebody waits");
-        connection.await.expect("a connection for the time of the tests");
+        // It may be cut, which is for whoever uses it to notice.
+        drop(connection.await);
     });
-    (runtime, admin.recv().expect("a client"))
+    client.recv().expect("a client")
 }
