@@ -27,13 +27,18 @@ const ON_A_PAUSED_CLOCK: [&str; 3] = [
 
 #[test]
 fn whole_services_run_on_postgres_too() {
-    let mut command = Command::new(std::env::current_exe().expect("this program"));
     // The store has tests of its own, which run on every database under their own names.
-    command.args(MODULES).args(["--skip", "store::"]).args(ON_A_PAUSED_CLOCK.iter().flat_map(|name| ["--skip", name]));
-    command.env("TEST_STORE", "postgres").stdin(Stdio::null());
+    let others = ON_A_PAUSED_CLOCK.iter().chain(&["store::"]).flat_map(|name| ["--skip", name]);
+    run_again("TEST_STORE", "postgres", &MODULES.into_iter().chain(others).collect::<Vec<_>>());
+}
+
+/// Runs tests of this program once more, with a variable that changes what they run on.
+pub fn run_again(variable: &str, value: &str, tests: &[&str]) {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(tests).env(variable, value).stdin(Stdio::null());
     let output = command.output().expect("this program runs once more");
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "TEST_STORE=postgres: {said}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{variable}={value}: {said}\n{}", String::from_utf8_lossy(&output.stderr));
     assert!(!said.contains("running 0 tests"), "{said}");
     println!("{}", said.lines().filter(|line| line.starts_with("test result")).collect::<String>());
 }

@@ -4,9 +4,11 @@
 
 mod binary;
 mod crowd;
+mod debian;
 mod disk;
 mod network;
 mod postgres;
+mod redis;
 mod support;
 
 mod acme;

@@ -13,6 +13,8 @@ use tintype::store::Store;
 use tintype::store::postgres::PostgresStore;
 use tokio::runtime::Runtime;
 
+use crate::debian;
+
 /// Where Debian puts the programs of each major version.
 const DEBIAN: &str = "/usr/lib/postgresql";
 
@@ -176,13 +178,8 @@ fn programs() -> PathBuf {
         let programs = versions.filter_map(|entry| Some(entry.ok()?.path().join("bin")));
         programs.filter(|programs| programs.join("initdb").exists()).max()
     };
-    newest().unwrap_or_else(|| {
-        eprintln!("installing Debian's package postgresql");
-        let install = "apt-get update -qq && apt-get install -qqy --no-install-recommends postgresql";
-        let installed = Command::new("sh").args(["-c", install]).stdout(Stdio::null()).status().expect("sh runs");
-        assert!(installed.success(), "these tests need PostgreSQL: install Debian's package postgresql");
-        newest().expect("Debian's package postgresql brings initdb")
-    })
+    debian::install("postgresql", || newest().is_some());
+    newest().expect("it was just found")
 }
 
 fn command(programs: &Path, owner: Option<(u32, u32)>, program: &str) -> Command {
