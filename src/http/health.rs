@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Extension;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderValue};
 use axum::http::{Response, StatusCode};
+use axum::middleware::Next;
 
 use super::error::ApiError;
 use crate::app::App;
@@ -22,9 +23,14 @@ impl Readiness {
         Self(Arc::new(AtomicBool::new(true)))
     }
 
-    /// Turns `/readyz` red.
+    /// Turns `/readyz` red, and lets each answer be the last of its connection: who asks again comes by a new one,
+    /// which a balancer leads elsewhere.
     pub fn stop(&self) {
         self.0.store(false, Ordering::SeqCst);
+    }
+
+    fn is_stopping(&self) -> bool {
+        !self.0.load(Ordering::SeqCst)
     }
 }
 
@@ -50,12 +56,20 @@ pub(super) async fn ready(
     State(app): State<Arc<App>>,
     Extension(readiness): Extension<Readiness>,
 ) -> Result<Response<Body>, ApiError> {
-    let stopping = !readiness.0.load(Ordering::SeqCst);
     let broken = app.store.ping().await.inspect_err(|error| tracing::error!(%error, "not ready")).is_err();
-    if stopping || broken || app.disk.is_low() {
+    if readiness.is_stopping() || broken || app.disk.is_low() {
         return Err(ApiError::of_status(StatusCode::SERVICE_UNAVAILABLE));
     }
     Ok(text("application/json", r#"{"status":"ready"}"#))
+}
+
+/// Closes connections after their next answer once the server is stopping.
+pub(super) async fn see_off(State(readiness): State<Readiness>, request: Request, next: Next) -> Response<Body> {
+    let mut response = next.run(request).await;
+    if readiness.is_stopping() {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
 /// Counters and gauges.

@@ -45,12 +45,13 @@ pub fn router(app: Arc<App>, readiness: Readiness) -> Router {
         .route("/docs/{asset}", get(docs::asset))
         .route("/openapi.json", get(docs::openapi))
         .route("/healthz", get(health::live))
-        .route("/readyz", get(health::ready).layer(axum::Extension(readiness)))
+        .route("/readyz", get(health::ready).layer(axum::Extension(readiness.clone())))
         .fallback(observe::no_route)
         .layer(from_fn_with_state(app.clone(), auth::guard))
         .layer(from_fn(leftover::read_on))
         .layer(from_fn(host::one_reading))
         .layer(from_fn_with_state(app.clone(), observe::observe))
+        .layer(from_fn_with_state(readiness, health::see_off))
         .with_state(app)
 }
 

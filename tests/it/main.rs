@@ -5,12 +5,14 @@
 mod binary;
 mod crowd;
 mod disk;
+mod installation;
 mod postgres;
 mod support;
 
 mod auth;
 mod backup;
 mod cli;
+mod cluster;
 mod connections;
 mod crash;
 mod decoder;

@@ -14,7 +14,9 @@ use super::columns::{REQUEST, number, request};
 use super::connection::Database;
 use crate::clock::Timestamp;
 use crate::model::{CREDITS_PER_IMAGE, Id};
-use crate::store::{Claim, Lease, LeaseWrite, MAX_LOST_LEASES, QueueDepth, Rescue, Rescued, Result, Retry};
+use crate::store::{
+    Claim, Lease, LeaseWrite, MAX_LOST_LEASES, QueueDepth, Rescue, Rescued, Result, Retry, StoreError,
+};
 
 /// Tasks that a sweep ends in one transaction.
 pub(super) const SWEEP_BATCH: i64 = 256;
@@ -74,7 +76,14 @@ pub(super) async fn claim(database: &Database, last: &mut String, max: usize, le
     while claims.len() < max {
         let open = i64::try_from(max - claims.len()).unwrap_or(i64::MAX);
         let given = database.given_time();
-        let rows = database.write(&sql, &[&*last, &open, &given, &millis(lease)]).await?;
+        let rows = match database.write(&sql, &[&*last, &open, &given, &millis(lease)]).await {
+            // What is claimed already has to be worked on.
+            Err(error) if !claims.is_empty() => {
+                tracing::warn!(error = %StoreError::from(error), "could not claim more tasks");
+                break;
+            }
+            outcome => outcome?,
+        };
         if rows.is_empty() {
             break;
         }
@@ -126,6 +135,8 @@ pub(super) async fn complete(database: &Arc<Database>, ends: Vec<(Lease, String)
     match complete_together(database, &ends).await {
         Ok(mut done) => ends.iter().map(|(lease, _)| Ok(done_if(done.remove(lease)))).collect(),
         Err(error) if ends.len() == 1 => vec![Err(error)],
+        // They may be completed, and a second try would find their leases gone.
+        Err(error @ StoreError::Unknown(_)) => ends.iter().map(|_| Err(error.clone())).collect(),
         // One that cannot be written must not take the others with it.
         Err(_) => {
             let mut outcomes = Vec::with_capacity(ends.len());
