@@ -14,6 +14,7 @@ use crate::installation::Installation;
 use crate::postgres::{Cluster, Durability, schema, url};
 use crate::s3::S3Server;
 
+mod balancer;
 mod bucket;
 mod mixed;
 mod node;
@@ -24,6 +25,9 @@ mod unanswered;
 
 /// Where the processes of these tests keep their files.
 const FILES: &str = "s3://files";
+
+/// Credits that no test uses up.
+const FOREVER: &str = "1000000";
 
 /// A place for several processes, none of which has started yet.
 struct Site {

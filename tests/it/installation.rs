@@ -57,9 +57,7 @@ impl Installation {
     pub async fn store(&self, clock: Clock) -> Arc<dyn Store> {
         match &self.database {
             None => Arc::new(SqliteStore::open(&self.data.join("tintype.db"), clock).expect("a database")),
-            Some(url) => {
-                Arc::new(PostgresStore::open(url, None, clock, Faults::default()).await.expect("a database"))
-            }
+            Some(url) => Arc::new(PostgresStore::open(url, None, clock, Faults::default()).await.expect("a database")),
         }
     }
 

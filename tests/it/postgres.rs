@@ -22,8 +22,6 @@ pub struct Cluster {
     pub directory: PathBuf,
     programs: PathBuf,
     owner: Option<(u32, u32)>,
-    /// Outlives every test's own runtime, as stores are opened by code that cannot wait.
-    runtime: Runtime,
     /// Directories whose installation has its database here.
     known: Mutex<HashSet<PathBuf>>,
     /// While it is open the cluster lives.
@@ -48,6 +46,13 @@ pub enum Shutdown {
     Immediate,
 }
 
+/// Outlives every test's own runtime, as stores are opened by code that cannot wait.
+fn runtime() -> &'static Runtime {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    let build = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    RUNTIME.get_or_init(|| build().expect("a runtime"))
+}
+
 /// The cluster that all tests of this process share.
 pub fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
@@ -63,10 +68,8 @@ impl Cluster {
         if let Some((user, group)) = owner {
             std::os::unix::fs::chown(&directory, Some(user), Some(group)).expect("root may give a directory away");
         }
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let life = watch(&programs, &directory, owner);
-        let runtime = runtime.expect("a runtime");
-        let cluster = Self { directory, programs, owner, runtime, known: Mutex::default(), _life: life };
+        let cluster = Self { directory, programs, owner, known: Mutex::default(), _life: life };
         let data = cluster.data();
         let superuser = ["--username", "tintype", "--auth", "trust"];
         let kind = ["--encoding", "UTF8", "--locale", "C", "--no-sync", "--no-instructions"];
@@ -130,7 +133,7 @@ impl Cluster {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(directory.to_owned());
         let (url, clock) = (self.url(directory), clock.clone());
         let (opened, store) = std::sync::mpsc::channel();
-        self.runtime.spawn(async move {
+        runtime().spawn(async move {
             let store = PostgresStore::open(&url, None, clock, faults).await;
             opened.send(store).expect("the test waits");
         });
@@ -159,7 +162,7 @@ impl Cluster {
         // The thread that asks may be one of a runtime, which must not wait; another may.
         let done = std::thread::scope(|scope| {
             let asking = scope.spawn(|| {
-                self.runtime.handle().block_on(async {
+                runtime().block_on(async {
                     let (admin, connection) = config.connect(tokio_postgres::NoTls).await?;
                     let connection = tokio::spawn(connection);
                     let done = what(&admin).await;

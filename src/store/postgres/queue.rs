@@ -14,9 +14,7 @@ use super::columns::{REQUEST, number, request};
 use super::connection::Database;
 use crate::clock::Timestamp;
 use crate::model::{CREDITS_PER_IMAGE, Id};
-use crate::store::{
-    Claim, Lease, LeaseWrite, MAX_LOST_LEASES, QueueDepth, Rescue, Rescued, Result, Retry, StoreError,
-};
+use crate::store::{Claim, Lease, LeaseWrite, MAX_LOST_LEASES, QueueDepth, Rescue, Rescued, Result, Retry, StoreError};
 
 /// Tasks that a sweep ends in one transaction.
 pub(super) const SWEEP_BATCH: i64 = 256;

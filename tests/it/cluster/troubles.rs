@@ -97,7 +97,7 @@ async fn whatever_happens_to_several_processes_nothing_is_lost_or_charged_twice(
     let mut crew = Crew::start(StdRng::seed_from_u64(seed)).await;
     let keys = ACCOUNTS.map(|name| crew.site.installation.account(name, CREDITS));
     let (clock, recorded) = (Clock::system(), Arc::new(Recorded::default()));
-    let manners = Manners { rest: Duration::from_millis(100), patient: true };
+    let manners = Manners { rest: Duration::from_millis(150), patient: true };
     let clients = Clients::start(&keys, manners, &recorded, &clock);
     let mut round = Vec::new();
     for _ in 0..troubles {

@@ -24,6 +24,8 @@ pub struct Verdict {
     submits: u64,
     /// Submits that were answered with 500.
     broken: usize,
+    /// Reads that were.
+    unread: u64,
     acknowledged: usize,
     tasks: usize,
     lost: Vec<String>,
@@ -134,6 +136,7 @@ impl Verdict {
         let refused = recorded.refused.lock().expect("no panic").clone();
         let broken = recorded.broken.lock().expect("no panic").clone();
         self.broken = broken.len();
+        self.unread = recorded.unread.load(Ordering::SeqCst);
         store.expire(now.saturating_add(Duration::from_secs(60)), OVERDUE).await.expect("a store");
         for task in store.recent_tasks(None, u32::MAX).await.expect("a store") {
             let record = store.inspect_task(task.id).await.expect("a store").expect("a task");
@@ -172,6 +175,7 @@ impl Verdict {
         println!("{tally}");
         println!("submits                          {}", self.submits);
         println!("submits answered with 500        {}", self.broken);
+        println!("reads answered with 500          {}", self.unread);
         println!("acknowledged tasks               {}", self.acknowledged);
         println!("tasks                            {}", self.tasks);
         for (what, found) in zeros {
