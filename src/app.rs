@@ -216,7 +216,7 @@ impl Config {
         let public_url = settings.public_url.as_deref().unwrap_or(listening_url);
         Self {
             file_links: settings.file_urls.links(&settings.files, public_url),
-            require_https: settings.production || settings.tls_cert.is_some(),
+            require_https: settings.production || settings.serves_https(),
             production: settings.production,
             trusted_proxies: settings.trusted_proxy.clone(),
             retention: settings.retention,

@@ -318,6 +318,14 @@ impl Client {
     }
 }
 
+/// A client of whoever shows a certificate of a public authority, or of those given, in PEM.
+///
+/// # Errors
+/// [`SetupError`].
+pub fn public_http_client(authorities: Option<&[u8]>) -> Result<reqwest::Client, SetupError> {
+    http_client(false, trust::roots(authorities).map_err(|_| SetupError::Authority)?, Policy::none())
+}
+
 /// An HTTP client that repeats nothing by itself.
 fn http_client(plain: bool, roots: RootCertStore, redirects: Policy) -> Result<reqwest::Client, SetupError> {
     let builder = reqwest::Client::builder()

@@ -25,6 +25,8 @@ pub const LEASE: Duration = Duration::from_secs(30);
 const HEARTBEATS: u32 = 3;
 /// How often expired leases and overdue tasks are looked for.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// How often the last uses of keys are written down.
+pub const RECORD_USES_EVERY: Duration = Duration::from_secs(60);
 /// How often result files without a task are looked for.
 pub const ORPHAN_SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
 /// A file without a task is removed when it and its task have been left alone this long.
@@ -45,6 +47,8 @@ pub const KEY_CACHE: Duration = Duration::from_millis(500);
 pub const MAX_BODY: usize = 256 * 1024;
 /// How often the certificate's files are looked at.
 pub const CERTIFICATE_CHECK_EVERY: Duration = Duration::from_secs(1);
+/// The directory that certificates are ordered from unless `--acme-directory` says otherwise.
+const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
 /// File descriptors that connections leave to the database, result files and downloads.
 pub const RESERVED_FILES: usize = 256;
 
@@ -235,6 +239,9 @@ pub struct ServerSettings {
     /// Private key in PEM
     #[arg(long, env = "TINTYPE_TLS_KEY", value_name = "PATH", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
+    #[command(flatten)]
+    /// Where a certificate comes from by itself.
+    pub acme: AcmeSettings,
     /// Networks whose X-Forwarded-Proto and X-Forwarded-For are believed
     #[arg(long, env = "TINTYPE_TRUSTED_PROXY", value_name = "CIDR", num_args = 1.., value_delimiter = ',', value_parser = network)]
     pub trusted_proxy: Vec<IpNet>,
@@ -275,6 +282,28 @@ impl ServerSettings {
         let flags: Flags = clap::Parser::try_parse_from(std::iter::once("tintype").chain(flags))?;
         Ok(flags.settings)
     }
+
+    /// Whether HTTPS is served.
+    pub fn serves_https(&self) -> bool {
+        self.tls_cert.is_some() || !self.acme.acme_domain.is_empty()
+    }
+}
+
+/// Where a certificate comes from by itself. Who orders one agrees to the terms of the authority.
+#[derive(Debug, Clone, Args)]
+pub struct AcmeSettings {
+    /// Get a certificate for these names by ACME and serve HTTPS; port 443 of each must lead here
+    #[arg(long, env = "TINTYPE_ACME_DOMAIN", value_name = "NAME", num_args = 1.., value_delimiter = ',', value_parser = domain, conflicts_with = "tls_cert")]
+    pub acme_domain: Vec<String>,
+    /// Address that the authority may write to
+    #[arg(long, env = "TINTYPE_ACME_CONTACT", value_name = "MAIL", requires = "acme_domain")]
+    pub acme_contact: Option<String>,
+    /// Directory of the authority
+    #[arg(long, env = "TINTYPE_ACME_DIRECTORY", value_name = "URL", default_value = LETS_ENCRYPT)]
+    pub acme_directory: String,
+    /// Certificate authority, in PEM, that a private directory shows a certificate of
+    #[arg(long, env = "TINTYPE_ACME_CA", value_name = "PATH", requires = "acme_domain")]
+    pub acme_ca: Option<PathBuf>,
 }
 
 /// How long finished tasks are kept.
@@ -392,6 +421,14 @@ fn network(text: &str) -> Result<IpNet, String> {
     text.parse::<IpNet>()
         .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
         .map_err(|_| format!("{text:?} is not a network such as 10.0.0.0/8"))
+}
+
+/// Reads the name of a host, which an address is not.
+fn domain(text: &str) -> Result<String, String> {
+    match url::Host::parse(text.trim()) {
+        Ok(url::Host::Domain(name)) => Ok(name),
+        _ => Err(format!("{text:?} is not a name such as images.example.com")),
+    }
 }
 
 /// Reads `1s`, `10m`, `24h`, `90d`.

@@ -43,6 +43,8 @@ effects! {
     ChangeKey = "change-key",
     /// A key is followed by another.
     RotateKey = "rotate-key",
+    /// The last uses of some keys are noted.
+    TouchKeys = "touch-keys",
     /// Credits are granted.
     Grant = "grant",
     /// A task is charged and queued.

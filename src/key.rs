@@ -108,6 +108,8 @@ pub struct ApiKey {
     pub revoked_at: Option<Timestamp>,
     /// When it was first seen in a query string: rotate it.
     pub leaked_at: Option<Timestamp>,
+    /// When it last opened the API, as far as that is written down by now.
+    pub last_used_at: Option<Timestamp>,
     /// Taken out of use over strikes, until it is enabled.
     pub suspension: Option<Suspension>,
 }

@@ -1,12 +1,14 @@
-//! Looking keys up, with a short memory.
+//! Looking keys up, with a short memory, and remembering when they were used.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quick_cache::sync::Cache;
 
 use crate::clock::{Clock, Timestamp};
 use crate::config::KEY_CACHE;
 use crate::key::{ApiKey, KeyHash, KeySecret};
+use crate::model::Id;
 use crate::store::{Result, Store};
 
 /// Keys remembered at once.
@@ -17,6 +19,8 @@ pub struct Keyring {
     store: Arc<dyn Store>,
     clock: Clock,
     seen: Cache<KeyHash, (Timestamp, Arc<ApiKey>)>,
+    /// The last uses that are not written down yet.
+    uses: Mutex<HashMap<Id, Timestamp>>,
 }
 
 impl std::fmt::Debug for Keyring {
@@ -28,10 +32,11 @@ impl std::fmt::Debug for Keyring {
 impl Keyring {
     /// A keyring over the store's keys.
     pub fn new(store: Arc<dyn Store>, clock: Clock) -> Self {
-        Self { store, clock, seen: Cache::new(MAX_KEYS) }
+        Self { store, clock, seen: Cache::new(MAX_KEYS), uses: Mutex::default() }
     }
 
-    /// The key with this secret, if it is valid now.
+    /// The key with this secret, if it is valid now: this is a use of it. Uses are noted as keys are looked up
+    /// in the store, so the last one may be up to half a second later than what is noted.
     ///
     /// # Errors
     /// [`crate::store::StoreError`].
@@ -48,9 +53,30 @@ impl Keyring {
         // Keys that open nothing are not remembered, so that refusing takes equally long for each of them.
         let valid = self.store.find_key_by_hash(hash).await?.filter(|key| key.is_valid(now)).map(Arc::new);
         match &valid {
-            Some(key) => self.seen.insert(hash, (now, key.clone())),
+            Some(key) => {
+                self.seen.insert(hash, (now, key.clone()));
+                self.note_uses([(key.id, now)]);
+            }
             None => drop(self.seen.remove(&hash)),
         }
         Ok(valid)
+    }
+
+    /// Takes out the last use of each key that was used since this was called last.
+    pub fn take_uses(&self) -> Vec<(Id, Timestamp)> {
+        std::mem::take(&mut *self.uses()).into_iter().collect()
+    }
+
+    /// Puts uses in, of which the latest of each key counts.
+    pub fn note_uses(&self, uses: impl IntoIterator<Item = (Id, Timestamp)>) {
+        let mut noted = self.uses();
+        for (id, at) in uses {
+            let last = noted.entry(id).or_insert(at);
+            *last = at.max(*last);
+        }
+    }
+
+    fn uses(&self) -> MutexGuard<'_, HashMap<Id, Timestamp>> {
+        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,9 +4,8 @@ use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
-use serde::de::{self, MapAccess, Visitor};
+use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::Value;
 
 use crate::model::CREDITS_PER_IMAGE;
 use crate::references::ReferenceUrl;
@@ -188,14 +187,80 @@ fn without_position(fault: &str) -> &str {
     fault.rfind(" at line ").map_or(fault, |end| &fault[..end])
 }
 
+/// A JSON value, as far as it matters here. `serde_json::Value` will not do: it takes an object that has a
+/// certain key for the JSON inside a string of it.
+enum Json {
+    String(String),
+    Number(f64),
+    Array(Vec<Json>),
+    Other,
+}
+
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(JsonVisitor)
+    }
+}
+
+struct JsonVisitor;
+
+impl<'de> Visitor<'de> for JsonVisitor {
+    type Value = Json;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Json, E> {
+        Ok(Json::String(text.to_owned()))
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Json, E> {
+        Ok(Json::String(text))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Json, E> {
+        Ok(Json::Number(number as f64))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Json, E> {
+        Ok(Json::Number(number as f64))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Json, E> {
+        Ok(Json::Number(number))
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Json, E> {
+        Ok(Json::Other)
+    }
+
+    fn visit_unit<E>(self) -> Result<Json, E> {
+        Ok(Json::Other)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Json, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = seq.next_element()? {
+            entries.push(entry);
+        }
+        Ok(Json::Array(entries))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Json, A::Error> {
+        while map.next_entry::<String, Json>()?.is_some() {}
+        Ok(Json::Other)
+    }
+}
+
 /// The known fields, still untyped. A hand-written visitor, because a derived one lets unknown
 /// fields repeat and skips their contents without a limit on nesting.
 #[derive(Default)]
 struct Fields {
-    prompt: Option<Value>,
-    aspect_ratio: Option<Value>,
-    n: Option<Value>,
-    reference_images: Option<Value>,
+    prompt: Option<Json>,
+    aspect_ratio: Option<Json>,
+    n: Option<Json>,
+    reference_images: Option<Json>,
 }
 
 impl<'de> Deserialize<'de> for Fields {
@@ -217,7 +282,7 @@ impl<'de> Visitor<'de> for FieldsVisitor {
         let mut fields = Fields::default();
         let mut seen = HashSet::new();
         while let Some(name) = map.next_key::<String>()? {
-            let value: Value = map.next_value()?;
+            let value: Json = map.next_value()?;
             match name.as_str() {
                 "prompt" => fields.prompt = Some(value),
                 "aspect_ratio" => fields.aspect_ratio = Some(value),
@@ -234,52 +299,49 @@ impl<'de> Visitor<'de> for FieldsVisitor {
     }
 }
 
-fn prompt(value: Option<Value>) -> Result<String, InvalidRequest> {
+fn prompt(value: Option<Json>) -> Result<String, InvalidRequest> {
     let invalid = |fault: &str| Err(InvalidRequest(format!("prompt {fault}.")));
     match value {
         None => invalid("is required"),
-        Some(Value::String(text)) if text.chars().all(char::is_whitespace) => invalid("must not be empty"),
-        Some(Value::String(text)) if text.contains('\0') => invalid("must not contain U+0000"),
-        Some(Value::String(text)) if text.chars().count() > MAX_PROMPT_CHARS => {
+        Some(Json::String(text)) if text.chars().all(char::is_whitespace) => invalid("must not be empty"),
+        Some(Json::String(text)) if text.contains('\0') => invalid("must not contain U+0000"),
+        Some(Json::String(text)) if text.chars().count() > MAX_PROMPT_CHARS => {
             invalid("must have at most 32,000 characters")
         }
-        Some(Value::String(text)) => Ok(text),
+        Some(Json::String(text)) => Ok(text),
         Some(_) => invalid("must be a string"),
     }
 }
 
-fn aspect_ratio(value: Option<Value>) -> Result<AspectRatio, InvalidRequest> {
+fn aspect_ratio(value: Option<Json>) -> Result<AspectRatio, InvalidRequest> {
     match value {
         None => Ok(AspectRatio::default()),
-        Some(Value::String(text)) => text.parse(),
+        Some(Json::String(text)) => text.parse(),
         Some(_) => Err(InvalidRequest("aspect_ratio must be a string such as \"16:9\".".into())),
     }
 }
 
-fn image_count(value: Option<Value>) -> Result<u8, InvalidRequest> {
+fn image_count(value: Option<Json>) -> Result<u8, InvalidRequest> {
     // JSON Schema counts 2.0 as the integer 2, so the number's value decides and not its spelling.
     match value {
         None => Ok(1),
-        Some(Value::Number(number)) => match number.as_f64() {
-            Some(n) if n.fract() == 0.0 && (1.0..=f64::from(MAX_IMAGES)).contains(&n) => Ok(n as u8),
-            _ => Err(()),
-        },
+        Some(Json::Number(n)) if n.fract() == 0.0 && (1.0..=f64::from(MAX_IMAGES)).contains(&n) => Ok(n as u8),
         Some(_) => Err(()),
     }
     .map_err(|()| InvalidRequest("n must be an integer from 1 to 4.".into()))
 }
 
-fn reference_images(value: Option<Value>, ports: &[u16]) -> Result<Vec<String>, InvalidRequest> {
+fn reference_images(value: Option<Json>, ports: &[u16]) -> Result<Vec<String>, InvalidRequest> {
     let entries = match value {
         None => return Ok(Vec::new()),
-        Some(Value::Array(entries)) => entries,
+        Some(Json::Array(entries)) => entries,
         Some(_) => return Err(InvalidRequest("reference_images must be an array of https URLs.".into())),
     };
     if entries.len() > MAX_REFERENCES {
         return Err(InvalidRequest("reference_images must have at most 4 entries.".into()));
     }
     let checked = entries.into_iter().enumerate().map(|(index, entry)| match entry {
-        Value::String(url) => match ReferenceUrl::parse(&url, ports) {
+        Json::String(url) => match ReferenceUrl::parse(&url, ports) {
             Ok(_) => Ok(url),
             Err(fault) => Err(InvalidRequest(format!("reference_images[{index}] {fault}."))),
         },

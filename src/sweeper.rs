@@ -1,4 +1,5 @@
 //! Ends what nobody else ends: lost leases, overdue tasks, files without a task, tasks past their retention.
+//! Writes down what can wait: when keys were used.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
 use crate::clock::{Clock, Timestamp};
-use crate::config::{FIRST_REMOVAL, ORPHAN_AGE, ORPHAN_SWEEP_EVERY, REMOVE_EVERY, SWEEP_EVERY, TASK_TIME_LIMIT};
+use crate::config::{
+    FIRST_REMOVAL, ORPHAN_AGE, ORPHAN_SWEEP_EVERY, RECORD_USES_EVERY, REMOVE_EVERY, SWEEP_EVERY, TASK_TIME_LIMIT,
+};
 use crate::files::{FileName, FilesLock};
 use crate::model::Status;
 use crate::store::{Rescue, StoreError};
@@ -17,11 +20,14 @@ use crate::tasks::{GAVE_UP, OVERDUE};
 const CLOCK_JUMP: Duration = Duration::from_secs(5);
 /// Days that are looked through again at every sweep for orphans after the first.
 const RECENT_DAYS: usize = 4;
+/// Most keys touched in one write, which submits have to wait for.
+const USES_BATCH: usize = 256;
 
 /// Sweeps until `stop`.
 pub async fn run(app: Arc<App>, stop: CancellationToken) {
     let mut orphans = tokio::spawn(sweep_orphans_forever(app.clone()));
     let mut removals = tokio::spawn(remove_forever(app.clone()));
+    let mut uses = tokio::spawn(record_uses_forever(app.clone()));
     let mut watch = ClockWatch::new(&app.clock);
     let mut rescue_from = Duration::ZERO;
     loop {
@@ -31,6 +37,7 @@ pub async fn run(app: Arc<App>, stop: CancellationToken) {
             // They end only by a panic, which is to end the server rather than go unnoticed.
             _ = &mut orphans => return,
             _ = &mut removals => return,
+            _ = &mut uses => return,
         }
         let elapsed = app.clock.elapsed();
         if watch.jumped(app.clock.now(), elapsed) {
@@ -45,6 +52,7 @@ pub async fn run(app: Arc<App>, stop: CancellationToken) {
     }
     orphans.abort();
     removals.abort();
+    uses.abort();
 }
 
 /// Notices when the wall clock moves ahead faster than time passes.
@@ -70,6 +78,24 @@ impl ClockWatch {
 pub async fn sweep(app: &App, which: Rescue) {
     expire(app).await;
     rescue(app, which).await;
+}
+
+async fn record_uses_forever(app: Arc<App>) {
+    loop {
+        tokio::time::sleep(RECORD_USES_EVERY).await;
+        record_uses(&app).await;
+    }
+}
+
+/// Writes down when keys were last used: each once, however often it was. What fails is logged and left for the
+/// next time.
+pub async fn record_uses(app: &App) {
+    for some in app.keys.take_uses().chunks(USES_BATCH) {
+        if let Err(error) = app.store.touch_keys(some.to_vec()).await {
+            failed(&error);
+            app.keys.note_uses(some.iter().copied());
+        }
+    }
 }
 
 /// Takes a changed policy file into use; a broken one changes nothing.

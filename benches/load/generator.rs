@@ -19,7 +19,7 @@ use mio::{Events, Interest, Poll, Token};
 /// Largest answer, in bytes.
 const MAX_ANSWER: usize = 64 * 1024;
 /// A service that is silent for so long has failed.
-const SILENCE: Duration = Duration::from_secs(10);
+pub const SILENCE: Duration = Duration::from_secs(10);
 /// Sent on every new connection for so long before anything is measured.
 const WARM_UP: Duration = Duration::from_millis(200);
 
@@ -178,7 +178,8 @@ fn cpu_time() -> Duration {
     Duration::from_nanos(nanos.sum())
 }
 
-fn sleep_until(moment: Instant) {
+/// Waits for a moment, if it is still to come.
+pub fn sleep_until(moment: Instant) {
     thread::sleep(moment.saturating_duration_since(now()));
 }
 
@@ -205,10 +206,10 @@ struct Connection {
 
 /// Where a whole answer's parts end.
 #[derive(Clone, Copy)]
-struct Answer {
-    status: [u8; 3],
-    head: usize,
-    length: usize,
+pub struct Answer {
+    pub status: [u8; 3],
+    pub head: usize,
+    pub length: usize,
 }
 
 impl Connection {
@@ -240,7 +241,11 @@ impl Connection {
 }
 
 impl Answer {
-    fn parse(bytes: &[u8]) -> io::Result<Option<Self>> {
+    /// Reads an answer; `None` until it is whole.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn parse(bytes: &[u8]) -> io::Result<Option<Self>> {
         const LENGTH: &[u8] = b"content-length: ";
         let Some(end) = find(bytes, b"\r\n\r\n") else { return Ok(None) };
         let head = end + 4;

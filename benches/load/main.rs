@@ -15,11 +15,13 @@ use tokio::runtime::Runtime;
 
 use self::report::{Aim, Report};
 
+mod attack;
 mod claims;
 mod disk;
 mod fixture;
 mod generator;
 mod report;
+mod server;
 mod service;
 mod startup;
 mod subjects;
@@ -29,7 +31,7 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 /// Measures how much load the service takes.
 #[derive(Debug, Parser)]
 pub struct Options {
-    /// Seconds that each kind of request is measured for, spread over the rounds
+    /// Seconds that each kind of request or attack is measured for, spread over the rounds
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
     /// Turns that measurements which are compared take
@@ -63,6 +65,7 @@ enum Part {
     Submit,
     Claim,
     Start,
+    Attack,
 }
 
 impl Options {
@@ -112,6 +115,9 @@ fn measure(options: &Options) -> Outcome<Report> {
         report.fact("serve: idle memory, resident", startup.idle_mib, "MiB", Some(Aim::AtMost(40.0)));
         report.fact("serve: idle memory, private", startup.private_mib, "MiB", None);
         report.fact("credits audit", startup.audited_per_second, "tasks/s", Some(Aim::AtLeast(100_000.0)));
+    }
+    if options.wants(Part::Attack) {
+        report.attacks = attack::measure(&runtime, &directory, options)?;
     }
     let disk = disk::measure(directory.path())?;
     report.fact("append and sync 4 KiB, p50", disk.sync_p50_micros, "µs", None);

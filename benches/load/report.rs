@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use crate::attack::AttackRow;
+
 /// One kind of request.
 #[derive(Debug, Serialize)]
 pub struct HttpRow {
@@ -42,6 +44,7 @@ pub struct Fact {
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
     pub http: Vec<HttpRow>,
+    pub attacks: Vec<AttackRow>,
     pub facts: Vec<Fact>,
     pub file_system: String,
 }
@@ -54,29 +57,7 @@ impl Report {
 
     /// As aligned text.
     pub fn text(&self) -> String {
-        let mut text = String::new();
-        if !self.http.is_empty() {
-            text += &format!(
-                "{:<28}{:>11}{:>10}{:>10}{:>10}{:>8}{:>12}   {}\n",
-                "request", "requests/s", "p50 µs", "p99 µs", "CPU µs", "ratio", "same bytes", "aim"
-            );
-        }
-        for row in &self.http {
-            let ratio = |ratio: Option<f64>| ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
-            let _ = writeln!(
-                text,
-                "{:<28}{:>11.0}{:>10.0}{:>10.0}{:>10.1}{:>8}{:>12}   {}",
-                row.name,
-                row.requests_per_second,
-                row.p50_micros,
-                row.p99_micros,
-                row.cpu_micros,
-                ratio(row.ratio),
-                ratio(row.ratio_same_bytes),
-                row.aim.zip(row.ratio).map_or_else(String::new, |(aim, ratio)| verdict(Aim::AtLeast(aim), ratio))
-            );
-        }
-        text.push('\n');
+        let mut text = [requests(&self.http), attacks(&self.attacks)].concat();
         for fact in &self.facts {
             let aim = fact.aim.map_or_else(String::new, |aim| verdict(aim, fact.value));
             let value = if fact.value < 100.0 { format!("{:.1}", fact.value) } else { format!("{:.0}", fact.value) };
@@ -86,6 +67,72 @@ impl Report {
         let _ = writeln!(text, "{:<46}{:>11}", "file system", self.file_system);
         text
     }
+}
+
+fn requests(rows: &[HttpRow]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut text = format!(
+        "{:<28}{:>11}{:>10}{:>10}{:>10}{:>8}{:>12}   {}\n",
+        "request", "requests/s", "p50 µs", "p99 µs", "CPU µs", "ratio", "same bytes", "aim"
+    );
+    for row in rows {
+        let ratio = |ratio: Option<f64>| ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
+        let _ = writeln!(
+            text,
+            "{:<28}{:>11.0}{:>10.0}{:>10.0}{:>10.1}{:>8}{:>12}   {}",
+            row.name,
+            row.requests_per_second,
+            row.p50_micros,
+            row.p99_micros,
+            row.cpu_micros,
+            ratio(row.ratio),
+            ratio(row.ratio_same_bytes),
+            row.aim.zip(row.ratio).map_or_else(String::new, |(aim, ratio)| verdict(Aim::AtLeast(aim), ratio))
+        );
+    }
+    text + "\n"
+}
+
+fn attacks(rows: &[AttackRow]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut text = format!(
+        "{:<26}{:>8}{:>8}{:>10}{:>10}{:>7}{:>7}{:>9}{:>9}{:>7}{:>9}{:>6}\n",
+        "good callers under",
+        "p50 µs",
+        "p99 µs",
+        "calm p50",
+        "calm p99",
+        "ratio",
+        "ratio",
+        "tasks/s",
+        "calm",
+        "held",
+        "tries/s",
+        "MiB"
+    );
+    for row in rows {
+        let _ = writeln!(
+            text,
+            "{:<26}{:>8.0}{:>8.0}{:>10.0}{:>10.0}{:>7.2}{:>7.2}{:>9.0}{:>9.0}{:>7}{:>9.0}{:>6.0}",
+            row.name,
+            row.p50_micros,
+            row.p99_micros,
+            row.calm_p50_micros,
+            row.calm_p99_micros,
+            row.p50_micros / row.calm_p50_micros,
+            row.p99_micros / row.calm_p99_micros,
+            row.tasks_per_second,
+            row.calm_tasks_per_second,
+            row.held,
+            row.tries_per_second,
+            row.memory_mib
+        );
+    }
+    text + "\n"
 }
 
 fn verdict(aim: Aim, value: f64) -> String {

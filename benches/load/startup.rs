@@ -2,10 +2,8 @@
 //! fast it audits.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
-use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,6 +12,7 @@ use tintype::clock::Clock;
 use tintype::store::sqlite::SqliteStore;
 
 use crate::generator::{Load, now};
+use crate::server::Server;
 use crate::{Outcome, fixture, median};
 
 /// How long the process is left alone before its memory is read.
@@ -33,35 +32,6 @@ pub struct Startup {
     pub audited_per_second: f64,
 }
 
-/// A server process, ended whatever happens to the benchmark.
-struct Server {
-    process: Child,
-    /// Held open, because a server that cannot print what it has to say ends.
-    stdout: BufReader<ChildStdout>,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        drop(self.process.kill());
-        drop(self.process.wait());
-    }
-}
-
-impl Server {
-    /// Reads on until the line that tells where the API is.
-    fn address(&mut self) -> Outcome<SocketAddr> {
-        let mut line = String::new();
-        while self.stdout.read_line(&mut line)? > 0 {
-            if let Some((_, rest)) = line.split_once("http://") {
-                return Ok(rest.split('/').next().unwrap_or(rest).parse()?);
-            }
-            line.clear();
-        }
-        Err("the server did not start".into())
-    }
-}
-
 /// Fills a database with so many completed tasks and starts `tintype serve` on it `rounds` times.
 pub async fn measure(directory: &TempDir, tasks: usize, rounds: usize) -> Outcome<Startup> {
     let data = directory.path().join("startup");
@@ -74,9 +44,8 @@ pub async fn measure(directory: &TempDir, tasks: usize, rounds: usize) -> Outcom
         let (server, millis) = start(&data)?;
         std::thread::sleep(IDLE);
         answer.push(millis);
-        let pid = server.process.id();
-        idle.push(memory(pid, &["Rss:"])?);
-        private.push(memory(pid, &["Private_Clean:", "Private_Dirty:"])?);
+        idle.push(server.memory(&["Rss:"])?);
+        private.push(server.memory(&["Private_Clean:", "Private_Dirty:"])?);
         audited.push(tasks as f64 / audit(&data)?);
     }
     Ok(Startup {
@@ -98,14 +67,9 @@ async fn fill(data: &Path, tasks: usize) -> Outcome<()> {
 /// Starts the binary; returns it with the milliseconds that passed until it answered.
 fn start(data: &Path) -> Outcome<(Server, f64)> {
     let started = now();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tintype"));
-    command.args(["serve", "--listen", "127.0.0.1:0", "--log", "warn", "--data"]).arg(data);
-    let mut process = command.stdout(Stdio::piped()).spawn()?;
-    let stdout = BufReader::new(process.stdout.take().ok_or("the standard output is a pipe")?);
-    let mut server = Server { process, stdout };
-    let address = server.address()?;
-    let request = Bytes::from(format!("GET /healthz HTTP/1.1\r\nhost: {address}\r\n\r\n"));
-    Load { address, requests: vec![request] }.once()?;
+    let server = Server::start(data, &[])?;
+    let request = Bytes::from(format!("GET /healthz HTTP/1.1\r\nhost: {}\r\n\r\n", server.address));
+    Load { address: server.address, requests: vec![request] }.once()?;
     Ok((server, started.elapsed().as_secs_f64() * 1e3))
 }
 
@@ -115,12 +79,4 @@ fn audit(data: &Path) -> Outcome<f64> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tintype"));
     let status = command.args(["credits", "audit", "--data"]).arg(data).stdout(Stdio::null()).status()?;
     if status.success() { Ok(started.elapsed().as_secs_f64()) } else { Err("the books do not balance".into()) }
-}
-
-/// The sum of some lines of the kernel's account of a process's memory, in MiB.
-fn memory(pid: u32, names: &[&str]) -> Outcome<f64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-    let lines = text.lines().filter(|line| names.iter().any(|name| line.starts_with(name)));
-    let kib: f64 = lines.filter_map(|line| line.split_whitespace().nth(1)?.parse::<f64>().ok()).sum();
-    Ok(kib / 1024.0)
 }

@@ -14,6 +14,8 @@ use crate::report::HttpRow;
 use crate::service::{Service, ceiling};
 use crate::{Options, Outcome, Part, median};
 
+pub const GENERATE: &str = "/api/v1/images/generate";
+pub const TASKS: &str = "/api/v1/images/task";
 /// Tasks of the account that is listed.
 const LISTED_TASKS: usize = 1_000;
 const CLAIM_BATCH: usize = 512;
@@ -112,14 +114,15 @@ async fn subjects(service: &Service, options: &Options) -> Outcome<(Load, Vec<Su
     let processing = fixture::queue(store, std::slice::from_ref(&busy), 1).await?;
     let one = fixture::callers(store, "one", 1).await?;
     let many = fixture::callers(store, "many", SUBMITTERS).await?;
-    let poll = |caller: &Caller, id: &[Id]| vec![get(&format!("/api/v1/images/task/{}", TaskId(id[0])), &caller.key)];
-    let submit = |callers: &[Caller]| callers.iter().map(|caller| post(&caller.key)).collect();
+    let poll = |caller: &Caller, id: &[Id]| vec![get(&format!("{TASKS}/{}", TaskId(id[0])), &caller.key)];
+    let body = format!(r#"{{"prompt":"{PROMPT}","aspect_ratio":"16:9","n":1}}"#);
+    let submit = |callers: &[Caller]| callers.iter().map(|caller| post(&caller.key, &body)).collect();
     let address = service.address;
     let bare = ceiling(&Load { address, requests: poll(&reader, &completed) }).await?;
     let candidates = [
         (Part::Poll, "poll, completed", 0.7, poll(&reader, &completed), vec![]),
         (Part::Poll, "poll, processing", 0.7, poll(&busy, &processing), vec![]),
-        (Part::List, "list 20", 0.4, vec![get("/api/v1/images/task?limit=20", &reader.key)], vec![]),
+        (Part::List, "list 20", 0.4, vec![get(&format!("{TASKS}?limit=20"), &reader.key)], vec![]),
         (Part::Submit, "submit, 1 account", 0.35, submit(&one), one),
         (Part::Submit, "submit, 100 accounts", 0.35, submit(&many), many),
     ];
@@ -133,14 +136,15 @@ async fn subjects(service: &Service, options: &Options) -> Outcome<(Load, Vec<Su
     Ok((bare, subjects))
 }
 
-fn get(target: &str, key: &str) -> Bytes {
+/// A request to read.
+pub fn get(target: &str, key: &str) -> Bytes {
     Bytes::from(format!("GET {target} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n\r\n"))
 }
 
-fn post(key: &str) -> Bytes {
-    let body = format!(r#"{{"prompt":"{PROMPT}","aspect_ratio":"16:9","n":1}}"#);
+/// A request to submit what `body` says.
+pub fn post(key: &str, body: &str) -> Bytes {
     Bytes::from(format!(
-        "POST /api/v1/images/generate HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n\
+        "POST {GENERATE} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     ))

@@ -153,10 +153,11 @@ async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
                 key.account_id.to_string(),
                 state(key, now),
                 or_dash(key.expires_at),
+                or_dash(key.last_used_at),
                 key.name.clone(),
             ]
         });
-        table(["ID", "KEY", "ACCOUNT", "STATE", "EXPIRES", "NAME"], rows)
+        table(["ID", "KEY", "ACCOUNT", "STATE", "EXPIRES", "LAST USED", "NAME"], rows)
     })
 }
 

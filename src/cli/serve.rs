@@ -62,8 +62,10 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
         DatabaseUrl::Sqlite(path) => Some(data_dir::lock(&data.data, path)?),
         DatabaseUrl::Postgres(_) => None,
     };
+    let clock = Clock::system();
     let tls = match (&server.tls_cert, &server.tls_key) {
         (Some(cert), Some(key)) => Some(Certificate::read(cert, key)?),
+        _ if server.serves_https() => Some(Certificate::order(&server.acme, &data.data, clock.clone())?),
         _ => None,
     };
     let listener = match role {
@@ -75,10 +77,11 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
         None => None,
     };
     let listening = listener.as_ref().map_or(Ok(server.listen), TcpListener::local_addr)?;
-    let mut config = Config::new(&server, &listening_url(listening, tls.is_some()));
+    // Who orders a certificate for a name is called by it, on the usual port.
+    let named = server.acme.acme_domain.first().map(|name| format!("https://{name}"));
+    let mut config = Config::new(&server, &named.unwrap_or_else(|| listening_url(listening, tls.is_some())));
     warn_about(&server, listening, tls.is_some());
 
-    let clock = Clock::system();
     let store = open_store(&database, data.database_ca.as_deref(), &clock, &server).await?;
     let files = open_files(data, server.files.files.as_deref()).await?.with_faults(server.test_fault.clone());
     config.directories = files.directory().map(Path::to_owned).into_iter().collect();
@@ -126,7 +129,7 @@ async fn work(
         let worker = Worker::new(app.clone(), Arc::new(EngineRenderer(app.clone())));
         parts.spawn(worker.run(stop.clone()));
     }
-    parts.spawn(sweeper::run(app, stop.clone()));
+    parts.spawn(sweeper::run(app.clone(), stop.clone()));
     let broken = tokio::select! {
         signal = signals.next() => {
             tracing::info!(signal, "stopping");
@@ -147,6 +150,7 @@ async fn work(
         () = end => {}
         _ = signals.next() => return Err(Failure("stopped at the second signal, without waiting for running renders".into())),
     }
+    sweeper::record_uses(&app).await;
     if broken {
         Err(Failure("a part of the server ended by itself, which is a fault; see the log".into()))
     } else {
@@ -190,7 +194,7 @@ fn listening_url(address: SocketAddr, tls: bool) -> String {
 }
 
 fn warn_about(server: &ServerSettings, listening: SocketAddr, tls: bool) {
-    if server.public_url.is_none() && listening.ip().is_unspecified() {
+    if server.public_url.is_none() && server.acme.acme_domain.is_empty() && listening.ip().is_unspecified() {
         tracing::warn!("result URLs will point to 127.0.0.1: set --public-url to where callers reach this server");
     }
     if server.file_urls.file_url.is_some() && server.file_urls.file_urls == FileUrls::Signed {
@@ -198,7 +202,7 @@ fn warn_about(server: &ServerSettings, listening: SocketAddr, tls: bool) {
     }
     if server.production && !tls && server.trusted_proxy.is_empty() {
         tracing::warn!(
-            "every API call will be refused: --production needs --tls-cert and --tls-key, or --trusted-proxy"
+            "every API call will be refused: --production needs --acme-domain, --tls-cert and --tls-key, or --trusted-proxy"
         );
     }
     if !server.production && !listening.ip().is_loopback() {

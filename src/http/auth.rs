@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request};
 use axum::http::Method;
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::request::Parts;
@@ -51,22 +51,22 @@ pub struct Caller {
 }
 
 /// Lets an API request pass when its key travelled safely and, where there is a route, opens it.
-pub async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, ApiError> {
+pub(super) async fn guard(app: &Arc<App>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     if path != "/api" && !path.starts_with("/api/") {
-        return Ok(next.run(request).await);
+        return next.run(request).await;
     }
     let source = proxy::source(&app.config.trusted_proxies, &request);
-    let opened = match claim(&app, &request) {
-        Ok(Some((secret, usage))) => find_key(&app, &secret).await.map(|key| Some((key, usage))),
+    let opened = match claim(app, &request) {
+        Ok(Some((secret, usage))) => find_key(app, &secret).await.map(|key| Some((key, usage))),
         Ok(None) => Ok(None),
         Err(error) => Err(error),
     };
     match opened {
-        Ok(Some((key, usage))) => Ok(within_limits(&app, &key, usage, request, next).await),
-        Ok(None) => Ok(next.run(request).await),
-        Err(error) if error.is_unauthorized() => Ok(refuse(&app, source, error).await),
-        Err(error) => Err(error),
+        Ok(Some((key, usage))) => within_limits(app, &key, usage, request, next).await,
+        Ok(None) => next.run(request).await,
+        Err(error) if error.is_unauthorized() => refuse(app, source, error).await,
+        Err(error) => error.into_response(),
     }
 }
 

@@ -1,11 +1,13 @@
 //! The OpenAPI document and a page to try it on. Everything is served from the binary.
 
+use std::borrow::Cow;
+use std::convert::Infallible;
 use std::sync::{Arc, LazyLock};
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::Path;
+use axum::http::Response;
 use axum::http::header::{self, HeaderValue};
-use axum::http::{Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi as _};
@@ -16,6 +18,9 @@ use super::error::ApiError;
 /// and draws its icons from data URLs.
 const PAGE_POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
                            frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
+
+/// Bytes of a page that are written at once: no more wait, copied, for each slow reader.
+const PIECE: usize = 16 * 1024;
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -49,8 +54,11 @@ static SWAGGER: LazyLock<Arc<utoipa_swagger_ui::Config<'static>>> = LazyLock::ne
     Arc::new(config)
 });
 
+/// Written once: callers without a key may ask for it as often as they like.
+static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| openapi_json().into());
+
 pub(super) async fn openapi() -> Response<Body> {
-    page("application/json", openapi_json().into_bytes())
+    page("application/json", DOCUMENT.clone())
 }
 
 pub(super) async fn home() -> Response<Body> {
@@ -67,7 +75,13 @@ pub(super) async fn asset(Path(asset): Path<String>) -> Result<Response<Body>, A
 
 fn swagger(asset: &str) -> Result<Response<Body>, ApiError> {
     match utoipa_swagger_ui::serve(asset, SWAGGER.clone()) {
-        Ok(Some(file)) => Ok(page(&file.content_type, file.bytes.into_owned())),
+        Ok(Some(file)) => {
+            let body = match file.bytes {
+                Cow::Borrowed(bytes) => Bytes::from_static(bytes),
+                Cow::Owned(bytes) => bytes.into(),
+            };
+            Ok(page(&file.content_type, body))
+        }
         Ok(None) => Err(ApiError::not_found()),
         Err(error) => {
             tracing::error!(%error, "the API page is broken");
@@ -76,12 +90,14 @@ fn swagger(asset: &str) -> Result<Response<Body>, ApiError> {
     }
 }
 
-fn page(content_type: &str, body: Vec<u8>) -> Response<Body> {
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = StatusCode::OK;
+fn page(content_type: &str, page: Bytes) -> Response<Body> {
+    let pieces = (0..page.len()).step_by(PIECE).map(|start| page.slice(start..page.len().min(start + PIECE)));
+    let pieces: Vec<_> = pieces.map(Ok::<_, Infallible>).collect();
+    let mut response = Response::new(Body::from_stream(futures::stream::iter(pieces)));
     let headers = response.headers_mut();
     let content_type = HeaderValue::try_from(content_type);
     headers.insert(header::CONTENT_TYPE, content_type.unwrap_or(HeaderValue::from_static("application/octet-stream")));
+    headers.insert(header::CONTENT_LENGTH, page.len().into());
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_POLICY));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));

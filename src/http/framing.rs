@@ -10,31 +10,32 @@ const MAX_HEADER: usize = 64 * 1024;
 /// The header of one request as it arrives.
 #[derive(Debug, Default)]
 pub struct HeadCheck {
+    /// What has come of a header that came in pieces.
     seen: Vec<u8>,
     done: bool,
 }
 
 impl HeadCheck {
     /// Takes the bytes that arrived; whether they complete a header that can be read in two ways.
-    pub fn is_ambiguous_with(&mut self, mut bytes: &[u8]) -> bool {
+    pub fn is_ambiguous_with(&mut self, bytes: &[u8]) -> bool {
         if self.done {
             return false;
         }
-        if self.seen.is_empty() {
-            // The library skips empty lines before a request.
-            bytes = &bytes[bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count()..];
-            if let Some(end) = end_of_head(bytes) {
-                self.done = true;
-                return is_ambiguous(&bytes[..end]);
-            }
-        }
-        self.seen.extend_from_slice(bytes);
-        match end_of_head(&self.seen) {
-            Some(end) => {
-                self.done = true;
-                is_ambiguous(&std::mem::take(&mut self.seen)[..end])
+        let verdict = if self.seen.is_empty() {
+            verdict(bytes)
+        } else {
+            self.seen.extend_from_slice(bytes);
+            verdict(&self.seen)
+        };
+        match verdict {
+            Some(ambiguous) => {
+                *self = Self { seen: Vec::new(), done: true };
+                ambiguous
             }
             None => {
+                if self.seen.is_empty() {
+                    self.seen.extend_from_slice(bytes);
+                }
                 self.done = self.seen.len() > MAX_HEADER;
                 false
             }
@@ -42,27 +43,33 @@ impl HeadCheck {
     }
 }
 
-/// Where a header ends, its empty line included.
-fn end_of_head(bytes: &[u8]) -> Option<usize> {
-    let mut feeds = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at);
-    feeds.find_map(|at| match &bytes[at + 1..] {
-        [b'\n', ..] => Some(at + 2),
-        [b'\r', b'\n', ..] => Some(at + 3),
-        _ => None,
-    })
+/// Whether a header can be read in two ways; `None` when its end has not come.
+fn verdict(bytes: &[u8]) -> Option<bool> {
+    // The library skips empty lines before a request.
+    let start = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+    let head = &bytes[start..];
+    let (mut lengths, mut encodings, mut bare) = (0, 0, false);
+    let mut begin = 0;
+    for feed in memchr::memchr_iter(b'\n', head) {
+        let line = &head[begin..feed];
+        bare |= !line.ends_with(b"\r");
+        if begin > 0 && matches!(line, b"" | b"\r") {
+            return Some(bare || lengths + encodings > 1);
+        }
+        begin = feed + 1;
+        // Most names are told from these two by their first letter.
+        match line.trim_ascii_start().first() {
+            Some(b'c' | b'C') => lengths += usize::from(is_named(line, b"content-length")),
+            Some(b't' | b'T') => encodings += usize::from(is_named(line, b"transfer-encoding")),
+            _ => {}
+        }
+    }
+    None
 }
 
-fn is_ambiguous(head: &[u8]) -> bool {
-    let (mut lengths, mut encodings) = (0, 0);
-    for line in head.split_inclusive(|byte| *byte == b'\n') {
-        if !line.ends_with(b"\r\n") {
-            return true;
-        }
-        let name = line.split(|byte| *byte == b':').next().unwrap_or_default().trim_ascii();
-        lengths += usize::from(name.eq_ignore_ascii_case(b"content-length"));
-        encodings += usize::from(name.eq_ignore_ascii_case(b"transfer-encoding"));
-    }
-    lengths + encodings > 1
+fn is_named(line: &[u8], name: &[u8]) -> bool {
+    let found = line.split(|byte| *byte == b':').next().unwrap_or_default();
+    found.trim_ascii().eq_ignore_ascii_case(name)
 }
 
 #[cfg(test)]

@@ -5,10 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Extension;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::http::header::{self, HeaderValue};
 use axum::http::{Response, StatusCode};
-use axum::middleware::Next;
 
 use super::error::ApiError;
 use crate::app::App;
@@ -31,6 +30,14 @@ impl Readiness {
 
     fn is_stopping(&self) -> bool {
         !self.0.load(Ordering::SeqCst)
+    }
+
+    /// Lets an answer be the last of its connection once the server is stopping.
+    pub(super) fn see_off(&self, mut response: Response<Body>) -> Response<Body> {
+        if self.is_stopping() {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
     }
 }
 
@@ -61,15 +68,6 @@ pub(super) async fn ready(
         return Err(ApiError::of_status(StatusCode::SERVICE_UNAVAILABLE));
     }
     Ok(text("application/json", r#"{"status":"ready"}"#))
-}
-
-/// Closes connections after their next answer once the server is stopping.
-pub(super) async fn see_off(State(readiness): State<Readiness>, request: Request, next: Next) -> Response<Body> {
-    let mut response = next.run(request).await;
-    if readiness.is_stopping() {
-        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-    }
-    response
 }
 
 /// Counters and gauges.

@@ -4,14 +4,13 @@ use axum::extract::Request;
 use axum::http::header::{self, HeaderValue};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Uri, Version};
-use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
 use super::auth::Arrival;
 use super::error::ApiError;
 
-/// Lets a request pass that has one reading. What follows another on its connection is not read.
-pub(super) async fn one_reading(request: Request, next: Next) -> Response {
+/// The refusal of a request that has more than one reading. What follows it on its connection is not read.
+pub(super) fn refuse_two_readings(request: &Request) -> Option<Response> {
     let unambiguous = request.extensions().get::<Arrival>().is_none_or(|arrival| arrival.unambiguous);
     let message = if !unambiguous {
         "The header can be read in more than one way: its lines must end in CR LF, and only one of Content-Length \
@@ -19,11 +18,11 @@ pub(super) async fn one_reading(request: Request, next: Next) -> Response {
     } else if !names_one_host(request.version(), request.headers(), request.uri()) {
         "The request must name one host: give the header Host once."
     } else {
-        return next.run(request).await;
+        return None;
     };
     let mut response = ApiError::invalid_request(message).into_response();
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-    response
+    Some(response)
 }
 
 fn names_one_host(version: Version, headers: &HeaderMap, uri: &Uri) -> bool {

@@ -9,7 +9,6 @@ use std::time::Duration;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::http::{StatusCode, header};
-use axum::middleware::Next;
 use axum::response::Response;
 use http_body_util::BodyExt as _;
 use hyper::body::{Frame, SizeHint};
@@ -61,14 +60,17 @@ impl HttpBody for Lent {
 }
 
 /// Reads on for a while after a refusal.
-pub(super) async fn read_on(request: Request, next: Next) -> Response {
+pub(super) async fn read_on<F: Future<Output = Response>>(
+    request: Request,
+    answer: impl FnOnce(Request) -> F,
+) -> Response {
     if request.body().is_end_stream() {
-        return next.run(request).await;
+        return answer(request).await;
     }
     let slot = Slot::default();
     let held_back = request.headers().contains_key(header::EXPECT);
     let lent = slot.clone();
-    let response = next.run(request.map(|body| Body::new(Lent { body, held_back, slot: lent }))).await;
+    let response = answer(request.map(|body| Body::new(Lent { body, held_back, slot: lent }))).await;
     let left = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
     let status = response.status();
     let refused = status.is_client_error() || status.is_server_error();

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
 use axum::routing::{get, post};
 
 use crate::app::App;
@@ -32,7 +34,7 @@ const GENERATE: &str = "/api/v1/images/generate";
 const TASKS: &str = "/api/v1/images/task";
 const TASK: &str = "/api/v1/images/task/{id}";
 
-/// Every URL there is. Reading it from the bottom up gives the order in which a request passes.
+/// Every URL there is.
 pub fn router(app: Arc<App>, readiness: Readiness) -> Router {
     Router::new()
         .route(GENERATE, post(api::generate))
@@ -47,12 +49,23 @@ pub fn router(app: Arc<App>, readiness: Readiness) -> Router {
         .route("/healthz", get(health::live))
         .route("/readyz", get(health::ready).layer(axum::Extension(readiness.clone())))
         .fallback(observe::no_route)
-        .layer(from_fn_with_state(app.clone(), auth::guard))
-        .layer(from_fn(leftover::read_on))
-        .layer(from_fn(host::one_reading))
-        .layer(from_fn_with_state(app.clone(), observe::observe))
-        .layer(from_fn_with_state(readiness, health::see_off))
+        .layer(from_fn_with_state((app.clone(), readiness), approach))
         .with_state(app)
+}
+
+/// The way of every request to its route, from the outside in. It is one layer, because each costs every
+/// request several allocations.
+async fn approach(State((app, readiness)): State<(Arc<App>, Readiness)>, request: Request, next: Next) -> Response {
+    let within = async |request| match host::refuse_two_readings(&request) {
+        None => leftover::read_on(request, |request| auth::guard(&app, request, next)).await,
+        Some(refusal) => refusal,
+    };
+    readiness.see_off(observe::observe(&app, request, within).await)
+}
+
+/// The same for the metrics, which are for the operator alone.
+async fn approach_metrics(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    observe::observe(&app, request, |request| next.run(request)).await
 }
 
 /// The metrics, on a listener of their own.
@@ -60,6 +73,6 @@ pub fn metrics_router(app: Arc<App>) -> Router {
     Router::new()
         .route("/metrics", get(health::metrics))
         .fallback(observe::no_route)
-        .layer(from_fn_with_state(app.clone(), observe::observe))
+        .layer(from_fn_with_state(app.clone(), approach_metrics))
         .with_state(app)
 }

@@ -1,13 +1,11 @@
 //! The outermost layer: a request id, a written error, a measurement and a log line for every response.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request};
 use axum::http::header::{self, HeaderName, HeaderValue};
 use axum::http::{Method, StatusCode};
-use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -35,13 +33,17 @@ pub(super) async fn no_route() -> ApiError {
 }
 
 /// Runs the request and sees to it that what leaves is an answer of ours.
-pub(super) async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub(super) async fn observe<F: Future<Output = Response>>(
+    app: &App,
+    request: Request,
+    answer: impl FnOnce(Request) -> F,
+) -> Response {
     let started = app.clock.elapsed();
     let request_id = request_id();
     let method = request.method().clone();
     let route = route_of(&request);
     let strict = app.config.production && arrived_over_https(&app.config.trusted_proxies, &request);
-    let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+    let answered = AssertUnwindSafe(answer(request)).catch_unwind().await;
     let response = answered.unwrap_or_else(|_| {
         tracing::error!(request_id, route, "a handler panicked");
         ApiError::internal().into_response()

@@ -252,7 +252,7 @@ fn unmask(text: &str, one: char) -> Option<String> {
     Some(out)
 }
 
-/// Joins letters that stand one by one, with and without the first, which may be a word of its own.
+/// Joins letters that stand one by one, with and without the first and the last, which may be words of their own.
 fn join_spelt(words: &str) -> String {
     let mut out = String::with_capacity(words.len());
     let mut spelt: Vec<&str> = Vec::new();
@@ -260,7 +260,10 @@ fn join_spelt(words: &str) -> String {
         if spelt.len() < MIN_SPELT {
             spelt.iter().for_each(|letter| out.extend([letter, " "]));
         } else {
-            out.extend([&spelt.concat(), " ", &spelt[1..].concat(), " "]);
+            let last = spelt.len() - 1;
+            for letters in [&spelt[..], &spelt[1..], &spelt[..last], &spelt[1..last]] {
+                out.extend([&letters.concat(), " "]);
+            }
         }
         spelt.clear();
     };

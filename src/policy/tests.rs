@@ -64,6 +64,8 @@ fn a_word_is_found_in_every_disguise() {
         "b.o.m.b",
         "B-0-M-B",
         "draw a b*o*m*b now",
+        "b o m b a lot",
+        "draw a b o m b I like",
     ];
     assert_refused(&["bomb"], &disguises);
     assert_refused(&["hello"], &["h3ll0", "he11o", "HE||O", "hеllо", "ʜᴇʟʟᴏ", "ΗΕLLΟ"]);

@@ -1,8 +1,10 @@
 //! The accept loop and the life of a server: start, run, drain, stop.
 
+mod acme;
 mod pace;
 mod places;
 mod tls;
+mod validity;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -157,6 +159,9 @@ impl Host {
             if first == [TLS_HANDSHAKE] { tls.accept(stream).await.map(Ok) } else { Ok(Err(stream)) }
         };
         match tokio::time::timeout(self.limits.handshake, shake_hands).await {
+            Ok(Ok(Ok(stream))) if tls::is_challenge(stream.get_ref().1) => {
+                tracing::debug!(%peer, "a challenge was answered")
+            }
             Ok(Ok(Ok(stream))) => self.converse(stream, peer, true, watcher).await,
             Ok(Ok(Err(stream))) => self.converse(stream, peer, false, watcher).await,
             Ok(Err(error)) => tracing::debug!(%error, %peer, "no handshake"),
@@ -169,7 +174,7 @@ impl Host {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let stage = Arc::new(Stage::default());
+        let stage = Arc::new(Stage::new());
         let stream = Paced::new(stream, stage.clone(), self.limits);
         let stream = Enveloping::new(stream, self.limits.write_stall);
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {

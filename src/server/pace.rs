@@ -3,15 +3,14 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
-use futures::task::AtomicWaker;
 use hyper::body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 use crate::config::ConnectionLimits;
 use crate::http::HeadCheck;
@@ -26,23 +25,40 @@ const HEADER: u8 = 2;
 const EXCHANGE: u8 = 3;
 
 /// What a connection is doing: the stream and the service on it tell each other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Stage {
     now: AtomicU8,
     ambiguous: AtomicBool,
-    /// The library reads ahead during an exchange and does not come back by itself for the time after it.
-    reader: AtomicWaker,
+    begun: Instant,
+    /// When the last request was answered, in nanoseconds since `begun`.
+    answered: AtomicU64,
 }
 
 impl Stage {
+    pub(super) fn new() -> Self {
+        Self {
+            now: AtomicU8::new(FRESH),
+            ambiguous: AtomicBool::new(false),
+            begun: Instant::now(),
+            answered: AtomicU64::new(0),
+        }
+    }
+
     /// A whole header has come; whether it can be read in one way only.
     pub(super) fn begin_exchange(&self) -> bool {
         self.now.store(EXCHANGE, Ordering::Relaxed);
         !self.ambiguous.swap(false, Ordering::Relaxed)
     }
 
-    fn is(&self, stage: u8) -> bool {
-        self.now.load(Ordering::Relaxed) == stage
+    fn end_exchange(&self) {
+        let nanos = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.answered.store(nanos, Ordering::Relaxed);
+        self.now.store(KEPT, Ordering::Release);
+    }
+
+    /// When the last request was answered, or the connection began.
+    fn idle_since(&self) -> Instant {
+        self.begun + Duration::from_nanos(self.answered.load(Ordering::Relaxed))
     }
 }
 
@@ -61,8 +77,7 @@ impl AnswerBody {
 
 impl Drop for AnswerBody {
     fn drop(&mut self) {
-        self.stage.now.store(KEPT, Ordering::Relaxed);
-        self.stage.reader.wake();
+        self.stage.end_exchange();
     }
 }
 
@@ -92,44 +107,60 @@ pub(super) struct Paced<S> {
     stream: S,
     stage: Arc<Stage>,
     limits: ConnectionLimits,
-    /// Runs while something is due, for the stage named.
-    timer: Option<(u8, Pin<Box<Sleep>>)>,
+    /// When the header that is under way began.
+    header_since: Option<Instant>,
+    /// Rings no later than anything is due. It is set for every wait of a connection and not for every
+    /// request, so it may ring early; then it is set anew.
+    alarm: Option<Pin<Box<Sleep>>>,
+    /// When it last did, or when the connection began.
+    rang: Instant,
     head: HeadCheck,
 }
 
 impl<S> Paced<S> {
     pub(super) fn new(stream: S, stage: Arc<Stage>, limits: ConnectionLimits) -> Self {
-        Self { stream, stage, limits, timer: None, head: HeadCheck::default() }
+        let rang = stage.begun;
+        Self { stream, stage, limits, header_since: None, alarm: None, rang, head: HeadCheck::default() }
     }
 
-    fn due_within(&self, stage: u8) -> Option<Duration> {
-        match stage {
-            FRESH => Some(self.limits.first_byte),
-            KEPT => Some(self.limits.keep_alive),
-            HEADER => Some(self.limits.header),
-            // Bodies have limits of their own, where they are read.
-            _ => None,
+    /// When the peer is too late, and whether anything is due at all.
+    fn due(&mut self) -> (Instant, bool) {
+        match self.stage.now.load(Ordering::Acquire) {
+            FRESH => (self.stage.idle_since() + self.limits.first_byte, true),
+            KEPT => (self.stage.idle_since() + self.limits.keep_alive, true),
+            HEADER => (*self.header_since.get_or_insert_with(Instant::now) + self.limits.header, true),
+            // Bodies have limits of their own, where they are read. Nobody comes back here when the answer
+            // is given, so the alarm must ring before the next request is due.
+            _ => (self.stage.idle_since().max(self.rang) + self.limits.keep_alive, false),
         }
     }
 
     /// Ready when the peer is too late.
     fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let stage = self.stage.now.load(Ordering::Relaxed);
-        if self.timer.as_ref().is_none_or(|(timed, _)| *timed != stage) {
-            self.timer = self.due_within(stage).map(|due| (stage, Box::pin(tokio::time::sleep(due))));
+        let (due, matters) = self.due();
+        let alarm = self.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
+        if alarm.deadline() > due {
+            alarm.as_mut().reset(due);
         }
-        self.timer.as_mut().map_or(Poll::Pending, |(_, timer)| timer.as_mut().poll(context))
+        while alarm.as_mut().poll(context).is_ready() {
+            self.rang = Instant::now();
+            if matters && due <= self.rang {
+                return Poll::Ready(());
+            }
+            alarm.as_mut().reset(if matters { due } else { self.rang + self.limits.keep_alive });
+        }
+        Poll::Pending
     }
 
     /// Looks at what arrived.
     fn note(&mut self, bytes: &[u8]) {
-        if self.stage.is(FRESH) || self.stage.is(KEPT) {
+        let stage = self.stage.now.load(Ordering::Acquire);
+        if matches!(stage, FRESH | KEPT) {
             self.stage.now.store(HEADER, Ordering::Relaxed);
             self.head = HeadCheck::default();
-            // The time that the request may take begins now.
-            self.timer = None;
+            self.header_since = None;
         }
-        if self.stage.is(HEADER) && self.head.is_ambiguous_with(bytes) {
+        if stage != EXCHANGE && self.head.is_ambiguous_with(bytes) {
             self.stage.ambiguous.store(true, Ordering::Relaxed);
         }
     }
@@ -143,7 +174,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         // A header that trickles in is late although there is always something to read.
-        if this.stage.is(HEADER) && this.poll_late(context).is_ready() {
+        let trickles = this.stage.now.load(Ordering::Relaxed) == HEADER;
+        if trickles && this.poll_late(context).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         let before = buffer.filled().len();
@@ -152,9 +184,6 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
                 this.note(&buffer.filled()[before..]);
             }
             return Poll::Ready(read);
-        }
-        if this.stage.is(EXCHANGE) {
-            this.stage.reader.register(context.waker());
         }
         this.poll_late(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }

@@ -1,5 +1,6 @@
-//! The certificate that HTTPS is served with, read anew when its files change.
+//! The certificate that HTTPS is served with: read anew when its files change, or had from an authority.
 
+use std::collections::HashMap;
 use std::fmt::Display;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -8,22 +9,34 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::time::MissedTickBehavior;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::version::{TLS12, TLS13};
+use tokio_rustls::rustls::{ServerConfig, ServerConnection};
 
-use crate::config::CERTIFICATE_CHECK_EVERY;
+use super::acme::Authority;
+use crate::clock::Clock;
+use crate::config::{AcmeSettings, CERTIFICATE_CHECK_EVERY};
 
-/// A certificate chain and its key, and the files they come from.
+/// What an authority offers that wants to be convinced by TLS-ALPN-01 (RFC 8737).
+const ACME_PROTOCOL: &[u8] = b"acme-tls/1";
+
+/// The certificate of a server, and where it comes from.
 #[derive(Debug)]
 pub struct Certificate {
-    cert: PathBuf,
-    key: PathBuf,
-    current: RwLock<Arc<CertifiedKey>>,
+    origin: Origin,
+    current: RwLock<Option<Arc<CertifiedKey>>>,
+    /// The answers that an authority looks for, by name.
+    challenges: RwLock<HashMap<String, Arc<CertifiedKey>>>,
+}
+
+#[derive(Debug)]
+enum Origin {
+    Files { cert: PathBuf, key: PathBuf },
+    Authority(Authority),
 }
 
 /// What tells one state of a file from the next, without reading it.
@@ -35,8 +48,23 @@ impl Certificate {
     /// # Errors
     /// A sentence for the operator.
     pub fn read(cert: &Path, key: &Path) -> Result<Arc<Self>, String> {
-        let current = RwLock::new(read_pair(cert, key)?);
-        Ok(Arc::new(Self { cert: cert.to_owned(), key: key.to_owned(), current }))
+        let current = read_pair(cert, key)?;
+        Ok(Self::new(Origin::Files { cert: cert.to_owned(), key: key.to_owned() }, Some(current)))
+    }
+
+    /// Takes the certificate of an earlier order from the data directory. Without one, there is none until
+    /// the authority has been convinced that this server is the one that callers reach.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub fn order(settings: &AcmeSettings, data: &Path, clock: Clock) -> Result<Arc<Self>, String> {
+        let authority = Authority::new(settings, data, clock)?;
+        let current = authority.kept_pair()?;
+        Ok(Self::new(Origin::Authority(authority), current))
+    }
+
+    fn new(origin: Origin, current: Option<Arc<CertifiedKey>>) -> Arc<Self> {
+        Arc::new(Self { origin, current: RwLock::new(current), challenges: RwLock::default() })
     }
 
     /// What accepts TLS connections with whatever certificate is the current one.
@@ -47,29 +75,40 @@ impl Certificate {
             .with_no_client_auth()
             .with_cert_resolver(self.clone());
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        if matches!(self.origin, Origin::Authority(_)) {
+            config.alpn_protocols.push(ACME_PROTOCOL.to_vec());
+        }
         TlsAcceptor::from(Arc::new(config))
     }
 
-    /// Looks for new files for ever. Connections that are open go on with what they began with.
+    /// Looks for new certificates for ever. Connections that are open go on with what they began with.
     pub(super) async fn watch(self: Arc<Self>) {
-        let mut seen = self.traces().ok();
+        match &self.origin {
+            Origin::Files { cert, key } => self.watch_files(cert, key).await,
+            Origin::Authority(authority) => authority.keep(&self).await,
+        }
+    }
+
+    async fn watch_files(&self, cert: &Path, key: &Path) {
+        let look = || Ok::<_, io::Error>([trace(cert)?, trace(key)?]);
+        let mut seen = look().ok();
         let mut ticks = tokio::time::interval(CERTIFICATE_CHECK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let traces = self.traces();
+            let traces = look();
             let found = traces.as_ref().ok().copied();
             if found == seen {
                 continue;
             }
             seen = found;
             let pair = match traces {
-                Ok(_) => read_pair(&self.cert, &self.key),
+                Ok(_) => read_pair(cert, key),
                 Err(error) => Err(error.to_string()),
             };
             match pair {
                 Ok(pair) => {
-                    *self.current.write().unwrap_or_else(PoisonError::into_inner) = pair;
+                    self.install(pair);
                     tracing::info!("the certificate was read anew");
                 }
                 Err(error) => tracing::error!(error, "the new certificate cannot be used; the old one is served on"),
@@ -77,14 +116,39 @@ impl Certificate {
         }
     }
 
-    fn traces(&self) -> io::Result<[Trace; 2]> {
-        Ok([trace(&self.cert)?, trace(&self.key)?])
+    pub(super) fn current(&self) -> Option<Arc<CertifiedKey>> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// New connections get this one from now on.
+    pub(super) fn install(&self, pair: Arc<CertifiedKey>) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Some(pair);
+    }
+
+    /// Shows this to the authority when it comes for `name`.
+    pub(super) fn answer_challenge(&self, name: String, answer: Arc<CertifiedKey>) {
+        self.challenges.write().unwrap_or_else(PoisonError::into_inner).insert(name, answer);
+    }
+
+    /// Answers no challenge any more.
+    pub(super) fn forget_challenges(&self) {
+        self.challenges.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
+/// Whether a connection was only made to look at the answer to a challenge.
+pub(super) fn is_challenge(connection: &ServerConnection) -> bool {
+    connection.alpn_protocol() == Some(ACME_PROTOCOL)
+}
+
 impl ResolvesServerCert for Certificate {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.current.read().unwrap_or_else(PoisonError::into_inner).clone())
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let offered = hello.alpn().is_some_and(|mut names| names.any(|name| name == ACME_PROTOCOL));
+        if offered && matches!(self.origin, Origin::Authority(_)) {
+            let challenges = self.challenges.read().unwrap_or_else(PoisonError::into_inner);
+            return challenges.get(hello.server_name()?).cloned();
+        }
+        self.current()
     }
 }
 

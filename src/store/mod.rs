@@ -282,6 +282,10 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// at the latest. `None` when there is no such key or it is revoked.
     async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>>;
 
+    /// Notes when keys were used last. An earlier time than the one noted changes nothing, and neither does a
+    /// key that does not exist.
+    async fn touch_keys(&self, uses: Vec<(Id, Timestamp)>) -> Result<()>;
+
     /// Adds credits and returns the new balance; `None` when there is no such account. An amount that is
     /// not positive, or that would make the balance more than [`MAX_BALANCE`](crate::model::MAX_BALANCE), is an error.
     async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>>;

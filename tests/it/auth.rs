@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use tintype::model::Id;
 use tintype::store::KeyChange;
+use tintype::sweeper::record_uses;
 
 use crate::support::{Answer, Caller, GENERATE, Service, TASKS};
 
@@ -138,6 +140,37 @@ async fn a_real_key_in_a_query_is_flagged_for_rotation() {
     let at = tokio::time::timeout(Duration::from_secs(30), flagged).await.expect("the key is flagged");
     assert_eq!(at, service.clock.now());
     assert_eq!(caller.get(TASKS).await.status, 200, "the key itself goes on working");
+}
+
+async fn last_used_at(service: &Service, key: Id) -> Option<tintype::clock::Timestamp> {
+    service.app.store.find_key(key).await.expect("a store").expect("the key").last_used_at
+}
+
+#[tokio::test]
+async fn the_last_use_of_a_key_is_written_beside_the_requests_and_survives_a_failing_write() {
+    let service = Service::start_with(&["--test-fault", "before-touch-keys=error@2"]).await;
+    let caller = service.caller("ada", 10).await;
+    let (unused, unused_key) = service.new_key(caller.account.id, |_| {}).await;
+    service.app.store.change_key(unused, KeyChange::Disable).await.expect("a store");
+    let use_keys = async || {
+        for _ in 0..3 {
+            service.clock.advance(Duration::from_secs(10));
+            assert_eq!(caller.get(TASKS).await.status, 200);
+            assert_eq!(get_with(&service, &format!("Bearer {unused_key}")).await.status, 401);
+        }
+        Some(service.clock.now())
+    };
+    let first = use_keys().await;
+    assert_eq!(last_used_at(&service, caller.key_id).await, None, "no request writes it");
+    record_uses(&service.app).await;
+    assert_eq!(last_used_at(&service, caller.key_id).await, first);
+    let second = use_keys().await;
+    record_uses(&service.app).await;
+    assert_eq!(last_used_at(&service, caller.key_id).await, first, "that write failed");
+    record_uses(&service.app).await;
+    assert_eq!(last_used_at(&service, caller.key_id).await, second, "and nothing was forgotten");
+    assert!(service.faults.all_happened());
+    assert_eq!(last_used_at(&service, unused).await, None, "a key that opened nothing was not used");
 }
 
 #[tokio::test]

@@ -111,6 +111,13 @@ impl Server {
         root.join(path.strip_prefix("/").expect("an absolute path"))
     }
 
+    /// Its resident memory, in MiB.
+    pub fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).expect("a process");
+        let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
+        kib.map(|kib: u64| kib / 1024).expect("a number")
+    }
+
     /// What another run of the program prints that sees the file systems of this one.
     pub fn inside(&self, arguments: &[&str]) -> String {
         let mut command = Command::new("nsenter");

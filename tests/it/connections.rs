@@ -1,5 +1,6 @@
 //! What connections may take, and that who takes more does not stop the others.
 
+use std::io::{Read as _, Write as _};
 use std::time::Duration;
 
 use tintype::config::ConnectionLimits;
@@ -7,6 +8,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
+use crate::binary::Server;
 use crate::support::{Caller, GENERATE, Service, TASKS};
 
 /// Longer than whatever should end by itself, on a clock that runs on while all wait.
@@ -162,6 +164,23 @@ async fn a_peer_that_reads_next_to_nothing_is_given_up() {
     drop(timeout(FOR_EVER, stream.read_to_end(&mut answers)).await.expect("an end"));
     let begun = answers.windows(15).filter(|window| window == b"HTTP/1.1 200 OK").count();
     assert!((1..63).contains(&begun), "{begun} answers were begun");
+}
+
+#[test]
+fn slow_readers_of_a_large_page_share_it() {
+    let data = tempfile::TempDir::new().expect("a directory");
+    let server = Server::start(data.path(), &[]);
+    let before = server.memory();
+    let begun = |_| {
+        let mut stream = std::net::TcpStream::connect(server.address).expect("the service listens");
+        let request = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\n\r\n";
+        stream.write_all(request.as_bytes()).expect("the service reads");
+        stream.read_exact(&mut [0]).expect("an answer");
+        stream
+    };
+    let held: Vec<_> = (0..300).map(begun).collect();
+    let grown = server.memory() - before;
+    assert!(grown < 100, "{grown} MiB for {} readers", held.len());
 }
 
 #[tokio::test]

@@ -278,6 +278,34 @@ async fn nothing_is_smuggled_behind_a_request() {
 }
 
 #[tokio::test]
+async fn what_follows_a_body_is_a_request_of_its_own() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let body = r#"{"prompt":"a boat"}"#;
+    let submit = |key: &str, length: usize| {
+        let head = "host: x\r\ncontent-type: application/json\r\n";
+        format!("POST {GENERATE} HTTP/1.1\r\n{head}{key}content-length: {length}\r\n\r\n{body}")
+    };
+    let key = format!("authorization: {}\r\n", caller.authorization());
+    let whole = submit(&key, body.len());
+    let keyless = submit("connection: close\r\n", body.len());
+    let hidden = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
+    for (name, request, expected, credits) in [
+        ("bytes past the length", format!("{whole}}}}}{hidden}"), &["200", "400"][..], 8),
+        ("a length without the last byte", format!("{}{hidden}", submit(&key, body.len() - 1)), &["400", "400"], 8),
+        ("no length", submit(&key, 0), &["400", "400"], 8),
+        ("a request without the key of the one before", format!("{whole}{keyless}"), &["200", "401"], 6),
+    ] {
+        let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
+        stream.write_all(request.as_bytes()).await.expect("the service reads");
+        let mut answers = String::new();
+        stream.read_to_string(&mut answers).await.expect("answers, and an end");
+        assert_eq!(statuses(&answers), expected, "{name}: {answers}");
+        assert_eq!(caller.credits().await, credits, "{name}");
+    }
+}
+
+#[tokio::test]
 async fn headers_have_a_size_and_a_number() {
     let service = Service::start().await;
     let fields = |count: usize| format!("GET /healthz HTTP/1.1\r\nhost: x\r\n{}\r\n", "x: y\r\n".repeat(count - 1));

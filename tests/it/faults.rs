@@ -142,6 +142,8 @@ impl Scene {
     async fn sweep(&self) {
         let app = self.service.app.clone();
         attempt(async move { sweeper::sweep(&app, Rescue::Expired).await }).await;
+        let app = self.service.app.clone();
+        attempt(async move { sweeper::record_uses(&app).await }).await;
     }
 
     /// A file of a failed attempt, old enough to go.

@@ -274,6 +274,34 @@ async fn administration_works_beside_a_running_server() {
 }
 
 #[tokio::test]
+async fn the_list_of_keys_shows_which_were_used_and_which_leaked() {
+    let data = TempDir::new().expect("a directory");
+    let server = Server::start(data.path(), &[]);
+    let key = server.first_key().expect("a key");
+    binary::json(data.path(), &["key", "create", "--account", "default", "--name", "spare"]);
+    assert_eq!(send(server.address, "GET", TASKS, &key, "").await.status, 200);
+    send(server.address, "GET", &format!("{TASKS}?token={key}"), "", "").await.assert_error(401, "UNAUTHORIZED");
+    let listed = || binary::json(data.path(), &["key", "list"]);
+    let flagged = async {
+        while listed()[0]["leaked_at"].is_null() {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(30), flagged).await.expect("the key is flagged");
+    server.stop();
+    let keys = listed();
+    let last_used_at = keys[0]["last_used_at"].as_str().expect("a stop writes down what was used");
+    assert_eq!(keys[1]["last_used_at"], serde_json::Value::Null);
+    let shown = binary::run(data.path(), ["key", "list"]).stdout;
+    let shown = String::from_utf8(shown).expect("text");
+    let lines: Vec<_> = shown.lines().collect();
+    assert!(lines[0].contains("LAST USED"), "{shown}");
+    assert!(lines[1].contains("rotate this") && lines[1].contains(last_used_at), "{shown}");
+    let unused: Vec<_> = lines[2].split_whitespace().skip(3).collect();
+    assert_eq!(unused, ["active", "-", "-", "spare"], "{shown}");
+}
+
+#[tokio::test]
 async fn metrics_have_a_listener_of_their_own() {
     let data = TempDir::new().expect("a directory");
     let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");

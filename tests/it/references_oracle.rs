@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Cursor};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -19,11 +18,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
+use crate::network;
 use crate::references_fetch::certificate_with;
 use crate::support::TINTYPE;
 
-/// Set for the process inside of the namespace.
-const INSIDE: &str = "TINTYPE_TEST_INSIDE_NETWORK";
 const A: &str = "93.184.215.14";
 const B: &str = "8.8.8.8";
 const V6: &str = "2606:2800:21f:cb07:6820:80da:af6b:8b2c";
@@ -156,46 +154,9 @@ fn everybody() -> CertificateParams {
     CertificateParams::new(names.map(str::to_owned)).unwrap()
 }
 
-/// Makes sure of `ip`, which the smallest Debian images lack.
-fn ip_is_there() {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    ONCE.call_once(|| {
-        if Command::new("ip").arg("-V").output().is_ok() {
-            return;
-        }
-        eprintln!("installing Debian's package iproute2, for the command ip");
-        let install = "apt-get update -qq && apt-get install -qqy --no-install-recommends iproute2";
-        let installed = Command::new("sh").args(["-c", install]).status().expect("a shell");
-        assert!(installed.success(), "this test needs the command ip: install Debian's package iproute2");
-    });
-}
-
-/// Runs one of the tests below in a namespace of its own.
-#[expect(clippy::disallowed_methods, reason = "it is no setting, but a word from this process to itself")]
-fn in_a_world_of_its_own(test: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
-        return true;
-    }
-    ip_is_there();
-    // Each address of either family is this machine's.
-    let script = "ip link set lo up && ip route add local 0.0.0.0/0 dev lo && ip -6 route add local ::/0 dev lo \
-                  && exec \"$@\"";
-    let output = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--net", "sh", "-c", script, "sh"])
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", &format!("references_oracle::{test}"), "--nocapture"])
-        .env(INSIDE, "1")
-        .output()
-        .expect("unshare, from util-linux, runs; the script needs ip, from iproute2");
-    let text = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}\n{errors}");
-    false
-}
-
 #[tokio::test]
 async fn the_vetted_addresses_are_dialled_under_the_name() {
-    if !in_a_world_of_its_own("the_vetted_addresses_are_dialled_under_the_name") {
+    if !network::is_own("references_oracle::the_vetted_addresses_are_dialled_under_the_name") {
         return;
     }
     let world = World::start(
@@ -217,7 +178,7 @@ async fn the_vetted_addresses_are_dialled_under_the_name() {
 
 #[tokio::test]
 async fn nothing_that_is_not_public_is_ever_dialled() {
-    if !in_a_world_of_its_own("nothing_that_is_not_public_is_ever_dialled") {
+    if !network::is_own("references_oracle::nothing_that_is_not_public_is_ever_dialled") {
         return;
     }
     // One of each kind of address that is not public, alone and between good ones.
@@ -278,7 +239,7 @@ async fn nothing_that_is_not_public_is_ever_dialled() {
 
 #[tokio::test]
 async fn redirects_and_rebinding_lead_nowhere() {
-    if !in_a_world_of_its_own("redirects_and_rebinding_lead_nowhere") {
+    if !network::is_own("references_oracle::redirects_and_rebinding_lead_nowhere") {
         return;
     }
     let names: &[(&str, &[&[&str]])] = &[("a.example", &[&[A]]), ("rebinds.example", &[&[A], &["127.0.0.1"]])];
@@ -313,7 +274,7 @@ async fn redirects_and_rebinding_lead_nowhere() {
 
 #[tokio::test]
 async fn bad_certificates_get_no_request() {
-    if !in_a_world_of_its_own("bad_certificates_get_no_request") {
+    if !network::is_own("references_oracle::bad_certificates_get_no_request") {
         return;
     }
     let mut expired = everybody();

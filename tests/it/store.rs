@@ -54,6 +54,8 @@ macro_rules! suite {
                     a_leaked_key_works_and_keeps_the_time_of_its_first_leak,
                     one_key_changes_and_the_others_stay,
                     a_key_expires_to_the_millisecond,
+                    the_last_use_of_a_key_is_noted_and_never_moves_back,
+                    uses_of_revoked_and_unknown_keys_do_no_harm,
                     a_rotated_key_hands_on_everything_but_its_secret,
                     rotating_without_an_overlap_ends_the_old_key_at_once,
                     an_overlap_never_extends_an_earlier_expiry,

@@ -116,6 +116,8 @@ fn bad_bodies() -> Vec<(Vec<u8>, &'static str)> {
         text("{\"prompt\": null}", "prompt"),
         text("{\"prompt\": 7}", "prompt"),
         text("{\"prompt\": [\"a boat\"]}", "prompt"),
+        // How the JSON library marks values that it passes to itself as text.
+        text("{\"prompt\": {\"$serde_json::private::RawValue\": \"\\\"a boat\\\"\"}}", "prompt must be a string"),
         text("{\"prompt\": \"\"}", "prompt"),
         text("{\"prompt\": \" \\t\\r\\n\\u00a0\\u3000\"}", "prompt"),
         text("{\"prompt\": \"a\\u0000boat\"}", "prompt"),

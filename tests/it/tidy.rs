@@ -52,7 +52,7 @@ fn sources(folder: &str) -> Vec<(PathBuf, String)> {
 }
 
 fn all_sources() -> Vec<(PathBuf, String)> {
-    ["src", "tests", "benches"].into_iter().flat_map(sources).collect()
+    ["src", "tests", "benches", "fuzz/src"].into_iter().flat_map(sources).collect()
 }
 
 /// The module of the crate's root that a file of `src` belongs to.

@@ -137,6 +137,7 @@ pub(super) fn api_key(row: &Row) -> Result<ApiKey> {
         disabled: row.try_get("disabled")?,
         revoked_at: row.try_get("revoked_at")?,
         leaked_at: row.try_get("leaked_at")?,
+        last_used_at: row.try_get("last_used_at")?,
         suspension,
     })
 }

@@ -45,6 +45,7 @@ const TABLES: [Table; 7] = [
             ("leaked_at", Type::INT8),
             ("suspended_at", Type::INT8),
             ("suspended_for", Type::TEXT),
+            ("last_used_at", Type::INT8),
         ],
     },
     Table {

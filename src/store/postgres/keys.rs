@@ -7,6 +7,7 @@ use tokio_postgres::Transaction;
 use super::columns::api_key;
 use super::connection::{Database, Failure};
 use super::queue;
+use crate::clock::Timestamp;
 use crate::key::{ApiKey, KeyHash};
 use crate::model::{CREDITS_PER_IMAGE, Id};
 use crate::store::{KeyChange, Lease, NewKey, Refusal, Result, StoreError, StrikeRule};
@@ -85,6 +86,21 @@ pub(super) async fn rotate(
     let end = database.now().saturating_add(overlap);
     let rows = database.write(sql, &[&database.new_id(), &id, &&hash[..], &hint, &end]).await?;
     rows.first().map(api_key).transpose()
+}
+
+pub(super) async fn touch(database: &Database, uses: &[(Id, Timestamp)]) -> Result<()> {
+    let (ids, times): (Vec<Id>, Vec<Timestamp>) = uses.iter().copied().unzip();
+    // The rows are locked in the order of their ids, as other processes touch the same keys.
+    let sql = "
+        WITH uses AS (
+            SELECT id, max(at) AS at FROM unnest($1::text[], $2::bigint[]) AS u (id, at) GROUP BY id
+        ), found AS (
+            SELECT id FROM api_keys WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE
+        )
+        UPDATE api_keys k SET last_used_at = uses.at FROM uses JOIN found ON found.id = uses.id
+        WHERE k.id = uses.id AND (k.last_used_at IS NULL OR k.last_used_at < uses.at)";
+    database.write(sql, &[&ids, &times]).await?;
+    Ok(())
 }
 
 /// Fails and refunds a leased task and, under a rule, holds it against its key.

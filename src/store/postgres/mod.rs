@@ -13,6 +13,7 @@ use tokio::sync::Mutex;
 
 use self::batch::Batcher;
 use self::bell::Bell;
+use self::claim::Rota;
 use self::connection::Database;
 use self::months::Months;
 use self::submit::{Order, Submitting};
@@ -31,6 +32,7 @@ mod accounts;
 mod audit;
 mod batch;
 mod bell;
+mod claim;
 mod columns;
 mod connection;
 mod import;
@@ -61,8 +63,7 @@ pub struct PostgresStore {
     submits: Vec<Batcher<Order, Submission>>,
     finds: Vec<Batcher<Wanted, Option<Task>>>,
     completions: Batcher<(Lease, String), LeaseWrite>,
-    /// The account served last; the next claim begins after it.
-    last_served: Mutex<String>,
+    rota: Mutex<Rota>,
 }
 
 impl fmt::Debug for PostgresStore {
@@ -116,7 +117,7 @@ impl PostgresStore {
             submits: submits.collect(),
             finds: finds.collect(),
             completions,
-            last_served: Mutex::default(),
+            rota: Mutex::default(),
             bell,
             months,
             database,
@@ -199,6 +200,10 @@ impl Store for PostgresStore {
         self.write(Effect::ChangeKey, keys::change(&self.database, id, change)).await
     }
 
+    async fn touch_keys(&self, uses: Vec<(Id, Timestamp)>) -> Result<()> {
+        self.write(Effect::TouchKeys, async { keys::touch(&self.database, &uses).await }).await
+    }
+
     async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>> {
         self.write(Effect::RotateKey, keys::rotate(&self.database, id, hash, hint, overlap)).await
     }
@@ -256,8 +261,8 @@ impl Store for PostgresStore {
     }
 
     async fn claim(&self, max: usize, lease: Duration) -> Result<Vec<Claim>> {
-        let mut last = self.last_served.lock().await;
-        self.write(Effect::Claim, queue::claim(&self.database, &mut last, max, lease)).await
+        let mut rota = self.rota.lock().await;
+        self.write(Effect::Claim, claim::claim(&self.database, &mut rota, max, lease)).await
     }
 
     async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>> {

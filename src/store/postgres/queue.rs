@@ -10,90 +10,18 @@ use std::time::Duration;
 
 use tokio_postgres::Row;
 
-use super::columns::{REQUEST, number, request};
+use super::columns::number;
 use super::connection::Database;
 use crate::clock::Timestamp;
 use crate::model::{CREDITS_PER_IMAGE, Id};
-use crate::store::{Claim, Lease, LeaseWrite, MAX_LOST_LEASES, QueueDepth, Rescue, Rescued, Result, Retry, StoreError};
+use crate::store::{Lease, LeaseWrite, MAX_LOST_LEASES, QueueDepth, Rescue, Rescued, Result, Retry, StoreError};
 
 /// Tasks that a sweep ends in one transaction.
 pub(super) const SWEEP_BATCH: i64 = 256;
 
-fn millis(duration: Duration) -> i64 {
+/// For a parameter.
+pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
-}
-
-/// Goes round the accounts that have something to claim, beginning after $1: each of the first $2 gives its share,
-/// oldest tasks first. What others are claiming is passed over.
-const CLAIM: &str = "
-    WITH RECURSIVE later AS (
-        (SELECT account_id, 1::bigint AS place FROM queue
-         WHERE lease_until IS NULL AND account_id > $1 AND ready_at <= tintype_now($3) ORDER BY account_id LIMIT 1)
-        UNION ALL
-        SELECT next.account_id, place + 1 FROM later, LATERAL (
-            SELECT q.account_id FROM queue q
-            WHERE q.lease_until IS NULL AND q.account_id > later.account_id AND q.ready_at <= tintype_now($3)
-            ORDER BY q.account_id LIMIT 1) next
-        WHERE place < $2::bigint
-    ), earlier AS (
-        (SELECT account_id, 1::bigint AS place FROM queue
-         WHERE lease_until IS NULL AND account_id <= $1 AND ready_at <= tintype_now($3) ORDER BY account_id LIMIT 1)
-        UNION ALL
-        SELECT next.account_id, place + 1 FROM earlier, LATERAL (
-            SELECT q.account_id FROM queue q
-            WHERE q.lease_until IS NULL AND q.account_id > earlier.account_id AND q.account_id <= $1
-                AND q.ready_at <= tintype_now($3)
-            ORDER BY q.account_id LIMIT 1) next
-        WHERE place < $2::bigint
-    ), turns AS (
-        SELECT account_id, row_number() OVER (ORDER BY round, place) AS turn
-        FROM (SELECT 1 AS round, * FROM later UNION ALL SELECT 2, * FROM earlier) AS circle
-        ORDER BY turn LIMIT $2::bigint
-    ), share AS (
-        SELECT (($2::bigint + count(*) - 1) / greatest(count(*), 1))::bigint AS tasks FROM turns
-    ), waiting AS (
-        SELECT turn, mine.task_id FROM turns, LATERAL (
-            SELECT task_id FROM queue q
-            WHERE q.account_id = turns.account_id AND q.lease_until IS NULL AND q.ready_at <= tintype_now($3)
-            ORDER BY q.task_id LIMIT (SELECT tasks FROM share) FOR UPDATE SKIP LOCKED) mine
-    ), picked AS (
-        SELECT task_id, turn, row_number() OVER (PARTITION BY turn ORDER BY task_id) AS lap FROM waiting
-        ORDER BY lap, turn LIMIT $2::bigint
-    ), leased AS (
-        UPDATE queue q SET lease_epoch = lease_epoch + 1, lease_until = tintype_now($3) + $4, ready_at = 0
-        FROM picked WHERE q.task_id = picked.task_id
-        RETURNING q.task_id, q.account_id, q.lease_epoch, lap, turn
-    )";
-
-/// Claims up to `max` tasks, beginning after the account `last`, which becomes the last that was served.
-pub(super) async fn claim(database: &Database, last: &mut String, max: usize, lease: Duration) -> Result<Vec<Claim>> {
-    let sql = format!(
-        "{CLAIM} SELECT task_id, leased.account_id, lease_epoch, {REQUEST} FROM leased JOIN tasks ON id = task_id ORDER BY lap, turn"
-    );
-    let mut claims = Vec::new();
-    while claims.len() < max {
-        let open = i64::try_from(max - claims.len()).unwrap_or(i64::MAX);
-        let given = database.given_time();
-        let rows = match database.write(&sql, &[&*last, &open, &given, &millis(lease)]).await {
-            // What is claimed already has to be worked on.
-            Err(error) if !claims.is_empty() => {
-                tracing::warn!(error = %StoreError::from(error), "could not claim more tasks");
-                break;
-            }
-            outcome => outcome?,
-        };
-        if rows.is_empty() {
-            break;
-        }
-        for row in &rows {
-            let lease = Lease { task_id: row.try_get("task_id")?, epoch: row.try_get("lease_epoch")? };
-            claims.push(Claim { lease, request: request(row)? });
-        }
-        if let Some(row) = rows.last() {
-            *last = row.try_get("account_id")?;
-        }
-    }
-    Ok(claims)
 }
 
 /// The columns of `leases` as parameters.

@@ -6,10 +6,11 @@ use super::connection::Database;
 use crate::store::StoreError;
 
 /// The steps that lead from an empty database to the present schema.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     include_str!("../../../migrations/postgres/0001_initial.sql"),
     include_str!("../../../migrations/postgres/0002_retention.sql"),
     include_str!("../../../migrations/postgres/0003_policy.sql"),
+    include_str!("../../../migrations/postgres/0004_last_used.sql"),
 ];
 /// What processes that change the schema or make the first account wait for: "tint" in ASCII.
 pub(super) const LOCK: i64 = 0x7469_6E74;

@@ -91,6 +91,7 @@ fn api_key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
         disabled: row.get("disabled")?,
         revoked_at: row.get("revoked_at")?,
         leaked_at: row.get("leaked_at")?,
+        last_used_at: row.get("last_used_at")?,
         suspension: suspension(row)?,
     })
 }
@@ -152,6 +153,16 @@ pub(super) fn change_key(writing: &mut Writing, id: Id, change: KeyChange) -> ru
         strikes::forget(&writing.connection, id)?;
     }
     find_key(&writing.connection, id)
+}
+
+pub(super) fn touch_keys(writing: &mut Writing, uses: &[(Id, Timestamp)]) -> rusqlite::Result<()> {
+    let mut touch = writing.connection.prepare_cached(
+        "UPDATE api_keys SET last_used_at = ?2 WHERE id = ?1 AND (last_used_at IS NULL OR last_used_at < ?2)",
+    )?;
+    for (id, at) in uses {
+        touch.execute(params![id, at])?;
+    }
+    Ok(())
 }
 
 pub(super) fn rotate_key(

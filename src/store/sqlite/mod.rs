@@ -205,6 +205,10 @@ impl Store for SqliteStore {
         self.write(Effect::RotateKey, move |writing| accounts::rotate_key(writing, id, hash, &hint, overlap)).await
     }
 
+    async fn touch_keys(&self, uses: Vec<(Id, Timestamp)>) -> Result<()> {
+        self.write(Effect::TouchKeys, move |writing| accounts::touch_keys(writing, &uses)).await
+    }
+
     async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>> {
         let note = note.map(str::to_owned);
         self.write(Effect::Grant, move |writing| accounts::grant(writing, account_id, amount, note.as_deref())).await

@@ -46,6 +46,7 @@ pub async fn a_key_is_found_by_its_hash_and_by_its_id(fx: &Fixture) -> Result<()
         disabled: false,
         revoked_at: None,
         leaked_at: None,
+        last_used_at: None,
         suspension: None,
     };
     assert_eq!(made, expected);
@@ -142,9 +143,38 @@ pub async fn a_key_expires_to_the_millisecond(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
+pub async fn the_last_use_of_a_key_is_noted_and_never_moves_back(fx: &Fixture) -> Result<()> {
+    let key = only_key(fx, new_key("")).await?;
+    let other = fx.store.create_key(key.account_id, new_key("")).await?.expect("the account exists");
+    let later = NOON.saturating_add(HOUR);
+    for (uses, last) in [
+        (vec![(key.id, NOON)], NOON),
+        (vec![(key.id, later)], later),
+        (vec![(key.id, NOON)], later),
+        (vec![(key.id, later.saturating_sub(MILLISECOND)), (key.id, NOON)], later),
+        (vec![], later),
+    ] {
+        fx.another_process().touch_keys(uses).await?;
+        let last_used_at = Some(last);
+        assert_eq!(fx.store.find_key(key.id).await?, Some(ApiKey { last_used_at, ..key.clone() }));
+    }
+    assert_eq!(fx.store.find_key(other.id).await?, Some(other), "nobody used it");
+    Ok(())
+}
+
+pub async fn uses_of_revoked_and_unknown_keys_do_no_harm(fx: &Fixture) -> Result<()> {
+    let key = only_key(fx, new_key("")).await?;
+    let revoked = change(fx, key.id, KeyChange::Revoke).await?;
+    let nobody = Fixture::new(fx.backend).account("eve", 0).await?;
+    fx.store.touch_keys(vec![(nobody, NOON), (key.account_id, NOON), (key.id, NOON)]).await?;
+    assert_eq!(fx.store.list_keys(None).await?, [ApiKey { last_used_at: Some(NOON), ..revoked }]);
+    Ok(())
+}
+
 pub async fn a_rotated_key_hands_on_everything_but_its_secret(fx: &Fixture) -> Result<()> {
     let old = only_key(fx, NewKey { submit_rate: Some(7), read_rate: Some(0), ..new_key("studio") }).await?;
     let hash = another_hash();
+    fx.store.touch_keys(vec![(old.id, NOON)]).await?;
     fx.clock.advance(MILLISECOND);
     let new = fx.store.rotate_key(old.id, hash, "tt_new…", HOUR).await?.expect("the key is in force");
     let expected = ApiKey { id: new.id, hint: "tt_new…".into(), created_at: fx.clock.now(), ..old.clone() };
@@ -152,7 +182,7 @@ pub async fn a_rotated_key_hands_on_everything_but_its_secret(fx: &Fixture) -> R
     assert_ne!(new.id, old.id);
     assert_eq!(fx.store.find_key_by_hash(hash).await?, Some(expected));
     let end = Some(fx.clock.now().saturating_add(HOUR));
-    assert_eq!(fx.store.find_key(old.id).await?, Some(ApiKey { expires_at: end, ..old }));
+    assert_eq!(fx.store.find_key(old.id).await?, Some(ApiKey { expires_at: end, last_used_at: Some(NOON), ..old }));
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tintype::clock::Timestamp;
 use tintype::model::Surface;
 use tintype::request::{AspectRatio, GenerateRequest};
-use tintype::store::{KeyChange, Rescue};
+use tintype::store::{KeyChange, Rescue, StrikeRule};
 
 /// One step, by one of the processes.
 #[derive(Debug, Clone)]
@@ -45,6 +45,9 @@ pub enum Act {
         key: Option<usize>,
         secret: u8,
         overlap: Duration,
+    },
+    TouchKeys {
+        uses: Vec<(Option<usize>, Timestamp)>,
     },
     Grant {
         account: Option<usize>,
@@ -88,6 +91,11 @@ pub enum Act {
     Fail {
         lease: Held,
         error: u8,
+    },
+    Refuse {
+        lease: Held,
+        error: u8,
+        rule: Option<StrikeRule>,
     },
     FailUnleased {
         task: Option<usize>,
@@ -134,13 +142,14 @@ pub struct KeyOrder {
     pub expires_at: Option<Timestamp>,
 }
 
-/// What a task asks for.
+/// What a task asks for, and with which key of its account.
 #[derive(Debug, Clone, Copy)]
 pub struct Order {
     pub n: u8,
     pub prompt: u8,
     pub ratio: usize,
     pub references: u8,
+    pub key: Option<usize>,
 }
 
 impl Order {

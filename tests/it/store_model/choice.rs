@@ -10,7 +10,7 @@ use proptest::sample::select;
 use proptest::strategy::Union;
 use tintype::clock::Timestamp;
 use tintype::model::{MAX_BALANCE, Surface};
-use tintype::store::{KeyChange, Rescue};
+use tintype::store::{KeyChange, Rescue, StrikeRule};
 
 use super::act::{Act, Held, KeyOrder, Name, Order, Step};
 use super::model::{Model, Ticket};
@@ -69,10 +69,11 @@ fn acts(model: &Model, by: usize) -> Choices {
     if !model.leases.is_empty() {
         let (current, lost) = leases(model);
         let (outlived, ended): (Vec<_>, Vec<_>) = lost.into_iter().partition(|index| is_unfinished(model, *index));
-        choices.extend(lease_acts(&current, 2));
+        let rule = strike_rule(model, by);
+        choices.extend(lease_acts(&current, 2, &rule));
         choices.extend(late_releases(model, &current));
-        choices.extend(lease_acts(&outlived, model.taste.stale));
-        choices.extend(lease_acts(&ended, 1));
+        choices.extend(lease_acts(&outlived, model.taste.stale, &rule));
+        choices.extend(lease_acts(&ended, 1, &rule));
     }
     choices.extend(sweeps(model));
     choices
@@ -132,14 +133,20 @@ fn key_acts(model: &Model, by: usize) -> Choices {
     let create =
         (anyone(model), key_order(model, model.now(by))).prop_map(|(account, key)| Act::CreateKey { account, key });
     let changed = (key.clone(), change).prop_map(|(key, change)| Act::ChangeKey { key, change });
+    let now = model.now(by);
+    let use_of = (key.clone(), -11 * MINUTE..=11 * MINUTE).prop_map(move |(key, millis)| (key, moved(now, millis)));
+    let touched = proptest::collection::vec(use_of, 0..4).prop_map(|uses| Act::TouchKeys { uses });
     let rotated =
         (key, secret(model), overlap).prop_map(|(key, secret, overlap)| Act::RotateKey { key, secret, overlap });
     let weight = model.taste.keys;
     let changes = if known == 0 { 0 } else { weight };
-    vec![(2 * weight, create.boxed()), (6 * changes, changed.boxed()), (2 * changes, rotated.boxed())]
-        .into_iter()
-        .filter(|(weight, _)| *weight > 0)
-        .collect()
+    let choices = [
+        (2 * weight, create.boxed()),
+        (6 * changes, changed.boxed()),
+        (2 * changes, rotated.boxed()),
+        (2 * changes, touched.boxed()),
+    ];
+    choices.into_iter().filter(|(weight, _)| *weight > 0).collect()
 }
 
 /// Steps forward and back, and to the very milliseconds that matter.
@@ -169,8 +176,16 @@ fn surface() -> impl Strategy<Value = Surface> {
 }
 
 fn order() -> impl Strategy<Value = Order> {
-    (1..=4_u8, 0..9_u8, 0..13_usize, prop_oneof![2 => Just(0), 1 => 1..=4_u8])
-        .prop_map(|(n, prompt, ratio, references)| Order { n, prompt, ratio, references })
+    let references = prop_oneof![2 => Just(0), 1 => 1..=4_u8];
+    // The first key more than others, so that strikes meet on it.
+    let key = prop_oneof![1 => Just(None), 3 => Just(Some(0)), 1 => (0..4_usize).prop_map(Some)];
+    (1..=4_u8, 0..9_u8, 0..13_usize, references, key).prop_map(|(n, prompt, ratio, references, key)| Order {
+        n,
+        prompt,
+        ratio,
+        references,
+        key,
+    })
 }
 
 fn submits(model: &Model) -> Choices {
@@ -228,7 +243,21 @@ fn is_unfinished(model: &Model, lease: usize) -> bool {
     model.tasks.iter().any(|task| task.id == id && !task.status.is_terminal())
 }
 
-fn lease_acts(leases: &[usize], weight: u32) -> Choices {
+/// How often and for how long strikes count; to the very millisecond in which one grows too old.
+fn strike_rule(model: &Model, by: usize) -> BoxedStrategy<Option<StrikeRule>> {
+    let now = model.now(by);
+    let ages: Vec<_> = model.keys.iter().flat_map(|key| &key.strikes).map(|at| now.since(*at)).collect();
+    let window = prop_oneof![1 => Just(0), 2 => 1..11 * MINUTE as u64, 3 => Just(60 * MINUTE as u64)];
+    let mut windows = vec![(1, window.prop_map(Duration::from_millis).boxed())];
+    if !ages.is_empty() {
+        windows.push((1, select(ages).boxed()));
+    }
+    let limit = prop_oneof![1 => Just(1_u32), 3 => Just(2), 1 => Just(3)];
+    let rule = (limit, Union::new_weighted(windows)).prop_map(|(limit, window)| StrikeRule { limit, window });
+    prop_oneof![1 => Just(None), 6 => rule.prop_map(Some)].boxed()
+}
+
+fn lease_acts(leases: &[usize], weight: u32, rule: &BoxedStrategy<Option<StrikeRule>>) -> Choices {
     if leases.is_empty() {
         return Vec::new();
     }
@@ -242,12 +271,15 @@ fn lease_acts(leases: &[usize], weight: u32) -> Choices {
     let retry = (held.clone(), delay, error).prop_map(|(lease, delay, error)| Act::Retry { lease, delay, error });
     let complete = (held.clone(), images).prop_map(|(lease, images)| Act::Complete { lease, images });
     let fail = (held.clone(), error).prop_map(|(lease, error)| Act::Fail { lease, error });
+    let refuse =
+        (held.clone(), error, rule.clone()).prop_map(|(lease, error, rule)| Act::Refuse { lease, error, rule });
     vec![
         (2 * weight, renew.boxed()),
         (2 * weight, held.prop_map(|lease| Act::Release { lease }).boxed()),
         (4 * weight, retry.boxed()),
         (weight, complete.boxed()),
         (weight, fail.boxed()),
+        (6 * weight, refuse.boxed()),
     ]
 }
 

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use tintype::key::{ApiKey, KeyHash};
-use tintype::store::{KeyChange, NewKey};
+use tintype::clock::Timestamp;
+use tintype::key::{ApiKey, KeyHash, Suspension};
+use tintype::store::{KeyChange, NewKey, StrikeRule};
 
 use super::act::KeyOrder;
 use super::model::{Key, Model};
@@ -65,23 +66,49 @@ impl Model {
             disabled: false,
             revoked_at: None,
             leaked_at: None,
+            last_used_at: None,
             suspension: None,
         };
-        self.keys.push(Key { hash, key: key.clone() });
+        self.keys.push(Key { hash, key: key.clone(), strikes: Vec::new() });
         key
     }
 
     pub fn change_key(&mut self, by: usize, key: Option<usize>, change: KeyChange) -> Outcome {
         let now = self.now(by);
         let Some(index) = self.key(key) else { return Outcome::Key(None) };
-        let key = &mut self.keys[index].key;
+        let Key { key, strikes, .. } = &mut self.keys[index];
         match change {
-            KeyChange::Enable => key.disabled = false,
+            KeyChange::Enable => {
+                (key.disabled, key.suspension) = (false, None);
+                strikes.clear();
+            }
             KeyChange::Disable => key.disabled = true,
             KeyChange::Revoke => key.revoked_at = key.revoked_at.or(Some(now)),
             KeyChange::FlagLeaked => key.leaked_at = key.leaked_at.or(Some(now)),
         }
         Outcome::Key(Some(key.clone()))
+    }
+
+    /// Counts one strike; whether it suspends the key.
+    pub fn strike(&mut self, key: usize, rule: StrikeRule, now: Timestamp) -> bool {
+        let Key { key, strikes, .. } = &mut self.keys[key];
+        strikes.retain(|at| *at > now.saturating_sub(rule.window));
+        strikes.push(now);
+        let last = strikes.len() >= rule.limit as usize && key.suspension.is_none();
+        if last {
+            key.suspension = Some(Suspension { at: now, reason: rule.to_string() });
+        }
+        last
+    }
+
+    pub fn touch_keys(&mut self, uses: &[(Option<usize>, Timestamp)]) -> Outcome {
+        for (key, at) in uses {
+            if let Some(index) = self.key(*key) {
+                let last = &mut self.keys[index].key.last_used_at;
+                *last = Some(last.map_or(*at, |last| last.max(*at)));
+            }
+        }
+        Outcome::Quiet
     }
 
     pub fn rotate_key(
@@ -103,9 +130,17 @@ impl Model {
         let end = self.now(by).saturating_add(overlap);
         self.keys[index].key.expires_at = Some(old.expires_at.map_or(end, |earlier| earlier.min(end)));
         let id = self.new_id(by, said.and_then(Outcome::key_id));
-        let new =
-            ApiKey { id, hint: hint(secret), created_at: id.timestamp(), disabled: false, leaked_at: None, ..old };
-        self.keys.push(Key { hash: hash(secret), key: new.clone() });
+        let new = ApiKey {
+            id,
+            hint: hint(secret),
+            created_at: id.timestamp(),
+            disabled: false,
+            leaked_at: None,
+            last_used_at: None,
+            suspension: None,
+            ..old
+        };
+        self.keys.push(Key { hash: hash(secret), key: new.clone(), strikes: Vec::new() });
         Outcome::Key(Some(new))
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tintype::clock::Timestamp;
 use tintype::model::{Id, Status};
-use tintype::store::{Lease, LeaseWrite, MAX_LOST_LEASES, Rescue, Rescued, Retry};
+use tintype::store::{Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry, StrikeRule};
 
 use super::act::{Held, drawn, sentence};
 use super::model::Model;
@@ -109,6 +109,14 @@ impl Model {
         let Some(index) = self.held(lease) else { return Outcome::Write(LeaseWrite::Lost) };
         self.end(index, Status::Failed(sentence(error)), self.now(by));
         Outcome::Write(LeaseWrite::Done)
+    }
+
+    pub fn refuse(&mut self, by: usize, lease: Held, error: u8, rule: Option<StrikeRule>) -> Outcome {
+        let Some(index) = self.held(lease) else { return Outcome::Refusal(Refusal::Lost) };
+        let now = self.now(by);
+        self.end(index, Status::Failed(sentence(error)), now);
+        let struck = self.tasks[index].key.zip(rule).filter(|(key, rule)| self.strike(*key, *rule, now));
+        Outcome::Refusal(Refusal::Done { suspended: struck.map(|(key, _)| self.keys[key].key.id) })
     }
 
     pub fn fail_unleased(&mut self, by: usize, task: Option<usize>, error: u8) -> Outcome {

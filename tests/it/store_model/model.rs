@@ -39,6 +39,8 @@ pub struct Holder {
 pub struct Key {
     pub hash: KeyHash,
     pub key: ApiKey,
+    /// When each of its strikes was, of those that are not too old.
+    pub strikes: Vec<Timestamp>,
 }
 
 /// A task and its place in the queue.
@@ -46,6 +48,8 @@ pub struct Key {
 pub struct Ticket {
     pub id: Id,
     pub account: usize,
+    /// The key it came with.
+    pub key: Option<usize>,
     pub surface: Surface,
     pub request: GenerateRequest,
     pub status: Status,
@@ -88,6 +92,7 @@ impl Model {
             | Act::CreateKey { .. }
             | Act::ChangeKey { .. }
             | Act::RotateKey { .. }
+            | Act::TouchKeys { .. }
             | Act::Grant { .. } => self.administer(step.by, &step.act, said),
             Act::SetClock { to } => {
                 self.processes[step.by].set_clock(*to);
@@ -113,6 +118,7 @@ impl Model {
             Act::CreateKey { account, key } => self.create_key(by, *account, *key, said),
             Act::ChangeKey { key, change } => self.change_key(by, *key, *change),
             Act::RotateKey { key, secret, overlap } => self.rotate_key(by, *key, *secret, *overlap, said),
+            Act::TouchKeys { uses } => self.touch_keys(uses),
             Act::Grant { account, amount, note } => self.grant(by, *account, *amount, *note),
             _ => unreachable!("{act:?} is work"),
         }
@@ -132,6 +138,7 @@ impl Model {
             Act::Retry { lease, delay, error } => self.retry(by, *lease, *delay, *error),
             Act::Complete { lease, images } => self.complete(by, *lease, *images),
             Act::Fail { lease, error } => self.fail(by, *lease, *error),
+            Act::Refuse { lease, error, rule } => self.refuse(by, *lease, *error, *rule),
             Act::FailUnleased { task, error } => self.fail_unleased(by, *task, *error),
             Act::Rescue { which, error } => self.rescue(by, *which, *error),
             Act::Expire { cutoff, error } => self.expire(by, *cutoff, *error),
@@ -159,6 +166,13 @@ impl Model {
 
     pub fn key_id(&self, index: Option<usize>) -> Id {
         self.key(index).map_or(Id::floor(NOON), |index| self.keys[index].key.id)
+    }
+
+    /// A key of an account, if it has any.
+    pub fn key_of(&self, account: usize, index: Option<usize>) -> Option<usize> {
+        let owner = self.accounts[account].id;
+        let keys: Vec<_> = (0..self.keys.len()).filter(|key| self.keys[*key].key.account_id == owner).collect();
+        keys.get(index? % keys.len().max(1)).copied()
     }
 
     pub fn task(&self, index: Option<usize>) -> Option<usize> {

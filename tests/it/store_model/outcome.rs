@@ -3,7 +3,7 @@
 use tintype::key::ApiKey;
 use tintype::model::{Account, Id};
 use tintype::request::GenerateRequest;
-use tintype::store::{AccountCreation, Lease, LeaseWrite, Rescued, Retry, StoreError, Submission};
+use tintype::store::{AccountCreation, Lease, LeaseWrite, Refusal, Rescued, Retry, StoreError, Submission};
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
@@ -17,6 +17,7 @@ pub enum Outcome {
     Lost(Vec<Lease>),
     Write(LeaseWrite),
     Retry(Retry),
+    Refusal(Refusal),
     Failed(bool),
     Rescued(Rescued),
     Expired(usize),

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use futures::future::{join, join_all};
 use tempfile::TempDir;
 use tintype::clock::Clock;
+use tintype::model::Id;
 use tintype::store::{LeaseWrite, Result, Store, Submission};
 
 use super::accounts::grant_note;
-use super::act::{Act, Step, drawn, sentence};
+use super::act::{Act, Order, Step, drawn, sentence};
 use super::keys::{hash, hint, new_key};
 use super::model::Model;
 use super::outcome::Outcome;
@@ -50,6 +51,7 @@ impl Real {
             | Act::CreateKey { .. }
             | Act::ChangeKey { .. }
             | Act::RotateKey { .. }
+            | Act::TouchKeys { .. }
             | Act::Grant { .. }) => return administer(self.store(by), model, act).await,
             act => return work(self.store(by), model, act).await,
         }
@@ -77,6 +79,10 @@ async fn administer(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Outcome
             let (id, hint) = (model.key_id(*key), hint(*secret));
             Outcome::of(store.rotate_key(id, hash(*secret), &hint, *overlap).await, Outcome::Key)
         }
+        Act::TouchKeys { uses } => {
+            let uses = uses.iter().map(|(key, at)| (model.key_id(*key), *at)).collect();
+            Outcome::of(store.touch_keys(uses).await, |()| Outcome::Quiet)
+        }
         Act::Grant { account, amount, note } => {
             let note = grant_note(*note);
             let granted = store.grant(model.account_id(*account), *amount, note.as_deref()).await;
@@ -89,8 +95,9 @@ async fn administer(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Outcome
 async fn work(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Outcome {
     match act {
         Act::Submit { account, surface, order, max_unfinished } => {
+            let key = model.account(*account).and_then(|account| key_id(model, account, order));
             let account = model.account_id(*account);
-            let submission = store.submit(account, None, *surface, order.request(), *max_unfinished).await;
+            let submission = store.submit(account, key, *surface, order.request(), *max_unfinished).await;
             Outcome::of(submission, Outcome::Submission)
         }
         Act::Crowd { .. } => crowd(store, model, act).await.map_or(Outcome::Refused, Outcome::Crowd),
@@ -107,6 +114,9 @@ async fn work(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Outcome {
         }
         Act::Complete { lease, images } => write(store.complete(model.lease(*lease), drawn(*images)).await),
         Act::Fail { lease, error } => write(store.fail(model.lease(*lease), &sentence(*error)).await),
+        Act::Refuse { lease, error, rule } => {
+            Outcome::of(store.refuse(model.lease(*lease), &sentence(*error), *rule).await, Outcome::Refusal)
+        }
         Act::FailUnleased { task, error } => {
             Outcome::of(store.fail_unleased(model.task_id(*task), &sentence(*error)).await, Outcome::Failed)
         }
@@ -116,6 +126,11 @@ async fn work(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Outcome {
     }
 }
 
+/// The key that a task comes with.
+fn key_id(model: &Model, account: usize, order: &Order) -> Option<Id> {
+    model.key_of(account, order.key).map(|key| model.keys[key].key.id)
+}
+
 fn write(answer: Result<LeaseWrite>) -> Outcome {
     Outcome::of(answer, Outcome::Write)
 }
@@ -123,10 +138,9 @@ fn write(answer: Result<LeaseWrite>) -> Outcome {
 /// Submits at once with a grant that no book can hold, and sorts the answers as the model does.
 async fn crowd(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Result<Vec<Submission>> {
     let Act::Crowd { account, surface, order, max_unfinished, times } = act else { unreachable!("{act:?}") };
-    let Some(account) = model.account(Some(*account)).map(|index| model.accounts[index].id) else {
-        return Ok(Vec::new());
-    };
-    let submits = (0..*times).map(|_| store.submit(account, None, *surface, order.request(), *max_unfinished));
+    let Some(index) = model.account(Some(*account)) else { return Ok(Vec::new()) };
+    let (account, key) = (model.accounts[index].id, key_id(model, index, order));
+    let submits = (0..*times).map(|_| store.submit(account, key, *surface, order.request(), *max_unfinished));
     let (submissions, granted) = join(join_all(submits), store.grant(account, -1, None)).await;
     granted.expect_err("credits are not taken away");
     let mut submissions = submissions.into_iter().collect::<Result<Vec<_>>>()?;

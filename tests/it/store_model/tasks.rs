@@ -79,9 +79,11 @@ impl Model {
         }
         let id = self.new_id(by, said);
         let index = self.tasks.len();
+        let key = self.key_of(account, order.key);
         self.tasks.push(Ticket {
             id,
             account,
+            key,
             surface,
             request: order.request(),
             status: Status::Processing,

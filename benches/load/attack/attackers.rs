@@ -1,0 +1,260 @@
+//! Attackers: each address of theirs does as much as the limits let it, or floods at a set rate.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::runtime;
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::subjects::{GENERATE, TASKS, get, post};
+
+/// Where attacks come from: 127.0.0.2 and on.
+const ADDRESSES: u8 = 4;
+/// Connections that attackers try to hold, from each address: more than one may.
+const HELD_PER_ADDRESS: u64 = 600;
+/// How often who holds a connection says something, or tries again to get one.
+const DRIP_EVERY: Duration = Duration::from_secs(1);
+/// Who floods, from each address.
+const FLOODERS_PER_ADDRESS: u64 = 16;
+/// Bytes of a body that is too large.
+const OVERSIZE: usize = 1024 * 1024;
+
+/// What attackers do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attack {
+    SlowHeader,
+    SlowBody,
+    SlowRead,
+    Connections,
+    Handshakes,
+    Failures,
+    Oversize,
+    Malformed,
+    References,
+}
+
+/// What attacks are aimed at, and what they need.
+#[derive(Debug, Clone)]
+pub struct Target {
+    pub address: SocketAddr,
+    /// A good key: callers can be attackers too.
+    pub key: String,
+    /// A URL of an image that never ends.
+    pub reference: String,
+}
+
+/// How attackers go about it.
+enum Manner {
+    /// Holds connections: says this at first, and then that, over and over.
+    Hold(Bytes, &'static [u8]),
+    /// Opens connections that say nothing, so many a second.
+    Open(u64),
+    /// Sends this so many times a second, for as long as a connection lasts.
+    Flood(Bytes, u64),
+}
+
+impl Attack {
+    /// As the table names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::SlowHeader => "slow header",
+            Self::SlowBody => "slow body",
+            Self::SlowRead => "slow read",
+            Self::Connections => "connection flood",
+            Self::Handshakes => "TLS handshakes that stall",
+            Self::Failures => "failing authentications",
+            Self::Oversize => "bodies of 1 MiB",
+            Self::Malformed => "malformed requests",
+            Self::References => "references that drip",
+        }
+    }
+
+    fn manner(self, target: &Target) -> Manner {
+        let slow_read = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(16);
+        let slow_body = format!(
+            "POST {GENERATE} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
+             content-type: application/json\r\ncontent-length: 1000\r\n\r\n{{",
+            target.key
+        );
+        let reference = format!(r#"{{"prompt":"a boat","reference_images":["{}"]}}"#, target.reference);
+        match self {
+            Self::SlowHeader => Manner::Hold(Bytes::from_static(b"GET / HTTP/1.1\r\nhost: x\r\nx: a"), b"a"),
+            Self::SlowBody => Manner::Hold(slow_body.into(), b" "),
+            Self::SlowRead => Manner::Hold(slow_read.into(), b""),
+            Self::Handshakes => Manner::Hold(Bytes::from_static(&[0x16, 3, 1, 0, 200, 1]), b""),
+            Self::Connections => Manner::Open(2_000),
+            Self::Failures => Manner::Flood(get(TASKS, "tt_wrong"), 2_000),
+            Self::Oversize => Manner::Flood(post(&target.key, &" ".repeat(OVERSIZE)), 100),
+            Self::Malformed => Manner::Flood(Bytes::from_static(b"nonsense\r\n\r\n"), 2_000),
+            Self::References => Manner::Flood(post(&target.key, &reference), 20),
+        }
+    }
+}
+
+/// What attackers have achieved so far.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Attempts to connect or to send.
+    pub tries: AtomicU64,
+    /// Connections that are held, for longer than it takes to be turned away.
+    pub held: AtomicU64,
+}
+
+/// An attack under way, on a thread of its own.
+pub struct Attackers {
+    pub tally: Arc<Tally>,
+    /// Tries after which all attackers have begun.
+    begun: u64,
+    stop: Option<DropGuard>,
+    thread: Option<thread::JoinHandle<io::Result<()>>>,
+}
+
+impl Drop for Attackers {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to say that the tally does not.
+            drop(thread.join());
+        }
+    }
+}
+
+impl Attackers {
+    /// Sends them.
+    pub fn start(attack: Attack, target: &Target) -> Self {
+        let (tally, stop) = (Arc::<Tally>::default(), CancellationToken::new());
+        let manner = attack.manner(target);
+        let begun = u64::from(ADDRESSES)
+            * if matches!(manner, Manner::Hold(..)) { HELD_PER_ADDRESS } else { FLOODERS_PER_ADDRESS };
+        let (address, shared, stopped) = (target.address, tally.clone(), stop.clone());
+        let thread = thread::spawn(move || {
+            let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(stopped.run_until_cancelled(go(address, manner, shared)));
+            Ok(())
+        });
+        Self { tally, begun, stop: Some(stop.drop_guard()), thread: Some(thread) }
+    }
+
+    /// Waits until all of them have begun.
+    pub fn wait(&self) {
+        while self.tally.tries.load(Ordering::Relaxed) < self.begun {
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+async fn go(target: SocketAddr, manner: Manner, tally: Arc<Tally>) {
+    let mut all = JoinSet::new();
+    for host in 2..2 + ADDRESSES {
+        let from = Ipv4Addr::new(127, 0, 0, host);
+        let every = |rate| Duration::from_secs(FLOODERS_PER_ADDRESS * u64::from(ADDRESSES)).div_f64(rate as f64);
+        match &manner {
+            Manner::Hold(said, drip) => {
+                for _ in 0..HELD_PER_ADDRESS {
+                    all.spawn(hold(from, target, said.clone(), drip, tally.clone()));
+                }
+            }
+            Manner::Open(rate) => {
+                for _ in 0..FLOODERS_PER_ADDRESS {
+                    all.spawn(open(from, target, every(*rate), tally.clone()));
+                }
+            }
+            Manner::Flood(request, rate) => {
+                for _ in 0..FLOODERS_PER_ADDRESS {
+                    all.spawn(flood(from, target, request.clone(), every(*rate), tally.clone()));
+                }
+            }
+        }
+    }
+    drop(all.join_all().await);
+}
+
+async fn connect(from: Ipv4Addr, target: SocketAddr) -> io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind((from, 0).into())?;
+    // A closed connection leaves no port behind that would be missing for the next.
+    socket.set_zero_linger()?;
+    socket.connect(target).await
+}
+
+/// Holds one connection, and opens another when it ends.
+async fn hold(from: Ipv4Addr, target: SocketAddr, said: Bytes, drip: &'static [u8], tally: Arc<Tally>) {
+    loop {
+        if let Ok(mut stream) = connect(from, target).await
+            && stream.write_all(&said).await.is_ok()
+        {
+            tally.tries.fetch_add(1, Ordering::Relaxed);
+            stay(stream, drip, &tally).await;
+        } else {
+            tally.tries.fetch_add(1, Ordering::Relaxed);
+            tokio::time::sleep(DRIP_EVERY).await;
+        }
+    }
+}
+
+/// Stays until the other end closes, taking a few bytes now and then.
+async fn stay(mut stream: TcpStream, drip: &[u8], tally: &Tally) {
+    let mut counted = false;
+    loop {
+        tokio::time::sleep(DRIP_EVERY).await;
+        let open = match stream.try_read(&mut [0; 16]) {
+            Ok(read) => read > 0,
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        };
+        if !open || stream.write_all(drip).await.is_err() {
+            break;
+        }
+        if !std::mem::replace(&mut counted, true) {
+            tally.held.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    if counted {
+        tally.held.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Opens one connection after the other and leaves them all open.
+async fn open(from: Ipv4Addr, target: SocketAddr, every: Duration, tally: Arc<Tally>) {
+    let mut held = JoinSet::new();
+    let mut ticks = tokio::time::interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        tally.tries.fetch_add(1, Ordering::Relaxed);
+        if let Ok(stream) = connect(from, target).await {
+            let tally = tally.clone();
+            held.spawn(async move { stay(stream, b"", &tally).await });
+        }
+        while held.try_join_next().is_some() {}
+    }
+}
+
+/// Sends the same request again and again, over one connection for as long as it lasts.
+async fn flood(from: Ipv4Addr, target: SocketAddr, request: Bytes, every: Duration, tally: Arc<Tally>) {
+    let mut ticks = tokio::time::interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut connection = None;
+    loop {
+        ticks.tick().await;
+        tally.tries.fetch_add(1, Ordering::Relaxed);
+        let stream = match connection.take() {
+            Some(stream) => Ok(stream),
+            None => connect(from, target).await,
+        };
+        if let Ok(mut stream) = stream
+            && stream.write_all(&request).await.is_ok()
+            && stream.read(&mut [0; 4_096]).await.is_ok_and(|read| read > 0)
+        {
+            connection = Some(stream);
+        }
+    }
+}

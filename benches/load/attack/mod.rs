@@ -1,0 +1,221 @@
+//! What attacks cost the others: the latency of good callers under each attack, beside that of the same
+//! callers just before and after it.
+//!
+//! The server is the real binary with the limits that it has by default. Attackers come from addresses of
+//! their own, as on the internet, but share the processor with it.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rcgen::{CertifiedKey, KeyPair};
+use serde::Serialize;
+use tempfile::TempDir;
+use tintype::clock::Clock;
+use tintype::store::sqlite::SqliteStore;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+use self::attackers::{Attack, Attackers, Target};
+use self::callers::{Callers, Calls};
+use crate::fixture;
+use crate::server::Server;
+use crate::{Options, Outcome};
+
+mod attackers;
+mod callers;
+
+/// Accounts of good callers.
+const ACCOUNTS: usize = 8;
+/// Who serves the attackers' references.
+const REFERENCE_HOST: &str = "images.example.com";
+/// How long the server is left alone after an attack, to close what is left of it.
+const RECOVERY: Duration = Duration::from_millis(500);
+
+/// What one attack did to good callers.
+#[derive(Debug, Serialize)]
+pub struct AttackRow {
+    pub name: &'static str,
+    pub p50_micros: f64,
+    pub p99_micros: f64,
+    pub calm_p50_micros: f64,
+    pub calm_p99_micros: f64,
+    /// Tasks of good callers that ended in a second.
+    pub tasks_per_second: f64,
+    pub calm_tasks_per_second: f64,
+    /// Connections that the attackers held at the end.
+    pub held: u64,
+    /// How often they tried something, in a second.
+    pub tries_per_second: f64,
+    /// Most resident memory of the server at the end of an attack, in MiB.
+    pub memory_mib: f64,
+}
+
+/// What is known of an attack after some rounds.
+struct Series {
+    attack: Attack,
+    under_attack: Calls,
+    calm: Calls,
+    held: u64,
+    tries: u64,
+    memory_mib: f64,
+}
+
+/// Attacks a server that speaks HTTP in every way, and one that speaks HTTPS in that which is left.
+pub fn measure(runtime: &Runtime, directory: &TempDir, options: &Options) -> Outcome<Vec<AttackRow>> {
+    tintype::server::raise_file_limit();
+    let plain = [
+        Attack::SlowHeader,
+        Attack::SlowBody,
+        Attack::SlowRead,
+        Attack::Connections,
+        Attack::Failures,
+        Attack::Oversize,
+        Attack::Malformed,
+        Attack::References,
+    ];
+    let mut rows = under(runtime, &directory.path().join("attack"), &plain, false, options)?;
+    rows.extend(under(runtime, &directory.path().join("attack-tls"), &[Attack::Handshakes], true, options)?);
+    Ok(rows)
+}
+
+/// Attacks one server in some ways, in turns with calm.
+fn under(runtime: &Runtime, data: &Path, attacks: &[Attack], tls: bool, options: &Options) -> Outcome<Vec<AttackRow>> {
+    fs::create_dir(data)?;
+    let site = runtime.block_on(Site::start(data, tls))?;
+    let fresh = |&attack| Series {
+        attack,
+        under_attack: Calls::none(),
+        calm: Calls::none(),
+        held: 0,
+        tries: 0,
+        memory_mib: 0.0,
+    };
+    let mut all: Vec<_> = attacks.iter().map(fresh).collect();
+    let window = Duration::from_secs_f64(options.window());
+    let mut calm = site.callers.run(window)?;
+    for round in 1..=options.rounds {
+        for series in &mut all {
+            eprintln!("round {round} of {}: {}", options.rounds, series.attack.name());
+            series.calm.add(&calm);
+            let attackers = Attackers::start(series.attack, &site.target);
+            attackers.wait();
+            let before = attackers.tally.tries.load(Ordering::Relaxed);
+            series.under_attack.add(&site.callers.run(window)?);
+            series.tries += attackers.tally.tries.load(Ordering::Relaxed) - before;
+            series.held = attackers.tally.held.load(Ordering::Relaxed);
+            series.memory_mib = series.memory_mib.max(site.server.memory(&["Rss:"])?);
+            drop(attackers);
+            std::thread::sleep(RECOVERY);
+            calm = site.callers.run(window)?;
+            series.calm.add(&calm);
+        }
+    }
+    Ok(all.iter().map(|series| series.row(options.seconds)).collect())
+}
+
+impl Series {
+    fn row(&self, seconds: f64) -> AttackRow {
+        let micros = |calls: &Calls, quantile| calls.latencies.value_at_quantile(quantile) as f64 / 1e3;
+        AttackRow {
+            name: self.attack.name(),
+            p50_micros: micros(&self.under_attack, 0.5),
+            p99_micros: micros(&self.under_attack, 0.99),
+            calm_p50_micros: micros(&self.calm, 0.5),
+            calm_p99_micros: micros(&self.calm, 0.99),
+            tasks_per_second: self.under_attack.ended as f64 / seconds,
+            // There is calm before every attack and after it.
+            calm_tasks_per_second: self.calm.ended as f64 / (2.0 * seconds),
+            held: self.held,
+            tries_per_second: self.tries as f64 / seconds,
+            memory_mib: self.memory_mib,
+        }
+    }
+}
+
+/// A server with callers, good ones and bad.
+struct Site {
+    callers: Callers,
+    target: Target,
+    server: Server,
+}
+
+impl Site {
+    async fn start(data: &Path, tls: bool) -> Outcome<Self> {
+        let store = SqliteStore::open(&data.join("tintype.db"), Clock::system())?;
+        let good = fixture::callers(&store, "good", ACCOUNTS).await?;
+        let bad = fixture::caller(&store, "bad").await?;
+        drop(store);
+        let pair = rcgen::generate_simple_self_signed(["localhost".to_owned(), REFERENCE_HOST.to_owned()])?;
+        let (cert, key) = (data.join("cert.pem"), data.join("key.pem"));
+        fs::write(&cert, pair.cert.pem())?;
+        fs::write(&key, pair.signing_key.serialize_pem())?;
+        let (cert, key) = (cert.display().to_string(), key.display().to_string());
+        let trusted = format!("{REFERENCE_HOST}={}", drip(&pair).await?);
+        let mut flags = vec!["--test-reference-host", &trusted, "--test-reference-ca", &cert];
+        if tls {
+            flags.extend(["--tls-cert", &cert, "--tls-key", &key]);
+        }
+        let server = Server::start(data, &flags)?;
+        let callers = Callers {
+            address: server.address,
+            keys: good.into_iter().map(|caller| caller.key).collect(),
+            tls: if tls { Some(trusting(&pair)?) } else { None },
+        };
+        let target = Target {
+            address: server.address,
+            key: bad.key,
+            reference: format!("https://{REFERENCE_HOST}/endless.png"),
+        };
+        Ok(Self { callers, target, server })
+    }
+}
+
+/// How to speak TLS with who shows this certificate.
+fn trusting(pair: &CertifiedKey<KeyPair>) -> Outcome<Arc<ClientConfig>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(pair.cert.der().clone())?;
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+/// Serves an image that never ends; returns where.
+async fn drip(pair: &CertifiedKey<KeyPair>) -> Outcome<std::net::SocketAddr> {
+    let key = PrivateKeyDer::try_from(pair.signing_key.serialize_der())?;
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(vec![pair.cert.der().clone()], key)?;
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(drip_to(stream, acceptor.clone()));
+        }
+    });
+    Ok(address)
+}
+
+/// Answers one request byte by byte, for as long as somebody takes them.
+async fn drip_to(stream: TcpStream, acceptor: TlsAcceptor) -> std::io::Result<()> {
+    let mut stream = acceptor.accept(stream).await?;
+    // Whatever is asked for.
+    stream.read_u8().await?;
+    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n\x89PNG\r\n\x1a\n").await?;
+    loop {
+        stream.write_all(&[0]).await?;
+        stream.flush().await?;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}

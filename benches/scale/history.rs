@@ -1,0 +1,85 @@
+//! Finished tasks in bulk, as they would be after years.
+
+use tintype::model::{Account, Id};
+use tintype::store::{AccountCreation, Store};
+use tokio_postgres::Client;
+
+use crate::Outcome;
+
+/// Accounts that the finished tasks belong to, evenly.
+pub const ACCOUNTS: u32 = 100;
+/// More than any of them can spend here.
+const CREDITS: i64 = 1_000_000_000;
+/// 2026-10-15, so that the tasks are in a partition of their own.
+const LONG_AGO: i64 = 1_792_022_400_000;
+
+/// Accounts with `tasks` completed tasks, all paid for.
+pub async fn fill(client: &Client, store: &dyn Store, tasks: u32) -> Outcome<Vec<Account>> {
+    let mut accounts = Vec::new();
+    for number in 0..ACCOUNTS {
+        match store.create_account(&format!("account {number}"), CREDITS).await? {
+            AccountCreation::Created(account) => accounts.push(account),
+            AccountCreation::NameTaken => return Err("the database is not empty".into()),
+        }
+    }
+    let ids: Vec<&str> = accounts.iter().map(|account| account.id.as_str()).collect();
+    let floor = Id::floor(tintype::clock::Timestamp::from_millis(LONG_AGO));
+    let next = Id::floor(tintype::clock::Timestamp::from_millis(LONG_AGO + 40 * 86_400_000));
+    let start = &floor.as_str()[..14];
+    client
+        .batch_execute(&format!(
+            "CREATE TABLE tasks_old PARTITION OF tasks FOR VALUES FROM ('{}') TO ('{}')",
+            floor.as_str(),
+            // What the store makes itself begins with the present month.
+            present_month(client).await?.unwrap_or_else(|| next.to_string())
+        ))
+        .await?;
+    let tasks = i32::try_from(tasks)?;
+    client
+        .execute(
+            "INSERT INTO tasks (id, account_id, surface, image_to_image, status, updated_at, images, n, aspect_ratio,
+                reference_images, prompt)
+             SELECT $2 || lpad(k::text, 7, '0'), ($1::text[])[1 + k % $4], 'api', false, 'completed', $5,
+                '[\"2026-10-15/' || $2 || lpad(k::text, 7, '0') || '-0-abcdefghijklmnopqrstuvwx.png\"]', 1, '1:1', '[]',
+                'A red fox in the snow at dawn, number ' || k
+             FROM generate_series(0, $3::int - 1) AS k",
+            &[&ids, &start, &tasks, &i32::try_from(ACCOUNTS)?, &LONG_AGO],
+        )
+        .await?;
+    client
+        .execute(
+            "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id)
+             SELECT ($1::text[])[1 + k % $4], 'charge', -2, $6::bigint - 2 * (k / $4 + 1), $5,
+                $2 || lpad(k::text, 7, '0')
+             FROM generate_series(0, $3::int - 1) AS k",
+            &[&ids, &start, &tasks, &i32::try_from(ACCOUNTS)?, &LONG_AGO, &CREDITS],
+        )
+        .await?;
+    client
+        .execute(
+            "UPDATE accounts SET balance = balance + spent FROM
+             (SELECT account_id, sum(amount) AS spent FROM ledger WHERE kind = 'charge' GROUP BY account_id) s
+             WHERE id = account_id",
+            &[],
+        )
+        .await?;
+    client.batch_execute("VACUUM ANALYZE").await?;
+    client.batch_execute("CHECKPOINT").await?;
+    let audit = store.audit().await?;
+    if !audit.drifts.is_empty() {
+        return Err(format!("the books of the benchmark do not balance: {:?}", audit.drifts[0]).into());
+    }
+    Ok(accounts)
+}
+
+/// The lower end of the earliest partition that the store made.
+async fn present_month(client: &Client) -> Outcome<Option<String>> {
+    let row = client
+        .query_one(
+            "SELECT min(substring(pg_get_expr(relpartbound, oid) FROM 'FROM \\(''([^'']+)''\\)'))
+             FROM pg_class WHERE relispartition AND relkind = 'r'",
+            &[],
+        )
+        .await?;
+    Ok(row.try_get(0)?)
+}

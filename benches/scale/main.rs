@@ -1,0 +1,153 @@
+//! What PostgreSQL carries: `cargo bench --bench scale`.
+//!
+//! A cluster of the benchmark's own, synced to a real disk, on this machine: its processes, the store under test
+//! and the load share the cores. The store's figures stand beside pgbench's on the same cluster, with a transaction
+//! that writes as a submit does at the least: one update and one insert. What is compared runs in turns.
+//!
+//! `cargo bench --bench scale -- --help` lists the options.
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::{Parser, ValueEnum};
+use tempfile::TempDir;
+use tintype::clock::Clock;
+use tintype::fault::Faults;
+use tintype::store::Store;
+use tintype::store::postgres::PostgresStore;
+use tokio::runtime::Runtime;
+
+use self::cluster::Cluster;
+
+mod cluster;
+mod history;
+mod load;
+mod snapshot;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Measures what PostgreSQL carries.
+#[derive(Debug, Parser)]
+pub struct Options {
+    /// Seconds that each figure is measured for, spread over the rounds
+    #[arg(long, default_value_t = 6.0)]
+    seconds: f64,
+    /// Turns that measurements which are compared take
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Callers at once
+    #[arg(long, default_value_t = 64)]
+    callers: usize,
+    /// Finished tasks in the database, for one set of figures each
+    #[arg(long, value_delimiter = ',', default_values_t = [10_000, 1_000_000])]
+    tasks: Vec<u32>,
+    /// Seconds that a snapshot is kept for
+    #[arg(long, default_value_t = 60.0)]
+    snapshot_seconds: f64,
+    /// Parts to measure [default: all]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
+    /// Given by `cargo bench`, and not by `cargo test`
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// What can be measured by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Polls, pages, submits and claims, beside pgbench
+    Rates,
+    /// Claims while somebody keeps an old snapshot open
+    Snapshot,
+}
+
+impl Options {
+    fn wants(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
+
+    fn window(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds / self.rounds as f64)
+    }
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    if !options.bench {
+        eprintln!("nothing is measured here; run `cargo bench --bench scale`");
+        return ExitCode::SUCCESS;
+    }
+    match measure(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("scale: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(options: &Options) -> Outcome<()> {
+    let runtime = Runtime::new()?;
+    if options.wants(Part::Rates) {
+        let mut sizes = Vec::new();
+        for tasks in &options.tasks {
+            eprintln!("{tasks} finished tasks");
+            // Not in /tmp, which may be memory: syncing is what a submit waits for.
+            let directory = TempDir::new_in(env!("CARGO_TARGET_TMPDIR"))?;
+            let cluster = Cluster::start(&directory)?;
+            sizes.push((*tasks, runtime.block_on(load::measure(&cluster, *tasks, options))?));
+        }
+        print(&sizes);
+    }
+    if options.wants(Part::Snapshot) {
+        let directory = TempDir::new_in(env!("CARGO_TARGET_TMPDIR"))?;
+        let cluster = Cluster::start(&directory)?;
+        runtime.block_on(snapshot::measure(&cluster, options))?;
+    }
+    Ok(())
+}
+
+/// One figure: a name, a rate, and what it is compared with.
+type Figure = (String, f64, Option<f64>);
+
+fn print(sizes: &[(u32, Vec<Figure>)]) {
+    let Some((_, names)) = sizes.first() else { return };
+    print!("{:<40}", "a second, with finished tasks:");
+    for (tasks, _) in sizes {
+        print!("{tasks:>12}");
+    }
+    println!("{:>10}   ratio to pgbench", if sizes.len() > 1 { "last/first" } else { "" });
+    for (place, (name, first, _)) in names.iter().enumerate() {
+        print!("{name:<40}");
+        for (_, figures) in sizes {
+            print!("{:>12.0}", figures[place].1);
+        }
+        let last = sizes.last().map_or(*first, |(_, figures)| figures[place].1);
+        print!("{:>10.2}  ", last / first);
+        for (_, figures) in sizes {
+            if let Some(raw) = figures[place].2 {
+                print!(" {:.2}", figures[place].1 / raw);
+            }
+        }
+        println!();
+    }
+}
+
+/// A store of a process of its own.
+async fn open(cluster: &Cluster) -> Outcome<Arc<dyn Store>> {
+    Ok(Arc::new(PostgresStore::open(&cluster.url(), None, Clock::system(), Faults::default()).await?))
+}
+
+/// A clock for the load, which is no part of the product.
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// The middle of some numbers; sorts them.
+fn median(numbers: &mut [f64]) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,56 @@
+//! The body of a submit.
+
+use std::collections::HashMap;
+
+use serde_json::value::RawValue;
+use tintype::references::HTTPS_PORT;
+use tintype::request::{AspectRatio, GenerateRequest};
+
+use super::reference_url;
+
+/// Longest sentence about a fault, in characters: it may quote a little of the body, and not the body.
+const MAX_SENTENCE_CHARS: usize = 600;
+
+/// What is accepted is what the interface allows, and says what any other reader of the same JSON reads in it.
+pub fn body(data: &[u8]) -> bool {
+    match GenerateRequest::parse(data, &[HTTPS_PORT]) {
+        Ok(request) => {
+            check_limits(&request);
+            check_reading(data, &request).expect("what was accepted is of the right type");
+            let written = serde_json::to_vec(&request).expect("a request is always JSON");
+            assert_eq!(GenerateRequest::parse(&written, &[HTTPS_PORT]), Ok(request));
+            true
+        }
+        Err(fault) => {
+            let sentence = fault.to_string();
+            assert!(!sentence.is_empty() && sentence.chars().count() <= MAX_SENTENCE_CHARS, "{sentence}");
+            false
+        }
+    }
+}
+
+/// Reads each field by itself, as what it is to be.
+fn check_reading(data: &[u8], request: &GenerateRequest) -> serde_json::Result<()> {
+    let fields: HashMap<String, Box<RawValue>> = serde_json::from_slice(data)?;
+    let field = |name| fields.get(name).map(|field| field.get());
+    let prompt: Option<String> = field("prompt").map(serde_json::from_str).transpose()?;
+    let aspect_ratio: Option<String> = field("aspect_ratio").map(serde_json::from_str).transpose()?;
+    let n: Option<f64> = field("n").map(serde_json::from_str).transpose()?;
+    let references: Option<Vec<String>> = field("reference_images").map(serde_json::from_str).transpose()?;
+    assert_eq!(prompt.as_deref(), Some(request.prompt.as_str()));
+    assert_eq!(aspect_ratio.as_deref().unwrap_or("1:1"), request.aspect_ratio.as_str());
+    assert_eq!(n.unwrap_or(1.0), f64::from(request.n));
+    assert_eq!(references.unwrap_or_default(), request.reference_images);
+    Ok(())
+}
+
+fn check_limits(request: &GenerateRequest) {
+    let GenerateRequest { prompt, aspect_ratio, n, reference_images } = request;
+    assert!(!prompt.trim().is_empty() && !prompt.contains('\0') && prompt.chars().count() <= 32_000);
+    assert!((1..=4).contains(n) && request.cost() == 2 * i64::from(*n));
+    assert!(AspectRatio::ALL.contains(aspect_ratio));
+    assert!(reference_images.len() <= 4);
+    for url in reference_images {
+        assert!(reference_url(url.as_bytes()), "{url}");
+    }
+}

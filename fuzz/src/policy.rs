@@ -1,0 +1,49 @@
+//! The words of the content policy.
+
+use std::io::Write as _;
+use std::sync::OnceLock;
+
+use tintype::policy::Rules;
+
+/// Rules of every kind of script, and the phrases and letters that are mistaken for one another.
+const FILE: &str = r#"
+[[rule]]
+name = "english"
+words = ["bomb", "make a bomb", "ass", "kill", "l1mb0", "rn"]
+
+[[rule]]
+name = "other spaced scripts"
+words = ["вода", "straße", "istanbul", "λόγος", "قنبلة", "פצצה", "बम"]
+
+[[rule]]
+name = "scripts without spaces"
+words = ["炸弹", "爆弾", "バクダン", "ระเบิด", "폭탄", "💣"]
+"#;
+
+/// Shown by nothing: a prompt that holds them reads the same.
+const INVISIBLE: [char; 8] =
+    ['\u{200b}', '\u{200d}', '\u{2060}', '\u{feff}', '\u{ad}', '\u{34f}', '\u{e0062}', '\u{202e}'];
+
+/// The verdict of a prompt does not change with what is invisible or with the case of ASCII letters, and a
+/// refused prompt stays refused among other sentences. Accepted is what no rule refuses.
+pub fn policy(data: &[u8]) -> bool {
+    static RULES: OnceLock<Rules> = OnceLock::new();
+    let rules = RULES.get_or_init(|| {
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        file.write_all(FILE.as_bytes()).expect("a file");
+        Rules::read(file.path()).expect("a policy")
+    });
+    let prompt = String::from_utf8_lossy(data);
+    let found = rules.matches(&prompt);
+
+    let between = |(at, c): (usize, char)| [INVISIBLE[at % INVISIBLE.len()], c];
+    let stretched: String = prompt.chars().enumerate().flat_map(between).collect();
+    assert_eq!(rules.matches(&stretched), found, "{prompt:?} with invisible characters");
+    for cased in [prompt.to_ascii_lowercase(), prompt.to_ascii_uppercase()] {
+        assert_eq!(rules.matches(&cased), found, "{prompt:?} as {cased:?}");
+    }
+    let amid = format!("The boat\n{prompt}\nthe house");
+    let found_amid = rules.matches(&amid);
+    assert!(found.iter().all(|rule| found_amid.contains(rule)), "{prompt:?} is {found:?}, and {amid:?} {found_amid:?}");
+    found.is_empty()
+}

@@ -1,0 +1,275 @@
+//! Certificates from an authority that speaks ACME (RFC 8555), which convinces itself by TLS-ALPN-01
+//! (RFC 8737): over the port that is served anyway, without a request of HTTP.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Limited};
+use instant_acme::{
+    Account, AuthorizationStatus, BodyWrapper, BytesResponse, ChallengeType, HttpClient, Identifier, NewAccount,
+    NewOrder, Order, OrderStatus, RetryPolicy,
+};
+use rcgen::{CertificateParams, CustomExtension, KeyPair};
+use serde::{Deserialize, Serialize};
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::sign::CertifiedKey;
+
+use super::tls::Certificate;
+use super::validity::Validity;
+use crate::client;
+use crate::clock::Clock;
+use crate::config::AcmeSettings;
+
+/// What is kept, in the data directory.
+const KEPT: &str = "acme.json";
+/// Longest that one order may take.
+const ORDER_LIMIT: Duration = Duration::from_secs(5 * 60);
+/// How long the authority may take to convince itself, and again to sign.
+const PATIENCE: RetryPolicy = RetryPolicy::new().timeout(Duration::from_secs(90));
+/// Wait after an order that failed, doubled for every further one...
+const FIRST_RETRY: Duration = Duration::from_secs(60);
+/// ...up to this. Authorities count failures, five an hour for one name.
+const LAST_RETRY: Duration = Duration::from_secs(60 * 60);
+/// How often to look whether it is time to renew: the clock may be set.
+const LOOK_EVERY: Duration = Duration::from_secs(60 * 60);
+/// Largest answer of an authority, in bytes.
+const MAX_ANSWER: usize = 1024 * 1024;
+
+type AnyError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Where certificates are ordered, and for which names.
+#[derive(Debug)]
+pub(super) struct Authority {
+    names: Vec<String>,
+    contact: Option<String>,
+    directory: String,
+    http: reqwest::Client,
+    path: PathBuf,
+    clock: Clock,
+}
+
+/// What outlasts a restart. The key of the account is in it, and that of the certificate.
+#[derive(Default, Serialize, Deserialize)]
+struct Kept {
+    directory: String,
+    names: Vec<String>,
+    account: Option<serde_json::Value>,
+    chain: String,
+    key: String,
+}
+
+impl Authority {
+    /// Takes what the settings say. Connects to nothing.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub(super) fn new(settings: &AcmeSettings, data: &Path, clock: Clock) -> Result<Self, String> {
+        let pem = settings
+            .acme_ca
+            .as_ref()
+            .map(|path| fs::read(path).map_err(|error| format!("cannot read --acme-ca {}: {error}", path.display())));
+        let http = client::public_http_client(pem.transpose()?.as_deref()).map_err(|error| error.to_string())?;
+        Ok(Self {
+            names: settings.acme_domain.clone(),
+            contact: settings.acme_contact.as_ref().map(|address| format!("mailto:{address}")),
+            directory: settings.acme_directory.clone(),
+            http,
+            path: data.join(KEPT),
+            clock,
+        })
+    }
+
+    /// The certificate of an earlier order for the same names, if there is one.
+    ///
+    /// # Errors
+    /// A sentence for the operator: it is there and cannot be used.
+    pub(super) fn kept_pair(&self) -> Result<Option<Arc<CertifiedKey>>, String> {
+        let unusable = |error: AnyError| format!("cannot use {}: {error}", self.path.display());
+        let kept = self.kept().map_err(unusable)?;
+        if kept.names != self.names || kept.chain.is_empty() {
+            return Ok(None);
+        }
+        pair(&kept.chain, &kept.key).map(Some).map_err(unusable)
+    }
+
+    /// Orders certificates for ever, each in time before the one before it ends.
+    pub(super) async fn keep(&self, certificate: &Certificate) {
+        let mut retry = FIRST_RETRY;
+        loop {
+            if let Some(wait) = certificate.current().and_then(|current| self.until_renewal(&current)) {
+                tokio::time::sleep(wait.min(LOOK_EVERY)).await;
+                continue;
+            }
+            let ordered = tokio::time::timeout(ORDER_LIMIT, self.order(certificate)).await;
+            certificate.forget_challenges();
+            let error = match ordered.unwrap_or_else(|_| Err("it took too long".into())) {
+                Ok(pair) => {
+                    tracing::info!(names = ?self.names, "a certificate was issued");
+                    certificate.install(pair.clone());
+                    match self.until_renewal(&pair) {
+                        Some(_) => {
+                            retry = FIRST_RETRY;
+                            continue;
+                        }
+                        None => "it has ended already: is the clock right?".to_owned(),
+                    }
+                }
+                Err(error) => error,
+            };
+            let seconds = retry.as_secs();
+            tracing::error!(names = ?self.names, error, "no good certificate; another try in {seconds} s");
+            tokio::time::sleep(retry).await;
+            retry = (retry * 2).min(LAST_RETRY);
+        }
+    }
+
+    /// How long a certificate is still good enough; `None` when another is due.
+    fn until_renewal(&self, pair: &CertifiedKey) -> Option<Duration> {
+        let validity = Validity::of(pair.cert.first()?)?;
+        // A third of its time is left to try again.
+        let due = validity.from.saturating_add(validity.length() * 2 / 3);
+        Some(due.since(self.clock.now())).filter(|wait| !wait.is_zero())
+    }
+
+    /// Orders one certificate and keeps it.
+    async fn order(&self, certificate: &Certificate) -> Result<Arc<CertifiedKey>, String> {
+        self.try_order(certificate).await.map_err(|error| error.to_string())
+    }
+
+    async fn try_order(&self, certificate: &Certificate) -> Result<Arc<CertifiedKey>, AnyError> {
+        let (account, mut kept) = self.account().await?;
+        let names: Vec<_> = self.names.iter().cloned().map(Identifier::Dns).collect();
+        let mut order = account.new_order(&NewOrder::new(&names)).await?;
+        convince(&mut order, certificate).await?;
+        if order.poll_ready(&PATIENCE).await? != OrderStatus::Ready {
+            return Err(why_refused(&mut order).await.into());
+        }
+        kept.key = order.finalize().await?;
+        kept.chain = order.poll_certificate(&PATIENCE).await?;
+        kept.names.clone_from(&self.names);
+        let pair = pair(&kept.chain, &kept.key)?;
+        self.write(&kept)?;
+        Ok(pair)
+    }
+
+    /// The account of earlier orders, or a new one.
+    async fn account(&self) -> Result<(Account, Kept), AnyError> {
+        let mut kept = self.kept()?;
+        let builder = Account::builder_with_http(Box::new(Web(self.http.clone())));
+        if let Some(credentials) = kept.account.clone() {
+            return Ok((builder.from_credentials(serde_json::from_value(credentials)?).await?, kept));
+        }
+        let contact: Vec<_> = self.contact.iter().map(String::as_str).collect();
+        let new = NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
+        let (account, credentials) = builder.create(&new, self.directory.clone(), None).await?;
+        kept.account = Some(serde_json::to_value(credentials)?);
+        self.write(&kept)?;
+        Ok((account, kept))
+    }
+
+    /// What earlier orders with the same authority left.
+    fn kept(&self) -> Result<Kept, AnyError> {
+        let text = match fs::read(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            text => Some(text?),
+        };
+        let kept: Option<Kept> = text.map(|text| serde_json::from_slice(&text)).transpose()?;
+        let same = kept.filter(|kept| kept.directory == self.directory);
+        Ok(same.unwrap_or_else(|| Kept { directory: self.directory.clone(), ..Kept::default() }))
+    }
+
+    /// Replaces what is kept, for the owner's eyes alone, in a way that outlasts a power cut.
+    fn write(&self, kept: &Kept) -> Result<(), AnyError> {
+        let fresh = self.path.with_extension("new");
+        match fs::remove_file(&fresh) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+        file.write_all(&serde_json::to_vec_pretty(kept)?)?;
+        file.sync_all()?;
+        fs::rename(&fresh, &self.path)?;
+        let directory = self.path.parent().ok_or("the file is in a directory")?;
+        Ok(File::open(directory)?.sync_all()?)
+    }
+}
+
+/// Shows the authority, name by name, that this server is the one that is called so.
+async fn convince(order: &mut Order, certificate: &Certificate) -> Result<(), AnyError> {
+    let mut authorizations = order.authorizations();
+    while let Some(authorization) = authorizations.next().await {
+        let mut authorization = authorization?;
+        match authorization.status {
+            AuthorizationStatus::Pending => {}
+            AuthorizationStatus::Valid => continue,
+            status => return Err(format!("the authority's mind is made up: {status:?}").into()),
+        }
+        let mut challenge =
+            authorization.challenge(ChallengeType::TlsAlpn01).ok_or("the authority does not speak TLS-ALPN-01")?;
+        let name = challenge.identifier().to_string();
+        let answer = challenge_pair(&name, challenge.key_authorization().digest().as_ref())?;
+        certificate.answer_challenge(name, answer);
+        challenge.set_ready().await?;
+    }
+    Ok(())
+}
+
+/// What the authority says of the names that it was not convinced of.
+async fn why_refused(order: &mut Order) -> String {
+    let mut reasons = Vec::new();
+    let mut authorizations = order.authorizations();
+    while let Some(Ok(mut authorization)) = authorizations.next().await {
+        let Ok(state) = authorization.refresh().await else { continue };
+        let name = state.identifier().to_string();
+        let errors = state.challenges.iter().filter_map(|challenge| challenge.error.as_ref());
+        reasons.extend(errors.map(|error| format!("{name}: {error}")));
+    }
+    format!("the authority was not convinced: {}", reasons.join("; "))
+}
+
+/// The certificate that answers a challenge (RFC 8737, section 3).
+fn challenge_pair(name: &str, digest: &[u8]) -> Result<Arc<CertifiedKey>, AnyError> {
+    let mut params = CertificateParams::new([name.to_owned()])?;
+    params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
+    let key = KeyPair::generate()?;
+    let chain = vec![params.self_signed(&key)?.der().clone()];
+    let key = PrivateKeyDer::try_from(key.serialize_der())?;
+    // Not by `from_der`, which would read the certificate and not know this extension.
+    Ok(Arc::new(CertifiedKey::new(chain, ring::default_provider().key_provider.load_private_key(key)?)))
+}
+
+fn pair(chain: &str, key: &str) -> Result<Arc<CertifiedKey>, AnyError> {
+    let chain = CertificateDer::pem_slice_iter(chain.as_bytes()).collect::<Result<Vec<_>, _>>()?;
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes())?;
+    Ok(Arc::new(CertifiedKey::from_der(chain, key, &ring::default_provider())?))
+}
+
+/// How the protocol's library reaches the authority.
+struct Web(reqwest::Client);
+
+impl HttpClient for Web {
+    fn request(
+        &self,
+        request: http::Request<BodyWrapper<Bytes>>,
+    ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, instant_acme::Error>> + Send>> {
+        let client = self.0.clone();
+        let answer = async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect().await?.to_bytes();
+            let request = reqwest::Request::try_from(http::Request::from_parts(parts, body))?;
+            let answer: http::Response<reqwest::Body> = client.execute(request).await?.into();
+            let (parts, body) = answer.into_parts();
+            let body = Limited::new(body, MAX_ANSWER).collect().await?.to_bytes();
+            Ok(BytesResponse { parts, body: Box::new(body) })
+        };
+        Box::pin(async move { answer.await.map_err(|error: AnyError| instant_acme::Error::Other(error)) })
+    }
+}

@@ -1,0 +1,173 @@
+//! Claiming: round robin over accounts, oldest first within one.
+//!
+//! Looking for the accounts that have something waiting passes over all rows that were claimed lately and are not
+//! vacuumed yet: hardly any, unless somebody keeps an old snapshot open. So what a look found is used for as long
+//! as it takes ten times to make up for the look, and taking tasks begins where the look found the oldest.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::columns::{REQUEST, request};
+use super::connection::{Database, Parameter};
+use super::queue::millis;
+use crate::model::Id;
+use crate::store::{Claim, Lease, Result};
+
+/// Most accounts that one look finds.
+const MAX_ACCOUNTS: i64 = 256;
+/// A look is worth this many times the time it took.
+const LOOK_WORTH: u32 = 10;
+
+/// An account that had something waiting.
+#[derive(Debug, Clone)]
+struct Turn {
+    account_id: String,
+    /// Its oldest waiting task: what it has to claim begins here.
+    oldest: Id,
+}
+
+/// Whose turn it is with one process.
+#[derive(Debug, Default)]
+pub(super) struct Rota {
+    /// The account served last.
+    last: String,
+    /// What the last look found, by account.
+    turns: Vec<Turn>,
+    looked_at: Duration,
+    look_took: Duration,
+}
+
+/// The accounts after $1 and then those up to it that have something waiting, at most $2 of each, with their oldest.
+const LOOK: &str = "
+    WITH RECURSIVE later AS (
+        (SELECT account_id, task_id, 1::bigint AS place FROM queue
+         WHERE lease_until IS NULL AND account_id > $1 ORDER BY account_id, task_id LIMIT 1)
+        UNION ALL
+        SELECT next.account_id, next.task_id, place + 1 FROM later, LATERAL (
+            SELECT q.account_id, q.task_id FROM queue q
+            WHERE q.lease_until IS NULL AND q.account_id > later.account_id
+            ORDER BY q.account_id, q.task_id LIMIT 1) next
+        WHERE place < $2::bigint
+    ), earlier AS (
+        (SELECT account_id, task_id, 1::bigint AS place FROM queue
+         WHERE lease_until IS NULL AND account_id <= $1 ORDER BY account_id, task_id LIMIT 1)
+        UNION ALL
+        SELECT next.account_id, next.task_id, place + 1 FROM earlier, LATERAL (
+            SELECT q.account_id, q.task_id FROM queue q
+            WHERE q.lease_until IS NULL AND q.account_id > earlier.account_id AND q.account_id <= $1
+            ORDER BY q.account_id, q.task_id LIMIT 1) next
+        WHERE place < $2::bigint
+    )
+    SELECT account_id, task_id FROM later UNION ALL SELECT account_id, task_id FROM earlier ORDER BY account_id";
+
+/// Leases up to $4 tasks of the accounts $1 in their order, from above $2: up to $3 of each, in laps. What others are
+/// claiming is passed over.
+const TAKE: &str = "
+    WITH waiting AS (
+        SELECT turn, mine.task_id
+        FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS turns (account_id, oldest, turn), LATERAL (
+            SELECT q.task_id FROM queue q
+            WHERE q.account_id = turns.account_id AND q.task_id >= turns.oldest AND q.lease_until IS NULL
+                AND q.ready_at <= tintype_now($5)
+            ORDER BY q.task_id LIMIT $3 FOR UPDATE SKIP LOCKED) mine
+    ), picked AS (
+        SELECT task_id, turn, row_number() OVER (PARTITION BY turn ORDER BY task_id) AS lap FROM waiting
+        ORDER BY lap, turn LIMIT $4
+    ), leased AS (
+        UPDATE queue q SET lease_epoch = q.lease_epoch + 1, lease_until = tintype_now($5) + $6, ready_at = 0
+        FROM picked WHERE q.task_id = picked.task_id
+        RETURNING q.task_id, q.account_id, q.lease_epoch, lap, turn
+    )";
+
+/// Claims up to `max` tasks.
+pub(super) async fn claim(database: &Database, rota: &mut Rota, max: usize, lease: Duration) -> Result<Vec<Claim>> {
+    let mut claims = Vec::new();
+    let mut looked = rota.look(database).await?;
+    while claims.len() < max {
+        match rota.more(database, &mut looked, max - claims.len(), lease).await {
+            Ok(Some(more)) => claims.extend(more),
+            Ok(None) => break,
+            Err(error) if claims.is_empty() => return Err(error),
+            // What is claimed already has to be worked on.
+            Err(error) => {
+                tracing::warn!(%error, "could not claim more tasks");
+                break;
+            }
+        }
+    }
+    Ok(claims)
+}
+
+impl Rota {
+    /// Takes more, and looks who has some if it has not `looked`; `None` when there is no more.
+    async fn more(
+        &mut self,
+        database: &Database,
+        looked: &mut bool,
+        max: usize,
+        lease: Duration,
+    ) -> Result<Option<Vec<Claim>>> {
+        if self.turns.is_empty() {
+            if *looked {
+                return Ok(None);
+            }
+            *looked = self.look(database).await?;
+            if !*looked {
+                return Ok(None);
+            }
+        }
+        self.take(database, max, lease).await.map(Some)
+    }
+
+    /// Looks who has something waiting; `false` when it is too early for that.
+    async fn look(&mut self, database: &Database) -> Result<bool> {
+        let begun = database.clock.elapsed();
+        if begun.saturating_sub(self.looked_at) < self.look_took * LOOK_WORTH {
+            return Ok(false);
+        }
+        let rows = database.read(LOOK, &[&self.last, &MAX_ACCOUNTS]).await?;
+        let turn = |row: &tokio_postgres::Row| {
+            Ok(Turn { account_id: row.try_get("account_id")?, oldest: row.try_get("task_id")? })
+        };
+        self.turns = rows.iter().map(turn).collect::<Result<_>>()?;
+        self.looked_at = database.clock.elapsed();
+        self.look_took = self.looked_at.saturating_sub(begun);
+        Ok(true)
+    }
+
+    /// Takes up to `max` tasks of the accounts whose turn it is, and strikes out those that have no more.
+    async fn take(&mut self, database: &Database, max: usize, lease: Duration) -> Result<Vec<Claim>> {
+        let after_last = self.turns.partition_point(|turn| turn.account_id <= self.last);
+        self.turns.rotate_left(after_last);
+        let mut later = self.turns.split_off(self.turns.len().min(max));
+        let (accounts, oldest): (Vec<&str>, Vec<Id>) =
+            self.turns.iter().map(|turn| (turn.account_id.as_str(), turn.oldest)).unzip();
+        if accounts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let share = max.div_ceil(accounts.len());
+        let sql = format!(
+            "{TAKE} SELECT task_id, leased.account_id, lease_epoch, {REQUEST} FROM leased JOIN tasks ON id = task_id
+             ORDER BY lap, turn"
+        );
+        let given = database.given_time();
+        let parameters: [Parameter<'_>; 6] =
+            [&accounts, &oldest, &(share as i64), &(max as i64), &given, &millis(lease)];
+        let rows = database.write(&sql, &parameters).await?;
+        let mut taken: HashMap<String, usize> = HashMap::new();
+        for row in &rows {
+            self.last = row.try_get("account_id")?;
+            *taken.entry(self.last.clone()).or_default() += 1;
+        }
+        if rows.len() < max {
+            self.turns.retain(|turn| taken.get(&turn.account_id) == Some(&share));
+        }
+        self.turns.append(&mut later);
+        self.turns.sort_by(|one, other| one.account_id.cmp(&other.account_id));
+        let claim = |row: &tokio_postgres::Row| {
+            let lease = Lease { task_id: row.try_get("task_id")?, epoch: row.try_get("lease_epoch")? };
+            Ok(Claim { lease, request: request(row)? })
+        };
+        rows.iter().map(claim).collect()
+    }
+}

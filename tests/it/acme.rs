@@ -1,0 +1,216 @@
+//! Certificates from an authority: Pebble, the small one that is made for tests of ACME.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::Request;
+use rcgen::{CertifiedKey, KeyPair};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
+
+use crate::binary::{Server, refused, tintype};
+use crate::network;
+use crate::support::{TASKS, exchange};
+
+const NAME: &str = "images.example.com";
+const AUTHORITY: &str = "127.0.0.1:14000";
+const MANAGEMENT: &str = "127.0.0.1:15000";
+const NAMES: &str = "127.0.0.1:8053";
+/// Longer than anything takes that happens at all.
+const FOR_EVER: Duration = Duration::from_secs(60);
+
+/// A process that ends with the test.
+struct Helper(Child);
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// An authority that finds every name at this machine.
+struct Authority {
+    directory: TempDir,
+    pair: CertifiedKey<KeyPair>,
+    _processes: [Helper; 2],
+}
+
+impl Authority {
+    /// Starts one whose certificates are valid for so long.
+    async fn start(validity: Duration) -> Self {
+        network::needs("pebble", "pebble");
+        let directory = TempDir::new().expect("a directory");
+        let pair = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
+        let path = |name: &str| directory.path().join(name);
+        fs::write(path("cert.pem"), pair.cert.pem()).expect("a file");
+        fs::write(path("key.pem"), pair.signing_key.serialize_pem()).expect("a file");
+        let config = json!({"pebble": {
+            "listenAddress": AUTHORITY, "managementListenAddress": MANAGEMENT, "httpPort": 80, "tlsPort": 443,
+            "certificate": path("cert.pem"), "privateKey": path("key.pem"),
+            "certificateValidityPeriod": validity.as_secs(),
+        }});
+        fs::write(path("config.json"), config.to_string()).expect("a file");
+        let log = || Stdio::from(File::options().append(true).create(true).open(path("log")).expect("a file"));
+        let names = Command::new("pebble-challtestsrv")
+            .args(["-dns01", NAMES, "-defaultIPv4", "127.0.0.1", "-defaultIPv6", ""])
+            .args(["-http01", "", "-https01", "", "-tlsalpn01", "", "-management", ""])
+            .stdout(log())
+            .spawn();
+        let authority = Command::new("pebble")
+            .args(["-dnsserver", NAMES, "-config"])
+            .arg(path("config.json"))
+            // It looks at once, and not after some random time.
+            .env("PEBBLE_VA_NOSLEEP", "1")
+            .stdout(log())
+            .spawn();
+        let _processes = [names, authority].map(|process| Helper(process.expect("pebble runs")));
+        let authority = Self { directory, pair, _processes };
+        until(async || TcpStream::connect(AUTHORITY).await.ok()).await;
+        authority
+    }
+
+    /// `tintype serve` with certificates from here.
+    fn serve(&self, data: &Path) -> Server {
+        let mut command = tintype();
+        command.args(["serve", "--listen", "127.0.0.1:443", "--log", "info", "--acme-domain", NAME]);
+        command.args(["--acme-contact", "ada@example.com", "--acme-directory", &format!("https://{AUTHORITY}/dir")]);
+        command.arg("--acme-ca").arg(self.directory.path().join("cert.pem")).arg("--data").arg(data);
+        Server::spawn(command)
+    }
+
+    /// How many orders it has had.
+    fn orders(&self) -> usize {
+        let log = fs::read_to_string(self.directory.path().join("log")).expect("a file");
+        log.lines().filter(|line| line.contains("There are now") && line.contains("orders in the db")).count()
+    }
+
+    /// The root of what it issues.
+    async fn root(&self) -> CertificateDer<'static> {
+        let stream = connect(MANAGEMENT, "127.0.0.1", self.pair.cert.der()).await.expect("a handshake");
+        let request = Request::get("/roots/0").header("host", MANAGEMENT).body(Full::<Bytes>::default());
+        let answer = exchange(stream, request.expect("a request")).await;
+        CertificateDer::from_pem_slice(&answer.body).expect("a certificate")
+    }
+}
+
+/// What comes of trying over and over.
+async fn until<T>(mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
+    let trying = async {
+        loop {
+            if let Some(outcome) = attempt().await {
+                return outcome;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(FOR_EVER, trying).await.expect("it happens")
+}
+
+/// A connection to whoever shows a certificate for `name` under `root`.
+async fn connect(address: &str, name: &str, root: &CertificateDer<'_>) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(root.clone().into_owned()).expect("a root");
+    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("protocol versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from(name.to_owned()).expect("a name");
+    TlsConnector::from(Arc::new(config)).connect(name, TcpStream::connect(address).await?).await
+}
+
+fn shown(stream: &TlsStream<TcpStream>) -> CertificateDer<'static> {
+    stream.get_ref().1.peer_certificates().expect("certificates")[0].clone().into_owned()
+}
+
+async fn ask(stream: &mut TlsStream<TcpStream>) -> String {
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("an open connection");
+    let mut buffer = [0; 4_096];
+    let read = stream.read(&mut buffer).await.expect("an answer");
+    String::from_utf8_lossy(&buffer[..read]).into_owned()
+}
+
+fn kept(data: &Path) -> PathBuf {
+    data.join("acme.json")
+}
+
+#[tokio::test]
+async fn a_certificate_is_ordered_once_and_kept() {
+    if !network::is_own("acme::a_certificate_is_ordered_once_and_kept") {
+        return;
+    }
+    let authority = Authority::start(Duration::from_secs(86_400)).await;
+    let (root, data) = (authority.root().await, TempDir::new().expect("a directory"));
+    let server = authority.serve(data.path());
+    let key = server.first_key().expect("a key");
+    let stream = until(async || connect("127.0.0.1:443", NAME, &root).await.ok()).await;
+    let first = shown(&stream);
+    let list = Request::get(TASKS).header("host", NAME).header("authorization", format!("Bearer {key}"));
+    let answer = exchange(stream, list.body(Full::<Bytes>::default()).expect("a request")).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(authority.orders(), 1);
+    let mode = fs::metadata(kept(data.path())).expect("a file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "for its owner alone");
+    server.stop();
+
+    let server = authority.serve(data.path());
+    let stream = connect("127.0.0.1:443", NAME, &root).await.expect("the certificate is there from the start");
+    assert_eq!(shown(&stream), first);
+    assert_eq!(authority.orders(), 1);
+    drop(stream);
+    server.stop();
+
+    fs::write(kept(data.path()), "nonsense").expect("a file");
+    let said = tintype()
+        .args(["serve", "--listen", "127.0.0.1:443", "--acme-domain", NAME, "--data"])
+        .arg(data.path())
+        .output()
+        .expect("the program runs");
+    assert!(!said.status.success() && String::from_utf8_lossy(&said.stderr).contains("acme.json"), "{said:?}");
+}
+
+#[tokio::test]
+async fn a_certificate_is_renewed_without_dropping_connections() {
+    if !network::is_own("acme::a_certificate_is_renewed_without_dropping_connections") {
+        return;
+    }
+    let authority = Authority::start(Duration::from_secs(15)).await;
+    let (root, data) = (authority.root().await, TempDir::new().expect("a directory"));
+    let server = authority.serve(data.path());
+    let mut open = until(async || connect("127.0.0.1:443", NAME, &root).await.ok()).await;
+    let first = shown(&open);
+    let renewed = async || connect("127.0.0.1:443", NAME, &root).await.ok().filter(|stream| shown(stream) != first);
+    until(renewed).await;
+    assert!(authority.orders() > 1);
+    assert!(ask(&mut open).await.starts_with("HTTP/1.1 200 "), "an open connection goes on");
+    server.stop();
+}
+
+#[test]
+fn settings_that_contradict_each_other_are_refused() {
+    let data = TempDir::new().expect("a directory");
+    let domain = ["serve", "--acme-domain", NAME];
+    for (more, complaint) in [
+        (&["--tls-cert", "cert.pem", "--tls-key", "key.pem"][..], "--tls-cert"),
+        (&["--acme-ca", "/nowhere"], "/nowhere"),
+        (&["--acme-domain", "192.0.2.1"], "192.0.2.1"),
+    ] {
+        let said = refused(data.path(), &[&domain[..], more].concat());
+        assert!(said.contains(complaint), "{more:?}: {said}");
+    }
+    assert!(refused(data.path(), &["serve", "--acme-contact", "ada@example.com"]).contains("--acme-domain"));
+}
