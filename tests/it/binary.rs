@@ -26,18 +26,19 @@ pub fn tintype() -> Command {
 /// Runs an administrative command on a data directory. One that should end and does not is ended.
 pub fn run<I: AsRef<OsStr>>(data: &Path, arguments: impl IntoIterator<Item = I>) -> Output {
     let database = Backend::of_services().url(data).map(|url| ("TINTYPE_DATABASE".to_owned(), url));
-    run_with(data, database, arguments)
+    run_with(Path::new(TINTYPE), data, database, arguments)
 }
 
-/// The same, with an environment.
+/// The same, with a program and an environment.
 pub fn run_with<I: AsRef<OsStr>>(
+    program: &Path,
     data: &Path,
     variables: impl IntoIterator<Item = (String, String)>,
     arguments: impl IntoIterator<Item = I>,
 ) -> Output {
     // From coreutils: a test must not hang for want of a refusal.
     let mut command = Command::new("timeout");
-    command.arg(LONGEST_RUN_SECONDS).arg(TINTYPE).env_clear().envs(variables);
+    command.arg(LONGEST_RUN_SECONDS).arg(program).env_clear().envs(variables);
     command.args(arguments).arg("--data").arg(data).output().expect("the program runs")
 }
 

@@ -10,6 +10,7 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use self::node::{Node, Part};
+use crate::binary::TINTYPE;
 use crate::installation::Installation;
 use crate::postgres::{Cluster, Durability, schema, url};
 use crate::s3::S3Server;
@@ -37,6 +38,20 @@ struct Site {
     _directory: TempDir,
 }
 
+impl Drop for Site {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        for entry in std::fs::read_dir(&self.installation.data).into_iter().flatten().flatten() {
+            if entry.path().extension().is_some_and(|extension| extension == "log") {
+                let log = std::fs::read_to_string(entry.path()).unwrap_or_default();
+                println!("{}:\n{log}", entry.path().display());
+            }
+        }
+    }
+}
+
 impl Site {
     async fn new() -> Self {
         let directory = TempDir::new().expect("a directory");
@@ -46,7 +61,8 @@ impl Site {
         std::fs::create_dir(&data).expect("a directory");
         let mut variables = s3.variables();
         variables.push(("TINTYPE_FILES".into(), FILES.into()));
-        let installation = Installation { database: Some(postgres.url(&data)), data, variables };
+        let database = Some(postgres.url(&data));
+        let installation = Installation { program: TINTYPE.into(), data, database, variables };
         Self { installation, postgres, s3, _directory: directory }
     }
 

@@ -11,11 +11,13 @@ use tintype::store::Store;
 use tintype::store::postgres::PostgresStore;
 use tintype::store::sqlite::SqliteStore;
 
-use crate::binary::{printed, run_with, tintype};
+use crate::binary::{TINTYPE, printed, run_with};
 
 /// Where everything of a service is, for all that use it.
 #[derive(Debug, Clone)]
 pub struct Installation {
+    /// The program, which may be that of another release.
+    pub program: PathBuf,
     pub data: PathBuf,
     /// The URL of its PostgreSQL database, if it has one.
     pub database: Option<String>,
@@ -26,19 +28,19 @@ pub struct Installation {
 impl Installation {
     /// All of it in one directory.
     pub fn on_sqlite(data: &Path) -> Self {
-        Self { data: data.to_owned(), database: None, variables: Vec::new() }
+        Self { program: TINTYPE.into(), data: data.to_owned(), database: None, variables: Vec::new() }
     }
 
     /// The program, told where everything is.
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = tintype();
-        command.envs(self.environment()).args(arguments).arg("--data").arg(&self.data);
+        let mut command = Command::new(&self.program);
+        command.env_clear().envs(self.environment()).args(arguments).arg("--data").arg(&self.data);
         command
     }
 
     /// Runs an administrative command.
     pub fn run(&self, arguments: &[&str]) -> Output {
-        run_with(&self.data, self.environment(), arguments)
+        run_with(&self.program, &self.data, self.environment(), arguments)
     }
 
     /// Runs an administrative command that succeeds, and returns the JSON it printed.

@@ -142,37 +142,36 @@ impl Cluster {
 
     /// Runs SQL behind every store's back.
     pub fn execute(&self, sql: &str) {
-        let sql = sql.to_owned();
-        self.with_admin(async move |admin| admin.batch_execute(&sql).await);
+        self.attempt(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    }
+
+    /// Runs SQL that may be refused.
+    pub fn attempt(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
+        self.in_session(async move |session| session.batch_execute(sql).await)
     }
 
     /// What a query finds.
     pub fn query(&self, sql: &str) -> Vec<tokio_postgres::Row> {
-        let sql = sql.to_owned();
-        self.with_admin(async move |admin| admin.query(&sql, &[]).await)
+        let found = self.in_session(async move |session| session.query(sql, &[]).await);
+        found.unwrap_or_else(|error| panic!("{sql}: {error:?}"))
     }
 
-    /// Does something over a connection of its own.
-    fn with_admin<T: Send>(
-        &self,
-        what: impl AsyncFnOnce(&tokio_postgres::Client) -> Result<T, tokio_postgres::Error> + Send,
-    ) -> T {
+    /// A session of an administrator, for as long as it is kept.
+    pub async fn session(&self) -> tokio_postgres::Client {
         let mut config = tokio_postgres::Config::new();
         config.host_path(&self.directory).user("tintype").dbname("postgres");
+        let (session, connection) = config.connect(tokio_postgres::NoTls).await.expect("the cluster runs");
+        // It ends with the session, or with the cluster.
+        tokio::spawn(async move { drop(connection.await) });
+        session
+    }
+
+    fn in_session<T: Send>(&self, what: impl AsyncFnOnce(&tokio_postgres::Client) -> T + Send) -> T {
         // The thread that asks may be one of a runtime, which must not wait; another may.
-        let done = std::thread::scope(|scope| {
-            let asking = scope.spawn(|| {
-                runtime().block_on(async {
-                    let (admin, connection) = config.connect(tokio_postgres::NoTls).await?;
-                    let connection = tokio::spawn(connection);
-                    let done = what(&admin).await;
-                    connection.abort();
-                    done
-                })
-            });
+        std::thread::scope(|scope| {
+            let asking = scope.spawn(|| runtime().block_on(async { what(&self.session().await).await }));
             asking.join().expect("no panic")
-        });
-        done.expect("the cluster does as it is told")
+        })
     }
 
     fn run(&self, program: &str, arguments: &[&str]) {

@@ -64,6 +64,11 @@ impl Balancer {
         self.nodes.lock().expect("no panic").clone()
     }
 
+    /// Asks one more node.
+    pub fn add(&self, node: SocketAddr) {
+        self.nodes.lock().expect("no panic").push(node);
+    }
+
     /// Asks another node instead of one that has gone.
     pub fn replace(&self, old: SocketAddr, new: SocketAddr) {
         let mut nodes = self.nodes.lock().expect("no panic");
