@@ -13,7 +13,6 @@ use super::Site;
 use super::node::{LEASE, Node, Part, eventually};
 use super::relay::{Passage, Relay};
 use crate::crash::clients::{Clients, Manners, Recorded};
-use crate::crash::life::POINTS;
 use crate::crash::verdict::Verdict;
 use crate::crash::{ACCOUNTS, CREDITS, work_off};
 use crate::postgres::Shutdown;
@@ -21,6 +20,24 @@ use crate::postgres::Shutdown;
 const NODES_OF_EACH_PART: usize = 2;
 /// Most connections that are ended at once.
 const MOST_TERMINATED: u32 = 8;
+
+/// Sides at which a process of each part is killed: of effects that others depend on.
+const API_POINTS: [&str; 5] = ["before-commit", "after-commit", "before-submit", "after-submit", "after-rescue"];
+const WORKER_POINTS: [&str; 13] = [
+    "before-claim",
+    "after-claim",
+    "before-renew",
+    "after-renew",
+    "before-write-file",
+    "after-write-file",
+    "before-complete",
+    "after-complete",
+    "before-fail",
+    "after-fail",
+    "before-retry",
+    "after-retry",
+    "after-rescue",
+];
 
 /// What can happen.
 #[derive(Debug, Clone, Copy)]
@@ -188,8 +205,10 @@ impl Crew {
             }
             KillAtPoint(part) => {
                 let one = self.one(part);
-                let point = POINTS.choose(&mut self.dice).expect("points");
-                let turn = self.dice.random_range(1..4);
+                let points = if part == Api { &API_POINTS[..] } else { &WORKER_POINTS };
+                let point = points.choose(&mut self.dice).expect("points");
+                // The first may be at the start.
+                let turn = self.dice.random_range(2..5);
                 self.nodes[one].stop().await;
                 self.tally.stops += 1;
                 self.nodes[one].restart(Some(&format!("{point}=kill@{turn}")));

@@ -23,7 +23,7 @@ const HANG: Duration = Duration::from_secs(60);
 const POINT_PATIENCE: Duration = Duration::from_millis(1_200);
 
 /// Places where a process is killed: beside every effect that others depend on.
-pub const POINTS: [&str; 22] = [
+const POINTS: [&str; 22] = [
     "before-commit",
     "after-commit",
     "before-submit",
