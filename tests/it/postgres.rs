@@ -239,6 +239,7 @@ fn programs() -> PathBuf {
 
 /// Lets a process that outlives this one stop the cluster and remove its directory when this one has ended, in
 /// whatever way.
+#[expect(clippy::zombie_processes, reason = "it ends after this process, which nobody outlives to wait")]
 fn watch(programs: &Path, directory: &Path, owner: Option<(u32, u32)>) -> ChildStdin {
     let mut watcher = Command::new("setsid");
     if let Some((user, group)) = owner {
