@@ -66,6 +66,8 @@ pub struct Config {
     pub connections: ConnectionLimits,
     /// What the worker does.
     pub worker: WorkerSettings,
+    /// How long the API goes on answering after it is told to stop.
+    pub shutdown_delay: Duration,
 }
 
 /// The shared parts.
@@ -250,6 +252,7 @@ impl Config {
                 ..ConnectionLimits::DEFAULT
             },
             worker: settings.worker.clone(),
+            shutdown_delay: settings.shutdown_delay,
         }
     }
 }

@@ -264,6 +264,9 @@ pub struct ServerSettings {
     #[command(flatten)]
     /// What the worker does.
     pub worker: WorkerSettings,
+    /// Time the API goes on answering after it is told to stop, with /readyz red, for balancers to notice
+    #[arg(long, env = "TINTYPE_SHUTDOWN_DELAY", default_value = "0s", value_name = "DURATION", value_parser = duration)]
+    pub shutdown_delay: Duration,
     /// Free space below which no tasks are accepted [default: 64MiB, or 5% of a small disk]
     #[arg(long, env = "TINTYPE_MIN_FREE_SPACE", value_name = "SIZE", value_parser = size)]
     pub min_free_space: Option<ByteSize>,

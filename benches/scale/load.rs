@@ -53,7 +53,7 @@ pub async fn measure(cluster: &Cluster, tasks: u32, options: &Options) -> Outcom
         polls.push(rate(callers, window, poll).await?);
         let page = |turn: u64| {
             let (store, account) = (store.clone(), accounts[(turn % u64::from(history::ACCOUNTS)) as usize].id);
-            async move { Ok(drop(store.list_tasks(account, Surface::Api, None, 21).await?)) }
+            async move { Ok(store.list_tasks(account, Surface::Api, None, 21).await.map(drop)?) }
         };
         pages.push(rate(callers, window, page).await?);
     }

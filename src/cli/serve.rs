@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use tokio::net::TcpListener;
@@ -117,16 +118,18 @@ async fn work(
     certificate: Option<Arc<Certificate>>,
     signals: &mut StopSignals,
 ) -> Result<(), Failure> {
-    let stop = CancellationToken::new();
+    // The listeners go on for a while when all else has stopped.
+    let (stop, close) = (CancellationToken::new(), CancellationToken::new());
+    let delay = listener.as_ref().map_or(Duration::ZERO, |_| app.config.shutdown_delay);
     let readiness = Readiness::new();
     let mut parts = JoinSet::new();
     if let Some(listener) = listener {
         let front =
             Front { certificate, limits: app.config.connections, trusted_proxies: app.config.trusted_proxies.clone() };
-        parts.spawn(server::serve(listener, router(app.clone(), readiness.clone()), front, stop.clone()));
+        parts.spawn(server::serve(listener, router(app.clone(), readiness.clone()), front, close.clone()));
     }
     if let Some(listener) = metrics_listener {
-        parts.spawn(server::serve(listener, metrics_router(app.clone()), Front::default(), stop.clone()));
+        parts.spawn(server::serve(listener, metrics_router(app.clone()), Front::default(), close.clone()));
     }
     if role != Role::Api {
         let worker = Worker::new(app.clone(), Arc::new(EngineRenderer(app.clone())));
@@ -142,8 +145,15 @@ async fn work(
     };
     readiness.stop();
     stop.cancel();
+    let end = async {
+        if !broken {
+            tokio::time::sleep(delay).await;
+        }
+        close.cancel();
+        while parts.join_next().await.is_some() {}
+    };
     tokio::select! {
-        () = async { while parts.join_next().await.is_some() {} } => {}
+        () = end => {}
         _ = signals.next() => return Err(Failure("stopped at the second signal, without waiting for running renders".into())),
     }
     sweeper::record_uses(&app).await;

@@ -22,9 +22,22 @@ impl Readiness {
         Self(Arc::new(AtomicBool::new(true)))
     }
 
-    /// Turns `/readyz` red.
+    /// Turns `/readyz` red, and lets each answer be the last of its connection: who asks again comes by a new one,
+    /// which a balancer leads elsewhere.
     pub fn stop(&self) {
         self.0.store(false, Ordering::SeqCst);
+    }
+
+    fn is_stopping(&self) -> bool {
+        !self.0.load(Ordering::SeqCst)
+    }
+
+    /// Lets an answer be the last of its connection once the server is stopping.
+    pub(super) fn see_off(&self, mut response: Response<Body>) -> Response<Body> {
+        if self.is_stopping() {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
     }
 }
 
@@ -50,9 +63,8 @@ pub(super) async fn ready(
     State(app): State<Arc<App>>,
     Extension(readiness): Extension<Readiness>,
 ) -> Result<Response<Body>, ApiError> {
-    let stopping = !readiness.0.load(Ordering::SeqCst);
     let broken = app.store.ping().await.inspect_err(|error| tracing::error!(%error, "not ready")).is_err();
-    if stopping || broken || app.disk.is_low() {
+    if readiness.is_stopping() || broken || app.disk.is_low() {
         return Err(ApiError::of_status(StatusCode::SERVICE_UNAVAILABLE));
     }
     Ok(text("application/json", r#"{"status":"ready"}"#))

@@ -47,20 +47,20 @@ pub fn router(app: Arc<App>, readiness: Readiness) -> Router {
         .route("/docs/{asset}", get(docs::asset))
         .route("/openapi.json", get(docs::openapi))
         .route("/healthz", get(health::live))
-        .route("/readyz", get(health::ready).layer(axum::Extension(readiness)))
+        .route("/readyz", get(health::ready).layer(axum::Extension(readiness.clone())))
         .fallback(observe::no_route)
-        .layer(from_fn_with_state(app.clone(), approach))
+        .layer(from_fn_with_state((app.clone(), readiness), approach))
         .with_state(app)
 }
 
 /// The way of every request to its route, from the outside in. It is one layer, because each costs every
 /// request several allocations.
-async fn approach(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+async fn approach(State((app, readiness)): State<(Arc<App>, Readiness)>, request: Request, next: Next) -> Response {
     let within = async |request| match host::refuse_two_readings(&request) {
         None => leftover::read_on(request, |request| auth::guard(&app, request, next)).await,
         Some(refusal) => refusal,
     };
-    observe::observe(&app, request, within).await
+    readiness.see_off(observe::observe(&app, request, within).await)
 }
 
 /// The same for the metrics, which are for the operator alone.

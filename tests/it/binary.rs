@@ -25,20 +25,33 @@ pub fn tintype() -> Command {
 
 /// Runs an administrative command on a data directory. One that should end and does not is ended.
 pub fn run<I: AsRef<OsStr>>(data: &Path, arguments: impl IntoIterator<Item = I>) -> Output {
+    let database = Backend::of_services().url(data).map(|url| ("TINTYPE_DATABASE".to_owned(), url));
+    run_with(Path::new(TINTYPE), data, database, arguments)
+}
+
+/// The same, with a program and an environment.
+pub fn run_with<I: AsRef<OsStr>>(
+    program: &Path,
+    data: &Path,
+    variables: impl IntoIterator<Item = (String, String)>,
+    arguments: impl IntoIterator<Item = I>,
+) -> Output {
     // From coreutils: a test must not hang for want of a refusal.
     let mut command = Command::new("timeout");
-    command.arg(LONGEST_RUN_SECONDS).arg(TINTYPE).env_clear();
-    if let Some(url) = Backend::of_services().url(data) {
-        command.env("TINTYPE_DATABASE", url);
-    }
+    command.arg(LONGEST_RUN_SECONDS).arg(program).env_clear().envs(variables);
     command.args(arguments).arg("--data").arg(data).output().expect("the program runs")
 }
 
 /// Runs an administrative command that succeeds, and returns the JSON it printed.
 #[track_caller]
 pub fn json(data: &Path, arguments: &[&str]) -> Value {
-    let output = run(data, arguments.iter().chain(&["--json"]));
-    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    printed(&run(data, arguments.iter().chain(&["--json"])))
+}
+
+/// The JSON that a command printed which succeeded.
+#[track_caller]
+pub fn printed(output: &Output) -> Value {
+    assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
@@ -137,6 +150,12 @@ impl Server {
         // The shell's own kill, so that no package has to provide one.
         let kill = format!("kill -{name} {}", self.process.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
+    }
+
+    /// Whether it is stopped, and would go on at SIGCONT.
+    pub fn is_stopped(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
     }
 
     /// How it ended, if it has.

@@ -1,4 +1,5 @@
-//! A PostgreSQL cluster of the tests' own: started by the first test that wants it, gone when the tests have ended.
+//! PostgreSQL clusters of the tests' own: one that is started by the first test that wants it and shared, and others
+//! for tests that stop theirs. All are gone when the tests have ended.
 
 use std::collections::HashSet;
 use std::os::unix::process::CommandExt as _;
@@ -20,71 +21,107 @@ const DEBIAN: &str = "/usr/lib/postgresql";
 
 /// A cluster that listens on a socket in its own directory.
 pub struct Cluster {
-    directory: PathBuf,
-    /// Outlives every test's own runtime, as stores are opened by code that cannot wait.
-    runtime: Runtime,
-    admin: tokio_postgres::Client,
+    pub directory: PathBuf,
+    programs: PathBuf,
+    owner: Option<(u32, u32)>,
     /// Directories whose installation has its database here.
     known: Mutex<HashSet<PathBuf>>,
     /// While it is open the cluster lives.
     _life: ChildStdin,
 }
 
+/// What is kept when the cluster is stopped in a hurry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// Nothing need be, which is quick.
+    Nothing,
+    /// All that was committed, as by default.
+    Commits,
+}
+
+/// How a cluster is stopped, as `pg_ctl` calls it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shutdown {
+    /// All sessions are ended, their transactions rolled back, and everything is written.
+    Fast,
+    /// As in a crash: the next start recovers from the log.
+    Immediate,
+}
+
+/// Outlives every test's own runtime, as stores are opened by code that cannot wait.
+fn runtime() -> &'static Runtime {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    let build = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    RUNTIME.get_or_init(|| build().expect("a runtime"))
+}
+
 /// The cluster that all tests of this process share.
 pub fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
-    CLUSTER.get_or_init(Cluster::start)
+    CLUSTER.get_or_init(|| Cluster::start(Durability::Nothing))
 }
 
 impl Cluster {
-    fn start() -> Self {
+    /// Starts a fresh one.
+    pub fn start(durability: Durability) -> Self {
         let programs = programs();
         let directory = TempDir::with_prefix("tintype-pg-").expect("a temporary directory").keep();
         let owner = owner();
         if let Some((user, group)) = owner {
             std::os::unix::fs::chown(&directory, Some(user), Some(group)).expect("root may give a directory away");
         }
-        let data = directory.join("data");
-        run(
-            &programs,
-            owner,
-            "initdb",
-            &[
-                "--pgdata",
-                path(&data),
-                "--username",
-                "tintype",
-                "--auth",
-                "trust",
-                "--encoding",
-                "UTF8",
-                "--locale",
-                "C",
-                "--no-sync",
-                "--no-instructions",
-            ],
-        );
-        // What tests write need not outlast a power cut, but for those that say otherwise.
-        let options = format!(
-            "-c listen_addresses= -c unix_socket_directories={} -c fsync=off -c full_page_writes=off \
-             -c max_connections=400 -c shared_buffers=64MB -c log_min_messages=fatal",
-            path(&directory)
-        );
-        let log = directory.join("log");
-        run(&programs, owner, "pg_ctl", &["--pgdata", path(&data), "--log", path(&log), "-w", "-o", &options, "start"]);
         let life = watch(&programs, &directory, owner);
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
-        let admin = connect(&runtime, &directory);
-        Self { directory, runtime, admin, known: Mutex::default(), _life: life }
+        let cluster = Self { directory, programs, owner, known: Mutex::default(), _life: life };
+        let data = cluster.data();
+        let superuser = ["--username", "tintype", "--auth", "trust"];
+        let kind = ["--encoding", "UTF8", "--locale", "C", "--no-sync", "--no-instructions"];
+        cluster.run("initdb", &[&["--pgdata", path(&data)], &superuser[..], &kind].concat());
+        let durability = match durability {
+            Durability::Nothing => "-c fsync=off -c full_page_writes=off",
+            Durability::Commits => "-c fsync=on",
+        };
+        let options = format!(
+            "-c listen_addresses= -c unix_socket_directories={} {durability} \
+             -c max_connections=400 -c shared_buffers=64MB -c log_min_messages=fatal",
+            path(&cluster.directory)
+        );
+        cluster.control(&["-o", &options, "start"]);
+        cluster
+    }
+
+    fn data(&self) -> PathBuf {
+        self.directory.join("data")
+    }
+
+    fn control(&self, arguments: &[&str]) {
+        let (data, log) = (self.data(), self.directory.join("log"));
+        let common = ["--pgdata", path(&data), "--log", path(&log), "-w", "-t", "120"];
+        self.run("pg_ctl", &[&common, arguments].concat());
+    }
+
+    /// Stops it and starts it again; returns when it takes connections.
+    pub fn restart(&self, how: Shutdown) {
+        let mode = match how {
+            Shutdown::Fast => "fast",
+            Shutdown::Immediate => "immediate",
+        };
+        self.control(&["-m", mode, "restart"]);
+    }
+
+    /// Ends up to so many connections of others, picked at random; returns how many.
+    pub fn terminate(&self, connections: u32) -> i64 {
+        let sql = format!(
+            "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (
+                 SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
+                 ORDER BY random() LIMIT {connections}) AS unlucky"
+        );
+        self.number(&sql)
     }
 
     /// The URL of the schema that belongs to a directory, which is made when it is not there.
     pub fn url(&self, directory: &Path) -> String {
-        let schema = schema(directory);
-        self.execute(&format!("CREATE SCHEMA IF NOT EXISTS {schema}"));
-        let host = path(&self.directory).replace('/', "%2F");
-        format!("postgres://tintype@{host}/postgres?options=-csearch_path%3D{schema}&application_name={schema}")
+        self.execute(&format!("CREATE SCHEMA IF NOT EXISTS {}", schema(directory)));
+        url(&self.directory, directory)
     }
 
     /// The URL of the database of an installation in a directory, if that is here.
@@ -98,7 +135,7 @@ impl Cluster {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(directory.to_owned());
         let (url, clock) = (self.url(directory), clock.clone());
         let (opened, store) = std::sync::mpsc::channel();
-        self.runtime.spawn(async move {
+        runtime().spawn(async move {
             let store = PostgresStore::open(&url, None, clock, faults).await;
             opened.send(store).expect("the test waits");
         });
@@ -107,37 +144,65 @@ impl Cluster {
 
     /// Runs SQL behind every store's back.
     pub fn execute(&self, sql: &str) {
-        self.run(&self.admin, sql);
+        self.attempt(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     }
 
-    /// Runs SQL on a connection that [`Cluster::connect`] made.
-    pub fn run(&self, client: &tokio_postgres::Client, sql: &str) {
-        self.wait(client.batch_execute(sql)).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    /// Runs SQL that may be refused.
+    pub fn attempt(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
+        self.in_session(async move |session| session.batch_execute(sql).await)
     }
 
-    /// The number that a query returns.
+    /// What a query finds.
+    pub fn query(&self, sql: &str) -> Vec<tokio_postgres::Row> {
+        let found = self.in_session(async move |session| session.query(sql, &[]).await);
+        found.unwrap_or_else(|error| panic!("{sql}: {error:?}"))
+    }
+
+    /// The number that a query finds.
     pub fn number(&self, sql: &str) -> i64 {
-        let row = self.wait(self.admin.query_one(sql, &[])).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
-        row.try_get(0).expect("a number")
+        self.query(sql)[0].get(0)
     }
 
-    /// Cuts all connections of stores in the schema that belongs to a directory.
-    pub fn terminate(&self, directory: &Path) {
+    /// Ends all connections of stores in the schema that belongs to a directory.
+    pub fn terminate_all_of(&self, directory: &Path) {
         let of = schema(directory);
         self.number(&format!(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = '{of}'"
         ));
     }
 
-    /// A connection of a test's own.
-    pub fn connect(&self) -> tokio_postgres::Client {
-        connect(&self.runtime, &self.directory)
+    /// A session of an administrator, for as long as it is kept.
+    pub async fn session(&self) -> tokio_postgres::Client {
+        let mut config = tokio_postgres::Config::new();
+        config.host_path(&self.directory).user("tintype").dbname("postgres");
+        let (session, connection) = config.connect(tokio_postgres::NoTls).await.expect("the cluster runs");
+        // It ends with the session, or with the cluster.
+        tokio::spawn(async move { drop(connection.await) });
+        session
     }
 
-    /// What comes of a future of the driver, whose own task runs on the runtime, so this thread may wait.
-    fn wait<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
-        std::thread::scope(|scope| scope.spawn(|| self.runtime.block_on(future)).join().expect("no panic"))
+    fn in_session<T: Send>(&self, what: impl AsyncFnOnce(&tokio_postgres::Client) -> T + Send) -> T {
+        // The thread that asks may be one of a runtime, which must not wait; another may.
+        std::thread::scope(|scope| {
+            let asking = scope.spawn(|| runtime().block_on(async { what(&self.session().await).await }));
+            asking.join().expect("no panic")
+        })
     }
+
+    fn run(&self, program: &str, arguments: &[&str]) {
+        let mut command = Command::new(self.programs.join(program));
+        if let Some((user, group)) = self.owner {
+            command.uid(user).gid(group);
+        }
+        let ended = command.args(arguments).current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).status();
+        assert!(ended.expect("the program runs").success(), "{program} {arguments:?} failed");
+    }
+}
+
+/// The URL of the schema that belongs to a directory, by way of the socket in another.
+pub fn url(socket: &Path, directory: &Path) -> String {
+    let (host, schema) = (path(socket).replace('/', "%2F"), schema(directory));
+    format!("postgres://tintype@{host}/postgres?options=-csearch_path%3D{schema}&application_name={schema}")
 }
 
 /// The schema that belongs to a directory: the directory's own name.
@@ -182,22 +247,9 @@ fn programs() -> PathBuf {
     newest().expect("it was just found")
 }
 
-fn command(programs: &Path, owner: Option<(u32, u32)>, program: &str) -> Command {
-    let mut command = Command::new(programs.join(program));
-    if let Some((user, group)) = owner {
-        command.uid(user).gid(group);
-    }
-    command.current_dir("/");
-    command
-}
-
-fn run(programs: &Path, owner: Option<(u32, u32)>, program: &str, arguments: &[&str]) {
-    let output = command(programs, owner, program).args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).status();
-    assert!(output.expect("the program runs").success(), "{program} {arguments:?} failed");
-}
-
 /// Lets a process that outlives this one stop the cluster and remove its directory when this one has ended, in
 /// whatever way.
+#[expect(clippy::zombie_processes, reason = "it ends after this process, which nobody outlives to wait")]
 fn watch(programs: &Path, directory: &Path, owner: Option<(u32, u32)>) -> ChildStdin {
     let mut watcher = Command::new("setsid");
     if let Some((user, group)) = owner {
@@ -207,17 +259,4 @@ fn watch(programs: &Path, directory: &Path, owner: Option<(u32, u32)>) -> ChildS
     watcher.args(["sh", "-c", script, path(programs), path(directory)]).current_dir("/").stdin(Stdio::piped());
     let mut watcher = watcher.stdout(Stdio::null()).spawn().expect("setsid, from util-linux, runs");
     watcher.stdin.take().expect("a pipe")
-}
-
-fn connect(runtime: &Runtime, directory: &Path) -> tokio_postgres::Client {
-    let mut config = tokio_postgres::Config::new();
-    config.host_path(directory).user("tintype").dbname("postgres");
-    let (sent, client) = std::sync::mpsc::channel();
-    runtime.spawn(async move {
-        let (client, connection) = config.connect(tokio_postgres::NoTls).await.expect("the cluster runs");
-        sent.send(client).expect("somebody waits");
-        // It may be cut, which is for whoever uses it to notice.
-        drop(connection.await);
-    });
-    client.recv().expect("a client")
 }

@@ -51,6 +51,7 @@ pub enum Backend {
 
 impl Backend {
     /// The one that whole services run on: SQLite, unless `TEST_STORE=postgres`.
+    #[expect(clippy::disallowed_methods, reason = "how the tests run is no setting")]
     pub fn of_services() -> Self {
         match std::env::var("TEST_STORE").as_deref() {
             Err(_) | Ok("" | "sqlite") => Self::Sqlite,

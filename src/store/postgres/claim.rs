@@ -84,21 +84,41 @@ pub(super) async fn claim(database: &Database, rota: &mut Rota, max: usize, leas
     let mut claims = Vec::new();
     let mut looked = rota.look(database).await?;
     while claims.len() < max {
-        if rota.turns.is_empty() {
-            if looked {
-                break;
-            }
-            looked = rota.look(database).await?;
-            if !looked {
+        match rota.more(database, &mut looked, max - claims.len(), lease).await {
+            Ok(Some(more)) => claims.extend(more),
+            Ok(None) => break,
+            Err(error) if claims.is_empty() => return Err(error),
+            // What is claimed already has to be worked on.
+            Err(error) => {
+                tracing::warn!(%error, "could not claim more tasks");
                 break;
             }
         }
-        claims.extend(rota.take(database, max - claims.len(), lease).await?);
     }
     Ok(claims)
 }
 
 impl Rota {
+    /// Takes more, and looks who has some if it has not `looked`; `None` when there is no more.
+    async fn more(
+        &mut self,
+        database: &Database,
+        looked: &mut bool,
+        max: usize,
+        lease: Duration,
+    ) -> Result<Option<Vec<Claim>>> {
+        if self.turns.is_empty() {
+            if *looked {
+                return Ok(None);
+            }
+            *looked = self.look(database).await?;
+            if !*looked {
+                return Ok(None);
+            }
+        }
+        self.take(database, max, lease).await.map(Some)
+    }
+
     /// Looks who has something waiting; `false` when it is too early for that.
     async fn look(&mut self, database: &Database) -> Result<bool> {
         let begun = database.clock.elapsed();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio_postgres::Transaction;
 
-use super::columns::api_key;
+use super::columns::{KEY, api_key};
 use super::connection::{Database, Failure};
 use super::queue;
 use crate::clock::Timestamp;
@@ -13,16 +13,22 @@ use crate::model::{CREDITS_PER_IMAGE, Id};
 use crate::store::{KeyChange, Lease, NewKey, Refusal, Result, StoreError, StrikeRule};
 
 /// $1 is the id, $2 the account, which must exist.
-const INSERT: &str = "
-    INSERT INTO api_keys (id, account_id, hash, name, hint, submit_rate, read_rate, expires_at)
-    SELECT $1, id, $3, $4, $5, $6::bigint, $7::bigint, $8::bigint FROM accounts WHERE id = $2 RETURNING *";
+fn insertion() -> String {
+    format!(
+        "INSERT INTO api_keys (id, account_id, hash, name, hint, submit_rate, read_rate, expires_at)
+         SELECT $1, id, $3, $4, $5, $6::bigint, $7::bigint, $8::bigint FROM accounts WHERE id = $2 RETURNING {KEY}"
+    )
+}
 
 pub(super) async fn create(database: &Database, account_id: Id, key: &NewKey) -> Result<Option<ApiKey>> {
     let (submit_rate, read_rate) = (key.submit_rate.map(i64::from), key.read_rate.map(i64::from));
     let hash = &key.hash[..];
     let id = database.new_id();
     let rows = database
-        .write(INSERT, &[&id, &account_id, &hash, &key.name, &key.hint, &submit_rate, &read_rate, &key.expires_at])
+        .write(
+            &insertion(),
+            &[&id, &account_id, &hash, &key.name, &key.hint, &submit_rate, &read_rate, &key.expires_at],
+        )
         .await?;
     rows.first().map(api_key).transpose()
 }
@@ -32,23 +38,27 @@ pub(super) async fn insert(begun: &Transaction<'_>, id: Id, account_id: Id, key:
     let (submit_rate, read_rate) = (key.submit_rate.map(i64::from), key.read_rate.map(i64::from));
     let hash = &key.hash[..];
     begun
-        .query(INSERT, &[&id, &account_id, &hash, &key.name, &key.hint, &submit_rate, &read_rate, &key.expires_at])
+        .query(
+            &insertion(),
+            &[&id, &account_id, &hash, &key.name, &key.hint, &submit_rate, &read_rate, &key.expires_at],
+        )
         .await?;
     Ok(())
 }
 
 pub(super) async fn find(database: &Database, id: Id) -> Result<Option<ApiKey>> {
-    database.read_one("SELECT * FROM api_keys WHERE id = $1", &[&id]).await?.as_ref().map(api_key).transpose()
+    let sql = format!("SELECT {KEY} FROM api_keys WHERE id = $1");
+    database.read_one(&sql, &[&id]).await?.as_ref().map(api_key).transpose()
 }
 
 pub(super) async fn find_by_hash(database: &Database, hash: &KeyHash) -> Result<Option<ApiKey>> {
-    let sql = "SELECT * FROM api_keys WHERE hash = $1";
-    database.read_one(sql, &[&&hash[..]]).await?.as_ref().map(api_key).transpose()
+    let sql = format!("SELECT {KEY} FROM api_keys WHERE hash = $1");
+    database.read_one(&sql, &[&&hash[..]]).await?.as_ref().map(api_key).transpose()
 }
 
 pub(super) async fn list(database: &Database, account_id: Option<Id>) -> Result<Vec<ApiKey>> {
-    let sql = "SELECT * FROM api_keys WHERE $1::text IS NULL OR account_id = $1 ORDER BY id";
-    database.read(sql, &[&account_id]).await?.iter().map(api_key).collect()
+    let sql = format!("SELECT {KEY} FROM api_keys WHERE $1::text IS NULL OR account_id = $1 ORDER BY id");
+    database.read(&sql, &[&account_id]).await?.iter().map(api_key).collect()
 }
 
 pub(super) async fn change(database: &Database, id: Id, change: KeyChange) -> Result<Option<ApiKey>> {
@@ -61,7 +71,7 @@ pub(super) async fn change(database: &Database, id: Id, change: KeyChange) -> Re
     let forget = change == KeyChange::Enable;
     let sql = format!(
         "WITH forgotten AS (DELETE FROM strikes WHERE $3 AND key_id = $1)
-         UPDATE api_keys SET {set} WHERE id = $1 AND $2::bigint IS NOT NULL RETURNING *"
+         UPDATE api_keys SET {set} WHERE id = $1 AND $2::bigint IS NOT NULL RETURNING {KEY}"
     );
     let rows = database.write(&sql, &[&id, &database.now(), &forget]).await?;
     rows.first().map(api_key).transpose()
@@ -74,17 +84,18 @@ pub(super) async fn rotate(
     hint: &str,
     overlap: Duration,
 ) -> Result<Option<ApiKey>> {
-    let sql = "
-        WITH old AS (
+    let sql = format!(
+        "WITH old AS (
             UPDATE api_keys k SET expires_at = least(before.expires_at, $5::bigint)
             FROM (SELECT id, expires_at FROM api_keys WHERE id = $2 AND revoked_at IS NULL FOR NO KEY UPDATE) before
             WHERE k.id = before.id
             RETURNING k.account_id, k.name, k.submit_rate, k.read_rate, before.expires_at
         )
         INSERT INTO api_keys (id, account_id, hash, name, hint, submit_rate, read_rate, expires_at)
-        SELECT $1, account_id, $3, name, $4, submit_rate, read_rate, expires_at FROM old RETURNING *";
+        SELECT $1, account_id, $3, name, $4, submit_rate, read_rate, expires_at FROM old RETURNING {KEY}"
+    );
     let end = database.now().saturating_add(overlap);
-    let rows = database.write(sql, &[&database.new_id(), &id, &&hash[..], &hint, &end]).await?;
+    let rows = database.write(&sql, &[&database.new_id(), &id, &&hash[..], &hint, &end]).await?;
     rows.first().map(api_key).transpose()
 }
 

@@ -14,7 +14,7 @@ use super::columns::number;
 use super::connection::Database;
 use crate::clock::Timestamp;
 use crate::model::{CREDITS_PER_IMAGE, Id};
-use crate::store::{Lease, LeaseWrite, MAX_LOST_LEASES, QueueDepth, Rescue, Rescued, Result, Retry};
+use crate::store::{Lease, LeaseWrite, MAX_LOST_LEASES, QueueDepth, Rescue, Rescued, Result, Retry, StoreError};
 
 /// Tasks that a sweep ends in one transaction.
 pub(super) const SWEEP_BATCH: i64 = 256;
@@ -66,6 +66,8 @@ pub(super) async fn complete(database: &Arc<Database>, ends: Vec<(Lease, String)
     match complete_together(database, &ends).await {
         Ok(mut done) => ends.iter().map(|(lease, _)| Ok(done_if(done.remove(lease)))).collect(),
         Err(error) if ends.len() == 1 => vec![Err(error)],
+        // They may be completed, and a second try would find their leases gone.
+        Err(error @ StoreError::Unknown(_)) => ends.iter().map(|_| Err(error.clone())).collect(),
         // One that cannot be written must not take the others with it.
         Err(_) => {
             let mut outcomes = Vec::with_capacity(ends.len());

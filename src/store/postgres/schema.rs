@@ -1,6 +1,9 @@
 //! The schema of a database: whose it is, which version, and the steps to the present one.
 
+use std::time::Duration;
+
 use tokio_postgres::Transaction;
+use tokio_postgres::error::SqlState;
 
 use super::connection::Database;
 use crate::store::StoreError;
@@ -14,6 +17,11 @@ const MIGRATIONS: [&str; 4] = [
 ];
 /// What processes that change the schema or make the first account wait for: "tint" in ASCII.
 pub(super) const LOCK: i64 = 0x7469_6E74;
+/// Somebody used a table that was to change.
+const BUSY: [SqlState; 2] = [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED];
+/// How long a busy database is tried, and about how often.
+const PATIENCE: Duration = Duration::from_secs(300);
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Why a database could not be opened: a sentence for the operator.
 #[derive(Debug, thiserror::Error)]
@@ -42,15 +50,43 @@ pub enum OpenError {
 }
 
 /// Brings the schema up to date, or says why not and leaves it as it was. Processes that start at once wait
-/// for the first of them.
+/// for the first of them; those that are at work go on.
 pub(super) async fn migrate(database: &Database) -> Result<(), OpenError> {
-    let name = database.name();
-    let unusable = |error: StoreError| OpenError::Unusable { name: name.to_owned(), error: error.to_string() };
-    let mut client = database.client().await.map_err(unusable)?;
-    let begun = client.transaction().await.map_err(|error| unusable(error.into()))?;
-    let outcome = steps(&begun, name).await.map_err(|error| unusable(error.into()))?;
-    outcome?;
-    begun.commit().await.map_err(|error| unusable(error.into()))
+    let begun = database.clock.elapsed();
+    loop {
+        let error = match attempt(database).await? {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        let waited = database.clock.elapsed().saturating_sub(begun);
+        let is_busy = error.code().is_some_and(|code| BUSY.contains(code));
+        if !is_busy || waited > PATIENCE || database.clock.is_manual() {
+            return Err(unusable(database, error.into()));
+        }
+        tracing::warn!("waiting for a moment in which nobody uses the tables that change");
+        database.sleep(PAUSE.mul_f64(0.5 + rand::random::<f64>())).await;
+    }
+}
+
+fn unusable(database: &Database, error: StoreError) -> OpenError {
+    OpenError::Unusable { name: database.name().to_owned(), error: error.to_string() }
+}
+
+/// The inner error is the server's.
+async fn attempt(database: &Database) -> Result<Result<(), tokio_postgres::Error>, OpenError> {
+    let mut client = database.client().await.map_err(|error| unusable(database, error))?;
+    let outcome = async {
+        let begun = client.transaction().await?;
+        match steps(&begun, database.name()).await? {
+            Ok(()) => begun.commit().await.map(Ok),
+            refusal => begun.rollback().await.map(|()| refusal),
+        }
+    };
+    match outcome.await {
+        Ok(Ok(())) => Ok(Ok(())),
+        Ok(Err(refusal)) => Err(refusal),
+        Err(error) => Ok(Err(error)),
+    }
 }
 
 async fn steps(begun: &Transaction<'_>, name: &str) -> Result<Result<(), OpenError>, tokio_postgres::Error> {
@@ -75,6 +111,9 @@ async fn steps(begun: &Transaction<'_>, name: &str) -> Result<Result<(), OpenErr
     if done == MIGRATIONS.len() {
         return Ok(Ok(()));
     }
+    // Whoever waits for a table keeps all others waiting behind: rather give up and come again. Less than
+    // `deadlock_timeout`, so that it is never others who give up.
+    begun.batch_execute("SET LOCAL lock_timeout = '500ms'").await?;
     for step in MIGRATIONS.iter().skip(done) {
         begun.batch_execute(step).await?;
     }

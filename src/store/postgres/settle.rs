@@ -1,8 +1,8 @@
 //! What became of a submit that the server never answered.
 //!
 //! The ids of its tasks are known beforehand, and while the statement runs it holds the rows of its accounts. A
-//! statement that begins after its deadline does nothing. So whoever locks those rows after the deadline sees
-//! the tasks, or they will never be.
+//! statement that gets hold of them after its deadline does nothing. So whoever locks those rows after the deadline
+//! sees the tasks, or they will never be.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -181,7 +181,8 @@ struct Wanted {
 }
 
 /// $1..$4 are the accounts, $5.. the tasks; `spent` is what the account has paid with a task and those before it.
-/// Accounts are locked in the order of their ids, as everywhere, so that nobody waits in a circle.
+/// Accounts are locked in the order of their ids, as everywhere, so that nobody waits in a circle. The deadline $16
+/// is compared with a clock that runs on while the statement waits for these locks: see [`settle`].
 const SUBMIT: &str = "
     WITH wanted AS (
         SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) AS w (account_id, cost, tasks, room)
@@ -191,7 +192,7 @@ const SUBMIT: &str = "
         UPDATE accounts a SET balance = a.balance - w.cost, unfinished = a.unfinished + w.tasks
         FROM wanted w JOIN found f ON f.id = w.account_id
         WHERE a.id = f.id AND f.balance >= w.cost AND f.unfinished <= w.room
-            AND ($16::bigint IS NULL OR tintype_now(NULL) < $16)
+            AND ($16::bigint IS NULL OR extract(epoch FROM clock_timestamp()) * 1000 < $16)
         RETURNING a.id, f.balance
     ), new AS (
         SELECT n.*, charged.balance - n.spent AS balance

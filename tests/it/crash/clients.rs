@@ -1,11 +1,12 @@
 //! Callers who use the service while it dies, and remember what they were told.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rand::seq::IndexedRandom as _;
 use serde_json::{Value, json};
 use tintype::clock::Clock;
 use tokio::sync::watch;
@@ -13,12 +14,19 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::process::try_send;
-use crate::support::{GENERATE, TASKS};
+use crate::support::{Answer, GENERATE, TASKS};
 
 /// Callers at once for each account.
 const CALLERS: usize = 3;
-/// Rest between two calls of one caller.
-const REST: Duration = Duration::from_millis(5);
+
+/// How callers use the service.
+#[derive(Debug, Clone, Copy)]
+pub struct Manners {
+    /// Rest between two calls of one caller.
+    pub rest: Duration,
+    /// Whether reads may be answered with 500, as the database goes away too.
+    pub patient: bool,
+}
 
 /// All that callers were told.
 #[derive(Debug, Default)]
@@ -27,8 +35,12 @@ pub struct Recorded {
     pub submits: AtomicU64,
     /// Tasks acknowledged: their id, who submitted them, and how many images they are for.
     pub acknowledged: Mutex<HashMap<String, Order>>,
-    /// Prompts of submits that were refused with an answer.
-    pub refused: Mutex<Vec<String>>,
+    /// Prompts of submits that were refused by the rules.
+    pub refused: Mutex<HashSet<String>>,
+    /// Prompts of submits that were answered with 500.
+    pub broken: Mutex<HashSet<String>>,
+    /// Reads that were answered with 500.
+    pub unread: AtomicU64,
     /// Tasks that were seen in a terminal state, as they were seen, and when.
     pub ended: Mutex<HashMap<String, (Duration, Value)>>,
     /// What may never happen and did.
@@ -67,13 +79,13 @@ impl Recorded {
 /// The callers, who go on until they are stopped.
 pub struct Clients {
     callers: JoinSet<()>,
-    server: Arc<watch::Sender<Option<SocketAddr>>>,
+    servers: Arc<watch::Sender<Vec<SocketAddr>>>,
     stop: CancellationToken,
 }
 
 impl Clients {
-    pub fn start(keys: &[String], recorded: &Arc<Recorded>, clock: &Clock) -> Self {
-        let (server, address) = watch::channel(None);
+    pub fn start(keys: &[String], manners: Manners, recorded: &Arc<Recorded>, clock: &Clock) -> Self {
+        let (servers, addresses) = watch::channel(Vec::new());
         let stop = CancellationToken::new();
         let mut callers = JoinSet::new();
         for (account, key) in keys.iter().enumerate() {
@@ -81,7 +93,8 @@ impl Clients {
                 let caller = Caller {
                     account,
                     key: key.clone(),
-                    server: address.clone(),
+                    servers: addresses.clone(),
+                    manners,
                     recorded: recorded.clone(),
                     clock: clock.clone(),
                     own: Vec::new(),
@@ -89,19 +102,24 @@ impl Clients {
                 callers.spawn(caller.run(stop.clone()));
             }
         }
-        Self { callers, server: Arc::new(server), stop }
+        Self { callers, servers: Arc::new(servers), stop }
     }
 
     /// Sends the callers to the next process, once it listens.
     pub fn meet(&self, address: impl Future<Output = Option<SocketAddr>> + Send + 'static) {
-        self.server.send_replace(None);
-        let server = self.server.clone();
-        tokio::spawn(async move { server.send_replace(address.await) });
+        self.turn_to(Vec::new());
+        let servers = self.servers.clone();
+        tokio::spawn(async move { servers.send_replace(address.await.into_iter().collect()) });
+    }
+
+    /// Sends the callers to any of these.
+    pub fn turn_to(&self, addresses: Vec<SocketAddr>) {
+        self.servers.send_replace(addresses);
     }
 
     /// Waits until they have met.
     pub async fn met(&self) {
-        let met = self.server.subscribe().wait_for(Option::is_some).await.map(drop);
+        let met = self.servers.subscribe().wait_for(|servers| !servers.is_empty()).await.map(drop);
         met.expect("the sender is ours");
     }
 
@@ -114,7 +132,8 @@ impl Clients {
 struct Caller {
     account: usize,
     key: String,
-    server: watch::Receiver<Option<SocketAddr>>,
+    servers: watch::Receiver<Vec<SocketAddr>>,
+    manners: Manners,
     recorded: Arc<Recorded>,
     clock: Clock,
     /// Tasks of its own that it has not seen ended.
@@ -124,7 +143,7 @@ struct Caller {
 impl Caller {
     async fn run(mut self, stop: CancellationToken) {
         while !stop.is_cancelled() {
-            let address = *self.server.borrow();
+            let address = self.servers.borrow().choose(&mut rand::rng()).copied();
             if let Some(address) = address {
                 match rand::random_range(0..10) {
                     0..4 => self.submit(address).await,
@@ -132,7 +151,7 @@ impl Caller {
                     _ => self.list(address).await,
                 }
             }
-            tokio::time::sleep(REST).await;
+            tokio::time::sleep(self.manners.rest).await;
         }
     }
 
@@ -152,7 +171,8 @@ impl Caller {
                 assert!(known.is_none(), "{task_id} was given twice");
                 self.own.push(task_id);
             }
-            402 | 429 | 500 => self.recorded.refused.lock().expect("no panic").push(prompt),
+            402 | 429 => drop(self.recorded.refused.lock().expect("no panic").insert(prompt)),
+            500 => drop(self.recorded.broken.lock().expect("no panic").insert(prompt)),
             _ => self.recorded.violation(format!("{answer:?}")),
         }
     }
@@ -164,10 +184,7 @@ impl Caller {
         let one = rand::random_range(0..self.own.len());
         let path = format!("{TASKS}/{}", self.own[one]);
         let asked = self.clock.elapsed();
-        let Some(answer) = try_send(address, "GET", &path, &self.key, "").await else { return };
-        if answer.status != 200 {
-            return self.recorded.violation(format!("{path}: {answer:?}"));
-        }
+        let Some(answer) = self.read(address, &path).await else { return };
         let task = &answer.json()["data"];
         self.recorded.see(task, asked, &self.clock);
         if task["status"] != "processing" && rand::random_ratio(1, 2) {
@@ -178,12 +195,20 @@ impl Caller {
     async fn list(&mut self, address: SocketAddr) {
         let path = format!("{TASKS}?limit=50");
         let asked = self.clock.elapsed();
-        let Some(answer) = try_send(address, "GET", &path, &self.key, "").await else { return };
-        if answer.status != 200 {
-            return self.recorded.violation(format!("{path}: {answer:?}"));
-        }
+        let Some(answer) = self.read(address, &path).await else { return };
         for task in answer.json()["data"]["items"].as_array().into_iter().flatten() {
             self.recorded.see(task, asked, &self.clock);
         }
+    }
+
+    /// An answer that tells something.
+    async fn read(&self, address: SocketAddr, path: &str) -> Option<Answer> {
+        let answer = try_send(address, "GET", path, &self.key, "").await?;
+        match answer.status.as_u16() {
+            200 => return Some(answer),
+            500 if self.manners.patient => drop(self.recorded.unread.fetch_add(1, Ordering::SeqCst)),
+            _ => self.recorded.violation(format!("{path}: {answer:?}")),
+        }
+        None
     }
 }

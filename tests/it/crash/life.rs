@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tintype::clock::Clock;
-use tintype::store::Store as _;
 
 use super::clients::Clients;
 use super::{Tally, zombie};
@@ -194,19 +193,6 @@ impl Life {
             }
         }
         tally.recoveries.extend(self.logged("claimed tasks").map(|at| at.saturating_sub(self.started)));
-    }
-
-    /// Waits until nothing is unfinished.
-    pub async fn work_off(&self, patience: Duration) {
-        let store = zombie::store_beside(&self.data, Clock::system());
-        let deadline = self.clock.elapsed() + patience;
-        loop {
-            let depth = store.queue_depth().await.expect("a store");
-            if depth.waiting + depth.leased == 0 || self.clock.elapsed() > deadline {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
     }
 
     /// When a line with these words was first logged.

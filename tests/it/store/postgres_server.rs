@@ -48,8 +48,9 @@ async fn a_submit_that_was_cut_off_before_its_commit_is_an_error_and_charges_not
     let ada = fx.account("ada", 10).await?;
     let schema = schema(fx.directory.path());
     // Somebody holds the account, so the submit waits for it.
-    let holder = cluster().connect();
-    cluster().run(&holder, &format!("BEGIN; SELECT * FROM {schema}.accounts FOR UPDATE"));
+    let holder = cluster().session().await;
+    let hold = format!("BEGIN; SELECT * FROM {schema}.accounts FOR UPDATE");
+    holder.batch_execute(&hold).await.expect("nobody else holds it");
     let submitting = tokio::spawn({
         let store = fx.store.clone();
         async move { store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await }
@@ -59,7 +60,7 @@ async fn a_submit_that_was_cut_off_before_its_commit_is_an_error_and_charges_not
          WHERE application_name = '{schema}' AND wait_event_type = 'Lock'"
     );
     tokio::time::timeout(PATIENCE, async { while cluster().number(&terminate) == 0 {} }).await.expect("it waits");
-    cluster().run(&holder, "ROLLBACK");
+    holder.batch_execute("ROLLBACK").await.expect("it was not cut");
     let error = submitting.await.expect("no panic").expect_err("its connection was cut");
     assert!(matches!(error, StoreError::Other(_)), "it is known that nothing was done: {error:?}");
     assert_eq!(fx.credits(ada).await?, 10);
@@ -76,7 +77,7 @@ async fn a_store_goes_on_after_all_its_connections_were_cut() -> Result<()> {
     for _ in 0..5 {
         fx.submit(ada).await?;
         let lease = fx.claim().await?;
-        cluster().terminate(fx.directory.path());
+        cluster().terminate_all_of(fx.directory.path());
         assert_eq!(fx.store.list_tasks(ada, Surface::Api, None, 1).await?[0].id, lease.task_id);
         fx.store.fail(lease, "it sank").await?;
     }

@@ -1,0 +1,154 @@
+//! Callers behind a load balancer that asks each node whether it is ready, as balancers do.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::Request;
+use hyper::client::conn::http1::SendRequest;
+use hyper_util::rt::TokioIo;
+use rand::seq::IndexedRandom as _;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::node::HANG;
+use crate::process::try_send;
+use crate::support::{GENERATE, TASKS};
+
+/// How often a node is asked.
+const PROBE: Duration = Duration::from_millis(50);
+/// Rest between two calls of one caller.
+const REST: Duration = Duration::from_millis(40);
+
+/// What callers met.
+#[derive(Debug, Default)]
+pub struct Met {
+    pub requests: AtomicU64,
+    /// Whatever was not answered with 200.
+    pub failed: Mutex<Vec<String>>,
+    pub tasks: Mutex<Vec<String>>,
+}
+
+/// Leads callers to nodes that say that they are ready.
+pub struct Balancer {
+    nodes: Mutex<Vec<SocketAddr>>,
+    ready: watch::Sender<Vec<SocketAddr>>,
+}
+
+impl Balancer {
+    /// Begins to ask.
+    pub fn start(nodes: Vec<SocketAddr>) -> Arc<Self> {
+        let balancer = Arc::new(Self { nodes: Mutex::new(nodes), ready: watch::Sender::new(Vec::new()) });
+        let asking = Arc::downgrade(&balancer);
+        tokio::spawn(async move {
+            while let Some(balancer) = asking.upgrade() {
+                let mut ready = Vec::new();
+                for node in balancer.nodes() {
+                    let answer = try_send(node, "GET", "/readyz", "", "").await;
+                    ready.extend(answer.filter(|answer| answer.status == 200).map(|_| node));
+                }
+                balancer.ready.send_replace(ready);
+                tokio::time::sleep(PROBE).await;
+            }
+        });
+        balancer
+    }
+
+    fn nodes(&self) -> Vec<SocketAddr> {
+        self.nodes.lock().expect("no panic").clone()
+    }
+
+    /// Asks one more node.
+    pub fn add(&self, node: SocketAddr) {
+        self.nodes.lock().expect("no panic").push(node);
+    }
+
+    /// Asks another node instead of one that has gone.
+    pub fn replace(&self, old: SocketAddr, new: SocketAddr) {
+        let mut nodes = self.nodes.lock().expect("no panic");
+        nodes.iter_mut().filter(|node| **node == old).for_each(|node| *node = new);
+    }
+
+    /// Waits until so many nodes have said that they are ready.
+    pub async fn until_ready(&self, count: usize) {
+        let mut ready = self.ready.subscribe();
+        let waiting = ready.wait_for(|ready| ready.len() == count);
+        drop(tokio::time::timeout(HANG, waiting).await.expect("nodes become ready").expect("the sender is ours"));
+    }
+
+    /// One caller, over connections that are kept for as long as they last; submits, and polls what it submitted.
+    async fn call(self: Arc<Self>, key: String, met: Arc<Met>, stop: CancellationToken) {
+        let mut kept: Option<(SocketAddr, Kept)> = None;
+        let mut own: Vec<String> = Vec::new();
+        while !stop.is_cancelled() {
+            let ready = self.ready.borrow().clone();
+            let node = *ready.choose(&mut rand::rng()).expect("a node that is ready");
+            // Like a balancer's, a connection is used again only if it is open and leads to a node that is ready.
+            let reusable =
+                kept.take().filter(|(to, kept)| ready.contains(to) && kept.is_open() && rand::random_ratio(3, 4));
+            let (to, mut connection) = match reusable {
+                Some(kept) => kept,
+                None => (node, Kept::open(node).await),
+            };
+            let poll = own.choose(&mut rand::rng()).filter(|_| rand::random_ratio(3, 4));
+            let answer = match poll {
+                None => connection.send(&key, "POST", GENERATE, json!({ "prompt": "a boat" }).to_string()).await,
+                Some(task_id) => connection.send(&key, "GET", &format!("{TASKS}/{task_id}"), String::new()).await,
+            };
+            met.requests.fetch_add(1, Ordering::SeqCst);
+            match answer {
+                Ok((200, answer)) if poll.is_none() => {
+                    let task_id = answer["data"]["task_id"].as_str().expect("a task_id").to_owned();
+                    own.push(task_id);
+                    kept = Some((to, connection));
+                }
+                Ok((200, _)) => kept = Some((to, connection)),
+                failed => met.failed.lock().expect("no panic").push(format!("{to}: {failed:?}")),
+            }
+            tokio::time::sleep(REST).await;
+        }
+        met.tasks.lock().expect("no panic").extend(own);
+    }
+
+    /// Starts callers, who go on until they are stopped.
+    pub fn callers(self: &Arc<Self>, keys: &[String], met: &Arc<Met>, stop: &CancellationToken) -> JoinSet<()> {
+        keys.iter().map(|key| self.clone().call(key.clone(), met.clone(), stop.clone())).collect()
+    }
+}
+
+/// A connection that is kept.
+struct Kept(Option<SendRequest<Full<Bytes>>>);
+
+impl Kept {
+    async fn open(node: SocketAddr) -> Self {
+        let Ok(stream) = TcpStream::connect(node).await else { return Self(None) };
+        let Ok((sender, connection)) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await else {
+            return Self(None);
+        };
+        tokio::spawn(connection);
+        Self(Some(sender))
+    }
+
+    fn is_open(&self) -> bool {
+        self.0.as_ref().is_some_and(|sender| !sender.is_closed())
+    }
+
+    async fn send(&mut self, key: &str, method: &str, path: &str, body: String) -> Result<(u16, Value), String> {
+        let sender = self.0.as_mut().ok_or("nobody listens")?;
+        let request = Request::builder().method(method).uri(path).header("host", "images.test");
+        let request = request.header("authorization", format!("Bearer {key}"));
+        let request = request.header("content-type", "application/json").body(Full::new(Bytes::from(body)));
+        let answer = sender.send_request(request.expect("a request")).await.map_err(|error| error.to_string())?;
+        let status = answer.status().as_u16();
+        let body = answer.into_body().collect().await.map_err(|error| error.to_string())?.to_bytes();
+        // A connection that the server wants to end is ready for nothing more.
+        drop(sender.ready().await);
+        Ok((status, serde_json::from_slice(&body).map_err(|error| error.to_string())?))
+    }
+}

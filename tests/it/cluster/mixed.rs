@@ -1,0 +1,126 @@
+//! Processes of two releases at once, over a migration that only adds.
+//!
+//! What a later release would do to the schema is done to it by hand, while processes of this one, then the older, are
+//! at work. With the program of a real older release at hand, this one is the later:
+//! `TINTYPE_OLDER=/path/to/tintype cargo test --locked --test it cluster::mixed`
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::balancer::{Balancer, Met};
+use super::node::{Node, Part, eventually};
+use super::{FOREVER, Site};
+use crate::binary::Server;
+use crate::installation::Installation;
+use crate::postgres::schema;
+use crate::process::{ended, submit};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_of_the_older_release_go_on_while_a_later_one_adds_to_the_schema() {
+    #[expect(clippy::disallowed_methods, reason = "what to run is a setting of this test")]
+    let program: Option<PathBuf> = std::env::var_os("TINTYPE_OLDER").map(PathBuf::from);
+    let site = Site::new().await;
+    let older = Installation {
+        program: program.clone().unwrap_or_else(|| site.installation.program.clone()),
+        ..site.installation.clone()
+    };
+    let flags = ["--max-unfinished", "0"];
+    let apis: Vec<Node> = (0..2).map(|number| Node::start(Part::Api, number, &older, &flags)).collect();
+    let worker = Node::start(Part::Worker, 0, &older, &flags);
+    let key = older.account("ada", FOREVER);
+    let balancer = Balancer::start(apis.iter().map(Node::address).collect());
+    balancer.until_ready(2).await;
+    let (met, stop) = (Arc::<Met>::default(), CancellationToken::new());
+    let callers = balancer.callers(&[key.clone(), key.clone()], &met, &stop);
+    worked_on(&apis[0].server, &key).await;
+    let later = program.map(|_| {
+        let later = [Part::Api, Part::Worker].map(|part| site.start(part, 2, &flags));
+        balancer.add(later[0].address());
+        later
+    });
+    if later.is_none() {
+        add_to_the_schema(&site).await;
+    }
+    for _ in 0..5 {
+        worked_on(&apis[1].server, &key).await;
+    }
+    stop.cancel();
+    callers.join_all().await;
+    assert_eq!(*met.failed.lock().expect("no panic"), Vec::<String>::new());
+    let tasks = met.tasks.lock().expect("no panic").clone();
+    for task_id in &tasks {
+        assert_eq!(ended(&apis[0].server, &key, task_id).await["status"], "completed");
+    }
+    assert_eq!(worker.logged("ERROR"), 0, "{:#?}", worker.lines());
+    // Another process of the older release says what to do.
+    for part in ["api", "worker"] {
+        let output = older.run(&[part, "--listen", "127.0.0.1:0"]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("was written by a newer Tintype") && said.contains("upgrade this binary"), "{said}");
+    }
+}
+
+async fn worked_on(server: &Server, key: &str) {
+    let task_id = submit(server, key, "a boat").await;
+    assert_eq!(ended(server, key, &task_id).await["status"], "completed");
+}
+
+/// Does what a later release might, in the way in which this one does it.
+async fn add_to_the_schema(site: &Site) {
+    let schema = schema(&site.installation.data);
+    let migration = format!(
+        "BEGIN;
+         SET LOCAL search_path TO {schema};
+         SET LOCAL lock_timeout = '500ms';
+         ALTER TABLE accounts ADD COLUMN plan text;
+         ALTER TABLE tasks ADD COLUMN seed bigint, ADD COLUMN stars smallint NOT NULL DEFAULT 0;
+         ALTER TABLE queue ADD COLUMN priority smallint NOT NULL DEFAULT 0;
+         ALTER TABLE ledger ADD COLUMN invoice text;
+         ALTER TABLE api_keys ADD COLUMN scopes text[];
+         CREATE TABLE invoices (id text PRIMARY KEY);
+         CREATE INDEX ledger_by_invoice ON ledger (invoice);
+         SELECT pg_sleep(1);
+         UPDATE tintype SET version = version + 1;
+         COMMIT"
+    );
+    eventually("the tables can be changed", || site.postgres.attempt(&migration).is_ok()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_migration_that_has_to_wait_keeps_nobody_waiting() {
+    let site = Site::new().await;
+    let schema = schema(&site.installation.data);
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/postgres");
+    let steps = std::fs::read_dir(folder).expect("migrations").map(|step| step.expect("a step").path());
+    let mut steps: Vec<_> = steps.collect();
+    steps.sort();
+    steps.pop();
+    let before: String = steps.iter().map(|step| std::fs::read_to_string(step).expect("SQL")).collect();
+    site.postgres.execute(&format!(
+        "BEGIN; SET LOCAL search_path TO {schema}; {before}; UPDATE tintype SET version = {};
+         INSERT INTO secrets (name, value) VALUES ('cursor', decode(repeat('00', 32), 'hex')); COMMIT",
+        steps.len()
+    ));
+    // A report that takes long, or a backup.
+    let reader = site.postgres.session().await;
+    let tables = "accounts, api_keys, tasks, queue, ledger, strikes";
+    let read = format!("BEGIN; SET LOCAL search_path TO {schema}; LOCK TABLE {tables} IN ACCESS SHARE MODE");
+    reader.batch_execute(&read).await.expect("a lock");
+    let installation = site.installation.clone();
+    let starting = tokio::task::spawn_blocking(move || Node::start(Part::Api, 0, &installation, &[]));
+    let log = site.installation.data.join("Api-0.log");
+    let says = |words: &str| std::fs::read_to_string(&log).is_ok_and(|log| log.contains(words));
+    eventually("the start has to wait", || says("nobody uses the tables")).await;
+    for table in tables.split(", ").cycle().take(60) {
+        site.postgres.execute(&format!("SET lock_timeout = '5s'; SELECT count(*) FROM {schema}.{table}"));
+    }
+    assert!(!starting.is_finished());
+    reader.batch_execute("COMMIT").await.expect("an end");
+    let mut node = starting.await.expect("it starts");
+    let version: i32 = site.postgres.query(&format!("SELECT version FROM {schema}.tintype"))[0].get(0);
+    assert_eq!(version as usize, steps.len() + 1);
+    node.stop().await;
+}

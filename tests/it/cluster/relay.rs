@@ -1,0 +1,191 @@
+//! A network between a process and PostgreSQL that can be cut, held up, or made deaf on one side.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::unix::{ReadHalf, WriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::node::HANG;
+
+/// The name of the socket of a PostgreSQL server on the default port.
+const SOCKET: &str = ".s.PGSQL.5432";
+
+/// What passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Passage {
+    /// Everything.
+    Open,
+    /// Nothing, until there is another passage; then what was held up goes on.
+    Held,
+    /// Statements, but not their answers: a connection whose answer was kept back ends with this passage.
+    Deaf,
+    /// A connection that was there before ends as soon as something is sent over it, and what was sent arrives when
+    /// there is another passage. New connections pass everything.
+    Late,
+    /// Nothing; all connections end, and no other is made.
+    Closed,
+}
+
+/// Connections whose statements hold these words end without an answer, so many times.
+#[derive(Debug, Default)]
+struct Doom {
+    words: Vec<u8>,
+    times: u32,
+}
+
+/// What all connections of a relay share.
+#[derive(Clone)]
+struct Line {
+    passage: watch::Receiver<Passage>,
+    doom: Arc<Mutex<Doom>>,
+    /// What has arrived late, and has been done.
+    late: watch::Sender<Vec<u8>>,
+}
+
+/// A socket like that of a PostgreSQL server, in a directory of its own.
+pub struct Relay {
+    pub directory: TempDir,
+    passage: watch::Sender<Passage>,
+    line: Line,
+    accepting: JoinHandle<()>,
+}
+
+impl Relay {
+    /// To the server whose socket is in a directory.
+    pub fn to(server: &Path) -> Self {
+        let directory = TempDir::new().expect("a directory");
+        let listener = UnixListener::bind(directory.path().join(SOCKET)).expect("a socket");
+        let (passage, seen) = watch::channel(Passage::Open);
+        let line = Line { passage: seen, doom: Arc::default(), late: watch::Sender::default() };
+        let (of_connections, server) = (line.clone(), server.join(SOCKET));
+        let accepting = tokio::spawn(async move {
+            loop {
+                let (near, _) = listener.accept().await.expect("a connection");
+                let (line, server) = (of_connections.clone(), server.clone());
+                tokio::spawn(async move {
+                    if *line.passage.borrow() != Passage::Closed
+                        && let Ok(far) = UnixStream::connect(server).await
+                    {
+                        connect(near, far, line).await;
+                    }
+                });
+            }
+        });
+        Self { directory, passage, line, accepting }
+    }
+
+    /// Lets this pass from now on.
+    pub fn set(&self, passage: Passage) {
+        self.passage.send_replace(passage);
+    }
+
+    /// Ends the next connections whose statements hold these words, without an answer.
+    pub fn cut_answers(&self, words: &str, times: u32) {
+        *self.line.doom.lock().expect("no panic") = Doom { words: words.into(), times };
+    }
+
+    /// How many of these are still to be ended.
+    pub fn cuts_left(&self) -> u32 {
+        self.line.doom.lock().expect("no panic").times
+    }
+
+    /// Waits until a statement with these words has arrived late, and is done.
+    pub async fn done_late(&self, words: &str) {
+        let mut late = self.line.late.subscribe();
+        let done = late.wait_for(|late| holds(late, words.as_bytes()));
+        drop(tokio::time::timeout(HANG, done).await.expect("it arrives").expect("the sender is ours"));
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+fn holds(bytes: &[u8], words: &[u8]) -> bool {
+    bytes.windows(words.len()).any(|found| found == words)
+}
+
+impl Doom {
+    fn strikes(&mut self, bytes: &[u8]) -> bool {
+        let struck = self.times > 0 && holds(bytes, &self.words);
+        self.times -= u32::from(struck);
+        struck
+    }
+}
+
+async fn connect(mut near: UnixStream, mut far: UnixStream, mut line: Line) {
+    let is_new = *line.passage.borrow() == Passage::Late;
+    let (mut from_far, mut to_far) = far.split();
+    let late = {
+        let (from_near, to_near) = near.split();
+        let mut closed = line.passage.clone();
+        let doomed = AtomicBool::new(false);
+        tokio::select! {
+            late = line.ask(from_near, &mut to_far, &doomed, is_new) => late,
+            () = line.answer(&mut from_far, to_near, &doomed) => None,
+            _ = closed.wait_for(|passage| *passage == Passage::Closed) => None,
+        }
+    };
+    drop(near);
+    if let Some(bytes) = late
+        && line.passage.wait_for(|passage| *passage != Passage::Late).await.is_ok()
+        && to_far.write_all(&bytes).await.is_ok()
+        && to_far.shutdown().await.is_ok()
+    {
+        // It ends the connection when it has done what it was told.
+        drop(from_far.read_to_end(&mut Vec::new()).await);
+        line.late.send_modify(|late| late.extend(bytes));
+    }
+}
+
+impl Line {
+    /// Carries statements. Returns what is to arrive late, if the connection ended over that.
+    async fn ask(
+        &self,
+        mut from_near: ReadHalf<'_>,
+        to_far: &mut WriteHalf<'_>,
+        doomed: &AtomicBool,
+        is_new: bool,
+    ) -> Option<Vec<u8>> {
+        let mut passage = self.passage.clone();
+        let mut bytes = vec![0; 64 * 1024];
+        loop {
+            let length = from_near.read(&mut bytes).await.ok().filter(|length| *length > 0)?;
+            let now = *passage.wait_for(|passage| *passage != Passage::Held).await.ok()?;
+            if now == Passage::Late && !is_new {
+                bytes.truncate(length);
+                return Some(bytes);
+            }
+            if self.doom.lock().expect("no panic").strikes(&bytes[..length]) {
+                doomed.store(true, Ordering::SeqCst);
+            }
+            to_far.write_all(&bytes[..length]).await.ok()?;
+        }
+    }
+
+    /// Carries answers, until the connection is to end.
+    async fn answer(&self, from_far: &mut ReadHalf<'_>, mut to_near: WriteHalf<'_>, doomed: &AtomicBool) {
+        let mut passage = self.passage.clone();
+        let mut bytes = vec![0; 64 * 1024];
+        loop {
+            let Ok(length @ 1..) = from_far.read(&mut bytes).await else { return };
+            if doomed.load(Ordering::SeqCst) {
+                return;
+            }
+            let now = passage.wait_for(|passage| *passage != Passage::Held).await.map(|passage| *passage);
+            match now {
+                Ok(Passage::Deaf) => return drop(passage.wait_for(|passage| *passage != Passage::Deaf).await),
+                Ok(_) if to_near.write_all(&bytes[..length]).await.is_ok() => {}
+                _ => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Statements whose answer is lost, and statements that arrive late.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use tempfile::TempDir;
+use tintype::clock::Clock;
+use tintype::fault::Faults;
+use tintype::model::{Id, Status, Surface};
+use tintype::request::{AspectRatio, GenerateRequest};
+use tintype::store::postgres::PostgresStore;
+use tintype::store::{AccountCreation, LeaseWrite, Store, StoreError, Submission};
+
+use super::relay::{Passage, Relay};
+use crate::postgres::{cluster, url};
+
+const LEASE: Duration = Duration::from_secs(60);
+/// Tasks that are completed at once.
+const TASKS: usize = 20;
+
+/// A store behind a relay, with an account of 100 credits.
+async fn store(directory: &TempDir) -> (Relay, PostgresStore, Id) {
+    let relay = Relay::to(&cluster().directory);
+    cluster().url(directory.path());
+    let url = url(relay.directory.path(), directory.path());
+    let store = PostgresStore::open(&url, None, Clock::system(), Faults::default()).await.expect("a store");
+    let AccountCreation::Created(account) = store.create_account("ada", 100).await.expect("a store") else {
+        panic!("a new name")
+    };
+    (relay, store, account.id)
+}
+
+async fn submit(store: &PostgresStore, account: Id, prompt: &str) -> Result<Submission, StoreError> {
+    let (prompt, aspect_ratio, reference_images) = (prompt.into(), AspectRatio::Square, Vec::new());
+    let request = GenerateRequest { prompt, aspect_ratio, n: 1, reference_images };
+    store.submit(account, None, Surface::Api, request, 0).await
+}
+
+async fn credits(store: &PostgresStore) -> i64 {
+    store.find_account("ada").await.expect("a store").expect("an account").credits
+}
+
+#[tokio::test]
+async fn completions_whose_answer_is_lost_are_not_taken_for_lost_leases() {
+    let directory = TempDir::new().unwrap();
+    let (relay, store, account) = store(&directory).await;
+    for _ in 0..TASKS {
+        submit(&store, account, "a boat").await.expect("a submit");
+    }
+    let claims = store.claim(TASKS, LEASE).await.expect("a store");
+    assert_eq!(claims.len(), TASKS);
+    relay.cut_answers("unheard-of", 1);
+    let complete = |claim: &tintype::store::Claim| store.complete(claim.lease, vec!["unheard-of.png".into()]);
+    let outcomes = join_all(claims.iter().map(complete)).await;
+    assert_eq!(relay.cuts_left(), 0);
+    // Whoever is told that its lease is lost removes the files that the task now names.
+    let lost = outcomes.iter().filter(|outcome| matches!(outcome, Ok(LeaseWrite::Lost))).count();
+    assert_eq!(lost, 0, "{outcomes:?}");
+    assert!(outcomes.iter().any(|outcome| matches!(outcome, Err(StoreError::Unknown(_)))), "{outcomes:?}");
+    let tasks = store.list_tasks(account, Surface::Api, None, 100).await.expect("a store");
+    assert!(tasks.iter().all(|task| matches!(task.status, Status::Completed(_))), "{tasks:?}");
+}
+
+#[tokio::test]
+async fn a_submit_whose_answer_is_lost_is_accepted_and_charged_once() {
+    let directory = TempDir::new().unwrap();
+    let (relay, store, account) = store(&directory).await;
+    relay.cut_answers("a boat unheard of", 1);
+    let submission = submit(&store, account, "a boat unheard of").await.expect("the truth is found out");
+    assert_eq!(relay.cuts_left(), 0);
+    let Submission::Accepted(task) = submission else { panic!("{submission:?}") };
+    let tasks = store.list_tasks(account, Surface::Api, None, 100).await.expect("a store");
+    assert_eq!(tasks.iter().map(|task| task.id).collect::<Vec<_>>(), [task.id]);
+    assert_eq!(credits(&store).await, 98);
+}
+
+#[tokio::test]
+async fn a_submit_that_arrives_after_its_caller_was_told_that_it_failed_does_nothing() {
+    let directory = TempDir::new().unwrap();
+    let (relay, store, account) = store(&directory).await;
+    // Every connection learns the statement, so that it is sent at once.
+    for _ in 0..8 {
+        submit(&store, account, "a boat").await.expect("a submit");
+    }
+    relay.set(Passage::Late);
+    let refused = submit(&store, account, "a late boat").await;
+    assert!(refused.is_err(), "{refused:?}");
+    relay.set(Passage::Open);
+    relay.done_late("a late boat").await;
+    assert_eq!(store.list_tasks(account, Surface::Api, None, 100).await.expect("a store").len(), 8);
+    assert_eq!(credits(&store).await, 84);
+    assert!(matches!(submit(&store, account, "a boat").await, Ok(Submission::Accepted(_))));
+}

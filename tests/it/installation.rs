@@ -1,0 +1,70 @@
+//! What the processes of one service share: a data directory, a database, a store of files.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use serde_json::Value;
+use tintype::clock::Clock;
+use tintype::fault::Faults;
+use tintype::store::Store;
+use tintype::store::postgres::PostgresStore;
+use tintype::store::sqlite::SqliteStore;
+
+use crate::binary::{TINTYPE, printed, run_with};
+
+/// Where everything of a service is, for all that use it.
+#[derive(Debug, Clone)]
+pub struct Installation {
+    /// The program, which may be that of another release.
+    pub program: PathBuf,
+    pub data: PathBuf,
+    /// The URL of its PostgreSQL database, if it has one.
+    pub database: Option<String>,
+    /// Settings from the environment.
+    pub variables: Vec<(String, String)>,
+}
+
+impl Installation {
+    /// All of it in one directory.
+    pub fn on_sqlite(data: &Path) -> Self {
+        Self { program: TINTYPE.into(), data: data.to_owned(), database: None, variables: Vec::new() }
+    }
+
+    /// The program, told where everything is.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.env_clear().envs(self.environment()).args(arguments).arg("--data").arg(&self.data);
+        command
+    }
+
+    /// Runs an administrative command.
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        run_with(&self.program, &self.data, self.environment(), arguments)
+    }
+
+    /// Runs an administrative command that succeeds, and returns the JSON it printed.
+    #[track_caller]
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        printed(&self.run(&[arguments, &["--json"]].concat()))
+    }
+
+    /// Makes an account with credits, and returns its key.
+    pub fn account(&self, name: &str, credits: &str) -> String {
+        self.json(&["account", "create", name, "--credits", credits]);
+        self.json(&["key", "create", "--account", name])["key"].as_str().expect("a key").to_owned()
+    }
+
+    /// The database in the hands of another process.
+    pub async fn store(&self, clock: Clock) -> Arc<dyn Store> {
+        match &self.database {
+            None => Arc::new(SqliteStore::open(&self.data.join("tintype.db"), clock).expect("a database")),
+            Some(url) => Arc::new(PostgresStore::open(url, None, clock, Faults::default()).await.expect("a database")),
+        }
+    }
+
+    fn environment(&self) -> impl Iterator<Item = (String, String)> {
+        let database = self.database.iter().map(|url| ("TINTYPE_DATABASE".to_owned(), url.clone()));
+        self.variables.iter().cloned().chain(database)
+    }
+}
