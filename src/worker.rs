@@ -147,18 +147,14 @@ impl Worker {
         let lease = claim.lease;
         let lost = CancellationToken::new();
         let _holding = Holding::new(&self, lease, lost.clone());
-        tokio::select! {
-            // An attempt that has just ended gave its lease up itself.
-            biased;
-            () = self.attempt(&claim) => {}
-            () = lost.cancelled() => tracing::warn!(task = %lease.task_id, "lease lost; render abandoned"),
-        }
-    }
-
-    async fn attempt(&self, claim: &Claim) {
-        let lease = claim.lease;
         let started = self.app.clock.elapsed();
-        let rendered = self.render(claim).await;
+        // What follows a render is not cut off: it is short, no lost lease can write, and a heartbeat that crosses a
+        // completion finds the lease gone because the task has ended.
+        let rendered = tokio::select! {
+            biased;
+            rendered = self.render(&claim) => rendered,
+            () = lost.cancelled() => return tracing::warn!(task = %lease.task_id, "lease lost; render abandoned"),
+        };
         self.app.backlog.observe(self.app.clock.elapsed().saturating_sub(started));
         match rendered {
             Ok(pngs) => match self.save(lease, pngs).await {
