@@ -30,8 +30,8 @@ use crate::references::{ReferenceOptions, References, TrustedTestHost};
 use crate::store::Store;
 
 use crate::config::{
-    ConnectionLimits, FileLinks, LimitSettings, PolicySettings, REMOVED_FILES_AGE, RetentionSettings, ServerSettings,
-    WorkerSettings,
+    ConnectionLimits, FileLinks, LimitSettings, PolicySettings, REMOVED_FILES_AGE, RedisServer, RetentionSettings,
+    ServerSettings, TASK_CACHE, WorkerSettings,
 };
 
 /// Finished tasks kept in memory.
@@ -60,6 +60,8 @@ pub struct Config {
     pub policy: PolicySettings,
     /// Limits on callers.
     pub limits: LimitSettings,
+    /// What counts them for all processes.
+    pub redis: Option<RedisServer>,
     /// Limits on connections.
     pub connections: ConnectionLimits,
     /// What the worker does.
@@ -102,11 +104,18 @@ pub struct App {
     /// Rung when a task may be waiting in the queue.
     pub bell: Notify,
     /// Terminal tasks never change, so they may be remembered until they are removed: see [`App::recall`].
-    pub finished: Cache<Id, Arc<Task>>,
+    finished: Cache<Id, Remembered>,
     /// The same tasks as JSON. Whether the caller may see one is decided before looking here.
     pub finished_json: Cache<Id, FinishedJson>,
     /// Tasks that ended before this may have been removed; in milliseconds, and it never falls.
     removed_before: AtomicI64,
+}
+
+/// A finished task, and when it was seen in the store.
+#[derive(Debug, Clone)]
+struct Remembered {
+    task: Arc<Task>,
+    seen: Duration,
 }
 
 /// A finished task as JSON, with links that hold good for a time.
@@ -146,7 +155,7 @@ impl App {
             files.check_signing().await?;
         }
         Ok(Arc::new(Self {
-            limits: RateLimits::new(&config.limits, clock.clone()),
+            limits: RateLimits::open(&config.limits, config.redis.as_ref(), clock.clone()).await?,
             failures: Failures::new(clock.clone()),
             keys: Keyring::new(store.clone(), clock.clone()),
             cursors: CursorSigner::new(&secret),
@@ -167,10 +176,22 @@ impl App {
         }))
     }
 
-    /// A finished task from memory; none that may have been removed, however long it stays there.
+    /// Remembers a terminal task that was looked for in the store at this time of [`Clock::elapsed`].
+    pub fn remember(&self, task: &Arc<Task>, seen: Duration) {
+        self.finished.insert(task.id, Remembered { task: task.clone(), seen });
+    }
+
+    /// A finished task from memory; none that this process may have removed, and for long none that another has.
     pub fn recall(&self, id: Id) -> Option<Arc<Task>> {
+        let Remembered { task, seen } = self.finished.get(&id)?;
         let removed_before = Timestamp::from_millis(self.removed_before.load(Ordering::SeqCst));
-        self.finished.get(&id).filter(|task| task.updated_at >= removed_before)
+        let fresh = !self.store.is_shared() || self.clock.elapsed().saturating_sub(seen) < TASK_CACHE;
+        (fresh && task.updated_at >= removed_before).then_some(task)
+    }
+
+    /// A finished task from memory that the store has just named, so that nobody has removed it.
+    pub fn recall_named(&self, id: Id) -> Option<Arc<Task>> {
+        self.finished.get(&id).map(|remembered| remembered.task)
     }
 
     /// The URL of a result file, as good as when it was made while [`App::links_shown`] says so.
@@ -224,6 +245,7 @@ impl Config {
             min_free_space: settings.min_free_space,
             policy: settings.policy.clone(),
             limits: settings.limits.clone(),
+            redis: None,
             connections: ConnectionLimits {
                 max_connections: settings.limits.max_connections,
                 max_per_address: settings.limits.max_connections_per_address,

@@ -12,10 +12,12 @@ use ipnet::IpNet;
 use crate::fault::Faults;
 
 mod files;
+mod redis;
 
 pub use self::files::{
     FileLinks, FileUrlSettings, FileUrls, FilesPlace, FilesSettings, S3Settings, SignedLinks, files_variable,
 };
+pub use self::redis::{RedisServer, RedisSettings};
 
 /// A task that is not terminal this long after its creation is failed and refunded.
 pub const TASK_TIME_LIMIT: Duration = Duration::from_secs(9 * 60);
@@ -43,6 +45,8 @@ pub const MIN_RETENTION: Duration = Duration::from_secs(60 * 60);
 pub const POLL_EVERY: Duration = Duration::from_secs(1);
 /// Longest that a change made by another process goes unnoticed.
 pub const KEY_CACHE: Duration = Duration::from_millis(500);
+/// Longest that a finished task is shown from memory when another process may remove it.
+pub const TASK_CACHE: Duration = Duration::from_secs(60);
 /// Largest request body, in bytes.
 pub const MAX_BODY: usize = 256 * 1024;
 /// How often the certificate's files are looked at.
@@ -254,6 +258,9 @@ pub struct ServerSettings {
     #[command(flatten)]
     /// Limits on callers.
     pub limits: LimitSettings,
+    #[command(flatten)]
+    /// What counts rate limits.
+    pub redis: RedisSettings,
     #[command(flatten)]
     /// What the worker does.
     pub worker: WorkerSettings,

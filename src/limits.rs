@@ -1,4 +1,5 @@
-//! How often a key may be used: GCRA, with submits and reads counted apart.
+//! How often a key may be used: GCRA, with submits and reads counted apart; by Redis for all processes together,
+//! or by each process alone.
 
 use std::convert::Infallible;
 use std::num::NonZeroU32;
@@ -11,9 +12,13 @@ use governor::{Quota, RateLimiter};
 use quick_cache::sync::Cache;
 
 use crate::clock::Clock;
-use crate::config::LimitSettings;
+use crate::config::{LimitSettings, RedisServer};
 use crate::key::ApiKey;
 use crate::model::Id;
+
+mod shared;
+
+use self::shared::SharedLimits;
 
 /// The window that rates are given for.
 pub const WINDOW: Duration = Duration::from_secs(60);
@@ -50,9 +55,20 @@ pub struct Allowance {
     pub remaining: u32,
     /// Whole seconds until the request is worth repeating, at least 1; `None` when it was allowed.
     pub retry_after: Option<u64>,
+    /// Whether this process counted alone although Redis was to count.
+    pub fallback: bool,
 }
 
 impl Allowance {
+    fn allowed(limit: u32, remaining: u32) -> Self {
+        Self { limit, remaining, retry_after: None, fallback: false }
+    }
+
+    fn refused(limit: u32, wait: Duration) -> Self {
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        Self { limit, remaining: 0, retry_after: Some(seconds.max(1)), fallback: false }
+    }
+
     /// Whole seconds until all of the limit is available again, if nothing else is asked.
     pub fn seconds_to_full(self) -> u64 {
         let used = u64::from(self.limit - self.remaining.min(self.limit));
@@ -60,35 +76,64 @@ impl Allowance {
     }
 }
 
-/// The rate limits of all keys, counted in this process.
+/// The rate limits of all keys.
 pub struct RateLimits {
     clock: Clock,
     submit_rate: u32,
     read_rate: u32,
+    shared: Option<SharedLimits>,
     limiters: Cache<(Id, Usage), Arc<(u32, Limiter)>>,
 }
 
 impl std::fmt::Debug for RateLimits {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RateLimits").field("keys", &self.limiters.len()).finish_non_exhaustive()
+        let mut debug = f.debug_struct("RateLimits");
+        debug.field("shared", &self.shared).field("keys", &self.limiters.len()).finish_non_exhaustive()
     }
 }
 
 impl RateLimits {
-    /// Limits with the server's defaults.
-    pub fn new(settings: &LimitSettings, clock: Clock) -> Self {
+    /// Limits with the server's defaults, counted by `redis` if there is one and whenever it can be reached.
+    ///
+    /// # Errors
+    /// A sentence for the operator: settings that can never work. Redis need not be there.
+    pub async fn open(settings: &LimitSettings, redis: Option<&RedisServer>, clock: Clock) -> Result<Self, String> {
+        let shared = match redis {
+            Some(redis) => Some(SharedLimits::open(redis, clock.clone()).await?),
+            None => None,
+        };
         let (submit_rate, read_rate) = (settings.submit_rate, settings.read_rate);
-        Self { clock, submit_rate, read_rate, limiters: Cache::new(MAX_KEYS) }
+        Ok(Self { clock, submit_rate, read_rate, shared, limiters: Cache::new(MAX_KEYS) })
+    }
+
+    /// Where Redis is that counts, if one is to.
+    pub fn redis(&self) -> Option<&str> {
+        self.shared.as_ref().map(SharedLimits::name)
+    }
+
+    /// Whether all processes count together at the moment.
+    pub fn are_shared(&self) -> bool {
+        self.shared.as_ref().is_some_and(SharedLimits::is_up)
     }
 
     /// Counts one request; `None` when the key is not limited.
-    pub fn count(&self, key: &ApiKey, usage: Usage) -> Option<Allowance> {
+    pub async fn count(&self, key: &ApiKey, usage: Usage) -> Option<Allowance> {
         let limit = match usage {
             Usage::Submit => key.submit_rate.unwrap_or(self.submit_rate),
             Usage::Read => key.read_rate.unwrap_or(self.read_rate),
         };
         let quota = Quota::per_minute(NonZeroU32::new(limit)?);
-        let entry = (key.id, usage);
+        let Some(shared) = &self.shared else { return Some(self.count_alone(key.id, usage, quota)) };
+        Some(match shared.count(key.id, usage, quota).await {
+            Some(count) if count.wait.is_zero() => Allowance::allowed(limit, count.remaining),
+            Some(count) => Allowance::refused(limit, count.wait),
+            None => Allowance { fallback: true, ..self.count_alone(key.id, usage, quota) },
+        })
+    }
+
+    fn count_alone(&self, key: Id, usage: Usage, quota: Quota) -> Allowance {
+        let limit = quota.burst_size().get();
+        let entry = (key, usage);
         let fresh = || {
             let limiter = RateLimiter::direct_with_clock(quota, self.clock.clone()).with_middleware();
             Arc::new((limit, limiter))
@@ -101,13 +146,17 @@ impl RateLimits {
             limiter = fresh();
             self.limiters.insert(entry, limiter.clone());
         }
-        Some(match limiter.1.check() {
-            Ok(state) => Allowance { limit, remaining: state.remaining_burst_capacity(), retry_after: None },
-            Err(refusal) => {
-                let wait = refusal.wait_time_from(self.clock.elapsed());
-                let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-                Allowance { limit, remaining: 0, retry_after: Some(seconds.max(1)) }
-            }
-        })
+        match limiter.1.check() {
+            Ok(state) => Allowance::allowed(limit, state.remaining_burst_capacity()),
+            Err(refusal) => Allowance::refused(limit, refusal.wait_time_from(self.clock.elapsed())),
+        }
     }
+}
+
+/// Tries a Redis that is to count; returns where it is and how fast.
+///
+/// # Errors
+/// A sentence for the operator.
+pub async fn probe(redis: &RedisServer) -> Result<String, String> {
+    shared::probe(redis).await
 }

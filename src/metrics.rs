@@ -65,6 +65,8 @@ pub struct Metrics {
     pub removed: Counter,
     /// Requests refused by a rate limit.
     pub rate_limited: Counter,
+    /// Requests whose rate limit this process counted alone, because Redis was away.
+    pub rate_limit_fallbacks: Counter,
     /// Renders under way.
     pub renders: Gauge,
     render_seconds: Histogram,
@@ -91,6 +93,7 @@ impl Metrics {
             attempts_lost: Counter::default(),
             removed: Counter::default(),
             rate_limited: Counter::default(),
+            rate_limit_fallbacks: Counter::default(),
             renders: Gauge::default(),
             render_seconds: Histogram::new([0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 180.0]),
             waiting: Gauge::default(),
@@ -120,6 +123,12 @@ impl Metrics {
         registry.register("attempts_lost", "Attempts at tasks that came to nothing", self.attempts_lost.clone());
         registry.register("tasks_removed", "Tasks removed for their age", self.removed.clone());
         registry.register("rate_limited", "Requests refused by a rate limit", self.rate_limited.clone());
+        let fallbacks = self.rate_limit_fallbacks.clone();
+        registry.register(
+            "rate_limit_fallbacks",
+            "Requests counted by this process alone, for want of Redis",
+            fallbacks,
+        );
         registry.register("renders", "Renders under way", self.renders.clone());
         registry.register_with_unit(
             "render_duration",

@@ -83,9 +83,10 @@ pub async fn find(app: &App, account_id: Id, surface: Surface, task_id: TaskId) 
     if remembered.is_some() {
         return Ok(remembered);
     }
+    let asked = app.clock.elapsed();
     let found = app.store.find_task(account_id, surface, id).await?.map(Arc::new);
     if let Some(task) = found.as_ref().filter(|task| task.status.is_terminal()) {
-        app.finished.insert(id, task.clone());
+        app.remember(task, asked);
     }
     Ok(found)
 }
@@ -119,14 +120,15 @@ pub async fn list(
 
 /// An account's tasks, from memory when all of them have ended and are remembered.
 async fn page(app: &App, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Arc<Task>>> {
+    let asked = app.clock.elapsed();
     let ids = app.store.list_task_ids(account_id, surface, before, limit).await?;
-    if let Some(remembered) = ids.iter().map(|id| app.recall(*id)).collect() {
+    if let Some(remembered) = ids.iter().map(|id| app.recall_named(*id)).collect() {
         return Ok(remembered);
     }
     let tasks = app.store.list_tasks(account_id, surface, before, limit).await?;
     let tasks: Vec<_> = tasks.into_iter().map(Arc::new).collect();
     for task in tasks.iter().filter(|task| task.status.is_terminal()) {
-        app.finished.insert(task.id, task.clone());
+        app.remember(task, asked);
     }
     Ok(tasks)
 }

@@ -7,13 +7,14 @@ use serde::Serialize;
 
 use super::{Failure, Outcome, open_files, show};
 use crate::clock::{Clock, Timestamp};
-use crate::config::{DataSettings, DatabaseUrl, FilesSettings, PolicySettings, RetentionSettings};
+use crate::config::{DataSettings, DatabaseUrl, FilesSettings, PolicySettings, RedisSettings, RetentionSettings};
 use crate::data_dir;
 use crate::decoder::{Confinement, Decoder};
 use crate::engine::sketch::Sketch;
 use crate::engine::{Brief, Engine as _};
 use crate::fault::Faults;
 use crate::files::{Creation, FileName};
+use crate::limits;
 use crate::model::IdSource;
 use crate::policy::Policy;
 use crate::store::Store;
@@ -33,6 +34,8 @@ pub(super) struct DoctorArgs {
     policy: PolicySettings,
     #[command(flatten)]
     files: FilesSettings,
+    #[command(flatten)]
+    redis: RedisSettings,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -64,6 +67,7 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings) -> Outcome {
         Check::new("server", Ok(server(data))),
         Check::new("database", database(data).await),
         Check::new("files", files(data, args.files.files.as_deref()).await),
+        Check::new("rate limits", rate_limits(&args.redis).await),
         Check::new("engine", engine().await),
         Check::new("policy", policy(&args.policy)),
         Check::new("references", references().await),
@@ -147,6 +151,13 @@ async fn files(data: &DataSettings, files: Option<&str>) -> Result<String, Strin
         }
     }
     Ok(format!("{} (a durable write took {:.1} ms)", files.describe(), took.as_secs_f64() * 1e3))
+}
+
+async fn rate_limits(settings: &RedisSettings) -> Result<String, String> {
+    match settings.server()? {
+        Some(redis) => limits::probe(&redis).await,
+        None => Ok("counted by each process alone".into()),
+    }
 }
 
 fn policy(settings: &PolicySettings) -> Result<String, String> {

@@ -89,6 +89,12 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
         let of_database = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         config.directories.push(of_database.unwrap_or(Path::new(".")).to_owned());
     }
+    if role != Role::Worker {
+        config.redis = server.redis.server()?;
+        if config.redis.is_none() && matches!(database, DatabaseUrl::Postgres(_)) {
+            tracing::info!("this process counts rate limits alone; to share them between processes, give each --redis");
+        }
+    }
     let app = App::build(config, clock, store.clone(), files).await?;
     let lost = match &database {
         // This process holds the database, so whoever held a lease is dead.
@@ -268,6 +274,9 @@ fn announce(app: &App, data: &DataSettings, role: Role, url: Option<String>, key
     }
     if role != Role::Api {
         say(&format!("  Engine  {}", app.engine.describe()));
+    }
+    if let Some(redis) = app.limits.redis() {
+        say(&format!("  Limits  Redis at {redis}"));
     }
     if app.config.retention.retention.is_some() {
         say(&format!("  Age     {}", app.config.retention));

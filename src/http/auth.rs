@@ -145,7 +145,10 @@ fn flag_leaked_keys(app: &Arc<App>, query: &str) {
 
 /// Lets a valid key pass, within its rate limit.
 async fn within_limits(app: &App, key: &ApiKey, usage: Usage, mut request: Request, next: Next) -> Response {
-    let allowance = app.limits.count(key, usage);
+    let allowance = app.limits.count(key, usage).await;
+    if allowance.is_some_and(|allowance| allowance.fallback) {
+        app.metrics.rate_limit_fallbacks.inc();
+    }
     let mut response = match allowance.and_then(|allowance| allowance.retry_after) {
         Some(seconds) => {
             app.metrics.rate_limited.inc();

@@ -375,6 +375,9 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
         std::future::pending().await
     }
 
+    /// Whether other servers may use this database, and remove tasks from it, while this one does.
+    fn is_shared(&self) -> bool;
+
     /// Succeeds when the database takes writes.
     async fn ping(&self) -> Result<()>;
 }

@@ -22,6 +22,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
 use crate::binary::{Server, refused, tintype};
+use crate::debian;
 use crate::network;
 use crate::support::{TASKS, exchange};
 
@@ -52,7 +53,7 @@ struct Authority {
 impl Authority {
     /// Starts one whose certificates are valid for so long.
     async fn start(validity: Duration) -> Self {
-        network::needs("pebble", "pebble");
+        debian::needs("pebble", "pebble");
         let directory = TempDir::new().expect("a directory");
         let pair = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
         let path = |name: &str| directory.path().join(name);

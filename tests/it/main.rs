@@ -4,10 +4,12 @@
 
 mod binary;
 mod crowd;
+mod debian;
 mod disk;
 mod installation;
 mod network;
 mod postgres;
+mod redis;
 mod support;
 
 mod acme;

@@ -1,25 +1,11 @@
 //! Tests in a network namespace of their own, in which every address is this machine's and every port is free.
 
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+
+use crate::debian;
 
 /// Set for the process inside of the namespace.
 const INSIDE: &str = "TINTYPE_TEST_INSIDE_NETWORK";
-
-/// Installs a package of Debian's where its command is missing.
-pub fn needs(command: &str, package: &str) {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let find = format!("command -v {command} >/dev/null");
-    let there = || Command::new("sh").args(["-c", &find]).status().expect("a shell").success();
-    if there() {
-        return;
-    }
-    eprintln!("installing Debian's package {package}, for the command {command}");
-    let install = format!("apt-get update -qq && apt-get install -qqy --no-install-recommends {package}");
-    let installed = Command::new("sh").args(["-c", &install]).status().expect("a shell");
-    assert!(installed.success() && there(), "this test needs {command}: install Debian's package {package}");
-}
 
 /// Whether this process is alone in its network. If not, the test has been run by one that is, and has passed.
 #[expect(clippy::disallowed_methods, reason = "it is no setting, but a word from this process to itself")]
@@ -27,7 +13,7 @@ pub fn is_own(test: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;
     }
-    needs("ip", "iproute2");
+    debian::needs("ip", "iproute2");
     // Each address of either family is this machine's.
     let script = "ip link set lo up && ip route add local 0.0.0.0/0 dev lo && ip -6 route add local ::/0 dev lo \
                   && exec \"$@\"";

@@ -14,6 +14,8 @@ use tintype::store::Store;
 use tintype::store::postgres::PostgresStore;
 use tokio::runtime::Runtime;
 
+use crate::debian;
+
 /// Where Debian puts the programs of each major version.
 const DEBIAN: &str = "/usr/lib/postgresql";
 
@@ -53,6 +55,11 @@ fn runtime() -> &'static Runtime {
     RUNTIME.get_or_init(|| build().expect("a runtime"))
 }
 
+/// What comes of a future. The thread that asks may be one of a runtime, which must not wait; another may.
+fn wait<T: Send>(future: impl Future<Output = T> + Send) -> T {
+    std::thread::scope(|scope| scope.spawn(|| runtime().block_on(future)).join().expect("no panic"))
+}
+
 /// The cluster that all tests of this process share.
 pub fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
@@ -73,7 +80,7 @@ impl Cluster {
         let data = cluster.data();
         let superuser = ["--username", "tintype", "--auth", "trust"];
         let kind = ["--encoding", "UTF8", "--locale", "C", "--no-sync", "--no-instructions"];
-        cluster.run("initdb", &[&["--pgdata", path(&data)], &superuser[..], &kind].concat());
+        cluster.call("initdb", &[&["--pgdata", path(&data)], &superuser[..], &kind].concat());
         let durability = match durability {
             Durability::Nothing => "-c fsync=off -c full_page_writes=off",
             Durability::Commits => "-c fsync=on",
@@ -94,7 +101,7 @@ impl Cluster {
     fn control(&self, arguments: &[&str]) {
         let (data, log) = (self.data(), self.directory.join("log"));
         let common = ["--pgdata", path(&data), "--log", path(&log), "-w", "-t", "120"];
-        self.run("pg_ctl", &[&common, arguments].concat());
+        self.call("pg_ctl", &[&common, arguments].concat());
     }
 
     /// Stops it and starts it again; returns when it takes connections.
@@ -107,13 +114,13 @@ impl Cluster {
     }
 
     /// Ends up to so many connections of others, picked at random; returns how many.
-    pub fn terminate(&self, connections: u32) -> i64 {
+    pub fn terminate_some(&self, connections: u32) -> i64 {
         let sql = format!(
             "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (
                  SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
                  ORDER BY random() LIMIT {connections}) AS unlucky"
         );
-        self.query(&sql)[0].get(0)
+        self.number(&sql)
     }
 
     /// The URL of the schema that belongs to a directory, which is made when it is not there.
@@ -145,6 +152,29 @@ impl Cluster {
         self.attempt(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     }
 
+    /// Runs SQL on a connection that [`Cluster::connect`] made.
+    pub fn run(&self, client: &tokio_postgres::Client, sql: &str) {
+        wait(client.batch_execute(sql)).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    }
+
+    /// The number that a query returns.
+    pub fn number(&self, sql: &str) -> i64 {
+        self.query(sql)[0].get(0)
+    }
+
+    /// Cuts all connections of stores in the schema that belongs to a directory.
+    pub fn terminate(&self, directory: &Path) {
+        let of = schema(directory);
+        self.number(&format!(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = '{of}'"
+        ));
+    }
+
+    /// A connection of a test's own.
+    pub fn connect(&self) -> tokio_postgres::Client {
+        wait(self.session())
+    }
+
     /// Runs SQL that may be refused.
     pub fn attempt(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
         self.in_session(async move |session| session.batch_execute(sql).await)
@@ -167,14 +197,13 @@ impl Cluster {
     }
 
     fn in_session<T: Send>(&self, what: impl AsyncFnOnce(&tokio_postgres::Client) -> T + Send) -> T {
-        // The thread that asks may be one of a runtime, which must not wait; another may.
         std::thread::scope(|scope| {
             let asking = scope.spawn(|| runtime().block_on(async { what(&self.session().await).await }));
             asking.join().expect("no panic")
         })
     }
 
-    fn run(&self, program: &str, arguments: &[&str]) {
+    fn call(&self, program: &str, arguments: &[&str]) {
         let mut command = Command::new(self.programs.join(program));
         if let Some((user, group)) = self.owner {
             command.uid(user).gid(group);
@@ -187,7 +216,7 @@ impl Cluster {
 /// The URL of the schema that belongs to a directory, by way of the socket in another.
 pub fn url(socket: &Path, directory: &Path) -> String {
     let (host, schema) = (path(socket).replace('/', "%2F"), schema(directory));
-    format!("postgres://tintype@{host}/postgres?options=-csearch_path%3D{schema}")
+    format!("postgres://tintype@{host}/postgres?options=-csearch_path%3D{schema}&application_name={schema}")
 }
 
 /// The schema that belongs to a directory: the directory's own name.
@@ -228,13 +257,8 @@ fn programs() -> PathBuf {
         let programs = versions.filter_map(|entry| Some(entry.ok()?.path().join("bin")));
         programs.filter(|programs| programs.join("initdb").exists()).max()
     };
-    newest().unwrap_or_else(|| {
-        eprintln!("installing Debian's package postgresql");
-        let install = "apt-get update -qq && apt-get install -qqy --no-install-recommends postgresql";
-        let installed = Command::new("sh").args(["-c", install]).stdout(Stdio::null()).status().expect("sh runs");
-        assert!(installed.success(), "these tests need PostgreSQL: install Debian's package postgresql");
-        newest().expect("Debian's package postgresql brings initdb")
-    })
+    debian::install("postgresql", || newest().is_some());
+    newest().expect("it was just found")
 }
 
 /// Lets a process that outlives this one stop the cluster and remove its directory when this one has ended, in

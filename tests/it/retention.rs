@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype::app::App;
 use tintype::clock::Clock;
-use tintype::config::{ORPHAN_AGE, REMOVED_FILES_AGE, ServerSettings};
+use tintype::config::{ORPHAN_AGE, REMOVED_FILES_AGE, ServerSettings, TASK_CACHE};
 use tintype::files::Files;
 use tintype::model::{Surface, TaskId};
 use tintype::sweeper;
@@ -198,12 +198,13 @@ async fn a_poll_under_way_during_the_removal_does_not_bring_the_task_back() {
     let caller = service.caller("ada", 100).await;
     let task_id = ended(&caller, "a boat").await;
     let TaskId(id) = task_id.parse().expect("a task_id");
+    let seen = service.clock.elapsed();
     let read = service.app.store.find_task(caller.account.id, Surface::Api, id).await.expect("a store");
     let read = Arc::new(read.expect("not removed yet"));
     service.clock.advance(MONTH);
     sweeper::remove_old(&service.app).await;
     // The poll that read it before remembers it only now.
-    service.app.finished.insert(id, read);
+    service.app.remember(&read, seen);
     poll(&caller, &task_id).await.assert_error(404, "NOT_FOUND");
 }
 
@@ -262,6 +263,25 @@ async fn a_clock_that_steps_back_removes_nothing_and_brings_nothing_back() {
     assert_eq!(listed(&caller, "").await.0, [kept]);
     let find = tasks::find(&behind, caller.account.id, Surface::Api, removed.parse().expect("a task_id"));
     assert_eq!(find.await.expect("a store"), None);
+}
+
+#[tokio::test]
+async fn what_one_process_removed_another_does_not_show_for_long() {
+    let removing = Service::start_on_postgres(&["--retention", "30d"]).await;
+    let other = removing.join(&[]).await;
+    let caller = removing.caller("ada", 100).await;
+    let elsewhere = caller.at(&other);
+    let removed = ended(&caller, "a boat").await;
+    removing.clock.advance(MONTH);
+    let kept = ended(&caller, "a boat").await;
+    for task_id in [&removed, &kept] {
+        assert_eq!(elsewhere.task(task_id).await["status"], "completed");
+    }
+    sweeper::remove_old(&removing.app).await;
+    assert_eq!(listed(&elsewhere, "").await.0, [kept.as_str()], "lists are up to date");
+    removing.clock.advance(TASK_CACHE);
+    poll(&elsewhere, &removed).await.assert_error(404, "NOT_FOUND");
+    assert_eq!(elsewhere.task(&kept).await["status"], "completed");
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,6 +14,7 @@ mod ends;
 mod fixture;
 mod keys;
 mod leases;
+mod postgres_server;
 mod processes;
 mod removals;
 mod sqlite_file;

@@ -30,6 +30,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::postgres;
+use crate::redis::RedisServer;
 use crate::s3::S3Server;
 
 /// 2026-11-21T12:00:00Z.
@@ -138,6 +139,8 @@ pub struct Service {
     pub faults: Faults,
     /// Where its files are, if in a bucket.
     pub s3: Option<S3Server>,
+    /// What counts its rate limits, if not itself.
+    _redis: Option<RedisServer>,
     _stop: DropGuard,
 }
 
@@ -188,20 +191,61 @@ impl Service {
         Self::start_with_files(FilesKind::chosen(), flags, change).await
     }
 
+    /// With its database in PostgreSQL.
+    pub async fn start_on_postgres(flags: &[&str]) -> Self {
+        Self::start_on(Backend::Postgres, FilesKind::chosen(), flags, |_| {}).await
+    }
+
     async fn start_with_files(kind: FilesKind, flags: &[&str], change: impl FnOnce(&mut ConnectionLimits)) -> Self {
+        Self::start_on(Backend::of_services(), kind, flags, change).await
+    }
+
+    async fn start_on(
+        backend: Backend,
+        kind: FilesKind,
+        flags: &[&str],
+        change: impl FnOnce(&mut ConnectionLimits),
+    ) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
         let clock = Clock::manual(NOON);
-        let mut settings = ServerSettings::from_flags(kind.flags().iter().chain(flags).copied()).expect("valid flags");
-        settings.worker.test_picture_decoder = TINTYPE.into();
-        let faults = settings.test_fault.clone();
-        let store = Backend::of_services().open_with_faults(&directory, &clock, faults.clone());
+        let redis = RedisServer::of_services();
+        let url = redis.as_ref().map(RedisServer::url);
+        let mut all: Vec<&str> = url.iter().flat_map(|url| ["--redis", url]).collect();
+        all.extend(kind.flags().iter().chain(flags));
+        let settings = settings(&all);
+        let store = backend.open_with_faults(&directory, &clock, settings.test_fault.clone());
         let (files, s3) = kind.open(&directory).await;
-        let files = files.with_faults(faults.clone()).guarded_by(backup_lock(directory.path()));
+        let files = files.with_faults(settings.test_fault.clone()).guarded_by(backup_lock(directory.path()));
+        let service = Self::serve(settings, change, clock, store, files, directory).await;
+        Self { s3, _redis: redis, ..service }
+    }
+
+    /// Another process of this service, with flags of its own: the same database, files and hands of the clock.
+    pub async fn join(&self, flags: &[&str]) -> Self {
+        let files = match &self.s3 {
+            Some(s3) => Files::in_bucket(&s3.settings("s3://files")),
+            None => Files::on_disk(&self.directory.path().join("files")),
+        };
+        let directory = TempDir::new().expect("a temporary directory");
+        let (store, files) = (self.app.store.clone(), files.expect("a store of files"));
+        Self::serve(settings(flags), |_| {}, self.clock.clone(), store, files, directory).await
+    }
+
+    async fn serve(
+        settings: ServerSettings,
+        change: impl FnOnce(&mut ConnectionLimits),
+        clock: Clock,
+        store: Arc<dyn Store>,
+        files: Files,
+        directory: TempDir,
+    ) -> Self {
+        let faults = settings.test_fault.clone();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound address");
         let mut config = Config::new(&settings, &format!("http://{address}"));
         change(&mut config.connections);
         config.directories = vec![directory.path().to_owned()];
+        config.redis = settings.redis.server().expect("valid settings");
         let app = App::build(config, clock.clone(), store, files).await.expect("an app");
         let readiness = Readiness::new();
         let stop = CancellationToken::new();
@@ -213,7 +257,8 @@ impl Service {
         let front = Front { certificate, limits: app.config.connections, trusted_proxies };
         tokio::spawn(server::serve(listener, router(app.clone(), readiness.clone()), front, stop.clone()));
         let worker = Worker::new(app.clone(), Arc::new(EngineRenderer(app.clone())));
-        Self { app, clock, worker, address, readiness, directory, faults, s3, _stop: stop.drop_guard() }
+        let (s3, _redis, _stop) = (None, None, stop.drop_guard());
+        Self { app, clock, worker, address, readiness, directory, faults, s3, _redis, _stop }
     }
 
     /// A new account with credits and a key.
@@ -271,6 +316,13 @@ impl Service {
     }
 }
 
+/// Flags of `tintype serve`, read.
+fn settings(flags: &[&str]) -> ServerSettings {
+    let mut settings = ServerSettings::from_flags(flags.iter().copied()).expect("valid flags");
+    settings.worker.test_picture_decoder = TINTYPE.into();
+    settings
+}
+
 /// What stores a key that has neither name, rates nor expiry.
 pub fn new_key(secret: &KeySecret) -> NewKey {
     NewKey {
@@ -306,6 +358,11 @@ where
 }
 
 impl Caller<'_> {
+    /// The same caller at another process.
+    pub fn at<'a>(&self, service: &'a Service) -> Caller<'a> {
+        Caller { service, account: self.account.clone(), key_id: self.key_id, key: self.key.clone() }
+    }
+
     pub fn authorization(&self) -> String {
         format!("Bearer {}", self.key)
     }

@@ -10,8 +10,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::store::{EXIT_FAULT, Result, StoreError};
 
-/// Most that share one statement.
-const MAX_BATCH: usize = 512;
+/// Most that share one statement, in which each is compared with each.
+const MAX_BATCH: usize = 256;
 
 /// One that asks, and where its answer goes.
 type Pending<I, O> = (I, oneshot::Sender<Result<O>>);

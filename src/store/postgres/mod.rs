@@ -348,6 +348,10 @@ impl Store for PostgresStore {
         self.bell.heard().await;
     }
 
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     async fn ping(&self) -> Result<()> {
         // Writes what is there already: nothing changes, but a server that only reads refuses it.
         self.database.write("UPDATE tintype SET version = version", &[]).await?;

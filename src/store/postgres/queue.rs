@@ -1,8 +1,8 @@
 //! Leasing tasks to workers and ending them.
 //!
 //! Every write under a lease matches its epoch in the `queue` row, and the row is gone once the task is terminal:
-//! a worker that lost its lease can change nothing. Rows of the queue are locked before accounts, and accounts in
-//! the order of their ids.
+//! a worker that lost its lease can change nothing. Rows of the queue are locked before accounts, and both in the
+//! order of their ids, so that nobody waits in a circle.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -37,9 +37,14 @@ fn leases(rows: &[Row]) -> Result<HashSet<Lease>> {
 
 pub(super) async fn renew(database: &Database, held: &[Lease], lease: Duration) -> Result<Vec<Lease>> {
     let (ids, epochs) = columns(held);
-    let sql = "UPDATE queue q SET lease_until = tintype_now($3) + $4
-        FROM unnest($1::text[], $2::bigint[]) AS held (task_id, lease_epoch)
-        WHERE q.task_id = held.task_id AND q.lease_epoch = held.lease_epoch AND q.lease_until IS NOT NULL
+    let sql = "
+        WITH found AS (
+            SELECT q.task_id FROM queue q
+            JOIN unnest($1::text[], $2::bigint[]) AS held (task_id, lease_epoch)
+                ON q.task_id = held.task_id AND q.lease_epoch = held.lease_epoch AND q.lease_until IS NOT NULL
+            ORDER BY q.task_id FOR UPDATE OF q
+        )
+        UPDATE queue q SET lease_until = tintype_now($3) + $4 FROM found WHERE q.task_id = found.task_id
         RETURNING q.task_id, q.lease_epoch";
     let renewed = leases(&database.write(sql, &[&ids, &epochs, &database.given_time(), &millis(lease)]).await?)?;
     Ok(held.iter().filter(|lease| !renewed.contains(lease)).copied().collect())
@@ -79,12 +84,15 @@ async fn complete_together(database: &Database, ends: &[(Lease, String)]) -> Res
     let (held, images): (Vec<Lease>, Vec<&str>) = ends.iter().map(|(lease, images)| (*lease, images.as_str())).unzip();
     let (ids, epochs) = columns(&held);
     let sql = "
-        WITH gone AS (
-            DELETE FROM queue q
-            USING unnest($1::text[], $2::bigint[], $3::text[]) AS held (task_id, lease_epoch, images), tasks t
-            WHERE q.task_id = held.task_id AND q.lease_epoch = held.lease_epoch AND q.lease_until IS NOT NULL
-                AND t.id = q.task_id AND t.status = 'processing'
-            RETURNING q.task_id, q.account_id, q.lease_epoch, held.images
+        WITH leased AS (
+            SELECT q.task_id, held.images FROM queue q
+            JOIN unnest($1::text[], $2::bigint[], $3::text[]) AS held (task_id, lease_epoch, images)
+                ON q.task_id = held.task_id AND q.lease_epoch = held.lease_epoch AND q.lease_until IS NOT NULL
+            ORDER BY q.task_id FOR UPDATE OF q
+        ), gone AS (
+            DELETE FROM queue q USING leased, tasks t
+            WHERE q.task_id = leased.task_id AND t.id = q.task_id AND t.status = 'processing'
+            RETURNING q.task_id, q.account_id, q.lease_epoch, leased.images
         ), completed AS (
             UPDATE tasks t SET status = 'completed', images = gone.images,
                 updated_at = greatest(t.updated_at, tintype_now($4))

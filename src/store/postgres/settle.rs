@@ -18,6 +18,8 @@ use crate::store::{Result, UNANSWERED};
 pub(super) const START_WITHIN: Duration = Duration::from_secs(3);
 /// How long a caller is kept waiting for the truth.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Looks in that time, if none takes long.
+const MAX_LOOKS: u32 = 100;
 /// Wait between two looks.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -34,18 +36,19 @@ pub(super) struct Doubtful {
 /// out to exist later are then failed and refunded, as their callers are told.
 pub(super) async fn settle(database: &Arc<Database>, doubtful: Doubtful) -> Option<HashSet<Id>> {
     let begun = database.clock.elapsed();
-    loop {
+    for _ in 0..MAX_LOOKS {
         match look(database, &doubtful).await {
             Ok(Some(kept)) => return Some(kept),
             Ok(None) => {}
             Err(error) => tracing::warn!(%error, "cannot look what became of a submit"),
         }
-        if database.clock.elapsed().saturating_sub(begun) >= PATIENCE || database.clock.is_manual() {
-            tokio::spawn(take_back(database.clone(), doubtful));
-            return None;
+        if database.clock.elapsed().saturating_sub(begun) >= PATIENCE {
+            break;
         }
-        tokio::time::sleep(PAUSE).await;
+        database.sleep(PAUSE).await;
     }
+    tokio::spawn(take_back(database.clone(), doubtful));
+    None
 }
 
 /// The tasks that exist; `None` while more may come.
@@ -71,7 +74,7 @@ async fn look(database: &Database, doubtful: &Doubtful) -> Result<Option<HashSet
 async fn take_back(database: Arc<Database>, doubtful: Doubtful) {
     let mut open: Option<HashSet<Id>> = None;
     loop {
-        tokio::time::sleep(PAUSE * 5).await;
+        database.sleep(PAUSE * 5).await;
         let kept = match open.take() {
             Some(kept) => kept,
             None => match look(&database, &doubtful).await {

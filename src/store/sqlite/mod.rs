@@ -344,6 +344,10 @@ impl Store for SqliteStore {
         })
     }
 
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     async fn ping(&self) -> Result<()> {
         // Rewrites a page with what it holds: nothing changes, but a disk without room refuses it. What it holds
         // is read first: a command of a later release may have migrated the database under this one.

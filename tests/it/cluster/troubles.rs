@@ -236,7 +236,7 @@ impl Crew {
             }
             Terminate => {
                 let most = self.dice.random_range(1..=MOST_TERMINATED);
-                self.tally.terminated += self.site.postgres.terminate(most);
+                self.tally.terminated += self.site.postgres.terminate_some(most);
             }
             Restart(how) => {
                 self.site.postgres.restart(how);

@@ -1,0 +1,201 @@
+//! The real program and Redis: settings, the log, the doctor.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+
+use super::RedisServer;
+use crate::binary::{Server, refused, tintype};
+use crate::postgres;
+use crate::process::send;
+use crate::support::TASKS;
+
+const PASSWORD: &str = "open sesame";
+const ENCODED: &str = "open%20sesame";
+
+/// `tintype serve` with a log that can be read.
+fn serve(data: &Path, log: &Path, level: &str) -> Command {
+    let mut command = tintype();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--log", level, "--data"]).arg(data);
+    command.env("TINTYPE_REDIS_TIMEOUT", "10s").stderr(std::fs::File::create(log).expect("a file"));
+    command
+}
+
+fn read(log: &Path) -> String {
+    std::fs::read_to_string(log).expect("a log")
+}
+
+fn places() -> (TempDir, PathBuf, PathBuf) {
+    let directory = TempDir::new().expect("a directory");
+    let (data, log) = (directory.path().join("data"), directory.path().join("log"));
+    (directory, data, log)
+}
+
+/// What the header of a read says is left.
+async fn left(server: &Server, key: &str) -> String {
+    let answer = send(server.address, "GET", TASKS, key, "").await;
+    assert_eq!(answer.status, 200);
+    answer.header("ratelimit").split(';').nth(1).expect("r").to_owned()
+}
+
+#[tokio::test]
+async fn a_password_opens_redis_and_is_told_nobody() {
+    let redis = RedisServer::start_with(&["--requirepass", PASSWORD]);
+    let (_directory, data, log) = places();
+    let url = format!("redis://:{ENCODED}@127.0.0.1:{}/3", redis.port());
+    let file = data.with_extension("url");
+    std::fs::write(&file, format!("{url}\n")).expect("a file");
+    let mut command = serve(&data, &log, "trace");
+    command.env("TINTYPE_REDIS_FILE", &file);
+    let server = Server::spawn(command);
+    let key = server.first_key().expect("a key");
+    assert!(server.said.contains(&format!("Redis at 127.0.0.1:{}\n", redis.port())), "{}", server.said);
+    left(&server, &key).await;
+    server.stop();
+    let mut connection = redis::Client::open(url).expect("a URL").get_connection().expect("a connection");
+    let names: Vec<String> = redis::cmd("KEYS").arg("tintype:rate:*:read:1200").query(&mut connection).expect("names");
+    assert_eq!(names.len(), 1, "counted in the database that the URL names");
+    let log = read(&log);
+    assert!(log.contains("TRACE") && !log.contains("sesame"));
+}
+
+#[tokio::test]
+async fn a_server_starts_without_its_redis_and_says_so_once() {
+    let redis = RedisServer::start_with(&["--requirepass", PASSWORD]);
+    let (_directory, data, log) = places();
+    let mut command = serve(&data, &log, "info");
+    command.env("TINTYPE_REDIS", format!("redis://:open%20simsim@127.0.0.1:{}", redis.port()));
+    let server = Server::spawn(command);
+    let said = read(&log);
+    assert!(said.contains("cannot be counted in Redis") && said.contains("authentication failed"), "{said}");
+    let key = server.first_key().expect("a key");
+    assert_eq!(left(&server, &key).await, "r=1199");
+    let mut connection = redis.connection();
+    redis::cmd("AUTH").arg(PASSWORD).exec(&mut connection).expect("the password");
+    redis::cmd("CONFIG").arg(&["SET", "requirepass", "open simsim"]).exec(&mut connection).expect("done");
+    while !read(&log).contains("counted in Redis again") {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    left(&server, &key).await;
+    server.stop();
+    let said = read(&log);
+    assert_eq!(said.matches("cannot be counted in Redis").count(), 1, "{said}");
+    assert_eq!(said.matches("counted in Redis again").count(), 1, "{said}");
+    assert!(!said.contains("simsim"), "{said}");
+}
+
+#[tokio::test]
+async fn a_redis_that_never_answers_holds_no_start_up() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let (_directory, data, log) = places();
+    let mut command = serve(&data, &log, "info");
+    let url = format!("redis://{}", silent.local_addr().expect("an address"));
+    command.args(["--redis-timeout", "10ms", "--redis", &url]);
+    let server = Server::spawn(command);
+    assert!(read(&log).contains("no answer within 100ms"), "{}", read(&log));
+    let key = server.first_key().expect("a key");
+    for _ in 0..3 {
+        left(&server, &key).await;
+    }
+    server.stop();
+}
+
+#[test]
+fn settings_that_can_never_work_are_refused_without_a_word_of_them() {
+    let data = TempDir::new().expect("a directory");
+    for url in ["http://:sesame@127.0.0.1", "redis://:sesame@", "redis://:sesame@h/x", "sesame", "redis+unix:///sesame"]
+    {
+        let said = refused(data.path(), &["serve", "--listen", "127.0.0.1:0", "--redis", url]);
+        assert!(said.contains("--redis must be redis://") && !said.contains("sesame"), "{said}");
+    }
+    let of_ca = ["serve", "--listen", "127.0.0.1:0", "--redis", "rediss://localhost", "--redis-ca", "/nowhere.pem"];
+    assert!(refused(data.path(), &of_ca).contains("/nowhere.pem"));
+}
+
+#[tokio::test]
+async fn redis_is_reached_over_tls_by_who_trusts_its_authority() {
+    let (_directory, data, log) = places();
+    std::fs::create_dir(&data).expect("a directory");
+    let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let (cert, key) = (data.join("cert.pem"), data.join("key.pem"));
+    std::fs::write(&cert, signed.cert.pem()).expect("a file");
+    std::fs::write(&key, signed.signing_key.serialize_pem()).expect("a file");
+    let (cert, key) = (cert.to_str().expect("text"), key.to_str().expect("text"));
+    let redis = RedisServer::start_tls(cert, key);
+    let url = format!("rediss://localhost:{}", redis.port());
+    let mut command = serve(&data, &log, "info");
+    command.args(["--redis", &url, "--redis-ca", cert]);
+    let server = Server::spawn(command);
+    assert_eq!(left(&server, &server.first_key().expect("a key")).await, "r=1199");
+    server.stop();
+    assert!(!read(&log).contains("cannot be counted"), "{}", read(&log));
+    let mut command = serve(&data, &log, "info");
+    command.args(["--redis", &url]);
+    Server::spawn(command).stop();
+    assert!(read(&log).contains("invalid peer certificate"), "{}", read(&log));
+}
+
+#[test]
+fn processes_that_count_alone_say_so() {
+    let (_directory, data, log) = places();
+    std::fs::create_dir(&data).expect("a directory");
+    let database = postgres::cluster().url(&data);
+    let start = |role: &str, redis: Option<&str>| {
+        let mut command = tintype();
+        command.args([role, "--listen", "127.0.0.1:0", "--database", &database, "--data"]).arg(&data);
+        if let Some(url) = redis {
+            command.args(["--redis", url]);
+        }
+        command.stderr(std::fs::File::create(&log).expect("a file"));
+        Server::spawn(command).stop();
+        read(&log)
+    };
+    let alone = "counts rate limits alone";
+    assert!(start("api", None).contains(alone));
+    assert!(!start("worker", None).contains(alone), "nobody calls a worker");
+    let redis = RedisServer::start();
+    let said = start("api", Some(&redis.url()));
+    assert!(!said.contains(alone), "{said}");
+}
+
+/// Whether the doctor finds all well, and what it says of rate limits.
+fn doctor(data: &TempDir, flags: &[&str]) -> (bool, String) {
+    let mut command = tintype();
+    command.args(["doctor", "--json", "--redis-timeout", "10s"]).args(flags).arg("--data").arg(data.path());
+    let output = command.output().expect("the program runs");
+    let checks: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let found = checks.as_array().expect("checks").iter().find(|check| check["check"] == "rate limits");
+    let detail = found.expect("the check")["detail"].as_str().expect("text").to_owned();
+    (output.status.success(), detail)
+}
+
+#[test]
+fn the_doctor_tries_redis() {
+    let data = TempDir::new().expect("a directory");
+    let mut redis = RedisServer::start();
+    let url = redis.url();
+    assert_eq!(doctor(&data, &[]), (true, "counted by each process alone".to_owned()));
+    let (well, detail) = doctor(&data, &["--redis", &url]);
+    assert!(well && detail.contains(&format!("Redis at 127.0.0.1:{}", redis.port())), "{detail}");
+    redis.kill();
+    let (well, detail) = doctor(&data, &["--redis", &url]);
+    assert!(!well && detail.contains("refused"), "{detail}");
+}
+
+#[test]
+fn a_user_with_the_rights_that_are_documented_is_enough() {
+    let data = TempDir::new().expect("a directory");
+    let redis = RedisServer::start();
+    let docs = include_str!("../../../docs/rate-limits.md");
+    let line = docs.lines().find(|line| line.starts_with("ACL SETUSER")).expect("how to make a user");
+    let mut words = line.split(' ');
+    let mut command = redis::cmd(words.next().expect("ACL"));
+    command.arg(words.collect::<Vec<_>>()).exec(&mut redis.connection()).expect("a user");
+    let url = format!("redis://tintype:SECRET@127.0.0.1:{}/1", redis.port());
+    let (well, detail) = doctor(&data, &["--redis", &url]);
+    assert!(well, "{detail}");
+}

@@ -1,0 +1,179 @@
+//! Redis goes away, stays silent or refuses: requests go on, counted by each process alone.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use tintype::clock::Timestamp;
+use tintype::store::QueueDepth;
+
+use super::nodes::left;
+use super::{RedisServer, counting};
+use crate::support::{Caller, Service, TASKS};
+
+/// No test takes so long, unless what it waits for never comes.
+const NEVER: Duration = Duration::from_secs(60);
+
+/// Waits until Redis counts, or does not.
+async fn until(service: &Service, shared: bool) {
+    let waiting = async {
+        while service.app.limits.are_shared() != shared {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(NEVER, waiting).await.expect("Redis comes and goes");
+}
+
+/// Reads and submits, all of which must be answered, and all of which the process counts alone.
+async fn goes_on_alone(caller: &Caller<'_>) {
+    let service = caller.service;
+    let before = service.app.metrics.rate_limit_fallbacks.get();
+    let together = join_all((0..16).map(|_| caller.get(TASKS)));
+    for answer in tokio::time::timeout(NEVER, together).await.expect("answers") {
+        assert_eq!(answer.status, 200);
+    }
+    for _ in 0..4 {
+        caller.submit_prompt("a boat").await;
+    }
+    assert_eq!(service.app.metrics.rate_limit_fallbacks.get() - before, 20);
+    let text = service.app.metrics.expose(&QueueDepth::default(), Timestamp::from_millis(0), None);
+    assert!(text.contains(&format!("\ntintype_rate_limit_fallbacks_total {}\n", before + 20)), "{text}");
+}
+
+#[tokio::test]
+async fn requests_go_on_while_redis_is_dead_and_are_shared_again_when_it_is_back() {
+    let mut redis = RedisServer::start();
+    let url = redis.url();
+    let service = Service::start_with(&counting(&url, &["--read-rate", "100"])).await;
+    let caller = service.caller("ada", 100).await;
+    for used in 1..=5 {
+        assert_eq!(left(&caller.get(TASKS).await), 100 - used);
+    }
+    redis.kill();
+    goes_on_alone(&caller).await;
+    assert_eq!(left(&caller.get(TASKS).await), 100 - 17, "alone it counts from the start");
+    redis.come_back();
+    until(&service, true).await;
+    let fallbacks = service.app.metrics.rate_limit_fallbacks.get();
+    assert_eq!(left(&caller.get(TASKS).await), 99, "what Redis knew need not last");
+    assert_eq!(service.app.metrics.rate_limit_fallbacks.get(), fallbacks);
+    redis.kill();
+    goes_on_alone(&caller).await;
+}
+
+#[tokio::test]
+async fn a_limit_holds_also_while_redis_is_dead() {
+    let mut redis = RedisServer::start();
+    let url = redis.url();
+    let service = Service::start_with(&counting(&url, &["--submit-rate", "3"])).await;
+    let caller = service.caller("ada", 100).await;
+    redis.kill();
+    for _ in 0..3 {
+        caller.submit_prompt("a boat").await;
+    }
+    let refused = caller.post(r#"{"prompt": "a boat"}"#).await;
+    refused.assert_error(429, "RATE_LIMITED");
+    assert_eq!(refused.header("retry-after"), "20");
+}
+
+#[tokio::test]
+async fn requests_do_not_queue_up_before_a_redis_that_hangs() {
+    let redis = RedisServer::start();
+    let url = redis.url();
+    let service = Service::start_with(&["--redis", &url, "--redis-timeout", "300ms", "--read-rate", "1000"]).await;
+    let caller = service.caller("ada", 100).await;
+    until(&service, true).await;
+    caller.get(TASKS).await;
+    redis.signal("STOP");
+    // The first of them finds out for all that follow.
+    caller.get(TASKS).await;
+    until(&service, false).await;
+    goes_on_alone(&caller).await;
+    redis.signal("CONT");
+    until(&service, true).await;
+    let left = left(&caller.get(TASKS).await);
+    assert!(left >= 1_000 - 3, "Redis was asked {} times while it hung", 1_000 - left - 2);
+}
+
+#[tokio::test]
+async fn a_script_that_redis_forgot_is_loaded_again() {
+    let redis = RedisServer::start();
+    let url = redis.url();
+    let service = Service::start_with(&counting(&url, &["--read-rate", "100"])).await;
+    let caller = service.caller("ada", 0).await;
+    assert_eq!(left(&caller.get(TASKS).await), 99);
+    redis::cmd("SCRIPT").arg("FLUSH").exec(&mut redis.connection()).expect("an answer");
+    assert_eq!(left(&caller.get(TASKS).await), 98);
+    assert_eq!(service.app.metrics.rate_limit_fallbacks.get(), 0);
+}
+
+#[tokio::test]
+async fn connections_that_redis_closes_are_made_anew() {
+    let redis = RedisServer::start();
+    let url = redis.url();
+    let service = Service::start_with(&counting(&url, &["--read-rate", "100"])).await;
+    let caller = service.caller("ada", 0).await;
+    assert_eq!(left(&caller.get(TASKS).await), 99);
+    let mut connection = redis.connection();
+    let own: u64 = redis::cmd("CLIENT").arg("ID").query(&mut connection).expect("an id");
+    redis::cmd("CLIENT").arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]).exec(&mut connection).expect("done");
+    let mut newer = || {
+        let clients: String = redis::cmd("CLIENT").arg("LIST").query(&mut connection).expect("clients");
+        let ids = clients.lines().filter_map(|client| client.strip_prefix("id=")?.split(' ').next()?.parse().ok());
+        ids.filter(|id: &u64| *id > own).count()
+    };
+    while newer() == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    until(&service, true).await;
+    assert_eq!(left(&caller.get(TASKS).await), 98);
+    assert_eq!(service.app.metrics.rate_limit_fallbacks.get(), 0);
+}
+
+#[tokio::test]
+async fn a_redis_that_takes_no_writes_does_not_count() {
+    let redis = RedisServer::start_with(&["--replicaof", "127.0.0.1", "1"]);
+    let url = redis.url();
+    let service = Service::start_with(&counting(&url, &[])).await;
+    assert!(!service.app.limits.are_shared());
+    goes_on_alone(&service.caller("ada", 100).await).await;
+    redis::cmd("REPLICAOF").arg(&["NO", "ONE"]).exec(&mut redis.connection()).expect("done");
+    until(&service, true).await;
+}
+
+#[tokio::test]
+async fn a_redis_full_of_other_things_does_not_count() {
+    let redis = RedisServer::start();
+    let url = redis.url();
+    let service = Service::start_with(&counting(&url, &[])).await;
+    let caller = service.caller("ada", 100).await;
+    redis::cmd("CONFIG").arg(&["SET", "maxmemory", "1"]).exec(&mut redis.connection()).expect("done");
+    caller.get(TASKS).await;
+    until(&service, false).await;
+    goes_on_alone(&caller).await;
+    redis::cmd("CONFIG").arg(&["SET", "maxmemory", "0"]).exec(&mut redis.connection()).expect("done");
+    until(&service, true).await;
+}
+
+#[tokio::test]
+async fn rates_of_keys_hold_wherever_they_are_counted() {
+    let mut redis = RedisServer::start();
+    let url = redis.url();
+    let service = Service::start_with(&counting(&url, &["--read-rate", "1"])).await;
+    let account = service.caller("ada", 0).await.account;
+    for alone in [false, true] {
+        if alone {
+            redis.kill();
+        }
+        for (rate, allowed) in [(Some(0), 9), (Some(4), 4), (None, 1)] {
+            let (_, key) = service.new_key(account.id, |key| key.read_rate = rate).await;
+            let authorization = format!("Bearer {key}");
+            let mut statuses = Vec::new();
+            for _ in 0..9 {
+                let answer = service.call("GET", TASKS, &[("authorization", &authorization)], "").await;
+                statuses.push(answer.status.as_u16());
+            }
+            let expected = [vec![200; allowed], vec![429; 9 - allowed]].concat();
+            assert_eq!(statuses, expected, "a rate of {rate:?}, alone: {alone}");
+        }
+    }
+}
