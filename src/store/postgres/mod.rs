@@ -1,7 +1,7 @@
 //! PostgreSQL: one database that many processes share.
 //!
 //! A method is one statement, and so one round trip and one transaction, but for the few that say otherwise.
-//! What comes often and from many at once shares a statement: see [`batch`].
+//! What comes often and from many at once shares a statement: see `batch.rs`.
 
 use std::fmt;
 use std::path::Path;
