@@ -45,7 +45,7 @@ pub async fn measure(cluster: &Cluster, tasks: u32, options: &Options) -> Outcom
         raw_many.push(raw(cluster, "random(1, 100)", callers, window)?);
         let next = |turn: u64| submit(store.clone(), accounts[(turn % u64::from(history::ACCOUNTS)) as usize].id);
         many.push(rate(callers, window, next).await?);
-        drain(&store).await?;
+        work(&store).await?;
         let poll = |turn: u64| {
             let (store, (account, id)) = (store.clone(), waiting[(turn % waiting.len() as u64) as usize]);
             async move { Ok(store.find_task(account, Surface::Api, id).await?.map(|_| ()).ok_or("a task is gone")?) }
@@ -98,7 +98,7 @@ async fn waiting_tasks(store: &Arc<dyn Store>, accounts: &[Account]) -> Outcome<
         let page = store.list_task_ids(account.id, Surface::Api, None, 1).await?;
         tasks.extend(page.into_iter().map(|id| (account.id, id)));
     }
-    // Held for ever, so that draining leaves them alone.
+    // Held for long, so that nobody works them off.
     while !store.claim(CLAIM, LEASE * 1_000).await?.is_empty() {}
     Ok(tasks)
 }
@@ -125,22 +125,6 @@ where
     let (done, ()) = tokio::join!(join_all((0..callers).map(|_| caller())), timer);
     let done: u64 = done.into_iter().sum::<Outcome<u64>>()?;
     Ok(done as f64 / begun.elapsed().as_secs_f64())
-}
-
-/// Works off what waits.
-async fn drain(store: &Arc<dyn Store>) -> Outcome<u64> {
-    let mut done = 0;
-    loop {
-        let claims = store.claim(CLAIM * 16, LEASE).await?;
-        if claims.is_empty() {
-            return Ok(done);
-        }
-        done += claims.len() as u64;
-        let ends = claims.iter().map(|claim| store.complete(claim.lease, vec!["2026-11-21/a.png".into()]));
-        for end in join_all(ends).await {
-            end?;
-        }
-    }
 }
 
 /// Queues tasks for about as long as they are worked off in one window, then works them off with so many workers,
