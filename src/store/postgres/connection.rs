@@ -74,11 +74,18 @@ pub(super) enum Failure {
     Unknown(StoreError),
 }
 
+/// The words of an error alone, to be part of a sentence.
+pub(super) fn words(error: StoreError) -> String {
+    match error {
+        StoreError::Full(words) | StoreError::Other(words) | StoreError::Unknown(words) => words,
+    }
+}
+
 impl From<Failure> for StoreError {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Nothing(error) => error,
-            Failure::Unknown(error) => Self::Unknown(error.to_string()),
+            Failure::Unknown(error) => Self::Unknown(words(error)),
         }
     }
 }
@@ -201,12 +208,12 @@ impl Database {
             let error = match self.within(POOL_WAIT, self.pool.get()).await {
                 Some(Ok(client)) => return Ok(client),
                 Some(Err(error)) => error,
-                None => return Err(self.unreachable(PoolError::Timeout(TimeoutType::Wait))),
+                None => return Err(unreachable(PoolError::Timeout(TimeoutType::Wait))),
             };
             let waited = self.clock.elapsed().saturating_sub(begun);
             // A clock moved by hand stands still, and a test has no server that comes back.
             if is_final(&error) || self.clock.is_manual() || waited >= PATIENCE {
-                return Err(self.unreachable(error));
+                return Err(unreachable(error));
             }
             self.sleep(PAUSE).await;
         }
@@ -279,17 +286,6 @@ impl Database {
         drop(sleeping.await);
     }
 
-    fn unreachable(&self, error: PoolError) -> StoreError {
-        let name = &self.name;
-        match error {
-            PoolError::Backend(error) => match StoreError::from(error) {
-                StoreError::Full(text) => StoreError::Full(text),
-                other => StoreError::Other(format!("cannot connect to the {name}: {other}")),
-            },
-            error => StoreError::Other(format!("cannot connect to the {name}: {error}")),
-        }
-    }
-
     /// The one row of [`Database::read`], if there is one.
     pub(super) async fn read_one(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Option<Row>> {
         Ok(self.read(sql, parameters).await?.into_iter().next())
@@ -323,6 +319,13 @@ fn is_final(error: &PoolError) -> bool {
         }),
         PoolError::Timeout(_) => false,
         _ => true,
+    }
+}
+
+fn unreachable(error: PoolError) -> StoreError {
+    match error {
+        PoolError::Backend(error) => error.into(),
+        error => StoreError::Other(error.to_string()),
     }
 }
 

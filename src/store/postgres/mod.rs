@@ -88,12 +88,12 @@ impl PostgresStore {
         let unusable = |error: String| OpenError::Unusable { name: "PostgreSQL database".into(), error };
         let config = connection::configuration(url).map_err(unusable)?;
         let tls = tls::connector(&config, ca).map_err(unusable)?;
-        let database = Database::new(&config, tls, clock).map_err(|error| unusable(error.to_string()))?;
+        let database = Database::new(&config, tls, clock).map_err(|error| unusable(connection::words(error)))?;
         schema::migrate(&database).await?;
         let database = Arc::new(database);
         let months = Arc::new(Months::default());
         let name = database.name().to_owned();
-        let unusable = |error: StoreError| OpenError::Unusable { name, error: error.to_string() };
+        let unusable = |error: StoreError| OpenError::Unusable { name, error: connection::words(error) };
         prepare(&database, &months).await.map_err(unusable)?;
         let bell = Bell::hang(database.clone(), months.clone());
         let submitting = Submitting { database: database.clone(), months: months.clone(), faults: faults.clone() };

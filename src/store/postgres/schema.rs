@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_postgres::Transaction;
 use tokio_postgres::error::SqlState;
 
-use super::connection::Database;
+use super::connection::{Database, words};
 use crate::store::StoreError;
 
 /// The steps that lead from an empty database to the present schema.
@@ -69,7 +69,7 @@ pub(super) async fn migrate(database: &Database) -> Result<(), OpenError> {
 }
 
 fn unusable(database: &Database, error: StoreError) -> OpenError {
-    OpenError::Unusable { name: database.name().to_owned(), error: error.to_string() }
+    OpenError::Unusable { name: database.name().to_owned(), error: words(error) }
 }
 
 /// The inner error is the server's.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use super::columns::to_json;
-use super::connection::{Database, Failure};
+use super::connection::{Database, Failure, words};
 use super::months::Months;
 use super::settle;
 use crate::clock::Timestamp;
@@ -126,7 +126,7 @@ impl Submitting {
             one.answer = Some(match &kept {
                 Some(kept) if kept.contains(&one.id) => Ok(Submission::Accepted(one.task())),
                 Some(_) => Err(error.clone()),
-                None => Err(StoreError::Unknown(error.to_string())),
+                None => Err(StoreError::Unknown(words(error.clone()))),
             });
         }
     }
