@@ -18,6 +18,10 @@ pub fn install(package: &str, is_there: impl Fn() -> bool) {
     }
     eprintln!("installing Debian's package {package}");
     let install = format!("apt-get update -qq && apt-get install -qqy --no-install-recommends {package}");
-    let installed = Command::new("sh").args(["-c", &install]).stdout(Stdio::null()).status().expect("a shell");
+    // Some tests run this program once more, which may miss something at the same time.
+    let lock = std::env::temp_dir().join("tintype-tests-install.lock");
+    let mut command = Command::new("flock");
+    command.arg(lock).args(["sh", "-c", &install]).env("DEBIAN_FRONTEND", "noninteractive").stdout(Stdio::null());
+    let installed = command.status().expect("flock, from util-linux, runs");
     assert!(installed.success() && is_there(), "this test needs {package}: install Debian's package {package}");
 }
