@@ -138,10 +138,10 @@ impl Rota {
     /// Takes up to `max` tasks of the accounts whose turn it is, and strikes out those that have no more.
     async fn take(&mut self, database: &Database, max: usize, lease: Duration) -> Result<Vec<Claim>> {
         let after_last = self.turns.partition_point(|turn| turn.account_id <= self.last);
-        self.turns.rotate_left(after_last);
-        let mut later = self.turns.split_off(self.turns.len().min(max));
-        let (accounts, oldest): (Vec<&str>, Vec<Id>) =
-            self.turns.iter().map(|turn| (turn.account_id.as_str(), turn.oldest)).unzip();
+        let (early, late) = self.turns.split_at(after_last);
+        let asked = late.iter().chain(early).take(max);
+        let (accounts, oldest): (Vec<String>, Vec<Id>) =
+            asked.map(|turn| (turn.account_id.clone(), turn.oldest)).unzip();
         if accounts.is_empty() {
             return Ok(Vec::new());
         }
@@ -160,10 +160,10 @@ impl Rota {
             *taken.entry(self.last.clone()).or_default() += 1;
         }
         if rows.len() < max {
-            self.turns.retain(|turn| taken.get(&turn.account_id) == Some(&share));
+            let is_exhausted =
+                |turn: &Turn| accounts.contains(&turn.account_id) && taken.get(&turn.account_id) != Some(&share);
+            self.turns.retain(|turn| !is_exhausted(turn));
         }
-        self.turns.append(&mut later);
-        self.turns.sort_by(|one, other| one.account_id.cmp(&other.account_id));
         let claim = |row: &tokio_postgres::Row| {
             let lease = Lease { task_id: row.try_get("task_id")?, epoch: row.try_get("lease_epoch")? };
             Ok(Claim { lease, request: request(row)? })
