@@ -13,6 +13,8 @@ use crate::Outcome;
 /// A running cluster; dropping it stops it.
 pub struct Cluster {
     directory: PathBuf,
+    /// The path of a socket is short by tradition, so it is not beside the data.
+    socket: TempDir,
     programs: PathBuf,
     owner: Option<(u32, u32)>,
 }
@@ -26,11 +28,14 @@ impl Cluster {
             .filter(|programs| programs.join("initdb").exists())
             .max()
             .ok_or("this benchmark needs PostgreSQL's initdb: install Debian's package postgresql")?;
-        let cluster = Self { directory: directory.path().to_owned(), programs, owner: owner()? };
-        if let Some((user, group)) = cluster.owner {
-            std::os::unix::fs::chown(directory.path(), Some(user), Some(group))?;
+        let cluster =
+            Self { directory: directory.path().to_owned(), socket: TempDir::new()?, programs, owner: owner()? };
+        for place in [directory.path(), cluster.socket.path()] {
+            if let Some((user, group)) = cluster.owner {
+                std::os::unix::fs::chown(place, Some(user), Some(group))?;
+            }
+            std::fs::set_permissions(place, std::fs::Permissions::from_mode(0o755))?;
         }
-        std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755))?;
         cluster.run(
             "initdb",
             &["-D", text(&cluster.data()), "-U", "tintype", "-A", "trust", "-E", "UTF8", "--locale=C"],
@@ -38,7 +43,7 @@ impl Cluster {
         let options = format!(
             "-c listen_addresses= -c unix_socket_directories={} -c shared_buffers=512MB -c max_wal_size=4GB \
              -c max_connections=400",
-            text(&cluster.socket_directory())
+            text(cluster.socket.path())
         );
         let log = cluster.data().join("server.log");
         cluster.run("pg_ctl", &["-D", text(&cluster.data()), "-l", text(&log), "-w", "-o", &options, "start"])?;
@@ -49,14 +54,9 @@ impl Cluster {
         self.directory.join("data")
     }
 
-    /// The path of a socket is short by tradition, so it is not beside the data.
-    fn socket_directory(&self) -> PathBuf {
-        std::env::temp_dir()
-    }
-
     /// Where it is.
     pub fn url(&self) -> String {
-        format!("postgres://tintype@{}/postgres", text(&self.socket_directory()).replace('/', "%2F"))
+        format!("postgres://tintype@{}/postgres", text(self.socket.path()).replace('/', "%2F"))
     }
 
     fn command(&self, program: &str) -> Command {
@@ -81,7 +81,7 @@ impl Cluster {
         let (clients, seconds) = (clients.to_string(), (seconds.ceil() as u64).max(1).to_string());
         let output = self
             .command("pgbench")
-            .args(["-n", "-M", "prepared", "-h", text(&self.socket_directory()), "-U", "tintype"])
+            .args(["-n", "-M", "prepared", "-h", text(self.socket.path()), "-U", "tintype"])
             .args(["-c", &clients, "-j", "2", "-T", &seconds, "-f", text(&path), "postgres"])
             .output()?;
         let said = String::from_utf8_lossy(&output.stdout);

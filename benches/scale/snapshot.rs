@@ -1,8 +1,8 @@
-//! Claims while somebody keeps an old snapshot open, as a long report or a forgotten session does: no row that dies
+//! Work while somebody keeps an old snapshot open, as a long report or a forgotten session does: no row that dies
 //! meanwhile can be vacuumed.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use tintype::model::{Account, Surface};
@@ -11,20 +11,32 @@ use tokio_postgres::Client;
 
 use crate::cluster::Cluster;
 use crate::load::request;
-use crate::{Options, Outcome, history, now, open};
+use crate::{Options, Outcome, history, median, now, open};
 
 /// Tasks of one turn: submitted together, claimed and completed together.
 const TURN: usize = 64;
 const LEASE: Duration = Duration::from_secs(60);
 
-/// Prints the rate of tasks from submit to completed before, while and after a snapshot is kept.
+/// What the turns of one part took.
+#[derive(Default)]
+struct Turns {
+    tasks: u64,
+    /// In milliseconds: all submits of a turn, one claim that found something, all its completions.
+    submits: Vec<f64>,
+    claims: Vec<f64>,
+    completions: Vec<f64>,
+}
+
+/// Prints the rate of tasks from submit to completed, and what its steps take in the middle, before, while and after a
+/// snapshot is kept.
 pub async fn measure(cluster: &Cluster, options: &Options) -> Outcome<()> {
     let store = open(cluster).await?;
     let client = cluster.connect().await?;
     let accounts = history::fill(&client, &*store, 1_000).await?;
     let keeper = cluster.connect().await?;
     let part = Duration::from_secs_f64(options.snapshot_seconds / 6.0);
-    println!("{:<22}{:>12}{:>20}", "snapshot", "tasks/s", "dead rows in queue");
+    print!("{:<10}{:>10}{:>14}{:>12}{:>16}", "snapshot", "tasks/s", "64 submits", "one claim", "completions");
+    println!("{:>26}", "dead in queue, accounts");
     for phase in ["none", "none", "kept", "kept", "kept", "kept", "kept", "kept", "closed", "closed", "closed"] {
         match phase {
             "kept" => {
@@ -35,16 +47,23 @@ pub async fn measure(cluster: &Cluster, options: &Options) -> Outcome<()> {
             "closed" => keeper.batch_execute("ROLLBACK").await?,
             _ => {}
         }
-        let rate = turns(&store, &accounts, part).await?;
-        println!("{phase:<22}{rate:>12.0}{:>20}", dead_rows(&client).await?);
+        let begun = now();
+        let Turns { tasks, mut submits, mut claims, mut completions } = turns(&store, &accounts, part).await?;
+        let rate = tasks as f64 / begun.elapsed().as_secs_f64();
+        let (submits, claims, completions) = (median(&mut submits), median(&mut claims), median(&mut completions));
+        print!("{phase:<10}{rate:>10.0}{submits:>11.1} ms{claims:>9.1} ms{completions:>13.1} ms");
+        println!("{:>14}{:>12}", dead_rows(&client, "queue").await?, dead_rows(&client, "accounts").await?);
     }
-    Ok(())
+    let audit = store.audit().await?;
+    if audit.drifts.is_empty() { Ok(()) } else { Err(format!("drift: {:?}", audit.drifts[0]).into()) }
 }
 
-async fn turns(store: &Arc<dyn Store>, accounts: &[Account], part: Duration) -> Outcome<f64> {
+async fn turns(store: &Arc<dyn Store>, accounts: &[Account], part: Duration) -> Outcome<Turns> {
     let begun = now();
-    let mut done = 0_u64;
+    let millis = |begun: Instant| begun.elapsed().as_secs_f64() * 1_000.0;
+    let mut all = Turns::default();
     while begun.elapsed() < part {
+        let submitting = now();
         let submits =
             (0..TURN).map(|turn| store.submit(accounts[turn % accounts.len()].id, None, Surface::Api, request(), 0));
         for submission in join_all(submits).await {
@@ -52,27 +71,33 @@ async fn turns(store: &Arc<dyn Store>, accounts: &[Account], part: Duration) -> 
                 return Err("a submit was refused".into());
             }
         }
+        all.submits.push(millis(submitting));
         // A look that costs much is not made at once again, so a claim may find nothing for a moment.
         let mut open = TURN;
         while open > 0 {
+            let claiming = now();
             let claims = store.claim(TURN, LEASE).await?;
+            if claims.is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                continue;
+            }
+            all.claims.push(millis(claiming));
+            let completing = now();
             let ends = claims.iter().map(|claim| store.complete(claim.lease, vec!["2026-11-21/a.png".into()]));
             for end in join_all(ends).await {
                 end?;
             }
+            all.completions.push(millis(completing));
             open -= claims.len();
-            done += claims.len() as u64;
-            if claims.is_empty() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
+            all.tasks += claims.len() as u64;
         }
     }
-    Ok(done as f64 / begun.elapsed().as_secs_f64())
+    Ok(all)
 }
 
-async fn dead_rows(client: &Client) -> Outcome<i64> {
+async fn dead_rows(client: &Client, table: &str) -> Outcome<i64> {
     // What the server's own statistics say lags; the truth is in the pages.
     client.batch_execute("SELECT pg_stat_force_next_flush()").await?;
-    let row = client.query_one("SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = 'queue'", &[]).await?;
-    Ok(row.try_get(0)?)
+    let sql = "SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = $1";
+    Ok(client.query_one(sql, &[&table]).await?.try_get(0)?)
 }

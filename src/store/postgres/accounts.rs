@@ -3,6 +3,7 @@
 use super::columns::{account, word};
 use super::connection::{Database, Failure};
 use super::keys;
+use super::newest;
 use super::schema::LOCK;
 use crate::clock::Timestamp;
 use crate::model::{Account, Id, LedgerEntry, MAX_BALANCE, TaskId};
@@ -16,8 +17,9 @@ fn too_much() -> StoreError {
 const CREATE: &str = "
     WITH made AS (
         INSERT INTO accounts (id, name, balance) SELECT $1, $2, $3::bigint
-        WHERE NOT EXISTS (SELECT 1 FROM accounts WHERE name = $2 OR id = $2)
-        ON CONFLICT DO NOTHING RETURNING id, balance
+        WHERE NOT EXISTS (SELECT 1 FROM account_names WHERE name = $2)
+            AND NOT EXISTS (SELECT 1 FROM account_names WHERE account_id = $2)
+        RETURNING id, balance
     ), booked AS (
         INSERT INTO ledger (account_id, kind, amount, balance, created_at, note)
         SELECT id, 'grant', balance, balance, $4::bigint, 'opening balance' FROM made WHERE balance <> 0
@@ -62,8 +64,13 @@ pub(super) async fn create_first(
 
 pub(super) async fn find(database: &Database, name_or_id: &str) -> Result<Option<Account>> {
     // No account is named like another's id, so at most one is found.
-    let sql = "SELECT id, name, balance FROM accounts WHERE name = $1 OR id = $1";
-    database.read_one(sql, &[&name_or_id]).await?.as_ref().map(account).transpose()
+    let newest = newest::newest("coalesce((SELECT account_id FROM account_names WHERE account_names.name = $1), $1)");
+    database
+        .read_one(&format!("SELECT id, name, balance {newest}"), &[&name_or_id])
+        .await?
+        .as_ref()
+        .map(account)
+        .transpose()
 }
 
 pub(super) async fn list(database: &Database) -> Result<Vec<Account>> {

@@ -17,6 +17,7 @@ use self::claim::Rota;
 use self::connection::Database;
 use self::months::Months;
 use self::submit::{Order, Submitting};
+use self::sweep::Swept;
 use self::tasks::Wanted;
 use super::{
     AccountCreation, Audit, Claim, CompletedTask, KeyChange, Lease, LeaseWrite, NewKey, QueueDepth, Refusal, Rescue,
@@ -38,10 +39,12 @@ mod connection;
 mod import;
 mod keys;
 mod months;
+mod newest;
 mod queue;
 mod schema;
 mod settle;
 mod submit;
+mod sweep;
 mod tasks;
 mod tls;
 
@@ -64,6 +67,8 @@ pub struct PostgresStore {
     finds: Vec<Batcher<Wanted, Option<Task>>>,
     completions: Batcher<(Lease, String), LeaseWrite>,
     rota: Mutex<Rota>,
+    leases_swept: Swept,
+    overdue_swept: Swept,
 }
 
 impl fmt::Debug for PostgresStore {
@@ -118,6 +123,8 @@ impl PostgresStore {
             finds: finds.collect(),
             completions,
             rota: Mutex::default(),
+            leases_swept: Swept::default(),
+            overdue_swept: Swept::default(),
             bell,
             months,
             database,
@@ -297,22 +304,35 @@ impl Store for PostgresStore {
     }
 
     async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued> {
+        let from = match which {
+            Rescue::Expired => self.leases_swept.from(&self.database),
+            Rescue::All => Timestamp::MIN,
+        };
+        let through = self.database.now();
         let mut all = Rescued::default();
         loop {
-            let (found, some) = self.write(Effect::Rescue, queue::rescue(&self.database, which, last_error)).await?;
+            let rescue = sweep::rescue(&self.database, which, from, last_error);
+            let (found, some) = self.write(Effect::Rescue, rescue).await?;
             all = Rescued { queued: all.queued + some.queued, failed: all.failed + some.failed };
-            if (found as i64) < queue::SWEEP_BATCH || some == Rescued::default() {
+            if (found as i64) < sweep::SWEEP_BATCH {
+                self.leases_swept.done(&self.database, from, through);
+                return Ok(all);
+            }
+            if some == Rescued::default() {
                 return Ok(all);
             }
         }
     }
 
     async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<usize> {
+        let (from, cutoff) = (self.overdue_swept.from(&self.database), self.database.shifted(cutoff));
         let mut all = 0;
         loop {
-            let some = self.write(Effect::Expire, queue::expire(&self.database, cutoff, error)).await?;
+            let expire = sweep::expire(&self.database, from, cutoff, error);
+            let some = self.write(Effect::Expire, expire).await?;
             all += some;
-            if (some as i64) < queue::SWEEP_BATCH {
+            if (some as i64) < sweep::SWEEP_BATCH {
+                self.overdue_swept.done(&self.database, from, cutoff);
                 return Ok(all);
             }
         }

@@ -12,12 +12,13 @@ use tokio_postgres::Row;
 
 use super::columns::number;
 use super::connection::Database;
-use crate::clock::Timestamp;
+use super::newest;
 use crate::model::{CREDITS_PER_IMAGE, Id};
-use crate::store::{Lease, LeaseWrite, MAX_LOST_LEASES, QueueDepth, Rescue, Rescued, Result, Retry, StoreError};
+use crate::store::{Lease, LeaseWrite, MAX_LOST_LEASES, QueueDepth, Rescued, Result, Retry, StoreError};
 
-/// Tasks that a sweep ends in one transaction.
-pub(super) const SWEEP_BATCH: i64 = 256;
+/// Says of a row of the queue that it is leased, without leading to the index of all leases: what looks for one
+/// task is to find it by its id, past no dead row but its own.
+const IS_LEASED: &str = "coalesce(lease_until, 0) <> 0";
 
 /// For a parameter.
 pub(super) fn millis(duration: Duration) -> i64 {
@@ -37,23 +38,26 @@ fn leases(rows: &[Row]) -> Result<HashSet<Lease>> {
 
 pub(super) async fn renew(database: &Database, held: &[Lease], lease: Duration) -> Result<Vec<Lease>> {
     let (ids, epochs) = columns(held);
-    let sql = "
+    let sql = format!(
+        "
         WITH found AS (
             SELECT q.task_id FROM queue q
             JOIN unnest($1::text[], $2::bigint[]) AS held (task_id, lease_epoch)
-                ON q.task_id = held.task_id AND q.lease_epoch = held.lease_epoch AND q.lease_until IS NOT NULL
+                ON q.task_id = held.task_id AND q.lease_epoch = held.lease_epoch AND {IS_LEASED}
             ORDER BY q.task_id FOR UPDATE OF q
         )
         UPDATE queue q SET lease_until = tintype_now($3) + $4 FROM found WHERE q.task_id = found.task_id
-        RETURNING q.task_id, q.lease_epoch";
-    let renewed = leases(&database.write(sql, &[&ids, &epochs, &database.given_time(), &millis(lease)]).await?)?;
+        RETURNING q.task_id, q.lease_epoch"
+    );
+    let renewed = leases(&database.write(&sql, &[&ids, &epochs, &database.given_time(), &millis(lease)]).await?)?;
     Ok(held.iter().filter(|lease| !renewed.contains(lease)).copied().collect())
 }
 
 pub(super) async fn release(database: &Database, lease: Lease) -> Result<LeaseWrite> {
-    let sql = "UPDATE queue SET lease_until = NULL
-        WHERE task_id = $1 AND lease_epoch = $2 AND lease_until IS NOT NULL RETURNING task_id";
-    let released = database.write(sql, &[&lease.task_id, &lease.epoch]).await?;
+    let sql = format!(
+        "UPDATE queue SET lease_until = NULL WHERE task_id = $1 AND lease_epoch = $2 AND {IS_LEASED} RETURNING task_id"
+    );
+    let released = database.write(&sql, &[&lease.task_id, &lease.epoch]).await?;
     Ok(done_if(!released.is_empty()))
 }
 
@@ -83,11 +87,13 @@ pub(super) async fn complete(database: &Arc<Database>, ends: Vec<(Lease, String)
 async fn complete_together(database: &Database, ends: &[(Lease, String)]) -> Result<HashSet<Lease>> {
     let (held, images): (Vec<Lease>, Vec<&str>) = ends.iter().map(|(lease, images)| (*lease, images.as_str())).unzip();
     let (ids, epochs) = columns(&held);
-    let sql = "
+    let (locked, is_locked, turned) = (newest::locked("counted"), newest::IS_LOCKED, newest::TURNED);
+    let sql = format!(
+        "
         WITH leased AS (
             SELECT q.task_id, held.images FROM queue q
             JOIN unnest($1::text[], $2::bigint[], $3::text[]) AS held (task_id, lease_epoch, images)
-                ON q.task_id = held.task_id AND q.lease_epoch = held.lease_epoch AND q.lease_until IS NOT NULL
+                ON q.task_id = held.task_id AND q.lease_epoch = held.lease_epoch AND {IS_LEASED}
             ORDER BY q.task_id FOR UPDATE OF q
         ), gone AS (
             DELETE FROM queue q USING leased, tasks t
@@ -97,42 +103,44 @@ async fn complete_together(database: &Database, ends: &[(Lease, String)]) -> Res
             UPDATE tasks t SET status = 'completed', images = gone.images,
                 updated_at = greatest(t.updated_at, tintype_now($4))
             FROM gone WHERE t.id = gone.task_id
-        ), found AS (
-            SELECT id FROM accounts WHERE id IN (SELECT account_id FROM gone) ORDER BY id FOR NO KEY UPDATE
         ), counted AS (
-            SELECT account_id, count(*) AS tasks FROM gone GROUP BY account_id
-        ), relieved AS (
-            UPDATE accounts a SET unfinished = a.unfinished - counted.tasks
-            FROM counted JOIN found ON found.id = counted.account_id WHERE a.id = found.id
+            SELECT account_id, count(*) AS tasks FROM gone GROUP BY account_id ORDER BY account_id
+        ), {locked}, relieved AS (
+            UPDATE accounts a SET unfinished = a.unfinished - locked.tasks, {turned} FROM locked WHERE {is_locked}
         )
-        SELECT task_id, lease_epoch FROM gone";
-    leases(&database.write(sql, &[&ids, &epochs, &images, &database.given_time()]).await?)
+        SELECT task_id, lease_epoch FROM gone"
+    );
+    leases(&database.write(&sql, &[&ids, &epochs, &images, &database.given_time()]).await?)
 }
 
 /// Fails and refunds the tasks that a statement before it took out of the queue, as `gone`, with the sentence $1, at
 /// the time $2; an image costs $3.
-const REFUND: &str = "
+pub(super) fn refund() -> String {
+    let (locked, is_locked, turned) = (newest::locked("owed"), newest::IS_LOCKED, newest::TURNED);
+    format!(
+        "
     failed AS (
         UPDATE tasks t SET status = 'failed', error = $1, updated_at = greatest(t.updated_at, tintype_now($2))
         FROM gone WHERE t.id = gone.task_id AND t.status = 'processing'
         RETURNING t.id, gone.account_id, t.n * $3::bigint AS amount
-    ), found AS (
-        SELECT id, balance FROM accounts WHERE id IN (SELECT account_id FROM gone) ORDER BY id FOR NO KEY UPDATE
     ), owed AS (
-        SELECT account_id, sum(amount)::bigint AS amount, count(*) AS tasks FROM failed GROUP BY account_id
-    ), refunded AS (
-        UPDATE accounts a SET balance = a.balance + owed.amount, unfinished = a.unfinished - owed.tasks
-        FROM owed JOIN found ON found.id = owed.account_id WHERE a.id = found.id
+        SELECT account_id, sum(amount)::bigint AS amount, count(*) AS tasks
+        FROM failed GROUP BY account_id ORDER BY account_id
+    ), {locked}, refunded AS (
+        UPDATE accounts a SET balance = a.balance + locked.amount, unfinished = a.unfinished - locked.tasks, {turned}
+        FROM locked WHERE {is_locked}
     ), booked AS (
         INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id)
         SELECT failed.account_id, 'refund', failed.amount,
-            found.balance + sum(failed.amount) OVER (PARTITION BY failed.account_id ORDER BY failed.id),
+            locked.balance + sum(failed.amount) OVER (PARTITION BY failed.account_id ORDER BY failed.id),
             tintype_now($2), failed.id
-        FROM failed JOIN found ON found.id = failed.account_id ORDER BY failed.id
-    )";
+        FROM failed JOIN locked ON locked.account_id = failed.account_id ORDER BY failed.id
+    )"
+    )
+}
 
 /// Takes a task out of the queue that a condition on its row `q` picks, unless it is damaged.
-fn gone(condition: &str) -> String {
+pub(super) fn gone(condition: &str) -> String {
     format!(
         "gone AS (
             DELETE FROM queue q USING tasks t
@@ -144,8 +152,8 @@ fn gone(condition: &str) -> String {
 
 /// The statement that fails a task whose lease $4 with the epoch $5 holds. It returns the key that the task came with.
 pub(super) fn fail_leased() -> String {
-    let gone = gone("q.task_id = $4 AND q.lease_epoch = $5 AND q.lease_until IS NOT NULL");
-    format!("WITH {gone}, {REFUND} SELECT key_id FROM gone")
+    let gone = gone(&format!("q.task_id = $4 AND q.lease_epoch = $5 AND {IS_LEASED}"));
+    format!("WITH {gone}, {} SELECT key_id FROM gone", refund())
 }
 
 pub(super) async fn fail(database: &Database, lease: Lease, error: &str) -> Result<LeaseWrite> {
@@ -156,47 +164,47 @@ pub(super) async fn fail(database: &Database, lease: Lease, error: &str) -> Resu
 }
 
 pub(super) async fn fail_unleased(database: &Database, id: Id, error: &str) -> Result<bool> {
-    let sql = format!("WITH {}, {REFUND} SELECT task_id FROM gone", gone("q.task_id = $4"));
+    let sql = format!("WITH {}, {} SELECT task_id FROM gone", gone("q.task_id = $4"), refund());
     let rows = database.write(&sql, &[&error, &database.given_time(), &CREDITS_PER_IMAGE, &id]).await?;
     Ok(!rows.is_empty())
 }
 
 /// Takes away the leases that `lost` picks: their tasks are ready again at `ready_at`, or failed when they have lost
 /// $4 leases.
-fn give_up(lost: &str, ready_at: &str) -> String {
+pub(super) fn give_up(lost: &str, ready_at: &str) -> String {
     let gone = gone("q.task_id IN (SELECT task_id FROM lost) AND q.lost_leases + 1 >= $4");
+    let refund = refund();
     format!(
         "WITH lost AS ({lost}), again AS (
             UPDATE queue q SET lease_until = NULL, lost_leases = q.lost_leases + 1, ready_at = {ready_at}
             WHERE q.task_id IN (SELECT task_id FROM lost) AND q.lost_leases + 1 < $4
             RETURNING q.task_id
-        ), {gone}, {REFUND}
+        ), {gone}, {refund}
         SELECT (SELECT count(*) FROM lost) AS lost, (SELECT count(*) FROM again) AS queued,
             (SELECT count(*) FROM gone) AS failed"
     )
 }
 
 /// Counts of [`give_up`].
-struct GivenUp {
-    lost: usize,
-    rescued: Rescued,
+pub(super) struct GivenUp {
+    pub(super) lost: usize,
+    pub(super) rescued: Rescued,
 }
 
-fn given_up(rows: &[Row]) -> Result<GivenUp> {
+pub(super) fn given_up(rows: &[Row]) -> Result<GivenUp> {
     let row = &rows[0];
     let rescued = Rescued { queued: count(row, "queued")?, failed: count(row, "failed")? };
     Ok(GivenUp { lost: count(row, "lost")?, rescued })
 }
 
-fn count(row: &Row, column: &str) -> Result<usize> {
+pub(super) fn count(row: &Row, column: &str) -> Result<usize> {
     number(row, column)
 }
 
 pub(super) async fn retry(database: &Database, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry> {
-    let lost = "SELECT task_id FROM queue
-        WHERE task_id = $5 AND lease_epoch = $6 AND lease_until IS NOT NULL FOR UPDATE";
+    let lost = format!("SELECT task_id FROM queue WHERE task_id = $5 AND lease_epoch = $6 AND {IS_LEASED} FOR UPDATE");
     // A task that need not wait is ready for every clock, also one that is behind or is set back.
-    let sql = give_up(lost, "CASE WHEN $7::bigint = 0 THEN 0 ELSE tintype_now($2) + $7 END");
+    let sql = give_up(&lost, "CASE WHEN $7::bigint = 0 THEN 0 ELSE tintype_now($2) + $7 END");
     let limit = lost_limit();
     let given = database.given_time();
     let rows = database
@@ -209,48 +217,8 @@ pub(super) async fn retry(database: &Database, lease: Lease, delay: Duration, la
     })
 }
 
-fn lost_limit() -> i32 {
+pub(super) fn lost_limit() -> i32 {
     i32::try_from(MAX_LOST_LEASES).unwrap_or(i32::MAX)
-}
-
-/// Takes up to [`SWEEP_BATCH`] leases away; returns also how many there were. Leases go by the server's time alone.
-pub(super) async fn rescue(database: &Database, which: Rescue, last_error: &str) -> Result<(usize, Rescued)> {
-    let lost = "SELECT task_id FROM queue
-        WHERE lease_until IS NOT NULL AND ($6 OR lease_until <= tintype_now($2))
-        ORDER BY lease_until LIMIT $5 FOR UPDATE SKIP LOCKED";
-    let all = which == Rescue::All;
-    let given = database.given_time();
-    let rows = database
-        .write(&give_up(lost, "0"), &[&last_error, &given, &CREDITS_PER_IMAGE, &lost_limit(), &SWEEP_BATCH, &all])
-        .await?;
-    let GivenUp { lost, rescued } = given_up(&rows)?;
-    report_damaged(lost, rescued.queued + rescued.failed);
-    Ok((lost, rescued))
-}
-
-/// Fails and refunds up to [`SWEEP_BATCH`] overdue tasks.
-pub(super) async fn expire(database: &Database, cutoff: Timestamp, error: &str) -> Result<usize> {
-    // Ids begin with the time of creation, so the first id after the cutoff bounds a range of them.
-    let cutoff = database.shifted(cutoff);
-    let bound = Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)));
-    let gone = gone("q.task_id IN (SELECT task_id FROM overdue)");
-    let sql = format!(
-        "WITH overdue AS (
-            SELECT task_id FROM queue WHERE task_id < $4 ORDER BY task_id LIMIT $5 FOR UPDATE SKIP LOCKED
-        ), {gone}, {REFUND}
-        SELECT (SELECT count(*) FROM overdue) AS overdue, (SELECT count(*) FROM gone) AS failed"
-    );
-    let given = database.given_time();
-    let rows = database.write(&sql, &[&error, &given, &CREDITS_PER_IMAGE, &bound, &SWEEP_BATCH]).await?;
-    let failed = count(&rows[0], "failed")?;
-    report_damaged(count(&rows[0], "overdue")?, failed);
-    Ok(failed)
-}
-
-fn report_damaged(found: usize, ended: usize) {
-    if found > ended {
-        tracing::error!(tasks = found - ended, "could not end or requeue tasks: see `tintype credits audit`");
-    }
 }
 
 pub(super) async fn depth(database: &Database) -> Result<QueueDepth> {

@@ -4,12 +4,12 @@
 //! of the account tells which of them fit; those are sent again, the others are refused.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use super::columns::to_json;
 use super::connection::{Database, Failure, words};
 use super::months::Months;
-use super::settle;
+use super::{newest, settle};
 use crate::clock::Timestamp;
 use crate::fault::{Effect, Faults, Point};
 use crate::model::{CREDITS_PER_IMAGE, Id, Status, Surface, Task};
@@ -183,17 +183,18 @@ struct Wanted {
 /// $1..$4 are the accounts, $5.. the tasks; `spent` is what the account has paid with a task and those before it.
 /// Accounts are locked in the order of their ids, as everywhere, so that nobody waits in a circle. The deadline $16
 /// is compared with a clock that runs on while the statement waits for these locks: see [`settle`].
-const SUBMIT: &str = "
+static SUBMIT: LazyLock<String> = LazyLock::new(|| {
+    let (locked, is_locked, turned) = (newest::locked("wanted"), newest::IS_LOCKED, newest::TURNED);
+    format!(
+        "
     WITH wanted AS (
         SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) AS w (account_id, cost, tasks, room)
-    ), found AS (
-        SELECT id, balance, unfinished FROM accounts WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE
-    ), charged AS (
-        UPDATE accounts a SET balance = a.balance - w.cost, unfinished = a.unfinished + w.tasks
-        FROM wanted w JOIN found f ON f.id = w.account_id
-        WHERE a.id = f.id AND f.balance >= w.cost AND f.unfinished <= w.room
+    ), {locked}, charged AS (
+        UPDATE accounts a SET balance = a.balance - locked.cost, unfinished = a.unfinished + locked.tasks, {turned}
+        FROM locked
+        WHERE {is_locked} AND locked.balance >= locked.cost AND locked.unfinished <= locked.room
             AND ($16::bigint IS NULL OR extract(epoch FROM clock_timestamp()) * 1000 < $16)
-        RETURNING a.id, f.balance
+        RETURNING a.id, locked.balance
     ), new AS (
         SELECT n.*, charged.balance - n.spent AS balance
         FROM unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::boolean[], $10::bigint[], $11::smallint[],
@@ -210,7 +211,10 @@ const SUBMIT: &str = "
         INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id)
         SELECT account_id, 'charge', -$17::bigint * n, balance, made_at, id FROM new ORDER BY place
     )
-    SELECT f.id, f.balance, f.unfinished, c.id IS NOT NULL AS charged FROM found f LEFT JOIN charged c ON c.id = f.id";
+    SELECT l.account_id AS id, l.balance, l.unfinished, c.id IS NOT NULL AS charged
+    FROM locked l LEFT JOIN charged c ON c.id = l.account_id"
+    )
+});
 
 async fn write(database: &Database, open: &[&mut Sent]) -> std::result::Result<Vec<tokio_postgres::Row>, Failure> {
     let mut accounts: BTreeMap<Id, Wanted> = BTreeMap::new();
@@ -226,7 +230,7 @@ async fn write(database: &Database, open: &[&mut Sent]) -> std::result::Result<V
     let deadline = database.given_time().is_none().then(|| database.now().saturating_add(settle::START_WITHIN));
     database
         .write(
-            SUBMIT,
+            &SUBMIT,
             &[
                 &accounts.keys().copied().collect::<Vec<Id>>(),
                 &of_account(|wanted| wanted.cost),
