@@ -51,9 +51,12 @@ mod tls;
 pub use self::import::Import;
 pub use self::schema::OpenError;
 
-/// Batches of one kind that can be under way at once. What is of one account goes the same way, so that no two
-/// of them wait for the same row.
-const LANES: usize = 4;
+/// Batches of submits that can be under way at once: while one is made durable, the next is made ready. More would be
+/// smaller, and dearer for each submit. What is of one account goes the same way, so that no two of them wait for
+/// the same row.
+const SUBMIT_LANES: usize = 2;
+/// Batches of look-ups that can be under way at once.
+const FIND_LANES: usize = 4;
 /// The clocks of two machines are never the same; from here on it is worth a word.
 const CLOCKS_APART: Duration = Duration::from_secs(5);
 
@@ -102,11 +105,11 @@ impl PostgresStore {
         prepare(&database, &months).await.map_err(unusable)?;
         let bell = Bell::hang(database.clone(), months.clone());
         let submitting = Submitting { database: database.clone(), months: months.clone(), faults: faults.clone() };
-        let submits = (0..LANES).map(|_| {
+        let submits = (0..SUBMIT_LANES).map(|_| {
             let submitting = submitting.clone();
             Batcher::start(move |orders| Box::pin(submit::submit(submitting.clone(), orders)))
         });
-        let finds = (0..LANES).map(|_| {
+        let finds = (0..FIND_LANES).map(|_| {
             let database = database.clone();
             Batcher::start(move |wanted| {
                 let database = database.clone();
@@ -163,10 +166,10 @@ async fn prepare(database: &Database, months: &Months) -> Result<()> {
     months.prepare_ahead(database, database.now()).await
 }
 
-/// Which of the lanes is for this id.
-fn lane(id: Id) -> usize {
+/// Which of so many lanes is for this id.
+fn lane<T>(lanes: &[T], id: Id) -> &T {
     let sum: usize = id.as_str().bytes().map(usize::from).sum();
-    sum % LANES
+    &lanes[sum % lanes.len()]
 }
 
 #[async_trait]
@@ -236,7 +239,7 @@ impl Store for PostgresStore {
         max_unfinished: u32,
     ) -> Result<Submission> {
         let order = Order { account_id, key_id, surface, request, max_unfinished };
-        let submission = self.write(Effect::Submit, self.submits[lane(account_id)].ask(order)).await?;
+        let submission = self.write(Effect::Submit, lane(&self.submits, account_id).ask(order)).await?;
         if matches!(submission, Submission::Accepted(_)) {
             self.bell.ring();
         }
@@ -244,7 +247,7 @@ impl Store for PostgresStore {
     }
 
     async fn find_task(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Task>> {
-        self.finds[lane(id)].ask((account_id, surface, id)).await
+        lane(&self.finds, id).ask((account_id, surface, id)).await
     }
 
     async fn list_tasks(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Task>> {

@@ -8,9 +8,9 @@ use tintype::clock::Clock;
 use tintype::fault::Faults;
 use tintype::model::Surface;
 use tintype::store::postgres::{OpenError, PostgresStore};
-use tintype::store::{Result, Store as _, StoreError, Submission};
+use tintype::store::{AccountCreation, Result, Store as _, StoreError, Submission};
 
-use super::fixture::{Fixture, UNLIMITED, accepted, drawn, ids, images};
+use super::fixture::{Fixture, UNLIMITED, accepted, drawn, ids, images, new_key};
 use crate::postgres::{cluster, schema};
 use crate::support::{Backend, NOON};
 
@@ -183,5 +183,89 @@ async fn leases_go_by_the_clock_of_the_server() -> Result<()> {
     );
     let left = cluster().number(&lease_ms);
     assert!((1..=60_000).contains(&left), "{left} ms left of a minute");
+    Ok(())
+}
+
+/// What the first release leaves: an account with a key, a failed and a waiting task, whose ids end in 1 and 2.
+const FIRST_RELEASE: &str = "
+    INSERT INTO secrets VALUES ('cursor', '\\x00');
+    INSERT INTO accounts VALUES ('FAAAAAAAAAAAAAAAAAAA0', 'ada', 98, 1), ('FAAAAAAAAAAAAAAAAAAB0', 'bob', 0, 0);
+    INSERT INTO api_keys (id, account_id, hash, name, hint)
+      VALUES ('FAAAAAAAAAAAAAAAAAAA9', 'FAAAAAAAAAAAAAAAAAAA0', '\\x01', 'laptop', 'abcd');
+    CREATE TABLE tasks_1953 PARTITION OF tasks FOR VALUES FROM ('FAAAAAAAAAAAAAAAAAAA0') TO ('FAAAAAAAAAAAAAAAAAAA9');
+    INSERT INTO tasks VALUES
+      ('FAAAAAAAAAAAAAAAAAAA1', 'FAAAAAAAAAAAAAAAAAAA0', 'api', false, 'failed', 1000, NULL, 'it sank', 1, '1:1', '[]', 'a boat'),
+      ('FAAAAAAAAAAAAAAAAAAA2', 'FAAAAAAAAAAAAAAAAAAA0', 'api', false, 'processing', 1000, NULL, NULL, 1, '1:1', '[]', 'a boat');
+    INSERT INTO queue (task_id, account_id) VALUES ('FAAAAAAAAAAAAAAAAAAA2', 'FAAAAAAAAAAAAAAAAAAA0');
+    INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id) VALUES
+      ('FAAAAAAAAAAAAAAAAAAA0', 'grant', 100, 100, 1, NULL),
+      ('FAAAAAAAAAAAAAAAAAAA0', 'charge', -2, 98, 1, 'FAAAAAAAAAAAAAAAAAAA1'),
+      ('FAAAAAAAAAAAAAAAAAAA0', 'refund', 2, 100, 1, 'FAAAAAAAAAAAAAAAAAAA1'),
+      ('FAAAAAAAAAAAAAAAAAAA0', 'charge', -2, 98, 1, 'FAAAAAAAAAAAAAAAAAAA2');
+    UPDATE tintype SET version = 1;";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_of_the_first_release_is_brought_up_to_date_with_all_it_holds() -> Result<()> {
+    let directory = TempDir::new().expect("a directory");
+    cluster().url(directory.path());
+    let initial = include_str!("../../../migrations/postgres/0001_initial.sql");
+    cluster().execute(&format!("SET search_path = {}; {initial}; {FIRST_RELEASE}", schema(directory.path())));
+    let fx = Fixture::inside(directory, Backend::Postgres);
+    let ada = fx.store.find_account("ada").await?.expect("the account was kept").id;
+    assert_eq!(fx.store.find_account(ada.as_str()).await?.expect("it is found by its id").name, "ada");
+    let key = fx.store.list_keys(Some(ada)).await?.remove(0);
+    assert_eq!((key.name.as_str(), key.last_used_at), ("laptop", None));
+    let tasks = fx.store.list_tasks(ada, Surface::Api, None, 10).await?;
+    let states: Vec<_> = tasks.iter().map(|task| (&task.id.as_str()[20..], task.status.as_str())).collect();
+    assert_eq!(states, [("2", "processing"), ("1", "failed")]);
+    assert_eq!(fx.store.audit().await?.drifts, []);
+    fx.store.fail(fx.claim().await?, "no ink").await?;
+    assert_eq!(fx.credits(ada).await?, 100);
+    fx.submit(ada).await?;
+    assert_eq!(fx.credits(ada).await?, 98);
+    assert!(fx.store.create_key(ada, new_key("phone")).await?.is_some());
+    for taken in ["bob", ada.as_str()] {
+        assert_eq!(fx.store.create_account(taken, 5).await?, AccountCreation::NameTaken, "{taken}");
+    }
+    assert_eq!(fx.store.list_accounts().await?.len(), 2);
+    assert_eq!(fx.store.audit().await?.drifts, []);
+    Ok(())
+}
+
+/// Closes a store and opens another; returns how many index entries of accounts were read in the schema until then:
+/// the server counts what a session did when it ends, at the latest.
+async fn account_entries_read(fx: &mut Fixture) -> i64 {
+    let schema = schema(fx.directory.path());
+    let closed = Backend::Postgres.open(&TempDir::new().expect("a directory"), &fx.clock);
+    drop(std::mem::replace(&mut fx.store, closed));
+    let open = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}'");
+    let ended = async { while cluster().number(&open) != 0 {} };
+    tokio::time::timeout(PATIENCE, ended).await.expect("its sessions end");
+    fx.store = fx.another_process();
+    cluster().number(&format!(
+        "SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes WHERE schemaname = '{schema}' AND relname = 'accounts'"
+    ))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_snapshot_does_not_make_an_account_hard_to_find() -> Result<()> {
+    let mut fx = fixture_with("");
+    let ada = fx.account("ada", 100_000).await?;
+    let reader = cluster().session().await;
+    let begin =
+        format!("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM {}.accounts", schema(fx.directory.path()));
+    reader.batch_execute(&begin).await.expect("a snapshot");
+    // Each charge leaves a version of the account that the reader might still want to see.
+    for _ in 0..3_000 {
+        fx.submit(ada).await?;
+    }
+    let before = account_entries_read(&mut fx).await;
+    for _ in 0..100 {
+        fx.submit(ada).await?;
+    }
+    let each = (account_entries_read(&mut fx).await - before) / 100;
+    assert!(each < 20, "a submit reads {each} index entries to find its account");
+    reader.batch_execute("ROLLBACK").await.expect("nothing was changed");
+    assert_eq!(fx.store.audit().await?.drifts, []);
     Ok(())
 }
