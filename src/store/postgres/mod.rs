@@ -15,6 +15,7 @@ use self::batch::Batcher;
 use self::bell::Bell;
 use self::claim::Rota;
 use self::connection::Database;
+use self::lanes::Lanes;
 use self::months::Months;
 use self::submit::{Order, Submitting};
 use self::tasks::Wanted;
@@ -37,6 +38,7 @@ mod columns;
 mod connection;
 mod import;
 mod keys;
+mod lanes;
 mod months;
 mod queue;
 mod schema;
@@ -60,7 +62,7 @@ pub struct PostgresStore {
     months: Arc<Months>,
     faults: Faults,
     bell: Bell,
-    submits: Vec<Batcher<Order, Submission>>,
+    submits: Lanes,
     finds: Vec<Batcher<Wanted, Option<Task>>>,
     completions: Batcher<(Lease, String), LeaseWrite>,
     rota: Mutex<Rota>,
@@ -97,10 +99,6 @@ impl PostgresStore {
         prepare(&database, &months).await.map_err(unusable)?;
         let bell = Bell::hang(database.clone(), months.clone());
         let submitting = Submitting { database: database.clone(), months: months.clone(), faults: faults.clone() };
-        let submits = (0..LANES).map(|_| {
-            let submitting = submitting.clone();
-            Batcher::start(move |orders| Box::pin(submit::submit(submitting.clone(), orders)))
-        });
         let finds = (0..LANES).map(|_| {
             let database = database.clone();
             Batcher::start(move |wanted| {
@@ -114,7 +112,7 @@ impl PostgresStore {
             Box::pin(async move { queue::complete(&database, ends).await })
         });
         Ok(Self {
-            submits: submits.collect(),
+            submits: Lanes::open(&submitting),
             finds: finds.collect(),
             completions,
             rota: Mutex::default(),
@@ -229,7 +227,7 @@ impl Store for PostgresStore {
         max_unfinished: u32,
     ) -> Result<Submission> {
         let order = Order { account_id, key_id, surface, request, max_unfinished };
-        let submission = self.write(Effect::Submit, self.submits[lane(account_id)].ask(order)).await?;
+        let submission = self.write(Effect::Submit, self.submits.submit(order)).await?;
         if matches!(submission, Submission::Accepted(_)) {
             self.bell.ring();
         }
