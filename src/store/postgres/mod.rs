@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,6 +15,7 @@ use self::batch::Batcher;
 use self::bell::Bell;
 use self::claim::Rota;
 use self::connection::Database;
+use self::journal::Journal;
 use self::lanes::Lanes;
 use self::months::Months;
 use self::submit::{Order, Submitting};
@@ -37,6 +38,7 @@ mod claim;
 mod columns;
 mod connection;
 mod import;
+mod journal;
 mod keys;
 mod lanes;
 mod months;
@@ -48,6 +50,7 @@ mod tasks;
 mod tls;
 
 pub use self::import::Import;
+pub use self::journal::unsettled;
 pub use self::schema::OpenError;
 
 /// Batches of one kind that can be under way at once. What is of one account goes the same way, so that no two
@@ -62,6 +65,7 @@ pub struct PostgresStore {
     months: Arc<Months>,
     faults: Faults,
     bell: Bell,
+    journal: Arc<OnceLock<Arc<Journal>>>,
     submits: Lanes,
     finds: Vec<Batcher<Wanted, Option<Task>>>,
     completions: Batcher<(Lease, String), LeaseWrite>,
@@ -98,7 +102,13 @@ impl PostgresStore {
         let unusable = |error: StoreError| OpenError::Unusable { name, error: connection::words(error) };
         prepare(&database, &months).await.map_err(unusable)?;
         let bell = Bell::hang(database.clone(), months.clone());
-        let submitting = Submitting { database: database.clone(), months: months.clone(), faults: faults.clone() };
+        let journal = Arc::<OnceLock<_>>::default();
+        let submitting = Submitting {
+            database: database.clone(),
+            months: months.clone(),
+            faults: faults.clone(),
+            journal: journal.clone(),
+        };
         let finds = (0..LANES).map(|_| {
             let database = database.clone();
             Batcher::start(move |wanted| {
@@ -113,6 +123,7 @@ impl PostgresStore {
         });
         Ok(Self {
             submits: Lanes::open(&submitting),
+            journal,
             finds: finds.collect(),
             completions,
             rota: Mutex::default(),
@@ -121,6 +132,25 @@ impl PostgresStore {
             database,
             faults,
         })
+    }
+
+    /// Writes down in `directory` which submits were answered with an error although they may exist, and takes back,
+    /// from now on and beside all else, what earlier processes have left there. The directory itself is made when it
+    /// is needed, the one above it must exist. Must be called inside of the runtime that the store lives in.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn keep_unsettled_in(&self, directory: &Path) -> Result<()> {
+        let secret = self.cursor_secret().await?;
+        let journal = Arc::new(Journal::new(directory.to_owned(), &secret, self.faults.clone()));
+        if self.journal.set(journal.clone()).is_ok() {
+            let database = self.database.clone();
+            tokio::spawn(async move {
+                let left = journal.left().await;
+                settle::take_back(database, Some(journal), left).await;
+            });
+        }
+        Ok(())
     }
 
     /// Whether what the server acknowledges outlasts a power cut.

@@ -4,13 +4,14 @@
 //! of the account tells which of them fit; those are sent again, the others are refused.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::oneshot;
 
 use super::batch::Asked;
 use super::columns::to_json;
 use super::connection::{Database, Failure, words};
+use super::journal::Journal;
 use super::months::Months;
 use super::settle;
 use crate::clock::Timestamp;
@@ -39,6 +40,8 @@ pub(super) struct Submitting {
     pub(super) database: Arc<Database>,
     pub(super) months: Arc<Months>,
     pub(super) faults: Faults,
+    /// Where what cannot be settled is written down, if anywhere.
+    pub(super) journal: Arc<OnceLock<Arc<Journal>>>,
 }
 
 /// An order on its way, with the id that its task is to have.
@@ -114,7 +117,7 @@ impl Submitting {
             deadline: self.database.now().saturating_add(settle::START_WITHIN),
         };
         tracing::warn!(tasks = doubtful.tasks.len(), %error, "no answer to a submit; looking what became of it");
-        let kept: Option<HashSet<Id>> = settle::settle(&self.database, doubtful).await;
+        let kept: Option<HashSet<Id>> = settle::settle(&self.database, self.journal.get(), doubtful).await;
         for one in open {
             one.answer = Some(match &kept {
                 Some(kept) if kept.contains(&one.id) => Ok(Submission::Accepted(one.task())),
