@@ -10,6 +10,9 @@ const LOCK: &str = "tintype.lock";
 /// The lock that keeps result files from being removed while a backup reads them.
 const BACKUP_LOCK: &str = "backup.lock";
 
+/// Submits on PostgreSQL that were answered with an error and may exist.
+const UNSETTLED: &str = "unsettled";
+
 /// Held while a server runs on its data; dropping it lets the next one in.
 #[derive(Debug)]
 pub struct DataLock {
@@ -28,6 +31,11 @@ pub fn create(directory: &Path) -> Result<(), String> {
 /// Where backups of the directory's installation hold the lock of its result files.
 pub fn backup_lock(directory: &Path) -> PathBuf {
     directory.join(BACKUP_LOCK)
+}
+
+/// Where servers on PostgreSQL write down what they have still to take back.
+pub fn unsettled(directory: &Path) -> PathBuf {
+    directory.join(UNSETTLED)
 }
 
 /// Syncs what holds the name of the directory, and so on to the top: any of them may be new, made just

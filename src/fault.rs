@@ -73,6 +73,10 @@ effects! {
     RemoveTasks = "remove-tasks",
     /// A batch of writes is committed; only the database driver knows when.
     Commit = "commit",
+    /// A submit that was answered with an error and may exist is written down.
+    NoteUnsettled = "note-unsettled",
+    /// What was written down of such a submit is removed.
+    ForgetUnsettled = "forget-unsettled",
     /// The write-ahead log is folded into the database.
     Checkpoint = "checkpoint",
     /// A result file is written.

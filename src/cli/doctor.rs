@@ -18,7 +18,7 @@ use crate::limits;
 use crate::model::IdSource;
 use crate::policy::Policy;
 use crate::store::Store;
-use crate::store::postgres::PostgresStore;
+use crate::store::postgres::{self, PostgresStore};
 use crate::store::sqlite::SqliteStore;
 
 /// Less free space than this is worth a word: a task's result takes a few MiB.
@@ -93,7 +93,13 @@ fn directory(data: &DataSettings) -> Result<String, String> {
     std::fs::write(&probe, b"probe")
         .and_then(|()| std::fs::remove_file(&probe))
         .map_err(|error| format!("cannot write in {}: {error}", data.data.display()))?;
-    Ok(data.data.display().to_string())
+    let unsettled = data_dir::unsettled(&data.data);
+    let shown = data.data.display();
+    match postgres::unsettled(&unsettled) {
+        Ok(0) => Ok(shown.to_string()),
+        Ok(open) => Ok(format!("{shown} (submits that a server has still to take back: {open})")),
+        Err(error) => Err(format!("cannot read {}: {error}", unsettled.display())),
+    }
 }
 
 fn free_space(data: &DataSettings) -> Result<String, String> {

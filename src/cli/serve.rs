@@ -82,7 +82,7 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
     let mut config = Config::new(&server, &named.unwrap_or_else(|| listening_url(listening, tls.is_some())));
     warn_about(&server, listening, tls.is_some());
 
-    let store = open_store(&database, data.database_ca.as_deref(), &clock, &server).await?;
+    let store = open_store(&database, data, &clock, &server).await?;
     let files = open_files(data, server.files.files.as_deref()).await?.with_faults(server.test_fault.clone());
     config.directories = files.directory().map(Path::to_owned).into_iter().collect();
     if let DatabaseUrl::Sqlite(path) = &database {
@@ -223,7 +223,7 @@ fn warn_about(server: &ServerSettings, listening: SocketAddr, tls: bool) {
 
 async fn open_store(
     database: &DatabaseUrl,
-    ca: Option<&Path>,
+    data: &DataSettings,
     clock: &Clock,
     server: &ServerSettings,
 ) -> Result<Arc<dyn Store>, Failure> {
@@ -238,7 +238,8 @@ async fn open_store(
             Ok(Arc::new(store))
         }
         DatabaseUrl::Postgres(url) => {
-            let store = PostgresStore::open(url, ca, clock, faults).await?;
+            let store = PostgresStore::open(url, data.database_ca.as_deref(), clock, faults).await?;
+            store.keep_unsettled_in(&data_dir::unsettled(&data.data)).await?;
             if let Err(warning) = store.check_durability().await {
                 tracing::warn!("{warning}");
             }

@@ -23,6 +23,7 @@ mod relay;
 mod rolling;
 mod troubles;
 mod unanswered;
+mod unsettled;
 
 /// Where the processes of these tests keep their files.
 const FILES: &str = "s3://files";

@@ -27,6 +27,9 @@ use crate::support::{Answer, GENERATE, Service, TASKS, new_key};
 /// Only a process of its own can show these: they end it.
 const OF_A_PROCESS: [Effect; 2] = [Effect::Commit, Effect::Checkpoint];
 
+/// Only a network that fails leads here: `cluster/unsettled.rs` goes through these.
+pub const OF_A_NETWORK: [Effect; 2] = [Effect::NoteUnsettled, Effect::ForgetUnsettled];
+
 /// All that outlives a process is done once or more, in a service where one thing goes wrong.
 struct Scene {
     service: Service,
@@ -244,7 +247,8 @@ async fn live_through(fault: &str) {
 /// Every point but those of a process. After a submit there is neither error nor panic: what answers
 /// then is this process's memory, and when that is lost so is the connection.
 async fn live_through_all(action: &str) {
-    let here = Point::all().filter(|point| OF_A_PROCESS.iter().all(|effect| !is_of(*point, *effect)));
+    let elsewhere = [OF_A_PROCESS, OF_A_NETWORK].concat();
+    let here = Point::all().filter(|point| elsewhere.iter().all(|effect| !is_of(*point, *effect)));
     let answered = Point::after(Effect::Submit);
     for point in here.filter(|point| action == "delay" || *point != answered) {
         live_through(&format!("{point}={action}")).await;

@@ -11,14 +11,18 @@ use tokio::sync::{mpsc, oneshot};
 use crate::store::{EXIT_FAULT, Result, StoreError};
 
 /// Most that share one statement, in which each is compared with each.
-const MAX_BATCH: usize = 256;
+pub(super) const MAX_BATCH: usize = 256;
 
 /// One that asks, and where its answer goes.
-type Pending<I, O> = (I, oneshot::Sender<Result<O>>);
+#[derive(Debug)]
+pub(super) struct Asked<I, O> {
+    pub(super) what: I,
+    pub(super) reply: oneshot::Sender<Result<O>>,
+}
 
 /// The way into a gathering place. Dropping it ends the place when all have been answered.
 pub(super) struct Batcher<I, O> {
-    inbox: mpsc::UnboundedSender<Pending<I, O>>,
+    inbox: mpsc::UnboundedSender<Asked<I, O>>,
 }
 
 impl<I, O> fmt::Debug for Batcher<I, O> {
@@ -30,19 +34,25 @@ impl<I, O> fmt::Debug for Batcher<I, O> {
 impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
     /// Gathers for `run`, which answers each in its place.
     pub(super) fn start(run: impl Fn(Vec<I>) -> BoxFuture<'static, Vec<Result<O>>> + Send + 'static) -> Self {
-        let (inbox, mut waiting) = mpsc::unbounded_channel::<Pending<I, O>>();
-        tokio::spawn(async move {
-            let mut gathered = Vec::new();
-            while waiting.recv_many(&mut gathered, MAX_BATCH).await > 0 {
-                let (asked, replies): (Vec<I>, Vec<_>) = gathered.drain(..).unzip();
-                let Ok(answers) = AssertUnwindSafe(run(asked)).catch_unwind().await else {
-                    tracing::error!("writing to the database failed; stopping so that a restart can go on");
-                    std::process::exit(EXIT_FAULT);
-                };
-                for (reply, answer) in replies.into_iter().zip(answers) {
+        Self::start_answering(move |asked| {
+            let (asked, replies): (Vec<I>, Vec<_>) = asked.into_iter().map(|one| (one.what, one.reply)).unzip();
+            let running = run(asked);
+            Box::pin(async move {
+                for (reply, answer) in replies.into_iter().zip(running.await) {
                     // Who asked may have gone; what was done stands all the same.
                     drop(reply.send(answer));
                 }
+            })
+        })
+    }
+
+    /// Gathers for `run`, which sees to it that each is answered, by itself or by others.
+    pub(super) fn start_answering(run: impl Fn(Vec<Asked<I, O>>) -> BoxFuture<'static, ()> + Send + 'static) -> Self {
+        let (inbox, mut waiting) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            let mut gathered = Vec::new();
+            while waiting.recv_many(&mut gathered, MAX_BATCH).await > 0 {
+                or_exit(run(std::mem::take(&mut gathered))).await;
             }
         });
         Self { inbox }
@@ -52,7 +62,15 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
     pub(super) async fn ask(&self, what: I) -> Result<O> {
         let (reply, answer) = oneshot::channel();
         let stopped = || StoreError::Other("the store has stopped".into());
-        self.inbox.send((what, reply)).map_err(|_| stopped())?;
+        self.inbox.send(Asked { what, reply }).map_err(|_| stopped())?;
         answer.await.unwrap_or_else(|_| Err(stopped()))
+    }
+}
+
+/// Does some work, and ends the process should it panic: nobody would answer those who asked for it.
+pub(super) async fn or_exit(work: impl Future<Output = ()>) {
+    if AssertUnwindSafe(work).catch_unwind().await.is_err() {
+        tracing::error!("writing to the database failed; stopping so that a restart can go on");
+        std::process::exit(EXIT_FAULT);
     }
 }

@@ -25,11 +25,11 @@ use crate::model::{Id, IdSource};
 use crate::store::{Result, StoreError};
 
 /// Most connections of one process.
-const MAX_CONNECTIONS: usize = 16;
+pub(super) const MAX_CONNECTIONS: usize = 16;
 /// Longest wait for the server to take a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest wait for a connection of the pool.
-const POOL_WAIT: Duration = Duration::from_secs(10);
+pub(super) const POOL_WAIT: Duration = Duration::from_secs(10);
 /// How long a statement is kept back while the server cannot be reached: about what a restart takes.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Wait before the server is tried again.
@@ -68,8 +68,12 @@ pub(super) type Parameter<'a> = &'a (dyn ToSql + Sync);
 /// Why a statement has no result.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// It changed nothing.
+    /// It was not begun.
     Nothing(StoreError),
+    /// The server undid it.
+    Refused(StoreError),
+    /// The server undid it: somebody held what it had to lock for longer than a statement waits.
+    Locked(StoreError),
     /// Nobody knows whether it was done.
     Unknown(StoreError),
 }
@@ -84,8 +88,8 @@ pub(super) fn words(error: StoreError) -> String {
 impl From<Failure> for StoreError {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Nothing(error) => error,
             Failure::Unknown(error) => Self::Unknown(words(error)),
+            failure => failure.into_error(),
         }
     }
 }
@@ -105,7 +109,11 @@ impl From<tokio_postgres::Error> for StoreError {
 /// The server said no and went on: what was to be done is undone. All else leaves it open.
 fn failure(error: tokio_postgres::Error) -> Failure {
     let refused = error.as_db_error().is_some_and(|server| server.parsed_severity() == Some(Severity::Error));
-    if refused { Failure::Nothing(error.into()) } else { Failure::Unknown(error.into()) }
+    match error.code() {
+        Some(&SqlState::LOCK_NOT_AVAILABLE) if refused => Failure::Locked(error.into()),
+        _ if refused => Failure::Refused(error.into()),
+        _ => Failure::Unknown(error.into()),
+    }
 }
 
 /// Whether a statement that never changes anything is worth another try: the connection broke under it.
@@ -271,7 +279,7 @@ impl Database {
     }
 
     /// What comes of `future`; `None` when it takes longer than `limit`.
-    async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
+    pub(super) async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
         tokio::select! {
             biased;
             output = future => Some(output),
@@ -295,7 +303,7 @@ impl Database {
 impl Failure {
     pub(super) fn into_error(self) -> StoreError {
         match self {
-            Self::Nothing(error) | Self::Unknown(error) => error,
+            Self::Nothing(error) | Self::Refused(error) | Self::Locked(error) | Self::Unknown(error) => error,
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,6 +15,8 @@ use self::batch::Batcher;
 use self::bell::Bell;
 use self::claim::Rota;
 use self::connection::Database;
+use self::journal::Journal;
+use self::lanes::Lanes;
 use self::months::Months;
 use self::submit::{Order, Submitting};
 use self::sweep::Swept;
@@ -37,7 +39,9 @@ mod claim;
 mod columns;
 mod connection;
 mod import;
+mod journal;
 mod keys;
+mod lanes;
 mod months;
 mod newest;
 mod queue;
@@ -49,12 +53,9 @@ mod tasks;
 mod tls;
 
 pub use self::import::Import;
+pub use self::journal::unsettled;
 pub use self::schema::OpenError;
 
-/// Batches of submits that can be under way at once: while one is made durable, the next is made ready. More would be
-/// smaller, and dearer for each submit. What is of one account goes the same way, so that no two of them wait for
-/// the same row.
-const SUBMIT_LANES: usize = 2;
 /// Batches of look-ups that can be under way at once.
 const FIND_LANES: usize = 4;
 /// The clocks of two machines are never the same; from here on it is worth a word.
@@ -66,7 +67,8 @@ pub struct PostgresStore {
     months: Arc<Months>,
     faults: Faults,
     bell: Bell,
-    submits: Vec<Batcher<Order, Submission>>,
+    journal: Arc<OnceLock<Arc<Journal>>>,
+    submits: Lanes,
     finds: Vec<Batcher<Wanted, Option<Task>>>,
     completions: Batcher<(Lease, String), LeaseWrite>,
     rota: Mutex<Rota>,
@@ -104,11 +106,13 @@ impl PostgresStore {
         let unusable = |error: StoreError| OpenError::Unusable { name, error: connection::words(error) };
         prepare(&database, &months).await.map_err(unusable)?;
         let bell = Bell::hang(database.clone(), months.clone());
-        let submitting = Submitting { database: database.clone(), months: months.clone(), faults: faults.clone() };
-        let submits = (0..SUBMIT_LANES).map(|_| {
-            let submitting = submitting.clone();
-            Batcher::start(move |orders| Box::pin(submit::submit(submitting.clone(), orders)))
-        });
+        let journal = Arc::<OnceLock<_>>::default();
+        let submitting = Submitting {
+            database: database.clone(),
+            months: months.clone(),
+            faults: faults.clone(),
+            journal: journal.clone(),
+        };
         let finds = (0..FIND_LANES).map(|_| {
             let database = database.clone();
             Batcher::start(move |wanted| {
@@ -122,7 +126,8 @@ impl PostgresStore {
             Box::pin(async move { queue::complete(&database, ends).await })
         });
         Ok(Self {
-            submits: submits.collect(),
+            submits: Lanes::open(&submitting),
+            journal,
             finds: finds.collect(),
             completions,
             rota: Mutex::default(),
@@ -133,6 +138,25 @@ impl PostgresStore {
             database,
             faults,
         })
+    }
+
+    /// Writes down in `directory` which submits were answered with an error although they may exist, and takes back,
+    /// from now on and beside all else, what earlier processes have left there. The directory itself is made when it
+    /// is needed, the one above it must exist. Must be called inside of the runtime that the store lives in.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn keep_unsettled_in(&self, directory: &Path) -> Result<()> {
+        let secret = self.cursor_secret().await?;
+        let journal = Arc::new(Journal::new(directory.to_owned(), &secret, self.faults.clone()));
+        if self.journal.set(journal.clone()).is_ok() {
+            let database = self.database.clone();
+            tokio::spawn(async move {
+                let left = journal.left().await;
+                settle::take_back(database, Some(journal), left).await;
+            });
+        }
+        Ok(())
     }
 
     /// Whether what the server acknowledges outlasts a power cut.
@@ -239,7 +263,7 @@ impl Store for PostgresStore {
         max_unfinished: u32,
     ) -> Result<Submission> {
         let order = Order { account_id, key_id, surface, request, max_unfinished };
-        let submission = self.write(Effect::Submit, lane(&self.submits, account_id).ask(order)).await?;
+        let submission = self.write(Effect::Submit, self.submits.submit(order)).await?;
         if matches!(submission, Submission::Accepted(_)) {
             self.bell.ring();
         }

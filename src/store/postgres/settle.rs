@@ -3,12 +3,16 @@
 //! The ids of its tasks are known beforehand, and while the statement runs it holds the rows of its accounts. A
 //! statement that gets hold of them after its deadline does nothing. So whoever locks those rows after the deadline
 //! sees the tasks, or they will never be.
+//!
+//! Callers do not wait for ever. Those who were told that it failed are told the truth: what turns out to exist is
+//! taken back, by this process or, with a [`Journal`], by one after it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::connection::Database;
+use super::journal::Journal;
 use super::queue;
 use crate::clock::Timestamp;
 use crate::model::Id;
@@ -34,7 +38,11 @@ pub(super) struct Doubtful {
 
 /// Which of its tasks exist. `None` when that cannot be known in the time that a caller waits: those that turn
 /// out to exist later are then failed and refunded, as their callers are told.
-pub(super) async fn settle(database: &Arc<Database>, doubtful: Doubtful) -> Option<HashSet<Id>> {
+pub(super) async fn settle(
+    database: &Arc<Database>,
+    journal: Option<&Arc<Journal>>,
+    doubtful: Doubtful,
+) -> Option<HashSet<Id>> {
     let begun = database.clock.elapsed();
     for _ in 0..MAX_LOOKS {
         match look(database, &doubtful).await {
@@ -47,7 +55,17 @@ pub(super) async fn settle(database: &Arc<Database>, doubtful: Doubtful) -> Opti
         }
         database.sleep(PAUSE).await;
     }
-    tokio::spawn(take_back(database.clone(), doubtful));
+    if let Some(journal) = journal
+        && let Err(error) = journal.note(&doubtful).await
+    {
+        tracing::error!(
+            tasks = doubtful.tasks.len(),
+            %error,
+            "cannot write down that a submit was answered with an error: \
+             if this process ends before the database can be asked, tasks of it that exist stay charged"
+        );
+    }
+    tokio::spawn(take_back(database.clone(), journal.cloned(), vec![doubtful]));
     None
 }
 
@@ -69,22 +87,44 @@ async fn look(database: &Database, doubtful: &Doubtful) -> Result<Option<HashSet
     Ok(Some(kept))
 }
 
-/// Fails and refunds what exists of a submit whose callers were told that it failed, however long it takes to
+/// Fails and refunds what exists of submits whose callers were told that they failed, however long it takes to
 /// find out.
-async fn take_back(database: Arc<Database>, doubtful: Doubtful) {
-    let mut open: Option<HashSet<Id>> = None;
-    loop {
+pub(super) async fn take_back(database: Arc<Database>, journal: Option<Arc<Journal>>, doubtful: Vec<Doubtful>) {
+    let mut all: Vec<Unsettled> = doubtful.into_iter().map(|doubtful| Unsettled { doubtful, kept: None }).collect();
+    while !all.is_empty() {
         database.sleep(PAUSE * 5).await;
-        let kept = match open.take() {
+        let mut left = Vec::new();
+        for mut one in all {
+            if !one.settle(&database).await {
+                left.push(one);
+            } else if let Some(journal) = &journal {
+                journal.forget(&one.doubtful).await;
+            }
+        }
+        all = left;
+    }
+}
+
+/// A submit on its way back.
+struct Unsettled {
+    doubtful: Doubtful,
+    /// Tasks that are to end, once that is known.
+    kept: Option<HashSet<Id>>,
+}
+
+impl Unsettled {
+    /// Whether nothing is left to do.
+    async fn settle(&mut self, database: &Arc<Database>) -> bool {
+        let kept = match self.kept.take() {
             Some(kept) => kept,
-            None => match look(&database, &doubtful).await {
+            None => match look(database, &self.doubtful).await {
                 Ok(Some(kept)) => kept,
-                _ => continue,
+                _ => return false,
             },
         };
         let mut left = HashSet::new();
         for id in kept {
-            match queue::fail_unleased(&database, id, UNANSWERED).await {
+            match queue::fail_unleased(database, id, UNANSWERED).await {
                 Ok(true) => {
                     tracing::warn!(task = %id, "a task whose submit was answered with an error is failed and refunded")
                 }
@@ -94,9 +134,8 @@ async fn take_back(database: Arc<Database>, doubtful: Doubtful) {
                 Err(_) => drop(left.insert(id)),
             }
         }
-        if left.is_empty() {
-            return;
-        }
-        open = Some(left);
+        let done = left.is_empty();
+        self.kept = Some(left);
+        done
     }
 }

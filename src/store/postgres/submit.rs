@@ -4,10 +4,14 @@
 //! of the account tells which of them fit; those are sent again, the others are refused.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
+use tokio::sync::oneshot;
+
+use super::batch::Asked;
 use super::columns::to_json;
 use super::connection::{Database, Failure, words};
+use super::journal::Journal;
 use super::months::Months;
 use super::{newest, settle};
 use crate::clock::Timestamp;
@@ -36,12 +40,16 @@ pub(super) struct Submitting {
     pub(super) database: Arc<Database>,
     pub(super) months: Arc<Months>,
     pub(super) faults: Faults,
+    /// Where what cannot be settled is written down, if anywhere.
+    pub(super) journal: Arc<OnceLock<Arc<Journal>>>,
 }
 
 /// An order on its way, with the id that its task is to have.
-struct Sent {
+#[derive(Debug)]
+pub(super) struct Sent {
     id: Id,
     order: Order,
+    reply: oneshot::Sender<Result<Submission>>,
     answer: Option<Result<Submission>>,
 }
 
@@ -52,53 +60,41 @@ struct Found {
     charged: bool,
 }
 
-/// Submits all of `orders` and answers each in its place.
-pub(super) async fn submit(submitting: Submitting, orders: Vec<Order>) -> Vec<Result<Submission>> {
-    let database = &submitting.database;
-    let mut sent: Vec<Sent> =
-        orders.into_iter().map(|order| Sent { id: database.new_id(), order, answer: None }).collect();
-    submitting.all(&mut sent).await;
-    sent.into_iter().map(|one| one.answer.unwrap_or_else(|| Err(too_busy()))).collect()
-}
-
 fn too_busy() -> StoreError {
     StoreError::Other("the account changes too quickly".into())
 }
 
 impl Submitting {
-    async fn all(&self, sent: &mut [Sent]) {
+    /// What is asked for, on its way.
+    pub(super) fn send(&self, asked: impl IntoIterator<Item = Asked<Order, Submission>>) -> Vec<Sent> {
+        let sent = |Asked { what, reply }| Sent { id: self.database.new_id(), order: what, reply, answer: None };
+        asked.into_iter().map(sent).collect()
+    }
+
+    /// Finds an answer for all of `sent`, or says why those that are left have none: nothing of them was done, on
+    /// account of any of them.
+    pub(super) async fn submit(&self, sent: &mut [Sent]) -> std::result::Result<(), Failure> {
         for _ in 0..MAX_ROUNDS {
-            let mut open: Vec<&mut Sent> = sent.iter_mut().filter(|one| one.answer.is_none()).collect();
+            let mut open: Vec<&mut Sent> = sent.iter_mut().filter(|one| one.is_open()).collect();
             if open.is_empty() {
-                return;
+                return Ok(());
             }
             match self.together(&open).await {
                 Ok(accounts) => answer(&mut open, &accounts),
-                Err(Failure::Nothing(error)) if open.len() == 1 => open[0].answer = Some(Err(error)),
-                // One that cannot be written must not take the others with it.
-                Err(Failure::Nothing(_)) => self.each_alone(&mut open).await,
                 Err(Failure::Unknown(error)) => self.settle(&mut open, &error).await,
+                Err(failure) => return Err(failure),
             }
         }
-    }
-
-    async fn each_alone(&self, open: &mut [&mut Sent]) {
-        for one in open {
-            match self.together(&[&mut **one]).await {
-                Ok(accounts) => answer(&mut [&mut **one], &accounts),
-                Err(Failure::Nothing(error)) => one.answer = Some(Err(error)),
-                Err(Failure::Unknown(error)) => self.settle(&mut [&mut **one], &error).await,
-            }
-        }
+        if sent.iter().any(Sent::is_open) { Err(Failure::Nothing(too_busy())) } else { Ok(()) }
     }
 
     /// Sends one statement for all of `open`.
     async fn together(&self, open: &[&mut Sent]) -> std::result::Result<BTreeMap<Id, Found>, Failure> {
-        let nothing = |error: std::io::Error| Failure::Nothing(error.into());
         for one in open {
             self.months.prepare(&self.database, one.id.timestamp()).await.map_err(Failure::Nothing)?;
         }
-        self.faults.pass(Point::before(Effect::Commit)).await.map_err(nothing)?;
+        let passed = self.faults.pass(Point::before(Effect::Commit)).await;
+        passed.map_err(|error| Failure::Refused(error.into()))?;
         let rows = write(&self.database, open).await?;
         let passed = self.faults.pass(Point::after(Effect::Commit)).await;
         passed.map_err(|error| Failure::Unknown(error.into()))?;
@@ -121,7 +117,7 @@ impl Submitting {
             deadline: self.database.now().saturating_add(settle::START_WITHIN),
         };
         tracing::warn!(tasks = doubtful.tasks.len(), %error, "no answer to a submit; looking what became of it");
-        let kept: Option<HashSet<Id>> = settle::settle(&self.database, doubtful).await;
+        let kept: Option<HashSet<Id>> = settle::settle(&self.database, self.journal.get(), doubtful).await;
         for one in open {
             one.answer = Some(match &kept {
                 Some(kept) if kept.contains(&one.id) => Ok(Submission::Accepted(one.task())),
@@ -133,6 +129,31 @@ impl Submitting {
 }
 
 impl Sent {
+    pub(super) fn account_id(&self) -> Id {
+        self.order.account_id
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.answer.is_none()
+    }
+
+    /// Answers it with an error, unless it has an answer.
+    pub(super) fn fail(&mut self, error: &StoreError) {
+        self.answer.get_or_insert_with(|| Err(error.clone()));
+    }
+
+    /// Tells who asked, who may have gone; what was done stands all the same.
+    pub(super) fn reply(self) {
+        if let Some(answer) = self.answer {
+            drop(self.reply.send(answer));
+        }
+    }
+
+    /// To be asked for anew.
+    pub(super) fn into_asked(self) -> Asked<Order, Submission> {
+        Asked { what: self.order, reply: self.reply }
+    }
+
     fn task(&self) -> Task {
         Task {
             id: self.id,

@@ -36,9 +36,20 @@ pub struct Node {
 impl Node {
     /// Starts it with more flags than these tests need anyway.
     pub fn start(part: Part, number: usize, installation: &Installation, flags: &[&str]) -> Self {
+        Self::start_with_fault(part, number, installation, flags, None)
+    }
+
+    /// Starts it with what is to go wrong in it.
+    pub fn start_with_fault(
+        part: Part,
+        number: usize,
+        installation: &Installation,
+        flags: &[&str],
+        fault: Option<&str>,
+    ) -> Self {
         let log = installation.data.join(format!("{part:?}-{number}.log"));
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let server = spawn(part, installation, &flags, &log, None).unwrap_or_else(|said| panic!("it ended: {said}"));
+        let server = spawn(part, installation, &flags, &log, fault).unwrap_or_else(|said| panic!("it ended: {said}"));
         Self { part, server, installation: installation.clone(), flags, log, before: 0 }
     }
 

@@ -32,17 +32,31 @@ pub enum Passage {
     Closed,
 }
 
+/// How a connection ends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Cut {
+    /// Its statement arrives and is done, its answer does not.
+    #[default]
+    Answer,
+    /// The same, and from then on nothing passes.
+    AnswerAndAll,
+    /// Its statement does not arrive, and nothing else passes from then on.
+    StatementAndAll,
+}
+
 /// Connections whose statements hold these words end without an answer, so many times.
 #[derive(Debug, Default)]
 struct Doom {
     words: Vec<u8>,
     times: u32,
+    cut: Cut,
 }
 
 /// What all connections of a relay share.
 #[derive(Clone)]
 struct Line {
     passage: watch::Receiver<Passage>,
+    close: watch::Sender<Passage>,
     doom: Arc<Mutex<Doom>>,
     /// What has arrived late, and has been done.
     late: watch::Sender<Vec<u8>>,
@@ -62,7 +76,7 @@ impl Relay {
         let directory = TempDir::new().expect("a directory");
         let listener = UnixListener::bind(directory.path().join(SOCKET)).expect("a socket");
         let (passage, seen) = watch::channel(Passage::Open);
-        let line = Line { passage: seen, doom: Arc::default(), late: watch::Sender::default() };
+        let line = Line { passage: seen, close: passage.clone(), doom: Arc::default(), late: watch::Sender::default() };
         let (of_connections, server) = (line.clone(), server.join(SOCKET));
         let accepting = tokio::spawn(async move {
             loop {
@@ -87,7 +101,12 @@ impl Relay {
 
     /// Ends the next connections whose statements hold these words, without an answer.
     pub fn cut_answers(&self, words: &str, times: u32) {
-        *self.line.doom.lock().expect("no panic") = Doom { words: words.into(), times };
+        *self.line.doom.lock().expect("no panic") = Doom { words: words.into(), times, cut: Cut::Answer };
+    }
+
+    /// Ends the next connection whose statement holds these words.
+    pub fn cut(&self, words: &str, cut: Cut) {
+        *self.line.doom.lock().expect("no panic") = Doom { words: words.into(), times: 1, cut };
     }
 
     /// How many of these are still to be ended.
@@ -114,10 +133,10 @@ fn holds(bytes: &[u8], words: &[u8]) -> bool {
 }
 
 impl Doom {
-    fn strikes(&mut self, bytes: &[u8]) -> bool {
+    fn strikes(&mut self, bytes: &[u8]) -> Option<Cut> {
         let struck = self.times > 0 && holds(bytes, &self.words);
         self.times -= u32::from(struck);
-        struck
+        struck.then_some(self.cut)
     }
 }
 
@@ -164,8 +183,14 @@ impl Line {
                 bytes.truncate(length);
                 return Some(bytes);
             }
-            if self.doom.lock().expect("no panic").strikes(&bytes[..length]) {
-                doomed.store(true, Ordering::SeqCst);
+            let struck = self.doom.lock().expect("no panic").strikes(&bytes[..length]);
+            match struck {
+                Some(Cut::StatementAndAll) => {
+                    self.close.send_replace(Passage::Closed);
+                    return None;
+                }
+                Some(_) => doomed.store(true, Ordering::SeqCst),
+                None => {}
             }
             to_far.write_all(&bytes[..length]).await.ok()?;
         }
@@ -178,6 +203,9 @@ impl Line {
         loop {
             let Ok(length @ 1..) = from_far.read(&mut bytes).await else { return };
             if doomed.load(Ordering::SeqCst) {
+                if self.doom.lock().expect("no panic").cut == Cut::AnswerAndAll {
+                    self.close.send_replace(Passage::Closed);
+                }
                 return;
             }
             let now = passage.wait_for(|passage| *passage != Passage::Held).await.map(|passage| *passage);

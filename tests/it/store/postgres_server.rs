@@ -1,8 +1,11 @@
 //! What is particular to a database on a server: connections that break, schemas, months, and processes that hear
 //! of each other.
 
+use std::pin::pin;
 use std::time::Duration;
 
+use futures::FutureExt as _;
+use futures::future::join_all;
 use tempfile::TempDir;
 use tintype::clock::Clock;
 use tintype::fault::Faults;
@@ -21,6 +24,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 async fn open(directory: &TempDir) -> std::result::Result<PostgresStore, OpenError> {
     let url = cluster().url(directory.path());
     PostgresStore::open(&url, None, Clock::manual(NOON), Faults::default()).await
+}
+
+/// Counts statements of the store in a schema that wait for a lock.
+fn waiting(schema: &str) -> String {
+    format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}' AND wait_event_type = 'Lock'")
 }
 
 fn fixture_with(faults: &str) -> Fixture {
@@ -71,6 +79,68 @@ async fn a_submit_that_was_cut_off_before_its_commit_is_an_error_and_charges_not
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_somebody_holds_on_an_account_holds_up_no_other() -> Result<()> {
+    let fx = fixture_with("");
+    let schema = schema(fx.directory.path());
+    let ada = fx.account("ada", 100).await?;
+    let mut others = Vec::new();
+    // So many that some of them share statements with ada, however that is decided.
+    for number in 0..64 {
+        others.push(fx.account(&format!("account {number}"), 100).await?);
+    }
+    let submit = |account| fx.store.submit(account, None, Surface::Api, images(1), UNLIMITED);
+    let submit_others = || join_all(others.iter().map(|other| submit(*other)));
+    let all_accepted = |outcomes: Vec<Result<Submission>>| {
+        let tasks: Result<Vec<_>> = outcomes.into_iter().map(|one| one.map(accepted)).collect();
+        tasks.map(|_| ())
+    };
+    let holder = cluster().session().await;
+    let hold = format!("BEGIN; SELECT * FROM {schema}.accounts WHERE id = '{ada}' FOR UPDATE");
+    holder.batch_execute(&hold).await.expect("nobody else holds it");
+    // Nobody is answered before all have asked, so that ada is in the middle of a statement.
+    let gate = cluster().session().await;
+    gate.batch_execute(&format!("BEGIN; LOCK TABLE {schema}.ledger IN SHARE MODE"))
+        .await
+        .expect("nobody else holds it");
+    let (mut before, mut after) = (pin!(submit_others()), pin!(submit_others()));
+    let (mut first, mut second, mut third, mut fourth) = (submit(ada), submit(ada), submit(ada), submit(ada));
+    assert!(before.as_mut().now_or_never().is_none());
+    assert!(
+        (&mut first).now_or_never().is_none()
+            && (&mut second).now_or_never().is_none()
+            && (&mut third).now_or_never().is_none()
+    );
+    assert!(after.as_mut().now_or_never().is_none());
+    gate.batch_execute("ROLLBACK").await.expect("it was not cut");
+    all_accepted(before.await)?;
+    all_accepted(after.await)?;
+    assert!((&mut first).now_or_never().is_none(), "it still waits for the lock");
+    // From now on ada waits by itself: what it is asked for meanwhile does so too.
+    assert!((&mut fourth).now_or_never().is_none());
+    tokio::time::timeout(PATIENCE, async { while cluster().number(&waiting(&schema)) == 0 {} })
+        .await
+        .expect("it waits");
+    all_accepted(submit_others().await)?;
+    assert!(
+        (&mut first).now_or_never().is_none() && (&mut fourth).now_or_never().is_none(),
+        "they still wait for the lock"
+    );
+    // What was asked for together is answered together, not after one wait each.
+    let error = first.await.expect_err("somebody holds the lock");
+    holder.batch_execute("ROLLBACK").await.expect("it was not cut");
+    assert!(error.to_string().contains("55P03"), "{error}");
+    assert!(second.await.is_err() && third.await.is_err());
+    accepted(fourth.await?);
+    accepted(submit(ada).await?);
+    assert_eq!(fx.credits(ada).await?, 96);
+    for other in &others {
+        assert_eq!(fx.credits(*other).await?, 94);
+    }
+    assert_eq!(fx.store.audit().await?.drifts, []);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_store_goes_on_after_all_its_connections_were_cut() -> Result<()> {
     let fx = fixture_with("");
     let ada = fx.account("ada", 10).await?;
@@ -110,7 +180,7 @@ async fn tables_of_somebody_else_are_left_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_that_start_at_once_make_one_schema() {
     let directory = TempDir::new().expect("a directory");
-    let started = futures::future::join_all((0..6).map(|_| open(&directory))).await;
+    let started = join_all((0..6).map(|_| open(&directory))).await;
     for store in started {
         store.expect("it waits for the first").ping().await.expect("a store that works");
     }
