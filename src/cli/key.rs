@@ -24,7 +24,7 @@ pub(super) enum KeyCommand {
     Enable(OneKeyArgs),
     /// Switch a key off for ever
     Revoke(OneKeyArgs),
-    /// Replace a key by a new one; both work during the overlap
+    /// Replace a key by a new one; both work during the overlap. A suspended key is followed by a suspended one
     Rotate(RotateArgs),
 }
 
@@ -94,6 +94,7 @@ struct NewShownKey<'a> {
     account_id: Id,
     name: &'a str,
     expires_at: Option<crate::clock::Timestamp>,
+    state: KeyState,
 }
 
 pub(super) async fn run(command: KeyCommand, data: &DataSettings) -> Outcome {
@@ -130,9 +131,20 @@ fn show_new(json: bool, key: &ApiKey, secret: &KeySecret) -> Outcome {
         account_id: key.account_id,
         name: &key.name,
         expires_at: key.expires_at,
+        state: key.state(Clock::system().now()),
     };
     show(json, &shown, || {
-        format!("{}\n\nThis is key {}. It is shown this once: keep it somewhere safe.", secret.reveal(), key.id)
+        let suspended = match &key.suspension {
+            Some(Suspension { reason, .. }) => {
+                format!(
+                    "\n\nIt is suspended, as the key before it ({reason}): `tintype key enable {}` lifts that.",
+                    key.id
+                )
+            }
+            None => String::new(),
+        };
+        let secret = secret.reveal();
+        format!("{secret}\n\nThis is key {}. It is shown this once: keep it somewhere safe.{suspended}", key.id)
     })
 }
 

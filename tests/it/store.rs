@@ -145,6 +145,10 @@ macro_rules! suite {
                     a_strike_counts_for_its_window_to_the_millisecond,
                     strikes_of_one_key_are_no_others,
                     enabling_a_suspended_key_forgets_its_strikes,
+                    a_suspended_key_is_followed_by_a_suspended_one,
+                    the_strikes_of_a_key_count_for_the_one_that_follows_it,
+                    strikes_grow_old_whatever_key_they_were_made_with,
+                    a_rotation_that_fails_leaves_the_strikes_where_they_are,
                     without_a_rule_or_a_key_nothing_is_held_against_anyone,
                     tasks_that_fail_otherwise_are_no_strikes,
                 }
