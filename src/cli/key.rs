@@ -12,6 +12,9 @@ use crate::key::{ApiKey, KeySecret, KeyState, Suspension};
 use crate::model::Id;
 use crate::store::{KeyChange, NewKey};
 
+/// Most characters of a key's label. Longer ones of earlier releases stay.
+const MAX_LABEL_CHARS: usize = 100;
+
 #[derive(Debug, Subcommand)]
 pub(super) enum KeyCommand {
     /// Create a key; it is shown this once
@@ -33,7 +36,7 @@ pub(super) struct CreateArgs {
     /// Name or id of the account
     #[arg(long, value_name = "NAME")]
     account: String,
-    /// Label to know the key by
+    /// Label to know the key by, of at most 100 characters
     #[arg(long, default_value = "", value_name = "LABEL")]
     name: String,
     /// Submits a minute; 0 means no limit [default: the server's]
@@ -109,6 +112,9 @@ pub(super) async fn run(command: KeyCommand, data: &DataSettings) -> Outcome {
 }
 
 async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
+    if args.name.chars().count() > MAX_LABEL_CHARS || args.name.contains(char::is_control) {
+        return Err(Failure(format!("a key's label (--name) has at most {MAX_LABEL_CHARS} printable characters")));
+    }
     let store = open_store(data).await?;
     let account = find_account(&*store, &args.account).await?;
     let secret = KeySecret::random();

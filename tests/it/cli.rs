@@ -124,6 +124,27 @@ fn keys_are_shown_once_and_switched() {
     assert!(refused(data, &["key", "create", "--account", "ada", "--expires-in", "soon"]).contains("duration"));
 }
 
+#[test]
+fn a_label_is_short_and_printable() {
+    let data = data();
+    let data = data.path();
+    run(data, &["account", "create", "ada"]);
+    let longest = "ä".repeat(100);
+    assert_eq!(run(data, &["key", "create", "--account", "ada", "--name", &longest])["name"], json!(longest));
+    for bad in ["a\nb", &"x".repeat(101)] {
+        let said = refused(data, &["key", "create", "--account", "ada", "--name", bad]);
+        assert!(said.contains("--name") && said.contains("100"), "{said}");
+    }
+    assert_eq!(run(data, &["key", "list"]).as_array().map(Vec::len), Some(1));
+    // As an earlier release let it be.
+    let database = rusqlite::Connection::open(data.join("tintype.db")).expect("a database");
+    let long = "x".repeat(300);
+    database.execute("UPDATE api_keys SET name = ?1", [&long]).expect("a long label");
+    let listed = run(data, &["key", "list"]);
+    assert_eq!(listed[0]["name"], json!(long));
+    assert_eq!(run(data, &["key", "rotate", listed[0]["id"].as_str().expect("an id")])["name"], json!(long));
+}
+
 #[tokio::test]
 async fn a_suspended_key_is_followed_by_one_that_has_to_be_enabled() {
     let data = data();
