@@ -366,10 +366,10 @@ pub struct WorkerSettings {
     /// What draws: sketch
     #[arg(long, env = "TINTYPE_ENGINE", default_value = "sketch", value_name = "NAME[:URL]")]
     pub engine: String,
-    /// Tasks worked on at once [default: the number of cores]
+    /// Tasks drawn at once [default: the number of cores]
     #[arg(long, env = "TINTYPE_RENDERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub renders: Option<u16>,
-    /// Time one attempt at a task may take
+    /// Time one attempt at a task may take, from its references to its pictures
     #[arg(long, env = "TINTYPE_RENDER_TIMEOUT", default_value = "3m", value_name = "DURATION", value_parser = duration)]
     pub render_timeout: Duration,
     /// Time after which a task is taken from a worker that gives no sign of life
@@ -405,7 +405,7 @@ pub struct WorkerSettings {
 }
 
 impl WorkerSettings {
-    /// Tasks worked on at once.
+    /// Tasks drawn at once.
     pub fn render_slots(&self) -> usize {
         self.renders.map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from)
     }

@@ -69,6 +69,8 @@ pub struct Metrics {
     pub rate_limit_fallbacks: Counter,
     /// Renders under way.
     pub renders: Gauge,
+    /// Tasks whose references are being fetched, or wait for a slot with them.
+    pub fetches: Gauge,
     render_seconds: Histogram,
     waiting: Gauge,
     leased: Gauge,
@@ -95,6 +97,7 @@ impl Metrics {
             rate_limited: Counter::default(),
             rate_limit_fallbacks: Counter::default(),
             renders: Gauge::default(),
+            fetches: Gauge::default(),
             render_seconds: Histogram::new([0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 180.0]),
             waiting: Gauge::default(),
             leased: Gauge::default(),
@@ -130,6 +133,8 @@ impl Metrics {
             fallbacks,
         );
         registry.register("renders", "Renders under way", self.renders.clone());
+        let fetches = self.fetches.clone();
+        registry.register("fetches", "Tasks that fetch references, or wait for a render slot with them", fetches);
         registry.register_with_unit(
             "render_duration",
             "Time from claim to stored files",

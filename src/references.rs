@@ -8,9 +8,9 @@
 //! A caller learns little from a failure: [`FaultKind`] has three values, and refused, closed, silent and missing are
 //! all the same one. Why exactly is logged at debug level.
 
-mod host_slots;
 mod reference_url;
 mod resolver;
+mod slots;
 #[cfg(test)]
 mod tests;
 
@@ -25,13 +25,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::rustls;
 
 use crate::decoder::{DecodeError, Decoder};
+use crate::model::Id;
 use crate::picture::{Picture, PictureError};
 use crate::trust;
 
-use host_slots::HostSlots;
 pub use reference_url::{MAX_URL_CHARS, ReferenceUrl, UrlFault};
 pub use resolver::Lookup;
 use resolver::{PublicResolver, SystemLookup};
+use slots::{MAX_PER_ACCOUNT, MAX_PER_HOST, Slots};
 
 /// The port that reference URLs may name unless [`ReferenceOptions::ports`] says otherwise.
 pub const HTTPS_PORT: u16 = 443;
@@ -187,7 +188,8 @@ pub struct References {
     options: ReferenceOptions,
     resolver: PublicResolver,
     client: Client,
-    hosts: HostSlots,
+    accounts: Slots<Id>,
+    hosts: Slots<String>,
     downloads: Semaphore,
 }
 
@@ -233,8 +235,8 @@ impl References {
                 (header::ACCEPT_ENCODING, HeaderValue::from_static("identity")),
             ]))
             .build()?;
-        let downloads = Semaphore::new(MAX_ALL_DOWNLOADS);
-        Ok(Self { options, resolver, client, hosts: HostSlots::default(), downloads })
+        let (accounts, hosts) = (Slots::new(MAX_PER_ACCOUNT), Slots::new(MAX_PER_HOST));
+        Ok(Self { options, resolver, client, accounts, hosts, downloads: Semaphore::new(MAX_ALL_DOWNLOADS) })
     }
 
     /// Downloads and decodes all of `urls` at the same time and returns the pictures in the same order. Dropping the
@@ -243,20 +245,44 @@ impl References {
     /// # Errors
     /// [`ReferenceFault`] for the first of `urls` that cannot be used, whichever failed earliest.
     pub async fn fetch(&self, urls: &[ReferenceUrl]) -> Result<Vec<Picture>, ReferenceFault> {
+        self.fetch_all(None, urls).await
+    }
+
+    /// The same for an account, which has only a part of the downloads that go on at a time: however slow its
+    /// references are, those of others go on.
+    ///
+    /// # Errors
+    /// As [`References::fetch`].
+    pub async fn fetch_for(&self, account: Id, urls: &[ReferenceUrl]) -> Result<Vec<Picture>, ReferenceFault> {
+        self.fetch_all(Some(account), urls).await
+    }
+
+    async fn fetch_all(&self, account: Option<Id>, urls: &[ReferenceUrl]) -> Result<Vec<Picture>, ReferenceFault> {
+        let fetch = |(index, url)| self.fetch_one(account, index, url);
         // Collected first: a stream over the lazy iterator is not `Send` in the compiler's eyes.
-        let downloads: Vec<_> = urls.iter().enumerate().map(|(index, url)| self.fetch_one(index, url)).collect();
+        let downloads: Vec<_> = urls.iter().enumerate().map(fetch).collect();
         stream::iter(downloads).buffered(MAX_DOWNLOADS).try_collect().await
     }
 
-    async fn fetch_one(&self, index: usize, url: &ReferenceUrl) -> Result<Picture, ReferenceFault> {
-        self.picture(url).await.map_err(|error| {
+    async fn fetch_one(
+        &self,
+        account: Option<Id>,
+        index: usize,
+        url: &ReferenceUrl,
+    ) -> Result<Picture, ReferenceFault> {
+        self.picture(account, url).await.map_err(|error| {
             tracing::debug!(index, url = url.loggable(), %error, "reference image refused");
             ReferenceFault { index, kind: error.kind() }
         })
     }
 
     /// Waiting for a turn does not count against the time limit: that others are busy is no fault of the reference.
-    async fn picture(&self, url: &ReferenceUrl) -> Result<Picture, FetchError> {
+    async fn picture(&self, account: Option<Id>, url: &ReferenceUrl) -> Result<Picture, FetchError> {
+        // First of all, so that who waits for its own part holds nothing that others wait for.
+        let _part = match account {
+            Some(account) => Some(self.accounts.take(account).await),
+            None => None,
+        };
         let slot = self.hosts.take(url.host()).await;
         let _turn = self.downloads.acquire().await.expect("the semaphore is never closed");
         let bytes = tokio::time::timeout(self.options.time_limit, self.download(url, slot))

@@ -35,6 +35,27 @@ pub trait Renderer: Send + Sync + 'static {
     /// # Errors
     /// [`RenderError`].
     async fn render(&self, claim: &Claim, time_limit: Duration) -> Result<Vec<Bytes>, RenderError>;
+
+    /// What a task with references waits for before it takes a render slot: its references, in order.
+    ///
+    /// # Errors
+    /// [`RenderError`].
+    async fn prepare(&self, _claim: &Claim) -> Result<Vec<Picture>, RenderError> {
+        Ok(Vec::new())
+    }
+
+    /// The rest of [`Renderer::render`], with what [`Renderer::prepare`] gave.
+    ///
+    /// # Errors
+    /// [`RenderError`].
+    async fn draw(
+        &self,
+        claim: &Claim,
+        _references: Vec<Picture>,
+        time_limit: Duration,
+    ) -> Result<Vec<Bytes>, RenderError> {
+        self.render(claim, time_limit).await
+    }
 }
 
 /// The renderer behind a real server: the engine and the references of an [`App`].
@@ -44,14 +65,29 @@ pub struct EngineRenderer(pub Arc<App>);
 #[async_trait]
 impl Renderer for EngineRenderer {
     async fn render(&self, claim: &Claim, time_limit: Duration) -> Result<Vec<Bytes>, RenderError> {
-        let Self(app) = self;
-        let request = &claim.request;
-        let rules = app.policy.rules();
-        self.heed(claim, rules.judge_prompt(&request.prompt).await)?;
-        let references = self.references(&request.reference_images).await?;
+        let references = self.prepare(claim).await?;
+        self.draw(claim, references, time_limit).await
+    }
+
+    async fn prepare(&self, claim: &Claim) -> Result<Vec<Picture>, RenderError> {
+        let rules = self.0.policy.rules();
+        // Before anything is downloaded.
+        self.heed(claim, rules.judge_prompt(&claim.request.prompt).await)?;
+        let references = self.references(claim).await?;
         if !references.is_empty() {
             self.heed(claim, rules.judge_pictures(Subject::References, &references).await)?;
         }
+        Ok(references)
+    }
+
+    async fn draw(
+        &self,
+        claim: &Claim,
+        references: Vec<Picture>,
+        time_limit: Duration,
+    ) -> Result<Vec<Bytes>, RenderError> {
+        let Self(app) = self;
+        let request = &claim.request;
         let (width, height) = request.aspect_ratio.size();
         let seeds = (0..request.n).map(|index| seed(claim.lease.task_id, index)).collect();
         let brief = Brief { prompt: request.prompt.clone(), width, height, seeds, references, time_limit };
@@ -68,7 +104,7 @@ impl Renderer for EngineRenderer {
             return Err(RenderError::Again(cause));
         }
         let pictures = on_another_thread(move || fit(pictures, width, height)).await?;
-        self.heed(claim, rules.judge_pictures(Subject::Results, &pictures).await)?;
+        self.heed(claim, app.policy.rules().judge_pictures(Subject::Results, &pictures).await)?;
         on_another_thread(move || pictures.iter().map(|picture| Bytes::from(picture.to_png())).collect()).await
     }
 }
@@ -88,7 +124,7 @@ impl EngineRenderer {
         }
     }
 
-    async fn references(&self, urls: &[String]) -> Result<Vec<Picture>, RenderError> {
+    async fn references(&self, claim: &Claim) -> Result<Vec<Picture>, RenderError> {
         let Self(app) = self;
         let ports = &app.config.worker.reference_ports;
         let parse = |(index, url): (usize, &String)| {
@@ -96,8 +132,8 @@ impl EngineRenderer {
             ReferenceUrl::parse(url, ports)
                 .map_err(|fault| RenderError::Final(format!("reference_images[{index}] {fault}.")))
         };
-        let urls = urls.iter().enumerate().map(parse).collect::<Result<Vec<_>, _>>()?;
-        app.references.fetch(&urls).await.map_err(|fault| match fault.kind {
+        let urls = claim.request.reference_images.iter().enumerate().map(parse).collect::<Result<Vec<_>, _>>()?;
+        app.references.fetch_for(claim.account_id, &urls).await.map_err(|fault| match fault.kind {
             FaultKind::Unexamined => RenderError::Again(fault.to_string()),
             _ => RenderError::Final(fault.to_string()),
         })

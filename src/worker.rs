@@ -1,4 +1,10 @@
-//! Works on tasks: claim, render, store the files, complete or fail.
+//! Works on tasks: claim, wait for references, render, store the files, complete or fail.
+//!
+//! References are waited for outside of the render slots, since it is strangers who send them: a task holds its lease
+//! and one of the places for that, and takes a slot when they are there.
+
+mod places;
+mod slots;
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -7,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -15,9 +21,13 @@ use crate::app::App;
 use crate::config::{POLL_EVERY, TASK_TIME_LIMIT};
 use crate::files::FilesError;
 use crate::model::Violation;
+use crate::picture::Picture;
 use crate::render::{RenderError, Renderer};
 use crate::store::{Claim, Lease, LeaseWrite, Refusal, Retry, StoreError};
 use crate::tasks::{GAVE_UP, REFUSED};
+
+use self::places::{Place, Places};
+use self::slots::{Shift, Slot};
 
 /// Wait before what came to nothing is tried again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -28,8 +38,8 @@ const COMPLETE_TRIES: u32 = 10;
 pub struct Worker {
     app: Arc<App>,
     renderer: Arc<dyn Renderer>,
-    slots: Arc<Semaphore>,
     slot_count: usize,
+    places: Arc<Places>,
     /// Tasks under way, each with the switch that stops it when its lease is lost.
     held: Mutex<HashMap<Lease, CancellationToken>>,
 }
@@ -38,6 +48,29 @@ impl std::fmt::Debug for Worker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Worker").field("slots", &self.slot_count).finish_non_exhaustive()
     }
+}
+
+/// What a claimed task begins with.
+enum Start {
+    Slot(OwnedSemaphorePermit),
+    /// It has references to wait for.
+    Place(Place),
+}
+
+/// What came of an attempt.
+enum Attempt {
+    /// Pictures or none. The slot, if it came to one, is held until they are stored.
+    Ended(Result<Vec<Bytes>, RenderError>, Option<Slot>),
+    /// The worker was told to stop before the task had a slot.
+    Stopped,
+}
+
+/// What a task with references waited for.
+struct Prepared {
+    references: Vec<Picture>,
+    permit: OwnedSemaphorePermit,
+    /// How long the references took, without the wait for the slot.
+    took: Duration,
 }
 
 /// Why the files of a finished render do not stand as the result of its task.
@@ -51,12 +84,14 @@ impl Worker {
     /// A worker with as many slots as the settings say.
     pub fn new(app: Arc<App>, renderer: Arc<dyn Renderer>) -> Arc<Self> {
         let slot_count = app.config.worker.render_slots();
-        let slots = Arc::new(Semaphore::new(slot_count));
-        Arc::new(Self { app, renderer, slots, slot_count, held: Mutex::default() })
+        let places = Places::new(slot_count, app.metrics.fetches.clone());
+        Arc::new(Self { app, renderer, slot_count, places, held: Mutex::default() })
     }
 
-    /// Works until `stop`, then lets running renders finish for the drain time and releases the rest.
+    /// Works until `stop`, then gives back what has no slot, lets running renders finish for the drain time and
+    /// releases the rest.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let shift = Shift::new(self.slot_count, stop.clone());
         let mut heart = tokio::spawn(self.clone().beat());
         let mut running = JoinSet::new();
         loop {
@@ -65,14 +100,15 @@ impl Worker {
                 () = stop.cancelled() => break,
                 // It ends only by a panic: without it every lease would be lost, so the worker ends too.
                 _ = &mut heart => break,
-                permits = self.free_slots() => permits,
+                permits = shift.free_slots() => permits,
             };
             // Not to be cut off: what is claimed is in nobody's hands until it is in ours.
-            let queue = self.claim_into(permits, &mut running, &stop).await;
+            let queue = self.claim_into(permits, &mut running, &shift).await;
             if queue == Queue::Drained {
                 tokio::select! {
                     () = self.app.bell.notified() => {}
                     () = self.app.store.tasks_elsewhere() => {}
+                    () = self.places.freed() => {}
                     // Workers that were started together should not all look at once for ever.
                     () = tokio::time::sleep(POLL_EVERY.mul_f64(0.75 + rand::random::<f64>() / 2.0)) => {}
                     () = stop.cancelled() => {}
@@ -90,23 +126,20 @@ impl Worker {
     /// # Errors
     /// [`StoreError`] when nothing could be claimed.
     pub async fn step(self: &Arc<Self>) -> Result<usize, StoreError> {
-        let claims = self.app.store.claim(self.slot_count, self.app.config.worker.lease).await?;
+        let claims = self.claim(self.slot_count).await?;
         let count = claims.len();
+        let shift = Shift::new(self.slot_count, CancellationToken::new());
         let mut running = JoinSet::new();
-        for claim in claims {
-            running.spawn(self.clone().work(claim));
+        for (claim, permit) in claims.into_iter().zip(shift.free_slots().await) {
+            self.start(claim, permit, &mut running, &shift);
         }
         running.join_all().await;
         Ok(count)
     }
 
-    /// Waits for a free slot and takes all that are free.
-    async fn free_slots(&self) -> Vec<OwnedSemaphorePermit> {
-        let mut permits = vec![self.slots.clone().acquire_owned().await.expect("the slots are never closed")];
-        while let Ok(permit) = self.slots.clone().try_acquire_owned() {
-            permits.push(permit);
-        }
-        permits
+    /// Claims of the accounts whose tasks there is room for.
+    async fn claim(&self, max: usize) -> Result<Vec<Claim>, StoreError> {
+        self.app.store.claim_except(max, self.app.config.worker.lease, &self.places.passed_over()).await
     }
 
     /// Fills the slots with what waits in the queue; once told to stop, gives it back instead.
@@ -114,9 +147,9 @@ impl Worker {
         self: &Arc<Self>,
         permits: Vec<OwnedSemaphorePermit>,
         running: &mut JoinSet<()>,
-        stop: &CancellationToken,
+        shift: &Shift,
     ) -> Queue {
-        let claims = match self.app.store.claim(permits.len(), self.app.config.worker.lease).await {
+        let claims = match self.claim(permits.len()).await {
             Ok(claims) => claims,
             Err(error) => {
                 tracing::error!(%error, "could not claim tasks");
@@ -128,34 +161,46 @@ impl Worker {
         }
         let queue = if claims.len() < permits.len() { Queue::Drained } else { Queue::MayHoldMore };
         for (claim, permit) in claims.into_iter().zip(permits) {
-            if stop.is_cancelled() {
+            if shift.stop.is_cancelled() {
                 self.release(claim.lease).await;
             } else {
-                running.spawn(self.clone().work_in_slot(claim, permit));
+                self.start(claim, permit, running, shift);
             }
         }
         queue
     }
 
-    async fn work_in_slot(self: Arc<Self>, claim: Claim, permit: OwnedSemaphorePermit) {
-        self.work(claim).await;
-        drop(permit);
+    /// Begins an attempt: at once in the slot, or, if the task has references, in a place to wait for them, which leaves
+    /// the slot to others. A task that finds no place is given back.
+    fn start(self: &Arc<Self>, claim: Claim, permit: OwnedSemaphorePermit, running: &mut JoinSet<()>, shift: &Shift) {
+        let start = if claim.request.reference_images.is_empty() {
+            Some(Start::Slot(permit))
+        } else {
+            self.places.take(claim.account_id).map(Start::Place)
+        };
+        let (worker, shift) = (self.clone(), shift.clone());
+        running.spawn(async move {
+            match start {
+                Some(start) => worker.work(claim, start, shift).await,
+                None => worker.release(claim.lease).await,
+            }
+        });
     }
 
     /// One attempt at one task.
-    async fn work(self: Arc<Self>, claim: Claim) {
+    async fn work(&self, claim: Claim, start: Start, shift: Shift) {
         let lease = claim.lease;
         let lost = CancellationToken::new();
-        let _holding = Holding::new(&self, lease, lost.clone());
+        let _holding = Holding::new(self, lease, lost.clone());
         let started = self.app.clock.elapsed();
         // What follows a render is not cut off: it is short, no lost lease can write, and a heartbeat that crosses a
         // completion finds the lease gone because the task has ended.
-        let rendered = tokio::select! {
+        let attempt = tokio::select! {
             biased;
-            rendered = self.render(&claim) => rendered,
-            () = lost.cancelled() => return tracing::warn!(task = %lease.task_id, "lease lost; render abandoned"),
+            attempt = self.attempt(&claim, start, &shift) => attempt,
+            () = lost.cancelled() => return tracing::warn!(task = %lease.task_id, "lease lost; attempt abandoned"),
         };
-        self.app.backlog.observe(self.app.clock.elapsed().saturating_sub(started));
+        let Attempt::Ended(rendered, _slot) = attempt else { return self.release(lease).await };
         match rendered {
             Ok(pngs) => match self.save(lease, pngs).await {
                 Ok(()) => {
@@ -174,16 +219,49 @@ impl Worker {
         }
     }
 
-    /// Renders within the time that is left; a panic or a hang costs the attempt.
-    async fn render(&self, claim: &Claim) -> Result<Vec<Bytes>, RenderError> {
+    /// Renders in a slot, after waiting for references where there are some.
+    async fn attempt(&self, claim: &Claim, start: Start, shift: &Shift) -> Attempt {
+        let renders = &self.app.metrics.renders;
+        let (slot, begun, rendered) = match start {
+            Start::Slot(permit) => {
+                let (slot, begun) = (Slot::new(permit, renders), self.app.clock.elapsed());
+                let limit = self.time_limit(claim, Duration::ZERO);
+                (slot, begun, within(limit, "the engine", self.renderer.render(claim, limit)).await)
+            }
+            Start::Place(place) => {
+                let prepared = tokio::select! {
+                    biased;
+                    () = shift.stop.cancelled() => return Attempt::Stopped,
+                    prepared = self.prepare(claim, shift) => prepared,
+                };
+                let Prepared { references, permit, took } = match prepared {
+                    Ok(prepared) => prepared,
+                    Err(error) => return Attempt::Ended(Err(error), None),
+                };
+                let (slot, begun) = (Slot::new(permit, renders), self.app.clock.elapsed());
+                drop(place);
+                let limit = self.time_limit(claim, took);
+                (slot, begun, within(limit, "the engine", self.renderer.draw(claim, references, limit)).await)
+            }
+        };
+        self.app.backlog.observe(self.app.clock.elapsed().saturating_sub(begun));
+        Attempt::Ended(rendered, Some(slot))
+    }
+
+    /// Waits for the references of a task, and then for a slot. However many tasks wait for slots, each gets its turn.
+    async fn prepare(&self, claim: &Claim, shift: &Shift) -> Result<Prepared, RenderError> {
+        let begun = self.app.clock.elapsed();
+        let limit = self.time_limit(claim, Duration::ZERO);
+        let references = within(limit, "fetching the references", self.renderer.prepare(claim)).await?;
+        let took = self.app.clock.elapsed().saturating_sub(begun);
+        Ok(Prepared { references, permit: shift.slot().await, took })
+    }
+
+    /// What is left for an attempt that has taken `spent`.
+    fn time_limit(&self, claim: &Claim, spent: Duration) -> Duration {
         let age = self.app.clock.now().since(claim.lease.task_id.timestamp());
-        let time_limit = self.app.config.worker.render_timeout.min(TASK_TIME_LIMIT.saturating_sub(age));
-        let render = AssertUnwindSafe(self.renderer.render(claim, time_limit)).catch_unwind();
-        match tokio::time::timeout(time_limit, render).await {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(_)) => Err(RenderError::Again("the engine panicked".into())),
-            Err(_) => Err(RenderError::Again(format!("the engine took longer than {} s", time_limit.as_secs()))),
-        }
+        let for_attempt = self.app.config.worker.render_timeout.saturating_sub(spent);
+        for_attempt.min(TASK_TIME_LIMIT.saturating_sub(age))
     }
 
     /// Stores the files, then completes the task; without completion the files go again.
@@ -275,7 +353,7 @@ impl Worker {
         }
     }
 
-    /// Keeps the leases of running renders alive and stops those that lost theirs.
+    /// Keeps the leases of what is under way alive and stops what has lost its own.
     async fn beat(self: Arc<Self>) {
         loop {
             tokio::time::sleep(self.app.config.worker.heartbeat()).await;
@@ -334,7 +412,6 @@ struct Holding<'a> {
 impl<'a> Holding<'a> {
     fn new(worker: &'a Worker, lease: Lease, lost: CancellationToken) -> Self {
         worker.held().insert(lease, lost);
-        worker.app.metrics.renders.inc();
         Self { worker, lease }
     }
 }
@@ -342,7 +419,19 @@ impl<'a> Holding<'a> {
 impl Drop for Holding<'_> {
     fn drop(&mut self) {
         self.worker.held().remove(&self.lease);
-        self.worker.app.metrics.renders.dec();
+    }
+}
+
+/// What comes of a part of an attempt; a panic or a hang costs the attempt.
+async fn within<T>(
+    limit: Duration,
+    what: &str,
+    part: impl Future<Output = Result<T, RenderError>>,
+) -> Result<T, RenderError> {
+    match tokio::time::timeout(limit, AssertUnwindSafe(part).catch_unwind()).await {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(_)) => Err(RenderError::Again(format!("{what} panicked"))),
+        Err(_) => Err(RenderError::Again(format!("{what} took longer than {} s", limit.as_secs()))),
     }
 }
 

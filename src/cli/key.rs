@@ -12,6 +12,9 @@ use crate::key::{ApiKey, KeySecret, KeyState, Suspension};
 use crate::model::Id;
 use crate::store::{KeyChange, NewKey};
 
+/// Most characters of a key's label. Longer ones of earlier releases stay.
+const MAX_LABEL_CHARS: usize = 100;
+
 #[derive(Debug, Subcommand)]
 pub(super) enum KeyCommand {
     /// Create a key; it is shown this once
@@ -24,7 +27,7 @@ pub(super) enum KeyCommand {
     Enable(OneKeyArgs),
     /// Switch a key off for ever
     Revoke(OneKeyArgs),
-    /// Replace a key by a new one; both work during the overlap
+    /// Replace a key by a new one; both work during the overlap. A suspended key is followed by a suspended one
     Rotate(RotateArgs),
 }
 
@@ -33,7 +36,7 @@ pub(super) struct CreateArgs {
     /// Name or id of the account
     #[arg(long, value_name = "NAME")]
     account: String,
-    /// Label to know the key by
+    /// Label to know the key by, of at most 100 characters
     #[arg(long, default_value = "", value_name = "LABEL")]
     name: String,
     /// Submits a minute; 0 means no limit [default: the server's]
@@ -94,6 +97,7 @@ struct NewShownKey<'a> {
     account_id: Id,
     name: &'a str,
     expires_at: Option<crate::clock::Timestamp>,
+    state: KeyState,
 }
 
 pub(super) async fn run(command: KeyCommand, data: &DataSettings) -> Outcome {
@@ -108,6 +112,9 @@ pub(super) async fn run(command: KeyCommand, data: &DataSettings) -> Outcome {
 }
 
 async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
+    if args.name.chars().count() > MAX_LABEL_CHARS || args.name.contains(char::is_control) {
+        return Err(Failure(format!("a key's label (--name) has at most {MAX_LABEL_CHARS} printable characters")));
+    }
     let store = open_store(data).await?;
     let account = find_account(&*store, &args.account).await?;
     let secret = KeySecret::random();
@@ -130,9 +137,20 @@ fn show_new(json: bool, key: &ApiKey, secret: &KeySecret) -> Outcome {
         account_id: key.account_id,
         name: &key.name,
         expires_at: key.expires_at,
+        state: key.state(Clock::system().now()),
     };
     show(json, &shown, || {
-        format!("{}\n\nThis is key {}. It is shown this once: keep it somewhere safe.", secret.reveal(), key.id)
+        let suspended = match &key.suspension {
+            Some(Suspension { reason, .. }) => {
+                format!(
+                    "\n\nIt is suspended, as the key before it ({reason}): `tintype key enable {}` lifts that.",
+                    key.id
+                )
+            }
+            None => String::new(),
+        };
+        let secret = secret.reveal();
+        format!("{secret}\n\nThis is key {}. It is shown this once: keep it somewhere safe.{suspended}", key.id)
     })
 }
 

@@ -9,9 +9,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 use async_trait::async_trait;
 use futures::FutureExt as _;
 
-use super::host_slots::{HostSlots, MAX_PER_HOST};
 use super::resolver::{Lookup, MAX_LOOKUPS, PublicResolver, ResolveError, SystemLookup};
-use super::{FaultKind, ReferenceFault, ReferenceOptions, ReferenceUrl, References};
+use super::slots::{MAX_PER_ACCOUNT, MAX_PER_HOST, Slots};
+use super::{FaultKind, MAX_ALL_DOWNLOADS, ReferenceFault, ReferenceOptions, ReferenceUrl, References};
+use crate::clock::Timestamp;
+use crate::model::Id;
 
 const PUBLIC_V4: &str = "93.184.215.14";
 const PUBLIC_V6: &str = "2606:2800:21f:cb07:6820:80da:af6b:8b2c";
@@ -196,7 +198,7 @@ async fn look_ups_that_hang_are_bounded() {
 
 #[tokio::test]
 async fn a_host_has_few_slots_and_is_forgotten_afterwards() {
-    let hosts = HostSlots::default();
+    let hosts = Slots::<String>::new(MAX_PER_HOST);
     let mut held = Vec::new();
     for _ in 0..MAX_PER_HOST {
         held.push(hosts.take("a.example").await);
@@ -209,6 +211,27 @@ async fn a_host_has_few_slots_and_is_forgotten_afterwards() {
     drop((held, other));
     drop(hosts.take("c.example").await);
     assert_eq!(hosts.len(), 1, "only who was asked for last");
+}
+
+#[tokio::test]
+async fn an_account_that_has_its_part_of_the_downloads_waits_and_others_do_not() {
+    let script = Script::new(&[&["10.1.2.3"], &["10.1.2.3"]]);
+    let references = References::with_lookup(ReferenceOptions::default(), script.clone()).unwrap();
+    let urls = [ReferenceUrl::parse("https://rebind.example/a.png", &[443]).unwrap()];
+    let [busy, other] = [1, 2].map(|millis| Id::floor(Timestamp::from_millis(millis)));
+    let mut held = Vec::new();
+    for _ in 0..MAX_PER_ACCOUNT {
+        held.push(references.accounts.take(busy).await);
+    }
+    let mut waiting = std::pin::pin!(references.fetch_for(busy, &urls));
+    assert!(futures::future::poll_immediate(&mut waiting).await.is_none());
+    assert_eq!((references.hosts.len(), references.downloads.available_permits()), (0, MAX_ALL_DOWNLOADS));
+
+    references.fetch_for(other, &urls).await.unwrap_err();
+    assert_eq!(script.answers_left(), 1, "the other's name was looked up");
+    held.pop();
+    waiting.await.unwrap_err();
+    assert_eq!(script.answers_left(), 0);
 }
 
 #[test]

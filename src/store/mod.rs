@@ -118,6 +118,8 @@ pub struct Lease {
 pub struct Claim {
     /// The right to work on it.
     pub lease: Lease,
+    /// Whose it is.
+    pub account_id: Id,
     /// What was asked for.
     pub request: GenerateRequest,
 }
@@ -278,8 +280,9 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// Changes a key and returns it as it is then; a revoked key stays revoked.
     async fn change_key(&self, id: Id, change: KeyChange) -> Result<Option<ApiKey>>;
 
-    /// Adds a key that takes over name, rates and expiry of the key `id`, which ends after `overlap`
-    /// at the latest. `None` when there is no such key or it is revoked.
+    /// Adds a key that takes over name, rates and expiry of the key `id`, and what the content policy holds against
+    /// it: its strikes, and its suspension if it is suspended. The key `id` ends after `overlap` at the latest. `None`
+    /// when there is no such key or it is revoked.
     async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>>;
 
     /// Notes when keys were used last. An earlier time than the one noted changes nothing, and neither does a
@@ -327,7 +330,13 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>>;
 
     /// Leases up to `max` waiting tasks for `lease`: round robin over accounts, oldest first within one.
-    async fn claim(&self, max: usize, lease: Duration) -> Result<Vec<Claim>>;
+    async fn claim(&self, max: usize, lease: Duration) -> Result<Vec<Claim>> {
+        self.claim_except(max, lease, &[]).await
+    }
+
+    /// The same, passing over some accounts. From when they are no longer passed over, none of them sees another served
+    /// twice before it is served itself.
+    async fn claim_except(&self, max: usize, lease: Duration, passed_over: &[Id]) -> Result<Vec<Claim>>;
 
     /// Extends leases to `lease` from now and returns those that were lost before.
     async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>>;

@@ -1,7 +1,14 @@
 //! The command line of the operator.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tintype::clock::Clock;
+use tintype::model::Surface;
+use tintype::request::GenerateRequest;
+use tintype::store::sqlite::SqliteStore;
+use tintype::store::{Store as _, StrikeRule};
 
 use crate::binary::{self, json as run, refused, tintype};
 
@@ -115,6 +122,55 @@ fn keys_are_shown_once_and_switched() {
     assert!(refused(data, &["key", "revoke", "short"]).contains("21 characters"));
     assert!(refused(data, &["key", "create", "--account", "eve"]).contains("no account"));
     assert!(refused(data, &["key", "create", "--account", "ada", "--expires-in", "soon"]).contains("duration"));
+}
+
+#[test]
+fn a_label_is_short_and_printable() {
+    let data = data();
+    let data = data.path();
+    run(data, &["account", "create", "ada"]);
+    let longest = "ä".repeat(100);
+    assert_eq!(run(data, &["key", "create", "--account", "ada", "--name", &longest])["name"], json!(longest));
+    for bad in ["a\nb", &"x".repeat(101)] {
+        let said = refused(data, &["key", "create", "--account", "ada", "--name", bad]);
+        assert!(said.contains("--name") && said.contains("100"), "{said}");
+    }
+    assert_eq!(run(data, &["key", "list"]).as_array().map(Vec::len), Some(1));
+    // As an earlier release let it be.
+    let database = rusqlite::Connection::open(data.join("tintype.db")).expect("a database");
+    let long = "x".repeat(300);
+    database.execute("UPDATE api_keys SET name = ?1", [&long]).expect("a long label");
+    let listed = run(data, &["key", "list"]);
+    assert_eq!(listed[0]["name"], json!(long));
+    assert_eq!(run(data, &["key", "rotate", listed[0]["id"].as_str().expect("an id")])["name"], json!(long));
+}
+
+#[tokio::test]
+async fn a_suspended_key_is_followed_by_one_that_has_to_be_enabled() {
+    let data = data();
+    let data = data.path();
+    run(data, &["account", "create", "ada", "--credits", "10"]);
+    let created = run(data, &["key", "create", "--account", "ada"]);
+    assert_eq!(created["state"], "active");
+    let id = created["id"].as_str().expect("an id");
+    let store = SqliteStore::open(&data.join("tintype.db"), Clock::system()).expect("a store");
+    let (account_id, key_id) = (created["account_id"].as_str().expect("an id").parse(), id.parse().ok());
+    let request = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("valid");
+    let submitted = store.submit(account_id.expect("an id"), key_id, Surface::Api, request, 0).await;
+    submitted.expect("a store");
+    let claims = store.claim(1, Duration::from_secs(60)).await.expect("a store");
+    let rule = StrikeRule { limit: 1, window: Duration::from_secs(3_600) };
+    store.refuse(claims[0].lease, "no", Some(rule)).await.expect("a store");
+    drop(store);
+
+    let rotated = run(data, &["key", "rotate", id]);
+    assert_eq!(rotated["state"], "suspended");
+    let said = binary::run(data, ["key", "rotate", rotated["id"].as_str().expect("an id")]);
+    let said = String::from_utf8(said.stdout).expect("text");
+    assert!(said.contains("suspended") && said.contains("tintype key enable"), "{said}");
+    let listed = run(data, &["key", "list"]);
+    assert!(listed.as_array().expect("keys").iter().all(|key| key["state"] == "suspended"), "{listed}");
+    assert_eq!(run(data, &["key", "enable", rotated["id"].as_str().expect("an id")])["state"], "active");
 }
 
 #[test]

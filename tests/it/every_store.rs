@@ -3,9 +3,10 @@
 use std::process::{Command, Stdio};
 
 /// The tests that speak to a whole service in their own process.
-const MODULES: [&str; 12] = [
+const MODULES: [&str; 13] = [
     "auth::",
     "envelope::",
+    "fetching::",
     "files::",
     "https::",
     "limits::",

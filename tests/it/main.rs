@@ -24,6 +24,7 @@ mod disk_faults;
 mod envelope;
 mod every_store;
 mod faults;
+mod fetching;
 mod files;
 mod fuzz;
 mod generate;

@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::rustls;
 
 use crate::binary::{self, Server, TINTYPE, refused, tintype};
+use crate::references_fetch::certificate;
 use crate::support::{Answer, GENERATE, TASKS, exchange, try_exchange};
 
 /// Sends one request with a key.
@@ -227,6 +228,30 @@ async fn sigterm_gives_back_what_takes_too_long() {
     let task_id = submit(&server, &key, "a boat [[delay 5m]]").await;
     claimed(data.path()).await;
     server.stop();
+    let shown = binary::json(data.path(), &["task", "show", &task_id]);
+    assert_eq!((&shown["status"], &shown["lost_leases"]), (&json!("processing"), &json!(0)), "no attempt is counted");
+}
+
+#[tokio::test]
+async fn sigterm_gives_back_at_once_what_waits_for_references() {
+    let (tls, ca_pem) = certificate("pictures.example.com");
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let trusted = format!("pictures.example.com={}", silent.local_addr().expect("an address"));
+    let data = TempDir::new().expect("a directory");
+    let ca = data.path().join("ca.pem");
+    std::fs::write(&ca, ca_pem).expect("a file");
+    let ca = ca.display().to_string();
+    let flags = ["--drain-timeout", "9m", "--test-reference-host", &trusted, "--test-reference-ca", &ca];
+    let server = Server::start(data.path(), &flags);
+    let key = server.first_key().expect("a key");
+    let body = r#"{"prompt": "a boat", "reference_images": ["https://pictures.example.com/a.png"]}"#;
+    let answer = send(server.address, "POST", GENERATE, &key, body).await;
+    let task_id = answer.json()["data"]["task_id"].as_str().expect("a task_id").to_owned();
+    // Asked for the picture, it says nothing.
+    let (stream, _) = silent.accept().await.expect("a connection");
+    let asked = tls.accept(stream).await.expect("a handshake");
+    server.stop();
+    drop(asked);
     let shown = binary::json(data.path(), &["task", "show", &task_id]);
     assert_eq!((&shown["status"], &shown["lost_leases"]), (&json!("processing"), &json!(0)), "no attempt is counted");
 }

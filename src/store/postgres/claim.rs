@@ -2,9 +2,10 @@
 //!
 //! Looking for the accounts that have something waiting passes over all rows that were claimed lately and are not
 //! vacuumed yet: hardly any, unless somebody keeps an old snapshot open. So what a look found is used for as long
-//! as it takes ten times to make up for the look, and taking tasks begins where the look found the oldest.
+//! as it takes ten times to make up for the look, and taking tasks begins where the look found the oldest. Accounts that
+//! are passed over stay in what was found: it is their turn again when they are not.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use super::columns::{REQUEST, request};
@@ -13,15 +14,15 @@ use super::queue::millis;
 use crate::model::Id;
 use crate::store::{Claim, Lease, Result};
 
-/// Most accounts that one look finds.
-const MAX_ACCOUNTS: i64 = 256;
+/// Most accounts that one look finds, besides those that are passed over.
+const MAX_ACCOUNTS: usize = 256;
 /// A look is worth this many times the time it took.
 const LOOK_WORTH: u32 = 10;
 
 /// An account that had something waiting.
 #[derive(Debug, Clone)]
 struct Turn {
-    account_id: String,
+    account_id: Id,
     /// Its oldest waiting task: what it has to claim begins here.
     oldest: Id,
 }
@@ -30,7 +31,7 @@ struct Turn {
 #[derive(Debug, Default)]
 pub(super) struct Rota {
     /// The account served last.
-    last: String,
+    last: Option<Id>,
     /// What the last look found, by account.
     turns: Vec<Turn>,
     looked_at: Duration,
@@ -79,12 +80,18 @@ const TAKE: &str = "
         RETURNING q.task_id, q.account_id, q.lease_epoch, lap, turn
     )";
 
-/// Claims up to `max` tasks.
-pub(super) async fn claim(database: &Database, rota: &mut Rota, max: usize, lease: Duration) -> Result<Vec<Claim>> {
+/// Claims up to `max` tasks of accounts that are not passed over.
+pub(super) async fn claim(
+    database: &Database,
+    rota: &mut Rota,
+    max: usize,
+    lease: Duration,
+    passed_over: &HashSet<Id>,
+) -> Result<Vec<Claim>> {
     let mut claims = Vec::new();
-    let mut looked = rota.look(database).await?;
+    let mut looked = rota.look(database, passed_over).await?;
     while claims.len() < max {
-        match rota.more(database, &mut looked, max - claims.len(), lease).await {
+        match rota.more(database, &mut looked, max - claims.len(), lease, passed_over).await {
             Ok(Some(more)) => claims.extend(more),
             Ok(None) => break,
             Err(error) if claims.is_empty() => return Err(error),
@@ -106,26 +113,29 @@ impl Rota {
         looked: &mut bool,
         max: usize,
         lease: Duration,
+        passed_over: &HashSet<Id>,
     ) -> Result<Option<Vec<Claim>>> {
-        if self.turns.is_empty() {
+        if self.turns.iter().all(|turn| passed_over.contains(&turn.account_id)) {
             if *looked {
                 return Ok(None);
             }
-            *looked = self.look(database).await?;
+            *looked = self.look(database, passed_over).await?;
             if !*looked {
                 return Ok(None);
             }
         }
-        self.take(database, max, lease).await.map(Some)
+        self.take(database, max, lease, passed_over).await.map(Some)
     }
 
     /// Looks who has something waiting; `false` when it is too early for that.
-    async fn look(&mut self, database: &Database) -> Result<bool> {
+    async fn look(&mut self, database: &Database, passed_over: &HashSet<Id>) -> Result<bool> {
         let begun = database.clock.elapsed();
         if begun.saturating_sub(self.looked_at) < self.look_took * LOOK_WORTH {
             return Ok(false);
         }
-        let rows = database.read(LOOK, &[&self.last, &MAX_ACCOUNTS]).await?;
+        let most = (MAX_ACCOUNTS + passed_over.len()) as i64;
+        let last = self.last.as_ref().map_or("", Id::as_str);
+        let rows = database.read(LOOK, &[&last, &most]).await?;
         let turn = |row: &tokio_postgres::Row| {
             Ok(Turn { account_id: row.try_get("account_id")?, oldest: row.try_get("task_id")? })
         };
@@ -136,12 +146,17 @@ impl Rota {
     }
 
     /// Takes up to `max` tasks of the accounts whose turn it is, and strikes out those that have no more.
-    async fn take(&mut self, database: &Database, max: usize, lease: Duration) -> Result<Vec<Claim>> {
-        let after_last = self.turns.partition_point(|turn| turn.account_id <= self.last);
+    async fn take(
+        &mut self,
+        database: &Database,
+        max: usize,
+        lease: Duration,
+        passed_over: &HashSet<Id>,
+    ) -> Result<Vec<Claim>> {
+        let after_last = self.turns.partition_point(|turn| Some(turn.account_id) <= self.last);
         let (early, late) = self.turns.split_at(after_last);
-        let asked = late.iter().chain(early).take(max);
-        let (accounts, oldest): (Vec<String>, Vec<Id>) =
-            asked.map(|turn| (turn.account_id.clone(), turn.oldest)).unzip();
+        let in_turn = late.iter().chain(early).filter(|turn| !passed_over.contains(&turn.account_id)).take(max);
+        let (accounts, oldest): (Vec<Id>, Vec<Id>) = in_turn.map(|turn| (turn.account_id, turn.oldest)).unzip();
         if accounts.is_empty() {
             return Ok(Vec::new());
         }
@@ -154,10 +169,11 @@ impl Rota {
         let parameters: [Parameter<'_>; 6] =
             [&accounts, &oldest, &(share as i64), &(max as i64), &given, &millis(lease)];
         let rows = database.write(&sql, &parameters).await?;
-        let mut taken: HashMap<String, usize> = HashMap::new();
+        let mut taken: HashMap<Id, usize> = HashMap::new();
         for row in &rows {
-            self.last = row.try_get("account_id")?;
-            *taken.entry(self.last.clone()).or_default() += 1;
+            let account_id: Id = row.try_get("account_id")?;
+            *taken.entry(account_id).or_default() += 1;
+            self.last = Some(account_id);
         }
         if rows.len() < max {
             let is_exhausted =
@@ -166,7 +182,7 @@ impl Rota {
         }
         let claim = |row: &tokio_postgres::Row| {
             let lease = Lease { task_id: row.try_get("task_id")?, epoch: row.try_get("lease_epoch")? };
-            Ok(Claim { lease, request: request(row)? })
+            Ok(Claim { lease, account_id: row.try_get("account_id")?, request: request(row)? })
         };
         rows.iter().map(claim).collect()
     }

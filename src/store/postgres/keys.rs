@@ -89,14 +89,23 @@ pub(super) async fn rotate(
             UPDATE api_keys k SET expires_at = least(before.expires_at, $5::bigint)
             FROM (SELECT id, expires_at FROM api_keys WHERE id = $2 AND revoked_at IS NULL FOR NO KEY UPDATE) before
             WHERE k.id = before.id
-            RETURNING k.account_id, k.name, k.submit_rate, k.read_rate, before.expires_at
+            RETURNING k.account_id, k.name, k.submit_rate, k.read_rate, before.expires_at, k.suspended_at, k.suspended_for
+        ), struck AS (
+            UPDATE strikes SET key_id = $1 WHERE key_id = $2 AND EXISTS (SELECT 1 FROM old)
         )
-        INSERT INTO api_keys (id, account_id, hash, name, hint, submit_rate, read_rate, expires_at)
-        SELECT $1, account_id, $3, name, $4, submit_rate, read_rate, expires_at FROM old RETURNING {KEY}"
+        INSERT INTO api_keys
+            (id, account_id, hash, name, hint, submit_rate, read_rate, expires_at, suspended_at, suspended_for)
+        SELECT $1, account_id, $3, name, $4, submit_rate, read_rate, expires_at, suspended_at, suspended_for
+        FROM old RETURNING {KEY}"
     );
+    let mut client = database.client().await?;
+    let begun = client.transaction().await?;
+    // Whoever strikes the key meanwhile waits, and whose strike came before is seen by what follows.
+    begun.execute("SELECT 1 FROM api_keys WHERE id = $1 FOR NO KEY UPDATE", &[&id]).await?;
     let end = database.now().saturating_add(overlap);
-    let rows = database.write(&sql, &[&database.new_id(), &id, &&hash[..], &hint, &end]).await?;
-    rows.first().map(api_key).transpose()
+    let new = begun.query_opt(&sql, &[&database.new_id(), &id, &&hash[..], &hint, &end]).await?;
+    begun.commit().await.map_err(|error| StoreError::from(Failure::Unknown(error.into())))?;
+    new.as_ref().map(api_key).transpose()
 }
 
 pub(super) async fn touch(database: &Database, uses: &[(Id, Timestamp)]) -> Result<()> {

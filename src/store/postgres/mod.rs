@@ -3,6 +3,7 @@
 //! A method is one statement, and so one round trip and one transaction, but for the few that say otherwise.
 //! What comes often and from many at once shares a statement: see `batch.rs`.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -294,9 +295,10 @@ impl Store for PostgresStore {
         tasks::completed(&self.database, after, limit).await
     }
 
-    async fn claim(&self, max: usize, lease: Duration) -> Result<Vec<Claim>> {
+    async fn claim_except(&self, max: usize, lease: Duration, passed_over: &[Id]) -> Result<Vec<Claim>> {
+        let passed_over: HashSet<Id> = passed_over.iter().copied().collect();
         let mut rota = self.rota.lock().await;
-        self.write(Effect::Claim, claim::claim(&self.database, &mut rota, max, lease)).await
+        self.write(Effect::Claim, claim::claim(&self.database, &mut rota, max, lease, &passed_over)).await
     }
 
     async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>> {

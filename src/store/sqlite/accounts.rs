@@ -186,7 +186,9 @@ pub(super) fn rotate_key(
         read_rate: old.read_rate,
         expires_at: old.expires_at,
     };
-    create_key(writing, old.account_id, &new)
+    let Some(new) = create_key(writing, old.account_id, &new)? else { return Ok(None) };
+    strikes::hand_on(&writing.connection, old.id, new.id)?;
+    find_key(&writing.connection, new.id)
 }
 
 /// One line for the ledger.

@@ -1,5 +1,6 @@
 //! The embedded default: one SQLite file, one writer thread, as many readers as ask at once.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -259,8 +260,9 @@ impl Store for SqliteStore {
         self.read(|connection| tasks::completed(connection, after, limit))
     }
 
-    async fn claim(&self, max: usize, lease: Duration) -> Result<Vec<Claim>> {
-        self.write(Effect::Claim, move |writing| queue::claim(writing, max, lease)).await
+    async fn claim_except(&self, max: usize, lease: Duration, passed_over: &[Id]) -> Result<Vec<Claim>> {
+        let passed_over: HashSet<Id> = passed_over.iter().copied().collect();
+        self.write(Effect::Claim, move |writing| queue::claim(writing, max, lease, &passed_over)).await
     }
 
     async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>> {

@@ -3,6 +3,7 @@
 //! Every write under a lease matches its epoch in the `queue` row, and the row is gone once the
 //! task is terminal: a worker that lost its lease can change nothing.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension as _, params};
@@ -18,14 +19,19 @@ use crate::store::{Claim, Lease, LeaseWrite, MAX_LOST_LEASES, QueueDepth, Rescue
 /// Tasks that a sweep ends in one transaction; the writes of callers go in between.
 pub(super) const SWEEP_BATCH: usize = 256;
 
-pub(super) fn claim(writing: &mut Writing, max: usize, lease: Duration) -> rusqlite::Result<Vec<Claim>> {
+pub(super) fn claim(
+    writing: &mut Writing,
+    max: usize,
+    lease: Duration,
+    passed_over: &HashSet<Id>,
+) -> rusqlite::Result<Vec<Claim>> {
     let now = writing.clock.now();
     let connection = &writing.connection;
     let mut claims = Vec::new();
     while claims.len() < max {
-        let after_last = next_waiting(connection, &writing.last_served, now)?;
+        let after_last = next_waiting(connection, &writing.last_served, now, passed_over)?;
         let Some((account_id, task_id)) = (match after_last {
-            None => next_waiting(connection, "", now)?,
+            None => next_waiting(connection, "", now, passed_over)?,
             found => found,
         }) else {
             break;
@@ -40,24 +46,35 @@ pub(super) fn claim(writing: &mut Writing, max: usize, lease: Duration) -> rusql
                 "SELECT lease_epoch, {REQUEST} FROM queue JOIN tasks ON id = task_id WHERE task_id = ?1"
             ))?
             .query_row([task_id], |row| {
-                Ok(Claim { lease: Lease { task_id, epoch: row.get("lease_epoch")? }, request: request(row)? })
+                let lease = Lease { task_id, epoch: row.get("lease_epoch")? };
+                Ok(Claim { lease, account_id, request: request(row)? })
             })?;
         claims.push(claim);
-        writing.last_served = account_id;
+        writing.last_served = account_id.as_str().to_owned();
     }
     Ok(claims)
 }
 
-/// The oldest claimable task of the first account after `account` that has one.
-fn next_waiting(connection: &Connection, account: &str, now: Timestamp) -> rusqlite::Result<Option<(String, Id)>> {
-    connection
-        .prepare_cached(
-            "SELECT account_id, task_id FROM queue INDEXED BY queue_waiting
-             WHERE lease_until IS NULL AND account_id > ?1 AND ready_at <= ?2
-             ORDER BY account_id, task_id LIMIT 1",
-        )?
-        .query_row(params![account, now], |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()
+/// The oldest claimable task of the first account after `account` that has one and is not passed over.
+fn next_waiting(
+    connection: &Connection,
+    account: &str,
+    now: Timestamp,
+    passed_over: &HashSet<Id>,
+) -> rusqlite::Result<Option<(Id, Id)>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT account_id, task_id FROM queue INDEXED BY queue_waiting
+         WHERE lease_until IS NULL AND account_id > ?1 AND ready_at <= ?2
+         ORDER BY account_id, task_id LIMIT 1",
+    )?;
+    let mut next = |account: &str| -> rusqlite::Result<Option<(Id, Id)>> {
+        statement.query_row(params![account, now], |row| Ok((row.get(0)?, row.get(1)?))).optional()
+    };
+    let mut found = next(account)?;
+    while let Some((account_id, _)) = found.filter(|(account_id, _)| passed_over.contains(account_id)) {
+        found = next(account_id.as_str())?;
+    }
+    Ok(found)
 }
 
 pub(super) fn renew(writing: &mut Writing, leases: &[Lease], lease: Duration) -> rusqlite::Result<Vec<Lease>> {

@@ -56,3 +56,14 @@ fn strike(writing: &Writing, task_id: Id, key_id: Id, rule: StrikeRule) -> rusql
 pub(super) fn forget(connection: &Connection, key_id: Id) -> rusqlite::Result<()> {
     connection.prepare_cached("DELETE FROM strikes WHERE key_id = ?1")?.execute([key_id]).map(drop)
 }
+
+/// Holds what was held against a key against the one that follows it.
+pub(super) fn hand_on(connection: &Connection, old: Id, new: Id) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "UPDATE api_keys SET (suspended_at, suspended_for) =
+                (SELECT suspended_at, suspended_for FROM api_keys WHERE id = ?1) WHERE id = ?2",
+        )?
+        .execute([old, new])?;
+    connection.prepare_cached("UPDATE strikes SET key_id = ?2 WHERE key_id = ?1")?.execute([old, new]).map(drop)
+}

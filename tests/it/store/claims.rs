@@ -4,14 +4,21 @@ use std::time::Duration;
 
 use tintype::clock::Clock;
 use tintype::model::{Id, Surface};
-use tintype::store::{Lease, QueueDepth, Rescue, Result};
+use tintype::store::{Lease, QueueDepth, Rescue, Result, Store};
 
-use super::fixture::{Fixture, LEASE, MILLISECOND, drawn, images};
+use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, drawn, images};
 use crate::support::NOON;
 
 /// Claims up to `max` tasks and returns their ids.
 async fn claimed(fx: &Fixture, max: usize) -> Result<Vec<Id>> {
     Ok(fx.store.claim(max, LEASE).await?.iter().map(|claim| claim.lease.task_id).collect())
+}
+
+/// The same, passing over some accounts.
+async fn claimed_except(store: &dyn Store, max: usize, passed_over: &[Id]) -> Result<Vec<Id>> {
+    let claims = store.claim_except(max, LEASE, passed_over).await?;
+    assert!(claims.iter().all(|claim| !passed_over.contains(&claim.account_id)), "{claims:?}");
+    Ok(claims.iter().map(|claim| claim.lease.task_id).collect())
 }
 
 /// Three accounts in the order of their ids, with three, one and two tasks, submitted in turn.
@@ -34,6 +41,83 @@ pub async fn the_next_claim_goes_on_where_the_last_one_ended(fx: &Fixture) -> Re
     let [ada, bob, cyd] = three_accounts(fx).await?;
     for expected in [ada[0], bob[0], cyd[0], ada[1], cyd[1], ada[2]] {
         assert_eq!(claimed(fx, 1).await?, [expected]);
+    }
+    Ok(())
+}
+
+pub async fn a_claim_says_whose_task_it_is(fx: &Fixture) -> Result<()> {
+    let [ada, bob] = [fx.account("ada", 10).await?, fx.account("bob", 10).await?];
+    for (account, task) in [(bob, fx.submit(bob).await?), (ada, fx.submit(ada).await?)] {
+        assert_eq!(task.account_id, account);
+    }
+    let owners: Vec<_> = fx.store.claim(10, LEASE).await?.iter().map(|claim| claim.account_id).collect();
+    assert_eq!(owners, [ada, bob]);
+    Ok(())
+}
+
+/// The id of an account that [`three_accounts`] made.
+async fn id(fx: &Fixture, name: &str) -> Result<Id> {
+    Ok(fx.store.find_account(name).await?.expect("the account exists").id)
+}
+
+pub async fn accounts_that_are_passed_over_wait_while_others_go_on(fx: &Fixture) -> Result<()> {
+    let [ada, bob, cyd] = three_accounts(fx).await?;
+    let (id_of_ada, id_of_bob) = (id(fx, "ada").await?, id(fx, "bob").await?);
+    let store = fx.store.as_ref();
+    assert_eq!(claimed_except(store, 1, &[id_of_ada, id_of_bob]).await?, [cyd[0]]);
+    assert_eq!(claimed_except(store, 100, &[id_of_bob, id_of_ada]).await?, [cyd[1]]);
+    assert_eq!(claimed_except(store, 100, &[id_of_bob]).await?, ada);
+    assert_eq!(claimed_except(store, 100, &[id_of_bob]).await?, []);
+    assert_eq!(claimed(fx, 100).await?, bob);
+    Ok(())
+}
+
+/// Asked by a process of the tests' clock, and by one whose clock goes on: what it found a moment ago is used again.
+pub async fn an_account_that_was_passed_over_keeps_its_turn(fx: &Fixture) -> Result<()> {
+    let [ada, bob, cyd] = three_accounts(fx).await?;
+    let passed_over = [id(fx, "ada").await?];
+    for store in [fx.another_process(), fx.process_with_clock(&Clock::system())] {
+        let mut claims = Vec::new();
+        for passed_over in [&passed_over[..], &passed_over, &[], &[], &passed_over, &[]] {
+            claims.extend(store.claim_except(1, LEASE, passed_over).await?.iter().map(|claim| claim.lease));
+        }
+        let tasks: Vec<_> = claims.iter().map(|lease| lease.task_id).collect();
+        assert_eq!(tasks, [bob[0], cyd[0], ada[0], cyd[1], ada[1]], "the fifth claim found nothing else");
+        for lease in claims {
+            store.release(lease).await?;
+        }
+    }
+    Ok(())
+}
+
+pub async fn passing_over_all_that_wait_claims_nothing(fx: &Fixture) -> Result<()> {
+    three_accounts(fx).await?;
+    let everybody = [id(fx, "ada").await?, id(fx, "bob").await?, id(fx, "cyd").await?];
+    for store in [fx.another_process(), fx.process_with_clock(&Clock::system())] {
+        for _ in 0..3 {
+            assert_eq!(claimed_except(store.as_ref(), 5, &everybody).await?, []);
+        }
+    }
+    assert_eq!(claimed(fx, 100).await?.len(), 6);
+    Ok(())
+}
+
+pub async fn an_account_behind_hundreds_that_are_passed_over_is_served(fx: &Fixture) -> Result<()> {
+    let mut accounts = Vec::new();
+    for number in 0..300 {
+        accounts.push(fx.account(&format!("account {number}"), 2).await?);
+    }
+    let last = fx.account("last", 4).await?;
+    let submits = accounts.iter().chain([&last, &last]).map(|account| {
+        let (store, account) = (fx.store.clone(), *account);
+        async move { store.submit(account, None, Surface::Api, images(1), UNLIMITED).await }
+    });
+    for submission in futures::future::join_all(submits).await {
+        accepted(submission?);
+    }
+    for store in [fx.another_process(), fx.process_with_clock(&Clock::system())] {
+        let claims = store.claim_except(1, LEASE, &accounts).await?;
+        assert_eq!(claims.iter().map(|claim| claim.account_id).collect::<Vec<_>>(), [last]);
     }
     Ok(())
 }

@@ -154,3 +154,63 @@ pub async fn tasks_that_fail_otherwise_are_no_strikes(fx: &Fixture) -> Result<()
     }
     Ok(())
 }
+
+/// Rotates a key with an overlap of an hour.
+async fn rotated(fx: &Fixture, key: Id) -> Result<ApiKey> {
+    Ok(fx.store.rotate_key(key, new_key("").hash, "", HOUR).await?.expect("the key is in force"))
+}
+
+pub async fn a_suspended_key_is_followed_by_a_suspended_one(fx: &Fixture) -> Result<()> {
+    let (account, key) = owner(fx, "ada").await?;
+    for _ in 0..3 {
+        strike(fx, account, Some(key), THREE_AN_HOUR).await?;
+    }
+    fx.clock.advance(LEASE);
+    let new = rotated(fx, key).await?;
+    assert_eq!(new.state(fx.clock.now()), KeyState::Suspended);
+    let old = found(fx, key).await?;
+    assert_eq!((&new.suspension, old.state(fx.clock.now())), (&old.suspension, KeyState::Suspended));
+    assert_eq!(found(fx, new.id).await?, new);
+    fx.store.change_key(new.id, KeyChange::Enable).await?;
+    assert_eq!((state(fx, new.id).await?, state(fx, key).await?), (KeyState::Active, KeyState::Suspended));
+    for _ in 0..2 {
+        assert_eq!(strike(fx, account, Some(new.id), THREE_AN_HOUR).await?, UNREMARKABLE, "it began anew");
+    }
+    Ok(())
+}
+
+pub async fn the_strikes_of_a_key_count_for_the_one_that_follows_it(fx: &Fixture) -> Result<()> {
+    let (account, key) = owner(fx, "ada").await?;
+    for _ in 0..2 {
+        assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, UNREMARKABLE);
+        fx.clock.advance(HOUR / 4);
+    }
+    let new = rotated(fx, key).await?;
+    assert_eq!(new.state(fx.clock.now()), KeyState::Active);
+    assert_eq!(strike(fx, account, Some(new.id), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(new.id) });
+    Ok(())
+}
+
+pub async fn strikes_grow_old_whatever_key_they_were_made_with(fx: &Fixture) -> Result<()> {
+    let (account, key) = owner(fx, "ada").await?;
+    strike(fx, account, Some(key), THREE_AN_HOUR).await?;
+    fx.clock.advance(HOUR / 2);
+    strike(fx, account, Some(key), THREE_AN_HOUR).await?;
+    let new = rotated(fx, rotated(fx, key).await?.id).await?.id;
+    fx.clock.advance(HOUR / 2);
+    assert_eq!(strike(fx, account, Some(new), THREE_AN_HOUR).await?, UNREMARKABLE, "the first is an hour old");
+    assert_eq!(strike(fx, account, Some(new), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(new) });
+    Ok(())
+}
+
+pub async fn a_rotation_that_fails_leaves_the_strikes_where_they_are(fx: &Fixture) -> Result<()> {
+    let (account, key) = owner(fx, "ada").await?;
+    for _ in 0..2 {
+        strike(fx, account, Some(key), THREE_AN_HOUR).await?;
+    }
+    let taken = new_key("");
+    fx.store.create_key(account, taken.clone()).await?;
+    fx.store.rotate_key(key, taken.hash, "", HOUR).await.expect_err("the hash is taken");
+    assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(key) });
+    Ok(())
+}

@@ -71,6 +71,8 @@ pub enum Act {
     Claim {
         max: usize,
         lease: Duration,
+        /// Accounts that are passed over.
+        passed_over: Vec<usize>,
     },
     Renew {
         leases: Vec<Held>,

@@ -64,7 +64,7 @@ fn acts(model: &Model, by: usize) -> Choices {
     if !model.accounts.is_empty() {
         choices.extend(submits(model));
         let claims = if model.tasks.iter().any(|task| is_at_an_edge(task, model.now(by))) { 100 } else { 14 };
-        choices.push((claims, (1..5_usize, lease()).prop_map(|(max, lease)| Act::Claim { max, lease }).boxed()));
+        choices.push((claims, claim(model)));
     }
     if !model.leases.is_empty() {
         let (current, lost) = leases(model);
@@ -206,6 +206,15 @@ fn submits(model: &Model) -> Choices {
         choices.push((1, crowd.boxed()));
     }
     choices
+}
+
+/// A claim that mostly passes over nobody.
+fn claim(model: &Model) -> BoxedStrategy<Act> {
+    let some = proptest::collection::vec(0..model.accounts.len(), 1..3);
+    let passed_over = prop_oneof![3 => Just(Vec::new()), 1 => some];
+    (1..5_usize, lease(), passed_over)
+        .prop_map(|(max, lease, passed_over)| Act::Claim { max, lease, passed_over })
+        .boxed()
 }
 
 fn lease() -> impl Strategy<Value = Duration> {

@@ -137,10 +137,10 @@ impl Model {
             disabled: false,
             leaked_at: None,
             last_used_at: None,
-            suspension: None,
             ..old
         };
-        self.keys.push(Key { hash: hash(secret), key: new.clone(), strikes: Vec::new() });
+        let strikes = std::mem::take(&mut self.keys[index].strikes);
+        self.keys.push(Key { hash: hash(secret), key: new.clone(), strikes });
         Outcome::Key(Some(new))
     }
 }

@@ -27,12 +27,21 @@ impl Model {
         oldest
     }
 
-    pub fn claim(&mut self, by: usize, max: usize, lease: Duration, said: Option<&Outcome>) -> Outcome {
+    pub fn claim(
+        &mut self,
+        by: usize,
+        max: usize,
+        lease: Duration,
+        passed_over: &[usize],
+        said: Option<&Outcome>,
+    ) -> Outcome {
         let now = self.now(by);
+        let passed_over: Vec<Id> = passed_over.iter().map(|account| self.account_id(Some(*account))).collect();
         let said = said.map_or(&[][..], Outcome::claimed);
         let mut claims = Vec::new();
         for turn in 0..max {
-            let claimable = self.claimable(now);
+            let mut claimable = self.claimable(now);
+            claimable.retain(|account, _| !passed_over.contains(account));
             let Some(foreseen) = self.processes[by].next_in_turn(&claimable) else { break };
             let said = said.get(turn).map(|(lease, _)| *lease);
             let index = match said {

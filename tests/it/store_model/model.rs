@@ -132,7 +132,7 @@ impl Model {
             Act::Crowd { account, surface, order, max_unfinished, times } => {
                 self.crowd(by, *account, (*surface, *order, *max_unfinished), *times, said)
             }
-            Act::Claim { max, lease } => self.claim(by, *max, *lease, said),
+            Act::Claim { max, lease, passed_over } => self.claim(by, *max, *lease, passed_over, said),
             Act::Renew { leases, lease } => self.renew(by, leases, *lease),
             Act::Release { lease } => self.release(*lease),
             Act::Retry { lease, delay, error } => self.retry(by, *lease, *delay, *error),

@@ -101,9 +101,12 @@ async fn work(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Outcome {
             Outcome::of(submission, Outcome::Submission)
         }
         Act::Crowd { .. } => crowd(store, model, act).await.map_or(Outcome::Refused, Outcome::Crowd),
-        Act::Claim { max, lease } => Outcome::of(store.claim(*max, *lease).await, |claims| {
-            Outcome::Claims(claims.into_iter().map(|claim| (claim.lease, claim.request)).collect())
-        }),
+        Act::Claim { max, lease, passed_over } => {
+            let passed_over: Vec<_> = passed_over.iter().map(|account| model.account_id(Some(*account))).collect();
+            Outcome::of(store.claim_except(*max, *lease, &passed_over).await, |claims| {
+                Outcome::Claims(claims.into_iter().map(|claim| (claim.lease, claim.request)).collect())
+            })
+        }
         Act::Renew { leases, lease } => {
             let leases = leases.iter().map(|held| model.lease(*held)).collect();
             Outcome::of(store.renew(leases, *lease).await, Outcome::Lost)

@@ -1,0 +1,401 @@
+//! Waiting for references: what it holds, whom it does not hold up, and how it ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tintype::config::LEASE;
+use tintype::model::{Id, TaskId};
+use tintype::picture::Picture;
+use tintype::render::{RenderError, Renderer};
+use tintype::store::Claim;
+use tintype::worker::Worker;
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{Caller, Service};
+
+/// One task is drawn at a time; two of an account, and eight in all, wait for references.
+const ONE_SLOT: [&str; 4] = ["--renders", "1", "--submit-rate", "0"];
+/// Longest wait for what has to happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the worker does with a task.
+#[derive(Debug, PartialEq)]
+enum Event {
+    Fetches(Id),
+    /// Its references are there, or are waited for no longer.
+    Leaves(Id),
+    Draws(Id, Duration),
+}
+
+/// A renderer whose slow references come when the test lets them, and whose long renders end likewise.
+struct Tide {
+    events: UnboundedSender<Event>,
+    references: Semaphore,
+    renders: Semaphore,
+}
+
+/// Says that the references of a task are waited for no longer.
+struct Leaving<'a>(&'a Tide, Id);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        // The test may have ended.
+        drop(self.0.events.send(Event::Leaves(self.1)));
+    }
+}
+
+async fn until(is_so: impl AsyncFn() -> bool, otherwise: &str) {
+    let look = async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, look).await.expect(otherwise);
+}
+
+async fn pass(gate: &Semaphore) {
+    gate.acquire().await.expect("a gate").forget();
+}
+
+#[async_trait]
+impl Renderer for Tide {
+    async fn render(&self, claim: &Claim, time_limit: Duration) -> Result<Vec<Bytes>, RenderError> {
+        let references = match claim.request.reference_images.is_empty() {
+            true => Vec::new(),
+            false => self.prepare(claim).await?,
+        };
+        self.draw(claim, references, time_limit).await
+    }
+
+    async fn prepare(&self, claim: &Claim) -> Result<Vec<Picture>, RenderError> {
+        let id = claim.lease.task_id;
+        let _leaving = Leaving(self, id);
+        self.events.send(Event::Fetches(id)).expect("a test");
+        let prompt = &claim.request.prompt;
+        assert!(!prompt.contains("panic"), "as asked for");
+        if prompt.contains("slow") {
+            pass(&self.references).await;
+        }
+        Ok(vec![Picture::from_rgb(1, 1, vec![7; 3]).expect("a picture")])
+    }
+
+    async fn draw(&self, claim: &Claim, seen: Vec<Picture>, limit: Duration) -> Result<Vec<Bytes>, RenderError> {
+        assert_eq!(seen.len(), claim.request.reference_images.len(), "what was prepared is drawn from");
+        self.events.send(Event::Draws(claim.lease.task_id, limit)).expect("a test");
+        if claim.request.prompt.contains("long") {
+            pass(&self.renders).await;
+        }
+        Ok(vec![Bytes::from_static(b"a picture")])
+    }
+}
+
+/// A worker with such a renderer.
+struct Rig<'a> {
+    service: &'a Service,
+    tide: Arc<Tide>,
+    worker: Arc<Worker>,
+    events: UnboundedReceiver<Event>,
+}
+
+/// A worker that runs.
+struct Running {
+    stop: CancellationToken,
+    run: JoinHandle<()>,
+}
+
+impl<'a> Rig<'a> {
+    fn new(service: &'a Service) -> Self {
+        let (sender, events) = unbounded_channel();
+        let tide = Arc::new(Tide { events: sender, references: Semaphore::new(0), renders: Semaphore::new(0) });
+        let worker = Worker::new(service.app.clone(), tide.clone());
+        Self { service, tide, worker, events }
+    }
+
+    fn run(&self) -> Running {
+        let stop = CancellationToken::new();
+        Running { run: tokio::spawn(self.worker.clone().run(stop.clone())), stop }
+    }
+
+    fn step(&self) -> JoinHandle<usize> {
+        let worker = self.worker.clone();
+        tokio::spawn(async move { worker.step().await.expect("a store") })
+    }
+
+    async fn next(&mut self) -> Event {
+        let next = tokio::time::timeout(PATIENCE, self.events.recv()).await;
+        next.expect("something happens").expect("a worker")
+    }
+
+    /// Waits until this task is drawn; meanwhile nothing but `allowed` may begin to wait for references.
+    async fn drawn(&mut self, id: Id, allowed: &[Id]) {
+        loop {
+            match self.next().await {
+                Event::Draws(drawn, _) if drawn == id => return,
+                Event::Fetches(other) => assert!(allowed.contains(&other), "{other} waits for references"),
+                Event::Leaves(_) | Event::Draws(..) => {}
+            }
+        }
+    }
+
+    /// Waits until so many tasks wait in the queue and are leased.
+    async fn depth(&self, waiting: u64, leased: u64) {
+        let store = &self.service.app.store;
+        let is_so = async || {
+            let depth = store.queue_depth().await.expect("a store");
+            (depth.waiting, depth.leased) == (waiting, leased)
+        };
+        until(is_so, "the queue looks otherwise").await;
+    }
+
+    /// Waits until so many tasks wait for references or with them, and are drawn: a slot is given back a moment after
+    /// its task is completed.
+    async fn gauges(&self, fetches: i64, renders: i64) {
+        let metrics = &self.service.app.metrics;
+        let is_so = async || (metrics.fetches.get(), metrics.renders.get()) == (fetches, renders);
+        until(is_so, "the gauges show otherwise").await;
+    }
+
+    /// No attempt at a task was counted as lost.
+    async fn assert_unharmed(&self, id: Id) {
+        let record = self.service.app.store.inspect_task(id).await.expect("a store").expect("the task exists");
+        assert_eq!(record.lost_leases, Some(0));
+    }
+
+    /// Lets everything go on until all tasks are completed.
+    async fn complete_all(&self, running: Running) {
+        self.tide.references.add_permits(100);
+        self.tide.renders.add_permits(100);
+        self.depth(0, 0).await;
+        running.end().await;
+        for task in self.service.app.store.recent_tasks(None, 100).await.expect("a store") {
+            assert_eq!(task.status.as_str(), "completed", "{task:?}");
+        }
+        assert_eq!(self.service.app.store.audit().await.expect("a store").drifts, []);
+        self.gauges(0, 0).await;
+    }
+}
+
+impl Running {
+    async fn end(self) {
+        self.stop.cancel();
+        tokio::time::timeout(PATIENCE, self.run).await.expect("an end").expect("no panic");
+    }
+}
+
+fn id(task: &Value) -> Id {
+    let TaskId(id) = task["task_id"].as_str().and_then(|id| id.parse().ok()).expect("a task_id");
+    id
+}
+
+async fn submit(caller: &Caller<'_>, prompt: &str) -> Id {
+    id(&caller.submit(json!({ "prompt": prompt })).await)
+}
+
+async fn submit_with_reference(caller: &Caller<'_>, prompt: &str) -> Id {
+    let references = ["https://pictures.example.com/a.png"];
+    id(&caller.submit(json!({ "prompt": prompt, "reference_images": references })).await)
+}
+
+#[tokio::test]
+async fn references_that_do_not_come_hold_no_slot_and_only_a_part_of_the_places() {
+    let service = Service::start_with(&ONE_SLOT).await;
+    let (eve, bob) = (service.caller("eve", 100).await, service.caller("bob", 100).await);
+    let mut slow = Vec::new();
+    for _ in 0..5 {
+        slow.push(submit_with_reference(&eve, "slow").await);
+    }
+    let mut rig = Rig::new(&service);
+    let running = rig.run();
+    for expected in &slow[..2] {
+        assert_eq!(rig.next().await, Event::Fetches(*expected));
+    }
+    // It is eve's turn as often as bob's.
+    for _ in 0..3 {
+        let boat = submit(&bob, "a boat").await;
+        rig.drawn(boat, &[]).await;
+        let copy = submit_with_reference(&bob, "a copy").await;
+        rig.drawn(copy, &[copy]).await;
+    }
+    rig.depth(3, 2).await;
+    rig.gauges(2, 0).await;
+
+    rig.tide.references.add_permits(1);
+    assert_eq!(rig.next().await, Event::Leaves(slow[0]));
+    rig.drawn(slow[0], &slow[2..3]).await;
+    rig.depth(2, 2).await;
+    rig.complete_all(running).await;
+}
+
+#[tokio::test]
+async fn a_task_that_finds_no_place_goes_back_and_is_let_in_when_one_is_free() {
+    let service = Service::start_with(&ONE_SLOT).await;
+    let mut rig = Rig::new(&service);
+    let running = rig.run();
+    for name in ["ada", "bea", "cyd", "dan"] {
+        let caller = service.caller(name, 100).await;
+        for _ in 0..2 {
+            let slow = submit_with_reference(&caller, "slow").await;
+            assert_eq!(rig.next().await, Event::Fetches(slow));
+        }
+    }
+    let (late, bob) = (service.caller("late", 100).await, service.caller("bob", 100).await);
+    let slow = submit_with_reference(&late, "slow").await;
+    for _ in 0..3 {
+        let boat = submit(&bob, "a boat").await;
+        rig.drawn(boat, &[]).await;
+    }
+    rig.depth(1, 8).await;
+    rig.assert_unharmed(slow).await;
+    rig.gauges(8, 0).await;
+
+    rig.tide.references.add_permits(1);
+    while rig.next().await != Event::Fetches(slow) {}
+    rig.depth(0, 8).await;
+    rig.complete_all(running).await;
+}
+
+#[tokio::test]
+async fn a_task_that_lost_its_lease_waits_for_its_references_no_longer() {
+    let service = Service::start_with(&ONE_SLOT).await;
+    let ada = service.caller("ada", 100).await;
+    let slow = submit_with_reference(&ada, "slow").await;
+    let mut rig = Rig::new(&service);
+    let step = rig.step();
+    assert_eq!(rig.next().await, Event::Fetches(slow));
+    for _ in 0..5 {
+        service.clock.advance(LEASE / 2);
+        rig.worker.renew().await;
+        service.sweep().await;
+    }
+    rig.depth(0, 1).await;
+    service.clock.advance(LEASE);
+    service.sweep().await;
+    rig.worker.renew().await;
+    assert_eq!(step.await.expect("no panic"), 1);
+    assert_eq!(rig.next().await, Event::Leaves(slow));
+    rig.gauges(0, 0).await;
+    rig.depth(1, 0).await;
+    rig.complete_all(rig.run()).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_told_to_stop_gives_back_what_waits_for_references() {
+    let service = Service::start_with(&["--renders", "1", "--drain-timeout", "9m"]).await;
+    let ada = service.caller("ada", 100).await;
+    let slow = [submit_with_reference(&ada, "slow").await, submit_with_reference(&ada, "slow").await];
+    let mut rig = Rig::new(&service);
+    let running = rig.run();
+    for expected in slow {
+        assert_eq!(rig.next().await, Event::Fetches(expected));
+    }
+    running.end().await;
+    rig.depth(2, 0).await;
+    for task in slow {
+        rig.assert_unharmed(task).await;
+    }
+    rig.gauges(0, 0).await;
+    rig.complete_all(rig.run()).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_told_to_stop_gives_back_what_waits_for_a_slot_and_ends_what_has_one() {
+    let service = Service::start_with(&["--renders", "1", "--drain-timeout", "9m"]).await;
+    let ada = service.caller("ada", 100).await;
+    let mut rig = Rig::new(&service);
+    let running = rig.run();
+    let slow = submit_with_reference(&ada, "slow").await;
+    assert_eq!(rig.next().await, Event::Fetches(slow));
+    let long = submit(&ada, "a long boat").await;
+    rig.drawn(long, &[]).await;
+    rig.tide.references.add_permits(1);
+    assert_eq!(rig.next().await, Event::Leaves(slow));
+    // It has its place until it has a slot.
+    rig.gauges(1, 1).await;
+    running.stop.cancel();
+    rig.depth(1, 1).await;
+    rig.assert_unharmed(slow).await;
+    rig.tide.renders.add_permits(1);
+    running.end().await;
+    rig.depth(1, 0).await;
+    rig.complete_all(rig.run()).await;
+}
+
+#[tokio::test]
+async fn tasks_whose_references_have_come_are_drawn_in_that_order() {
+    let service = Service::start_with(&ONE_SLOT).await;
+    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
+    let mut rig = Rig::new(&service);
+    let running = rig.run();
+    let first = submit_with_reference(&ada, "slow").await;
+    assert_eq!(rig.next().await, Event::Fetches(first));
+    let second = submit_with_reference(&bob, "slow").await;
+    assert_eq!(rig.next().await, Event::Fetches(second));
+    let long = submit(&bob, "a long boat").await;
+    rig.drawn(long, &[]).await;
+    rig.tide.references.add_permits(1);
+    assert_eq!(rig.next().await, Event::Leaves(first));
+    rig.tide.references.add_permits(1);
+    assert_eq!(rig.next().await, Event::Leaves(second));
+    rig.tide.renders.add_permits(1);
+    for expected in [first, second] {
+        let next = rig.next().await;
+        assert!(matches!(next, Event::Draws(drawn, _) if drawn == expected), "{next:?}");
+    }
+    rig.complete_all(running).await;
+}
+
+#[tokio::test]
+async fn the_wait_for_references_shortens_the_attempt_and_counts_for_no_slot() {
+    let service = Service::start_with(&["--renders", "1", "--submit-rate", "0", "--render-timeout", "9m"]).await;
+    let ada = service.caller("ada", 100).await;
+    let slow = submit_with_reference(&ada, "slow").await;
+    let mut rig = Rig::new(&service);
+    let step = rig.step();
+    assert_eq!(rig.next().await, Event::Fetches(slow));
+    service.clock.advance(Duration::from_secs(8 * 60));
+    rig.tide.references.add_permits(1);
+    assert_eq!(step.await.expect("no panic"), 1);
+    assert_eq!(rig.next().await, Event::Leaves(slow));
+    assert_eq!(rig.next().await, Event::Draws(slow, Duration::from_secs(60)));
+    // Had it held its slot for eight minutes, the second of these would be refused: it would not end in time.
+    for _ in 0..3 {
+        submit(&ada, "a boat").await;
+    }
+    rig.complete_all(rig.run()).await;
+}
+
+#[tokio::test]
+async fn a_panic_over_references_costs_attempts_and_then_the_task() {
+    let service = Service::start_with(&ONE_SLOT).await;
+    let ada = service.caller("ada", 100).await;
+    let task = submit_with_reference(&ada, "panic").await;
+    let rig = Rig::new(&service);
+    for _ in 0..3 {
+        assert_eq!(rig.step().await.expect("no panic of the worker"), 1);
+        rig.gauges(0, 0).await;
+        service.clock.advance(Duration::from_secs(1));
+    }
+    let task = ada.task(&TaskId(task).to_string()).await;
+    assert!(task["error"].as_str().expect("a sentence").contains("several attempts"), "{task}");
+    assert_eq!(ada.credits().await, 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn references_that_take_too_long_cost_attempts_and_then_the_task() {
+    let service = Service::start_with(&["--renders", "1", "--render-timeout", "5s"]).await;
+    let ada = service.caller("ada", 100).await;
+    let task = submit_with_reference(&ada, "slow").await;
+    let rig = Rig::new(&service);
+    for _ in 0..3 {
+        assert_eq!(rig.step().await.expect("no panic"), 1);
+        service.clock.advance(Duration::from_secs(1));
+    }
+    let task = ada.task(&TaskId(task).to_string()).await;
+    assert!(task["error"].as_str().expect("a sentence").contains("several attempts"), "{task}");
+}
