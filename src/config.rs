@@ -27,6 +27,8 @@ pub const LEASE: Duration = Duration::from_secs(30);
 const HEARTBEATS: u32 = 3;
 /// How often expired leases and overdue tasks are looked for.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// How often a worker tells other processes what it can do.
+pub const REPORT_EVERY: Duration = Duration::from_secs(5);
 /// How often the last uses of keys are written down.
 pub const RECORD_USES_EVERY: Duration = Duration::from_secs(60);
 /// How often result files without a task are looked for.

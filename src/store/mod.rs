@@ -22,6 +22,9 @@ pub mod sqlite;
 /// A task that has lost this many leases is failed instead of queued again.
 pub const MAX_LOST_LEASES: u32 = 3;
 
+/// A worker that has not reported itself for this long, by the database's time, is not counted on.
+pub const WORKER_SILENCE: Duration = Duration::from_secs(60);
+
 /// What ended the process: a fault of this program (`EX_SOFTWARE` of sysexits.h).
 pub(crate) const EXIT_FAULT: i32 = 70;
 
@@ -200,6 +203,17 @@ pub struct QueueDepth {
     pub oldest: Option<Timestamp>,
 }
 
+/// What a process that draws can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkerReport {
+    /// The process.
+    pub id: Id,
+    /// Tasks that it works on at once, at least one.
+    pub slots: u32,
+    /// How long an attempt holds a slot, to the millisecond; `None` until one ended.
+    pub mean: Option<Duration>,
+}
+
 /// A task with everything the operator may see.
 #[derive(Debug, Clone)]
 pub struct TaskRecord {
@@ -366,6 +380,16 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
 
     /// How many tasks are unfinished.
     async fn queue_depth(&self) -> Result<QueueDepth>;
+
+    /// Tells the other processes of this database what one of them can do, until it is silent for
+    /// [`WORKER_SILENCE`] or withdrawn. Where there are no others nothing is kept.
+    async fn report_worker(&self, report: WorkerReport) -> Result<()>;
+
+    /// Takes back what a process has reported: it draws no more.
+    async fn withdraw_worker(&self, id: Id) -> Result<()>;
+
+    /// What the processes beside `id` have reported.
+    async fn other_workers(&self, id: Id) -> Result<Vec<WorkerReport>>;
 
     /// A random secret that all processes on this database share, for signing cursors.
     async fn cursor_secret(&self) -> Result<[u8; 32]>;

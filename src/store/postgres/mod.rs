@@ -20,7 +20,7 @@ use self::submit::{Order, Submitting};
 use self::tasks::Wanted;
 use super::{
     AccountCreation, Audit, Claim, CompletedTask, KeyChange, Lease, LeaseWrite, NewKey, QueueDepth, Refusal, Rescue,
-    Rescued, Result, Retry, Store, StoreError, StrikeRule, Submission, TaskRecord,
+    Rescued, Result, Retry, Store, StoreError, StrikeRule, Submission, TaskRecord, WorkerReport,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::fault::{Effect, Faults, Point};
@@ -44,6 +44,7 @@ mod settle;
 mod submit;
 mod tasks;
 mod tls;
+mod workers;
 
 pub use self::import::Import;
 pub use self::schema::OpenError;
@@ -335,6 +336,18 @@ impl Store for PostgresStore {
 
     async fn queue_depth(&self) -> Result<QueueDepth> {
         queue::depth(&self.database).await
+    }
+
+    async fn report_worker(&self, report: WorkerReport) -> Result<()> {
+        workers::report(&self.database, report).await
+    }
+
+    async fn withdraw_worker(&self, id: Id) -> Result<()> {
+        workers::withdraw(&self.database, id).await
+    }
+
+    async fn other_workers(&self, id: Id) -> Result<Vec<WorkerReport>> {
+        workers::others(&self.database, id).await
     }
 
     async fn cursor_secret(&self) -> Result<[u8; 32]> {

@@ -97,7 +97,9 @@ async fn a_migration_that_has_to_wait_keeps_nobody_waiting() {
     let steps = std::fs::read_dir(folder).expect("migrations").map(|step| step.expect("a step").path());
     let mut steps: Vec<_> = steps.collect();
     steps.sort();
-    steps.pop();
+    let present = steps.len();
+    // The fourth changes a table that is read, so that it has to wait.
+    steps.truncate(3);
     let before: String = steps.iter().map(|step| std::fs::read_to_string(step).expect("SQL")).collect();
     site.postgres.execute(&format!(
         "BEGIN; SET LOCAL search_path TO {schema}; {before}; UPDATE tintype SET version = {};
@@ -121,6 +123,6 @@ async fn a_migration_that_has_to_wait_keeps_nobody_waiting() {
     reader.batch_execute("COMMIT").await.expect("an end");
     let mut node = starting.await.expect("it starts");
     let version: i32 = site.postgres.query(&format!("SELECT version FROM {schema}.tintype"))[0].get(0);
-    assert_eq!(version as usize, steps.len() + 1);
+    assert_eq!(version as usize, present);
     node.stop().await;
 }

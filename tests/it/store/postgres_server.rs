@@ -8,7 +8,7 @@ use tintype::clock::Clock;
 use tintype::fault::Faults;
 use tintype::model::Surface;
 use tintype::store::postgres::{OpenError, PostgresStore};
-use tintype::store::{Result, Store as _, StoreError, Submission};
+use tintype::store::{Result, Store as _, StoreError, Submission, WORKER_SILENCE, WorkerReport};
 
 use super::fixture::{Fixture, UNLIMITED, accepted, drawn, ids, images};
 use crate::postgres::{cluster, schema};
@@ -183,5 +183,17 @@ async fn leases_go_by_the_clock_of_the_server() -> Result<()> {
     );
     let left = cluster().number(&lease_ms);
     assert!((1..=60_000).contains(&left), "{left} ms left of a minute");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_reports_passes_by_those_that_are_silent() -> Result<()> {
+    let fx = fixture_with("");
+    let worker = |id: &str| WorkerReport { id: id.parse().expect("an id"), slots: 1, mean: None };
+    fx.store.report_worker(worker("FAAAAAAAAAAAAAAAAAAA1")).await?;
+    fx.store.report_worker(worker("FAAAAAAAAAAAAAAAAAAA2")).await?;
+    fx.clock.advance(WORKER_SILENCE);
+    fx.store.report_worker(worker("FAAAAAAAAAAAAAAAAAAA1")).await?;
+    assert_eq!(cluster().number(&format!("SELECT count(*) FROM {}.workers", schema(fx.directory.path()))), 1);
     Ok(())
 }
