@@ -35,6 +35,8 @@ pub const RECORD_USES_EVERY: Duration = Duration::from_secs(60);
 pub const ORPHAN_SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
 /// A file without a task is removed when it and its task have been left alone this long.
 pub const ORPHAN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+/// A month is forgotten this long after its end at the earliest, so that a clock that is set back by hours finds it.
+pub const MONTH_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 /// How often tasks older than the retention are removed...
 pub const REMOVE_EVERY: Duration = Duration::from_secs(60 * 60);
 /// ...for the first time this long after the start, which may be a start with the wrong settings.

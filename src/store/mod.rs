@@ -1,8 +1,8 @@
 //! Where accounts, keys, credits and tasks are kept.
 //!
 //! A method of [`Store`] is a verb of the domain and exactly one transaction, durable when it
-//! returns; only the sweeping ones, [`Store::rescue`], [`Store::expire`] and [`Store::remove_tasks`], take
-//! several. Look-ups answer with `Option`; what the rules refuse is an outcome, not an error. An error
+//! returns; only the sweeping ones, [`Store::rescue`], [`Store::expire`], [`Store::remove_tasks`] and
+//! [`Store::forget_months`], take several. Look-ups answer with `Option`; what the rules refuse is an outcome, not an error. An error
 //! means that nothing happened, unless it is [`StoreError::Unknown`].
 
 use std::time::Duration;
@@ -377,6 +377,12 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// and what was asked for is forgotten. Its ledger entries and the names of its files stay. Returns
     /// how many.
     async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize>;
+
+    /// Forgets whole months that ended before `before` and whose every task was removed before `removed_before`: not even
+    /// [`Store::inspect_task`] finds those tasks any more. From the oldest month on, up to the first that has to stay, and
+    /// up to one that is in use now. Their ledger entries stay. Returns how many months. Where tasks are not kept by month,
+    /// none.
+    async fn forget_months(&self, before: Timestamp, removed_before: Timestamp) -> Result<usize>;
 
     /// How many tasks are unfinished.
     async fn queue_depth(&self) -> Result<QueueDepth>;

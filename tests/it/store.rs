@@ -14,6 +14,7 @@ mod ends;
 mod fixture;
 mod keys;
 mod leases;
+mod months;
 mod postgres_server;
 mod processes;
 mod removals;
@@ -153,6 +154,9 @@ macro_rules! suite {
                     pages_meet_where_tasks_were_removed,
                     a_removed_task_cannot_end_again,
                     submits_go_on_while_tasks_are_removed,
+                }
+                months {
+                    forgetting_months_changes_nothing_that_callers_see,
                 }
                 completed {
                     completed_tasks_of_every_account_and_surface_are_walked_oldest_first,

@@ -16,6 +16,8 @@ pub(super) async fn audit(database: &Database) -> Result<Audit> {
     // One snapshot, so that all checks see the same moment.
     let snapshot = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead).read_only(true);
     let snapshot = snapshot.start().await?;
+    // Before the snapshot is taken: no month is dropped between what is read of it and what is not.
+    snapshot.batch_execute("LOCK TABLE ONLY tasks IN ACCESS SHARE MODE").await?;
     let audit = of(&snapshot).await?;
     snapshot.rollback().await?;
     Ok(audit)
@@ -23,7 +25,8 @@ pub(super) async fn audit(database: &Database) -> Result<Audit> {
 
 /// The books as a transaction sees them.
 pub(super) async fn of(snapshot: &Transaction<'_>) -> Result<Audit> {
-    let mut books = Books::default();
+    let first_id: Id = snapshot.query_one("SELECT first_id FROM history", &[]).await?.try_get(0)?;
+    let mut books = Books::since(first_id);
     add_up_entries(snapshot, &mut books).await?;
     match_tasks(snapshot, &mut books).await?;
     compare_accounts(snapshot, &mut books).await?;

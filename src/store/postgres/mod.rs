@@ -334,6 +334,17 @@ impl Store for PostgresStore {
         Ok(all)
     }
 
+    async fn forget_months(&self, before: Timestamp, removed_before: Timestamp) -> Result<usize> {
+        let mut all = 0;
+        loop {
+            let forget = self.months.forget_oldest(&self.database, before, removed_before);
+            if !self.write(Effect::ForgetMonth, forget).await? {
+                return Ok(all);
+            }
+            all += 1;
+        }
+    }
+
     async fn queue_depth(&self) -> Result<QueueDepth> {
         queue::depth(&self.database).await
     }

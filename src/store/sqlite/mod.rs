@@ -334,6 +334,10 @@ impl Store for SqliteStore {
         Ok(all)
     }
 
+    async fn forget_months(&self, _: Timestamp, _: Timestamp) -> Result<usize> {
+        Ok(0)
+    }
+
     async fn queue_depth(&self) -> Result<QueueDepth> {
         self.read(queue::depth)
     }
