@@ -330,7 +330,7 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// The ids of the same page.
     async fn list_task_ids(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Id>>;
 
-    /// For the operator: any task, also a removed one.
+    /// For the operator: any task, also a removed one, unless it was forgotten with its month.
     async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>>;
 
     /// For the operator: tasks of one account or of all, newest first.

@@ -238,6 +238,28 @@ async fn the_audit_still_compares_the_charges_and_refunds_of_forgotten_tasks() -
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn however_many_tasks_are_forgotten_none_of_their_entries_is_left_out() -> Result<()> {
+    const MANY: u64 = 35_000;
+    let year = Year::begin().await?;
+    year.remove(DECEMBER).await?;
+    year.forget(DECEMBER).await?;
+    // Each failed, so that pieces end between a charge and its refund as well.
+    year.damage(&format!(
+        "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id)
+         SELECT '$ada', kind, amount, 94 + least(amount, 0), 1, left('$completed', 14) || lpad(number::text, 7, '0')
+         FROM generate_series(1, {MANY}) AS number, (VALUES ('charge', -2), ('refund', 2)) AS pair (kind, amount)
+         ORDER BY number, kind"
+    ));
+    let audit = year.fx.store.audit().await?;
+    assert_eq!((audit.tasks, audit.entries, audit.drifts), (4, 10 + 2 * MANY, vec![]));
+    // Of numbers 1,000, 11,000, 21,000 and 31,000.
+    year.damage("UPDATE ledger SET amount = 1 WHERE kind = 'refund' AND right(task_id, 4) = '1000'");
+    let faults = year.faults().await?;
+    assert_eq!(faults.iter().filter(|fault| fault.contains("do not agree")).count(), 4);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn entries_of_a_task_that_is_gone_from_a_month_that_is_not_are_found() -> Result<()> {
     let year = Year::begin().await?;
     year.remove(DECEMBER).await?;
