@@ -229,10 +229,10 @@ async fn old_month(
 
 /// Drops the partition of a month and moves the beginning of history behind it; `false` when it is no longer the first or
 /// a task has come into it. Whoever waits for a table keeps all others waiting behind: half a second is enough, and less
-/// than `deadlock_timeout`, so that it is never others who give up.
+/// than `deadlock_timeout`, so that it is never others who give up. Nor is the month read for long meanwhile.
 async fn drop_month(begun: &Transaction<'_>, month: Date) -> std::result::Result<bool, Dropping> {
-    begun.batch_execute("SET LOCAL lock_timeout = '500ms'; SET LOCAL statement_timeout = '500ms'").await?;
     begun.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
+    begun.batch_execute("SET LOCAL lock_timeout = '500ms'; SET LOCAL statement_timeout = '2s'").await?;
     if oldest(begun).await? != Some(month) {
         return Ok(false);
     }
