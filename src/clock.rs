@@ -27,6 +27,12 @@ impl Timestamp {
         self.0
     }
 
+    /// When a day begins that is written like `2026-11-21`.
+    pub fn of_day(day: &str) -> Option<Self> {
+        let midnight = day.parse::<jiff::civil::Date>().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok()?;
+        Some(Self(midnight.timestamp().as_millisecond()))
+    }
+
     /// This time plus `duration`, or the end of time.
     pub fn saturating_add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(millis(duration)))

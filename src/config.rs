@@ -27,12 +27,16 @@ pub const LEASE: Duration = Duration::from_secs(30);
 const HEARTBEATS: u32 = 3;
 /// How often expired leases and overdue tasks are looked for.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// How often a worker tells other processes what it can do.
+pub const REPORT_EVERY: Duration = Duration::from_secs(5);
 /// How often the last uses of keys are written down.
 pub const RECORD_USES_EVERY: Duration = Duration::from_secs(60);
 /// How often result files without a task are looked for.
 pub const ORPHAN_SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
 /// A file without a task is removed when it and its task have been left alone this long.
 pub const ORPHAN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+/// A month is forgotten this long after its end at the earliest, so that a clock that is set back by hours finds it.
+pub const MONTH_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 /// How often tasks older than the retention are removed...
 pub const REMOVE_EVERY: Duration = Duration::from_secs(60 * 60);
 /// ...for the first time this long after the start, which may be a start with the wrong settings.

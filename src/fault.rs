@@ -71,6 +71,8 @@ effects! {
     Expire = "expire",
     /// Some old tasks are removed.
     RemoveTasks = "remove-tasks",
+    /// A whole month is forgotten.
+    ForgetMonth = "forget-month",
     /// A batch of writes is committed; only the database driver knows when.
     Commit = "commit",
     /// A submit that was answered with an error and may exist is written down.

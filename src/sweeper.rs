@@ -9,7 +9,8 @@ use tokio_util::sync::CancellationToken;
 use crate::app::App;
 use crate::clock::{Clock, Timestamp};
 use crate::config::{
-    FIRST_REMOVAL, ORPHAN_AGE, ORPHAN_SWEEP_EVERY, RECORD_USES_EVERY, REMOVE_EVERY, SWEEP_EVERY, TASK_TIME_LIMIT,
+    FIRST_REMOVAL, MONTH_AGE, ORPHAN_AGE, ORPHAN_SWEEP_EVERY, RECORD_USES_EVERY, REMOVE_EVERY, SWEEP_EVERY,
+    TASK_TIME_LIMIT,
 };
 use crate::files::{FileName, FilesLock};
 use crate::model::Status;
@@ -163,7 +164,8 @@ async fn sweep_orphans_forever(app: Arc<App>) {
 pub async fn sweep_orphans(app: &App, days: usize) -> usize {
     let cutoff = app.clock.now().saturating_sub(ORPHAN_AGE);
     let rule = FileRule { written_before: cutoff, touched_before: cutoff };
-    sweep_files(app, days_of_files(app).await.into_iter().rev().take(days), rule).await
+    let days = days_of_files(app).await.unwrap_or_default().into_iter().rev().take(days);
+    sweep_files(app, days, rule).await.removed
 }
 
 /// Not at the start either. After a jump of the clock, which may be set back, tasks get another hour.
@@ -185,8 +187,8 @@ async fn remove_forever(app: Arc<App>) {
 }
 
 /// Removes the tasks that ended longer ago than the retention, if there is one, and the files of those that
-/// were removed a while ago: a URL that somebody was just shown works for some time. What fails is logged
-/// and left for the next sweep.
+/// were removed a while ago: a URL that somebody was just shown works for some time. Then whole months of which
+/// nothing else is left. What fails is logged and left for the next sweep.
 pub async fn remove_old(app: &App) {
     let Some(retention) = app.config.retention.retention else { return };
     let cutoff = app.clock.now().saturating_sub(retention);
@@ -199,14 +201,28 @@ pub async fn remove_old(app: &App) {
         }
         Err(error) => failed(&error),
     }
+    let Some(days) = days_of_files(app).await else { return };
     // A file is in the day of its task, and no task was made after it ended.
     let latest = cutoff.to_string();
-    let days = days_of_files(app).await.into_iter().filter(|day| *day.as_str() <= latest[..day.len()]);
+    let days = days.into_iter().filter(|day| *day.as_str() <= latest[..day.len()]);
     // The age of a file says nothing here, and orphans are left to their own sweep.
     let rule = FileRule { written_before: Timestamp::MAX, touched_before: Timestamp::MIN };
-    match sweep_files(app, days, rule).await {
-        0 => {}
-        files => tracing::info!(files, "result files of removed tasks deleted"),
+    let swept = sweep_files(app, days, rule).await;
+    if swept.removed > 0 {
+        tracing::info!(files = swept.removed, "result files of removed tasks deleted");
+    }
+    forget_months(app, cutoff.min(swept.clear_before)).await;
+}
+
+/// Forgets the months that ended before `cutoff`, and not only just now, if all of their tasks were removed so long ago
+/// that their files may go.
+async fn forget_months(app: &App, cutoff: Timestamp) {
+    let Some(removed_before) = may_remove_files(app).await else { return };
+    let before = cutoff.min(app.clock.now().saturating_sub(MONTH_AGE));
+    match app.store.forget_months(before, removed_before).await {
+        Ok(0) => {}
+        Ok(months) => tracing::info!(months, "months dropped in which all tasks were removed"),
+        Err(error) => failed(&error),
     }
 }
 
@@ -218,30 +234,57 @@ struct FileRule {
     touched_before: Timestamp,
 }
 
-async fn days_of_files(app: &App) -> Vec<String> {
-    app.files.days().await.unwrap_or_else(|error| {
-        tracing::error!(%error, "could not list the result files");
-        Vec::new()
-    })
+/// What a sweep did to the files.
+struct Swept {
+    /// Files that were removed.
+    removed: usize,
+    /// On the days looked through no file is left of a task made before this.
+    clear_before: Timestamp,
 }
 
-async fn sweep_files(app: &App, days: impl Iterator<Item = String>, rule: FileRule) -> usize {
-    let mut removed = 0;
+async fn days_of_files(app: &App) -> Option<Vec<String>> {
+    app.files.days().await.inspect_err(|error| tracing::error!(%error, "could not list the result files")).ok()
+}
+
+async fn sweep_files(app: &App, days: impl Iterator<Item = String>, rule: FileRule) -> Swept {
+    let mut swept = Swept { removed: 0, clear_before: Timestamp::MAX };
     for day in days {
-        let Some(_removing) = lock_for_removal(app) else { break };
-        let Some(removed_before) = may_remove_files(app).await else { break };
-        let names = app.files.written_before(day, rule.written_before).await;
-        let names = names.inspect_err(|error| tracing::error!(%error, "could not look through a day of result files"));
-        for name in names.unwrap_or_default() {
-            if may_go(app, &name, &rule, removed_before).await {
-                match app.files.remove(&name).await {
-                    Ok(()) => removed += 1,
-                    Err(error) => tracing::error!(%error, "could not delete a result file"),
-                }
+        let Some(_removing) = lock_for_removal(app) else { return Swept { clear_before: Timestamp::MIN, ..swept } };
+        let Some(removed_before) = may_remove_files(app).await else {
+            return Swept { clear_before: Timestamp::MIN, ..swept };
+        };
+        let left = sweep_day(app, &day, &rule, removed_before, &mut swept.removed).await;
+        if left != Some(0) {
+            swept.clear_before = swept.clear_before.min(Timestamp::of_day(&day).unwrap_or(Timestamp::MIN));
+        }
+    }
+    swept
+}
+
+/// Returns how many files of tasks are left; `None` when that is not known.
+async fn sweep_day(
+    app: &App,
+    day: &str,
+    rule: &FileRule,
+    removed_before: Timestamp,
+    removed: &mut usize,
+) -> Option<usize> {
+    let names = app.files.written_before(day.to_owned(), rule.written_before).await;
+    let names = names.inspect_err(|error| tracing::error!(%error, "could not look through a day of result files"));
+    let mut left = 0;
+    for name in names.ok()? {
+        // A write that was cut off leaves its file under the name it was to get and a number.
+        let (intended, half_written) = name.split_once('#').map_or((&*name, false), |(intended, _)| (intended, true));
+        let Some(intended) = FileName::parse(intended) else { continue };
+        left += 1;
+        if may_go(app, intended, half_written, rule, removed_before).await {
+            match app.files.remove(&name).await {
+                Ok(()) => (left, *removed) = (left - 1, *removed + 1),
+                Err(error) => tracing::error!(%error, "could not delete a result file"),
             }
         }
     }
-    removed
+    Some(left)
 }
 
 /// Whether a sweep may remove files now: `None` if not, else the time before which a task must have been
@@ -268,10 +311,13 @@ fn lock_for_removal(app: &App) -> Option<FilesLock> {
     }
 }
 
-async fn may_go(app: &App, name: &str, rule: &FileRule, removed_before: Timestamp) -> bool {
-    // A write that was cut off leaves its file under the name it was to get and a number.
-    let (intended, half_written) = name.split_once('#').map_or((name, false), |(intended, _)| (intended, true));
-    let Some(intended) = FileName::parse(intended) else { return false };
+async fn may_go(
+    app: &App,
+    intended: FileName<'_>,
+    half_written: bool,
+    rule: &FileRule,
+    removed_before: Timestamp,
+) -> bool {
     let record = match app.store.inspect_task(intended.task_id()).await {
         Ok(Some(record)) => record,
         Ok(None) => return false,
@@ -286,7 +332,7 @@ async fn may_go(app: &App, name: &str, rule: &FileRule, removed_before: Timestam
     let is_result = match &record.task.status {
         Status::Processing => return false,
         Status::Failed(_) => false,
-        Status::Completed(images) => !half_written && images.iter().any(|image| image == name),
+        Status::Completed(images) => !half_written && images.iter().any(|image| image == intended.as_str()),
     };
     !is_result && record.task.updated_at < rule.touched_before
 }

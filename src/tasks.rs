@@ -51,7 +51,7 @@ pub async fn submit(
     if app.disk.is_low() {
         return Err(StoreError::Full("less is free than --min-free-space".into()));
     }
-    if let Some(excess) = app.backlog.excess(&*app.store).await? {
+    if let Some(excess) = app.backlog.excess(&*app.store).await {
         return Ok(Submission::Overloaded { excess });
     }
     let app = app.clone();

@@ -16,9 +16,10 @@ use futures::FutureExt as _;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::app::App;
-use crate::config::{POLL_EVERY, TASK_TIME_LIMIT};
+use crate::config::{POLL_EVERY, REPORT_EVERY, TASK_TIME_LIMIT};
 use crate::files::FilesError;
 use crate::model::Violation;
 use crate::picture::Picture;
@@ -31,6 +32,8 @@ use self::slots::{Shift, Slot};
 
 /// Wait before what came to nothing is tried again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// How long a worker that ends waits for its report to be taken back.
+const WITHDRAW_LIMIT: Duration = Duration::from_secs(5);
 /// How often a completion is tried before the attempt is given up.
 const COMPLETE_TRIES: u32 = 10;
 
@@ -93,6 +96,8 @@ impl Worker {
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let shift = Shift::new(self.slot_count, stop.clone());
         let mut heart = tokio::spawn(self.clone().beat());
+        let drawing = stop.child_token();
+        let reporting = AbortOnDropHandle::new(tokio::spawn(self.clone().report_while(drawing.clone())));
         let mut running = JoinSet::new();
         loop {
             let permits = tokio::select! {
@@ -116,8 +121,11 @@ impl Worker {
             }
             while running.try_join_next().is_some() {}
         }
+        drawing.cancel();
         self.drain(running).await;
         heart.abort();
+        // What is not taken back is soon too old to count.
+        drop(tokio::time::timeout(WITHDRAW_LIMIT, reporting).await);
     }
 
     /// Claims what there is, up to the free slots, and works on it to the end. Returns how many tasks
@@ -373,6 +381,29 @@ impl Worker {
                 lost.iter().filter_map(|lease| held.get(lease)).for_each(CancellationToken::cancel);
             }
             Err(error) => tracing::error!(%error, "could not renew leases"),
+        }
+    }
+
+    /// Tells other processes again and again what this one can do, and at once when it has learnt how quick it is; takes
+    /// that back when it draws no more.
+    async fn report_while(self: Arc<Self>, drawing: CancellationToken) {
+        loop {
+            self.report().await;
+            tokio::select! {
+                () = drawing.cancelled() => break,
+                () = self.app.backlog.mean_known() => {}
+                () = tokio::time::sleep(REPORT_EVERY) => {}
+            }
+        }
+        if let Err(error) = self.app.store.withdraw_worker(self.app.backlog.id()).await {
+            tracing::warn!(%error, "could not tell other processes that this one draws no more");
+        }
+    }
+
+    /// One report.
+    pub async fn report(&self) {
+        if let Err(error) = self.app.store.report_worker(self.app.backlog.report()).await {
+            tracing::warn!(%error, "could not tell other processes what this one can do");
         }
     }
 

@@ -1,8 +1,8 @@
 //! Where accounts, keys, credits and tasks are kept.
 //!
 //! A method of [`Store`] is a verb of the domain and exactly one transaction, durable when it
-//! returns; only the sweeping ones, [`Store::rescue`], [`Store::expire`] and [`Store::remove_tasks`], take
-//! several. Look-ups answer with `Option`; what the rules refuse is an outcome, not an error. An error
+//! returns; only the sweeping ones, [`Store::rescue`], [`Store::expire`], [`Store::remove_tasks`] and
+//! [`Store::forget_months`], take several. Look-ups answer with `Option`; what the rules refuse is an outcome, not an error. An error
 //! means that nothing happened, unless it is [`StoreError::Unknown`].
 
 use std::time::Duration;
@@ -21,6 +21,9 @@ pub mod sqlite;
 
 /// A task that has lost this many leases is failed instead of queued again.
 pub const MAX_LOST_LEASES: u32 = 3;
+
+/// A worker that has not reported itself for this long, by the database's time, is not counted on.
+pub const WORKER_SILENCE: Duration = Duration::from_secs(60);
 
 /// What ended the process: a fault of this program (`EX_SOFTWARE` of sysexits.h).
 pub(crate) const EXIT_FAULT: i32 = 70;
@@ -202,6 +205,17 @@ pub struct QueueDepth {
     pub oldest: Option<Timestamp>,
 }
 
+/// What a process that draws can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkerReport {
+    /// The process.
+    pub id: Id,
+    /// Tasks that it works on at once, at least one.
+    pub slots: u32,
+    /// How long an attempt holds a slot, to the millisecond; `None` until one ended.
+    pub mean: Option<Duration>,
+}
+
 /// A task with everything the operator may see.
 #[derive(Debug, Clone)]
 pub struct TaskRecord {
@@ -319,7 +333,7 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// The ids of the same page.
     async fn list_task_ids(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Id>>;
 
-    /// For the operator: any task, also a removed one.
+    /// For the operator: any task, also a removed one, unless it was forgotten with its month.
     async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>>;
 
     /// For the operator: tasks of one account or of all, newest first.
@@ -373,8 +387,24 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// how many.
     async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize>;
 
+    /// Forgets whole months that ended before `before` and whose every task was removed before `removed_before`: not even
+    /// [`Store::inspect_task`] finds those tasks any more. From the oldest month on, up to the first that has to stay, and
+    /// up to one that is in use now. Their ledger entries stay. Returns how many months. Where tasks are not kept by month,
+    /// none.
+    async fn forget_months(&self, before: Timestamp, removed_before: Timestamp) -> Result<usize>;
+
     /// How many tasks are unfinished.
     async fn queue_depth(&self) -> Result<QueueDepth>;
+
+    /// Tells the other processes of this database what one of them can do, until it is silent for
+    /// [`WORKER_SILENCE`] or withdrawn. Where there are no others nothing is kept.
+    async fn report_worker(&self, report: WorkerReport) -> Result<()>;
+
+    /// Takes back what a process has reported: it draws no more.
+    async fn withdraw_worker(&self, id: Id) -> Result<()>;
+
+    /// What the processes beside `id` have reported.
+    async fn other_workers(&self, id: Id) -> Result<Vec<WorkerReport>>;
 
     /// A random secret that all processes on this database share, for signing cursors.
     async fn cursor_secret(&self) -> Result<[u8; 32]>;

@@ -19,6 +19,7 @@ mod balancer;
 mod bucket;
 mod mixed;
 mod node;
+mod overlong;
 mod relay;
 mod rolling;
 mod troubles;

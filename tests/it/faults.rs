@@ -50,7 +50,11 @@ impl Scene {
         std::fs::write(&policy, "[strikes]\nlimit = 100\nwindow = \"1h\"").expect("a file");
         let policy_path = policy.path().to_str().expect("text");
         let flags = ["--test-fault", fault, "--drain-timeout", "0s", "--retention", "30d", "--policy", policy_path];
-        let service = Service::start_with(&flags).await;
+        // Only there are tasks kept by month.
+        let service = match fault.contains("-forget-month=") {
+            true => Service::start_on_postgres(&flags).await,
+            false => Service::start_with(&flags).await,
+        };
         let secret = KeySecret::random();
         // Once more when it goes wrong, as a person would: a fault happens once.
         for _ in 0..2 {

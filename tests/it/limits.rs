@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use serde_json::json;
+use tintype::store::WORKER_SILENCE;
 
+use crate::postgres::{cluster, schema};
 use crate::support::{Service, TASKS};
 
 #[tokio::test]
@@ -109,4 +111,70 @@ async fn what_would_not_be_finished_in_time_is_refused_at_once() {
     service.clock.advance(Duration::from_secs(1));
     service.work().await;
     caller.submit_prompt("a boat").await;
+}
+
+#[tokio::test]
+async fn an_api_that_draws_nothing_goes_by_what_the_workers_of_its_database_can_do() {
+    let api = Service::start_on_postgres(&["--submit-rate", "0"]).await;
+    let worker = api.join(&["--renders", "1"]).await;
+    let caller = api.caller("ada", 100).await;
+    worker.app.backlog.observe(Duration::from_secs(60));
+    worker.worker.report().await;
+    for _ in 0..9 {
+        caller.submit_prompt("a boat").await;
+    }
+    let refused = caller.post(r#"{"prompt": "a boat"}"#).await;
+    refused.assert_error(429, "RATE_LIMITED");
+    assert_eq!(refused.header("retry-after"), "60");
+    assert_eq!(caller.credits().await, 100 - 9 * 2);
+    // One more begins, and nobody knows yet how quick it is.
+    let second = api.join(&["--renders", "1"]).await;
+    second.worker.report().await;
+    api.clock.advance(Duration::from_secs(1));
+    caller.submit_prompt("a boat").await;
+    // It ends, and for a while what waits is too much again.
+    api.app.store.withdraw_worker(second.app.backlog.id()).await.expect("a store");
+    api.clock.advance(Duration::from_secs(1));
+    let refused = caller.post(r#"{"prompt": "a boat"}"#).await;
+    refused.assert_error(429, "RATE_LIMITED");
+    assert_eq!(refused.header("retry-after"), "120");
+    // Nothing is heard of the first any more: whether anybody will draw cannot be known.
+    api.clock.advance(WORKER_SILENCE);
+    caller.submit_prompt("a boat").await;
+}
+
+#[tokio::test]
+async fn a_worker_that_serves_the_api_counts_on_the_workers_beside_it() {
+    let serving = Service::start_on_postgres(&["--renders", "1", "--submit-rate", "0"]).await;
+    let beside = serving.join(&["--renders", "1"]).await;
+    let caller = serving.caller("ada", 100).await;
+    serving.app.backlog.observe(Duration::from_secs(60));
+    serving.worker.report().await;
+    beside.worker.report().await;
+    for _ in 0..17 {
+        caller.submit_prompt("a boat").await;
+    }
+    caller.post(r#"{"prompt": "a boat"}"#).await.assert_error(429, "RATE_LIMITED");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_submit_waits_for_another_that_looks_at_the_queue() {
+    let service = Service::start_on_postgres(&[]).await;
+    let caller = service.caller("ada", 100).await;
+    let schema = schema(service.directory.path());
+    // Somebody holds what is to be looked at.
+    let holder = cluster().session().await;
+    holder.batch_execute(&format!("BEGIN; LOCK TABLE {schema}.workers")).await.expect("nobody else holds it");
+    let waiting = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}' AND wait_event_type = 'Lock'"
+    );
+    let meanwhile = async {
+        while cluster().number(&waiting) == 0 {
+            tokio::task::yield_now().await;
+        }
+        caller.submit_prompt("a boat").await;
+        holder.batch_execute("ROLLBACK").await.expect("it was not cut");
+    };
+    let (looked, ()) = tokio::join!(caller.post(r#"{"prompt": "a boat"}"#), meanwhile);
+    assert_eq!(looked.status, 200);
 }

@@ -32,6 +32,7 @@ mod https;
 mod limits;
 mod list;
 mod migrate;
+mod months;
 mod openapi;
 mod policy;
 mod power_loss;

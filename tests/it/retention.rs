@@ -28,18 +28,18 @@ async fn keeping_a_month() -> Service {
 }
 
 /// Submits a task, lets it end, and returns its task_id.
-async fn ended(caller: &Caller<'_>, prompt: &str) -> String {
+pub async fn ended(caller: &Caller<'_>, prompt: &str) -> String {
     let task_id = caller.submit_prompt(prompt).await;
     caller.service.work().await;
     assert_ne!(caller.task(&task_id).await["status"], "processing");
     task_id
 }
 
-async fn poll(caller: &Caller<'_>, task_id: &str) -> Answer {
+pub async fn poll(caller: &Caller<'_>, task_id: &str) -> Answer {
     caller.get(&format!("{TASKS}/{task_id}")).await
 }
 
-async fn listed(caller: &Caller<'_>, query: &str) -> (Vec<String>, Option<String>) {
+pub async fn listed(caller: &Caller<'_>, query: &str) -> (Vec<String>, Option<String>) {
     let data = caller.get(&format!("{TASKS}{query}")).await.json()["data"].clone();
     let items = data["items"].as_array().expect("items");
     let ids = items.iter().map(|item| item["task_id"].as_str().expect("a task_id").to_owned()).collect();

@@ -14,12 +14,14 @@ mod ends;
 mod fixture;
 mod keys;
 mod leases;
+mod months;
 mod postgres_server;
 mod processes;
 mod removals;
 mod sqlite_file;
 mod strikes;
 mod submits;
+mod workers;
 
 /// The whole suite on one backend.
 macro_rules! suite {
@@ -162,10 +164,18 @@ macro_rules! suite {
                     a_removed_task_cannot_end_again,
                     submits_go_on_while_tasks_are_removed,
                 }
+                months {
+                    forgetting_months_changes_nothing_that_callers_see,
+                }
                 completed {
                     completed_tasks_of_every_account_and_surface_are_walked_oldest_first,
                     pages_of_completed_tasks_meet_without_gap_or_overlap,
                     a_walk_over_completed_tasks_begins_above_any_id,
+                }
+                workers {
+                    a_worker_knows_of_the_others_what_they_said_last,
+                    a_worker_that_withdrew_or_is_silent_is_not_counted_on,
+                    what_a_worker_said_before_the_clock_was_set_back_does_not_count_for_long,
                 }
                 processes {
                     a_task_is_claimable_at_once_by_a_process_whose_clock_is_behind,

@@ -88,9 +88,6 @@ pub(super) async fn grant(database: &Database, account_id: Id, amount: i64, note
             SELECT id, 'grant', $2, balance, $4::bigint, $5 FROM granted
         )
         SELECT granted.balance FROM accounts a LEFT JOIN granted ON granted.id = a.id WHERE a.id = $1";
-    if amount > MAX_BALANCE {
-        return Err(too_much());
-    }
     let rows = database.write(sql, &[&account_id, &amount, &MAX_BALANCE, &database.now(), &note]).await?;
     let Some(row) = rows.first() else { return Ok(None) };
     let balance: Option<i64> = row.try_get(0)?;

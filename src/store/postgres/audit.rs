@@ -10,12 +10,16 @@ use crate::store::{Audit, Result};
 
 /// Rows of a piece.
 const PIECE: i64 = 10_000;
+/// Most entries beside a piece of tasks. These have two each at most, so more are there only when tasks are gone.
+const MOST_ENTRIES: i64 = 3 * PIECE;
 
 pub(super) async fn audit(database: &Database) -> Result<Audit> {
     let mut client = database.client().await?;
     // One snapshot, so that all checks see the same moment.
     let snapshot = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead).read_only(true);
     let snapshot = snapshot.start().await?;
+    // Before the snapshot is taken: no month is dropped between what is read of it and what is not.
+    snapshot.batch_execute("LOCK TABLE ONLY tasks IN ACCESS SHARE MODE").await?;
     let audit = of(&snapshot).await?;
     snapshot.rollback().await?;
     Ok(audit)
@@ -23,7 +27,8 @@ pub(super) async fn audit(database: &Database) -> Result<Audit> {
 
 /// The books as a transaction sees them.
 pub(super) async fn of(snapshot: &Transaction<'_>) -> Result<Audit> {
-    let mut books = Books::default();
+    let first_id: Id = snapshot.query_one("SELECT first_id FROM history", &[]).await?.try_get(0)?;
+    let mut books = Books::since(first_id);
     add_up_entries(snapshot, &mut books).await?;
     match_tasks(snapshot, &mut books).await?;
     compare_accounts(snapshot, &mut books).await?;
@@ -64,7 +69,7 @@ async fn match_tasks(snapshot: &Transaction<'_>, books: &mut Books) -> Result<()
     let entries = snapshot
         .prepare(
             "SELECT id, task_id, account_id, kind, amount FROM ledger
-             WHERE task_id IS NOT NULL AND task_id > $1 AND task_id <= $2 ORDER BY task_id, id",
+             WHERE task_id IS NOT NULL AND task_id > $1 AND task_id <= $2 ORDER BY task_id, id LIMIT $3",
         )
         .await?;
     let queue = snapshot
@@ -72,22 +77,41 @@ async fn match_tasks(snapshot: &Transaction<'_>, books: &mut Books) -> Result<()
         .await?;
     let mut after = String::new();
     loop {
-        let of_piece = snapshot.query(&tasks, &[&after, &PIECE]).await?;
+        let mut of_piece = snapshot.query(&tasks, &[&after, &PIECE]).await?;
+        let mut is_last = of_piece.is_empty();
         // "~" sorts after every id.
-        let until = match of_piece.last() {
-            Some(row) => row.try_get::<_, Id>("id")?.to_string(),
+        let mut until = match of_piece.last() {
+            Some(row) => row.try_get("id")?,
             None => "~".to_owned(),
         };
-        let entries = snapshot.query(&entries, &[&after, &until]).await?;
+        let mut entries = snapshot.query(&entries, &[&after, &until, &MOST_ENTRIES]).await?;
+        if let Some(whole) = whole_tasks(&entries)? {
+            entries.truncate(whole);
+            until = entries[whole - 1].try_get("task_id")?;
+            of_piece.retain(|row| row.get::<_, &str>("id") <= until.as_str());
+            is_last = false;
+        }
         let queue = snapshot.query(&queue, &[&after, &until]).await?;
         let mut entries = entries.iter().map(entry).peekable();
         let mut queue = queue.iter().map(queued).peekable();
         books.match_tasks(of_piece.iter().map(task), &mut entries, &mut queue)?;
         books.report_strays(&mut entries, &mut queue, None)?;
-        if of_piece.is_empty() {
+        if is_last {
             return Ok(());
         }
         after = until;
+    }
+}
+
+/// How many of these entries, when there may be more of the last one's task, are of tasks before it.
+fn whole_tasks(entries: &[Row]) -> Result<Option<usize>> {
+    match entries.last() {
+        Some(last) if entries.len() as i64 == MOST_ENTRIES => {
+            let last: &str = last.try_get("task_id")?;
+            let whole = entries.iter().rposition(|row| row.get::<_, &str>("task_id") != last);
+            Ok(whole.map(|before| before + 1))
+        }
+        _ => Ok(None),
     }
 }
 

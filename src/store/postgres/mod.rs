@@ -24,7 +24,7 @@ use self::sweep::Swept;
 use self::tasks::Wanted;
 use super::{
     AccountCreation, Audit, Claim, CompletedTask, KeyChange, Lease, LeaseWrite, NewKey, QueueDepth, Refusal, Rescue,
-    Rescued, Result, Retry, Store, StoreError, StrikeRule, Submission, TaskRecord,
+    Rescued, Result, Retry, Store, StoreError, StrikeRule, Submission, TaskRecord, WorkerReport,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::fault::{Effect, Faults, Point};
@@ -52,6 +52,7 @@ mod submit;
 mod sweep;
 mod tasks;
 mod tls;
+mod workers;
 
 pub use self::import::Import;
 pub use self::journal::unsettled;
@@ -382,8 +383,31 @@ impl Store for PostgresStore {
         Ok(all)
     }
 
+    async fn forget_months(&self, before: Timestamp, removed_before: Timestamp) -> Result<usize> {
+        let mut all = 0;
+        loop {
+            let forget = self.months.forget_oldest(&self.database, before, removed_before);
+            if !self.write(Effect::ForgetMonth, forget).await? {
+                return Ok(all);
+            }
+            all += 1;
+        }
+    }
+
     async fn queue_depth(&self) -> Result<QueueDepth> {
         queue::depth(&self.database).await
+    }
+
+    async fn report_worker(&self, report: WorkerReport) -> Result<()> {
+        workers::report(&self.database, report).await
+    }
+
+    async fn withdraw_worker(&self, id: Id) -> Result<()> {
+        workers::withdraw(&self.database, id).await
+    }
+
+    async fn other_workers(&self, id: Id) -> Result<Vec<WorkerReport>> {
+        workers::others(&self.database, id).await
     }
 
     async fn cursor_secret(&self) -> Result<[u8; 32]> {

@@ -1,4 +1,5 @@
-//! The partitions of the table `tasks`: one for each month, made before its first task.
+//! The partitions of the table `tasks`: one for each month, made before its first task, dropped when nothing but removed
+//! tasks is left in it. Both happen under one lock, and below the line in `history` no month is made again.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -7,11 +8,17 @@ use jiff::ToSpan as _;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 
-use super::connection::Database;
+use tokio_postgres::Transaction;
+use tokio_postgres::error::SqlState;
+
+use super::connection::{Database, Failure};
 use super::schema::LOCK;
 use crate::clock::Timestamp;
 use crate::model::Id;
 use crate::store::{Result, StoreError};
+
+/// Somebody used the tasks of a month that was to be dropped, or too much of it was to be read for that.
+const IN_USE: [SqlState; 3] = [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED, SqlState::QUERY_CANCELED];
 
 /// The months that are known to have their partition, by their first day.
 #[derive(Debug, Default)]
@@ -23,23 +30,80 @@ impl Months {
     /// Makes sure that tasks made at `time` have a place.
     pub(super) async fn prepare(&self, database: &Database, time: Timestamp) -> Result<()> {
         let month = first_day(time)?;
-        if self.known().contains(&month) {
-            return Ok(());
+        match self.place(database, month).await? {
+            Place::There => Ok(()),
+            Place::Gone => Err(StoreError::Other(format!("the month of {month} was dropped: is the clock right?"))),
         }
-        create(database, month).await?;
-        self.known().insert(month);
+    }
+
+    /// Makes sure that tasks made at `time` or in the month after it have a place, if they can have one.
+    pub(super) async fn prepare_ahead(&self, database: &Database, time: Timestamp) -> Result<()> {
+        let month = first_day(time)?;
+        for month in [month, next(month)?] {
+            if self.place(database, month).await? == Place::Gone {
+                tracing::warn!(%month, "this month was dropped, so no task can be made now: is the clock right?");
+            }
+        }
         Ok(())
     }
 
-    /// Makes sure that tasks made at `time` or in the month after it have a place.
-    pub(super) async fn prepare_ahead(&self, database: &Database, time: Timestamp) -> Result<()> {
-        self.prepare(database, time).await?;
-        self.prepare(database, start(next(first_day(time)?)?)?).await
+    async fn place(&self, database: &Database, month: Date) -> Result<Place> {
+        if self.known().contains(&month) {
+            return Ok(Place::There);
+        }
+        let place = create(database, month).await?;
+        if place == Place::There {
+            self.known().insert(month);
+        }
+        Ok(place)
+    }
+
+    /// Drops the oldest month if it ended before `before` and each of its tasks was removed before `removed_before`;
+    /// says whether it did.
+    pub(super) async fn forget_oldest(
+        &self,
+        database: &Database,
+        before: Timestamp,
+        removed_before: Timestamp,
+    ) -> Result<bool> {
+        let mut client = database.client().await?;
+        let looked = client.transaction().await?;
+        // Whatever is asked for: there are tasks to come in a month that is not over.
+        let before = database.shifted(before).min(database.now());
+        let month = match old_month(&looked, before, database.shifted(removed_before)).await {
+            Ok(Some(month)) => month,
+            Ok(None) => return Ok(false),
+            // Another process was quicker.
+            Err(Dropping::Database(error)) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        looked.rollback().await?;
+        let begun = client.transaction().await?;
+        match drop_month(&begun, month).await {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(Dropping::Database(error)) if error.code().is_some_and(|code| IN_USE.contains(code)) => {
+                tracing::info!(%month, "the tasks of an old month are in use; it is dropped another time");
+                return Ok(false);
+            }
+            Err(error) => return Err(error.into()),
+        }
+        begun.commit().await.map_err(|error| StoreError::from(Failure::Unknown(error.into())))?;
+        self.known().remove(&month);
+        Ok(true)
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, BTreeSet<Date>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether tasks of a month have a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    There,
+    /// It was dropped and never comes back.
+    Gone,
 }
 
 fn odd(error: jiff::Error) -> StoreError {
@@ -61,16 +125,25 @@ fn start(day: Date) -> Result<Timestamp> {
     Ok(Timestamp::from_millis(midnight.timestamp().as_millisecond()))
 }
 
+/// When a month is over.
+fn end(month: Date) -> Result<Timestamp> {
+    start(next(month)?)
+}
+
 /// Makes the partition of a month, unless it is there. Not as a child of its table from the start: that would
 /// wait for whoever reads the table, and let everybody else wait behind.
-async fn create(database: &Database, month: Date) -> Result<()> {
-    let table = format!("tasks_{:04}_{:02}", month.year(), month.month());
-    let (from, to) = (Id::floor(start(month)?), Id::floor(start(next(month)?)?));
+async fn create(database: &Database, month: Date) -> Result<Place> {
+    let table = table(month);
+    let (from, to) = (Id::floor(start(month)?), Id::floor(end(month)?));
     let mut client = database.client().await?;
     let begun = client.transaction().await?;
     begun.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
     let exists: bool = begun.query_one("SELECT to_regclass($1) IS NOT NULL", &[&table]).await?.try_get(0)?;
     if !exists {
+        let gone: bool = begun.query_one("SELECT first_id >= $1 FROM history", &[&to]).await?.try_get(0)?;
+        if gone {
+            return Ok(Place::Gone);
+        }
         begun
             .batch_execute(&format!(
                 "CREATE TABLE {table} (LIKE tasks INCLUDING DEFAULTS INCLUDING CONSTRAINTS);
@@ -78,7 +151,100 @@ async fn create(database: &Database, month: Date) -> Result<()> {
             ))
             .await?;
     }
-    Ok(begun.commit().await?)
+    begun.commit().await?;
+    Ok(Place::There)
+}
+
+/// Why a month was not dropped.
+enum Dropping {
+    Database(tokio_postgres::Error),
+    Store(StoreError),
+}
+
+impl From<tokio_postgres::Error> for Dropping {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl From<StoreError> for Dropping {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<Dropping> for StoreError {
+    fn from(dropping: Dropping) -> Self {
+        match dropping {
+            Dropping::Database(error) => error.into(),
+            Dropping::Store(error) => error,
+        }
+    }
+}
+
+/// What the partition of a month is called.
+fn table(month: Date) -> String {
+    format!("tasks_{:04}_{:02}", month.year(), month.month())
+}
+
+/// The month whose partition has this name.
+fn month_of(table: &str) -> Option<Date> {
+    let (year, month) = table.strip_prefix("tasks_")?.split_once('_')?;
+    Date::new(year.parse().ok()?, month.parse().ok()?, 1).ok()
+}
+
+/// The first month that has a partition.
+async fn oldest(begun: &Transaction<'_>) -> std::result::Result<Option<Date>, tokio_postgres::Error> {
+    let partitions = "SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+        WHERE i.inhparent = 'tasks'::regclass";
+    let rows = begun.query(partitions, &[]).await?;
+    let names = rows.iter().map(|row| row.try_get::<_, &str>(0)).collect::<std::result::Result<Vec<_>, _>>()?;
+    Ok(names.into_iter().filter_map(month_of).min())
+}
+
+/// Whether a task of the month is not removed. The order is that of the index of these, so that it is read and no other.
+async fn has_unremoved(begun: &Transaction<'_>, month: Date) -> std::result::Result<bool, tokio_postgres::Error> {
+    let sql =
+        format!("SELECT id FROM {} WHERE removed_at IS NULL ORDER BY account_id, surface, id LIMIT 1", table(month));
+    Ok(begun.query_opt(&sql, &[]).await?.is_some())
+}
+
+/// The oldest month, if it ended before `before` and all its tasks were removed before `removed_before`. What is read for
+/// that is the whole month, once or twice before it is dropped.
+async fn old_month(
+    looked: &Transaction<'_>,
+    before: Timestamp,
+    removed_before: Timestamp,
+) -> std::result::Result<Option<Date>, Dropping> {
+    let Some(month) = oldest(looked).await? else { return Ok(None) };
+    looked.batch_execute("SET LOCAL statement_timeout = '5min'").await?;
+    if end(month)? > before || has_unremoved(looked, month).await? {
+        return Ok(None);
+    }
+    looked.batch_execute("SET LOCAL enable_seqscan = on").await?;
+    let young = format!("SELECT EXISTS (SELECT 1 FROM {} WHERE removed_at >= $1)", table(month));
+    let young: bool = looked.query_one(&young, &[&removed_before]).await?.try_get(0)?;
+    Ok((!young).then_some(month))
+}
+
+/// Drops the partition of a month and moves the beginning of history behind it; `false` when it is no longer the first or
+/// a task has come into it. Whoever waits for a table keeps all others waiting behind: half a second is enough, and less
+/// than `deadlock_timeout`, so that it is never others who give up. Nor is the month read for long meanwhile.
+async fn drop_month(begun: &Transaction<'_>, month: Date) -> std::result::Result<bool, Dropping> {
+    begun.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
+    begun.batch_execute("SET LOCAL lock_timeout = '500ms'; SET LOCAL statement_timeout = '2s'").await?;
+    if oldest(begun).await? != Some(month) {
+        return Ok(false);
+    }
+    let table = table(month);
+    begun.batch_execute("LOCK TABLE ONLY tasks IN ACCESS EXCLUSIVE MODE").await?;
+    begun.batch_execute(&format!("LOCK TABLE ONLY {table} IN ACCESS EXCLUSIVE MODE")).await?;
+    if has_unremoved(begun, month).await? {
+        return Ok(false);
+    }
+    begun.execute("UPDATE history SET first_id = greatest(first_id, $1)", &[&Id::floor(end(month)?)]).await?;
+    begun.batch_execute(&format!("DROP TABLE {table}")).await?;
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -93,5 +259,16 @@ mod tests {
         let december = next(month).expect("a month");
         assert_eq!(start(december).expect("a time").to_string(), "2026-12-01T00:00:00.000Z");
         assert_eq!(start(next(december).expect("a month")).expect("a time").to_string(), "2027-01-01T00:00:00.000Z");
+    }
+
+    #[test]
+    fn a_month_is_known_by_the_name_of_its_partition() {
+        let months = ["0001-01-01", "2026-11-01", "9999-12-01"].map(|day| day.parse::<Date>().expect("a day"));
+        for month in months {
+            assert_eq!(month_of(&table(month)), Some(month));
+        }
+        for other in ["tasks", "tasks_2026", "tasks_2026_13", "tasks_2026_11_old", "invoices_2026_11"] {
+            assert_eq!(month_of(other), None, "{other}");
+        }
     }
 }

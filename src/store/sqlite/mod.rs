@@ -12,7 +12,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use self::writer::{Writer, Writing};
 use super::{
     AccountCreation, Audit, Claim, CompletedTask, KeyChange, Lease, LeaseWrite, NewKey, QueueDepth, Refusal, Rescue,
-    Rescued, Result, Retry, Store, StoreError, StrikeRule, Submission, TaskRecord,
+    Rescued, Result, Retry, Store, StoreError, StrikeRule, Submission, TaskRecord, WorkerReport,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::fault::{Effect, Faults, Point};
@@ -336,8 +336,25 @@ impl Store for SqliteStore {
         Ok(all)
     }
 
+    async fn forget_months(&self, _: Timestamp, _: Timestamp) -> Result<usize> {
+        Ok(0)
+    }
+
     async fn queue_depth(&self) -> Result<QueueDepth> {
         self.read(queue::depth)
+    }
+
+    // One server uses the file, and knows by itself what it can do.
+    async fn report_worker(&self, _: WorkerReport) -> Result<()> {
+        Ok(())
+    }
+
+    async fn withdraw_worker(&self, _: Id) -> Result<()> {
+        Ok(())
+    }
+
+    async fn other_workers(&self, _: Id) -> Result<Vec<WorkerReport>> {
+        Ok(Vec::new())
     }
 
     async fn cursor_secret(&self) -> Result<[u8; 32]> {

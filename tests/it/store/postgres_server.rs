@@ -11,7 +11,7 @@ use tintype::clock::Clock;
 use tintype::fault::Faults;
 use tintype::model::Surface;
 use tintype::store::postgres::{OpenError, PostgresStore};
-use tintype::store::{AccountCreation, Result, Store as _, StoreError, Submission};
+use tintype::store::{AccountCreation, Result, Store as _, StoreError, Submission, WORKER_SILENCE, WorkerReport};
 
 use super::fixture::{Fixture, UNLIMITED, accepted, drawn, ids, images, new_key};
 use crate::postgres::{cluster, schema};
@@ -337,5 +337,17 @@ async fn an_old_snapshot_does_not_make_an_account_hard_to_find() -> Result<()> {
     assert!(each < 20, "a submit reads {each} index entries to find its account");
     reader.batch_execute("ROLLBACK").await.expect("nothing was changed");
     assert_eq!(fx.store.audit().await?.drifts, []);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_reports_passes_by_those_that_are_silent() -> Result<()> {
+    let fx = fixture_with("");
+    let worker = |id: &str| WorkerReport { id: id.parse().expect("an id"), slots: 1, mean: None };
+    fx.store.report_worker(worker("FAAAAAAAAAAAAAAAAAAA1")).await?;
+    fx.store.report_worker(worker("FAAAAAAAAAAAAAAAAAAA2")).await?;
+    fx.clock.advance(WORKER_SILENCE);
+    fx.store.report_worker(worker("FAAAAAAAAAAAAAAAAAAA1")).await?;
+    assert_eq!(cluster().number(&format!("SELECT count(*) FROM {}.workers", schema(fx.directory.path()))), 1);
     Ok(())
 }

@@ -1,0 +1,50 @@
+//! What the processes that draw tell each other of themselves.
+
+use std::time::Duration;
+
+use tokio_postgres::Row;
+
+use super::columns::number;
+use super::connection::Database;
+use super::queue::millis;
+use crate::model::Id;
+use crate::store::{Result, WORKER_SILENCE, WorkerReport};
+
+/// Writes a report down, and passes by those that are silent: a row that somebody else is writing is left to him.
+const REPORT: &str = "
+    WITH silent AS (
+        SELECT id FROM workers WHERE id <> $1 AND seen_at <= tintype_now($4) - $5 FOR UPDATE SKIP LOCKED
+    ), gone AS (
+        DELETE FROM workers w USING silent WHERE w.id = silent.id
+    )
+    INSERT INTO workers AS w (id, slots, mean_ms, seen_at) VALUES ($1, $2, $3, tintype_now($4))
+    ON CONFLICT (id) DO UPDATE SET slots = $2, mean_ms = $3, seen_at = tintype_now($4)";
+
+pub(super) async fn report(database: &Database, report: WorkerReport) -> Result<()> {
+    let slots = i32::try_from(report.slots).unwrap_or(i32::MAX);
+    let mean_ms = report.mean.map(|mean| millis(mean).max(1));
+    database.write(REPORT, &[&report.id, &slots, &mean_ms, &database.given_time(), &millis(WORKER_SILENCE)]).await?;
+    Ok(())
+}
+
+pub(super) async fn withdraw(database: &Database, id: Id) -> Result<()> {
+    database.write("DELETE FROM workers WHERE id = $1", &[&id]).await?;
+    Ok(())
+}
+
+pub(super) async fn others(database: &Database, id: Id) -> Result<Vec<WorkerReport>> {
+    // What was seen in the future was written before the clock was set back, and says nothing either.
+    let sql = "SELECT id, slots::bigint AS slots, mean_ms FROM workers
+        WHERE id <> $1 AND seen_at > tintype_now($2) - $3 AND seen_at < tintype_now($2) + $3 ORDER BY id";
+    let rows = database.read(sql, &[&id, &database.given_time(), &millis(WORKER_SILENCE)]).await?;
+    rows.iter().map(worker).collect()
+}
+
+fn worker(row: &Row) -> Result<WorkerReport> {
+    let mean_ms: Option<i64> = row.try_get("mean_ms")?;
+    Ok(WorkerReport {
+        id: row.try_get("id")?,
+        slots: number(row, "slots")?,
+        mean: mean_ms.map(|mean_ms| Duration::from_millis(mean_ms.unsigned_abs())),
+    })
+}

@@ -1,0 +1,137 @@
+//! On PostgreSQL a whole month goes when nothing but removed tasks is left of it.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tintype::config::{MONTH_AGE, REMOVED_FILES_AGE};
+use tintype::model::Id;
+use tintype::sweeper;
+
+use crate::installation::Installation;
+use crate::postgres::{cluster, schema};
+use crate::retention::{ended, listed, poll};
+use crate::support::{Backend, NOON, Service, TINTYPE};
+use crate::work::files;
+
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// A service that keeps tasks for 30 days.
+async fn keeping_a_month() -> Service {
+    Service::start_on_postgres(&["--retention", "30d", "--submit-rate", "0"]).await
+}
+
+/// Whether there is a place for tasks of this month.
+fn is_there(service: &Service, month: &str) -> bool {
+    let sql = format!(
+        "SELECT count(*) FROM pg_tables WHERE schemaname = '{}' AND tablename = 'tasks_{month}'",
+        schema(service.directory.path())
+    );
+    cluster().number(&sql) == 1
+}
+
+/// Removes what is old, then its files, then perhaps its month.
+async fn remove_old(service: &Service) {
+    sweeper::remove_old(&service.app).await;
+    service.clock.advance(REMOVED_FILES_AGE + SECOND);
+    sweeper::remove_old(&service.app).await;
+}
+
+#[tokio::test]
+async fn a_month_goes_when_its_tasks_are_removed_and_their_files_are_gone() {
+    let service = keeping_a_month().await;
+    let caller = service.caller("ada", 100).await;
+    let completed = ended(&caller, "a boat").await;
+    let failed = ended(&caller, "a boat [[fail]]").await;
+    service.clock.advance(DAY * 20);
+    let december = ended(&caller, "a boat").await;
+    service.clock.advance(DAY * 31);
+    let young = ended(&caller, "a boat").await;
+    let cursor = listed(&caller, "?limit=3").await.1.expect("one more");
+    let history = async || service.app.store.history(caller.account.id, None, 100).await.expect("a store");
+    let before = history().await;
+
+    sweeper::remove_old(&service.app).await;
+    service.clock.advance(REMOVED_FILES_AGE);
+    sweeper::remove_old(&service.app).await;
+    assert_eq!(files(&service).len(), 3);
+    assert!(is_there(&service, "2026_11"), "a file is still there for whoever was just shown it");
+    service.clock.advance(SECOND);
+    sweeper::remove_old(&service.app).await;
+    assert_eq!(files(&service).len(), 1);
+    assert!(!is_there(&service, "2026_11"));
+    assert!(is_there(&service, "2026_12"), "it has not grown old to its end");
+
+    assert_eq!(listed(&caller, "").await, (vec![young.clone()], None));
+    assert_eq!(listed(&caller, &format!("?cursor={cursor}")).await, (vec![], None));
+    for task_id in [&completed, &failed, &december] {
+        poll(&caller, task_id).await.assert_error(404, "NOT_FOUND");
+    }
+    assert_eq!((caller.credits().await, history().await), (94, before));
+    let audit = service.app.store.audit().await.expect("a store");
+    assert_eq!((audit.tasks, audit.drifts), (2, vec![]));
+    let (data, variables) = (service.directory.path().to_owned(), Vec::new());
+    let database = Backend::Postgres.url(&data);
+    let operator = Installation { program: TINTYPE.into(), data, database, variables };
+    assert_eq!(operator.json(&["credits", "history", "ada"])[2]["task_id"], failed);
+    assert_eq!(operator.json(&["credits", "audit"])["drifts"], json!([]));
+    let refused = operator.run(&["task", "show", &completed]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("there is no task"), "{said}");
+
+    service.clock.advance(DAY * 60);
+    remove_old(&service).await;
+    assert!(!is_there(&service, "2026_12") && !is_there(&service, "2027_01"));
+    ended(&caller, "a boat").await;
+    assert_eq!(service.app.store.audit().await.expect("a store").drifts, []);
+}
+
+#[tokio::test]
+async fn a_month_with_a_file_left_stays_and_so_do_those_after_it() {
+    let service = keeping_a_month().await;
+    let caller = service.caller("ada", 100).await;
+    ended(&caller, "a boat").await;
+    let unknown = service.app.files.write(Id::floor(NOON), 0, "a picture".into()).await.expect("a file");
+    service.clock.advance(DAY * 100);
+    for _ in 0..2 {
+        remove_old(&service).await;
+    }
+    assert_eq!(files(&service), [unknown.as_str()], "nobody knows whose it is");
+    assert!(is_there(&service, "2026_11") && is_there(&service, "2026_12"));
+    service.app.files.remove(&unknown).await.expect("a file");
+    std::fs::write(service.directory.path().join("files").join(&unknown[..10]).join("notes.txt"), "a note")
+        .expect("no file of a task");
+    remove_old(&service).await;
+    assert!(!is_there(&service, "2026_11") && !is_there(&service, "2026_12"));
+}
+
+#[tokio::test]
+async fn a_month_stays_while_a_task_from_before_the_removal_is_worked_on() {
+    let service = keeping_a_month().await;
+    let caller = service.caller("ada", 100).await;
+    ended(&caller, "a boat [[fail]]").await;
+    service.clock.advance(DAY * 100);
+    caller.submit_prompt("a boat").await;
+    service.clock.advance(SECOND);
+    remove_old(&service).await;
+    assert!(is_there(&service, "2026_11"), "it was submitted before that");
+    service.work().await;
+    remove_old(&service).await;
+    assert!(!is_there(&service, "2026_11"));
+}
+
+#[tokio::test]
+async fn a_month_stays_for_a_day_after_its_end() {
+    let service = Service::start_on_postgres(&["--retention", "1h", "--submit-rate", "0"]).await;
+    let caller = service.caller("ada", 100).await;
+    service.clock.advance(DAY * 9);
+    ended(&caller, "a boat").await;
+    // Noon of the last day of November, and some seconds.
+    service.clock.advance(DAY / 2 + MONTH_AGE - REMOVED_FILES_AGE - SECOND * 60);
+    remove_old(&service).await;
+    assert_eq!(files(&service), Vec::<String>::new());
+    assert!(is_there(&service, "2026_11"));
+    service.clock.advance(SECOND * 60);
+    sweeper::remove_old(&service.app).await;
+    assert!(!is_there(&service, "2026_11"));
+}

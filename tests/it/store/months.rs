@@ -1,0 +1,296 @@
+//! Months that are forgotten as a whole: which may go, and what is left of them.
+
+use std::time::Duration;
+
+use tintype::clock::Timestamp;
+use tintype::model::{EntryKind, Id, Surface};
+use tintype::store::{Drift, Result, StoreError};
+
+use super::fixture::{Fixture, MILLISECOND, UNLIMITED, drawn, images};
+use crate::postgres::{cluster, schema};
+use crate::support::{Backend, NOON};
+
+const DAY: Duration = Duration::from_secs(86_400);
+/// Longest wait for what must come.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The months after the one in which all tests begin: 2026-12-01, 2027-01-01, 2027-02-01.
+const DECEMBER: Timestamp = Timestamp::from_millis(1_796_083_200_000);
+const JANUARY: Timestamp = Timestamp::from_millis(1_798_761_600_000);
+const FEBRUARY: Timestamp = Timestamp::from_millis(1_801_440_000_000);
+
+/// A database with a completed and a failed task in each of three months, the clock in the fourth.
+struct Year {
+    fx: Fixture,
+    account: Id,
+    completed: Vec<Id>,
+    failed: Vec<Id>,
+}
+
+impl Year {
+    async fn begin() -> Result<Self> {
+        let fx = Fixture::new(Backend::Postgres);
+        let account = fx.account("ada", 100).await?;
+        let (mut completed, mut failed) = (Vec::new(), Vec::new());
+        for _ in 0..3 {
+            completed.push(fx.submit(account).await?.id);
+            fx.store.complete(fx.claim().await?, drawn()).await?;
+            failed.push(fx.submit(account).await?.id);
+            fx.store.fail(fx.claim().await?, "it sank").await?;
+            fx.clock.advance(DAY * 30);
+        }
+        Ok(Self { fx, account, completed, failed })
+    }
+
+    async fn remove(&self, cutoff: Timestamp) -> Result<usize> {
+        let removed = self.fx.store.remove_tasks(cutoff).await?;
+        self.fx.clock.advance(MILLISECOND);
+        Ok(removed)
+    }
+
+    /// Forgets what ended before, however lately it was removed.
+    async fn forget(&self, before: Timestamp) -> Result<usize> {
+        self.fx.store.forget_months(before, self.fx.clock.now()).await
+    }
+
+    fn schema(&self) -> String {
+        schema(self.fx.directory.path())
+    }
+
+    /// Does something to the database behind its store's back, with the names of ids for these.
+    fn damage(&self, sql: &str) {
+        let sql = sql.replace("$completed", self.completed[0].as_str()).replace("$failed", self.failed[0].as_str());
+        cluster().execute(&format!(
+            "SET search_path TO {}; {}",
+            self.schema(),
+            sql.replace("$ada", self.account.as_str())
+        ));
+    }
+
+    async fn drifts(&self) -> Result<Vec<Drift>> {
+        Ok(self.fx.store.audit().await?.drifts)
+    }
+
+    async fn faults(&self) -> Result<Vec<String>> {
+        Ok(self.drifts().await?.into_iter().map(|drift| drift.fault).collect())
+    }
+}
+
+#[test]
+fn months_begin_when_they_do() {
+    for (begin, text) in [(DECEMBER, "2026-12-01"), (JANUARY, "2027-01-01"), (FEBRUARY, "2027-02-01")] {
+        assert_eq!(Timestamp::of_day(text), Some(begin));
+        assert_eq!(begin.to_string(), format!("{text}T00:00:00.000Z"));
+    }
+    assert_eq!(Timestamp::of_day("2026-13-01"), None);
+}
+
+pub async fn forgetting_months_changes_nothing_that_callers_see(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let old = fx.submit(ada).await?.id;
+    fx.store.complete(fx.claim().await?, drawn()).await?;
+    fx.clock.advance(DAY * 60);
+    let young = fx.submit(ada).await?.id;
+    fx.store.fail(fx.claim().await?, "it sank").await?;
+    fx.store.remove_tasks(DECEMBER).await?;
+    fx.clock.advance(MILLISECOND);
+    let before = fx.state().await?;
+    let forgotten = fx.store.forget_months(fx.clock.now(), fx.clock.now()).await?;
+    // November, and December, in which nothing happened.
+    assert_eq!(forgotten, if fx.store.is_shared() { 2 } else { 0 });
+    assert_eq!(fx.state().await?, before);
+    assert_eq!(fx.store.find_task(ada, Surface::Api, old).await?, None);
+    assert_eq!(fx.store.list_task_ids(ada, Surface::Api, Some(young), 10).await?, []);
+    assert_eq!(fx.store.list_task_ids(ada, Surface::Api, Some(old), 10).await?, []);
+    assert_eq!(fx.store.inspect_task(old).await?.is_none(), fx.store.is_shared());
+    assert!(!fx.store.fail_unleased(old, "no").await?);
+    fx.submit(ada).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn months_go_oldest_first_up_to_one_in_which_a_task_is_left() -> Result<()> {
+    let year = Year::begin().await?;
+    assert_eq!(year.forget(FEBRUARY).await?, 0, "no task is removed");
+    assert_eq!(year.remove(DECEMBER).await?, 2);
+    assert_eq!(year.forget(DECEMBER.saturating_sub(MILLISECOND)).await?, 0, "November is not over");
+    let history = year.fx.store.history(year.account, None, 100).await?;
+    assert_eq!(year.forget(FEBRUARY).await?, 1);
+    assert!(year.fx.store.inspect_task(year.completed[0]).await?.is_none());
+    assert_eq!(year.fx.store.history(year.account, None, 100).await?, history);
+    let audit = year.fx.store.audit().await?;
+    assert_eq!((audit.tasks, audit.entries, audit.drifts), (4, 10, vec![]));
+    // January is removed and December is not.
+    let schema = year.schema();
+    cluster().execute(&format!("UPDATE {schema}.tasks SET removed_at = 1 WHERE id >= '{}'", year.completed[2]));
+    assert_eq!(year.forget(FEBRUARY).await?, 0);
+    assert_eq!(year.remove(FEBRUARY).await?, 2);
+    assert_eq!(year.forget(Timestamp::MAX).await?, 2, "and not the month that goes on");
+    assert_eq!(year.drifts().await?, []);
+    assert_eq!(year.fx.credits(year.account).await?, 94);
+    year.fx.submit(year.account).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_month_with_an_unfinished_task_stays() -> Result<()> {
+    let year = Year::begin().await?;
+    let schema = year.schema();
+    // However that came about.
+    cluster().execute(&format!(
+        "UPDATE {schema}.tasks SET status = 'processing', images = NULL WHERE id = '{}'",
+        year.completed[0]
+    ));
+    assert_eq!(year.remove(FEBRUARY).await?, 5);
+    assert_eq!(year.forget(FEBRUARY).await?, 0);
+    assert!(year.fx.store.inspect_task(year.completed[0]).await?.is_some());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_month_whose_tasks_were_removed_just_now_stays() -> Result<()> {
+    let year = Year::begin().await?;
+    let removed_at = year.fx.clock.now();
+    assert_eq!(year.remove(DECEMBER).await?, 2);
+    assert_eq!(year.fx.store.forget_months(DECEMBER, removed_at).await?, 0);
+    assert_eq!(year.fx.store.forget_months(DECEMBER, removed_at.saturating_add(MILLISECOND)).await?, 1);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_month_that_somebody_reads_is_forgotten_another_time() -> Result<()> {
+    let year = Year::begin().await?;
+    year.remove(DECEMBER).await?;
+    let reader = cluster().session().await;
+    let read = format!("BEGIN; SELECT count(*) FROM {}.tasks", year.schema());
+    reader.batch_execute(&read).await.expect("a reader");
+    assert_eq!(year.forget(DECEMBER).await?, 0);
+    year.fx.submit(year.account).await?;
+    reader.batch_execute("COMMIT").await.expect("an end");
+    assert_eq!(year.forget(DECEMBER).await?, 1);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_that_forget_at_once_forget_each_month_once() -> Result<()> {
+    let year = Year::begin().await?;
+    year.remove(FEBRUARY).await?;
+    let (now, others) = (year.fx.clock.now(), [year.fx.another_process(), year.fx.another_process()]);
+    let forgotten =
+        futures::future::try_join_all(others.iter().map(|store| store.forget_months(FEBRUARY, now))).await?;
+    // One may find the other at work and leave the rest for another time.
+    let rest = year.forget(FEBRUARY).await?;
+    assert_eq!(forgotten.iter().sum::<usize>() + rest, 3);
+    assert_eq!(year.drifts().await?, []);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_task_is_made_in_a_month_that_was_forgotten() -> Result<()> {
+    let year = Year::begin().await?;
+    let elsewhere = year.fx.another_process();
+    let now = year.fx.clock.now();
+    year.remove(DECEMBER).await?;
+    assert_eq!(year.forget(DECEMBER).await?, 1);
+    year.fx.clock.set(NOON);
+    // One process knows that the month is gone, the other remembers that it was there.
+    for store in [&year.fx.store, &elsewhere] {
+        let submitted = store.submit(year.account, None, Surface::Api, images(1), UNLIMITED).await;
+        let error = submitted.expect_err("there is no place for it");
+        assert!(matches!(error, StoreError::Other(_)), "{error:?}");
+    }
+    assert_eq!(year.fx.credits(year.account).await?, 94);
+    year.fx.clock.set(now);
+    year.fx.submit(year.account).await?;
+    assert_eq!(year.drifts().await?, []);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_audit_still_adds_up_what_was_paid_for_forgotten_tasks() -> Result<()> {
+    let year = Year::begin().await?;
+    year.remove(DECEMBER).await?;
+    year.forget(DECEMBER).await?;
+    year.damage("UPDATE ledger SET amount = -1 WHERE task_id = '$completed'");
+    let faults = year.faults().await?;
+    assert!(faults[0].starts_with("entry 2 says the balance was 98"), "{faults:?}");
+    assert_eq!(faults.last().map(String::as_str), Some("the balance is 94 but its entries add up to 95"));
+    year.damage("UPDATE ledger SET amount = -2 WHERE task_id = '$completed'");
+    assert_eq!(year.drifts().await?, []);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_audit_still_compares_the_charges_and_refunds_of_forgotten_tasks() -> Result<()> {
+    let year = Year::begin().await?;
+    year.remove(DECEMBER).await?;
+    year.forget(DECEMBER).await?;
+    let disagree = "the charge and the refund of the forgotten task do not agree";
+    // Books that add up, with a refund that is too much.
+    year.damage(
+        "UPDATE ledger SET amount = amount + 1 WHERE task_id = '$failed' AND kind = 'refund';
+         UPDATE ledger SET balance = balance + 1 WHERE id >= (SELECT id FROM ledger WHERE task_id = '$failed' AND kind = 'refund');
+         UPDATE accounts SET balance = balance + 1",
+    );
+    assert_eq!(year.faults().await?, [disagree]);
+    year.damage("DELETE FROM ledger WHERE task_id = '$failed' AND kind = 'charge'");
+    assert!(year.faults().await?.contains(&disagree.to_owned()), "a refund without a charge");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn however_many_tasks_are_forgotten_none_of_their_entries_is_left_out() -> Result<()> {
+    const MANY: u64 = 35_000;
+    let year = Year::begin().await?;
+    year.remove(DECEMBER).await?;
+    year.forget(DECEMBER).await?;
+    // Each failed, so that pieces end between a charge and its refund as well.
+    year.damage(&format!(
+        "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id)
+         SELECT '$ada', kind, amount, 94 + least(amount, 0), 1, left('$completed', 14) || lpad(number::text, 7, '0')
+         FROM generate_series(1, {MANY}) AS number, (VALUES ('charge', -2), ('refund', 2)) AS pair (kind, amount)
+         ORDER BY number, kind"
+    ));
+    let audit = year.fx.store.audit().await?;
+    assert_eq!((audit.tasks, audit.entries, audit.drifts), (4, 10 + 2 * MANY, vec![]));
+    // Of numbers 1,000, 11,000, 21,000 and 31,000.
+    year.damage("UPDATE ledger SET amount = 1 WHERE kind = 'refund' AND right(task_id, 4) = '1000'");
+    let faults = year.faults().await?;
+    assert_eq!(faults.iter().filter(|fault| fault.contains("do not agree")).count(), 4);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn entries_of_a_task_that_is_gone_from_a_month_that_is_not_are_found() -> Result<()> {
+    let year = Year::begin().await?;
+    year.remove(DECEMBER).await?;
+    year.forget(DECEMBER).await?;
+    cluster().execute(&format!("DELETE FROM {}.tasks WHERE id = '{}'", year.schema(), year.completed[1]));
+    let history = year.fx.store.history(year.account, None, 100).await?;
+    let of_task = |kind| {
+        history.iter().find(|entry| entry.task_id.is_some_and(|id| id.0 == year.completed[1]) && entry.kind == kind)
+    };
+    let entry = of_task(EntryKind::Charge).expect("it was charged").id;
+    assert_eq!(year.faults().await?, [format!("entry {entry} is for a task that does not exist")]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_month_is_forgotten_in_the_middle_of_an_audit() -> Result<()> {
+    let year = Year::begin().await?;
+    year.remove(DECEMBER).await?;
+    // Somebody holds the audit up.
+    let (holder, schema) = (cluster().session().await, year.schema());
+    holder.batch_execute(&format!("BEGIN; LOCK TABLE {schema}.ledger")).await.expect("nobody else holds it");
+    let (store, now) = (year.fx.store.clone(), year.fx.clock.now());
+    let auditing = tokio::spawn(async move { store.audit().await });
+    let waiting = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}' AND wait_event_type = 'Lock'"
+    );
+    tokio::time::timeout(PATIENCE, async { while cluster().number(&waiting) == 0 {} }).await.expect("it waits");
+    year.fx.store.forget_months(DECEMBER, now).await?;
+    holder.batch_execute("ROLLBACK").await.expect("it was not cut");
+    assert_eq!(auditing.await.expect("no panic")?.drifts, []);
+    assert_eq!(year.forget(DECEMBER).await?, 1);
+    assert_eq!(year.drifts().await?, []);
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! What processes that draw tell each other, where there can be several.
+
+use std::time::Duration;
+
+use tintype::model::Id;
+use tintype::store::{Result, WORKER_SILENCE, WorkerReport};
+
+use super::fixture::{Fixture, MILLISECOND};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn id(number: u8) -> Id {
+    format!("FAAAAAAAAAAAAAAAAAAA{number}").parse().expect("an id")
+}
+
+/// A worker with as many slots as its number, that has ended no attempt.
+fn worker(number: u8) -> WorkerReport {
+    WorkerReport { id: id(number), slots: number.into(), mean: None }
+}
+
+/// Those beside the first, or nobody where one process is alone with its database.
+async fn others(fx: &Fixture) -> Result<Option<Vec<WorkerReport>>> {
+    let others = fx.another_process().other_workers(id(1)).await?;
+    if fx.store.is_shared() {
+        return Ok(Some(others));
+    }
+    assert_eq!(others, []);
+    Ok(None)
+}
+
+pub async fn a_worker_knows_of_the_others_what_they_said_last(fx: &Fixture) -> Result<()> {
+    assert_eq!(others(fx).await?.unwrap_or_default(), []);
+    for report in [worker(1), worker(3), worker(2)] {
+        fx.store.report_worker(report).await?;
+    }
+    let quick = WorkerReport { slots: 5, mean: Some(Duration::from_millis(1_500)), ..worker(3) };
+    let Some(found) = others(fx).await? else { return Ok(()) };
+    assert_eq!(found, [worker(2), worker(3)]);
+    fx.another_process().report_worker(quick).await?;
+    assert_eq!(others(fx).await?.unwrap_or_default(), [worker(2), quick]);
+    // What takes no time to speak of takes some.
+    fx.store.report_worker(WorkerReport { mean: Some(Duration::ZERO), ..quick }).await?;
+    let found = others(fx).await?.unwrap_or_default();
+    assert_eq!(found, [worker(2), WorkerReport { mean: Some(MILLISECOND), ..quick }]);
+    Ok(())
+}
+
+pub async fn a_worker_that_withdrew_or_is_silent_is_not_counted_on(fx: &Fixture) -> Result<()> {
+    fx.store.report_worker(worker(2)).await?;
+    fx.clock.advance(SECOND);
+    fx.store.report_worker(worker(3)).await?;
+    fx.store.report_worker(worker(4)).await?;
+    fx.store.withdraw_worker(id(4)).await?;
+    fx.store.withdraw_worker(id(4)).await?;
+    let Some(found) = others(fx).await? else { return Ok(()) };
+    assert_eq!(found, [worker(2), worker(3)]);
+    fx.clock.advance(WORKER_SILENCE - SECOND - MILLISECOND);
+    assert_eq!(others(fx).await?.unwrap_or_default(), [worker(2), worker(3)]);
+    fx.clock.advance(MILLISECOND);
+    assert_eq!(others(fx).await?.unwrap_or_default(), [worker(3)]);
+    fx.store.report_worker(worker(2)).await?;
+    assert_eq!(others(fx).await?.unwrap_or_default(), [worker(2), worker(3)], "it is back");
+    Ok(())
+}
+
+pub async fn what_a_worker_said_before_the_clock_was_set_back_does_not_count_for_long(fx: &Fixture) -> Result<()> {
+    let before = fx.clock.now();
+    fx.clock.advance(WORKER_SILENCE * 60);
+    fx.store.report_worker(worker(2)).await?;
+    fx.clock.set(before);
+    let Some(found) = others(fx).await? else { return Ok(()) };
+    assert_eq!(found, []);
+    fx.store.report_worker(worker(2)).await?;
+    assert_eq!(others(fx).await?.unwrap_or_default(), [worker(2)]);
+    Ok(())
+}
