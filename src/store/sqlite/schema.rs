@@ -9,11 +9,14 @@ use super::connection::BUSY_TIMEOUT;
 use super::writer;
 
 /// The steps that lead from an empty file to the present schema.
-pub(super) const MIGRATIONS: [&str; 4] = [
+pub(super) const MIGRATIONS: [&str; 7] = [
     include_str!("../../../migrations/sqlite/0001_initial.sql"),
     include_str!("../../../migrations/sqlite/0002_retention.sql"),
     include_str!("../../../migrations/sqlite/0003_policy.sql"),
     include_str!("../../../migrations/sqlite/0004_last_used.sql"),
+    include_str!("../../../migrations/sqlite/0005_workers.sql"),
+    include_str!("../../../migrations/sqlite/0006_dropped_months.sql"),
+    include_str!("../../../migrations/sqlite/0007_turns.sql"),
 ];
 /// Marks a SQLite file as ours: "tint" in ASCII.
 const APPLICATION_ID: i32 = 0x7469_6E74;

@@ -31,6 +31,8 @@ pub struct Node {
     log: PathBuf,
     /// Lines of the log that earlier processes wrote.
     before: usize,
+    /// Whether something is to go wrong in it.
+    pub armed: bool,
 }
 
 impl Node {
@@ -50,7 +52,7 @@ impl Node {
         let log = installation.data.join(format!("{part:?}-{number}.log"));
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let server = spawn(part, installation, &flags, &log, fault).unwrap_or_else(|said| panic!("it ended: {said}"));
-        Self { part, server, installation: installation.clone(), flags, log, before: 0 }
+        Self { part, server, installation: installation.clone(), flags, log, before: 0, armed: fault.is_some() }
     }
 
     /// Starts another process after the last one ended, as systemd would, if need be with what is to go wrong in it.
@@ -59,6 +61,7 @@ impl Node {
         let start = |fault| spawn(self.part, &self.installation, &self.flags, &self.log, fault);
         // What goes wrong may do so at the start.
         let mut started = start(fault);
+        self.armed = fault.is_some() && started.is_ok();
         for _ in 1..STARTS {
             if started.is_ok() {
                 break;

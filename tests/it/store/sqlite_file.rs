@@ -63,9 +63,9 @@ async fn reopening_keeps_everything() -> Result<()> {
 #[test]
 fn a_database_of_a_newer_release_is_refused_and_left_alone() {
     let directory = TempDir::new().expect("a temporary directory");
-    let path = closed_database(&directory, "PRAGMA user_version = 5");
+    let path = closed_database(&directory, "PRAGMA user_version = 99");
     let error = assert_refused(&path);
-    assert!(matches!(error, OpenError::Newer { found: 5, known: 4 }), "{error}");
+    assert!(matches!(error, OpenError::Newer { found: 99, .. }), "{error}");
 }
 
 #[tokio::test]

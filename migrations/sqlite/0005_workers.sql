@@ -1,0 +1,1 @@
+-- One process draws, and knows by itself what it can do.

@@ -1,0 +1,1 @@
+-- No months are dropped here: the rows of removed tasks stay.

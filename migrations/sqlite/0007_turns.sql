@@ -1,0 +1,1 @@
+-- Whoever reads here sees no old versions of a row on the way.
