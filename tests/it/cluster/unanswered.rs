@@ -11,6 +11,7 @@ use tintype::request::{AspectRatio, GenerateRequest};
 use tintype::store::postgres::PostgresStore;
 use tintype::store::{AccountCreation, LeaseWrite, Store, StoreError, Submission};
 
+use super::node::HANG;
 use super::relay::{Passage, Relay};
 use crate::postgres::{cluster, url};
 
@@ -78,6 +79,8 @@ async fn a_submit_whose_answer_is_lost_is_accepted_and_charged_once() {
 async fn a_submit_that_arrives_after_its_caller_was_told_that_it_failed_does_nothing() {
     let directory = TempDir::new().unwrap();
     let (relay, store, account) = store(&directory).await;
+    // It looks after its months when it begins to listen, which takes another connection.
+    tokio::time::timeout(HANG, store.tasks_elsewhere()).await.expect("it listens");
     // Every connection learns the statement, so that it is sent at once.
     for _ in 0..8 {
         submit(&store, account, "a boat").await.expect("a submit");
