@@ -203,7 +203,8 @@ struct Wanted {
 
 /// $1..$4 are the accounts, $5.. the tasks; `spent` is what the account has paid with a task and those before it.
 /// Accounts are locked in the order of their ids, as everywhere, so that nobody waits in a circle. The deadline $16
-/// is compared with a clock that runs on while the statement waits for these locks: see [`settle`].
+/// is compared with a clock that runs on while the statement waits for these locks: see [`settle`]. Who was charged is
+/// looked up in an array, as a join would compare each task with each account by way of the executor.
 static SUBMIT: LazyLock<String> = LazyLock::new(|| {
     let (locked, is_locked, turned) = (newest::locked("wanted"), newest::IS_LOCKED, newest::TURNED);
     format!(
@@ -216,13 +217,18 @@ static SUBMIT: LazyLock<String> = LazyLock::new(|| {
         WHERE {is_locked} AND locked.balance >= locked.cost AND locked.unfinished <= locked.room
             AND ($16::bigint IS NULL OR extract(epoch FROM clock_timestamp()) * 1000 < $16)
         RETURNING a.id, locked.balance
+    ), paid AS (
+        SELECT array_agg(id) AS accounts, array_agg(balance) AS balances FROM charged
     ), new AS (
-        SELECT n.*, charged.balance - n.spent AS balance
-        FROM unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::boolean[], $10::bigint[], $11::smallint[],
-                    $12::text[], $13::text[], $14::text[], $15::bigint[])
-            WITH ORDINALITY AS n (id, account_id, key_id, surface, image_to_image, made_at, n, aspect_ratio,
-                                  reference_images, prompt, spent, place)
-        JOIN charged ON charged.id = n.account_id
+        SELECT * FROM (
+            SELECT n.*, paid.balances[array_position(paid.accounts, n.account_id)] - n.spent AS balance
+            FROM paid,
+                unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::boolean[], $10::bigint[], $11::smallint[],
+                       $12::text[], $13::text[], $14::text[], $15::bigint[])
+                WITH ORDINALITY AS n (id, account_id, key_id, surface, image_to_image, made_at, n, aspect_ratio,
+                                      reference_images, prompt, spent, place)
+            OFFSET 0
+        ) asked WHERE balance IS NOT NULL
     ), made AS (
         INSERT INTO tasks (id, account_id, surface, image_to_image, updated_at, n, aspect_ratio, reference_images, prompt)
         SELECT id, account_id, surface, image_to_image, made_at, n, aspect_ratio, reference_images, prompt FROM new
@@ -232,8 +238,8 @@ static SUBMIT: LazyLock<String> = LazyLock::new(|| {
         INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id)
         SELECT account_id, 'charge', -$17::bigint * n, balance, made_at, id FROM new ORDER BY place
     )
-    SELECT l.account_id AS id, l.balance, l.unfinished, c.id IS NOT NULL AS charged
-    FROM locked l LEFT JOIN charged c ON c.id = l.account_id"
+    SELECT account_id AS id, balance, unfinished, coalesce(account_id = ANY (accounts), false) AS charged
+    FROM locked, paid"
     )
 });
 
