@@ -134,7 +134,7 @@ impl Worker {
     /// # Errors
     /// [`StoreError`] when nothing could be claimed.
     pub async fn step(self: &Arc<Self>) -> Result<usize, StoreError> {
-        let claims = self.claim(self.slot_count).await?;
+        let Claimed { claims, .. } = self.claim(self.slot_count).await?;
         let count = claims.len();
         let shift = Shift::new(self.slot_count, CancellationToken::new());
         let mut running = JoinSet::new();
@@ -146,8 +146,11 @@ impl Worker {
     }
 
     /// Claims of the accounts whose tasks there is room for.
-    async fn claim(&self, max: usize) -> Result<Vec<Claim>, StoreError> {
-        self.app.store.claim_except(max, self.app.config.worker.lease, &self.places.passed_over()).await
+    async fn claim(&self, slots: usize) -> Result<Claimed, StoreError> {
+        let (most, passed_over) = self.places.to_claim(slots);
+        let claims = self.app.store.claim_except(most, self.app.config.worker.lease, &passed_over).await?;
+        let queue = if claims.len() < most { Queue::Drained } else { Queue::MayHoldMore };
+        Ok(Claimed { claims, queue })
     }
 
     /// Fills the slots with what waits in the queue; once told to stop, gives it back instead.
@@ -157,8 +160,8 @@ impl Worker {
         running: &mut JoinSet<()>,
         shift: &Shift,
     ) -> Queue {
-        let claims = match self.claim(permits.len()).await {
-            Ok(claims) => claims,
+        let Claimed { claims, queue } = match self.claim(permits.len()).await {
+            Ok(claimed) => claimed,
             Err(error) => {
                 tracing::error!(%error, "could not claim tasks");
                 return Queue::Drained;
@@ -167,7 +170,6 @@ impl Worker {
         if !claims.is_empty() {
             tracing::debug!(tasks = claims.len(), "claimed tasks");
         }
-        let queue = if claims.len() < permits.len() { Queue::Drained } else { Queue::MayHoldMore };
         for (claim, permit) in claims.into_iter().zip(permits) {
             if shift.stop.is_cancelled() {
                 self.release(claim.lease).await;
@@ -464,6 +466,12 @@ async fn within<T>(
         Ok(Err(_)) => Err(RenderError::Again(format!("{what} panicked"))),
         Err(_) => Err(RenderError::Again(format!("{what} took longer than {} s", limit.as_secs()))),
     }
+}
+
+/// What a claim brought.
+struct Claimed {
+    claims: Vec<Claim>,
+    queue: Queue,
 }
 
 /// What a claim says of the queue.

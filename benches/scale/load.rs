@@ -45,6 +45,14 @@ pub async fn measure(cluster: &Cluster, tasks: u32, options: &Options) -> Outcom
         raw_many.push(raw(cluster, "random(1, 100)", callers, window)?);
         let next = |turn: u64| submit(store.clone(), accounts[(turn % u64::from(history::ACCOUNTS)) as usize].id);
         many.push(rate(callers, window, next).await?);
+        let last = |rates: &[f64]| rates.last().copied().unwrap_or(f64::NAN);
+        eprintln!(
+            "  submits beside pgbench: {:.0} and {:.0} (one account), {:.0} and {:.0} (100 accounts)",
+            last(&one),
+            last(&raw_one),
+            last(&many),
+            last(&raw_many)
+        );
         work(&store).await?;
         let poll = |turn: u64| {
             let (store, (account, id)) = (store.clone(), waiting[(turn % waiting.len() as u64) as usize]);
@@ -57,13 +65,17 @@ pub async fn measure(cluster: &Cluster, tasks: u32, options: &Options) -> Outcom
         };
         pages.push(rate(callers, window, page).await?);
     }
+    // What was measured one after the other shared whatever else the machine was doing.
+    let in_turns =
+        |rates: &[f64], raw: &[f64]| median(&mut rates.iter().zip(raw).map(|(a, b)| a / b).collect::<Vec<_>>());
+    let (to_raw_one, to_raw_many) = (in_turns(&one, &raw_one), in_turns(&many, &raw_many));
     let mut figures = vec![
         ("polls of unfinished tasks".to_owned(), median(&mut polls), None),
         ("list pages of 20".to_owned(), median(&mut pages), None),
         ("pgbench, one account".to_owned(), median(&mut raw_one), None),
-        ("submits, one account".to_owned(), median(&mut one), Some(median(&mut raw_one))),
+        ("submits, one account".to_owned(), median(&mut one), Some(to_raw_one)),
         ("pgbench, 100 accounts".to_owned(), median(&mut raw_many), None),
-        ("submits, 100 accounts".to_owned(), median(&mut many), Some(median(&mut raw_many))),
+        ("submits, 100 accounts".to_owned(), median(&mut many), Some(to_raw_many)),
     ];
     for workers in [1, 4, 16] {
         let rate = claims(cluster, &store, &accounts, workers, options).await?;

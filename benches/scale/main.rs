@@ -109,7 +109,7 @@ fn measure(options: &Options) -> Outcome<()> {
     Ok(())
 }
 
-/// One figure: a name, a rate, and what it is compared with.
+/// One figure: a name, a rate, and its ratio to what it is compared with, in the middle of the rounds.
 type Figure = (String, f64, Option<f64>);
 
 fn print(sizes: &[(u32, Vec<Figure>)]) {
@@ -127,8 +127,8 @@ fn print(sizes: &[(u32, Vec<Figure>)]) {
         let last = sizes.last().map_or(*first, |(_, figures)| figures[place].1);
         print!("{:>10.2}  ", last / first);
         for (_, figures) in sizes {
-            if let Some(raw) = figures[place].2 {
-                print!(" {:.2}", figures[place].1 / raw);
+            if let Some(ratio) = figures[place].2 {
+                print!(" {ratio:.2}");
             }
         }
         println!();

@@ -15,6 +15,8 @@ use crate::{Options, Outcome, history, median, now, open};
 
 /// Tasks of one turn: submitted together, claimed and completed together.
 const TURN: usize = 64;
+/// Longest part without a snapshot.
+const BESIDE: Duration = Duration::from_secs(30);
 const LEASE: Duration = Duration::from_secs(60);
 
 /// What the turns of one part took.
@@ -34,10 +36,12 @@ pub async fn measure(cluster: &Cluster, options: &Options) -> Outcome<()> {
     let client = cluster.connect().await?;
     let accounts = history::fill(&client, &*store, 1_000).await?;
     let keeper = cluster.connect().await?;
-    let part = Duration::from_secs_f64(options.snapshot_seconds / 6.0);
+    let kept = Duration::from_secs_f64(options.snapshot_seconds / 6.0);
+    let beside = kept.min(BESIDE);
     print!("{:<10}{:>10}{:>14}{:>12}{:>16}", "snapshot", "tasks/s", "64 submits", "one claim", "completions");
     println!("{:>26}", "dead in queue, accounts");
     for phase in ["none", "none", "kept", "kept", "kept", "kept", "kept", "kept", "closed", "closed", "closed"] {
+        let part = if phase == "kept" { kept } else { beside };
         match phase {
             "kept" => {
                 // The first time it begins; later this is one more statement in it.

@@ -2,6 +2,9 @@
 -- id passes over all of them, and so does every new version that has to be unique by id or name. So what must be unique
 -- is in a table that hardly changes; and now and then a version of the row gets a higher turn, so that the newest is
 -- found from the end of the index.
+-- Nobody makes an account or a key between two of these steps.
+LOCK TABLE accounts, api_keys IN ACCESS EXCLUSIVE MODE;
+
 CREATE TABLE account_names (
     name       text COLLATE "C" PRIMARY KEY,
     account_id text COLLATE "C" NOT NULL UNIQUE

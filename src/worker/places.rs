@@ -64,14 +64,17 @@ impl Places {
         Some(Place { account_id, places: self.clone() })
     }
 
-    /// Accounts that nothing is to be claimed of: those that have their part, and those that wait in line. Of the
-    /// line, as many as there are free places wait no longer.
-    pub(super) fn passed_over(&self) -> Vec<Id> {
+    /// What to claim for `slots` free slots: at most so many tasks, and none of these accounts, which have their part or
+    /// wait in line. Of the line, as many as there are free places wait no longer; then no more is claimed than these
+    /// hold, as all of it may be theirs.
+    pub(super) fn to_claim(&self, slots: usize) -> (usize, Vec<Id>) {
         let mut taken = self.taken();
-        let let_in = taken.line.len().min(self.total.saturating_sub(taken.count()));
+        let free = self.total.saturating_sub(taken.count());
+        let let_in = taken.line.len().min(free);
         taken.line.drain(..let_in);
+        let most = if let_in > 0 { slots.min(free) } else { slots };
         let full = taken.by_account.iter().filter(|(_, count)| **count >= self.part);
-        full.map(|(account_id, _)| account_id).chain(&taken.line).copied().collect()
+        (most, full.map(|(account_id, _)| account_id).chain(&taken.line).copied().collect())
     }
 
     /// Waits until something can be claimed of an account that was passed over.
@@ -128,14 +131,14 @@ mod tests {
     fn an_account_that_has_its_part_is_passed_over_until_it_has_less() {
         let places = places(3);
         let mut held = take(&places, 1, 2);
-        assert_eq!(places.passed_over(), []);
+        assert_eq!(places.to_claim(1).1, []);
         held.extend(take(&places, 1, 1));
-        assert_eq!(places.passed_over(), [account(1)]);
+        assert_eq!(places.to_claim(1).1, [account(1)]);
         // One claim may bring more than its part.
         held.extend(take(&places, 1, 2));
-        assert_eq!(places.passed_over(), [account(1)]);
+        assert_eq!(places.to_claim(1).1, [account(1)]);
         held.truncate(2);
-        assert_eq!(places.passed_over(), []);
+        assert_eq!(places.to_claim(1).1, []);
     }
 
     #[test]
@@ -145,13 +148,13 @@ mod tests {
         for number in [11, 10, 12, 10] {
             assert!(places.take(account(number)).is_none());
         }
-        assert_eq!(places.passed_over(), [11, 10, 12].map(account));
+        assert_eq!(places.to_claim(1).1, [11, 10, 12].map(account));
         held.pop();
-        assert_eq!(places.passed_over(), [10, 12].map(account));
+        assert_eq!(places.to_claim(5), (1, [10, 12].map(account).to_vec()), "there is room for one task");
         held.extend(take(&places, 11, 1));
-        assert_eq!(places.passed_over(), [10, 12].map(account), "the place is taken");
+        assert_eq!(places.to_claim(1).1, [10, 12].map(account), "the place is taken");
         held.truncate(6);
-        assert_eq!(places.passed_over(), []);
+        assert_eq!(places.to_claim(1).1, []);
     }
 
     #[tokio::test]

@@ -2,6 +2,7 @@
 //! for tests that stop theirs. All are gone when the tests have ended.
 
 use std::collections::HashSet;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
@@ -80,13 +81,33 @@ impl Cluster {
             Durability::Nothing => "-c fsync=off -c full_page_writes=off",
             Durability::Commits => "-c fsync=on",
         };
-        let options = format!(
-            "-c listen_addresses= -c unix_socket_directories={} {durability} \
-             -c max_connections=400 -c shared_buffers=64MB -c log_min_messages=fatal",
-            path(&cluster.directory)
-        );
-        cluster.control(&["-o", &options, "start"]);
+        cluster.control(&["-o", &cluster.options(&format!("-c listen_addresses= {durability}")), "start"]);
         cluster
+    }
+
+    /// What the server is started with besides `others`.
+    fn options(&self, others: &str) -> String {
+        let socket = path(&self.directory);
+        format!(
+            "-c unix_socket_directories={socket} -c max_connections=400 -c shared_buffers=64MB \
+             -c log_min_messages=fatal {others}"
+        )
+    }
+
+    /// Starts it again, listening on this port of 127.0.0.1, where it encrypts with a key and its certificate. Nothing it
+    /// keeps outlasts a crash from then on, and [`Cluster::session`] does not find it any more.
+    pub fn encrypt(&self, port: u16, certificate_pem: &str, key_pem: &str) {
+        let files = [("server.crt", certificate_pem), ("server.key", key_pem)];
+        for (name, pem) in files {
+            let file = self.data().join(name);
+            std::fs::write(&file, pem).expect("a file");
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("a private file");
+            if let Some((user, group)) = self.owner {
+                std::os::unix::fs::chown(&file, Some(user), Some(group)).expect("root may give a file away");
+            }
+        }
+        let options = format!("-c listen_addresses=127.0.0.1 -c port={port} -c ssl=on -c fsync=off");
+        self.control(&["-m", "fast", "-o", &self.options(&options), "restart"]);
     }
 
     fn data(&self) -> PathBuf {

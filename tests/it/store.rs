@@ -16,6 +16,7 @@ mod keys;
 mod leases;
 mod months;
 mod postgres_server;
+mod postgres_tls;
 mod processes;
 mod removals;
 mod sqlite_file;

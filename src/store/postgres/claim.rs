@@ -2,8 +2,8 @@
 //!
 //! Looking for the accounts that have something waiting passes over all rows that were claimed lately and are not
 //! vacuumed yet: hardly any, unless somebody keeps an old snapshot open. So what a look found is used for as long
-//! as it takes ten times to make up for the look, and taking tasks begins where the look found the oldest. Accounts that
-//! are passed over stay in what was found: it is their turn again when they are not.
+//! as it takes ten times to make up for the look, and taking tasks begins where the look found the oldest, or behind
+//! what was taken since. Accounts that are passed over stay in what was found: it is their turn again when they are not.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -16,6 +16,8 @@ use crate::store::{Claim, Lease, Result};
 
 /// Most accounts that one look finds, besides those that are passed over.
 const MAX_ACCOUNTS: usize = 256;
+/// Accounts that are asked at once at the least when it is not known whether they have more.
+const MIN_ASKED: usize = 32;
 /// A look is worth this many times the time it took.
 const LOOK_WORTH: u32 = 10;
 
@@ -23,8 +25,10 @@ const LOOK_WORTH: u32 = 10;
 #[derive(Debug, Clone)]
 struct Turn {
     account_id: Id,
-    /// Its oldest waiting task: what it has to claim begins here.
+    /// Its oldest waiting task, or one before that: what it has to claim begins here.
     oldest: Id,
+    /// Whether it had less than it was asked for.
+    exhausted: bool,
 }
 
 /// Whose turn it is with one process.
@@ -34,6 +38,8 @@ pub(super) struct Rota {
     last: Option<Id>,
     /// What the last look found, by account.
     turns: Vec<Turn>,
+    /// Whether those that had no more are asked once more.
+    guessing: bool,
     looked_at: Duration,
     look_took: Duration,
 }
@@ -115,14 +121,16 @@ impl Rota {
         lease: Duration,
         passed_over: &HashSet<Id>,
     ) -> Result<Option<Vec<Claim>>> {
-        if self.turns.iter().all(|turn| passed_over.contains(&turn.account_id)) {
+        if self.turns.iter().all(|turn| turn.exhausted || passed_over.contains(&turn.account_id)) {
             if *looked {
                 return Ok(None);
             }
-            *looked = self.look(database, passed_over).await?;
-            if !*looked {
-                return Ok(None);
+            // If it is too early for that, those that are known may have more by now.
+            if !self.look(database, passed_over).await? {
+                self.turns.iter_mut().for_each(|turn| turn.exhausted = false);
+                self.guessing = true;
             }
+            *looked = true;
         }
         self.take(database, max, lease, passed_over).await.map(Some)
     }
@@ -137,15 +145,17 @@ impl Rota {
         let last = self.last.as_ref().map_or("", Id::as_str);
         let rows = database.read(LOOK, &[&last, &most]).await?;
         let turn = |row: &tokio_postgres::Row| {
-            Ok(Turn { account_id: row.try_get("account_id")?, oldest: row.try_get("task_id")? })
+            let (account_id, oldest) = (row.try_get("account_id")?, row.try_get("task_id")?);
+            Ok(Turn { account_id, oldest, exhausted: false })
         };
         self.turns = rows.iter().map(turn).collect::<Result<_>>()?;
+        self.guessing = false;
         self.looked_at = database.clock.elapsed();
         self.look_took = self.looked_at.saturating_sub(begun);
         Ok(true)
     }
 
-    /// Takes up to `max` tasks of the accounts whose turn it is, and strikes out those that have no more.
+    /// Takes up to `max` tasks of the accounts whose turn it is, and notes which have no more.
     async fn take(
         &mut self,
         database: &Database,
@@ -155,7 +165,9 @@ impl Rota {
     ) -> Result<Vec<Claim>> {
         let after_last = self.turns.partition_point(|turn| Some(turn.account_id) <= self.last);
         let (early, late) = self.turns.split_at(after_last);
-        let in_turn = late.iter().chain(early).filter(|turn| !passed_over.contains(&turn.account_id)).take(max);
+        let is_asked = |turn: &&Turn| !turn.exhausted && !passed_over.contains(&turn.account_id);
+        let most_asked = if self.guessing { max.max(MIN_ASKED) } else { max };
+        let in_turn = late.iter().chain(early).filter(is_asked).take(most_asked);
         let (accounts, oldest): (Vec<Id>, Vec<Id>) = in_turn.map(|turn| (turn.account_id, turn.oldest)).unzip();
         if accounts.is_empty() {
             return Ok(Vec::new());
@@ -169,16 +181,20 @@ impl Rota {
         let parameters: [Parameter<'_>; 6] =
             [&accounts, &oldest, &(share as i64), &(max as i64), &given, &millis(lease)];
         let rows = database.write(&sql, &parameters).await?;
-        let mut taken: HashMap<Id, usize> = HashMap::new();
+        let mut taken: HashMap<Id, Vec<Id>> = HashMap::new();
         for row in &rows {
             let account_id: Id = row.try_get("account_id")?;
-            *taken.entry(account_id).or_default() += 1;
+            taken.entry(account_id).or_default().push(row.try_get("task_id")?);
             self.last = Some(account_id);
         }
-        if rows.len() < max {
-            let is_exhausted =
-                |turn: &Turn| accounts.contains(&turn.account_id) && taken.get(&turn.account_id) != Some(&share);
-            self.turns.retain(|turn| !is_exhausted(turn));
+        let all_taken = rows.len() < max;
+        for turn in &mut self.turns {
+            let of_account = taken.remove(&turn.account_id).unwrap_or_default();
+            if all_taken && accounts.contains(&turn.account_id) {
+                turn.exhausted = of_account.len() != share;
+            }
+            // What was taken is a dead row more for whoever begins before it.
+            turn.oldest = of_account.into_iter().chain([turn.oldest]).max().unwrap_or(turn.oldest);
         }
         let claim = |row: &tokio_postgres::Row| {
             let lease = Lease { task_id: row.try_get("task_id")?, epoch: row.try_get("lease_epoch")? };

@@ -80,11 +80,13 @@ impl Apart {
     fn part(self: &Arc<Self>, sent: Vec<Sent>, failure: Failure) -> Vec<Sent> {
         let (mut open, mut answered): (Vec<_>, Vec<_>) = sent.into_iter().partition(Sent::is_open);
         let is_locked = matches!(failure, Failure::Locked(_));
+        // A database that cannot be reached is away for each account.
+        let is_away = matches!(failure, Failure::Nothing(_));
         let error = failure.into_error();
         let account_id = open[0].account_id();
         let of_one = open.iter().all(|one| one.account_id() == account_id);
         // It is known already what would come of another try.
-        if open.len() == 1 || of_one && is_locked {
+        if open.len() == 1 || is_away || of_one && is_locked {
             if is_locked {
                 self.lock().entry(account_id).or_default();
             }

@@ -20,7 +20,7 @@ use self::journal::Journal;
 use self::lanes::Lanes;
 use self::months::Months;
 use self::submit::{Order, Submitting};
-use self::sweep::Swept;
+use self::sweep::{Sought, Step, Swept};
 use self::tasks::Wanted;
 use super::{
     AccountCreation, Audit, Claim, CompletedTask, KeyChange, Lease, LeaseWrite, NewKey, QueueDepth, Refusal, Rescue,
@@ -339,16 +339,15 @@ impl Store for PostgresStore {
             Rescue::All => Timestamp::MIN,
         };
         let through = self.database.now();
+        let sought = Sought::Leases { which, from, last_error };
         let mut all = Rescued::default();
         loop {
-            let rescue = sweep::rescue(&self.database, which, from, last_error);
-            let (found, some) = self.write(Effect::Rescue, rescue).await?;
+            let Step { rescued: some, more, clean } = self.write(Effect::Rescue, sought.step(&self.database)).await?;
             all = Rescued { queued: all.queued + some.queued, failed: all.failed + some.failed };
-            if (found as i64) < sweep::SWEEP_BATCH {
+            if clean {
                 self.leases_swept.done(&self.database, from, through);
-                return Ok(all);
             }
-            if some == Rescued::default() {
+            if !more {
                 return Ok(all);
             }
         }
@@ -356,13 +355,15 @@ impl Store for PostgresStore {
 
     async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<usize> {
         let (from, cutoff) = (self.overdue_swept.from(&self.database), self.database.shifted(cutoff));
+        let sought = Sought::Overdue { from, cutoff, error };
         let mut all = 0;
         loop {
-            let expire = sweep::expire(&self.database, from, cutoff, error);
-            let some = self.write(Effect::Expire, expire).await?;
-            all += some;
-            if (some as i64) < sweep::SWEEP_BATCH {
+            let Step { rescued, more, clean } = self.write(Effect::Expire, sought.step(&self.database)).await?;
+            all += rescued.failed;
+            if clean {
                 self.overdue_swept.done(&self.database, from, cutoff);
+            }
+            if !more {
                 return Ok(all);
             }
         }

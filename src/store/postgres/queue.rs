@@ -8,10 +8,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::{StreamExt as _, stream};
 use tokio_postgres::Row;
 
 use super::columns::number;
-use super::connection::Database;
+use super::connection::{Database, MAX_CONNECTIONS};
 use super::newest;
 use crate::model::{CREDITS_PER_IMAGE, Id};
 use crate::store::{Lease, LeaseWrite, MAX_LOST_LEASES, QueueDepth, Rescued, Result, Retry, StoreError};
@@ -72,14 +73,13 @@ pub(super) async fn complete(database: &Arc<Database>, ends: Vec<(Lease, String)
         Err(error) if ends.len() == 1 => vec![Err(error)],
         // They may be completed, and a second try would find their leases gone.
         Err(error @ StoreError::Unknown(_)) => ends.iter().map(|_| Err(error.clone())).collect(),
-        // One that cannot be written must not take the others with it.
+        // One that cannot be written must not take the others with it, nor keep them waiting for long.
         Err(_) => {
-            let mut outcomes = Vec::with_capacity(ends.len());
-            for end in ends {
-                let outcome = complete_together(database, std::slice::from_ref(&end)).await;
-                outcomes.push(outcome.map(|done| done_if(!done.is_empty())));
-            }
-            outcomes
+            let alone = ends.into_iter().map(|end| async move {
+                let outcome = complete_together(database, &[end]).await;
+                outcome.map(|done| done_if(!done.is_empty()))
+            });
+            stream::iter(alone).buffered(MAX_CONNECTIONS / 4).collect().await
         }
     }
 }

@@ -85,7 +85,7 @@ impl Submitting {
                 Err(failure) => return Err(failure),
             }
         }
-        if sent.iter().any(Sent::is_open) { Err(Failure::Nothing(too_busy())) } else { Ok(()) }
+        if sent.iter().any(Sent::is_open) { Err(Failure::Refused(too_busy())) } else { Ok(()) }
     }
 
     /// Sends one statement for all of `open`.

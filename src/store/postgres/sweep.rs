@@ -7,7 +7,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::connection::{Database, Parameter};
+use super::connection::{Database, Failure, Parameter};
 use super::queue::{GivenUp, count, give_up, given_up, gone, lost_limit, refund};
 use crate::clock::Timestamp;
 use crate::model::{CREDITS_PER_IMAGE, Id};
@@ -63,50 +63,152 @@ impl Swept {
     }
 }
 
-/// Takes up to [`SWEEP_BATCH`] leases away that ran out after `from`; returns also how many there were. Leases go by the
-/// server's time alone.
-pub(super) async fn rescue(
+/// What a sweep looks for, and the error that tasks which it fails end with.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Sought<'a> {
+    /// Leases that ran out after `from`, by the server's time alone, or all that run out after it.
+    Leases { which: Rescue, from: Timestamp, last_error: &'a str },
+    /// Tasks made after `from` and up to `cutoff`.
+    Overdue { from: Timestamp, cutoff: Timestamp, error: &'a str },
+}
+
+/// What one step of a sweep came to.
+#[derive(Debug, Default)]
+pub(super) struct Step {
+    pub(super) rescued: Rescued,
+    /// Whether there may be more to do.
+    pub(super) more: bool,
+    /// Whether nothing was left behind.
+    pub(super) clean: bool,
+}
+
+/// What a statement found and did.
+struct Batch {
+    found: usize,
+    rescued: Rescued,
+}
+
+impl Sought<'_> {
+    /// Ends or queues up to [`SWEEP_BATCH`] tasks. When some account cannot be written, because somebody holds it or its
+    /// books are damaged, each account is seen to by itself, so that no other waits.
+    pub(super) async fn step(self, database: &Database) -> Result<Step> {
+        match self.batch(database, None).await {
+            Ok(Batch { found, rescued }) => {
+                let full = found as i64 >= SWEEP_BATCH;
+                Ok(Step { rescued, more: full && rescued != Rescued::default(), clean: !full })
+            }
+            Err(Failure::Locked(error) | Failure::Refused(error)) => {
+                tracing::warn!(%error, "tasks that were to be swept together are swept by accounts");
+                self.by_accounts(database).await
+            }
+            Err(failure) => Err(failure.into()),
+        }
+    }
+
+    async fn by_accounts(self, database: &Database) -> Result<Step> {
+        let mut step = Step { clean: true, ..Step::default() };
+        for account_id in self.accounts(database).await? {
+            loop {
+                let Batch { found, rescued } = match self.batch(database, Some(&account_id)).await {
+                    Ok(batch) => batch,
+                    Err(Failure::Locked(error) | Failure::Refused(error)) => {
+                        tracing::error!(account = account_id, %error, "cannot sweep the tasks of an account");
+                        step.clean = false;
+                        break;
+                    }
+                    Err(failure) => return Err(failure.into()),
+                };
+                step.rescued.queued += rescued.queued;
+                step.rescued.failed += rescued.failed;
+                if (found as i64) < SWEEP_BATCH {
+                    break;
+                }
+                if rescued == Rescued::default() {
+                    step.clean = false;
+                    break;
+                }
+            }
+        }
+        Ok(step)
+    }
+
+    /// Whose tasks it finds.
+    async fn accounts(self, database: &Database) -> Result<Vec<String>> {
+        let rows = match self {
+            Self::Leases { which, from, .. } => {
+                let (all, given) = (which == Rescue::All, database.given_time());
+                let sql = "SELECT DISTINCT account_id FROM queue
+                    WHERE lease_until > $1 AND ($2 OR lease_until <= tintype_now($3))";
+                database.read(sql, &[&from, &all, &given]).await?
+            }
+            Self::Overdue { from, cutoff, .. } => {
+                let sql = "SELECT DISTINCT account_id FROM queue WHERE task_id >= $1 AND task_id < $2";
+                database.read(sql, &[&Id::floor(from), &after(cutoff)]).await?
+            }
+        };
+        rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+    }
+
+    /// Up to [`SWEEP_BATCH`] of one account or of all.
+    async fn batch(self, database: &Database, account_id: Option<&str>) -> std::result::Result<Batch, Failure> {
+        let batch = match self {
+            Self::Leases { which, from, last_error } => rescue(database, account_id, which, from, last_error).await?,
+            Self::Overdue { from, cutoff, error } => expire(database, account_id, from, cutoff, error).await?,
+        };
+        let Batch { found, rescued } = &batch;
+        if *found > rescued.queued + rescued.failed {
+            let tasks = found - rescued.queued - rescued.failed;
+            tracing::error!(tasks, "could not end or requeue tasks: see `tintype credits audit`");
+        }
+        Ok(batch)
+    }
+}
+
+async fn rescue(
     database: &Database,
+    account_id: Option<&str>,
     which: Rescue,
     from: Timestamp,
     last_error: &str,
-) -> Result<(usize, Rescued)> {
+) -> std::result::Result<Batch, Failure> {
     let lost = "SELECT task_id FROM queue
-        WHERE lease_until > $7 AND ($6 OR lease_until <= tintype_now($2))
+        WHERE lease_until > $7 AND ($6 OR lease_until <= tintype_now($2)) AND ($8::text IS NULL OR account_id = $8)
         ORDER BY lease_until LIMIT $5 FOR UPDATE SKIP LOCKED";
-    let all = which == Rescue::All;
-    let given = database.given_time();
     let sql = give_up(lost, "0");
-    let rows = database
-        .write(&sql, &[&last_error, &given, &CREDITS_PER_IMAGE, &lost_limit(), &SWEEP_BATCH, &all, &from])
-        .await?;
-    let GivenUp { lost, rescued } = given_up(&rows)?;
-    report_damaged(lost, rescued.queued + rescued.failed);
-    Ok((lost, rescued))
+    let (all, given, limit) = (which == Rescue::All, database.given_time(), lost_limit());
+    let parameters: [Parameter<'_>; 8] =
+        [&last_error, &given, &CREDITS_PER_IMAGE, &limit, &SWEEP_BATCH, &all, &from, &account_id];
+    let rows = database.write(&sql, &parameters).await?;
+    let GivenUp { lost, rescued } = given_up(&rows).map_err(Failure::Unknown)?;
+    Ok(Batch { found: lost, rescued })
 }
 
-/// Fails and refunds up to [`SWEEP_BATCH`] tasks made after `from`, and up to `cutoff`.
-pub(super) async fn expire(database: &Database, from: Timestamp, cutoff: Timestamp, error: &str) -> Result<usize> {
-    // Ids begin with the time of creation, so the first id after the cutoff bounds a range of them.
-    let bound = Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)));
+async fn expire(
+    database: &Database,
+    account_id: Option<&str>,
+    from: Timestamp,
+    cutoff: Timestamp,
+    error: &str,
+) -> std::result::Result<Batch, Failure> {
     let (gone, refund) = (gone("q.task_id IN (SELECT task_id FROM overdue)"), refund());
     let sql = format!(
         "WITH overdue AS (
-            SELECT task_id FROM queue WHERE task_id >= $6 AND task_id < $4
+            SELECT task_id FROM queue
+            WHERE task_id >= $6 AND task_id < $4 AND ($7::text IS NULL OR account_id = $7)
             ORDER BY task_id LIMIT $5 FOR UPDATE SKIP LOCKED
         ), {gone}, {refund}
         SELECT (SELECT count(*) FROM overdue) AS overdue, (SELECT count(*) FROM gone) AS failed"
     );
     let given = database.given_time();
-    let parameters: [Parameter<'_>; 6] = [&error, &given, &CREDITS_PER_IMAGE, &bound, &SWEEP_BATCH, &Id::floor(from)];
+    let parameters: [Parameter<'_>; 7] =
+        [&error, &given, &CREDITS_PER_IMAGE, &after(cutoff), &SWEEP_BATCH, &Id::floor(from), &account_id];
     let rows = database.write(&sql, &parameters).await?;
-    let failed = count(&rows[0], "failed")?;
-    report_damaged(count(&rows[0], "overdue")?, failed);
-    Ok(failed)
+    let counts = || Ok((count(&rows[0], "overdue")?, count(&rows[0], "failed")?));
+    let (found, failed) = counts().map_err(Failure::Unknown)?;
+    Ok(Batch { found, rescued: Rescued { queued: 0, failed } })
 }
 
-fn report_damaged(found: usize, ended: usize) {
-    if found > ended {
-        tracing::error!(tasks = found - ended, "could not end or requeue tasks: see `tintype credits audit`");
-    }
+/// Ids begin with the time of creation, so the first id after the cutoff bounds a range of them.
+fn after(cutoff: Timestamp) -> Id {
+    Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)))
 }

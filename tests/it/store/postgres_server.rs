@@ -9,9 +9,11 @@ use futures::future::join_all;
 use tempfile::TempDir;
 use tintype::clock::Clock;
 use tintype::fault::Faults;
-use tintype::model::Surface;
+use tintype::model::{Surface, Task};
 use tintype::store::postgres::{OpenError, PostgresStore};
-use tintype::store::{AccountCreation, Result, Store as _, StoreError, Submission, WORKER_SILENCE, WorkerReport};
+use tintype::store::{
+    AccountCreation, MAX_LOST_LEASES, Rescue, Result, Store as _, StoreError, Submission, WORKER_SILENCE, WorkerReport,
+};
 
 use super::fixture::{Fixture, UNLIMITED, accepted, drawn, ids, images, new_key};
 use crate::postgres::{cluster, schema};
@@ -349,5 +351,66 @@ async fn whoever_reports_passes_by_those_that_are_silent() -> Result<()> {
     fx.clock.advance(WORKER_SILENCE);
     fx.store.report_worker(worker("FAAAAAAAAAAAAAAAAAAA1")).await?;
     assert_eq!(cluster().number(&format!("SELECT count(*) FROM {}.workers", schema(fx.directory.path()))), 1);
+    Ok(())
+}
+
+/// Ada's account is damaged so that nothing can be taken from what it has unfinished.
+fn damage_ada(fx: &Fixture) {
+    cluster()
+        .execute(&format!("UPDATE {}.accounts SET unfinished = 0 WHERE name = 'ada'", schema(fx.directory.path())));
+}
+
+async fn state(fx: &Fixture, task: &Task) -> Result<&'static str> {
+    Ok(fx.store.inspect_task(task.id).await?.expect("it exists").task.status.as_str())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_that_is_damaged_or_held_keeps_nobody_else_from_a_refund() -> Result<()> {
+    let fx = fixture_with("");
+    let (ada, bob) = (fx.account("ada", 10).await?, fx.account("bob", 10).await?);
+    let (of_ada, of_bob) = (fx.submit(ada).await?, fx.submit(bob).await?);
+    damage_ada(&fx);
+    assert_eq!(fx.store.expire(fx.clock.now(), "too late").await?, 1);
+    assert_eq!((state(&fx, &of_ada).await?, state(&fx, &of_bob).await?), ("processing", "failed"));
+    assert_eq!(fx.credits(bob).await?, 10);
+    let schema = schema(fx.directory.path());
+    cluster().execute(&format!("UPDATE {schema}.accounts SET unfinished = 1 WHERE name = 'ada'"));
+    let of_bob = fx.submit(bob).await?;
+    let holder = cluster().session().await;
+    let hold = format!("BEGIN; SELECT * FROM {schema}.accounts WHERE name = 'ada' FOR UPDATE");
+    holder.batch_execute(&hold).await.expect("nobody else holds it");
+    assert_eq!(fx.store.expire(fx.clock.now(), "too late").await?, 1);
+    assert_eq!((state(&fx, &of_ada).await?, state(&fx, &of_bob).await?), ("processing", "failed"));
+    holder.batch_execute("ROLLBACK").await.expect("it was held until now");
+    assert_eq!(fx.store.expire(fx.clock.now(), "too late").await?, 1);
+    assert_eq!(fx.store.audit().await?.drifts, []);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_account_keeps_no_lost_lease_from_being_taken_away() -> Result<()> {
+    let fx = fixture_with("");
+    let (ada, bob) = (fx.account("ada", 10).await?, fx.account("bob", 10).await?);
+    let (of_ada, of_bob) = (fx.submit(ada).await?, fx.submit(bob).await?);
+    damage_ada(&fx);
+    for turn in 1..=MAX_LOST_LEASES {
+        assert_eq!(fx.store.claim(2, Duration::from_secs(60)).await?.len(), 2, "turn {turn}");
+        fx.store.rescue(Rescue::All, "gave up").await?;
+    }
+    assert_eq!((state(&fx, &of_ada).await?, state(&fx, &of_bob).await?), ("processing", "failed"));
+    assert_eq!(fx.credits(bob).await?, 10);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_without_its_row_keeps_no_other_from_ending_in_time() -> Result<()> {
+    let fx = fixture_with("");
+    let ada = fx.account("ada", 10_000).await?;
+    let lost = fx.submit(ada).await?;
+    for _ in 0..600 {
+        fx.submit(ada).await?;
+    }
+    cluster().execute(&format!("DELETE FROM {}.tasks WHERE id = '{}'", schema(fx.directory.path()), lost.id));
+    assert_eq!(fx.store.expire(fx.clock.now(), "too late").await?, 600);
     Ok(())
 }

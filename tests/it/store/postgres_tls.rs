@@ -1,0 +1,86 @@
+//! A PostgreSQL that is reached by the network, encrypted.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+
+use rcgen::{CertifiedKey, KeyPair};
+use tempfile::TempDir;
+use tintype::clock::Clock;
+use tintype::fault::Faults;
+use tintype::store::Store as _;
+use tintype::store::postgres::{OpenError, PostgresStore};
+
+use crate::postgres::{Cluster, Durability};
+use crate::support::NOON;
+
+/// A cluster that has a certificate of its own for `name`.
+struct Server {
+    cluster: Cluster,
+    port: u16,
+    /// The authority that vouches for it: itself.
+    ca: PathBuf,
+    _directory: TempDir,
+}
+
+impl Server {
+    fn start(name: &str) -> Self {
+        let CertifiedKey { cert, signing_key } =
+            rcgen::generate_simple_self_signed([name.to_owned()]).expect("a certificate");
+        let key: &KeyPair = &signing_key;
+        let directory = TempDir::new().expect("a directory");
+        let ca = directory.path().join("ca.pem");
+        std::fs::write(&ca, cert.pem()).expect("a file");
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
+        let cluster = Cluster::start(Durability::Nothing);
+        cluster.encrypt(port, &cert.pem(), &key.serialize_pem());
+        Self { cluster, port, ca, _directory: directory }
+    }
+
+    async fn open(&self, parameters: &str, ca: Option<&Path>) -> Result<PostgresStore, OpenError> {
+        let url = format!("postgres://tintype@127.0.0.1:{}/postgres{parameters}", self.port);
+        PostgresStore::open(&url, ca, Clock::manual(NOON), Faults::default()).await
+    }
+
+    /// How many connections of stores are encrypted, and how many are not.
+    async fn connections(&self) -> (i64, i64) {
+        let mut config = tokio_postgres::Config::new();
+        config.host_path(&self.cluster.directory).port(self.port).user("tintype").dbname("postgres");
+        let (session, connection) = config.connect(tokio_postgres::NoTls).await.expect("the cluster runs");
+        let driving = tokio::spawn(connection);
+        let count = "SELECT count(*) FILTER (WHERE ssl), count(*) FILTER (WHERE NOT ssl)
+            FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE application_name = 'tintype'";
+        let row = session.query_one(count, &[]).await.expect("an answer");
+        driving.abort();
+        (row.get(0), row.get(1))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_across_a_network_is_reached_encrypted() {
+    let server = Server::start("127.0.0.1");
+    let store = server.open("?sslmode=require", Some(&server.ca)).await.expect("its certificate is trusted");
+    store.create_account("ada", 5).await.expect("a store that works");
+    let (encrypted, plain) = server.connections().await;
+    assert!(encrypted > 0 && plain == 0, "{encrypted} encrypted, {plain} not");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_whose_certificate_nobody_vouches_for_is_refused() {
+    let server = Server::start("127.0.0.1");
+    let error = server.open("?sslmode=require", None).await.expect_err("an unknown authority").to_string();
+    assert!(error.contains("UnknownIssuer"), "{error}");
+    // Another machine might answer by that address.
+    let elsewhere = Server::start("db.example.com");
+    let error = elsewhere.open("?sslmode=require", Some(&elsewhere.ca)).await.expect_err("another name").to_string();
+    assert!(error.contains("not valid for name"), "{error}");
+    assert_eq!(server.connections().await, (0, 0));
+    assert_eq!(elsewhere.connections().await, (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_of_this_machine_need_not_encrypt() {
+    let server = Server::start("127.0.0.1");
+    let _store = server.open("", None).await.expect("it takes either");
+    let (encrypted, plain) = server.connections().await;
+    assert!(encrypted == 0 && plain > 0, "{encrypted} encrypted, {plain} not");
+}
