@@ -227,15 +227,26 @@ impl Database {
         }
     }
 
-    /// Runs one statement that changes something, in a transaction of its own.
+    /// Runs one statement that changes something, in a transaction of its own. On a connection that turns out to be
+    /// broken before it was sent it goes to another.
     pub(super) async fn write(
         &self,
         sql: &str,
         parameters: &[Parameter<'_>],
     ) -> std::result::Result<Vec<Row>, Failure> {
-        let client = self.client().await.map_err(Failure::Nothing)?;
-        let statement = self.prepare(&client, sql).await.map_err(|failure| Failure::Nothing(failure.into_error()))?;
-        self.run(client, &statement, parameters).await
+        let begun = self.clock.elapsed();
+        let mut tries = 0..=MAX_CONNECTIONS;
+        loop {
+            let client = self.client().await.map_err(Failure::Nothing)?;
+            let failure = match self.prepare(&client, sql).await {
+                Ok(statement) => return self.run(client, &statement, parameters).await,
+                Err(failure) => failure,
+            };
+            let waited = self.clock.elapsed().saturating_sub(begun);
+            if !is_broken(&failure) || waited >= PATIENCE || tries.next().is_none() {
+                return Err(Failure::Nothing(failure.into_error()));
+            }
+        }
     }
 
     /// Runs one statement that changes nothing. On a connection that turns out to be broken it is tried anew.

@@ -414,3 +414,17 @@ async fn a_task_without_its_row_keeps_no_other_from_ending_in_time() -> Result<(
     assert_eq!(fx.store.expire(fx.clock.now(), "too late").await?, 600);
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn submits_that_find_their_connection_cut_go_by_another() -> Result<()> {
+    for _ in 0..10 {
+        let fx = fixture_with("");
+        let accounts = [fx.account("ada", 10).await?, fx.account("bob", 10).await?];
+        // No connection knows the statement yet, so that it has to be told before anything is sent.
+        cluster().terminate_all_of(fx.directory.path());
+        let submits = (0..8).map(|turn| fx.submit(accounts[turn % 2]));
+        futures::future::try_join_all(submits).await?;
+        assert_eq!(fx.store.audit().await?.drifts, []);
+    }
+    Ok(())
+}
