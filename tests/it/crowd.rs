@@ -123,11 +123,38 @@ impl Caller {
         }
     }
 
-    async fn check(&self, address: SocketAddr, data: &Path, findings: &mut Findings) {
-        let history = binary::json(data, &["credits", "history", &self.account]);
-        let tasks = self.tasks().clone();
-        for (task_id, told) in tasks {
+    /// Polls every task that was acknowledged.
+    async fn poll_all(&self, address: SocketAddr) -> Vec<(String, Answer)> {
+        let task_ids: Vec<String> = self.tasks().keys().cloned().collect();
+        let mut answers = Vec::new();
+        for task_id in task_ids {
             let answer = self.poll(address, &task_id).await.expect("the server answers");
+            answers.push((task_id, answer));
+        }
+        answers
+    }
+
+    /// Every task, and the ledger of a moment in which none of them ended.
+    async fn state(&self, address: SocketAddr, data: &Path) -> (Vec<(String, Answer)>, Value) {
+        let states = |answers: &[(String, Answer)]| -> Vec<Value> {
+            answers.iter().map(|(_, answer)| answer.json()["data"]["status"].clone()).collect()
+        };
+        let mut before = self.poll_all(address).await;
+        loop {
+            let history = binary::json(data, &["credits", "history", &self.account]);
+            let after = self.poll_all(address).await;
+            if states(&before) == states(&after) {
+                return (after, history);
+            }
+            before = after;
+        }
+    }
+
+    async fn check(&self, address: SocketAddr, data: &Path, findings: &mut Findings) {
+        let tasks = self.tasks().clone();
+        let (answers, history) = self.state(address, data).await;
+        for (task_id, answer) in answers {
+            let told = &tasks[&task_id];
             if answer.status == 404 {
                 findings.lost.push(task_id);
                 continue;
@@ -140,7 +167,7 @@ impl Caller {
             if charges != [-told.credits] || refunds != due {
                 findings.mischarged.push(format!("{task_id} {charges:?} {refunds:?}"));
             }
-            if told.ended.is_some_and(|ended| essence(&ended) != essence(&task)) {
+            if told.ended.as_ref().is_some_and(|ended| essence(ended) != essence(&task)) {
                 findings.changed.push(task_id.clone());
             }
             if task["status"] == "completed" && !images_are_whole(address, &task).await {

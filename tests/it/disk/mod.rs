@@ -3,6 +3,8 @@
 //! What is written to a file lasts once that file is synced, a name in a directory once that directory
 //! is: the least that POSIX promises, and less than most file systems keep.
 
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -93,6 +95,11 @@ impl Disk {
         }));
     }
 
+    fn is_mounted(&self) -> bool {
+        let device = |path: &Path| std::fs::metadata(path).expect("a directory").dev();
+        device(self.path()) != device(self.path().parent().expect("a parent"))
+    }
+
     fn platter(&self) -> MutexGuard<'_, Platter> {
         self.platter.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -136,7 +143,13 @@ impl Disk {
     pub fn power_on(&mut self, survivors: Survivors) {
         self.power_off();
         let mount = self.mount.take().expect("it is mounted");
-        mount.umount_and_join().expect("nobody uses the disk");
+        let unmounted = mount.umount_and_join();
+        // When requests of a killed process are under way, the kernel says of the end that it cut them off.
+        let is_over = match &unmounted {
+            Ok(()) => true,
+            Err(error) => error.kind() == ErrorKind::ConnectionAborted,
+        };
+        assert!(is_over && !self.is_mounted(), "somebody uses the disk: {unmounted:?}");
         let dice = match survivors {
             Survivors::None => None,
             Survivors::Some(seed) => Some(StdRng::seed_from_u64(seed)),
