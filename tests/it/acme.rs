@@ -73,13 +73,17 @@ impl Authority {
         let authority = Command::new("pebble")
             .args(["-dnsserver", NAMES, "-config"])
             .arg(path("config.json"))
-            // It looks at once, and not after some random time.
+            // It looks at once, and not after some random time; and it refuses no good nonces at random, as some
+            // would be refused more often than they are tried.
             .env("PEBBLE_VA_NOSLEEP", "1")
+            .env("PEBBLE_WFE_NONCEREJECT", "0")
             .stdout(log())
             .spawn();
         let _processes = [names, authority].map(|process| Helper(process.expect("pebble runs")));
         let authority = Self { directory, pair, _processes };
-        until(async || TcpStream::connect(AUTHORITY).await.ok()).await;
+        for address in [AUTHORITY, MANAGEMENT] {
+            until(async || TcpStream::connect(address).await.ok()).await;
+        }
         authority
     }
 

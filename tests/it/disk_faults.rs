@@ -108,8 +108,8 @@ async fn a_disk_that_fills_up_under_renders_costs_attempts_and_leaves_nothing_da
         return;
     }
     let (disk, crowd, server) = at_work().await;
-    // Enough for the log, not for a picture.
-    disk.set(Faults { free_pages: Some(150), ..Faults::default() });
+    // What the log still takes is not left to chance: it has room.
+    disk.set(Faults { full_for: Some(PICTURES), ..Faults::default() });
     for _ in 0..3 {
         crowd.caller().submit(server.address, "a boat", 2).await.expect("an answer");
     }

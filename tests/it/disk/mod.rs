@@ -29,6 +29,8 @@ pub type Names = fn(&str) -> bool;
 pub struct Faults {
     /// Pages that can still be taken; no limit if `None`.
     pub free_pages: Option<u64>,
+    /// Such a file takes no further page.
+    pub full_for: Option<Names>,
     /// Every change is refused.
     pub read_only: bool,
     /// Writing to such a file fails.

@@ -356,6 +356,9 @@ impl Platter {
         let (content, _) = self.inode(number)?.file()?;
         let pages = start / PAGE as u64..end.div_ceil(PAGE as u64);
         let needed = pages.filter(|page| !content.pages.contains_key(page)).count() as u64;
+        if needed > 0 && self.faults.full_for.is_some_and(|chosen| self.is_among(chosen, number)) {
+            return Err(self.fault(number, Errno::ENOSPC));
+        }
         let Some(free) = self.faults.free_pages else { return Ok(()) };
         self.faults.free_pages = Some(free.checked_sub(needed).ok_or_else(|| self.fault(number, Errno::ENOSPC))?);
         Ok(())
