@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{Failure, Outcome, describe, existing_file, progress, show};
 use crate::clock::Clock;
 use crate::config::{DataSettings, DatabaseUrl};
-use crate::data_dir;
+use crate::data_dir::{self, DataLock};
 use crate::fault::Faults;
 use crate::store::Audit;
 use crate::store::postgres::{Import, PostgresStore};
@@ -56,6 +56,7 @@ pub(super) async fn run(args: MigrateArgs, data: &DataSettings) -> Outcome {
     existing_file(from)?;
     let bar = progress::bar(!args.json);
     bar.set_message("copying the SQLite database");
+    let _lock = lock(from)?;
     let (source, expected) = copy_of(from)?;
     let store = PostgresStore::open(&to, data.database_ca.as_deref(), Clock::system(), Faults::default()).await?;
     bar.set_message("moving");
@@ -93,10 +94,14 @@ fn text(moved: &Moved<'_>) -> String {
     )
 }
 
+/// Keeps servers away from the database until all of it has moved: what they accepted meanwhile would stay behind.
+fn lock(database: &Path) -> Result<DataLock, String> {
+    let directory = database.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    data_dir::lock(directory, database)
+}
+
 /// The database at this moment, in a file that has no name any more, and its books, which must balance.
 fn copy_of(database: &Path) -> Result<(Snapshot, Audit), Failure> {
-    let directory = database.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let _lock = data_dir::lock(directory, database)?;
     let mut copy = database.as_os_str().to_owned();
     copy.push(".migrating");
     let copy = Path::new(&copy);

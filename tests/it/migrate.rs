@@ -14,7 +14,7 @@ use tintype::store::{AccountCreation, KeyChange, Store, StrikeRule, Submission};
 use tintype::tasks::REFUSED;
 
 use crate::binary::{self, Server};
-use crate::postgres::cluster;
+use crate::postgres::{cluster, schema};
 use crate::process;
 use crate::support::new_key;
 
@@ -116,6 +116,34 @@ async fn nothing_moves_from_under_a_running_server() {
     let said = binary::refused(elsewhere.path(), &["migrate", "--from", &sqlite(&data), "--to", &url]);
     assert!(said.contains("another server"), "{said}");
     server.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_server_starts_on_what_is_being_moved() {
+    let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    installation(&data).await;
+    let url = cluster().url(elsewhere.path());
+    let target = cluster().open(elsewhere.path(), &Clock::system(), Faults::default());
+    // The copy of SQLite is made, and the move waits for somebody who reads.
+    let schema = schema(elsewhere.path());
+    let reader = cluster().session().await;
+    reader.batch_execute(&format!("BEGIN; LOCK TABLE {schema}.accounts IN SHARE MODE")).await.unwrap();
+    let moving = std::thread::spawn({
+        let (elsewhere, arguments) = (elsewhere.path().to_owned(), ["migrate".into(), "--from".into(), sqlite(&data)]);
+        move || binary::run(&elsewhere, arguments.into_iter().chain(["--to".into(), url]))
+    });
+    let waits = format!("SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = '{schema}.accounts'::regclass");
+    while cluster().number(&waits) == 0 {
+        assert!(!moving.is_finished(), "{:?}", moving.join());
+    }
+    let said = binary::refused(data.path(), &["serve", "--listen", "127.0.0.1:0"]);
+    assert!(said.contains("another server"), "{said}");
+    reader.batch_execute("ROLLBACK").await.unwrap();
+    let moved = moving.join().expect("no panic");
+    assert!(moved.status.success(), "{moved:?}");
+    assert_eq!(target.audit().await.unwrap().accounts, 2);
+    let rows = format!("SELECT reltuples::bigint FROM pg_class WHERE oid = '{schema}.ledger'::regclass");
+    assert!(cluster().number(&rows) > 0, "the planner knows of them");
 }
 
 #[tokio::test(flavor = "multi_thread")]

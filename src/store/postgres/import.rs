@@ -136,9 +136,10 @@ impl PostgresStore {
         if audit != *expected {
             return Ok(Import::Differs(audit));
         }
+        // Planned without knowing the rows, the first queries would be slow. It belongs to the move, so that what it
+        // fails of leaves nothing behind.
+        begun.batch_execute(&format!("ANALYZE {}", TABLES.each_ref().map(|table| table.name).join(", "))).await?;
         begun.commit().await.map_err(|error| StoreError::from(Failure::Unknown(error.into())))?;
-        // Planned without knowing the rows, the first queries would be slow.
-        self.database.write("ANALYZE", &[]).await?;
         Ok(Import::Done(audit))
     }
 
