@@ -64,7 +64,7 @@ pub(super) struct HistoryArgs {
 #[derive(Debug, Args)]
 pub(super) struct AuditArgs {
     /// Check the images of completed tasks too: that each exists, begins as a PNG and ends as one. What
-    /// is between is not read. URL is file:PATH [default: the files that `tintype serve` would use]
+    /// is between is not read. URL is file:PATH or s3://BUCKET/PREFIX [default: the files that `tintype serve` would use]
     #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     files: Option<String>,
     /// Print JSON

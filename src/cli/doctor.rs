@@ -64,7 +64,7 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings) -> Outcome {
         Check::new("clock", clock()),
         Check::new("data directory", directory(data)),
         Check::new("free space", free_space(data)),
-        Check::new("server", Ok(server(data))),
+        Check::new("server", server(data)),
         Check::new("database", database(data).await),
         Check::new("files", files(data, args.files.files.as_deref()).await),
         Check::new("rate limits", rate_limits(&args.redis).await),
@@ -109,9 +109,13 @@ fn free_space(data: &DataSettings) -> Result<String, String> {
     if free < LITTLE_SPACE { Err(format!("only {shown} left for {}", data.data.display())) } else { Ok(shown) }
 }
 
-fn server(data: &DataSettings) -> String {
-    let state = if data_dir::is_locked(&data.data) { "running on this data" } else { "not running" };
-    state.to_owned()
+fn server(data: &DataSettings) -> Result<String, String> {
+    let state = match data.database()? {
+        DatabaseUrl::Postgres(_) => "any number may run on PostgreSQL; each answers at its own /readyz",
+        DatabaseUrl::Sqlite(_) if data_dir::is_locked(&data.data) => "running on this data",
+        DatabaseUrl::Sqlite(_) => "not running",
+    };
+    Ok(state.to_owned())
 }
 
 async fn database(data: &DataSettings) -> Result<String, String> {

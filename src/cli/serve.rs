@@ -80,7 +80,12 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
     // Who orders a certificate for a name is called by it, on the usual port.
     let named = server.acme.acme_domain.first().map(|name| format!("https://{name}"));
     let mut config = Config::new(&server, &named.unwrap_or_else(|| listening_url(listening, tls.is_some())));
-    warn_about(&server, listening, tls.is_some());
+    if listener.is_some() {
+        warn_about_callers(&server, listening, tls.is_some());
+    }
+    if server.worker.test_reference_host.is_some() {
+        tracing::warn!("a test host is trusted as a source of reference images: never do this in production");
+    }
 
     let store = open_store(&database, data, &clock, &server).await?;
     let files = open_files(data, server.files.files.as_deref()).await?.with_faults(server.test_fault.clone());
@@ -199,7 +204,7 @@ fn listening_url(address: SocketAddr, tls: bool) -> String {
     format!("{scheme}://{}", SocketAddr::new(host, address.port()))
 }
 
-fn warn_about(server: &ServerSettings, listening: SocketAddr, tls: bool) {
+fn warn_about_callers(server: &ServerSettings, listening: SocketAddr, tls: bool) {
     if server.public_url.is_none() && server.acme.acme_domain.is_empty() && listening.ip().is_unspecified() {
         tracing::warn!("result URLs will point to 127.0.0.1: set --public-url to where callers reach this server");
     }
@@ -215,9 +220,6 @@ fn warn_about(server: &ServerSettings, listening: SocketAddr, tls: bool) {
         tracing::warn!(
             "keys travel unprotected over plain HTTP: use --production with HTTPS for other than local callers"
         );
-    }
-    if server.worker.test_reference_host.is_some() {
-        tracing::warn!("a test host is trusted as a source of reference images: never do this in production");
     }
 }
 

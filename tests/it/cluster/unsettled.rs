@@ -123,6 +123,7 @@ async fn done(site: &Site) {
     std::fs::write(&damaged, &note[..note.len() / 2]).expect("a file");
     let said = block_in_place(|| doubt.installation.run(&["doctor"]));
     assert!(String::from_utf8_lossy(&said.stdout).contains("has still to take back: 3"), "{said:?}");
+    assert!(String::from_utf8_lossy(&said.stdout).contains("any number may run on PostgreSQL"), "{said:?}");
     block_in_place(|| doubt.api.restart(None));
     eventually("it is settled", || !file.exists() && !damaged.exists()).await;
     doubt.assert_taken_back().await;

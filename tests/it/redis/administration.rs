@@ -140,13 +140,13 @@ async fn redis_is_reached_over_tls_by_who_trusts_its_authority() {
 }
 
 #[test]
-fn processes_that_count_alone_say_so() {
+fn processes_that_count_alone_or_unprotected_say_so() {
     let (_directory, data, log) = places();
     std::fs::create_dir(&data).expect("a directory");
     let database = postgres::cluster().url(&data);
     let start = |role: &str, redis: Option<&str>| {
         let mut command = tintype();
-        command.args([role, "--listen", "127.0.0.1:0", "--database", &database, "--data"]).arg(&data);
+        command.args([role, "--listen", "127.0.0.1:0", "--database", &database, "--production", "--data"]).arg(&data);
         if let Some(url) = redis {
             command.args(["--redis", url]);
         }
@@ -155,8 +155,11 @@ fn processes_that_count_alone_say_so() {
         read(&log)
     };
     let alone = "counts rate limits alone";
-    assert!(start("api", None).contains(alone));
-    assert!(!start("worker", None).contains(alone), "nobody calls a worker");
+    let unprotected = "every API call will be refused";
+    let said = start("api", None);
+    assert!(said.contains(alone) && said.contains(unprotected), "{said}");
+    let said = start("worker", None);
+    assert!(!said.contains(alone) && !said.contains(unprotected), "nobody calls a worker: {said}");
     let redis = RedisServer::start();
     let said = start("api", Some(&redis.url()));
     assert!(!said.contains(alone), "{said}");
