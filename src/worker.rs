@@ -269,7 +269,7 @@ impl Worker {
 
     /// What is left for an attempt that has taken `spent`.
     fn time_limit(&self, claim: &Claim, spent: Duration) -> Duration {
-        let age = self.app.clock.now().since(claim.lease.task_id.timestamp());
+        let age = self.app.store.now().since(claim.lease.task_id.timestamp());
         let for_attempt = self.app.config.worker.render_timeout.saturating_sub(spent);
         for_attempt.min(TASK_TIME_LIMIT.saturating_sub(age))
     }

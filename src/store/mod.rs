@@ -414,6 +414,10 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
         std::future::pending().await
     }
 
+    /// The time that ids and leases go by: this process's clock, or, as well as this process knows it, that of a
+    /// database which others share.
+    fn now(&self) -> Timestamp;
+
     /// Whether other servers may use this database, and remove tasks from it, while this one does.
     fn is_shared(&self) -> bool;
 

@@ -7,16 +7,19 @@ use std::time::{Duration, UNIX_EPOCH};
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde_json::{Value, json};
-use tintype::config::{LEASE, ORPHAN_AGE};
+use tintype::app::App;
+use tintype::clock::Clock;
+use tintype::config::{LEASE, ORPHAN_AGE, TASK_TIME_LIMIT};
+use tintype::files::Files;
 use tintype::picture::Picture;
-use tintype::render::{RenderError, Renderer};
+use tintype::render::{EngineRenderer, RenderError, Renderer};
 use tintype::request::AspectRatio;
 use tintype::store::{Claim, LeaseWrite};
 use tintype::sweeper;
 use tintype::worker::Worker;
 use tokio::sync::Notify;
 
-use crate::support::{Caller, Service};
+use crate::support::{Caller, NOON, Service};
 
 fn decode(png: &[u8]) -> Picture {
     Picture::decode(png).expect("a PNG")
@@ -44,6 +47,20 @@ async fn assert_refunded(caller: &Caller<'_>, task_id: &str, about: &str) {
     assert_eq!((&task["media_url"], &task["images"]), (&Value::Null, &Value::Null));
     assert_eq!(caller.credits().await, 100);
     assert_eq!(caller.service.app.store.audit().await.expect("a store").drifts, []);
+}
+
+#[tokio::test]
+async fn a_worker_whose_clock_is_ahead_takes_no_time_from_a_task() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let task = caller.submit(json!({ "prompt": "a boat" })).await;
+    let ahead = Clock::manual(NOON.saturating_add(TASK_TIME_LIMIT * 2));
+    let files = Files::on_disk(&service.directory.path().join("files")).expect("a store of files");
+    let app = App::build(service.app.config.clone(), ahead, service.app.store.clone(), files).await.expect("an app");
+    let worker = Worker::new(app.clone(), Arc::new(EngineRenderer(app)));
+    assert_eq!(worker.step().await.expect("a store"), 1);
+    let task = caller.task(task["task_id"].as_str().expect("a task_id")).await;
+    assert_eq!(task["status"], "completed", "{task}");
 }
 
 #[tokio::test]

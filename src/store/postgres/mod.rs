@@ -73,6 +73,8 @@ pub struct PostgresStore {
     submits: Lanes,
     finds: Vec<Batcher<Wanted, Option<Task>>>,
     completions: Batcher<(Lease, String), LeaseWrite>,
+    /// Anybody may ask, and all write the same row: one of them for all who wait.
+    pings: Batcher<(), ()>,
     rota: Mutex<Rota>,
     leases_swept: Swept,
     overdue_swept: Swept,
@@ -127,11 +129,17 @@ impl PostgresStore {
             let database = of_completions.clone();
             Box::pin(async move { queue::complete(&database, ends).await })
         });
+        let of_pings = database.clone();
+        let pings = Batcher::start(move |asked| {
+            let database = of_pings.clone();
+            Box::pin(async move { vec![ping(&database).await; asked.len()] })
+        });
         Ok(Self {
             submits: Lanes::open(&submitting),
             journal,
             finds: finds.collect(),
             completions,
+            pings,
             rota: Mutex::default(),
             leases_swept: Swept::default(),
             overdue_swept: Swept::default(),
@@ -190,6 +198,12 @@ async fn prepare(database: &Database, months: &Months) -> Result<()> {
         tracing::warn!(ahead_ms = ahead, "this machine's clock is not the database server's; the server's counts");
     }
     months.prepare_ahead(database, database.now()).await
+}
+
+/// Writes what is there already: nothing changes, but a server that only reads refuses it.
+async fn ping(database: &Database) -> Result<()> {
+    database.write("UPDATE tintype SET version = version", &[]).await?;
+    Ok(())
 }
 
 /// Which of so many lanes is for this id.
@@ -422,13 +436,15 @@ impl Store for PostgresStore {
         self.bell.heard().await;
     }
 
+    fn now(&self) -> Timestamp {
+        self.database.now()
+    }
+
     fn is_shared(&self) -> bool {
         true
     }
 
     async fn ping(&self) -> Result<()> {
-        // Writes what is there already: nothing changes, but a server that only reads refuses it.
-        self.database.write("UPDATE tintype SET version = version", &[]).await?;
-        Ok(())
+        self.pings.ask(()).await
     }
 }

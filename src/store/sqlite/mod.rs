@@ -41,6 +41,7 @@ pub use self::snapshot::Snapshot;
 pub struct SqliteStore {
     writer: Writer,
     readers: Readers,
+    clock: Clock,
     faults: Faults,
 }
 
@@ -95,9 +96,10 @@ impl SqliteStore {
         let mut connection = connect(path, flags).map_err(|error| unusable(&error))?;
         migrate(&mut connection, path)?;
         let ids = IdSource::default();
-        let writing = Writing { connection, clock, ids, last_served: String::new(), faults: faults.clone() };
+        let writing =
+            Writing { connection, clock: clock.clone(), ids, last_served: String::new(), faults: faults.clone() };
         let writer = Writer::start(writing).map_err(|error| unusable(&error))?;
-        Ok(Self { writer, readers: Readers { path: path.to_owned(), idle: Mutex::default() }, faults })
+        Ok(Self { writer, readers: Readers { path: path.to_owned(), idle: Mutex::default() }, clock, faults })
     }
 
     /// Looks for damage in the file.
@@ -361,6 +363,10 @@ impl Store for SqliteStore {
         self.read(|connection| {
             connection.query_row("SELECT value FROM secrets WHERE name = 'cursor'", [], |row| row.get(0))
         })
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.now()
     }
 
     fn is_shared(&self) -> bool {

@@ -53,6 +53,25 @@ async fn a_submit_whose_answer_got_lost_is_answered_all_the_same() -> Result<()>
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn however_many_ask_whether_it_takes_writes_one_connection_is_taken() -> Result<()> {
+    let fx = fixture_with("");
+    let ada = fx.account("ada", 10).await?;
+    let schema = schema(fx.directory.path());
+    // What all of them write is held by somebody.
+    let holder = cluster().session().await;
+    holder.batch_execute(&format!("BEGIN; SELECT * FROM {schema}.tintype FOR UPDATE")).await.expect("a lock");
+    let mut pings: Vec<_> = (0..64).map(|_| fx.store.ping().boxed()).collect();
+    assert!(join_all(&mut pings).now_or_never().is_none(), "all have asked");
+    let submitting = fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED);
+    assert!(matches!(submitting.await?, Submission::Accepted(_)));
+    let waits = cluster().number(&waiting(&schema));
+    assert!(waits <= 1, "{waits} connections wait");
+    holder.batch_execute("ROLLBACK").await.expect("it was not cut");
+    drop(pings);
+    fx.store.ping().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_submit_that_was_cut_off_before_its_commit_is_an_error_and_charges_nothing() -> Result<()> {
     let fx = fixture_with("");
     let ada = fx.account("ada", 10).await?;
