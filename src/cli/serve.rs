@@ -21,7 +21,7 @@ use crate::http::{Readiness, metrics_router, router};
 use crate::key::KeySecret;
 use crate::render::EngineRenderer;
 use crate::server::{self, Certificate, Front};
-use crate::store::postgres::PostgresStore;
+use crate::store::postgres::{self, PostgresStore};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{NewKey, Rescue, Store, StoreError};
 use crate::sweeper;
@@ -108,7 +108,7 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
     };
     sweeper::sweep(&app, lost).await;
     let key = if role == Role::Worker { None } else { first_key(&*store).await? };
-    announce(&app, data, role, listener.as_ref().map(|_| listening_url(listening, tls.is_some())), key.as_ref());
+    announce(&app, data, role, listener.as_ref().map(|_| listening_url(listening, tls.is_some())), key.as_ref())?;
     work(app, role, listener, metrics_listener, tls, &mut signals).await?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
@@ -266,12 +266,21 @@ async fn first_key(store: &dyn Store) -> Result<Option<KeySecret>, Failure> {
 }
 
 /// Tells on standard output where things are and, once, the first key.
-fn announce(app: &App, data: &DataSettings, role: Role, url: Option<String>, key: Option<&KeySecret>) {
+fn announce(
+    app: &App,
+    data: &DataSettings,
+    role: Role,
+    url: Option<String>,
+    key: Option<&KeySecret>,
+) -> Result<(), Failure> {
     say(&format!("Tintype {} is running.\n", env!("CARGO_PKG_VERSION")));
     if let Some(url) = &url {
         say(&format!("  API     {url}/api/v1\n  Docs    {url}/docs/"));
     }
     say(&format!("  Data    {}", data.data.display()));
+    if let DatabaseUrl::Postgres(url) = data.database()? {
+        say(&format!("  Tasks   {}", postgres::describe(&url)?));
+    }
     if app.files.directory().is_none() {
         say(&format!("  Files   {}", app.files.describe()));
     }
@@ -298,4 +307,5 @@ fn announce(app: &App, data: &DataSettings, role: Role, url: Option<String>, key
         ));
     }
     say("\nReady.");
+    Ok(())
 }

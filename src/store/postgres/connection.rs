@@ -349,7 +349,7 @@ fn unreachable(error: PoolError) -> StoreError {
 }
 
 /// Host and database of a configuration, for people.
-fn describe(config: &Config) -> String {
+pub(super) fn describe(config: &Config) -> String {
     let hosts = config.get_hosts().iter().map(|host| match host {
         Host::Tcp(name) => name.clone(),
         Host::Unix(path) => path.display().to_string(),

@@ -86,6 +86,14 @@ impl fmt::Debug for PostgresStore {
     }
 }
 
+/// Host and database that a `postgres://` URL names, without what opens them.
+///
+/// # Errors
+/// A sentence for the operator, without the password.
+pub fn describe(url: &str) -> std::result::Result<String, String> {
+    connection::configuration(url).map(|config| connection::describe(&config))
+}
+
 impl PostgresStore {
     /// Opens the database that `url` names, bringing its schema up to date as needed. TLS trusts the public
     /// authorities, and those in the file `ca`. Must be called inside of a Tokio runtime, which the store

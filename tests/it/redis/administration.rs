@@ -151,7 +151,9 @@ fn processes_that_count_alone_or_unprotected_say_so() {
             command.args(["--redis", url]);
         }
         command.stderr(std::fs::File::create(&log).expect("a file"));
-        Server::spawn(command).stop();
+        let server = Server::spawn(command);
+        assert!(server.said.contains("PostgreSQL database \"postgres\""), "{}", server.said);
+        server.stop();
         read(&log)
     };
     let alone = "counts rate limits alone";
