@@ -88,11 +88,28 @@ pub(super) async fn inspect(database: &Database, id: Id) -> Result<Option<TaskRe
 }
 
 pub(super) async fn recent(database: &Database, account_id: Option<Id>, limit: u32) -> Result<Vec<Task>> {
-    let sql = format!(
-        "SELECT {TASK} FROM tasks WHERE ($1::text IS NULL OR account_id = $1) AND removed_at IS NULL
-         ORDER BY id DESC LIMIT $2"
-    );
-    database.read(&sql, &[&account_id, &i64::from(limit)]).await?.iter().map(task).collect()
+    let limit = i64::from(limit);
+    let rows = match account_id {
+        Some(account_id) => database.read(&recent_of_account(), &[&account_id, &limit]).await?,
+        None => {
+            let sql = format!("SELECT {TASK} FROM tasks WHERE removed_at IS NULL ORDER BY id DESC LIMIT $1");
+            database.read(&sql, &[&limit]).await?
+        }
+    };
+    rows.iter().map(task).collect()
+}
+
+/// The first page of both surfaces together, each of which is a range of the index.
+fn recent_of_account() -> String {
+    let page = |surface: Surface| {
+        format!(
+            "SELECT {TASK} FROM (SELECT {TASK} FROM tasks
+                 WHERE account_id = $1 AND surface = '{surface}' AND removed_at IS NULL
+                 ORDER BY id DESC LIMIT $2) AS {surface}",
+            surface = surface.as_str()
+        )
+    };
+    format!("{} UNION ALL {} ORDER BY id DESC LIMIT $2", page(Surface::Api), page(Surface::Web))
 }
 
 pub(super) async fn completed(database: &Database, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {

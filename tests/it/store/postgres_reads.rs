@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use tempfile::TempDir;
+use tintype::model::{Id, Surface};
+use tintype::store::Result;
 
-use super::fixture::Fixture;
+use super::fixture::{Fixture, UNLIMITED, images};
 use crate::postgres::{cluster, schema};
 use crate::support::Backend;
 
@@ -25,4 +28,25 @@ pub async fn entries_read(fx: &mut Fixture, tables: &str) -> i64 {
         "SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes
          WHERE schemaname = '{schema}' AND relname LIKE '{tables}'"
     ))
+}
+
+async fn submit_many(fx: &Fixture, account: Id, surface: Surface, tasks: usize) -> Result<()> {
+    let submits = (0..tasks).map(|_| fx.store.submit(account, None, surface, images(1), UNLIMITED));
+    try_join_all(submits).await.map(|_| ())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_newest_tasks_of_an_account_are_found_past_those_of_all_others() -> Result<()> {
+    let mut fx = Fixture::new(Backend::Postgres);
+    let (ada, bob) = (fx.account("ada", 100).await?, fx.account("bob", 100_000).await?);
+    let mut of_ada = [fx.submit_request(ada, Surface::Web, images(1)).await?, fx.submit(ada).await?];
+    of_ada.reverse();
+    submit_many(&fx, bob, Surface::Api, 500).await?;
+    let before = entries_read(&mut fx, "tasks%").await;
+    for _ in 0..10 {
+        assert_eq!(fx.store.recent_tasks(Some(ada), 20).await?, of_ada);
+    }
+    let each = (entries_read(&mut fx, "tasks%").await - before) / 10;
+    assert!(each < 20, "{each} index entries are read to find two tasks");
+    Ok(())
 }
