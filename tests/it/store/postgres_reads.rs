@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tintype::model::{Id, Surface};
 use tintype::store::Result;
 
-use super::fixture::{Fixture, UNLIMITED, images};
+use super::fixture::{Fixture, MILLISECOND, UNLIMITED, images};
 use crate::postgres::{cluster, schema};
 use crate::support::Backend;
 
@@ -48,5 +48,26 @@ async fn the_newest_tasks_of_an_account_are_found_past_those_of_all_others() -> 
     }
     let each = (entries_read(&mut fx, "tasks%").await - before) / 10;
     assert!(each < 20, "{each} index entries are read to find two tasks");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removal_does_not_pass_over_what_it_removed_before() -> Result<()> {
+    const MANY: usize = 5_000;
+    let mut fx = Fixture::new(Backend::Postgres);
+    let ada = fx.account("ada", 100_000).await?;
+    submit_many(&fx, ada, Surface::Api, MANY).await?;
+    assert_eq!(fx.store.expire(fx.clock.now(), "too late").await?, MANY);
+    fx.clock.advance(MILLISECOND);
+    let before = entries_read(&mut fx, "tasks%").await;
+    let reader = cluster().session().await;
+    let begin =
+        format!("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM {}.tasks", schema(fx.directory.path()));
+    reader.batch_execute(&begin).await.expect("a snapshot");
+    assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, MANY);
+    let each = (entries_read(&mut fx, "tasks%").await - before) / MANY as i64;
+    assert!(each < 6, "{each} index entries are read for each task that is removed");
+    reader.batch_execute("ROLLBACK").await.expect("nothing was changed");
+    assert_eq!(fx.store.audit().await?.drifts, []);
     Ok(())
 }
