@@ -8,6 +8,8 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use tokio_postgres::Row;
+
 use super::columns::{REQUEST, request};
 use super::connection::{Database, Parameter};
 use super::queue::millis;
@@ -150,11 +152,11 @@ impl Rota {
         let most = (MAX_ACCOUNTS + passed_over.len()) as i64;
         let last = self.last.as_ref().map_or("", Id::as_str);
         let rows = database.read(LOOK, &[&last, &most]).await?;
-        let turn = |row: &tokio_postgres::Row| {
+        let turn = |row: &Row| {
             let (account_id, oldest) = (row.try_get("account_id")?, row.try_get("task_id")?);
             Ok(Turn { account_id, oldest, exhausted: false })
         };
-        self.turns = rows.iter().map(turn).collect::<Result<_>>()?;
+        self.turns = readable(&rows, turn);
         self.guessing = false;
         self.looked(begun, database.clock.elapsed());
         Ok(true)
@@ -196,9 +198,8 @@ impl Rota {
             [&accounts, &oldest, &(share as i64), &(max as i64), &given, &millis(lease)];
         let rows = database.write(&sql, &parameters).await?;
         let mut taken: HashMap<Id, Vec<Id>> = HashMap::new();
-        for row in &rows {
-            let account_id: Id = row.try_get("account_id")?;
-            taken.entry(account_id).or_default().push(row.try_get("task_id")?);
+        for (account_id, task_id) in rows.iter().filter_map(ids) {
+            taken.entry(account_id).or_default().push(task_id);
             self.last = Some(account_id);
         }
         let all_taken = rows.len() < max;
@@ -210,12 +211,30 @@ impl Rota {
             // What was taken is a dead row more for whoever begins before it.
             turn.oldest = of_account.into_iter().chain([turn.oldest]).max().unwrap_or(turn.oldest);
         }
-        let claim = |row: &tokio_postgres::Row| {
+        let claim = |row: &Row| {
             let lease = Lease { task_id: row.try_get("task_id")?, epoch: row.try_get("lease_epoch")? };
             Ok(Claim { lease, account_id: row.try_get("account_id")?, request: request(row)? })
         };
-        rows.iter().map(claim).collect()
+        // Whatever is left out here is leased as well, until its lease runs out.
+        Ok(readable(&rows, claim))
     }
+}
+
+/// The account and the task of a row.
+fn ids(row: &Row) -> Option<(Id, Id)> {
+    Some((row.try_get("account_id").ok()?, row.try_get("task_id").ok()?))
+}
+
+/// What can be read of the rows of some tasks. A damaged one keeps no other from being worked on.
+fn readable<T>(rows: &[Row], read: impl Fn(&Row) -> Result<T>) -> Vec<T> {
+    let one = |row| match read(row) {
+        Ok(one) => Some(one),
+        Err(error) => {
+            tracing::error!(task = row.try_get::<_, &str>("task_id").ok(), %error, "cannot read a task");
+            None
+        }
+    };
+    rows.iter().filter_map(one).collect()
 }
 
 #[cfg(test)]

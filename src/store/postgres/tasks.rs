@@ -15,14 +15,15 @@ pub(super) type Wanted = (Id, Surface, Id);
 /// Finds all of `wanted`, each in its place.
 pub(super) async fn find(database: &Arc<Database>, wanted: Vec<Wanted>) -> Vec<Result<Option<Task>>> {
     let found = find_together(database, &wanted).await;
-    let answer = |(account_id, surface, id): &Wanted| match &found {
-        Ok(found) => Ok(found.get(&(*account_id, *surface, *id)).cloned()),
+    let answer = |one: &Wanted| match &found {
+        Ok(found) => found.get(one).cloned().transpose(),
         Err(error) => Err(StoreError::clone(error)),
     };
     wanted.iter().map(answer).collect()
 }
 
-async fn find_together(database: &Database, wanted: &[Wanted]) -> Result<HashMap<Wanted, Task>> {
+/// Those that there are. One whose row is damaged is an error of its own.
+async fn find_together(database: &Database, wanted: &[Wanted]) -> Result<HashMap<Wanted, Result<Task>>> {
     let ids: Vec<Id> = wanted.iter().map(|(_, _, id)| *id).collect();
     let accounts: Vec<Id> = wanted.iter().map(|(account_id, _, _)| *account_id).collect();
     let surfaces: Vec<&str> = wanted.iter().map(|(_, surface, _)| surface.as_str()).collect();
@@ -31,8 +32,12 @@ async fn find_together(database: &Database, wanted: &[Wanted]) -> Result<HashMap
          JOIN tasks ON id = i AND account_id = a AND surface = s AND removed_at IS NULL"
     );
     let rows = database.read(&sql, &[&ids, &accounts, &surfaces]).await?;
-    let tasks = rows.iter().map(|row| task(row).map(|task| ((task.account_id, task.surface, task.id), task)));
-    tasks.collect()
+    let one = |row| {
+        let id = row_id(row)?;
+        let task = task(row).inspect_err(|error| tracing::error!(task = %id, %error, "cannot read a task"));
+        Ok(((row_account(row)?, word(row, "surface")?, id), task))
+    };
+    rows.iter().map(one).collect()
 }
 
 /// One page of an account's tasks: a range of the index `tasks_of_account`, which holds none that is removed.
