@@ -9,12 +9,14 @@ use crate::support::Backend;
 mod accounts;
 mod claims;
 mod completed;
+mod damage;
 mod drift;
 mod ends;
 mod fixture;
 mod keys;
 mod leases;
 mod months;
+mod postgres_reads;
 mod postgres_server;
 mod postgres_tls;
 mod processes;
@@ -125,6 +127,10 @@ macro_rules! suite {
                     retries_and_rescues_count_together,
                     a_rescue_takes_exactly_the_leases_whose_time_has_come,
                     a_rescue_of_all_takes_every_lease_and_leaves_what_waits,
+                }
+                damage {
+                    a_task_that_cannot_be_read_keeps_no_other_from_being_claimed,
+                    a_task_that_cannot_be_read_fails_no_other_poll,
                 }
                 ends {
                     completing_without_images_is_an_error_and_changes_nothing,

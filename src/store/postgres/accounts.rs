@@ -79,16 +79,21 @@ pub(super) async fn list(database: &Database) -> Result<Vec<Account>> {
 }
 
 pub(super) async fn grant(database: &Database, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>> {
-    let sql = "
-        WITH granted AS (
-            UPDATE accounts SET balance = balance + $2 WHERE id = $1 AND balance <= $3::bigint - $2::bigint
-            RETURNING id, balance
+    let locked = newest::locked("(SELECT $1::text AS account_id)");
+    let (is_locked, turned) = (newest::IS_LOCKED, newest::TURNED);
+    let sql = format!(
+        "
+        WITH {locked}, granted AS (
+            UPDATE accounts a SET balance = a.balance + $2, {turned}
+            FROM locked WHERE {is_locked} AND locked.balance <= $3::bigint - $2::bigint
+            RETURNING a.id, a.balance
         ), booked AS (
             INSERT INTO ledger (account_id, kind, amount, balance, created_at, note)
             SELECT id, 'grant', $2, balance, $4::bigint, $5 FROM granted
         )
-        SELECT granted.balance FROM accounts a LEFT JOIN granted ON granted.id = a.id WHERE a.id = $1";
-    let rows = database.write(sql, &[&account_id, &amount, &MAX_BALANCE, &database.now(), &note]).await?;
+        SELECT granted.balance FROM locked LEFT JOIN granted ON granted.id = locked.account_id"
+    );
+    let rows = database.write(&sql, &[&account_id, &amount, &MAX_BALANCE, &database.now(), &note]).await?;
     let Some(row) = rows.first() else { return Ok(None) };
     let balance: Option<i64> = row.try_get(0)?;
     balance.map(Some).ok_or_else(too_much)

@@ -1,12 +1,14 @@
 //! Claiming: round robin over accounts, oldest first within one.
 //!
 //! Looking for the accounts that have something waiting passes over all rows that were claimed lately and are not
-//! vacuumed yet: hardly any, unless somebody keeps an old snapshot open. So what a look found is used for as long
-//! as it takes ten times to make up for the look, and taking tasks begins where the look found the oldest, or behind
-//! what was taken since. Accounts that are passed over stay in what was found: it is their turn again when they are not.
+//! vacuumed yet: hardly any, unless somebody keeps an old snapshot open. So what a look found is used for ten times as
+//! long as the look took, up to five seconds, and taking tasks begins where the look found the oldest, or behind what
+//! was taken since. Accounts that are passed over stay in what was found: it is their turn again when they are not.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
+
+use tokio_postgres::Row;
 
 use super::columns::{REQUEST, request};
 use super::connection::{Database, Parameter};
@@ -18,8 +20,10 @@ use crate::store::{Claim, Lease, Result};
 const MAX_ACCOUNTS: usize = 256;
 /// Accounts that are asked at once at the least when it is not known whether they have more.
 const MIN_ASKED: usize = 32;
-/// A look is worth this many times the time it took.
+/// A look is worth this many times the time it took...
 const LOOK_WORTH: u32 = 10;
+/// ...and at most this long: it may have been the database that stood still for a moment, and whoever comes new waits.
+const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(5);
 
 /// An account that had something waiting.
 #[derive(Debug, Clone)]
@@ -40,8 +44,10 @@ pub(super) struct Rota {
     turns: Vec<Turn>,
     /// Whether those that had no more are asked once more.
     guessing: bool,
+    /// When the last look ended...
     looked_at: Duration,
-    look_took: Duration,
+    /// ...and for how long after that there is no other.
+    pause: Duration,
 }
 
 /// The accounts after $1 and then those up to it that have something waiting, at most $2 of each, with their oldest.
@@ -137,22 +143,32 @@ impl Rota {
 
     /// Looks who has something waiting; `false` when it is too early for that.
     async fn look(&mut self, database: &Database, passed_over: &HashSet<Id>) -> Result<bool> {
-        let begun = database.clock.elapsed();
-        if begun.saturating_sub(self.looked_at) < self.look_took * LOOK_WORTH {
+        if !self.is_due(database.clock.elapsed()) {
             return Ok(false);
         }
+        // What a connection is waited for says nothing about the look.
+        drop(database.client().await?);
+        let begun = database.clock.elapsed();
         let most = (MAX_ACCOUNTS + passed_over.len()) as i64;
         let last = self.last.as_ref().map_or("", Id::as_str);
         let rows = database.read(LOOK, &[&last, &most]).await?;
-        let turn = |row: &tokio_postgres::Row| {
+        let turn = |row: &Row| {
             let (account_id, oldest) = (row.try_get("account_id")?, row.try_get("task_id")?);
             Ok(Turn { account_id, oldest, exhausted: false })
         };
-        self.turns = rows.iter().map(turn).collect::<Result<_>>()?;
+        self.turns = readable(&rows, turn);
         self.guessing = false;
-        self.looked_at = database.clock.elapsed();
-        self.look_took = self.looked_at.saturating_sub(begun);
+        self.looked(begun, database.clock.elapsed());
         Ok(true)
+    }
+
+    fn is_due(&self, now: Duration) -> bool {
+        now.saturating_sub(self.looked_at) >= self.pause
+    }
+
+    fn looked(&mut self, begun: Duration, ended: Duration) {
+        self.looked_at = ended;
+        self.pause = (ended.saturating_sub(begun) * LOOK_WORTH).min(LOOK_AT_LEAST_EVERY);
     }
 
     /// Takes up to `max` tasks of the accounts whose turn it is, and notes which have no more.
@@ -182,9 +198,8 @@ impl Rota {
             [&accounts, &oldest, &(share as i64), &(max as i64), &given, &millis(lease)];
         let rows = database.write(&sql, &parameters).await?;
         let mut taken: HashMap<Id, Vec<Id>> = HashMap::new();
-        for row in &rows {
-            let account_id: Id = row.try_get("account_id")?;
-            taken.entry(account_id).or_default().push(row.try_get("task_id")?);
+        for (account_id, task_id) in rows.iter().filter_map(ids) {
+            taken.entry(account_id).or_default().push(task_id);
             self.last = Some(account_id);
         }
         let all_taken = rows.len() < max;
@@ -196,10 +211,50 @@ impl Rota {
             // What was taken is a dead row more for whoever begins before it.
             turn.oldest = of_account.into_iter().chain([turn.oldest]).max().unwrap_or(turn.oldest);
         }
-        let claim = |row: &tokio_postgres::Row| {
+        let claim = |row: &Row| {
             let lease = Lease { task_id: row.try_get("task_id")?, epoch: row.try_get("lease_epoch")? };
             Ok(Claim { lease, account_id: row.try_get("account_id")?, request: request(row)? })
         };
-        rows.iter().map(claim).collect()
+        // Whatever is left out here is leased as well, until its lease runs out.
+        Ok(readable(&rows, claim))
+    }
+}
+
+/// The account and the task of a row.
+fn ids(row: &Row) -> Option<(Id, Id)> {
+    Some((row.try_get("account_id").ok()?, row.try_get("task_id").ok()?))
+}
+
+/// What can be read of the rows of some tasks. A damaged one keeps no other from being worked on.
+fn readable<T>(rows: &[Row], read: impl Fn(&Row) -> Result<T>) -> Vec<T> {
+    let one = |row| match read(row) {
+        Ok(one) => Some(one),
+        Err(error) => {
+            tracing::error!(task = row.try_get::<_, &str>("task_id").ok(), %error, "cannot read a task");
+            None
+        }
+    };
+    rows.iter().filter_map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_look_that_took_long_is_not_taken_often_but_before_anybody_waits_for_long() {
+        let mut rota = Rota::default();
+        let mut is_due = |took: Duration, after: Duration| {
+            rota.looked(SECOND, SECOND + took);
+            rota.is_due(SECOND + took + after)
+        };
+        let tenth = SECOND / 10;
+        assert!(is_due(Duration::ZERO, Duration::ZERO));
+        assert!(!is_due(tenth, SECOND - Duration::from_millis(1)));
+        assert!(is_due(tenth, SECOND), "ten times as long as it took");
+        assert!(!is_due(SECOND * 15, SECOND * 5 - Duration::from_millis(1)));
+        assert!(is_due(SECOND * 15, SECOND * 5), "five seconds at most");
     }
 }

@@ -12,11 +12,12 @@ use crate::key::{ApiKey, KeyHash};
 use crate::model::{CREDITS_PER_IMAGE, Id};
 use crate::store::{KeyChange, Lease, NewKey, Refusal, Result, StoreError, StrikeRule};
 
-/// $1 is the id, $2 the account, which must exist.
+/// $1 is the id, $2 the account, which must exist: that is looked up where there is one row for each.
 fn insertion() -> String {
     format!(
         "INSERT INTO api_keys (id, account_id, hash, name, hint, submit_rate, read_rate, expires_at)
-         SELECT $1, id, $3, $4, $5, $6::bigint, $7::bigint, $8::bigint FROM accounts WHERE id = $2 RETURNING {KEY}"
+         SELECT $1, account_id, $3, $4, $5, $6::bigint, $7::bigint, $8::bigint
+         FROM account_names WHERE account_id = $2 RETURNING {KEY}"
     )
 }
 

@@ -393,12 +393,14 @@ impl Store for PostgresStore {
 
     async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize> {
         let mut all = 0;
-        for account_id in tasks::removable_accounts(&self.database, cutoff).await? {
+        for (account_id, surface) in tasks::removable(&self.database, cutoff).await? {
+            let mut after = None;
             loop {
-                let remove = tasks::remove(&self.database, account_id, cutoff);
-                let some = self.write(Effect::RemoveTasks, remove).await?;
-                all += some;
-                if some < tasks::REMOVAL_BATCH {
+                let remove = tasks::remove(&self.database, account_id, surface, after, cutoff);
+                let removal = self.write(Effect::RemoveTasks, remove).await?;
+                all += removal.removed;
+                after = removal.after;
+                if after.is_none() {
                     break;
                 }
             }

@@ -136,10 +136,9 @@ impl Sought<'_> {
     async fn accounts(self, database: &Database) -> Result<Vec<String>> {
         let rows = match self {
             Self::Leases { which, from, .. } => {
-                let (all, given) = (which == Rescue::All, database.given_time());
                 let sql = "SELECT DISTINCT account_id FROM queue
-                    WHERE lease_until > $1 AND ($2 OR lease_until <= tintype_now($3))";
-                database.read(sql, &[&from, &all, &given]).await?
+                    WHERE lease_until > $1 AND lease_until <= tintype_now($2)";
+                database.read(sql, &[&from, &until(database, which)]).await?
             }
             Self::Overdue { from, cutoff, .. } => {
                 let sql = "SELECT DISTINCT account_id FROM queue WHERE task_id >= $1 AND task_id < $2";
@@ -172,15 +171,23 @@ async fn rescue(
     last_error: &str,
 ) -> std::result::Result<Batch, Failure> {
     let lost = "SELECT task_id FROM queue
-        WHERE lease_until > $7 AND ($6 OR lease_until <= tintype_now($2)) AND ($8::text IS NULL OR account_id = $8)
+        WHERE lease_until > $7 AND lease_until <= tintype_now($6) AND ($8::text IS NULL OR account_id = $8)
         ORDER BY lease_until LIMIT $5 FOR UPDATE SKIP LOCKED";
     let sql = give_up(lost, "0");
-    let (all, given, limit) = (which == Rescue::All, database.given_time(), lost_limit());
+    let (until, given, limit) = (until(database, which), database.given_time(), lost_limit());
     let parameters: [Parameter<'_>; 8] =
-        [&last_error, &given, &CREDITS_PER_IMAGE, &limit, &SWEEP_BATCH, &all, &from, &account_id];
+        [&last_error, &given, &CREDITS_PER_IMAGE, &limit, &SWEEP_BATCH, &until, &from, &account_id];
     let rows = database.write(&sql, &parameters).await?;
     let GivenUp { lost, rescued } = given_up(&rows).map_err(Failure::Unknown)?;
     Ok(Batch { found: lost, rescued })
+}
+
+/// What a rescue takes for the time: up to then it looks into the index of leases, and no further.
+fn until(database: &Database, which: Rescue) -> Option<Timestamp> {
+    match which {
+        Rescue::Expired => database.given_time(),
+        Rescue::All => Some(Timestamp::MAX),
+    }
 }
 
 async fn expire(

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::columns::{REQUEST, TASK, images, number, request, task};
-use super::connection::Database;
+use super::columns::{REQUEST, TASK, images, number, request, task, word};
+use super::connection::{Database, Parameter};
 use crate::clock::Timestamp;
 use crate::model::{Id, Surface, Task};
 use crate::store::{CompletedTask, Result, StoreError, TaskRecord};
@@ -15,14 +15,15 @@ pub(super) type Wanted = (Id, Surface, Id);
 /// Finds all of `wanted`, each in its place.
 pub(super) async fn find(database: &Arc<Database>, wanted: Vec<Wanted>) -> Vec<Result<Option<Task>>> {
     let found = find_together(database, &wanted).await;
-    let answer = |(account_id, surface, id): &Wanted| match &found {
-        Ok(found) => Ok(found.get(&(*account_id, *surface, *id)).cloned()),
+    let answer = |one: &Wanted| match &found {
+        Ok(found) => found.get(one).cloned().transpose(),
         Err(error) => Err(StoreError::clone(error)),
     };
     wanted.iter().map(answer).collect()
 }
 
-async fn find_together(database: &Database, wanted: &[Wanted]) -> Result<HashMap<Wanted, Task>> {
+/// Those that there are. One whose row is damaged is an error of its own.
+async fn find_together(database: &Database, wanted: &[Wanted]) -> Result<HashMap<Wanted, Result<Task>>> {
     let ids: Vec<Id> = wanted.iter().map(|(_, _, id)| *id).collect();
     let accounts: Vec<Id> = wanted.iter().map(|(account_id, _, _)| *account_id).collect();
     let surfaces: Vec<&str> = wanted.iter().map(|(_, surface, _)| surface.as_str()).collect();
@@ -31,8 +32,12 @@ async fn find_together(database: &Database, wanted: &[Wanted]) -> Result<HashMap
          JOIN tasks ON id = i AND account_id = a AND surface = s AND removed_at IS NULL"
     );
     let rows = database.read(&sql, &[&ids, &accounts, &surfaces]).await?;
-    let tasks = rows.iter().map(|row| task(row).map(|task| ((task.account_id, task.surface, task.id), task)));
-    tasks.collect()
+    let one = |row| {
+        let id = row_id(row)?;
+        let task = task(row).inspect_err(|error| tracing::error!(task = %id, %error, "cannot read a task"));
+        Ok(((row_account(row)?, word(row, "surface")?, id), task))
+    };
+    rows.iter().map(one).collect()
 }
 
 /// One page of an account's tasks: a range of the index `tasks_of_account`, which holds none that is removed.
@@ -42,6 +47,11 @@ const PAGE: &str = "FROM tasks WHERE account_id = $1 AND surface = $2 AND id < $
 /// The exclusive upper end of a page. "~" sorts after every id.
 fn upper(before: Option<Id>) -> String {
     before.map_or_else(|| "~".to_owned(), |id| id.to_string())
+}
+
+/// The exclusive lower end of a range.
+fn lower(after: Option<Id>) -> String {
+    after.map_or_else(String::new, |id| id.to_string())
 }
 
 pub(super) async fn list(
@@ -88,20 +98,35 @@ pub(super) async fn inspect(database: &Database, id: Id) -> Result<Option<TaskRe
 }
 
 pub(super) async fn recent(database: &Database, account_id: Option<Id>, limit: u32) -> Result<Vec<Task>> {
-    let sql = format!(
-        "SELECT {TASK} FROM tasks WHERE ($1::text IS NULL OR account_id = $1) AND removed_at IS NULL
-         ORDER BY id DESC LIMIT $2"
-    );
-    database.read(&sql, &[&account_id, &i64::from(limit)]).await?.iter().map(task).collect()
+    let limit = i64::from(limit);
+    let rows = match account_id {
+        Some(account_id) => database.read(&recent_of_account(), &[&account_id, &limit]).await?,
+        None => {
+            let sql = format!("SELECT {TASK} FROM tasks WHERE removed_at IS NULL ORDER BY id DESC LIMIT $1");
+            database.read(&sql, &[&limit]).await?
+        }
+    };
+    rows.iter().map(task).collect()
+}
+
+/// The first page of both surfaces together, each of which is a range of the index.
+fn recent_of_account() -> String {
+    let page = |surface: Surface| {
+        format!(
+            "SELECT {TASK} FROM (SELECT {TASK} FROM tasks
+                 WHERE account_id = $1 AND surface = '{surface}' AND removed_at IS NULL
+                 ORDER BY id DESC LIMIT $2) AS {surface}",
+            surface = surface.as_str()
+        )
+    };
+    format!("{} UNION ALL {} ORDER BY id DESC LIMIT $2", page(Surface::Api), page(Surface::Web))
 }
 
 pub(super) async fn completed(database: &Database, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
-    let after = after.map_or_else(String::new, |id| id.to_string());
     let sql = "SELECT id, account_id, images FROM tasks
         WHERE id > $1 AND status = 'completed' AND removed_at IS NULL ORDER BY id LIMIT $2";
-    let rows = database.read(sql, &[&after, &i64::from(limit)]).await?;
-    let completed =
-        |row| Ok(CompletedTask { id: row_id(row)?, account_id: row.try_get("account_id")?, images: images(row)? });
+    let rows = database.read(sql, &[&lower(after), &i64::from(limit)]).await?;
+    let completed = |row| Ok(CompletedTask { id: row_id(row)?, account_id: row_account(row)?, images: images(row)? });
     rows.iter().map(completed).collect()
 }
 
@@ -109,32 +134,56 @@ fn row_id(row: &tokio_postgres::Row) -> Result<Id> {
     Ok(row.try_get("id")?)
 }
 
+fn row_account(row: &tokio_postgres::Row) -> Result<Id> {
+    Ok(row.try_get("account_id")?)
+}
+
 /// Tasks that are removed in one transaction.
 pub(super) const REMOVAL_BATCH: usize = 256;
 
-/// What makes a task of an account removable: $1 is the cutoff and $2 the lowest id of that time, because no task
-/// ends before it is made.
-const REMOVABLE: &str = "surface IN ('api', 'web') AND tasks.id < $2 AND removed_at IS NULL
-    AND status <> 'processing' AND updated_at < $1";
+/// What makes a task `t` removable: $1 is the cutoff and $2 the lowest id of that time, because no task ends before it is
+/// made.
+const REMOVABLE: &str = "t.id < $2 AND t.removed_at IS NULL AND t.status <> 'processing' AND t.updated_at < $1";
 
-/// The accounts that have removable tasks.
-pub(super) async fn removable_accounts(database: &Database, cutoff: Timestamp) -> Result<Vec<Id>> {
+/// Whose tasks on which surface are removable.
+pub(super) async fn removable(database: &Database, cutoff: Timestamp) -> Result<Vec<(Id, Surface)>> {
     let sql = format!(
-        "SELECT a.id FROM accounts a WHERE EXISTS (SELECT 1 FROM tasks WHERE account_id = a.id AND {REMOVABLE})"
+        "SELECT account_id, surface FROM account_names AS a, (VALUES ('api'), ('web')) AS s (surface)
+         WHERE EXISTS (SELECT 1 FROM tasks t WHERE t.account_id = a.account_id AND t.surface = s.surface AND {REMOVABLE})"
     );
     let rows = database.read(&sql, &[&cutoff, &Id::floor(cutoff)]).await?;
-    rows.iter().map(row_id).collect()
+    rows.iter().map(|row| Ok((row_account(row)?, word(row, "surface")?))).collect()
 }
 
-/// Removes up to [`REMOVAL_BATCH`] tasks of an account and returns how many.
-pub(super) async fn remove(database: &Database, account_id: Id, cutoff: Timestamp) -> Result<usize> {
+/// What a removal did.
+pub(super) struct Removal {
+    pub(super) removed: usize,
+    /// Where the next begins; `None` when there is no more.
+    pub(super) after: Option<Id>,
+}
+
+/// Removes up to [`REMOVAL_BATCH`] tasks of an account on a surface, from above the task `after`: up to there the index
+/// may be full of dead entries.
+pub(super) async fn remove(
+    database: &Database,
+    account_id: Id,
+    surface: Surface,
+    after: Option<Id>,
+    cutoff: Timestamp,
+) -> Result<Removal> {
     let sql = format!(
-        "UPDATE tasks t SET removed_at = $4, prompt = '', reference_images = '[]'
-         FROM (SELECT id FROM tasks WHERE account_id = $3 AND {REMOVABLE} ORDER BY surface, id LIMIT $5
-               FOR NO KEY UPDATE SKIP LOCKED) old
-         WHERE t.id = old.id RETURNING t.id"
+        "WITH old AS (
+            SELECT id FROM tasks t WHERE account_id = $3 AND surface = $4 AND id > $5 AND {REMOVABLE}
+            ORDER BY id LIMIT $6 FOR NO KEY UPDATE SKIP LOCKED
+        )
+        UPDATE tasks t SET removed_at = $7, prompt = '', reference_images = '[]' FROM old WHERE t.id = old.id
+        RETURNING t.id"
     );
-    let limit = i64::try_from(REMOVAL_BATCH).unwrap_or(i64::MAX);
-    let rows = database.write(&sql, &[&cutoff, &Id::floor(cutoff), &account_id, &database.now(), &limit]).await?;
-    Ok(rows.len())
+    let (end, begin, limit) = (Id::floor(cutoff), lower(after), i64::try_from(REMOVAL_BATCH).unwrap_or(i64::MAX));
+    let parameters: [Parameter<'_>; 7] =
+        [&cutoff, &end, &account_id, &surface.as_str(), &begin, &limit, &database.now()];
+    let rows = database.write(&sql, &parameters).await?;
+    let removed: Vec<Id> = rows.iter().map(row_id).collect::<Result<_>>()?;
+    let is_full = removed.len() == REMOVAL_BATCH;
+    Ok(Removal { removed: removed.len(), after: removed.into_iter().max().filter(|_| is_full) })
 }

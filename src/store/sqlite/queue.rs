@@ -47,9 +47,13 @@ pub(super) fn claim(
             ))?
             .query_row([task_id], |row| {
                 let lease = Lease { task_id, epoch: row.get("lease_epoch")? };
-                Ok(Claim { lease, account_id, request: request(row)? })
+                Ok(request(row).map(|request| Claim { lease, account_id, request }))
             })?;
-        claims.push(claim);
+        match claim {
+            Ok(claim) => claims.push(claim),
+            // It keeps no other from being worked on, and is leased until its lease runs out.
+            Err(error) => tracing::error!(task = %task_id, %error, "cannot read a task"),
+        }
         writing.last_served = account_id.as_str().to_owned();
     }
     Ok(claims)

@@ -172,13 +172,28 @@ pub(super) fn inspect(connection: &Connection, id: Id) -> rusqlite::Result<Optio
 }
 
 pub(super) fn recent(connection: &Connection, account_id: Option<Id>, limit: u32) -> rusqlite::Result<Vec<Task>> {
-    connection
-        .prepare_cached(&format!(
-            "SELECT {TASK} FROM tasks WHERE (?1 IS NULL OR account_id = ?1) AND removed_at IS NULL
-             ORDER BY id DESC LIMIT ?2"
-        ))?
-        .query_map(params![account_id, limit], task)?
-        .collect()
+    match account_id {
+        Some(account_id) => {
+            connection.prepare_cached(&recent_of_account())?.query_map(params![account_id, limit], task)?.collect()
+        }
+        None => connection
+            .prepare_cached(&format!("SELECT {TASK} FROM tasks WHERE removed_at IS NULL ORDER BY id DESC LIMIT ?1"))?
+            .query_map([limit], task)?
+            .collect(),
+    }
+}
+
+/// The first page of both surfaces together, each of which is a range of the index.
+fn recent_of_account() -> String {
+    let page = |surface: Surface| {
+        format!(
+            "SELECT {TASK} FROM (SELECT {TASK} FROM tasks
+                 WHERE account_id = ?1 AND surface = '{surface}' AND removed_at IS NULL
+                 ORDER BY id DESC LIMIT ?2) AS {surface}",
+            surface = surface.as_str()
+        )
+    };
+    format!("{} UNION ALL {} ORDER BY id DESC LIMIT ?2", page(Surface::Api), page(Surface::Web))
 }
 
 pub(super) fn completed(
@@ -205,6 +220,8 @@ fn upper(before: Option<Id>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rusqlite::params_from_iter;
+
     use super::super::schema::MIGRATIONS;
     use super::*;
 
@@ -213,7 +230,8 @@ mod tests {
         let connection = Connection::open_in_memory().expect("a database");
         MIGRATIONS.iter().for_each(|step| connection.execute_batch(step).expect("valid SQL"));
         let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("valid SQL");
-        let steps = statement.query_map(["ada", "api", "~", "20"], |row| row.get(3)).expect("a plan");
+        let parameters = ["ada", "api", "~", "20"].into_iter().take(statement.parameter_count());
+        let steps = statement.query_map(params_from_iter(parameters), |row| row.get(3)).expect("a plan");
         steps.map(|step| step.expect("a step")).collect()
     }
 
@@ -222,5 +240,12 @@ mod tests {
         let range = "INDEX tasks_of_account (account_id=? AND surface=? AND id<?)";
         assert_eq!(plan(&format!("SELECT id {PAGE}")), [format!("SEARCH tasks USING COVERING {range}")]);
         assert_eq!(plan(&format!("SELECT {TASK} {PAGE}")), [format!("SEARCH tasks USING {range}")]);
+    }
+
+    #[test]
+    fn the_newest_tasks_of_an_account_are_two_ranges_of_the_index() {
+        let mut plan = plan(&recent_of_account());
+        plan.retain(|step| step.contains(" tasks "));
+        assert_eq!(plan, ["SEARCH tasks USING INDEX tasks_of_account (account_id=? AND surface=?)"; 2]);
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rusqlite::Connection;
 use tempfile::TempDir;
 use tintype::clock::Clock;
 use tintype::key::{ApiKey, KeySecret};
@@ -10,6 +11,7 @@ use tintype::model::{Account, Id, LedgerEntry, Surface, Task};
 use tintype::request::{AspectRatio, GenerateRequest};
 use tintype::store::{AccountCreation, Lease, NewKey, QueueDepth, Result, Store, Submission};
 
+use crate::postgres::{cluster, schema};
 use crate::support::{self, Backend, NOON};
 
 /// How long the cases lease tasks for.
@@ -63,6 +65,19 @@ impl Fixture {
     /// The same database in the hands of a process that reads another clock.
     pub fn process_with_clock(&self, clock: &Clock) -> Arc<dyn Store> {
         self.backend.open(&self.directory, clock)
+    }
+
+    /// Runs SQL behind the store's back.
+    pub fn damage(&self, sql: &str) {
+        match self.backend {
+            Backend::Sqlite => {
+                let connection = Connection::open(self.directory.path().join("tintype.db")).expect("the database");
+                connection.execute_batch(sql).expect("valid SQL");
+            }
+            Backend::Postgres => {
+                cluster().execute(&format!("SET search_path = {}; {sql}", schema(self.directory.path())))
+            }
+        }
     }
 
     /// A new account.

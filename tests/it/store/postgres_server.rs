@@ -16,6 +16,7 @@ use tintype::store::{
 };
 
 use super::fixture::{Fixture, UNLIMITED, accepted, drawn, ids, images, new_key};
+use super::postgres_reads::entries_read;
 use crate::postgres::{cluster, schema};
 use crate::support::{Backend, NOON};
 
@@ -323,21 +324,6 @@ async fn a_database_of_the_first_release_is_brought_up_to_date_with_all_it_holds
     Ok(())
 }
 
-/// Closes a store and opens another; returns how many index entries of accounts were read in the schema until then:
-/// the server counts what a session did when it ends, at the latest.
-async fn account_entries_read(fx: &mut Fixture) -> i64 {
-    let schema = schema(fx.directory.path());
-    let closed = Backend::Postgres.open(&TempDir::new().expect("a directory"), &fx.clock);
-    drop(std::mem::replace(&mut fx.store, closed));
-    let open = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}'");
-    let ended = async { while cluster().number(&open) != 0 {} };
-    tokio::time::timeout(PATIENCE, ended).await.expect("its sessions end");
-    fx.store = fx.another_process();
-    cluster().number(&format!(
-        "SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes WHERE schemaname = '{schema}' AND relname = 'accounts'"
-    ))
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn an_old_snapshot_does_not_make_an_account_hard_to_find() -> Result<()> {
     let mut fx = fixture_with("");
@@ -350,12 +336,21 @@ async fn an_old_snapshot_does_not_make_an_account_hard_to_find() -> Result<()> {
     for _ in 0..3_000 {
         fx.submit(ada).await?;
     }
-    let before = account_entries_read(&mut fx).await;
+    let before = entries_read(&mut fx, "accounts").await;
     for _ in 0..100 {
         fx.submit(ada).await?;
     }
-    let each = (account_entries_read(&mut fx).await - before) / 100;
-    assert!(each < 20, "a submit reads {each} index entries to find its account");
+    let submitted = entries_read(&mut fx, "accounts").await;
+    for _ in 0..100 {
+        fx.store.grant(ada, 1, None).await?.expect("the account exists");
+    }
+    let granted = entries_read(&mut fx, "accounts").await;
+    for _ in 0..100 {
+        fx.store.create_key(ada, new_key("laptop")).await?.expect("the account exists");
+    }
+    let keyed = entries_read(&mut fx, "accounts").await;
+    let each = [submitted - before, granted - submitted, keyed - granted].map(|read| read / 100);
+    assert!(each.iter().all(|read| *read < 20), "a submit, a grant and a new key read so many index entries: {each:?}");
     reader.batch_execute("ROLLBACK").await.expect("nothing was changed");
     assert_eq!(fx.store.audit().await?.drifts, []);
     Ok(())

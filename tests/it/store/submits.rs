@@ -243,6 +243,8 @@ pub async fn the_operator_sees_the_newest_tasks_of_every_surface(fx: &Fixture) -
     let third = fx.submit_request(ada, Surface::Web, images(1)).await?;
     assert_eq!(fx.store.recent_tasks(None, 100).await?, [third.clone(), second.clone(), first.clone()]);
     assert_eq!(fx.store.recent_tasks(None, 2).await?, [third.clone(), second]);
-    assert_eq!(fx.store.recent_tasks(Some(ada), 100).await?, [third, first]);
+    let fourth = fx.submit(ada).await?;
+    assert_eq!(fx.store.recent_tasks(Some(ada), 100).await?, [fourth.clone(), third.clone(), first]);
+    assert_eq!(fx.store.recent_tasks(Some(ada), 2).await?, [fourth, third]);
     Ok(())
 }

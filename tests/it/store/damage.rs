@@ -1,0 +1,53 @@
+//! A row that cannot be read holds up nobody but its owner.
+
+use futures::future::join_all;
+use tintype::model::{Status, Surface};
+use tintype::store::{MAX_LOST_LEASES, Rescue, Rescued, Result};
+
+use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, images};
+
+pub async fn a_task_that_cannot_be_read_keeps_no_other_from_being_claimed(fx: &Fixture) -> Result<()> {
+    let (ada, bob) = (fx.account("ada", 10).await?, fx.account("bob", 10).await?);
+    let (damaged, whole) = (fx.submit(ada).await?.id, fx.submit(bob).await?.id);
+    fx.damage(&format!("UPDATE tasks SET aspect_ratio = 'round' WHERE id = '{damaged}'"));
+    let claims = fx.store.claim(2, LEASE).await?;
+    assert_eq!(claims.iter().map(|claim| claim.lease.task_id).collect::<Vec<_>>(), [whole]);
+    fx.store.fail(claims[0].lease, "it sank").await?;
+    // Nobody works on it until it has lost enough leases.
+    for lost in 1..=MAX_LOST_LEASES {
+        assert_eq!(fx.store.queue_depth().await?.leased, 1);
+        fx.clock.advance(LEASE);
+        let is_last = lost == MAX_LOST_LEASES;
+        let rescued = Rescued { queued: usize::from(!is_last), failed: usize::from(is_last) };
+        assert_eq!(fx.store.rescue(Rescue::Expired, "gave up").await?, rescued);
+        assert!(fx.store.claim(2, LEASE).await?.is_empty());
+    }
+    let found = fx.store.find_task(ada, Surface::Api, damaged).await?.expect("it exists");
+    assert_eq!(found.status, Status::Failed("gave up".into()));
+    assert_eq!(fx.credits(ada).await?, 10);
+    Ok(())
+}
+
+pub async fn a_task_that_cannot_be_read_fails_no_other_poll(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let mut ids = Vec::new();
+    for _ in 0..32 {
+        ids.push(accepted(fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await?).id);
+    }
+    fx.store.expire(fx.clock.now(), "it sank").await?;
+    let damaged = ids[16];
+    fx.damage(&format!("UPDATE tasks SET status = 'completed', error = NULL, images = '[' WHERE id = '{damaged}'"));
+    // So many at once that some of them share a statement with it.
+    let polls =
+        ids.repeat(8).into_iter().map(|id| async move { (id, fx.store.find_task(ada, Surface::Api, id).await) });
+    for (id, found) in join_all(polls).await {
+        match found {
+            Ok(found) => assert_eq!(found.expect("it exists").id, id),
+            Err(error) => assert_eq!(id, damaged, "{error}"),
+        }
+    }
+    assert!(fx.store.find_task(ada, Surface::Api, damaged).await.is_err());
+    // Its books are in order again.
+    fx.damage(&format!("UPDATE tasks SET status = 'failed', error = 'it sank', images = NULL WHERE id = '{damaged}'"));
+    Ok(())
+}

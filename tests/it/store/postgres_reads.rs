@@ -1,0 +1,88 @@
+//! How much PostgreSQL reads to find what is asked for, also among dead rows that an old snapshot keeps.
+
+use std::time::Duration;
+
+use futures::future::try_join_all;
+use tempfile::TempDir;
+use tintype::model::{Id, Surface};
+use tintype::store::{Rescue, Rescued, Result};
+
+use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, images};
+use crate::postgres::{cluster, schema};
+use crate::support::Backend;
+
+/// Longest wait for what must come.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Closes a store and opens another; returns how many index entries were read until then in the schema, of the tables
+/// whose names are like `tables`: the server counts what a session did when it ends, at the latest.
+pub async fn entries_read(fx: &mut Fixture, tables: &str) -> i64 {
+    let schema = schema(fx.directory.path());
+    let closed = Backend::Postgres.open(&TempDir::new().expect("a directory"), &fx.clock);
+    drop(std::mem::replace(&mut fx.store, closed));
+    let open = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}'");
+    let ended = async { while cluster().number(&open) != 0 {} };
+    tokio::time::timeout(PATIENCE, ended).await.expect("its sessions end");
+    fx.store = fx.another_process();
+    cluster().number(&format!(
+        "SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes
+         WHERE schemaname = '{schema}' AND relname LIKE '{tables}'"
+    ))
+}
+
+async fn submit_many(fx: &Fixture, account: Id, surface: Surface, tasks: usize) -> Result<()> {
+    let submits = (0..tasks).map(|_| fx.store.submit(account, None, surface, images(1), UNLIMITED));
+    try_join_all(submits).await.map(|_| ())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_newest_tasks_of_an_account_are_found_past_those_of_all_others() -> Result<()> {
+    let mut fx = Fixture::new(Backend::Postgres);
+    let (ada, bob) = (fx.account("ada", 100).await?, fx.account("bob", 100_000).await?);
+    let mut of_ada = [fx.submit_request(ada, Surface::Web, images(1)).await?, fx.submit(ada).await?];
+    of_ada.reverse();
+    submit_many(&fx, bob, Surface::Api, 500).await?;
+    let before = entries_read(&mut fx, "tasks%").await;
+    for _ in 0..10 {
+        assert_eq!(fx.store.recent_tasks(Some(ada), 20).await?, of_ada);
+    }
+    let each = (entries_read(&mut fx, "tasks%").await - before) / 10;
+    assert!(each < 20, "{each} index entries are read to find two tasks");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removal_does_not_pass_over_what_it_removed_before() -> Result<()> {
+    const MANY: usize = 5_000;
+    let mut fx = Fixture::new(Backend::Postgres);
+    let ada = fx.account("ada", 100_000).await?;
+    submit_many(&fx, ada, Surface::Api, MANY).await?;
+    assert_eq!(fx.store.expire(fx.clock.now(), "too late").await?, MANY);
+    fx.clock.advance(MILLISECOND);
+    let before = entries_read(&mut fx, "tasks%").await;
+    let reader = cluster().session().await;
+    let begin =
+        format!("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM {}.tasks", schema(fx.directory.path()));
+    reader.batch_execute(&begin).await.expect("a snapshot");
+    assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, MANY);
+    let each = (entries_read(&mut fx, "tasks%").await - before) / MANY as i64;
+    assert!(each < 6, "{each} index entries are read for each task that is removed");
+    reader.batch_execute("ROLLBACK").await.expect("nothing was changed");
+    assert_eq!(fx.store.audit().await?.drifts, []);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sweep_does_not_pass_over_leases_that_last() -> Result<()> {
+    let mut fx = Fixture::new(Backend::Postgres);
+    let ada = fx.account("ada", 10_000).await?;
+    submit_many(&fx, ada, Surface::Api, 500).await?;
+    assert_eq!(fx.store.claim(500, LEASE).await?.len(), 500);
+    let before = entries_read(&mut fx, "queue").await;
+    for _ in 0..100 {
+        assert_eq!(fx.store.rescue(Rescue::Expired, "gave up").await?, Rescued::default());
+    }
+    let each = (entries_read(&mut fx, "queue").await - before) / 100;
+    assert!(each < 20, "a sweep reads {each} index entries to find that no lease has run out");
+    Ok(())
+}
