@@ -2,7 +2,7 @@
 //!
 //! Looking for the accounts that have something waiting passes over all rows that were claimed lately and are not
 //! vacuumed yet: hardly any, unless somebody keeps an old snapshot open. So what a look found is used for ten times as
-//! long as the look took, up to five seconds, and taking tasks begins where the look found the oldest, or behind what
+//! long as the look took, up to ten seconds, and taking tasks begins where the look found the oldest, or behind what
 //! was taken since. Accounts that are passed over stay in what was found: it is their turn again when they are not.
 
 use std::collections::{HashMap, HashSet};
@@ -23,7 +23,7 @@ const MIN_ASKED: usize = 32;
 /// A look is worth this many times the time it took...
 const LOOK_WORTH: u32 = 10;
 /// ...and at most this long: it may have been the database that stood still for a moment, and whoever comes new waits.
-const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(5);
+const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(10);
 
 /// An account that had something waiting.
 #[derive(Debug, Clone)]
@@ -254,7 +254,7 @@ mod tests {
         assert!(is_due(Duration::ZERO, Duration::ZERO));
         assert!(!is_due(tenth, SECOND - Duration::from_millis(1)));
         assert!(is_due(tenth, SECOND), "ten times as long as it took");
-        assert!(!is_due(SECOND * 15, SECOND * 5 - Duration::from_millis(1)));
-        assert!(is_due(SECOND * 15, SECOND * 5), "five seconds at most");
+        assert!(!is_due(SECOND * 15, SECOND * 10 - Duration::from_millis(1)));
+        assert!(is_due(SECOND * 15, SECOND * 10), "ten seconds at most");
     }
 }
