@@ -15,6 +15,7 @@ mod fixture;
 mod keys;
 mod leases;
 mod months;
+mod postgres_locks;
 mod postgres_server;
 mod postgres_tls;
 mod processes;

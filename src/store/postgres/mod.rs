@@ -15,10 +15,11 @@ use tokio::sync::Mutex;
 use self::batch::Batcher;
 use self::bell::Bell;
 use self::claim::Rota;
-use self::connection::Database;
+use self::connection::{Database, MAX_CONNECTIONS};
 use self::journal::Journal;
 use self::lanes::Lanes;
 use self::months::Months;
+use self::queue::Completing;
 use self::submit::{Order, Submitting};
 use self::sweep::{Sought, Step, Swept};
 use self::tasks::Wanted;
@@ -58,6 +59,9 @@ pub use self::import::Import;
 pub use self::journal::unsettled;
 pub use self::schema::OpenError;
 
+/// Batches of submits that can be under way at once: while one is made durable, the next is made ready. More would be
+/// smaller, and dearer for each submit.
+const SUBMIT_LANES: usize = 2;
 /// Batches of look-ups that can be under way at once.
 const FIND_LANES: usize = 4;
 /// The clocks of two machines are never the same; from here on it is worth a word.
@@ -70,9 +74,9 @@ pub struct PostgresStore {
     faults: Faults,
     bell: Bell,
     journal: Arc<OnceLock<Arc<Journal>>>,
-    submits: Lanes,
+    submits: Lanes<Submitting>,
     finds: Vec<Batcher<Wanted, Option<Task>>>,
-    completions: Batcher<(Lease, String), LeaseWrite>,
+    completions: Lanes<Completing>,
     rota: Mutex<Rota>,
     leases_swept: Swept,
     overdue_swept: Swept,
@@ -122,16 +126,12 @@ impl PostgresStore {
                 Box::pin(async move { tasks::find(&database, wanted).await })
             })
         });
-        let of_completions = database.clone();
-        let completions = Batcher::start(move |ends| {
-            let database = of_completions.clone();
-            Box::pin(async move { queue::complete(&database, ends).await })
-        });
+        let completing = Completing { database: database.clone() };
         Ok(Self {
-            submits: Lanes::open(&submitting),
+            submits: Lanes::open(submitting, SUBMIT_LANES, MAX_CONNECTIONS / 2),
+            completions: Lanes::open(completing, 1, MAX_CONNECTIONS / 4),
             journal,
             finds: finds.collect(),
-            completions,
             rota: Mutex::default(),
             leases_swept: Swept::default(),
             overdue_swept: Swept::default(),
@@ -265,7 +265,7 @@ impl Store for PostgresStore {
         max_unfinished: u32,
     ) -> Result<Submission> {
         let order = Order { account_id, key_id, surface, request, max_unfinished };
-        let submission = self.write(Effect::Submit, self.submits.submit(order)).await?;
+        let submission = self.write(Effect::Submit, self.submits.ask(account_id, order)).await?;
         if matches!(submission, Submission::Accepted(_)) {
             self.bell.ring();
         }
@@ -318,7 +318,7 @@ impl Store for PostgresStore {
 
     async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite> {
         let end = (lease, columns::to_json(&images));
-        self.write(Effect::Complete, self.completions.ask(end)).await
+        self.write(Effect::Complete, self.completions.ask(lease.task_id, end)).await
     }
 
     async fn fail(&self, lease: Lease, error: &str) -> Result<LeaseWrite> {

@@ -33,7 +33,7 @@ fn waiting(schema: &str) -> String {
     format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}' AND wait_event_type = 'Lock'")
 }
 
-fn fixture_with(faults: &str) -> Fixture {
+pub fn fixture_with(faults: &str) -> Fixture {
     let directory = TempDir::new().expect("a directory");
     let clock = Clock::manual(NOON);
     let faults = faults.parse().expect("a plan");
