@@ -66,7 +66,7 @@ async fn a_submit_that_was_cut_off_before_its_commit_is_an_error_and_charges_not
         async move { store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await }
     });
     let terminate = format!(
-        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+        "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid, 60000)) FROM pg_stat_activity
          WHERE application_name = '{schema}' AND wait_event_type = 'Lock'"
     );
     tokio::time::timeout(PATIENCE, async { while cluster().number(&terminate) == 0 {} }).await.expect("it waits");
