@@ -132,7 +132,7 @@ pub(super) struct Database {
     /// Where the connections live. Its time is theirs, whoever asks.
     runtime: Handle,
     /// How far the server's clock is ahead of this process's, in milliseconds.
-    ahead: AtomicI64,
+    pub(super) ahead: AtomicI64,
 }
 
 impl fmt::Debug for Database {
@@ -187,21 +187,6 @@ impl Database {
     /// A new id, made now by the server's time.
     pub(super) fn new_id(&self) -> Id {
         self.ids.next(self.now())
-    }
-
-    /// Compares the clocks; returns how far the server's is ahead, in milliseconds.
-    pub(super) async fn compare_clocks(&self) -> Result<i64> {
-        if self.clock.is_manual() {
-            return Ok(0);
-        }
-        let asked = self.clock.now();
-        let rows = self.read("SELECT tintype_now(NULL)", &[]).await?;
-        let answered = self.clock.now();
-        let theirs: Timestamp = rows[0].try_get(0)?;
-        let middle = asked.as_millis().midpoint(answered.as_millis());
-        let ahead = theirs.as_millis() - middle;
-        self.ahead.store(ahead, Ordering::Relaxed);
-        Ok(ahead)
     }
 
     /// A connection that is not of the pool.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::Mutex;
+use tokio_util::task::AbortOnDropHandle;
 
 use self::batch::Batcher;
 use self::bell::Bell;
@@ -34,6 +35,7 @@ use crate::model::{Account, Id, LedgerEntry, Surface, Task};
 use crate::request::GenerateRequest;
 
 mod accounts;
+mod ahead;
 mod audit;
 mod batch;
 mod bell;
@@ -53,6 +55,7 @@ mod submit;
 mod sweep;
 mod tasks;
 mod tls;
+mod upkeep;
 mod workers;
 
 pub use self::import::Import;
@@ -64,8 +67,6 @@ pub use self::schema::OpenError;
 const SUBMIT_LANES: usize = 2;
 /// Batches of look-ups that can be under way at once.
 const FIND_LANES: usize = 4;
-/// The clocks of two machines are never the same; from here on it is worth a word.
-const CLOCKS_APART: Duration = Duration::from_secs(5);
 
 /// A database on a PostgreSQL server.
 pub struct PostgresStore {
@@ -73,6 +74,7 @@ pub struct PostgresStore {
     months: Arc<Months>,
     faults: Faults,
     bell: Bell,
+    _upkeep: AbortOnDropHandle<()>,
     journal: Arc<OnceLock<Arc<Journal>>>,
     submits: Lanes<Submitting>,
     finds: Vec<Batcher<Wanted, Option<Task>>>,
@@ -110,8 +112,8 @@ impl PostgresStore {
         let months = Arc::new(Months::default());
         let name = database.name().to_owned();
         let unusable = |error: StoreError| OpenError::Unusable { name, error: connection::words(error) };
-        prepare(&database, &months).await.map_err(unusable)?;
-        let bell = Bell::hang(database.clone(), months.clone());
+        upkeep::once(&database, &months).await.map_err(unusable)?;
+        let upkeep = tokio::spawn(upkeep::keep(database.clone(), months.clone()));
         let journal = Arc::<OnceLock<_>>::default();
         let submitting = Submitting {
             database: database.clone(),
@@ -135,7 +137,8 @@ impl PostgresStore {
             rota: Mutex::default(),
             leases_swept: Swept::default(),
             overdue_swept: Swept::default(),
-            bell,
+            bell: Bell::hang(database.clone()),
+            _upkeep: AbortOnDropHandle::new(upkeep),
             months,
             database,
             faults,
@@ -181,15 +184,6 @@ impl PostgresStore {
         self.faults.pass(Point::after(effect)).await?;
         outcome
     }
-}
-
-/// What a process does at its start and then and when.
-async fn prepare(database: &Database, months: &Months) -> Result<()> {
-    let ahead = database.compare_clocks().await?;
-    if ahead.unsigned_abs() > CLOCKS_APART.as_millis() as u64 {
-        tracing::warn!(ahead_ms = ahead, "this machine's clock is not the database server's; the server's counts");
-    }
-    months.prepare_ahead(database, database.now()).await
 }
 
 /// Which of so many lanes is for this id.

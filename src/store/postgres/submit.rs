@@ -56,6 +56,8 @@ struct Found {
     balance: i64,
     unfinished: i64,
     charged: bool,
+    /// Whether the deadline had passed.
+    late: bool,
 }
 
 fn too_busy() -> StoreError {
@@ -73,9 +75,19 @@ impl Shared for Submitting {
             if open.is_empty() {
                 return Ok(());
             }
-            match self.together(&open).await {
-                Ok(accounts) => answer(&mut open, &accounts),
-                Err(Failure::Unknown(error)) => self.settle(&mut open, &error).await,
+            for one in &open {
+                self.months.prepare(&self.database, one.id.timestamp()).await.map_err(Failure::Nothing)?;
+            }
+            let deadline = self.database.now().saturating_add(settle::START_WITHIN);
+            match self.together(&open, deadline).await {
+                Ok(accounts) => {
+                    answer(&mut open, &accounts);
+                    if open.iter().any(|one| one.is_late(&accounts)) {
+                        // It waited for long, or a clock was set; nobody knows for how long it will be wrong.
+                        self.database.compare_clocks().await.map_err(Failure::Nothing)?;
+                    }
+                }
+                Err(Failure::Unknown(error)) => self.settle(&mut open, deadline, &error).await,
                 Err(failure) => return Err(failure),
             }
         }
@@ -92,14 +104,15 @@ impl Shared for Submitting {
 }
 
 impl Submitting {
-    /// Sends one statement for all of `open`.
-    async fn together(&self, open: &[Sent<'_>]) -> std::result::Result<BTreeMap<Id, Found>, Failure> {
-        for one in open {
-            self.months.prepare(&self.database, one.id.timestamp()).await.map_err(Failure::Nothing)?;
-        }
+    /// Sends one statement for all of `open`, to be begun before the deadline.
+    async fn together(
+        &self,
+        open: &[Sent<'_>],
+        deadline: Timestamp,
+    ) -> std::result::Result<BTreeMap<Id, Found>, Failure> {
         let passed = self.faults.pass(Point::before(Effect::Commit)).await;
         passed.map_err(|error| Failure::Refused(error.into()))?;
-        let rows = write(&self.database, open).await?;
+        let rows = write(&self.database, open, deadline).await?;
         let passed = self.faults.pass(Point::after(Effect::Commit)).await;
         passed.map_err(|error| Failure::Unknown(error.into()))?;
         let found = rows.iter().map(|row| {
@@ -107,6 +120,7 @@ impl Submitting {
                 balance: row.try_get("balance")?,
                 unfinished: row.try_get("unfinished")?,
                 charged: row.try_get("charged")?,
+                late: row.try_get("late")?,
             };
             Ok((row.try_get("id")?, found))
         });
@@ -114,11 +128,11 @@ impl Submitting {
     }
 
     /// Finds out what became of a statement that was never answered.
-    async fn settle(&self, open: &mut [Sent<'_>], error: &StoreError) {
+    async fn settle(&self, open: &mut [Sent<'_>], deadline: Timestamp, error: &StoreError) {
         let doubtful = settle::Doubtful {
             accounts: open.iter().map(|one| one.order().account_id).collect(),
             tasks: open.iter().map(|one| one.id).collect(),
-            deadline: self.database.now().saturating_add(settle::START_WITHIN),
+            deadline,
         };
         tracing::warn!(tasks = doubtful.tasks.len(), %error, "no answer to a submit; looking what became of it");
         let kept: Option<HashSet<Id>> = settle::settle(&self.database, self.journal.get(), doubtful).await;
@@ -135,6 +149,11 @@ impl Submitting {
 impl Sent<'_> {
     fn order(&self) -> &Order {
         &self.asked.what
+    }
+
+    /// Whether it is still open, and not because others were quicker.
+    fn is_late(&self, accounts: &BTreeMap<Id, Found>) -> bool {
+        self.asked.is_open() && accounts.get(&self.order().account_id).is_some_and(|found| found.late)
     }
 
     fn task(&self) -> Task {
@@ -221,12 +240,17 @@ static SUBMIT: LazyLock<String> = LazyLock::new(|| {
         INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id)
         SELECT account_id, 'charge', -$17::bigint * n, balance, made_at, id FROM new ORDER BY place
     )
-    SELECT account_id AS id, balance, unfinished, coalesce(account_id = ANY (accounts), false) AS charged
+    SELECT account_id AS id, balance, unfinished, coalesce(account_id = ANY (accounts), false) AS charged,
+        coalesce(extract(epoch FROM clock_timestamp()) * 1000 >= $16, false) AS late
     FROM locked, paid"
     )
 });
 
-async fn write(database: &Database, open: &[Sent<'_>]) -> std::result::Result<Vec<tokio_postgres::Row>, Failure> {
+async fn write(
+    database: &Database,
+    open: &[Sent<'_>],
+    deadline: Timestamp,
+) -> std::result::Result<Vec<tokio_postgres::Row>, Failure> {
     let mut accounts: BTreeMap<Id, Wanted> = BTreeMap::new();
     let spent: Vec<i64> =
         open.iter().map(|one| accounts.entry(one.order().account_id).or_default().add(one.order())).collect();
@@ -237,7 +261,7 @@ async fn write(database: &Database, open: &[Sent<'_>]) -> std::result::Result<Ve
     let n: Vec<i16> = open.iter().map(|one| one.order().request.n.into()).collect();
     let image_to_image: Vec<bool> = open.iter().map(|one| !one.order().request.reference_images.is_empty()).collect();
     let prompts: Vec<&str> = open.iter().map(|one| one.order().request.prompt.as_str()).collect();
-    let deadline = database.given_time().is_none().then(|| database.now().saturating_add(settle::START_WITHIN));
+    let deadline = database.given_time().is_none().then_some(deadline);
     database
         .write(
             &SUBMIT,

@@ -11,9 +11,10 @@ use tintype::request::{AspectRatio, GenerateRequest};
 use tintype::store::postgres::PostgresStore;
 use tintype::store::{AccountCreation, LeaseWrite, Store, StoreError, Submission};
 
-use super::node::HANG;
+use super::node::{HANG, eventually};
 use super::relay::{Passage, Relay};
-use crate::postgres::{cluster, url};
+use crate::postgres::{cluster, schema, url};
+use crate::support::NOON;
 
 const LEASE: Duration = Duration::from_secs(60);
 /// Tasks that are completed at once.
@@ -79,7 +80,7 @@ async fn a_submit_whose_answer_is_lost_is_accepted_and_charged_once() {
 async fn a_submit_that_arrives_after_its_caller_was_told_that_it_failed_does_nothing() {
     let directory = TempDir::new().unwrap();
     let (relay, store, account) = store(&directory).await;
-    // It looks after its months when it begins to listen, which takes another connection.
+    // It begins to listen by another connection.
     tokio::time::timeout(HANG, store.tasks_elsewhere()).await.expect("it listens");
     // Every connection learns the statement, so that it is sent at once.
     for _ in 0..8 {
@@ -93,4 +94,21 @@ async fn a_submit_that_arrives_after_its_caller_was_told_that_it_failed_does_not
     assert_eq!(store.list_tasks(account, Surface::Api, None, 100).await.expect("a store").len(), 8);
     assert_eq!(credits(&store).await, 84);
     assert!(matches!(submit(&store, account, "a boat").await, Ok(Submission::Accepted(_))));
+}
+
+#[tokio::test]
+async fn what_is_done_every_minute_needs_no_notifications() {
+    let (directory, clock) = (TempDir::new().unwrap(), Clock::manual(NOON));
+    let relay = Relay::to(&cluster().directory);
+    relay.cut_answers("LISTEN", u32::MAX);
+    cluster().url(directory.path());
+    let url = url(relay.directory.path(), directory.path());
+    let _store = PostgresStore::open(&url, None, clock.clone(), Faults::default()).await.expect("a store");
+    let months = format!(
+        "SELECT count(*) FROM pg_class WHERE relispartition AND relkind = 'r' AND relnamespace = '{}'::regnamespace",
+        schema(directory.path())
+    );
+    assert_eq!(cluster().number(&months), 2);
+    clock.advance(Duration::from_secs(62 * 24 * 3_600));
+    eventually("the coming month is made", || cluster().number(&months) == 4).await;
 }

@@ -258,6 +258,29 @@ async fn leases_go_by_the_clock_of_the_server() -> Result<()> {
     Ok(())
 }
 
+/// Lets the clock of the server be behind by so much in what the store in a schema is told of it.
+fn set_back(schema: &str, by_ms: i64) {
+    cluster().execute(&format!(
+        "CREATE OR REPLACE FUNCTION {schema}.tintype_now(given bigint) RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE AS
+         $$ SELECT coalesce(given, floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint - {by_ms}) $$"
+    ));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_whose_clock_is_set_back_goes_on_charging() -> Result<()> {
+    let fx = fixture_with("");
+    let ada = fx.account("ada", 10).await?;
+    // As if its clock had shown ten seconds more when it was compared.
+    let schema = schema(fx.directory.path());
+    set_back(&schema, 10_000);
+    let store = fx.process_with_clock(&Clock::system());
+    set_back(&schema, 0);
+    accepted(store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await?);
+    assert_eq!(fx.credits(ada).await?, 8);
+    assert_eq!(fx.store.audit().await?.drifts, []);
+    Ok(())
+}
+
 /// What the first release leaves: an account with a key, a failed and a waiting task, whose ids end in 1 and 2.
 const FIRST_RELEASE: &str = "
     INSERT INTO secrets VALUES ('cursor', '\\x00');
