@@ -2,19 +2,20 @@
 
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::future::{join, join_all};
 use tempfile::TempDir;
 use tintype::clock::Clock;
 use tintype::fault::Faults;
+use tintype::key::KeySecret;
 use tintype::model::{Id, Status, Surface};
 use tintype::request::{AspectRatio, GenerateRequest};
 use tintype::store::postgres::PostgresStore;
-use tintype::store::{AccountCreation, LeaseWrite, Store, StoreError, Submission};
+use tintype::store::{AccountCreation, LeaseWrite, NewKey, Store, StoreError, Submission};
 
 use super::node::{HANG, eventually};
 use super::relay::{Passage, Relay};
 use crate::postgres::{cluster, schema, url};
-use crate::support::NOON;
+use crate::support::{NOON, new_key};
 
 const LEASE: Duration = Duration::from_secs(60);
 /// Tasks that are completed at once.
@@ -94,6 +95,25 @@ async fn a_submit_that_arrives_after_its_caller_was_told_that_it_failed_does_not
     assert_eq!(store.list_tasks(account, Surface::Api, None, 100).await.expect("a store").len(), 8);
     assert_eq!(credits(&store).await, 84);
     assert!(matches!(submit(&store, account, "a boat").await, Ok(Submission::Accepted(_))));
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_not_waited_for_without_end() {
+    let directory = TempDir::new().unwrap();
+    let (relay, store, account) = store(&directory).await;
+    let hash = |byte| [byte; 32];
+    let key = NewKey { hash: hash(1), ..new_key(&KeySecret::random()) };
+    let old = store.create_key(account, key).await.expect("a store").expect("an account");
+    let rotate = || store.rotate_key(old.id, hash(2), "0123", Duration::ZERO);
+    relay.set(Passage::Deaf);
+    // One is a transaction of several statements, the other a statement that is tried anew.
+    let (rotated, found) =
+        tokio::time::timeout(2 * HANG, join(rotate(), store.find_key(old.id))).await.expect("an end");
+    assert!(matches!(rotated, Err(StoreError::Other(_))), "nothing was done: {rotated:?}");
+    assert!(found.is_err(), "{found:?}");
+    relay.set(Passage::Open);
+    let new = rotate().await.expect("a store").expect("the key is there");
+    assert_ne!(new.id, old.id);
 }
 
 #[tokio::test]
