@@ -360,6 +360,15 @@ async fn an_old_snapshot_does_not_make_an_account_hard_to_find() -> Result<()> {
     }
     let each = (account_entries_read(&mut fx).await - before) / 100;
     assert!(each < 20, "a submit reads {each} index entries to find its account");
+    // Nor for whoever looks what became of a submit.
+    let before = account_entries_read(&mut fx).await;
+    for _ in 0..5 {
+        let faults = "after-commit=error".parse().expect("a plan");
+        fx.store = Backend::Postgres.open_with_faults(&fx.directory, &fx.clock, faults);
+        fx.submit(ada).await?;
+    }
+    let each = (account_entries_read(&mut fx).await - before) / 5;
+    assert!(each < 40, "a submit that is not answered reads {each} index entries to find its account");
     reader.batch_execute("ROLLBACK").await.expect("nothing was changed");
     assert_eq!(fx.store.audit().await?.drifts, []);
     Ok(())
