@@ -184,11 +184,13 @@ impl Cluster {
         self.query(sql)[0].get(0)
     }
 
-    /// Ends all connections of stores in the schema that belongs to a directory.
+    /// Ends all connections of stores in the schema that belongs to a directory; none of them does anything any more
+    /// when this returns.
     pub fn terminate_all_of(&self, directory: &Path) {
         let of = schema(directory);
+        // Each is waited for.
         self.number(&format!(
-            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = '{of}'"
+            "SELECT count(pg_terminate_backend(pid, 60000)) FROM pg_stat_activity WHERE application_name = '{of}'"
         ));
     }
 

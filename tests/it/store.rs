@@ -16,6 +16,7 @@ mod fixture;
 mod keys;
 mod leases;
 mod months;
+mod postgres_locks;
 mod postgres_reads;
 mod postgres_server;
 mod postgres_tls;

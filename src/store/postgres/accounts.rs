@@ -1,7 +1,9 @@
 //! Accounts and their credits.
 
+use tokio_postgres::Transaction;
+
 use super::columns::{account, word};
-use super::connection::{Database, Failure};
+use super::connection::{Database, TRANSACTION_TIMEOUT};
 use super::keys;
 use super::newest;
 use super::schema::LOCK;
@@ -48,18 +50,18 @@ pub(super) async fn create_first(
         return Err(too_much());
     }
     let (account_id, key_id) = (database.new_id(), database.new_id());
-    let mut client = database.client().await?;
-    let begun = client.transaction().await?;
-    // Processes that start at once wait here for the first of them.
-    begun.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
-    let any: bool = begun.query_one("SELECT EXISTS (SELECT 1 FROM accounts)", &[]).await?.try_get(0)?;
-    if any {
-        return Ok(None);
-    }
-    begun.query(CREATE, &[&account_id, &name, &credits, &database.now()]).await?;
-    keys::insert(&begun, key_id, account_id, key).await?;
-    begun.commit().await.map_err(|error| StoreError::from(Failure::Unknown(error.into())))?;
-    Ok(Some(Account { id: account_id, name: name.to_owned(), credits }))
+    let create = async |begun: &Transaction<'_>| {
+        // Processes that start at once wait here for the first of them.
+        begun.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
+        let any: bool = begun.query_one("SELECT EXISTS (SELECT 1 FROM accounts)", &[]).await?.try_get(0)?;
+        if any {
+            return Ok(None);
+        }
+        begun.query(CREATE, &[&account_id, &name, &credits, &database.now()]).await?;
+        keys::insert(begun, key_id, account_id, key).await?;
+        Ok(Some(Account { id: account_id, name: name.to_owned(), credits }))
+    };
+    database.transaction(TRANSACTION_TIMEOUT, create).await
 }
 
 pub(super) async fn find(database: &Database, name_or_id: &str) -> Result<Option<Account>> {

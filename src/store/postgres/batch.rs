@@ -17,7 +17,27 @@ pub(super) const MAX_BATCH: usize = 256;
 #[derive(Debug)]
 pub(super) struct Asked<I, O> {
     pub(super) what: I,
-    pub(super) reply: oneshot::Sender<Result<O>>,
+    reply: oneshot::Sender<Result<O>>,
+    answer: Option<Result<O>>,
+}
+
+impl<I, O> Asked<I, O> {
+    /// Whether it has no answer yet.
+    pub(super) fn is_open(&self) -> bool {
+        self.answer.is_none()
+    }
+
+    /// Answers it, unless it has an answer.
+    pub(super) fn answer(&mut self, answer: Result<O>) {
+        self.answer.get_or_insert(answer);
+    }
+
+    /// Tells who asked, who may have gone; what was done stands all the same.
+    pub(super) fn reply(self) {
+        if let Some(answer) = self.answer {
+            drop(self.reply.send(answer));
+        }
+    }
 }
 
 /// The way into a gathering place. Dropping it ends the place when all have been answered.
@@ -39,7 +59,7 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
             let running = run(asked);
             Box::pin(async move {
                 for (reply, answer) in replies.into_iter().zip(running.await) {
-                    // Who asked may have gone; what was done stands all the same.
+                    // As in `Asked::reply`.
                     drop(reply.send(answer));
                 }
             })
@@ -62,7 +82,7 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
     pub(super) async fn ask(&self, what: I) -> Result<O> {
         let (reply, answer) = oneshot::channel();
         let stopped = || StoreError::Other("the store has stopped".into());
-        self.inbox.send(Asked { what, reply }).map_err(|_| stopped())?;
+        self.inbox.send(Asked { what, reply, answer: None }).map_err(|_| stopped())?;
         answer.await.unwrap_or_else(|_| Err(stopped()))
     }
 }

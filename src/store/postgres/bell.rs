@@ -12,7 +12,6 @@ use tokio::task::JoinHandle;
 use tokio_postgres::AsyncMessage;
 
 use super::connection::{Database, Driven};
-use super::months::Months;
 use crate::store::{Result, StoreError};
 
 /// What is announced within this time is announced once.
@@ -21,8 +20,6 @@ const DEBOUNCE: Duration = Duration::from_millis(5);
 const SELF_TEST: Duration = Duration::from_secs(5);
 /// Wait before a lost connection is made anew; up to twice as long, so that not all processes come at once.
 const RECONNECT: Duration = Duration::from_millis(500);
-/// How often clocks are compared and partitions made ahead.
-const HOUSEKEEPING: Duration = Duration::from_secs(60);
 
 /// The bell of one process; stops listening when dropped.
 #[derive(Debug)]
@@ -47,9 +44,9 @@ impl Drop for Bell {
 
 impl Bell {
     /// Listens on a connection of its own, for as long as the bell exists.
-    pub(super) fn hang(database: Arc<Database>, months: Arc<Months>) -> Self {
+    pub(super) fn hang(database: Arc<Database>) -> Self {
         let shared = Arc::<Shared>::default();
-        let keeping = tokio::spawn(keep(database, months, shared.clone()));
+        let keeping = tokio::spawn(keep(database, shared.clone()));
         Self { shared, keeping }
     }
 
@@ -64,10 +61,10 @@ impl Bell {
     }
 }
 
-async fn keep(database: Arc<Database>, months: Arc<Months>, shared: Arc<Shared>) {
+async fn keep(database: Arc<Database>, shared: Arc<Shared>) {
     let mut told = false;
     loop {
-        match listen(&database, &months, &shared, &mut told).await {
+        match listen(&database, &shared, &mut told).await {
             Ok(()) => {}
             Err(error) if !told => {
                 tracing::warn!(%error, "cannot listen for other processes; workers look every second");
@@ -80,7 +77,7 @@ async fn keep(database: Arc<Database>, months: Arc<Months>, shared: Arc<Shared>)
 }
 
 /// Listens and announces until the connection breaks.
-async fn listen(database: &Database, months: &Months, shared: &Shared, told: &mut bool) -> Result<()> {
+async fn listen(database: &Database, shared: &Shared, told: &mut bool) -> Result<()> {
     let Driven { client, mut connection } = database.connect_apart().await?;
     let (heard, mut notifications) = mpsc::unbounded_channel();
     let driving = async move {
@@ -108,7 +105,6 @@ async fn listen(database: &Database, months: &Months, shared: &Shared, told: &mu
         *told = false;
         // Whatever was announced before this moment was not heard.
         shared.heard.notify_one();
-        let mut housekeeping = tokio::time::interval(HOUSEKEEPING);
         loop {
             tokio::select! {
                 payload = notifications.recv() => match payload {
@@ -119,11 +115,6 @@ async fn listen(database: &Database, months: &Months, shared: &Shared, told: &mu
                 () = shared.announce.notified() => {
                     tokio::time::sleep(DEBOUNCE).await;
                     client.batch_execute(&announce).await?;
-                }
-                _ = housekeeping.tick() => {
-                    if let Err(error) = super::prepare(database, months).await {
-                        tracing::warn!(%error, "could not prepare the tables of the coming month");
-                    }
                 }
             }
         }

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{AsyncMessage, Config, Connection, NoTls, Row, Statement};
+use tokio_postgres::{AsyncMessage, Config, Connection, NoTls, Row, Statement, Transaction};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -38,6 +38,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
 /// ...and this process stops waiting for it after this long, when not even that is heard of.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// ...or for this long, when it is one of several that are one transaction.
+pub(super) const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Silence after which the network is taken for broken.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -132,7 +134,7 @@ pub(super) struct Database {
     /// Where the connections live. Its time is theirs, whoever asks.
     runtime: Handle,
     /// How far the server's clock is ahead of this process's, in milliseconds.
-    ahead: AtomicI64,
+    pub(super) ahead: AtomicI64,
 }
 
 impl fmt::Debug for Database {
@@ -189,21 +191,6 @@ impl Database {
         self.ids.next(self.now())
     }
 
-    /// Compares the clocks; returns how far the server's is ahead, in milliseconds.
-    pub(super) async fn compare_clocks(&self) -> Result<i64> {
-        if self.clock.is_manual() {
-            return Ok(0);
-        }
-        let asked = self.clock.now();
-        let rows = self.read("SELECT tintype_now(NULL)", &[]).await?;
-        let answered = self.clock.now();
-        let theirs: Timestamp = rows[0].try_get(0)?;
-        let middle = asked.as_millis().midpoint(answered.as_millis());
-        let ahead = theirs.as_millis() - middle;
-        self.ahead.store(ahead, Ordering::Relaxed);
-        Ok(ahead)
-    }
-
     /// A connection that is not of the pool.
     pub(super) async fn connect_apart(&self) -> Result<Driven> {
         Ok(self.connector.connect(&self.config).await?)
@@ -238,8 +225,8 @@ impl Database {
         let mut tries = 0..=MAX_CONNECTIONS;
         loop {
             let client = self.client().await.map_err(Failure::Nothing)?;
-            let failure = match self.prepare(&client, sql).await {
-                Ok(statement) => return self.run(client, &statement, parameters).await,
+            let failure = match self.prepare(client, sql).await {
+                Ok((client, statement)) => return self.run(client, &statement, parameters).await,
                 Err(failure) => failure,
             };
             let waited = self.clock.elapsed().saturating_sub(begun);
@@ -251,25 +238,26 @@ impl Database {
 
     /// Runs one statement that changes nothing. On a connection that turns out to be broken it is tried anew.
     pub(super) async fn read(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
+        let begun = self.clock.elapsed();
         let mut tries = 0..=MAX_CONNECTIONS;
         loop {
-            let client = self.client().await?;
-            let outcome = match self.prepare(&client, sql).await {
-                Ok(statement) => self.run(client, &statement, parameters).await,
+            let outcome = match self.prepare(self.client().await?, sql).await {
+                Ok((client, statement)) => self.run(client, &statement, parameters).await,
                 Err(failure) => Err(failure),
             };
+            let waited = self.clock.elapsed().saturating_sub(begun);
             match outcome {
                 Ok(rows) => return Ok(rows),
-                Err(failure) if is_broken(&failure) && tries.next().is_some() => {}
+                Err(failure) if is_broken(&failure) && waited < PATIENCE && tries.next().is_some() => {}
                 Err(failure) => return Err(failure.into_error()),
             }
         }
     }
 
-    async fn prepare(&self, client: &Client, sql: &str) -> std::result::Result<Statement, Failure> {
+    async fn prepare(&self, client: Client, sql: &str) -> std::result::Result<(Client, Statement), Failure> {
         match self.within(ANSWER_TIMEOUT, client.prepare_cached(sql)).await {
-            Some(prepared) => prepared.map_err(failure),
-            None => Err(Failure::Unknown(silent())),
+            Some(prepared) => Ok((client, prepared.map_err(failure)?)),
+            None => Err(abandon(client, ANSWER_TIMEOUT)),
         }
     }
 
@@ -281,12 +269,31 @@ impl Database {
     ) -> std::result::Result<Vec<Row>, Failure> {
         match self.within(ANSWER_TIMEOUT, client.query(statement, parameters)).await {
             Some(answer) => answer.map_err(failure),
-            None => {
-                // Nobody else should wait behind that statement.
-                drop(Client::take(client));
-                Err(Failure::Unknown(silent()))
-            }
+            None => Err(abandon(client, ANSWER_TIMEOUT)),
         }
+    }
+
+    /// Does some `work` in one transaction, and commits it. An error undoes it, unless it is [`StoreError::Unknown`];
+    /// so does a server that takes longer than `limit` for all of it.
+    pub(super) async fn transaction<T, E: From<tokio_postgres::Error> + From<StoreError>>(
+        &self,
+        limit: Duration,
+        work: impl AsyncFnOnce(&Transaction<'_>) -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        let mut client = self.client().await?;
+        let mut is_ending = false;
+        let attempt = async {
+            let begun = client.transaction().await?;
+            let done = work(&begun).await?;
+            is_ending = true;
+            begun.commit().await.map_err(|error| StoreError::from(Failure::Unknown(error.into())))?;
+            Ok(done)
+        };
+        if let Some(outcome) = self.within(limit, attempt).await {
+            return outcome;
+        }
+        let silent = abandon(client, limit);
+        Err(if is_ending { StoreError::from(silent) } else { silent.into_error() }.into())
     }
 
     /// What comes of `future`; `None` when it takes longer than `limit`.
@@ -319,8 +326,10 @@ impl Failure {
     }
 }
 
-fn silent() -> StoreError {
-    StoreError::Other(format!("the server gave no answer for {} s", ANSWER_TIMEOUT.as_secs()))
+/// Takes a connection that has been silent for so long out of the pool: nobody else should wait behind its statement.
+fn abandon(client: Client, silent: Duration) -> Failure {
+    drop(Client::take(client));
+    Failure::Unknown(StoreError::Other(format!("the server gave no answer for {} s", silent.as_secs())))
 }
 
 /// Whether trying again soon is of no use.

@@ -5,12 +5,12 @@ use std::time::Duration;
 use tokio_postgres::Transaction;
 
 use super::columns::{KEY, api_key};
-use super::connection::{Database, Failure};
+use super::connection::{Database, Parameter, TRANSACTION_TIMEOUT};
 use super::queue;
 use crate::clock::Timestamp;
 use crate::key::{ApiKey, KeyHash};
 use crate::model::{CREDITS_PER_IMAGE, Id};
-use crate::store::{KeyChange, Lease, NewKey, Refusal, Result, StoreError, StrikeRule};
+use crate::store::{KeyChange, Lease, NewKey, Refusal, Result, StrikeRule};
 
 /// $1 is the id, $2 the account, which must exist: that is looked up where there is one row for each.
 fn insertion() -> String {
@@ -99,14 +99,14 @@ pub(super) async fn rotate(
         SELECT $1, account_id, $3, name, $4, submit_rate, read_rate, expires_at, suspended_at, suspended_for
         FROM old RETURNING {KEY}"
     );
-    let mut client = database.client().await?;
-    let begun = client.transaction().await?;
-    // Whoever strikes the key meanwhile waits, and whose strike came before is seen by what follows.
-    begun.execute("SELECT 1 FROM api_keys WHERE id = $1 FOR NO KEY UPDATE", &[&id]).await?;
-    let end = database.now().saturating_add(overlap);
-    let new = begun.query_opt(&sql, &[&database.new_id(), &id, &&hash[..], &hint, &end]).await?;
-    begun.commit().await.map_err(|error| StoreError::from(Failure::Unknown(error.into())))?;
-    new.as_ref().map(api_key).transpose()
+    let rotate = async |begun: &Transaction<'_>| {
+        // Whoever strikes the key meanwhile waits, and whose strike came before is seen by what follows.
+        begun.execute("SELECT 1 FROM api_keys WHERE id = $1 FOR NO KEY UPDATE", &[&id]).await?;
+        let end = database.now().saturating_add(overlap);
+        let new = begun.query_opt(&sql, &[&database.new_id(), &id, &&hash[..], &hint, &end]).await?;
+        new.as_ref().map(api_key).transpose()
+    };
+    database.transaction(TRANSACTION_TIMEOUT, rotate).await
 }
 
 pub(super) async fn touch(database: &Database, uses: &[(Id, Timestamp)]) -> Result<()> {
@@ -131,28 +131,33 @@ pub(super) async fn refuse(
     error: &str,
     rule: Option<StrikeRule>,
 ) -> Result<Refusal> {
-    let mut client = database.client().await?;
-    let begun = client.transaction().await?;
-    let (given, now) = (database.given_time(), database.now());
-    let fail = queue::fail_leased();
-    let parameters: [super::connection::Parameter<'_>; 5] =
-        [&error, &given, &CREDITS_PER_IMAGE, &lease.task_id, &lease.epoch];
-    let Some(row) = begun.query_opt(&fail, &parameters).await? else { return Ok(Refusal::Lost) };
-    let mut suspended = None;
-    if let (Some(rule), Some(key_id)) = (rule, row.try_get::<_, Option<Id>>("key_id")?) {
-        let begin = now.saturating_sub(rule.window);
-        // Whoever strikes the same key at the same time waits, and counts this strike too.
-        begun.execute("SELECT 1 FROM api_keys WHERE id = $1 FOR NO KEY UPDATE", &[&key_id]).await?;
-        begun.execute("DELETE FROM strikes WHERE key_id = $1 AND created_at <= $2", &[&key_id, &begin]).await?;
-        let strike = "INSERT INTO strikes (task_id, key_id, created_at) VALUES ($1, $2, $3)";
-        begun.execute(strike, &[&lease.task_id, &key_id, &now]).await?;
-        // Tasks that were under way can bring more strikes; the first suspension stands.
-        let suspend = "UPDATE api_keys SET suspended_at = $2, suspended_for = $3 WHERE id = $1 AND suspended_at IS NULL
-            AND (SELECT count(*) FROM strikes WHERE key_id = $1) >= $4";
-        let reason = rule.to_string();
-        let done = begun.execute(suspend, &[&key_id, &now, &reason, &i64::from(rule.limit)]).await?;
-        suspended = (done == 1).then_some(key_id);
-    }
-    begun.commit().await.map_err(|error| StoreError::from(Failure::Unknown(error.into())))?;
-    Ok(Refusal::Done { suspended })
+    let refuse = async |begun: &Transaction<'_>| {
+        let (given, now) = (database.given_time(), database.now());
+        let fail = queue::fail_leased();
+        let parameters: [Parameter<'_>; 5] = [&error, &given, &CREDITS_PER_IMAGE, &lease.task_id, &lease.epoch];
+        let Some(row) = begun.query_opt(&fail, &parameters).await? else { return Ok(Refusal::Lost) };
+        let mut suspended = None;
+        if let (Some(rule), Some(key_id)) = (rule, row.try_get::<_, Option<Id>>("key_id")?)
+            && strike(begun, lease.task_id, key_id, rule, now).await?
+        {
+            suspended = Some(key_id);
+        }
+        Ok(Refusal::Done { suspended })
+    };
+    database.transaction(TRANSACTION_TIMEOUT, refuse).await
+}
+
+/// Holds a task against its key; says whether that suspends it.
+async fn strike(begun: &Transaction<'_>, task_id: Id, key_id: Id, rule: StrikeRule, now: Timestamp) -> Result<bool> {
+    let begin = now.saturating_sub(rule.window);
+    // Whoever strikes the same key at the same time waits, and counts this strike too.
+    begun.execute("SELECT 1 FROM api_keys WHERE id = $1 FOR NO KEY UPDATE", &[&key_id]).await?;
+    begun.execute("DELETE FROM strikes WHERE key_id = $1 AND created_at <= $2", &[&key_id, &begin]).await?;
+    let strike = "INSERT INTO strikes (task_id, key_id, created_at) VALUES ($1, $2, $3)";
+    begun.execute(strike, &[&task_id, &key_id, &now]).await?;
+    // Tasks that were under way can bring more strikes; the first suspension stands.
+    let suspend = "UPDATE api_keys SET suspended_at = $2, suspended_for = $3 WHERE id = $1 AND suspended_at IS NULL
+        AND (SELECT count(*) FROM strikes WHERE key_id = $1) >= $4";
+    let reason = rule.to_string();
+    Ok(begun.execute(suspend, &[&key_id, &now, &reason, &i64::from(rule.limit)]).await? == 1)
 }

@@ -11,14 +11,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::Mutex;
+use tokio_util::task::AbortOnDropHandle;
 
 use self::batch::Batcher;
 use self::bell::Bell;
 use self::claim::Rota;
-use self::connection::Database;
+use self::connection::{Database, MAX_CONNECTIONS};
 use self::journal::Journal;
 use self::lanes::Lanes;
 use self::months::Months;
+use self::queue::Completing;
 use self::submit::{Order, Submitting};
 use self::sweep::{Sought, Step, Swept};
 use self::tasks::Wanted;
@@ -33,6 +35,7 @@ use crate::model::{Account, Id, LedgerEntry, Surface, Task};
 use crate::request::GenerateRequest;
 
 mod accounts;
+mod ahead;
 mod audit;
 mod batch;
 mod bell;
@@ -52,16 +55,18 @@ mod submit;
 mod sweep;
 mod tasks;
 mod tls;
+mod upkeep;
 mod workers;
 
 pub use self::import::Import;
 pub use self::journal::unsettled;
 pub use self::schema::OpenError;
 
+/// Batches of submits that can be under way at once: while one is made durable, the next is made ready. More would be
+/// smaller, and dearer for each submit.
+const SUBMIT_LANES: usize = 2;
 /// Batches of look-ups that can be under way at once.
 const FIND_LANES: usize = 4;
-/// The clocks of two machines are never the same; from here on it is worth a word.
-const CLOCKS_APART: Duration = Duration::from_secs(5);
 
 /// A database on a PostgreSQL server.
 pub struct PostgresStore {
@@ -69,10 +74,11 @@ pub struct PostgresStore {
     months: Arc<Months>,
     faults: Faults,
     bell: Bell,
+    _upkeep: AbortOnDropHandle<()>,
     journal: Arc<OnceLock<Arc<Journal>>>,
-    submits: Lanes,
+    submits: Lanes<Submitting>,
     finds: Vec<Batcher<Wanted, Option<Task>>>,
-    completions: Batcher<(Lease, String), LeaseWrite>,
+    completions: Lanes<Completing>,
     /// Anybody may ask, and all write the same row: one of them for all who wait.
     pings: Batcher<(), ()>,
     rota: Mutex<Rota>,
@@ -116,8 +122,8 @@ impl PostgresStore {
         let months = Arc::new(Months::default());
         let name = database.name().to_owned();
         let unusable = |error: StoreError| OpenError::Unusable { name, error: connection::words(error) };
-        prepare(&database, &months).await.map_err(unusable)?;
-        let bell = Bell::hang(database.clone(), months.clone());
+        upkeep::once(&database, &months).await.map_err(unusable)?;
+        let upkeep = tokio::spawn(upkeep::keep(database.clone(), months.clone()));
         let journal = Arc::<OnceLock<_>>::default();
         let submitting = Submitting {
             database: database.clone(),
@@ -132,26 +138,23 @@ impl PostgresStore {
                 Box::pin(async move { tasks::find(&database, wanted).await })
             })
         });
-        let of_completions = database.clone();
-        let completions = Batcher::start(move |ends| {
-            let database = of_completions.clone();
-            Box::pin(async move { queue::complete(&database, ends).await })
-        });
+        let completing = Completing { database: database.clone() };
         let of_pings = database.clone();
         let pings = Batcher::start(move |asked| {
             let database = of_pings.clone();
             Box::pin(async move { vec![ping(&database).await; asked.len()] })
         });
         Ok(Self {
-            submits: Lanes::open(&submitting),
+            submits: Lanes::open(submitting, SUBMIT_LANES, MAX_CONNECTIONS / 2),
+            completions: Lanes::open(completing, 1, MAX_CONNECTIONS / 4),
             journal,
             finds: finds.collect(),
-            completions,
             pings,
             rota: Mutex::default(),
             leases_swept: Swept::default(),
             overdue_swept: Swept::default(),
-            bell,
+            bell: Bell::hang(database.clone()),
+            _upkeep: AbortOnDropHandle::new(upkeep),
             months,
             database,
             faults,
@@ -197,15 +200,6 @@ impl PostgresStore {
         self.faults.pass(Point::after(effect)).await?;
         outcome
     }
-}
-
-/// What a process does at its start and then and when.
-async fn prepare(database: &Database, months: &Months) -> Result<()> {
-    let ahead = database.compare_clocks().await?;
-    if ahead.unsigned_abs() > CLOCKS_APART.as_millis() as u64 {
-        tracing::warn!(ahead_ms = ahead, "this machine's clock is not the database server's; the server's counts");
-    }
-    months.prepare_ahead(database, database.now()).await
 }
 
 /// Writes what is there already: nothing changes, but a server that only reads refuses it.
@@ -287,7 +281,7 @@ impl Store for PostgresStore {
         max_unfinished: u32,
     ) -> Result<Submission> {
         let order = Order { account_id, key_id, surface, request, max_unfinished };
-        let submission = self.write(Effect::Submit, self.submits.submit(order)).await?;
+        let submission = self.write(Effect::Submit, self.submits.ask(account_id, order)).await?;
         if matches!(submission, Submission::Accepted(_)) {
             self.bell.ring();
         }
@@ -340,7 +334,7 @@ impl Store for PostgresStore {
 
     async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite> {
         let end = (lease, columns::to_json(&images));
-        self.write(Effect::Complete, self.completions.ask(end)).await
+        self.write(Effect::Complete, self.completions.ask(lease.task_id, end)).await
     }
 
     async fn fail(&self, lease: Lease, error: &str) -> Result<LeaseWrite> {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use jiff::ToSpan as _;
 use jiff::civil::Date;
@@ -11,7 +12,7 @@ use jiff::tz::TimeZone;
 use tokio_postgres::Transaction;
 use tokio_postgres::error::SqlState;
 
-use super::connection::{Database, Failure};
+use super::connection::{Database, TRANSACTION_TIMEOUT};
 use super::schema::LOCK;
 use crate::clock::Timestamp;
 use crate::model::Id;
@@ -19,6 +20,9 @@ use crate::store::{Result, StoreError};
 
 /// Somebody used the tasks of a month that was to be dropped, or too much of it was to be read for that.
 const IN_USE: [SqlState; 3] = [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED, SqlState::QUERY_CANCELED];
+
+/// What an old month is read for is given up after this long: a little more than the server takes until it gives up.
+const READ_TIMEOUT: Duration = Duration::from_secs(11 * 60);
 
 /// The months that are known to have their partition, by their first day.
 #[derive(Debug, Default)]
@@ -66,20 +70,18 @@ impl Months {
         before: Timestamp,
         removed_before: Timestamp,
     ) -> Result<bool> {
-        let mut client = database.client().await?;
-        let looked = client.transaction().await?;
         // Whatever is asked for: there are tasks to come in a month that is not over.
-        let before = database.shifted(before).min(database.now());
-        let month = match old_month(&looked, before, database.shifted(removed_before)).await {
+        let (before, removed_before) = (database.shifted(before).min(database.now()), database.shifted(removed_before));
+        let look = async |looked: &Transaction<'_>| old_month(looked, before, removed_before).await;
+        let month = match database.transaction(READ_TIMEOUT, look).await {
             Ok(Some(month)) => month,
             Ok(None) => return Ok(false),
             // Another process was quicker.
             Err(Dropping::Database(error)) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => return Ok(false),
             Err(error) => return Err(error.into()),
         };
-        looked.rollback().await?;
-        let begun = client.transaction().await?;
-        match drop_month(&begun, month).await {
+        let drop = async |begun: &Transaction<'_>| drop_month(begun, month).await;
+        match database.transaction(TRANSACTION_TIMEOUT, drop).await {
             Ok(true) => {}
             Ok(false) => return Ok(false),
             Err(Dropping::Database(error)) if error.code().is_some_and(|code| IN_USE.contains(code)) => {
@@ -88,7 +90,6 @@ impl Months {
             }
             Err(error) => return Err(error.into()),
         }
-        begun.commit().await.map_err(|error| StoreError::from(Failure::Unknown(error.into())))?;
         self.known().remove(&month);
         Ok(true)
     }
@@ -135,11 +136,12 @@ fn end(month: Date) -> Result<Timestamp> {
 async fn create(database: &Database, month: Date) -> Result<Place> {
     let table = table(month);
     let (from, to) = (Id::floor(start(month)?), Id::floor(end(month)?));
-    let mut client = database.client().await?;
-    let begun = client.transaction().await?;
-    begun.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
-    let exists: bool = begun.query_one("SELECT to_regclass($1) IS NOT NULL", &[&table]).await?.try_get(0)?;
-    if !exists {
+    let make = async |begun: &Transaction<'_>| {
+        begun.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
+        let exists: bool = begun.query_one("SELECT to_regclass($1) IS NOT NULL", &[&table]).await?.try_get(0)?;
+        if exists {
+            return Ok(Place::There);
+        }
         let gone: bool = begun.query_one("SELECT first_id >= $1 FROM history", &[&to]).await?.try_get(0)?;
         if gone {
             return Ok(Place::Gone);
@@ -150,9 +152,14 @@ async fn create(database: &Database, month: Date) -> Result<Place> {
                  ALTER TABLE tasks ATTACH PARTITION {table} FOR VALUES FROM ('{from}') TO ('{to}')"
             ))
             .await?;
-    }
-    begun.commit().await?;
-    Ok(Place::There)
+        Ok(Place::There)
+    };
+    // Whether it was made is seen when it is looked for again.
+    let made: Result<Place> = database.transaction(TRANSACTION_TIMEOUT, make).await;
+    made.map_err(|error| match error {
+        StoreError::Unknown(words) => StoreError::Other(words),
+        error => error,
+    })
 }
 
 /// Why a month was not dropped.

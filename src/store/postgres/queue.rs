@@ -4,16 +4,16 @@
 //! a worker that lost its lease can change nothing. Rows of the queue are locked before accounts, and both in the
 //! order of their ids, so that nobody waits in a circle.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{StreamExt as _, stream};
 use tokio_postgres::Row;
 
 use super::columns::number;
-use super::connection::{Database, MAX_CONNECTIONS};
-use super::newest;
+use super::connection::{Database, Failure, words};
+use super::lanes::Shared;
+use super::{batch, newest};
 use crate::model::{CREDITS_PER_IMAGE, Id};
 use crate::store::{Lease, LeaseWrite, MAX_LOST_LEASES, QueueDepth, Rescued, Result, Retry, StoreError};
 
@@ -37,21 +37,25 @@ fn leases(rows: &[Row]) -> Result<HashSet<Lease>> {
     rows.iter().map(lease).collect()
 }
 
+/// Whoever has locked a row of the queue is about to end its task, or to take the lease away, and may have to wait for
+/// an account until then. Nobody waits for him here: a lease that is held like this is kept as it is, and lost only when
+/// its row says so.
 pub(super) async fn renew(database: &Database, held: &[Lease], lease: Duration) -> Result<Vec<Lease>> {
     let (ids, epochs) = columns(held);
+    let of_lease = format!("q.task_id = held.task_id AND q.lease_epoch = held.lease_epoch AND {IS_LEASED}");
     let sql = format!(
         "
-        WITH found AS (
-            SELECT q.task_id FROM queue q
-            JOIN unnest($1::text[], $2::bigint[]) AS held (task_id, lease_epoch)
-                ON q.task_id = held.task_id AND q.lease_epoch = held.lease_epoch AND {IS_LEASED}
-            ORDER BY q.task_id FOR UPDATE OF q
+        WITH held AS (
+            SELECT * FROM unnest($1::text[], $2::bigint[]) AS held (task_id, lease_epoch)
+        ), found AS (
+            SELECT q.task_id FROM held JOIN queue q ON {of_lease} FOR UPDATE OF q SKIP LOCKED
+        ), renewed AS (
+            UPDATE queue q SET lease_until = tintype_now($3) + $4 FROM found WHERE q.task_id = found.task_id
         )
-        UPDATE queue q SET lease_until = tintype_now($3) + $4 FROM found WHERE q.task_id = found.task_id
-        RETURNING q.task_id, q.lease_epoch"
+        SELECT task_id, lease_epoch FROM held WHERE NOT EXISTS (SELECT 1 FROM queue q WHERE {of_lease})"
     );
-    let renewed = leases(&database.write(&sql, &[&ids, &epochs, &database.given_time(), &millis(lease)]).await?)?;
-    Ok(held.iter().filter(|lease| !renewed.contains(lease)).copied().collect())
+    let lost = leases(&database.write(&sql, &[&ids, &epochs, &database.given_time(), &millis(lease)]).await?)?;
+    Ok(held.iter().filter(|lease| lost.contains(lease)).copied().collect())
 }
 
 pub(super) async fn release(database: &Database, lease: Lease) -> Result<LeaseWrite> {
@@ -66,26 +70,52 @@ fn done_if(done: bool) -> LeaseWrite {
     if done { LeaseWrite::Done } else { LeaseWrite::Lost }
 }
 
-/// Completes what is still leased of `ends`, each a lease with the JSON of its images.
-pub(super) async fn complete(database: &Arc<Database>, ends: Vec<(Lease, String)>) -> Vec<Result<LeaseWrite>> {
-    match complete_together(database, &ends).await {
-        Ok(mut done) => ends.iter().map(|(lease, _)| Ok(done_if(done.remove(lease)))).collect(),
-        Err(error) if ends.len() == 1 => vec![Err(error)],
-        // They may be completed, and a second try would find their leases gone.
-        Err(error @ StoreError::Unknown(_)) => ends.iter().map(|_| Err(error.clone())).collect(),
-        // One that cannot be written must not take the others with it, nor keep them waiting for long.
-        Err(_) => {
-            let alone = ends.into_iter().map(|end| async move {
-                let outcome = complete_together(database, &[end]).await;
-                outcome.map(|done| done_if(!done.is_empty()))
-            });
-            stream::iter(alone).buffered(MAX_CONNECTIONS / 4).collect().await
+/// Completing tasks.
+pub(super) struct Completing {
+    pub(super) database: Arc<Database>,
+}
+
+/// A lease with the JSON of its images.
+type Asked = batch::Asked<(Lease, String), LeaseWrite>;
+
+impl Shared for Completing {
+    type What = (Lease, String);
+    type Answer = LeaseWrite;
+
+    /// Completes what is still leased.
+    async fn run(&self, asked: &mut [Asked]) -> std::result::Result<(), Failure> {
+        let mut open: Vec<&mut Asked> = asked.iter_mut().filter(|one| one.is_open()).collect();
+        if open.is_empty() {
+            return Ok(());
         }
+        match complete_together(&self.database, &open).await {
+            Ok(mut done) => open.iter_mut().for_each(|one| one.answer(Ok(done_if(done.remove(&one.what.0))))),
+            // They may be completed, and a second try would find their leases gone.
+            Err(Failure::Unknown(error)) => {
+                open.iter_mut().for_each(|one| one.answer(Err(StoreError::Unknown(words(error.clone())))));
+            }
+            Err(failure) => return Err(failure),
+        }
+        Ok(())
+    }
+
+    /// The lease of what is nobody's is lost: the task has left the queue.
+    async fn accounts(&self, asked: &[Asked]) -> Result<Vec<Option<Id>>> {
+        let ids: Vec<Id> = asked.iter().map(|one| one.what.0.task_id).collect();
+        let sql = "SELECT task_id, account_id FROM queue WHERE task_id = ANY ($1)";
+        let rows = self.database.read(sql, &[&ids]).await?;
+        let account = |row: &Row| Ok((row.try_get("task_id")?, row.try_get("account_id")?));
+        let accounts: HashMap<Id, Id> = rows.iter().map(account).collect::<Result<_>>()?;
+        Ok(ids.iter().map(|id| accounts.get(id).copied()).collect())
+    }
+
+    fn database(&self) -> &Database {
+        &self.database
     }
 }
 
-async fn complete_together(database: &Database, ends: &[(Lease, String)]) -> Result<HashSet<Lease>> {
-    let (held, images): (Vec<Lease>, Vec<&str>) = ends.iter().map(|(lease, images)| (*lease, images.as_str())).unzip();
+async fn complete_together(database: &Database, open: &[&mut Asked]) -> std::result::Result<HashSet<Lease>, Failure> {
+    let (held, images): (Vec<Lease>, Vec<&str>) = open.iter().map(|one| (one.what.0, one.what.1.as_str())).unzip();
     let (ids, epochs) = columns(&held);
     let (locked, is_locked, turned) = (newest::locked("counted"), newest::IS_LOCKED, newest::TURNED);
     let sql = format!(
@@ -110,7 +140,8 @@ async fn complete_together(database: &Database, ends: &[(Lease, String)]) -> Res
         )
         SELECT task_id, lease_epoch FROM gone"
     );
-    leases(&database.write(&sql, &[&ids, &epochs, &images, &database.given_time()]).await?)
+    let rows = database.write(&sql, &[&ids, &epochs, &images, &database.given_time()]).await?;
+    leases(&rows).map_err(Failure::Unknown)
 }
 
 /// Fails and refunds the tasks that a statement before it took out of the queue, as `gone`, with the sentence $1, at

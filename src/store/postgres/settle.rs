@@ -11,9 +11,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::connection::Database;
+use tokio_postgres::Transaction;
+
+use super::connection::{Database, TRANSACTION_TIMEOUT};
 use super::journal::Journal;
-use super::queue;
+use super::{newest, queue};
 use crate::clock::Timestamp;
 use crate::model::Id;
 use crate::store::{Result, UNANSWERED};
@@ -26,6 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const MAX_LOOKS: u32 = 100;
 /// Wait between two looks.
 const PAUSE: Duration = Duration::from_millis(200);
+/// How often it is said that nothing can be taken back.
+const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// A submit that was not answered.
 #[derive(Debug, Clone)]
@@ -71,37 +75,51 @@ pub(super) async fn settle(
 
 /// The tasks that exist; `None` while more may come.
 async fn look(database: &Database, doubtful: &Doubtful) -> Result<Option<HashSet<Id>>> {
-    let mut client = database.client().await?;
-    let begun = client.transaction().await?;
-    if database.given_time().is_none() {
-        let now: Timestamp = begun.query_one("SELECT tintype_now(NULL)", &[]).await?.try_get(0)?;
-        if now < doubtful.deadline {
-            return Ok(None);
+    let wanted = "wanted AS (SELECT DISTINCT account_id FROM unnest($1::text[]) AS w (account_id) ORDER BY account_id)";
+    let lock = format!("WITH {wanted}, {} SELECT account_id FROM locked", newest::locked("wanted"));
+    let look = async |begun: &Transaction<'_>| {
+        if database.given_time().is_none() {
+            let now: Timestamp = begun.query_one("SELECT tintype_now(NULL)", &[]).await?.try_get(0)?;
+            if now < doubtful.deadline {
+                return Ok(None);
+            }
         }
-    }
-    let lock = "SELECT id FROM accounts WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE";
-    begun.execute(lock, &[&doubtful.accounts]).await?;
-    let rows = begun.query("SELECT id FROM tasks WHERE id = ANY ($1)", &[&doubtful.tasks]).await?;
-    let kept = rows.iter().map(|row| Ok(row.try_get(0)?)).collect::<Result<_>>()?;
-    begun.rollback().await?;
-    Ok(Some(kept))
+        begun.query(&lock, &[&doubtful.accounts]).await?;
+        let rows = begun.query("SELECT id FROM tasks WHERE id = ANY ($1)", &[&doubtful.tasks]).await?;
+        rows.iter().map(|row| Ok(row.try_get(0)?)).collect::<Result<_>>().map(Some)
+    };
+    database.transaction(TRANSACTION_TIMEOUT, look).await
 }
 
 /// Fails and refunds what exists of submits whose callers were told that they failed, however long it takes to
 /// find out.
 pub(super) async fn take_back(database: Arc<Database>, journal: Option<Arc<Journal>>, doubtful: Vec<Doubtful>) {
     let mut all: Vec<Unsettled> = doubtful.into_iter().map(|doubtful| Unsettled { doubtful, kept: None }).collect();
+    let mut told = None;
     while !all.is_empty() {
         database.sleep(PAUSE * 5).await;
-        let mut left = Vec::new();
+        let (mut left, mut failed) = (Vec::new(), None);
         for mut one in all {
-            if !one.settle(&database).await {
-                left.push(one);
-            } else if let Some(journal) = &journal {
-                journal.forget(&one.doubtful).await;
+            match one.settle(&database).await {
+                Ok(true) => {
+                    if let Some(journal) = &journal {
+                        journal.forget(&one.doubtful).await;
+                    }
+                    continue;
+                }
+                Ok(false) => {}
+                Err(error) => failed = Some(error),
             }
+            left.push(one);
         }
         all = left;
+        let now = database.clock.elapsed();
+        if let Some(error) = failed
+            && told.is_none_or(|told| now.saturating_sub(told) >= TELL_EVERY)
+        {
+            tracing::warn!(submits = all.len(), %error, "cannot take back submits that were answered with an error");
+            told = Some(now);
+        }
     }
 }
 
@@ -114,15 +132,15 @@ struct Unsettled {
 
 impl Unsettled {
     /// Whether nothing is left to do.
-    async fn settle(&mut self, database: &Arc<Database>) -> bool {
+    async fn settle(&mut self, database: &Arc<Database>) -> Result<bool> {
         let kept = match self.kept.take() {
             Some(kept) => kept,
-            None => match look(database, &self.doubtful).await {
-                Ok(Some(kept)) => kept,
-                _ => return false,
+            None => match look(database, &self.doubtful).await? {
+                Some(kept) => kept,
+                None => return Ok(false),
             },
         };
-        let mut left = HashSet::new();
+        let (mut left, mut failed) = (HashSet::new(), None);
         for id in kept {
             match queue::fail_unleased(database, id, UNANSWERED).await {
                 Ok(true) => {
@@ -131,11 +149,13 @@ impl Unsettled {
                 Ok(false) => {
                     tracing::warn!(task = %id, "a task whose submit was answered with an error has ended already")
                 }
-                Err(_) => drop(left.insert(id)),
+                Err(error) => {
+                    left.insert(id);
+                    failed = Some(error);
+                }
             }
         }
-        let done = left.is_empty();
         self.kept = Some(left);
-        done
+        failed.map_or(Ok(true), Err)
     }
 }

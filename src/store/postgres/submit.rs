@@ -6,12 +6,11 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, LazyLock, OnceLock};
 
-use tokio::sync::oneshot;
-
-use super::batch::Asked;
+use super::batch;
 use super::columns::to_json;
 use super::connection::{Database, Failure, words};
 use super::journal::Journal;
+use super::lanes::Shared;
 use super::months::Months;
 use super::{newest, settle};
 use crate::clock::Timestamp;
@@ -44,13 +43,12 @@ pub(super) struct Submitting {
     pub(super) journal: Arc<OnceLock<Arc<Journal>>>,
 }
 
+type Asked = batch::Asked<Order, Submission>;
+
 /// An order on its way, with the id that its task is to have.
-#[derive(Debug)]
-pub(super) struct Sent {
+struct Sent<'a> {
     id: Id,
-    order: Order,
-    reply: oneshot::Sender<Result<Submission>>,
-    answer: Option<Result<Submission>>,
+    asked: &'a mut Asked,
 }
 
 /// An account as the statement found it.
@@ -58,44 +56,63 @@ struct Found {
     balance: i64,
     unfinished: i64,
     charged: bool,
+    /// Whether the deadline had passed.
+    late: bool,
 }
 
 fn too_busy() -> StoreError {
     StoreError::Other("the account changes too quickly".into())
 }
 
-impl Submitting {
-    /// What is asked for, on its way.
-    pub(super) fn send(&self, asked: impl IntoIterator<Item = Asked<Order, Submission>>) -> Vec<Sent> {
-        let sent = |Asked { what, reply }| Sent { id: self.database.new_id(), order: what, reply, answer: None };
-        asked.into_iter().map(sent).collect()
-    }
+impl Shared for Submitting {
+    type What = Order;
+    type Answer = Submission;
 
-    /// Finds an answer for all of `sent`, or says why those that are left have none: nothing of them was done, on
-    /// account of any of them.
-    pub(super) async fn submit(&self, sent: &mut [Sent]) -> std::result::Result<(), Failure> {
+    async fn run(&self, asked: &mut [Asked]) -> std::result::Result<(), Failure> {
         for _ in 0..MAX_ROUNDS {
-            let mut open: Vec<&mut Sent> = sent.iter_mut().filter(|one| one.is_open()).collect();
+            let open = asked.iter_mut().filter(|one| one.is_open());
+            let mut open: Vec<Sent<'_>> = open.map(|asked| Sent { id: self.database.new_id(), asked }).collect();
             if open.is_empty() {
                 return Ok(());
             }
-            match self.together(&open).await {
-                Ok(accounts) => answer(&mut open, &accounts),
-                Err(Failure::Unknown(error)) => self.settle(&mut open, &error).await,
+            for one in &open {
+                self.months.prepare(&self.database, one.id.timestamp()).await.map_err(Failure::Nothing)?;
+            }
+            let deadline = self.database.now().saturating_add(settle::START_WITHIN);
+            match self.together(&open, deadline).await {
+                Ok(accounts) => {
+                    answer(&mut open, &accounts);
+                    if open.iter().any(|one| one.is_late(&accounts)) {
+                        // It waited for long, or a clock was set; nobody knows for how long it will be wrong.
+                        self.database.compare_clocks().await.map_err(Failure::Nothing)?;
+                    }
+                }
+                Err(Failure::Unknown(error)) => self.settle(&mut open, deadline, &error).await,
                 Err(failure) => return Err(failure),
             }
         }
-        if sent.iter().any(Sent::is_open) { Err(Failure::Refused(too_busy())) } else { Ok(()) }
+        if asked.iter().any(Asked::is_open) { Err(Failure::Refused(too_busy())) } else { Ok(()) }
     }
 
-    /// Sends one statement for all of `open`.
-    async fn together(&self, open: &[&mut Sent]) -> std::result::Result<BTreeMap<Id, Found>, Failure> {
-        for one in open {
-            self.months.prepare(&self.database, one.id.timestamp()).await.map_err(Failure::Nothing)?;
-        }
+    async fn accounts(&self, asked: &[Asked]) -> Result<Vec<Option<Id>>> {
+        Ok(asked.iter().map(|one| Some(one.what.account_id)).collect())
+    }
+
+    fn database(&self) -> &Database {
+        &self.database
+    }
+}
+
+impl Submitting {
+    /// Sends one statement for all of `open`, to be begun before the deadline.
+    async fn together(
+        &self,
+        open: &[Sent<'_>],
+        deadline: Timestamp,
+    ) -> std::result::Result<BTreeMap<Id, Found>, Failure> {
         let passed = self.faults.pass(Point::before(Effect::Commit)).await;
         passed.map_err(|error| Failure::Refused(error.into()))?;
-        let rows = write(&self.database, open).await?;
+        let rows = write(&self.database, open, deadline).await?;
         let passed = self.faults.pass(Point::after(Effect::Commit)).await;
         passed.map_err(|error| Failure::Unknown(error.into()))?;
         let found = rows.iter().map(|row| {
@@ -103,6 +120,7 @@ impl Submitting {
                 balance: row.try_get("balance")?,
                 unfinished: row.try_get("unfinished")?,
                 charged: row.try_get("charged")?,
+                late: row.try_get("late")?,
             };
             Ok((row.try_get("id")?, found))
         });
@@ -110,16 +128,16 @@ impl Submitting {
     }
 
     /// Finds out what became of a statement that was never answered.
-    async fn settle(&self, open: &mut [&mut Sent], error: &StoreError) {
+    async fn settle(&self, open: &mut [Sent<'_>], deadline: Timestamp, error: &StoreError) {
         let doubtful = settle::Doubtful {
-            accounts: open.iter().map(|one| one.order.account_id).collect(),
+            accounts: open.iter().map(|one| one.order().account_id).collect(),
             tasks: open.iter().map(|one| one.id).collect(),
-            deadline: self.database.now().saturating_add(settle::START_WITHIN),
+            deadline,
         };
         tracing::warn!(tasks = doubtful.tasks.len(), %error, "no answer to a submit; looking what became of it");
         let kept: Option<HashSet<Id>> = settle::settle(&self.database, self.journal.get(), doubtful).await;
         for one in open {
-            one.answer = Some(match &kept {
+            one.asked.answer(match &kept {
                 Some(kept) if kept.contains(&one.id) => Ok(Submission::Accepted(one.task())),
                 Some(_) => Err(error.clone()),
                 None => Err(StoreError::Unknown(words(error.clone()))),
@@ -128,38 +146,22 @@ impl Submitting {
     }
 }
 
-impl Sent {
-    pub(super) fn account_id(&self) -> Id {
-        self.order.account_id
+impl Sent<'_> {
+    fn order(&self) -> &Order {
+        &self.asked.what
     }
 
-    pub(super) fn is_open(&self) -> bool {
-        self.answer.is_none()
-    }
-
-    /// Answers it with an error, unless it has an answer.
-    pub(super) fn fail(&mut self, error: &StoreError) {
-        self.answer.get_or_insert_with(|| Err(error.clone()));
-    }
-
-    /// Tells who asked, who may have gone; what was done stands all the same.
-    pub(super) fn reply(self) {
-        if let Some(answer) = self.answer {
-            drop(self.reply.send(answer));
-        }
-    }
-
-    /// To be asked for anew.
-    pub(super) fn into_asked(self) -> Asked<Order, Submission> {
-        Asked { what: self.order, reply: self.reply }
+    /// Whether it is still open, and not because others were quicker.
+    fn is_late(&self, accounts: &BTreeMap<Id, Found>) -> bool {
+        self.asked.is_open() && accounts.get(&self.order().account_id).is_some_and(|found| found.late)
     }
 
     fn task(&self) -> Task {
         Task {
             id: self.id,
-            account_id: self.order.account_id,
-            surface: self.order.surface,
-            image_to_image: !self.order.request.reference_images.is_empty(),
+            account_id: self.order().account_id,
+            surface: self.order().surface,
+            image_to_image: !self.order().request.reference_images.is_empty(),
             status: Status::Processing,
             updated_at: self.id.timestamp(),
         }
@@ -167,24 +169,24 @@ impl Sent {
 }
 
 /// Answers what is clear now; what fits into its account and was not charged stays open.
-fn answer(open: &mut [&mut Sent], accounts: &BTreeMap<Id, Found>) {
+fn answer(open: &mut [Sent<'_>], accounts: &BTreeMap<Id, Found>) {
     let mut left: BTreeMap<Id, (i64, i64)> =
         accounts.iter().map(|(id, found)| (*id, (found.balance, found.unfinished))).collect();
     for one in open {
-        let Some(found) = accounts.get(&one.order.account_id) else {
-            one.answer = Some(Err(StoreError::Other("there is no such account".into())));
+        let Some(found) = accounts.get(&one.order().account_id) else {
+            one.asked.answer(Err(StoreError::Other("there is no such account".into())));
             continue;
         };
         if found.charged {
-            one.answer = Some(Ok(Submission::Accepted(one.task())));
+            one.asked.answer(Ok(Submission::Accepted(one.task())));
             continue;
         }
-        let (balance, unfinished) = left.get_mut(&one.order.account_id).expect("the same accounts");
-        let (cost, max_unfinished) = (one.order.request.cost(), i64::from(one.order.max_unfinished));
+        let (balance, unfinished) = left.get_mut(&one.order().account_id).expect("the same accounts");
+        let (cost, max_unfinished) = (one.order().request.cost(), i64::from(one.order().max_unfinished));
         if max_unfinished != 0 && *unfinished >= max_unfinished {
-            one.answer = Some(Ok(Submission::TooManyUnfinished));
+            one.asked.answer(Ok(Submission::TooManyUnfinished));
         } else if *balance < cost {
-            one.answer = Some(Ok(Submission::InsufficientCredits { available: *balance }));
+            one.asked.answer(Ok(Submission::InsufficientCredits { available: *balance }));
         } else {
             *balance -= cost;
             *unfinished += 1;
@@ -238,23 +240,28 @@ static SUBMIT: LazyLock<String> = LazyLock::new(|| {
         INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id)
         SELECT account_id, 'charge', -$17::bigint * n, balance, made_at, id FROM new ORDER BY place
     )
-    SELECT account_id AS id, balance, unfinished, coalesce(account_id = ANY (accounts), false) AS charged
+    SELECT account_id AS id, balance, unfinished, coalesce(account_id = ANY (accounts), false) AS charged,
+        coalesce(extract(epoch FROM clock_timestamp()) * 1000 >= $16, false) AS late
     FROM locked, paid"
     )
 });
 
-async fn write(database: &Database, open: &[&mut Sent]) -> std::result::Result<Vec<tokio_postgres::Row>, Failure> {
+async fn write(
+    database: &Database,
+    open: &[Sent<'_>],
+    deadline: Timestamp,
+) -> std::result::Result<Vec<tokio_postgres::Row>, Failure> {
     let mut accounts: BTreeMap<Id, Wanted> = BTreeMap::new();
     let spent: Vec<i64> =
-        open.iter().map(|one| accounts.entry(one.order.account_id).or_default().add(&one.order)).collect();
+        open.iter().map(|one| accounts.entry(one.order().account_id).or_default().add(one.order())).collect();
     let of_account = |value: fn(&Wanted) -> i64| -> Vec<i64> { accounts.values().map(value).collect() };
-    let column = |value: fn(&Sent) -> String| -> Vec<String> { open.iter().map(|one| value(one)).collect() };
+    let column = |value: fn(&Sent<'_>) -> String| -> Vec<String> { open.iter().map(|one| value(one)).collect() };
     let ids: Vec<Id> = open.iter().map(|one| one.id).collect();
     let made_at: Vec<Timestamp> = ids.iter().map(|id| id.timestamp()).collect();
-    let n: Vec<i16> = open.iter().map(|one| one.order.request.n.into()).collect();
-    let image_to_image: Vec<bool> = open.iter().map(|one| !one.order.request.reference_images.is_empty()).collect();
-    let prompts: Vec<&str> = open.iter().map(|one| one.order.request.prompt.as_str()).collect();
-    let deadline = database.given_time().is_none().then(|| database.now().saturating_add(settle::START_WITHIN));
+    let n: Vec<i16> = open.iter().map(|one| one.order().request.n.into()).collect();
+    let image_to_image: Vec<bool> = open.iter().map(|one| !one.order().request.reference_images.is_empty()).collect();
+    let prompts: Vec<&str> = open.iter().map(|one| one.order().request.prompt.as_str()).collect();
+    let deadline = database.given_time().is_none().then_some(deadline);
     database
         .write(
             &SUBMIT,
@@ -264,14 +271,14 @@ async fn write(database: &Database, open: &[&mut Sent]) -> std::result::Result<V
                 &of_account(|wanted| wanted.tasks),
                 &of_account(|wanted| wanted.room.unwrap_or(i64::MAX)),
                 &ids,
-                &open.iter().map(|one| one.order.account_id).collect::<Vec<Id>>(),
-                &open.iter().map(|one| one.order.key_id).collect::<Vec<Option<Id>>>(),
-                &column(|one| one.order.surface.as_str().to_owned()),
+                &open.iter().map(|one| one.order().account_id).collect::<Vec<Id>>(),
+                &open.iter().map(|one| one.order().key_id).collect::<Vec<Option<Id>>>(),
+                &column(|one| one.order().surface.as_str().to_owned()),
                 &image_to_image,
                 &made_at,
                 &n,
-                &column(|one| one.order.request.aspect_ratio.as_str().to_owned()),
-                &column(|one| to_json(&one.order.request.reference_images)),
+                &column(|one| one.order().request.aspect_ratio.as_str().to_owned()),
+                &column(|one| to_json(&one.order().request.reference_images)),
                 &prompts,
                 &spent,
                 &deadline,

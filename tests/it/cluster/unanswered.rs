@@ -2,18 +2,20 @@
 
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::future::{join, join_all};
 use tempfile::TempDir;
 use tintype::clock::Clock;
 use tintype::fault::Faults;
+use tintype::key::KeySecret;
 use tintype::model::{Id, Status, Surface};
 use tintype::request::{AspectRatio, GenerateRequest};
 use tintype::store::postgres::PostgresStore;
-use tintype::store::{AccountCreation, LeaseWrite, Store, StoreError, Submission};
+use tintype::store::{AccountCreation, LeaseWrite, NewKey, Store, StoreError, Submission};
 
-use super::node::HANG;
+use super::node::{HANG, eventually};
 use super::relay::{Passage, Relay};
-use crate::postgres::{cluster, url};
+use crate::postgres::{cluster, schema, url};
+use crate::support::{NOON, new_key};
 
 const LEASE: Duration = Duration::from_secs(60);
 /// Tasks that are completed at once.
@@ -79,7 +81,7 @@ async fn a_submit_whose_answer_is_lost_is_accepted_and_charged_once() {
 async fn a_submit_that_arrives_after_its_caller_was_told_that_it_failed_does_nothing() {
     let directory = TempDir::new().unwrap();
     let (relay, store, account) = store(&directory).await;
-    // It looks after its months when it begins to listen, which takes another connection.
+    // It begins to listen by another connection.
     tokio::time::timeout(HANG, store.tasks_elsewhere()).await.expect("it listens");
     // Every connection learns the statement, so that it is sent at once.
     for _ in 0..8 {
@@ -93,4 +95,40 @@ async fn a_submit_that_arrives_after_its_caller_was_told_that_it_failed_does_not
     assert_eq!(store.list_tasks(account, Surface::Api, None, 100).await.expect("a store").len(), 8);
     assert_eq!(credits(&store).await, 84);
     assert!(matches!(submit(&store, account, "a boat").await, Ok(Submission::Accepted(_))));
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_not_waited_for_without_end() {
+    let directory = TempDir::new().unwrap();
+    let (relay, store, account) = store(&directory).await;
+    let hash = |byte| [byte; 32];
+    let key = NewKey { hash: hash(1), ..new_key(&KeySecret::random()) };
+    let old = store.create_key(account, key).await.expect("a store").expect("an account");
+    let rotate = || store.rotate_key(old.id, hash(2), "0123", Duration::ZERO);
+    relay.set(Passage::Deaf);
+    // One is a transaction of several statements, the other a statement that is tried anew.
+    let (rotated, found) =
+        tokio::time::timeout(2 * HANG, join(rotate(), store.find_key(old.id))).await.expect("an end");
+    assert!(matches!(rotated, Err(StoreError::Other(_))), "nothing was done: {rotated:?}");
+    assert!(found.is_err(), "{found:?}");
+    relay.set(Passage::Open);
+    let new = rotate().await.expect("a store").expect("the key is there");
+    assert_ne!(new.id, old.id);
+}
+
+#[tokio::test]
+async fn what_is_done_every_minute_needs_no_notifications() {
+    let (directory, clock) = (TempDir::new().unwrap(), Clock::manual(NOON));
+    let relay = Relay::to(&cluster().directory);
+    relay.cut_answers("LISTEN", u32::MAX);
+    cluster().url(directory.path());
+    let url = url(relay.directory.path(), directory.path());
+    let _store = PostgresStore::open(&url, None, clock.clone(), Faults::default()).await.expect("a store");
+    let months = format!(
+        "SELECT count(*) FROM pg_class WHERE relispartition AND relkind = 'r' AND relnamespace = '{}'::regnamespace",
+        schema(directory.path())
+    );
+    assert_eq!(cluster().number(&months), 2);
+    clock.advance(Duration::from_secs(62 * 24 * 3_600));
+    eventually("the coming month is made", || cluster().number(&months) == 4).await;
 }

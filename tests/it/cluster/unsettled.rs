@@ -67,8 +67,10 @@ impl Doubt {
         if let Some(answer) = &answer {
             answer.assert_error(500, "INTERNAL_ERROR");
         }
-        if fault.is_none() {
-            api.kill().await;
+        match (fault, &answer) {
+            (None, _) => api.kill().await,
+            (Some(_), Some(_)) => eventually("it says so", || api.logged("cannot take back submits") > 0).await,
+            (Some(_), None) => {}
         }
         relay.set(Passage::Open);
         tokio::time::timeout(HANG, api.server.until_ended()).await.expect("an end");

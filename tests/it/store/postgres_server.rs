@@ -34,7 +34,7 @@ fn waiting(schema: &str) -> String {
     format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}' AND wait_event_type = 'Lock'")
 }
 
-fn fixture_with(faults: &str) -> Fixture {
+pub fn fixture_with(faults: &str) -> Fixture {
     let directory = TempDir::new().expect("a directory");
     let clock = Clock::manual(NOON);
     let faults = faults.parse().expect("a plan");
@@ -86,7 +86,7 @@ async fn a_submit_that_was_cut_off_before_its_commit_is_an_error_and_charges_not
         async move { store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await }
     });
     let terminate = format!(
-        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+        "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid, 60000)) FROM pg_stat_activity
          WHERE application_name = '{schema}' AND wait_event_type = 'Lock'"
     );
     tokio::time::timeout(PATIENCE, async { while cluster().number(&terminate) == 0 {} }).await.expect("it waits");
@@ -278,6 +278,29 @@ async fn leases_go_by_the_clock_of_the_server() -> Result<()> {
     Ok(())
 }
 
+/// Lets the clock of the server be behind by so much in what the store in a schema is told of it.
+fn set_back(schema: &str, by_ms: i64) {
+    cluster().execute(&format!(
+        "CREATE OR REPLACE FUNCTION {schema}.tintype_now(given bigint) RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE AS
+         $$ SELECT coalesce(given, floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint - {by_ms}) $$"
+    ));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_whose_clock_is_set_back_goes_on_charging() -> Result<()> {
+    let fx = fixture_with("");
+    let ada = fx.account("ada", 10).await?;
+    // As if its clock had shown ten seconds more when it was compared.
+    let schema = schema(fx.directory.path());
+    set_back(&schema, 10_000);
+    let store = fx.process_with_clock(&Clock::system());
+    set_back(&schema, 0);
+    accepted(store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await?);
+    assert_eq!(fx.credits(ada).await?, 8);
+    assert_eq!(fx.store.audit().await?.drifts, []);
+    Ok(())
+}
+
 /// What the first release leaves: an account with a key, a failed and a waiting task, whose ids end in 1 and 2.
 const FIRST_RELEASE: &str = "
     INSERT INTO secrets VALUES ('cursor', '\\x00');
@@ -351,6 +374,15 @@ async fn an_old_snapshot_does_not_make_an_account_hard_to_find() -> Result<()> {
     let keyed = entries_read(&mut fx, "accounts").await;
     let each = [submitted - before, granted - submitted, keyed - granted].map(|read| read / 100);
     assert!(each.iter().all(|read| *read < 20), "a submit, a grant and a new key read so many index entries: {each:?}");
+    // Nor for whoever looks what became of a submit.
+    let before = entries_read(&mut fx, "accounts").await;
+    for _ in 0..5 {
+        let faults = "after-commit=error".parse().expect("a plan");
+        fx.store = Backend::Postgres.open_with_faults(&fx.directory, &fx.clock, faults);
+        fx.submit(ada).await?;
+    }
+    let each = (entries_read(&mut fx, "accounts").await - before) / 5;
+    assert!(each < 40, "a submit that is not answered reads {each} index entries to find its account");
     reader.batch_execute("ROLLBACK").await.expect("nothing was changed");
     assert_eq!(fx.store.audit().await?.drifts, []);
     Ok(())

@@ -1,0 +1,86 @@
+//! What a process does at its start and from then on: it compares its clock with the server's, and makes the tables of
+//! the coming month.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::connection::Database;
+use super::months::Months;
+use crate::clock::Clock;
+use crate::store::Result;
+
+/// The clocks of two machines are never the same; from here on it is worth a word.
+const CLOCKS_APART: Duration = Duration::from_secs(5);
+/// How often it is done...
+const EVERY: Duration = Duration::from_secs(60);
+/// ...and how soon when this machine's clock has been set...
+const SOON: Duration = Duration::from_secs(1);
+/// ...by as much.
+const STEP: Duration = Duration::from_secs(1);
+
+pub(super) async fn once(database: &Database, months: &Months) -> Result<()> {
+    let ahead = database.compare_clocks().await?;
+    if u128::from(ahead.unsigned_abs()) > CLOCKS_APART.as_millis() {
+        tracing::warn!(ahead_ms = ahead, "this machine's clock is not the database server's; the server's counts");
+    }
+    months.prepare_ahead(database, database.now()).await
+}
+
+/// Does it again and again, from now on.
+pub(super) fn keep(database: Arc<Database>, months: Arc<Months>) -> impl Future<Output = ()> {
+    let mut last = Moment::of(&database.clock);
+    async move {
+        loop {
+            tokio::time::sleep(SOON).await;
+            let now = Moment::of(&database.clock);
+            if !last.is_over(now) {
+                continue;
+            }
+            last = now;
+            if let Err(error) = once(&database, &months).await {
+                tracing::warn!(%error, "could not compare the clocks or prepare the tables of the coming month");
+            }
+        }
+    }
+}
+
+/// A moment by both clocks of a process.
+#[derive(Debug, Clone, Copy)]
+struct Moment {
+    elapsed: Duration,
+    /// What the wall clock showed when the other began, in milliseconds.
+    origin: i64,
+}
+
+impl Moment {
+    fn of(clock: &Clock) -> Self {
+        let elapsed = clock.elapsed();
+        Self { elapsed, origin: clock.now().saturating_sub(elapsed).as_millis() }
+    }
+
+    /// Whether what was done at this moment is to be done again.
+    fn is_over(self, now: Self) -> bool {
+        let set_by = Duration::from_millis(now.origin.abs_diff(self.origin));
+        now.elapsed.saturating_sub(self.elapsed) >= EVERY || set_by >= STEP
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_done_once_a_minute_and_when_the_clock_was_set() {
+        let moment = |seconds, origin| Moment { elapsed: Duration::from_secs(seconds), origin };
+        let last = moment(1_000, 50_000);
+        for (now, is_over) in [
+            (moment(1_001, 50_000), false),
+            (moment(1_059, 50_900), false),
+            (moment(1_060, 50_000), true),
+            (moment(1_001, 47_000), true),
+            (moment(1_001, 3_650_000), true),
+        ] {
+            assert_eq!(last.is_over(now), is_over, "{now:?}");
+        }
+    }
+}
