@@ -28,11 +28,6 @@ async fn open(directory: &TempDir) -> std::result::Result<PostgresStore, OpenErr
     PostgresStore::open(&url, None, Clock::manual(NOON), Faults::default()).await
 }
 
-/// Counts statements of the store in a schema that wait for a lock.
-fn waiting(schema: &str) -> String {
-    format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}' AND wait_event_type = 'Lock'")
-}
-
 fn fixture_with(faults: &str) -> Fixture {
     let directory = TempDir::new().expect("a directory");
     let clock = Clock::manual(NOON);
@@ -69,7 +64,7 @@ async fn a_submit_that_was_cut_off_before_its_commit_is_an_error_and_charges_not
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
          WHERE application_name = '{schema}' AND wait_event_type = 'Lock'"
     );
-    tokio::time::timeout(PATIENCE, async { while cluster().number(&terminate) == 0 {} }).await.expect("it waits");
+    cluster().until(&terminate, |cut| cut > 0).await;
     holder.batch_execute("ROLLBACK").await.expect("it was not cut");
     let error = submitting.await.expect("no panic").expect_err("its connection was cut");
     assert!(matches!(error, StoreError::Other(_)), "it is known that nothing was done: {error:?}");
@@ -86,8 +81,9 @@ async fn a_lock_that_somebody_holds_on_an_account_holds_up_no_other() -> Result<
     let schema = schema(fx.directory.path());
     let ada = fx.account("ada", 100).await?;
     let mut others = Vec::new();
-    // So many that some of them share statements with ada, however that is decided.
-    for number in 0..64 {
+    // So many that some of them share statements with ada, however that is decided, and so few that all are answered
+    // while ada waits.
+    for number in 0..16 {
         others.push(fx.account(&format!("account {number}"), 100).await?);
     }
     let submit = |account| fx.store.submit(account, None, Surface::Api, images(1), UNLIMITED);
@@ -119,9 +115,7 @@ async fn a_lock_that_somebody_holds_on_an_account_holds_up_no_other() -> Result<
     assert!((&mut first).now_or_never().is_none(), "it still waits for the lock");
     // From now on ada waits by itself: what it is asked for meanwhile does so too.
     assert!((&mut fourth).now_or_never().is_none());
-    tokio::time::timeout(PATIENCE, async { while cluster().number(&waiting(&schema)) == 0 {} })
-        .await
-        .expect("it waits");
+    cluster().until_waiting(&schema).await;
     all_accepted(submit_others().await)?;
     assert!(
         (&mut first).now_or_never().is_none() && (&mut fourth).now_or_never().is_none(),
@@ -311,8 +305,7 @@ async fn account_entries_read(fx: &mut Fixture) -> i64 {
     let closed = Backend::Postgres.open(&TempDir::new().expect("a directory"), &fx.clock);
     drop(std::mem::replace(&mut fx.store, closed));
     let open = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}'");
-    let ended = async { while cluster().number(&open) != 0 {} };
-    tokio::time::timeout(PATIENCE, ended).await.expect("its sessions end");
+    cluster().until(&open, |sessions| sessions == 0).await;
     fx.store = fx.another_process();
     cluster().number(&format!(
         "SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes WHERE schemaname = '{schema}' AND relname = 'accounts'"
