@@ -79,7 +79,7 @@ async fn a_limit_holds_also_while_redis_is_dead() {
 async fn requests_do_not_queue_up_before_a_redis_that_hangs() {
     let redis = RedisServer::start();
     let url = redis.url();
-    let service = Service::start_with(&["--redis", &url, "--redis-timeout", "300ms", "--read-rate", "1000"]).await;
+    let service = Service::start_with(&["--redis", &url, "--redis-timeout", "2s", "--read-rate", "1000"]).await;
     let caller = service.caller("ada", 100).await;
     until(&service, true).await;
     caller.get(TASKS).await;
