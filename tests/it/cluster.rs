@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use self::node::{Node, Part};
 use crate::binary::TINTYPE;
 use crate::installation::Installation;
+use crate::ports;
 use crate::postgres::{Cluster, Durability, schema, url};
 use crate::s3::S3Server;
 
@@ -63,6 +64,7 @@ impl Site {
         std::fs::create_dir(&data).expect("a directory");
         let mut variables = s3.variables();
         variables.push(("TINTYPE_FILES".into(), FILES.into()));
+        variables.push(("TINTYPE_LISTEN".into(), ports::of_own_address().to_string()));
         let database = Some(postgres.url(&data));
         let installation = Installation { program: TINTYPE.into(), data, database, variables };
         Self { installation, postgres, s3, _directory: directory }

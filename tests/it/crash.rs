@@ -14,6 +14,7 @@ use self::clients::{Clients, Manners, Recorded};
 use self::life::{Ending, Life};
 use self::verdict::Verdict;
 use crate::installation::Installation;
+use crate::ports;
 
 pub mod clients;
 pub mod life;
@@ -52,13 +53,13 @@ async fn whatever_kills_it_nothing_is_lost_or_charged_twice() {
     let data = TempDir::new().expect("a directory");
     let installation = Installation::on_sqlite(data.path());
     let keys = ACCOUNTS.map(|name| installation.account(name, CREDITS));
-    let clock = Clock::system();
+    let (clock, listen) = (Clock::system(), ports::of_own_address());
     let recorded = Arc::new(Recorded::default());
     let manners = Manners { rest: Duration::from_millis(5), patient: false };
     let clients = Clients::start(&keys, manners, &recorded, &clock);
     let mut tally = Tally::default();
     while tally.kills + tally.kills_at_points < kills {
-        let life = Life::random(data.path(), &clock);
+        let life = Life::random(data.path(), listen, &clock);
         life.meet(&clients);
         life.end(&mut tally, &clients).await;
         if rand::random_ratio(1, 20) {
@@ -67,7 +68,7 @@ async fn whatever_kills_it_nothing_is_lost_or_charged_twice() {
         }
     }
     clients.stop().await;
-    let last = Life::calm(data.path(), &clock);
+    let last = Life::calm(data.path(), listen, &clock);
     work_off(&installation, &clock).await;
     let address = last.address().await.expect("it listens");
     let verdict = Verdict::of(&installation, address, &keys, &recorded, &clock).await;

@@ -145,18 +145,31 @@ async fn a_process_that_hangs_is_killed() {
     let directory = TempDir::new().unwrap();
     let pid = directory.path().join("pid");
     let decoder = script(&directory, &format!("echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000", pid.display()));
-    let hanging = decoder.clone().with_time_limit(Duration::from_secs(1)).decode(b"").await.unwrap_err();
-    assert!(matches!(hanging, DecodeError::TimeLimit(_)), "{hanging}");
-    let hung = std::fs::read_to_string(&pid).unwrap();
-    assert!(!Path::new("/proc").join(hung.trim()).exists(), "killed and reaped");
+    let start = |decoder: Decoder| tokio::spawn(async move { decoder.decode(b"").await.map(drop) });
+    let hanging = async || {
+        let starting = async {
+            while !pid.exists() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), starting).await.expect("it starts");
+        let hanging = std::fs::read_to_string(&pid).unwrap();
+        std::fs::remove_file(&pid).unwrap();
+        Path::new("/proc").join(hanging.trim())
+    };
+    let limit = Duration::from_secs(100);
+    let waiting = start(decoder.clone().with_time_limit(limit));
+    let process = hanging().await;
+    tokio::time::pause();
+    tokio::time::advance(limit).await;
+    tokio::time::resume();
+    let error = waiting.await.unwrap().unwrap_err();
+    assert!(matches!(error, DecodeError::TimeLimit(_)), "{error}");
+    assert!(!process.exists(), "killed and reaped");
 
     // Nor does it outlive whoever waited for it.
-    std::fs::remove_file(&pid).unwrap();
-    let waiting = tokio::spawn(async move { decoder.decode(b"").await.map(drop) });
-    while !pid.exists() {
-        tokio::task::yield_now().await;
-    }
-    let process = Path::new("/proc").join(std::fs::read_to_string(&pid).unwrap().trim());
+    let waiting = start(decoder);
+    let process = hanging().await;
     waiting.abort();
     while proc_line(&process.join("status"), "State:").is_some_and(|state| !state.starts_with('Z')) {
         tokio::task::yield_now().await;

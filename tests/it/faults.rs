@@ -24,6 +24,9 @@ use crate::binary::{self, Server};
 use crate::process::{ended, try_send};
 use crate::support::{Answer, GENERATE, Service, TASKS, new_key};
 
+/// Longest wait for what must come.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Only a process of its own can show these: they end it.
 const OF_A_PROCESS: [Effect; 2] = [Effect::Commit, Effect::Checkpoint];
 
@@ -114,24 +117,34 @@ impl Scene {
         let worker = Worker::new(self.service.app.clone(), Arc::new(EngineRenderer(self.service.app.clone())));
         let stepping = worker.clone();
         let step = tokio::spawn(async move { stepping.step().await });
-        if self.renders(&step, Duration::from_secs(60)).await {
+        if self.renders(&step).await {
             let beating = worker.clone();
             attempt(async move { beating.renew().await }).await;
         }
         step.abort();
         drop(step.await);
+        // What it drew is cut off in a moment.
+        let cut_off = async {
+            while self.service.app.metrics.renders.get() > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, cut_off).await.expect("nothing is drawn any more");
         self.service.clock.advance(LEASE);
+        // A fault spoils one of them at most.
         self.sweep().await;
+        self.sweep().await;
+        // Nobody moves the clock for what waits for its next attempt while a worker runs.
+        self.service.clock.advance(Duration::from_secs(1));
         let stop = CancellationToken::new();
         let running = tokio::spawn(worker.run(stop.clone()));
-        self.renders(&running, Duration::from_secs(2)).await;
+        self.renders(&running).await;
         stop.cancel();
         drop(running.await);
     }
 
-    /// Waits until the worker renders, unless it has ended or there is nothing to render. What waits for its
-    /// next attempt waits for the clock, which nobody moves meanwhile: hence the patience.
-    async fn renders<T>(&self, worker: &JoinHandle<T>, patience: Duration) -> bool {
+    /// Waits until the worker renders, unless it has ended or there is nothing to render.
+    async fn renders<T>(&self, worker: &JoinHandle<T>) -> bool {
         let app = &self.service.app;
         let rendering = async {
             while app.metrics.renders.get() == 0 {
@@ -143,7 +156,7 @@ impl Scene {
             }
             true
         };
-        tokio::time::timeout(patience, rendering).await.unwrap_or(false)
+        tokio::time::timeout(PATIENCE, rendering).await.expect("it renders or has nothing to do")
     }
 
     async fn sweep(&self) {
@@ -278,10 +291,14 @@ async fn a_delay_at_any_point_loses_nothing() {
     live_through_all("delay").await;
 }
 
-/// Submits until the process ends or all is said, and returns what was acknowledged.
+/// The commit at which something goes wrong: later than those of a start, and than those of a worker that finds nothing
+/// to do until somebody submits.
+const TURN: usize = 40;
+
+/// Submits until the process ends or enough is said, and returns what was acknowledged.
 async fn submit_while_it_lasts(server: &Server, key: &str) -> Vec<String> {
     let mut acknowledged = Vec::new();
-    for _ in 0..8 {
+    for _ in 0..TURN {
         let Some(answer) = try_send(server.address, "POST", GENERATE, key, r#"{"prompt": "a boat [[fail]]"}"#).await
         else {
             break;
@@ -298,18 +315,20 @@ async fn a_process_whose_disk_fails_ends_rather_than_guess() {
     let points = Point::all().filter(|point| OF_A_PROCESS.iter().any(|effect| is_of(*point, *effect)));
     for point in points {
         for (action, code) in [("error", Some(74)), ("panic", Some(70)), ("kill", None), ("delay", Some(0))] {
-            // Later than the commits of the start.
-            let turn = if is_of(point, Effect::Commit) { "@12" } else { "" };
-            let fault = format!("{point}={action}{turn}");
+            let turn = if is_of(point, Effect::Commit) { TURN } else { 1 };
+            let fault = format!("{point}={action}@{turn}");
             let data = TempDir::new().expect("a directory");
-            let mut server = Server::start(data.path(), &["--test-fault", &fault]);
+            // The first start leaves something in the log, and the next nothing before somebody submits.
+            let server = Server::start(data.path(), &[]);
             let key = server.first_key().expect("a key");
+            server.stop();
+            let mut server = Server::start(data.path(), &["--test-fault", &fault]);
             let acknowledged = submit_while_it_lasts(&server, &key).await;
             assert!(!acknowledged.is_empty(), "{fault}");
             if action == "delay" {
                 server.signal("TERM");
             }
-            let status = tokio::time::timeout(Duration::from_secs(60), server.until_ended()).await.expect(&fault);
+            let status = tokio::time::timeout(PATIENCE, server.until_ended()).await.expect(&fault);
             assert_eq!(status.code(), code, "{fault}");
 
             let server = Server::start(data.path(), &[]);

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::binary::{self, Server, tintype};
+use crate::ports::Port;
 
 const TASK_ID: &str = "imgmodel-AAAAAAAAAAAAAAAAAAAAA";
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\nand so on";
@@ -239,7 +240,8 @@ fn a_real_server_refuses() {
 
 #[test]
 fn nobody_listens() {
-    let url = format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+    let nobody = Port::take();
+    let url = format!("http://{}", nobody.address);
     Generate::new(&url, "secret").run(["A fox"]).check(1, &["is `tintype serve` running", &url]);
 }
 

@@ -165,13 +165,8 @@ async fn no_submit_waits_for_another_that_looks_at_the_queue() {
     // Somebody holds what is to be looked at.
     let holder = cluster().session().await;
     holder.batch_execute(&format!("BEGIN; LOCK TABLE {schema}.workers")).await.expect("nobody else holds it");
-    let waiting = format!(
-        "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}' AND wait_event_type = 'Lock'"
-    );
     let meanwhile = async {
-        while cluster().number(&waiting) == 0 {
-            tokio::task::yield_now().await;
-        }
+        cluster().until_waiting(&schema).await;
         caller.submit_prompt("a boat").await;
         holder.batch_execute("ROLLBACK").await.expect("it was not cut");
     };

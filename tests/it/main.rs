@@ -8,6 +8,7 @@ mod debian;
 mod disk;
 mod installation;
 mod network;
+mod ports;
 mod postgres;
 mod redis;
 mod support;

@@ -133,9 +133,7 @@ async fn no_server_starts_on_what_is_being_moved() {
         move || binary::run(&elsewhere, arguments.into_iter().chain(["--to".into(), url]))
     });
     let waits = format!("SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = '{schema}.accounts'::regclass");
-    while cluster().number(&waits) == 0 {
-        assert!(!moving.is_finished(), "{:?}", moving.join());
-    }
+    cluster().until(&waits, |locks| locks > 0 || moving.is_finished()).await;
     let said = binary::refused(data.path(), &["serve", "--listen", "127.0.0.1:0"]);
     assert!(said.contains("another server"), "{said}");
     reader.batch_execute("ROLLBACK").await.unwrap();

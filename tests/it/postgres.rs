@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use tempfile::TempDir;
 use tintype::clock::Clock;
@@ -19,6 +20,8 @@ use crate::debian;
 
 /// Where Debian puts the programs of each major version.
 const DEBIAN: &str = "/usr/lib/postgresql";
+/// Longest wait for what must come.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A cluster that listens on a socket in its own directory.
 pub struct Cluster {
@@ -204,6 +207,21 @@ impl Cluster {
         session
     }
 
+    /// Waits until the number that a query finds is as wanted.
+    pub async fn until(&self, sql: &str, wanted: impl Fn(i64) -> bool) {
+        let waiting = async {
+            while !wanted(self.number(sql)) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("it is never so: {sql}"));
+    }
+
+    /// Waits until a statement of the store in a schema waits for a lock.
+    pub async fn until_waiting(&self, schema: &str) {
+        self.until(&waiting(schema), |statements| statements > 0).await;
+    }
+
     fn in_session<T: Send>(&self, what: impl AsyncFnOnce(&tokio_postgres::Client) -> T + Send) -> T {
         // The thread that asks may be one of a runtime, which must not wait; another may.
         std::thread::scope(|scope| {
@@ -226,6 +244,11 @@ impl Cluster {
 pub fn url(socket: &Path, directory: &Path) -> String {
     let (host, schema) = (path(socket).replace('/', "%2F"), schema(directory));
     format!("postgres://tintype@{host}/postgres?options=-csearch_path%3D{schema}&application_name={schema}")
+}
+
+/// Counts statements of the store in a schema that wait for a lock.
+pub fn waiting(schema: &str) -> String {
+    format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}' AND wait_event_type = 'Lock'")
 }
 
 /// The schema that belongs to a directory: the directory's own name.

@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -13,8 +14,12 @@ use tokio::net::TcpStream;
 use tokio_rustls::rustls;
 
 use crate::binary::{self, Server, TINTYPE, refused, tintype};
+use crate::ports::Port;
 use crate::references_fetch::certificate;
 use crate::support::{Answer, GENERATE, TASKS, exchange, try_exchange};
+
+/// Longest wait for what must come.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Sends one request with a key.
 pub async fn send(address: SocketAddr, method: &str, path: &str, key: &str, body: &str) -> Answer {
@@ -47,7 +52,7 @@ pub async fn ended(server: &Server, key: &str, task_id: &str) -> Value {
         if task["status"] != "processing" {
             return task;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
@@ -211,13 +216,20 @@ async fn sigterm_lets_running_renders_finish() {
     assert_eq!(shown["status"], "completed", "{shown}");
 }
 
-/// Waits until a worker holds every unfinished task.
+/// Waits until a worker holds a task, or all have ended.
 async fn claimed(data: &Path) {
     let store = tintype::store::sqlite::SqliteStore::open(&data.join("tintype.db"), tintype::clock::Clock::system());
     let store = store.expect("the server's database");
-    while tintype::store::Store::queue_depth(&store).await.expect("a store").leased == 0 {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
+    let claiming = async {
+        loop {
+            let depth = tintype::store::Store::queue_depth(&store).await.expect("a store");
+            if depth.leased > 0 || depth.waiting == 0 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, claiming).await.expect("a worker claims it");
 }
 
 #[tokio::test]
@@ -261,7 +273,7 @@ async fn a_killed_server_goes_on_where_it_was() {
     let data = TempDir::new().expect("a directory");
     let server = Server::start(data.path(), &["--renders", "1"]);
     let key = server.first_key().expect("a key");
-    let running = submit(&server, &key, "a boat [[delay 2s]]").await;
+    let running = submit(&server, &key, "a boat [[delay 10s]]").await;
     let waiting = submit(&server, &key, "a second boat").await;
     claimed(data.path()).await;
     server.signal("KILL");
@@ -291,10 +303,10 @@ async fn administration_works_beside_a_running_server() {
     binary::json(data.path(), &["key", "disable", id]);
     let disabled = async {
         while send(server.address, "GET", TASKS, key, "").await.status != 401 {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(30), disabled).await.expect("the change is noticed");
+    tokio::time::timeout(Duration::from_secs(30), disabled).await.expect("the change is noticed");
     server.stop();
 }
 
@@ -309,10 +321,10 @@ async fn the_list_of_keys_shows_which_were_used_and_which_leaked() {
     let listed = || binary::json(data.path(), &["key", "list"]);
     let flagged = async {
         while listed()[0]["leaked_at"].is_null() {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(30), flagged).await.expect("the key is flagged");
+    tokio::time::timeout(Duration::from_secs(30), flagged).await.expect("the key is flagged");
     server.stop();
     let keys = listed();
     let last_used_at = keys[0]["last_used_at"].as_str().expect("a stop writes down what was used");
@@ -329,18 +341,26 @@ async fn the_list_of_keys_shows_which_were_used_and_which_leaked() {
 #[tokio::test]
 async fn metrics_have_a_listener_of_their_own() {
     let data = TempDir::new().expect("a directory");
-    let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
-    let server = Server::start(data.path(), &["--metrics-listen", &free.to_string()]);
+    let free = Port::take();
+    let server = Server::start(data.path(), &["--metrics-listen", &free.address.to_string()]);
     let key = server.first_key().expect("a key");
     let task_id = submit(&server, &key, "a boat").await;
     ended(&server, &key, &task_id).await;
-    let metrics = send(free, "GET", "/metrics", "", "").await;
-    assert_eq!(metrics.status, 200);
-    let text = String::from_utf8(metrics.body.to_vec()).expect("text");
+    // It is counted a moment after callers can see it.
+    let counted = async {
+        loop {
+            let metrics = send(free.address, "GET", "/metrics", "", "").await;
+            assert_eq!(metrics.status, 200);
+            let text = String::from_utf8(metrics.body.to_vec()).expect("text");
+            if text.contains("tintype_tasks_ended_total{status=\"completed\"} 1") {
+                return text;
+            }
+        }
+    };
+    let text = tokio::time::timeout(PATIENCE, counted).await.expect("the end of the task is counted");
     for line in [
         "tintype_tasks_submitted_total 1",
         "tintype_credits_charged_total 2",
-        "tintype_tasks_ended_total{status=\"completed\"} 1",
         "tintype_http_requests_total{route=\"/api/v1/images/generate\",status=\"200\"} 1",
         "tintype_tasks_removed_total 0",
         "tintype_queue_waiting 0",

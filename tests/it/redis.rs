@@ -13,6 +13,6 @@ pub use self::server::RedisServer;
 const PATIENT: [&str; 2] = ["--redis-timeout", "10s"];
 
 /// The flags that let this Redis count.
-fn counting<'a>(url: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+pub fn counting<'a>(url: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&["--redis", url], &PATIENT[..], more].concat()
 }

@@ -8,9 +8,11 @@ use s3s::auth::SimpleAuth;
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s_fs::FileSystem;
 use tintype::config::S3Settings;
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
+
+use crate::ports::Port;
 
 mod administration;
 mod files;
@@ -24,7 +26,7 @@ pub const SECRET_KEY: &str = "swallow-the-secret-of-the-bucket-0123456";
 pub struct S3Server {
     pub address: SocketAddr,
     /// Keeps its port for it while it is down.
-    _port: TcpSocket,
+    _port: Port,
     service: S3Service,
     tls: Option<TlsAcceptor>,
     serving: Option<JoinHandle<()>>,
@@ -42,11 +44,8 @@ impl S3Server {
         let mut builder = S3ServiceBuilder::new(FileSystem::new(root).expect("a file system"));
         builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
         let service = builder.build();
-        let port = TcpSocket::new_v4().expect("a socket");
-        port.set_reuseaddr(true).expect("a socket");
-        port.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
-        let address = port.local_addr().expect("an address");
-        let mut server = Self { address, _port: port, service, tls, serving: None };
+        let port = Port::take();
+        let mut server = Self { address: port.address, _port: port, service, tls, serving: None };
         server.come_back().await;
         server
     }

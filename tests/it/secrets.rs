@@ -18,6 +18,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::binary::{Server, tintype};
+use crate::ports::Port;
 use crate::process::{ended, send, submit};
 use crate::support::{Answer, GENERATE, TASKS, exchange};
 
@@ -227,8 +228,8 @@ async fn babble(server: &Server, key: &str) {
 async fn neither_keys_nor_prompts_are_logged_or_measured_and_keys_are_not_stored() {
     let (moderation_url, asked) = talkative_endpoint().await;
     let mut scene = Scene::new(&moderation_url);
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
-    let server = scene.serve(&["--metrics-listen", &free.to_string()]);
+    let free = Port::take();
+    let server = scene.serve(&["--metrics-listen", &free.address.to_string()]);
     let key = server.first_key().expect("a key");
     scene.keys.push(key.clone());
     submit_all(&server, &key).await;
@@ -247,7 +248,7 @@ async fn neither_keys_nor_prompts_are_logged_or_measured_and_keys_are_not_stored
     for arguments in [["key", "list"], ["task", "list"], ["credits", "audit"]] {
         scene.run(&arguments);
     }
-    let metrics = send(free, "GET", "/metrics", "", "").await;
+    let metrics = send(free.address, "GET", "/metrics", "", "").await;
     let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
     assert!(scene.keys.iter().all(|key| !metrics.contains(&key[10..])) && !metrics.contains(MARK), "{metrics}");
     // Now the database still has its log beside it, and afterwards it is one file.

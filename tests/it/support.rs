@@ -30,7 +30,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::postgres;
-use crate::redis::RedisServer;
+use crate::redis::{self, RedisServer};
 use crate::s3::S3Server;
 
 /// 2026-11-21T12:00:00Z.
@@ -90,7 +90,7 @@ impl Backend {
 #[derive(Debug, Clone, Copy)]
 enum FilesKind {
     Disk,
-    Bucket { write_limit: Duration },
+    Bucket,
 }
 
 impl FilesKind {
@@ -99,7 +99,7 @@ impl FilesKind {
     fn chosen() -> Self {
         match std::env::var("TEST_FILES").as_deref() {
             Err(_) | Ok("disk") => Self::Disk,
-            Ok("s3") => Self::Bucket { write_limit: WRITE_LIMIT },
+            Ok("s3") => Self::Bucket,
             Ok(other) => panic!("TEST_FILES={other} is neither disk nor s3"),
         }
     }
@@ -108,7 +108,7 @@ impl FilesKind {
     fn flags(self) -> &'static [&'static str] {
         match self {
             Self::Disk => &[],
-            Self::Bucket { .. } => &["--files", "s3://files"],
+            Self::Bucket => &["--files", "s3://files"],
         }
     }
 
@@ -119,10 +119,9 @@ impl FilesKind {
                 std::fs::create_dir(&files).expect("a directory for files");
                 (Files::on_disk(&files).expect("a store of files"), None)
             }
-            Self::Bucket { write_limit } => {
+            Self::Bucket => {
                 let s3 = S3Server::start(directory.path(), "files").await;
-                let files = Files::in_bucket(&s3.settings("s3://files")).expect("a store of files");
-                (files.with_write_limit(write_limit), Some(s3))
+                (Files::in_bucket(&s3.settings("s3://files")).expect("a store of files"), Some(s3))
             }
         }
     }
@@ -178,12 +177,7 @@ impl Service {
 
     /// With result files in a bucket.
     pub async fn start_on_s3(flags: &[&str]) -> Self {
-        Self::start_on_s3_with_write_limit(flags, WRITE_LIMIT).await
-    }
-
-    /// With result files in a bucket, where a write is given up after this time.
-    pub async fn start_on_s3_with_write_limit(flags: &[&str], limit: Duration) -> Self {
-        Self::start_with_files(FilesKind::Bucket { write_limit: limit }, flags, |_| {}).await
+        Self::start_with_files(FilesKind::Bucket, flags, |_| {}).await
     }
 
     /// With flags of `tintype serve` and other limits on connections.
@@ -210,7 +204,7 @@ impl Service {
         let clock = Clock::manual(NOON);
         let redis = RedisServer::of_services();
         let url = redis.as_ref().map(RedisServer::url);
-        let mut all: Vec<&str> = url.iter().flat_map(|url| ["--redis", url]).collect();
+        let mut all = url.as_deref().map_or_else(Vec::new, |url| redis::counting(url, &[]));
         all.extend(kind.flags().iter().chain(flags));
         let settings = settings(&all);
         let store = backend.open_with_faults(&directory, &clock, settings.test_fault.clone());
@@ -222,12 +216,17 @@ impl Service {
 
     /// Another process of this service, with flags of its own: the same database, files and hands of the clock.
     pub async fn join(&self, flags: &[&str]) -> Self {
+        self.join_with_write_limit(flags, WRITE_LIMIT).await
+    }
+
+    /// The same, where a write to a bucket is given up after this time.
+    pub async fn join_with_write_limit(&self, flags: &[&str], limit: Duration) -> Self {
         let files = match &self.s3 {
             Some(s3) => Files::in_bucket(&s3.settings("s3://files")),
             None => Files::on_disk(&self.directory.path().join("files")),
         };
         let directory = TempDir::new().expect("a temporary directory");
-        let (store, files) = (self.app.store.clone(), files.expect("a store of files"));
+        let (store, files) = (self.app.store.clone(), files.expect("a store of files").with_write_limit(limit));
         Self::serve(settings(flags), |_| {}, self.clock.clone(), store, files, directory).await
     }
 

@@ -1,5 +1,6 @@
 //! Callers behind a load balancer that asks each node whether it is ready, as balancers do.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,6 +17,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::node::HANG;
 use crate::process::try_send;
@@ -36,43 +38,31 @@ pub struct Met {
 }
 
 /// Leads callers to nodes that say that they are ready.
+#[derive(Default)]
 pub struct Balancer {
-    nodes: Mutex<Vec<SocketAddr>>,
+    /// The nodes, each with who asks it: none waits for the answer of another.
+    asking: Mutex<HashMap<SocketAddr, AbortOnDropHandle<()>>>,
     ready: watch::Sender<Vec<SocketAddr>>,
 }
 
 impl Balancer {
     /// Begins to ask.
     pub fn start(nodes: Vec<SocketAddr>) -> Arc<Self> {
-        let balancer = Arc::new(Self { nodes: Mutex::new(nodes), ready: watch::Sender::new(Vec::new()) });
-        let asking = Arc::downgrade(&balancer);
-        tokio::spawn(async move {
-            while let Some(balancer) = asking.upgrade() {
-                let mut ready = Vec::new();
-                for node in balancer.nodes() {
-                    let answer = try_send(node, "GET", "/readyz", "", "").await;
-                    ready.extend(answer.filter(|answer| answer.status == 200).map(|_| node));
-                }
-                balancer.ready.send_replace(ready);
-                tokio::time::sleep(PROBE).await;
-            }
-        });
+        let balancer = Arc::new(Self::default());
+        nodes.into_iter().for_each(|node| balancer.add(node));
         balancer
-    }
-
-    fn nodes(&self) -> Vec<SocketAddr> {
-        self.nodes.lock().expect("no panic").clone()
     }
 
     /// Asks one more node.
     pub fn add(&self, node: SocketAddr) {
-        self.nodes.lock().expect("no panic").push(node);
+        let asking = tokio::spawn(ask(node, self.ready.clone()));
+        self.asking.lock().expect("no panic").insert(node, AbortOnDropHandle::new(asking));
     }
 
     /// Asks another node instead of one that has gone.
     pub fn replace(&self, old: SocketAddr, new: SocketAddr) {
-        let mut nodes = self.nodes.lock().expect("no panic");
-        nodes.iter_mut().filter(|node| **node == old).for_each(|node| *node = new);
+        drop(self.asking.lock().expect("no panic").remove(&old));
+        self.add(new);
     }
 
     /// Waits until so many nodes have said that they are ready.
@@ -119,6 +109,19 @@ impl Balancer {
     /// Starts callers, who go on until they are stopped.
     pub fn callers(self: &Arc<Self>, keys: &[String], met: &Arc<Met>, stop: &CancellationToken) -> JoinSet<()> {
         keys.iter().map(|key| self.clone().call(key.clone(), met.clone(), stop.clone())).collect()
+    }
+}
+
+/// Asks a node again and again whether it is ready.
+async fn ask(node: SocketAddr, ready: watch::Sender<Vec<SocketAddr>>) {
+    loop {
+        let answer = try_send(node, "GET", "/readyz", "", "").await;
+        let is_ready = answer.is_some_and(|answer| answer.status == 200);
+        ready.send_modify(|ready| {
+            ready.retain(|one| *one != node);
+            ready.extend(is_ready.then_some(node));
+        });
+        tokio::time::sleep(PROBE).await;
     }
 }
 

@@ -9,8 +9,6 @@ use crate::binary::Server;
 use crate::crash::life::PUBLIC_URL;
 use crate::installation::Installation;
 
-/// How long a lease lasts here.
-pub const LEASE: Duration = Duration::from_secs(2);
 /// Longest that anything may take before these tests call it a hang.
 pub const HANG: Duration = Duration::from_secs(60);
 /// How often a process may fail to start, while its database does not run say.
@@ -116,9 +114,8 @@ fn spawn(
         Part::Api => "api",
         Part::Worker => "worker",
     };
-    let lease = format!("{}ms", LEASE.as_millis());
-    let mut command = installation.command(&[name, "--listen", "127.0.0.1:0", "--public-url", PUBLIC_URL]);
-    command.args(["--lease", &lease, "--submit-rate", "0", "--read-rate", "0", "--renders", "2"]);
+    let mut command = installation.command(&[name, "--public-url", PUBLIC_URL]);
+    command.args(["--submit-rate", "0", "--read-rate", "0", "--renders", "2"]);
     command.args(["--log", "warn,tintype::worker=debug", "--test-fault", fault.unwrap_or_default()]).args(flags);
     command.stderr(OpenOptions::new().create(true).append(true).open(log).expect("a log"));
     Server::attempt(command)

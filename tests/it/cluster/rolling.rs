@@ -25,7 +25,7 @@ async fn a_rolling_restart_fails_no_request_and_loses_no_lease() {
     let rounds: u32 = std::env::var("TINTYPE_ROUNDS").map_or(1, |rounds| rounds.parse().expect("a number"));
     let site = Site::new().await;
     // Several times what the balancer needs to notice.
-    let flags = ["--shutdown-delay", "2s", "--max-unfinished", "0"];
+    let flags = ["--shutdown-delay", "5s", "--max-unfinished", "0"];
     let mut apis: Vec<Node> = (0..APIS).map(|number| site.start(Part::Api, number, &flags)).collect();
     let mut workers: Vec<Node> = (0..WORKERS).map(|number| site.start(Part::Worker, number, &flags)).collect();
     let key = site.installation.account("ada", FOREVER);

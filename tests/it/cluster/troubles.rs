@@ -10,7 +10,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use tintype::clock::Clock;
 
 use super::Site;
-use super::node::{LEASE, Node, Part, eventually};
+use super::node::{Node, Part, eventually};
 use super::relay::{Passage, Relay};
 use crate::crash::clients::{Clients, Manners, Recorded};
 use crate::crash::verdict::Verdict;
@@ -18,6 +18,8 @@ use crate::crash::{ACCOUNTS, CREDITS, work_off};
 use crate::postgres::Shutdown;
 
 const NODES_OF_EACH_PART: usize = 2;
+/// How long a lease lasts here: short, so that troubles outlast some.
+const LEASE: Duration = Duration::from_secs(2);
 /// Most connections that are ended at once.
 const MOST_TERMINATED: u32 = 8;
 
@@ -159,7 +161,8 @@ impl Crew {
     async fn start(dice: StdRng) -> Self {
         let site = Site::new().await;
         let relays = [Relay::to(&site.postgres.directory), Relay::to(&site.postgres.directory)];
-        let flags = ["--max-unfinished", "40", "--drain-timeout", "300ms"];
+        let lease = format!("{}ms", LEASE.as_millis());
+        let flags = ["--max-unfinished", "40", "--drain-timeout", "300ms", "--lease", &lease];
         let mut nodes = Vec::new();
         for (part, relay) in [Api, Worker].into_iter().zip(&relays) {
             let relayed = site.by_way_of(relay.directory.path());

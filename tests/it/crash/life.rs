@@ -78,7 +78,7 @@ pub struct Life {
 
 impl Life {
     /// A process that will end in some way.
-    pub fn random(data: &Path, clock: &Clock) -> Self {
+    pub fn random(data: &Path, listen: SocketAddr, clock: &Clock) -> Self {
         let some_time = Duration::from_micros(rand::random_range(0..300_000));
         let ending = match rand::random_range(0..100) {
             // Also while it starts.
@@ -91,18 +91,18 @@ impl Life {
             85..93 => Ending::Zombie,
             _ => Ending::Stop(some_time),
         };
-        Self::start(data, clock, ending)
+        Self::start(data, listen, clock, ending)
     }
 
     /// A process that goes on until it is told to end.
-    pub fn calm(data: &Path, clock: &Clock) -> Self {
-        Self::start(data, clock, Ending::Kill)
+    pub fn calm(data: &Path, listen: SocketAddr, clock: &Clock) -> Self {
+        Self::start(data, listen, clock, Ending::Kill)
     }
 
-    fn start(data: &Path, clock: &Clock, ending: Ending) -> Self {
-        let lease = format!("{}ms", LEASE.as_millis());
+    fn start(data: &Path, listen: SocketAddr, clock: &Clock, ending: Ending) -> Self {
+        let (listen, lease) = (listen.to_string(), format!("{}ms", LEASE.as_millis()));
         let mut command = tintype();
-        command.args(["serve", "--listen", "127.0.0.1:0", "--public-url", PUBLIC_URL, "--lease", &lease]);
+        command.args(["serve", "--listen", &listen, "--public-url", PUBLIC_URL, "--lease", &lease]);
         command.args(["--submit-rate", "0", "--read-rate", "0", "--max-unfinished", "40", "--drain-timeout", "300ms"]);
         command.args(["--log", "warn,tintype::worker=debug"]).arg("--data").arg(data);
         match &ending {

@@ -19,8 +19,11 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::rustls::{ServerConfig, crypto};
 
 use super::*;
+use crate::ports::Port;
 
 const HOST: &str = "pictures.example.com";
+/// Longest wait for the endpoint in a test that lets the time for it pass.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How the endpoint behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +70,25 @@ impl Endpoint {
 
     fn asked(&self) -> Vec<(HeaderMap, Value)> {
         std::mem::take(&mut *self.asked.lock().unwrap())
+    }
+
+    /// What comes of something while each question waits in vain: its time passes as soon as it has been asked.
+    async fn wasting_time<T>(&self, outcome: impl Future<Output = T>) -> T {
+        let wasting = async {
+            for questions in 1.. {
+                while self.asked.lock().unwrap().len() < questions {
+                    tokio::task::yield_now().await;
+                }
+                tokio::time::pause();
+                tokio::time::advance(PATIENCE).await;
+                tokio::time::resume();
+            }
+        };
+        tokio::select! {
+            biased;
+            () = wasting => unreachable!("it goes on"),
+            outcome = outcome => outcome,
+        }
     }
 }
 
@@ -157,12 +179,17 @@ async fn an_endpoint_that_gives_no_answer_fails_closed_or_open_as_told() {
     let moods = [Mood::Failing, Mood::Redirecting, Mood::Babbling, Mood::Endless, Mood::Silent, Mood::Empty];
     for (unreachable, status, tries, unmoderated) in [("closed", "failed", 3, 0), ("open", "completed", 1, 1)] {
         let endpoint = Endpoint::start().await;
-        let more = format!("unreachable = \"{unreachable}\"\ncheck = [\"prompt\"]\ntimeout = \"500ms\"\n{STRIKES}");
+        let timeout = PATIENCE.as_secs();
+        let more =
+            format!("unreachable = \"{unreachable}\"\ncheck = [\"prompt\"]\ntimeout = \"{timeout}s\"\n{STRIKES}");
         let service = endpoint.policy(&more).service(&[]).await;
         let ada = service.caller("ada", 100).await;
         for mood in moods {
             endpoint.be(mood);
-            let task = outcome(&ada, "a boat").await;
+            let task = match mood {
+                Mood::Silent => endpoint.wasting_time(outcome(&ada, "a boat")).await,
+                _ => outcome(&ada, "a boat").await,
+            };
             assert_eq!(task["status"], status, "{unreachable} {mood:?}: {task}");
             assert_ne!(task["error"], REFUSED, "nobody refused it");
             assert_eq!(endpoint.asked().len(), tries, "{unreachable} {mood:?}");
@@ -180,8 +207,9 @@ async fn an_endpoint_that_gives_no_answer_fails_closed_or_open_as_told() {
 #[tokio::test]
 async fn a_closed_port_fails_closed_until_the_endpoint_is_there() {
     let endpoint = Endpoint::start().await;
-    let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("an address");
-    let file = PolicyFile::new(&format!("[moderation]\nurl = \"http://{nobody}/\"\nunreachable = \"closed\"\n"));
+    let nobody = Port::take();
+    let url = format!("http://{}/", nobody.address);
+    let file = PolicyFile::new(&format!("[moderation]\nurl = \"{url}\"\nunreachable = \"closed\"\n"));
     let service = file.service(&[]).await;
     let ada = service.caller("ada", 10).await;
     let task_id = ada.submit_prompt("a boat").await;

@@ -38,7 +38,8 @@ async fn an_attempt_outlives_a_bucket_that_is_away_for_a_while() {
 
 #[tokio::test]
 async fn a_bucket_that_stays_away_costs_attempts_and_then_refunds() {
-    let mut service = Service::start_on_s3_with_write_limit(&[], SOON).await;
+    let mut service = Service::start_on_s3(&[]).await;
+    let impatient = service.join_with_write_limit(&[], SOON).await;
     let mut s3 = service.s3.take().expect("a bucket");
     let caller = service.caller("ada", 100).await;
     let seen = caller.submit_prompt("a boat").await;
@@ -46,10 +47,10 @@ async fn a_bucket_that_stays_away_costs_attempts_and_then_refunds() {
     let seen = caller.task(&seen).await;
     s3.stop().await;
     let task_id = caller.submit_prompt("a boat").await;
-    service.work().await;
+    impatient.work().await;
     let task = caller.task(&task_id).await;
     assert_eq!(task["status"], "failed", "{task}");
-    assert_eq!(service.app.metrics.attempts_lost.get(), 3);
+    assert_eq!(impatient.app.metrics.attempts_lost.get(), 3);
     let history = service.app.store.history(caller.account.id, None, 10).await.expect("a store");
     assert_eq!(history[0].kind, EntryKind::Refund);
     let url = seen["media_url"].as_str().expect("a URL");

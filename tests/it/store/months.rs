@@ -11,8 +11,6 @@ use crate::postgres::{cluster, schema};
 use crate::support::{Backend, NOON};
 
 const DAY: Duration = Duration::from_secs(86_400);
-/// Longest wait for what must come.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// The months after the one in which all tests begin: 2026-12-01, 2027-01-01, 2027-02-01.
 const DECEMBER: Timestamp = Timestamp::from_millis(1_796_083_200_000);
 const JANUARY: Timestamp = Timestamp::from_millis(1_798_761_600_000);
@@ -283,10 +281,7 @@ async fn no_month_is_forgotten_in_the_middle_of_an_audit() -> Result<()> {
     holder.batch_execute(&format!("BEGIN; LOCK TABLE {schema}.ledger")).await.expect("nobody else holds it");
     let (store, now) = (year.fx.store.clone(), year.fx.clock.now());
     let auditing = tokio::spawn(async move { store.audit().await });
-    let waiting = format!(
-        "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}' AND wait_event_type = 'Lock'"
-    );
-    tokio::time::timeout(PATIENCE, async { while cluster().number(&waiting) == 0 {} }).await.expect("it waits");
+    cluster().until_waiting(&schema).await;
     year.fx.store.forget_months(DECEMBER, now).await?;
     holder.batch_execute("ROLLBACK").await.expect("it was not cut");
     assert_eq!(auditing.await.expect("no panic")?.drifts, []);

@@ -17,7 +17,7 @@ use tintype::store::{
 
 use super::fixture::{Fixture, UNLIMITED, accepted, drawn, ids, images, new_key};
 use super::postgres_reads::entries_read;
-use crate::postgres::{cluster, schema};
+use crate::postgres::{cluster, schema, waiting};
 use crate::support::{Backend, NOON};
 
 /// Longest wait for what must come.
@@ -27,11 +27,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 async fn open(directory: &TempDir) -> std::result::Result<PostgresStore, OpenError> {
     let url = cluster().url(directory.path());
     PostgresStore::open(&url, None, Clock::manual(NOON), Faults::default()).await
-}
-
-/// Counts statements of the store in a schema that wait for a lock.
-fn waiting(schema: &str) -> String {
-    format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}' AND wait_event_type = 'Lock'")
 }
 
 pub fn fixture_with(faults: &str) -> Fixture {
@@ -89,7 +84,7 @@ async fn a_submit_that_was_cut_off_before_its_commit_is_an_error_and_charges_not
         "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid, 60000)) FROM pg_stat_activity
          WHERE application_name = '{schema}' AND wait_event_type = 'Lock'"
     );
-    tokio::time::timeout(PATIENCE, async { while cluster().number(&terminate) == 0 {} }).await.expect("it waits");
+    cluster().until(&terminate, |cut| cut > 0).await;
     holder.batch_execute("ROLLBACK").await.expect("it was not cut");
     let error = submitting.await.expect("no panic").expect_err("its connection was cut");
     assert!(matches!(error, StoreError::Other(_)), "it is known that nothing was done: {error:?}");
@@ -106,8 +101,9 @@ async fn a_lock_that_somebody_holds_on_an_account_holds_up_no_other() -> Result<
     let schema = schema(fx.directory.path());
     let ada = fx.account("ada", 100).await?;
     let mut others = Vec::new();
-    // So many that some of them share statements with ada, however that is decided.
-    for number in 0..64 {
+    // So many that some of them share statements with ada, however that is decided, and so few that all are answered
+    // while ada waits.
+    for number in 0..16 {
         others.push(fx.account(&format!("account {number}"), 100).await?);
     }
     let submit = |account| fx.store.submit(account, None, Surface::Api, images(1), UNLIMITED);
@@ -139,9 +135,7 @@ async fn a_lock_that_somebody_holds_on_an_account_holds_up_no_other() -> Result<
     assert!((&mut first).now_or_never().is_none(), "it still waits for the lock");
     // From now on ada waits by itself: what it is asked for meanwhile does so too.
     assert!((&mut fourth).now_or_never().is_none());
-    tokio::time::timeout(PATIENCE, async { while cluster().number(&waiting(&schema)) == 0 {} })
-        .await
-        .expect("it waits");
+    cluster().until_waiting(&schema).await;
     all_accepted(submit_others().await)?;
     assert!(
         (&mut first).now_or_never().is_none() && (&mut fourth).now_or_never().is_none(),

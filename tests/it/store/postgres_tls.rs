@@ -1,6 +1,5 @@
 //! A PostgreSQL that is reached by the network, encrypted.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use rcgen::{CertifiedKey, KeyPair};
@@ -10,13 +9,14 @@ use tintype::fault::Faults;
 use tintype::store::Store as _;
 use tintype::store::postgres::{OpenError, PostgresStore};
 
+use crate::ports::Port;
 use crate::postgres::{Cluster, Durability};
 use crate::support::NOON;
 
 /// A cluster that has a certificate of its own for `name`.
 struct Server {
     cluster: Cluster,
-    port: u16,
+    port: Port,
     /// The authority that vouches for it: itself.
     ca: PathBuf,
     _directory: TempDir,
@@ -30,21 +30,21 @@ impl Server {
         let directory = TempDir::new().expect("a directory");
         let ca = directory.path().join("ca.pem");
         std::fs::write(&ca, cert.pem()).expect("a file");
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
+        let port = Port::take();
         let cluster = Cluster::start(Durability::Nothing);
-        cluster.encrypt(port, &cert.pem(), &key.serialize_pem());
+        cluster.encrypt(port.address.port(), &cert.pem(), &key.serialize_pem());
         Self { cluster, port, ca, _directory: directory }
     }
 
     async fn open(&self, parameters: &str, ca: Option<&Path>) -> Result<PostgresStore, OpenError> {
-        let url = format!("postgres://tintype@127.0.0.1:{}/postgres{parameters}", self.port);
+        let url = format!("postgres://tintype@{}/postgres{parameters}", self.port.address);
         PostgresStore::open(&url, ca, Clock::manual(NOON), Faults::default()).await
     }
 
     /// How many connections of stores are encrypted, and how many are not.
     async fn connections(&self) -> (i64, i64) {
         let mut config = tokio_postgres::Config::new();
-        config.host_path(&self.cluster.directory).port(self.port).user("tintype").dbname("postgres");
+        config.host_path(&self.cluster.directory).port(self.port.address.port()).user("tintype").dbname("postgres");
         let (session, connection) = config.connect(tokio_postgres::NoTls).await.expect("the cluster runs");
         let driving = tokio::spawn(connection);
         let count = "SELECT count(*) FILTER (WHERE ssl), count(*) FILTER (WHERE NOT ssl)
