@@ -240,6 +240,21 @@ pub struct CompletedTask {
     pub images: Vec<String>,
 }
 
+/// What decides about the result files of a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskFiles {
+    /// The task.
+    pub id: Id,
+    /// Whether it has not ended.
+    pub is_processing: bool,
+    /// Names of the result files that it has; none unless it is completed.
+    pub images: Vec<String>,
+    /// When it was last touched.
+    pub updated_at: Timestamp,
+    /// When it was removed.
+    pub removed_at: Option<Timestamp>,
+}
+
 /// A place where the books do not balance, or a result that is not as they say.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Drift {
@@ -342,6 +357,10 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// For the operator: completed tasks of every account and surface that have their result files,
     /// oldest first, from above the task `after`.
     async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>>;
+
+    /// What decides about the files of those of `ids` that there are, in any order; removed tasks among them, unless they
+    /// were forgotten with their month.
+    async fn task_files(&self, ids: &[Id]) -> Result<Vec<TaskFiles>>;
 
     /// Leases up to `max` waiting tasks for `lease`: round robin over accounts, oldest first within one.
     async fn claim(&self, max: usize, lease: Duration) -> Result<Vec<Claim>> {

@@ -47,5 +47,6 @@ mod space;
 mod store;
 mod store_model;
 mod submit;
+mod sweeps;
 mod tidy;
 mod work;

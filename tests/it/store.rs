@@ -11,6 +11,7 @@ mod claims;
 mod completed;
 mod drift;
 mod ends;
+mod files;
 mod fixture;
 mod keys;
 mod leases;
@@ -172,6 +173,9 @@ macro_rules! suite {
                     completed_tasks_of_every_account_and_surface_are_walked_oldest_first,
                     pages_of_completed_tasks_meet_without_gap_or_overlap,
                     a_walk_over_completed_tasks_begins_above_any_id,
+                }
+                files {
+                    what_decides_about_files_is_told_of_each_task_that_there_is,
                 }
                 workers {
                     a_worker_knows_of_the_others_what_they_said_last,

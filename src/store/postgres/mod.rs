@@ -24,7 +24,7 @@ use self::sweep::{Sought, Step, Swept};
 use self::tasks::Wanted;
 use super::{
     AccountCreation, Audit, Claim, CompletedTask, KeyChange, Lease, LeaseWrite, NewKey, QueueDepth, Refusal, Rescue,
-    Rescued, Result, Retry, Store, StoreError, StrikeRule, Submission, TaskRecord, WorkerReport,
+    Rescued, Result, Retry, Store, StoreError, StrikeRule, Submission, TaskFiles, TaskRecord, WorkerReport,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::fault::{Effect, Faults, Point};
@@ -39,6 +39,7 @@ mod bell;
 mod claim;
 mod columns;
 mod connection;
+mod files;
 mod import;
 mod journal;
 mod keys;
@@ -294,6 +295,10 @@ impl Store for PostgresStore {
 
     async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
         tasks::completed(&self.database, after, limit).await
+    }
+
+    async fn task_files(&self, ids: &[Id]) -> Result<Vec<TaskFiles>> {
+        files::of_tasks(&self.database, ids).await
     }
 
     async fn claim_except(&self, max: usize, lease: Duration, passed_over: &[Id]) -> Result<Vec<Claim>> {

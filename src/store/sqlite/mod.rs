@@ -12,7 +12,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use self::writer::{Writer, Writing};
 use super::{
     AccountCreation, Audit, Claim, CompletedTask, KeyChange, Lease, LeaseWrite, NewKey, QueueDepth, Refusal, Rescue,
-    Rescued, Result, Retry, Store, StoreError, StrikeRule, Submission, TaskRecord, WorkerReport,
+    Rescued, Result, Retry, Store, StoreError, StrikeRule, Submission, TaskFiles, TaskRecord, WorkerReport,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::fault::{Effect, Faults, Point};
@@ -24,6 +24,7 @@ mod accounts;
 mod audit;
 mod columns;
 mod connection;
+mod files;
 mod queue;
 mod retention;
 mod schema;
@@ -258,6 +259,10 @@ impl Store for SqliteStore {
 
     async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
         self.read(|connection| tasks::completed(connection, after, limit))
+    }
+
+    async fn task_files(&self, ids: &[Id]) -> Result<Vec<TaskFiles>> {
+        self.read(|connection| files::of_tasks(connection, ids))
     }
 
     async fn claim_except(&self, max: usize, lease: Duration, passed_over: &[Id]) -> Result<Vec<Claim>> {
