@@ -9,20 +9,21 @@ use tokio_util::sync::CancellationToken;
 use crate::app::App;
 use crate::clock::{Clock, Timestamp};
 use crate::config::{
-    FIRST_REMOVAL, MONTH_AGE, ORPHAN_SWEEP_EVERY, RECORD_USES_EVERY, REMOVE_EVERY, SWEEP_EVERY, TASK_TIME_LIMIT,
+    FIRST_REMOVAL, MONTH_AGE, ORPHAN_SWEEP_EVERY, RECORD_USES_EVERY, REMOVE_EVERY, SWEEP_EVERY, SWEEP_SLACK,
+    TASK_TIME_LIMIT,
 };
 use crate::store::{Rescue, StoreError};
 use crate::tasks::{GAVE_UP, OVERDUE};
 
 mod files;
 
-pub use self::files::sweep_orphans;
-use self::files::{FileRule, days_of_files, lock_for_removal, may_remove_files, sweep_files};
+use self::files::{FileRule, days_of_files, holding, may_remove_files, put_off_sweep, sweep_files, take_sweep};
+pub use self::files::{sweep_orphans, sweep_orphans_in_turn};
 
 /// The wall clock was set, or the machine slept, when it moved this much more than time passed.
 const CLOCK_JUMP: Duration = Duration::from_secs(5);
-/// Days that are looked through again at every sweep for orphans after the first.
-const RECENT_DAYS: usize = 4;
+/// What the sweep for the files of removed tasks is called, beside the days.
+const REMOVALS: &str = "removals";
 /// Most keys touched in one write, which submits have to wait for.
 const USES_BATCH: usize = 256;
 
@@ -141,20 +142,14 @@ fn failed(error: &StoreError) {
     tracing::error!(%error, "sweep failed");
 }
 
-/// Not at the start, which may be a start with the wrong database. The first sweep looks through all
-/// days, those that follow only where new orphans can be.
+/// Not at the start, which may be a start with the wrong database.
 async fn sweep_orphans_forever(app: Arc<App>) {
-    let mut days = usize::MAX;
     loop {
         tokio::time::sleep(ORPHAN_SWEEP_EVERY).await;
-        if lock_for_removal(&app).is_none() {
-            continue;
-        }
-        match sweep_orphans(&app, days).await {
+        match sweep_orphans_in_turn(&app).await {
             0 => {}
             removed => tracing::info!(removed, "removed result files that belong to no completed task"),
         }
-        days = RECENT_DAYS;
     }
 }
 
@@ -171,8 +166,19 @@ async fn remove_forever(app: Arc<App>) {
         if watch.jumped(app.clock.now(), app.clock.elapsed()) {
             tracing::warn!("the clock jumped ahead; no old tasks are removed for now");
         } else {
-            remove_old(&app).await;
+            remove_old_in_turn(&app).await;
         }
+    }
+}
+
+/// As [`remove_old`], but once an hour for all processes of this database. The others know as well as the one that does it
+/// what is to be shown no more.
+pub async fn remove_old_in_turn(app: &App) {
+    let Some(retention) = app.config.retention.retention else { return };
+    app.forget_before(app.clock.now().saturating_sub(retention));
+    if take_sweep(app, &[REMOVALS.to_owned()]).await.is_some() {
+        holding(app, REMOVALS, remove_old(app)).await;
+        put_off_sweep(app, REMOVALS, REMOVE_EVERY - SWEEP_SLACK).await;
     }
 }
 

@@ -25,6 +25,9 @@ pub const MAX_LOST_LEASES: u32 = 3;
 /// A worker that has not reported itself for this long, by the database's time, is not counted on.
 pub const WORKER_SILENCE: Duration = Duration::from_secs(60);
 
+/// Longest that a sweep of files is put off. One that is due later was put off before the clock was set back.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
 /// What ended the process: a fault of this program (`EX_SOFTWARE` of sysexits.h).
 pub(crate) const EXIT_FAULT: i32 = 70;
 
@@ -411,6 +414,13 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// up to one that is in use now. Their ledger entries stay. Returns how many months. Where tasks are not kept by month,
     /// none.
     async fn forget_months(&self, before: Timestamp, removed_before: Timestamp) -> Result<usize>;
+
+    /// Takes the first of `sweeps` that is due, by the database's time, and puts it off by `hold`, so that no other
+    /// process takes it meanwhile; `None` when none is due. One that was never taken is due.
+    async fn take_sweep(&self, sweeps: &[String], hold: Duration) -> Result<Option<String>>;
+
+    /// Puts a sweep off: it is due again after `pause`, [`LONGEST_PAUSE`] at most.
+    async fn put_off_sweep(&self, sweep: &str, pause: Duration) -> Result<()>;
 
     /// How many tasks are unfinished.
     async fn queue_depth(&self) -> Result<QueueDepth>;

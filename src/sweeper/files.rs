@@ -1,17 +1,21 @@
 //! Looks through the result files, day by day, and removes those that nobody needs.
 
 use std::collections::{BTreeSet, HashMap};
+use std::pin::pin;
+use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::failed;
 use crate::app::App;
 use crate::clock::Timestamp;
-use crate::config::ORPHAN_AGE;
+use crate::config::{ALL_DAYS_EVERY, ORPHAN_AGE, ORPHAN_SWEEP_EVERY, SWEEP_HOLD, SWEEP_SLACK};
 use crate::files::{FileName, FilesLock};
 use crate::model::Id;
-use crate::store::TaskFiles;
+use crate::store::{StoreError, TaskFiles};
 
+/// Days that are looked through again every hour.
+const RECENT_DAYS: usize = 4;
 /// Files that are removed at a time: a bucket takes its time for each.
 const REMOVED_AT_ONCE: usize = 16;
 
@@ -23,6 +27,60 @@ const REMOVED_AT_ONCE: usize = 16;
 pub async fn sweep_orphans(app: &App, days: usize) -> usize {
     let days = days_of_files(app).await.unwrap_or_default().into_iter().rev().take(days);
     sweep_files(app, days, FileRule::orphans(app)).await.removed
+}
+
+/// As [`sweep_orphans`], but only on the days that are due and that no other process of this database looks through: the
+/// latest once an hour, each of the others once in a week, at times that grow apart. A day that cannot be looked through to
+/// its end is soon due again, whoever began it.
+pub async fn sweep_orphans_in_turn(app: &App) -> usize {
+    let mut days = days_of_files(app).await.unwrap_or_default();
+    days.reverse();
+    let latest = days[..days.len().min(RECENT_DAYS)].to_vec();
+    let mut removed = 0;
+    // Whoever cannot remove files now leaves the day to others. And each day once, however long all of them take.
+    while lock_for_removal(app).is_some()
+        && let Some(day) = take_sweep(app, &days).await
+    {
+        days.retain(|other| *other != day);
+        let sweep = sweep_files(app, std::iter::once(day.clone()), FileRule::orphans(app));
+        let swept = holding(app, &day, sweep).await;
+        removed += swept.removed;
+        if swept.is_whole {
+            let once_a_week = ALL_DAYS_EVERY.mul_f64(0.5 + rand::random::<f64>() / 2.0);
+            let pause = if latest.contains(&day) { ORPHAN_SWEEP_EVERY - SWEEP_SLACK } else { once_a_week };
+            put_off_sweep(app, &day, pause).await;
+        }
+    }
+    removed
+}
+
+pub(super) async fn take_sweep(app: &App, sweeps: &[String]) -> Option<String> {
+    match app.store.take_sweep(sweeps, SWEEP_HOLD).await {
+        Ok(taken) => taken,
+        // Nobody else would take it, and files that go make room.
+        Err(StoreError::Full(_)) if !app.store.is_shared() => sweeps.first().cloned(),
+        Err(error) => {
+            failed(&error);
+            None
+        }
+    }
+}
+
+pub(super) async fn put_off_sweep(app: &App, sweep: &str, pause: Duration) {
+    if let Err(error) = app.store.put_off_sweep(sweep, pause).await {
+        failed(&error);
+    }
+}
+
+/// Does the work of a sweep that was taken, and says meanwhile that somebody is at it.
+pub(super) async fn holding<T>(app: &App, sweep: &str, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            outcome = &mut work => return outcome,
+            () = tokio::time::sleep(SWEEP_HOLD / 4) => put_off_sweep(app, sweep, SWEEP_HOLD).await,
+        }
+    }
 }
 
 /// Which files a sweep removes, besides those of removed tasks.
@@ -50,6 +108,8 @@ pub(super) struct Swept {
     pub(super) removed: usize,
     /// On the days looked through no file is left of a task made before this.
     pub(super) clear_before: Timestamp,
+    /// Whether every day was looked through to its end.
+    is_whole: bool,
 }
 
 pub(super) async fn days_of_files(app: &App) -> Option<Vec<String>> {
@@ -57,11 +117,10 @@ pub(super) async fn days_of_files(app: &App) -> Option<Vec<String>> {
 }
 
 pub(super) async fn sweep_files(app: &App, days: impl Iterator<Item = String>, rule: FileRule) -> Swept {
-    let mut swept = Swept { removed: 0, clear_before: Timestamp::MAX };
+    let mut swept = Swept { removed: 0, clear_before: Timestamp::MAX, is_whole: true };
     for day in days {
-        let Some(_removing) = lock_for_removal(app) else { return Swept { clear_before: Timestamp::MIN, ..swept } };
-        let Some(removed_before) = may_remove_files(app).await else {
-            return Swept { clear_before: Timestamp::MIN, ..swept };
+        let (Some(_removing), Some(removed_before)) = (lock_for_removal(app), may_remove_files(app).await) else {
+            return Swept { clear_before: Timestamp::MIN, is_whole: false, ..swept };
         };
         let before = swept.removed;
         let mut left = sweep_day(app, &day, &rule, removed_before, &mut swept.removed).await;
@@ -69,6 +128,7 @@ pub(super) async fn sweep_files(app: &App, days: impl Iterator<Item = String>, r
             // A listing may pass over files while others beside them are removed.
             left = sweep_day(app, &day, &rule, removed_before, &mut swept.removed).await;
         }
+        swept.is_whole &= left.is_some();
         if left != Some(0) {
             swept.clear_before = swept.clear_before.min(Timestamp::of_day(&day).unwrap_or(Timestamp::MIN));
         }

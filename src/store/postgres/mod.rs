@@ -400,6 +400,14 @@ impl Store for PostgresStore {
         }
     }
 
+    async fn take_sweep(&self, sweeps: &[String], hold: Duration) -> Result<Option<String>> {
+        files::take_sweep(&self.database, sweeps, hold).await
+    }
+
+    async fn put_off_sweep(&self, sweep: &str, pause: Duration) -> Result<()> {
+        files::put_off_sweep(&self.database, sweep, pause).await
+    }
+
     async fn queue_depth(&self) -> Result<QueueDepth> {
         queue::depth(&self.database).await
     }

@@ -345,6 +345,16 @@ impl Store for SqliteStore {
         Ok(0)
     }
 
+    async fn take_sweep(&self, sweeps: &[String], hold: Duration) -> Result<Option<String>> {
+        let sweeps = sweeps.to_owned();
+        self.writer.write(move |writing| files::take_sweep(writing, &sweeps, hold)).await
+    }
+
+    async fn put_off_sweep(&self, sweep: &str, pause: Duration) -> Result<()> {
+        let sweep = sweep.to_owned();
+        self.writer.write(move |writing| files::put_off_sweep(writing, &sweep, pause)).await
+    }
+
     async fn queue_depth(&self) -> Result<QueueDepth> {
         self.read(queue::depth)
     }

@@ -1,13 +1,14 @@
-//! What the sweeps of result files ask of the books.
+//! What the sweeps of result files ask of the books, and whose turn each sweep is.
 
 use std::time::Duration;
 
 use tintype::model::{Id, Surface};
-use tintype::store::{Result, TaskFiles};
+use tintype::store::{LONGEST_PAUSE, Result, TaskFiles};
 
 use super::fixture::{Fixture, MILLISECOND, drawn, images};
 use crate::support::NOON;
 
+const HOLD: Duration = Duration::from_secs(600);
 const MONTH: Duration = Duration::from_secs(31 * 86_400);
 
 /// What is told of a task that was touched at this moment and has no files.
@@ -45,5 +46,72 @@ pub async fn what_decides_about_files_is_told_of_each_task_that_there_is(fx: &Fi
     found.sort_by_key(|task| task.id);
     assert_eq!(found, expected);
     assert_eq!(fx.store.task_files(&asked[..2]).await?, expected[4..], "and of no other");
+    Ok(())
+}
+
+pub async fn a_sweep_is_one_process_at_a_time(fx: &Fixture) -> Result<()> {
+    let other = fx.another_process();
+    let days = ["2026-11-21".to_owned(), "2026-11-20".to_owned()];
+    assert_eq!(fx.store.take_sweep(&[], HOLD).await?, None);
+    assert_eq!(fx.store.take_sweep(&days, HOLD).await?.as_ref(), Some(&days[0]), "the first of them");
+    fx.clock.advance(MILLISECOND);
+    assert_eq!(other.take_sweep(&days, HOLD).await?.as_ref(), Some(&days[1]));
+    assert_eq!(fx.store.take_sweep(&days, HOLD).await?, None);
+    fx.clock.advance(HOLD - MILLISECOND * 2);
+    assert_eq!(other.take_sweep(&days, HOLD).await?, None);
+    fx.clock.advance(MILLISECOND);
+    assert_eq!(other.take_sweep(&days, HOLD).await?.as_ref(), Some(&days[0]), "who took it was not heard of since");
+    assert_eq!(fx.store.take_sweep(&days, HOLD).await?, None);
+    Ok(())
+}
+
+pub async fn one_of_many_that_want_a_sweep_at_once_gets_it(fx: &Fixture) -> Result<()> {
+    let processes = [fx.another_process(), fx.another_process(), fx.store.clone()];
+    let day = ["2026-11-21".to_owned()];
+    for _ in 0..20 {
+        let taken = futures::future::try_join_all(processes.iter().map(|one| one.take_sweep(&day, HOLD))).await?;
+        assert_eq!(taken.iter().flatten().count(), 1, "{taken:?}");
+        fx.clock.advance(HOLD);
+    }
+    Ok(())
+}
+
+pub async fn a_sweep_that_was_put_off_is_due_in_time(fx: &Fixture) -> Result<()> {
+    let day = ["2026-11-21".to_owned()];
+    let is_due = async || fx.store.take_sweep(&day, Duration::ZERO).await.map(|taken| taken.is_some());
+    for pause in [HOLD, HOLD / 2, LONGEST_PAUSE] {
+        fx.another_process().put_off_sweep(&day[0], pause).await?;
+        fx.clock.advance(pause - MILLISECOND);
+        assert!(!is_due().await?, "{pause:?}");
+        fx.clock.advance(MILLISECOND);
+        assert!(is_due().await?, "{pause:?}");
+        assert!(is_due().await?, "nobody holds it");
+    }
+    Ok(())
+}
+
+pub async fn what_was_put_off_before_the_clock_was_set_back_is_due(fx: &Fixture) -> Result<()> {
+    let day = ["2026-11-21".to_owned()];
+    let before = fx.clock.now();
+    fx.clock.advance(MILLISECOND);
+    fx.store.put_off_sweep(&day[0], LONGEST_PAUSE).await?;
+    assert_eq!(fx.store.take_sweep(&day, HOLD).await?, None);
+    fx.clock.set(before);
+    assert_eq!(fx.store.take_sweep(&day, HOLD).await?.as_ref(), Some(&day[0]));
+    assert_eq!(fx.store.take_sweep(&day, HOLD).await?, None);
+    Ok(())
+}
+
+pub async fn forgetting_a_day_that_is_gone_changes_no_other(fx: &Fixture) -> Result<()> {
+    let [gone, kept] = ["2026-11-20".to_owned(), "2026-11-21".to_owned()];
+    fx.store.put_off_sweep(&gone, HOLD).await?;
+    for _ in 0..3 {
+        fx.store.put_off_sweep(&kept, LONGEST_PAUSE).await?;
+        fx.clock.advance(LONGEST_PAUSE - MILLISECOND);
+        assert_eq!(fx.store.take_sweep(std::slice::from_ref(&kept), HOLD).await?, None);
+    }
+    let both = [gone, kept];
+    assert_eq!(fx.store.take_sweep(&both, HOLD).await?.as_ref(), Some(&both[0]), "it is due as if it were new");
+    assert_eq!(fx.store.take_sweep(&both, HOLD).await?, None);
     Ok(())
 }
