@@ -31,8 +31,14 @@ pub const SWEEP_EVERY: Duration = Duration::from_secs(1);
 pub const REPORT_EVERY: Duration = Duration::from_secs(5);
 /// How often the last uses of keys are written down.
 pub const RECORD_USES_EVERY: Duration = Duration::from_secs(60);
-/// How often result files without a task are looked for.
+/// How often result files without a task are looked for on the latest days...
 pub const ORPHAN_SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
+/// ...and how often on each day at the least.
+pub const ALL_DAYS_EVERY: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// How long a sweep of files is left to the process that has taken it and was not heard of since.
+pub const SWEEP_HOLD: Duration = Duration::from_secs(10 * 60);
+/// How long before the hour is over a sweep is due again, so that a process that looks once an hour finds it due.
+pub const SWEEP_SLACK: Duration = Duration::from_secs(5 * 60);
 /// A file without a task is removed when it and its task have been left alone this long.
 pub const ORPHAN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 /// A month is forgotten this long after its end at the earliest, so that a clock that is set back by hours finds it.

@@ -9,18 +9,21 @@ use tokio_util::sync::CancellationToken;
 use crate::app::App;
 use crate::clock::{Clock, Timestamp};
 use crate::config::{
-    FIRST_REMOVAL, MONTH_AGE, ORPHAN_AGE, ORPHAN_SWEEP_EVERY, RECORD_USES_EVERY, REMOVE_EVERY, SWEEP_EVERY,
+    FIRST_REMOVAL, MONTH_AGE, ORPHAN_SWEEP_EVERY, RECORD_USES_EVERY, REMOVE_EVERY, SWEEP_EVERY, SWEEP_SLACK,
     TASK_TIME_LIMIT,
 };
-use crate::files::{FileName, FilesLock};
-use crate::model::Status;
 use crate::store::{Rescue, StoreError};
 use crate::tasks::{GAVE_UP, OVERDUE};
 
+mod files;
+
+use self::files::{FileRule, days_of_files, holding, may_remove_files, put_off_sweep, sweep_files, take_sweep};
+pub use self::files::{sweep_orphans, sweep_orphans_in_turn};
+
 /// The wall clock was set, or the machine slept, when it moved this much more than time passed.
 const CLOCK_JUMP: Duration = Duration::from_secs(5);
-/// Days that are looked through again at every sweep for orphans after the first.
-const RECENT_DAYS: usize = 4;
+/// What the sweep for the files of removed tasks is called, beside the days.
+const REMOVALS: &str = "removals";
 /// Most keys touched in one write, which submits have to wait for.
 const USES_BATCH: usize = 256;
 
@@ -139,33 +142,15 @@ fn failed(error: &StoreError) {
     tracing::error!(%error, "sweep failed");
 }
 
-/// Not at the start, which may be a start with the wrong database. The first sweep looks through all
-/// days, those that follow only where new orphans can be.
+/// Not at the start, which may be a start with the wrong database.
 async fn sweep_orphans_forever(app: Arc<App>) {
-    let mut days = usize::MAX;
     loop {
         tokio::time::sleep(ORPHAN_SWEEP_EVERY).await;
-        if lock_for_removal(&app).is_none() {
-            continue;
-        }
-        match sweep_orphans(&app, days).await {
+        match sweep_orphans_in_turn(&app).await {
             0 => {}
             removed => tracing::info!(removed, "removed result files that belong to no completed task"),
         }
-        days = RECENT_DAYS;
     }
-}
-
-/// Removes from the latest `days` what attempts left behind: files that are no result of their task,
-/// a day after both were last touched. Files of unknown tasks stay, and so do those of tasks that ended
-/// just now, in case the wrong database was opened beside them. The files of removed tasks go too, where a
-/// crash or another retention left them. What fails is logged and left for the next sweep, and so is
-/// everything while a backup runs. Returns how many were removed.
-pub async fn sweep_orphans(app: &App, days: usize) -> usize {
-    let cutoff = app.clock.now().saturating_sub(ORPHAN_AGE);
-    let rule = FileRule { written_before: cutoff, touched_before: cutoff };
-    let days = days_of_files(app).await.unwrap_or_default().into_iter().rev().take(days);
-    sweep_files(app, days, rule).await.removed
 }
 
 /// Not at the start either. After a jump of the clock, which may be set back, tasks get another hour.
@@ -181,8 +166,19 @@ async fn remove_forever(app: Arc<App>) {
         if watch.jumped(app.clock.now(), app.clock.elapsed()) {
             tracing::warn!("the clock jumped ahead; no old tasks are removed for now");
         } else {
-            remove_old(&app).await;
+            remove_old_in_turn(&app).await;
         }
+    }
+}
+
+/// As [`remove_old`], but once an hour for all processes of this database. The others know as well as the one that does it
+/// what is to be shown no more.
+pub async fn remove_old_in_turn(app: &App) {
+    let Some(retention) = app.config.retention.retention else { return };
+    app.forget_before(app.clock.now().saturating_sub(retention));
+    if take_sweep(app, &[REMOVALS.to_owned()]).await.is_some() {
+        holding(app, REMOVALS, remove_old(app)).await;
+        put_off_sweep(app, REMOVALS, REMOVE_EVERY - SWEEP_SLACK).await;
     }
 }
 
@@ -205,9 +201,7 @@ pub async fn remove_old(app: &App) {
     // A file is in the day of its task, and no task was made after it ended.
     let latest = cutoff.to_string();
     let days = days.into_iter().filter(|day| *day.as_str() <= latest[..day.len()]);
-    // The age of a file says nothing here, and orphans are left to their own sweep.
-    let rule = FileRule { written_before: Timestamp::MAX, touched_before: Timestamp::MIN };
-    let swept = sweep_files(app, days, rule).await;
+    let swept = sweep_files(app, days, FileRule::REMOVED).await;
     if swept.removed > 0 {
         tracing::info!(files = swept.removed, "result files of removed tasks deleted");
     }
@@ -224,117 +218,6 @@ async fn forget_months(app: &App, cutoff: Timestamp) {
         Ok(months) => tracing::info!(months, "months dropped in which all tasks were removed"),
         Err(error) => failed(&error),
     }
-}
-
-/// Which files a sweep removes, besides those of removed tasks.
-struct FileRule {
-    /// Files that were written before this are looked at.
-    written_before: Timestamp,
-    /// One that is no result of its task goes if the task was last touched before this.
-    touched_before: Timestamp,
-}
-
-/// What a sweep did to the files.
-struct Swept {
-    /// Files that were removed.
-    removed: usize,
-    /// On the days looked through no file is left of a task made before this.
-    clear_before: Timestamp,
-}
-
-async fn days_of_files(app: &App) -> Option<Vec<String>> {
-    app.files.days().await.inspect_err(|error| tracing::error!(%error, "could not list the result files")).ok()
-}
-
-async fn sweep_files(app: &App, days: impl Iterator<Item = String>, rule: FileRule) -> Swept {
-    let mut swept = Swept { removed: 0, clear_before: Timestamp::MAX };
-    for day in days {
-        let Some(_removing) = lock_for_removal(app) else { return Swept { clear_before: Timestamp::MIN, ..swept } };
-        let Some(removed_before) = may_remove_files(app).await else {
-            return Swept { clear_before: Timestamp::MIN, ..swept };
-        };
-        let left = sweep_day(app, &day, &rule, removed_before, &mut swept.removed).await;
-        if left != Some(0) {
-            swept.clear_before = swept.clear_before.min(Timestamp::of_day(&day).unwrap_or(Timestamp::MIN));
-        }
-    }
-    swept
-}
-
-/// Returns how many files of tasks are left; `None` when that is not known.
-async fn sweep_day(
-    app: &App,
-    day: &str,
-    rule: &FileRule,
-    removed_before: Timestamp,
-    removed: &mut usize,
-) -> Option<usize> {
-    let names = app.files.written_before(day.to_owned(), rule.written_before).await;
-    let names = names.inspect_err(|error| tracing::error!(%error, "could not look through a day of result files"));
-    let mut left = 0;
-    for name in names.ok()? {
-        // A write that was cut off leaves its file under the name it was to get and a number.
-        let (intended, half_written) = name.split_once('#').map_or((&*name, false), |(intended, _)| (intended, true));
-        let Some(intended) = FileName::parse(intended) else { continue };
-        left += 1;
-        if may_go(app, intended, half_written, rule, removed_before).await {
-            match app.files.remove(&name).await {
-                Ok(()) => (left, *removed) = (left - 1, *removed + 1),
-                Err(error) => tracing::error!(%error, "could not delete a result file"),
-            }
-        }
-    }
-    Some(left)
-}
-
-/// Whether a sweep may remove files now: `None` if not, else the time before which a task must have been
-/// removed for its files to go. Whatever a task needs that was submitted before that removal stays until
-/// the task has ended.
-async fn may_remove_files(app: &App) -> Option<Timestamp> {
-    let depth = app.store.queue_depth().await.inspect_err(failed).ok()?;
-    let aged = app.clock.now().saturating_sub(app.removed_files_age());
-    Some(depth.oldest.map_or(aged, |oldest| oldest.min(aged)))
-}
-
-/// The right to remove files; `None` while a backup needs all of them, or when it cannot be known.
-fn lock_for_removal(app: &App) -> Option<FilesLock> {
-    match app.files.try_removal() {
-        Ok(Some(lock)) => Some(lock),
-        Ok(None) => {
-            tracing::info!("a backup is running; removing files later");
-            None
-        }
-        Err(error) => {
-            tracing::error!(%error, "could not lock the result files; none is removed");
-            None
-        }
-    }
-}
-
-async fn may_go(
-    app: &App,
-    intended: FileName<'_>,
-    half_written: bool,
-    rule: &FileRule,
-    removed_before: Timestamp,
-) -> bool {
-    let record = match app.store.inspect_task(intended.task_id()).await {
-        Ok(Some(record)) => record,
-        Ok(None) => return false,
-        Err(error) => {
-            failed(&error);
-            return false;
-        }
-    };
-    if let Some(removed_at) = record.removed_at {
-        return removed_at < removed_before;
-    }
-    let is_result = match &record.task.status {
-        Status::Processing => return false,
-        Status::Failed(_) => false,
-        Status::Completed(images) => !half_written && images.iter().any(|image| image == intended.as_str()),
-    };
-    !is_result && record.task.updated_at < rule.touched_before
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::TryStreamExt as _;
+use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 use object_store::client::{ClientConfigKey, ClientOptions, HttpClient, HttpConnector};
 use object_store::path::Path as ObjectPath;
@@ -14,8 +14,8 @@ use object_store::{
 };
 use reqwest::Method;
 
-use super::FilesError;
 use super::name::FileName;
+use super::{FilesError, PIECE, Pieces};
 use crate::clock::Timestamp;
 use crate::config::S3Settings;
 use crate::model::Id;
@@ -129,17 +129,13 @@ impl Bucket {
         self.objects.put_opts(&self.key(name), PutPayload::from(png), options).await.map(drop)
     }
 
-    pub(super) async fn written_before(&self, day: &str, cutoff: Timestamp) -> Result<Vec<String>, FilesError> {
-        let mut old = Vec::new();
-        let mut listed = self.objects.list(Some(&self.key(day)));
-        while let Some(object) = listed.try_next().await? {
-            if Timestamp::from_millis(object.last_modified.timestamp_millis()) < cutoff
-                && let Some(name) = object.location.filename()
-            {
-                old.push(format!("{day}/{name}"));
-            }
-        }
-        Ok(old)
+    pub(super) fn written_before(&self, day: String, cutoff: Timestamp) -> Pieces {
+        let old = self.objects.list(Some(&self.key(&day))).try_filter_map(move |object| {
+            let is_old = Timestamp::from_millis(object.last_modified.timestamp_millis()) < cutoff;
+            let name = object.location.filename().filter(|_| is_old).map(|name| format!("{day}/{name}"));
+            std::future::ready(Ok(name))
+        });
+        old.try_chunks(PIECE).map_err(|error| FilesError::from(error.1)).boxed()
     }
 
     pub(super) async fn check_access(&self) -> Result<(), String> {

@@ -1,16 +1,18 @@
 //! Result files in a directory.
 
+use std::fs::ReadDir;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
+use futures::{StreamExt as _, stream};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStoreExt as _, PutPayload};
 
-use super::FilesError;
 use super::name::{DAY_LENGTH, FileName};
+use super::{FilesError, PIECE, Pieces};
 use crate::clock::Timestamp;
 use crate::model::Id;
 
@@ -59,21 +61,51 @@ impl Disk {
 
     /// Files of one day that were written before `cutoff`, with what a write left half done, which the
     /// object store hides.
-    pub(super) async fn written_before(&self, day: String, cutoff: Timestamp) -> Result<Vec<String>, FilesError> {
-        let directory = self.directory.join(&day);
-        let walk = move || -> io::Result<Vec<String>> {
-            let mut old = Vec::new();
-            for entry in std::fs::read_dir(directory)? {
-                let entry = entry?;
-                let written = entry.metadata()?.modified()?;
-                if Timestamp::from(written) < cutoff
-                    && let Some(name) = entry.file_name().to_str()
-                {
-                    old.push(format!("{day}/{name}"));
-                }
-            }
-            Ok(old)
+    pub(super) fn written_before(&self, day: String, cutoff: Timestamp) -> Pieces {
+        let walk = Walk { directory: self.directory.join(&day), day, cutoff, entries: None };
+        let step = |mut walk: Walk| async move {
+            let walked = tokio::task::spawn_blocking(move || (walk.next(), walk)).await;
+            let (names, walk) = walked.map_err(io::Error::other)?;
+            let names = names?;
+            Ok((!names.is_empty()).then_some((names, walk)))
         };
-        tokio::task::spawn_blocking(walk).await.map_err(io::Error::other)?.map_err(FilesError::from)
+        stream::try_unfold(walk, step).boxed()
+    }
+}
+
+/// A walk through the directory of a day.
+struct Walk {
+    directory: PathBuf,
+    day: String,
+    cutoff: Timestamp,
+    entries: Option<ReadDir>,
+}
+
+impl Walk {
+    /// The next names, none at the end.
+    fn next(&mut self) -> io::Result<Vec<String>> {
+        let entries = match &mut self.entries {
+            Some(entries) => entries,
+            None => self.entries.insert(std::fs::read_dir(&self.directory)?),
+        };
+        let mut old = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            let written = match entry.metadata().and_then(|metadata| metadata.modified()) {
+                Ok(written) => Timestamp::from(written),
+                // It got another name, or none, since it was listed.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            if written < self.cutoff
+                && let Some(name) = entry.file_name().to_str()
+            {
+                old.push(format!("{}/{name}", self.day));
+            }
+            if old.len() == PIECE {
+                break;
+            }
+        }
+        Ok(old)
     }
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::stream::BoxStream;
 use object_store::path::Path as ObjectPath;
 use object_store::{GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload};
 
@@ -23,6 +24,12 @@ use crate::model::Id;
 pub use self::bucket::WRITE_LIMIT;
 pub use self::lock::FilesLock;
 pub use self::name::FileName;
+
+/// Most names that a listing brings at a time.
+const PIECE: usize = 256;
+
+/// Names of files, some at a time; an error ends it.
+pub type Pieces = BoxStream<'static, Result<Vec<String>, FilesError>>;
 
 /// The store of result files.
 #[derive(Debug)]
@@ -280,14 +287,12 @@ impl Files {
         Ok(names.filter(|name| is_day(name)).map(str::to_owned).collect())
     }
 
-    /// Files of one day that were written before `cutoff`, with what a write left half done.
-    ///
-    /// # Errors
-    /// [`FilesError`].
-    pub async fn written_before(&self, day: String, cutoff: Timestamp) -> Result<Vec<String>, FilesError> {
+    /// Files of one day that were written before `cutoff`, with what a write left half done: some hundred names at a
+    /// time, listed as they are asked for. Of files that come or go meanwhile each may be among them or not.
+    pub fn written_before(&self, day: String, cutoff: Timestamp) -> Pieces {
         match &self.place {
-            Place::Disk(disk) => disk.written_before(day, cutoff).await,
-            Place::Bucket(bucket) => bucket.written_before(&day, cutoff).await,
+            Place::Disk(disk) => disk.written_before(day, cutoff),
+            Place::Bucket(bucket) => bucket.written_before(day, cutoff),
         }
     }
 }

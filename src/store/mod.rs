@@ -25,6 +25,9 @@ pub const MAX_LOST_LEASES: u32 = 3;
 /// A worker that has not reported itself for this long, by the database's time, is not counted on.
 pub const WORKER_SILENCE: Duration = Duration::from_secs(60);
 
+/// Longest that a sweep of files is put off. One that is due later was put off before the clock was set back.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
 /// What ended the process: a fault of this program (`EX_SOFTWARE` of sysexits.h).
 pub(crate) const EXIT_FAULT: i32 = 70;
 
@@ -240,6 +243,21 @@ pub struct CompletedTask {
     pub images: Vec<String>,
 }
 
+/// What decides about the result files of a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskFiles {
+    /// The task.
+    pub id: Id,
+    /// Whether it has not ended.
+    pub is_processing: bool,
+    /// Names of the result files that it has; none unless it is completed.
+    pub images: Vec<String>,
+    /// When it was last touched.
+    pub updated_at: Timestamp,
+    /// When it was removed.
+    pub removed_at: Option<Timestamp>,
+}
+
 /// A place where the books do not balance, or a result that is not as they say.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Drift {
@@ -343,6 +361,10 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// oldest first, from above the task `after`.
     async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>>;
 
+    /// What decides about the files of those of `ids` that there are, in any order; removed tasks among them, unless they
+    /// were forgotten with their month.
+    async fn task_files(&self, ids: &[Id]) -> Result<Vec<TaskFiles>>;
+
     /// Leases up to `max` waiting tasks for `lease`: round robin over accounts, oldest first within one.
     async fn claim(&self, max: usize, lease: Duration) -> Result<Vec<Claim>> {
         self.claim_except(max, lease, &[]).await
@@ -392,6 +414,13 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// up to one that is in use now. Their ledger entries stay. Returns how many months. Where tasks are not kept by month,
     /// none.
     async fn forget_months(&self, before: Timestamp, removed_before: Timestamp) -> Result<usize>;
+
+    /// Takes the first of `sweeps` that is due, by the database's time, and puts it off by `hold`, so that no other
+    /// process takes it meanwhile; `None` when none is due. One that was never taken is due.
+    async fn take_sweep(&self, sweeps: &[String], hold: Duration) -> Result<Option<String>>;
+
+    /// Puts a sweep off: it is due again after `pause`, [`LONGEST_PAUSE`] at most.
+    async fn put_off_sweep(&self, sweep: &str, pause: Duration) -> Result<()>;
 
     /// How many tasks are unfinished.
     async fn queue_depth(&self) -> Result<QueueDepth>;

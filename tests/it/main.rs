@@ -48,5 +48,6 @@ mod space;
 mod store;
 mod store_model;
 mod submit;
+mod sweeps;
 mod tidy;
 mod work;

@@ -12,6 +12,7 @@ mod completed;
 mod damage;
 mod drift;
 mod ends;
+mod files;
 mod fixture;
 mod keys;
 mod leases;
@@ -179,6 +180,14 @@ macro_rules! suite {
                     completed_tasks_of_every_account_and_surface_are_walked_oldest_first,
                     pages_of_completed_tasks_meet_without_gap_or_overlap,
                     a_walk_over_completed_tasks_begins_above_any_id,
+                }
+                files {
+                    what_decides_about_files_is_told_of_each_task_that_there_is,
+                    a_sweep_is_one_process_at_a_time,
+                    one_of_many_that_want_a_sweep_at_once_gets_it,
+                    a_sweep_that_was_put_off_is_due_in_time,
+                    what_was_put_off_before_the_clock_was_set_back_is_due,
+                    forgetting_a_day_that_is_gone_changes_no_other,
                 }
                 workers {
                     a_worker_knows_of_the_others_what_they_said_last,

@@ -26,7 +26,7 @@ use self::sweep::{Sought, Step, Swept};
 use self::tasks::Wanted;
 use super::{
     AccountCreation, Audit, Claim, CompletedTask, KeyChange, Lease, LeaseWrite, NewKey, QueueDepth, Refusal, Rescue,
-    Rescued, Result, Retry, Store, StoreError, StrikeRule, Submission, TaskRecord, WorkerReport,
+    Rescued, Result, Retry, Store, StoreError, StrikeRule, Submission, TaskFiles, TaskRecord, WorkerReport,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::fault::{Effect, Faults, Point};
@@ -42,6 +42,7 @@ mod bell;
 mod claim;
 mod columns;
 mod connection;
+mod files;
 mod import;
 mod journal;
 mod keys;
@@ -312,6 +313,10 @@ impl Store for PostgresStore {
         tasks::completed(&self.database, after, limit).await
     }
 
+    async fn task_files(&self, ids: &[Id]) -> Result<Vec<TaskFiles>> {
+        files::of_tasks(&self.database, ids).await
+    }
+
     async fn claim_except(&self, max: usize, lease: Duration, passed_over: &[Id]) -> Result<Vec<Claim>> {
         let passed_over: HashSet<Id> = passed_over.iter().copied().collect();
         let mut rota = self.rota.lock().await;
@@ -411,6 +416,14 @@ impl Store for PostgresStore {
             }
             all += 1;
         }
+    }
+
+    async fn take_sweep(&self, sweeps: &[String], hold: Duration) -> Result<Option<String>> {
+        files::take_sweep(&self.database, sweeps, hold).await
+    }
+
+    async fn put_off_sweep(&self, sweep: &str, pause: Duration) -> Result<()> {
+        files::put_off_sweep(&self.database, sweep, pause).await
     }
 
     async fn queue_depth(&self) -> Result<QueueDepth> {

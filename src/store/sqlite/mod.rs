@@ -12,7 +12,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use self::writer::{Writer, Writing};
 use super::{
     AccountCreation, Audit, Claim, CompletedTask, KeyChange, Lease, LeaseWrite, NewKey, QueueDepth, Refusal, Rescue,
-    Rescued, Result, Retry, Store, StoreError, StrikeRule, Submission, TaskRecord, WorkerReport,
+    Rescued, Result, Retry, Store, StoreError, StrikeRule, Submission, TaskFiles, TaskRecord, WorkerReport,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::fault::{Effect, Faults, Point};
@@ -24,6 +24,7 @@ mod accounts;
 mod audit;
 mod columns;
 mod connection;
+mod files;
 mod queue;
 mod retention;
 mod schema;
@@ -262,6 +263,10 @@ impl Store for SqliteStore {
         self.read(|connection| tasks::completed(connection, after, limit))
     }
 
+    async fn task_files(&self, ids: &[Id]) -> Result<Vec<TaskFiles>> {
+        self.read(|connection| files::of_tasks(connection, ids))
+    }
+
     async fn claim_except(&self, max: usize, lease: Duration, passed_over: &[Id]) -> Result<Vec<Claim>> {
         let passed_over: HashSet<Id> = passed_over.iter().copied().collect();
         self.write(Effect::Claim, move |writing| queue::claim(writing, max, lease, &passed_over)).await
@@ -340,6 +345,16 @@ impl Store for SqliteStore {
 
     async fn forget_months(&self, _: Timestamp, _: Timestamp) -> Result<usize> {
         Ok(0)
+    }
+
+    async fn take_sweep(&self, sweeps: &[String], hold: Duration) -> Result<Option<String>> {
+        let sweeps = sweeps.to_owned();
+        self.writer.write(move |writing| files::take_sweep(writing, &sweeps, hold)).await
+    }
+
+    async fn put_off_sweep(&self, sweep: &str, pause: Duration) -> Result<()> {
+        let sweep = sweep.to_owned();
+        self.writer.write(move |writing| files::put_off_sweep(writing, &sweep, pause)).await
     }
 
     async fn queue_depth(&self) -> Result<QueueDepth> {

@@ -9,7 +9,7 @@ use super::connection::BUSY_TIMEOUT;
 use super::writer;
 
 /// The steps that lead from an empty file to the present schema.
-pub(super) const MIGRATIONS: [&str; 7] = [
+pub(super) const MIGRATIONS: [&str; 8] = [
     include_str!("../../../migrations/sqlite/0001_initial.sql"),
     include_str!("../../../migrations/sqlite/0002_retention.sql"),
     include_str!("../../../migrations/sqlite/0003_policy.sql"),
@@ -17,6 +17,7 @@ pub(super) const MIGRATIONS: [&str; 7] = [
     include_str!("../../../migrations/sqlite/0005_workers.sql"),
     include_str!("../../../migrations/sqlite/0006_dropped_months.sql"),
     include_str!("../../../migrations/sqlite/0007_turns.sql"),
+    include_str!("../../../migrations/sqlite/0008_sweeps.sql"),
 ];
 /// Marks a SQLite file as ours: "tint" in ASCII.
 const APPLICATION_ID: i32 = 0x7469_6E74;

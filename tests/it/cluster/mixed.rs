@@ -103,12 +103,12 @@ async fn a_migration_that_has_to_wait_keeps_nobody_waiting() {
     let steps = std::fs::read_dir(folder).expect("migrations").map(|step| step.expect("a step").path());
     let mut steps: Vec<_> = steps.collect();
     steps.sort();
-    steps.pop();
-    let before: String = steps.iter().map(|step| std::fs::read_to_string(step).expect("SQL")).collect();
+    // The last that changes tables which are in use, and what comes after it, are still to be done.
+    let turns = steps.iter().position(|step| step.ends_with("0007_turns.sql")).expect("that step");
+    let before: String = steps[..turns].iter().map(|step| std::fs::read_to_string(step).expect("SQL")).collect();
     site.postgres.execute(&format!(
-        "BEGIN; SET LOCAL search_path TO {schema}; {before}; UPDATE tintype SET version = {};
-         INSERT INTO secrets (name, value) VALUES ('cursor', decode(repeat('00', 32), 'hex')); COMMIT",
-        steps.len()
+        "BEGIN; SET LOCAL search_path TO {schema}; {before}; UPDATE tintype SET version = {turns};
+         INSERT INTO secrets (name, value) VALUES ('cursor', decode(repeat('00', 32), 'hex')); COMMIT"
     ));
     // A report that takes long, or a backup.
     let reader = site.postgres.session().await;
@@ -127,6 +127,6 @@ async fn a_migration_that_has_to_wait_keeps_nobody_waiting() {
     reader.batch_execute("COMMIT").await.expect("an end");
     let mut node = starting.await.expect("it starts");
     let version: i32 = site.postgres.query(&format!("SELECT version FROM {schema}.tintype"))[0].get(0);
-    assert_eq!(version as usize, steps.len() + 1);
+    assert_eq!(version as usize, steps.len());
     node.stop().await;
 }

@@ -1,0 +1,61 @@
+//! What the sweeps of result files ask, and whose turn each of them is.
+
+use std::time::Duration;
+
+use tokio_postgres::Row;
+
+use super::columns::images;
+use super::connection::Database;
+use super::queue::millis;
+use crate::model::Id;
+use crate::store::{LONGEST_PAUSE, Result, TaskFiles};
+
+/// Each id is looked up in the partition of its month alone.
+const OF_TASKS: &str = "SELECT id, status = 'processing' AS is_processing, images, updated_at, removed_at
+    FROM unnest($1::text[]) AS wanted (task_id) JOIN tasks ON id = task_id";
+
+pub(super) async fn of_tasks(database: &Database, ids: &[Id]) -> Result<Vec<TaskFiles>> {
+    database.read(OF_TASKS, &[&ids]).await?.iter().map(task_files).collect()
+}
+
+fn task_files(row: &Row) -> Result<TaskFiles> {
+    let named: Option<&str> = row.try_get("images")?;
+    Ok(TaskFiles {
+        id: row.try_get("id")?,
+        is_processing: row.try_get("is_processing")?,
+        images: if named.is_some() { images(row)? } else { Vec::new() },
+        updated_at: row.try_get("updated_at")?,
+        removed_at: row.try_get("removed_at")?,
+    })
+}
+
+/// Takes the first sweep that is due, unless somebody is quicker.
+const TAKE: &str = "
+    WITH first AS (
+        SELECT wanted.name FROM unnest($1::text[]) WITH ORDINALITY AS wanted (name, place)
+        LEFT JOIN sweeps s ON s.name = wanted.name
+        WHERE s.due_at IS NULL OR s.due_at <= tintype_now($2) OR s.due_at > tintype_now($2) + $4
+        ORDER BY place LIMIT 1
+    )
+    INSERT INTO sweeps AS s (name, due_at) SELECT name, tintype_now($2) + $3 FROM first
+    ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at
+    WHERE s.due_at <= tintype_now($2) OR s.due_at > tintype_now($2) + $4
+    RETURNING name";
+
+/// Puts a sweep off, and forgets those that nobody has taken in a long time: the days are gone, or due in any case.
+const PUT_OFF: &str = "
+    WITH gone AS (DELETE FROM sweeps WHERE due_at < tintype_now($2) - $4 AND name <> $1)
+    INSERT INTO sweeps (name, due_at) VALUES ($1, tintype_now($2) + $3)
+    ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at";
+
+pub(super) async fn take_sweep(database: &Database, sweeps: &[String], hold: Duration) -> Result<Option<String>> {
+    let (hold, longest) = (millis(hold), millis(LONGEST_PAUSE));
+    let taken = database.write(TAKE, &[&sweeps, &database.given_time(), &hold, &longest]).await?;
+    Ok(taken.first().map(|row| row.try_get(0)).transpose()?)
+}
+
+pub(super) async fn put_off_sweep(database: &Database, sweep: &str, pause: Duration) -> Result<()> {
+    let (pause, longest) = (millis(pause), millis(LONGEST_PAUSE));
+    database.write(PUT_OFF, &[&sweep, &database.given_time(), &pause, &longest]).await?;
+    Ok(())
+}

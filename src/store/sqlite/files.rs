@@ -1,0 +1,65 @@
+//! What the sweeps of result files ask, and when each of them is due.
+
+use std::time::Duration;
+
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+
+use super::columns::json;
+use super::writer::Writing;
+use crate::model::Id;
+use crate::store::{LONGEST_PAUSE, TaskFiles};
+
+pub(super) fn of_tasks(connection: &Connection, ids: &[Id]) -> rusqlite::Result<Vec<TaskFiles>> {
+    let wanted = serde_json::to_string(ids).expect("ids are always JSON");
+    connection
+        .prepare_cached(
+            "SELECT id, status = 'processing', images, updated_at, removed_at FROM tasks
+             WHERE id IN (SELECT value FROM json_each(?1))",
+        )?
+        .query_map([wanted], task_files)?
+        .collect()
+}
+
+fn task_files(row: &Row<'_>) -> rusqlite::Result<TaskFiles> {
+    let images = if row.get_ref(2)? == ValueRef::Null { Vec::new() } else { json(row, 2)? };
+    Ok(TaskFiles {
+        id: row.get(0)?,
+        is_processing: row.get(1)?,
+        images,
+        updated_at: row.get(3)?,
+        removed_at: row.get(4)?,
+    })
+}
+
+/// Takes the first sweep that is due.
+pub(super) fn take_sweep(writing: &mut Writing, sweeps: &[String], hold: Duration) -> rusqlite::Result<Option<String>> {
+    let now = writing.clock.now();
+    let wanted = serde_json::to_string(sweeps).expect("strings are always JSON");
+    let due = writing
+        .connection
+        .prepare_cached(
+            "SELECT wanted.value FROM json_each(?1) wanted LEFT JOIN sweeps s ON s.name = wanted.value
+             WHERE s.due_at IS NULL OR s.due_at <= ?2 OR s.due_at > ?3 ORDER BY wanted.key LIMIT 1",
+        )?
+        .query_row(params![wanted, now, now.saturating_add(LONGEST_PAUSE)], |row| row.get::<_, String>(0))
+        .optional()?;
+    if let Some(sweep) = &due {
+        put_off_sweep(writing, sweep, hold)?;
+    }
+    Ok(due)
+}
+
+/// Puts a sweep off, and forgets those that nobody has taken in a long time: the days are gone, or due in any case.
+pub(super) fn put_off_sweep(writing: &mut Writing, sweep: &str, pause: Duration) -> rusqlite::Result<()> {
+    let now = writing.clock.now();
+    let gone = now.saturating_sub(LONGEST_PAUSE);
+    writing.connection.prepare_cached("DELETE FROM sweeps WHERE due_at < ?1")?.execute([gone])?;
+    writing
+        .connection
+        .prepare_cached(
+            "INSERT INTO sweeps (name, due_at) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at",
+        )?
+        .execute(params![sweep, now.saturating_add(pause)])
+        .map(drop)
+}

@@ -1,0 +1,117 @@
+//! What the sweeps of result files ask of the books, and whose turn each sweep is.
+
+use std::time::Duration;
+
+use tintype::model::{Id, Surface};
+use tintype::store::{LONGEST_PAUSE, Result, TaskFiles};
+
+use super::fixture::{Fixture, MILLISECOND, drawn, images};
+use crate::support::NOON;
+
+const HOLD: Duration = Duration::from_secs(600);
+const MONTH: Duration = Duration::from_secs(31 * 86_400);
+
+/// What is told of a task that was touched at this moment and has no files.
+fn told(fx: &Fixture, id: Id) -> TaskFiles {
+    TaskFiles { id, is_processing: false, images: Vec::new(), updated_at: fx.clock.now(), removed_at: None }
+}
+
+pub async fn what_decides_about_files_is_told_of_each_task_that_there_is(fx: &Fixture) -> Result<()> {
+    assert_eq!(fx.store.task_files(&[]).await?, []);
+    let ada = fx.account("ada", 100).await?;
+    let removed = fx.submit(ada).await?.id;
+    fx.store.complete(fx.claim().await?, drawn()).await?;
+    let mut removed = TaskFiles { images: drawn(), ..told(fx, removed) };
+    fx.clock.advance(MILLISECOND);
+    removed.removed_at = Some(fx.clock.now());
+    assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, 1);
+    let failed = fx.submit(ada).await?.id;
+    fx.clock.advance(MILLISECOND);
+    fx.store.fail(fx.claim().await?, "it sank").await?;
+    let failed = told(fx, failed);
+    fx.clock.advance(MONTH);
+    let completed = fx.submit_request(ada, Surface::Web, images(2)).await?.id;
+    let names = vec!["2026-11-21/a.png".to_owned(), "2026-11-21/b.png".to_owned()];
+    fx.store.complete(fx.claim().await?, names.clone()).await?;
+    let completed = TaskFiles { images: names, ..told(fx, completed) };
+    let leased = fx.submit(ada).await?.id;
+    let leased = TaskFiles { is_processing: true, ..told(fx, leased) };
+    fx.claim().await?;
+    let waiting = fx.submit(ada).await?.id;
+    let waiting = TaskFiles { is_processing: true, ..told(fx, waiting) };
+    let expected = [removed, failed, completed, leased, waiting];
+    let mut asked = vec![Id::floor(NOON)];
+    asked.extend(expected.iter().rev().map(|task| task.id));
+    let mut found = fx.store.task_files(&asked).await?;
+    found.sort_by_key(|task| task.id);
+    assert_eq!(found, expected);
+    assert_eq!(fx.store.task_files(&asked[..2]).await?, expected[4..], "and of no other");
+    Ok(())
+}
+
+pub async fn a_sweep_is_one_process_at_a_time(fx: &Fixture) -> Result<()> {
+    let other = fx.another_process();
+    let days = ["2026-11-21".to_owned(), "2026-11-20".to_owned()];
+    assert_eq!(fx.store.take_sweep(&[], HOLD).await?, None);
+    assert_eq!(fx.store.take_sweep(&days, HOLD).await?.as_ref(), Some(&days[0]), "the first of them");
+    fx.clock.advance(MILLISECOND);
+    assert_eq!(other.take_sweep(&days, HOLD).await?.as_ref(), Some(&days[1]));
+    assert_eq!(fx.store.take_sweep(&days, HOLD).await?, None);
+    fx.clock.advance(HOLD - MILLISECOND * 2);
+    assert_eq!(other.take_sweep(&days, HOLD).await?, None);
+    fx.clock.advance(MILLISECOND);
+    assert_eq!(other.take_sweep(&days, HOLD).await?.as_ref(), Some(&days[0]), "who took it was not heard of since");
+    assert_eq!(fx.store.take_sweep(&days, HOLD).await?, None);
+    Ok(())
+}
+
+pub async fn one_of_many_that_want_a_sweep_at_once_gets_it(fx: &Fixture) -> Result<()> {
+    let processes = [fx.another_process(), fx.another_process(), fx.store.clone()];
+    let day = ["2026-11-21".to_owned()];
+    for _ in 0..20 {
+        let taken = futures::future::try_join_all(processes.iter().map(|one| one.take_sweep(&day, HOLD))).await?;
+        assert_eq!(taken.iter().flatten().count(), 1, "{taken:?}");
+        fx.clock.advance(HOLD);
+    }
+    Ok(())
+}
+
+pub async fn a_sweep_that_was_put_off_is_due_in_time(fx: &Fixture) -> Result<()> {
+    let day = ["2026-11-21".to_owned()];
+    let is_due = async || fx.store.take_sweep(&day, Duration::ZERO).await.map(|taken| taken.is_some());
+    for pause in [HOLD, HOLD / 2, LONGEST_PAUSE] {
+        fx.another_process().put_off_sweep(&day[0], pause).await?;
+        fx.clock.advance(pause - MILLISECOND);
+        assert!(!is_due().await?, "{pause:?}");
+        fx.clock.advance(MILLISECOND);
+        assert!(is_due().await?, "{pause:?}");
+        assert!(is_due().await?, "nobody holds it");
+    }
+    Ok(())
+}
+
+pub async fn what_was_put_off_before_the_clock_was_set_back_is_due(fx: &Fixture) -> Result<()> {
+    let day = ["2026-11-21".to_owned()];
+    let before = fx.clock.now();
+    fx.clock.advance(MILLISECOND);
+    fx.store.put_off_sweep(&day[0], LONGEST_PAUSE).await?;
+    assert_eq!(fx.store.take_sweep(&day, HOLD).await?, None);
+    fx.clock.set(before);
+    assert_eq!(fx.store.take_sweep(&day, HOLD).await?.as_ref(), Some(&day[0]));
+    assert_eq!(fx.store.take_sweep(&day, HOLD).await?, None);
+    Ok(())
+}
+
+pub async fn forgetting_a_day_that_is_gone_changes_no_other(fx: &Fixture) -> Result<()> {
+    let [gone, kept] = ["2026-11-20".to_owned(), "2026-11-21".to_owned()];
+    fx.store.put_off_sweep(&gone, HOLD).await?;
+    for _ in 0..3 {
+        fx.store.put_off_sweep(&kept, LONGEST_PAUSE).await?;
+        fx.clock.advance(LONGEST_PAUSE - MILLISECOND);
+        assert_eq!(fx.store.take_sweep(std::slice::from_ref(&kept), HOLD).await?, None);
+    }
+    let both = [gone, kept];
+    assert_eq!(fx.store.take_sweep(&both, HOLD).await?.as_ref(), Some(&both[0]), "it is due as if it were new");
+    assert_eq!(fx.store.take_sweep(&both, HOLD).await?, None);
+    Ok(())
+}

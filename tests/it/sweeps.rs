@@ -1,0 +1,222 @@
+//! The sweeps of result files: piece by piece, one process for each day, and none of them over again at every start.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::time::{Duration, UNIX_EPOCH};
+
+use bytes::Bytes;
+use futures::TryStreamExt as _;
+use tintype::app::App;
+use tintype::clock::Timestamp;
+use tintype::config::{ALL_DAYS_EVERY, ORPHAN_AGE, ORPHAN_SWEEP_EVERY, REMOVED_FILES_AGE, S3Settings, SWEEP_HOLD};
+use tintype::files::Files;
+use tintype::model::Id;
+use tintype::sweeper;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::retention::ended;
+use crate::s3::{SECRET_KEY, variables};
+use crate::support::{Caller, Service};
+use crate::work::files;
+
+const DAY: Duration = Duration::from_secs(86_400);
+/// More than are looked up at a time.
+const MANY: usize = 600;
+
+/// A completed task with one result.
+async fn completed(caller: &Caller<'_>) -> Id {
+    let task_id = ended(caller, "a boat").await;
+    task_id.strip_prefix("imgmodel-").and_then(|id| id.parse().ok()).expect("an id")
+}
+
+/// Leaves a file of a task behind, as if it had been there since long ago.
+async fn left_behind(service: &Service, task: Id) -> String {
+    let name = service.app.files.write(task, 1, Bytes::from_static(b"left behind")).await.expect("a file");
+    let file = File::options().write(true).open(service.directory.path().join("files").join(&name));
+    file.and_then(|file| file.set_modified(UNIX_EPOCH)).expect("an old file");
+    name
+}
+
+/// One result among a great many files that are none.
+async fn a_day_of_many_files_is_swept_piece_by_piece(service: Service) {
+    let caller = service.caller("ada", 100).await;
+    let task = completed(&caller).await;
+    let result = files(&service).remove(0);
+    for _ in 0..MANY {
+        left_behind(&service, task).await;
+    }
+    let listed = service.app.files.written_before(result[..10].to_owned(), Timestamp::MAX);
+    let pieces: Vec<Vec<String>> = listed.try_collect().await.expect("a listing");
+    assert!(pieces.iter().all(|piece| (1..=256).contains(&piece.len())), "what is in memory is bounded");
+    let mut names = pieces.concat();
+    names.sort();
+    assert_eq!(names, files(&service));
+    assert_eq!(names.len(), MANY + 1);
+    service.clock.advance(ORPHAN_AGE * 2);
+    assert_eq!(sweeper::sweep_orphans(&service.app, usize::MAX).await, MANY);
+    assert_eq!(files(&service), [result]);
+}
+
+#[tokio::test]
+async fn many_files_on_a_disk_are_swept() {
+    a_day_of_many_files_is_swept_piece_by_piece(Service::start_on_disk(&[]).await).await;
+}
+
+#[tokio::test]
+async fn many_files_in_a_bucket_are_swept() {
+    a_day_of_many_files_is_swept_piece_by_piece(Service::start_on_s3(&[]).await).await;
+}
+
+#[tokio::test]
+async fn listing_a_day_that_is_not_there_is_an_error_on_a_disk_and_no_files_in_a_bucket() {
+    let day = || "2026-11-21".to_owned();
+    let disk = Service::start_on_disk(&[]).await;
+    disk.app.files.written_before(day(), Timestamp::MAX).try_next().await.expect_err("no such directory");
+    let bucket = Service::start_on_s3(&[]).await;
+    assert_eq!(bucket.app.files.written_before(day(), Timestamp::MAX).try_next().await.expect("a listing"), None);
+}
+
+#[tokio::test]
+async fn a_day_is_swept_by_one_process_in_an_hour() {
+    let service = Service::start().await;
+    let other = service.join(&[]).await;
+    let task = completed(&service.caller("ada", 100).await).await;
+    service.clock.advance(ORPHAN_AGE * 2);
+    left_behind(&service, task).await;
+    assert_eq!(sweeper::sweep_orphans_in_turn(&service.app).await, 1);
+    left_behind(&service, task).await;
+    for process in [&other, &service] {
+        assert_eq!(sweeper::sweep_orphans_in_turn(&process.app).await, 0, "it was looked through just now");
+    }
+    service.clock.advance(ORPHAN_SWEEP_EVERY);
+    assert_eq!(sweeper::sweep_orphans_in_turn(&other.app).await, 1);
+    assert_eq!(files(&service).len(), 1);
+}
+
+#[tokio::test]
+async fn a_process_alone_finds_its_hour_over_when_it_looks_again() {
+    let service = Service::start().await;
+    let task = completed(&service.caller("ada", 100).await).await;
+    service.clock.advance(ORPHAN_AGE * 2);
+    for _ in 0..5 {
+        left_behind(&service, task).await;
+        // The clock of the database is a little slow.
+        service.clock.advance(ORPHAN_SWEEP_EVERY - Duration::from_secs(1));
+        assert_eq!(sweeper::sweep_orphans_in_turn(&service.app).await, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_died_in_the_middle_holds_its_day_for_a_while() {
+    let service = Service::start().await;
+    let task = completed(&service.caller("ada", 100).await).await;
+    service.clock.advance(ORPHAN_AGE * 2);
+    let orphan = left_behind(&service, task).await;
+    let days = service.app.files.days().await.expect("a list");
+    assert_eq!(service.app.store.take_sweep(&days, SWEEP_HOLD).await.expect("a store").as_ref(), days.first());
+    assert_eq!(sweeper::sweep_orphans_in_turn(&service.app).await, 0, "somebody is at it");
+    service.clock.advance(SWEEP_HOLD);
+    assert_eq!(sweeper::sweep_orphans_in_turn(&service.app).await, 1);
+    assert!(!files(&service).contains(&orphan));
+}
+
+#[tokio::test]
+async fn an_old_day_is_looked_through_once_a_week_and_not_at_every_start() {
+    let service = Service::start_with(&["--submit-rate", "0"]).await;
+    let caller = service.caller("ada", 100).await;
+    let oldest = completed(&caller).await;
+    let mut latest = oldest;
+    for _ in 0..5 {
+        service.clock.advance(DAY);
+        latest = completed(&caller).await;
+    }
+    service.clock.advance(ORPHAN_AGE * 2);
+    left_behind(&service, oldest).await;
+    assert_eq!(sweeper::sweep_orphans_in_turn(&service.app).await, 1, "nobody has looked through it yet");
+    let orphan = left_behind(&service, oldest).await;
+    service.clock.advance(ORPHAN_SWEEP_EVERY);
+    let restarted = service.join(&[]).await;
+    assert_eq!(sweeper::sweep_orphans_in_turn(&restarted.app).await, 0);
+    left_behind(&service, latest).await;
+    service.clock.advance(ORPHAN_SWEEP_EVERY);
+    assert_eq!(sweeper::sweep_orphans_in_turn(&restarted.app).await, 1, "what comes up now is on the latest days");
+    assert!(files(&service).contains(&orphan));
+    service.clock.advance(ALL_DAYS_EVERY);
+    assert_eq!(sweeper::sweep_orphans_in_turn(&restarted.app).await, 1);
+    assert!(!files(&service).contains(&orphan), "every day has its turn");
+}
+
+#[tokio::test]
+async fn who_cannot_remove_files_now_takes_no_day() {
+    let service = Service::start().await;
+    let task = completed(&service.caller("ada", 100).await).await;
+    service.clock.advance(ORPHAN_AGE * 2);
+    left_behind(&service, task).await;
+    let backup = service.app.files.keep_all().expect("a lock");
+    assert_eq!(sweeper::sweep_orphans_in_turn(&service.app).await, 0);
+    drop(backup);
+    assert_eq!(sweeper::sweep_orphans_in_turn(&service.app).await, 1);
+}
+
+/// Answers one request, as the server behind does, and is gone at the next.
+async fn answer_once(relay: TcpListener, behind: SocketAddr) {
+    let (mut near, _) = relay.accept().await.expect("a connection");
+    drop(relay);
+    let mut far = TcpStream::connect(behind).await.expect("the server");
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") {
+        assert_ne!(near.read_buf(&mut request).await.expect("a request"), 0);
+    }
+    far.write_all(&request).await.expect("the server");
+    let (mut from_near, mut to_near) = near.split();
+    tokio::select! {
+        _ = tokio::io::copy(&mut far, &mut to_near) => {}
+        next = from_near.read_u8() => drop(next.expect("another request")),
+    }
+}
+
+#[tokio::test]
+async fn a_day_that_was_not_looked_through_to_its_end_is_soon_due_again() {
+    let service = Service::start_on_s3(&[]).await;
+    let task = completed(&service.caller("ada", 100).await).await;
+    service.clock.advance(ORPHAN_AGE * 2);
+    left_behind(&service, task).await;
+    let relay = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let settings = S3Settings::parse("s3://files", variables(relay.local_addr().expect("an address"), SECRET_KEY));
+    let breaking = Files::in_bucket(&settings.expect("settings")).expect("files");
+    let relaying = tokio::spawn(answer_once(relay, service.s3.as_ref().expect("a bucket").address));
+    let (clock, store) = (service.clock.clone(), service.app.store.clone());
+    let other = App::build(service.app.config.clone(), clock, store, breaking).await.expect("an app");
+    assert_eq!(sweeper::sweep_orphans_in_turn(&other).await, 0);
+    relaying.await.expect("it heard of the days, and no more");
+    assert_eq!(sweeper::sweep_orphans_in_turn(&service.app).await, 0);
+    service.clock.advance(SWEEP_HOLD);
+    assert_eq!(sweeper::sweep_orphans_in_turn(&service.app).await, 1);
+}
+
+#[tokio::test]
+async fn old_tasks_and_their_files_are_removed_by_one_process_in_an_hour() {
+    let flags = ["--retention", "3h"];
+    let service = Service::start_with(&flags).await;
+    let other = service.join(&flags).await;
+    let caller = service.caller("ada", 100).await;
+    let minutes = |count: u64| Duration::from_secs(count * 60);
+    let removed = || [&service, &other].map(|process| process.app.metrics.removed.get());
+    completed(&caller).await;
+    service.clock.advance(minutes(30));
+    let second = completed(&caller).await;
+    service.clock.advance(minutes(160));
+    sweeper::remove_old_in_turn(&service.app).await;
+    assert_eq!(removed(), [1, 0]);
+    service.clock.advance(minutes(40));
+    for process in [&other, &service] {
+        sweeper::remove_old_in_turn(&process.app).await;
+    }
+    assert_eq!(removed(), [1, 0], "somebody removed what was old in this hour");
+    service.clock.advance(REMOVED_FILES_AGE / 2);
+    sweeper::remove_old_in_turn(&other.app).await;
+    assert_eq!(removed(), [1, 1]);
+    let left = files(&service);
+    assert!(left.len() == 1 && left[0].contains(second.as_str()), "{left:?}: it is gone for an hour first");
+}
