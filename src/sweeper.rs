@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
-use crate::clock::{Clock, Timestamp};
+use crate::clock::Timestamp;
 use crate::config::{
     FIRST_REMOVAL, MONTH_AGE, ORPHAN_SWEEP_EVERY, RECORD_USES_EVERY, REMOVE_EVERY, SWEEP_EVERY, SWEEP_SLACK,
     TASK_TIME_LIMIT,
@@ -32,7 +32,7 @@ pub async fn run(app: Arc<App>, stop: CancellationToken) {
     let mut orphans = tokio::spawn(sweep_orphans_forever(app.clone()));
     let mut removals = tokio::spawn(remove_forever(app.clone()));
     let mut uses = tokio::spawn(record_uses_forever(app.clone()));
-    let mut watch = ClockWatch::new(&app.clock);
+    let mut watch = ClockWatch::new(&app);
     let mut rescue_from = Duration::ZERO;
     loop {
         tokio::select! {
@@ -44,7 +44,7 @@ pub async fn run(app: Arc<App>, stop: CancellationToken) {
             _ = &mut uses => return,
         }
         let elapsed = app.clock.elapsed();
-        if watch.jumped(app.clock.now(), elapsed) {
+        if watch.jumped(app.store.now(), elapsed) {
             tracing::warn!("the clock jumped ahead; workers get time to renew their leases");
             rescue_from = elapsed + app.config.worker.lease;
         }
@@ -66,8 +66,8 @@ struct ClockWatch {
 }
 
 impl ClockWatch {
-    fn new(clock: &Clock) -> Self {
-        Self { now: clock.now(), elapsed: clock.elapsed() }
+    fn new(app: &App) -> Self {
+        Self { now: app.store.now(), elapsed: app.clock.elapsed() }
     }
 
     /// Whether the clock was set ahead, or the machine slept, since the last look.
@@ -114,7 +114,7 @@ async fn reread_policy(app: &Arc<App>) {
 }
 
 async fn expire(app: &App) {
-    let cutoff = app.clock.now().saturating_sub(TASK_TIME_LIMIT);
+    let cutoff = app.store.now().saturating_sub(TASK_TIME_LIMIT);
     match app.store.expire(cutoff, OVERDUE).await {
         Ok(0) => {}
         Ok(overdue) => {
@@ -158,12 +158,12 @@ async fn remove_forever(app: Arc<App>) {
     if app.config.retention.retention.is_none() {
         return std::future::pending().await;
     }
-    let mut watch = ClockWatch::new(&app.clock);
+    let mut watch = ClockWatch::new(&app);
     let mut pause = FIRST_REMOVAL;
     loop {
         tokio::time::sleep(pause).await;
         pause = REMOVE_EVERY;
-        if watch.jumped(app.clock.now(), app.clock.elapsed()) {
+        if watch.jumped(app.store.now(), app.clock.elapsed()) {
             tracing::warn!("the clock jumped ahead; no old tasks are removed for now");
         } else {
             remove_old_in_turn(&app).await;
@@ -175,7 +175,7 @@ async fn remove_forever(app: Arc<App>) {
 /// what is to be shown no more.
 pub async fn remove_old_in_turn(app: &App) {
     let Some(retention) = app.config.retention.retention else { return };
-    app.forget_before(app.clock.now().saturating_sub(retention));
+    app.forget_before(app.store.now().saturating_sub(retention));
     if take_sweep(app, &[REMOVALS.to_owned()]).await.is_some() {
         holding(app, REMOVALS, remove_old(app)).await;
         put_off_sweep(app, REMOVALS, REMOVE_EVERY - SWEEP_SLACK).await;
@@ -187,7 +187,7 @@ pub async fn remove_old_in_turn(app: &App) {
 /// nothing else is left. What fails is logged and left for the next sweep.
 pub async fn remove_old(app: &App) {
     let Some(retention) = app.config.retention.retention else { return };
-    let cutoff = app.clock.now().saturating_sub(retention);
+    let cutoff = app.store.now().saturating_sub(retention);
     app.forget_before(cutoff);
     match app.store.remove_tasks(cutoff).await {
         Ok(0) => {}
@@ -212,7 +212,7 @@ pub async fn remove_old(app: &App) {
 /// that their files may go.
 async fn forget_months(app: &App, cutoff: Timestamp) {
     let Some(removed_before) = may_remove_files(app).await else { return };
-    let before = cutoff.min(app.clock.now().saturating_sub(MONTH_AGE));
+    let before = cutoff.min(app.store.now().saturating_sub(MONTH_AGE));
     match app.store.forget_months(before, removed_before).await {
         Ok(0) => {}
         Ok(months) => tracing::info!(months, "months dropped in which all tasks were removed"),

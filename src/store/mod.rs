@@ -401,10 +401,10 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// lost [`MAX_LOST_LEASES`] leases.
     async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued>;
 
-    /// Fails and refunds every unfinished task created at or before `cutoff`; returns how many.
+    /// Fails and refunds every unfinished task created at or before `cutoff` of [`Store::now`]; returns how many.
     async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<usize>;
 
-    /// Removes every task that ended before `cutoff`: nobody but [`Store::inspect_task`] finds it any more,
+    /// Removes every task that ended before `cutoff` of [`Store::now`]: nobody but [`Store::inspect_task`] finds it any more,
     /// and what was asked for is forgotten. Its ledger entries and the names of its files stay. Returns
     /// how many.
     async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize>;

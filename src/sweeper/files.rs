@@ -94,7 +94,7 @@ pub(super) struct FileRule {
 impl FileRule {
     /// Files without a task that needs them, a day after both were last touched.
     fn orphans(app: &App) -> Self {
-        let cutoff = app.clock.now().saturating_sub(ORPHAN_AGE);
+        let cutoff = app.store.now().saturating_sub(ORPHAN_AGE);
         Self { written_before: cutoff, touched_before: cutoff }
     }
 
@@ -222,7 +222,7 @@ fn may_go(task: &TaskFiles, file: &Found<'_>, rule: &FileRule, removed_before: T
 /// the task has ended.
 pub(super) async fn may_remove_files(app: &App) -> Option<Timestamp> {
     let depth = app.store.queue_depth().await.inspect_err(failed).ok()?;
-    let aged = app.clock.now().saturating_sub(app.removed_files_age());
+    let aged = app.store.now().saturating_sub(app.removed_files_age());
     Some(depth.oldest.map_or(aged, |oldest| oldest.min(aged)))
 }
 

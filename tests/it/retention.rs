@@ -266,6 +266,19 @@ async fn a_clock_that_steps_back_removes_nothing_and_brings_nothing_back() {
 }
 
 #[tokio::test]
+async fn a_process_whose_clock_is_ahead_removes_nothing() {
+    let service = keeping_a_month().await;
+    let caller = service.caller("ada", 100).await;
+    let kept = ended(&caller, "a boat").await;
+    let ahead = Clock::manual(NOON.saturating_add(MONTH * 12));
+    let stored = Files::on_disk(&service.directory.path().join("files")).expect("a store of files");
+    let store = service.app.store.clone();
+    let other = App::build(service.app.config.clone(), ahead, store, stored).await.expect("an app");
+    sweeper::remove_old(&other).await;
+    assert_eq!(listed(&caller, "").await.0, [kept]);
+}
+
+#[tokio::test]
 async fn what_one_process_removed_another_does_not_show_for_long() {
     let removing = Service::start_on_postgres(&["--retention", "30d"]).await;
     let other = removing.join(&[]).await;

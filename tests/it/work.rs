@@ -14,7 +14,7 @@ use tintype::files::Files;
 use tintype::picture::Picture;
 use tintype::render::{EngineRenderer, RenderError, Renderer};
 use tintype::request::AspectRatio;
-use tintype::store::{Claim, LeaseWrite};
+use tintype::store::{Claim, LeaseWrite, Rescue};
 use tintype::sweeper;
 use tintype::worker::Worker;
 use tokio::sync::Notify;
@@ -57,6 +57,7 @@ async fn a_worker_whose_clock_is_ahead_takes_no_time_from_a_task() {
     let ahead = Clock::manual(NOON.saturating_add(TASK_TIME_LIMIT * 2));
     let files = Files::on_disk(&service.directory.path().join("files")).expect("a store of files");
     let app = App::build(service.app.config.clone(), ahead, service.app.store.clone(), files).await.expect("an app");
+    sweeper::sweep(&app, Rescue::Expired).await;
     let worker = Worker::new(app.clone(), Arc::new(EngineRenderer(app)));
     assert_eq!(worker.step().await.expect("a store"), 1);
     let task = caller.task(task["task_id"].as_str().expect("a task_id")).await;

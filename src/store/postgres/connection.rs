@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::AtomicI64;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -133,8 +133,8 @@ pub(super) struct Database {
     ids: IdSource,
     /// Where the connections live. Its time is theirs, whoever asks.
     runtime: Handle,
-    /// How far the server's clock is ahead of this process's, in milliseconds.
-    pub(super) ahead: AtomicI64,
+    /// What the server's clock showed when this process's began, in milliseconds.
+    pub(super) origin: AtomicI64,
 }
 
 impl fmt::Debug for Database {
@@ -154,6 +154,8 @@ impl Database {
         );
         let pool = Pool::builder(manager).max_size(MAX_CONNECTIONS).runtime(Runtime::Tokio1);
         let pool = pool.build().map_err(|error| StoreError::Other(error.to_string()))?;
+        // Until the server is asked.
+        let origin = clock.now().saturating_sub(clock.elapsed()).as_millis();
         Ok(Self {
             pool,
             connector,
@@ -162,23 +164,13 @@ impl Database {
             clock,
             ids: IdSource::default(),
             runtime: Handle::current(),
-            ahead: AtomicI64::new(0),
+            origin: AtomicI64::new(origin),
         })
     }
 
     /// Host and database, without what opens them.
     pub(super) fn name(&self) -> &str {
         &self.name
-    }
-
-    /// The server's time as well as this process knows it.
-    pub(super) fn now(&self) -> Timestamp {
-        self.shifted(self.clock.now())
-    }
-
-    /// A time of this process's clock on the server's.
-    pub(super) fn shifted(&self, time: Timestamp) -> Timestamp {
-        Timestamp::from_millis(time.as_millis().saturating_add(self.ahead.load(Ordering::Relaxed)))
     }
 
     /// What statements take for the time: `None` for the server's own, unless the clock is moved by hand.

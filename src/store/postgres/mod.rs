@@ -35,7 +35,6 @@ use crate::model::{Account, Id, LedgerEntry, Surface, Task};
 use crate::request::GenerateRequest;
 
 mod accounts;
-mod ahead;
 mod audit;
 mod batch;
 mod bell;
@@ -55,6 +54,7 @@ mod settle;
 mod submit;
 mod sweep;
 mod tasks;
+mod time;
 mod tls;
 mod upkeep;
 mod workers;
@@ -375,7 +375,7 @@ impl Store for PostgresStore {
     }
 
     async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<usize> {
-        let (from, cutoff) = (self.overdue_swept.from(&self.database), self.database.shifted(cutoff));
+        let from = self.overdue_swept.from(&self.database);
         let sought = Sought::Overdue { from, cutoff, error };
         let mut all = 0;
         loop {

@@ -71,7 +71,7 @@ impl Months {
         removed_before: Timestamp,
     ) -> Result<bool> {
         // Whatever is asked for: there are tasks to come in a month that is not over.
-        let (before, removed_before) = (database.shifted(before).min(database.now()), database.shifted(removed_before));
+        let before = before.min(database.now());
         let look = async |looked: &Transaction<'_>| old_month(looked, before, removed_before).await;
         let month = match database.transaction(READ_TIMEOUT, look).await {
             Ok(Some(month)) => month,
