@@ -23,7 +23,7 @@ use self::months::Months;
 use self::queue::Completing;
 use self::submit::{Order, Submitting};
 use self::sweep::{Sought, Step, Swept};
-use self::tasks::Wanted;
+use self::tasks::{Place, Wanted};
 use super::{
     AccountCreation, Audit, Claim, CompletedTask, KeyChange, Lease, LeaseWrite, NewKey, QueueDepth, Refusal, Rescue,
     Rescued, Result, Retry, Store, StoreError, StrikeRule, Submission, TaskFiles, TaskRecord, WorkerReport,
@@ -392,16 +392,13 @@ impl Store for PostgresStore {
 
     async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize> {
         let mut all = 0;
-        for (account_id, surface) in tasks::removable(&self.database, cutoff).await? {
-            let mut after = None;
-            loop {
-                let remove = tasks::remove(&self.database, account_id, surface, after, cutoff);
+        for account_id in tasks::removable_accounts(&self.database, cutoff).await? {
+            let mut next = Some(Place::default());
+            while let Some(after) = next {
+                let remove = tasks::remove(&self.database, account_id, &after, cutoff);
                 let removal = self.write(Effect::RemoveTasks, remove).await?;
                 all += removal.removed;
-                after = removal.after;
-                if after.is_none() {
-                    break;
-                }
+                next = removal.reached;
             }
         }
         Ok(all)

@@ -49,11 +49,6 @@ fn upper(before: Option<Id>) -> String {
     before.map_or_else(|| "~".to_owned(), |id| id.to_string())
 }
 
-/// The exclusive lower end of a range.
-fn lower(after: Option<Id>) -> String {
-    after.map_or_else(String::new, |id| id.to_string())
-}
-
 pub(super) async fn list(
     database: &Database,
     account_id: Id,
@@ -109,13 +104,14 @@ pub(super) async fn recent(database: &Database, account_id: Option<Id>, limit: u
     rows.iter().map(task).collect()
 }
 
-/// The first page of both surfaces together, each of which is a range of the index.
+/// The first page of both surfaces together. Each is asked for as a range of surfaces, whose order no index has but
+/// `tasks_of_account`: in the order of their ids alone all tasks of others might be read.
 fn recent_of_account() -> String {
     let page = |surface: Surface| {
         format!(
             "SELECT {TASK} FROM (SELECT {TASK} FROM tasks
-                 WHERE account_id = $1 AND surface = '{surface}' AND removed_at IS NULL
-                 ORDER BY id DESC LIMIT $2) AS {surface}",
+                 WHERE account_id = $1 AND surface BETWEEN '{surface}' AND '{surface}' AND removed_at IS NULL
+                 ORDER BY surface DESC, id DESC LIMIT $2) AS {surface}",
             surface = surface.as_str()
         )
     };
@@ -123,9 +119,10 @@ fn recent_of_account() -> String {
 }
 
 pub(super) async fn completed(database: &Database, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
+    let after = after.map_or_else(String::new, |id| id.to_string());
     let sql = "SELECT id, account_id, images FROM tasks
         WHERE id > $1 AND status = 'completed' AND removed_at IS NULL ORDER BY id LIMIT $2";
-    let rows = database.read(sql, &[&lower(after), &i64::from(limit)]).await?;
+    let rows = database.read(sql, &[&after, &i64::from(limit)]).await?;
     let completed = |row| Ok(CompletedTask { id: row_id(row)?, account_id: row_account(row)?, images: images(row)? });
     rows.iter().map(completed).collect()
 }
@@ -141,49 +138,45 @@ fn row_account(row: &tokio_postgres::Row) -> Result<Id> {
 /// Tasks that are removed in one transaction.
 pub(super) const REMOVAL_BATCH: usize = 256;
 
-/// What makes a task `t` removable: $1 is the cutoff and $2 the lowest id of that time, because no task ends before it is
-/// made.
-const REMOVABLE: &str = "t.id < $2 AND t.removed_at IS NULL AND t.status <> 'processing' AND t.updated_at < $1";
-
-/// Whose tasks on which surface are removable.
-pub(super) async fn removable(database: &Database, cutoff: Timestamp) -> Result<Vec<(Id, Surface)>> {
-    let sql = format!(
-        "SELECT account_id, surface FROM account_names AS a, (VALUES ('api'), ('web')) AS s (surface)
-         WHERE EXISTS (SELECT 1 FROM tasks t WHERE t.account_id = a.account_id AND t.surface = s.surface AND {REMOVABLE})"
-    );
-    let rows = database.read(&sql, &[&cutoff, &Id::floor(cutoff)]).await?;
-    rows.iter().map(|row| Ok((row_account(row)?, word(row, "surface")?))).collect()
-}
+/// How far a removal has come in the index `tasks_of_account`: a surface and an id.
+pub(super) type Place = (String, String);
 
 /// What a removal did.
 pub(super) struct Removal {
     pub(super) removed: usize,
-    /// Where the next begins; `None` when there is no more.
-    pub(super) after: Option<Id>,
+    /// How far it came, if there may be more.
+    pub(super) reached: Option<Place>,
 }
 
-/// Removes up to [`REMOVAL_BATCH`] tasks of an account on a surface, from above the task `after`: up to there the index
-/// may be full of dead entries.
-pub(super) async fn remove(
-    database: &Database,
-    account_id: Id,
-    surface: Surface,
-    after: Option<Id>,
-    cutoff: Timestamp,
-) -> Result<Removal> {
+/// What makes a task `t` removable: $1 is the cutoff and $2 the lowest id of that time, because no task ends before it is
+/// made. No index but `tasks_of_account` has them in the order of their surfaces; any other holds all that was removed.
+const REMOVABLE: &str = "t.id < $2 AND t.removed_at IS NULL AND t.status <> 'processing' AND t.updated_at < $1";
+
+/// The accounts that have removable tasks, each of which is asked for one.
+pub(super) async fn removable_accounts(database: &Database, cutoff: Timestamp) -> Result<Vec<Id>> {
     let sql = format!(
-        "WITH old AS (
-            SELECT id FROM tasks t WHERE account_id = $3 AND surface = $4 AND id > $5 AND {REMOVABLE}
-            ORDER BY id LIMIT $6 FOR NO KEY UPDATE SKIP LOCKED
-        )
-        UPDATE tasks t SET removed_at = $7, prompt = '', reference_images = '[]' FROM old WHERE t.id = old.id
-        RETURNING t.id"
+        "SELECT a.account_id FROM account_names a, LATERAL (
+             SELECT 1 FROM tasks t WHERE t.account_id = a.account_id AND {REMOVABLE} ORDER BY t.surface, t.id LIMIT 1) one"
     );
-    let (end, begin, limit) = (Id::floor(cutoff), lower(after), i64::try_from(REMOVAL_BATCH).unwrap_or(i64::MAX));
+    let rows = database.read(&sql, &[&cutoff, &Id::floor(cutoff)]).await?;
+    rows.iter().map(row_account).collect()
+}
+
+/// Removes up to [`REMOVAL_BATCH`] tasks of an account, from behind `after`: up to there the index may be full of dead
+/// entries.
+pub(super) async fn remove(database: &Database, account_id: Id, after: &Place, cutoff: Timestamp) -> Result<Removal> {
+    let sql = format!(
+        "UPDATE tasks t SET removed_at = $4, prompt = '', reference_images = '[]'
+         FROM (SELECT t.id FROM tasks t WHERE t.account_id = $3 AND (t.surface, t.id) > ($6, $7) AND {REMOVABLE}
+               ORDER BY t.surface, t.id LIMIT $5 FOR NO KEY UPDATE SKIP LOCKED) old
+         WHERE t.id = old.id RETURNING t.surface, t.id"
+    );
+    let limit = i64::try_from(REMOVAL_BATCH).unwrap_or(i64::MAX);
     let parameters: [Parameter<'_>; 7] =
-        [&cutoff, &end, &account_id, &surface.as_str(), &begin, &limit, &database.now()];
+        [&cutoff, &Id::floor(cutoff), &account_id, &database.now(), &limit, &after.0, &after.1];
     let rows = database.write(&sql, &parameters).await?;
-    let removed: Vec<Id> = rows.iter().map(row_id).collect::<Result<_>>()?;
-    let is_full = removed.len() == REMOVAL_BATCH;
-    Ok(Removal { removed: removed.len(), after: removed.into_iter().max().filter(|_| is_full) })
+    let place = |row: &tokio_postgres::Row| Ok((row.try_get("surface")?, row.try_get("id")?));
+    let places: Vec<Place> = rows.iter().map(place).collect::<Result<_>>()?;
+    let removed = places.len();
+    Ok(Removal { removed, reached: places.into_iter().max().filter(|_| removed == REMOVAL_BATCH) })
 }

@@ -9,7 +9,7 @@ use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, images};
 pub async fn a_task_that_cannot_be_read_keeps_no_other_from_being_claimed(fx: &Fixture) -> Result<()> {
     let (ada, bob) = (fx.account("ada", 10).await?, fx.account("bob", 10).await?);
     let (damaged, whole) = (fx.submit(ada).await?.id, fx.submit(bob).await?.id);
-    fx.damage(&format!("UPDATE tasks SET aspect_ratio = 'round' WHERE id = '{damaged}'"));
+    fx.execute(&format!("UPDATE tasks SET aspect_ratio = 'round' WHERE id = '{damaged}'"));
     let claims = fx.store.claim(2, LEASE).await?;
     assert_eq!(claims.iter().map(|claim| claim.lease.task_id).collect::<Vec<_>>(), [whole]);
     fx.store.fail(claims[0].lease, "it sank").await?;
@@ -36,7 +36,7 @@ pub async fn a_task_that_cannot_be_read_fails_no_other_poll(fx: &Fixture) -> Res
     }
     fx.store.expire(fx.clock.now(), "it sank").await?;
     let damaged = ids[16];
-    fx.damage(&format!("UPDATE tasks SET status = 'completed', error = NULL, images = '[' WHERE id = '{damaged}'"));
+    fx.execute(&format!("UPDATE tasks SET status = 'completed', error = NULL, images = '[' WHERE id = '{damaged}'"));
     // So many at once that some of them share a statement with it.
     let polls =
         ids.repeat(8).into_iter().map(|id| async move { (id, fx.store.find_task(ada, Surface::Api, id).await) });
@@ -48,6 +48,6 @@ pub async fn a_task_that_cannot_be_read_fails_no_other_poll(fx: &Fixture) -> Res
     }
     assert!(fx.store.find_task(ada, Surface::Api, damaged).await.is_err());
     // Its books are in order again.
-    fx.damage(&format!("UPDATE tasks SET status = 'failed', error = 'it sank', images = NULL WHERE id = '{damaged}'"));
+    fx.execute(&format!("UPDATE tasks SET status = 'failed', error = 'it sank', images = NULL WHERE id = '{damaged}'"));
     Ok(())
 }

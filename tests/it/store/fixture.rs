@@ -68,7 +68,7 @@ impl Fixture {
     }
 
     /// Runs SQL behind the store's back.
-    pub fn damage(&self, sql: &str) {
+    pub fn execute(&self, sql: &str) {
         match self.backend {
             Backend::Sqlite => {
                 let connection = Connection::open(self.directory.path().join("tintype.db")).expect("the database");
