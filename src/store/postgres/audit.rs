@@ -14,7 +14,7 @@ const PIECE: i64 = 10_000;
 const MOST_ENTRIES: i64 = 3 * PIECE;
 
 pub(super) async fn audit(database: &Database) -> Result<Audit> {
-    let mut client = database.client().await?;
+    let mut client = database.answering_client().await?;
     // One snapshot, so that all checks see the same moment.
     let snapshot = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead).read_only(true);
     let snapshot = snapshot.start().await?;

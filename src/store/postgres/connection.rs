@@ -206,6 +206,24 @@ impl Database {
         }
     }
 
+    /// A connection that has just answered: what comes next is begun once.
+    pub(super) async fn answering_client(&self) -> Result<Client> {
+        let begun = self.clock.elapsed();
+        let mut tries = 0..=MAX_CONNECTIONS;
+        loop {
+            let client = self.client().await?;
+            let failure = match self.within(ANSWER_TIMEOUT, client.check_connection()).await {
+                Some(Ok(())) => return Ok(client),
+                Some(Err(error)) => failure(error),
+                None => abandon(client, ANSWER_TIMEOUT),
+            };
+            let waited = self.clock.elapsed().saturating_sub(begun);
+            if !is_broken(&failure) || waited >= PATIENCE || tries.next().is_none() {
+                return Err(failure.into_error());
+            }
+        }
+    }
+
     /// Runs one statement that changes something, in a transaction of its own. On a connection that turns out to be
     /// broken before it was sent it goes to another.
     pub(super) async fn write(
@@ -272,7 +290,7 @@ impl Database {
         limit: Duration,
         work: impl AsyncFnOnce(&Transaction<'_>) -> std::result::Result<T, E>,
     ) -> std::result::Result<T, E> {
-        let mut client = self.client().await?;
+        let mut client = self.answering_client().await?;
         let mut is_ending = false;
         let attempt = async {
             let begun = client.transaction().await?;

@@ -112,7 +112,7 @@ impl PostgresStore {
     /// # Errors
     /// [`StoreError`]; nothing was changed, unless it is unknown.
     pub async fn import(&self, source: &Snapshot, expected: &Audit, progress: impl Fn(u64)) -> Result<Import> {
-        let mut client = self.database.client().await?;
+        let mut client = self.database.answering_client().await?;
         let begun = client.transaction().await?;
         begun
             .batch_execute("SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0")
