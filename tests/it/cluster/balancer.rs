@@ -27,6 +27,8 @@ use crate::support::{GENERATE, TASKS};
 const PROBE: Duration = Duration::from_millis(50);
 /// Rest between two calls of one caller.
 const REST: Duration = Duration::from_millis(40);
+/// Most tasks of one caller at a time: the queue is never overlong, however slow the machine is.
+const MOST_UNFINISHED: usize = 10;
 
 /// What callers met.
 #[derive(Debug, Default)]
@@ -72,10 +74,10 @@ impl Balancer {
         drop(tokio::time::timeout(HANG, waiting).await.expect("nodes become ready").expect("the sender is ours"));
     }
 
-    /// One caller, over connections that are kept for as long as they last; submits, and polls what it submitted.
+    /// One caller, over connections that are kept for as long as they last; submits, and polls until that has ended.
     async fn call(self: Arc<Self>, key: String, met: Arc<Met>, stop: CancellationToken) {
         let mut kept: Option<(SocketAddr, Kept)> = None;
-        let mut own: Vec<String> = Vec::new();
+        let (mut unfinished, mut ended) = (Vec::<String>::new(), Vec::new());
         while !stop.is_cancelled() {
             let ready = self.ready.borrow().clone();
             let node = *ready.choose(&mut rand::rng()).expect("a node that is ready");
@@ -86,24 +88,30 @@ impl Balancer {
                 Some(kept) => kept,
                 None => (node, Kept::open(node).await),
             };
-            let poll = own.choose(&mut rand::rng()).filter(|_| rand::random_ratio(3, 4));
-            let answer = match poll {
+            let polls = unfinished.len() >= MOST_UNFINISHED || rand::random_ratio(3, 4);
+            let poll = unfinished.choose(&mut rand::rng()).filter(|_| polls).cloned();
+            let answer = match &poll {
                 None => connection.send(&key, "POST", GENERATE, json!({ "prompt": "a boat" }).to_string()).await,
                 Some(task_id) => connection.send(&key, "GET", &format!("{TASKS}/{task_id}"), String::new()).await,
             };
             met.requests.fetch_add(1, Ordering::SeqCst);
             match answer {
-                Ok((200, answer)) if poll.is_none() => {
-                    let task_id = answer["data"]["task_id"].as_str().expect("a task_id").to_owned();
-                    own.push(task_id);
+                Ok((200, answer)) => {
+                    match poll {
+                        None => unfinished.push(answer["data"]["task_id"].as_str().expect("a task_id").to_owned()),
+                        Some(task_id) if answer["data"]["status"] != "processing" => {
+                            unfinished.retain(|one| *one != task_id);
+                            ended.push(task_id);
+                        }
+                        Some(_) => {}
+                    }
                     kept = Some((to, connection));
                 }
-                Ok((200, _)) => kept = Some((to, connection)),
                 failed => met.failed.lock().expect("no panic").push(format!("{to}: {failed:?}")),
             }
             tokio::time::sleep(REST).await;
         }
-        met.tasks.lock().expect("no panic").extend(own);
+        met.tasks.lock().expect("no panic").extend(ended.into_iter().chain(unfinished));
     }
 
     /// Starts callers, who go on until they are stopped.
