@@ -45,7 +45,7 @@ pub const ORPHAN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 pub const MONTH_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 /// How often tasks older than the retention are removed...
 pub const REMOVE_EVERY: Duration = Duration::from_secs(60 * 60);
-/// ...for the first time this long after the start, which may be a start with the wrong settings.
+/// ...and looked for, first, this long after the start, which may be a start with the wrong settings.
 pub const FIRST_REMOVAL: Duration = Duration::from_secs(10 * 60);
 /// How long the files of a removed task are still served, to whoever saw it just before.
 pub const REMOVED_FILES_AGE: Duration = Duration::from_secs(60 * 60);

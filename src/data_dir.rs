@@ -28,6 +28,11 @@ pub fn create(directory: &Path) -> Result<(), String> {
     created.map_err(|error| format!("cannot create the directory {}: {error}", directory.display()))
 }
 
+/// The directory that a file is in.
+pub fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Where backups of the directory's installation hold the lock of its result files.
 pub fn backup_lock(directory: &Path) -> PathBuf {
     directory.join(BACKUP_LOCK)

@@ -154,7 +154,7 @@ impl Target {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         progress.set_message("copying the database");
         results::copy_whole(&from.join(DATABASE), &staged)?;
-        results::sync_directory(directory_of(&staged))?;
+        results::sync_directory(data_dir::directory_of(&staged))?;
         let store = SqliteStore::open(&staged, Clock::system()).map_err(|error| text(&error))?;
         store.check_integrity().map_err(|error| text(&error))?;
         let audit = store.audit().await.map_err(|error| text(&error))?;
@@ -175,7 +175,7 @@ impl Target {
             return Err(format!("the database could not be closed: {} is left", log.display()));
         }
         fs::rename(&staged, &self.database).map_err(unwritable)?;
-        results::sync_directory(directory_of(&self.database))?;
+        results::sync_directory(data_dir::directory_of(&self.database))?;
         Ok(contents)
     }
 
@@ -206,8 +206,4 @@ impl Target {
             FilesPlace::Bucket(_) => format!("remove {}*, then restore again", staged.display()),
         }
     }
-}
-
-fn directory_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -96,8 +96,7 @@ fn text(moved: &Moved<'_>) -> String {
 
 /// Keeps servers away from the database until all of it has moved: what they accepted meanwhile would stay behind.
 fn lock(database: &Path) -> Result<DataLock, String> {
-    let directory = database.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    data_dir::lock(directory, database)
+    data_dir::lock(data_dir::directory_of(database), database)
 }
 
 /// The database at this moment, in a file that has no name any more, and its books, which must balance.

@@ -91,8 +91,7 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
     let files = open_files(data, server.files.files.as_deref()).await?.with_faults(server.test_fault.clone());
     config.directories = files.directory().map(Path::to_owned).into_iter().collect();
     if let DatabaseUrl::Sqlite(path) = &database {
-        let of_database = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        config.directories.push(of_database.unwrap_or(Path::new(".")).to_owned());
+        config.directories.push(data_dir::directory_of(path).to_owned());
     }
     if role != Role::Worker {
         config.redis = server.redis.server()?;

@@ -20,6 +20,7 @@ use tokio_postgres::{AsyncMessage, Config, Connection, NoTls, Row, Statement, Tr
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::tries::Tries;
 use crate::clock::{Clock, Timestamp};
 use crate::model::{Id, IdSource};
 use crate::store::{Result, StoreError};
@@ -31,7 +32,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest wait for a connection of the pool.
 pub(super) const POOL_WAIT: Duration = Duration::from_secs(10);
 /// How long a statement is kept back while the server cannot be reached: about what a restart takes.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// Wait before the server is tried again.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The server gives a statement up after this long...
@@ -116,11 +117,6 @@ fn failure(error: tokio_postgres::Error) -> Failure {
         _ if refused => Failure::Refused(error.into()),
         _ => Failure::Unknown(error.into()),
     }
-}
-
-/// Whether a statement that never changes anything is worth another try: the connection broke under it.
-fn is_broken(failure: &Failure) -> bool {
-    matches!(failure, Failure::Unknown(_))
 }
 
 /// The server behind a store, with the time and ids that go with it.
@@ -208,8 +204,7 @@ impl Database {
 
     /// A connection that has just answered: what comes next is begun once.
     pub(super) async fn answering_client(&self) -> Result<Client> {
-        let begun = self.clock.elapsed();
-        let mut tries = 0..=MAX_CONNECTIONS;
+        let mut tries = Tries::begin(&self.clock);
         loop {
             let client = self.client().await?;
             let failure = match self.within(ANSWER_TIMEOUT, client.check_connection()).await {
@@ -217,8 +212,7 @@ impl Database {
                 Some(Err(error)) => failure(error),
                 None => abandon(client, ANSWER_TIMEOUT),
             };
-            let waited = self.clock.elapsed().saturating_sub(begun);
-            if !is_broken(&failure) || waited >= PATIENCE || tries.next().is_none() {
+            if !tries.again_after(&failure) {
                 return Err(failure.into_error());
             }
         }
@@ -231,16 +225,14 @@ impl Database {
         sql: &str,
         parameters: &[Parameter<'_>],
     ) -> std::result::Result<Vec<Row>, Failure> {
-        let begun = self.clock.elapsed();
-        let mut tries = 0..=MAX_CONNECTIONS;
+        let mut tries = Tries::begin(&self.clock);
         loop {
             let client = self.client().await.map_err(Failure::Nothing)?;
             let failure = match self.prepare(client, sql).await {
                 Ok((client, statement)) => return self.run(client, &statement, parameters).await,
                 Err(failure) => failure,
             };
-            let waited = self.clock.elapsed().saturating_sub(begun);
-            if !is_broken(&failure) || waited >= PATIENCE || tries.next().is_none() {
+            if !tries.again_after(&failure) {
                 return Err(Failure::Nothing(failure.into_error()));
             }
         }
@@ -248,17 +240,15 @@ impl Database {
 
     /// Runs one statement that changes nothing. On a connection that turns out to be broken it is tried anew.
     pub(super) async fn read(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
-        let begun = self.clock.elapsed();
-        let mut tries = 0..=MAX_CONNECTIONS;
+        let mut tries = Tries::begin(&self.clock);
         loop {
             let outcome = match self.prepare(self.client().await?, sql).await {
                 Ok((client, statement)) => self.run(client, &statement, parameters).await,
                 Err(failure) => Err(failure),
             };
-            let waited = self.clock.elapsed().saturating_sub(begun);
             match outcome {
                 Ok(rows) => return Ok(rows),
-                Err(failure) if is_broken(&failure) && waited < PATIENCE && tries.next().is_some() => {}
+                Err(failure) if tries.again_after(&failure) => {}
                 Err(failure) => return Err(failure.into_error()),
             }
         }

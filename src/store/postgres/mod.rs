@@ -56,6 +56,7 @@ mod sweep;
 mod tasks;
 mod time;
 mod tls;
+mod tries;
 mod upkeep;
 mod workers;
 
