@@ -7,11 +7,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use tempfile::TempDir;
-use tintype::app::App;
-use tintype::picture::Picture;
-use tintype::render::{RenderError, Renderer};
+use tintype::service::app::App;
 use tintype::store::Claim;
 use tintype::worker::Worker;
+use tintype::worker::render::{RenderError, Renderer};
+use tintype_engine::picture::Picture;
 use tokio_util::sync::CancellationToken;
 
 use crate::fixture::{self, Caller};

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use tintype::key::KeySecret;
-use tintype::model::{Id, Surface};
-use tintype::request::{AspectRatio, GenerateRequest};
+use tintype::domain::key::KeySecret;
+use tintype::domain::model::{Id, Surface};
+use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::store::{AccountCreation, Claim, LeaseWrite, NewKey, Store, Submission};
 
 use crate::Outcome;

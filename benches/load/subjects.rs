@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hdrhistogram::Histogram;
 use tempfile::TempDir;
-use tintype::model::{CREDITS_PER_IMAGE, Id, TaskId};
+use tintype::domain::model::{CREDITS_PER_IMAGE, Id, TaskId};
 use tintype::store::Store;
 
 use crate::fixture::{self, CREDITS, Caller, PROMPT};

@@ -1,6 +1,6 @@
 //! Finished tasks in bulk, as they would be after years.
 
-use tintype::model::{Account, Id};
+use tintype::domain::model::{Account, Id};
 use tintype::store::{AccountCreation, Store};
 use tokio_postgres::Client;
 

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
-use tintype::model::{Account, Id, Surface};
-use tintype::request::{AspectRatio, GenerateRequest};
+use tintype::domain::model::{Account, Id, Surface};
+use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::store::{Store, Submission};
 
 use crate::cluster::Cluster;

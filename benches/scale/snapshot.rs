@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use tintype::model::{Account, Surface};
+use tintype::domain::model::{Account, Surface};
 use tintype::store::{Store, Submission};
 use tokio_postgres::Client;
 

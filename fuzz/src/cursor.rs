@@ -1,7 +1,7 @@
 //! The cursors of lists.
 
-use tintype::cursor::CursorSigner;
-use tintype::model::Id;
+use tintype::domain::cursor::CursorSigner;
+use tintype::domain::model::Id;
 
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 

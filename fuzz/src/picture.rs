@@ -1,6 +1,6 @@
 //! Pictures that callers refer to.
 
-use tintype::picture::{Picture, REFERENCE_SIDE};
+use tintype_engine::picture::{Picture, REFERENCE_SIDE};
 
 /// Bytes are an error or a picture of at most a square of [`REFERENCE_SIDE`], which survives being written.
 pub fn picture(data: &[u8]) -> bool {

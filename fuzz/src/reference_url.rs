@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use tintype::address::is_public;
-use tintype::references::{HTTPS_PORT, ReferenceUrl};
+use tintype::domain::address::is_public;
+use tintype::domain::reference_url::{HTTPS_PORT, ReferenceUrl};
 use url::{Host, Url};
 
 /// Whatever is accepted is https to a public host, and two parsers that know nothing of each other agree on which.

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use indicatif::ProgressBar;
 
 use crate::files::Files;
-use crate::results;
 use crate::store::sqlite::Snapshot;
 use crate::store::{Audit, Drift};
 
 mod restore;
+pub mod results;
 
 pub use self::restore::{Target, restore};
 

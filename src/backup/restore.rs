@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use indicatif::ProgressBar;
 
 use super::{Contents, DATABASE, FILES};
+use crate::backup::results;
 use crate::clock::Clock;
 use crate::config::FilesPlace;
 use crate::data_dir;
 use crate::files::Files;
-use crate::results;
 use crate::store::Store as _;
 use crate::store::sqlite::{Snapshot, SqliteStore, companions, restoring};
 

@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use super::account::MAX_GRANT;
 use super::{Failure, Outcome, describe, existing_files, find_account, open_store, or_dash, progress, show, table};
+use crate::backup::results::{self, Check};
 use crate::config::{DataSettings, files_variable};
+use crate::domain::model::LedgerEntry;
 use crate::files::Files;
-use crate::model::LedgerEntry;
-use crate::results::{self, Check};
 use crate::store::{Audit, Drift, Store};
 
 /// Ledger entries fetched at a time.

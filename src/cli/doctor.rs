@@ -9,17 +9,17 @@ use super::{Failure, Outcome, open_files, show};
 use crate::clock::{Clock, Timestamp};
 use crate::config::{DataSettings, DatabaseUrl, FilesSettings, PolicySettings, RedisSettings, RetentionSettings};
 use crate::data_dir;
-use crate::decoder::{Confinement, Decoder};
-use crate::engine::sketch::Sketch;
-use crate::engine::{Brief, Engine as _};
+use crate::domain::model::IdSource;
 use crate::fault::Faults;
 use crate::files::{Creation, FileName};
-use crate::limits;
-use crate::model::IdSource;
 use crate::policy::Policy;
+use crate::sandbox::{Confinement, Decoder};
+use crate::service::limits;
 use crate::store::Store;
 use crate::store::postgres::{self, PostgresStore};
 use crate::store::sqlite::SqliteStore;
+use tintype_engine::{Brief, Engine as _};
+use tintype_sketch::Sketch;
 
 /// Less free space than this is worth a word: a task's result takes a few MiB.
 const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;

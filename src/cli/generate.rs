@@ -15,7 +15,7 @@ use url::Url;
 
 use crate::client::{Client, ClientError, Finished, PlainHttp, Refusal, SetupError, TaskRequest};
 use crate::config::{base_url, secret_from_file};
-use crate::model::TaskId;
+use crate::domain::model::TaskId;
 
 /// What the exit codes mean; [`EXIT_CODES`] is the same for users.
 mod exit {

@@ -8,8 +8,8 @@ use serde::Serialize;
 use super::{Failure, Outcome, find_account, open_store, or_dash, show, table};
 use crate::clock::Clock;
 use crate::config::{DataSettings, duration, rate};
-use crate::key::{ApiKey, KeySecret, KeyState, Suspension};
-use crate::model::Id;
+use crate::domain::key::{ApiKey, KeySecret, KeyState, Suspension};
+use crate::domain::model::Id;
 use crate::store::{KeyChange, NewKey};
 
 /// Most characters of a key's label. Longer ones of earlier releases stay.

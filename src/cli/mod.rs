@@ -13,10 +13,10 @@ use tracing_subscriber::EnvFilter;
 use crate::clock::Clock;
 use crate::config::{DataSettings, DatabaseUrl, FilesPlace, ignore_empty_variables};
 use crate::data_dir;
-use crate::decoder;
+use crate::domain::model::Account;
 use crate::fault::Faults;
 use crate::files::Files;
-use crate::model::Account;
+use crate::sandbox;
 use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::{SqliteStore, restoring};
 use crate::store::{Drift, Store};
@@ -101,7 +101,7 @@ enum Command {
     /// Print the OpenAPI document of the API
     Openapi,
     /// Decode one picture from standard input: how a server does it, in a process of its own
-    #[command(hide = true, name = decoder::COMMAND)]
+    #[command(hide = true, name = sandbox::COMMAND)]
     DecodePicture,
 }
 
@@ -124,7 +124,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     if matches!(cli.command, Command::DecodePicture) {
         // Before anything else is opened or started.
-        return decoder::main();
+        return sandbox::main();
     }
     if let Err(error) = start_logging(&cli.log, cli.log_format) {
         eprintln!("tintype: {error}");

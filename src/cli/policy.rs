@@ -7,8 +7,8 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::{Failure, Outcome, show};
-use crate::picture::Picture;
 use crate::policy::{Rules, picture_hash};
+use tintype_engine::picture::Picture;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum PolicyCommand {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A spinner on standard error, if that is a terminal; [`crate::results::begin`] makes it a bar.
+/// A spinner on standard error, if that is a terminal; [`crate::backup::results::begin`] makes it a bar.
 pub(super) fn bar(visible: bool) -> ProgressBar {
     let style = ProgressStyle::with_template("{spinner} {msg} ({elapsed})").expect("the template is well-formed");
     let target = if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };

@@ -13,19 +13,19 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{Failure, Outcome, open_files, say};
-use crate::app::{App, Config};
 use crate::clock::Clock;
 use crate::config::{DataSettings, DatabaseUrl, FileUrls, ServerSettings};
 use crate::data_dir;
+use crate::domain::key::KeySecret;
 use crate::http::{Readiness, metrics_router, router};
-use crate::key::KeySecret;
-use crate::render::EngineRenderer;
 use crate::server::{self, Certificate, Front};
+use crate::service::app::{App, Config};
+use crate::service::sweeper;
 use crate::store::postgres::{self, PostgresStore};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{NewKey, Rescue, Store, StoreError};
-use crate::sweeper;
 use crate::worker::Worker;
+use crate::worker::render::EngineRenderer;
 
 /// Name of the account made at the first start.
 const FIRST_ACCOUNT: &str = "default";

@@ -6,8 +6,8 @@ use serde::Serialize;
 use super::{Failure, Outcome, find_account, open_store, show, table};
 use crate::clock::Timestamp;
 use crate::config::DataSettings;
-use crate::model::{Id, Status, Surface, Task, TaskId};
-use crate::request::GenerateRequest;
+use crate::domain::model::{Id, Status, Surface, Task, TaskId};
+use crate::domain::request::GenerateRequest;
 use crate::store::TaskRecord;
 
 /// What the caller reads when the operator failed a task without giving a reason.
@@ -78,7 +78,7 @@ struct ShownRecord {
     removed_at: Option<Timestamp>,
 }
 
-fn task_id(text: &str) -> Result<Id, crate::model::InvalidId> {
+fn task_id(text: &str) -> Result<Id, crate::domain::model::InvalidId> {
     text.parse().map(|TaskId(id)| id).or_else(|_| text.parse())
 }
 

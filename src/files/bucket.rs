@@ -18,8 +18,8 @@ use super::name::FileName;
 use super::{FilesError, PIECE, Pieces};
 use crate::clock::Timestamp;
 use crate::config::S3Settings;
-use crate::model::Id;
-use crate::trust;
+use crate::domain::model::Id;
+use crate::outbound::trust;
 
 /// Longest that a write is tried: what was drawn is worth more than a minute of an unreachable bucket.
 pub const WRITE_LIMIT: Duration = Duration::from_secs(75);

@@ -14,7 +14,7 @@ use object_store::{ObjectStoreExt as _, PutPayload};
 use super::name::{DAY_LENGTH, FileName};
 use super::{FilesError, PIECE, Pieces};
 use crate::clock::Timestamp;
-use crate::model::Id;
+use crate::domain::model::Id;
 
 /// The directory.
 #[derive(Debug)]

@@ -18,8 +18,8 @@ use self::disk::Disk;
 use self::name::is_day;
 use crate::clock::Timestamp;
 use crate::config::{FilesPlace, S3Settings};
+use crate::domain::model::Id;
 use crate::fault::{Effect, Faults, Point};
-use crate::model::Id;
 
 pub use self::bucket::WRITE_LIMIT;
 pub use self::lock::FilesLock;

@@ -17,14 +17,14 @@ use utoipa::ToSchema;
 
 use super::auth::Caller;
 use super::error::{ApiError, ErrorBody};
-use crate::app::{App, FinishedJson};
 use crate::clock::Timestamp;
 use crate::config::{ConnectionLimits, MAX_BODY};
+use crate::domain::model::{Id, MODEL_NAME, Status, Surface, Task, TaskId};
+use crate::domain::request::GenerateRequest;
 use crate::files::FilesError;
-use crate::model::{Id, MODEL_NAME, Status, Surface, Task, TaskId};
-use crate::request::GenerateRequest;
+use crate::service::app::{App, FinishedJson};
+use crate::service::tasks::{self, DEFAULT_PAGE, MAX_PAGE};
 use crate::store::Submission;
-use crate::tasks::{self, DEFAULT_PAGE, MAX_PAGE};
 
 /// Tells clients how many seconds, with a fraction, to wait before they poll.
 static POLL_AFTER: HeaderName = HeaderName::from_static("x-poll-after");

@@ -12,12 +12,12 @@ use axum::response::{IntoResponse as _, Response};
 
 use super::error::ApiError;
 use super::{GENERATE, TASK, TASKS, proxy};
-use crate::app::App;
-use crate::failures::Patience;
-use crate::key::{ApiKey, KeySecret};
-use crate::limits::{Allowance, Usage, WINDOW};
-use crate::model::Id;
-use crate::source::Source;
+use crate::domain::key::{ApiKey, KeySecret};
+use crate::domain::model::Id;
+use crate::domain::source::Source;
+use crate::service::app::App;
+use crate::service::failures::Patience;
+use crate::service::limits::{Allowance, Usage, WINDOW};
 use crate::store::KeyChange;
 
 /// Parameter names that are read as an attempt to pass a key, in any letter case.

@@ -11,8 +11,8 @@ use axum::response::IntoResponse as _;
 use object_store::GetRange;
 
 use super::error::ApiError;
-use crate::app::App;
 use crate::files::{FileName, FilesError};
+use crate::service::app::App;
 
 /// The bytes asked for, of a file of `size`.
 #[derive(Debug, PartialEq, Eq)]

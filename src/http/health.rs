@@ -10,7 +10,7 @@ use axum::http::header::{self, HeaderValue};
 use axum::http::{Response, StatusCode};
 
 use super::error::ApiError;
-use crate::app::App;
+use crate::service::app::App;
 
 /// Whether new requests are welcome; turned off when the server begins to stop.
 #[derive(Debug, Clone)]

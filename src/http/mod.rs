@@ -8,7 +8,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{get, post};
 
-use crate::app::App;
+use crate::service::app::App;
 
 pub mod api;
 pub mod auth;

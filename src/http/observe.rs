@@ -14,7 +14,7 @@ use futures::FutureExt as _;
 use super::error::ApiError;
 use super::proxy::arrived_over_https;
 use super::{GENERATE, TASK, TASKS};
-use crate::app::App;
+use crate::service::app::App;
 
 /// Tells browsers to come over HTTPS alone, for a year.
 const STRICT_TRANSPORT: HeaderValue = HeaderValue::from_static("max-age=31536000");

@@ -8,7 +8,7 @@ use axum::http::header::HeaderValue;
 use ipnet::IpNet;
 
 use super::auth::Arrival;
-use crate::source::Source;
+use crate::domain::source::Source;
 
 /// Whether a request came over HTTPS, to us or to a trusted proxy.
 pub(super) fn arrived_over_https(trusted: &[IpNet], request: &Request) -> bool {

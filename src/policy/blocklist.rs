@@ -5,7 +5,7 @@
 
 use std::f32::consts::PI;
 
-use crate::picture::Picture;
+use tintype_engine::picture::Picture;
 
 const SIDE: usize = 32;
 const FREQUENCIES: usize = 8;

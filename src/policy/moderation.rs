@@ -17,8 +17,8 @@ use url::{Host, Url};
 
 use super::Subject;
 use super::file::Unreachable;
-use crate::picture::Picture;
-use crate::trust;
+use crate::outbound::trust;
+use tintype_engine::picture::Picture;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// Largest answer that is read, in bytes.

@@ -3,7 +3,7 @@
 use super::blocklist::BlockList;
 use super::rules::{Matcher, Rule};
 use super::*;
-use crate::picture::Picture;
+use tintype_engine::picture::Picture;
 
 fn matcher(words: &[&str]) -> Matcher {
     let words = words.iter().map(|word| (*word).to_owned()).collect();

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::ConnectionLimits;
-use crate::source::Source;
+use crate::domain::source::Source;
 
 /// The places there are.
 #[derive(Debug)]

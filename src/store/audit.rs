@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::iter::Peekable;
 
 use super::{Audit, Drift};
-use crate::model::{EntryKind, Id, TaskId};
+use crate::domain::model::{EntryKind, Id, TaskId};
 
 /// What the rows of an account add up to.
 #[derive(Debug, Default)]

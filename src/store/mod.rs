@@ -11,9 +11,9 @@ use async_trait::async_trait;
 use serde::Serialize;
 
 use crate::clock::Timestamp;
-use crate::key::{ApiKey, KeyHash};
-use crate::model::{Account, Id, LedgerEntry, Surface, Task, TaskId};
-use crate::request::GenerateRequest;
+use crate::domain::key::{ApiKey, KeyHash};
+use crate::domain::model::{Account, Id, LedgerEntry, Surface, Task, TaskId};
+use crate::domain::request::GenerateRequest;
 
 mod audit;
 pub mod postgres;
@@ -285,7 +285,7 @@ pub struct Audit {
 /// The database behind a running service.
 #[async_trait]
 pub trait Store: std::fmt::Debug + Send + Sync + 'static {
-    /// Creates an account, granting it `credits` unless that is zero. More than [`MAX_BALANCE`](crate::model::MAX_BALANCE) is an error.
+    /// Creates an account, granting it `credits` unless that is zero. More than [`MAX_BALANCE`](crate::domain::model::MAX_BALANCE) is an error.
     async fn create_account(&self, name: &str, credits: i64) -> Result<AccountCreation>;
 
     /// Creates the first account with its first key, or does nothing when any account exists.
@@ -322,7 +322,7 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     async fn touch_keys(&self, uses: Vec<(Id, Timestamp)>) -> Result<()>;
 
     /// Adds credits and returns the new balance; `None` when there is no such account. An amount that is
-    /// not positive, or that would make the balance more than [`MAX_BALANCE`](crate::model::MAX_BALANCE), is an error.
+    /// not positive, or that would make the balance more than [`MAX_BALANCE`](crate::domain::model::MAX_BALANCE), is an error.
     async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>>;
 
     /// Ledger entries of an account, newest first, from below the entry `before`.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::Notify;
 
-use crate::model::Id;
+use crate::domain::model::Id;
 
 /// What one account may have of the places is this part of them.
 const PARTS: usize = 4;

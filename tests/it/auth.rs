@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tintype::model::Id;
+use tintype::domain::model::Id;
+use tintype::service::sweeper::record_uses;
 use tintype::store::KeyChange;
-use tintype::sweeper::record_uses;
 
 use crate::support::{Answer, Caller, GENERATE, Service, TASKS};
 
@@ -39,7 +39,7 @@ async fn every_bad_key_gets_the_same_401() {
     let key = &caller.key;
     let other_end = if key.ends_with('0') { "1" } else { "0" };
     let typo = format!("{}{other_end}", &key[..key.len() - 1]);
-    let unknown = tintype::key::KeySecret::random().reveal().to_owned();
+    let unknown = tintype::domain::key::KeySecret::random().reveal().to_owned();
     let mut answers = vec![service.call("GET", TASKS, &[], "").await];
     for authorization in [
         "".to_owned(),
@@ -211,7 +211,7 @@ async fn a_key_ends_at_its_expiry() {
 async fn a_rotated_key_works_during_the_overlap() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
-    let fresh = tintype::key::KeySecret::random();
+    let fresh = tintype::domain::key::KeySecret::random();
     let overlap = Duration::from_secs(60);
     let rotated = service.app.store.rotate_key(caller.key_id, fresh.hash(), &fresh.hint(), overlap).await;
     rotated.expect("a store").expect("the key exists");
@@ -341,7 +341,7 @@ async fn slow_refusals_do_not_tell_which_keys_exist() {
     let caller = service.caller("ada", 10).await;
     let (id, disabled) = service.new_key(caller.account.id, |_| {}).await;
     service.app.store.change_key(id, KeyChange::Disable).await.expect("a store");
-    let unknown = tintype::key::KeySecret::random().reveal().to_owned();
+    let unknown = tintype::domain::key::KeySecret::random().reveal().to_owned();
     for _ in 0..300 {
         get_with(&service, "Bearer x").await.assert_error(401, "UNAUTHORIZED");
     }

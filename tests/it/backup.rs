@@ -17,13 +17,13 @@ use tempfile::TempDir;
 use tintype::clock::Clock;
 use tintype::config::LEASE;
 use tintype::data_dir::backup_lock;
+use tintype::domain::model::{Surface, TaskId};
+use tintype::domain::request::GenerateRequest;
 use tintype::files::Files;
-use tintype::model::{Surface, TaskId};
-use tintype::picture::Picture;
-use tintype::request::GenerateRequest;
+use tintype::service::sweeper;
 use tintype::store::sqlite::SqliteStore;
 use tintype::store::{LeaseWrite, Store as _};
-use tintype::sweeper;
+use tintype_engine::picture::Picture;
 
 use crate::binary::{self, Server, TINTYPE, refused, run, tintype};
 use crate::process::{ended, in_mount_namespace, send, submit};

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype::clock::Clock;
-use tintype::model::Surface;
-use tintype::request::GenerateRequest;
+use tintype::domain::model::Surface;
+use tintype::domain::request::GenerateRequest;
 use tintype::store::sqlite::SqliteStore;
 use tintype::store::{Store as _, StrikeRule};
 
@@ -190,8 +190,9 @@ async fn the_operator_sees_and_fails_tasks() {
     let account = run(data, &["account", "create", "ada", "--credits", "10"]);
     let account_id = account["id"].as_str().and_then(|id| id.parse().ok()).expect("an id");
     let store = tintype::store::sqlite::SqliteStore::open(&data.join("tintype.db"), tintype::clock::Clock::system());
-    let request = tintype::request::GenerateRequest::parse(br#"{"prompt": "a boat", "n": 3}"#, &[443]).expect("valid");
-    let web = tintype::model::Surface::Web;
+    let request =
+        tintype::domain::request::GenerateRequest::parse(br#"{"prompt": "a boat", "n": 3}"#, &[443]).expect("valid");
+    let web = tintype::domain::model::Surface::Web;
     let submitted = tintype::store::Store::submit(&store.expect("a store"), account_id, None, web, request, 0).await;
     let tintype::store::Submission::Accepted(task) = submitted.expect("a store") else { panic!("not accepted") };
     let task_id = task.task_id().to_string();

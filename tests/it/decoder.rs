@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use image::{ImageFormat, Rgb, RgbImage};
 use tempfile::TempDir;
-use tintype::decoder::{COMMAND, CPU_SECONDS, Confinement, DecodeError, Decoder, MEMORY_BYTES};
-use tintype::picture::{Picture, PictureError};
+use tintype::sandbox::{COMMAND, CPU_SECONDS, Confinement, DecodeError, Decoder, MEMORY_BYTES};
+use tintype_engine::picture::{Picture, PictureError};
 
 use crate::support::TINTYPE;
 

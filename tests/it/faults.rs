@@ -10,13 +10,13 @@ use hyper::StatusCode;
 use serde_json::json;
 use tempfile::{NamedTempFile, TempDir};
 use tintype::config::{LEASE, ORPHAN_AGE};
+use tintype::domain::key::KeySecret;
+use tintype::domain::model::{Account, EntryKind, Id};
 use tintype::fault::{Effect, Point};
-use tintype::key::KeySecret;
-use tintype::model::{Account, EntryKind, Id};
-use tintype::render::EngineRenderer;
+use tintype::service::sweeper;
 use tintype::store::{KeyChange, Rescue};
-use tintype::sweeper;
 use tintype::worker::Worker;
+use tintype::worker::render::EngineRenderer;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 

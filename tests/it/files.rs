@@ -1,6 +1,6 @@
 //! Result files over HTTP.
 
-use tintype::model::TaskId;
+use tintype::domain::model::TaskId;
 
 use crate::support::{Answer, Caller, Service};
 

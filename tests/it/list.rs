@@ -1,8 +1,8 @@
 //! Listing tasks: interface, section 4.3.
 
 use serde_json::{Value, json};
-use tintype::model::Surface;
-use tintype::request::{AspectRatio, GenerateRequest};
+use tintype::domain::model::Surface;
+use tintype::domain::request::{AspectRatio, GenerateRequest};
 
 use crate::support::{Caller, Service, TASKS};
 

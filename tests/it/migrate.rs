@@ -5,13 +5,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype::clock::Clock;
+use tintype::domain::key::KeySecret;
+use tintype::domain::model::{Id, LedgerEntry, Surface, Task};
+use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::fault::Faults;
-use tintype::key::KeySecret;
-use tintype::model::{Id, LedgerEntry, Surface, Task};
-use tintype::request::{AspectRatio, GenerateRequest};
+use tintype::service::tasks::REFUSED;
 use tintype::store::sqlite::SqliteStore;
 use tintype::store::{AccountCreation, KeyChange, Store, StrikeRule, Submission};
-use tintype::tasks::REFUSED;
 
 use crate::binary::{self, Server};
 use crate::postgres::{cluster, schema};

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use tintype::config::{MONTH_AGE, REMOVED_FILES_AGE};
-use tintype::model::Id;
-use tintype::sweeper;
+use tintype::domain::model::Id;
+use tintype::service::sweeper;
 
 use crate::installation::Installation;
 use crate::postgres::{cluster, schema};

@@ -6,13 +6,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype::clock::Timestamp;
-use tintype::engine::sketch::Sketch;
-use tintype::engine::{Brief, Engine as _};
-use tintype::picture::Picture;
 use tintype::policy::picture_hash;
-use tintype::render::{EngineRenderer, Renderer as _};
+use tintype::service::tasks::REFUSED;
 use tintype::store::{KeyChange, QueueDepth};
-use tintype::tasks::REFUSED;
+use tintype::worker::render::{EngineRenderer, Renderer as _};
+use tintype_engine::picture::Picture;
+use tintype_engine::{Brief, Engine as _};
+use tintype_sketch::Sketch;
 
 use crate::binary::{self, Server};
 use crate::process::{ended, send, submit};
@@ -115,7 +115,7 @@ async fn the_last_strike_suspends_the_key_and_enabling_it_lifts_that() {
     service.work().await;
     service.clock.advance(Duration::from_secs(1));
 
-    let unknown = tintype::key::KeySecret::random();
+    let unknown = tintype::domain::key::KeySecret::random();
     let unknown = service.call("GET", TASKS, &[("authorization", &format!("Bearer {}", unknown.reveal()))], "").await;
     unknown.assert_error(401, "UNAUTHORIZED");
     assert_eq!(shape(&ada.get(TASKS).await), shape(&unknown));

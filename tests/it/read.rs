@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tintype::model::Surface;
-use tintype::request::{AspectRatio, GenerateRequest};
+use tintype::domain::model::Surface;
+use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::store::Submission;
 
 use crate::support::{Service, TASKS};

@@ -9,10 +9,11 @@ use std::time::Duration;
 use image::{ImageFormat, RgbImage};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde_json::json;
-use tintype::decoder::Decoder;
-use tintype::references::{
-    FaultKind, ReferenceFault, ReferenceOptions, ReferenceUrl, References, SetupError, TrustedTestHost,
+use tintype::domain::reference_url::ReferenceUrl;
+use tintype::outbound::references::{
+    FaultKind, ReferenceFault, ReferenceOptions, References, SetupError, TrustedTestHost,
 };
+use tintype::sandbox::Decoder;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Barrier;

@@ -10,10 +10,9 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use image::{ImageFormat, RgbImage};
 use rcgen::{CertificateParams, date_time_ymd};
-use tintype::decoder::Decoder;
-use tintype::references::{
-    FaultKind, Lookup, ReferenceFault, ReferenceOptions, ReferenceUrl, References, TrustedTestHost,
-};
+use tintype::domain::reference_url::ReferenceUrl;
+use tintype::outbound::references::{FaultKind, Lookup, ReferenceFault, ReferenceOptions, References, TrustedTestHost};
+use tintype::sandbox::Decoder;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;

@@ -6,13 +6,13 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tintype::app::App;
 use tintype::clock::Clock;
 use tintype::config::{ORPHAN_AGE, REMOVED_FILES_AGE, ServerSettings, TASK_CACHE};
+use tintype::domain::model::{Surface, TaskId};
 use tintype::files::Files;
-use tintype::model::{Surface, TaskId};
-use tintype::sweeper;
-use tintype::tasks;
+use tintype::service::app::App;
+use tintype::service::sweeper;
+use tintype::service::tasks;
 use tokio_util::sync::CancellationToken;
 
 use crate::binary::{self, Server, refused, tintype};

@@ -60,9 +60,14 @@ async fn what_was_accepted_is_finished_below_the_floor() {
     caller.post(json!({ "prompt": "a boat" }).to_string()).await.assert_error(500, "INTERNAL_ERROR");
     assert_eq!(caller.credits().await, 10);
     let account = caller.account.id;
-    let request = tintype::request::GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("a request");
-    let submitted =
-        service.app.store.submit(account, None, tintype::model::Surface::Api, request, 0).await.expect("a store");
+    let request =
+        tintype::domain::request::GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("a request");
+    let submitted = service
+        .app
+        .store
+        .submit(account, None, tintype::domain::model::Surface::Api, request, 0)
+        .await
+        .expect("a store");
     let tintype::store::Submission::Accepted(task) = submitted else { panic!("{submitted:?}") };
     service.work().await;
     assert_eq!(caller.task(&format!("imgmodel-{}", task.id)).await["status"], "completed");

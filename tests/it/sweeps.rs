@@ -6,12 +6,12 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures::TryStreamExt as _;
-use tintype::app::App;
 use tintype::clock::Timestamp;
 use tintype::config::{ALL_DAYS_EVERY, ORPHAN_AGE, ORPHAN_SWEEP_EVERY, REMOVED_FILES_AGE, S3Settings, SWEEP_HOLD};
+use tintype::domain::model::Id;
 use tintype::files::Files;
-use tintype::model::Id;
-use tintype::sweeper;
+use tintype::service::app::App;
+use tintype::service::sweeper;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 

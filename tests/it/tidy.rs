@@ -10,23 +10,15 @@ const LAYERS: &[&[&str]] = &[
     &["main"],
     &["cli"],
     &["server"],
-    &["http"],
-    &["worker", "sweeper"],
-    &["render"],
-    &["tasks"],
-    &["app", "backup"],
-    &["results"],
-    &[
-        "files", "engine", "policy", "limits", "failures", "keyring", "cursor", "metrics", "data_dir", "disk",
-        "backlog", "client",
-    ],
+    &["http", "worker"],
+    &["service", "backup"],
+    &["policy", "files", "metrics", "data_dir", "disk"],
     &["store"],
     &["config"],
-    &["request", "key"],
-    &["references"],
-    &["decoder"],
-    &["model", "picture", "address", "trust"],
-    &["clock", "fault", "source"],
+    &["client", "outbound"],
+    &["sandbox"],
+    &["domain"],
+    &["clock", "fault"],
 ];
 
 fn root() -> &'static Path {
@@ -52,7 +44,7 @@ fn sources(folder: &str) -> Vec<(PathBuf, String)> {
 }
 
 fn all_sources() -> Vec<(PathBuf, String)> {
-    ["src", "tests", "benches", "fuzz/src"].into_iter().flat_map(sources).collect()
+    ["src", "crates", "tests", "benches", "fuzz/src"].into_iter().flat_map(sources).collect()
 }
 
 /// The module of the crate's root that a file of `src` belongs to.

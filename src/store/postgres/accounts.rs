@@ -8,7 +8,7 @@ use super::keys;
 use super::newest;
 use super::schema::LOCK;
 use crate::clock::Timestamp;
-use crate::model::{Account, Id, LedgerEntry, MAX_BALANCE, TaskId};
+use crate::domain::model::{Account, Id, LedgerEntry, MAX_BALANCE, TaskId};
 use crate::store::{AccountCreation, NewKey, Result, StoreError};
 
 fn too_much() -> StoreError {

@@ -4,7 +4,7 @@ use tokio_postgres::{IsolationLevel, Row, Transaction};
 
 use super::columns::{number, word};
 use super::connection::Database;
-use crate::model::{CREDITS_PER_IMAGE, Id};
+use crate::domain::model::{CREDITS_PER_IMAGE, Id};
 use crate::store::audit::{AccountEntry, Books, Entry, Queued, Task};
 use crate::store::{Audit, Result};
 

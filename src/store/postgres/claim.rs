@@ -13,7 +13,7 @@ use tokio_postgres::Row;
 use super::columns::{REQUEST, request};
 use super::connection::{Database, Parameter};
 use super::queue::millis;
-use crate::model::Id;
+use crate::domain::model::Id;
 use crate::store::{Claim, Lease, Result};
 
 /// Most accounts that one look finds, besides those that are passed over.

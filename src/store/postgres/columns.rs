@@ -8,9 +8,9 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
 
 use crate::clock::Timestamp;
-use crate::key::{ApiKey, Suspension};
-use crate::model::{Account, Id, Status, Task};
-use crate::request::GenerateRequest;
+use crate::domain::key::{ApiKey, Suspension};
+use crate::domain::model::{Account, Id, Status, Task};
+use crate::domain::request::GenerateRequest;
 use crate::store::{Result, StoreError};
 
 type Fault = Box<dyn Error + Sync + Send>;

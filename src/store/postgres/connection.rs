@@ -22,7 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::tries::Tries;
 use crate::clock::{Clock, Timestamp};
-use crate::model::{Id, IdSource};
+use crate::domain::model::{Id, IdSource};
 use crate::store::{Result, StoreError};
 
 /// Most connections of one process.

@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 use super::columns::images;
 use super::connection::Database;
 use super::queue::millis;
-use crate::model::Id;
+use crate::domain::model::Id;
 use crate::store::{LONGEST_PAUSE, Result, TaskFiles};
 
 /// Each id is looked up in the partition of its month alone.

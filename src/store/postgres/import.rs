@@ -10,7 +10,7 @@ use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
 use super::connection::Failure;
 use super::{PostgresStore, audit};
-use crate::model::Id;
+use crate::domain::model::Id;
 use crate::store::sqlite::Snapshot;
 use crate::store::{Audit, Result, StoreError};
 

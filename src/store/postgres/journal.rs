@@ -16,8 +16,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::settle::Doubtful;
 use crate::clock::Timestamp;
+use crate::domain::model::Id;
 use crate::fault::{Effect, Faults, Point};
-use crate::model::Id;
 
 /// Most files: what many hours without a network leave. What comes after that is in memory alone.
 const MAX_FILES: usize = 10_000;

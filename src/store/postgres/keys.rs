@@ -8,8 +8,8 @@ use super::columns::{KEY, api_key};
 use super::connection::{Database, Parameter, TRANSACTION_TIMEOUT};
 use super::queue;
 use crate::clock::Timestamp;
-use crate::key::{ApiKey, KeyHash};
-use crate::model::{CREDITS_PER_IMAGE, Id};
+use crate::domain::key::{ApiKey, KeyHash};
+use crate::domain::model::{CREDITS_PER_IMAGE, Id};
 use crate::store::{KeyChange, Lease, NewKey, Refusal, Result, StrikeRule};
 
 /// $1 is the id, $2 the account, which must exist: that is looked up where there is one row for each.

@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use super::batch::{self, Batcher, MAX_BATCH};
 use super::connection::{Database, Failure, POOL_WAIT};
 use super::lane;
-use crate::model::Id;
+use crate::domain::model::Id;
 use crate::store::{Result, StoreError};
 
 /// Something that can be done for many accounts in one statement.

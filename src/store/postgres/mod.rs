@@ -29,10 +29,10 @@ use super::{
     Rescued, Result, Retry, Store, StoreError, StrikeRule, Submission, TaskFiles, TaskRecord, WorkerReport,
 };
 use crate::clock::{Clock, Timestamp};
+use crate::domain::key::{ApiKey, KeyHash};
+use crate::domain::model::{Account, Id, LedgerEntry, Surface, Task};
+use crate::domain::request::GenerateRequest;
 use crate::fault::{Effect, Faults, Point};
-use crate::key::{ApiKey, KeyHash};
-use crate::model::{Account, Id, LedgerEntry, Surface, Task};
-use crate::request::GenerateRequest;
 
 mod accounts;
 mod audit;

@@ -15,7 +15,7 @@ use tokio_postgres::error::SqlState;
 use super::connection::{Database, TRANSACTION_TIMEOUT};
 use super::schema::LOCK;
 use crate::clock::Timestamp;
-use crate::model::Id;
+use crate::domain::model::Id;
 use crate::store::{Result, StoreError};
 
 /// Somebody used the tasks of a month that was to be dropped, or too much of it was to be read for that.

@@ -14,7 +14,7 @@ use super::columns::number;
 use super::connection::{Database, Failure, words};
 use super::lanes::Shared;
 use super::{batch, newest};
-use crate::model::{CREDITS_PER_IMAGE, Id};
+use crate::domain::model::{CREDITS_PER_IMAGE, Id};
 use crate::store::{Lease, LeaseWrite, MAX_LOST_LEASES, QueueDepth, Rescued, Result, Retry, StoreError};
 
 /// Says of a row of the queue that it is leased, without leading to the index of all leases: what looks for one

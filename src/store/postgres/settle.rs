@@ -17,7 +17,7 @@ use super::connection::{Database, TRANSACTION_TIMEOUT};
 use super::journal::Journal;
 use super::{newest, queue};
 use crate::clock::Timestamp;
-use crate::model::Id;
+use crate::domain::model::Id;
 use crate::store::{Result, UNANSWERED};
 
 /// A submit that the server has not begun this long after it was sent is not done.

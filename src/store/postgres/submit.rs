@@ -14,9 +14,9 @@ use super::lanes::Shared;
 use super::months::Months;
 use super::{newest, settle};
 use crate::clock::Timestamp;
+use crate::domain::model::{CREDITS_PER_IMAGE, Id, Status, Surface, Task};
+use crate::domain::request::GenerateRequest;
 use crate::fault::{Effect, Faults, Point};
-use crate::model::{CREDITS_PER_IMAGE, Id, Status, Surface, Task};
-use crate::request::GenerateRequest;
 use crate::store::{Result, StoreError, Submission};
 
 /// How often what fits is sent again because others were quicker.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::connection::{Database, Failure, Parameter};
 use super::queue::{GivenUp, count, give_up, given_up, gone, lost_limit, refund};
 use crate::clock::Timestamp;
-use crate::model::{CREDITS_PER_IMAGE, Id};
+use crate::domain::model::{CREDITS_PER_IMAGE, Id};
 use crate::store::{Rescue, Rescued, Result};
 
 /// Tasks that a sweep ends in one transaction.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::columns::{REQUEST, TASK, images, number, request, task, word};
 use super::connection::{Database, Parameter};
 use crate::clock::Timestamp;
-use crate::model::{Id, Surface, Task};
+use crate::domain::model::{Id, Surface, Task};
 use crate::store::{CompletedTask, Result, StoreError, TaskRecord};
 
 /// Whose task on which surface is looked for.

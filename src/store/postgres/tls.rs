@@ -6,7 +6,7 @@ use tokio_postgres::Config;
 use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::trust;
+use crate::outbound::trust;
 
 /// What speaks TLS to the server, where the configuration asks for it: trusting the public authorities, and
 /// those in the file `ca`.

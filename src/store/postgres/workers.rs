@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 use super::columns::number;
 use super::connection::Database;
 use super::queue::millis;
-use crate::model::Id;
+use crate::domain::model::Id;
 use crate::store::{Result, WORKER_SILENCE, WorkerReport};
 
 /// Writes a report down, and passes by those that are silent: a row that somebody else is writing is left to him.

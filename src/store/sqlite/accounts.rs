@@ -8,8 +8,8 @@ use super::columns::word;
 use super::strikes;
 use super::writer::Writing;
 use crate::clock::Timestamp;
-use crate::key::{ApiKey, KeyHash, Suspension};
-use crate::model::{Account, EntryKind, Id, LedgerEntry, MAX_BALANCE, TaskId};
+use crate::domain::key::{ApiKey, KeyHash, Suspension};
+use crate::domain::model::{Account, EntryKind, Id, LedgerEntry, MAX_BALANCE, TaskId};
 use crate::store::{AccountCreation, KeyChange, NewKey};
 
 /// Refuses a balance that is too high for a refund on top of it.

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, Row};
 
 use super::columns::word;
-use crate::model::CREDITS_PER_IMAGE;
+use crate::domain::model::CREDITS_PER_IMAGE;
 use crate::store::Audit;
 use crate::store::audit::{AccountEntry, Books, Entry, Queued, Task};
 

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::columns::json;
 use super::writer::Writing;
-use crate::model::Id;
+use crate::domain::model::Id;
 use crate::store::{LONGEST_PAUSE, TaskFiles};
 
 pub(super) fn of_tasks(connection: &Connection, ids: &[Id]) -> rusqlite::Result<Vec<TaskFiles>> {

@@ -13,7 +13,7 @@ use super::columns::to_json;
 use super::tasks::{REQUEST, request};
 use super::writer::{Writing, in_savepoint};
 use crate::clock::Timestamp;
-use crate::model::{CREDITS_PER_IMAGE, EntryKind, Id};
+use crate::domain::model::{CREDITS_PER_IMAGE, EntryKind, Id};
 use crate::store::{Claim, Lease, LeaseWrite, MAX_LOST_LEASES, QueueDepth, Rescue, Rescued, Retry};
 
 /// Tasks that a sweep ends in one transaction; the writes of callers go in between.

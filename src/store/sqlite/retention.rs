@@ -4,7 +4,7 @@ use rusqlite::{Connection, params};
 
 use super::writer::Writing;
 use crate::clock::Timestamp;
-use crate::model::Id;
+use crate::domain::model::Id;
 
 /// Tasks that are removed in one transaction; the writes of callers go in between.
 pub(super) const BATCH: usize = 256;

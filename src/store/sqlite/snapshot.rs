@@ -10,7 +10,7 @@ use rusqlite::{Connection, OpenFlags, ToSql};
 use super::connection::connect;
 use super::schema::{MIGRATIONS, OpenError, Schema, is_a_fragment, schema};
 use super::{audit, integrity, tasks};
-use crate::model::Id;
+use crate::domain::model::Id;
 use crate::store::{Audit, CompletedTask, Result};
 
 /// A database file that nobody has open, such as a backup's. It is read without locks, and neither it

@@ -4,7 +4,7 @@ use rusqlite::{Connection, params};
 
 use super::queue;
 use super::writer::Writing;
-use crate::model::Id;
+use crate::domain::model::Id;
 use crate::store::{Lease, Refusal, StrikeRule};
 
 /// Fails and refunds a leased task and, under a rule, holds it against its key.

@@ -5,8 +5,8 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use super::accounts::Entry;
 use super::columns::{json, to_json, word};
 use super::writer::Writing;
-use crate::model::{EntryKind, Id, Status, Surface, Task};
-use crate::request::GenerateRequest;
+use crate::domain::model::{EntryKind, Id, Status, Surface, Task};
+use crate::domain::request::GenerateRequest;
 use crate::store::{CompletedTask, Submission, TaskRecord};
 
 pub(super) fn submit(

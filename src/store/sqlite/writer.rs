@@ -15,8 +15,8 @@ use rusqlite::{Connection, ErrorCode, TransactionBehavior, ffi};
 use tokio::sync::oneshot;
 
 use crate::clock::Clock;
+use crate::domain::model::IdSource;
 use crate::fault::{Effect, Faults, Point};
-use crate::model::IdSource;
 use crate::store::{EXIT_FAULT, Result, StoreError};
 
 /// Most writes that share one commit.

@@ -5,10 +5,10 @@ use std::time::Duration;
 use futures::future::{join, join_all};
 use tempfile::TempDir;
 use tintype::clock::Clock;
+use tintype::domain::key::KeySecret;
+use tintype::domain::model::{Id, Status, Surface};
+use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::fault::Faults;
-use tintype::key::KeySecret;
-use tintype::model::{Id, Status, Surface};
-use tintype::request::{AspectRatio, GenerateRequest};
 use tintype::store::postgres::PostgresStore;
 use tintype::store::{AccountCreation, LeaseWrite, NewKey, Store, StoreError, Submission};
 

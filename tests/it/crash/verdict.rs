@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tintype::clock::Clock;
-use tintype::model::Status;
-use tintype::tasks::OVERDUE;
+use tintype::domain::model::Status;
+use tintype::service::tasks::OVERDUE;
 
 use super::ACCOUNTS;
 use super::clients::Recorded;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tintype::clock::Clock;
 use tintype::files::Files;
-use tintype::picture::Picture;
 use tintype::store::sqlite::SqliteStore;
 use tintype::store::{LeaseWrite, Rescue, Result, Store};
+use tintype_engine::picture::Picture;
 
 use super::Tally;
 use super::life::{LEASE, Life};

@@ -3,8 +3,8 @@
 use std::io::Write as _;
 
 use image::ImageFormat;
-use tintype::decoder::DecodeError;
-use tintype::picture::PictureError;
+use tintype::sandbox::DecodeError;
+use tintype_engine::picture::PictureError;
 
 use super::{decode, two_halves};
 

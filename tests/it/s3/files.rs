@@ -8,9 +8,9 @@ use object_store::GetRange;
 use serde_json::json;
 use tempfile::TempDir;
 use tintype::config::{ORPHAN_AGE, REMOVED_FILES_AGE, S3Settings};
+use tintype::domain::model::{Id, IdSource};
 use tintype::files::{Creation, FileName, Files};
-use tintype::model::{Id, IdSource};
-use tintype::sweeper;
+use tintype::service::sweeper;
 
 use super::S3Server;
 use crate::references_fetch::certificate;

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Request;
 use serde_json::Value;
-use tintype::app::{App, Config};
 use tintype::config::ServerSettings;
+use tintype::service::app::{App, Config};
 use tokio::net::TcpStream;
 use url::Url;
 

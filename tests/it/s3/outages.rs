@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tempfile::TempDir;
+use tintype::domain::model::{EntryKind, IdSource};
 use tintype::files::Files;
-use tintype::model::{EntryKind, IdSource};
 use tokio::net::TcpListener;
 
 use super::{S3Server, variables};

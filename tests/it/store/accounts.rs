@@ -1,6 +1,6 @@
 //! Accounts, grants and the ledger.
 
-use tintype::model::{EntryKind, LedgerEntry, MAX_BALANCE, Surface, TaskId};
+use tintype::domain::model::{EntryKind, LedgerEntry, MAX_BALANCE, Surface, TaskId};
 use tintype::store::{AccountCreation, Result};
 
 use super::fixture::{Fixture, MILLISECOND, images, new_key};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tintype::clock::Clock;
-use tintype::model::{Id, Surface};
+use tintype::domain::model::{Id, Surface};
 use tintype::store::{Lease, QueueDepth, Rescue, Result, Store};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, drawn, images};

@@ -1,6 +1,6 @@
 //! Walking over the results of all completed tasks.
 
-use tintype::model::{Id, Surface};
+use tintype::domain::model::{Id, Surface};
 use tintype::store::{CompletedTask, Result};
 
 use super::fixture::{Fixture, MILLISECOND, images};

@@ -1,7 +1,7 @@
 //! A row that cannot be read holds up nobody but its owner.
 
 use futures::future::join_all;
-use tintype::model::{Status, Surface};
+use tintype::domain::model::{Status, Surface};
 use tintype::store::{MAX_LOST_LEASES, Rescue, Rescued, Result};
 
 use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, images};

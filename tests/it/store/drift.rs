@@ -1,7 +1,7 @@
 //! The audit sees what is wrong. The damage is done to the SQLite file behind the store's back.
 
 use rusqlite::Connection;
-use tintype::model::{Id, Surface, TaskId};
+use tintype::domain::model::{Id, Surface, TaskId};
 use tintype::store::{Drift, Result};
 
 use super::fixture::{Fixture, drawn, images};

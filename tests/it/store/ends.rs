@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tintype::clock::Clock;
-use tintype::model::{EntryKind, Id, Status, Surface, TaskId};
+use tintype::domain::model::{EntryKind, Id, Status, Surface, TaskId};
 use tintype::store::{Lease, LeaseWrite, MAX_LOST_LEASES, Rescue, Result, Retry};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, drawn, images};

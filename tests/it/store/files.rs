@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tintype::model::{Id, Surface};
+use tintype::domain::model::{Id, Surface};
 use tintype::store::{LONGEST_PAUSE, Result, TaskFiles};
 
 use super::fixture::{Fixture, MILLISECOND, drawn, images};

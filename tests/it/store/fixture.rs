@@ -6,9 +6,9 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tintype::clock::Clock;
-use tintype::key::{ApiKey, KeySecret};
-use tintype::model::{Account, Id, LedgerEntry, Surface, Task};
-use tintype::request::{AspectRatio, GenerateRequest};
+use tintype::domain::key::{ApiKey, KeySecret};
+use tintype::domain::model::{Account, Id, LedgerEntry, Surface, Task};
+use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::store::{AccountCreation, Lease, NewKey, QueueDepth, Result, Store, Submission};
 
 use crate::postgres::{cluster, schema};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tintype::key::{ApiKey, KeyHash, KeyState};
-use tintype::model::Id;
+use tintype::domain::key::{ApiKey, KeyHash, KeyState};
+use tintype::domain::model::Id;
 use tintype::store::{KeyChange, NewKey, Result};
 
 use super::fixture::{Fixture, MILLISECOND, new_key};

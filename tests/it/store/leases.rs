@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tintype::model::Status;
+use tintype::domain::model::Status;
 use tintype::store::{Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Result, Retry};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, drawn};

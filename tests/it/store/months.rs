@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tintype::clock::Timestamp;
-use tintype::model::{EntryKind, Id, Surface};
+use tintype::domain::model::{EntryKind, Id, Surface};
 use tintype::store::{Drift, Result, StoreError};
 
 use super::fixture::{Fixture, MILLISECOND, UNLIMITED, drawn, images};

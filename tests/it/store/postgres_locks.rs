@@ -4,7 +4,7 @@ use std::pin::pin;
 
 use futures::FutureExt as _;
 use futures::future::{join, join_all, maybe_done};
-use tintype::model::{Id, Status};
+use tintype::domain::model::{Id, Status};
 use tintype::store::{Claim, Lease, LeaseWrite, Result};
 
 use super::fixture::{Fixture, LEASE, drawn};

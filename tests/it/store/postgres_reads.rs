@@ -2,7 +2,7 @@
 
 use futures::future::try_join_all;
 use tempfile::TempDir;
-use tintype::model::{Id, Surface};
+use tintype::domain::model::{Id, Surface};
 use tintype::store::{Rescue, Rescued, Result};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, images};

@@ -8,8 +8,8 @@ use futures::FutureExt as _;
 use futures::future::join_all;
 use tempfile::TempDir;
 use tintype::clock::Clock;
+use tintype::domain::model::{Surface, Task};
 use tintype::fault::Faults;
-use tintype::model::{Surface, Task};
 use tintype::store::postgres::{OpenError, PostgresStore};
 use tintype::store::{
     AccountCreation, MAX_LOST_LEASES, Rescue, Result, Store as _, StoreError, Submission, WORKER_SILENCE, WorkerReport,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::{join, join_all};
 use tintype::clock::Clock;
-use tintype::model::{Id, Status, Surface};
+use tintype::domain::model::{Id, Status, Surface};
 use tintype::store::{AccountCreation, LeaseWrite, Result, Store, Submission};
 
 use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, drawn, ids, images, new_key};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tintype::model::{Id, Status, Surface};
-use tintype::request::GenerateRequest;
+use tintype::domain::model::{Id, Status, Surface};
+use tintype::domain::request::GenerateRequest;
 use tintype::store::{Result, TaskRecord};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, drawn, ids, images};

@@ -9,8 +9,8 @@ use futures::future::join_all;
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tintype::clock::Clock;
-use tintype::model::{Id, Surface};
-use tintype::request::GenerateRequest;
+use tintype::domain::model::{Id, Surface};
+use tintype::domain::request::GenerateRequest;
 use tintype::store::sqlite::{OpenError, SqliteStore};
 use tintype::store::{KeyChange, Result, StoreError};
 

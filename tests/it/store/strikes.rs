@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tintype::key::{ApiKey, KeyState};
-use tintype::model::{EntryKind, Id, Status, Surface};
+use tintype::domain::key::{ApiKey, KeyState};
+use tintype::domain::model::{EntryKind, Id, Status, Surface};
 use tintype::store::{KeyChange, LeaseWrite, Refusal, Result, StrikeRule};
 
 use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, images, new_key};

@@ -1,8 +1,8 @@
 //! Submitting tasks and reading them.
 
 use futures::future::try_join_all;
-use tintype::model::{EntryKind, Id, Status, Surface, Task, TaskId};
-use tintype::request::{AspectRatio, GenerateRequest};
+use tintype::domain::model::{EntryKind, Id, Status, Surface, Task, TaskId};
+use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::store::{Result, Submission};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, drawn, ids, images};

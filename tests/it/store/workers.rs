@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tintype::model::Id;
+use tintype::domain::model::Id;
 use tintype::store::{Result, WORKER_SILENCE, WorkerReport};
 
 use super::fixture::{Fixture, MILLISECOND};

@@ -1,6 +1,6 @@
 //! Accounts and grants, as the rules have them.
 
-use tintype::model::{Account, EntryKind, MAX_BALANCE};
+use tintype::domain::model::{Account, EntryKind, MAX_BALANCE};
 use tintype::store::AccountCreation;
 
 use super::act::{KeyOrder, Name};

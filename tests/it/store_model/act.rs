@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use tintype::clock::Timestamp;
-use tintype::model::Surface;
-use tintype::request::{AspectRatio, GenerateRequest};
+use tintype::domain::model::Surface;
+use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::store::{KeyChange, Rescue, StrikeRule};
 
 /// One step, by one of the processes.

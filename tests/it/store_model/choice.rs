@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::strategy::Union;
 use tintype::clock::Timestamp;
-use tintype::model::{MAX_BALANCE, Surface};
+use tintype::domain::model::{MAX_BALANCE, Surface};
 use tintype::store::{KeyChange, Rescue, StrikeRule};
 
 use super::act::{Act, Held, KeyOrder, Name, Order, Step};

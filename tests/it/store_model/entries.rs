@@ -1,7 +1,7 @@
 //! The ledger, as the rules have it.
 
 use tintype::clock::Timestamp;
-use tintype::model::EntryKind;
+use tintype::domain::model::EntryKind;
 
 use super::model::Model;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tintype::clock::Timestamp;
-use tintype::key::{ApiKey, KeyHash, Suspension};
+use tintype::domain::key::{ApiKey, KeyHash, Suspension};
 use tintype::store::{KeyChange, NewKey, StrikeRule};
 
 use super::act::KeyOrder;

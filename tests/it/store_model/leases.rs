@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tintype::clock::Timestamp;
-use tintype::model::{Id, Status};
+use tintype::domain::model::{Id, Status};
 use tintype::store::{Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry, StrikeRule};
 
 use super::act::{Held, drawn, sentence};

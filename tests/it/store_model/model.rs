@@ -1,9 +1,9 @@
 //! The reference: what a store holds, in plain collections.
 
 use tintype::clock::Timestamp;
-use tintype::key::{ApiKey, KeyHash};
-use tintype::model::{Id, Status, Surface};
-use tintype::request::GenerateRequest;
+use tintype::domain::key::{ApiKey, KeyHash};
+use tintype::domain::model::{Id, Status, Surface};
+use tintype::domain::request::GenerateRequest;
 use tintype::store::Lease;
 
 use super::act::{Act, Held, Step};

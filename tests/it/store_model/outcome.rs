@@ -1,8 +1,8 @@
 //! What came of a step, in a form that can be compared.
 
-use tintype::key::ApiKey;
-use tintype::model::{Account, Id};
-use tintype::request::GenerateRequest;
+use tintype::domain::key::ApiKey;
+use tintype::domain::model::{Account, Id};
+use tintype::domain::request::GenerateRequest;
 use tintype::store::{AccountCreation, Lease, LeaseWrite, Refusal, Rescued, Retry, StoreError, Submission};
 
 #[derive(Debug, Clone, PartialEq)]

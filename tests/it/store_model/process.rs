@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tintype::clock::Timestamp;
-use tintype::model::Id;
+use tintype::domain::model::Id;
 
 /// Furthest that ids run ahead of a clock that has stepped back.
 pub const MAX_LEAD: Duration = Duration::from_secs(30);

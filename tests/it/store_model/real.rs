@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::future::{join, join_all};
 use tempfile::TempDir;
 use tintype::clock::Clock;
-use tintype::model::Id;
+use tintype::domain::model::Id;
 use tintype::store::{LeaseWrite, Result, Store, Submission};
 
 use super::accounts::grant_note;

@@ -1,7 +1,7 @@
 //! Submitting tasks and ending them, as the rules have it.
 
 use tintype::clock::Timestamp;
-use tintype::model::{EntryKind, Id, Status, Surface, Task};
+use tintype::domain::model::{EntryKind, Id, Status, Surface, Task};
 use tintype::store::Submission;
 
 use super::act::Order;

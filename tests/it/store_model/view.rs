@@ -1,7 +1,7 @@
 //! Everything that a store shows, compared with the model.
 
 use tintype::clock::Timestamp;
-use tintype::model::{EntryKind, Id, LedgerEntry, Surface, Task, TaskId};
+use tintype::domain::model::{EntryKind, Id, LedgerEntry, Surface, Task, TaskId};
 use tintype::store::{QueueDepth, Result, Store, TaskRecord};
 
 use super::entries::Entry;

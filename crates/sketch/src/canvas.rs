@@ -1,0 +1,268 @@
+//! The surface everything is painted on.
+
+use super::colour::{Colour, grey};
+use super::dice::Noise;
+use tintype_engine::picture::Picture;
+
+/// A picture in progress, with more precision than the finished one.
+#[derive(Debug, Clone)]
+pub struct Canvas {
+    pub width: usize,
+    pub height: usize,
+    pixels: Vec<Colour>,
+}
+
+impl Canvas {
+    /// A canvas of one colour.
+    pub fn new(width: usize, height: usize, colour: Colour) -> Self {
+        Self { width, height, pixels: vec![colour; width * height] }
+    }
+
+    /// The longer side, in pixels: the measure for what must not depend on the ratio of the sides.
+    pub fn span(&self) -> f32 {
+        self.width.max(self.height) as f32
+    }
+
+    /// The geometric middle between both sides: the measure for the size of things.
+    pub fn scale(&self) -> f32 {
+        (self.width as f32 * self.height as f32).sqrt()
+    }
+
+    /// One row.
+    pub fn row(&self, y: usize) -> &[Colour] {
+        &self.pixels[y * self.width..(y + 1) * self.width]
+    }
+
+    /// One row, to paint on.
+    pub fn row_mut(&mut self, y: usize) -> &mut [Colour] {
+        &mut self.pixels[y * self.width..(y + 1) * self.width]
+    }
+
+    /// All pixels, row by row.
+    pub fn pixels_mut(&mut self) -> &mut [Colour] {
+        &mut self.pixels
+    }
+
+    /// The colour at a position, which is moved onto the canvas if it lies outside.
+    #[inline]
+    pub fn at(&self, x: i32, y: i32) -> Colour {
+        let x = x.clamp(0, self.width as i32 - 1) as usize;
+        let y = y.clamp(0, self.height as i32 - 1) as usize;
+        self.pixels[y * self.width + x]
+    }
+
+    /// Mixes `colour` into one pixel; positions outside are ignored.
+    #[inline]
+    pub fn blend(&mut self, x: i32, y: i32, colour: Colour, alpha: f32) {
+        if x >= 0 && y >= 0 && (x as usize) < self.width && (y as usize) < self.height {
+            let pixel = &mut self.pixels[y as usize * self.width + x as usize];
+            *pixel = pixel.mix(colour, alpha);
+        }
+    }
+
+    /// Mixes `colour` into part of a row, with soft ends.
+    pub fn span_at(&mut self, y: i32, from: f32, to: f32, colour: Colour, alpha: f32) {
+        if y < 0 || y as usize >= self.height || to <= from {
+            return;
+        }
+        let first = from.floor().max(0.0) as usize;
+        let last = (to.ceil().max(0.0) as usize).min(self.width);
+        if first >= last {
+            return;
+        }
+        for (offset, pixel) in self.row_mut(y as usize)[first..last].iter_mut().enumerate() {
+            let x = (first + offset) as f32;
+            let cover = (x + 1.0 - from).min(1.0) * (to - x).min(1.0);
+            *pixel = pixel.mix(colour, alpha * cover.clamp(0.0, 1.0));
+        }
+    }
+
+    /// A filled ellipse whose edge is `softness` of its radius wide.
+    pub fn ellipse(&mut self, centre: (f32, f32), radii: (f32, f32), colour: Colour, alpha: f32, softness: f32) {
+        let (rx, ry) = (radii.0.max(0.5), radii.1.max(0.5));
+        let edge = softness.max(1.0 / rx.min(ry)).min(1.0);
+        let top = (centre.1 - ry).floor().max(0.0) as usize;
+        let bottom = ((centre.1 + ry).ceil().max(0.0) as usize).min(self.height);
+        let left = (centre.0 - rx).floor().max(0.0) as usize;
+        let right = ((centre.0 + rx).ceil().max(0.0) as usize).min(self.width);
+        if left >= right {
+            return;
+        }
+        for y in top..bottom {
+            let dy = (y as f32 + 0.5 - centre.1) / ry;
+            for (offset, pixel) in self.row_mut(y)[left..right].iter_mut().enumerate() {
+                let dx = ((left + offset) as f32 + 0.5 - centre.0) / rx;
+                let square = dx * dx + dy * dy;
+                if square < 1.0 {
+                    let cover = ((1.0 - square.sqrt()) / edge).min(1.0);
+                    *pixel = pixel.mix(colour, alpha * cover);
+                }
+            }
+        }
+    }
+
+    /// A halo that adds light and fades towards `radius`.
+    pub fn glow(&mut self, centre: (f32, f32), radius: f32, colour: Colour, strength: f32) {
+        let top = (centre.1 - radius).floor().max(0.0) as usize;
+        let bottom = ((centre.1 + radius).ceil().max(0.0) as usize).min(self.height);
+        let left = (centre.0 - radius).floor().max(0.0) as usize;
+        let right = ((centre.0 + radius).ceil().max(0.0) as usize).min(self.width);
+        if left >= right || radius <= 0.0 {
+            return;
+        }
+        let inverse = 1.0 / (radius * radius);
+        for y in top..bottom {
+            let dy = y as f32 + 0.5 - centre.1;
+            for (offset, pixel) in self.row_mut(y)[left..right].iter_mut().enumerate() {
+                let dx = (left + offset) as f32 + 0.5 - centre.0;
+                let square = (dx * dx + dy * dy) * inverse;
+                if square < 1.0 {
+                    let fall = 1.0 - square.sqrt();
+                    let light = strength * fall * fall * (0.35 + 0.65 * fall);
+                    *pixel = pixel.screen(colour * light);
+                }
+            }
+        }
+    }
+
+    /// A straight stroke that tapers from `from_width` to `to_width`.
+    pub fn line(&mut self, from: (f32, f32), to: (f32, f32), widths: (f32, f32), colour: Colour, alpha: f32) {
+        let (dx, dy) = (to.0 - from.0, to.1 - from.1);
+        let squared_length = (dx * dx + dy * dy).max(1e-6);
+        let reach = widths.0.max(widths.1) * 0.5 + 1.0;
+        let bounds = |a: f32, b: f32, limit: usize| {
+            let first = (a.min(b) - reach).floor().clamp(0.0, limit as f32) as usize;
+            let last = (a.max(b) + reach).ceil().clamp(0.0, limit as f32) as usize;
+            (first, last)
+        };
+        let (left, right) = bounds(from.0, to.0, self.width);
+        let (top, bottom) = bounds(from.1, to.1, self.height);
+        for y in top..bottom {
+            for x in left..right {
+                let (px, py) = (x as f32 + 0.5 - from.0, y as f32 + 0.5 - from.1);
+                let along = ((px * dx + py * dy) / squared_length).clamp(0.0, 1.0);
+                let (ox, oy) = (px - dx * along, py - dy * along);
+                let half = (widths.0 + (widths.1 - widths.0) * along) * 0.5;
+                let cover = (half + 0.5 - (ox * ox + oy * oy).sqrt()).clamp(0.0, 1.0);
+                if cover > 0.0 {
+                    self.blend(x as i32, y as i32, colour, alpha * cover);
+                }
+            }
+        }
+    }
+
+    /// A copy `factor` times smaller, each pixel the mean of those it replaces.
+    pub fn shrunk(&self, factor: usize) -> Self {
+        let (width, height) = (self.width.div_ceil(factor).max(1), self.height.div_ceil(factor).max(1));
+        let mut small = Self::new(width, height, grey(0.0));
+        for y in 0..height {
+            let rows = y * factor..((y + 1) * factor).min(self.height);
+            let share = 1.0 / rows.len() as f32;
+            for source in rows {
+                let source = &self.pixels[source * self.width..(source + 1) * self.width];
+                for (target, block) in small.row_mut(y).iter_mut().zip(source.chunks(factor)) {
+                    let sum = block.iter().fold(grey(0.0), |sum, pixel| sum + *pixel);
+                    *target = *target + sum * (share / block.len() as f32);
+                }
+            }
+        }
+        small
+    }
+
+    /// The smoothly interpolated colour at `x`, `y` measured in pixels of this canvas.
+    #[inline]
+    pub fn sample(&self, x: f32, y: f32) -> Colour {
+        let (x, y) = (x - 0.5, y - 0.5);
+        let (left, top) = (x.floor(), y.floor());
+        let (fx, fy) = (x - left, y - top);
+        let (x0, y0) = (left as i32, top as i32);
+        let upper = self.at(x0, y0).mix(self.at(x0 + 1, y0), fx);
+        let lower = self.at(x0, y0 + 1).mix(self.at(x0 + 1, y0 + 1), fx);
+        upper.mix(lower, fy)
+    }
+
+    /// Blurs by about `radius` pixels: two box blurs each way.
+    pub fn blur(&mut self, radius: usize) {
+        for _ in 0..2 {
+            self.blur_rows(radius);
+            self.blur_columns(radius);
+        }
+    }
+
+    fn blur_rows(&mut self, radius: usize) {
+        let mut copy = Vec::with_capacity(self.width);
+        let weight = 1.0 / (2 * radius + 1) as f32;
+        for y in 0..self.height {
+            let row = self.row_mut(y);
+            copy.clear();
+            copy.extend_from_slice(row);
+            let last = copy.len() - 1;
+            // The window before the first pixel, as if the row went on to the left in its first colour.
+            let mut sum = copy[0] * radius as f32;
+            for x in 0..radius {
+                sum = sum + copy[x.min(last)];
+            }
+            for (x, pixel) in row.iter_mut().enumerate() {
+                sum = sum + copy[(x + radius).min(last)];
+                *pixel = sum * weight;
+                // The window's left edge starts one pixel before the row.
+                sum = sum + copy[x.saturating_sub(radius)] * -1.0;
+            }
+        }
+    }
+
+    fn blur_columns(&mut self, radius: usize) {
+        let copy = self.pixels.clone();
+        let (width, last) = (self.width, self.height - 1);
+        let row = |y: usize| &copy[y.min(last) * width..(y.min(last) + 1) * width];
+        let weight = 1.0 / (2 * radius + 1) as f32;
+        let mut sums: Vec<Colour> = row(0).iter().map(|pixel| *pixel * radius as f32).collect();
+        for y in 0..radius {
+            sums.iter_mut().zip(row(y)).for_each(|(sum, pixel)| *sum = *sum + *pixel);
+        }
+        for y in 0..self.height {
+            let (entering, leaving) = (row(y + radius), row(y.saturating_sub(radius)));
+            let target = &mut self.pixels[y * width..(y + 1) * width];
+            for (((pixel, sum), new), old) in target.iter_mut().zip(&mut sums).zip(entering).zip(leaving) {
+                *sum = *sum + *new;
+                *pixel = *sum * weight;
+                *sum = *sum + *old * -1.0;
+            }
+        }
+    }
+
+    /// The finished picture. `grain` is the strength of the film grain in 8-bit steps.
+    pub fn into_picture(self, noise: &Noise, grain: f32) -> Picture {
+        let mut bytes = Vec::with_capacity(self.pixels.len() * 3);
+        for y in 0..self.height {
+            for (x, pixel) in self.row(y).iter().enumerate() {
+                // One value for all channels keeps the grain grey and the PNG small.
+                let shift =
+                    (noise.cell(x as i32 + (y as i32 / 256) * 91, y as i32 + (x as i32 / 256) * 57) - 0.5) * grain;
+                let byte = |level: f32| (level * 255.0 + 0.5 + shift).clamp(0.0, 255.0) as u8;
+                bytes.extend_from_slice(&[byte(pixel.r), byte(pixel.g), byte(pixel.b)]);
+            }
+        }
+        Picture::from_rgb(self.width as u32, self.height as u32, bytes)
+            .expect("three bytes were written for every pixel")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blurring_keeps_brightness() {
+        let mut canvas = Canvas::new(23, 17, grey(0.25));
+        canvas.blur(4);
+        assert!(canvas.pixels_mut().iter().all(|pixel| (pixel.r - 0.25).abs() < 1e-4));
+    }
+
+    #[test]
+    fn shrinking_keeps_the_mean() {
+        let mut canvas = Canvas::new(10, 7, grey(0.0));
+        canvas.row_mut(0).fill(grey(1.0));
+        assert!((canvas.shrunk(16).at(0, 0).r - 1.0 / 7.0).abs() < 1e-5);
+    }
+}

@@ -1,0 +1,218 @@
+//! The result files of all completed tasks: checking that they are there, and copying them.
+
+mod bucket;
+mod disk;
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::domain::model::{Id, TaskId};
+use crate::files::{FileName, Files};
+use crate::store::{self, CompletedTask, Drift};
+
+/// Tasks fetched at a time.
+const PAGE: u32 = 256;
+
+/// Drifts that are kept; beyond it they are only counted.
+const MAX_DRIFTS: usize = 10_000;
+
+/// What every PNG begins with.
+const SIGNATURE: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
+/// The whole IEND chunk that every PNG ends with.
+const END: [u8; 12] = *b"\0\0\0\0IEND\xae\x42\x60\x82";
+
+/// What a look at every file found.
+#[derive(Debug, Default)]
+pub struct Check {
+    /// Files examined.
+    pub files: u64,
+    /// Their size together.
+    pub bytes: u64,
+    /// What is wrong, up to a limit.
+    pub drifts: Vec<Drift>,
+    /// How much more is wrong.
+    pub drifts_left_out: u64,
+}
+
+impl Check {
+    fn add(&mut self, file: &ResultFile, found: Result<u64, String>) {
+        self.files += 1;
+        match found {
+            Ok(bytes) => self.bytes += bytes,
+            Err(_) if self.drifts.len() >= MAX_DRIFTS => self.drifts_left_out += 1,
+            Err(fault) => {
+                let fault = format!("the image {} {fault}", file.name);
+                self.drifts.push(Drift { account_id: file.account_id, task_id: Some(TaskId(file.task_id)), fault });
+            }
+        }
+    }
+}
+
+/// A file that a completed task names.
+#[derive(Debug)]
+struct ResultFile {
+    name: String,
+    task_id: Id,
+    account_id: Id,
+}
+
+impl ResultFile {
+    /// Its name; a fault when that is not one that the task's result can have.
+    fn name(&self) -> Result<FileName<'_>, String> {
+        match FileName::parse(&self.name) {
+            Some(name) if name.task_id() == self.task_id => Ok(name),
+            Some(_) => Err("is of another task".into()),
+            None => Err("has a name that no result file has".into()),
+        }
+    }
+
+    /// Where it is in a directory.
+    fn path(&self, directory: &Path) -> Result<PathBuf, String> {
+        self.name().map(|name| directory.join(name.as_str()))
+    }
+}
+
+/// Makes `progress` a bar of so many tasks, for [`check`] and [`copy`] to advance.
+pub fn begin(progress: &ProgressBar, message: &'static str, tasks: u64) {
+    let template = "{msg} {bar:30} {human_pos} of {human_len} tasks ({elapsed}, {eta} left)";
+    progress.set_style(ProgressStyle::with_template(template).expect("the template is well-formed"));
+    progress.set_position(0);
+    progress.set_length(tasks);
+    progress.set_message(message);
+}
+
+/// Looks at every image that the tasks name: whether it exists, begins as a PNG and ends as one. What
+/// is between is not read. `page` fetches tasks as [`store::Store::completed_tasks`] does.
+///
+/// # Errors
+/// A sentence for the operator: the tasks could not be read, or there are some and no store of files.
+pub async fn check(
+    files: Option<&Files>,
+    page: impl AsyncFn(Option<Id>, u32) -> store::Result<Vec<CompletedTask>>,
+    progress: &ProgressBar,
+) -> Result<Check, String> {
+    let mut check = Check::default();
+    let examine = async |files: &Files, results: Vec<ResultFile>| match files.directory() {
+        Some(directory) => {
+            let examine =
+                |file: &ResultFile, directory: &Path| Ok(file.path(directory).and_then(|path| disk::examine(&path)));
+            disk::in_threads(directory, results.into_iter(), examine).await
+        }
+        None => bucket::at_once(results, async |file| Ok(bucket::examine(files, file).await)).await,
+    };
+    walk(files, page, progress, examine, |file, outcome| check.add(&file, outcome)).await?;
+    Ok(check)
+}
+
+/// Copies every image that the tasks name into `to`, where nothing is overwritten, and makes it durable.
+/// What cannot be read is left out, with a warning, for [`check`] to find.
+///
+/// # Errors
+/// A sentence for the operator: a file could not be written, or as for [`check`].
+pub async fn copy(
+    files: Option<&Files>,
+    to: &Files,
+    page: impl AsyncFn(Option<Id>, u32) -> store::Result<Vec<CompletedTask>>,
+    progress: &ProgressBar,
+) -> Result<(), String> {
+    let mut days = BTreeSet::new();
+    let copy_some = async |files: &Files, results: Vec<ResultFile>| match (files.directory(), to.directory()) {
+        (Some(from), Some(to)) => {
+            let to = to.to_owned();
+            let copy = move |file: &ResultFile, from: &Path| copy_on_disk(file, from, &to);
+            disk::in_threads(from, results.into_iter(), copy).await
+        }
+        (_, Some(to)) => bucket::at_once(results, async |file| bucket::download(files, file, to).await).await,
+        (_, None) => bucket::at_once(results, async |file| bucket::upload(files, file, to).await).await,
+    };
+    walk(files, page, progress, copy_some, |_, day| days.extend(day)).await?;
+    for directory in days.iter().map(PathBuf::as_path).chain(to.directory()) {
+        sync_directory(directory)?;
+    }
+    Ok(())
+}
+
+/// Copies one file from a directory to another. Returns the directory that is to be synced.
+fn copy_on_disk(file: &ResultFile, from: &Path, to: &Path) -> Result<Option<PathBuf>, String> {
+    match (file.path(from), file.path(to)) {
+        (Ok(from), Ok(to)) => disk::copy_file(&from, &to).map(|()| to.parent().map(Path::to_owned)),
+        (Err(fault), _) | (_, Err(fault)) => {
+            not_copied(file, &fault);
+            Ok(None)
+        }
+    }
+}
+
+fn not_copied(file: &ResultFile, fault: &str) {
+    tracing::warn!(image = file.name, fault, "not copied");
+}
+
+/// Does `work` on all files, a page of them at a time, and hands on what comes of each in order.
+async fn walk<T>(
+    files: Option<&Files>,
+    page: impl AsyncFn(Option<Id>, u32) -> store::Result<Vec<CompletedTask>>,
+    progress: &ProgressBar,
+    work: impl AsyncFn(&Files, Vec<ResultFile>) -> Result<Vec<(ResultFile, T)>, String>,
+    mut done: impl FnMut(ResultFile, T),
+) -> Result<(), String> {
+    let mut last = None;
+    loop {
+        let tasks = page(last, PAGE).await.map_err(|error| error.to_string())?;
+        let Some(end) = tasks.last() else { return Ok(()) };
+        let Some(files) = files else {
+            return Err("there are completed tasks, but no directory of result files".into());
+        };
+        last = Some(end.id);
+        let count = tasks.len() as u64;
+        let results = tasks.into_iter().flat_map(result_files).collect();
+        for (file, outcome) in work(files, results).await? {
+            done(file, outcome);
+        }
+        progress.inc(count);
+    }
+}
+
+fn result_files(task: CompletedTask) -> impl Iterator<Item = ResultFile> {
+    task.images.into_iter().map(move |name| ResultFile { name, task_id: task.id, account_id: task.account_id })
+}
+
+/// The size of a PNG of which these are the first and the last bytes, or what is wrong with it.
+fn judge(size: u64, signature: &[u8], end: &[u8]) -> Result<u64, String> {
+    match size {
+        0 => Err("is empty".into()),
+        _ if size < (SIGNATURE.len() + END.len()) as u64 => Err(format!("has only {size} bytes")),
+        _ if signature != SIGNATURE => Err("does not begin as a PNG".into()),
+        _ if end != END => Err("is cut off: it does not end as a PNG".into()),
+        _ => Ok(size),
+    }
+}
+
+/// Makes the names in a directory durable.
+///
+/// # Errors
+/// A sentence for the operator.
+pub fn sync_directory(path: &Path) -> Result<(), String> {
+    let synced = File::open(path).and_then(|directory| directory.sync_all());
+    synced.map_err(|error| format!("cannot sync {}: {error}", path.display()))
+}
+
+/// Copies a file whole and durably to a new name, readable by its owner alone.
+///
+/// # Errors
+/// A sentence for the operator.
+pub fn copy_whole(from: &Path, to: &Path) -> Result<(), String> {
+    let unreadable = |error: io::Error| format!("cannot read {}: {error}", from.display());
+    let unwritable = |error: io::Error| format!("cannot write {}: {error}", to.display());
+    let source = File::open(from).map_err(unreadable)?;
+    let target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).map_err(unwritable)?;
+    disk::pour(source, &target).map_err(|error| match error {
+        disk::PourError::Read(error) => unreadable(error),
+        disk::PourError::Write(error) => unwritable(error),
+    })?;
+    target.sync_all().map_err(unwritable)
+}

@@ -1,0 +1,413 @@
+//! A client of the public API: submits a task, waits for it, downloads its images. Prints nothing.
+//!
+//! Invariants: a submit is sent once, because repeating it could charge twice. The key goes to the API alone: not to
+//! where images are, not to where a redirect points, and over plain HTTP not beyond this machine unless allowed.
+
+mod polling;
+
+use std::time::Duration;
+
+use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
+use reqwest::redirect::Policy;
+use reqwest::{Response, StatusCode};
+use serde::{Deserialize, Serialize};
+use tokio_rustls::rustls::{self, RootCertStore};
+use url::{Host, Url};
+
+use crate::domain::model::TaskId;
+use crate::outbound::trust;
+use polling::{Polled, persist, poll_until_finished};
+
+/// A task that is not terminal after this time is stuck.
+pub const STUCK_AFTER: Duration = Duration::from_secs(10 * 60);
+
+const USER_AGENT: &str = concat!("tintype/", env!("CARGO_PKG_VERSION"));
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// Longest silence in the middle of a download.
+const SILENCE_LIMIT: Duration = Duration::from_secs(30);
+/// Time for one image, repetitions included.
+const DOWNLOAD_LIMIT: Duration = Duration::from_secs(10 * 60);
+const MAX_ANSWER_BYTES: usize = 1024 * 1024;
+const MAX_IMAGE_BYTES: usize = 64 * 1024 * 1024;
+/// Redirects followed to an image, which may have moved behind a content network.
+const MAX_IMAGE_REDIRECTS: usize = 3;
+const MAX_MESSAGE_CHARS: usize = 500;
+
+const PNG_SIGNATURE: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
+/// Suggested seconds until the next poll, with a fraction.
+static POLL_AFTER: HeaderName = HeaderName::from_static("x-poll-after");
+
+/// Where a key may travel unprotected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlainHttp {
+    /// Within this machine.
+    LoopbackOnly,
+    /// Wherever the URL points.
+    Anywhere,
+}
+
+/// What to draw, as the API takes it. The server is the one that validates.
+#[derive(Debug, Clone, Serialize)]
+pub struct TaskRequest {
+    /// What the images show.
+    pub prompt: String,
+    /// One of the 13 ratios; `None` leaves it to the server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aspect_ratio: Option<String>,
+    /// Number of images; `None` leaves it to the server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub n: Option<i64>,
+    /// URLs of reference images.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reference_images: Vec<String>,
+}
+
+/// A task that was created and charged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Accepted {
+    /// What to poll with.
+    pub task_id: TaskId,
+    /// When the server suggests to do so.
+    pub poll_after: Option<Duration>,
+}
+
+/// How a task ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finished {
+    /// With these images, in order.
+    Completed(Vec<Url>),
+    /// For this reason, and refunded.
+    Failed(String),
+}
+
+/// Why no client could be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// Empty, or not sendable in a header.
+    #[error("the key is empty or holds characters that no key has")]
+    Key,
+    /// No URL, or one with a user name, which would compete with the key.
+    #[error("the URL of the server must look like https://images.example.com")]
+    Url,
+    /// The named host is not this machine.
+    #[error("over plain HTTP anybody on the way to {0} can read the key")]
+    PlainHttp(String),
+    /// What was given is not one or more certificates in PEM.
+    #[error("it holds no certificate authority in PEM")]
+    Authority,
+    /// No TLS client can be configured.
+    #[error("TLS: {0}")]
+    Tls(#[from] rustls::Error),
+    /// No HTTP client can be configured.
+    #[error("HTTP client: {0}")]
+    Http(#[from] reqwest::Error),
+}
+
+/// Why a call did not bring what it was made for.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// No connection, so nothing was sent.
+    #[error("no connection: {0}")]
+    Unreachable(String),
+    /// Something was sent, and no complete answer came.
+    #[error("no complete answer: {0}")]
+    NoAnswer(String),
+    /// The answer is an error.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// The answer is a redirect, to there as far as it says.
+    #[error("redirected to {0}")]
+    Redirected(String),
+    /// The answer is not one of this API.
+    #[error("the answer is not of this API")]
+    NotThisApi,
+    /// [`STUCK_AFTER`] has passed, or the time for a download.
+    #[error("not finished in time")]
+    NotFinished,
+    /// What came is not an image of ours.
+    #[error("the file {0}")]
+    BadImage(&'static str),
+}
+
+/// An error as the server put it. Displays as its message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// Whether it came from the API itself and not from a gateway before it.
+    pub from_api: bool,
+    /// For people.
+    pub message: String,
+    /// For support.
+    pub request_id: Option<String>,
+    /// How long to wait, as far as it says.
+    pub retry_after: Option<Duration>,
+}
+
+/// Calls one server with one key.
+#[derive(Debug)]
+pub struct Client {
+    tasks_url: String,
+    generate_url: String,
+    authorization: HeaderValue,
+    api: reqwest::Client,
+    /// Knows no key and follows redirects.
+    files: reqwest::Client,
+}
+
+#[derive(Deserialize)]
+struct Success<T> {
+    data: T,
+}
+
+#[derive(Deserialize)]
+struct TaskBody {
+    task_id: String,
+    status: String,
+    #[serde(default)]
+    images: Option<Vec<ImageBody>>,
+    #[serde(default)]
+    error: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct ImageBody {
+    url: String,
+}
+
+#[derive(Deserialize)]
+struct ErrorBody {
+    error: ErrorDetail,
+}
+
+#[derive(Deserialize)]
+struct ErrorDetail {
+    message: String,
+    #[serde(default)]
+    request_id: Option<String>,
+}
+
+impl Client {
+    /// Prepares to call the API below `base_url`. Connects to nothing. Trusts the certificate authorities in
+    /// `authorities`, in PEM, besides the public ones.
+    ///
+    /// # Errors
+    /// [`SetupError`]: of a key or a URL that must not or cannot be used.
+    pub fn new(
+        base_url: &str,
+        key: &str,
+        plain_http: PlainHttp,
+        authorities: Option<&[u8]>,
+    ) -> Result<Self, SetupError> {
+        let url = Url::parse(base_url).map_err(|_| SetupError::Url)?;
+        if !matches!(url.scheme(), "http" | "https") || !url.username().is_empty() || url.password().is_some() {
+            return Err(SetupError::Url);
+        }
+        let plain = url.scheme() == "http";
+        if plain && plain_http == PlainHttp::LoopbackOnly && !is_loopback(&url) {
+            return Err(SetupError::PlainHttp(url.host_str().unwrap_or_default().to_owned()));
+        }
+        let mut authorization = HeaderValue::try_from(format!("Bearer {key}")).map_err(|_| SetupError::Key)?;
+        if key.trim().is_empty() {
+            return Err(SetupError::Key);
+        }
+        authorization.set_sensitive(true);
+        let base_url = base_url.trim_end_matches('/');
+        let roots = trust::roots(authorities).map_err(|_| SetupError::Authority)?;
+        Ok(Self {
+            tasks_url: format!("{base_url}/api/v1/images/task"),
+            generate_url: format!("{base_url}/api/v1/images/generate"),
+            authorization,
+            api: http_client(plain, roots.clone(), Policy::none())?,
+            files: http_client(plain, roots, Policy::limited(MAX_IMAGE_REDIRECTS))?,
+        })
+    }
+
+    /// Where all tasks of the key's account are listed.
+    pub fn tasks_url(&self) -> &str {
+        &self.tasks_url
+    }
+
+    /// Where one task is found.
+    pub fn task_url(&self, task_id: TaskId) -> String {
+        format!("{}/{task_id}", self.tasks_url)
+    }
+
+    /// Creates a task. Sends at most one request, whatever happens.
+    ///
+    /// # Errors
+    /// [`ClientError`]. There is no task after `Unreachable`, `Redirected`, a `Refused` by the API itself or one with a
+    /// 4xx status. The others leave it open.
+    pub async fn submit(&self, request: &TaskRequest) -> Result<Accepted, ClientError> {
+        let body = serde_json::to_vec(request).expect("our own types are always JSON");
+        let request = self.api.post(&self.generate_url).header(header::CONTENT_TYPE, "application/json").body(body);
+        let (task, poll_after) = self.call(request).await?;
+        let task_id = task.task_id.parse().map_err(|_| ClientError::NotThisApi)?;
+        Ok(Accepted { task_id, poll_after })
+    }
+
+    /// Polls a task that was just created until it is terminal, as the interface recommends. Tells `on_retry` of every
+    /// failure that it gets over, with the wait that follows.
+    ///
+    /// # Errors
+    /// [`ClientError`]: `NotFinished` after [`STUCK_AFTER`], others when repeating does not help.
+    pub async fn wait(
+        &self,
+        task: Accepted,
+        on_retry: impl FnMut(&ClientError, Duration),
+    ) -> Result<Finished, ClientError> {
+        let url = self.task_url(task.task_id);
+        poll_until_finished(task.poll_after, async || self.poll(&url).await, on_retry).await
+    }
+
+    async fn poll(&self, url: &str) -> Result<Polled, ClientError> {
+        let (task, poll_after) = self.call(self.api.get(url)).await?;
+        match (task.status.as_str(), task.images) {
+            ("processing", _) => Ok(Polled::Processing { poll_after }),
+            ("failed", _) => {
+                let reason = task.error.as_deref().unwrap_or("The server gave no reason.");
+                Ok(Polled::Finished(Finished::Failed(printable(reason))))
+            }
+            ("completed", Some(images)) if !images.is_empty() => {
+                let urls = images.iter().map(|image| Url::parse(&image.url)).collect::<Result<_, _>>();
+                urls.map(|urls| Polled::Finished(Finished::Completed(urls))).map_err(|_| ClientError::NotThisApi)
+            }
+            _ => Err(ClientError::NotThisApi),
+        }
+    }
+
+    /// Downloads an image, repeating as often as polling does. Tells `on_progress` the bytes so far and the bytes
+    /// announced. The key is not sent along.
+    ///
+    /// # Errors
+    /// [`ClientError`]: `BadImage` for anything but a PNG of an acceptable size.
+    pub async fn download(
+        &self,
+        url: &Url,
+        mut on_progress: impl FnMut(u64, Option<u64>),
+    ) -> Result<Vec<u8>, ClientError> {
+        let download = persist(async || self.download_once(url, &mut on_progress).await);
+        tokio::time::timeout(DOWNLOAD_LIMIT, download).await.unwrap_or(Err(ClientError::NotFinished))
+    }
+
+    async fn download_once(
+        &self,
+        url: &Url,
+        on_progress: impl FnMut(u64, Option<u64>),
+    ) -> Result<Vec<u8>, ClientError> {
+        let response = success(self.files.get(url.clone()).send().await?).await?;
+        let content_type = response.headers().get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+        if !content_type.eq_ignore_ascii_case(b"image/png") {
+            return Err(ClientError::BadImage("is not labelled image/png"));
+        }
+        let image = read(response, MAX_IMAGE_BYTES, on_progress).await?;
+        let image = image.ok_or(ClientError::BadImage("is larger than 64 MiB"))?;
+        if image.starts_with(&PNG_SIGNATURE) { Ok(image) } else { Err(ClientError::BadImage("is not a PNG")) }
+    }
+
+    /// Sends one request with the key and reads the task in its answer, and when to poll.
+    async fn call(&self, request: reqwest::RequestBuilder) -> Result<(TaskBody, Option<Duration>), ClientError> {
+        let request = request.header(header::AUTHORIZATION, self.authorization.clone()).timeout(ANSWER_LIMIT);
+        let response = success(request.send().await?).await?;
+        let poll_after = seconds(response.headers(), &POLL_AFTER);
+        let body = read(response, MAX_ANSWER_BYTES, |_, _| ()).await?.ok_or(ClientError::NotThisApi)?;
+        let success: Success<TaskBody> = serde_json::from_slice(&body).map_err(|_| ClientError::NotThisApi)?;
+        Ok((success.data, poll_after))
+    }
+}
+
+/// A client of whoever shows a certificate of a public authority, or of those given, in PEM.
+///
+/// # Errors
+/// [`SetupError`].
+pub fn public_http_client(authorities: Option<&[u8]>) -> Result<reqwest::Client, SetupError> {
+    http_client(false, trust::roots(authorities).map_err(|_| SetupError::Authority)?, Policy::none())
+}
+
+/// An HTTP client that repeats nothing by itself.
+fn http_client(plain: bool, roots: RootCertStore, redirects: Policy) -> Result<reqwest::Client, SetupError> {
+    let builder = reqwest::Client::builder()
+        .tls_backend_preconfigured(trust::client_tls(roots)?)
+        .http1_only()
+        .redirect(redirects)
+        .retry(reqwest::retry::never())
+        .referer(false)
+        .connect_timeout(CONNECT_LIMIT)
+        .read_timeout(SILENCE_LIMIT)
+        .user_agent(USER_AGENT);
+    // HTTPS goes through a proxy unread. Of plain HTTP, meant for this machine, a proxy would read the key.
+    let builder = if plain { builder.no_proxy() } else { builder };
+    Ok(builder.build()?)
+}
+
+fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        Some(Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(Host::Ipv6(ip)) => ip.is_loopback(),
+        None => false,
+    }
+}
+
+impl From<reqwest::Error> for ClientError {
+    fn from(error: reqwest::Error) -> Self {
+        let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
+        let cause = causes.last().map(ToString::to_string).unwrap_or_default();
+        if error.is_connect() { Self::Unreachable(cause) } else { Self::NoAnswer(cause) }
+    }
+}
+
+/// Passes a 200 and explains anything else.
+async fn success(response: Response) -> Result<Response, ClientError> {
+    let status = response.status();
+    if status == StatusCode::OK {
+        return Ok(response);
+    }
+    if status.is_redirection() {
+        let location = response.headers().get(header::LOCATION).map_or(&b"?"[..], HeaderValue::as_bytes);
+        return Err(ClientError::Redirected(printable(&String::from_utf8_lossy(location))));
+    }
+    let retry_after = seconds(response.headers(), &header::RETRY_AFTER);
+    let body = read(response, MAX_ANSWER_BYTES, |_, _| ()).await.ok().flatten().unwrap_or_default();
+    Err(ClientError::Refused(match serde_json::from_slice::<ErrorBody>(&body) {
+        Ok(ErrorBody { error }) => Refusal {
+            status,
+            from_api: true,
+            message: printable(&error.message),
+            request_id: error.request_id.as_deref().map(printable),
+            retry_after,
+        },
+        Err(_) => Refusal { status, from_api: false, message: format!("HTTP {status}"), request_id: None, retry_after },
+    }))
+}
+
+/// Reads a body; `None` when it is too long.
+async fn read(
+    mut response: Response,
+    max_bytes: usize,
+    mut on_progress: impl FnMut(u64, Option<u64>),
+) -> Result<Option<Vec<u8>>, ClientError> {
+    let announced = response.content_length();
+    let mut bytes = Vec::new();
+    while let Some(chunk) = response.chunk().await? {
+        if chunk.len() > max_bytes - bytes.len() {
+            return Ok(None);
+        }
+        bytes.extend_from_slice(&chunk);
+        on_progress(bytes.len() as u64, announced);
+    }
+    Ok(Some(bytes))
+}
+
+/// A header that holds seconds. A date, which `Retry-After` may hold as well, counts as none.
+fn seconds(headers: &HeaderMap, name: &HeaderName) -> Option<Duration> {
+    let seconds: f64 = headers.get(name)?.to_str().ok()?.trim().parse().ok()?;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+/// Text from outside, made harmless to a terminal.
+fn printable(text: &str) -> String {
+    text.chars().filter(|char| !char.is_control()).take(MAX_MESSAGE_CHARS).collect()
+}

@@ -1,0 +1,215 @@
+//! The content policy: which prompts and pictures are refused.
+//!
+//! A file of rules that the operator may change while the server runs; when the new one is broken, the old rules
+//! go on. What is refused is never logged or counted by its words.
+
+mod blocklist;
+mod file;
+mod moderation;
+mod normalise;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use serde::Deserialize;
+
+use crate::domain::model::Violation;
+use crate::store::StrikeRule;
+use tintype_engine::picture::Picture;
+
+use blocklist::BlockList;
+pub use blocklist::picture_hash;
+use file::{Stamp, Unreachable};
+use moderation::{Moderation, NoAnswer};
+use rules::Matcher;
+
+/// What is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Subject {
+    /// The caller's words.
+    Prompt,
+    /// The pictures that the caller refers to.
+    References,
+    /// The pictures drawn.
+    Results,
+}
+
+/// What the policy says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing stands against it.
+    Passed,
+    /// It passed because the moderation endpoint could not be asked, with the reason for the operator.
+    Unasked(String),
+    /// It is refused.
+    Refused(Violation),
+    /// It cannot be judged now, with the reason for the operator.
+    Unjudged(String),
+}
+
+/// The rules of one policy file.
+#[derive(Debug)]
+pub struct Rules {
+    matcher: Matcher,
+    moderation: Option<Moderation>,
+    blocklist: Option<BlockList>,
+    /// When violations suspend a key.
+    pub strikes: Option<StrikeRule>,
+}
+
+impl Rules {
+    /// Reads a policy file and all that it names.
+    ///
+    /// # Errors
+    /// A sentence for the operator, with the line.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        file::read(path).rules
+    }
+
+    fn none() -> Self {
+        let matcher = Matcher::new(&[]).expect("no rules are never too many");
+        Self { matcher, moderation: None, blocklist: None, strikes: None }
+    }
+
+    /// The names of the rules that refuse a prompt by its words.
+    pub fn matches(&self, prompt: &str) -> Vec<&str> {
+        self.matcher.matches(prompt)
+    }
+
+    /// Judges the caller's words.
+    pub async fn judge_prompt(self: &Arc<Self>, prompt: &str) -> Verdict {
+        let (rules, words) = (self.clone(), prompt.to_owned());
+        // A long prompt takes milliseconds.
+        match tokio::task::spawn_blocking(move || rules.matcher.refuses(&words)).await {
+            Ok(false) => {}
+            Ok(true) => return Verdict::Refused(Violation::Words),
+            Err(_) => return Verdict::Unjudged("the rules failed".into()),
+        }
+        match self.moderation.as_ref().filter(|moderation| moderation.checks(Subject::Prompt)) {
+            Some(moderation) => verdict(moderation, moderation.refuses_prompt(prompt).await),
+            None => Verdict::Passed,
+        }
+    }
+
+    /// Judges pictures: those that the caller refers to, or those drawn.
+    pub async fn judge_pictures(self: &Arc<Self>, subject: Subject, pictures: &[Picture]) -> Verdict {
+        if self.blocklist.is_some() {
+            let (rules, seen) = (self.clone(), pictures.to_vec());
+            let blocked = move || {
+                let blocks = |picture| rules.blocklist.as_ref().is_some_and(|list| list.holds(picture));
+                seen.iter().any(blocks)
+            };
+            match tokio::task::spawn_blocking(blocked).await {
+                Ok(false) => {}
+                Ok(true) => return Verdict::Refused(Violation::Blocklist),
+                Err(_) => return Verdict::Unjudged("the block list failed".into()),
+            }
+        }
+        let Some(moderation) = self.moderation.as_ref().filter(|moderation| moderation.checks(subject)) else {
+            return Verdict::Passed;
+        };
+        let asking = pictures.iter().map(|picture| moderation.refuses_picture(picture.clone()));
+        let answers = futures::future::join_all(asking).await;
+        let verdicts = answers.into_iter().map(|answer| verdict(moderation, answer));
+        // One picture that is refused outweighs all others that could not be judged.
+        verdicts.max_by_key(Verdict::weight).unwrap_or(Verdict::Passed)
+    }
+}
+
+impl Verdict {
+    fn weight(&self) -> u8 {
+        match self {
+            Self::Passed => 0,
+            Self::Unasked(_) => 1,
+            Self::Unjudged(_) => 2,
+            Self::Refused(_) => 3,
+        }
+    }
+}
+
+fn verdict(moderation: &Moderation, answer: Result<bool, NoAnswer>) -> Verdict {
+    match (answer, moderation.unreachable()) {
+        (Ok(false), _) => Verdict::Passed,
+        (Ok(true), _) => Verdict::Refused(Violation::Moderation),
+        (Err(error), Unreachable::Open) => Verdict::Unasked(error.to_string()),
+        (Err(error), Unreachable::Closed) => Verdict::Unjudged(error.to_string()),
+    }
+}
+
+impl fmt::Display for Rules {
+    /// What is in force, for the operator.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} rules", self.matcher.len())?;
+        if let Some(moderation) = &self.moderation {
+            let missing = match moderation.unreachable() {
+                Unreachable::Open => "open",
+                Unreachable::Closed => "closed",
+            };
+            write!(f, ", moderation by {} (fails {missing})", moderation.host())?;
+        }
+        if let Some(list) = &self.blocklist {
+            write!(f, ", {} blocked pictures", list.len())?;
+        }
+        match self.strikes {
+            Some(rule) => write!(f, ", a key is suspended after {rule}"),
+            None => write!(f, ", no key is suspended"),
+        }
+    }
+}
+
+/// The policy in force.
+#[derive(Debug)]
+pub struct Policy {
+    path: Option<PathBuf>,
+    rules: RwLock<Arc<Rules>>,
+    /// The files behind the rules, as they were when they were read last.
+    seen: Mutex<Vec<Stamp>>,
+}
+
+impl Policy {
+    /// Reads the file that the settings name; without one, nothing is refused but by the engine.
+    ///
+    /// # Errors
+    /// A sentence for the operator: a server must not start without the policy it was told to keep.
+    pub fn open(path: Option<&Path>) -> Result<Self, String> {
+        let policy = Self {
+            path: path.map(Path::to_owned),
+            rules: RwLock::new(Arc::new(Rules::none())),
+            seen: Mutex::default(),
+        };
+        policy.refresh().map(|_| policy)
+    }
+
+    /// What is in force now.
+    pub fn rules(&self) -> Arc<Rules> {
+        self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// For the operator: what is in force, or `None` without a policy file.
+    pub fn describe(&self) -> Option<String> {
+        self.path.as_ref().map(|path| format!("{}: {}", path.display(), self.rules()))
+    }
+
+    /// Reads the files again if any was changed since; returns whether there are new rules. A change that
+    /// cannot be read is reported once, and the rules stay.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub fn refresh(&self) -> Result<bool, String> {
+        let Some(path) = &self.path else { return Ok(false) };
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if !seen.is_empty() && seen.iter().all(Stamp::holds) {
+            return Ok(false);
+        }
+        let read = file::read(path);
+        *seen = read.stamps;
+        let rules = read.rules?;
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+        Ok(true)
+    }
+}

@@ -1,0 +1,38 @@
+//! The decoding process: confined first, then one picture, then its end.
+
+use std::io::{self, Read as _, Write as _};
+use std::process::ExitCode;
+
+use super::confinement::confine;
+use super::{Confinement, DAMAGED, PICTURE, TOO_LARGE, UNKNOWN_FORMAT};
+use tintype_engine::picture::{Picture, PictureError};
+
+/// Most bytes of a file that are read.
+const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Decodes standard input to standard output. Without its limits a decoding process refuses to work.
+pub fn main() -> ExitCode {
+    match confine().map_err(io::Error::other).and_then(answer) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn answer(confinement: Confinement) -> io::Result<()> {
+    let mut file = Vec::new();
+    io::stdin().lock().take(MAX_FILE_BYTES).read_to_end(&mut file)?;
+    let decoded = Picture::decode(&file);
+    let (outcome, width, height, rest) = match &decoded {
+        Ok(picture) => (PICTURE, picture.width(), picture.height(), picture.as_rgb()),
+        Err(PictureError::UnknownFormat) => (UNKNOWN_FORMAT, 0, 0, &[][..]),
+        Err(PictureError::TooLarge) => (TOO_LARGE, 0, 0, &[][..]),
+        Err(PictureError::Damaged(cause)) => (DAMAGED, 0, 0, cause.as_bytes()),
+    };
+    let mut header = vec![outcome, u8::from(confinement == Confinement::Full)];
+    header.extend(width.to_be_bytes());
+    header.extend(height.to_be_bytes());
+    let mut output = io::stdout().lock();
+    output.write_all(&header)?;
+    output.write_all(rest)?;
+    output.flush()
+}

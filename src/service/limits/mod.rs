@@ -1,0 +1,162 @@
+//! How often a key may be used: GCRA, with submits and reads counted apart; by Redis for all processes together,
+//! or by each process alone.
+
+use std::convert::Infallible;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use governor::middleware::StateInformationMiddleware;
+use governor::state::{InMemoryState, NotKeyed};
+use governor::{Quota, RateLimiter};
+use quick_cache::sync::Cache;
+
+use crate::clock::Clock;
+use crate::config::{LimitSettings, RedisServer};
+use crate::domain::key::ApiKey;
+use crate::domain::model::Id;
+
+mod shared;
+
+use self::shared::SharedLimits;
+
+/// The window that rates are given for.
+pub const WINDOW: Duration = Duration::from_secs(60);
+/// Keys whose use is remembered at once; a key forgotten starts with a full allowance.
+const MAX_KEYS: usize = 100_000;
+
+type Limiter = RateLimiter<NotKeyed, InMemoryState, Clock, StateInformationMiddleware>;
+
+/// What a request counts as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Usage {
+    /// Creating a task.
+    Submit,
+    /// Everything else.
+    Read,
+}
+
+impl Usage {
+    /// The name of the limit, as the `RateLimit` headers give it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Submit => "submit",
+            Self::Read => "read",
+        }
+    }
+}
+
+/// Where a key stands after a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allowance {
+    /// Requests a minute.
+    pub limit: u32,
+    /// Requests left right now.
+    pub remaining: u32,
+    /// Whole seconds until the request is worth repeating, at least 1; `None` when it was allowed.
+    pub retry_after: Option<u64>,
+    /// Whether this process counted alone although Redis was to count.
+    pub fallback: bool,
+}
+
+impl Allowance {
+    fn allowed(limit: u32, remaining: u32) -> Self {
+        Self { limit, remaining, retry_after: None, fallback: false }
+    }
+
+    fn refused(limit: u32, wait: Duration) -> Self {
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        Self { limit, remaining: 0, retry_after: Some(seconds.max(1)), fallback: false }
+    }
+
+    /// Whole seconds until all of the limit is available again, if nothing else is asked.
+    pub fn seconds_to_full(self) -> u64 {
+        let used = u64::from(self.limit - self.remaining.min(self.limit));
+        (used * WINDOW.as_secs()).div_ceil(u64::from(self.limit))
+    }
+}
+
+/// The rate limits of all keys.
+pub struct RateLimits {
+    clock: Clock,
+    submit_rate: u32,
+    read_rate: u32,
+    shared: Option<SharedLimits>,
+    limiters: Cache<(Id, Usage), Arc<(u32, Limiter)>>,
+}
+
+impl std::fmt::Debug for RateLimits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut debug = f.debug_struct("RateLimits");
+        debug.field("shared", &self.shared).field("keys", &self.limiters.len()).finish_non_exhaustive()
+    }
+}
+
+impl RateLimits {
+    /// Limits with the server's defaults, counted by `redis` if there is one and whenever it can be reached.
+    ///
+    /// # Errors
+    /// A sentence for the operator: settings that can never work. Redis need not be there.
+    pub async fn open(settings: &LimitSettings, redis: Option<&RedisServer>, clock: Clock) -> Result<Self, String> {
+        let shared = match redis {
+            Some(redis) => Some(SharedLimits::open(redis, clock.clone()).await?),
+            None => None,
+        };
+        let (submit_rate, read_rate) = (settings.submit_rate, settings.read_rate);
+        Ok(Self { clock, submit_rate, read_rate, shared, limiters: Cache::new(MAX_KEYS) })
+    }
+
+    /// Where Redis is that counts, if one is to.
+    pub fn redis(&self) -> Option<&str> {
+        self.shared.as_ref().map(SharedLimits::name)
+    }
+
+    /// Whether all processes count together at the moment.
+    pub fn are_shared(&self) -> bool {
+        self.shared.as_ref().is_some_and(SharedLimits::is_up)
+    }
+
+    /// Counts one request; `None` when the key is not limited.
+    pub async fn count(&self, key: &ApiKey, usage: Usage) -> Option<Allowance> {
+        let limit = match usage {
+            Usage::Submit => key.submit_rate.unwrap_or(self.submit_rate),
+            Usage::Read => key.read_rate.unwrap_or(self.read_rate),
+        };
+        let quota = Quota::per_minute(NonZeroU32::new(limit)?);
+        let Some(shared) = &self.shared else { return Some(self.count_alone(key.id, usage, quota)) };
+        Some(match shared.count(key.id, usage, quota).await {
+            Some(count) if count.wait.is_zero() => Allowance::allowed(limit, count.remaining),
+            Some(count) => Allowance::refused(limit, count.wait),
+            None => Allowance { fallback: true, ..self.count_alone(key.id, usage, quota) },
+        })
+    }
+
+    fn count_alone(&self, key: Id, usage: Usage, quota: Quota) -> Allowance {
+        let limit = quota.burst_size().get();
+        let entry = (key, usage);
+        let fresh = || {
+            let limiter = RateLimiter::direct_with_clock(quota, self.clock.clone()).with_middleware();
+            Arc::new((limit, limiter))
+        };
+        let mut limiter = self
+            .limiters
+            .get_or_insert_with(&entry, || Ok::<_, Infallible>(fresh()))
+            .unwrap_or_else(|never| match never {});
+        if limiter.0 != limit {
+            limiter = fresh();
+            self.limiters.insert(entry, limiter.clone());
+        }
+        match limiter.1.check() {
+            Ok(state) => Allowance::allowed(limit, state.remaining_burst_capacity()),
+            Err(refusal) => Allowance::refused(limit, refusal.wait_time_from(self.clock.elapsed())),
+        }
+    }
+}
+
+/// Tries a Redis that is to count; returns where it is and how fast.
+///
+/// # Errors
+/// A sentence for the operator.
+pub async fn probe(redis: &RedisServer) -> Result<String, String> {
+    shared::probe(redis).await
+}

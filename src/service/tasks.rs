@@ -1,0 +1,134 @@
+//! The rules for tasks as their owners meet them. API, web and command line come through here.
+
+use std::sync::Arc;
+
+use crate::domain::model::{Id, Surface, Task, TaskId};
+use crate::domain::request::GenerateRequest;
+use crate::service::app::App;
+use crate::store::{Result, StoreError, Submission};
+
+/// Page size when the caller names none.
+pub const DEFAULT_PAGE: u32 = 20;
+/// Largest page a caller may ask for.
+pub const MAX_PAGE: u32 = 100;
+
+// How a task can fail, in sentences for its owner that hold no internals.
+
+/// The content policy refuses the task.
+pub const REFUSED: &str = "The request was refused by the content policy. Its credits were refunded.";
+/// The engine says that trying again is of no use.
+pub const CANNOT_DRAW: &str = "The images could not be generated. The credits were refunded.";
+/// Every attempt at the task was lost.
+pub const GAVE_UP: &str = "The images could not be generated after several attempts. The credits were refunded.";
+/// The task was not finished in time.
+pub const OVERDUE: &str = "The task was not finished within 9 minutes. Its credits were refunded.";
+
+/// One page of an account's tasks.
+#[derive(Debug)]
+pub struct Page {
+    /// Newest first.
+    pub tasks: Vec<Arc<Task>>,
+    /// Where the next page begins, if there is one.
+    pub next_cursor: Option<String>,
+}
+
+/// The cursor was not given out to this account.
+#[derive(Debug)]
+pub struct InvalidCursor;
+
+/// Charges and queues a task and wakes the worker. Goes on to its end also when the caller no longer
+/// waits for it.
+///
+/// # Errors
+/// [`StoreError`]; nothing was charged.
+pub async fn submit(
+    app: &Arc<App>,
+    account_id: Id,
+    key_id: Option<Id>,
+    surface: Surface,
+    request: GenerateRequest,
+) -> Result<Submission> {
+    if app.disk.is_low() {
+        return Err(StoreError::Full("less is free than --min-free-space".into()));
+    }
+    if let Some(excess) = app.backlog.excess(&*app.store).await {
+        return Ok(Submission::Overloaded { excess });
+    }
+    let app = app.clone();
+    let submitting = tokio::spawn(async move {
+        let cost = request.cost();
+        let max_unfinished = app.config.limits.max_unfinished;
+        let submission = app.store.submit(account_id, key_id, surface, request, max_unfinished).await?;
+        if let Submission::Accepted(task) = &submission {
+            app.bell.notify_one();
+            app.backlog.grow();
+            app.metrics.submitted.inc();
+            app.metrics.credits_charged.inc_by(cost.unsigned_abs());
+            tracing::info!(task = %task.id, account = %account_id, surface = surface.as_str(), cost, "task accepted");
+        }
+        Ok(submission)
+    });
+    submitting.await.unwrap_or_else(|error| Err(StoreError::Other(error.to_string())))
+}
+
+/// The task, if this account created it on this surface.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn find(app: &App, account_id: Id, surface: Surface, task_id: TaskId) -> Result<Option<Arc<Task>>> {
+    let TaskId(id) = task_id;
+    // Only its owner is answered from memory: for anybody else a remembered task must take as long as
+    // one that does not exist.
+    let remembered = app.recall(id).filter(|task| task.account_id == account_id && task.surface == surface);
+    if remembered.is_some() {
+        return Ok(remembered);
+    }
+    let asked = app.clock.elapsed();
+    let found = app.store.find_task(account_id, surface, id).await?.map(Arc::new);
+    if let Some(task) = found.as_ref().filter(|task| task.status.is_terminal()) {
+        app.remember(task, asked);
+    }
+    Ok(found)
+}
+
+/// A page of at most `limit` of an account's tasks on one surface. No cursor, or an empty one, is
+/// the first page.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn list(
+    app: &App,
+    account_id: Id,
+    surface: Surface,
+    cursor: Option<&str>,
+    limit: u32,
+) -> Result<std::result::Result<Page, InvalidCursor>> {
+    let before = match cursor {
+        None | Some("") => None,
+        Some(cursor) => match app.cursors.verify(account_id, cursor) {
+            Some(last) => Some(last),
+            None => return Ok(Err(InvalidCursor)),
+        },
+    };
+    // One task more than asked for tells whether another page follows.
+    let mut tasks = page(app, account_id, surface, before, limit + 1).await?;
+    let more = tasks.len() > limit as usize;
+    tasks.truncate(limit as usize);
+    let next_cursor = tasks.last().filter(|_| more).map(|last| app.cursors.sign(account_id, last.id));
+    Ok(Ok(Page { tasks, next_cursor }))
+}
+
+/// An account's tasks, from memory when all of them have ended and are remembered.
+async fn page(app: &App, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Arc<Task>>> {
+    let asked = app.clock.elapsed();
+    let ids = app.store.list_task_ids(account_id, surface, before, limit).await?;
+    if let Some(remembered) = ids.iter().map(|id| app.recall_named(*id)).collect() {
+        return Ok(remembered);
+    }
+    let tasks = app.store.list_tasks(account_id, surface, before, limit).await?;
+    let tasks: Vec<_> = tasks.into_iter().map(Arc::new).collect();
+    for task in tasks.iter().filter(|task| task.status.is_terminal()) {
+        app.remember(task, asked);
+    }
+    Ok(tasks)
+}
