@@ -9,7 +9,7 @@ use indicatif::ProgressBar;
 use super::{Contents, DATABASE, FILES};
 use crate::backup::results;
 use crate::clock::Clock;
-use crate::config::FilesPlace;
+use crate::config::FileBackend;
 use crate::data_dir;
 use crate::files::Files;
 use crate::store::Store as _;
@@ -23,7 +23,7 @@ pub struct Target {
     /// The database.
     pub database: PathBuf,
     /// The result files.
-    pub files: FilesPlace,
+    pub files: FileBackend,
 }
 
 /// Copies a backup to where nothing is yet. The database gets its name last, when everything else is there
@@ -124,7 +124,7 @@ impl Target {
 
     /// The store that the result files go to; a directory is made.
     async fn open_files(&self) -> Result<Files, String> {
-        if let FilesPlace::Directory(directory) = &self.files {
+        if let FileBackend::Directory(directory) = &self.files {
             data_dir::create(directory)?;
         }
         let files = Files::in_place(&self.files).map_err(|error| error.to_string())?;
@@ -134,7 +134,7 @@ impl Target {
     /// What is in the directory of result files, apart from what file systems put there. In a bucket there
     /// may be anything: names are never used twice, and nothing there is overwritten.
     fn inside_files(&self) -> io::Result<Vec<PathBuf>> {
-        let FilesPlace::Directory(directory) = &self.files else { return Ok(Vec::new()) };
+        let FileBackend::Directory(directory) = &self.files else { return Ok(Vec::new()) };
         let entries = match fs::read_dir(directory) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries?,
@@ -200,10 +200,10 @@ impl Target {
     fn leftovers(&self) -> String {
         let staged = restoring(&self.database);
         match &self.files {
-            FilesPlace::Directory(files) => {
+            FileBackend::Directory(files) => {
                 format!("remove {}* and what is in {}, then restore again", staged.display(), files.display())
             }
-            FilesPlace::Bucket(_) => format!("remove {}*, then restore again", staged.display()),
+            FileBackend::Bucket(_) => format!("remove {}*, then restore again", staged.display()),
         }
     }
 }

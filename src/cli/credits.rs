@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::account::MAX_GRANT;
 use super::{Failure, Outcome, describe, existing_files, find_account, open_store, or_dash, progress, show, table};
 use crate::backup::results::{self, Check};
-use crate::config::{DataSettings, files_variable};
+use crate::config::{DataSettings, files_from_env};
 use crate::domain::model::LedgerEntry;
 use crate::files::Files;
 use crate::store::{Audit, Drift, Store};
@@ -150,7 +150,7 @@ async fn check_files(
     visible: bool,
     data: &DataSettings,
 ) -> Result<Check, Failure> {
-    let url = if url.is_empty() { files_variable()? } else { Some(url.to_owned()) };
+    let url = if url.is_empty() { files_from_env()? } else { Some(url.to_owned()) };
     let files = existing_files(data, url.as_deref()).await?;
     let _kept = files.as_ref().map(Files::keep_all).transpose()?;
     let bar = progress::bar(visible);
@@ -159,7 +159,7 @@ async fn check_files(
     let check = results::check(files.as_ref(), page, &bar).await;
     bar.finish_and_clear();
     check.map_err(|error| {
-        let place = data.files_place(url.as_deref()).map(|place| place.to_string()).unwrap_or_default();
+        let place = data.file_backend(url.as_deref()).map(|place| place.to_string()).unwrap_or_default();
         Failure(format!("cannot check the result files in {place}: {error}"))
     })
 }

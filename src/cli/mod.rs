@@ -11,7 +11,7 @@ use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
 use crate::clock::Clock;
-use crate::config::{DataSettings, DatabaseUrl, FilesPlace, ignore_empty_variables};
+use crate::config::{DataSettings, DatabaseUrl, FileBackend, ignore_empty_variables};
 use crate::data_dir;
 use crate::domain::model::Account;
 use crate::fault::Faults;
@@ -42,14 +42,14 @@ struct Cli {
     #[arg(
         long,
         global = true,
-        help_heading = "Options of every command",
+        help_heading = "Global options",
         env = "TINTYPE_LOG",
         default_value = "info",
         value_name = "FILTER"
     )]
     log: String,
     /// How to write the log, which goes to standard error
-    #[arg(long, global = true, help_heading = "Options of every command", env = "TINTYPE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    #[arg(long, global = true, help_heading = "Global options", env = "TINTYPE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[command(flatten)]
     data: DataSettings,
@@ -220,8 +220,8 @@ async fn open_or_create_store(settings: &DataSettings) -> Result<Arc<dyn Store>,
 
 /// Opens the store of result files that `--files` names, creating a directory if need be.
 async fn open_files(settings: &DataSettings, files: Option<&str>) -> Result<Files, Failure> {
-    let place = settings.files_place(files)?;
-    if let FilesPlace::Directory(directory) = &place {
+    let place = settings.file_backend(files)?;
+    if let FileBackend::Directory(directory) = &place {
         data_dir::create(directory)?;
     }
     let files = Files::in_place(&place)?.guarded_by(data_dir::backup_lock(&settings.data));
@@ -231,8 +231,8 @@ async fn open_files(settings: &DataSettings, files: Option<&str>) -> Result<File
 
 /// Opens the store of result files that `--files` names; `None` when there is none.
 async fn existing_files(settings: &DataSettings, files: Option<&str>) -> Result<Option<Files>, Failure> {
-    match settings.files_place(files)? {
-        FilesPlace::Directory(directory) if !directory.exists() => Ok(None),
+    match settings.file_backend(files)? {
+        FileBackend::Directory(directory) if !directory.exists() => Ok(None),
         _ => open_files(settings, files).await.map(Some),
     }
 }

@@ -43,7 +43,7 @@ pub(super) async fn run(args: RestoreArgs, data: &DataSettings) -> Outcome {
     let target = Target {
         data: data.data.clone(),
         database: data.sqlite_file("restore to SQLite, then move with `tintype migrate`")?,
-        files: data.files_place(args.files.files.as_deref())?,
+        files: data.file_backend(args.files.files.as_deref())?,
     };
     let bar = progress::bar(!args.json);
     let restored = backup::restore(&args.from, &target, args.despite_drifts, &bar).await;

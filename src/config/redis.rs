@@ -1,4 +1,4 @@
-//! The Redis that processes share.
+//! The Redis that counts rate limits for all processes.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,42 +6,43 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{duration, secret_from_file};
+use super::environment::secret_from_file;
+use super::values::duration;
 
-/// Where rate limits are counted for several processes together.
+/// The Redis server for shared rate limits, as the operator gives it.
 #[derive(Clone, Args)]
 pub struct RedisSettings {
     /// Redis that counts rate limits for all processes, as redis://USER:PASSWORD@HOST:PORT/DATABASE, or rediss://
-    /// for TLS [default: each process counts alone]
+    /// for TLS [default: each process counts on its own]
     #[arg(long, env = "TINTYPE_REDIS", hide_env_values = true, value_name = "URL")]
     redis: Option<String>,
-    /// Certificate authorities in PEM that its certificate may come from, besides the public ones
+    /// PEM file with certificate authorities to trust for Redis, in addition to the public ones
     #[arg(long, env = "TINTYPE_REDIS_CA", value_name = "FILE")]
     redis_ca: Option<PathBuf>,
-    /// Longest that a request waits for Redis before this process counts alone, up to 10s
+    /// Longest time a request waits for Redis before this process counts on its own, at most 10s
     #[arg(long, env = "TINTYPE_REDIS_TIMEOUT", value_name = "DURATION", default_value = "100ms", value_parser = timeout)]
     redis_timeout: Duration,
 }
 
-/// A Redis server and whom to trust for it.
+/// A Redis server and the certificate authorities to trust for it.
 #[derive(Clone)]
 pub struct RedisServer {
-    /// Its URL, which may hold a password.
+    /// Its URL, which may contain a password.
     pub url: String,
-    /// PEM of certificate authorities that are trusted besides the public ones.
+    /// PEM of certificate authorities to trust in addition to the public ones.
     pub authorities: Option<Vec<u8>>,
-    /// Longest that a request waits for it.
+    /// Longest time a request waits for it.
     pub timeout: Duration,
 }
 
-/// Without the URL.
+/// Leaves out the URL, which may contain a password.
 impl fmt::Debug for RedisSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisSettings").field("redis_ca", &self.redis_ca).finish_non_exhaustive()
     }
 }
 
-/// Without the URL.
+/// Leaves out the URL, which may contain a password.
 impl fmt::Debug for RedisServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisServer").finish_non_exhaustive()
@@ -49,10 +50,10 @@ impl fmt::Debug for RedisServer {
 }
 
 impl RedisSettings {
-    /// The server to count on, if one is given.
+    /// The server to use, if the operator gave one.
     ///
     /// # Errors
-    /// A sentence for the operator: a file that cannot be read.
+    /// A sentence for the operator: a file cannot be read.
     pub fn server(&self) -> Result<Option<RedisServer>, String> {
         let given = match &self.redis {
             Some(url) => Some(url.clone()),
@@ -67,11 +68,11 @@ impl RedisSettings {
     }
 }
 
-/// Reads how long a request waits.
+/// Parses the time that a request waits.
 fn timeout(text: &str) -> Result<Duration, String> {
     let timeout = duration(text)?;
     match (Duration::from_millis(10)..=Duration::from_secs(10)).contains(&timeout) {
         true => Ok(timeout),
-        false => Err("requests wait for Redis for 10ms to 10s".into()),
+        false => Err("the Redis timeout must be between 10ms and 10s".into()),
     }
 }

@@ -17,7 +17,7 @@ use self::bucket::Bucket;
 use self::disk::Disk;
 use self::name::is_day;
 use crate::clock::Timestamp;
-use crate::config::{FilesPlace, S3Settings};
+use crate::config::{FileBackend, S3Settings};
 use crate::domain::model::Id;
 use crate::fault::{Effect, Faults, Point};
 
@@ -80,10 +80,10 @@ impl Files {
     ///
     /// # Errors
     /// As [`Files::on_disk`] and [`Files::in_bucket`].
-    pub fn in_place(place: &FilesPlace) -> Result<Self, FilesError> {
+    pub fn in_place(place: &FileBackend) -> Result<Self, FilesError> {
         match place {
-            FilesPlace::Directory(directory) => Self::on_disk(directory),
-            FilesPlace::Bucket(settings) => Self::in_bucket(settings),
+            FileBackend::Directory(directory) => Self::on_disk(directory),
+            FileBackend::Bucket(settings) => Self::in_bucket(settings),
         }
     }
 

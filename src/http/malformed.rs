@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 use super::observe::refusal;
-use crate::config::MIN_TAKEN;
+use crate::config::MIN_WRITE_PROGRESS;
 
 /// A connection on which no bare refusal leaves.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl<S: AsyncWrite + Unpin> Enveloping<S> {
         };
         if let (Some((_, taken)), Ok(count)) = (&mut self.stall, &written) {
             *taken += count;
-            if *taken >= MIN_TAKEN {
+            if *taken >= MIN_WRITE_PROGRESS {
                 self.stall = None;
             }
         }

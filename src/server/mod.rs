@@ -27,7 +27,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service as _;
 
-use crate::config::{ConnectionLimits, MAX_HEADER, MAX_HEADER_FIELDS, RESERVED_FILES};
+use crate::config::{ConnectionLimits, MAX_HEADER, MAX_HEADER_FIELDS, RESERVED_FILE_DESCRIPTORS};
 use crate::http::{Arrival, Enveloping, refusal};
 use pace::{AnswerBody, Paced, Stage};
 use places::Places;
@@ -83,7 +83,7 @@ pub fn raise_file_limit() {
 fn spare_files() -> usize {
     let files =
         getrlimit(Resource::Nofile).current.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
-    files.saturating_sub(RESERVED_FILES).clamp(1, Semaphore::MAX_PERMITS)
+    files.saturating_sub(RESERVED_FILE_DESCRIPTORS).clamp(1, Semaphore::MAX_PERMITS)
 }
 
 /// Serves `router` on `listener` until `stop`, then waits for open requests to finish.

@@ -30,8 +30,8 @@ use tintype_engine::Engine;
 use tintype_sketch::Sketch;
 
 use crate::config::{
-    ConnectionLimits, FileLinks, LimitSettings, PolicySettings, REMOVED_FILES_AGE, RedisServer, RetentionSettings,
-    ServerSettings, TASK_CACHE, WorkerSettings,
+    ConnectionLimits, FINISHED_TASK_TTL, FileLinks, LimitSettings, PolicySettings, REMOVED_FILES_GRACE, RedisServer,
+    RetentionSettings, ServerSettings, WorkerSettings,
 };
 
 /// Finished tasks kept in memory.
@@ -185,7 +185,7 @@ impl App {
     pub fn recall(&self, id: Id) -> Option<Arc<Task>> {
         let Remembered { task, seen } = self.finished.get(&id)?;
         let removed_before = Timestamp::from_millis(self.removed_before.load(Ordering::SeqCst));
-        let fresh = !self.store.is_shared() || self.clock.elapsed().saturating_sub(seen) < TASK_CACHE;
+        let fresh = !self.store.is_shared() || self.clock.elapsed().saturating_sub(seen) < FINISHED_TASK_TTL;
         (fresh && task.updated_at >= removed_before).then_some(task)
     }
 
@@ -220,8 +220,8 @@ impl App {
     /// How long the files of a removed task stay, for whoever saw it just before.
     pub fn removed_files_age(&self) -> Duration {
         match &self.config.file_links {
-            FileLinks::Signed(links) => REMOVED_FILES_AGE.max(links.lifetime),
-            FileLinks::Names(_) | FileLinks::Keys(_) => REMOVED_FILES_AGE,
+            FileLinks::Signed(links) => REMOVED_FILES_GRACE.max(links.lifetime),
+            FileLinks::Names(_) | FileLinks::Keys(_) => REMOVED_FILES_GRACE,
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use quick_cache::sync::Cache;
 
 use crate::clock::{Clock, Timestamp};
-use crate::config::KEY_CACHE;
+use crate::config::KEY_CACHE_TTL;
 use crate::domain::key::{ApiKey, KeyHash, KeySecret};
 use crate::domain::model::Id;
 use crate::store::{Result, Store};
@@ -44,8 +44,8 @@ impl Keyring {
         let hash = secret.hash();
         let now = self.clock.now();
         if let Some((looked_up, key)) = self.seen.get(&hash) {
-            // A clock stepped back makes the entry look young for ever, so only [0, KEY_CACHE] counts.
-            let fresh = looked_up <= now && now.since(looked_up) <= KEY_CACHE;
+            // A clock stepped back makes the entry look young for ever, so only [0, KEY_CACHE_TTL] counts.
+            let fresh = looked_up <= now && now.since(looked_up) <= KEY_CACHE_TTL;
             if fresh {
                 return Ok(key.is_valid(now).then_some(key));
             }

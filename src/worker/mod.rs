@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::config::{POLL_EVERY, REPORT_EVERY, TASK_TIME_LIMIT};
+use crate::config::{POLL_EVERY, TASK_TIME_LIMIT, WORKER_REPORT_EVERY};
 use crate::domain::model::Violation;
 use crate::files::FilesError;
 use crate::service::app::App;
@@ -395,7 +395,7 @@ impl Worker {
             tokio::select! {
                 () = drawing.cancelled() => break,
                 () = self.app.backlog.mean_known() => {}
-                () = tokio::time::sleep(REPORT_EVERY) => {}
+                () = tokio::time::sleep(WORKER_REPORT_EVERY) => {}
             }
         }
         if let Err(error) = self.app.store.withdraw_worker(self.app.backlog.id()).await {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tintype::config::{MONTH_AGE, REMOVED_FILES_AGE};
+use tintype::config::{MONTH_AGE, REMOVED_FILES_GRACE};
 use tintype::domain::model::Id;
 use tintype::service::sweeper;
 
@@ -33,7 +33,7 @@ fn is_there(service: &Service, month: &str) -> bool {
 /// Removes what is old, then its files, then perhaps its month.
 async fn remove_old(service: &Service) {
     sweeper::remove_old(&service.app).await;
-    service.clock.advance(REMOVED_FILES_AGE + SECOND);
+    service.clock.advance(REMOVED_FILES_GRACE + SECOND);
     sweeper::remove_old(&service.app).await;
 }
 
@@ -52,7 +52,7 @@ async fn a_month_goes_when_its_tasks_are_removed_and_their_files_are_gone() {
     let before = history().await;
 
     sweeper::remove_old(&service.app).await;
-    service.clock.advance(REMOVED_FILES_AGE);
+    service.clock.advance(REMOVED_FILES_GRACE);
     sweeper::remove_old(&service.app).await;
     assert_eq!(files(&service).len(), 3);
     assert!(is_there(&service, "2026_11"), "a file is still there for whoever was just shown it");
@@ -127,7 +127,7 @@ async fn a_month_stays_for_a_day_after_its_end() {
     service.clock.advance(DAY * 9);
     ended(&caller, "a boat").await;
     // Noon of the last day of November, and some seconds.
-    service.clock.advance(DAY / 2 + MONTH_AGE - REMOVED_FILES_AGE - SECOND * 60);
+    service.clock.advance(DAY / 2 + MONTH_AGE - REMOVED_FILES_GRACE - SECOND * 60);
     remove_old(&service).await;
     assert_eq!(files(&service), Vec::<String>::new());
     assert!(is_there(&service, "2026_11"));

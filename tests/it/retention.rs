@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype::clock::Clock;
-use tintype::config::{ORPHAN_AGE, REMOVED_FILES_AGE, ServerSettings, TASK_CACHE};
+use tintype::config::{FINISHED_TASK_TTL, ORPHAN_AGE, REMOVED_FILES_GRACE, ServerSettings};
 use tintype::domain::model::{Surface, TaskId};
 use tintype::files::Files;
 use tintype::service::app::App;
@@ -102,7 +102,7 @@ async fn the_files_of_a_removed_task_follow_it_after_an_hour() {
     service.clock.advance(SECOND * 60);
     sweeper::remove_old(&service.app).await;
     poll(&caller, task["task_id"].as_str().expect("a task_id")).await.assert_error(404, "NOT_FOUND");
-    service.clock.advance(REMOVED_FILES_AGE);
+    service.clock.advance(REMOVED_FILES_GRACE);
     sweeper::remove_old(&service.app).await;
     assert_eq!(service.fetch(url, &[]).await.status, 200, "whoever saw it just before can still fetch it");
     service.clock.advance(SECOND);
@@ -122,10 +122,10 @@ async fn removal_leaves_credits_and_history_alone() {
     ended(&caller, "a boat [[fail]]").await;
     let history = async || service.app.store.history(caller.account.id, None, 100).await.expect("a store");
     let before = history().await;
-    service.clock.advance(MONTH + REMOVED_FILES_AGE * 2);
+    service.clock.advance(MONTH + REMOVED_FILES_GRACE * 2);
     for _ in 0..2 {
         sweeper::remove_old(&service.app).await;
-        service.clock.advance(REMOVED_FILES_AGE * 2);
+        service.clock.advance(REMOVED_FILES_GRACE * 2);
     }
     assert_eq!(listed(&caller, "").await, (vec![], None));
     assert_eq!(files(&service), Vec::<String>::new());
@@ -167,7 +167,7 @@ async fn what_a_processing_task_refers_to_stays_until_it_has_ended() {
     service.clock.advance(SECOND);
     sweeper::remove_old(&service.app).await;
     poll(&caller, &old).await.assert_error(404, "NOT_FOUND");
-    service.clock.advance(REMOVED_FILES_AGE * 3);
+    service.clock.advance(REMOVED_FILES_GRACE * 3);
     sweeper::remove_old(&service.app).await;
     sweeper::sweep_orphans(&service.app, usize::MAX).await;
     assert_eq!(caller.task(needing).await["status"], "processing");
@@ -292,7 +292,7 @@ async fn what_one_process_removed_another_does_not_show_for_long() {
     }
     sweeper::remove_old(&removing.app).await;
     assert_eq!(listed(&elsewhere, "").await.0, [kept.as_str()], "lists are up to date");
-    removing.clock.advance(TASK_CACHE);
+    removing.clock.advance(FINISHED_TASK_TTL);
     poll(&elsewhere, &removed).await.assert_error(404, "NOT_FOUND");
     assert_eq!(elsewhere.task(&kept).await["status"], "completed");
 }
@@ -360,13 +360,13 @@ fn the_program_takes_a_retention_and_says_so() {
     assert!(server.said.contains("kept for 36h"), "{}", server.said);
     server.stop();
     let said = refused(data.path(), &["serve", "--listen", "127.0.0.1:0", "--retention", "10m"]);
-    assert!(said.contains("at least 1h"), "{said}");
+    assert!(said.contains("shortest retention is 1h"), "{said}");
     let retention = |flags: &[&str]| {
         let checks = binary::json(data.path(), &[&["doctor"], flags].concat());
         let check = checks.as_array().and_then(|checks| checks.iter().find(|check| check["check"] == "retention"));
         check.expect("a check")["detail"].clone()
     };
-    assert_eq!(retention(&[]), "finished tasks are kept for ever");
+    assert_eq!(retention(&[]), "finished tasks are kept forever");
     assert_eq!(retention(&["--retention", "90d"]), "finished tasks are kept for 90d");
 }
 

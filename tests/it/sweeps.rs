@@ -7,7 +7,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use bytes::Bytes;
 use futures::TryStreamExt as _;
 use tintype::clock::Timestamp;
-use tintype::config::{ALL_DAYS_EVERY, ORPHAN_AGE, ORPHAN_SWEEP_EVERY, REMOVED_FILES_AGE, S3Settings, SWEEP_HOLD};
+use tintype::config::{
+    FILE_SWEEP_LEASE, FULL_ORPHAN_SWEEP_EVERY, ORPHAN_AGE, ORPHAN_SWEEP_EVERY, REMOVED_FILES_GRACE, S3Settings,
+};
 use tintype::domain::model::Id;
 use tintype::files::Files;
 use tintype::service::app::App;
@@ -114,9 +116,9 @@ async fn a_process_that_died_in_the_middle_holds_its_day_for_a_while() {
     service.clock.advance(ORPHAN_AGE * 2);
     let orphan = left_behind(&service, task).await;
     let days = service.app.files.days().await.expect("a list");
-    assert_eq!(service.app.store.take_sweep(&days, SWEEP_HOLD).await.expect("a store").as_ref(), days.first());
+    assert_eq!(service.app.store.take_sweep(&days, FILE_SWEEP_LEASE).await.expect("a store").as_ref(), days.first());
     assert_eq!(sweeper::sweep_orphans_in_turn(&service.app).await, 0, "somebody is at it");
-    service.clock.advance(SWEEP_HOLD);
+    service.clock.advance(FILE_SWEEP_LEASE);
     assert_eq!(sweeper::sweep_orphans_in_turn(&service.app).await, 1);
     assert!(!files(&service).contains(&orphan));
 }
@@ -142,7 +144,7 @@ async fn an_old_day_is_looked_through_once_a_week_and_not_at_every_start() {
     service.clock.advance(ORPHAN_SWEEP_EVERY);
     assert_eq!(sweeper::sweep_orphans_in_turn(&restarted.app).await, 1, "what comes up now is on the latest days");
     assert!(files(&service).contains(&orphan));
-    service.clock.advance(ALL_DAYS_EVERY);
+    service.clock.advance(FULL_ORPHAN_SWEEP_EVERY);
     assert_eq!(sweeper::sweep_orphans_in_turn(&restarted.app).await, 1);
     assert!(!files(&service).contains(&orphan), "every day has its turn");
 }
@@ -191,7 +193,7 @@ async fn a_day_that_was_not_looked_through_to_its_end_is_soon_due_again() {
     assert_eq!(sweeper::sweep_orphans_in_turn(&other).await, 0);
     relaying.await.expect("it heard of the days, and no more");
     assert_eq!(sweeper::sweep_orphans_in_turn(&service.app).await, 0);
-    service.clock.advance(SWEEP_HOLD);
+    service.clock.advance(FILE_SWEEP_LEASE);
     assert_eq!(sweeper::sweep_orphans_in_turn(&service.app).await, 1);
 }
 
@@ -214,7 +216,7 @@ async fn old_tasks_and_their_files_are_removed_by_one_process_in_an_hour() {
         sweeper::remove_old_in_turn(&process.app).await;
     }
     assert_eq!(removed(), [1, 0], "somebody removed what was old in this hour");
-    service.clock.advance(REMOVED_FILES_AGE / 2);
+    service.clock.advance(REMOVED_FILES_GRACE / 2);
     sweeper::remove_old_in_turn(&other.app).await;
     assert_eq!(removed(), [1, 1]);
     let left = files(&service);

@@ -8,7 +8,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::failed;
 use crate::clock::Timestamp;
-use crate::config::{ALL_DAYS_EVERY, ORPHAN_AGE, ORPHAN_SWEEP_EVERY, SWEEP_HOLD, SWEEP_SLACK};
+use crate::config::{FILE_SWEEP_LEASE, FULL_ORPHAN_SWEEP_EVERY, ORPHAN_AGE, ORPHAN_SWEEP_EVERY, SWEEP_SLACK};
 use crate::domain::model::Id;
 use crate::files::{FileName, FilesLock};
 use crate::service::app::App;
@@ -46,7 +46,7 @@ pub async fn sweep_orphans_in_turn(app: &App) -> usize {
         let swept = holding(app, &day, sweep).await;
         removed += swept.removed;
         if swept.is_whole {
-            let once_a_week = ALL_DAYS_EVERY.mul_f64(0.5 + rand::random::<f64>() / 2.0);
+            let once_a_week = FULL_ORPHAN_SWEEP_EVERY.mul_f64(0.5 + rand::random::<f64>() / 2.0);
             let pause = if latest.contains(&day) { ORPHAN_SWEEP_EVERY - SWEEP_SLACK } else { once_a_week };
             put_off_sweep(app, &day, pause).await;
         }
@@ -55,7 +55,7 @@ pub async fn sweep_orphans_in_turn(app: &App) -> usize {
 }
 
 pub(super) async fn take_sweep(app: &App, sweeps: &[String]) -> Option<String> {
-    match app.store.take_sweep(sweeps, SWEEP_HOLD).await {
+    match app.store.take_sweep(sweeps, FILE_SWEEP_LEASE).await {
         Ok(taken) => taken,
         // Nobody else would take it, and files that go make room.
         Err(StoreError::Full(_)) if !app.store.is_shared() => sweeps.first().cloned(),
@@ -78,7 +78,7 @@ pub(super) async fn holding<T>(app: &App, sweep: &str, work: impl Future<Output 
     loop {
         tokio::select! {
             outcome = &mut work => return outcome,
-            () = tokio::time::sleep(SWEEP_HOLD / 4) => put_off_sweep(app, sweep, SWEEP_HOLD).await,
+            () = tokio::time::sleep(FILE_SWEEP_LEASE / 4) => put_off_sweep(app, sweep, FILE_SWEEP_LEASE).await,
         }
     }
 }

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Timestamp;
 use crate::config::{
-    FIRST_REMOVAL, MONTH_AGE, ORPHAN_SWEEP_EVERY, RECORD_USES_EVERY, REMOVE_EVERY, SWEEP_EVERY, SWEEP_SLACK,
+    FIRST_REMOVAL, MONTH_AGE, ORPHAN_SWEEP_EVERY, RECORD_KEY_USES_EVERY, REMOVE_EVERY, SWEEP_EVERY, SWEEP_SLACK,
     TASK_TIME_LIMIT,
 };
 use crate::service::app::App;
@@ -86,7 +86,7 @@ pub async fn sweep(app: &App, which: Rescue) {
 
 async fn record_uses_forever(app: Arc<App>) {
     loop {
-        tokio::time::sleep(RECORD_USES_EVERY).await;
+        tokio::time::sleep(RECORD_KEY_USES_EVERY).await;
         record_uses(&app).await;
     }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use object_store::GetRange;
 use serde_json::json;
 use tempfile::TempDir;
-use tintype::config::{ORPHAN_AGE, REMOVED_FILES_AGE, S3Settings};
+use tintype::config::{ORPHAN_AGE, REMOVED_FILES_GRACE, S3Settings};
 use tintype::domain::model::{Id, IdSource};
 use tintype::files::{Creation, FileName, Files};
 use tintype::service::sweeper;
@@ -121,7 +121,7 @@ async fn the_files_of_removed_tasks_are_deleted() {
     service.clock.advance(ORPHAN_AGE);
     sweeper::remove_old(&service.app).await;
     assert_eq!(files(&service).len(), 2, "whoever saw them just before can still fetch them");
-    service.clock.advance(REMOVED_FILES_AGE * 2);
+    service.clock.advance(REMOVED_FILES_GRACE * 2);
     sweeper::remove_old(&service.app).await;
     assert_eq!(files(&service).len(), 0);
 }

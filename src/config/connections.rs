@@ -1,0 +1,54 @@
+//! Limits on connections and requests.
+
+use std::time::Duration;
+
+/// Largest request body, in bytes.
+pub const MAX_BODY: usize = 256 * 1024;
+/// Largest request header, in bytes.
+pub const MAX_HEADER: usize = 64 * 1024;
+/// Most fields in a request header.
+pub const MAX_HEADER_FIELDS: usize = 100;
+/// Bytes that a slow reader must accept within [`ConnectionLimits::write_stall`].
+pub const MIN_WRITE_PROGRESS: usize = 16 * 1024;
+/// File descriptors that connections leave free for the database, result files and downloads.
+pub const RESERVED_FILE_DESCRIPTORS: usize = 256;
+
+/// Limits on each connection and on all of them together. A connection that exceeds one is closed, without a response
+/// if no complete request has arrived.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectionLimits {
+    /// Longest wait for the first byte of a new connection.
+    pub first_byte: Duration,
+    /// Longest wait for a TLS handshake, including its first byte.
+    pub handshake: Duration,
+    /// Longest time from the first byte of a request to the end of its header.
+    pub header: Duration,
+    /// Longest pause within a request body.
+    pub body_idle: Duration,
+    /// Longest time for a whole request body.
+    pub body_total: Duration,
+    /// Longest wait for the next request after a response.
+    pub keep_alive: Duration,
+    /// Time within which a slow reader must accept [`MIN_WRITE_PROGRESS`] bytes, or all that remain.
+    pub write_stall: Duration,
+    /// Most open connections.
+    pub max_connections: usize,
+    /// Most open connections from one IPv4 address or one IPv6 /64 network; 0 means unlimited.
+    pub max_per_address: usize,
+}
+
+impl ConnectionLimits {
+    /// The defaults. `keep_alive` is longer than a minute because most proxies drop idle connections after 60 s, and
+    /// the proxy should be the side that closes.
+    pub const DEFAULT: Self = Self {
+        first_byte: Duration::from_secs(10),
+        handshake: Duration::from_secs(10),
+        header: Duration::from_secs(15),
+        body_idle: Duration::from_secs(10),
+        body_total: Duration::from_secs(30),
+        keep_alive: Duration::from_secs(75),
+        write_stall: Duration::from_secs(30),
+        max_connections: 8_192,
+        max_per_address: 512,
+    };
+}

@@ -1,0 +1,95 @@
+//! The data directory and the database.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+
+use super::environment::secret_from_file;
+
+/// Location of the data. Every command accepts these flags, before or after its own.
+#[derive(Debug, Clone, Args)]
+pub struct DataSettings {
+    /// Directory for the database and the result files
+    #[arg(
+        long,
+        global = true,
+        help_heading = "Global options",
+        env = "TINTYPE_DATA",
+        default_value = "./tintype-data",
+        value_name = "DIR"
+    )]
+    pub data: PathBuf,
+    /// Database, as sqlite:PATH or postgres://USER:PASSWORD@HOST/DATABASE [default: tintype.db in the data directory]
+    #[arg(
+        long,
+        global = true,
+        help_heading = "Global options",
+        env = "TINTYPE_DATABASE",
+        hide_env_values = true,
+        value_name = "URL"
+    )]
+    pub database: Option<String>,
+    /// PEM file with certificate authorities to trust for PostgreSQL, in addition to the public ones
+    #[arg(long, global = true, help_heading = "Global options", env = "TINTYPE_DATABASE_CA", value_name = "FILE")]
+    pub database_ca: Option<PathBuf>,
+}
+
+/// The kind of database and its location.
+#[derive(Clone, PartialEq, Eq)]
+pub enum DatabaseUrl {
+    /// Path of a SQLite file.
+    Sqlite(PathBuf),
+    /// A `postgres://` URL, which may contain a password.
+    Postgres(String),
+}
+
+/// Hides the URL, which may contain a password.
+impl fmt::Debug for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sqlite(path) => f.debug_tuple("Sqlite").field(path).finish(),
+            Self::Postgres(_) => f.write_str("Postgres(…)"),
+        }
+    }
+}
+
+impl FromStr for DatabaseUrl {
+    type Err = String;
+
+    fn from_str(url: &str) -> Result<Self, String> {
+        if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+            return Ok(Self::Postgres(url.to_owned()));
+        }
+        match url.strip_prefix("sqlite:") {
+            Some(path) if !path.is_empty() => Ok(Self::Sqlite(path.into())),
+            _ => Err("--database must be sqlite:PATH or postgres://USER:PASSWORD@HOST/DATABASE".into()),
+        }
+    }
+}
+
+impl DataSettings {
+    /// The database to use.
+    ///
+    /// # Errors
+    /// A sentence for the operator: the secret file cannot be read, or the URL names another kind of database.
+    pub fn database(&self) -> Result<DatabaseUrl, String> {
+        let given = match &self.database {
+            Some(url) => Some(url.clone()),
+            None => secret_from_file("TINTYPE_DATABASE_FILE")?,
+        };
+        given.map_or_else(|| Ok(DatabaseUrl::Sqlite(self.data.join("tintype.db"))), |url| url.parse())
+    }
+
+    /// The SQLite file to use, for commands that work on files only.
+    ///
+    /// # Errors
+    /// A sentence for the operator that ends with `instead`: the alternative on PostgreSQL.
+    pub fn sqlite_file(&self, instead: &str) -> Result<PathBuf, String> {
+        match self.database()? {
+            DatabaseUrl::Sqlite(path) => Ok(path),
+            DatabaseUrl::Postgres(_) => Err(format!("the database is PostgreSQL: {instead}")),
+        }
+    }
+}

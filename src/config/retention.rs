@@ -1,0 +1,37 @@
+//! The retention of finished tasks.
+
+use std::fmt;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::timing::MIN_RETENTION;
+use super::values::duration;
+
+/// How long finished tasks are kept.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct RetentionSettings {
+    /// Remove tasks and their images this long after they finish, for example 30d [default: keep them forever]
+    #[arg(long, env = "TINTYPE_RETENTION", value_name = "DURATION", value_parser = retention)]
+    pub retention: Option<Duration>,
+}
+
+impl fmt::Display for RetentionSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.retention.map(|retention| retention.as_secs()) {
+            None => write!(f, "finished tasks are kept forever"),
+            Some(seconds) if seconds % 86_400 == 0 => write!(f, "finished tasks are kept for {}d", seconds / 86_400),
+            Some(seconds) if seconds % 3_600 == 0 => write!(f, "finished tasks are kept for {}h", seconds / 3_600),
+            Some(seconds) => write!(f, "finished tasks are kept for {seconds}s"),
+        }
+    }
+}
+
+/// Parses a duration of at least [`MIN_RETENTION`].
+fn retention(text: &str) -> Result<Duration, String> {
+    let retention = duration(text)?;
+    if retention < MIN_RETENTION {
+        return Err("the shortest retention is 1h; to keep tasks forever, leave out --retention".into());
+    }
+    Ok(retention)
+}

@@ -1,0 +1,100 @@
+//! The settings of a server process.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use clap::Args;
+use clap::builder::BoolishValueParser;
+use ipnet::IpNet;
+
+use super::acme::AcmeSettings;
+use super::files::{FileUrlSettings, FilesSettings};
+use super::limits::LimitSettings;
+use super::policy::PolicySettings;
+use super::redis::RedisSettings;
+use super::retention::RetentionSettings;
+use super::values::{base_url, duration, network, size};
+use super::worker::WorkerSettings;
+use crate::fault::Faults;
+
+/// All settings of a server process except [`DataSettings`](super::DataSettings).
+#[derive(Debug, Clone, Args)]
+pub struct ServerSettings {
+    /// Address to listen on, as IP:PORT
+    #[arg(long, env = "TINTYPE_LISTEN", default_value = "127.0.0.1:8080", value_name = "ADDR")]
+    pub listen: SocketAddr,
+    /// Address to serve Prometheus metrics on [default: none]
+    #[arg(long, env = "TINTYPE_METRICS_LISTEN", value_name = "ADDR")]
+    pub metrics_listen: Option<SocketAddr>,
+    /// URL at which callers reach the API [default: the listen address]
+    #[arg(long, env = "TINTYPE_PUBLIC_URL", value_name = "URL", value_parser = base_url)]
+    pub public_url: Option<String>,
+    #[command(flatten)]
+    /// Location of the result files.
+    pub files: FilesSettings,
+    #[command(flatten)]
+    /// URLs of the result files.
+    pub file_urls: FileUrlSettings,
+    /// Reject API calls that did not arrive over HTTPS; a server with a certificate always does
+    #[arg(long, env = "TINTYPE_PRODUCTION", value_parser = BoolishValueParser::new())]
+    pub production: bool,
+    /// Certificate chain in PEM; turns on HTTPS
+    #[arg(long, env = "TINTYPE_TLS_CERT", value_name = "PATH", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Private key of the certificate, in PEM
+    #[arg(long, env = "TINTYPE_TLS_KEY", value_name = "PATH", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    #[command(flatten)]
+    /// Certificate from an ACME authority.
+    pub acme: AcmeSettings,
+    /// Networks of reverse proxies whose X-Forwarded-Proto and X-Forwarded-For headers are trusted
+    #[arg(long, env = "TINTYPE_TRUSTED_PROXY", value_name = "CIDR", num_args = 1.., value_delimiter = ',', value_parser = network)]
+    pub trusted_proxy: Vec<IpNet>,
+    #[command(flatten)]
+    /// Retention of finished tasks.
+    pub retention: RetentionSettings,
+    #[command(flatten)]
+    /// Content policy.
+    pub policy: PolicySettings,
+    #[command(flatten)]
+    /// Limits on callers.
+    pub limits: LimitSettings,
+    #[command(flatten)]
+    /// Redis for shared rate limits.
+    pub redis: RedisSettings,
+    #[command(flatten)]
+    /// Settings of the worker.
+    pub worker: WorkerSettings,
+    /// Time to keep serving after a stop signal, with /readyz failing, so that load balancers notice
+    #[arg(long, env = "TINTYPE_SHUTDOWN_DELAY", default_value = "0s", value_name = "DURATION", value_parser = duration)]
+    pub shutdown_delay: Duration,
+    /// Free disk space below which no tasks are accepted [default: 64MiB, or 5% of a small disk]
+    #[arg(long, env = "TINTYPE_MIN_FREE_SPACE", value_name = "SIZE", value_parser = size)]
+    pub min_free_space: Option<ByteSize>,
+    /// For tests only: faults to inject
+    #[arg(long, env = "TINTYPE_TEST_FAULT", value_name = "FAULTS", hide = true, default_value = "")]
+    pub test_fault: Faults,
+}
+
+impl ServerSettings {
+    /// Parses flags as the command line does, for programs that embed a server.
+    ///
+    /// # Errors
+    /// The error that the command line would print.
+    pub fn from_flags<'a>(flags: impl IntoIterator<Item = &'a str>) -> Result<Self, clap::Error> {
+        #[derive(clap::Parser)]
+        struct Flags {
+            #[command(flatten)]
+            settings: ServerSettings,
+        }
+        let flags: Flags = clap::Parser::try_parse_from(std::iter::once("tintype").chain(flags))?;
+        Ok(flags.settings)
+    }
+
+    /// Whether this server terminates TLS itself.
+    pub fn serves_https(&self) -> bool {
+        self.tls_cert.is_some() || !self.acme.acme_domain.is_empty()
+    }
+}

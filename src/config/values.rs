@@ -1,0 +1,57 @@
+//! Parsers for the values of flags. Every error is a sentence for the operator.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use ipnet::IpNet;
+
+/// Parses `60` or `60/min`.
+///
+/// # Errors
+/// A sentence for the operator.
+pub fn rate(text: &str) -> Result<u32, String> {
+    let number = text.strip_suffix("/min").unwrap_or(text);
+    number.parse().map_err(|_| format!("{text:?} is not a number of requests per minute, such as 60"))
+}
+
+/// Parses `1s`, `10m`, `24h` or `90d`.
+///
+/// # Errors
+/// A sentence for the operator.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|_| format!("{text:?} is not a duration such as 30s, 10m, 24h or 90d"))
+}
+
+/// Parses a base URL: http or https, without a query or a fragment. Drops trailing slashes.
+///
+/// # Errors
+/// A sentence for the operator.
+pub fn base_url(text: &str) -> Result<String, String> {
+    let url = url::Url::parse(text).map_err(|error| format!("{text:?} is not a URL: {error}"))?;
+    if !matches!(url.scheme(), "http" | "https") || url.query().is_some() || url.fragment().is_some() {
+        return Err(format!("{text:?} is not a base URL such as https://images.example.com"));
+    }
+    Ok(text.trim_end_matches('/').to_owned())
+}
+
+/// Parses `10.0.0.0/8` or a single address.
+pub(super) fn network(text: &str) -> Result<IpNet, String> {
+    let text = text.trim();
+    text.parse::<IpNet>()
+        .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
+        .map_err(|_| format!("{text:?} is not a network such as 10.0.0.0/8"))
+}
+
+/// Parses a host name; rejects IP addresses.
+pub(super) fn domain(text: &str) -> Result<String, String> {
+    match url::Host::parse(text.trim()) {
+        Ok(url::Host::Domain(name)) => Ok(name),
+        _ => Err(format!("{text:?} is not a host name such as images.example.com")),
+    }
+}
+
+/// Parses `512MiB`, `2GB` or `0`.
+pub(super) fn size(text: &str) -> Result<ByteSize, String> {
+    text.parse().map_err(|_| format!("{text:?} is not a size such as 512MiB or 2GiB"))
+}

@@ -1,0 +1,77 @@
+//! The worker.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::timing::TASK_TIME_LIMIT;
+use super::values::duration;
+
+/// Heartbeats per lease: one may be late and another lost before the lease expires.
+const HEARTBEATS: u32 = 3;
+
+/// How the worker handles tasks.
+#[derive(Debug, Clone, Args)]
+pub struct WorkerSettings {
+    /// Engine that renders the images: sketch
+    #[arg(long, env = "TINTYPE_ENGINE", default_value = "sketch", value_name = "NAME[:URL]")]
+    pub engine: String,
+    /// Tasks to render at the same time [default: the number of cores]
+    #[arg(long, env = "TINTYPE_RENDERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub renders: Option<u16>,
+    /// Time limit for one attempt at a task, from the download of its references to the finished images
+    #[arg(long, env = "TINTYPE_RENDER_TIMEOUT", default_value = "3m", value_name = "DURATION", value_parser = duration)]
+    pub render_timeout: Duration,
+    /// Time after which a task is taken away from a worker that sends no heartbeat
+    #[arg(long, env = "TINTYPE_LEASE", default_value = "30s", value_name = "DURATION", value_parser = lease)]
+    pub lease: Duration,
+    /// Time that running renders get to finish when the server is told to stop
+    #[arg(long, env = "TINTYPE_DRAIN_TIMEOUT", default_value = "25s", value_name = "DURATION", value_parser = duration)]
+    pub drain_timeout: Duration,
+    /// Ports allowed in reference image URLs
+    #[arg(long, env = "TINTYPE_REFERENCE_PORTS", default_value = "443", value_name = "PORT", value_delimiter = ',')]
+    pub reference_ports: Vec<u16>,
+    /// For tests only: a host that references may come from although its address is not public
+    #[arg(
+        long,
+        env = "TINTYPE_TEST_REFERENCE_HOST",
+        value_name = "NAME=ADDR",
+        hide = true,
+        requires = "test_reference_ca"
+    )]
+    pub test_reference_host: Option<String>,
+    /// For tests only: the certificate authority of that host, in PEM
+    #[arg(long, env = "TINTYPE_TEST_REFERENCE_CA", value_name = "PATH", hide = true)]
+    pub test_reference_ca: Option<PathBuf>,
+    /// For tests only: the program that decodes references, for a server embedded in another program
+    #[arg(
+        long,
+        env = "TINTYPE_TEST_PICTURE_DECODER",
+        value_name = "PATH",
+        hide = true,
+        default_value = crate::sandbox::OWN_PROGRAM
+    )]
+    pub test_picture_decoder: PathBuf,
+}
+
+impl WorkerSettings {
+    /// Number of tasks rendered at the same time.
+    pub fn render_slots(&self) -> usize {
+        self.renders.map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from)
+    }
+
+    /// Interval at which the worker renews its leases.
+    pub fn heartbeat(&self) -> Duration {
+        self.lease / HEARTBEATS
+    }
+}
+
+/// Parses the duration of a lease.
+fn lease(text: &str) -> Result<Duration, String> {
+    let range = Duration::from_millis(300)..=TASK_TIME_LIMIT;
+    duration(text).and_then(|lease| match range.contains(&lease) {
+        true => Ok(lease),
+        false => Err("a lease must last between 300ms and 9m".into()),
+    })
+}
