@@ -1,4 +1,4 @@
-//! The time: the system's, or moved by hand in tests. Nothing else reads a clock.
+//! Wall-clock and monotonic time, which tests can move by hand. No other module reads a clock.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Serialize, Serializer};
 
-/// Milliseconds since the Unix epoch, UTC. Shown as `YYYY-MM-DDTHH:MM:SS.mmmZ`.
+/// Milliseconds since the Unix epoch, in UTC. Displayed as `YYYY-MM-DDTHH:MM:SS.mmmZ`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// The beginning of time.
+    /// The earliest timestamp.
     pub const MIN: Self = Self(i64::MIN);
-    /// The end of time.
+    /// The latest timestamp.
     pub const MAX: Self = Self(i64::MAX);
 
-    /// From milliseconds since the Unix epoch.
+    /// Converts milliseconds since the Unix epoch.
     pub const fn from_millis(millis: i64) -> Self {
         Self(millis)
     }
@@ -27,23 +27,23 @@ impl Timestamp {
         self.0
     }
 
-    /// When a day begins that is written like `2026-11-21`.
+    /// Midnight UTC at the start of a day such as `2026-11-21`; `None` if the text is not a date.
     pub fn of_day(day: &str) -> Option<Self> {
         let midnight = day.parse::<jiff::civil::Date>().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok()?;
         Some(Self(midnight.timestamp().as_millisecond()))
     }
 
-    /// This time plus `duration`, or the end of time.
+    /// This time plus `duration`, at most [`Timestamp::MAX`].
     pub fn saturating_add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(millis(duration)))
     }
 
-    /// This time less `duration`, or the beginning of time.
+    /// This time minus `duration`, at least [`Timestamp::MIN`].
     pub fn saturating_sub(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(millis(duration)))
     }
 
-    /// Time passed since `earlier`; zero when `earlier` is later.
+    /// Time passed since `earlier`; zero if `earlier` is in the future.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
@@ -72,7 +72,7 @@ impl Serialize for Timestamp {
     }
 }
 
-/// A source of time, cheap to clone; clones share their hands.
+/// A source of time. Clones are cheap, and moving one manual clock moves all its clones.
 #[derive(Debug, Clone)]
 pub struct Clock(Source);
 
@@ -84,7 +84,7 @@ enum Source {
 
 impl Clock {
     /// The operating system's clock.
-    #[expect(clippy::disallowed_methods, reason = "this module is the one that reads the time")]
+    #[expect(clippy::disallowed_methods, reason = "only this module reads the time")]
     pub fn system() -> Self {
         Self(Source::System { started: Instant::now() })
     }
@@ -94,13 +94,13 @@ impl Clock {
         Self(Source::Manual(Arc::new(AtomicI64::new(now.as_millis()))))
     }
 
-    /// Whether it is moved by hand.
+    /// Whether this clock is moved by hand.
     pub fn is_manual(&self) -> bool {
         matches!(self.0, Source::Manual(_))
     }
 
     /// The wall-clock time.
-    #[expect(clippy::disallowed_methods, reason = "this module is the one that reads the time")]
+    #[expect(clippy::disallowed_methods, reason = "only this module reads the time")]
     pub fn now(&self) -> Timestamp {
         match &self.0 {
             Source::System { .. } => SystemTime::now().into(),
@@ -108,7 +108,7 @@ impl Clock {
         }
     }
 
-    /// Time since some fixed moment; on the system's clock it never goes backwards.
+    /// Monotonic time since an arbitrary fixed moment. A manual clock may go backwards.
     pub fn elapsed(&self) -> Duration {
         match &self.0 {
             Source::System { started } => started.elapsed(),
@@ -119,28 +119,28 @@ impl Clock {
     /// Moves a manual clock forward.
     ///
     /// # Panics
-    /// On the system's clock, which nobody may move.
+    /// On the system clock.
     pub fn advance(&self, by: Duration) {
-        self.hands().fetch_add(millis(by), Ordering::SeqCst);
+        self.manual_millis().fetch_add(millis(by), Ordering::SeqCst);
     }
 
-    /// Sets a manual clock, also back.
+    /// Sets a manual clock, forwards or backwards.
     ///
     /// # Panics
-    /// On the system's clock, which nobody may move.
+    /// On the system clock.
     pub fn set(&self, now: Timestamp) {
-        self.hands().store(now.as_millis(), Ordering::SeqCst);
+        self.manual_millis().store(now.as_millis(), Ordering::SeqCst);
     }
 
-    fn hands(&self) -> &AtomicI64 {
+    fn manual_millis(&self) -> &AtomicI64 {
         match &self.0 {
             Source::System { .. } => panic!("the system clock cannot be moved"),
-            Source::Manual(hands) => hands,
+            Source::Manual(millis) => millis,
         }
     }
 }
 
-/// Rate limits measure with [`Clock::elapsed`], so that a step of the wall clock never blocks a key.
+/// Rate limits use the monotonic [`Clock::elapsed`], so that a step of the wall clock never blocks a key.
 impl governor::clock::Clock for Clock {
     type Instant = Duration;
 

@@ -1,4 +1,4 @@
-//! The data directory: made for its owner alone, and held by one server at a time.
+//! The data directory. Only its owner can read it, and one server at a time locks it.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read as _, Seek as _, Write as _};
@@ -7,48 +7,49 @@ use std::path::{Path, PathBuf};
 
 const LOCK: &str = "tintype.lock";
 
-/// The lock that keeps result files from being removed while a backup reads them.
+/// Prevents result files from being removed while a backup reads them.
 const BACKUP_LOCK: &str = "backup.lock";
 
-/// Submits on PostgreSQL that were answered with an error and may exist.
+/// Submits on PostgreSQL whose outcome is unknown.
 const UNSETTLED: &str = "unsettled";
 
-/// Held while a server runs on its data; dropping it lets the next one in.
+/// The lock that a server holds on its data. Dropping it releases the lock.
 #[derive(Debug)]
 pub struct DataLock {
     _files: [File; 2],
 }
 
-/// Creates the directory, readable by its owner alone, unless it exists. It outlasts a power cut.
+/// Creates the directory unless it exists, readable by its owner only, and makes it survive a power failure.
 ///
 /// # Errors
 /// A sentence for the operator.
 pub fn create(directory: &Path) -> Result<(), String> {
-    let created = DirBuilder::new().recursive(true).mode(0o700).create(directory).and_then(|()| keep(directory));
-    created.map_err(|error| format!("cannot create the directory {}: {error}", directory.display()))
+    let created = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    let durable = created.and_then(|()| sync_parents(directory));
+    durable.map_err(|error| format!("cannot create the directory {}: {error}", directory.display()))
 }
 
-/// The directory that a file is in.
+/// The directory that contains a file.
 pub fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Where backups of the directory's installation hold the lock of its result files.
+/// The lock file that a backup holds while it reads the result files.
 pub fn backup_lock(directory: &Path) -> PathBuf {
     directory.join(BACKUP_LOCK)
 }
 
-/// Where servers on PostgreSQL write down what they have still to take back.
+/// The directory where servers on PostgreSQL record submits whose outcome is unknown.
 pub fn unsettled(directory: &Path) -> PathBuf {
     directory.join(UNSETTLED)
 }
 
-/// Syncs what holds the name of the directory, and so on to the top: any of them may be new, made just
-/// now or by a start that was cut short. One that this process may not read was made by somebody else.
-fn keep(directory: &Path) -> io::Result<()> {
-    for above in directory.canonicalize()?.ancestors().skip(1) {
-        match File::open(above).and_then(|above| above.sync_all()) {
-            // Some file systems keep nothing, and say so like this.
+/// Syncs every ancestor of the directory up to the root: any of them may have been created just now, or by a start that
+/// was interrupted. An ancestor that this process may not read was not created by it.
+fn sync_parents(directory: &Path) -> io::Result<()> {
+    for parent in directory.canonicalize()?.ancestors().skip(1) {
+        match File::open(parent).and_then(|parent| parent.sync_all()) {
+            // Some file systems cannot sync a directory and report it with InvalidInput.
             Err(error) if !matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::InvalidInput) => {
                 return Err(error);
             }
@@ -58,11 +59,11 @@ fn keep(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the directory and the database, wherever that is, for this process. The operating system
-/// gives them back when the process ends, however it does.
+/// Locks the data directory and the database, which may be outside of it, for this process. The operating system
+/// releases both locks when the process ends, however it ends.
 ///
 /// # Errors
-/// A sentence for the operator: another server has them, or they cannot be written.
+/// A sentence for the operator: another server holds a lock, or a lock file cannot be written.
 pub fn lock(directory: &Path, database: &Path) -> Result<DataLock, String> {
     let mut beside_database = database.as_os_str().to_owned();
     beside_database.push(".lock");
@@ -78,11 +79,11 @@ fn lock_file(path: &Path, what: &Path) -> Result<File, String> {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut holder = String::new();
-            // Only makes the sentence better, so a failure does not matter.
+            // The process id only improves the message, so a failure to read it does not matter.
             drop(file.read_to_string(&mut holder));
             let who = if holder.trim().is_empty() { String::new() } else { format!(" (process {})", holder.trim()) };
             return Err(format!(
-                "another server{who} is using {}: stop it, or choose other data with --data",
+                "another server{who} is using {}: stop it, or choose another directory with --data",
                 what.display()
             ));
         }
@@ -94,7 +95,7 @@ fn lock_file(path: &Path, what: &Path) -> Result<File, String> {
     Ok(file)
 }
 
-/// Whether a server holds the directory.
+/// Whether a server holds the lock of the directory.
 pub fn is_locked(directory: &Path) -> bool {
     let Ok(file) = File::open(directory.join(LOCK)) else { return false };
     matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))

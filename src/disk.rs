@@ -1,5 +1,5 @@
-//! Room on the disks that hold the data. While little is left no task is taken on, so that those taken
-//! before can be finished.
+//! Free space on the disks that hold the data. While it is low, the service accepts no tasks, so that it can finish
+//! those that it has accepted.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -10,72 +10,74 @@ use rustix::fs::statvfs;
 
 use crate::clock::Clock;
 
-/// How long a look at the disks holds good.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// What must be free unless the operator says otherwise...
+/// Interval at which the disks are checked.
+const CHECK_EVERY: Duration = Duration::from_millis(500);
+/// Free space required by default.
 const MIN_FREE: ByteSize = ByteSize::mib(64);
-/// ...but of a small disk no more than one part in so many.
-const MIN_FREE_PART: u64 = 20;
+/// On a small disk the default is this fraction of its size instead.
+const MIN_FREE_FRACTION: u64 = 20;
 
-/// The disks under the data.
+/// The file systems that hold the data.
 #[derive(Debug)]
 pub struct Disk {
     directories: Vec<PathBuf>,
     min_free: Option<ByteSize>,
     clock: Clock,
-    last: Mutex<Look>,
+    last_check: Mutex<Check>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Look {
+struct Check {
     at: Option<Duration>,
     low: bool,
 }
 
-/// How much there is on a disk, in bytes.
+/// Space on one file system, in bytes.
 #[derive(Debug, Clone, Copy)]
-struct Room {
+struct Space {
     free: u64,
     total: u64,
 }
 
 impl Disk {
-    /// The disks under these directories, of which `min_free` bytes must be free, or as many as is sane.
+    /// Watches the file systems of these directories. `None` for `min_free` stands for the default.
     pub fn new(directories: Vec<PathBuf>, min_free: Option<ByteSize>, clock: Clock) -> Self {
-        Self { directories, min_free, clock, last: Mutex::default() }
+        Self { directories, min_free, clock, last_check: Mutex::default() }
     }
 
-    /// Whether too little is free to take on more.
+    /// Whether there is too little free space to accept tasks.
     pub fn is_low(&self) -> bool {
         let now = self.clock.elapsed();
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.at.is_none_or(|at| now.saturating_sub(at) >= LOOK_EVERY) {
-            let low = self.rooms().any(|room| room.free < self.floor(room));
+        let mut last = self.last_check.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.at.is_none_or(|at| now.saturating_sub(at) >= CHECK_EVERY) {
+            let low = self.spaces().any(|space| space.free < self.floor(space));
             if low != last.low {
                 let free = ByteSize(self.free().unwrap_or(0));
                 match low {
-                    true => tracing::error!(%free, "the disk is nearly full: no tasks are accepted"),
-                    false => tracing::info!(%free, "the disk has room again: tasks are accepted"),
+                    true => {
+                        tracing::error!(%free, "the disk is nearly full and no tasks are accepted: free some space")
+                    }
+                    false => tracing::info!(%free, "the disk has free space again and tasks are accepted"),
                 }
             }
-            *last = Look { at: Some(now), low };
+            *last = Check { at: Some(now), low };
         }
         last.low
     }
 
-    /// What is free for the data, in bytes: the least of all disks; `None` when that is unknown.
+    /// Free space in bytes on the fullest of the file systems; `None` if it is unknown.
     pub fn free(&self) -> Option<u64> {
-        self.rooms().map(|room| room.free).min()
+        self.spaces().map(|space| space.free).min()
     }
 
-    fn floor(&self, room: Room) -> u64 {
-        self.min_free.unwrap_or(MIN_FREE.min(ByteSize(room.total / MIN_FREE_PART))).as_u64()
+    fn floor(&self, space: Space) -> u64 {
+        self.min_free.unwrap_or(MIN_FREE.min(ByteSize(space.total / MIN_FREE_FRACTION))).as_u64()
     }
 
-    /// A disk that cannot be looked at may be as full as it likes: writes will tell.
-    fn rooms(&self) -> impl Iterator<Item = Room> {
+    /// Skips a file system that cannot be queried: if it is full, writes to it fail.
+    fn spaces(&self) -> impl Iterator<Item = Space> {
         let systems = self.directories.iter().filter_map(|directory| statvfs(directory).ok());
-        systems.map(|system| Room {
+        systems.map(|system| Space {
             free: system.f_bavail.saturating_mul(system.f_frsize),
             total: system.f_blocks.saturating_mul(system.f_frsize),
         })

@@ -1,5 +1,5 @@
-//! Faults on purpose: what a test lets happen before or after a durable effect, to show that nothing
-//! is lost or doubled there. Nothing happens unless `--test-fault` says so.
+//! Fault injection: `--test-fault` makes the process fail just before or just after a durable effect, so that tests can
+//! show that nothing is lost or done twice there. Without the flag no fault occurs.
 
 use std::fmt;
 use std::io;
@@ -10,17 +10,17 @@ use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
 
-/// Names an effect once, for all that need to know it.
+/// Defines the enum, the list of all effects and their names from one table.
 macro_rules! effects {
     ($($(#[$doc:meta])* $effect:ident = $name:literal,)+) => {
-        /// Something that outlives the process once it is done.
+        /// An operation whose result outlives the process.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Effect {
             $($(#[$doc])* $effect,)+
         }
 
         impl Effect {
-            /// All there are.
+            /// All effects.
             pub const ALL: &[Self] = &[$(Self::$effect,)+];
 
             fn as_str(self) -> &'static str {
@@ -39,11 +39,11 @@ effects! {
     CreateFirstAccount = "create-first-account",
     /// A key is added.
     CreateKey = "create-key",
-    /// A key is switched.
+    /// A key is enabled, disabled or revoked.
     ChangeKey = "change-key",
-    /// A key is followed by another.
+    /// A key is replaced by a new one.
     RotateKey = "rotate-key",
-    /// The last uses of some keys are noted.
+    /// The last uses of keys are recorded.
     TouchKeys = "touch-keys",
     /// Credits are granted.
     Grant = "grant",
@@ -53,33 +53,33 @@ effects! {
     Claim = "claim",
     /// Leases are renewed.
     Renew = "renew",
-    /// A task is given back.
+    /// A lease is given back without using up an attempt.
     Release = "release",
-    /// An attempt is given up.
+    /// A failed attempt is queued again.
     Retry = "retry",
     /// A task is completed.
     Complete = "complete",
     /// A task is failed and refunded by its worker.
     Fail = "fail",
-    /// A task is refused, refunded and held against its key.
+    /// A task is refused and refunded, and its key gets a strike.
     Refuse = "refuse",
     /// A task is failed and refunded by the operator.
     FailUnleased = "fail-unleased",
-    /// Some lost leases are taken away.
+    /// Expired leases are taken away.
     Rescue = "rescue",
-    /// Some overdue tasks are failed and refunded.
+    /// Overdue tasks are failed and refunded.
     Expire = "expire",
-    /// Some old tasks are removed.
+    /// Tasks past the retention are removed.
     RemoveTasks = "remove-tasks",
-    /// A whole month is forgotten.
+    /// The partitions of a month are dropped.
     ForgetMonth = "forget-month",
-    /// A batch of writes is committed; only the database driver knows when.
+    /// A batch of writes is committed. Only the database driver knows when.
     Commit = "commit",
-    /// A submit that was answered with an error and may exist is written down.
+    /// A submit with an unknown outcome is recorded.
     NoteUnsettled = "note-unsettled",
-    /// What was written down of such a submit is removed.
+    /// The record of such a submit is removed.
     ForgetUnsettled = "forget-unsettled",
-    /// The write-ahead log is folded into the database.
+    /// The write-ahead log is checkpointed into the database.
     Checkpoint = "checkpoint",
     /// A result file is written.
     WriteFile = "write-file",
@@ -87,34 +87,33 @@ effects! {
     RemoveFile = "remove-file",
 }
 
-/// On which side of an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moment {
-    /// It has not begun.
+enum Side {
+    /// The effect has not begun.
     Before,
-    /// It is done, and nobody knows yet.
+    /// The effect is durable, but its caller does not know yet.
     After,
 }
 
-/// A place where a fault can happen, written `before-submit`.
+/// A point in the code where a fault can be injected, written like `before-submit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Point {
-    moment: Moment,
+    side: Side,
     effect: Effect,
 }
 
 impl Point {
     /// Just before `effect`.
     pub const fn before(effect: Effect) -> Self {
-        Self { moment: Moment::Before, effect }
+        Self { side: Side::Before, effect }
     }
 
     /// Just after `effect`.
     pub const fn after(effect: Effect) -> Self {
-        Self { moment: Moment::After, effect }
+        Self { side: Side::After, effect }
     }
 
-    /// Both sides of every effect.
+    /// The points before and after every effect.
     pub fn all() -> impl Iterator<Item = Self> {
         Effect::ALL.iter().flat_map(|effect| [Self::before(*effect), Self::after(*effect)])
     }
@@ -122,26 +121,26 @@ impl Point {
 
 impl fmt::Display for Point {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let moment = match self.moment {
-            Moment::Before => "before",
-            Moment::After => "after",
+        let side = match self.side {
+            Side::Before => "before",
+            Side::After => "after",
         };
-        write!(f, "{moment}-{}", self.effect.as_str())
+        write!(f, "{side}-{}", self.effect.as_str())
     }
 }
 
-/// What happens at a point.
+/// What a fault does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
-    /// What was to be done there is reported as failed.
+    /// The operation reports an error.
     Error,
     /// The thread panics.
     Panic,
-    /// Time passes.
+    /// The operation takes [`DELAY`] longer.
     Delay,
-    /// The process gets SIGKILL.
+    /// The process sends itself SIGKILL.
     Kill,
-    /// The process gets SIGSTOP, and goes on when somebody sends SIGCONT.
+    /// The process sends itself SIGSTOP; a test resumes it with SIGCONT.
     Stop,
 }
 
@@ -153,86 +152,87 @@ const ACTIONS: [(&str, Action); 5] = [
     ("stop", Action::Stop),
 ];
 
-/// How long [`Action::Delay`] takes: long enough that whatever else can happen meanwhile does.
+/// Duration of [`Action::Delay`]: long enough for concurrent operations to overtake.
 const DELAY: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
-struct Planned {
+struct PlannedFault {
     point: Point,
     action: Action,
-    /// Which time the point is reached.
-    turn: u64,
-    reached: AtomicU64,
+    /// The fault occurs when the point is reached for this time, counted from 1.
+    occurrence: u64,
+    times_reached: AtomicU64,
 }
 
-/// The faults that are to happen, each once; none by default. Clones share what has happened.
+/// The faults to inject, each once; none by default. Clones share the counters.
 #[derive(Debug, Clone, Default)]
-pub struct Faults(Option<Arc<Vec<Planned>>>);
+pub struct Faults(Option<Arc<Vec<PlannedFault>>>);
 
 impl FromStr for Faults {
     type Err = String;
 
-    /// Reads `POINT=ACTION[@TURN]`, several with commas; nothing is no fault.
+    /// Parses `POINT=ACTION[@OCCURRENCE]`, separated by commas; an empty string means no faults.
     fn from_str(text: &str) -> Result<Self, String> {
         if text.is_empty() {
             return Ok(Self::default());
         }
-        let plan = text.split(',').map(|one| planned(one).ok_or_else(|| invalid(one)));
+        let plan = text.split(',').map(|fault| parse_fault(fault).ok_or_else(|| invalid(fault)));
         Ok(Self(Some(Arc::new(plan.collect::<Result<_, _>>()?))))
     }
 }
 
-fn planned(text: &str) -> Option<Planned> {
+fn parse_fault(text: &str) -> Option<PlannedFault> {
     let (point, rest) = text.split_once('=')?;
-    let (action, turn) = rest.split_once('@').unwrap_or((rest, "1"));
+    let (action, occurrence) = rest.split_once('@').unwrap_or((rest, "1"));
     let point = Point::all().find(|known| known.to_string() == point)?;
     let (_, action) = ACTIONS.into_iter().find(|(name, _)| *name == action)?;
-    Some(Planned { point, action, turn: turn.parse().ok()?, reached: AtomicU64::new(0) })
+    Some(PlannedFault { point, action, occurrence: occurrence.parse().ok()?, times_reached: AtomicU64::new(0) })
 }
 
 fn invalid(text: &str) -> String {
     let points: Vec<String> = Point::all().map(|point| point.to_string()).collect();
-    format!("{text:?} is not POINT=ACTION[@TURN] with a point of {}", points.join(", "))
+    format!("{text:?} is not POINT=ACTION[@OCCURRENCE]; the points are {}", points.join(", "))
 }
 
 impl Faults {
-    /// Whether every planned fault has happened.
+    /// Whether every planned fault has occurred.
     pub fn all_happened(&self) -> bool {
-        self.0.iter().flat_map(|plan| plan.iter()).all(|one| one.reached.load(Ordering::SeqCst) >= one.turn)
+        let mut plan = self.0.iter().flat_map(|plan| plan.iter());
+        plan.all(|fault| fault.times_reached.load(Ordering::SeqCst) >= fault.occurrence)
     }
 
-    /// Passes a point, for code that may block.
+    /// Injects the fault planned for `point`, if any. For code that may block.
     ///
     /// # Errors
-    /// When an error is planned here.
+    /// The planned fault is [`Action::Error`].
     pub fn pass_blocking(&self, point: Point) -> io::Result<()> {
-        if self.due(point)? {
+        if self.inject(point)? {
             std::thread::sleep(DELAY);
         }
         Ok(())
     }
 
-    /// Passes a point.
+    /// Injects the fault planned for `point`, if any.
     ///
     /// # Errors
-    /// When an error is planned here.
+    /// The planned fault is [`Action::Error`].
     pub async fn pass(&self, point: Point) -> io::Result<()> {
-        if self.due(point)? {
+        if self.inject(point)? {
             tokio::time::sleep(DELAY).await;
         }
         Ok(())
     }
 
-    /// Lets happen what is planned, but for a delay, which the caller must make.
-    fn due(&self, point: Point) -> io::Result<bool> {
+    /// Injects every fault except a delay; returns whether the caller must delay.
+    fn inject(&self, point: Point) -> io::Result<bool> {
         let Some(plan) = &self.0 else { return Ok(false) };
-        let here = plan.iter().filter(|one| one.point == point);
-        let mut due = here.filter(|one| one.reached.fetch_add(1, Ordering::SeqCst) + 1 == one.turn);
-        let Some(one) = due.next() else { return Ok(false) };
-        tracing::warn!(%point, action = ?one.action, "planned fault");
-        match one.action {
-            Action::Error => return Err(io::Error::other(format!("planned fault {point}"))),
-            Action::Panic => panic!("planned fault {point}"),
+        let here = plan.iter().filter(|fault| fault.point == point);
+        let mut due = here.filter(|fault| fault.times_reached.fetch_add(1, Ordering::SeqCst) + 1 == fault.occurrence);
+        let Some(fault) = due.next() else { return Ok(false) };
+        tracing::warn!(%point, action = ?fault.action, "injecting a fault, as --test-fault asks");
+        match fault.action {
+            Action::Error => return Err(io::Error::other(format!("injected fault {point}"))),
+            Action::Panic => panic!("injected fault {point}"),
             Action::Delay => return Ok(true),
             Action::Kill => signal_self(Signal::KILL),
             Action::Stop => signal_self(Signal::STOP),
@@ -243,6 +243,6 @@ impl Faults {
 
 fn signal_self(signal: Signal) {
     if let Err(error) = kill_process(getpid(), signal) {
-        tracing::error!(%error, ?signal, "could not signal this process");
+        tracing::error!(%error, ?signal, "an injected fault could not send a signal to this process");
     }
 }

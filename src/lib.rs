@@ -1,6 +1,6 @@
-//! Tintype turns prompts into images: asynchronously, behind API keys and credits.
+//! Tintype is a self-hosted service that turns prompts into images asynchronously, with API keys and credits.
 //!
-//! ARCHITECTURE.md tells how the modules depend on each other and which invariants hold.
+//! ARCHITECTURE.md describes how the modules depend on each other and which invariants they keep.
 
 pub mod backup;
 pub mod cli;

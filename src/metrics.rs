@@ -1,4 +1,4 @@
-//! Counters and gauges for Prometheus.
+//! The metrics of this process, in the OpenMetrics text format that Prometheus reads.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,39 +11,39 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-/// Which requests a counter counts.
+/// Labels of the counter of requests.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct RequestLabels {
-    /// The route's pattern, never the path asked for.
+    /// Pattern of the route, never the requested path.
     pub route: &'static str,
-    /// The HTTP status answered.
+    /// HTTP status of the response.
     pub status: u16,
 }
 
-/// Which route a histogram measures.
+/// Labels of the histogram of request durations.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct RouteLabels {
-    /// The route's pattern.
+    /// Pattern of the route.
     pub route: &'static str,
 }
 
-/// How tasks ended.
+/// Labels of the counter of ended tasks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct EndLabels {
     /// `completed` or `failed`.
     pub status: &'static str,
 }
 
-/// What refused tasks.
+/// Labels of the counter of refused tasks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct RefusalLabels {
-    /// The kind of rule, never its name or its words.
+    /// Kind of the rule that refused the task, never its name or its words.
     pub kind: &'static str,
 }
 
 type RouteHistograms = Family<RouteLabels, Histogram, fn() -> Histogram>;
 
-/// Everything counted in this process.
+/// All metrics of this process.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -51,25 +51,25 @@ pub struct Metrics {
     request_seconds: RouteHistograms,
     ended: Family<EndLabels, Counter>,
     refused: Family<RefusalLabels, Counter>,
-    /// Prompts and pictures that passed because the moderation endpoint could not be asked.
+    /// Prompts and pictures accepted because the moderation endpoint was unavailable.
     pub unmoderated: Counter,
-    /// Keys suspended over strikes.
+    /// Keys suspended because of their strikes.
     pub suspended: Counter,
     /// Tasks accepted.
     pub submitted: Counter,
     /// Credits charged.
     pub credits_charged: Counter,
-    /// Attempts that came to nothing and were given up.
+    /// Attempts that failed and were given up.
     pub attempts_lost: Counter,
-    /// Old tasks removed.
+    /// Tasks removed because they passed the retention.
     pub removed: Counter,
-    /// Requests refused by a rate limit.
+    /// Requests rejected by a rate limit.
     pub rate_limited: Counter,
-    /// Requests whose rate limit this process counted alone, because Redis was away.
+    /// Requests whose rate limit this process counted on its own because Redis was unavailable.
     pub rate_limit_fallbacks: Counter,
-    /// Renders under way.
+    /// Renders in progress.
     pub renders: Gauge,
-    /// Tasks whose references are being fetched, or wait for a slot with them.
+    /// Tasks that download their references, or have them and wait for a render slot.
     pub fetches: Gauge,
     render_seconds: Histogram,
     waiting: Gauge,
@@ -79,7 +79,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// All counters at zero.
+    /// Creates all metrics at zero.
     pub fn new() -> Self {
         let latency: fn() -> Histogram = || Histogram::new([0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5]);
         let mut metrics = Self {
@@ -110,49 +110,62 @@ impl Metrics {
 
     fn register(&mut self) {
         let registry = &mut self.registry;
-        registry.register("http_requests", "Requests answered", self.requests.clone());
+        registry.register("http_requests", "Requests with a response", self.requests.clone());
         registry.register_with_unit(
             "http_request_duration",
-            "Time from header to answer",
+            "Time from the end of the request header to the response",
             Unit::Seconds,
             self.request_seconds.clone(),
         );
         registry.register("tasks_submitted", "Tasks accepted", self.submitted.clone());
         registry.register("tasks_ended", "Tasks that became terminal", self.ended.clone());
         registry.register("tasks_refused", "Tasks that the content policy refused", self.refused.clone());
-        registry.register("unmoderated", "Prompts and pictures passed without moderation", self.unmoderated.clone());
-        registry.register("keys_suspended", "Keys suspended over strikes", self.suspended.clone());
+        registry.register(
+            "unmoderated",
+            "Prompts and pictures accepted without moderation because its endpoint was unavailable",
+            self.unmoderated.clone(),
+        );
+        registry.register("keys_suspended", "Keys suspended because of their strikes", self.suspended.clone());
         registry.register("credits_charged", "Credits charged", self.credits_charged.clone());
-        registry.register("attempts_lost", "Attempts at tasks that came to nothing", self.attempts_lost.clone());
-        registry.register("tasks_removed", "Tasks removed for their age", self.removed.clone());
-        registry.register("rate_limited", "Requests refused by a rate limit", self.rate_limited.clone());
+        registry.register("attempts_lost", "Attempts at tasks that failed", self.attempts_lost.clone());
+        registry.register("tasks_removed", "Tasks removed because they passed the retention", self.removed.clone());
+        registry.register("rate_limited", "Requests rejected by a rate limit", self.rate_limited.clone());
         let fallbacks = self.rate_limit_fallbacks.clone();
         registry.register(
             "rate_limit_fallbacks",
-            "Requests counted by this process alone, for want of Redis",
+            "Requests counted by this process on its own because Redis was unavailable",
             fallbacks,
         );
-        registry.register("renders", "Renders under way", self.renders.clone());
+        registry.register("renders", "Renders in progress", self.renders.clone());
         let fetches = self.fetches.clone();
-        registry.register("fetches", "Tasks that fetch references, or wait for a render slot with them", fetches);
+        registry.register(
+            "fetches",
+            "Tasks that download their references, or have them and wait for a render slot",
+            fetches,
+        );
         registry.register_with_unit(
             "render_duration",
-            "Time from claim to stored files",
+            "Time from the claim of a task to its stored files",
             Unit::Seconds,
             self.render_seconds.clone(),
         );
         registry.register("queue_waiting", "Tasks waiting for a worker", self.waiting.clone());
-        registry.register("queue_leased", "Tasks held by a worker", self.leased.clone());
+        registry.register("queue_leased", "Tasks leased to a worker", self.leased.clone());
         registry.register_with_unit(
             "queue_oldest",
             "Age of the oldest unfinished task",
             Unit::Seconds,
             self.oldest_seconds.clone(),
         );
-        registry.register_with_unit("disk_free", "Room left for the data", Unit::Bytes, self.disk_free.clone());
+        registry.register_with_unit(
+            "disk_free",
+            "Free space for the data; -1 if unknown",
+            Unit::Bytes,
+            self.disk_free.clone(),
+        );
     }
 
-    /// Counts one answered request.
+    /// Counts one request and its duration.
     pub fn answered(&self, route: &'static str, status: u16, took: Duration) {
         self.requests.get_or_create(&RequestLabels { route, status }).inc();
         self.request_seconds.get_or_create(&RouteLabels { route }).observe(took.as_secs_f64());
@@ -170,12 +183,12 @@ impl Metrics {
         self.refused.get_or_create(&RefusalLabels { kind }).inc();
     }
 
-    /// Counts one successful render.
+    /// Records the duration of one successful render.
     pub fn rendered(&self, took: Duration) {
         self.render_seconds.observe(took.as_secs_f64());
     }
 
-    /// The exposition in OpenMetrics text, with queue and disk as they are now; unknown room is -1 bytes.
+    /// All metrics in OpenMetrics text, with the given queue depth and free space; unknown space is shown as -1 bytes.
     pub fn expose(&self, depth: &crate::store::QueueDepth, now: crate::clock::Timestamp, free: Option<u64>) -> String {
         let gauge = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         self.waiting.set(gauge(depth.waiting));
@@ -184,7 +197,7 @@ impl Metrics {
         self.disk_free.set(free.map_or(-1, gauge));
         let mut text = String::new();
         if encode(&mut text, &self.registry).is_err() {
-            let _ = write!(text, "# the registry could not be written");
+            let _ = write!(text, "# the metrics could not be encoded");
         }
         text
     }

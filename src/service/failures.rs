@@ -1,7 +1,7 @@
-//! Slows down who fails to authenticate again and again.
+//! Delays responses to sources that fail to authenticate repeatedly.
 //!
-//! Every failure gets the same answer; past an allowance for each source it only comes later, and ever
-//! later while more of them wait. Good keys never wait: whether a key is good is known before.
+//! Every failure gets the same response. Beyond an allowance per source the response is delayed, and the more failures
+//! of that source wait, the longer the delay. Requests with a valid key never wait: the key is checked first.
 
 use std::convert::Infallible;
 use std::num::NonZeroU32;
@@ -18,18 +18,18 @@ use tokio::sync::Semaphore;
 use crate::clock::Clock;
 use crate::domain::source::Source;
 
-/// Failures a minute that a source may have without a wait, all at once if it likes.
+/// Failures per minute that a source may have without a delay, even all at once.
 pub const ALLOWANCE: NonZeroU32 = NonZeroU32::new(300).expect("300 is not 0");
-/// Failures of one source that wait at once; more are not worth a connection.
+/// Most failures of one source that wait at the same time; the connections of further ones are closed.
 pub const MAX_WAITING: u32 = 8;
-/// Failures of all sources that wait at once.
+/// Most failures of all sources that wait at the same time.
 const MAX_WAITING_IN_ALL: usize = 1_024;
-/// Sources remembered at once; one forgotten starts with a full allowance.
+/// Most sources kept in memory. A source that is evicted starts with a full allowance.
 const MAX_SOURCES: usize = 100_000;
 
 type Limiter = RateLimiter<NotKeyed, InMemoryState, Clock, NoOpMiddleware<Duration>>;
 
-/// The failures of all sources, counted in this process.
+/// Failed authentications per source, counted in this process.
 pub struct Failures {
     clock: Clock,
     sources: Cache<Source, Arc<Record>>,
@@ -41,12 +41,12 @@ struct Record {
     waiting: AtomicU32,
 }
 
-/// How long one failure has to wait for its answer.
+/// How a failure may be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// It has waited as long as it should.
+    /// The delay, if any, is over: answer.
     Waited,
-    /// Too many wait already: the connection is to end with the answer.
+    /// Too many failures wait already: answer at once and close the connection.
     Exhausted,
 }
 
@@ -57,12 +57,12 @@ impl std::fmt::Debug for Failures {
 }
 
 impl Failures {
-    /// Nobody has failed yet.
+    /// Creates a counter without failures.
     pub fn new(clock: Clock) -> Self {
         Self { clock, sources: Cache::new(MAX_SOURCES), waiting: Semaphore::new(MAX_WAITING_IN_ALL) }
     }
 
-    /// Counts one failure and waits until it may be answered.
+    /// Counts one failure and waits out its delay.
     pub async fn hold(&self, source: Source) -> Patience {
         let quota = Quota::per_minute(ALLOWANCE);
         let fresh = || {
@@ -72,31 +72,31 @@ impl Failures {
         let record = self.sources.get_or_insert_with(&source, fresh).unwrap_or_else(|never| match never {});
         let Err(refusal) = record.limiter.check() else { return Patience::Waited };
         let Ok(_permit) = self.waiting.try_acquire() else { return Patience::Exhausted };
-        let Some(turn) = Turn::take(&record) else { return Patience::Exhausted };
-        // One after the other, as fast as the allowance comes back.
-        let wait = refusal.wait_time_from(self.clock.elapsed()) + quota.replenish_interval() * turn.ahead;
+        let Some(waiter) = Waiter::enter(&record) else { return Patience::Exhausted };
+        // Waiting failures are answered one after the other, at the rate at which the allowance is replenished.
+        let wait = refusal.wait_time_from(self.clock.elapsed()) + quota.replenish_interval() * waiter.ahead;
         tokio::time::sleep(wait).await;
-        // This wait has used up what came back meanwhile.
+        // The delayed response uses up the allowance that was replenished during the delay.
         drop(record.limiter.check());
         Patience::Waited
     }
 }
 
-/// A place among the failures of one source that wait.
-struct Turn<'a> {
+/// A waiting failure of one source; dropping it lets the next one in.
+struct Waiter<'a> {
     record: &'a Record,
     ahead: u32,
 }
 
-impl<'a> Turn<'a> {
-    fn take(record: &'a Record) -> Option<Self> {
+impl<'a> Waiter<'a> {
+    fn enter(record: &'a Record) -> Option<Self> {
         let more = |waiting| (waiting < MAX_WAITING).then_some(waiting + 1);
         let ahead = record.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
         Some(Self { record, ahead })
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         self.record.waiting.fetch_sub(1, Ordering::Relaxed);
     }

@@ -1,10 +1,10 @@
--- GCRA, as the crate governor counts it, to the nanosecond. Of a key no more is remembered than when the next
--- request would be due if they came evenly: seconds and nanoseconds since the epoch.
+-- The generic cell rate algorithm, with the arithmetic of the governor crate, to the nanosecond. The only state of a key
+-- is the theoretical arrival time of its next request: seconds and nanoseconds since the epoch.
 --
--- KEYS[1]  what to count under
--- ARGV     nanoseconds between requests; requests at once; seconds after which a key is as good as new;
---          the time in seconds and nanoseconds, or nothing for Redis's own
--- Returns  requests left, and nanoseconds to wait: 0 when this one is allowed.
+-- KEYS[1]  Redis key of the limit
+-- ARGV     nanoseconds between requests; burst size; expiry of the state in seconds;
+--          the time in seconds and nanoseconds (optional; the default is the clock of Redis)
+-- Returns  requests left, and nanoseconds to wait: 0 if this request is allowed.
 local interval, burst = tonumber(ARGV[1]), tonumber(ARGV[2])
 local tolerance = interval * (burst - 1)
 local seconds, nanos = tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -13,13 +13,13 @@ if not seconds then
   seconds, nanos = tonumber(time[1]), time[2] * 1000
 end
 
--- Numbers are exact up to 2^53 here: no time since the epoch in nanoseconds, but a time from now.
+-- Lua numbers are exact up to 2^53, too few for nanoseconds since the epoch, so the script calculates relative to now.
 local ahead = 0
 local due = redis.call('GET', KEYS[1])
 if due then
   local due_seconds, due_nanos = string.match(due, '^(%d+) (%d+)$')
   ahead = (due_seconds - seconds) * 1e9 + (due_nanos - nanos)
-  -- No burst reaches further than this: the clock was set back since, and what it said is worth nothing.
+  -- No burst reaches further ahead than this: the clock was set back, so the stored time is meaningless.
   if ahead < 0 or ahead > tolerance + interval then
     ahead = 0
   end

@@ -1,5 +1,5 @@
-//! How often a key may be used: GCRA, with submits and reads counted apart; by Redis for all processes together,
-//! or by each process alone.
+//! Rate limits per key, by the generic cell rate algorithm (GCRA), with separate limits for submits and reads. Redis
+//! counts for all processes together; without it each process counts on its own.
 
 use std::convert::Infallible;
 use std::num::NonZeroU32;
@@ -20,14 +20,14 @@ mod shared;
 
 use self::shared::SharedLimits;
 
-/// The window that rates are given for.
+/// The period that rates refer to.
 pub const WINDOW: Duration = Duration::from_secs(60);
-/// Keys whose use is remembered at once; a key forgotten starts with a full allowance.
+/// Most limiters kept in memory. A key whose limiter is evicted starts with a full allowance.
 const MAX_KEYS: usize = 100_000;
 
 type Limiter = RateLimiter<NotKeyed, InMemoryState, Clock, StateInformationMiddleware>;
 
-/// What a request counts as.
+/// The limit that a request counts against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Usage {
     /// Creating a task.
@@ -37,7 +37,7 @@ pub enum Usage {
 }
 
 impl Usage {
-    /// The name of the limit, as the `RateLimit` headers give it.
+    /// The name of the limit in the `RateLimit` headers.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Submit => "submit",
@@ -46,16 +46,16 @@ impl Usage {
     }
 }
 
-/// Where a key stands after a request.
+/// State of a key's limit after a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowance {
-    /// Requests a minute.
+    /// Requests per minute.
     pub limit: u32,
-    /// Requests left right now.
+    /// Requests that would be allowed right now.
     pub remaining: u32,
-    /// Whole seconds until the request is worth repeating, at least 1; `None` when it was allowed.
+    /// Whole seconds to wait before the request can be repeated, at least 1; `None` if it was allowed.
     pub retry_after: Option<u64>,
-    /// Whether this process counted alone although Redis was to count.
+    /// Whether this process counted on its own because Redis was unavailable.
     pub fallback: bool,
 }
 
@@ -69,7 +69,7 @@ impl Allowance {
         Self { limit, remaining: 0, retry_after: Some(seconds.max(1)), fallback: false }
     }
 
-    /// Whole seconds until all of the limit is available again, if nothing else is asked.
+    /// Whole seconds until the full limit is available again if no further request arrives.
     pub fn seconds_to_full(self) -> u64 {
         let used = u64::from(self.limit - self.remaining.min(self.limit));
         (used * WINDOW.as_secs()).div_ceil(u64::from(self.limit))
@@ -93,10 +93,10 @@ impl std::fmt::Debug for RateLimits {
 }
 
 impl RateLimits {
-    /// Limits with the server's defaults, counted by `redis` if there is one and whenever it can be reached.
+    /// Creates the limits with the server's defaults. `redis` counts them whenever it is reachable.
     ///
     /// # Errors
-    /// A sentence for the operator: settings that can never work. Redis need not be there.
+    /// A sentence for the operator: the settings are invalid. An unreachable Redis is not an error.
     pub async fn open(settings: &LimitSettings, redis: Option<&RedisServer>, clock: Clock) -> Result<Self, String> {
         let shared = match redis {
             Some(redis) => Some(SharedLimits::open(redis, clock.clone()).await?),
@@ -106,32 +106,32 @@ impl RateLimits {
         Ok(Self { clock, submit_rate, read_rate, shared, limiters: Cache::new(MAX_KEYS) })
     }
 
-    /// Where Redis is that counts, if one is to.
+    /// Host and port of the Redis server, if one is configured.
     pub fn redis(&self) -> Option<&str> {
         self.shared.as_ref().map(SharedLimits::name)
     }
 
-    /// Whether all processes count together at the moment.
+    /// Whether Redis counts at the moment.
     pub fn are_shared(&self) -> bool {
         self.shared.as_ref().is_some_and(SharedLimits::is_up)
     }
 
-    /// Counts one request; `None` when the key is not limited.
+    /// Counts one request; `None` if the key is not limited.
     pub async fn count(&self, key: &ApiKey, usage: Usage) -> Option<Allowance> {
         let limit = match usage {
             Usage::Submit => key.submit_rate.unwrap_or(self.submit_rate),
             Usage::Read => key.read_rate.unwrap_or(self.read_rate),
         };
         let quota = Quota::per_minute(NonZeroU32::new(limit)?);
-        let Some(shared) = &self.shared else { return Some(self.count_alone(key.id, usage, quota)) };
+        let Some(shared) = &self.shared else { return Some(self.count_locally(key.id, usage, quota)) };
         Some(match shared.count(key.id, usage, quota).await {
             Some(count) if count.wait.is_zero() => Allowance::allowed(limit, count.remaining),
             Some(count) => Allowance::refused(limit, count.wait),
-            None => Allowance { fallback: true, ..self.count_alone(key.id, usage, quota) },
+            None => Allowance { fallback: true, ..self.count_locally(key.id, usage, quota) },
         })
     }
 
-    fn count_alone(&self, key: Id, usage: Usage, quota: Quota) -> Allowance {
+    fn count_locally(&self, key: Id, usage: Usage, quota: Quota) -> Allowance {
         let limit = quota.burst_size().get();
         let entry = (key, usage);
         let fresh = || {
@@ -153,7 +153,7 @@ impl RateLimits {
     }
 }
 
-/// Tries a Redis that is to count; returns where it is and how fast.
+/// Tests a Redis server; returns its address and response time as text.
 ///
 /// # Errors
 /// A sentence for the operator.

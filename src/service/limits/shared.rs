@@ -1,7 +1,7 @@
-//! Rate limits counted in Redis, for all processes together.
+//! Rate limits counted in Redis for all processes together.
 //!
-//! Redis is asked for nothing that must last or that must be there. A request waits for it for a moment at most;
-//! once it fails, nobody asks it until a connection made beside the requests has shown that it counts again.
+//! The service works without Redis. A request waits for it for a short time at most. After a failure no request uses
+//! Redis until a background task has connected and counted successfully again.
 
 use std::fmt::{self, Display};
 use std::num::NonZeroU32;
@@ -24,40 +24,40 @@ use crate::config::RedisServer;
 use crate::domain::model::Id;
 use crate::outbound::trust;
 
-/// What all keys begin with.
+/// Prefix of all Redis keys.
 const PREFIX: &str = "tintype:rate:";
-/// Times that a request waits, within which a connection must be made and tried.
-const CONNECT_TIMES: u32 = 10;
-/// Wait before Redis is tried again; up to twice as long, so that not all processes come at once.
-const PAUSE: Duration = Duration::from_millis(500);
+/// Connecting and testing a connection may take this many times as long as a request waits.
+const CONNECT_TIMEOUT_FACTOR: u32 = 10;
+/// Pause between attempts to connect; random jitter of up to as much again keeps processes from reconnecting in step.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 
-/// Where a key stands after a request.
+/// State of a key's limit after a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Count {
-    /// Requests left right now.
+    /// Requests that would be allowed right now.
     pub(super) remaining: u32,
-    /// How long to wait before the request can be repeated; zero when it was allowed.
+    /// Time to wait before the request can be repeated; zero if it was allowed.
     pub(super) wait: Duration,
 }
 
 /// The rate limits in Redis.
 pub(super) struct SharedLimits {
     server: Arc<Server>,
-    link: watch::Receiver<Link>,
-    _keeping: AbortOnDropHandle<()>,
+    state: watch::Receiver<State>,
+    _reconnecting: AbortOnDropHandle<()>,
 }
 
-/// The one connection, over which all requests go at once.
-enum Link {
-    Untried,
-    Up(Arc<Up>),
-    Away,
+/// State of the one connection, which multiplexes all requests.
+enum State {
+    Starting,
+    Connected(Arc<Connected>),
+    Unavailable,
 }
 
-struct Up {
+struct Connected {
     connection: MultiplexedConnection,
-    /// Why nobody may use it any more.
-    broken: SetOnce<String>,
+    /// The first error; once set, no request uses the connection.
+    failure: SetOnce<String>,
 }
 
 impl fmt::Debug for SharedLimits {
@@ -67,92 +67,95 @@ impl fmt::Debug for SharedLimits {
 }
 
 impl SharedLimits {
-    /// Tries the server once, and from then on keeps a connection to it whenever there can be one.
+    /// Tries to connect once, then starts a background task that keeps the connection open.
     ///
     /// # Errors
-    /// A sentence for the operator: the settings are of no use. A server that is not there is no error.
+    /// A sentence for the operator: the settings are invalid. An unreachable server is not an error.
     pub(super) async fn open(server: &RedisServer, clock: Clock) -> Result<Self, String> {
         let server = Arc::new(Server::new(server, clock)?);
-        let (sender, mut link) = watch::channel(Link::Untried);
-        let keeping = AbortOnDropHandle::new(tokio::spawn(keep(server.clone(), sender)));
-        // The keeper is there for as long as its handle.
-        drop(link.wait_for(|link| !matches!(link, Link::Untried)).await);
-        Ok(Self { server, link, _keeping: keeping })
+        let (sender, mut state) = watch::channel(State::Starting);
+        let reconnecting = AbortOnDropHandle::new(tokio::spawn(keep_connected(server.clone(), sender)));
+        // The sender lives as long as the task, so the wait cannot fail.
+        drop(state.wait_for(|state| !matches!(state, State::Starting)).await);
+        Ok(Self { server, state, _reconnecting: reconnecting })
     }
 
-    /// Host and port.
+    /// Host and port of the server.
     pub(super) fn name(&self) -> &str {
         &self.server.name
     }
 
-    /// Whether Redis is asked at the moment.
+    /// Whether requests are counted in Redis at the moment.
     pub(super) fn is_up(&self) -> bool {
-        self.up().is_some()
+        self.connected().is_some()
     }
 
-    fn up(&self) -> Option<Arc<Up>> {
-        match &*self.link.borrow() {
-            Link::Up(up) if up.broken.get().is_none() => Some(up.clone()),
+    fn connected(&self) -> Option<Arc<Connected>> {
+        match &*self.state.borrow() {
+            State::Connected(connected) if connected.failure.get().is_none() => Some(connected.clone()),
             _ => None,
         }
     }
 
-    /// Counts one request; `None` when Redis is away.
+    /// Counts one request; `None` if Redis is unavailable.
     pub(super) async fn count(&self, key: Id, usage: Usage, quota: Quota) -> Option<Count> {
-        let up = self.up()?;
-        // A changed limit begins anew, as it does in a process that counts alone.
+        let connected = self.connected()?;
+        // A changed limit starts with a full allowance, as it does in a process that counts on its own.
         let name = format!("{PREFIX}{key}:{}:{}", usage.as_str(), quota.burst_size());
-        let mut connection = up.connection.clone();
+        let mut connection = connected.connection.clone();
         let counting = self.server.count(&mut connection, &name, quota);
         match within(self.server.timeout, counting).await {
             Ok(count) => Some(count),
-            Err(trouble) => {
-                // Whoever notices first speaks for all.
-                drop(up.broken.set(trouble));
+            Err(error) => {
+                // Only the first error is kept; a second one tells nothing new.
+                drop(connected.failure.set(error));
                 None
             }
         }
     }
 }
 
-/// Keeps a connection for as long as somebody holds the other end of `link`. Tells the log when Redis goes and
-/// when it is back.
-async fn keep(server: Arc<Server>, link: watch::Sender<Link>) {
-    let pause = || tokio::time::sleep(PAUSE.mul_f64(1.0 + rand::random::<f64>()));
-    let mut away = false;
+/// Keeps a connection open until the task is aborted, and logs when Redis becomes unavailable and when it is back.
+async fn keep_connected(server: Arc<Server>, state: watch::Sender<State>) {
+    let pause = || tokio::time::sleep(RECONNECT_PAUSE.mul_f64(1.0 + rand::random::<f64>()));
+    let mut unavailable = false;
     loop {
-        let mut rest = pause();
+        let mut retry = pause();
         match server.connect().await {
             Ok((connection, driver)) => {
-                if std::mem::take(&mut away) {
-                    tracing::info!(redis = server.name, "rate limits are counted in Redis again");
+                if std::mem::take(&mut unavailable) {
+                    tracing::info!(
+                        redis = server.name,
+                        "Redis is available again and counts rate limits for all processes"
+                    );
                 }
-                let up = Arc::new(Up { connection, broken: SetOnce::new() });
-                link.send_replace(Link::Up(up.clone()));
+                let connected = Arc::new(Connected { connection, failure: SetOnce::new() });
+                state.send_replace(State::Connected(connected.clone()));
                 tokio::select! {
                     biased;
-                    trouble = up.broken.wait() => {
-                        tracing::warn!(redis = server.name, trouble, "{AWAY}");
-                        (away, rest) = (true, pause());
+                    error = connected.failure.wait() => {
+                        tracing::warn!(redis = server.name, error, "{UNAVAILABLE}");
+                        (unavailable, retry) = (true, pause());
                     }
-                    // Redis closes connections that are idle, which is no trouble while it takes others.
+                    // Redis closes idle connections, which is normal as long as it accepts new ones.
                     _ = driver => {}
                 }
             }
-            Err(trouble) if away => tracing::debug!(redis = server.name, trouble, "Redis is still away"),
-            Err(trouble) => {
-                tracing::warn!(redis = server.name, trouble, "{AWAY}");
-                away = true;
+            Err(error) if unavailable => tracing::debug!(redis = server.name, error, "Redis is still unavailable"),
+            Err(error) => {
+                tracing::warn!(redis = server.name, error, "{UNAVAILABLE}");
+                unavailable = true;
             }
         }
-        link.send_replace(Link::Away);
-        rest.await;
+        state.send_replace(State::Unavailable);
+        retry.await;
     }
 }
 
-const AWAY: &str = "rate limits cannot be counted in Redis; until they can, this process counts alone";
+const UNAVAILABLE: &str =
+    "Redis is unavailable: this process counts rate limits on its own until Redis is back; check the server at --redis";
 
-/// A server and how to count there.
+/// A Redis server and the script that counts on it.
 struct Server {
     name: String,
     host: String,
@@ -164,9 +167,9 @@ struct Server {
     clock: Clock,
 }
 
-/// What comes of something that may take so long.
-async fn within<T, E: Display>(limit: Duration, doing: impl Future<Output = Result<T, E>>) -> Result<T, String> {
-    match tokio::time::timeout(limit, doing).await {
+/// Awaits a future with a time limit and turns its error into text.
+async fn within<T, E: Display>(limit: Duration, future: impl Future<Output = Result<T, E>>) -> Result<T, String> {
+    match tokio::time::timeout(limit, future).await {
         Ok(outcome) => outcome.map_err(|error| error.to_string()),
         Err(_) => Err(format!("no answer within {limit:?}")),
     }
@@ -174,9 +177,10 @@ async fn within<T, E: Display>(limit: Duration, doing: impl Future<Output = Resu
 
 impl Server {
     fn new(given: &RedisServer, clock: Clock) -> Result<Self, String> {
-        // What is wrong with the URL is not told: the URL may hold a password.
-        let invalid =
-            || "--redis must be redis://USER:PASSWORD@HOST:PORT/DATABASE, or rediss:// and the same for TLS".to_owned();
+        // The message does not quote the URL, which may contain a password.
+        let invalid = || {
+            "--redis must be redis://USER:PASSWORD@HOST:PORT/DATABASE, or the same with rediss:// for TLS".to_owned()
+        };
         let (scheme, rest) = given.url.split_once("://").ok_or_else(invalid)?;
         let info = format!("redis://{rest}").into_connection_info().map_err(|_| invalid())?;
         let ConnectionAddr::Tcp(host, port) = info.addr().clone() else { return Err(invalid()) };
@@ -197,7 +201,7 @@ impl Server {
         Ok(Self { name, host, port, tls, login, script, timeout: given.timeout, clock })
     }
 
-    /// A connection that has shown that it counts, and what drives it.
+    /// Opens a connection and tests it by counting once; also returns the handle of the task that drives it.
     async fn connect(&self) -> Result<(MultiplexedConnection, AbortOnDropHandle<()>), String> {
         let connecting = async {
             let config = AsyncConnectionConfig::new().set_response_timeout(None);
@@ -207,7 +211,7 @@ impl Server {
             self.probe(&mut connection).await?;
             RedisResult::Ok((connection, driver))
         };
-        within(self.timeout * CONNECT_TIMES, connecting).await
+        within(self.timeout * CONNECT_TIMEOUT_FACTOR, connecting).await
     }
 
     async fn dial(&self) -> std::io::Result<Pin<Box<dyn AsyncStream + Send>>> {
@@ -219,12 +223,12 @@ impl Server {
         })
     }
 
-    /// Counts something that nobody asked for, which takes all that counting takes.
+    /// Counts one request under a key of its own, which exercises everything that counting needs.
     async fn probe(&self, connection: &mut MultiplexedConnection) -> RedisResult<Count> {
         self.count(connection, &format!("{PREFIX}probe"), Quota::per_minute(NonZeroU32::MAX)).await
     }
 
-    /// Counts one request under a name: one round trip, but for the first after Redis was started.
+    /// Counts one request under a Redis key, in one round trip; the first after a start of Redis also loads the script.
     async fn count(&self, connection: &mut MultiplexedConnection, name: &str, quota: Quota) -> RedisResult<Count> {
         let interval = u64::try_from(quota.replenish_interval().as_nanos()).unwrap_or(u64::MAX);
         let mut script = self.script.key(name);
@@ -238,17 +242,17 @@ impl Server {
     }
 }
 
-/// Tries a server; returns where it is and how fast.
+/// Tests a server; returns its address and response time as text.
 ///
 /// # Errors
 /// A sentence for the operator.
 pub(super) async fn probe(server: &RedisServer) -> Result<String, String> {
     let clock = Clock::system();
     let server = Server::new(server, clock.clone())?;
-    let trouble = |trouble| format!("Redis at {}: {trouble}", server.name);
-    let (mut connection, _driver) = server.connect().await.map_err(trouble)?;
-    let begun = clock.elapsed();
-    within(server.timeout, server.probe(&mut connection)).await.map_err(trouble)?;
-    let took = clock.elapsed() - begun;
-    Ok(format!("counted in Redis at {} (in {:.1} ms)", server.name, took.as_secs_f64() * 1e3))
+    let failed = |error| format!("Redis at {}: {error}", server.name);
+    let (mut connection, _driver) = server.connect().await.map_err(failed)?;
+    let started = clock.elapsed();
+    within(server.timeout, server.probe(&mut connection)).await.map_err(failed)?;
+    let took = clock.elapsed() - started;
+    Ok(format!("Redis at {} counts rate limits (answered in {:.1} ms)", server.name, took.as_secs_f64() * 1e3))
 }

@@ -71,20 +71,20 @@ async fn a_server_starts_without_its_redis_and_says_so_once() {
     command.env("TINTYPE_REDIS", format!("redis://:open%20simsim@127.0.0.1:{}", redis.port()));
     let server = Server::spawn(command);
     let said = read(&log);
-    assert!(said.contains("cannot be counted in Redis") && said.contains("authentication failed"), "{said}");
+    assert!(said.contains("Redis is unavailable: this process") && said.contains("authentication failed"), "{said}");
     let key = server.first_key().expect("a key");
     assert_eq!(left(&server, &key).await, "r=1199");
     let mut connection = redis.connection();
     redis::cmd("AUTH").arg(PASSWORD).exec(&mut connection).expect("the password");
     redis::cmd("CONFIG").arg(&["SET", "requirepass", "open simsim"]).exec(&mut connection).expect("done");
-    while !read(&log).contains("counted in Redis again") {
+    while !read(&log).contains("Redis is available again") {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     left(&server, &key).await;
     server.stop();
     let said = read(&log);
-    assert_eq!(said.matches("cannot be counted in Redis").count(), 1, "{said}");
-    assert_eq!(said.matches("counted in Redis again").count(), 1, "{said}");
+    assert_eq!(said.matches("Redis is unavailable: this process").count(), 1, "{said}");
+    assert_eq!(said.matches("Redis is available again").count(), 1, "{said}");
     assert!(!said.contains("simsim"), "{said}");
 }
 
@@ -132,7 +132,7 @@ async fn redis_is_reached_over_tls_by_who_trusts_its_authority() {
     let server = Server::spawn(command);
     assert_eq!(left(&server, &server.first_key().expect("a key")).await, "r=1199");
     server.stop();
-    assert!(!read(&log).contains("cannot be counted"), "{}", read(&log));
+    assert!(!read(&log).contains("Redis is unavailable"), "{}", read(&log));
     let mut command = serve(&data, &log, "info");
     command.args(["--redis", &url]);
     Server::spawn(command).stop();
