@@ -1,4 +1,4 @@
-//! The command line: one file per noun.
+//! The command line, with one file per noun.
 
 use std::fmt::Display;
 use std::io::Write as _;
@@ -34,11 +34,11 @@ mod restore;
 mod serve;
 mod task;
 
-/// Turns prompts into images: asynchronously, behind API keys and credits.
+/// Self-hosted service that turns prompts into images, with API keys and credits
 #[derive(Debug, Parser)]
 #[command(name = "tintype", version, max_term_width = 100, arg_required_else_help = true)]
 struct Cli {
-    /// What to log, such as info, debug or tintype=trace
+    /// Log filter, such as info, debug or tintype=trace
     #[arg(
         long,
         global = true,
@@ -48,7 +48,7 @@ struct Cli {
         value_name = "FILTER"
     )]
     log: String,
-    /// How to write the log, which goes to standard error
+    /// Format of the log, which goes to standard error
     #[arg(long, global = true, help_heading = "Global options", env = "TINTYPE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[command(flatten)]
@@ -59,24 +59,24 @@ struct Cli {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum LogFormat {
-    /// For people
+    /// Lines for people
     Text,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run API, worker and file host in one process
+    /// Run the API, a worker and the file host in one process
     Serve(serve::ServeArgs),
-    /// Run the API and file host without a worker
+    /// Run the API and the file host without a worker
     Api(serve::ServeArgs),
     /// Run a worker without the API
     Worker(serve::ServeArgs),
     /// Create and list accounts
     #[command(subcommand)]
     Account(account::AccountCommand),
-    /// Create, list and switch API keys
+    /// Create, list, disable and rotate API keys
     #[command(subcommand)]
     Key(key::KeyCommand),
     /// Grant, show and audit credits
@@ -85,27 +85,27 @@ enum Command {
     /// List, show and fail tasks
     #[command(subcommand)]
     Task(task::TaskCommand),
-    /// Try a content policy and hash pictures for its block list
+    /// Test a content policy and hash pictures for its block list
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
-    /// Turn a prompt into images with a running server
+    /// Turn a prompt into images through a running server
     Generate(generate::GenerateArgs),
-    /// Copy the database and the result files of a running or stopped server
+    /// Back up the database and the result files of a running or stopped server
     Backup(backup::BackupArgs),
-    /// Make an installation from a backup
+    /// Create an installation from a backup
     Restore(restore::RestoreArgs),
     /// Move an installation from SQLite to PostgreSQL
     Migrate(migrate::MigrateArgs),
     /// Check that this machine and its data can run a server
     Doctor(doctor::DoctorArgs),
-    /// Print the OpenAPI document of the API
+    /// Print the OpenAPI description of the API
     Openapi,
-    /// Decode one picture from standard input: how a server does it, in a process of its own
+    /// Decode one picture from standard input; the server runs this in a child process
     #[command(hide = true, name = sandbox::COMMAND)]
     DecodePicture,
 }
 
-/// A command that did not succeed: a sentence for standard error.
+/// Why a command failed: a sentence for standard error.
 #[derive(Debug)]
 pub(crate) struct Failure(String);
 
@@ -115,15 +115,15 @@ impl<E: Display> From<E> for Failure {
     }
 }
 
-/// What a command returns.
+/// Result of a command.
 pub(crate) type Outcome = Result<ExitCode, Failure>;
 
-/// Runs the command that the process was started with.
+/// Runs the command that the process arguments name.
 pub fn main() -> ExitCode {
     let matches = ignore_empty_variables(Cli::command()).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     if matches!(cli.command, Command::DecodePicture) {
-        // Before anything else is opened or started.
+        // A decoder process confines itself before this program opens or starts anything else.
         return sandbox::main();
     }
     if let Err(error) = start_logging(&cli.log, cli.log_format) {
@@ -146,10 +146,10 @@ fn start_logging(filter: &str, format: LogFormat) -> Result<(), String> {
         LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
-    // A panic's message can hold what was being worked on, and prompts are not for the log.
+    // The default hook prints the panic message, which may quote a prompt; the log must not contain prompts.
     std::panic::set_hook(Box::new(|panic| {
-        let place = panic.location().map(ToString::to_string).unwrap_or_default();
-        tracing::error!(place, "panic");
+        let location = panic.location().map(ToString::to_string).unwrap_or_default();
+        tracing::error!(location, "a thread panicked: report this location as a bug");
     }));
     Ok(())
 }
@@ -177,14 +177,14 @@ fn run(command: Command, data: &DataSettings) -> Outcome {
             Command::Restore(args) => restore::run(args, data).await,
             Command::Migrate(args) => migrate::run(args, data).await,
             Command::Doctor(args) => doctor::run(args, data).await,
-            Command::DecodePicture => unreachable!("this command needs no runtime and has ended"),
+            Command::DecodePicture => unreachable!("main() runs this command without a runtime"),
             Command::Openapi => {
                 say(&crate::http::docs::openapi_json());
                 Ok(ExitCode::SUCCESS)
             }
         }
     });
-    // A render that hangs in a blocking thread must not keep the process alive.
+    // A render that hangs on a blocking thread must not keep the process alive.
     runtime.shutdown_background();
     outcome
 }
@@ -198,12 +198,12 @@ async fn open_store(settings: &DataSettings) -> Result<Arc<dyn Store>, Failure> 
 }
 
 fn existing_file(path: &Path) -> Result<(), Failure> {
-    // One that waits for its restore is better explained by opening it.
+    // Opening a database with an interrupted restore gives a better message than this function.
     if path.exists() || restoring(path).exists() {
         return Ok(());
     }
     Err(Failure(format!(
-        "there is no database at {}: start with `tintype serve` or `tintype account create`, or point --data at it",
+        "there is no database at {}: create one with `tintype serve` or `tintype account create`, or set --data",
         path.display()
     )))
 }
@@ -218,7 +218,7 @@ async fn open_or_create_store(settings: &DataSettings) -> Result<Arc<dyn Store>,
     }
 }
 
-/// Opens the store of result files that `--files` names, creating a directory if need be.
+/// Opens the result files that `--files` names; creates the directory if it does not exist.
 async fn open_files(settings: &DataSettings, files: Option<&str>) -> Result<Files, Failure> {
     let place = settings.file_backend(files)?;
     if let FileBackend::Directory(directory) = &place {
@@ -229,7 +229,7 @@ async fn open_files(settings: &DataSettings, files: Option<&str>) -> Result<File
     Ok(files)
 }
 
-/// Opens the store of result files that `--files` names; `None` when there is none.
+/// Opens the result files that `--files` names; `None` if the directory does not exist.
 async fn existing_files(settings: &DataSettings, files: Option<&str>) -> Result<Option<Files>, Failure> {
     match settings.file_backend(files)? {
         FileBackend::Directory(directory) if !directory.exists() => Ok(None),
@@ -239,21 +239,23 @@ async fn existing_files(settings: &DataSettings, files: Option<&str>) -> Result<
 
 async fn find_account(store: &dyn Store, name_or_id: &str) -> Result<Account, Failure> {
     let found = store.find_account(name_or_id).await?;
-    found.ok_or_else(|| Failure(format!("there is no account {name_or_id:?}; `tintype account list` shows all")))
+    found.ok_or_else(|| {
+        Failure(format!("there is no account {name_or_id:?}: `tintype account list` shows all accounts"))
+    })
 }
 
-/// Prints a thing: as JSON, or as `text` says.
+/// Prints `thing` as JSON, or else the text that `text` returns.
 fn show(json: bool, thing: &impl Serialize, text: impl FnOnce() -> String) -> Outcome {
     say(&if json { serde_json::to_string_pretty(thing)? } else { text() });
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a line. Whoever reads may stop reading, as `head` does, which is no reason to fail.
+/// Prints a line. A closed standard output, as after `| head`, is not an error.
 fn say(text: &str) {
     drop(writeln!(std::io::stdout().lock(), "{text}"));
 }
 
-/// Columns under headings, as wide as they need to be.
+/// Aligns rows in columns under headings.
 fn table<const N: usize>(headings: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let mut lines = vec![headings.map(str::to_owned)];
     lines.extend(rows);
@@ -266,7 +268,7 @@ fn table<const N: usize>(headings: [&str; N], rows: impl IntoIterator<Item = [St
     lines.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// A drift as people read it.
+/// Describes a drift for people.
 fn describe(drift: &Drift) -> String {
     format!("account {}, task {}: {}", drift.account_id, or_dash(drift.task_id), drift.fault)
 }

@@ -1,4 +1,4 @@
-//! The decoding process: confined first, then one picture, then its end.
+//! The decoder process: confines itself, decodes one picture and exits.
 
 use std::io::{self, Read as _, Write as _};
 use std::process::ExitCode;
@@ -7,10 +7,10 @@ use super::confinement::confine;
 use super::{Confinement, DAMAGED, PICTURE, TOO_LARGE, UNKNOWN_FORMAT};
 use tintype_engine::picture::{Picture, PictureError};
 
-/// Most bytes of a file that are read.
+/// Longest file that the process reads, in bytes.
 const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Decodes standard input to standard output. Without its limits a decoding process refuses to work.
+/// Decodes standard input to standard output. The process refuses to work if it cannot set its resource limits.
 pub fn main() -> ExitCode {
     match confine().map_err(io::Error::other).and_then(answer) {
         Ok(()) => ExitCode::SUCCESS,

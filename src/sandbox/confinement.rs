@@ -1,4 +1,4 @@
-//! What a decoding process takes from itself before it meets a stranger's bytes.
+//! Confines a decoder process before it reads untrusted bytes.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
 use super::Confinement;
 
-/// Address space of a decoding process, in bytes: the file, what the decoder allocates, and room for JPEG's coefficients.
+/// Address space of a decoder process, in bytes: the file, the decoder's allocations and the coefficients of a JPEG.
 pub const MEMORY_BYTES: u64 = 768 * 1024 * 1024;
-/// Processor time of a decoding process, in seconds.
+/// CPU time of a decoder process, in seconds.
 pub const CPU_SECONDS: u64 = 10;
 
-/// Standard input, output and error, and no more.
+/// Only standard input, output and error.
 const OPEN_FILES: u64 = 3;
 
 #[cfg(target_arch = "x86_64")]
@@ -23,8 +23,8 @@ const ARCH: TargetArch = TargetArch::aarch64;
 #[cfg(target_arch = "riscv64")]
 const ARCH: TargetArch = TargetArch::riscv64;
 
-/// All that computing takes: memory, the pipes that are open already, panicking, ending. No call here opens, connects,
-/// starts or signals anything.
+/// System calls for memory, for the pipes that are already open, for panicking and for exiting. None of them opens a
+/// file, connects, starts a process or sends a signal.
 const ALLOWED: &[libc::c_long] = &[
     libc::SYS_brk,
     libc::SYS_clock_gettime,
@@ -49,9 +49,9 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_writev,
 ];
 
-/// Confines this process, for good. The limits must hold; the filter depends on the kernel.
+/// Confines this process irrevocably. Fails without the resource limits; the system call filter depends on the kernel.
 pub(super) fn confine() -> rustix::io::Result<Confinement> {
-    // A server that dies takes its decoders along.
+    // When the server dies, the kernel kills its decoders.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     for (resource, most) in [
         (Resource::As, MEMORY_BYTES),
@@ -68,13 +68,13 @@ pub(super) fn confine() -> rustix::io::Result<Confinement> {
     Ok(if filtered { Confinement::Full } else { Confinement::LimitsOnly })
 }
 
-/// Sets a limit, or leaves a lower one that is there.
+/// Sets a limit unless a lower one is already in force.
 fn lower(resource: Resource, most: u64) -> rustix::io::Result<()> {
     let most = getrlimit(resource).maximum.map_or(most, |there| there.min(most));
     setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
 }
 
-/// Answers every other call with "not permitted": code that has been taken over can compute and write its answer.
+/// Rejects every other system call with EPERM. Exploited code can compute and write an answer, and nothing more.
 fn filter() -> Option<BpfProgram> {
     let allowed: BTreeMap<_, _> = ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
     let refusal = SeccompAction::Errno(libc::EPERM.unsigned_abs());

@@ -1,9 +1,9 @@
-//! Decodes pictures of strangers in a process of its own, so that a decoder that crashes, swells, hangs or is taken
-//! over costs that process and nothing else.
+//! Decodes untrusted pictures in a child process, so that a decoder that crashes, hangs, runs out of memory or is
+//! exploited costs that process and nothing else.
 //!
-//! The process is this program once more, started for one picture without environment. It confines itself
-//! (`confinement.rs`) before it reads the first byte, takes the file on standard input and answers on standard output
-//! with a short header and RGB. The answer is believed no further than its size.
+//! The child runs this program with an empty environment and decodes one picture. It confines itself
+//! (`confinement.rs`) before it reads the first byte, reads the file from standard input and writes a short header and
+//! RGB bytes to standard output. The parent trusts nothing in the output and checks that the size matches the header.
 
 mod child;
 mod confinement;
@@ -23,14 +23,14 @@ use tintype_engine::picture::{Picture, PictureError, REFERENCE_SIDE};
 pub use child::main;
 pub use confinement::{CPU_SECONDS, MEMORY_BYTES};
 
-/// The hidden command that a decoding process is started with.
+/// The hidden command that starts a decoder process.
 pub const COMMAND: &str = "decode-picture";
-/// This program, even after its file has been replaced by another version.
+/// This program, even after an upgrade has replaced its file.
 pub const OWN_PROGRAM: &str = "/proc/self/exe";
-/// Longest that one picture may take, waiting for the processor included.
+/// Time limit for one picture, including time spent waiting for the CPU.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// What an answer begins with: an outcome, how well the process is confined, and width and height in big-endian.
+/// Length of the header: outcome, confinement, then width and height in big-endian.
 const HEADER_BYTES: usize = 10;
 const MAX_ANSWER_BYTES: usize = HEADER_BYTES + 3 * (REFERENCE_SIDE as usize) * (REFERENCE_SIDE as usize);
 
@@ -39,41 +39,41 @@ const UNKNOWN_FORMAT: u8 = 1;
 const TOO_LARGE: u8 = 2;
 const DAMAGED: u8 = 3;
 
-/// Each may take [`MEMORY_BYTES`] and a whole core, so the server runs few, whatever the number of tasks.
+/// Each process may take [`MEMORY_BYTES`] and a whole core, so the server runs few, however many tasks there are.
 const MAX_DECODERS: usize = 2;
 static DECODERS: Semaphore = Semaphore::const_new(MAX_DECODERS);
-static LOOSELY_CONFINED: Once = Once::new();
+static WARN_ABOUT_CONFINEMENT: Once = Once::new();
 
 /// Why a picture was not decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// The decoder's own judgement.
+    /// The decoder rejected the picture.
     #[error("{0}")]
     Picture(#[from] PictureError),
-    /// The process ended otherwise than by answering.
+    /// The process ended without an answer.
     #[error("decoder: {0}")]
     Crashed(ExitStatus),
-    /// The process answered something else than a picture of the size it announced.
-    #[error("the decoder's answer makes no sense")]
+    /// The answer is not a picture of the size in its header.
+    #[error("the decoder sent an invalid answer")]
     Garbled,
-    /// The process took too long and was killed.
+    /// The process exceeded its time limit and was killed.
     #[error("the decoder took longer than {} s", .0.as_secs_f64())]
     TimeLimit(Duration),
-    /// No process could be started, which is no fault of the picture.
-    #[error("no decoder could be started: {0}")]
+    /// The process could not be started, for reasons unrelated to the picture.
+    #[error("the decoder could not be started: {0}")]
     NotStarted(io::Error),
 }
 
-/// How far a decoding process is kept from the rest of the machine.
+/// How a decoder process is isolated from the rest of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Confinement {
-    /// Limits, and no system calls but those that computing takes.
+    /// Resource limits, and a filter that allows only the system calls that decoding needs.
     Full,
-    /// Limits only: the kernel does not filter system calls.
+    /// Resource limits only, because the kernel has no system call filter.
     LimitsOnly,
 }
 
-/// Starts decoding processes.
+/// Starts decoder processes.
 #[derive(Debug, Clone)]
 pub struct Decoder {
     program: PathBuf,
@@ -87,34 +87,34 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// A decoder whose processes run `program`.
+    /// Creates a decoder whose processes run `program`.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self { program: program.into(), time_limit: TIME_LIMIT }
     }
 
-    /// The same, with another limit of time.
+    /// Replaces the time limit.
     pub fn with_time_limit(self, time_limit: Duration) -> Self {
         Self { time_limit, ..self }
     }
 
-    /// As [`Picture::decode`], elsewhere. Dropping the future kills the process.
+    /// Runs [`Picture::decode`] in a decoder process. Dropping the future kills the process.
     ///
     /// # Errors
     /// [`DecodeError`].
     pub async fn decode(&self, bytes: &[u8]) -> Result<Picture, DecodeError> {
         let (picture, confinement) = self.run(bytes).await?;
         if confinement == Confinement::LimitsOnly {
-            LOOSELY_CONFINED.call_once(|| {
-                tracing::warn!("the kernel filters no system calls: pictures are decoded under limits only");
+            WARN_ABOUT_CONFINEMENT.call_once(|| {
+                tracing::warn!("seccomp is not available: pictures are decoded under resource limits only");
             });
         }
         Ok(picture)
     }
 
-    /// Decodes a small picture of our own to see how it is done on this machine.
+    /// Decodes a small known picture to find out how decoder processes are confined on this machine.
     ///
     /// # Errors
-    /// [`DecodeError`], which is the machine's fault.
+    /// [`DecodeError`]; its cause is this machine, not the picture.
     pub async fn probe(&self) -> Result<Confinement, DecodeError> {
         let white = Picture::from_rgb(1, 1, vec![255; 3]).ok_or(DecodeError::Garbled)?;
         let (picture, confinement) = self.run(&white.to_png()).await?;
@@ -122,20 +122,20 @@ impl Decoder {
     }
 
     async fn run(&self, bytes: &[u8]) -> Result<(Picture, Confinement), DecodeError> {
-        let _turn = DECODERS.acquire().await.expect("the semaphore is never closed");
+        let _permit = DECODERS.acquire().await.expect("the semaphore is never closed");
         let mut child = self.start().map_err(DecodeError::NotStarted)?;
-        let conversation = tokio::time::timeout(self.time_limit, converse(&mut child, bytes)).await;
-        let answer = match conversation {
-            Ok(Ok((status, answer))) if status.success() => return read(&answer),
+        let exchanged = tokio::time::timeout(self.time_limit, exchange(&mut child, bytes)).await;
+        let error = match exchanged {
+            Ok(Ok((status, answer))) if status.success() => return parse(&answer),
             Ok(Ok((status, _))) => DecodeError::Crashed(status),
             Ok(Err(error)) => error,
             Err(_) => DecodeError::TimeLimit(self.time_limit),
         };
-        // Waited for, so that its turn ends no earlier than the process.
+        // Wait for the process to end, so that the permit is released no earlier.
         if let Err(error) = child.kill().await {
-            tracing::error!(%error, "a decoding process could not be killed");
+            tracing::error!(%error, "could not kill a decoder process; it ends when it exceeds its CPU limit");
         }
-        Err(answer)
+        Err(error)
     }
 
     fn start(&self) -> io::Result<Child> {
@@ -152,13 +152,13 @@ impl Decoder {
     }
 }
 
-/// Hands the file over and takes what comes back, in any order, up to the longest answer.
-async fn converse(child: &mut Child, bytes: &[u8]) -> Result<(ExitStatus, Vec<u8>), DecodeError> {
+/// Writes the file and reads the answer concurrently, up to the longest valid answer.
+async fn exchange(child: &mut Child, bytes: &[u8]) -> Result<(ExitStatus, Vec<u8>), DecodeError> {
     let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(DecodeError::Garbled);
     };
     let write = async move {
-        // A process that stops reading has its reasons, which its end tells better.
+        // If the process stops reading, its exit status explains more than the write error.
         let _ = input.write_all(bytes).await;
         drop(input);
     };
@@ -180,7 +180,7 @@ async fn converse(child: &mut Child, bytes: &[u8]) -> Result<(ExitStatus, Vec<u8
     Ok((status, answer))
 }
 
-fn read(answer: &[u8]) -> Result<(Picture, Confinement), DecodeError> {
+fn parse(answer: &[u8]) -> Result<(Picture, Confinement), DecodeError> {
     let (header, rgb) = answer.split_first_chunk::<HEADER_BYTES>().ok_or(DecodeError::Garbled)?;
     let [outcome, confinement, w0, w1, w2, w3, h0, h1, h2, h3] = *header;
     match outcome {
