@@ -1,4 +1,4 @@
-//! How fast a worker takes tasks from the queue to completed when drawing costs nothing.
+//! Throughput of a worker from claim to complete with a renderer that costs nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,36 +18,36 @@ use crate::fixture::{self, Caller};
 use crate::generator::now;
 use crate::{Outcome, median, service};
 
-/// Tasks worked on at once.
+/// Render slots of the worker.
 const RENDERS: usize = 64;
 const ACCOUNTS: usize = 100;
-/// How often to look whether the queue is empty.
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// Interval at which the benchmark checks whether the queue is empty.
+const CHECK_EVERY: Duration = Duration::from_millis(2);
 const SIDE: u32 = 32;
 
-/// Tasks a second.
+/// Tasks per second.
 pub struct Rates {
-    /// By the worker, with files written and synced.
+    /// Completed by the worker, with files written and synced.
     pub worker: f64,
-    /// By the store alone, without files.
+    /// Completed by the store alone, without files.
     pub store: f64,
 }
 
-/// Draws every task as the same small PNG.
-struct Instantly {
+/// Renders every task as the same small PNG.
+struct FixedRenderer {
     png: Bytes,
-    drawn: AtomicUsize,
+    rendered: AtomicUsize,
 }
 
 #[async_trait]
-impl Renderer for Instantly {
+impl Renderer for FixedRenderer {
     async fn render(&self, claim: &Claim, _: Duration) -> Result<Vec<Bytes>, RenderError> {
-        self.drawn.fetch_add(1, Ordering::Relaxed);
+        self.rendered.fetch_add(1, Ordering::Relaxed);
         Ok(vec![self.png.clone(); claim.request.n.into()])
     }
 }
 
-/// Works off `count` tasks of many accounts, `rounds` times with files and without, in turns.
+/// Completes `count` tasks of many accounts, alternately with and without files, for `rounds` rounds.
 pub async fn measure(directory: &TempDir, count: usize, rounds: usize) -> Outcome<Rates> {
     let data = directory.path().join("claims");
     std::fs::create_dir(&data)?;
@@ -57,30 +57,30 @@ pub async fn measure(directory: &TempDir, count: usize, rounds: usize) -> Outcom
     for round in 1..=rounds {
         eprintln!("claim to complete, round {round} of {rounds}");
         fixture::queue(&*app.store, &callers, count).await?;
-        worker.push(count as f64 / work(&app, count).await?.as_secs_f64());
+        worker.push(count as f64 / run_worker(&app, count).await?.as_secs_f64());
         store.push(complete(&app, &callers, count).await?);
     }
     Ok(Rates { worker: median(&mut worker), store: median(&mut store) })
 }
 
-/// Lets a worker empty the queue; returns how long that took.
-async fn work(app: &Arc<App>, count: usize) -> Outcome<Duration> {
+/// Runs a worker until the queue is empty; returns the elapsed time.
+async fn run_worker(app: &Arc<App>, count: usize) -> Outcome<Duration> {
     let picture = Picture::from_rgb(SIDE, SIDE, vec![128; (SIDE * SIDE * 3) as usize]).ok_or("a picture")?;
-    let renderer = Arc::new(Instantly { png: picture.to_png().into(), drawn: AtomicUsize::new(0) });
+    let renderer = Arc::new(FixedRenderer { png: picture.to_png().into(), rendered: AtomicUsize::new(0) });
     let worker = Worker::new(app.clone(), renderer.clone());
     let stop = CancellationToken::new();
     let started = now();
     let running = tokio::spawn(worker.run(stop.clone()));
-    // Only the last batch is waited for by asking the store, which takes time from the worker.
-    while renderer.drawn.load(Ordering::Relaxed) < count {
-        tokio::time::sleep(LOOK_EVERY).await;
+    // Querying the store takes time from the worker, so the benchmark does it only for the last batch.
+    while renderer.rendered.load(Ordering::Relaxed) < count {
+        tokio::time::sleep(CHECK_EVERY).await;
     }
     loop {
         let depth = app.store.queue_depth().await?;
         if depth.waiting + depth.leased == 0 {
             break;
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(CHECK_EVERY).await;
     }
     let took = started.elapsed();
     stop.cancel();
@@ -88,7 +88,7 @@ async fn work(app: &Arc<App>, count: usize) -> Outcome<Duration> {
     Ok(took)
 }
 
-/// Claims and completes as many tasks by the store alone; returns the rate.
+/// Queues `count` tasks, then claims and completes them through the store alone; returns the rate.
 async fn complete(app: &Arc<App>, callers: &[Caller], count: usize) -> Outcome<f64> {
     fixture::queue(&*app.store, callers, count).await?;
     let started = now();

@@ -1,4 +1,4 @@
-//! What durability costs on the disk under the benchmark.
+//! Cost of a durable write on the disk that the benchmark uses.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -10,17 +10,17 @@ use crate::generator::{histogram, now};
 const WRITES: usize = 300;
 const PAGE: [u8; 4096] = [1; 4096];
 
-/// The disk that the databases of the benchmark are on.
+/// The disk with the databases of the benchmark.
 pub struct Disk {
-    /// The kind of its file system.
+    /// Type of its file system.
     pub file_system: String,
-    /// Median time of a page appended and synced, in microseconds.
+    /// Median time to append and sync a page, in microseconds.
     pub sync_p50_micros: f64,
-    /// The same, of the slowest hundredth.
+    /// 99th percentile of the same, in microseconds.
     pub sync_p99_micros: f64,
 }
 
-/// Appends to a file there and syncs it, over and over.
+/// Appends to a file in `directory` and syncs it, repeatedly.
 pub fn measure(directory: &Path) -> Outcome<Disk> {
     let path = directory.join("sync");
     let mut file = File::create(&path)?;
@@ -39,7 +39,7 @@ pub fn measure(directory: &Path) -> Outcome<Disk> {
     })
 }
 
-/// The kind of file system that the deepest mount above `path` has.
+/// Type of the file system that contains `path`: that of the deepest mount point above it.
 fn file_system(path: &Path) -> Outcome<String> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     let mounts = mounts.lines().filter_map(|line| {

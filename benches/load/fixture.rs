@@ -1,4 +1,4 @@
-//! Accounts, keys and tasks to measure with, made through the store as a server makes them.
+//! Accounts, keys and tasks for the measurements, created through the store as a server creates them.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use tintype::store::{AccountCreation, Claim, LeaseWrite, NewKey, Store, Submissi
 
 use crate::Outcome;
 
-/// What every account begins with.
+/// Initial credits of every account.
 pub const CREDITS: i64 = 1_000_000_000_000;
-/// A prompt of the usual length.
+/// A prompt of typical length.
 pub const PROMPT: &str = "A red fox in the snow at dawn, soft light through birches, detailed oil painting";
-/// Submissions under way at once.
+/// Concurrent submits.
 const IN_FLIGHT: usize = 512;
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -26,7 +26,7 @@ pub struct Caller {
     pub key: String,
 }
 
-/// A new account with credits and an unlimited key.
+/// Creates an account with credits and an unlimited key.
 pub async fn caller(store: &dyn Store, name: &str) -> Outcome<Caller> {
     let AccountCreation::Created(account) = store.create_account(name, CREDITS).await? else {
         return Err(format!("the account {name} exists").into());
@@ -44,13 +44,13 @@ pub async fn caller(store: &dyn Store, name: &str) -> Outcome<Caller> {
     Ok(Caller { name: account.name, account_id: account.id, key: secret.reveal().to_owned() })
 }
 
-/// So many new accounts, each with credits and a key.
+/// Creates `count` accounts, each with credits and a key.
 pub async fn callers(store: &dyn Store, name: &str, count: usize) -> Outcome<Vec<Caller>> {
     let names: Vec<_> = (0..count).map(|index| format!("{name}-{index}")).collect();
     try_join_all(names.iter().map(|name| caller(store, name))).await
 }
 
-/// Queues `count` tasks, taking turns over the callers; returns their ids.
+/// Queues `count` tasks, round robin over the callers; returns their ids.
 pub async fn queue(store: &dyn Store, callers: &[Caller], count: usize) -> Outcome<Vec<Id>> {
     let mut ids = Vec::with_capacity(count);
     while ids.len() < count {
@@ -72,8 +72,7 @@ pub async fn queue(store: &dyn Store, callers: &[Caller], count: usize) -> Outco
     Ok(ids)
 }
 
-/// Claims `batch` tasks at a time and completes them, without files, until none waits; returns how
-/// many there were.
+/// Claims and completes tasks in batches, without files, until the queue is empty; returns their number.
 pub async fn complete_all(store: &dyn Store, batch: usize) -> Outcome<usize> {
     let mut count = 0;
     loop {

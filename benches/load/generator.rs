@@ -1,8 +1,7 @@
-//! The load: connections that each send their next request as soon as the last is answered.
+//! The load generator: each connection sends its next request as soon as it has the response to the last one.
 //!
-//! Threads over epoll drive them, the same for every service under test. They share the machine with
-//! that service, so they do as little as they can: requests are made beforehand, and of an answer
-//! they read the status and the length.
+//! A few epoll threads drive the connections. They share the machine with the service under test, so they do as little
+//! as possible: they send prepared requests and parse only the status and the length of a response.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -16,33 +15,33 @@ use hdrhistogram::Histogram;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 
-/// Largest answer, in bytes.
+/// Largest response, in bytes.
 const MAX_ANSWER: usize = 64 * 1024;
-/// A service that is silent for so long has failed.
+/// A service that sends nothing for this long has failed.
 pub const SILENCE: Duration = Duration::from_secs(10);
-/// Sent on every new connection for so long before anything is measured.
+/// Load before the measurement starts.
 const WARM_UP: Duration = Duration::from_millis(200);
 
-/// What to send where. Connection `i` repeats request `i`, modulo their number.
+/// Requests and their destination. Connection `i` repeats request `i` modulo the number of requests.
 #[derive(Debug, Clone)]
 pub struct Load {
     pub address: SocketAddr,
     pub requests: Vec<Bytes>,
 }
 
-/// What came of sending a load for a while.
+/// Result of a measurement.
 pub struct Window {
-    /// Answers that arrived within the measured time.
+    /// Responses within the measured time.
     pub answers: u64,
-    /// All answers, those before and after it included.
+    /// All responses, including those before and after the measured time.
     pub total: u64,
-    /// Answers with another status than 200.
+    /// Responses with a status other than 200.
     pub errors: u64,
     /// The measured time.
     pub length: Duration,
-    /// Processor time that this process spent in it, on service and load together.
+    /// CPU time of this process in the measured time, for the service and the load generator together.
     pub cpu: Duration,
-    /// Nanoseconds from request to answer.
+    /// Nanoseconds from request to response.
     pub latencies: Histogram<u64>,
 }
 
@@ -58,28 +57,28 @@ impl Window {
         self.latencies += share.latencies;
     }
 
-    /// Answers a second.
+    /// Responses per second.
     pub fn rate(&self) -> f64 {
         self.answers as f64 / self.length.as_secs_f64()
     }
 
-    /// Processor time for one answer, in microseconds.
+    /// CPU time per response, in microseconds.
     pub fn cpu_micros(&self) -> f64 {
         self.cpu.as_secs_f64() * 1e6 / self.answers as f64
     }
 }
 
-/// The time. A clock moved by hand measures nothing.
+/// The monotonic time.
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 pub fn now() -> Instant {
     Instant::now()
 }
 
 impl Load {
-    /// Sends over so many connections for `length`, after a warm-up, and waits for the last answers.
+    /// Sends over `connections` connections for `length` after a warm-up, then waits for the last responses.
     ///
     /// # Errors
-    /// The service closed a connection, fell silent or sent what is no answer.
+    /// The service closed a connection, stopped sending or sent an invalid response.
     pub fn run(&self, connections: usize, length: Duration) -> io::Result<Window> {
         let from = now() + WARM_UP;
         let until = from + length;
@@ -100,7 +99,7 @@ impl Load {
         })
     }
 
-    /// Drives some of the connections, in one thread.
+    /// Drives some of the connections on one thread.
     fn run_share(&self, connections: impl Iterator<Item = usize>, from: Instant, until: Instant) -> io::Result<Window> {
         let mut poll = Poll::new()?;
         let mut open = Vec::new();
@@ -145,10 +144,10 @@ impl Load {
         Ok(connection)
     }
 
-    /// Sends the first request once and returns the answer, head and body apart.
+    /// Sends the first request once and returns the head and the body of the response.
     ///
     /// # Errors
-    /// As [`Load::run`], and any other answer than 200.
+    /// As for [`Load::run`], or the status is not 200.
     pub fn once(&self) -> io::Result<(Bytes, Bytes)> {
         let mut poll = Poll::new()?;
         let mut connection = self.connect(&poll, 0, 0)?;
@@ -167,8 +166,7 @@ impl Load {
     }
 }
 
-/// What all threads of this process have spent on the processor. On a shared machine it says more than
-/// the clock on the wall.
+/// CPU time of all threads of this process. On a shared machine it is more telling than elapsed time.
 fn cpu_time() -> Duration {
     let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let nanos = threads.filter_map(|thread| {
@@ -178,20 +176,20 @@ fn cpu_time() -> Duration {
     Duration::from_nanos(nanos.sum())
 }
 
-/// Waits for a moment, if it is still to come.
+/// Sleeps until `moment`, unless it has passed.
 pub fn sleep_until(moment: Instant) {
     thread::sleep(moment.saturating_duration_since(now()));
 }
 
 fn wait(poll: &mut Poll, events: &mut Events) -> io::Result<()> {
     match poll.poll(events, Some(SILENCE)) {
-        Ok(()) if events.is_empty() => Err(io::Error::new(io::ErrorKind::TimedOut, "the service fell silent")),
+        Ok(()) if events.is_empty() => Err(io::Error::new(io::ErrorKind::TimedOut, "the service stopped responding")),
         Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
         _ => Ok(()),
     }
 }
 
-/// An empty histogram of nanoseconds, up to a minute.
+/// Creates a histogram of nanoseconds, up to a minute.
 pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are valid")
 }
@@ -204,7 +202,7 @@ struct Connection {
     filled: usize,
 }
 
-/// Where a whole answer's parts end.
+/// Status and layout of a complete response.
 #[derive(Clone, Copy)]
 pub struct Answer {
     pub status: [u8; 3],
@@ -216,7 +214,7 @@ impl Connection {
     fn send(&mut self, at: Instant) -> io::Result<()> {
         self.filled = 0;
         self.sent = at;
-        // The answer to the last request has arrived, so the socket has room for the next.
+        // The response to the previous request has arrived, so the socket buffer has room for this one.
         if self.stream.write(&self.request)? == self.request.len() {
             Ok(())
         } else {
@@ -224,7 +222,7 @@ impl Connection {
         }
     }
 
-    /// Reads what has arrived; `None` until the answer is whole.
+    /// Reads available bytes; returns `None` until the response is complete.
     fn receive(&mut self) -> io::Result<Option<Answer>> {
         loop {
             match self.stream.read(&mut self.buffer[self.filled..]) {
@@ -241,10 +239,10 @@ impl Connection {
 }
 
 impl Answer {
-    /// Reads an answer; `None` until it is whole.
+    /// Parses a response; returns `None` until it is complete.
     ///
     /// # Errors
-    /// It is none.
+    /// The bytes are not an HTTP response.
     pub fn parse(bytes: &[u8]) -> io::Result<Option<Self>> {
         const LENGTH: &[u8] = b"content-length: ";
         let Some(end) = find(bytes, b"\r\n\r\n") else { return Ok(None) };

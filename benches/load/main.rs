@@ -1,10 +1,8 @@
-//! How much load the service takes: `cargo bench --bench load`.
+//! Load benchmark of the service: `cargo bench --bench load`; add `-- --help` for the options.
 //!
-//! Requests go over loopback TCP to the project's own accept loop and router, on a database on a real
-//! disk, and are compared with bare handlers behind the same accept loop. What is compared runs in
-//! turns, so that whatever else the machine does falls on both; medians and ratios are what to read.
-//!
-//! `cargo bench --bench load -- --help` lists the options.
+//! Requests go over loopback TCP to the service's accept loop and router, with a database on a real disk. The benchmark
+//! compares them with bare handlers behind the same accept loop. Measurements that are compared alternate, so that
+//! other activity on the machine affects both; read the medians and the ratios.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -28,36 +26,36 @@ mod subjects;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Measures how much load the service takes.
+/// Measures the throughput and latency of the service.
 #[derive(Debug, Parser)]
 pub struct Options {
-    /// Seconds that each kind of request or attack is measured for, spread over the rounds
+    /// Seconds to measure each kind of request or attack, spread over all rounds
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// Turns that measurements which are compared take
+    /// Rounds in which compared measurements alternate
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Connections that send requests at once
+    /// Concurrent connections
     #[arg(long, default_value_t = 64)]
     connections: usize,
-    /// Tasks that a worker takes to completed in each round
+    /// Tasks that a worker completes in each round
     #[arg(long, default_value_t = 5_000)]
     claims: usize,
-    /// Tasks in the database that the server is started on
+    /// Tasks in the database for the start-up measurement
     #[arg(long, default_value_t = 100_000)]
     tasks: usize,
     /// Parts to measure [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
-    /// Prints JSON instead of a table
+    /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
-    /// Given by `cargo bench`, and not by `cargo test`
+    /// Passed by `cargo bench`, but not by `cargo test`
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// What can be measured by itself.
+/// A part of the benchmark that can run on its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
     Poll,
@@ -73,7 +71,7 @@ impl Options {
         self.only.is_empty() || self.only.contains(&part)
     }
 
-    /// Seconds in one round.
+    /// Seconds per round.
     fn window(&self) -> f64 {
         self.seconds / self.rounds as f64
     }
@@ -82,7 +80,7 @@ impl Options {
 fn main() -> ExitCode {
     let options = Options::parse();
     if !options.bench {
-        eprintln!("nothing is measured here; run `cargo bench --bench load`");
+        eprintln!("this run measures nothing; use `cargo bench --bench load`");
         return ExitCode::SUCCESS;
     }
     match measure(&options) {
@@ -97,7 +95,7 @@ fn main() -> ExitCode {
 }
 
 fn measure(options: &Options) -> Outcome<Report> {
-    // Not in /tmp, which may be memory: syncing is what a durable submit waits for.
+    // Not in /tmp, which may be in memory: a durable submit waits for the disk.
     let directory = TempDir::new_in(env!("CARGO_TARGET_TMPDIR"))?;
     let runtime = Runtime::new()?;
     let mut report = Report::default();
@@ -107,11 +105,11 @@ fn measure(options: &Options) -> Outcome<Report> {
     if options.wants(Part::Claim) {
         let rates = runtime.block_on(claims::measure(&directory, options.claims, options.rounds))?;
         report.fact("claim to complete, files synced", rates.worker, "tasks/s", Some(Aim::AtLeast(5_000.0)));
-        report.fact("claim to complete, store alone", rates.store, "tasks/s", None);
+        report.fact("claim to complete, store only", rates.store, "tasks/s", None);
     }
     if options.wants(Part::Start) {
         let startup = runtime.block_on(startup::measure(&directory, options.tasks, options.rounds))?;
-        report.fact("serve: start to first answer", startup.answer_millis, "ms", Some(Aim::AtMost(100.0)));
+        report.fact("serve: start to first response", startup.answer_millis, "ms", Some(Aim::AtMost(100.0)));
         report.fact("serve: idle memory, resident", startup.idle_mib, "MiB", Some(Aim::AtMost(40.0)));
         report.fact("serve: idle memory, private", startup.private_mib, "MiB", None);
         report.fact("credits audit", startup.audited_per_second, "tasks/s", Some(Aim::AtLeast(100_000.0)));
@@ -126,7 +124,7 @@ fn measure(options: &Options) -> Outcome<Report> {
     Ok(report)
 }
 
-/// The middle of some numbers; sorts them.
+/// The median of some numbers. Sorts them.
 fn median(numbers: &mut [f64]) -> f64 {
     numbers.sort_by(f64::total_cmp);
     let middle = numbers.len() / 2;

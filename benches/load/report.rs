@@ -1,4 +1,4 @@
-//! What the benchmark prints.
+//! The report that the benchmark prints.
 
 use std::fmt::Write as _;
 
@@ -6,24 +6,24 @@ use serde::Serialize;
 
 use crate::attack::AttackRow;
 
-/// One kind of request.
+/// Results for one kind of request.
 #[derive(Debug, Serialize)]
 pub struct HttpRow {
     pub name: String,
     pub requests_per_second: f64,
     pub p50_micros: f64,
     pub p99_micros: f64,
-    /// Processor time for one request, of service and load together.
+    /// CPU time per request, for the service and the load generator together.
     pub cpu_micros: f64,
-    /// To the bare handler that answers a poll.
+    /// Ratio of the rate to that of the bare handler with the response to a poll.
     pub ratio: Option<f64>,
-    /// To a bare handler that answers the same bytes.
+    /// Ratio of the rate to that of a bare handler with the same response.
     pub ratio_same_bytes: Option<f64>,
-    /// The least `ratio` wanted.
+    /// Target: the lowest acceptable `ratio`.
     pub aim: Option<f64>,
 }
 
-/// On which side of the aim a number should be.
+/// Target for a number.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Aim {
@@ -31,7 +31,7 @@ pub enum Aim {
     AtMost(f64),
 }
 
-/// One number.
+/// A single measured number.
 #[derive(Debug, Serialize)]
 pub struct Fact {
     pub name: &'static str,
@@ -40,7 +40,7 @@ pub struct Fact {
     pub aim: Option<Aim>,
 }
 
-/// Everything measured.
+/// All results.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
     pub http: Vec<HttpRow>,
@@ -50,12 +50,12 @@ pub struct Report {
 }
 
 impl Report {
-    /// Notes one number.
+    /// Adds one number.
     pub fn fact(&mut self, name: &'static str, value: f64, unit: &'static str, aim: Option<Aim>) {
         self.facts.push(Fact { name, value, unit, aim });
     }
 
-    /// As aligned text.
+    /// Formats the report as aligned text.
     pub fn text(&self) -> String {
         let mut text = [requests(&self.http), attacks(&self.attacks)].concat();
         for fact in &self.facts {
@@ -101,7 +101,7 @@ fn attacks(rows: &[AttackRow]) -> String {
     }
     let mut text = format!(
         "{:<26}{:>8}{:>8}{:>10}{:>10}{:>7}{:>7}{:>9}{:>9}{:>7}{:>9}{:>6}\n",
-        "good callers under",
+        "legitimate callers under",
         "p50 µs",
         "p99 µs",
         "calm p50",

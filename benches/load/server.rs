@@ -1,4 +1,4 @@
-//! The real binary in a process of its own.
+//! The real binary as a child process.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -8,25 +8,25 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use crate::Outcome;
 
-/// A server process, ended whatever happens to the benchmark.
+/// A server process. Dropping it kills the process.
 pub struct Server {
     process: Child,
-    /// Held open, because a server that cannot print what it has to say ends.
+    /// Kept open, because a server that cannot write to its standard output exits.
     stdout: BufReader<ChildStdout>,
-    /// Where it listens.
+    /// Address on which the server listens.
     pub address: SocketAddr,
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         drop(self.process.kill());
         drop(self.process.wait());
     }
 }
 
 impl Server {
-    /// Starts the binary on a data directory and waits until it tells where it listens.
+    /// Starts the binary on a data directory and waits until it prints its address.
     pub fn start(data: &Path, flags: &[&str]) -> Outcome<Self> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tintype"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--log", "warn", "--data"]).arg(data).args(flags);
@@ -37,7 +37,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Reads on until the line that tells where the API is.
+    /// Reads lines until one contains the URL of the API.
     fn listening(&mut self) -> Outcome<SocketAddr> {
         let mut line = String::new();
         while self.stdout.read_line(&mut line)? > 0 {
@@ -49,7 +49,7 @@ impl Server {
         Err("the server did not start".into())
     }
 
-    /// The sum of some lines of the kernel's account of its memory, in MiB.
+    /// Sum of the given fields of the process's `smaps_rollup`, in MiB.
     pub fn memory(&self, names: &[&str]) -> Outcome<f64> {
         let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.process.id()))?;
         let lines = text.lines().filter(|line| names.iter().any(|name| line.starts_with(name)));

@@ -1,4 +1,4 @@
-//! What is measured: the service itself, and the least that could answer the same bytes.
+//! The services under test: the real one, and bare handlers that send the same responses.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -23,14 +23,14 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::Outcome;
 use crate::generator::Load;
 
-/// A whole service on the system's clock, without limits on callers and without a worker.
+/// A complete service on the system clock, without limits on callers and without a worker.
 pub struct Service {
     pub app: Arc<App>,
     pub address: SocketAddr,
     _stop: DropGuard,
 }
 
-/// Builds the shared parts on an empty data directory.
+/// Builds the application on an empty data directory.
 pub async fn app(data: &Path, listening_url: &str, renders: usize) -> Outcome<Arc<App>> {
     let clock = Clock::system();
     let store = Arc::new(SqliteStore::open(&data.join("tintype.db"), clock.clone())?);
@@ -44,7 +44,7 @@ pub async fn app(data: &Path, listening_url: &str, renders: usize) -> Outcome<Ar
 }
 
 impl Service {
-    /// Starts on an empty data directory.
+    /// Starts the service on an empty data directory.
     pub async fn start(data: &Path) -> Outcome<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -55,8 +55,8 @@ impl Service {
     }
 }
 
-/// A ceiling: a bare axum handler behind the same accept loop that answers what the service answered
-/// to the first request of `load`, header by header and byte by byte. It takes the same requests.
+/// Starts a bare axum handler behind the same accept loop. It accepts the same requests and repeats, byte for byte, the
+/// response of the service to the first request of `load`: the upper bound for the service's throughput.
 pub async fn ceiling(load: &Load) -> Outcome<Load> {
     let once = load.clone();
     let (head, body) = tokio::task::spawn_blocking(move || once.once()).await??;
@@ -78,13 +78,13 @@ pub async fn ceiling(load: &Load) -> Outcome<Load> {
     Ok(Load { address, requests: load.requests.clone() })
 }
 
-/// The path of a request, without its query.
+/// The path of a request without the query.
 fn path(request: &[u8]) -> Outcome<&str> {
     let target = std::str::from_utf8(request)?.split(' ').nth(1).ok_or("a request has a target")?;
     Ok(target.split('?').next().unwrap_or(target))
 }
 
-/// The headers of an answer, but for those that the server library adds by itself.
+/// The headers of a response, except those that the server library adds itself.
 fn headers(head: &[u8]) -> Outcome<HeaderMap> {
     let mut headers = HeaderMap::new();
     for line in std::str::from_utf8(head)?.lines().skip(1) {

@@ -1,5 +1,4 @@
-//! The real binary on an existing database: how soon it answers, how much memory it takes idle, and how
-//! fast it audits.
+//! The real binary on an existing database: time to the first response, idle memory and speed of an audit.
 
 use std::fs;
 use std::path::Path;
@@ -15,24 +14,24 @@ use crate::generator::{Load, now};
 use crate::server::Server;
 use crate::{Outcome, fixture, median};
 
-/// How long the process is left alone before its memory is read.
+/// Idle time before the memory of the process is read.
 const IDLE: Duration = Duration::from_secs(2);
 const ACCOUNTS: usize = 100;
 const CLAIM_BATCH: usize = 1_024;
 
-/// What was measured.
+/// Results of the start-up measurement.
 pub struct Startup {
-    /// Milliseconds from the start of the process to its first answer.
+    /// Milliseconds from the start of the process to its first response.
     pub answer_millis: f64,
-    /// Resident memory when idle, in MiB.
+    /// Resident memory of the idle process, in MiB.
     pub idle_mib: f64,
-    /// Part of it that no other process shares, in MiB.
+    /// Private part of it, in MiB.
     pub private_mib: f64,
-    /// Tasks that `credits audit` checks in a second, with their ledger entries.
+    /// Tasks that `credits audit` checks per second, with their ledger entries.
     pub audited_per_second: f64,
 }
 
-/// Fills a database with so many completed tasks and starts `tintype serve` on it `rounds` times.
+/// Fills a database with `tasks` completed tasks and starts `tintype serve` on it `rounds` times.
 pub async fn measure(directory: &TempDir, tasks: usize, rounds: usize) -> Outcome<Startup> {
     let data = directory.path().join("startup");
     fs::create_dir(&data)?;
@@ -64,7 +63,7 @@ async fn fill(data: &Path, tasks: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// Starts the binary; returns it with the milliseconds that passed until it answered.
+/// Starts the binary; returns it and the milliseconds until its first response.
 fn start(data: &Path) -> Outcome<(Server, f64)> {
     let started = now();
     let server = Server::start(data, &[])?;
@@ -73,7 +72,7 @@ fn start(data: &Path) -> Outcome<(Server, f64)> {
     Ok((server, started.elapsed().as_secs_f64() * 1e3))
 }
 
-/// Seconds that an audit takes beside the running server.
+/// Duration in seconds of an audit beside the running server.
 fn audit(data: &Path) -> Outcome<f64> {
     let started = now();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tintype"));

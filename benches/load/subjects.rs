@@ -1,4 +1,4 @@
-//! The requests that are measured, each beside the ceilings it is compared with.
+//! The measured requests, each compared with bare handlers.
 
 use std::time::Duration;
 
@@ -16,24 +16,24 @@ use crate::{Options, Outcome, Part, median};
 
 pub const GENERATE: &str = "/api/v1/images/generate";
 pub const TASKS: &str = "/api/v1/images/task";
-/// Tasks of the account that is listed.
+/// Tasks of the account whose list is requested.
 const LISTED_TASKS: usize = 1_000;
 const CLAIM_BATCH: usize = 512;
-/// Accounts that submit when many do.
+/// Number of accounts in the measurement with many accounts.
 const SUBMITTERS: usize = 100;
 
-/// One kind of request.
+/// One kind of request to measure.
 struct Subject {
     name: &'static str,
     aim: f64,
     load: Load,
-    /// The bare handler that answers with the same bytes.
+    /// The load for a bare handler with the same response.
     same_bytes: Load,
-    /// The accounts charged for it, if it charges.
+    /// The accounts charged for the requests, if any.
     payers: Vec<Caller>,
 }
 
-/// What is known of a subject, or of the ceiling, after some rounds.
+/// Accumulated results over all rounds.
 #[derive(Default)]
 struct Series {
     rates: Vec<f64>,
@@ -45,7 +45,9 @@ struct Series {
 impl Series {
     fn add(&mut self, name: &str, window: &Window) -> Outcome<()> {
         if window.errors > 0 {
-            return Err(format!("{name}: {} of {} answers were no 200", window.errors, window.total).into());
+            return Err(
+                format!("{name}: {} of {} responses had a status other than 200", window.errors, window.total).into()
+            );
         }
         self.rates.push(window.rate());
         self.cpu_micros.push(window.cpu_micros());
@@ -69,7 +71,7 @@ impl Series {
     }
 }
 
-/// Measures every kind of request on a service of its own; the first row is the ceiling's.
+/// Measures every kind of request; the first row is the bare handler.
 pub fn measure(runtime: &tokio::runtime::Runtime, directory: &TempDir, options: &Options) -> Outcome<Vec<HttpRow>> {
     let data = directory.path().join("http");
     std::fs::create_dir(&data)?;
@@ -81,17 +83,17 @@ pub fn measure(runtime: &tokio::runtime::Runtime, directory: &TempDir, options: 
         for (subject, (series, ratios, same_bytes_ratios)) in subjects.iter().zip(&mut all) {
             eprintln!("round {round} of {}: {}", options.rounds, subject.name);
             let run = |load: &Load| load.run(options.connections, Duration::from_secs_f64(options.window()));
-            // Side by side, so that whatever else the machine does meets all three.
+            // One after the other, so that other activity on the machine affects all three alike.
             let bare_window = run(&bare)?;
             let window = run(&subject.load)?;
             let same_bytes = run(&subject.same_bytes)?;
             ratios.push(window.rate() / bare_window.rate());
             same_bytes_ratios.push(window.rate() / same_bytes.rate());
-            ceiling.add("the ceiling", &bare_window)?;
+            ceiling.add("bare handler", &bare_window)?;
             series.add(subject.name, &window)?;
         }
     }
-    let mut rows = vec![ceiling.row("bare handler (the ceiling)")];
+    let mut rows = vec![ceiling.row("bare handler (upper bound)")];
     for (subject, (mut series, mut ratios, mut same_bytes_ratios)) in subjects.iter().zip(all) {
         runtime.block_on(check_charges(&*service.app.store, &subject.payers, series.total))?;
         rows.push(HttpRow {
@@ -104,7 +106,7 @@ pub fn measure(runtime: &tokio::runtime::Runtime, directory: &TempDir, options: 
     Ok(rows)
 }
 
-/// The ceiling, which answers a poll, and what is to be compared with it.
+/// The load for the bare handler with the response to a poll, and the subjects to compare with it.
 async fn subjects(service: &Service, options: &Options) -> Outcome<(Load, Vec<Subject>)> {
     let store = &*service.app.store;
     let reader = fixture::caller(store, "reader").await?;
@@ -136,12 +138,12 @@ async fn subjects(service: &Service, options: &Options) -> Outcome<(Load, Vec<Su
     Ok((bare, subjects))
 }
 
-/// A request to read.
+/// Builds a GET request.
 pub fn get(target: &str, key: &str) -> Bytes {
     Bytes::from(format!("GET {target} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n\r\n"))
 }
 
-/// A request to submit what `body` says.
+/// Builds a submit with this body.
 pub fn post(key: &str, body: &str) -> Bytes {
     Bytes::from(format!(
         "POST {GENERATE} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n\
@@ -150,7 +152,7 @@ pub fn post(key: &str, body: &str) -> Bytes {
     ))
 }
 
-/// Every acknowledged submit was charged, and nothing else was.
+/// Checks that every acknowledged submit was charged, and nothing else.
 async fn check_charges(store: &dyn Store, payers: &[Caller], answers: u64) -> Outcome<()> {
     if payers.is_empty() {
         return Ok(());
@@ -160,7 +162,7 @@ async fn check_charges(store: &dyn Store, payers: &[Caller], answers: u64) -> Ou
         let account = store.find_account(&payer.name).await?.ok_or("an account is gone")?;
         spent += CREDITS - account.credits;
     }
-    // One more was submitted to learn what the service answers.
+    // `ceiling` sent one more submit to learn the response.
     let owed = CREDITS_PER_IMAGE * (i64::try_from(answers)? + 1);
     if spent == owed { Ok(()) } else { Err(format!("{answers} submits cost {spent} credits instead of {owed}").into()) }
 }

@@ -8,15 +8,15 @@ use tintype::domain::request::{AspectRatio, GenerateRequest};
 
 use super::reference_url;
 
-/// Longest sentence about a fault, in characters: it may quote a little of the body, and not the body.
+/// Longest error message, in characters: it may quote a part of the body, but not all of it.
 const MAX_SENTENCE_CHARS: usize = 600;
 
-/// What is accepted is what the interface allows, and says what any other reader of the same JSON reads in it.
+/// An accepted body obeys the interface, and another JSON parser reads the same values from it.
 pub fn body(data: &[u8]) -> bool {
     match GenerateRequest::parse(data, &[HTTPS_PORT]) {
         Ok(request) => {
             check_limits(&request);
-            check_reading(data, &request).expect("what was accepted is of the right type");
+            check_reading(data, &request).expect("the fields of an accepted body have the right types");
             let written = serde_json::to_vec(&request).expect("a request is always JSON");
             assert_eq!(GenerateRequest::parse(&written, &[HTTPS_PORT]), Ok(request));
             true
@@ -29,7 +29,7 @@ pub fn body(data: &[u8]) -> bool {
     }
 }
 
-/// Reads each field by itself, as what it is to be.
+/// Parses each field on its own as its expected type.
 fn check_reading(data: &[u8], request: &GenerateRequest) -> serde_json::Result<()> {
     let fields: HashMap<String, Box<RawValue>> = serde_json::from_slice(data)?;
     let field = |name| fields.get(name).map(|field| field.get());

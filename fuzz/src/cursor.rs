@@ -1,4 +1,4 @@
-//! The cursors of lists.
+//! Cursors of task lists.
 
 use tintype::domain::cursor::CursorSigner;
 use tintype::domain::model::Id;
@@ -9,7 +9,7 @@ fn id(text: &str) -> Id {
     text.parse().expect("an id")
 }
 
-/// Only what was signed for an account is read, by that account and by this installation alone.
+/// A cursor is valid only for the account that it was signed for, and only on the installation that signed it.
 pub fn cursor(data: &[u8]) -> bool {
     let ours = CursorSigner::new(&[7; 32]);
     let other_installation = CursorSigner::new(&[8; 32]);

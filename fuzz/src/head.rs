@@ -1,9 +1,9 @@
-//! The header of a request, read for ambiguity as it arrives.
+//! The check for ambiguous request headers, which runs as the bytes arrive.
 
 use tintype::http::HeadCheck;
 
-/// The verdict does not depend on how the network cut the bytes, and a header without a bare line feed that
-/// names at most one length passes. Accepted is a whole header with one reading.
+/// The verdict does not depend on how the network splits the bytes. A header without a bare line feed and with at most
+/// one length field passes. Accepted inputs are complete, unambiguous headers.
 pub fn head(data: &[u8]) -> bool {
     let Some((cut, bytes)) = data.split_first() else { return false };
     let refused = HeadCheck::default().is_ambiguous_with(bytes);

@@ -5,8 +5,8 @@ use tintype::domain::key::KeySecret;
 const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 const BODY_LEN: usize = 32;
 
-/// A text is a key if it has the shape of one and the checksum that README and scanners know; and wherever a
-/// key stands in a text, its shape is found.
+/// A text parses as a key exactly if it has the documented format and checksum. A key is also found anywhere inside a
+/// longer text.
 pub fn key(data: &[u8]) -> bool {
     let text = String::from_utf8_lossy(data);
     let parsed = KeySecret::parse(&text);
@@ -37,11 +37,11 @@ fn is_key(text: &str) -> bool {
         && checksum(&rest[..BODY_LEN]) == rest[BODY_LEN..]
 }
 
-/// CRC-32 of the text, bit by bit, in base 62.
+/// CRC-32 of the text in base 62, calculated bit by bit.
 fn checksum(text: &str) -> String {
     let crc = text.bytes().fold(u32::MAX, |crc, byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ (0xedb8_8320 & 0_u32.wrapping_sub(crc & 1)))
     });
-    let digit = |place| char::from(BASE62[(!crc / 62_u32.pow(place) % 62) as usize]);
+    let digit = |power| char::from(BASE62[(!crc / 62_u32.pow(power) % 62) as usize]);
     (0..6).rev().map(digit).collect()
 }

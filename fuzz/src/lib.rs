@@ -1,7 +1,7 @@
-//! What must hold of the parsers, whatever bytes come in. Each function runs one of them and panics where a
-//! promise is broken; it returns whether the bytes were accepted.
+//! Properties of the parsers that must hold for any input. Each function runs one parser, panics if a property is
+//! violated, and returns whether the parser accepted the input.
 //!
-//! libFuzzer calls them from `fuzz_targets/`, and the tests from `tests/it/fuzz.rs`.
+//! libFuzzer calls these functions from `fuzz_targets/`; the tests call them from `tests/it/fuzz.rs`.
 
 mod body;
 mod cursor;

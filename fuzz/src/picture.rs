@@ -1,8 +1,8 @@
-//! Pictures that callers refer to.
+//! Reference pictures.
 
 use tintype_engine::picture::{Picture, REFERENCE_SIDE};
 
-/// Bytes are an error or a picture of at most a square of [`REFERENCE_SIDE`], which survives being written.
+/// A decoded picture is at most [`REFERENCE_SIDE`] on each side and survives a round trip through our PNG encoder.
 pub fn picture(data: &[u8]) -> bool {
     let Ok(picture) = Picture::decode(data) else { return false };
     let sides = 1..=REFERENCE_SIDE;

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use tintype::policy::Rules;
 
-/// Rules of every kind of script, and the phrases and letters that are mistaken for one another.
+/// Rules with phrases, with letters that resemble others, and with every kind of script.
 const FILE: &str = r#"
 [[rule]]
 name = "english"
@@ -20,12 +20,12 @@ name = "scripts without spaces"
 words = ["炸弹", "爆弾", "バクダン", "ระเบิด", "폭탄", "💣"]
 "#;
 
-/// Shown by nothing: a prompt that holds them reads the same.
+/// Characters that are not displayed.
 const INVISIBLE: [char; 8] =
     ['\u{200b}', '\u{200d}', '\u{2060}', '\u{feff}', '\u{ad}', '\u{34f}', '\u{e0062}', '\u{202e}'];
 
-/// The verdict of a prompt does not change with what is invisible or with the case of ASCII letters, and a
-/// refused prompt stays refused among other sentences. Accepted is what no rule refuses.
+/// Invisible characters and the case of ASCII letters do not change the verdict, and a refused prompt is also refused
+/// between other sentences. Accepted inputs are prompts that no rule refuses.
 pub fn policy(data: &[u8]) -> bool {
     static RULES: OnceLock<Rules> = OnceLock::new();
     let rules = RULES.get_or_init(|| {

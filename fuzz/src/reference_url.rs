@@ -1,4 +1,4 @@
-//! The URLs of reference images, and which addresses are public.
+//! URLs of reference images, and the classification of public addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,7 +6,7 @@ use tintype::domain::address::is_public;
 use tintype::domain::reference_url::{HTTPS_PORT, ReferenceUrl};
 use url::{Host, Url};
 
-/// Whatever is accepted is https to a public host, and two parsers that know nothing of each other agree on which.
+/// An accepted URL is https to a public host, and two independent parsers agree on that host.
 pub fn reference_url(data: &[u8]) -> bool {
     if let Some(octets) = data.first_chunk::<16>() {
         check_address(Ipv6Addr::from(*octets));
@@ -31,7 +31,10 @@ pub fn reference_url(data: &[u8]) -> bool {
             assert!(!last.bytes().all(|byte| byte.is_ascii_digit()), "{text}");
         }
     }
-    assert!(!format!("{accepted:?}").contains(['?', '#']), "what is logged may hold secrets: {text}");
+    assert!(
+        !format!("{accepted:?}").contains(['?', '#']),
+        "the Debug form goes to the log and must not contain the query: {text}"
+    );
     if let Ok(other) = text.parse::<http::Uri>() {
         let host = other.host().expect("a host");
         assert!(host.eq_ignore_ascii_case(url.host_str().expect("a host")) || is_same_address(host, &url), "{text}");
@@ -45,8 +48,8 @@ fn is_same_address(host: &str, url: &Url) -> bool {
     host.trim_matches(['[', ']']).parse() == Ok(ip)
 }
 
-/// What the standard library calls special is never public, in whichever clothes it comes; and a URL that names the
-/// address is accepted if it is public, in its plain spelling alone.
+/// An address that the standard library classifies as special is never public, whether written as IPv4, IPv6 or mapped.
+/// A URL with a literal address is accepted exactly if the address is public and in its canonical spelling.
 fn check_address(v6: Ipv6Addr) {
     let [.., a, b, c, d] = v6.octets();
     let v4 = Ipv4Addr::new(a, b, c, d);

@@ -1,4 +1,4 @@
-//! Attackers: each address of theirs does as much as the limits let it, or floods at a set rate.
+//! Attackers: each of their addresses goes as far as the limits allow, or floods at a fixed rate.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,18 +17,18 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::subjects::{GENERATE, TASKS, get, post};
 
-/// Where attacks come from: 127.0.0.2 and on.
+/// Number of source addresses of attacks, from 127.0.0.2 upwards.
 const ADDRESSES: u8 = 4;
-/// Connections that attackers try to hold, from each address: more than one may.
+/// Connections that attackers try to hold from each address: more than the limit per address.
 const HELD_PER_ADDRESS: u64 = 600;
-/// How often who holds a connection says something, or tries again to get one.
+/// Interval at which the holder of a connection sends a little, or reconnects.
 const DRIP_EVERY: Duration = Duration::from_secs(1);
-/// Who floods, from each address.
+/// Flooding clients per address.
 const FLOODERS_PER_ADDRESS: u64 = 16;
-/// Bytes of a body that is too large.
+/// Length of an oversized body, in bytes.
 const OVERSIZE: usize = 1024 * 1024;
 
-/// What attackers do.
+/// Kind of attack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attack {
     SlowHeader,
@@ -42,43 +42,43 @@ pub enum Attack {
     References,
 }
 
-/// What attacks are aimed at, and what they need.
+/// Target of the attacks.
 #[derive(Debug, Clone)]
 pub struct Target {
     pub address: SocketAddr,
-    /// A good key: callers can be attackers too.
+    /// A valid key: a caller can be an attacker too.
     pub key: String,
-    /// A URL of an image that never ends.
+    /// URL of an image that never ends.
     pub reference: String,
 }
 
-/// How attackers go about it.
-enum Manner {
-    /// Holds connections: says this at first, and then that, over and over.
+/// How an attack works.
+enum Tactic {
+    /// Holds connections: sends the first bytes once and the second bytes repeatedly.
     Hold(Bytes, &'static [u8]),
-    /// Opens connections that say nothing, so many a second.
+    /// Opens this many silent connections per second.
     Open(u64),
-    /// Sends this so many times a second, for as long as a connection lasts.
+    /// Sends this request so many times per second, over one connection while it lasts.
     Flood(Bytes, u64),
 }
 
 impl Attack {
-    /// As the table names it.
+    /// Name of the attack in the report.
     pub fn name(self) -> &'static str {
         match self {
             Self::SlowHeader => "slow header",
             Self::SlowBody => "slow body",
             Self::SlowRead => "slow read",
             Self::Connections => "connection flood",
-            Self::Handshakes => "TLS handshakes that stall",
-            Self::Failures => "failing authentications",
+            Self::Handshakes => "stalled TLS handshakes",
+            Self::Failures => "failed authentications",
             Self::Oversize => "bodies of 1 MiB",
             Self::Malformed => "malformed requests",
-            Self::References => "references that drip",
+            Self::References => "slow references",
         }
     }
 
-    fn manner(self, target: &Target) -> Manner {
+    fn tactic(self, target: &Target) -> Tactic {
         let slow_read = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(16);
         let slow_body = format!(
             "POST {GENERATE} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
@@ -87,33 +87,33 @@ impl Attack {
         );
         let reference = format!(r#"{{"prompt":"a boat","reference_images":["{}"]}}"#, target.reference);
         match self {
-            Self::SlowHeader => Manner::Hold(Bytes::from_static(b"GET / HTTP/1.1\r\nhost: x\r\nx: a"), b"a"),
-            Self::SlowBody => Manner::Hold(slow_body.into(), b" "),
-            Self::SlowRead => Manner::Hold(slow_read.into(), b""),
-            Self::Handshakes => Manner::Hold(Bytes::from_static(&[0x16, 3, 1, 0, 200, 1]), b""),
-            Self::Connections => Manner::Open(2_000),
-            Self::Failures => Manner::Flood(get(TASKS, "tt_wrong"), 2_000),
-            Self::Oversize => Manner::Flood(post(&target.key, &" ".repeat(OVERSIZE)), 100),
-            Self::Malformed => Manner::Flood(Bytes::from_static(b"nonsense\r\n\r\n"), 2_000),
-            Self::References => Manner::Flood(post(&target.key, &reference), 20),
+            Self::SlowHeader => Tactic::Hold(Bytes::from_static(b"GET / HTTP/1.1\r\nhost: x\r\nx: a"), b"a"),
+            Self::SlowBody => Tactic::Hold(slow_body.into(), b" "),
+            Self::SlowRead => Tactic::Hold(slow_read.into(), b""),
+            Self::Handshakes => Tactic::Hold(Bytes::from_static(&[0x16, 3, 1, 0, 200, 1]), b""),
+            Self::Connections => Tactic::Open(2_000),
+            Self::Failures => Tactic::Flood(get(TASKS, "tt_wrong"), 2_000),
+            Self::Oversize => Tactic::Flood(post(&target.key, &" ".repeat(OVERSIZE)), 100),
+            Self::Malformed => Tactic::Flood(Bytes::from_static(b"nonsense\r\n\r\n"), 2_000),
+            Self::References => Tactic::Flood(post(&target.key, &reference), 20),
         }
     }
 }
 
-/// What attackers have achieved so far.
+/// Counters of the attackers.
 #[derive(Debug, Default)]
 pub struct Tally {
     /// Attempts to connect or to send.
     pub tries: AtomicU64,
-    /// Connections that are held, for longer than it takes to be turned away.
+    /// Connections held for longer than the server takes to refuse one.
     pub held: AtomicU64,
 }
 
-/// An attack under way, on a thread of its own.
+/// A running attack on its own thread.
 pub struct Attackers {
     pub tally: Arc<Tally>,
-    /// Tries after which all attackers have begun.
-    begun: u64,
+    /// Number of tries after which all attackers have started.
+    tries_to_start: u64,
     stop: Option<DropGuard>,
     thread: Option<thread::JoinHandle<io::Result<()>>>,
 }
@@ -122,53 +122,53 @@ impl Drop for Attackers {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say that the tally does not.
+            // The tally has all results, so the outcome of the thread does not matter.
             drop(thread.join());
         }
     }
 }
 
 impl Attackers {
-    /// Sends them.
+    /// Starts an attack.
     pub fn start(attack: Attack, target: &Target) -> Self {
         let (tally, stop) = (Arc::<Tally>::default(), CancellationToken::new());
-        let manner = attack.manner(target);
-        let begun = u64::from(ADDRESSES)
-            * if matches!(manner, Manner::Hold(..)) { HELD_PER_ADDRESS } else { FLOODERS_PER_ADDRESS };
+        let tactic = attack.tactic(target);
+        let tries_to_start = u64::from(ADDRESSES)
+            * if matches!(tactic, Tactic::Hold(..)) { HELD_PER_ADDRESS } else { FLOODERS_PER_ADDRESS };
         let (address, shared, stopped) = (target.address, tally.clone(), stop.clone());
         let thread = thread::spawn(move || {
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(stopped.run_until_cancelled(go(address, manner, shared)));
+            runtime.block_on(stopped.run_until_cancelled(go(address, tactic, shared)));
             Ok(())
         });
-        Self { tally, begun, stop: Some(stop.drop_guard()), thread: Some(thread) }
+        Self { tally, tries_to_start, stop: Some(stop.drop_guard()), thread: Some(thread) }
     }
 
-    /// Waits until all of them have begun.
+    /// Waits until all attackers have started.
     pub fn wait(&self) {
-        while self.tally.tries.load(Ordering::Relaxed) < self.begun {
+        while self.tally.tries.load(Ordering::Relaxed) < self.tries_to_start {
             thread::sleep(Duration::from_millis(10));
         }
     }
 }
 
-async fn go(target: SocketAddr, manner: Manner, tally: Arc<Tally>) {
+async fn go(target: SocketAddr, tactic: Tactic, tally: Arc<Tally>) {
     let mut all = JoinSet::new();
     for host in 2..2 + ADDRESSES {
         let from = Ipv4Addr::new(127, 0, 0, host);
         let every = |rate| Duration::from_secs(FLOODERS_PER_ADDRESS * u64::from(ADDRESSES)).div_f64(rate as f64);
-        match &manner {
-            Manner::Hold(said, drip) => {
+        match &tactic {
+            Tactic::Hold(said, drip) => {
                 for _ in 0..HELD_PER_ADDRESS {
                     all.spawn(hold(from, target, said.clone(), drip, tally.clone()));
                 }
             }
-            Manner::Open(rate) => {
+            Tactic::Open(rate) => {
                 for _ in 0..FLOODERS_PER_ADDRESS {
                     all.spawn(open(from, target, every(*rate), tally.clone()));
                 }
             }
-            Manner::Flood(request, rate) => {
+            Tactic::Flood(request, rate) => {
                 for _ in 0..FLOODERS_PER_ADDRESS {
                     all.spawn(flood(from, target, request.clone(), every(*rate), tally.clone()));
                 }
@@ -181,12 +181,12 @@ async fn go(target: SocketAddr, manner: Manner, tally: Arc<Tally>) {
 async fn connect(from: Ipv4Addr, target: SocketAddr) -> io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     socket.bind((from, 0).into())?;
-    // A closed connection leaves no port behind that would be missing for the next.
+    // Closing with a reset leaves no port in TIME_WAIT, so ports never run out.
     socket.set_zero_linger()?;
     socket.connect(target).await
 }
 
-/// Holds one connection, and opens another when it ends.
+/// Holds one connection and replaces it when it ends.
 async fn hold(from: Ipv4Addr, target: SocketAddr, said: Bytes, drip: &'static [u8], tally: Arc<Tally>) {
     loop {
         if let Ok(mut stream) = connect(from, target).await
@@ -201,7 +201,7 @@ async fn hold(from: Ipv4Addr, target: SocketAddr, said: Bytes, drip: &'static [u
     }
 }
 
-/// Stays until the other end closes, taking a few bytes now and then.
+/// Keeps a connection open until the server closes it, reading and writing a few bytes from time to time.
 async fn stay(mut stream: TcpStream, drip: &[u8], tally: &Tally) {
     let mut counted = false;
     loop {
@@ -222,7 +222,7 @@ async fn stay(mut stream: TcpStream, drip: &[u8], tally: &Tally) {
     }
 }
 
-/// Opens one connection after the other and leaves them all open.
+/// Opens connections at an interval and leaves them all open.
 async fn open(from: Ipv4Addr, target: SocketAddr, every: Duration, tally: Arc<Tally>) {
     let mut held = JoinSet::new();
     let mut ticks = tokio::time::interval(every);
@@ -238,7 +238,7 @@ async fn open(from: Ipv4Addr, target: SocketAddr, every: Duration, tally: Arc<Ta
     }
 }
 
-/// Sends the same request again and again, over one connection for as long as it lasts.
+/// Sends the same request repeatedly, over one connection while it lasts.
 async fn flood(from: Ipv4Addr, target: SocketAddr, request: Bytes, every: Duration, tally: Arc<Tally>) {
     let mut ticks = tokio::time::interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

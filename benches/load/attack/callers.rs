@@ -1,4 +1,4 @@
-//! Callers whose latency is measured: they send at set times, whether or not anybody attacks.
+//! Legitimate callers whose latency is measured. They send at fixed times, with or without an attack.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,47 +13,47 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, StreamOwned};
 use crate::generator::{Answer, SILENCE, histogram, now, sleep_until};
 use crate::subjects::{TASKS, get, post};
 
-/// Connections that are kept for as long as somebody looks...
+/// Connections of the callers.
 const CONNECTIONS: u32 = 8;
-/// ...and how often each sends a request: 400 a second in all.
+/// Interval between requests on each connection: 400 per second in total.
 const EVERY: Duration = Duration::from_millis(20);
-/// The worker ends such a task at once, so that no drawing takes the processor from what is measured.
+/// The worker fails this task at once, so that rendering takes no CPU time from the measurement.
 const SUBMIT: &str = r#"{"prompt":"[[fail]]"}"#;
-/// Longest answer that is expected, in bytes.
+/// Longest expected response, in bytes.
 const MAX_ANSWER: usize = 64 * 1024;
 
-/// Some callers with good keys. Each submits a task, polls until it has ended, lists, and begins anew.
+/// Callers with valid keys. Each submits a task, polls until it has ended, lists its tasks and starts over.
 #[derive(Debug, Clone)]
 pub struct Callers {
     pub address: SocketAddr,
     pub keys: Vec<String>,
-    /// How to speak TLS, for a server that wants it.
+    /// TLS settings if the server uses HTTPS.
     pub tls: Option<Arc<ClientConfig>>,
 }
 
-/// What came of calling for a while.
+/// Results of the callers.
 #[derive(Debug)]
 pub struct Calls {
-    /// Nanoseconds from requests to answers.
+    /// Nanoseconds from request to response.
     pub latencies: Histogram<u64>,
-    /// Tasks that were seen to have ended.
+    /// Tasks that ended according to a poll.
     pub ended: u64,
 }
 
 impl Calls {
-    /// Nobody has called yet.
+    /// Creates empty results.
     pub fn none() -> Self {
         Self { latencies: histogram(), ended: 0 }
     }
 
-    /// Counts other calls in.
+    /// Adds other results.
     pub fn add(&mut self, other: &Self) {
         self.latencies += &other.latencies;
         self.ended += other.ended;
     }
 }
 
-/// What a caller does next.
+/// Next step of a caller.
 enum Step {
     Submit,
     Poll(String),
@@ -61,10 +61,10 @@ enum Step {
 }
 
 impl Callers {
-    /// Calls for so long, over new connections.
+    /// Calls for `length` over new connections.
     ///
     /// # Errors
-    /// Any answer other than 200, and none.
+    /// A response with a status other than 200, or no response.
     pub fn run(&self, length: Duration) -> io::Result<Calls> {
         thread::scope(|scope| {
             let threads: Vec<_> = (0..CONNECTIONS).map(|index| scope.spawn(move || self.call(index, length))).collect();
@@ -76,8 +76,8 @@ impl Callers {
         })
     }
 
-    /// Keeps one connection and sends over it. A request that the answer before it held up counts from
-    /// when it was due.
+    /// Sends over one connection. The latency of a request that was delayed by the response before it counts from the
+    /// time at which it was due.
     fn call(&self, index: u32, length: Duration) -> io::Result<Calls> {
         let key = &self.keys[index as usize % self.keys.len()];
         let mut calls = Calls::none();
@@ -121,7 +121,8 @@ impl Callers {
 trait Stream: Read + Write {}
 impl<S: Read + Write> Stream for S {}
 
-/// Waits until a request is due. The moment to count from: waking up late is no fault of the service.
+/// Waits until a request is due; returns the time from which its latency counts. A late wake-up of this thread does not
+/// count against the service.
 fn wait_for(due: Instant) -> Instant {
     if now() >= due {
         return due;
@@ -130,7 +131,7 @@ fn wait_for(due: Instant) -> Instant {
     now()
 }
 
-/// Sends a request and reads the answer to its end.
+/// Sends a request and reads the whole response.
 fn exchange(stream: &mut Box<dyn Stream>, request: &[u8]) -> io::Result<String> {
     stream.write_all(request)?;
     let (mut buffer, mut filled) = (vec![0; MAX_ANSWER], 0);

@@ -1,8 +1,8 @@
-//! What attacks cost the others: the latency of good callers under each attack, beside that of the same
-//! callers just before and after it.
+//! Cost of attacks for everybody else: the latency of legitimate callers during each attack, compared with their
+//! latency just before and after it.
 //!
-//! The server is the real binary with the limits that it has by default. Attackers come from addresses of
-//! their own, as on the internet, but share the processor with it.
+//! The server is the real binary with default limits. The attackers have their own addresses, as on the internet, but
+//! share the CPU with the server.
 
 use std::fs;
 use std::path::Path;
@@ -32,14 +32,14 @@ use crate::{Options, Outcome};
 mod attackers;
 mod callers;
 
-/// Accounts of good callers.
+/// Accounts of legitimate callers.
 const ACCOUNTS: usize = 8;
-/// Who serves the attackers' references.
+/// Host of the attackers' references.
 const REFERENCE_HOST: &str = "images.example.com";
-/// How long the server is left alone after an attack, to close what is left of it.
+/// Pause after an attack in which the server closes remaining connections.
 const RECOVERY: Duration = Duration::from_millis(500);
 
-/// What one attack did to good callers.
+/// Effect of one attack on legitimate callers.
 #[derive(Debug, Serialize)]
 pub struct AttackRow {
     pub name: &'static str,
@@ -47,18 +47,18 @@ pub struct AttackRow {
     pub p99_micros: f64,
     pub calm_p50_micros: f64,
     pub calm_p99_micros: f64,
-    /// Tasks of good callers that ended in a second.
+    /// Tasks of legitimate callers that ended per second.
     pub tasks_per_second: f64,
     pub calm_tasks_per_second: f64,
-    /// Connections that the attackers held at the end.
+    /// Connections held by the attackers at the end.
     pub held: u64,
-    /// How often they tried something, in a second.
+    /// Attempts of the attackers per second.
     pub tries_per_second: f64,
-    /// Most resident memory of the server at the end of an attack, in MiB.
+    /// Highest resident memory of the server at the end of an attack, in MiB.
     pub memory_mib: f64,
 }
 
-/// What is known of an attack after some rounds.
+/// Accumulated results of an attack over all rounds.
 struct Series {
     attack: Attack,
     under_attack: Calls,
@@ -68,7 +68,7 @@ struct Series {
     memory_mib: f64,
 }
 
-/// Attacks a server that speaks HTTP in every way, and one that speaks HTTPS in that which is left.
+/// Runs the attacks on HTTP against one server and the attacks on TLS against another.
 pub fn measure(runtime: &Runtime, directory: &TempDir, options: &Options) -> Outcome<Vec<AttackRow>> {
     tintype::server::raise_file_limit();
     let plain = [
@@ -86,7 +86,7 @@ pub fn measure(runtime: &Runtime, directory: &TempDir, options: &Options) -> Out
     Ok(rows)
 }
 
-/// Attacks one server in some ways, in turns with calm.
+/// Attacks one server in several ways, alternating with calm.
 fn under(runtime: &Runtime, data: &Path, attacks: &[Attack], tls: bool, options: &Options) -> Outcome<Vec<AttackRow>> {
     fs::create_dir(data)?;
     let site = runtime.block_on(Site::start(data, tls))?;
@@ -131,7 +131,7 @@ impl Series {
             calm_p50_micros: micros(&self.calm, 0.5),
             calm_p99_micros: micros(&self.calm, 0.99),
             tasks_per_second: self.under_attack.ended as f64 / seconds,
-            // There is calm before every attack and after it.
+            // Calm was measured before and after every attack.
             calm_tasks_per_second: self.calm.ended as f64 / (2.0 * seconds),
             held: self.held,
             tries_per_second: self.tries as f64 / seconds,
@@ -140,7 +140,7 @@ impl Series {
     }
 }
 
-/// A server with callers, good ones and bad.
+/// A server, its legitimate callers and the target for attackers.
 struct Site {
     callers: Callers,
     target: Target,
@@ -158,7 +158,7 @@ impl Site {
         fs::write(&cert, pair.cert.pem())?;
         fs::write(&key, pair.signing_key.serialize_pem())?;
         let (cert, key) = (cert.display().to_string(), key.display().to_string());
-        let trusted = format!("{REFERENCE_HOST}={}", drip(&pair).await?);
+        let trusted = format!("{REFERENCE_HOST}={}", serve_endless_image(&pair).await?);
         let mut flags = vec!["--test-reference-host", &trusted, "--test-reference-ca", &cert];
         if tls {
             flags.extend(["--tls-cert", &cert, "--tls-key", &key]);
@@ -178,7 +178,7 @@ impl Site {
     }
 }
 
-/// How to speak TLS with who shows this certificate.
+/// TLS settings that trust this certificate.
 fn trusting(pair: &CertifiedKey<KeyPair>) -> Outcome<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     roots.add(pair.cert.der().clone())?;
@@ -189,8 +189,8 @@ fn trusting(pair: &CertifiedKey<KeyPair>) -> Outcome<Arc<ClientConfig>> {
     Ok(Arc::new(config))
 }
 
-/// Serves an image that never ends; returns where.
-async fn drip(pair: &CertifiedKey<KeyPair>) -> Outcome<std::net::SocketAddr> {
+/// Serves an image that never ends; returns the address.
+async fn serve_endless_image(pair: &CertifiedKey<KeyPair>) -> Outcome<std::net::SocketAddr> {
     let key = PrivateKeyDer::try_from(pair.signing_key.serialize_der())?;
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()?
@@ -201,16 +201,16 @@ async fn drip(pair: &CertifiedKey<KeyPair>) -> Outcome<std::net::SocketAddr> {
     let address = listener.local_addr()?;
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(drip_to(stream, acceptor.clone()));
+            tokio::spawn(send_endless_image(stream, acceptor.clone()));
         }
     });
     Ok(address)
 }
 
-/// Answers one request byte by byte, for as long as somebody takes them.
-async fn drip_to(stream: TcpStream, acceptor: TlsAcceptor) -> std::io::Result<()> {
+/// Answers one request byte by byte until the client disconnects.
+async fn send_endless_image(stream: TcpStream, acceptor: TlsAcceptor) -> std::io::Result<()> {
     let mut stream = acceptor.accept(stream).await?;
-    // Whatever is asked for.
+    // Any request will do.
     stream.read_u8().await?;
     stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n\x89PNG\r\n\x1a\n").await?;
     loop {
