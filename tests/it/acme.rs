@@ -21,10 +21,9 @@ use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
-use crate::binary::{Server, refused, tintype};
-use crate::debian;
-use crate::network;
-use crate::support::{TASKS, exchange};
+use crate::rigs::binary::{Server, refused, tintype};
+use crate::rigs::http::{TASKS, exchange};
+use crate::rigs::{debian, network};
 
 const NAME: &str = "images.example.com";
 const AUTHORITY: &str = "127.0.0.1:14000";

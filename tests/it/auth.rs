@@ -6,7 +6,8 @@ use tintype::domain::model::Id;
 use tintype::service::sweeper::record_uses;
 use tintype::store::KeyChange;
 
-use crate::support::{Answer, Caller, GENERATE, Service, TASKS};
+use crate::rigs::http::{Answer, GENERATE, TASKS};
+use crate::rigs::service::{Caller, Service};
 
 /// Everything of an answer but what names this one answer.
 fn shape(answer: &Answer) -> (u16, Vec<(String, String)>, serde_json::Value) {

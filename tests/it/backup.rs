@@ -25,9 +25,9 @@ use tintype::store::sqlite::SqliteStore;
 use tintype::store::{LeaseWrite, Store as _};
 use tintype_engine::picture::Picture;
 
-use crate::binary::{self, Server, TINTYPE, refused, run, tintype};
-use crate::process::{ended, in_mount_namespace, send, submit};
-use crate::support::{Service, TASKS};
+use crate::rigs::binary::{self, Server, TINTYPE, in_mount_namespace, refused, run, tintype};
+use crate::rigs::http::{TASKS, ended, send, submit};
+use crate::rigs::service::Service;
 
 mod damage;
 mod interrupted;

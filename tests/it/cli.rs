@@ -10,7 +10,7 @@ use tintype::domain::request::GenerateRequest;
 use tintype::store::sqlite::SqliteStore;
 use tintype::store::{Store as _, StrikeRule};
 
-use crate::binary::{self, json as run, refused, tintype};
+use crate::rigs::binary::{self, json as run, refused, tintype};
 
 fn data() -> TempDir {
     TempDir::new().expect("a directory")

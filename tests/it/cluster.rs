@@ -4,85 +4,12 @@
 //! The suite runs the harness for a short while. The long run, which prints the table of `docs/reliability.md`:
 //! `TINTYPE_TROUBLES=300 cargo test --locked --test it cluster::troubles -- --nocapture`
 
-use std::collections::HashSet;
-use std::path::Path;
+use crate::rigs::cluster::{Site, node, relay};
 
-use tempfile::TempDir;
-
-use self::node::{Node, Part};
-use crate::binary::TINTYPE;
-use crate::installation::Installation;
-use crate::ports;
-use crate::postgres::{Cluster, Durability, schema, url};
-use crate::s3::S3Server;
-
-mod balancer;
 mod bucket;
 mod mixed;
-mod node;
 mod overlong;
-mod relay;
 mod rolling;
 mod troubles;
 mod unanswered;
 mod unsettled;
-
-/// Where the processes of these tests keep their files.
-const FILES: &str = "s3://files";
-
-/// Credits that no test uses up.
-const FOREVER: &str = "1000000";
-
-/// A place for several processes, none of which has started yet.
-struct Site {
-    installation: Installation,
-    postgres: Cluster,
-    s3: S3Server,
-    _directory: TempDir,
-}
-
-impl Drop for Site {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            return;
-        }
-        for entry in std::fs::read_dir(&self.installation.data).into_iter().flatten().flatten() {
-            if entry.path().extension().is_some_and(|extension| extension == "log") {
-                let log = std::fs::read_to_string(entry.path()).unwrap_or_default();
-                println!("{}:\n{log}", entry.path().display());
-            }
-        }
-    }
-}
-
-impl Site {
-    async fn new() -> Self {
-        let directory = TempDir::new().expect("a directory");
-        let postgres = Cluster::start(Durability::Commits);
-        let s3 = S3Server::start(&directory.path().join("s3"), "files").await;
-        let data = directory.path().join("data");
-        std::fs::create_dir(&data).expect("a directory");
-        let mut variables = s3.variables();
-        variables.push(("TINTYPE_FILES".into(), FILES.into()));
-        variables.push(("TINTYPE_LISTEN".into(), ports::of_own_address().to_string()));
-        let database = Some(postgres.url(&data));
-        let installation = Installation { program: TINTYPE.into(), data, database, variables };
-        Self { installation, postgres, s3, _directory: directory }
-    }
-
-    /// The installation as those see it who reach PostgreSQL by another socket.
-    fn by_way_of(&self, socket: &Path) -> Installation {
-        Installation { database: Some(url(socket, &self.installation.data)), ..self.installation.clone() }
-    }
-
-    /// Tasks that somebody works on, each with the number of its lease.
-    fn leases(&self) -> HashSet<(String, i64)> {
-        let schema = schema(&self.installation.data);
-        let sql = format!("SELECT task_id, lease_epoch FROM {schema}.queue WHERE lease_until IS NOT NULL");
-        self.postgres.query(&sql).iter().map(|row| (row.get(0), row.get(1))).collect()
-    }
-
-    fn start(&self, part: Part, number: usize, flags: &[&str]) -> Node {
-        Node::start(part, number, &self.installation, flags)
-    }
-}

@@ -8,8 +8,9 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-use crate::binary::Server;
-use crate::support::{Caller, GENERATE, Service, TASKS};
+use crate::rigs::binary::Server;
+use crate::rigs::http::{GENERATE, TASKS};
+use crate::rigs::service::{Caller, Service};
 
 /// Longer than whatever should end by itself, on a clock that runs on while all wait.
 const FOR_EVER: Duration = Duration::from_secs(3_600);

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tintype::sandbox::{COMMAND, CPU_SECONDS, Confinement, DecodeError, Decoder, MEMORY_BYTES};
 use tintype_engine::picture::{Picture, PictureError};
 
-use crate::support::TINTYPE;
+use crate::rigs::binary::TINTYPE;
 
 mod bombs;
 mod files;

@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::binary::Server;
-use crate::crowd::{Crowd, MOMENT, eventually, integrity};
-use crate::disk::{self, ALL, Disk, Faults, Names, Survivors};
-use crate::process::try_send;
+use crate::rigs::binary::Server;
+use crate::rigs::crowd::{Crowd, MOMENT, eventually, integrity};
+use crate::rigs::disk::{self, ALL, Disk, Faults, Names, Survivors};
+use crate::rigs::http::try_send;
 
 const LOG: Names = |name| name.ends_with("-wal");
 const DATABASE: Names = |name| name == "tintype.db";

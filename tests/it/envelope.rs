@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::support::{GENERATE, Service, TASKS};
+use crate::rigs::http::{GENERATE, TASKS};
+use crate::rigs::service::Service;
 
 #[tokio::test]
 async fn unknown_paths_are_404() {

@@ -20,9 +20,9 @@ use tintype::worker::render::EngineRenderer;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::binary::{self, Server};
-use crate::process::{ended, try_send};
-use crate::support::{Answer, GENERATE, Service, TASKS, new_key};
+use crate::rigs::binary::{self, Server};
+use crate::rigs::http::{Answer, GENERATE, TASKS, ended, try_send};
+use crate::rigs::service::{Service, new_key};
 
 /// Longest wait for what must come.
 const PATIENCE: Duration = Duration::from_secs(60);

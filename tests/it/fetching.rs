@@ -17,7 +17,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Caller, Service};
+use crate::rigs::service::{Caller, Service};
 
 /// One task is drawn at a time; two of an account, and eight in all, wait for references.
 const ONE_SLOT: [&str; 4] = ["--renders", "1", "--submit-rate", "0"];

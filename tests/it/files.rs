@@ -2,7 +2,8 @@
 
 use tintype::domain::model::TaskId;
 
-use crate::support::{Answer, Caller, Service};
+use crate::rigs::http::Answer;
+use crate::rigs::service::{Caller, Service};
 
 async fn result_url(caller: &Caller<'_>) -> String {
     let task_id = caller.submit_prompt("a boat").await;

@@ -11,8 +11,8 @@ use std::thread;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::binary::{self, Server, tintype};
-use crate::ports::Port;
+use crate::rigs::binary::{self, Server, tintype};
+use crate::rigs::ports::Port;
 
 const TASK_ID: &str = "imgmodel-AAAAAAAAAAAAAAAAAAAAA";
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\nand so on";

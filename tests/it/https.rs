@@ -15,8 +15,9 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{self, ClientConfig, ProtocolVersion, RootCertStore, SupportedProtocolVersion};
 
-use crate::binary::{Server, tintype};
-use crate::support::{Service, TASKS, exchange};
+use crate::rigs::binary::{Server, tintype};
+use crate::rigs::http::{TASKS, exchange};
+use crate::rigs::service::Service;
 
 const BOTH: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
 

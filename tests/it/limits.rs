@@ -5,8 +5,9 @@ use std::time::Duration;
 use serde_json::json;
 use tintype::store::WORKER_SILENCE;
 
-use crate::postgres::{cluster, schema};
-use crate::support::{Service, TASKS};
+use crate::rigs::http::TASKS;
+use crate::rigs::postgres::{cluster, schema};
+use crate::rigs::service::Service;
 
 #[tokio::test]
 async fn submits_are_limited_per_key_and_recover() {

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 use tintype::domain::model::Surface;
 use tintype::domain::request::{AspectRatio, GenerateRequest};
 
-use crate::support::{Caller, Service, TASKS};
+use crate::rigs::http::TASKS;
+use crate::rigs::service::{Caller, Service};
 
 async fn page(caller: &Caller<'_>, query: &str) -> (Vec<Value>, Option<String>) {
     let answer = caller.get(&format!("{TASKS}{query}")).await;

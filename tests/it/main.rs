@@ -2,16 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails best where it stands")]
 
-mod binary;
-mod crowd;
-mod debian;
-mod disk;
-mod installation;
-mod network;
-mod ports;
-mod postgres;
-mod redis;
-mod support;
+mod rigs;
+
+#[allow(unused_imports, reason = "removed once every module imports from rigs")]
+use rigs::{binary, crowd, debian, disk, installation, network, ports, postgres, service as support};
 
 mod acme;
 mod auth;
@@ -39,6 +33,7 @@ mod policy;
 mod power_loss;
 mod process;
 mod read;
+mod redis;
 mod references_fetch;
 mod references_oracle;
 mod retention;

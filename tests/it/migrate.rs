@@ -13,10 +13,10 @@ use tintype::service::tasks::REFUSED;
 use tintype::store::sqlite::SqliteStore;
 use tintype::store::{AccountCreation, KeyChange, Store, StrikeRule, Submission};
 
-use crate::binary::{self, Server};
-use crate::postgres::{cluster, schema};
 use crate::process;
-use crate::support::new_key;
+use crate::rigs::binary::{self, Server};
+use crate::rigs::postgres::{cluster, schema};
+use crate::rigs::service::new_key;
 
 const LEASE: Duration = Duration::from_secs(30);
 

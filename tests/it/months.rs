@@ -7,11 +7,11 @@ use tintype::config::{MONTH_AGE, REMOVED_FILES_GRACE};
 use tintype::domain::model::Id;
 use tintype::service::sweeper;
 
-use crate::installation::Installation;
-use crate::postgres::{cluster, schema};
 use crate::retention::{ended, listed, poll};
-use crate::support::{Backend, NOON, Service, TINTYPE};
-use crate::work::files;
+use crate::rigs::binary::TINTYPE;
+use crate::rigs::installation::Installation;
+use crate::rigs::postgres::{cluster, schema};
+use crate::rigs::service::{Backend, NOON, Service, files};
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);

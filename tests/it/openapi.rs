@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{GENERATE, Service, TASKS};
+use crate::rigs::http::{GENERATE, TASKS};
+use crate::rigs::service::Service;
 
 fn document() -> Value {
     serde_json::from_str(&tintype::http::docs::openapi_json()).expect("JSON")

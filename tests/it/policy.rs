@@ -14,9 +14,9 @@ use tintype_engine::picture::Picture;
 use tintype_engine::{Brief, Engine as _};
 use tintype_sketch::Sketch;
 
-use crate::binary::{self, Server};
-use crate::process::{ended, send, submit};
-use crate::support::{Answer, Caller, Service, TASKS};
+use crate::rigs::binary::{self, Server};
+use crate::rigs::http::{Answer, TASKS, ended, send, submit};
+use crate::rigs::service::{Caller, Service};
 
 mod moderation;
 

@@ -3,11 +3,10 @@
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use crate::binary::{self, Server};
-use crate::crowd::{Crowd, Findings, integrity};
-use crate::disk::{self, Disk, Faults, Names, Survivors};
-use crate::process::try_send;
-use crate::support::TASKS;
+use crate::rigs::binary::{self, Server};
+use crate::rigs::crowd::{Crowd, Findings, integrity};
+use crate::rigs::disk::{self, Disk, Faults, Names, Survivors};
+use crate::rigs::http::{TASKS, try_send};
 
 fn survivors(seed: u64) -> Survivors {
     if seed.is_multiple_of(3) { Survivors::None } else { Survivors::Some(seed) }

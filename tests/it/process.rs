@@ -1,11 +1,9 @@
 //! The server as a process: starting, stopping, dying, and what it says when it cannot run.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Request;
 use serde_json::{Value, json};
@@ -13,48 +11,15 @@ use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio_rustls::rustls;
 
-use crate::binary::{self, Server, TINTYPE, refused, tintype};
-use crate::ports::Port;
-use crate::references_fetch::certificate;
-use crate::support::{Answer, GENERATE, TASKS, exchange, try_exchange};
+use crate::rigs::binary::{self, Server, refused, serve_on, tintype};
+use crate::rigs::certificates::certificate;
+use crate::rigs::http::{GENERATE, TASKS, exchange};
+#[allow(unused_imports, reason = "removed once every module imports from rigs")]
+pub use crate::rigs::http::{ended, send, submit, try_send};
+use crate::rigs::ports::Port;
 
 /// Longest wait for what must come.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Sends one request with a key.
-pub async fn send(address: SocketAddr, method: &str, path: &str, key: &str, body: &str) -> Answer {
-    try_send(address, method, path, key, body).await.expect("an answer")
-}
-
-/// One request; `None` when the server went away before it answered.
-pub async fn try_send(address: SocketAddr, method: &str, path: &str, key: &str, body: &str) -> Option<Answer> {
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header("host", address.to_string())
-        .header("authorization", format!("Bearer {key}"))
-        .header("content-type", "application/json")
-        .body(Full::new(Bytes::from(body.to_owned())));
-    try_exchange(TcpStream::connect(address).await.ok()?, request.expect("a request")).await.ok()
-}
-
-/// Submits a prompt and returns its task_id.
-pub async fn submit(server: &Server, key: &str, prompt: &str) -> String {
-    let answer = send(server.address, "POST", GENERATE, key, &json!({ "prompt": prompt }).to_string()).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
-    answer.json()["data"]["task_id"].as_str().expect("a task_id").to_owned()
-}
-
-/// Polls until the task has ended.
-pub async fn ended(server: &Server, key: &str, task_id: &str) -> Value {
-    loop {
-        let task = send(server.address, "GET", &format!("{TASKS}/{task_id}"), key, "").await.json()["data"].clone();
-        if task["status"] != "processing" {
-            return task;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
 
 #[tokio::test]
 async fn the_first_start_makes_everything_and_shows_the_key_once() {
@@ -149,19 +114,6 @@ fn a_file_that_is_no_database_of_ours_is_left_alone() {
     let said = refused(data.path(), &["serve", "--listen", "127.0.0.1:0"]);
     assert!(said.contains("not a database"), "{said}");
     assert_eq!(std::fs::read(&path).expect("a file"), b"a letter to grandmother");
-}
-
-/// Runs a script where this process may mount things that nobody else sees.
-pub fn in_mount_namespace(script: &str) -> Command {
-    let mut command = Command::new("unshare");
-    command.args(["--user", "--map-root-user", "--mount", "sh", "-ec", script]);
-    command
-}
-
-/// `tintype serve` with its data on a file system of its own.
-pub fn serve_on(data: &Path, mount: &str, flags: &str) -> Command {
-    let data = data.display();
-    in_mount_namespace(&format!("{mount}; exec {TINTYPE} serve --listen 127.0.0.1:0 --log error --data {data} {flags}"))
 }
 
 #[test]

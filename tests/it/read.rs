@@ -7,7 +7,8 @@ use tintype::domain::model::Surface;
 use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::store::Submission;
 
-use crate::support::{Service, TASKS};
+use crate::rigs::http::TASKS;
+use crate::rigs::service::Service;
 
 #[tokio::test]
 async fn a_task_is_readable_the_moment_its_submit_is_answered() {

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use image::{ImageFormat, RgbImage};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde_json::json;
 use tintype::domain::reference_url::ReferenceUrl;
 use tintype::outbound::references::{
@@ -18,10 +17,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Barrier;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::pki_types::PrivateKeyDer;
-use tokio_rustls::rustls::{ServerConfig, crypto};
 
-use crate::support::{Service, TINTYPE};
+use crate::rigs::binary::TINTYPE;
+use crate::rigs::certificates::certificate;
+use crate::rigs::service::Service;
 
 const HOST: &str = "images.example.com";
 
@@ -155,27 +154,6 @@ async fn converse(
         }
     }
     drop(stream.shutdown().await);
-}
-
-/// A certificate for `host`, and the PEM of the authority that signed it.
-pub fn certificate(host: &str) -> (TlsAcceptor, String) {
-    certificate_with(CertificateParams::new([host.to_owned()]).unwrap())
-}
-
-/// The same, for a certificate with something of its own.
-pub fn certificate_with(leaf: CertificateParams) -> (TlsAcceptor, String) {
-    let mut ca_params = CertificateParams::default();
-    ca_params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let ca = CertifiedIssuer::self_signed(ca_params, KeyPair::generate().unwrap()).unwrap();
-    let key = KeyPair::generate().unwrap();
-    let leaf = leaf.signed_by(&key, &ca).unwrap();
-    let config = ServerConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![leaf.der().clone()], PrivateKeyDer::try_from(key.serialize_der()).unwrap())
-        .unwrap();
-    (TlsAcceptor::from(Arc::new(config)), ca.pem())
 }
 
 fn picture(format: ImageFormat, width: u32, height: u32) -> Vec<u8> {

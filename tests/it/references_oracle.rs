@@ -17,9 +17,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::network;
-use crate::references_fetch::certificate_with;
-use crate::support::TINTYPE;
+use crate::rigs::binary::TINTYPE;
+use crate::rigs::certificates::certificate_with;
+use crate::rigs::network;
 
 const A: &str = "93.184.215.14";
 const B: &str = "8.8.8.8";

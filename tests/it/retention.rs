@@ -15,9 +15,9 @@ use tintype::service::sweeper;
 use tintype::service::tasks;
 use tokio_util::sync::CancellationToken;
 
-use crate::binary::{self, Server, refused, tintype};
-use crate::support::{Answer, Backend, Caller, NOON, Service, TASKS};
-use crate::work::files;
+use crate::rigs::binary::{self, Server, refused, tintype};
+use crate::rigs::http::{Answer, TASKS};
+use crate::rigs::service::{Backend, Caller, NOON, Service, files};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MONTH: Duration = Duration::from_secs(30 * 86_400);

@@ -17,10 +17,9 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::binary::{Server, tintype};
-use crate::ports::Port;
-use crate::process::{ended, send, submit};
-use crate::support::{Answer, GENERATE, TASKS, exchange};
+use crate::rigs::binary::{Server, tintype};
+use crate::rigs::http::{Answer, GENERATE, TASKS, ended, exchange, send, submit};
+use crate::rigs::ports::Port;
 
 /// Stands in every prompt and nowhere else.
 const MARK: &str = "quagga-in-the-moonlight";

@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::binary::{self, Server};
-use crate::process::{ended, send, serve_on, submit};
-use crate::support::{GENERATE, Service, TASKS};
+use crate::rigs::binary::{self, Server, serve_on};
+use crate::rigs::http::{GENERATE, TASKS, ended, send, submit};
+use crate::rigs::service::Service;
 
 /// What the tests write to leave little room.
 const BALLAST: &str = "ballast";

@@ -4,7 +4,7 @@
 //! named once in `cases!` and runs once per backend under its own name. A case that is not named
 //! there is dead code, and the compiler says so.
 
-use crate::support::Backend;
+use crate::rigs::service::Backend;
 
 mod accounts;
 mod claims;

@@ -2,7 +2,8 @@
 
 use serde_json::json;
 
-use crate::support::{GENERATE, Service, TASKS};
+use crate::rigs::http::{GENERATE, TASKS};
+use crate::rigs::service::Service;
 
 #[tokio::test]
 async fn a_valid_submit_is_charged_and_returns_the_reduced_task() {

@@ -18,9 +18,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::retention::ended;
-use crate::s3::{SECRET_KEY, variables};
-use crate::support::{Caller, Service};
-use crate::work::files;
+use crate::rigs::s3::{SECRET_KEY, variables};
+use crate::rigs::service::{Caller, Service, files};
 
 const DAY: Duration = Duration::from_secs(86_400);
 /// More than are looked up at a time.

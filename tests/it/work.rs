@@ -19,25 +19,10 @@ use tintype::worker::render::{EngineRenderer, RenderError, Renderer};
 use tintype_engine::picture::Picture;
 use tokio::sync::Notify;
 
-use crate::support::{Caller, NOON, Service};
+use crate::rigs::service::{Caller, NOON, Service, files};
 
 fn decode(png: &[u8]) -> Picture {
     Picture::decode(png).expect("a PNG")
-}
-
-/// Names of all result files on the disk.
-pub fn files(service: &Service) -> Vec<String> {
-    let mut names = Vec::new();
-    let root = service.directory.path().join("files");
-    for day in std::fs::read_dir(&root).expect("a directory") {
-        let day = day.expect("an entry").path();
-        for file in std::fs::read_dir(&day).expect("a directory") {
-            let file = file.expect("an entry").path();
-            names.push(file.strip_prefix(&root).expect("inside").display().to_string());
-        }
-    }
-    names.sort();
-    names
 }
 
 async fn assert_refunded(caller: &Caller<'_>, task_id: &str, about: &str) {

@@ -9,12 +9,11 @@ use std::time::Duration;
 use serde_json::Value;
 use tintype::clock::Clock;
 
-use super::node::{Node, Part, eventually};
-use super::{FOREVER, Site};
-use crate::crash::work_off;
-use crate::postgres::schema;
-use crate::process::{send, submit};
-use crate::support::TASKS;
+use crate::rigs::cluster::node::{Node, Part, eventually};
+use crate::rigs::cluster::{FOREVER, Site};
+use crate::rigs::crash::work_off;
+use crate::rigs::http::{TASKS, send, submit};
+use crate::rigs::postgres::schema;
 
 /// When each lease ends, by its task and number.
 fn ends(site: &Site) -> HashMap<(String, i64), i64> {

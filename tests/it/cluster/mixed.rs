@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::balancer::{Balancer, Met};
-use super::node::{HANG, Node, Part, eventually};
-use super::{FOREVER, Site};
-use crate::binary::Server;
-use crate::installation::Installation;
-use crate::postgres::schema;
-use crate::process::{ended, submit};
+use crate::rigs::binary::Server;
+use crate::rigs::cluster::balancer::{Balancer, Met};
+use crate::rigs::cluster::node::{HANG, Node, Part, eventually};
+use crate::rigs::cluster::{FOREVER, Site};
+use crate::rigs::http::{ended, submit};
+use crate::rigs::installation::Installation;
+use crate::rigs::postgres::schema;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_of_the_older_release_go_on_while_a_later_one_adds_to_the_schema() {

@@ -5,10 +5,9 @@ use std::time::Duration;
 use futures::future::join_all;
 use hyper::StatusCode;
 
-use super::node::{HANG, Part};
-use super::{FOREVER, Site};
-use crate::process::{ended, send, submit};
-use crate::support::{Answer, GENERATE};
+use crate::rigs::cluster::node::{HANG, Part};
+use crate::rigs::cluster::{FOREVER, Site};
+use crate::rigs::http::{Answer, GENERATE, ended, send, submit};
 
 /// Longest wait for what an API must learn of its workers: it may look just before a worker falls silent, and then not
 /// for a while.

@@ -8,12 +8,11 @@ use std::sync::atomic::Ordering;
 use tintype::clock::Clock;
 use tokio_util::sync::CancellationToken;
 
-use super::balancer::{Balancer, Met};
-use super::node::{Node, Part};
-use super::{FOREVER, Site};
-use crate::crash::work_off;
-use crate::process::send;
-use crate::support::TASKS;
+use crate::rigs::cluster::balancer::{Balancer, Met};
+use crate::rigs::cluster::node::{Node, Part};
+use crate::rigs::cluster::{FOREVER, Site};
+use crate::rigs::crash::work_off;
+use crate::rigs::http::{TASKS, send};
 
 const APIS: usize = 3;
 const WORKERS: usize = 2;

@@ -9,13 +9,13 @@ use rand::seq::{IndexedRandom as _, SliceRandom as _};
 use rand::{RngExt as _, SeedableRng as _};
 use tintype::clock::Clock;
 
-use super::Site;
-use super::node::{Node, Part, eventually};
-use super::relay::{Passage, Relay};
-use crate::crash::clients::{Clients, Manners, Recorded};
-use crate::crash::verdict::Verdict;
-use crate::crash::{ACCOUNTS, CREDITS, work_off};
-use crate::postgres::Shutdown;
+use crate::rigs::cluster::Site;
+use crate::rigs::cluster::node::{Node, Part, eventually};
+use crate::rigs::cluster::relay::{Passage, Relay};
+use crate::rigs::crash::clients::{Clients, Manners, Recorded};
+use crate::rigs::crash::verdict::Verdict;
+use crate::rigs::crash::{ACCOUNTS, CREDITS, work_off};
+use crate::rigs::postgres::Shutdown;
 
 const NODES_OF_EACH_PART: usize = 2;
 /// How long a lease lasts here: short, so that troubles outlast some.

@@ -19,7 +19,7 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::rustls::{ServerConfig, crypto};
 
 use super::*;
-use crate::ports::Port;
+use crate::rigs::ports::Port;
 
 const HOST: &str = "pictures.example.com";
 /// Longest wait for the endpoint in a test that lets the time for it pass.

@@ -8,11 +8,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
-use super::RedisServer;
-use crate::binary::{Server, refused, tintype};
-use crate::postgres;
-use crate::process::send;
-use crate::support::TASKS;
+use crate::rigs::binary::{Server, refused, tintype};
+use crate::rigs::http::{TASKS, send};
+use crate::rigs::postgres;
+use crate::rigs::redis::RedisServer;
 
 const PASSWORD: &str = "open sesame";
 const ENCODED: &str = "open%20sesame";

@@ -6,8 +6,9 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use tokio::runtime::Runtime;
 
-use super::{RedisServer, counting};
-use crate::support::{Answer, Service, TASKS};
+use crate::rigs::http::{Answer, TASKS};
+use crate::rigs::redis::{RedisServer, counting};
+use crate::rigs::service::Service;
 
 /// How long to wait before a read.
 #[derive(Debug, Clone, Copy)]

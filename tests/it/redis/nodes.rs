@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use futures::future::join_all;
 
-use super::{RedisServer, counting};
 use crate::every_store::run_again;
-use crate::support::{Answer, Caller, Service, TASKS};
+use crate::rigs::http::{Answer, TASKS};
+use crate::rigs::redis::{RedisServer, counting};
+use crate::rigs::service::{Caller, Service};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -7,8 +7,9 @@ use tintype::clock::Timestamp;
 use tintype::store::QueueDepth;
 
 use super::nodes::left;
-use super::{RedisServer, counting};
-use crate::support::{Caller, Service, TASKS};
+use crate::rigs::http::TASKS;
+use crate::rigs::redis::{RedisServer, counting};
+use crate::rigs::service::{Caller, Service};
 
 /// No test takes so long, unless what it waits for never comes.
 const NEVER: Duration = Duration::from_secs(60);

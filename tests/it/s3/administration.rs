@@ -7,9 +7,9 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{S3Server, SECRET_KEY, variables};
-use crate::binary::{Server, tintype};
-use crate::process::{ended, send, submit};
+use crate::rigs::binary::{Server, tintype};
+use crate::rigs::http::{ended, send, submit};
+use crate::rigs::s3::{S3Server, SECRET_KEY, variables};
 
 const FILES: &str = "s3://pictures/of/ours";
 

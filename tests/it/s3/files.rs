@@ -12,10 +12,9 @@ use tintype::domain::model::{Id, IdSource};
 use tintype::files::{Creation, FileName, Files};
 use tintype::service::sweeper;
 
-use super::S3Server;
-use crate::references_fetch::certificate;
-use crate::support::{NOON, Service};
-use crate::work::files;
+use crate::rigs::certificates::certificate;
+use crate::rigs::s3::S3Server;
+use crate::rigs::service::{NOON, Service, files};
 
 fn some_task() -> Id {
     IdSource::default().next(NOON)

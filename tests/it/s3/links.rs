@@ -11,8 +11,9 @@ use tintype::service::app::{App, Config};
 use tokio::net::TcpStream;
 use url::Url;
 
-use super::SECRET_KEY;
-use crate::support::{Answer, Caller, Service, TASKS, exchange};
+use crate::rigs::http::{Answer, TASKS, exchange};
+use crate::rigs::s3::SECRET_KEY;
+use crate::rigs::service::{Caller, Service};
 
 async fn completed(caller: &Caller<'_>) -> Value {
     let task_id = caller.submit_prompt("a boat").await;

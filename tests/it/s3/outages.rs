@@ -8,8 +8,8 @@ use tintype::domain::model::{EntryKind, IdSource};
 use tintype::files::Files;
 use tokio::net::TcpListener;
 
-use super::{S3Server, variables};
-use crate::support::{NOON, Service};
+use crate::rigs::s3::{S3Server, SECRET_KEY, variables};
+use crate::rigs::service::{NOON, Service};
 
 /// Longest that a write is tried in tests that see it fail.
 const SOON: Duration = Duration::from_millis(200);
@@ -95,7 +95,7 @@ async fn a_write_whose_answer_is_lost_is_done_again_under_another_name() {
             tokio::spawn(async move { drop(tokio::io::copy_bidirectional(&mut near, &mut far).await) });
         }
     });
-    let settings = tintype::config::S3Settings::parse("s3://files", variables(address, super::SECRET_KEY));
+    let settings = tintype::config::S3Settings::parse("s3://files", variables(address, SECRET_KEY));
     let files = Files::in_bucket(&settings.expect("settings")).expect("files");
     let name = files.write(IdSource::default().next(NOON), 0, Bytes::from_static(b"png")).await.expect("a write");
     relaying.abort();

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use self::kernel::Mounted;
 use self::platter::Platter;
-use crate::binary::tintype;
+use crate::rigs::binary::tintype;
 
 mod kernel;
 mod platter;

@@ -11,7 +11,7 @@ use tintype::clock::Clock;
 
 use super::clients::Clients;
 use super::{Tally, zombie};
-use crate::binary::tintype;
+use crate::rigs::binary::tintype;
 
 /// How long a lease lasts here: short, so that heartbeats fall into a life.
 pub const LEASE: Duration = Duration::from_millis(600);

@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::binary;
-use crate::process::try_send;
-use crate::support::{Answer, GENERATE, TASKS};
+use crate::rigs::binary;
+use crate::rigs::http::{Answer, GENERATE, TASKS, try_send};
 
 /// Credits of each caller.
 const CREDITS: i64 = 1_000;

@@ -11,7 +11,7 @@ use tintype::store::Store;
 use tintype::store::postgres::PostgresStore;
 use tintype::store::sqlite::SqliteStore;
 
-use crate::binary::{TINTYPE, printed, run_with};
+use crate::rigs::binary::{TINTYPE, printed, run_with};
 
 /// Where everything of a service is, for all that use it.
 #[derive(Debug, Clone)]

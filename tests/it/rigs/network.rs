@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::debian;
+use crate::rigs::debian;
 
 /// Set for the process inside of the namespace.
 const INSIDE: &str = "TINTYPE_TEST_INSIDE_NETWORK";

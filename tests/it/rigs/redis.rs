@@ -5,10 +5,13 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use tempfile::TempDir;
 
-use crate::debian;
+use crate::rigs::debian;
 
 /// Lower than the ports that systems give out by themselves, so that one is still free when it starts again.
 const PORTS: std::ops::Range<u16> = 15_000..25_000;
+
+/// A time limit that no call of a test reaches on a busy machine.
+const PATIENT: [&str; 2] = ["--redis-timeout", "10s"];
 
 /// A running `redis-server`, which ends with the thread that started it at the latest.
 pub struct RedisServer {
@@ -119,4 +122,9 @@ fn launch(options: &[String], directory: &TempDir) -> Option<(Child, BufReader<C
         assert!(before < 1 << 20, "{said}");
     }
     Some((process, stdout))
+}
+
+/// The flags that let this Redis count.
+pub fn counting<'a>(url: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["--redis", url], &PATIENT[..], more].concat()
 }

@@ -20,8 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::node::HANG;
-use crate::process::try_send;
-use crate::support::{GENERATE, TASKS};
+use crate::rigs::http::{GENERATE, TASKS, try_send};
 
 /// How often a node is asked.
 const PROBE: Duration = Duration::from_millis(50);

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full};
-use hyper::{HeaderMap, Request, StatusCode};
-use hyper_util::rt::TokioIo;
+use http_body_util::Full;
+use hyper::{Request, StatusCode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype::clock::{Clock, Timestamp};
@@ -29,19 +28,16 @@ use tintype::worker::render::EngineRenderer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::postgres;
-use crate::redis::{self, RedisServer};
-use crate::s3::S3Server;
+#[allow(unused_imports, reason = "removed once every module imports from rigs")]
+pub use super::binary::TINTYPE;
+#[allow(unused_imports, reason = "removed once every module imports from rigs")]
+pub use super::http::{Answer, GENERATE, TASKS, exchange, try_exchange};
+use super::postgres;
+use super::redis::{self, RedisServer};
+use super::s3::S3Server;
 
 /// 2026-11-21T12:00:00Z.
 pub const NOON: Timestamp = Timestamp::from_millis(1_795_262_400_000);
-/// The real program.
-pub const TINTYPE: &str = env!("CARGO_BIN_EXE_tintype");
-/// The path that submits.
-pub const GENERATE: &str = "/api/v1/images/generate";
-/// The path that lists.
-pub const TASKS: &str = "/api/v1/images/task";
-
 /// The databases that every test of the store runs on.
 #[derive(Debug, Clone, Copy)]
 pub enum Backend {
@@ -149,14 +145,6 @@ pub struct Caller<'a> {
     pub account: Account,
     pub key_id: Id,
     pub key: String,
-}
-
-/// A whole response.
-#[derive(Debug, Clone)]
-pub struct Answer {
-    pub status: StatusCode,
-    pub headers: HeaderMap,
-    pub body: Bytes,
 }
 
 impl Service {
@@ -334,28 +322,6 @@ pub fn new_key(secret: &KeySecret) -> NewKey {
     }
 }
 
-/// One request over one connection.
-pub async fn exchange<S>(stream: S, request: Request<Full<Bytes>>) -> Answer
-where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
-{
-    try_exchange(stream, request).await.expect("a response")
-}
-
-/// One request over one connection, to a server that may go away.
-pub async fn try_exchange<S>(stream: S, request: Request<Full<Bytes>>) -> hyper::Result<Answer>
-where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
-{
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let connection = tokio::spawn(connection);
-    let response = sender.send_request(request).await?;
-    let (parts, body) = response.into_parts();
-    let body = body.collect().await?.to_bytes();
-    connection.abort();
-    Ok(Answer { status: parts.status, headers: parts.headers, body })
-}
-
 impl Caller<'_> {
     /// The same caller at another process.
     pub fn at<'a>(&self, service: &'a Service) -> Caller<'a> {
@@ -404,30 +370,17 @@ impl Caller<'_> {
     }
 }
 
-impl Answer {
-    pub fn json(&self) -> Value {
-        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+/// Names of all result files on the disk.
+pub fn files(service: &Service) -> Vec<String> {
+    let mut names = Vec::new();
+    let root = service.directory.path().join("files");
+    for day in std::fs::read_dir(&root).expect("a directory") {
+        let day = day.expect("an entry").path();
+        for file in std::fs::read_dir(&day).expect("a directory") {
+            let file = file.expect("an entry").path();
+            names.push(file.strip_prefix(&root).expect("inside").display().to_string());
+        }
     }
-
-    pub fn header(&self, name: &str) -> &str {
-        self.headers.get(name).unwrap_or_else(|| panic!("no header {name}: {self:?}")).to_str().expect("text")
-    }
-
-    /// Asserts that this is an error in the envelope of the interface and returns its message.
-    #[track_caller]
-    pub fn assert_error(&self, status: u16, code: &str) -> String {
-        assert_eq!(self.status.as_u16(), status, "{self:?}");
-        assert_eq!(self.header("content-type"), "application/json");
-        let body = self.json();
-        let error = body["error"].as_object().unwrap_or_else(|| panic!("no error: {body}"));
-        assert_eq!(error["code"], code, "{body}");
-        assert_eq!(error["request_id"], self.header("x-request-id"), "{body}");
-        let message = error["message"].as_str().expect("a message");
-        assert!(!message.is_empty());
-        let extra: Vec<_> =
-            error.keys().filter(|key| !["code", "message", "request_id"].contains(&key.as_str())).collect();
-        let expected: &[&str] = if code == "INSUFFICIENT_CREDITS" { &["required", "available"] } else { &[] };
-        assert_eq!(extra, expected, "{body}");
-        message.to_owned()
-    }
+    names.sort();
+    names
 }

@@ -16,7 +16,7 @@ use tintype::store::Store;
 use tintype::store::postgres::PostgresStore;
 use tokio::runtime::Runtime;
 
-use crate::debian;
+use crate::rigs::debian;
 
 /// Where Debian puts the programs of each major version.
 const DEBIAN: &str = "/usr/lib/postgresql";

@@ -13,8 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::process::try_send;
-use crate::support::{Answer, GENERATE, TASKS};
+use crate::rigs::http::{Answer, GENERATE, TASKS, try_send};
 
 /// Callers at once for each account.
 const CALLERS: usize = 3;

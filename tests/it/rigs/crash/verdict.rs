@@ -14,9 +14,8 @@ use tintype::service::tasks::OVERDUE;
 use super::ACCOUNTS;
 use super::clients::Recorded;
 use super::life::PUBLIC_URL;
-use crate::installation::Installation;
-use crate::process::try_send;
-use crate::support::TASKS;
+use crate::rigs::http::{TASKS, try_send};
+use crate::rigs::installation::Installation;
 
 /// Everything that should be zero, and what it is about.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::support::Backend;
+use crate::rigs::service::Backend;
 
 /// The program under test.
 pub const TINTYPE: &str = env!("CARGO_BIN_EXE_tintype");
@@ -192,4 +192,17 @@ impl Drop for Server {
         drop(self.process.wait());
         drop(self.stdout.read_to_string(&mut String::new()));
     }
+}
+
+/// Runs a script where this process may mount things that nobody else sees.
+pub fn in_mount_namespace(script: &str) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-ec", script]);
+    command
+}
+
+/// `tintype serve` with its data on a file system of its own.
+pub fn serve_on(data: &Path, mount: &str, flags: &str) -> Command {
+    let data = data.display();
+    in_mount_namespace(&format!("{mount}; exec {TINTYPE} serve --listen 127.0.0.1:0 --log error --data {data} {flags}"))
 }

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::binary::Server;
-use crate::crash::life::PUBLIC_URL;
-use crate::installation::Installation;
+use crate::rigs::binary::Server;
+use crate::rigs::crash::life::PUBLIC_URL;
+use crate::rigs::installation::Installation;
 
 /// Longest that anything may take before these tests call it a hang.
 pub const HANG: Duration = Duration::from_secs(60);

@@ -1,0 +1,17 @@
+//! The harness of the tests: servers, disks, networks and clusters that features are tested on.
+
+pub mod binary;
+pub mod certificates;
+pub mod cluster;
+pub mod crash;
+pub mod crowd;
+pub mod debian;
+pub mod disk;
+pub mod http;
+pub mod installation;
+pub mod network;
+pub mod ports;
+pub mod postgres;
+pub mod redis;
+pub mod s3;
+pub mod service;

@@ -1,0 +1,66 @@
+//! The crash harness: processes that are killed at chosen moments, callers who remember their answers, and the final
+//! check of every promise.
+
+use std::fmt::{self, Display};
+use std::time::Duration;
+
+use tintype::clock::Clock;
+
+use super::installation::Installation;
+
+pub mod clients;
+pub mod life;
+pub mod verdict;
+pub mod zombie;
+
+/// Credits of each account: enough for a while, so that some submits are refused.
+pub const CREDITS: &str = "400";
+pub const ACCOUNTS: [&str; 3] = ["ada", "bob", "cyd"];
+/// Longest wait for what is left at the end to be worked off.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What happened to the processes.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// SIGKILL from outside, at a random moment.
+    pub kills: u32,
+    /// SIGKILL at a named point.
+    pub kills_at_points: u32,
+    /// SIGTERM under load.
+    pub stops: u32,
+    /// Stopped past its lease, and let go on.
+    pub zombies: u32,
+    /// Times from the start of a process to its first claim.
+    pub recoveries: Vec<Duration>,
+    pub zombie_writes_attempted: u32,
+    pub zombie_writes_refused: u32,
+}
+
+/// Waits until nothing is unfinished.
+pub async fn work_off(installation: &Installation, clock: &Clock) {
+    let store = installation.store(Clock::system()).await;
+    let deadline = clock.elapsed() + PATIENCE;
+    loop {
+        let depth = store.queue_depth().await.expect("a store");
+        if depth.waiting + depth.leased == 0 || clock.elapsed() > deadline {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+impl Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut recoveries = self.recoveries.clone();
+        recoveries.sort();
+        let at =
+            |share: usize| recoveries.get((recoveries.len().max(1) - 1) * share / 100).copied().unwrap_or_default();
+        writeln!(f, "SIGKILL at random moments        {}", self.kills)?;
+        writeln!(f, "SIGKILL at named points          {}", self.kills_at_points)?;
+        writeln!(f, "SIGTERM under load               {}", self.stops)?;
+        writeln!(f, "stopped past the lease, resumed  {}", self.zombies)?;
+        writeln!(f, "zombie writes attempted          {}", self.zombie_writes_attempted)?;
+        writeln!(f, "zombie writes refused            {}", self.zombie_writes_refused)?;
+        write!(f, "from restart to first claim      median {:?}, 99% {:?}, longest {:?}", at(50), at(99), at(100))
+    }
+}

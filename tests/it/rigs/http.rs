@@ -1,0 +1,111 @@
+//! Requests over HTTP/1.1 to any server, and the answers.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::{HeaderMap, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+
+use super::binary::Server;
+
+/// The path that submits.
+pub const GENERATE: &str = "/api/v1/images/generate";
+/// The path that lists.
+pub const TASKS: &str = "/api/v1/images/task";
+
+/// A whole response.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+/// Sends one request with a key.
+pub async fn send(address: SocketAddr, method: &str, path: &str, key: &str, body: &str) -> Answer {
+    try_send(address, method, path, key, body).await.expect("an answer")
+}
+
+/// One request; `None` when the server went away before it answered.
+pub async fn try_send(address: SocketAddr, method: &str, path: &str, key: &str, body: &str) -> Option<Answer> {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", address.to_string())
+        .header("authorization", format!("Bearer {key}"))
+        .header("content-type", "application/json")
+        .body(Full::new(Bytes::from(body.to_owned())));
+    try_exchange(TcpStream::connect(address).await.ok()?, request.expect("a request")).await.ok()
+}
+
+/// Submits a prompt and returns its task_id.
+pub async fn submit(server: &Server, key: &str, prompt: &str) -> String {
+    let answer = send(server.address, "POST", GENERATE, key, &json!({ "prompt": prompt }).to_string()).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.json()["data"]["task_id"].as_str().expect("a task_id").to_owned()
+}
+
+/// Polls until the task has ended.
+pub async fn ended(server: &Server, key: &str, task_id: &str) -> Value {
+    loop {
+        let task = send(server.address, "GET", &format!("{TASKS}/{task_id}"), key, "").await.json()["data"].clone();
+        if task["status"] != "processing" {
+            return task;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// One request over one connection.
+pub async fn exchange<S>(stream: S, request: Request<Full<Bytes>>) -> Answer
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    try_exchange(stream, request).await.expect("a response")
+}
+
+/// One request over one connection, to a server that may go away.
+pub async fn try_exchange<S>(stream: S, request: Request<Full<Bytes>>) -> hyper::Result<Answer>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let connection = tokio::spawn(connection);
+    let response = sender.send_request(request).await?;
+    let (parts, body) = response.into_parts();
+    let body = body.collect().await?.to_bytes();
+    connection.abort();
+    Ok(Answer { status: parts.status, headers: parts.headers, body })
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).unwrap_or_else(|| panic!("no header {name}: {self:?}")).to_str().expect("text")
+    }
+
+    /// Asserts that this is an error in the envelope of the interface and returns its message.
+    #[track_caller]
+    pub fn assert_error(&self, status: u16, code: &str) -> String {
+        assert_eq!(self.status.as_u16(), status, "{self:?}");
+        assert_eq!(self.header("content-type"), "application/json");
+        let body = self.json();
+        let error = body["error"].as_object().unwrap_or_else(|| panic!("no error: {body}"));
+        assert_eq!(error["code"], code, "{body}");
+        assert_eq!(error["request_id"], self.header("x-request-id"), "{body}");
+        let message = error["message"].as_str().expect("a message");
+        assert!(!message.is_empty());
+        let extra: Vec<_> =
+            error.keys().filter(|key| !["code", "message", "request_id"].contains(&key.as_str())).collect();
+        let expected: &[&str] = if code == "INSUFFICIENT_CREDITS" { &["required", "available"] } else { &[] };
+        assert_eq!(extra, expected, "{body}");
+        message.to_owned()
+    }
+}
