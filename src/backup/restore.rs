@@ -12,8 +12,8 @@ use crate::clock::Clock;
 use crate::config::FileBackend;
 use crate::data_dir;
 use crate::files::Files;
-use crate::store::Store as _;
 use crate::store::sqlite::{Snapshot, SqliteStore, companions, restoring};
+use crate::store::{Tasks as _, Upkeep as _};
 
 /// Where an installation is to be.
 #[derive(Debug)]

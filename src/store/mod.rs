@@ -1,8 +1,8 @@
 //! Where accounts, keys, credits and tasks are kept.
 //!
 //! A method of [`Store`] is a verb of the domain and exactly one transaction, durable when it
-//! returns; only the sweeping ones, [`Store::rescue`], [`Store::expire`], [`Store::remove_tasks`] and
-//! [`Store::forget_months`], take several. Look-ups answer with `Option`; what the rules refuse is an outcome, not an error. An error
+//! returns; only the sweeping ones, [`Upkeep::rescue`], [`Upkeep::expire`], [`Upkeep::remove_tasks`] and
+//! [`Upkeep::forget_months`], take several. Look-ups answer with `Option`; what the rules refuse is an outcome, not an error. An error
 //! means that nothing happened, unless it is [`StoreError::Unknown`].
 
 use std::time::Duration;
@@ -282,9 +282,9 @@ pub struct Audit {
     pub drifts: Vec<Drift>,
 }
 
-/// The database behind a running service.
+/// Accounts and their credits.
 #[async_trait]
-pub trait Store: std::fmt::Debug + Send + Sync + 'static {
+pub trait Accounts: std::fmt::Debug + Send + Sync + 'static {
     /// Creates an account, granting it `credits` unless that is zero. More than [`MAX_BALANCE`](crate::domain::model::MAX_BALANCE) is an error.
     async fn create_account(&self, name: &str, credits: i64) -> Result<AccountCreation>;
 
@@ -297,6 +297,17 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// All accounts, by name.
     async fn list_accounts(&self) -> Result<Vec<Account>>;
 
+    /// Adds credits and returns the new balance; `None` when there is no such account. An amount that is
+    /// not positive, or that would make the balance more than [`MAX_BALANCE`](crate::domain::model::MAX_BALANCE), is an error.
+    async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>>;
+
+    /// Ledger entries of an account, newest first, from below the entry `before`.
+    async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>>;
+}
+
+/// API keys.
+#[async_trait]
+pub trait Keys: std::fmt::Debug + Send + Sync + 'static {
     /// Adds a key to an account; `None` when there is no such account.
     async fn create_key(&self, account_id: Id, key: NewKey) -> Result<Option<ApiKey>>;
 
@@ -320,17 +331,11 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// Notes when keys were used last. An earlier time than the one noted changes nothing, and neither does a
     /// key that does not exist.
     async fn touch_keys(&self, uses: Vec<(Id, Timestamp)>) -> Result<()>;
+}
 
-    /// Adds credits and returns the new balance; `None` when there is no such account. An amount that is
-    /// not positive, or that would make the balance more than [`MAX_BALANCE`](crate::domain::model::MAX_BALANCE), is an error.
-    async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>>;
-
-    /// Ledger entries of an account, newest first, from below the entry `before`.
-    async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>>;
-
-    /// Recomputes every balance and matches every task with its charge and refund.
-    async fn audit(&self) -> Result<Audit>;
-
+/// Tasks as their owners and the operator see them.
+#[async_trait]
+pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
     /// Charges and queues a task, unless the account has `max_unfinished` unfinished ones (0: no
     /// limit) or too few credits. What is wrong with the task is held against the key, if it came with one.
     async fn submit(
@@ -364,7 +369,11 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// What decides about the files of those of `ids` that there are, in any order; removed tasks among them, unless they
     /// were forgotten with their month.
     async fn task_files(&self, ids: &[Id]) -> Result<Vec<TaskFiles>>;
+}
 
+/// Tasks that have not ended, and the leases on them.
+#[async_trait]
+pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
     /// Leases up to `max` waiting tasks for `lease`: round robin over accounts, oldest first within one.
     async fn claim(&self, max: usize, lease: Duration) -> Result<Vec<Claim>> {
         self.claim_except(max, lease, &[]).await
@@ -397,20 +406,32 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// Fails and refunds a task whoever holds it; `false` when it is not processing.
     async fn fail_unleased(&self, id: Id, error: &str) -> Result<bool>;
 
+    /// How many tasks are unfinished.
+    async fn queue_depth(&self) -> Result<QueueDepth>;
+
+    /// Waits until another process may have queued a task: a hint, which may come late, or for nothing, or never.
+    async fn tasks_elsewhere(&self) {
+        std::future::pending().await
+    }
+}
+
+/// Ending what nobody else ends, removing what is old, and checking the books.
+#[async_trait]
+pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
     /// Takes leases away: their tasks are queued again, or failed with `last_error` when they have
     /// lost [`MAX_LOST_LEASES`] leases.
     async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued>;
 
-    /// Fails and refunds every unfinished task created at or before `cutoff` of [`Store::now`]; returns how many.
+    /// Fails and refunds every unfinished task created at or before `cutoff` of [`Fleet::now`]; returns how many.
     async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<usize>;
 
-    /// Removes every task that ended before `cutoff` of [`Store::now`]: nobody but [`Store::inspect_task`] finds it any more,
+    /// Removes every task that ended before `cutoff` of [`Fleet::now`]: nobody but [`Tasks::inspect_task`] finds it any more,
     /// and what was asked for is forgotten. Its ledger entries and the names of its files stay. Returns
     /// how many.
     async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize>;
 
     /// Forgets whole months that ended before `before` and whose every task was removed before `removed_before`: not even
-    /// [`Store::inspect_task`] finds those tasks any more. From the oldest month on, up to the first that has to stay, and
+    /// [`Tasks::inspect_task`] finds those tasks any more. From the oldest month on, up to the first that has to stay, and
     /// up to one that is in use now. Their ledger entries stay. Returns how many months. Where tasks are not kept by month,
     /// none.
     async fn forget_months(&self, before: Timestamp, removed_before: Timestamp) -> Result<usize>;
@@ -422,9 +443,13 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// Puts a sweep off: it is due again after `pause`, [`LONGEST_PAUSE`] at most.
     async fn put_off_sweep(&self, sweep: &str, pause: Duration) -> Result<()>;
 
-    /// How many tasks are unfinished.
-    async fn queue_depth(&self) -> Result<QueueDepth>;
+    /// Recomputes every balance and matches every task with its charge and refund.
+    async fn audit(&self) -> Result<Audit>;
+}
 
+/// The database itself, and the processes that share it.
+#[async_trait]
+pub trait Fleet: std::fmt::Debug + Send + Sync + 'static {
     /// Tells the other processes of this database what one of them can do, until it is silent for
     /// [`WORKER_SILENCE`] or withdrawn. Where there are no others nothing is kept.
     async fn report_worker(&self, report: WorkerReport) -> Result<()>;
@@ -438,11 +463,6 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// A random secret that all processes on this database share, for signing cursors.
     async fn cursor_secret(&self) -> Result<[u8; 32]>;
 
-    /// Waits until another process may have queued a task: a hint, which may come late, or for nothing, or never.
-    async fn tasks_elsewhere(&self) {
-        std::future::pending().await
-    }
-
     /// The time that ids and leases go by: this process's clock, or, as well as this process knows it, that of a
     /// database which others share.
     fn now(&self) -> Timestamp;
@@ -453,3 +473,8 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// Succeeds when the database takes writes.
     async fn ping(&self) -> Result<()>;
 }
+
+/// The database behind a running service.
+pub trait Store: Accounts + Keys + Tasks + Queue + Upkeep + Fleet {}
+
+impl<T: Accounts + Keys + Tasks + Queue + Upkeep + Fleet> Store for T {}

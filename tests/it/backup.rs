@@ -22,7 +22,7 @@ use tintype::domain::request::GenerateRequest;
 use tintype::files::Files;
 use tintype::service::sweeper;
 use tintype::store::sqlite::SqliteStore;
-use tintype::store::{LeaseWrite, Store as _};
+use tintype::store::{LeaseWrite, Queue as _, Tasks as _};
 use tintype_engine::picture::Picture;
 
 use crate::rigs::binary::{self, Server, TINTYPE, in_mount_namespace, refused, run, tintype};

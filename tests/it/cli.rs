@@ -8,7 +8,7 @@ use tintype::clock::Clock;
 use tintype::domain::model::Surface;
 use tintype::domain::request::GenerateRequest;
 use tintype::store::sqlite::SqliteStore;
-use tintype::store::{Store as _, StrikeRule};
+use tintype::store::{Queue as _, StrikeRule, Tasks as _};
 
 use crate::rigs::binary::{self, json as run, refused, tintype};
 
@@ -193,7 +193,7 @@ async fn the_operator_sees_and_fails_tasks() {
     let request =
         tintype::domain::request::GenerateRequest::parse(br#"{"prompt": "a boat", "n": 3}"#, &[443]).expect("valid");
     let web = tintype::domain::model::Surface::Web;
-    let submitted = tintype::store::Store::submit(&store.expect("a store"), account_id, None, web, request, 0).await;
+    let submitted = tintype::store::Tasks::submit(&store.expect("a store"), account_id, None, web, request, 0).await;
     let tintype::store::Submission::Accepted(task) = submitted.expect("a store") else { panic!("not accepted") };
     let task_id = task.task_id().to_string();
     let listed = run(data, &["task", "list", "--account", "ada"]);

@@ -11,7 +11,10 @@ use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::fault::Faults;
 use tintype::service::tasks::REFUSED;
 use tintype::store::sqlite::SqliteStore;
-use tintype::store::{AccountCreation, KeyChange, Store, StrikeRule, Submission};
+use tintype::store::{
+    AccountCreation, Accounts as _, KeyChange, Keys as _, Queue as _, Store, StrikeRule, Submission, Tasks as _,
+    Upkeep as _,
+};
 
 use crate::process;
 use crate::rigs::binary::{self, Server};

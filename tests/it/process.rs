@@ -174,7 +174,7 @@ async fn claimed(data: &Path) {
     let store = store.expect("the server's database");
     let claiming = async {
         loop {
-            let depth = tintype::store::Store::queue_depth(&store).await.expect("a store");
+            let depth = tintype::store::Queue::queue_depth(&store).await.expect("a store");
             if depth.leased > 0 || depth.waiting == 0 {
                 return;
             }

@@ -1,15 +1,16 @@
 //! Accounts and their credits.
 
+use async_trait::async_trait;
 use tokio_postgres::Transaction;
 
 use super::columns::{account, word};
 use super::connection::{Database, TRANSACTION_TIMEOUT};
-use super::keys;
-use super::newest;
 use super::schema::LOCK;
+use super::{PostgresStore, keys, newest};
 use crate::clock::Timestamp;
 use crate::domain::model::{Account, Id, LedgerEntry, MAX_BALANCE, TaskId};
-use crate::store::{AccountCreation, NewKey, Result, StoreError};
+use crate::fault::Effect;
+use crate::store::{AccountCreation, Accounts, NewKey, Result, StoreError};
 
 fn too_much() -> StoreError {
     StoreError::Other(format!("an account holds at most {MAX_BALANCE} credits"))
@@ -122,4 +123,31 @@ pub(super) async fn history(
         })
     };
     rows.iter().map(entry).collect()
+}
+
+#[async_trait]
+impl Accounts for PostgresStore {
+    async fn create_account(&self, name: &str, credits: i64) -> Result<AccountCreation> {
+        self.write(Effect::CreateAccount, create(&self.database, name, credits)).await
+    }
+
+    async fn create_first_account(&self, name: &str, credits: i64, key: NewKey) -> Result<Option<Account>> {
+        self.write(Effect::CreateFirstAccount, create_first(&self.database, name, credits, &key)).await
+    }
+
+    async fn find_account(&self, name_or_id: &str) -> Result<Option<Account>> {
+        find(&self.database, name_or_id).await
+    }
+
+    async fn list_accounts(&self) -> Result<Vec<Account>> {
+        list(&self.database).await
+    }
+
+    async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>> {
+        self.write(Effect::Grant, grant(&self.database, account_id, amount, note)).await
+    }
+
+    async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>> {
+        history(&self.database, account_id, before, limit).await
+    }
 }

@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio_postgres::Transaction;
 
 use super::columns::{KEY, api_key};
 use super::connection::{Database, Parameter, TRANSACTION_TIMEOUT};
-use super::queue;
+use super::{PostgresStore, queue};
 use crate::clock::Timestamp;
 use crate::domain::key::{ApiKey, KeyHash};
 use crate::domain::model::{CREDITS_PER_IMAGE, Id};
-use crate::store::{KeyChange, Lease, NewKey, Refusal, Result, StrikeRule};
+use crate::fault::Effect;
+use crate::store::{KeyChange, Keys, Lease, NewKey, Refusal, Result, StrikeRule};
 
 /// $1 is the id, $2 the account, which must exist: that is looked up where there is one row for each.
 fn insertion() -> String {
@@ -160,4 +162,35 @@ async fn strike(begun: &Transaction<'_>, task_id: Id, key_id: Id, rule: StrikeRu
         AND (SELECT count(*) FROM strikes WHERE key_id = $1) >= $4";
     let reason = rule.to_string();
     Ok(begun.execute(suspend, &[&key_id, &now, &reason, &i64::from(rule.limit)]).await? == 1)
+}
+
+#[async_trait]
+impl Keys for PostgresStore {
+    async fn create_key(&self, account_id: Id, key: NewKey) -> Result<Option<ApiKey>> {
+        self.write(Effect::CreateKey, create(&self.database, account_id, &key)).await
+    }
+
+    async fn find_key(&self, id: Id) -> Result<Option<ApiKey>> {
+        find(&self.database, id).await
+    }
+
+    async fn find_key_by_hash(&self, hash: KeyHash) -> Result<Option<ApiKey>> {
+        find_by_hash(&self.database, &hash).await
+    }
+
+    async fn list_keys(&self, account_id: Option<Id>) -> Result<Vec<ApiKey>> {
+        list(&self.database, account_id).await
+    }
+
+    async fn change_key(&self, id: Id, change: KeyChange) -> Result<Option<ApiKey>> {
+        self.write(Effect::ChangeKey, self::change(&self.database, id, change)).await
+    }
+
+    async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>> {
+        self.write(Effect::RotateKey, rotate(&self.database, id, hash, hint, overlap)).await
+    }
+
+    async fn touch_keys(&self, uses: Vec<(Id, Timestamp)>) -> Result<()> {
+        self.write(Effect::TouchKeys, async { touch(&self.database, &uses).await }).await
+    }
 }

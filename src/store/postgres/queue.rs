@@ -8,14 +8,19 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio_postgres::Row;
 
 use super::columns::number;
 use super::connection::{Database, Failure, words};
 use super::lanes::Shared;
-use super::{batch, newest};
+use super::{PostgresStore, batch, claim, columns, keys, newest};
 use crate::domain::model::{CREDITS_PER_IMAGE, Id};
-use crate::store::{Lease, LeaseWrite, MAX_LOST_LEASES, QueueDepth, Rescued, Result, Retry, StoreError};
+use crate::fault::Effect;
+use crate::store::{
+    Claim, Lease, LeaseWrite, MAX_LOST_LEASES, Queue, QueueDepth, Refusal, Rescued, Result, Retry, StoreError,
+    StrikeRule,
+};
 
 /// Says of a row of the queue that it is leased, without leading to the index of all leases: what looks for one
 /// task is to find it by its id, past no dead row but its own.
@@ -263,4 +268,52 @@ pub(super) async fn depth(database: &Database) -> Result<QueueDepth> {
         leased: number(&rows[0], "leased")?,
         oldest: oldest.map(Id::timestamp),
     })
+}
+
+#[async_trait]
+impl Queue for PostgresStore {
+    async fn claim_except(&self, max: usize, lease: Duration, passed_over: &[Id]) -> Result<Vec<Claim>> {
+        let passed_over: HashSet<Id> = passed_over.iter().copied().collect();
+        let mut rota = self.rota.lock().await;
+        self.write(Effect::Claim, claim::claim(&self.database, &mut rota, max, lease, &passed_over)).await
+    }
+
+    async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>> {
+        self.write(Effect::Renew, renew(&self.database, &leases, lease)).await
+    }
+
+    async fn release(&self, lease: Lease) -> Result<LeaseWrite> {
+        let released = self.write(Effect::Release, release(&self.database, lease)).await?;
+        self.bell.ring();
+        Ok(released)
+    }
+
+    async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry> {
+        self.write(Effect::Retry, retry(&self.database, lease, delay, last_error)).await
+    }
+
+    async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite> {
+        let end = (lease, columns::to_json(&images));
+        self.write(Effect::Complete, self.completions.ask(lease.task_id, end)).await
+    }
+
+    async fn fail(&self, lease: Lease, error: &str) -> Result<LeaseWrite> {
+        self.write(Effect::Fail, fail(&self.database, lease, error)).await
+    }
+
+    async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal> {
+        self.write(Effect::Refuse, keys::refuse(&self.database, lease, error, rule)).await
+    }
+
+    async fn fail_unleased(&self, id: Id, error: &str) -> Result<bool> {
+        self.write(Effect::FailUnleased, fail_unleased(&self.database, id, error)).await
+    }
+
+    async fn queue_depth(&self) -> Result<QueueDepth> {
+        depth(&self.database).await
+    }
+
+    async fn tasks_elsewhere(&self) {
+        self.bell.heard().await;
+    }
 }

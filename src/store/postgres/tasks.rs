@@ -3,11 +3,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use async_trait::async_trait;
+
 use super::columns::{REQUEST, TASK, images, number, request, task, word};
 use super::connection::{Database, Parameter};
+use super::submit::Order;
+use super::{PostgresStore, files, lane};
 use crate::clock::Timestamp;
 use crate::domain::model::{Id, Surface, Task};
-use crate::store::{CompletedTask, Result, StoreError, TaskRecord};
+use crate::domain::request::GenerateRequest;
+use crate::fault::Effect;
+use crate::store::{CompletedTask, Result, StoreError, Submission, TaskFiles, TaskRecord, Tasks};
 
 /// Whose task on which surface is looked for.
 pub(super) type Wanted = (Id, Surface, Id);
@@ -179,4 +185,51 @@ pub(super) async fn remove(database: &Database, account_id: Id, after: &Place, c
     let places: Vec<Place> = rows.iter().map(place).collect::<Result<_>>()?;
     let removed = places.len();
     Ok(Removal { removed, reached: places.into_iter().max().filter(|_| removed == REMOVAL_BATCH) })
+}
+
+#[async_trait]
+impl Tasks for PostgresStore {
+    async fn submit(
+        &self,
+        account_id: Id,
+        key_id: Option<Id>,
+        surface: Surface,
+        request: GenerateRequest,
+        max_unfinished: u32,
+    ) -> Result<Submission> {
+        let order = Order { account_id, key_id, surface, request, max_unfinished };
+        let submission = self.write(Effect::Submit, self.submits.ask(account_id, order)).await?;
+        if matches!(submission, Submission::Accepted(_)) {
+            self.bell.ring();
+        }
+        Ok(submission)
+    }
+
+    async fn find_task(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Task>> {
+        lane(&self.finds, id).ask((account_id, surface, id)).await
+    }
+
+    async fn list_tasks(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Task>> {
+        list(&self.database, account_id, surface, before, limit).await
+    }
+
+    async fn list_task_ids(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Id>> {
+        list_ids(&self.database, account_id, surface, before, limit).await
+    }
+
+    async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>> {
+        inspect(&self.database, id).await
+    }
+
+    async fn recent_tasks(&self, account_id: Option<Id>, limit: u32) -> Result<Vec<Task>> {
+        recent(&self.database, account_id, limit).await
+    }
+
+    async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
+        completed(&self.database, after, limit).await
+    }
+
+    async fn task_files(&self, ids: &[Id]) -> Result<Vec<TaskFiles>> {
+        files::of_tasks(&self.database, ids).await
+    }
 }

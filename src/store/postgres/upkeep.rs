@@ -4,10 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
+
 use super::connection::Database;
 use super::months::Months;
-use crate::clock::Clock;
-use crate::store::Result;
+use super::sweep::{Sought, Step};
+use super::tasks::Place;
+use super::{PostgresStore, audit, files, tasks};
+use crate::clock::{Clock, Timestamp};
+use crate::fault::Effect;
+use crate::store::{Audit, Rescue, Rescued, Result, Upkeep};
 
 /// The clocks of two machines are never the same; from here on it is worth a word.
 const CLOCKS_APART: Duration = Duration::from_secs(5);
@@ -62,6 +68,82 @@ impl Moment {
     fn is_over(self, now: Self) -> bool {
         let set_by = Duration::from_millis(now.origin.abs_diff(self.origin));
         now.elapsed.saturating_sub(self.elapsed) >= EVERY || set_by >= STEP
+    }
+}
+
+#[async_trait]
+impl Upkeep for PostgresStore {
+    async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued> {
+        let from = match which {
+            Rescue::Expired => self.leases_swept.from(&self.database),
+            Rescue::All => Timestamp::MIN,
+        };
+        let through = self.database.now();
+        let sought = Sought::Leases { which, from, last_error };
+        let mut all = Rescued::default();
+        loop {
+            let Step { rescued: some, more, clean } = self.write(Effect::Rescue, sought.step(&self.database)).await?;
+            all = Rescued { queued: all.queued + some.queued, failed: all.failed + some.failed };
+            if clean {
+                self.leases_swept.done(&self.database, from, through);
+            }
+            if !more {
+                return Ok(all);
+            }
+        }
+    }
+
+    async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<usize> {
+        let from = self.overdue_swept.from(&self.database);
+        let sought = Sought::Overdue { from, cutoff, error };
+        let mut all = 0;
+        loop {
+            let Step { rescued, more, clean } = self.write(Effect::Expire, sought.step(&self.database)).await?;
+            all += rescued.failed;
+            if clean {
+                self.overdue_swept.done(&self.database, from, cutoff);
+            }
+            if !more {
+                return Ok(all);
+            }
+        }
+    }
+
+    async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize> {
+        let mut all = 0;
+        for account_id in tasks::removable_accounts(&self.database, cutoff).await? {
+            let mut next = Some(Place::default());
+            while let Some(after) = next {
+                let remove = tasks::remove(&self.database, account_id, &after, cutoff);
+                let removal = self.write(Effect::RemoveTasks, remove).await?;
+                all += removal.removed;
+                next = removal.reached;
+            }
+        }
+        Ok(all)
+    }
+
+    async fn forget_months(&self, before: Timestamp, removed_before: Timestamp) -> Result<usize> {
+        let mut all = 0;
+        loop {
+            let forget = self.months.forget_oldest(&self.database, before, removed_before);
+            if !self.write(Effect::ForgetMonth, forget).await? {
+                return Ok(all);
+            }
+            all += 1;
+        }
+    }
+
+    async fn take_sweep(&self, sweeps: &[String], hold: Duration) -> Result<Option<String>> {
+        files::take_sweep(&self.database, sweeps, hold).await
+    }
+
+    async fn put_off_sweep(&self, sweep: &str, pause: Duration) -> Result<()> {
+        files::put_off_sweep(&self.database, sweep, pause).await
+    }
+
+    async fn audit(&self) -> Result<Audit> {
+        audit::audit(&self.database).await
     }
 }
 

@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio_postgres::Row;
 
+use super::PostgresStore;
 use super::columns::number;
 use super::connection::Database;
 use super::queue::millis;
+use crate::clock::Timestamp;
 use crate::domain::model::Id;
-use crate::store::{Result, WORKER_SILENCE, WorkerReport};
+use crate::store::{Fleet, Result, StoreError, WORKER_SILENCE, WorkerReport};
 
 /// Writes a report down, and passes by those that are silent: a row that somebody else is writing is left to him.
 const REPORT: &str = "
@@ -47,4 +50,38 @@ fn worker(row: &Row) -> Result<WorkerReport> {
         slots: number(row, "slots")?,
         mean: mean_ms.map(|mean_ms| Duration::from_millis(mean_ms.unsigned_abs())),
     })
+}
+
+#[async_trait]
+impl Fleet for PostgresStore {
+    async fn report_worker(&self, report: WorkerReport) -> Result<()> {
+        self::report(&self.database, report).await
+    }
+
+    async fn withdraw_worker(&self, id: Id) -> Result<()> {
+        withdraw(&self.database, id).await
+    }
+
+    async fn other_workers(&self, id: Id) -> Result<Vec<WorkerReport>> {
+        others(&self.database, id).await
+    }
+
+    async fn cursor_secret(&self) -> Result<[u8; 32]> {
+        let rows = self.database.read("SELECT value FROM secrets WHERE name = 'cursor'", &[]).await?;
+        let lost = || StoreError::Other("the secret that signs cursors is gone".into());
+        let value: Vec<u8> = rows.first().ok_or_else(lost)?.try_get(0)?;
+        value.try_into().map_err(|_| lost())
+    }
+
+    fn now(&self) -> Timestamp {
+        self.database.now()
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    async fn ping(&self) -> Result<()> {
+        self.pings.ask(()).await
+    }
 }

@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
 
 use super::columns::word;
-use super::strikes;
 use super::writer::Writing;
+use super::{SqliteStore, strikes};
 use crate::clock::Timestamp;
 use crate::domain::key::{ApiKey, KeyHash, Suspension};
 use crate::domain::model::{Account, EntryKind, Id, LedgerEntry, MAX_BALANCE, TaskId};
-use crate::store::{AccountCreation, KeyChange, NewKey};
+use crate::fault::Effect;
+use crate::store::{AccountCreation, Accounts, KeyChange, Keys, NewKey, Result};
 
 /// Refuses a balance that is too high for a refund on top of it.
 fn hold(balance: i64) -> rusqlite::Result<()> {
@@ -261,4 +263,66 @@ pub(super) fn history(
             })
         })?
         .collect()
+}
+
+#[async_trait]
+impl Accounts for SqliteStore {
+    async fn create_account(&self, name: &str, credits: i64) -> Result<AccountCreation> {
+        let name = name.to_owned();
+        self.write(Effect::CreateAccount, move |writing| create(writing, &name, credits)).await
+    }
+
+    async fn create_first_account(&self, name: &str, credits: i64, key: NewKey) -> Result<Option<Account>> {
+        let name = name.to_owned();
+        self.write(Effect::CreateFirstAccount, move |writing| create_first(writing, &name, credits, &key)).await
+    }
+
+    async fn find_account(&self, name_or_id: &str) -> Result<Option<Account>> {
+        self.read(|connection| find(connection, name_or_id))
+    }
+
+    async fn list_accounts(&self) -> Result<Vec<Account>> {
+        self.read(list)
+    }
+
+    async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>> {
+        let note = note.map(str::to_owned);
+        self.write(Effect::Grant, move |writing| grant(writing, account_id, amount, note.as_deref())).await
+    }
+
+    async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>> {
+        self.read(|connection| history(connection, account_id, before, limit))
+    }
+}
+
+#[async_trait]
+impl Keys for SqliteStore {
+    async fn create_key(&self, account_id: Id, key: NewKey) -> Result<Option<ApiKey>> {
+        self.write(Effect::CreateKey, move |writing| create_key(writing, account_id, &key)).await
+    }
+
+    async fn find_key(&self, id: Id) -> Result<Option<ApiKey>> {
+        self.read(|connection| find_key(connection, id))
+    }
+
+    async fn find_key_by_hash(&self, hash: KeyHash) -> Result<Option<ApiKey>> {
+        self.read(|connection| find_key_by_hash(connection, &hash))
+    }
+
+    async fn list_keys(&self, account_id: Option<Id>) -> Result<Vec<ApiKey>> {
+        self.read(|connection| list_keys(connection, account_id))
+    }
+
+    async fn change_key(&self, id: Id, change: KeyChange) -> Result<Option<ApiKey>> {
+        self.write(Effect::ChangeKey, move |writing| change_key(writing, id, change)).await
+    }
+
+    async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>> {
+        let hint = hint.to_owned();
+        self.write(Effect::RotateKey, move |writing| rotate_key(writing, id, hash, &hint, overlap)).await
+    }
+
+    async fn touch_keys(&self, uses: Vec<(Id, Timestamp)>) -> Result<()> {
+        self.write(Effect::TouchKeys, move |writing| touch_keys(writing, &uses)).await
+    }
 }

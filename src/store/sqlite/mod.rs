@@ -1,23 +1,16 @@
 //! The embedded default: one SQLite file, one writer thread, as many readers as ask at once.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use self::writer::{Writer, Writing};
-use super::{
-    AccountCreation, Audit, Claim, CompletedTask, KeyChange, Lease, LeaseWrite, NewKey, QueueDepth, Refusal, Rescue,
-    Rescued, Result, Retry, Store, StoreError, StrikeRule, Submission, TaskFiles, TaskRecord, WorkerReport,
-};
+use super::{Fleet, Result, StoreError, WorkerReport};
 use crate::clock::{Clock, Timestamp};
-use crate::domain::key::{ApiKey, KeyHash};
-use crate::domain::model::{Account, Id, IdSource, LedgerEntry, Surface, Task};
-use crate::domain::request::GenerateRequest;
+use crate::domain::model::{Id, IdSource};
 use crate::fault::{Effect, Faults, Point};
 
 mod accounts;
@@ -26,11 +19,11 @@ mod columns;
 mod connection;
 mod files;
 mod queue;
-mod retention;
 mod schema;
 mod snapshot;
 mod strikes;
 mod tasks;
+mod upkeep;
 mod writer;
 
 use self::connection::{Readers, connect};
@@ -164,203 +157,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 }
 
 #[async_trait]
-impl Store for SqliteStore {
-    async fn create_account(&self, name: &str, credits: i64) -> Result<AccountCreation> {
-        let name = name.to_owned();
-        self.write(Effect::CreateAccount, move |writing| accounts::create(writing, &name, credits)).await
-    }
-
-    async fn create_first_account(&self, name: &str, credits: i64, key: NewKey) -> Result<Option<Account>> {
-        let name = name.to_owned();
-        self.write(Effect::CreateFirstAccount, move |writing| accounts::create_first(writing, &name, credits, &key))
-            .await
-    }
-
-    async fn find_account(&self, name_or_id: &str) -> Result<Option<Account>> {
-        self.read(|connection| accounts::find(connection, name_or_id))
-    }
-
-    async fn list_accounts(&self) -> Result<Vec<Account>> {
-        self.read(accounts::list)
-    }
-
-    async fn create_key(&self, account_id: Id, key: NewKey) -> Result<Option<ApiKey>> {
-        self.write(Effect::CreateKey, move |writing| accounts::create_key(writing, account_id, &key)).await
-    }
-
-    async fn find_key(&self, id: Id) -> Result<Option<ApiKey>> {
-        self.read(|connection| accounts::find_key(connection, id))
-    }
-
-    async fn find_key_by_hash(&self, hash: KeyHash) -> Result<Option<ApiKey>> {
-        self.read(|connection| accounts::find_key_by_hash(connection, &hash))
-    }
-
-    async fn list_keys(&self, account_id: Option<Id>) -> Result<Vec<ApiKey>> {
-        self.read(|connection| accounts::list_keys(connection, account_id))
-    }
-
-    async fn change_key(&self, id: Id, change: KeyChange) -> Result<Option<ApiKey>> {
-        self.write(Effect::ChangeKey, move |writing| accounts::change_key(writing, id, change)).await
-    }
-
-    async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>> {
-        let hint = hint.to_owned();
-        self.write(Effect::RotateKey, move |writing| accounts::rotate_key(writing, id, hash, &hint, overlap)).await
-    }
-
-    async fn touch_keys(&self, uses: Vec<(Id, Timestamp)>) -> Result<()> {
-        self.write(Effect::TouchKeys, move |writing| accounts::touch_keys(writing, &uses)).await
-    }
-
-    async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>> {
-        let note = note.map(str::to_owned);
-        self.write(Effect::Grant, move |writing| accounts::grant(writing, account_id, amount, note.as_deref())).await
-    }
-
-    async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>> {
-        self.read(|connection| accounts::history(connection, account_id, before, limit))
-    }
-
-    async fn audit(&self) -> Result<Audit> {
-        self.read(audit::audit)
-    }
-
-    async fn submit(
-        &self,
-        account_id: Id,
-        key_id: Option<Id>,
-        surface: Surface,
-        request: GenerateRequest,
-        max_unfinished: u32,
-    ) -> Result<Submission> {
-        let submit =
-            move |writing: &mut Writing| tasks::submit(writing, account_id, key_id, surface, &request, max_unfinished);
-        self.write(Effect::Submit, submit).await
-    }
-
-    async fn find_task(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Task>> {
-        self.read(|connection| tasks::find(connection, account_id, surface, id))
-    }
-
-    async fn list_tasks(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Task>> {
-        self.read(|connection| tasks::list(connection, account_id, surface, before, limit))
-    }
-
-    async fn list_task_ids(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Id>> {
-        self.read(|connection| tasks::list_ids(connection, account_id, surface, before, limit))
-    }
-
-    async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>> {
-        self.read(|connection| tasks::inspect(connection, id))
-    }
-
-    async fn recent_tasks(&self, account_id: Option<Id>, limit: u32) -> Result<Vec<Task>> {
-        self.read(|connection| tasks::recent(connection, account_id, limit))
-    }
-
-    async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
-        self.read(|connection| tasks::completed(connection, after, limit))
-    }
-
-    async fn task_files(&self, ids: &[Id]) -> Result<Vec<TaskFiles>> {
-        self.read(|connection| files::of_tasks(connection, ids))
-    }
-
-    async fn claim_except(&self, max: usize, lease: Duration, passed_over: &[Id]) -> Result<Vec<Claim>> {
-        let passed_over: HashSet<Id> = passed_over.iter().copied().collect();
-        self.write(Effect::Claim, move |writing| queue::claim(writing, max, lease, &passed_over)).await
-    }
-
-    async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>> {
-        self.write(Effect::Renew, move |writing| queue::renew(writing, &leases, lease)).await
-    }
-
-    async fn release(&self, lease: Lease) -> Result<LeaseWrite> {
-        self.write(Effect::Release, move |writing| queue::release(writing, lease)).await
-    }
-
-    async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry> {
-        let last_error = last_error.to_owned();
-        self.write(Effect::Retry, move |writing| queue::retry(writing, lease, delay, &last_error)).await
-    }
-
-    async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite> {
-        self.write(Effect::Complete, move |writing| queue::complete(writing, lease, &images)).await
-    }
-
-    async fn fail(&self, lease: Lease, error: &str) -> Result<LeaseWrite> {
-        let error = error.to_owned();
-        self.write(Effect::Fail, move |writing| queue::fail(writing, lease, &error)).await
-    }
-
-    async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal> {
-        let error = error.to_owned();
-        self.write(Effect::Refuse, move |writing| strikes::refuse(writing, lease, &error, rule)).await
-    }
-
-    async fn fail_unleased(&self, id: Id, error: &str) -> Result<bool> {
-        let error = error.to_owned();
-        self.write(Effect::FailUnleased, move |writing| queue::fail_unleased(writing, id, &error)).await
-    }
-
-    async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued> {
-        let mut all = Rescued::default();
-        loop {
-            let last_error = last_error.to_owned();
-            let some = self.write(Effect::Rescue, move |writing| queue::rescue(writing, which, &last_error)).await?;
-            all = Rescued { queued: all.queued + some.queued, failed: all.failed + some.failed };
-            if some.queued + some.failed < queue::SWEEP_BATCH {
-                return Ok(all);
-            }
-        }
-    }
-
-    async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<usize> {
-        let mut all = 0;
-        loop {
-            let error = error.to_owned();
-            let some = self.write(Effect::Expire, move |writing| queue::expire(writing, cutoff, &error)).await?;
-            all += some;
-            if some < queue::SWEEP_BATCH {
-                return Ok(all);
-            }
-        }
-    }
-
-    async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize> {
-        let mut all = 0;
-        for account_id in self.read(|connection| retention::accounts(connection, cutoff))? {
-            loop {
-                let remove = move |writing: &mut Writing| retention::remove(writing, account_id, cutoff);
-                let some = self.write(Effect::RemoveTasks, remove).await?;
-                all += some;
-                if some < retention::BATCH {
-                    break;
-                }
-            }
-        }
-        Ok(all)
-    }
-
-    async fn forget_months(&self, _: Timestamp, _: Timestamp) -> Result<usize> {
-        Ok(0)
-    }
-
-    async fn take_sweep(&self, sweeps: &[String], hold: Duration) -> Result<Option<String>> {
-        let sweeps = sweeps.to_owned();
-        self.writer.write(move |writing| files::take_sweep(writing, &sweeps, hold)).await
-    }
-
-    async fn put_off_sweep(&self, sweep: &str, pause: Duration) -> Result<()> {
-        let sweep = sweep.to_owned();
-        self.writer.write(move |writing| files::put_off_sweep(writing, &sweep, pause)).await
-    }
-
-    async fn queue_depth(&self) -> Result<QueueDepth> {
-        self.read(queue::depth)
-    }
-
+impl Fleet for SqliteStore {
     // One server uses the file, and knows by itself what it can do.
     async fn report_worker(&self, _: WorkerReport) -> Result<()> {
         Ok(())

@@ -6,15 +6,20 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::accounts::Entry;
 use super::columns::to_json;
 use super::tasks::{REQUEST, request};
 use super::writer::{Writing, in_savepoint};
+use super::{SqliteStore, strikes};
 use crate::clock::Timestamp;
 use crate::domain::model::{CREDITS_PER_IMAGE, EntryKind, Id};
-use crate::store::{Claim, Lease, LeaseWrite, MAX_LOST_LEASES, QueueDepth, Rescue, Rescued, Retry};
+use crate::fault::Effect;
+use crate::store::{
+    Claim, Lease, LeaseWrite, MAX_LOST_LEASES, Queue, QueueDepth, Refusal, Rescue, Rescued, Result, Retry, StrikeRule,
+};
 
 /// Tasks that a sweep ends in one transaction; the writes of callers go in between.
 pub(super) const SWEEP_BATCH: usize = 256;
@@ -275,4 +280,48 @@ pub(super) fn depth(connection: &Connection) -> rusqlite::Result<QueueDepth> {
                 oldest: oldest.map(Id::timestamp),
             })
         })
+}
+
+#[async_trait]
+impl Queue for SqliteStore {
+    async fn claim_except(&self, max: usize, lease: Duration, passed_over: &[Id]) -> Result<Vec<Claim>> {
+        let passed_over: HashSet<Id> = passed_over.iter().copied().collect();
+        self.write(Effect::Claim, move |writing| claim(writing, max, lease, &passed_over)).await
+    }
+
+    async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>> {
+        self.write(Effect::Renew, move |writing| renew(writing, &leases, lease)).await
+    }
+
+    async fn release(&self, lease: Lease) -> Result<LeaseWrite> {
+        self.write(Effect::Release, move |writing| release(writing, lease)).await
+    }
+
+    async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry> {
+        let last_error = last_error.to_owned();
+        self.write(Effect::Retry, move |writing| retry(writing, lease, delay, &last_error)).await
+    }
+
+    async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite> {
+        self.write(Effect::Complete, move |writing| complete(writing, lease, &images)).await
+    }
+
+    async fn fail(&self, lease: Lease, error: &str) -> Result<LeaseWrite> {
+        let error = error.to_owned();
+        self.write(Effect::Fail, move |writing| fail(writing, lease, &error)).await
+    }
+
+    async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal> {
+        let error = error.to_owned();
+        self.write(Effect::Refuse, move |writing| strikes::refuse(writing, lease, &error, rule)).await
+    }
+
+    async fn fail_unleased(&self, id: Id, error: &str) -> Result<bool> {
+        let error = error.to_owned();
+        self.write(Effect::FailUnleased, move |writing| fail_unleased(writing, id, &error)).await
+    }
+
+    async fn queue_depth(&self) -> Result<QueueDepth> {
+        self.read(depth)
+    }
 }

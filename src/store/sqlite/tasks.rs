@@ -1,13 +1,16 @@
 //! Submitting and reading tasks.
 
+use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::accounts::Entry;
 use super::columns::{json, to_json, word};
 use super::writer::Writing;
+use super::{SqliteStore, files};
 use crate::domain::model::{EntryKind, Id, Status, Surface, Task};
 use crate::domain::request::GenerateRequest;
-use crate::store::{CompletedTask, Submission, TaskRecord};
+use crate::fault::Effect;
+use crate::store::{CompletedTask, Result, Submission, TaskFiles, TaskRecord, Tasks};
 
 pub(super) fn submit(
     writing: &mut Writing,
@@ -216,6 +219,50 @@ pub(super) fn completed(
 /// The exclusive upper end of a page. "~" sorts after every id.
 fn upper(before: Option<Id>) -> String {
     before.map_or_else(|| "~".to_owned(), |id| id.to_string())
+}
+
+#[async_trait]
+impl Tasks for SqliteStore {
+    async fn submit(
+        &self,
+        account_id: Id,
+        key_id: Option<Id>,
+        surface: Surface,
+        request: GenerateRequest,
+        max_unfinished: u32,
+    ) -> Result<Submission> {
+        let submit =
+            move |writing: &mut Writing| submit(writing, account_id, key_id, surface, &request, max_unfinished);
+        self.write(Effect::Submit, submit).await
+    }
+
+    async fn find_task(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Task>> {
+        self.read(|connection| find(connection, account_id, surface, id))
+    }
+
+    async fn list_tasks(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Task>> {
+        self.read(|connection| list(connection, account_id, surface, before, limit))
+    }
+
+    async fn list_task_ids(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Id>> {
+        self.read(|connection| list_ids(connection, account_id, surface, before, limit))
+    }
+
+    async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>> {
+        self.read(|connection| inspect(connection, id))
+    }
+
+    async fn recent_tasks(&self, account_id: Option<Id>, limit: u32) -> Result<Vec<Task>> {
+        self.read(|connection| recent(connection, account_id, limit))
+    }
+
+    async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
+        self.read(|connection| completed(connection, after, limit))
+    }
+
+    async fn task_files(&self, ids: &[Id]) -> Result<Vec<TaskFiles>> {
+        self.read(|connection| files::of_tasks(connection, ids))
+    }
 }
 
 #[cfg(test)]

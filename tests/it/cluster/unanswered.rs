@@ -10,7 +10,9 @@ use tintype::domain::model::{Id, Status, Surface};
 use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::fault::Faults;
 use tintype::store::postgres::PostgresStore;
-use tintype::store::{AccountCreation, LeaseWrite, NewKey, Store, StoreError, Submission};
+use tintype::store::{
+    AccountCreation, Accounts as _, Keys as _, LeaseWrite, NewKey, Queue as _, StoreError, Submission, Tasks as _,
+};
 
 use super::node::{HANG, eventually};
 use super::relay::{Passage, Relay};

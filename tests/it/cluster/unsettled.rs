@@ -13,7 +13,7 @@ use tintype::domain::model::{Id, Status, Surface};
 use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::fault::{Faults, Point};
 use tintype::store::postgres::{PostgresStore, unsettled};
-use tintype::store::{AccountCreation, Store, StoreError, Submission};
+use tintype::store::{AccountCreation, Accounts as _, StoreError, Submission, Tasks as _, Upkeep as _};
 use tokio::task::{JoinSet, block_in_place};
 
 use super::Site;

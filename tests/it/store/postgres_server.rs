@@ -12,7 +12,7 @@ use tintype::domain::model::{Surface, Task};
 use tintype::fault::Faults;
 use tintype::store::postgres::{OpenError, PostgresStore};
 use tintype::store::{
-    AccountCreation, MAX_LOST_LEASES, Rescue, Result, Store as _, StoreError, Submission, WORKER_SILENCE, WorkerReport,
+    AccountCreation, Fleet as _, MAX_LOST_LEASES, Rescue, Result, StoreError, Submission, WORKER_SILENCE, WorkerReport,
 };
 
 use super::fixture::{Fixture, UNLIMITED, accepted, drawn, ids, images, new_key};

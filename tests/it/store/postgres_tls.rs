@@ -6,7 +6,7 @@ use rcgen::{CertifiedKey, KeyPair};
 use tempfile::TempDir;
 use tintype::clock::Clock;
 use tintype::fault::Faults;
-use tintype::store::Store as _;
+use tintype::store::Accounts as _;
 use tintype::store::postgres::{OpenError, PostgresStore};
 
 use crate::ports::Port;

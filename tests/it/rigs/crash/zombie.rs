@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tintype::clock::Clock;
 use tintype::files::Files;
 use tintype::store::sqlite::SqliteStore;
-use tintype::store::{LeaseWrite, Rescue, Result, Store};
+use tintype::store::{LeaseWrite, Queue as _, Rescue, Result, Upkeep as _};
 use tintype_engine::picture::Picture;
 
 use super::Tally;

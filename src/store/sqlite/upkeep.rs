@@ -1,0 +1,104 @@
+//! Removing old tasks: marking them, so that no caller sees them and the ledger goes on pointing at them.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rusqlite::{Connection, params};
+
+use super::writer::Writing;
+use super::{SqliteStore, audit, files, queue};
+use crate::clock::Timestamp;
+use crate::domain::model::Id;
+use crate::fault::Effect;
+use crate::store::{Audit, Rescue, Rescued, Result, Upkeep};
+
+/// Tasks that are removed in one transaction; the writes of callers go in between.
+pub(super) const BATCH: usize = 256;
+
+/// What makes a task of an account removable: ?1 is the cutoff and ?2 the lowest id of that time. No task
+/// ends before it is made, so these tasks are, but for the few that were unfinished at the cutoff, a whole
+/// range of the index, and none that is removed is in it.
+const REMOVABLE: &str = "surface IN ('api', 'web') AND id < ?2 AND removed_at IS NULL
+    AND status <> 'processing' AND updated_at < ?1";
+
+/// The accounts that have removable tasks, at the cost of a look into the index for each that has none.
+pub(super) fn accounts(connection: &Connection, cutoff: Timestamp) -> rusqlite::Result<Vec<Id>> {
+    connection
+        .prepare_cached(&format!(
+            "SELECT a.id FROM accounts a WHERE EXISTS
+             (SELECT 1 FROM tasks INDEXED BY tasks_of_account WHERE account_id = a.id AND {REMOVABLE})"
+        ))?
+        .query_map(params![cutoff, Id::floor(cutoff)], |row| row.get(0))?
+        .collect()
+}
+
+/// Removes up to [`BATCH`] tasks of an account and returns how many.
+pub(super) fn remove(writing: &mut Writing, account_id: Id, cutoff: Timestamp) -> rusqlite::Result<usize> {
+    writing
+        .connection
+        .prepare_cached(&format!(
+            "UPDATE tasks SET removed_at = ?4, prompt = '', reference_images = '[]' WHERE id IN
+             (SELECT id FROM tasks INDEXED BY tasks_of_account WHERE account_id = ?3 AND {REMOVABLE} LIMIT ?5)"
+        ))?
+        .execute(params![cutoff, Id::floor(cutoff), account_id, writing.clock.now(), BATCH])
+}
+
+#[async_trait]
+impl Upkeep for SqliteStore {
+    async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued> {
+        let mut all = Rescued::default();
+        loop {
+            let last_error = last_error.to_owned();
+            let some = self.write(Effect::Rescue, move |writing| queue::rescue(writing, which, &last_error)).await?;
+            all = Rescued { queued: all.queued + some.queued, failed: all.failed + some.failed };
+            if some.queued + some.failed < queue::SWEEP_BATCH {
+                return Ok(all);
+            }
+        }
+    }
+
+    async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<usize> {
+        let mut all = 0;
+        loop {
+            let error = error.to_owned();
+            let some = self.write(Effect::Expire, move |writing| queue::expire(writing, cutoff, &error)).await?;
+            all += some;
+            if some < queue::SWEEP_BATCH {
+                return Ok(all);
+            }
+        }
+    }
+
+    async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize> {
+        let mut all = 0;
+        for account_id in self.read(|connection| accounts(connection, cutoff))? {
+            loop {
+                let remove = move |writing: &mut Writing| remove(writing, account_id, cutoff);
+                let some = self.write(Effect::RemoveTasks, remove).await?;
+                all += some;
+                if some < BATCH {
+                    break;
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    async fn forget_months(&self, _: Timestamp, _: Timestamp) -> Result<usize> {
+        Ok(0)
+    }
+
+    async fn take_sweep(&self, sweeps: &[String], hold: Duration) -> Result<Option<String>> {
+        let sweeps = sweeps.to_owned();
+        self.writer.write(move |writing| files::take_sweep(writing, &sweeps, hold)).await
+    }
+
+    async fn put_off_sweep(&self, sweep: &str, pause: Duration) -> Result<()> {
+        let sweep = sweep.to_owned();
+        self.writer.write(move |writing| files::put_off_sweep(writing, &sweep, pause)).await
+    }
+
+    async fn audit(&self) -> Result<Audit> {
+        self.read(audit::audit)
+    }
+}
