@@ -4,7 +4,6 @@
 
 pub mod backup;
 pub mod cli;
-pub mod client;
 pub mod clock;
 pub mod config;
 pub mod data_dir;

@@ -11,13 +11,12 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use reqwest::StatusCode;
 use serde::{Serialize, Serializer};
+use tintype_client::{Client, ClientError, Finished, PlainHttp, Refusal, SetupError, TaskId, TaskRequest};
 use url::Url;
 
-use crate::client::{Client, ClientError, Finished, PlainHttp, Refusal, SetupError, TaskRequest};
 use crate::config::{base_url, secret_from_file};
-use crate::domain::model::TaskId;
 
-/// What the exit codes mean; [`EXIT_CODES`] is the same for users.
+/// The exit codes; [`EXIT_CODES`] explains them to users.
 mod exit {
     pub(super) const SAVED: u8 = 0;
     pub(super) const OTHER: u8 = 1;
@@ -29,7 +28,7 @@ mod exit {
     pub(super) const NOT_FINISHED: u8 = 7;
     pub(super) const NO_ANSWER: u8 = 8;
     pub(super) const NOT_SAVED: u8 = 9;
-    /// What shells report for a process that Ctrl-C ended.
+    /// The code that shells report for a process that Ctrl-C ended.
     pub(super) const INTERRUPTED: u8 = 130;
 }
 
@@ -47,7 +46,7 @@ Exit codes:
   9    the task is complete, and its images could not be saved
   130  interrupted; a task that was created goes on";
 
-/// Where `tintype serve` listens by default.
+/// The default address of `tintype serve`.
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 
 const HOW_TO_GET_A_KEY: &str =
@@ -106,11 +105,11 @@ impl Debug for Hidden {
     }
 }
 
-/// Why there are no images: an exit code and a sentence.
+/// A failure: the exit code and a sentence.
 #[derive(Debug)]
 struct Stop(u8, String);
 
-/// How far it went, and what `--json` prints.
+/// The progress so far, which `--json` prints at the end.
 #[derive(Debug, Default, Serialize)]
 struct Report {
     #[serde(skip)]
@@ -127,7 +126,7 @@ fn as_strings<S: Serializer>(urls: &[Url], serializer: S) -> Result<S::Ok, S::Er
     serializer.collect_seq(urls.iter().map(Url::as_str))
 }
 
-/// Runs the command and says how it went.
+/// Runs the command; prints the report and any error.
 pub(super) async fn run(args: GenerateArgs) -> ExitCode {
     let mut report = Report::default();
     let outcome = tokio::select! {
@@ -142,7 +141,7 @@ pub(super) async fn run(args: GenerateArgs) -> ExitCode {
             code
         }
     };
-    // Whoever closed standard output early does not want to know.
+    // An error here means that standard output was closed early, which is no failure of ours.
     let _ = report.print(args.json);
     ExitCode::from(code)
 }
@@ -160,22 +159,23 @@ async fn generate(args: &GenerateArgs, report: &mut Report) -> Result<(), Stop> 
     let spinner = spinner(args.shows_progress());
     report.submitting = true;
     let task = client.submit(&request).await.map_err(|error| not_submitted(&error, args))?;
-    (report.task_id, report.status) = (Some(task.task_id), Some("processing"));
-    spinner.set_message(format!("{}: processing", task.task_id));
+    let task_id = task.task_id.clone();
+    (report.task_id, report.status) = (Some(task_id.clone()), Some("processing"));
+    spinner.set_message(format!("{task_id}: processing"));
     let on_retry = |error: &ClientError, wait: Duration| {
         let seconds = wait.as_secs_f64();
-        spinner.println(format!("{}: {error}; trying again in {seconds:.0} s", task.task_id));
+        spinner.println(format!("{task_id}: {error}; trying again in {seconds:.0} s"));
     };
-    let finished = client.wait(task, on_retry).await.map_err(|error| not_finished(&error, task.task_id, &args.url))?;
+    let finished = client.wait(task, on_retry).await.map_err(|error| not_finished(&error, &task_id, &args.url))?;
     spinner.finish_and_clear();
     match finished {
         Finished::Completed(images) => {
             (report.status, report.images) = (Some("completed"), images);
-            save_all(&client, task.task_id, args, report).await
+            save_all(&client, &task_id, args, report).await
         }
         Finished::Failed(reason) => {
             report.status = Some("failed");
-            Err(Stop(exit::TASK_FAILED, format!("task {} failed: {reason}", task.task_id)))
+            Err(Stop(exit::TASK_FAILED, format!("task {task_id} failed: {reason}")))
         }
     }
 }
@@ -211,7 +211,7 @@ fn prompt(argument: &str) -> Result<String, Stop> {
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// Makes sure that files can be saved, before anything is charged.
+/// Checks that files can be saved, before anything is charged.
 fn prepare_directory(directory: &Path) -> Result<(), Stop> {
     let probe = directory.join(format!(".tintype-{}.part", std::process::id()));
     let created = fs::create_dir_all(directory).and_then(|()| File::create_new(&probe));
@@ -221,7 +221,7 @@ fn prepare_directory(directory: &Path) -> Result<(), Stop> {
     })
 }
 
-/// Explains a submit that created no task, or left it open.
+/// Explains a failed submit: no task was created, or one may exist.
 fn not_submitted(error: &ClientError, args: &GenerateArgs) -> Stop {
     let url = &args.url;
     match error {
@@ -253,14 +253,14 @@ fn not_submitted(error: &ClientError, args: &GenerateArgs) -> Stop {
     }
 }
 
-/// Nobody knows whether the submit arrived, so sending it again is up to the user.
+/// The submit may have arrived, so only the user can decide to repeat it.
 fn may_exist(error: &dyn Display, url: &str) -> Stop {
     let look = look(&format!("{url}/api/v1/images/task"));
     Stop(exit::NO_ANSWER, format!("{error}: the task may exist and be charged, so look before you try again: {look}"))
 }
 
-/// Explains why a task that exists is not followed any longer.
-fn not_finished(error: &ClientError, task_id: TaskId, url: &str) -> Stop {
+/// Explains why the command stopped polling a task that exists.
+fn not_finished(error: &ClientError, task_id: &TaskId, url: &str) -> Stop {
     let look = look(&format!("{url}/api/v1/images/task/{task_id}"));
     match error {
         ClientError::NotFinished => {
@@ -298,8 +298,8 @@ fn look(url: &str) -> String {
     format!("curl -H \"Authorization: Bearer $TINTYPE_KEY\" {url}")
 }
 
-/// Downloads and saves every image that can be; fails with what became of the first of the others.
-async fn save_all(client: &Client, task_id: TaskId, args: &GenerateArgs, report: &mut Report) -> Result<(), Stop> {
+/// Downloads and saves every image it can; fails with the first error.
+async fn save_all(client: &Client, task_id: &TaskId, args: &GenerateArgs, report: &mut Report) -> Result<(), Stop> {
     let mut failure = None;
     for (position, url) in report.images.iter().enumerate() {
         let path = args.out.join(format!("{task_id}-{}.png", position + 1));
@@ -325,14 +325,14 @@ async fn save_all(client: &Client, task_id: TaskId, args: &GenerateArgs, report:
     }
 }
 
-/// Writes a file that appears whole or not at all, and never in place of another.
+/// Writes a file atomically, and never over another.
 fn save(path: &Path, content: &[u8]) -> io::Result<()> {
     let unfinished = path.with_added_extension(format!("{}.part", std::process::id()));
     let write = || {
         let mut file = File::create_new(&unfinished)?;
         file.write_all(content)?;
         file.sync_all()?;
-        // Renaming replaces, so the name is claimed first; the file replaced is our own empty one.
+        // A rename replaces its target, so an empty file of ours claims the name first.
         File::create_new(path)?;
         fs::rename(&unfinished, path).inspect_err(|_| drop(fs::remove_file(path)))
     };
@@ -365,9 +365,9 @@ impl GenerateArgs {
 }
 
 impl Report {
-    /// What to say when the user does not want to wait any longer.
+    /// The message after Ctrl-C.
     fn interrupted(&self, url: &str) -> Stop {
-        let sentence = match self.task_id {
+        let sentence = match &self.task_id {
             Some(_) if !self.images.is_empty() => format!("interrupted; {}", self.where_images_are()),
             Some(id) => {
                 format!("interrupted; task {id} goes on: {}", look(&format!("{url}/api/v1/images/task/{id}")))

@@ -9,8 +9,8 @@ use rand::RngExt as _;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use crate::clock::Timestamp;
 use crate::domain::model::Id;
+use crate::domain::timestamp::Timestamp;
 
 const PREFIX: &str = "tt_";
 const BODY_LEN: usize = 32;

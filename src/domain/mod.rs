@@ -1,4 +1,4 @@
-//! The nouns of the interface and the rules that hold for each alone. Nothing here does I/O.
+//! The nouns of the interface, each with the rules that need nothing else. No I/O.
 
 pub mod address;
 pub mod cursor;
@@ -7,3 +7,4 @@ pub mod model;
 pub mod reference_url;
 pub mod request;
 pub mod source;
+pub mod timestamp;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use crate::clock::Timestamp;
+use crate::domain::timestamp::Timestamp;
 
 /// Credits one image costs (interface, section 1).
 pub const CREDITS_PER_IMAGE: i64 = 2;

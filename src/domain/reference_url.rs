@@ -1,7 +1,7 @@
-//! Which URLs a caller may name, decided from the text alone.
+//! The URLs that a caller may name, checked by their text alone.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::Ipv6Addr;
 
 use url::{Host, Url};
 
@@ -21,15 +21,15 @@ const SCHEME: &str = "https://";
 /// RFC 6761 (localhost), RFC 6762 (local), RFC 8375 (home.arpa), and internal, which ICANN set aside in 2024.
 const PRIVATE_DOMAINS: [&str; 4] = ["localhost", "local", "internal", "home.arpa"];
 
-/// A URL that may be tried: literally https, and not literally anything but public.
-/// Where its host leads is known only once it is resolved, which happens when it is downloaded.
+/// A URL that may be downloaded: it uses https, and its text names no host that is not public. The addresses of its
+/// host are checked when it is downloaded.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ReferenceUrl {
     text: String,
     url: Url,
 }
 
-/// Why a URL may not be tried. Displays as what a sentence about the URL goes on with: "must name a host".
+/// A rule for URLs that a text breaks. Displays as the rest of a sentence about the URL: "must name a host".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UrlFault {
     /// Not https; a `data:` URI or bare base64 ends here too.
@@ -101,15 +101,6 @@ impl ReferenceUrl {
     /// The host as it is looked up.
     pub(crate) fn host(&self) -> &str {
         self.url.host_str().unwrap_or_default()
-    }
-
-    /// The host, when it is an address.
-    pub(crate) fn ip(&self) -> Option<IpAddr> {
-        match self.url.host()? {
-            Host::Ipv4(ip) => Some(ip.into()),
-            Host::Ipv6(ip) => Some(ip.into()),
-            Host::Domain(_) => None,
-        }
     }
 
     /// Where a `Location` header found at this URL leads, under the same rules as a caller's URL. A host that it names

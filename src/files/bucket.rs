@@ -19,7 +19,7 @@ use super::{FilesError, PIECE, Pieces};
 use crate::clock::Timestamp;
 use crate::config::S3Settings;
 use crate::domain::model::Id;
-use crate::outbound::trust;
+use crate::outbound::{Proxies, client_builder};
 
 /// Longest that a write is tried: what was drawn is worth more than a minute of an unreachable bucket.
 pub const WRITE_LIMIT: Duration = Duration::from_secs(75);
@@ -191,7 +191,7 @@ pub(super) fn describe(error: &Error) -> String {
     told.into_iter().flatten().filter(|told| !told.is_empty()).collect::<Vec<_>>().join(": ")
 }
 
-/// Makes HTTP clients that trust whom the rest of this program trusts.
+/// Builds the library's HTTP clients from our own set-up.
 #[derive(Debug)]
 struct Connector {
     authorities: Option<Vec<u8>>,
@@ -201,20 +201,13 @@ impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let failed = |source| Error::Generic { store: "S3", source };
         let plain = options.get_config_value(&ClientConfigKey::AllowHttp).is_some_and(|value| value == "true");
-        let roots = trust::roots(self.authorities.as_deref()).map_err(|error| failed(error.into()))?;
-        let tls = trust::client_tls(roots).map_err(|error| failed(error.into()))?;
-        let client = reqwest::Client::builder()
-            .tls_backend_preconfigured(tls)
+        let builder =
+            client_builder(self.authorities.as_deref(), Proxies::None).map_err(|error| failed(error.into()))?;
+        let client = builder
             .https_only(!plain)
-            .http1_only()
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .retry(reqwest::retry::never())
-            .referer(false)
             .connect_timeout(CONNECT_LIMIT)
-            // None for all of a body: whoever downloads one from us may take time.
+            // No limit for a whole body: a slow caller may take long to read it through us.
             .read_timeout(READ_LIMIT)
-            .user_agent(concat!("tintype/", env!("CARGO_PKG_VERSION")))
             .build();
         client.map(HttpClient::new).map_err(|error| failed(error.into()))
     }

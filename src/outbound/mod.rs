@@ -1,4 +1,8 @@
-//! Everything that this program fetches from other hosts, and whom it trusts then.
+//! Every outgoing HTTP request of the service: one set-up for all clients, and one client for hosts that strangers name.
 
+mod http;
+pub mod public;
 pub mod references;
 pub mod trust;
+
+pub use http::{Proxies, SetupError, client_builder, describe};

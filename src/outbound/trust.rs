@@ -1,5 +1,5 @@
-//! Whom this program trusts when it is the client: the public certificate authorities, compiled in, so that a
-//! machine without any installed works as well, and those that the operator names.
+//! TLS for clients: the public certificate authorities, compiled in because a machine may have none installed, and
+//! those that the operator names.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, crypto};
 
-/// The public authorities and those in `authorities`, in PEM.
+/// The public authorities and those in `authorities` (PEM).
 ///
 /// # Errors
-/// A sentence for the operator: the PEM cannot be read, or holds no authority.
+/// A sentence for the operator: the PEM cannot be read or holds no certificate authority.
 pub fn roots(authorities: Option<&[u8]>) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
     let public = roots.len();
@@ -25,7 +25,7 @@ pub fn roots(authorities: Option<&[u8]>) -> Result<RootCertStore, String> {
 /// TLS for a client that trusts `roots`.
 ///
 /// # Errors
-/// [`rustls::Error`], which is not to be expected.
+/// [`rustls::Error`]: the provider supports no TLS version, which does not happen.
 pub fn tls(roots: RootCertStore) -> Result<ClientConfig, rustls::Error> {
     let config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()?
@@ -34,11 +34,11 @@ pub fn tls(roots: RootCertStore) -> Result<ClientConfig, rustls::Error> {
     Ok(config)
 }
 
-/// TLS for a client of HTTP/1.1.
+/// TLS for an HTTP/1.1 client that trusts `roots`.
 ///
 /// # Errors
-/// [`rustls::Error`], which is not to be expected.
-pub fn client_tls(roots: RootCertStore) -> Result<ClientConfig, rustls::Error> {
+/// As [`tls`].
+pub(super) fn http_tls(roots: RootCertStore) -> Result<ClientConfig, rustls::Error> {
     let mut config = tls(roots)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)

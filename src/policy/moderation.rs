@@ -1,7 +1,7 @@
 //! Asks an endpoint in the shape of OpenAI's `POST /v1/moderations` about a prompt or a picture.
 //!
-//! The endpoint is the operator's choice, so its address may be anything; but what it is sent is private, so
-//! plain HTTP goes to this machine alone, redirects are not followed and no proxy is used.
+//! The operator chooses the endpoint, so it may have any address. Prompts and pictures are private, so plain HTTP is
+//! allowed to this machine only, redirects are not followed and no proxy is used.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use url::{Host, Url};
 
 use super::Subject;
 use super::file::Unreachable;
-use crate::outbound::trust;
+use crate::outbound::{Proxies, client_builder};
 use tintype_engine::picture::Picture;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -121,17 +121,10 @@ impl Moderation {
             headers.insert(AUTHORIZATION, value);
         }
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let tls = trust::client_tls(trust::roots(None)?).map_err(|error| error.to_string())?;
-        let client = Client::builder()
-            .tls_backend_preconfigured(tls)
-            .http1_only()
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .retry(reqwest::retry::never())
-            .referer(false)
+        let client = client_builder(None, Proxies::None)
+            .map_err(|error| error.to_string())?
             .connect_timeout(CONNECT_LIMIT)
             .timeout(settings.timeout)
-            .user_agent(concat!("tintype/", env!("CARGO_PKG_VERSION")))
             .default_headers(headers)
             .build()
             .map_err(|error| error.to_string())?;

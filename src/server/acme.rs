@@ -24,12 +24,15 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 
 use super::tls::Certificate;
 use super::validity::Validity;
-use crate::client;
 use crate::clock::Clock;
 use crate::config::AcmeSettings;
+use crate::outbound::{Proxies, client_builder};
 
 /// What is kept, in the data directory.
 const KEPT: &str = "acme.json";
+/// Longest wait for a connection, and for the next byte of an answer.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+const READ_LIMIT: Duration = Duration::from_secs(30);
 /// Longest that one order may take.
 const ORDER_LIMIT: Duration = Duration::from_secs(5 * 60);
 /// How long the authority may take to convince itself, and again to sign.
@@ -76,7 +79,9 @@ impl Authority {
             .acme_ca
             .as_ref()
             .map(|path| fs::read(path).map_err(|error| format!("cannot read --acme-ca {}: {error}", path.display())));
-        let http = client::public_http_client(pem.transpose()?.as_deref()).map_err(|error| error.to_string())?;
+        let builder = client_builder(pem.transpose()?.as_deref(), Proxies::FromEnvironment);
+        let http = builder.map_err(|error| error.to_string())?.connect_timeout(CONNECT_LIMIT).read_timeout(READ_LIMIT);
+        let http = http.build().map_err(|error| error.to_string())?;
         Ok(Self {
             names: settings.acme_domain.clone(),
             contact: settings.acme_contact.as_ref().map(|address| format!("mailto:{address}")),

@@ -9,9 +9,8 @@ use std::time::Duration;
 use image::{ImageFormat, RgbImage};
 use serde_json::json;
 use tintype::domain::reference_url::ReferenceUrl;
-use tintype::outbound::references::{
-    FaultKind, ReferenceFault, ReferenceOptions, References, SetupError, TrustedTestHost,
-};
+use tintype::outbound::SetupError;
+use tintype::outbound::references::{FaultKind, ReferenceFault, ReferenceOptions, References, TrustedTestHost};
 use tintype::sandbox::Decoder;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -421,7 +420,7 @@ fn the_test_authority_has_to_be_readable() {
     let ca_pem = b"-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n".to_vec();
     let trust = Some(TrustedTestHost { host: HOST.into(), address, ca_pem });
     let error = References::new(ReferenceOptions { trust, ..ReferenceOptions::default() }).unwrap_err();
-    assert!(matches!(error, SetupError::Authority(_)), "{error}");
+    assert!(matches!(error, SetupError::Authorities(_)), "{error}");
 }
 
 #[tokio::test]

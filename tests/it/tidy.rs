@@ -15,10 +15,10 @@ const LAYERS: &[&[&str]] = &[
     &["policy", "files", "metrics", "data_dir", "disk"],
     &["store"],
     &["config"],
-    &["client", "outbound"],
+    &["outbound"],
     &["sandbox"],
-    &["domain"],
     &["clock", "fault"],
+    &["domain"],
 ];
 
 fn root() -> &'static Path {

@@ -1,4 +1,4 @@
-//! How many downloads go on at a time from one host, and for one account.
+//! Limits of concurrent downloads, per host and per account.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Downloads from one host at a time: as many as one task may ask of it.
+/// Concurrent downloads from one host: the number of references of one task.
 pub(super) const MAX_PER_HOST: usize = 4;
-/// Downloads for one account at a time: as many as one task has, and a part of all there may be.
+/// Concurrent downloads for one account: the number of references of one task, a quarter of all downloads.
 pub(super) const MAX_PER_ACCOUNT: usize = 4;
 
-/// So many slots for each host, or account, that something is downloaded from or for.
+/// A number of slots for each owner, which is a host or an account.
 #[derive(Debug)]
 pub(super) struct Slots<K> {
     each: usize,
@@ -24,18 +24,18 @@ impl<K: Eq + Hash> Slots<K> {
         Self { each, owners: Mutex::default() }
     }
 
-    /// Waits for a slot of `owner`, which dropping gives back.
+    /// Waits for a slot of `owner`; dropping the permit releases it.
     pub(super) async fn take(&self, owner: impl Into<K>) -> OwnedSemaphorePermit {
         let slots = {
             let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
-            // Nobody holds or awaits a slot that only this map knows.
+            // An owner that only this map references has no holder and no waiter.
             owners.retain(|_, slots| Arc::strong_count(slots) > 1);
             owners.entry(owner.into()).or_insert_with(|| Arc::new(Semaphore::new(self.each))).clone()
         };
         slots.acquire_owned().await.expect("the semaphore is never closed")
     }
 
-    /// Owners that are known at the moment.
+    /// Owners in the map.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner).len()

@@ -1,26 +1,31 @@
-//! A client of the public API: submits a task, waits for it, downloads its images. Prints nothing.
+//! A client of the Tintype API: submits a task, polls it, downloads its images. Prints nothing.
 //!
-//! Invariants: a submit is sent once, because repeating it could charge twice. The key goes to the API alone: not to
-//! where images are, not to where a redirect points, and over plain HTTP not beyond this machine unless allowed.
+//! Invariants:
+//! - A submit is sent once, because a repeated submit can charge twice.
+//! - The key is sent to the API only: not to the file host, not to the target of a redirect, and over plain HTTP to
+//!   this machine only, unless the caller allows more.
 
 mod polling;
+mod tls;
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Response, StatusCode};
+use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
-use tokio_rustls::rustls::{self, RootCertStore};
 use url::{Host, Url};
 
-use crate::domain::model::TaskId;
-use crate::outbound::trust;
 use polling::{Polled, persist, poll_until_finished};
 
 /// A task that is not terminal after this time is stuck.
 pub const STUCK_AFTER: Duration = Duration::from_secs(10 * 60);
 
+const TASK_ID_PREFIX: &str = "imgmodel-";
+const TASK_ID_CHARS: usize = 21;
 const USER_AGENT: &str = concat!("tintype/", env!("CARGO_PKG_VERSION"));
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
@@ -38,16 +43,42 @@ const PNG_SIGNATURE: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
 /// Suggested seconds until the next poll, with a fraction.
 static POLL_AFTER: HeaderName = HeaderName::from_static("x-poll-after");
 
-/// Where a key may travel unprotected.
+/// Hosts that the key may be sent to over plain HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlainHttp {
-    /// Within this machine.
+    /// This machine only.
     LoopbackOnly,
-    /// Wherever the URL points.
+    /// Any host.
     Anywhere,
 }
 
-/// What to draw, as the API takes it. The server is the one that validates.
+/// The identifier of a task, as the API returns it: `imgmodel-` and 21 characters of `[A-Za-z0-9_-]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct TaskId(String);
+
+/// The text is not a task id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a task_id is {TASK_ID_PREFIX} and {TASK_ID_CHARS} characters of A-Z, a-z, 0-9, '-' and '_'")]
+pub struct InvalidTaskId;
+
+impl FromStr for TaskId {
+    type Err = InvalidTaskId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidTaskId> {
+        let id = text.strip_prefix(TASK_ID_PREFIX).ok_or(InvalidTaskId)?;
+        let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        if id.len() == TASK_ID_CHARS && id.bytes().all(valid) { Ok(Self(text.to_owned())) } else { Err(InvalidTaskId) }
+    }
+}
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The body of a submit. The server validates it.
 #[derive(Debug, Clone, Serialize)]
 pub struct TaskRequest {
     /// What the images show.
@@ -64,85 +95,85 @@ pub struct TaskRequest {
 }
 
 /// A task that was created and charged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accepted {
-    /// What to poll with.
+    /// The id to poll.
     pub task_id: TaskId,
-    /// When the server suggests to do so.
+    /// The server's suggestion for the wait before the first poll.
     pub poll_after: Option<Duration>,
 }
 
-/// How a task ended.
+/// A terminal task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finished {
-    /// With these images, in order.
+    /// The URLs of its images, in order.
     Completed(Vec<Url>),
-    /// For this reason, and refunded.
+    /// The reason for the failure. The credits are refunded.
     Failed(String),
 }
 
-/// Why no client could be made.
+/// The arguments of [`Client::new`] cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// Empty, or not sendable in a header.
+    /// The key is empty, or cannot be sent in a header.
     #[error("the key is empty or holds characters that no key has")]
     Key,
-    /// No URL, or one with a user name, which would compete with the key.
+    /// Not a URL, or a URL with a user name, which would compete with the key.
     #[error("the URL of the server must look like https://images.example.com")]
     Url,
-    /// The named host is not this machine.
+    /// The URL uses plain HTTP and its host is not this machine.
     #[error("over plain HTTP anybody on the way to {0} can read the key")]
     PlainHttp(String),
-    /// What was given is not one or more certificates in PEM.
+    /// The PEM holds no certificate.
     #[error("it holds no certificate authority in PEM")]
     Authority,
-    /// No TLS client can be configured.
+    /// The TLS library refused the configuration.
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),
-    /// No HTTP client can be configured.
+    /// The HTTP library refused the configuration.
     #[error("HTTP client: {0}")]
     Http(#[from] reqwest::Error),
 }
 
-/// Why a call did not bring what it was made for.
+/// A call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No connection, so nothing was sent.
+    /// No connection was made, so nothing was sent.
     #[error("no connection: {0}")]
     Unreachable(String),
     /// Something was sent, and no complete answer came.
     #[error("no complete answer: {0}")]
     NoAnswer(String),
-    /// The answer is an error.
+    /// The server answered with an error.
     #[error("{0}")]
     Refused(Refusal),
-    /// The answer is a redirect, to there as far as it says.
+    /// The server answered with a redirect, to this `Location`.
     #[error("redirected to {0}")]
     Redirected(String),
-    /// The answer is not one of this API.
+    /// The answer is not one of the Tintype API.
     #[error("the answer is not of this API")]
     NotThisApi,
     /// [`STUCK_AFTER`] has passed, or the time for a download.
     #[error("not finished in time")]
     NotFinished,
-    /// What came is not an image of ours.
+    /// The download is not an acceptable PNG.
     #[error("the file {0}")]
     BadImage(&'static str),
 }
 
-/// An error as the server put it. Displays as its message.
+/// An error response. Displays as its message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
     /// The HTTP status.
     pub status: StatusCode,
-    /// Whether it came from the API itself and not from a gateway before it.
+    /// Whether the API itself answered, and not a gateway in front of it.
     pub from_api: bool,
-    /// For people.
+    /// Text for people.
     pub message: String,
-    /// For support.
+    /// The id to quote to support.
     pub request_id: Option<String>,
-    /// How long to wait, as far as it says.
+    /// The wait that `Retry-After` asks for.
     pub retry_after: Option<Duration>,
 }
 
@@ -153,7 +184,7 @@ pub struct Client {
     generate_url: String,
     authorization: HeaderValue,
     api: reqwest::Client,
-    /// Knows no key and follows redirects.
+    /// Never sends the key, and follows redirects.
     files: reqwest::Client,
 }
 
@@ -190,11 +221,11 @@ struct ErrorDetail {
 }
 
 impl Client {
-    /// Prepares to call the API below `base_url`. Connects to nothing. Trusts the certificate authorities in
-    /// `authorities`, in PEM, besides the public ones.
+    /// A client of the API below `base_url`. Connects to nothing. Trusts the public certificate authorities and those
+    /// in `authorities` (PEM).
     ///
     /// # Errors
-    /// [`SetupError`]: of a key or a URL that must not or cannot be used.
+    /// [`SetupError`].
     pub fn new(
         base_url: &str,
         key: &str,
@@ -215,31 +246,31 @@ impl Client {
         }
         authorization.set_sensitive(true);
         let base_url = base_url.trim_end_matches('/');
-        let roots = trust::roots(authorities).map_err(|_| SetupError::Authority)?;
+        let tls = tls::config(authorities)?;
         Ok(Self {
             tasks_url: format!("{base_url}/api/v1/images/task"),
             generate_url: format!("{base_url}/api/v1/images/generate"),
             authorization,
-            api: http_client(plain, roots.clone(), Policy::none())?,
-            files: http_client(plain, roots, Policy::limited(MAX_IMAGE_REDIRECTS))?,
+            api: http_client(plain, tls.clone(), Policy::none())?,
+            files: http_client(plain, tls, Policy::limited(MAX_IMAGE_REDIRECTS))?,
         })
     }
 
-    /// Where all tasks of the key's account are listed.
+    /// The URL of the list of tasks.
     pub fn tasks_url(&self) -> &str {
         &self.tasks_url
     }
 
-    /// Where one task is found.
-    pub fn task_url(&self, task_id: TaskId) -> String {
+    /// The URL of one task.
+    pub fn task_url(&self, task_id: &TaskId) -> String {
         format!("{}/{task_id}", self.tasks_url)
     }
 
-    /// Creates a task. Sends at most one request, whatever happens.
+    /// Creates a task. Never sends more than one request.
     ///
     /// # Errors
-    /// [`ClientError`]. There is no task after `Unreachable`, `Redirected`, a `Refused` by the API itself or one with a
-    /// 4xx status. The others leave it open.
+    /// [`ClientError`]. No task exists after `Unreachable`, `Redirected`, a `Refused` by the API itself or with a 4xx
+    /// status. After any other error a task may exist.
     pub async fn submit(&self, request: &TaskRequest) -> Result<Accepted, ClientError> {
         let body = serde_json::to_vec(request).expect("our own types are always JSON");
         let request = self.api.post(&self.generate_url).header(header::CONTENT_TYPE, "application/json").body(body);
@@ -248,17 +279,17 @@ impl Client {
         Ok(Accepted { task_id, poll_after })
     }
 
-    /// Polls a task that was just created until it is terminal, as the interface recommends. Tells `on_retry` of every
-    /// failure that it gets over, with the wait that follows.
+    /// Polls a task that was just created until it is terminal, as the interface recommends. Calls `on_retry` with each
+    /// error that it retries and the wait before the retry.
     ///
     /// # Errors
-    /// [`ClientError`]: `NotFinished` after [`STUCK_AFTER`], others when repeating does not help.
+    /// [`ClientError`]: `NotFinished` after [`STUCK_AFTER`]; another when a retry cannot help.
     pub async fn wait(
         &self,
         task: Accepted,
         on_retry: impl FnMut(&ClientError, Duration),
     ) -> Result<Finished, ClientError> {
-        let url = self.task_url(task.task_id);
+        let url = self.task_url(&task.task_id);
         poll_until_finished(task.poll_after, async || self.poll(&url).await, on_retry).await
     }
 
@@ -278,8 +309,8 @@ impl Client {
         }
     }
 
-    /// Downloads an image, repeating as often as polling does. Tells `on_progress` the bytes so far and the bytes
-    /// announced. The key is not sent along.
+    /// Downloads an image, with the retries of polling. Calls `on_progress` with the bytes so far and the bytes
+    /// announced. Does not send the key.
     ///
     /// # Errors
     /// [`ClientError`]: `BadImage` for anything but a PNG of an acceptable size.
@@ -307,7 +338,7 @@ impl Client {
         if image.starts_with(&PNG_SIGNATURE) { Ok(image) } else { Err(ClientError::BadImage("is not a PNG")) }
     }
 
-    /// Sends one request with the key and reads the task in its answer, and when to poll.
+    /// Sends one request with the key; returns the task and the suggested wait before the next poll.
     async fn call(&self, request: reqwest::RequestBuilder) -> Result<(TaskBody, Option<Duration>), ClientError> {
         let request = request.header(header::AUTHORIZATION, self.authorization.clone()).timeout(ANSWER_LIMIT);
         let response = success(request.send().await?).await?;
@@ -318,18 +349,10 @@ impl Client {
     }
 }
 
-/// A client of whoever shows a certificate of a public authority, or of those given, in PEM.
-///
-/// # Errors
-/// [`SetupError`].
-pub fn public_http_client(authorities: Option<&[u8]>) -> Result<reqwest::Client, SetupError> {
-    http_client(false, trust::roots(authorities).map_err(|_| SetupError::Authority)?, Policy::none())
-}
-
-/// An HTTP client that repeats nothing by itself.
-fn http_client(plain: bool, roots: RootCertStore, redirects: Policy) -> Result<reqwest::Client, SetupError> {
+/// An HTTP client that never repeats a request by itself.
+fn http_client(plain: bool, tls: ClientConfig, redirects: Policy) -> Result<reqwest::Client, SetupError> {
     let builder = reqwest::Client::builder()
-        .tls_backend_preconfigured(trust::client_tls(roots)?)
+        .tls_backend_preconfigured(tls)
         .http1_only()
         .redirect(redirects)
         .retry(reqwest::retry::never())
@@ -337,7 +360,7 @@ fn http_client(plain: bool, roots: RootCertStore, redirects: Policy) -> Result<r
         .connect_timeout(CONNECT_LIMIT)
         .read_timeout(SILENCE_LIMIT)
         .user_agent(USER_AGENT);
-    // HTTPS goes through a proxy unread. Of plain HTTP, meant for this machine, a proxy would read the key.
+    // A proxy cannot read HTTPS. Plain HTTP is meant for this machine, and a proxy would read the key.
     let builder = if plain { builder.no_proxy() } else { builder };
     Ok(builder.build()?)
 }
@@ -359,7 +382,7 @@ impl From<reqwest::Error> for ClientError {
     }
 }
 
-/// Passes a 200 and explains anything else.
+/// Returns a 200 and turns any other response into an error.
 async fn success(response: Response) -> Result<Response, ClientError> {
     let status = response.status();
     if status == StatusCode::OK {
@@ -383,7 +406,7 @@ async fn success(response: Response) -> Result<Response, ClientError> {
     }))
 }
 
-/// Reads a body; `None` when it is too long.
+/// Reads a body; `None` when it is longer than `max_bytes`.
 async fn read(
     mut response: Response,
     max_bytes: usize,
@@ -401,13 +424,33 @@ async fn read(
     Ok(Some(bytes))
 }
 
-/// A header that holds seconds. A date, which `Retry-After` may hold as well, counts as none.
+/// The value of a header in seconds; `None` for a date, which `Retry-After` may hold as well.
 fn seconds(headers: &HeaderMap, name: &HeaderName) -> Option<Duration> {
     let seconds: f64 = headers.get(name)?.to_str().ok()?.trim().parse().ok()?;
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// Text from outside, made harmless to a terminal.
+/// The text without control characters, which could drive a terminal.
 fn printable(text: &str) -> String {
     text.chars().filter(|char| !char.is_control()).take(MAX_MESSAGE_CHARS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn task_ids_have_one_form() {
+        let id = "imgmodel-0abcdefghijklmnopq_-Z";
+        assert_eq!(id.parse::<TaskId>().map(|id| id.to_string()).as_deref(), Ok(id));
+        for text in [
+            "",
+            "imgmodel-",
+            "0abcdefghijklmnopq_-Z",
+            "imgmodel-0abcdefghijklmnopq_-",
+            "imgmodel-0abcdefghijklmnopq/-Z",
+        ] {
+            assert_eq!(text.parse::<TaskId>(), Err(InvalidTaskId), "{text}");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! When to call again: while a task is processing, and after failures (interface, sections 4.4 and 7).
+//! The waits between polls and before retries (interface, sections 4.4 and 7).
 
 use std::time::Duration;
 
@@ -11,25 +11,23 @@ use super::{ClientError, Finished, STUCK_AFTER};
 const FIRST_POLL: Duration = Duration::from_secs(10);
 /// Longest wait between polls. The server may suggest less.
 const NEXT_POLL: Duration = Duration::from_secs(5);
-/// No suggestion makes this client call more often than that.
+/// Shortest wait, however short the server's suggestion is.
 const SHORTEST_WAIT: Duration = Duration::from_millis(50);
-/// The wait before a task that is not there yet is asked for again.
+/// Wait before the retry of a 404 on a task that was just created.
 const NOT_YET_THERE: Duration = Duration::from_secs(1);
-/// The waits after failures in a row; the failure after the last of them is final.
+/// Waits after consecutive failures; the next failure is final.
 const FAILURE_WAITS: [Duration; 3] = [Duration::from_secs(2), Duration::from_secs(4), Duration::from_secs(8)];
 /// Longest wait after a 429 that does not say how long.
 const LONGEST_THROTTLE: Duration = Duration::from_secs(60);
 
-/// What one poll found.
+/// The outcome of one poll.
 #[derive(Debug)]
 pub(super) enum Polled {
-    /// Nothing yet, and when to look again.
     Processing { poll_after: Option<Duration> },
-    /// The end.
     Finished(Finished),
 }
 
-/// Polls a task that was just created until it is terminal, over any way to poll.
+/// Calls `poll` for a task that was just created until the task is terminal.
 pub(super) async fn poll_until_finished(
     poll_after: Option<Duration>,
     mut poll: impl AsyncFnMut() -> Result<Polled, ClientError>,
@@ -57,7 +55,7 @@ pub(super) async fn poll_until_finished(
     timeout_at(Instant::now() + STUCK_AFTER, polling).await.unwrap_or(Err(ClientError::NotFinished))
 }
 
-/// Repeats a call that is safe to repeat for as long as that helps.
+/// Retries an idempotent call as long as a retry can help.
 pub(super) async fn persist<T>(mut call: impl AsyncFnMut() -> Result<T, ClientError>) -> Result<T, ClientError> {
     let mut backoff = Backoff::default();
     loop {
@@ -72,17 +70,17 @@ fn suggested_or(suggested: Option<Duration>, longest: Duration) -> Duration {
     suggested.map_or(longest, |wait| wait.clamp(SHORTEST_WAIT, longest))
 }
 
-/// Counts what went wrong since the last success.
+/// The errors since the last success.
 #[derive(Debug, Default)]
 struct Backoff {
     failures: usize,
     throttled: u32,
-    /// How many more 404 are put down to a task that is not there yet.
+    /// How many more 404s are retried.
     not_found: u32,
 }
 
 impl Backoff {
-    /// How long to wait before the same call again; `None` when that does not help.
+    /// The wait before a retry; `None` when a retry cannot help.
     fn wait_after(&mut self, error: &ClientError) -> Option<Duration> {
         match error {
             ClientError::Refused(refusal) if refusal.status == StatusCode::TOO_MANY_REQUESTS => {
@@ -134,7 +132,7 @@ mod tests {
         Err(ClientError::Unreachable("refused".into()))
     }
 
-    /// Seconds from each call to the one before, the last of `answers` repeated for ever, and the result.
+    /// Polls until `answers` end, then gets "processing" for ever. Returns the seconds before each call, and the result.
     async fn play(hint: Option<f64>, answers: Vec<Answer>) -> (Vec<f64>, Result<Finished, ClientError>) {
         let mut answers = answers.into_iter();
         let (mut last, mut waits) = (Instant::now(), Vec::new());
@@ -178,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn repeats_after_the_first_404_only() {
+    async fn retries_the_first_404_only() {
         let (waits, result) = play(None, vec![refused(404, None), done()]).await;
         assert_eq!((waits, result.is_ok()), (vec![10.0, 1.0], true));
         let (waits, result) = play(None, vec![refused(404, None), refused(404, None), done()]).await;
@@ -196,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn failures_are_repeated_thrice_in_a_row() {
+    async fn three_consecutive_failures_are_retried() {
         let (waits, result) = play(None, vec![refused(500, None), unreachable(), refused(502, None), done()]).await;
         assert_eq!((waits, result.is_ok()), (vec![10.0, 2.0, 4.0, 8.0], true));
         let (waits, result) = play(None, (0..4).map(|_| refused(500, None)).collect()).await;
@@ -206,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_does_not_help_is_not_repeated() {
+    async fn final_errors_are_not_retried() {
         for answer in [refused(401, None), refused(400, None), Err(ClientError::NotThisApi)] {
             let (waits, result) = play(None, vec![answer, done()]).await;
             assert_eq!((waits, result.is_ok()), (vec![10.0], false));
@@ -214,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn persists_like_polling() {
+    async fn downloads_are_retried_like_polls() {
         let (start, mut calls) = (Instant::now(), 0);
         let call = async || {
             calls += 1;
