@@ -9,6 +9,7 @@ pub mod config;
 pub mod data_dir;
 pub mod disk;
 pub mod domain;
+pub mod engines;
 pub mod fault;
 pub mod files;
 pub mod http;

@@ -7,7 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use tempfile::TempDir;
-use tintype::service::app::App;
+use tintype::config::ServerSettings;
+use tintype::policy::Policy;
+use tintype::service::Shared;
 use tintype::store::Claim;
 use tintype::worker::Worker;
 use tintype::worker::render::{RenderError, Renderer};
@@ -51,23 +53,24 @@ impl Renderer for FixedRenderer {
 pub async fn measure(directory: &TempDir, count: usize, rounds: usize) -> Outcome<Rates> {
     let data = directory.path().join("claims");
     std::fs::create_dir(&data)?;
-    let app = service::app(&data, "http://127.0.0.1", RENDERS).await?;
-    let callers = fixture::callers(&*app.store, "claims", ACCOUNTS).await?;
+    let settings = service::settings(RENDERS)?;
+    let shared = service::shared(&data, &settings)?;
+    let callers = fixture::callers(&*shared.store, "claims", ACCOUNTS).await?;
     let (mut worker, mut store) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
         eprintln!("claim to complete, round {round} of {rounds}");
-        fixture::queue(&*app.store, &callers, count).await?;
-        worker.push(count as f64 / run_worker(&app, count).await?.as_secs_f64());
-        store.push(complete(&app, &callers, count).await?);
+        fixture::queue(&*shared.store, &callers, count).await?;
+        worker.push(count as f64 / run_worker(&settings, &shared, count).await?.as_secs_f64());
+        store.push(complete(&shared, &callers, count).await?);
     }
     Ok(Rates { worker: median(&mut worker), store: median(&mut store) })
 }
 
 /// Runs a worker until the queue is empty; returns the elapsed time.
-async fn run_worker(app: &Arc<App>, count: usize) -> Outcome<Duration> {
+async fn run_worker(settings: &ServerSettings, shared: &Arc<Shared>, count: usize) -> Outcome<Duration> {
     let picture = Picture::from_rgb(SIDE, SIDE, vec![128; (SIDE * SIDE * 3) as usize]).ok_or("a picture")?;
     let renderer = Arc::new(FixedRenderer { png: picture.to_png().into(), rendered: AtomicUsize::new(0) });
-    let worker = Worker::new(app.clone(), renderer.clone());
+    let worker = Worker::new(settings.worker.clone(), shared.clone(), Arc::new(Policy::open(None)?), renderer.clone());
     let stop = CancellationToken::new();
     let started = now();
     let running = tokio::spawn(worker.run(stop.clone()));
@@ -76,7 +79,7 @@ async fn run_worker(app: &Arc<App>, count: usize) -> Outcome<Duration> {
         tokio::time::sleep(CHECK_EVERY).await;
     }
     loop {
-        let depth = app.store.queue_depth().await?;
+        let depth = shared.store.queue_depth().await?;
         if depth.waiting + depth.leased == 0 {
             break;
         }
@@ -89,9 +92,9 @@ async fn run_worker(app: &Arc<App>, count: usize) -> Outcome<Duration> {
 }
 
 /// Queues `count` tasks, then claims and completes them through the store alone; returns the rate.
-async fn complete(app: &Arc<App>, callers: &[Caller], count: usize) -> Outcome<f64> {
-    fixture::queue(&*app.store, callers, count).await?;
+async fn complete(shared: &Shared, callers: &[Caller], count: usize) -> Outcome<f64> {
+    fixture::queue(&*shared.store, callers, count).await?;
     let started = now();
-    let completed = fixture::complete_all(&*app.store, RENDERS).await?;
+    let completed = fixture::complete_all(&*shared.store, RENDERS).await?;
     Ok(completed as f64 / started.elapsed().as_secs_f64())
 }

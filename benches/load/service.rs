@@ -12,10 +12,11 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tintype::clock::Clock;
 use tintype::config::ServerSettings;
+use tintype::engines;
 use tintype::files::Files;
-use tintype::http::{Readiness, router};
+use tintype::http::{ApiSettings, ApiState, Readiness, router};
 use tintype::server::{self, Front};
-use tintype::service::app::{App, Config};
+use tintype::service::Shared;
 use tintype::store::sqlite::SqliteStore;
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -25,22 +26,26 @@ use crate::generator::Load;
 
 /// A complete service on the system clock, without limits on callers and without a worker.
 pub struct Service {
-    pub app: Arc<App>,
+    pub shared: Arc<Shared>,
     pub address: SocketAddr,
     _stop: DropGuard,
 }
 
-/// Builds the application on an empty data directory.
-pub async fn app(data: &Path, listening_url: &str, renders: usize) -> Outcome<Arc<App>> {
+/// Settings without limits on callers.
+pub fn settings(renders: usize) -> Outcome<ServerSettings> {
+    let renders = renders.to_string();
+    let flags = ["--submit-rate", "0", "--read-rate", "0", "--max-unfinished", "0", "--renders", renders.as_str()];
+    Ok(ServerSettings::from_flags(flags)?)
+}
+
+/// Builds the shared parts of a process on an empty data directory.
+pub fn shared(data: &Path, settings: &ServerSettings) -> Outcome<Arc<Shared>> {
     let clock = Clock::system();
     let store = Arc::new(SqliteStore::open(&data.join("tintype.db"), clock.clone())?);
     let files = data.join("files");
     std::fs::create_dir(&files)?;
     let files = Files::on_disk(&files)?;
-    let renders = renders.to_string();
-    let flags = ["--submit-rate", "0", "--read-rate", "0", "--max-unfinished", "0", "--renders", renders.as_str()];
-    let config = Config::new(&ServerSettings::from_flags(flags)?, listening_url);
-    Ok(App::build(config, clock, store, files).await?)
+    Ok(Shared::new(settings, clock, store, files, Vec::new()))
 }
 
 impl Service {
@@ -48,10 +53,14 @@ impl Service {
     pub async fn start(data: &Path) -> Outcome<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let app = app(data, &format!("http://{address}"), 1).await?;
+        let settings = settings(1)?;
+        let shared = shared(data, &settings)?;
+        let engine = engines::choose(&settings.worker.engine.engine)?.info;
+        let api_settings = ApiSettings::new(&settings, &format!("http://{address}"))?;
+        let api = ApiState::open(api_settings, shared.clone(), engine).await?;
         let stop = CancellationToken::new();
-        tokio::spawn(server::serve(listener, router(app.clone(), Readiness::new()), Front::default(), stop.clone()));
-        Ok(Self { app, address, _stop: stop.drop_guard() })
+        tokio::spawn(server::serve(listener, router(api, Readiness::new()), Front::default(), stop.clone()));
+        Ok(Self { shared, address, _stop: stop.drop_guard() })
     }
 }
 

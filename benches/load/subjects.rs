@@ -95,7 +95,7 @@ pub fn measure(runtime: &tokio::runtime::Runtime, directory: &TempDir, options: 
     }
     let mut rows = vec![ceiling.row("bare handler (upper bound)")];
     for (subject, (mut series, mut ratios, mut same_bytes_ratios)) in subjects.iter().zip(all) {
-        runtime.block_on(check_charges(&*service.app.store, &subject.payers, series.total))?;
+        runtime.block_on(check_charges(&*service.shared.store, &subject.payers, series.total))?;
         rows.push(HttpRow {
             ratio: Some(median(&mut ratios)),
             ratio_same_bytes: Some(median(&mut same_bytes_ratios)),
@@ -108,7 +108,7 @@ pub fn measure(runtime: &tokio::runtime::Runtime, directory: &TempDir, options: 
 
 /// The load for the bare handler with the response to a poll, and the subjects to compare with it.
 async fn subjects(service: &Service, options: &Options) -> Outcome<(Load, Vec<Subject>)> {
-    let store = &*service.app.store;
+    let store = &*service.shared.store;
     let reader = fixture::caller(store, "reader").await?;
     let completed = fixture::queue(store, std::slice::from_ref(&reader), LISTED_TASKS).await?;
     fixture::complete_all(store, CLAIM_BATCH).await?;

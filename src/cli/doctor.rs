@@ -7,9 +7,12 @@ use serde::Serialize;
 
 use super::{Failure, Outcome, open_files, show};
 use crate::clock::{Clock, Timestamp};
-use crate::config::{DataSettings, DatabaseUrl, FilesSettings, PolicySettings, RedisSettings, RetentionSettings};
+use crate::config::{
+    DataSettings, DatabaseUrl, EngineSettings, FilesSettings, PolicySettings, RedisSettings, RetentionSettings,
+};
 use crate::data_dir;
 use crate::domain::model::IdSource;
+use crate::engines;
 use crate::fault::Faults;
 use crate::files::{Creation, FileName};
 use crate::policy::Policy;
@@ -18,8 +21,7 @@ use crate::service::limits;
 use crate::store::Store;
 use crate::store::postgres::{self, PostgresStore};
 use crate::store::sqlite::SqliteStore;
-use tintype_engine::{Brief, Engine as _};
-use tintype_sketch::Sketch;
+use tintype_engine::Brief;
 
 /// Less free space than this is worth a word: a task's result takes a few MiB.
 const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
@@ -36,6 +38,8 @@ pub(super) struct DoctorArgs {
     files: FilesSettings,
     #[command(flatten)]
     redis: RedisSettings,
+    #[command(flatten)]
+    engine: EngineSettings,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -68,7 +72,7 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings) -> Outcome {
         Check::new("database", database(data).await),
         Check::new("files", files(data, args.files.files.as_deref()).await),
         Check::new("rate limits", rate_limits(&args.redis).await),
-        Check::new("engine", engine().await),
+        Check::new("engine", engine(&args.engine).await),
         Check::new("policy", policy(&args.policy)),
         Check::new("references", references().await),
         Check::new("retention", Ok(args.retention.to_string())),
@@ -175,8 +179,8 @@ fn policy(settings: &PolicySettings) -> Result<String, String> {
     Ok(policy.describe().unwrap_or_else(|| "none; only what the engine refuses is refused".into()))
 }
 
-async fn engine() -> Result<String, String> {
-    let engine = Sketch::new();
+async fn engine(settings: &EngineSettings) -> Result<String, String> {
+    let choice = engines::choose(&settings.engine)?;
     let brief = Brief {
         prompt: "A lighthouse at dusk".into(),
         width: 256,
@@ -185,8 +189,8 @@ async fn engine() -> Result<String, String> {
         references: Vec::new(),
         time_limit: std::time::Duration::from_secs(60),
     };
-    engine.render(brief).await.map_err(|error| error.to_string())?;
-    Ok(engine.describe())
+    choice.build().render(brief).await.map_err(|error| error.to_string())?;
+    Ok(choice.info.description)
 }
 
 async fn references() -> Result<String, String> {

@@ -17,10 +17,12 @@ use crate::clock::Clock;
 use crate::config::{DataSettings, DatabaseUrl, FileUrls, ServerSettings};
 use crate::data_dir;
 use crate::domain::key::KeySecret;
-use crate::http::{Readiness, metrics_router, router};
+use crate::engines;
+use crate::http::{ApiSettings, ApiState, Readiness, metrics_router, router};
+use crate::policy::Policy;
 use crate::server::{self, Certificate, Front};
-use crate::service::app::{App, Config};
-use crate::service::sweeper;
+use crate::service::Shared;
+use crate::service::sweeper::Sweeper;
 use crate::store::postgres::{self, PostgresStore};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{NewKey, Rescue, Store, StoreError};
@@ -46,6 +48,54 @@ pub(super) enum Role {
     Worker,
 }
 
+/// The parts of a server process. A role leaves out those that it has no use for.
+struct Parts {
+    shared: Arc<Shared>,
+    sweeper: Arc<Sweeper>,
+    api: Option<Arc<ApiState>>,
+    rendering: Option<Rendering>,
+}
+
+/// The parts of a process that renders.
+struct Rendering {
+    worker: Arc<Worker>,
+    policy: Arc<Policy>,
+    /// One sentence on its engine.
+    engine: String,
+}
+
+/// The sockets of a server process.
+struct Listeners {
+    api: Option<TcpListener>,
+    metrics: Option<TcpListener>,
+    certificate: Option<Arc<Certificate>>,
+}
+
+impl Listeners {
+    async fn bind(server: &ServerSettings, data: &DataSettings, role: Role, clock: &Clock) -> Result<Self, Failure> {
+        let certificate = match (&server.tls_cert, &server.tls_key) {
+            (Some(cert), Some(key)) => Some(Certificate::read(cert, key)?),
+            _ if server.serves_https() => Some(Certificate::order(&server.acme, &data.data, clock.clone())?),
+            _ => None,
+        };
+        let api = match role {
+            Role::Worker => None,
+            Role::Everything | Role::Api => Some(bind(server.listen, "--listen").await?),
+        };
+        let metrics = match server.metrics_listen {
+            Some(address) => Some(bind(address, "--metrics-listen").await?),
+            None => None,
+        };
+        Ok(Self { api, metrics, certificate })
+    }
+
+    /// The URL of the API on this machine.
+    fn url(&self) -> std::io::Result<Option<String>> {
+        let Some(listener) = &self.api else { return Ok(None) };
+        Ok(Some(listening_url(listener.local_addr()?, self.certificate.is_some())))
+    }
+}
+
 pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Outcome {
     let ServeArgs { server } = args;
     let mut signals = StopSignals::catch()?;
@@ -63,89 +113,98 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
         DatabaseUrl::Postgres(_) => None,
     };
     let clock = Clock::system();
-    let tls = match (&server.tls_cert, &server.tls_key) {
-        (Some(cert), Some(key)) => Some(Certificate::read(cert, key)?),
-        _ if server.serves_https() => Some(Certificate::order(&server.acme, &data.data, clock.clone())?),
-        _ => None,
-    };
-    let listener = match role {
-        Role::Worker => None,
-        Role::Everything | Role::Api => Some(bind(server.listen, "--listen").await?),
-    };
-    let metrics_listener = match server.metrics_listen {
-        Some(address) => Some(bind(address, "--metrics-listen").await?),
-        None => None,
-    };
-    let listening = listener.as_ref().map_or(Ok(server.listen), TcpListener::local_addr)?;
-    // Who orders a certificate for a name is called by it, on the usual port.
-    let named = server.acme.acme_domain.first().map(|name| format!("https://{name}"));
-    let mut config = Config::new(&server, &named.unwrap_or_else(|| listening_url(listening, tls.is_some())));
-    if listener.is_some() {
-        warn_about_callers(&server, listening, tls.is_some());
+    let listeners = Listeners::bind(&server, data, role, &clock).await?;
+    if let Some(listener) = &listeners.api {
+        warn_about_callers(&server, listener.local_addr()?, listeners.certificate.is_some());
     }
     if server.worker.test_reference_host.is_some() {
         tracing::warn!("a test host is trusted as a source of reference images: never do this in production");
     }
-
-    let store = open_store(&database, data, &clock, &server).await?;
-    let files = open_files(data, server.files.files.as_deref()).await?.with_faults(server.test_fault.clone());
-    config.directories = files.directory().map(Path::to_owned).into_iter().collect();
-    if let DatabaseUrl::Sqlite(path) = &database {
-        config.directories.push(data_dir::directory_of(path).to_owned());
-    }
-    if role != Role::Worker {
-        config.redis = server.redis.server()?;
-        if config.redis.is_none() && matches!(database, DatabaseUrl::Postgres(_)) {
-            tracing::info!("this process counts rate limits alone; to share them between processes, give each --redis");
-        }
-    }
-    let app = App::build(config, clock, store.clone(), files).await?;
+    let url = listeners.url()?;
+    let parts = open_parts(&server, data, &database, clock, role, url.as_deref()).await?;
     let lost = match &database {
-        // This process holds the database, so whoever held a lease is dead.
+        // This process holds the database, so every process that held a lease is dead.
         DatabaseUrl::Sqlite(_) => Rescue::All,
         DatabaseUrl::Postgres(_) => Rescue::Expired,
     };
-    sweeper::sweep(&app, lost).await;
-    let key = if role == Role::Worker { None } else { first_key(&*store).await? };
-    announce(&app, data, role, listener.as_ref().map(|_| listening_url(listening, tls.is_some())), key.as_ref())?;
-    work(app, role, listener, metrics_listener, tls, &mut signals).await?;
+    parts.sweeper.sweep(lost).await;
+    let key = if parts.api.is_some() { first_key(&*parts.shared.store).await? } else { None };
+    announce(&parts, &server, data, url, key.as_ref())?;
+    work(parts, listeners, server.shutdown_delay, &mut signals).await?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs the parts of the role until a signal, then stops them in order.
-async fn work(
-    app: Arc<App>,
+/// Builds the parts that the role needs, for an API that listens at `url`.
+async fn open_parts(
+    server: &ServerSettings,
+    data: &DataSettings,
+    database: &DatabaseUrl,
+    clock: Clock,
     role: Role,
-    listener: Option<TcpListener>,
-    metrics_listener: Option<TcpListener>,
-    certificate: Option<Arc<Certificate>>,
-    signals: &mut StopSignals,
-) -> Result<(), Failure> {
-    // The listeners go on for a while when all else has stopped.
+    url: Option<&str>,
+) -> Result<Parts, Failure> {
+    let store = open_store(database, data, &clock, server).await?;
+    let files = open_files(data, server.files.files.as_deref()).await?.with_faults(server.test_fault.clone());
+    let mut directories: Vec<_> = files.directory().map(Path::to_owned).into_iter().collect();
+    if let DatabaseUrl::Sqlite(path) = database {
+        directories.push(data_dir::directory_of(path).to_owned());
+    }
+    let engine = engines::choose(&server.worker.engine.engine)?;
+    let shared = Shared::new(server, clock, store, files, directories);
+    let api = match url {
+        Some(url) => {
+            // Callers reach a server with a certificate of its own by the name in it, on the usual port.
+            let named = server.acme.acme_domain.first().map(|name| format!("https://{name}"));
+            let settings = ApiSettings::new(server, named.as_deref().unwrap_or(url))?;
+            if settings.redis.is_none() && shared.store.is_shared() {
+                tracing::info!(
+                    "this process counts rate limits alone; to share them between processes, give each --redis"
+                );
+            }
+            Some(ApiState::open(settings, shared.clone(), engine.info.clone()).await?)
+        }
+        None => None,
+    };
+    let rendering = match role {
+        Role::Api => None,
+        Role::Everything | Role::Worker => {
+            let policy = Arc::new(Policy::open(server.policy.policy.as_deref())?);
+            let renderer = EngineRenderer::new(&server.worker, shared.clone(), policy.clone(), engine.build())?;
+            let worker = Worker::new(server.worker.clone(), shared.clone(), policy.clone(), Arc::new(renderer));
+            Some(Rendering { worker, policy, engine: engine.info.description })
+        }
+    };
+    Ok(Parts { sweeper: Sweeper::new(shared.clone(), server), shared, api, rendering })
+}
+
+/// Runs the parts until a signal, then stops them in order: the worker at once, the listeners after `delay`.
+async fn work(parts: Parts, listeners: Listeners, delay: Duration, signals: &mut StopSignals) -> Result<(), Failure> {
     let (stop, close) = (CancellationToken::new(), CancellationToken::new());
-    let delay = listener.as_ref().map_or(Duration::ZERO, |_| app.config.shutdown_delay);
+    let Parts { shared, sweeper, api, rendering } = parts;
+    let delay = if api.is_some() { delay } else { Duration::ZERO };
     let readiness = Readiness::new();
-    let mut parts = JoinSet::new();
-    if let Some(listener) = listener {
-        let front =
-            Front { certificate, limits: app.config.connections, trusted_proxies: app.config.trusted_proxies.clone() };
-        parts.spawn(server::serve(listener, router(app.clone(), readiness.clone()), front, close.clone()));
+    let mut running = JoinSet::new();
+    if let (Some(api), Some(listener)) = (&api, listeners.api) {
+        let ApiSettings { connections, trusted_proxies, .. } = api.settings.clone();
+        let front = Front { certificate: listeners.certificate, limits: connections, trusted_proxies };
+        running.spawn(server::serve(listener, router(api.clone(), readiness.clone()), front, close.clone()));
+        running.spawn(api.keys.clone().run(stop.clone()));
     }
-    if let Some(listener) = metrics_listener {
-        parts.spawn(server::serve(listener, metrics_router(app.clone()), Front::default(), close.clone()));
+    if let Some(listener) = listeners.metrics {
+        running.spawn(server::serve(listener, metrics_router(shared), Front::default(), close.clone()));
     }
-    if role != Role::Api {
-        let worker = Worker::new(app.clone(), Arc::new(EngineRenderer(app.clone())));
-        parts.spawn(worker.run(stop.clone()));
+    if let Some(Rendering { worker, policy, .. }) = rendering {
+        running.spawn(worker.run(stop.clone()));
+        running.spawn(policy.watch(stop.clone()));
     }
-    parts.spawn(sweeper::run(app.clone(), stop.clone()));
+    running.spawn(sweeper.run(stop.clone()));
     let broken = tokio::select! {
         signal = signals.next() => {
             tracing::info!(signal, "stopping");
             false
         }
-        _ = parts.join_next() => true,
+        _ = running.join_next() => true,
     };
     readiness.stop();
     stop.cancel();
@@ -154,13 +213,15 @@ async fn work(
             tokio::time::sleep(delay).await;
         }
         close.cancel();
-        while parts.join_next().await.is_some() {}
+        while running.join_next().await.is_some() {}
     };
     tokio::select! {
         () = end => {}
         _ = signals.next() => return Err(Failure("stopped at the second signal, without waiting for running renders".into())),
     }
-    sweeper::record_uses(&app).await;
+    if let Some(api) = api {
+        api.keys.record_uses().await;
+    }
     if broken {
         Err(Failure("a part of the server ended by itself, which is a fault; see the log".into()))
     } else {
@@ -264,11 +325,11 @@ async fn first_key(store: &dyn Store) -> Result<Option<KeySecret>, Failure> {
     Ok(account.map(|_| secret))
 }
 
-/// Tells on standard output where things are and, once, the first key.
+/// Prints on standard output where things are and, once, the first key.
 fn announce(
-    app: &App,
+    parts: &Parts,
+    server: &ServerSettings,
     data: &DataSettings,
-    role: Role,
     url: Option<String>,
     key: Option<&KeySecret>,
 ) -> Result<(), Failure> {
@@ -280,19 +341,19 @@ fn announce(
     if let DatabaseUrl::Postgres(url) = data.database()? {
         say(&format!("  Tasks   {}", postgres::describe(&url)?));
     }
-    if app.files.directory().is_none() {
-        say(&format!("  Files   {}", app.files.describe()));
+    if parts.shared.files.directory().is_none() {
+        say(&format!("  Files   {}", parts.shared.files.describe()));
     }
-    if role != Role::Api {
-        say(&format!("  Engine  {}", app.engine.describe()));
+    if let Some(Rendering { engine, .. }) = &parts.rendering {
+        say(&format!("  Engine  {engine}"));
     }
-    if let Some(redis) = app.limits.redis() {
+    if let Some(redis) = parts.api.as_ref().and_then(|api| api.limits.redis()) {
         say(&format!("  Limits  Redis at {redis}"));
     }
-    if app.config.retention.retention.is_some() {
-        say(&format!("  Age     {}", app.config.retention));
+    if server.retention.retention.is_some() {
+        say(&format!("  Age     {}", server.retention));
     }
-    if let Some(policy) = app.policy.describe() {
+    if let Some(policy) = parts.rendering.as_ref().and_then(|rendering| rendering.policy.describe()) {
         say(&format!("  Policy  {policy}"));
     }
     if let (Some(url), Some(key)) = (url, key) {

@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use super::database::DataSettings;
 use super::environment::variable;
 use super::s3::S3Settings;
+use super::timing::REMOVED_FILES_GRACE;
 use super::values::{base_url, duration};
 
 /// A signed link is handed out for this fraction of its lifetime, and signed for as much longer.
@@ -80,6 +81,14 @@ impl SignedLinks {
 }
 
 impl FileUrlSettings {
+    /// Time for which the files of a removed task are still served to callers who read the task just before.
+    pub fn removed_files_grace(&self) -> Duration {
+        match self.file_urls {
+            FileUrls::Signed => REMOVED_FILES_GRACE.max(self.file_url_lifetime),
+            FileUrls::Public => REMOVED_FILES_GRACE,
+        }
+    }
+
     /// How to link to `files` of a service that callers reach at `public_url`.
     pub fn links(&self, files: &FilesSettings, public_url: &str) -> FileLinks {
         let in_bucket = files.files.as_deref().is_some_and(|url| url.starts_with("s3:"));

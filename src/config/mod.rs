@@ -4,6 +4,7 @@
 mod acme;
 mod connections;
 mod database;
+mod engine;
 mod environment;
 mod files;
 mod limits;
@@ -21,6 +22,7 @@ pub use self::connections::{
     ConnectionLimits, MAX_BODY, MAX_HEADER, MAX_HEADER_FIELDS, MIN_WRITE_PROGRESS, RESERVED_FILE_DESCRIPTORS,
 };
 pub use self::database::{DataSettings, DatabaseUrl};
+pub use self::engine::EngineSettings;
 pub use self::environment::{ignore_empty_variables, secret_from_file};
 pub use self::files::{FileBackend, FileLinks, FileUrlSettings, FileUrls, FilesSettings, SignedLinks, files_from_env};
 pub use self::limits::LimitSettings;

@@ -8,6 +8,8 @@ pub const TASK_TIME_LIMIT: Duration = Duration::from_secs(9 * 60);
 pub const LEASE: Duration = Duration::from_secs(30);
 /// Interval at which the sweeper looks for expired leases and overdue tasks.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// Interval at which the files of the content policy are checked for changes.
+pub const POLICY_CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Interval at which a worker reports its capabilities to the other processes.
 pub const WORKER_REPORT_EVERY: Duration = Duration::from_secs(5);
 /// Interval at which the last uses of keys are written to the database.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::engine::EngineSettings;
 use super::timing::TASK_TIME_LIMIT;
 use super::values::duration;
 
@@ -14,9 +15,9 @@ const HEARTBEATS: u32 = 3;
 /// How the worker handles tasks.
 #[derive(Debug, Clone, Args)]
 pub struct WorkerSettings {
-    /// Engine that renders the images: sketch
-    #[arg(long, env = "TINTYPE_ENGINE", default_value = "sketch", value_name = "NAME[:URL]")]
-    pub engine: String,
+    #[command(flatten)]
+    /// The engine that renders the images.
+    pub engine: EngineSettings,
     /// Tasks to render at the same time [default: the number of cores]
     #[arg(long, env = "TINTYPE_RENDERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub renders: Option<u16>,

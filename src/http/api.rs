@@ -17,13 +17,13 @@ use utoipa::ToSchema;
 
 use super::auth::Caller;
 use super::error::{ApiError, ErrorBody};
+use super::state::ApiState;
 use crate::clock::Timestamp;
 use crate::config::{ConnectionLimits, MAX_BODY};
 use crate::domain::model::{Id, MODEL_NAME, Status, Surface, Task, TaskId};
 use crate::domain::request::GenerateRequest;
 use crate::files::FilesError;
-use crate::service::app::{App, FinishedJson};
-use crate::service::tasks::{self, DEFAULT_PAGE, MAX_PAGE};
+use crate::service::tasks::{DEFAULT_PAGE, MAX_PAGE};
 use crate::store::Submission;
 
 /// Tells clients how many seconds, with a fraction, to wait before they poll.
@@ -140,14 +140,14 @@ pub struct PageBody {
 }
 
 impl<'a> TaskBody<'a> {
-    async fn new(task: &'a Task, app: &App) -> Result<Self, FilesError> {
+    async fn new(task: &'a Task, api: &ApiState) -> Result<Self, FilesError> {
         let (images, error) = match &task.status {
             Status::Processing => (None, None),
             Status::Failed(sentence) => (None, Some(sentence.as_str())),
             Status::Completed(names) => {
                 let mut images = Vec::with_capacity(names.len());
                 for name in names {
-                    images.push(Image { url: app.file_link(name).await?, content_type: "image/png" });
+                    images.push(Image { url: api.links.url(name).await?, content_type: "image/png" });
                 }
                 (Some(images), None)
             }
@@ -170,20 +170,17 @@ impl<'a> TaskBody<'a> {
 }
 
 /// A task as JSON; that of a finished task is remembered while its links are good.
-async fn task_json(app: &App, task: &Task) -> Result<Arc<RawValue>, FilesError> {
+async fn task_json(api: &ApiState, task: &Task) -> Result<Arc<RawValue>, FilesError> {
     let terminal = task.status.is_terminal();
-    if terminal
-        && let Some(finished) = app.finished_json.get(&task.id)
-        && finished.shown.contains(&app.clock.now())
-    {
-        return Ok(finished.json);
+    if terminal && let Some(json) = api.tasks.finished.get_json(task.id) {
+        return Ok(json);
     }
     // Before the links are made, so that they are never older than they seem.
-    let shown = app.links_shown();
-    let body = serde_json::value::to_raw_value(&TaskBody::new(task, app).await?);
+    let shown = api.links.shown();
+    let body = serde_json::value::to_raw_value(&TaskBody::new(task, api).await?);
     let json: Arc<RawValue> = Arc::from(body.expect("our own types are always JSON"));
     if terminal {
-        app.finished_json.insert(task.id, FinishedJson { json: json.clone(), shown });
+        api.tasks.finished.insert_json(task.id, json.clone(), shown);
     }
     Ok(json)
 }
@@ -213,8 +210,8 @@ fn success(data: impl Serialize) -> Response {
     response
 }
 
-fn with_poll_hint(mut response: Response, app: &App, share: f64) -> Response {
-    let seconds = app.engine.typical_duration().as_secs_f64() * share;
+fn with_poll_hint(mut response: Response, api: &ApiState, share: f64) -> Response {
+    let seconds = api.engine.typical_duration.as_secs_f64() * share;
     if let Ok(value) = HeaderValue::try_from(format!("{:.2}", seconds.max(0.05))) {
         response.headers_mut().insert(POLL_AFTER.clone(), value);
     }
@@ -239,16 +236,20 @@ fn with_poll_hint(mut response: Response, app: &App, share: f64) -> Response {
         (status = 500, description = "INTERNAL_ERROR; nothing stays charged", body = ErrorBody),
     ),
 )]
-pub async fn generate(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Result<Response, ApiError> {
-    let body = read_json_body(request, &app.config.connections).await?;
-    let request = GenerateRequest::parse(&body, &app.config.worker.reference_ports)
+pub async fn generate(
+    State(api): State<Arc<ApiState>>,
+    caller: Caller,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let body = read_json_body(request, &api.settings.connections).await?;
+    let request = GenerateRequest::parse(&body, &api.settings.reference_ports)
         .map_err(|fault| ApiError::invalid_request(fault.to_string()))?;
     let required = request.cost();
-    match tasks::submit(&app, caller.account_id, Some(caller.key_id), Surface::Api, request).await? {
-        Submission::Accepted(task) => Ok(with_poll_hint(success(CreatedTask::new(&task)), &app, 1.0)),
+    match api.tasks.submit(caller.account_id, Some(caller.key_id), Surface::Api, request).await? {
+        Submission::Accepted(task) => Ok(with_poll_hint(success(CreatedTask::new(&task)), &api, 1.0)),
         Submission::InsufficientCredits { available } => Err(ApiError::insufficient_credits(required, available)),
         Submission::TooManyUnfinished => Err(ApiError::rate_limited(
-            format!("The account has {} unfinished tasks, as many as it may.", app.config.limits.max_unfinished),
+            format!("The account has {} unfinished tasks, as many as it may.", api.settings.limits.max_unfinished),
             UNFINISHED_RETRY_SECONDS,
         )),
         Submission::Overloaded { excess } => Err(ApiError::rate_limited(
@@ -272,15 +273,15 @@ pub async fn generate(State(app): State<Arc<App>>, caller: Caller, request: Requ
     ),
 )]
 pub async fn find(
-    State(app): State<Arc<App>>,
+    State(api): State<Arc<ApiState>>,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
     // What cannot be a task id names no task.
     let task_id: TaskId = id.ok().and_then(|Path(text)| text.parse().ok()).ok_or_else(ApiError::no_such_task)?;
-    let task = tasks::find(&app, caller.account_id, Surface::Api, task_id).await?.ok_or_else(ApiError::no_such_task)?;
-    let response = success(task_json(&app, &task).await?);
-    Ok(if task.status.is_terminal() { response } else { with_poll_hint(response, &app, 0.5) })
+    let task = api.tasks.find(caller.account_id, Surface::Api, task_id).await?.ok_or_else(ApiError::no_such_task)?;
+    let response = success(task_json(&api, &task).await?);
+    Ok(if task.status.is_terminal() { response } else { with_poll_hint(response, &api, 0.5) })
 }
 
 /// The query of a list request, still as text.
@@ -310,7 +311,7 @@ pub struct ListQuery {
     ),
 )]
 pub async fn list(
-    State(app): State<Arc<App>>,
+    State(api): State<Arc<ApiState>>,
     caller: Caller,
     query: Result<Query<ListQuery>, QueryRejection>,
 ) -> Result<Response, ApiError> {
@@ -319,13 +320,13 @@ pub async fn list(
         None => DEFAULT_PAGE,
         Some(text) => page_size(text)?,
     };
-    let page = tasks::list(&app, caller.account_id, Surface::Api, query.cursor.as_deref(), limit).await?;
+    let page = api.tasks.list(caller.account_id, Surface::Api, query.cursor.as_deref(), limit).await?;
     let page = page.map_err(|_| {
         ApiError::invalid_request("cursor must be a next_cursor of an earlier response. Omit it to start over.")
     })?;
     let mut items = Vec::with_capacity(page.tasks.len());
     for task in &page.tasks {
-        items.push(task_json(&app, task).await?);
+        items.push(task_json(&api, task).await?);
     }
     Ok(success(PageBody { items, next_cursor: page.next_cursor }))
 }

@@ -11,11 +11,11 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
 use super::error::ApiError;
+use super::state::ApiState;
 use super::{GENERATE, TASK, TASKS, proxy};
 use crate::domain::key::{ApiKey, KeySecret};
 use crate::domain::model::Id;
 use crate::domain::source::Source;
-use crate::service::app::App;
 use crate::service::failures::Patience;
 use crate::service::limits::{Allowance, Usage, WINDOW};
 use crate::store::KeyChange;
@@ -51,34 +51,34 @@ pub struct Caller {
 }
 
 /// Lets an API request pass when its key travelled safely and, where there is a route, opens it.
-pub(super) async fn guard(app: &Arc<App>, request: Request, next: Next) -> Response {
+pub(super) async fn guard(api: &Arc<ApiState>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     if path != "/api" && !path.starts_with("/api/") {
         return next.run(request).await;
     }
-    let source = proxy::source(&app.config.trusted_proxies, &request);
-    let opened = match claim(app, &request) {
-        Ok(Some((secret, usage))) => find_key(app, &secret).await.map(|key| Some((key, usage))),
+    let source = proxy::source(&api.settings.trusted_proxies, &request);
+    let opened = match claim(api, &request) {
+        Ok(Some((secret, usage))) => find_key(api, &secret).await.map(|key| Some((key, usage))),
         Ok(None) => Ok(None),
         Err(error) => Err(error),
     };
     match opened {
-        Ok(Some((key, usage))) => within_limits(app, &key, usage, request, next).await,
+        Ok(Some((key, usage))) => within_limits(api, &key, usage, request, next).await,
         Ok(None) => next.run(request).await,
-        Err(error) if error.is_unauthorized() => refuse(app, source, error).await,
+        Err(error) if error.is_unauthorized() => refuse(api, source, error).await,
         Err(error) => error.into_response(),
     }
 }
 
 /// What a request shows as a key and what it counts as; `None` when it will meet no handler.
-fn claim(app: &Arc<App>, request: &Request) -> Result<Option<(KeySecret, Usage)>, ApiError> {
-    if app.config.require_https && !proxy::arrived_over_https(&app.config.trusted_proxies, request) {
+fn claim(api: &Arc<ApiState>, request: &Request) -> Result<Option<(KeySecret, Usage)>, ApiError> {
+    if api.settings.require_https && !proxy::arrived_over_https(&api.settings.trusted_proxies, request) {
         return Err(ApiError::unauthorized());
     }
     if let Some(query) = request.uri().query()
         && holds_key(query)
     {
-        flag_leaked_keys(app, query);
+        flag_leaked_keys(api, query);
         return Err(ApiError::unauthorized());
     }
     match usage(request) {
@@ -88,9 +88,9 @@ fn claim(app: &Arc<App>, request: &Request) -> Result<Option<(KeySecret, Usage)>
 }
 
 /// Answers a failed authentication: the more of them from one source, the later.
-async fn refuse(app: &App, source: Option<Source>, error: ApiError) -> Response {
+async fn refuse(api: &ApiState, source: Option<Source>, error: ApiError) -> Response {
     let patience = match source {
-        Some(source) => app.failures.hold(source).await,
+        Some(source) => api.failures.hold(source).await,
         None => Patience::Waited,
     };
     let mut response = error.into_response();
@@ -121,21 +121,21 @@ fn holds_key(query: &str) -> bool {
 
 /// Notes every real key in a query, so that its owner rotates it. Not awaited: the answer must take
 /// as long for a real key as for any other.
-fn flag_leaked_keys(app: &Arc<App>, query: &str) {
+fn flag_leaked_keys(api: &Arc<ApiState>, query: &str) {
     let texts = url::form_urlencoded::parse(query.as_bytes()).flat_map(|(name, value)| [name, value]);
     let leaked = texts.filter_map(|text| KeySecret::find_shape(&text).and_then(KeySecret::parse));
     let leaked: Vec<_> = leaked.take(MAX_FLAGGED).collect();
     if leaked.is_empty() {
         return;
     }
-    let app = app.clone();
+    let shared = api.shared.clone();
     tokio::spawn(async move {
         for secret in leaked {
-            let Ok(Some(key)) = app.store.find_key_by_hash(secret.hash()).await else { continue };
+            let Ok(Some(key)) = shared.store.find_key_by_hash(secret.hash()).await else { continue };
             if key.leaked_at.is_some() {
                 continue;
             }
-            match app.store.change_key(key.id, KeyChange::FlagLeaked).await {
+            match shared.store.change_key(key.id, KeyChange::FlagLeaked).await {
                 Ok(_) => tracing::warn!(key = %key.id, "a key was sent in a query string; rotate it"),
                 Err(error) => tracing::error!(key = %key.id, %error, "could not flag a leaked key"),
             }
@@ -144,14 +144,14 @@ fn flag_leaked_keys(app: &Arc<App>, query: &str) {
 }
 
 /// Lets a valid key pass, within its rate limit.
-async fn within_limits(app: &App, key: &ApiKey, usage: Usage, mut request: Request, next: Next) -> Response {
-    let allowance = app.limits.count(key, usage).await;
+async fn within_limits(api: &ApiState, key: &ApiKey, usage: Usage, mut request: Request, next: Next) -> Response {
+    let allowance = api.limits.count(key, usage).await;
     if allowance.is_some_and(|allowance| allowance.fallback) {
-        app.metrics.rate_limit_fallbacks.inc();
+        api.shared.metrics.rate_limit_fallbacks.inc();
     }
     let mut response = match allowance.and_then(|allowance| allowance.retry_after) {
         Some(seconds) => {
-            app.metrics.rate_limited.inc();
+            api.shared.metrics.rate_limited.inc();
             let message = format!("This key is used too often. Try again in {seconds} s.");
             ApiError::rate_limited(message, seconds).into_response()
         }
@@ -166,8 +166,8 @@ async fn within_limits(app: &App, key: &ApiKey, usage: Usage, mut request: Reque
     response
 }
 
-async fn find_key(app: &App, secret: &KeySecret) -> Result<Arc<ApiKey>, ApiError> {
-    app.keys.find(secret).await?.ok_or_else(ApiError::unauthorized)
+async fn find_key(api: &ApiState, secret: &KeySecret) -> Result<Arc<ApiKey>, ApiError> {
+    api.keys.find(secret).await?.ok_or_else(ApiError::unauthorized)
 }
 
 fn bearer(headers: &HeaderMap) -> Option<KeySecret> {

@@ -11,8 +11,8 @@ use axum::response::IntoResponse as _;
 use object_store::GetRange;
 
 use super::error::ApiError;
+use super::state::ApiState;
 use crate::files::{FileName, FilesError};
-use crate::service::app::App;
 
 /// The bytes asked for, of a file of `size`.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl From<FilesError> for ApiError {
 }
 
 pub(super) async fn serve(
-    State(app): State<Arc<App>>,
+    State(api): State<Arc<ApiState>>,
     method: Method,
     name: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
@@ -41,13 +41,13 @@ pub(super) async fn serve(
     let etag = format!("\"{}\"", name.as_str());
     if method == Method::GET && !headers.contains_key(header::RANGE) && !headers.contains_key(header::IF_NONE_MATCH) {
         // As nearly everybody asks, and in one trip to a bucket.
-        let file = app.files.open(name, None).await?.ok_or_else(ApiError::not_found)?;
+        let file = api.shared.files.open(name, None).await?.ok_or_else(ApiError::not_found)?;
         let mut response = described(StatusCode::OK, &etag);
         insert(response.headers_mut(), header::CONTENT_LENGTH, &file.meta.size.to_string());
         *response.body_mut() = Body::from_stream(file.into_stream());
         return Ok(response);
     }
-    let size = app.files.size(name).await?.ok_or_else(ApiError::not_found)?;
+    let size = api.shared.files.size(name).await?.ok_or_else(ApiError::not_found)?;
     if not_modified(&headers, &etag) {
         return Ok(described(StatusCode::NOT_MODIFIED, &etag).into_response());
     }
@@ -71,7 +71,8 @@ pub(super) async fn serve(
         insert(response.headers_mut(), header::CONTENT_RANGE, &content_range);
     }
     if method != Method::HEAD {
-        let file = app.files.open(name, Some(GetRange::Bounded(range))).await?.ok_or_else(ApiError::not_found)?;
+        let file =
+            api.shared.files.open(name, Some(GetRange::Bounded(range))).await?.ok_or_else(ApiError::not_found)?;
         *response.body_mut() = Body::from_stream(file.into_stream());
     }
     Ok(response)

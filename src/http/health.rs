@@ -10,7 +10,8 @@ use axum::http::header::{self, HeaderValue};
 use axum::http::{Response, StatusCode};
 
 use super::error::ApiError;
-use crate::service::app::App;
+use super::state::ApiState;
+use crate::service::Shared;
 
 /// Whether new requests are welcome; turned off when the server begins to stop.
 #[derive(Debug, Clone)]
@@ -60,19 +61,20 @@ pub(super) async fn live() -> Response<Body> {
 
 /// The database takes writes, the disk has room, and the server is not stopping.
 pub(super) async fn ready(
-    State(app): State<Arc<App>>,
+    State(api): State<Arc<ApiState>>,
     Extension(readiness): Extension<Readiness>,
 ) -> Result<Response<Body>, ApiError> {
-    let broken = app.store.ping().await.inspect_err(|error| tracing::error!(%error, "not ready")).is_err();
-    if readiness.is_stopping() || broken || app.disk.is_low() {
+    let ApiState { shared, .. } = &*api;
+    let broken = shared.store.ping().await.inspect_err(|error| tracing::error!(%error, "not ready")).is_err();
+    if readiness.is_stopping() || broken || shared.disk.is_low() {
         return Err(ApiError::of_status(StatusCode::SERVICE_UNAVAILABLE));
     }
     Ok(text("application/json", r#"{"status":"ready"}"#))
 }
 
 /// Counters and gauges.
-pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response<Body>, ApiError> {
-    let depth = app.store.queue_depth().await?;
-    let exposition = app.metrics.expose(&depth, app.clock.now(), app.disk.free());
+pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> Result<Response<Body>, ApiError> {
+    let depth = shared.store.queue_depth().await?;
+    let exposition = shared.metrics.expose(&depth, shared.clock.now(), shared.disk.free());
     Ok(text("application/openmetrics-text; version=1.0.0; charset=utf-8", exposition))
 }

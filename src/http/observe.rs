@@ -12,9 +12,8 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use futures::FutureExt as _;
 
 use super::error::ApiError;
-use super::proxy::arrived_over_https;
 use super::{GENERATE, TASK, TASKS};
-use crate::service::app::App;
+use crate::service::Shared;
 
 /// Tells browsers to come over HTTPS alone, for a year.
 const STRICT_TRANSPORT: HeaderValue = HeaderValue::from_static("max-age=31536000");
@@ -32,17 +31,18 @@ pub(super) async fn no_route() -> ApiError {
     ApiError::not_found()
 }
 
-/// Runs the request and sees to it that what leaves is an answer of ours.
+/// Runs the request and sees to it that what leaves is an answer of ours. A `strict` one tells browsers to come over
+/// HTTPS alone.
 pub(super) async fn observe<F: Future<Output = Response>>(
-    app: &App,
+    shared: &Shared,
+    strict: bool,
     request: Request,
     answer: impl FnOnce(Request) -> F,
 ) -> Response {
-    let started = app.clock.elapsed();
+    let started = shared.clock.elapsed();
     let request_id = request_id();
     let method = request.method().clone();
     let route = route_of(&request);
-    let strict = app.config.production && arrived_over_https(&app.config.trusted_proxies, &request);
     let answered = AssertUnwindSafe(answer(request)).catch_unwind().await;
     let response = answered.unwrap_or_else(|_| {
         tracing::error!(request_id, route, "a handler panicked");
@@ -55,9 +55,9 @@ pub(super) async fn observe<F: Future<Output = Response>>(
     if strict {
         response.headers_mut().insert(header::STRICT_TRANSPORT_SECURITY, STRICT_TRANSPORT);
     }
-    let took = app.clock.elapsed().saturating_sub(started);
+    let took = shared.clock.elapsed().saturating_sub(started);
     let status = response.status().as_u16();
-    app.metrics.answered(route, status, took);
+    shared.metrics.answered(route, status, took);
     let millis = took.as_secs_f64() * 1_000.0;
     if status >= 500 {
         tracing::warn!(request_id, %method, route, status, millis, "answered");

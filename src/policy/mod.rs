@@ -16,7 +16,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
 
+use crate::config::POLICY_CHECK_EVERY;
 use crate::domain::model::Violation;
 use crate::store::StrikeRule;
 use tintype_engine::picture::Picture;
@@ -193,6 +195,21 @@ impl Policy {
     /// For the operator: what is in force, or `None` without a policy file.
     pub fn describe(&self) -> Option<String> {
         self.path.as_ref().map(|path| format!("{}: {}", path.display(), self.rules()))
+    }
+
+    /// Takes changed files into use until `stop`. A file that cannot be read or used leaves the old rules in force.
+    pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
+        while stop.run_until_cancelled(tokio::time::sleep(POLICY_CHECK_EVERY)).await.is_some() {
+            let policy = self.clone();
+            match tokio::task::spawn_blocking(move || policy.refresh()).await {
+                Ok(Ok(false)) => {}
+                Ok(Ok(true)) => tracing::info!(policy = self.describe(), "the policy was changed"),
+                Ok(Err(error)) => {
+                    tracing::error!(error, "the changed policy cannot be used; the old one stays in force")
+                }
+                Err(error) => tracing::error!(%error, "could not read the policy; the old one stays in force"),
+            }
+        }
     }
 
     /// Reads the files again if any was changed since; returns whether there are new rules. A change that

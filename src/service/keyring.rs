@@ -4,15 +4,18 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quick_cache::sync::Cache;
+use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Timestamp};
-use crate::config::KEY_CACHE_TTL;
+use crate::config::{KEY_CACHE_TTL, RECORD_KEY_USES_EVERY};
 use crate::domain::key::{ApiKey, KeyHash, KeySecret};
 use crate::domain::model::Id;
 use crate::store::{Result, Store};
 
 /// Keys remembered at once.
 const MAX_KEYS: usize = 100_000;
+/// Most keys touched in one write, which submits have to wait for.
+const USES_BATCH: usize = 256;
 
 /// The keys that open the API. A change made elsewhere is noticed within half a second.
 pub struct Keyring {
@@ -62,13 +65,27 @@ impl Keyring {
         Ok(valid)
     }
 
-    /// Takes out the last use of each key that was used since this was called last.
-    pub fn take_uses(&self) -> Vec<(Id, Timestamp)> {
-        std::mem::take(&mut *self.uses()).into_iter().collect()
+    /// Records the uses of keys from time to time until `stop`.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        while stop.run_until_cancelled(tokio::time::sleep(RECORD_KEY_USES_EVERY)).await.is_some() {
+            self.record_uses().await;
+        }
     }
 
-    /// Puts uses in, of which the latest of each key counts.
-    pub fn note_uses(&self, uses: impl IntoIterator<Item = (Id, Timestamp)>) {
+    /// Writes the last use of each key to the store, if the key was used since the last time. A failed write is logged
+    /// and repeated the next time.
+    pub async fn record_uses(&self) {
+        let uses: Vec<_> = std::mem::take(&mut *self.uses()).into_iter().collect();
+        for batch in uses.chunks(USES_BATCH) {
+            if let Err(error) = self.store.touch_keys(batch.to_vec()).await {
+                tracing::error!(%error, "could not record when keys were used; trying again later");
+                self.note_uses(batch.iter().copied());
+            }
+        }
+    }
+
+    /// Notes uses, of which the latest of each key counts.
+    fn note_uses(&self, uses: impl IntoIterator<Item = (Id, Timestamp)>) {
         let mut noted = self.uses();
         for (id, at) in uses {
             let last = noted.entry(id).or_insert(at);

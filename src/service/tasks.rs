@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use crate::domain::cursor::CursorSigner;
 use crate::domain::model::{Id, Surface, Task, TaskId};
 use crate::domain::request::GenerateRequest;
-use crate::service::app::App;
+use crate::service::Shared;
+use crate::service::finished::Finished;
 use crate::store::{Result, StoreError, Submission};
 
 /// Page size when the caller names none.
@@ -36,99 +38,120 @@ pub struct Page {
 #[derive(Debug)]
 pub struct InvalidCursor;
 
-/// Charges and queues a task and wakes the worker. Goes on to its end also when the caller no longer
-/// waits for it.
-///
-/// # Errors
-/// [`StoreError`]; nothing was charged.
-pub async fn submit(
-    app: &Arc<App>,
-    account_id: Id,
-    key_id: Option<Id>,
-    surface: Surface,
-    request: GenerateRequest,
-) -> Result<Submission> {
-    if app.disk.is_low() {
-        return Err(StoreError::Full("less is free than --min-free-space".into()));
+/// Submits, finds and lists tasks.
+#[derive(Debug)]
+pub struct Tasks {
+    shared: Arc<Shared>,
+    cursors: CursorSigner,
+    max_unfinished: u32,
+    /// Finished tasks that were read before.
+    pub finished: Finished,
+}
+
+impl Tasks {
+    /// Tasks of accounts that may have `max_unfinished` unfinished ones each; 0 means no limit.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the secret of list cursors cannot be read.
+    pub async fn open(shared: Arc<Shared>, max_unfinished: u32) -> Result<Self> {
+        let cursors = CursorSigner::new(&shared.store.cursor_secret().await?);
+        Ok(Self { finished: Finished::new(shared.clone()), shared, cursors, max_unfinished })
     }
-    if let Some(excess) = app.backlog.excess(&*app.store).await {
-        return Ok(Submission::Overloaded { excess });
-    }
-    let app = app.clone();
-    let submitting = tokio::spawn(async move {
-        let cost = request.cost();
-        let max_unfinished = app.config.limits.max_unfinished;
-        let submission = app.store.submit(account_id, key_id, surface, request, max_unfinished).await?;
-        if let Submission::Accepted(task) = &submission {
-            app.bell.notify_one();
-            app.backlog.grow();
-            app.metrics.submitted.inc();
-            app.metrics.credits_charged.inc_by(cost.unsigned_abs());
-            tracing::info!(task = %task.id, account = %account_id, surface = surface.as_str(), cost, "task accepted");
+
+    /// Charges and queues a task and wakes the worker. Goes on to its end also when the caller no longer
+    /// waits for it.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing was charged.
+    pub async fn submit(
+        &self,
+        account_id: Id,
+        key_id: Option<Id>,
+        surface: Surface,
+        request: GenerateRequest,
+    ) -> Result<Submission> {
+        if self.shared.disk.is_low() {
+            return Err(StoreError::Full("less is free than --min-free-space".into()));
         }
-        Ok(submission)
-    });
-    submitting.await.unwrap_or_else(|error| Err(StoreError::Other(error.to_string())))
-}
+        if let Some(excess) = self.shared.backlog.excess(&*self.shared.store).await {
+            return Ok(Submission::Overloaded { excess });
+        }
+        let (shared, max_unfinished) = (self.shared.clone(), self.max_unfinished);
+        let submitting = tokio::spawn(async move {
+            let cost = request.cost();
+            let submission = shared.store.submit(account_id, key_id, surface, request, max_unfinished).await?;
+            if let Submission::Accepted(task) = &submission {
+                shared.queued.notify_one();
+                shared.backlog.grow();
+                shared.metrics.submitted.inc();
+                shared.metrics.credits_charged.inc_by(cost.unsigned_abs());
+                let surface = surface.as_str();
+                tracing::info!(task = %task.id, account = %account_id, surface, cost, "task accepted");
+            }
+            Ok(submission)
+        });
+        submitting.await.unwrap_or_else(|error| Err(StoreError::Other(error.to_string())))
+    }
 
-/// The task, if this account created it on this surface.
-///
-/// # Errors
-/// [`StoreError`].
-pub async fn find(app: &App, account_id: Id, surface: Surface, task_id: TaskId) -> Result<Option<Arc<Task>>> {
-    let TaskId(id) = task_id;
-    // Only its owner is answered from memory: for anybody else a remembered task must take as long as
-    // one that does not exist.
-    let remembered = app.recall(id).filter(|task| task.account_id == account_id && task.surface == surface);
-    if remembered.is_some() {
-        return Ok(remembered);
+    /// The task, if this account created it on this surface.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn find(&self, account_id: Id, surface: Surface, task_id: TaskId) -> Result<Option<Arc<Task>>> {
+        let TaskId(id) = task_id;
+        // Only its owner is answered from the cache: for others a cached task must take as long as one that does not
+        // exist.
+        let cached = self.finished.get(id).filter(|task| task.account_id == account_id && task.surface == surface);
+        if cached.is_some() {
+            return Ok(cached);
+        }
+        let read_at = self.shared.clock.elapsed();
+        let found = self.shared.store.find_task(account_id, surface, id).await?.map(Arc::new);
+        if let Some(task) = found.as_ref().filter(|task| task.status.is_terminal()) {
+            self.finished.insert(task, read_at);
+        }
+        Ok(found)
     }
-    let asked = app.clock.elapsed();
-    let found = app.store.find_task(account_id, surface, id).await?.map(Arc::new);
-    if let Some(task) = found.as_ref().filter(|task| task.status.is_terminal()) {
-        app.remember(task, asked);
-    }
-    Ok(found)
-}
 
-/// A page of at most `limit` of an account's tasks on one surface. No cursor, or an empty one, is
-/// the first page.
-///
-/// # Errors
-/// [`StoreError`].
-pub async fn list(
-    app: &App,
-    account_id: Id,
-    surface: Surface,
-    cursor: Option<&str>,
-    limit: u32,
-) -> Result<std::result::Result<Page, InvalidCursor>> {
-    let before = match cursor {
-        None | Some("") => None,
-        Some(cursor) => match app.cursors.verify(account_id, cursor) {
-            Some(last) => Some(last),
-            None => return Ok(Err(InvalidCursor)),
-        },
-    };
-    // One task more than asked for tells whether another page follows.
-    let mut tasks = page(app, account_id, surface, before, limit + 1).await?;
-    let more = tasks.len() > limit as usize;
-    tasks.truncate(limit as usize);
-    let next_cursor = tasks.last().filter(|_| more).map(|last| app.cursors.sign(account_id, last.id));
-    Ok(Ok(Page { tasks, next_cursor }))
-}
+    /// A page of at most `limit` of an account's tasks on one surface. No cursor, or an empty one, is
+    /// the first page.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn list(
+        &self,
+        account_id: Id,
+        surface: Surface,
+        cursor: Option<&str>,
+        limit: u32,
+    ) -> Result<std::result::Result<Page, InvalidCursor>> {
+        let before = match cursor {
+            None | Some("") => None,
+            Some(cursor) => match self.cursors.verify(account_id, cursor) {
+                Some(last) => Some(last),
+                None => return Ok(Err(InvalidCursor)),
+            },
+        };
+        // One task more than asked for tells whether another page follows.
+        let mut tasks = self.page(account_id, surface, before, limit + 1).await?;
+        let more = tasks.len() > limit as usize;
+        tasks.truncate(limit as usize);
+        let next_cursor = tasks.last().filter(|_| more).map(|last| self.cursors.sign(account_id, last.id));
+        Ok(Ok(Page { tasks, next_cursor }))
+    }
 
-/// An account's tasks, from memory when all of them have ended and are remembered.
-async fn page(app: &App, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Arc<Task>>> {
-    let asked = app.clock.elapsed();
-    let ids = app.store.list_task_ids(account_id, surface, before, limit).await?;
-    if let Some(remembered) = ids.iter().map(|id| app.recall_named(*id)).collect() {
-        return Ok(remembered);
+    /// An account's tasks, from the cache when it holds all of them.
+    async fn page(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Arc<Task>>> {
+        let read_at = self.shared.clock.elapsed();
+        let ids = self.shared.store.list_task_ids(account_id, surface, before, limit).await?;
+        if let Some(cached) = ids.iter().map(|id| self.finished.get_listed(*id)).collect() {
+            return Ok(cached);
+        }
+        let tasks = self.shared.store.list_tasks(account_id, surface, before, limit).await?;
+        let tasks: Vec<_> = tasks.into_iter().map(Arc::new).collect();
+        for task in tasks.iter().filter(|task| task.status.is_terminal()) {
+            self.finished.insert(task, read_at);
+        }
+        Ok(tasks)
     }
-    let tasks = app.store.list_tasks(account_id, surface, before, limit).await?;
-    let tasks: Vec<_> = tasks.into_iter().map(Arc::new).collect();
-    for task in tasks.iter().filter(|task| task.status.is_terminal()) {
-        app.remember(task, asked);
-    }
-    Ok(tasks)
 }

@@ -19,10 +19,11 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::config::{POLL_EVERY, TASK_TIME_LIMIT, WORKER_REPORT_EVERY};
+use crate::config::{POLL_EVERY, TASK_TIME_LIMIT, WORKER_REPORT_EVERY, WorkerSettings};
 use crate::domain::model::Violation;
 use crate::files::FilesError;
-use crate::service::app::App;
+use crate::policy::Policy;
+use crate::service::Shared;
 use crate::service::tasks::{GAVE_UP, REFUSED};
 use crate::store::{Claim, Lease, LeaseWrite, Refusal, Retry, StoreError};
 use crate::worker::render::{RenderError, Renderer};
@@ -40,7 +41,9 @@ const COMPLETE_TRIES: u32 = 10;
 
 /// A worker: renders so many tasks at once, and keeps their leases alive.
 pub struct Worker {
-    app: Arc<App>,
+    shared: Arc<Shared>,
+    settings: WorkerSettings,
+    policy: Arc<Policy>,
     renderer: Arc<dyn Renderer>,
     slot_count: usize,
     places: Arc<Places>,
@@ -86,10 +89,15 @@ enum SaveError {
 
 impl Worker {
     /// A worker with as many slots as the settings say.
-    pub fn new(app: Arc<App>, renderer: Arc<dyn Renderer>) -> Arc<Self> {
-        let slot_count = app.config.worker.render_slots();
-        let places = Places::new(slot_count, app.metrics.fetches.clone());
-        Arc::new(Self { app, renderer, slot_count, places, held: Mutex::default() })
+    pub fn new(
+        settings: WorkerSettings,
+        shared: Arc<Shared>,
+        policy: Arc<Policy>,
+        renderer: Arc<dyn Renderer>,
+    ) -> Arc<Self> {
+        let slot_count = settings.render_slots();
+        let places = Places::new(slot_count, shared.metrics.fetches.clone());
+        Arc::new(Self { shared, settings, policy, renderer, slot_count, places, held: Mutex::default() })
     }
 
     /// Works until `stop`, then gives back what has no slot, lets running renders finish for the drain time and
@@ -112,8 +120,8 @@ impl Worker {
             let queue = self.claim_into(permits, &mut running, &shift).await;
             if queue == Queue::Drained {
                 tokio::select! {
-                    () = self.app.bell.notified() => {}
-                    () = self.app.store.tasks_elsewhere() => {}
+                    () = self.shared.queued.notified() => {}
+                    () = self.shared.store.tasks_elsewhere() => {}
                     () = self.places.freed() => {}
                     // Workers that were started together should not all look at once for ever.
                     () = tokio::time::sleep(POLL_EVERY.mul_f64(0.75 + rand::random::<f64>() / 2.0)) => {}
@@ -149,7 +157,7 @@ impl Worker {
     /// Claims of the accounts whose tasks there is room for.
     async fn claim(&self, slots: usize) -> Result<Claimed, StoreError> {
         let (most, passed_over) = self.places.to_claim(slots);
-        let claims = self.app.store.claim_except(most, self.app.config.worker.lease, &passed_over).await?;
+        let claims = self.shared.store.claim_except(most, self.settings.lease, &passed_over).await?;
         let queue = if claims.len() < most { Queue::Drained } else { Queue::MayHoldMore };
         Ok(Claimed { claims, queue })
     }
@@ -203,7 +211,7 @@ impl Worker {
         let lease = claim.lease;
         let lost = CancellationToken::new();
         let _holding = Holding::new(self, lease, lost.clone());
-        let started = self.app.clock.elapsed();
+        let started = self.shared.clock.elapsed();
         // What follows a render is not cut off: it is short, no lost lease can write, and a heartbeat that crosses a
         // completion finds the lease gone because the task has ended.
         let attempt = tokio::select! {
@@ -215,9 +223,9 @@ impl Worker {
         match rendered {
             Ok(pngs) => match self.save(lease, pngs).await {
                 Ok(()) => {
-                    let took = self.app.clock.elapsed().saturating_sub(started);
-                    self.app.metrics.rendered(took);
-                    self.app.metrics.tasks_ended("completed", 1);
+                    let took = self.shared.clock.elapsed().saturating_sub(started);
+                    self.shared.metrics.rendered(took);
+                    self.shared.metrics.tasks_ended("completed", 1);
                     tracing::info!(task = %lease.task_id, millis = took.as_millis(), "task completed");
                 }
                 Err(SaveError::LeaseLost) => tracing::warn!(task = %lease.task_id, "lease lost; result discarded"),
@@ -232,10 +240,10 @@ impl Worker {
 
     /// Renders in a slot, after waiting for references where there are some.
     async fn attempt(&self, claim: &Claim, start: Start, shift: &Shift) -> Attempt {
-        let renders = &self.app.metrics.renders;
+        let renders = &self.shared.metrics.renders;
         let (slot, begun, rendered) = match start {
             Start::Slot(permit) => {
-                let (slot, begun) = (Slot::new(permit, renders), self.app.clock.elapsed());
+                let (slot, begun) = (Slot::new(permit, renders), self.shared.clock.elapsed());
                 let limit = self.time_limit(claim, Duration::ZERO);
                 (slot, begun, within(limit, "the engine", self.renderer.render(claim, limit)).await)
             }
@@ -249,35 +257,36 @@ impl Worker {
                     Ok(prepared) => prepared,
                     Err(error) => return Attempt::Ended(Err(error), None),
                 };
-                let (slot, begun) = (Slot::new(permit, renders), self.app.clock.elapsed());
+                let (slot, begun) = (Slot::new(permit, renders), self.shared.clock.elapsed());
                 drop(place);
                 let limit = self.time_limit(claim, took);
                 (slot, begun, within(limit, "the engine", self.renderer.draw(claim, references, limit)).await)
             }
         };
-        self.app.backlog.observe(self.app.clock.elapsed().saturating_sub(begun));
+        self.shared.backlog.observe(self.shared.clock.elapsed().saturating_sub(begun));
         Attempt::Ended(rendered, Some(slot))
     }
 
     /// Waits for the references of a task, and then for a slot. However many tasks wait for slots, each gets its turn.
     async fn prepare(&self, claim: &Claim, shift: &Shift) -> Result<Prepared, RenderError> {
-        let begun = self.app.clock.elapsed();
+        let begun = self.shared.clock.elapsed();
         let limit = self.time_limit(claim, Duration::ZERO);
         let references = within(limit, "fetching the references", self.renderer.prepare(claim)).await?;
-        let took = self.app.clock.elapsed().saturating_sub(begun);
+        let took = self.shared.clock.elapsed().saturating_sub(begun);
         Ok(Prepared { references, permit: shift.slot().await, took })
     }
 
     /// What is left for an attempt that has taken `spent`.
     fn time_limit(&self, claim: &Claim, spent: Duration) -> Duration {
-        let age = self.app.store.now().since(claim.lease.task_id.timestamp());
-        let for_attempt = self.app.config.worker.render_timeout.saturating_sub(spent);
+        let age = self.shared.store.now().since(claim.lease.task_id.timestamp());
+        let for_attempt = self.settings.render_timeout.saturating_sub(spent);
         for_attempt.min(TASK_TIME_LIMIT.saturating_sub(age))
     }
 
     /// Stores the files, then completes the task; without completion the files go again.
     async fn save(&self, lease: Lease, pngs: Vec<Bytes>) -> Result<(), SaveError> {
-        let writes = pngs.into_iter().enumerate().map(|(index, png)| self.app.files.write(lease.task_id, index, png));
+        let writes =
+            pngs.into_iter().enumerate().map(|(index, png)| self.shared.files.write(lease.task_id, index, png));
         let written = futures::future::join_all(writes).await;
         let names: Vec<String> = written.iter().filter_map(|write| write.as_ref().ok().cloned()).collect();
         let outcome = match written.into_iter().find_map(Result::err) {
@@ -288,7 +297,7 @@ impl Worker {
             },
         };
         for name in names {
-            if let Err(error) = self.app.files.remove(&name).await {
+            if let Err(error) = self.shared.files.remove(&name).await {
                 tracing::warn!(%error, "a discarded result file was left for the sweep");
             }
         }
@@ -299,12 +308,12 @@ impl Worker {
     /// even that fails, it is unknown whether the completion was saved, so the files must stay; the
     /// sweep for orphans removes them if it was not.
     async fn complete(&self, lease: Lease, names: &[String]) -> Result<LeaseWrite, SaveError> {
-        let mut outcome = self.app.store.complete(lease, names.to_vec()).await;
+        let mut outcome = self.shared.store.complete(lease, names.to_vec()).await;
         for _ in 1..COMPLETE_TRIES {
             let Err(error) = outcome else { break };
             tracing::warn!(task = %lease.task_id, %error, "could not complete the task; trying again");
             tokio::time::sleep(RETRY_DELAY).await;
-            outcome = match self.app.store.complete(lease, names.to_vec()).await {
+            outcome = match self.shared.store.complete(lease, names.to_vec()).await {
                 // The try before may have completed the task, and taken the lease with it.
                 Ok(LeaseWrite::Lost) => return Err(SaveError::Store(error)),
                 again => again,
@@ -314,9 +323,9 @@ impl Worker {
     }
 
     async fn fail(&self, lease: Lease, sentence: &str) {
-        match self.app.store.fail(lease, sentence).await {
+        match self.shared.store.fail(lease, sentence).await {
             Ok(LeaseWrite::Done) => {
-                self.app.metrics.tasks_ended("failed", 1);
+                self.shared.metrics.tasks_ended("failed", 1);
                 tracing::info!(task = %lease.task_id, reason = sentence, "task failed and refunded");
             }
             Ok(LeaseWrite::Lost) => tracing::warn!(task = %lease.task_id, "lease lost; failure discarded"),
@@ -329,13 +338,13 @@ impl Worker {
     /// Fails what the content policy refuses, which counts against the key it came with.
     async fn refuse(&self, lease: Lease, violation: Violation) {
         let kind = violation.as_str();
-        match self.app.store.refuse(lease, REFUSED, self.app.policy.rules().strikes).await {
+        match self.shared.store.refuse(lease, REFUSED, self.policy.rules().strikes).await {
             Ok(Refusal::Done { suspended }) => {
-                self.app.metrics.tasks_ended("failed", 1);
-                self.app.metrics.task_refused(kind);
+                self.shared.metrics.tasks_ended("failed", 1);
+                self.shared.metrics.task_refused(kind);
                 tracing::info!(task = %lease.task_id, kind, "task refused by the content policy and refunded");
                 if let Some(key) = suspended {
-                    self.app.metrics.suspended.inc();
+                    self.shared.metrics.suspended.inc();
                     tracing::warn!(%key, "key suspended over violations of the content policy");
                 }
             }
@@ -347,14 +356,14 @@ impl Worker {
     }
 
     async fn retry(&self, lease: Lease, cause: &str) {
-        match self.app.store.retry(lease, RETRY_DELAY, GAVE_UP).await {
+        match self.shared.store.retry(lease, RETRY_DELAY, GAVE_UP).await {
             Ok(Retry::Queued) => {
-                self.app.metrics.attempts_lost.inc();
+                self.shared.metrics.attempts_lost.inc();
                 tracing::warn!(task = %lease.task_id, cause, "attempt lost; queued again");
             }
             Ok(Retry::Failed) => {
-                self.app.metrics.attempts_lost.inc();
-                self.app.metrics.tasks_ended("failed", 1);
+                self.shared.metrics.attempts_lost.inc();
+                self.shared.metrics.tasks_ended("failed", 1);
                 tracing::warn!(task = %lease.task_id, cause, "last attempt lost; task failed and refunded");
             }
             Ok(Retry::Lost) => tracing::warn!(task = %lease.task_id, cause, "attempt and lease lost"),
@@ -367,7 +376,7 @@ impl Worker {
     /// Keeps the leases of what is under way alive and stops what has lost its own.
     async fn beat(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(self.app.config.worker.heartbeat()).await;
+            tokio::time::sleep(self.settings.heartbeat()).await;
             self.renew().await;
         }
     }
@@ -378,7 +387,7 @@ impl Worker {
         if leases.is_empty() {
             return;
         }
-        match self.app.store.renew(leases, self.app.config.worker.lease).await {
+        match self.shared.store.renew(leases, self.settings.lease).await {
             Ok(lost) => {
                 let held = self.held();
                 lost.iter().filter_map(|lease| held.get(lease)).for_each(CancellationToken::cancel);
@@ -394,18 +403,18 @@ impl Worker {
             self.report().await;
             tokio::select! {
                 () = drawing.cancelled() => break,
-                () = self.app.backlog.mean_known() => {}
+                () = self.shared.backlog.mean_known() => {}
                 () = tokio::time::sleep(WORKER_REPORT_EVERY) => {}
             }
         }
-        if let Err(error) = self.app.store.withdraw_worker(self.app.backlog.id()).await {
+        if let Err(error) = self.shared.store.withdraw_worker(self.shared.backlog.id()).await {
             tracing::warn!(%error, "could not tell other processes that this one draws no more");
         }
     }
 
     /// One report.
     pub async fn report(&self) {
-        if let Err(error) = self.app.store.report_worker(self.app.backlog.report()).await {
+        if let Err(error) = self.shared.store.report_worker(self.shared.backlog.report()).await {
             tracing::warn!(%error, "could not tell other processes what this one can do");
         }
     }
@@ -415,7 +424,7 @@ impl Worker {
             tracing::info!(renders = running.len(), "waiting for running renders");
         }
         let finished = async { while running.join_next().await.is_some() {} };
-        if tokio::time::timeout(self.app.config.worker.drain_timeout, finished).await.is_ok() {
+        if tokio::time::timeout(self.settings.drain_timeout, finished).await.is_ok() {
             return;
         }
         let unfinished: Vec<Lease> = self.held().keys().copied().collect();
@@ -426,7 +435,7 @@ impl Worker {
     }
 
     async fn release(&self, lease: Lease) {
-        match self.app.store.release(lease).await {
+        match self.shared.store.release(lease).await {
             Ok(_) => tracing::info!(task = %lease.task_id, "task given back"),
             Err(error) => tracing::error!(task = %lease.task_id, %error, "could not release the task"),
         }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use tintype::domain::model::Id;
-use tintype::service::sweeper::record_uses;
 use tintype::store::KeyChange;
 
 use crate::rigs::http::{Answer, GENERATE, TASKS};
@@ -35,8 +34,8 @@ async fn every_bad_key_gets_the_same_401() {
     let (disabled, disabled_key) = service.new_key(account, |_| {}).await;
     let (revoked, revoked_key) = service.new_key(account, |_| {}).await;
     let (_, expired_key) = service.new_key(account, |key| key.expires_at = Some(service.clock.now())).await;
-    service.app.store.change_key(disabled, KeyChange::Disable).await.expect("a store");
-    service.app.store.change_key(revoked, KeyChange::Revoke).await.expect("a store");
+    service.shared.store.change_key(disabled, KeyChange::Disable).await.expect("a store");
+    service.shared.store.change_key(revoked, KeyChange::Revoke).await.expect("a store");
     let key = &caller.key;
     let other_end = if key.ends_with('0') { "1" } else { "0" };
     let typo = format!("{}{other_end}", &key[..key.len() - 1]);
@@ -131,7 +130,7 @@ async fn a_real_key_in_a_query_is_flagged_for_rotation() {
     // The flag is set beside the answer; other writes follow it through the one writer.
     let flagged = async {
         loop {
-            let key = service.app.store.find_key(caller.key_id).await.expect("a store").expect("the key");
+            let key = service.shared.store.find_key(caller.key_id).await.expect("a store").expect("the key");
             if let Some(at) = key.leaked_at {
                 break at;
             }
@@ -144,7 +143,7 @@ async fn a_real_key_in_a_query_is_flagged_for_rotation() {
 }
 
 async fn last_used_at(service: &Service, key: Id) -> Option<tintype::clock::Timestamp> {
-    service.app.store.find_key(key).await.expect("a store").expect("the key").last_used_at
+    service.shared.store.find_key(key).await.expect("a store").expect("the key").last_used_at
 }
 
 #[tokio::test]
@@ -152,7 +151,7 @@ async fn the_last_use_of_a_key_is_written_beside_the_requests_and_survives_a_fai
     let service = Service::start_with(&["--test-fault", "before-touch-keys=error@2"]).await;
     let caller = service.caller("ada", 10).await;
     let (unused, unused_key) = service.new_key(caller.account.id, |_| {}).await;
-    service.app.store.change_key(unused, KeyChange::Disable).await.expect("a store");
+    service.shared.store.change_key(unused, KeyChange::Disable).await.expect("a store");
     let use_keys = async || {
         for _ in 0..3 {
             service.clock.advance(Duration::from_secs(10));
@@ -163,12 +162,12 @@ async fn the_last_use_of_a_key_is_written_beside_the_requests_and_survives_a_fai
     };
     let first = use_keys().await;
     assert_eq!(last_used_at(&service, caller.key_id).await, None, "no request writes it");
-    record_uses(&service.app).await;
+    service.api.keys.record_uses().await;
     assert_eq!(last_used_at(&service, caller.key_id).await, first);
     let second = use_keys().await;
-    record_uses(&service.app).await;
+    service.api.keys.record_uses().await;
     assert_eq!(last_used_at(&service, caller.key_id).await, first, "that write failed");
-    record_uses(&service.app).await;
+    service.api.keys.record_uses().await;
     assert_eq!(last_used_at(&service, caller.key_id).await, second, "and nothing was forgotten");
     assert!(service.faults.all_happened());
     assert_eq!(last_used_at(&service, unused).await, None, "a key that opened nothing was not used");
@@ -178,7 +177,7 @@ async fn the_last_use_of_a_key_is_written_beside_the_requests_and_survives_a_fai
 async fn changes_of_a_key_take_effect_within_a_second() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
-    let store = &service.app.store;
+    let store = &service.shared.store;
     let (id, key) = service.new_key(caller.account.id, |_| {}).await;
     let status = async || {
         service.clock.advance(Duration::from_secs(1));
@@ -214,7 +213,7 @@ async fn a_rotated_key_works_during_the_overlap() {
     let caller = service.caller("ada", 10).await;
     let fresh = tintype::domain::key::KeySecret::random();
     let overlap = Duration::from_secs(60);
-    let rotated = service.app.store.rotate_key(caller.key_id, fresh.hash(), &fresh.hint(), overlap).await;
+    let rotated = service.shared.store.rotate_key(caller.key_id, fresh.hash(), &fresh.hint(), overlap).await;
     rotated.expect("a store").expect("the key exists");
     let fresh = format!("Bearer {}", fresh.reveal());
     assert_eq!(get_with(&service, &fresh).await.status, 200);
@@ -341,7 +340,7 @@ async fn slow_refusals_do_not_tell_which_keys_exist() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
     let (id, disabled) = service.new_key(caller.account.id, |_| {}).await;
-    service.app.store.change_key(id, KeyChange::Disable).await.expect("a store");
+    service.shared.store.change_key(id, KeyChange::Disable).await.expect("a store");
     let unknown = tintype::domain::key::KeySecret::random().reveal().to_owned();
     for _ in 0..300 {
         get_with(&service, "Bearer x").await.assert_error(401, "UNAUTHORIZED");

@@ -13,10 +13,7 @@ use tintype::config::{LEASE, ORPHAN_AGE};
 use tintype::domain::key::KeySecret;
 use tintype::domain::model::{Account, EntryKind, Id};
 use tintype::fault::{Effect, Point};
-use tintype::service::sweeper;
 use tintype::store::{KeyChange, Rescue};
-use tintype::worker::Worker;
-use tintype::worker::render::EngineRenderer;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -61,14 +58,14 @@ impl Scene {
         let secret = KeySecret::random();
         // Once more when it goes wrong, as a person would: a fault happens once.
         for _ in 0..2 {
-            let (store, key) = (service.app.store.clone(), new_key(&KeySecret::random()));
+            let (store, key) = (service.shared.store.clone(), new_key(&KeySecret::random()));
             attempt(async move { store.create_first_account("default", 10, key).await }).await;
-            let store = service.app.store.clone();
+            let store = service.shared.store.clone();
             attempt(async move { store.create_account("ada", 100).await }).await;
         }
-        let account = service.app.store.find_account("ada").await.expect("a store").expect("an account");
+        let account = service.shared.store.find_account("ada").await.expect("a store").expect("an account");
         for _ in 0..2 {
-            let (store, key) = (service.app.store.clone(), new_key(&secret));
+            let (store, key) = (service.shared.store.clone(), new_key(&secret));
             attempt(async move { store.create_key(account.id, key).await }).await;
         }
         Self { service, account, key: secret.reveal().to_owned(), acknowledged: Vec::new() }
@@ -95,11 +92,11 @@ impl Scene {
     /// Administration beside the running service.
     async fn administer(&self) {
         let (key, _) = self.service.new_key(self.account.id, |_| {}).await;
-        let (store, account) = (self.service.app.store.clone(), self.account.id);
+        let (store, account) = (self.service.shared.store.clone(), self.account.id);
         attempt(async move { store.change_key(key, KeyChange::FlagLeaked).await }).await;
-        let (store, secret) = (self.service.app.store.clone(), KeySecret::random());
+        let (store, secret) = (self.service.shared.store.clone(), KeySecret::random());
         attempt(async move { store.rotate_key(key, secret.hash(), &secret.hint(), Duration::ZERO).await }).await;
-        let store = self.service.app.store.clone();
+        let store = self.service.shared.store.clone();
         attempt(async move { store.grant(account, 10, None).await }).await;
     }
 
@@ -114,7 +111,7 @@ impl Scene {
 
     /// A worker that has a heartbeat, is then cut off, and one that is told to stop.
     async fn lose_workers(&self) {
-        let worker = Worker::new(self.service.app.clone(), Arc::new(EngineRenderer(self.service.app.clone())));
+        let worker = self.service.worker_with(Arc::new(self.service.renderer()));
         let stepping = worker.clone();
         let step = tokio::spawn(async move { stepping.step().await });
         if self.renders(&step).await {
@@ -125,7 +122,7 @@ impl Scene {
         drop(step.await);
         // What it drew is cut off in a moment.
         let cut_off = async {
-            while self.service.app.metrics.renders.get() > 0 {
+            while self.service.shared.metrics.renders.get() > 0 {
                 tokio::task::yield_now().await;
             }
         };
@@ -145,10 +142,10 @@ impl Scene {
 
     /// Waits until the worker renders, unless it has ended or there is nothing to render.
     async fn renders<T>(&self, worker: &JoinHandle<T>) -> bool {
-        let app = &self.service.app;
+        let shared = &self.service.shared;
         let rendering = async {
-            while app.metrics.renders.get() == 0 {
-                let depth = app.store.queue_depth().await.expect("a store");
+            while shared.metrics.renders.get() == 0 {
+                let depth = shared.store.queue_depth().await.expect("a store");
                 if worker.is_finished() || depth.leased + depth.waiting == 0 {
                     return false;
                 }
@@ -160,30 +157,30 @@ impl Scene {
     }
 
     async fn sweep(&self) {
-        let app = self.service.app.clone();
-        attempt(async move { sweeper::sweep(&app, Rescue::Expired).await }).await;
-        let app = self.service.app.clone();
-        attempt(async move { sweeper::record_uses(&app).await }).await;
+        let sweeper = self.service.sweeper.clone();
+        attempt(async move { sweeper.sweep(Rescue::Expired).await }).await;
+        let keys = self.service.api.keys.clone();
+        attempt(async move { keys.record_uses().await }).await;
     }
 
     /// A file of a failed attempt, old enough to go.
     async fn leave_an_orphan(&self) {
         let Some(task_id) = self.acknowledged.first() else { return };
         let task_id: Id = task_id.strip_prefix("imgmodel-").and_then(|id| id.parse().ok()).expect("an id");
-        let files = &self.service.app.files;
+        let files = &self.service.shared.files;
         let name = files.write(task_id, 0, Bytes::from_static(b"left behind")).await.expect("a file");
         let path = self.service.directory.path().join("files").join(name);
         std::fs::File::open(path).and_then(|file| file.set_modified(UNIX_EPOCH)).expect("an old file");
-        let app = self.service.app.clone();
-        attempt(async move { sweeper::sweep_orphans(&app, usize::MAX).await }).await;
+        let sweeper = self.service.sweeper.clone();
+        attempt(async move { sweeper.sweep_orphans(usize::MAX).await }).await;
     }
 
     /// Lets everything grow so old that it goes, with what it cost still in the ledger.
     async fn outlive_the_retention(&self) {
         for _ in 0..3 {
             self.service.clock.advance(Duration::from_secs(31 * 24 * 60 * 60));
-            let app = self.service.app.clone();
-            attempt(async move { sweeper::remove_old(&app).await }).await;
+            let sweeper = self.service.sweeper.clone();
+            attempt(async move { sweeper.remove_old().await }).await;
         }
     }
 
@@ -192,7 +189,7 @@ impl Scene {
         let service = &self.service;
         let mut charged = HashSet::new();
         let mut balance = 0;
-        for entry in service.app.store.history(self.account.id, None, u32::MAX).await.expect("a store") {
+        for entry in service.shared.store.history(self.account.id, None, u32::MAX).await.expect("a store") {
             balance += entry.amount;
             if let (EntryKind::Charge, Some(task_id)) = (entry.kind, entry.task_id) {
                 assert!(charged.insert(task_id.to_string()), "{fault}: charged twice");
@@ -203,9 +200,9 @@ impl Scene {
             self.acknowledged.iter().cloned().collect(),
             "{fault}: exactly what was answered is charged"
         );
-        let account = service.app.store.find_account("ada").await.expect("a store").expect("an account");
+        let account = service.shared.store.find_account("ada").await.expect("a store").expect("an account");
         assert_eq!(account.credits, balance, "{fault}");
-        assert_eq!(service.app.store.audit().await.expect("a store").drifts, [], "{fault}");
+        assert_eq!(service.shared.store.audit().await.expect("a store").drifts, [], "{fault}");
     }
 
     /// Every task has ended, and its images can be had.
@@ -244,7 +241,7 @@ async fn live_through(fault: &str) {
     scene.submit("a boat [[hang]]").await;
     scene.lose_workers().await;
     if let Some(hanging) = scene.acknowledged.last().and_then(|id| id.strip_prefix("imgmodel-")) {
-        let (store, id): (_, Id) = (scene.service.app.store.clone(), hanging.parse().expect("an id"));
+        let (store, id): (_, Id) = (scene.service.shared.store.clone(), hanging.parse().expect("an id"));
         attempt(async move { store.fail_unleased(id, "The operator ended it.").await }).await;
     }
     scene.submit("a late boat").await;

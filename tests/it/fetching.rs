@@ -113,7 +113,7 @@ impl<'a> Rig<'a> {
     fn new(service: &'a Service) -> Self {
         let (sender, events) = unbounded_channel();
         let tide = Arc::new(Tide { events: sender, references: Semaphore::new(0), renders: Semaphore::new(0) });
-        let worker = Worker::new(service.app.clone(), tide.clone());
+        let worker = service.worker_with(tide.clone());
         Self { service, tide, worker, events }
     }
 
@@ -145,7 +145,7 @@ impl<'a> Rig<'a> {
 
     /// Waits until so many tasks wait in the queue and are leased.
     async fn depth(&self, waiting: u64, leased: u64) {
-        let store = &self.service.app.store;
+        let store = &self.service.shared.store;
         let is_so = async || {
             let depth = store.queue_depth().await.expect("a store");
             (depth.waiting, depth.leased) == (waiting, leased)
@@ -156,14 +156,14 @@ impl<'a> Rig<'a> {
     /// Waits until so many tasks wait for references or with them, and are drawn: a slot is given back a moment after
     /// its task is completed.
     async fn gauges(&self, fetches: i64, renders: i64) {
-        let metrics = &self.service.app.metrics;
+        let metrics = &self.service.shared.metrics;
         let is_so = async || (metrics.fetches.get(), metrics.renders.get()) == (fetches, renders);
         until(is_so, "the gauges show otherwise").await;
     }
 
     /// No attempt at a task was counted as lost.
     async fn assert_unharmed(&self, id: Id) {
-        let record = self.service.app.store.inspect_task(id).await.expect("a store").expect("the task exists");
+        let record = self.service.shared.store.inspect_task(id).await.expect("a store").expect("the task exists");
         assert_eq!(record.lost_leases, Some(0));
     }
 
@@ -173,10 +173,10 @@ impl<'a> Rig<'a> {
         self.tide.renders.add_permits(100);
         self.depth(0, 0).await;
         running.end().await;
-        for task in self.service.app.store.recent_tasks(None, 100).await.expect("a store") {
+        for task in self.service.shared.store.recent_tasks(None, 100).await.expect("a store") {
             assert_eq!(task.status.as_str(), "completed", "{task:?}");
         }
-        assert_eq!(self.service.app.store.audit().await.expect("a store").drifts, []);
+        assert_eq!(self.service.shared.store.audit().await.expect("a store").drifts, []);
         self.gauges(0, 0).await;
     }
 }

@@ -100,7 +100,7 @@ async fn unfinished_tasks_are_limited_per_account() {
 async fn what_would_not_be_finished_in_time_is_refused_at_once() {
     let service = Service::start_with(&["--renders", "1", "--submit-rate", "0"]).await;
     let caller = service.caller("ada", 100).await;
-    service.app.backlog.observe(Duration::from_secs(60));
+    service.shared.backlog.observe(Duration::from_secs(60));
     for _ in 0..9 {
         caller.submit_prompt("a boat").await;
     }
@@ -119,7 +119,7 @@ async fn an_api_that_draws_nothing_goes_by_what_the_workers_of_its_database_can_
     let api = Service::start_on_postgres(&["--submit-rate", "0"]).await;
     let worker = api.join(&["--renders", "1"]).await;
     let caller = api.caller("ada", 100).await;
-    worker.app.backlog.observe(Duration::from_secs(60));
+    worker.shared.backlog.observe(Duration::from_secs(60));
     worker.worker.report().await;
     for _ in 0..9 {
         caller.submit_prompt("a boat").await;
@@ -134,7 +134,7 @@ async fn an_api_that_draws_nothing_goes_by_what_the_workers_of_its_database_can_
     api.clock.advance(Duration::from_secs(1));
     caller.submit_prompt("a boat").await;
     // It ends, and for a while what waits is too much again.
-    api.app.store.withdraw_worker(second.app.backlog.id()).await.expect("a store");
+    api.shared.store.withdraw_worker(second.shared.backlog.id()).await.expect("a store");
     api.clock.advance(Duration::from_secs(1));
     let refused = caller.post(r#"{"prompt": "a boat"}"#).await;
     refused.assert_error(429, "RATE_LIMITED");
@@ -149,7 +149,7 @@ async fn a_worker_that_serves_the_api_counts_on_the_workers_beside_it() {
     let serving = Service::start_on_postgres(&["--renders", "1", "--submit-rate", "0"]).await;
     let beside = serving.join(&["--renders", "1"]).await;
     let caller = serving.caller("ada", 100).await;
-    serving.app.backlog.observe(Duration::from_secs(60));
+    serving.shared.backlog.observe(Duration::from_secs(60));
     serving.worker.report().await;
     beside.worker.report().await;
     for _ in 0..17 {

@@ -69,7 +69,7 @@ async fn only_the_accounts_own_api_tasks_are_listed() {
         n: 1,
         reference_images: Vec::new(),
     };
-    service.app.store.submit(ada.account.id, None, Surface::Web, request, 0).await.expect("a store");
+    service.shared.store.submit(ada.account.id, None, Surface::Web, request, 0).await.expect("a store");
     assert_eq!(page(&ada, "").await, (Vec::new(), None));
     let of_ada = ada.submit_prompt("a boat").await;
     assert_eq!(ids(&page(&ada, "").await.0), [of_ada]);

@@ -5,7 +5,6 @@ use std::time::Duration;
 use serde_json::json;
 use tintype::config::{MONTH_AGE, REMOVED_FILES_GRACE};
 use tintype::domain::model::Id;
-use tintype::service::sweeper;
 
 use crate::retention::{ended, listed, poll};
 use crate::rigs::binary::TINTYPE;
@@ -32,9 +31,9 @@ fn is_there(service: &Service, month: &str) -> bool {
 
 /// Removes what is old, then its files, then perhaps its month.
 async fn remove_old(service: &Service) {
-    sweeper::remove_old(&service.app).await;
+    service.sweeper.remove_old().await;
     service.clock.advance(REMOVED_FILES_GRACE + SECOND);
-    sweeper::remove_old(&service.app).await;
+    service.sweeper.remove_old().await;
 }
 
 #[tokio::test]
@@ -48,16 +47,16 @@ async fn a_month_goes_when_its_tasks_are_removed_and_their_files_are_gone() {
     service.clock.advance(DAY * 31);
     let young = ended(&caller, "a boat").await;
     let cursor = listed(&caller, "?limit=3").await.1.expect("one more");
-    let history = async || service.app.store.history(caller.account.id, None, 100).await.expect("a store");
+    let history = async || service.shared.store.history(caller.account.id, None, 100).await.expect("a store");
     let before = history().await;
 
-    sweeper::remove_old(&service.app).await;
+    service.sweeper.remove_old().await;
     service.clock.advance(REMOVED_FILES_GRACE);
-    sweeper::remove_old(&service.app).await;
+    service.sweeper.remove_old().await;
     assert_eq!(files(&service).len(), 3);
     assert!(is_there(&service, "2026_11"), "a file is still there for whoever was just shown it");
     service.clock.advance(SECOND);
-    sweeper::remove_old(&service.app).await;
+    service.sweeper.remove_old().await;
     assert_eq!(files(&service).len(), 1);
     assert!(!is_there(&service, "2026_11"));
     assert!(is_there(&service, "2026_12"), "it has not grown old to its end");
@@ -68,7 +67,7 @@ async fn a_month_goes_when_its_tasks_are_removed_and_their_files_are_gone() {
         poll(&caller, task_id).await.assert_error(404, "NOT_FOUND");
     }
     assert_eq!((caller.credits().await, history().await), (94, before));
-    let audit = service.app.store.audit().await.expect("a store");
+    let audit = service.shared.store.audit().await.expect("a store");
     assert_eq!((audit.tasks, audit.drifts), (2, vec![]));
     let (data, variables) = (service.directory.path().to_owned(), Vec::new());
     let database = Backend::Postgres.url(&data);
@@ -83,7 +82,7 @@ async fn a_month_goes_when_its_tasks_are_removed_and_their_files_are_gone() {
     remove_old(&service).await;
     assert!(!is_there(&service, "2026_12") && !is_there(&service, "2027_01"));
     ended(&caller, "a boat").await;
-    assert_eq!(service.app.store.audit().await.expect("a store").drifts, []);
+    assert_eq!(service.shared.store.audit().await.expect("a store").drifts, []);
 }
 
 #[tokio::test]
@@ -91,14 +90,14 @@ async fn a_month_with_a_file_left_stays_and_so_do_those_after_it() {
     let service = keeping_a_month().await;
     let caller = service.caller("ada", 100).await;
     ended(&caller, "a boat").await;
-    let unknown = service.app.files.write(Id::floor(NOON), 0, "a picture".into()).await.expect("a file");
+    let unknown = service.shared.files.write(Id::floor(NOON), 0, "a picture".into()).await.expect("a file");
     service.clock.advance(DAY * 100);
     for _ in 0..2 {
         remove_old(&service).await;
     }
     assert_eq!(files(&service), [unknown.as_str()], "nobody knows whose it is");
     assert!(is_there(&service, "2026_11") && is_there(&service, "2026_12"));
-    service.app.files.remove(&unknown).await.expect("a file");
+    service.shared.files.remove(&unknown).await.expect("a file");
     std::fs::write(service.directory.path().join("files").join(&unknown[..10]).join("notes.txt"), "a note")
         .expect("no file of a task");
     remove_old(&service).await;
@@ -132,6 +131,6 @@ async fn a_month_stays_for_a_day_after_its_end() {
     assert_eq!(files(&service), Vec::<String>::new());
     assert!(is_there(&service, "2026_11"));
     service.clock.advance(SECOND * 60);
-    sweeper::remove_old(&service.app).await;
+    service.sweeper.remove_old().await;
     assert!(!is_there(&service, "2026_11"));
 }

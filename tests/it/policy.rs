@@ -9,7 +9,7 @@ use tintype::clock::Timestamp;
 use tintype::policy::picture_hash;
 use tintype::service::tasks::REFUSED;
 use tintype::store::{KeyChange, QueueDepth};
-use tintype::worker::render::{EngineRenderer, Renderer as _};
+use tintype::worker::render::Renderer as _;
 use tintype_engine::picture::Picture;
 use tintype_engine::{Brief, Engine as _};
 use tintype_sketch::Sketch;
@@ -62,7 +62,7 @@ fn assert_refused(task: &Value) {
 }
 
 fn metrics(service: &Service) -> String {
-    service.app.metrics.expose(&QueueDepth::default(), Timestamp::from_millis(0), None)
+    service.shared.metrics.expose(&QueueDepth::default(), Timestamp::from_millis(0), None)
 }
 
 /// Everything of an answer but what names this one answer.
@@ -129,7 +129,7 @@ async fn the_last_strike_suspends_the_key_and_enabling_it_lifts_that() {
     assert_eq!(bob.get(TASKS).await.status, 200);
     assert!(metrics(&service).contains("tintype_keys_suspended_total 1"));
 
-    service.app.store.change_key(ada.key_id, KeyChange::Enable).await.expect("a store");
+    service.shared.store.change_key(ada.key_id, KeyChange::Enable).await.expect("a store");
     service.clock.advance(Duration::from_secs(1));
     for _ in 0..2 {
         assert_refused(&outcome(&ada, "a bomb").await);
@@ -189,7 +189,7 @@ async fn a_broken_file_keeps_the_old_rules_and_a_mended_one_takes_over() {
     let file = PolicyFile::new(WORDS);
     let service = file.service(&[]).await;
     let ada = service.caller("ada", 100).await;
-    let policy = &service.app.policy;
+    let policy = &service.policy;
     assert_eq!(policy.refresh(), Ok(false));
     file.write("policy.toml", "[[rule]]\nname = \"arms\"\nwords = [\n\"boat\"");
     let error = policy.refresh().expect_err("a broken file");
@@ -321,14 +321,14 @@ async fn a_result_on_the_block_list_is_refused_before_its_file_is_written() {
     let ada = service.caller("ada", 10).await;
     let task_id = ada.submit_prompt("a red fox in the snow").await;
     // What is going to be drawn is drawn aside, because the same task always gets the same picture.
-    let claim = service.app.store.claim(1, Duration::from_secs(60)).await.expect("a store").remove(0);
-    let renderer = EngineRenderer(service.app.clone());
+    let claim = service.shared.store.claim(1, Duration::from_secs(60)).await.expect("a store").remove(0);
+    let renderer = service.renderer();
     let pngs = renderer.render(&claim, Duration::from_secs(60)).await.expect("a picture");
     let hash = picture_hash(&Picture::decode(&pngs[0]).expect("a PNG"));
-    service.app.store.release(claim.lease).await.expect("a store");
+    service.shared.store.release(claim.lease).await.expect("a store");
     file.write("policy.toml", "[blocklist]\nfile = \"known.txt\"\n");
     file.write("known.txt", &format!("{hash:016x}  # a fox\n"));
-    assert_eq!(service.app.policy.refresh(), Ok(true));
+    assert_eq!(service.policy.refresh(), Ok(true));
     service.work().await;
     assert_refused(&ada.task(&task_id).await);
     assert_eq!(ada.credits().await, 10);

@@ -73,7 +73,7 @@ async fn a_failed_task_says_why_and_is_refunded() {
         assert!(task["error"].as_str().expect("a sentence").contains(about), "{task}");
         assert_eq!(caller.credits().await, 10);
     }
-    let history = service.app.store.history(caller.account.id, None, 10).await.expect("a store");
+    let history = service.shared.store.history(caller.account.id, None, 10).await.expect("a store");
     let kinds: Vec<_> = history.iter().map(|entry| (entry.kind.as_str(), entry.amount)).collect();
     assert_eq!(kinds, [("refund", 8), ("charge", -8), ("refund", 8), ("charge", -8), ("grant", 10)]);
 }
@@ -90,7 +90,8 @@ async fn what_is_not_the_callers_is_not_found_in_the_same_words() {
         n: 1,
         reference_images: Vec::new(),
     };
-    let submission = service.app.store.submit(ada.account.id, None, Surface::Web, request, 0).await.expect("a store");
+    let submission =
+        service.shared.store.submit(ada.account.id, None, Surface::Web, request, 0).await.expect("a store");
     let Submission::Accepted(of_web) = submission else { panic!("{submission:?}") };
     let bare_id = of_bob.strip_prefix("imgmodel-").expect("a task_id");
     service.work().await;

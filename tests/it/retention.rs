@@ -10,9 +10,6 @@ use tintype::clock::Clock;
 use tintype::config::{FINISHED_TASK_TTL, ORPHAN_AGE, REMOVED_FILES_GRACE, ServerSettings};
 use tintype::domain::model::{Surface, TaskId};
 use tintype::files::Files;
-use tintype::service::app::App;
-use tintype::service::sweeper;
-use tintype::service::tasks;
 use tokio_util::sync::CancellationToken;
 
 use crate::rigs::binary::{self, Server, refused, tintype};
@@ -47,7 +44,7 @@ pub async fn listed(caller: &Caller<'_>, query: &str) -> (Vec<String>, Option<St
 }
 
 async fn assert_sound(service: &Service) {
-    assert_eq!(service.app.store.audit().await.expect("a store").drifts, []);
+    assert_eq!(service.shared.store.audit().await.expect("a store").drifts, []);
 }
 
 #[tokio::test]
@@ -58,16 +55,16 @@ async fn old_tasks_are_removed_however_they_ended_and_young_ones_are_not() {
     let failed = ended(&caller, "a boat [[fail]]").await;
     service.clock.advance(MONTH - SECOND * 60);
     let young = ended(&caller, "a boat").await;
-    sweeper::remove_old(&service.app).await;
+    service.sweeper.remove_old().await;
     assert_eq!(listed(&caller, "").await.0, [young.as_str(), &failed, &completed], "not before their time");
     service.clock.advance(SECOND * 60);
-    sweeper::remove_old(&service.app).await;
+    service.sweeper.remove_old().await;
     assert_eq!(listed(&caller, "").await, (vec![young.clone()], None));
     for task_id in [completed, failed] {
         poll(&caller, &task_id).await.assert_error(404, "NOT_FOUND");
     }
     assert_eq!(caller.task(&young).await["status"], "completed");
-    assert_eq!(service.app.metrics.removed.get(), 2);
+    assert_eq!(service.shared.metrics.removed.get(), 2);
     assert_sound(&service).await;
 }
 
@@ -77,7 +74,7 @@ async fn a_removed_task_looks_like_one_that_never_was() {
     let caller = service.caller("ada", 100).await;
     let removed = ended(&caller, "a boat").await;
     service.clock.advance(MONTH);
-    sweeper::remove_old(&service.app).await;
+    service.sweeper.remove_old().await;
     let unknown = poll(&caller, "imgmodel-FAAAAAAAAAAAAAAAAAAAA").await;
     let gone = poll(&caller, &removed).await;
     let shape = |answer: &Answer| {
@@ -100,13 +97,13 @@ async fn the_files_of_a_removed_task_follow_it_after_an_hour() {
     service.clock.advance(MONTH - SECOND * 60);
     let young = ended(&caller, "a boat").await;
     service.clock.advance(SECOND * 60);
-    sweeper::remove_old(&service.app).await;
+    service.sweeper.remove_old().await;
     poll(&caller, task["task_id"].as_str().expect("a task_id")).await.assert_error(404, "NOT_FOUND");
     service.clock.advance(REMOVED_FILES_GRACE);
-    sweeper::remove_old(&service.app).await;
+    service.sweeper.remove_old().await;
     assert_eq!(service.fetch(url, &[]).await.status, 200, "whoever saw it just before can still fetch it");
     service.clock.advance(SECOND);
-    sweeper::remove_old(&service.app).await;
+    service.sweeper.remove_old().await;
     service.fetch(url, &[]).await.assert_error(404, "NOT_FOUND");
     let kept = caller.task(&young).await;
     assert_eq!(service.fetch(kept["media_url"].as_str().expect("a URL"), &[]).await.status, 200);
@@ -120,11 +117,11 @@ async fn removal_leaves_credits_and_history_alone() {
     let caller = service.caller("ada", 100).await;
     ended(&caller, "a boat").await;
     ended(&caller, "a boat [[fail]]").await;
-    let history = async || service.app.store.history(caller.account.id, None, 100).await.expect("a store");
+    let history = async || service.shared.store.history(caller.account.id, None, 100).await.expect("a store");
     let before = history().await;
     service.clock.advance(MONTH + REMOVED_FILES_GRACE * 2);
     for _ in 0..2 {
-        sweeper::remove_old(&service.app).await;
+        service.sweeper.remove_old().await;
         service.clock.advance(REMOVED_FILES_GRACE * 2);
     }
     assert_eq!(listed(&caller, "").await, (vec![], None));
@@ -139,14 +136,14 @@ async fn a_cursor_that_points_to_a_removed_task_still_works() {
     let caller = service.caller("ada", 100).await;
     // The oldest takes longest, so that it outlives the one after it.
     let oldest = caller.submit_prompt("a boat").await;
-    let lease = service.app.store.claim(1, MONTH).await.expect("a store").remove(0).lease;
+    let lease = service.shared.store.claim(1, MONTH).await.expect("a store").remove(0).lease;
     let removed = ended(&caller, "a boat").await;
     let cursor = listed(&caller, "?limit=1").await.1.expect("another page");
     service.clock.advance(SECOND * 60);
-    service.app.store.fail(lease, "it sank").await.expect("a store");
+    service.shared.store.fail(lease, "it sank").await.expect("a store");
     let newest = ended(&caller, "a boat").await;
     service.clock.advance(MONTH - SECOND * 30);
-    sweeper::remove_old(&service.app).await;
+    service.sweeper.remove_old().await;
     poll(&caller, &removed).await.assert_error(404, "NOT_FOUND");
     assert_eq!(listed(&caller, &format!("?cursor={cursor}")).await, (vec![oldest.clone()], None));
     let (first, cursor) = listed(&caller, "?limit=1").await;
@@ -165,16 +162,16 @@ async fn what_a_processing_task_refers_to_stays_until_it_has_ended() {
     let needing = caller.submit(json!({ "prompt": "a boat", "reference_images": [reference] })).await;
     let needing = needing["task_id"].as_str().expect("a task_id");
     service.clock.advance(SECOND);
-    sweeper::remove_old(&service.app).await;
+    service.sweeper.remove_old().await;
     poll(&caller, &old).await.assert_error(404, "NOT_FOUND");
     service.clock.advance(REMOVED_FILES_GRACE * 3);
-    sweeper::remove_old(&service.app).await;
-    sweeper::sweep_orphans(&service.app, usize::MAX).await;
+    service.sweeper.remove_old().await;
+    service.sweeper.sweep_orphans(usize::MAX).await;
     assert_eq!(caller.task(needing).await["status"], "processing");
     assert_eq!(files(&service), [name], "somebody may be about to download it");
     service.sweep().await;
     assert_eq!(caller.task(needing).await["status"], "failed", "it was overdue");
-    sweeper::remove_old(&service.app).await;
+    service.sweeper.remove_old().await;
     assert_eq!(files(&service), Vec::<String>::new());
     assert_sound(&service).await;
 }
@@ -184,10 +181,10 @@ async fn a_processing_task_outlives_any_retention() {
     let service = Service::start_with(&["--retention", "1h"]).await;
     let caller = service.caller("ada", 100).await;
     let task_id = caller.submit_prompt("a boat").await;
-    let lease = service.app.store.claim(1, MONTH).await.expect("a store").remove(0).lease;
-    let written = service.app.files.write(lease.task_id, 0, "a picture".into()).await.expect("a file");
+    let lease = service.shared.store.claim(1, MONTH).await.expect("a store").remove(0).lease;
+    let written = service.shared.files.write(lease.task_id, 0, "a picture".into()).await.expect("a file");
     service.clock.advance(MONTH);
-    sweeper::remove_old(&service.app).await;
+    service.sweeper.remove_old().await;
     assert_eq!(caller.task(&task_id).await["status"], "processing");
     assert_eq!(files(&service), [written]);
 }
@@ -199,12 +196,12 @@ async fn a_poll_under_way_during_the_removal_does_not_bring_the_task_back() {
     let task_id = ended(&caller, "a boat").await;
     let TaskId(id) = task_id.parse().expect("a task_id");
     let seen = service.clock.elapsed();
-    let read = service.app.store.find_task(caller.account.id, Surface::Api, id).await.expect("a store");
+    let read = service.shared.store.find_task(caller.account.id, Surface::Api, id).await.expect("a store");
     let read = Arc::new(read.expect("not removed yet"));
     service.clock.advance(MONTH);
-    sweeper::remove_old(&service.app).await;
+    service.sweeper.remove_old().await;
     // The poll that read it before remembers it only now.
-    service.app.remember(&read, seen);
+    service.api.tasks.finished.insert(&read, seen);
     poll(&caller, &task_id).await.assert_error(404, "NOT_FOUND");
 }
 
@@ -216,15 +213,15 @@ async fn a_crash_before_the_files_were_deleted_is_repaired_by_the_orphan_sweep()
     let kept = ended(&caller, "a boat").await;
     let TaskId(id) = kept.parse().expect("a task_id");
     // A server with a retention marked the older one and died; the one that runs now has none.
-    let cutoff = service.app.store.inspect_task(id).await.expect("a store").expect("a task").task.updated_at;
-    assert_eq!(service.app.store.remove_tasks(cutoff).await.expect("a store"), 1);
+    let cutoff = service.shared.store.inspect_task(id).await.expect("a store").expect("a task").task.updated_at;
+    assert_eq!(service.shared.store.remove_tasks(cutoff).await.expect("a store"), 1);
     for name in files(&service) {
         let file = File::options().write(true).open(service.directory.path().join("files").join(name));
         file.and_then(|file| file.set_modified(UNIX_EPOCH)).expect("an old file");
     }
-    assert_eq!(sweeper::sweep_orphans(&service.app, usize::MAX).await, 0, "it was removed just now");
+    assert_eq!(service.sweeper.sweep_orphans(usize::MAX).await, 0, "it was removed just now");
     service.clock.advance(ORPHAN_AGE);
-    assert_eq!(sweeper::sweep_orphans(&service.app, usize::MAX).await, 1);
+    assert_eq!(service.sweeper.sweep_orphans(usize::MAX).await, 1);
     let left = files(&service);
     assert!(left.len() == 1 && left[0].contains(id.as_str()), "{left:?}: not those of {task_id}");
 }
@@ -236,7 +233,7 @@ async fn without_a_retention_nothing_is_ever_removed() {
     let task_id = ended(&caller, "a boat").await;
     for _ in 0..3 {
         service.clock.advance(MONTH * 1_200);
-        sweeper::remove_old(&service.app).await;
+        service.sweeper.remove_old().await;
     }
     let task = caller.task(&task_id).await;
     assert_eq!(service.fetch(task["media_url"].as_str().expect("a URL"), &[]).await.status, 200);
@@ -250,18 +247,18 @@ async fn a_clock_that_steps_back_removes_nothing_and_brings_nothing_back() {
     service.clock.advance(MONTH / 2);
     let kept = ended(&caller, "a boat").await;
     service.clock.advance(MONTH / 2);
-    sweeper::remove_old(&service.app).await;
+    service.sweeper.remove_old().await;
     let all = files(&service);
     // The same data in the hands of a server whose clock is a year behind.
     let past = Clock::manual(NOON.saturating_sub(MONTH * 12));
     let stored = Files::on_disk(&service.directory.path().join("files")).expect("a store of files");
     let store = Backend::Sqlite.open(&service.directory, &past);
-    let behind = App::build(service.app.config.clone(), past, store, stored).await.expect("an app");
-    sweeper::remove_old(&behind).await;
-    sweeper::sweep_orphans(&behind, usize::MAX).await;
+    let behind = service.beside(past, store, stored).await;
+    behind.sweeper.remove_old().await;
+    behind.sweeper.sweep_orphans(usize::MAX).await;
     assert_eq!(files(&service), all);
     assert_eq!(listed(&caller, "").await.0, [kept]);
-    let find = tasks::find(&behind, caller.account.id, Surface::Api, removed.parse().expect("a task_id"));
+    let find = behind.api.tasks.find(caller.account.id, Surface::Api, removed.parse().expect("a task_id"));
     assert_eq!(find.await.expect("a store"), None);
 }
 
@@ -272,9 +269,9 @@ async fn a_process_whose_clock_is_ahead_removes_nothing() {
     let kept = ended(&caller, "a boat").await;
     let ahead = Clock::manual(NOON.saturating_add(MONTH * 12));
     let stored = Files::on_disk(&service.directory.path().join("files")).expect("a store of files");
-    let store = service.app.store.clone();
-    let other = App::build(service.app.config.clone(), ahead, store, stored).await.expect("an app");
-    sweeper::remove_old(&other).await;
+    let store = service.shared.store.clone();
+    let other = service.beside(ahead, store, stored).await;
+    other.sweeper.remove_old().await;
     assert_eq!(listed(&caller, "").await.0, [kept]);
 }
 
@@ -290,7 +287,7 @@ async fn what_one_process_removed_another_does_not_show_for_long() {
     for task_id in [&removed, &kept] {
         assert_eq!(elsewhere.task(task_id).await["status"], "completed");
     }
-    sweeper::remove_old(&removing.app).await;
+    removing.sweeper.remove_old().await;
     assert_eq!(listed(&elsewhere, "").await.0, [kept.as_str()], "lists are up to date");
     removing.clock.advance(FINISHED_TASK_TTL);
     poll(&elsewhere, &removed).await.assert_error(404, "NOT_FOUND");
@@ -305,8 +302,8 @@ async fn a_running_server_removes_old_tasks_by_itself() {
     service.work().await;
     service.clock.advance(MONTH);
     let stop = CancellationToken::new();
-    let sweeping = tokio::spawn(sweeper::run(service.app.clone(), stop.clone()));
-    let find = async || service.app.store.find_task(caller.account.id, Surface::Api, id).await.expect("a store");
+    let sweeping = tokio::spawn(service.sweeper.clone().run(stop.clone()));
+    let find = async || service.shared.store.find_task(caller.account.id, Surface::Api, id).await.expect("a store");
     for _ in 0..1_000_000 {
         if find().await.is_none() {
             break;
@@ -327,7 +324,7 @@ async fn a_server_that_has_just_started_removes_nothing() {
     let overdue = caller.submit_prompt("a boat").await;
     service.clock.advance(SECOND * 600);
     let stop = CancellationToken::new();
-    let sweeping = tokio::spawn(sweeper::run(service.app.clone(), stop.clone()));
+    let sweeping = tokio::spawn(service.sweeper.clone().run(stop.clone()));
     // Whatever is removed at the start is removed before the first sweep, a second later.
     while caller.task(&overdue).await["status"] == "processing" {
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -378,7 +375,7 @@ async fn the_operator_still_finds_a_removed_task() {
     let data = service.directory.path();
     assert_eq!(binary::json(data, &["task", "show", &task_id])["removed_at"], Value::Null);
     service.clock.advance(MONTH);
-    sweeper::remove_old(&service.app).await;
+    service.sweeper.remove_old().await;
     let shown = binary::json(data, &["task", "show", &task_id]);
     assert_eq!(shown["removed_at"], service.clock.now().to_string());
     assert_eq!((&shown["status"], &shown["request"]["prompt"]), (&json!("completed"), &json!("")));

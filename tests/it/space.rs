@@ -63,7 +63,7 @@ async fn what_was_accepted_is_finished_below_the_floor() {
     let request =
         tintype::domain::request::GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("a request");
     let submitted = service
-        .app
+        .shared
         .store
         .submit(account, None, tintype::domain::model::Surface::Api, request, 0)
         .await

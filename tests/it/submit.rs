@@ -301,5 +301,5 @@ async fn concurrent_submits_never_overspend() {
     let refused = answers.iter().filter(|answer| answer.status == 402).count();
     assert_eq!((accepted, refused), (10, 30));
     assert_eq!(caller.credits().await, 0);
-    assert_eq!(service.app.store.audit().await.expect("a store").drifts, []);
+    assert_eq!(service.shared.store.audit().await.expect("a store").drifts, []);
 }

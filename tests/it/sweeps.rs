@@ -12,8 +12,6 @@ use tintype::config::{
 };
 use tintype::domain::model::Id;
 use tintype::files::Files;
-use tintype::service::app::App;
-use tintype::service::sweeper;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -33,7 +31,7 @@ async fn completed(caller: &Caller<'_>) -> Id {
 
 /// Leaves a file of a task behind, as if it had been there since long ago.
 async fn left_behind(service: &Service, task: Id) -> String {
-    let name = service.app.files.write(task, 1, Bytes::from_static(b"left behind")).await.expect("a file");
+    let name = service.shared.files.write(task, 1, Bytes::from_static(b"left behind")).await.expect("a file");
     let file = File::options().write(true).open(service.directory.path().join("files").join(&name));
     file.and_then(|file| file.set_modified(UNIX_EPOCH)).expect("an old file");
     name
@@ -47,7 +45,7 @@ async fn a_day_of_many_files_is_swept_piece_by_piece(service: Service) {
     for _ in 0..MANY {
         left_behind(&service, task).await;
     }
-    let listed = service.app.files.written_before(result[..10].to_owned(), Timestamp::MAX);
+    let listed = service.shared.files.written_before(result[..10].to_owned(), Timestamp::MAX);
     let pieces: Vec<Vec<String>> = listed.try_collect().await.expect("a listing");
     assert!(pieces.iter().all(|piece| (1..=256).contains(&piece.len())), "what is in memory is bounded");
     let mut names = pieces.concat();
@@ -55,7 +53,7 @@ async fn a_day_of_many_files_is_swept_piece_by_piece(service: Service) {
     assert_eq!(names, files(&service));
     assert_eq!(names.len(), MANY + 1);
     service.clock.advance(ORPHAN_AGE * 2);
-    assert_eq!(sweeper::sweep_orphans(&service.app, usize::MAX).await, MANY);
+    assert_eq!(service.sweeper.sweep_orphans(usize::MAX).await, MANY);
     assert_eq!(files(&service), [result]);
 }
 
@@ -73,9 +71,9 @@ async fn many_files_in_a_bucket_are_swept() {
 async fn listing_a_day_that_is_not_there_is_an_error_on_a_disk_and_no_files_in_a_bucket() {
     let day = || "2026-11-21".to_owned();
     let disk = Service::start_on_disk(&[]).await;
-    disk.app.files.written_before(day(), Timestamp::MAX).try_next().await.expect_err("no such directory");
+    disk.shared.files.written_before(day(), Timestamp::MAX).try_next().await.expect_err("no such directory");
     let bucket = Service::start_on_s3(&[]).await;
-    assert_eq!(bucket.app.files.written_before(day(), Timestamp::MAX).try_next().await.expect("a listing"), None);
+    assert_eq!(bucket.shared.files.written_before(day(), Timestamp::MAX).try_next().await.expect("a listing"), None);
 }
 
 #[tokio::test]
@@ -85,13 +83,13 @@ async fn a_day_is_swept_by_one_process_in_an_hour() {
     let task = completed(&service.caller("ada", 100).await).await;
     service.clock.advance(ORPHAN_AGE * 2);
     left_behind(&service, task).await;
-    assert_eq!(sweeper::sweep_orphans_in_turn(&service.app).await, 1);
+    assert_eq!(service.sweeper.sweep_orphans_in_turn().await, 1);
     left_behind(&service, task).await;
     for process in [&other, &service] {
-        assert_eq!(sweeper::sweep_orphans_in_turn(&process.app).await, 0, "it was looked through just now");
+        assert_eq!(process.sweeper.sweep_orphans_in_turn().await, 0, "it was looked through just now");
     }
     service.clock.advance(ORPHAN_SWEEP_EVERY);
-    assert_eq!(sweeper::sweep_orphans_in_turn(&other.app).await, 1);
+    assert_eq!(other.sweeper.sweep_orphans_in_turn().await, 1);
     assert_eq!(files(&service).len(), 1);
 }
 
@@ -104,7 +102,7 @@ async fn a_process_alone_finds_its_hour_over_when_it_looks_again() {
         left_behind(&service, task).await;
         // The clock of the database is a little slow.
         service.clock.advance(ORPHAN_SWEEP_EVERY - Duration::from_secs(1));
-        assert_eq!(sweeper::sweep_orphans_in_turn(&service.app).await, 1);
+        assert_eq!(service.sweeper.sweep_orphans_in_turn().await, 1);
     }
 }
 
@@ -114,11 +112,11 @@ async fn a_process_that_died_in_the_middle_holds_its_day_for_a_while() {
     let task = completed(&service.caller("ada", 100).await).await;
     service.clock.advance(ORPHAN_AGE * 2);
     let orphan = left_behind(&service, task).await;
-    let days = service.app.files.days().await.expect("a list");
-    assert_eq!(service.app.store.take_sweep(&days, FILE_SWEEP_LEASE).await.expect("a store").as_ref(), days.first());
-    assert_eq!(sweeper::sweep_orphans_in_turn(&service.app).await, 0, "somebody is at it");
+    let days = service.shared.files.days().await.expect("a list");
+    assert_eq!(service.shared.store.take_sweep(&days, FILE_SWEEP_LEASE).await.expect("a store").as_ref(), days.first());
+    assert_eq!(service.sweeper.sweep_orphans_in_turn().await, 0, "somebody is at it");
     service.clock.advance(FILE_SWEEP_LEASE);
-    assert_eq!(sweeper::sweep_orphans_in_turn(&service.app).await, 1);
+    assert_eq!(service.sweeper.sweep_orphans_in_turn().await, 1);
     assert!(!files(&service).contains(&orphan));
 }
 
@@ -134,17 +132,17 @@ async fn an_old_day_is_looked_through_once_a_week_and_not_at_every_start() {
     }
     service.clock.advance(ORPHAN_AGE * 2);
     left_behind(&service, oldest).await;
-    assert_eq!(sweeper::sweep_orphans_in_turn(&service.app).await, 1, "nobody has looked through it yet");
+    assert_eq!(service.sweeper.sweep_orphans_in_turn().await, 1, "nobody has looked through it yet");
     let orphan = left_behind(&service, oldest).await;
     service.clock.advance(ORPHAN_SWEEP_EVERY);
     let restarted = service.join(&[]).await;
-    assert_eq!(sweeper::sweep_orphans_in_turn(&restarted.app).await, 0);
+    assert_eq!(restarted.sweeper.sweep_orphans_in_turn().await, 0);
     left_behind(&service, latest).await;
     service.clock.advance(ORPHAN_SWEEP_EVERY);
-    assert_eq!(sweeper::sweep_orphans_in_turn(&restarted.app).await, 1, "what comes up now is on the latest days");
+    assert_eq!(restarted.sweeper.sweep_orphans_in_turn().await, 1, "what comes up now is on the latest days");
     assert!(files(&service).contains(&orphan));
     service.clock.advance(FULL_ORPHAN_SWEEP_EVERY);
-    assert_eq!(sweeper::sweep_orphans_in_turn(&restarted.app).await, 1);
+    assert_eq!(restarted.sweeper.sweep_orphans_in_turn().await, 1);
     assert!(!files(&service).contains(&orphan), "every day has its turn");
 }
 
@@ -154,10 +152,10 @@ async fn who_cannot_remove_files_now_takes_no_day() {
     let task = completed(&service.caller("ada", 100).await).await;
     service.clock.advance(ORPHAN_AGE * 2);
     left_behind(&service, task).await;
-    let backup = service.app.files.keep_all().expect("a lock");
-    assert_eq!(sweeper::sweep_orphans_in_turn(&service.app).await, 0);
+    let backup = service.shared.files.keep_all().expect("a lock");
+    assert_eq!(service.sweeper.sweep_orphans_in_turn().await, 0);
     drop(backup);
-    assert_eq!(sweeper::sweep_orphans_in_turn(&service.app).await, 1);
+    assert_eq!(service.sweeper.sweep_orphans_in_turn().await, 1);
 }
 
 /// Answers one request, as the server behind does, and is gone at the next.
@@ -187,13 +185,13 @@ async fn a_day_that_was_not_looked_through_to_its_end_is_soon_due_again() {
     let settings = S3Settings::parse("s3://files", variables(relay.local_addr().expect("an address"), SECRET_KEY));
     let breaking = Files::in_bucket(&settings.expect("settings")).expect("files");
     let relaying = tokio::spawn(answer_once(relay, service.s3.as_ref().expect("a bucket").address));
-    let (clock, store) = (service.clock.clone(), service.app.store.clone());
-    let other = App::build(service.app.config.clone(), clock, store, breaking).await.expect("an app");
-    assert_eq!(sweeper::sweep_orphans_in_turn(&other).await, 0);
+    let (clock, store) = (service.clock.clone(), service.shared.store.clone());
+    let other = service.beside(clock, store, breaking).await;
+    assert_eq!(other.sweeper.sweep_orphans_in_turn().await, 0);
     relaying.await.expect("it heard of the days, and no more");
-    assert_eq!(sweeper::sweep_orphans_in_turn(&service.app).await, 0);
+    assert_eq!(service.sweeper.sweep_orphans_in_turn().await, 0);
     service.clock.advance(FILE_SWEEP_LEASE);
-    assert_eq!(sweeper::sweep_orphans_in_turn(&service.app).await, 1);
+    assert_eq!(service.sweeper.sweep_orphans_in_turn().await, 1);
 }
 
 #[tokio::test]
@@ -203,20 +201,20 @@ async fn old_tasks_and_their_files_are_removed_by_one_process_in_an_hour() {
     let other = service.join(&flags).await;
     let caller = service.caller("ada", 100).await;
     let minutes = |count: u64| Duration::from_secs(count * 60);
-    let removed = || [&service, &other].map(|process| process.app.metrics.removed.get());
+    let removed = || [&service, &other].map(|process| process.shared.metrics.removed.get());
     completed(&caller).await;
     service.clock.advance(minutes(30));
     let second = completed(&caller).await;
     service.clock.advance(minutes(160));
-    sweeper::remove_old_in_turn(&service.app).await;
+    service.sweeper.remove_old_in_turn().await;
     assert_eq!(removed(), [1, 0]);
     service.clock.advance(minutes(40));
     for process in [&other, &service] {
-        sweeper::remove_old_in_turn(&process.app).await;
+        process.sweeper.remove_old_in_turn().await;
     }
     assert_eq!(removed(), [1, 0], "somebody removed what was old in this hour");
     service.clock.advance(REMOVED_FILES_GRACE / 2);
-    sweeper::remove_old_in_turn(&other.app).await;
+    other.sweeper.remove_old_in_turn().await;
     assert_eq!(removed(), [1, 1]);
     let left = files(&service);
     assert!(left.len() == 1 && left[0].contains(second.as_str()), "{left:?}: it is gone for an hour first");

@@ -12,7 +12,7 @@ const LAYERS: &[&[&str]] = &[
     &["server"],
     &["http", "worker"],
     &["service", "backup"],
-    &["policy", "files", "metrics", "data_dir", "disk"],
+    &["policy", "files", "engines", "metrics", "data_dir", "disk"],
     &["store"],
     &["config"],
     &["outbound"],

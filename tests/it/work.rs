@@ -11,11 +11,8 @@ use tintype::clock::Clock;
 use tintype::config::{LEASE, ORPHAN_AGE, TASK_TIME_LIMIT};
 use tintype::domain::request::AspectRatio;
 use tintype::files::Files;
-use tintype::service::app::App;
-use tintype::service::sweeper;
 use tintype::store::{Claim, LeaseWrite, Rescue};
-use tintype::worker::Worker;
-use tintype::worker::render::{EngineRenderer, RenderError, Renderer};
+use tintype::worker::render::{RenderError, Renderer};
 use tintype_engine::picture::Picture;
 use tokio::sync::Notify;
 
@@ -31,7 +28,7 @@ async fn assert_refunded(caller: &Caller<'_>, task_id: &str, about: &str) {
     assert!(task["error"].as_str().expect("a sentence").contains(about), "{task}");
     assert_eq!((&task["media_url"], &task["images"]), (&Value::Null, &Value::Null));
     assert_eq!(caller.credits().await, 100);
-    assert_eq!(caller.service.app.store.audit().await.expect("a store").drifts, []);
+    assert_eq!(caller.service.shared.store.audit().await.expect("a store").drifts, []);
 }
 
 #[tokio::test]
@@ -41,10 +38,9 @@ async fn a_worker_whose_clock_is_ahead_takes_no_time_from_a_task() {
     let task = caller.submit(json!({ "prompt": "a boat" })).await;
     let ahead = Clock::manual(NOON.saturating_add(TASK_TIME_LIMIT * 2));
     let files = Files::on_disk(&service.directory.path().join("files")).expect("a store of files");
-    let app = App::build(service.app.config.clone(), ahead, service.app.store.clone(), files).await.expect("an app");
-    sweeper::sweep(&app, Rescue::Expired).await;
-    let worker = Worker::new(app.clone(), Arc::new(EngineRenderer(app)));
-    assert_eq!(worker.step().await.expect("a store"), 1);
+    let app = service.beside(ahead, service.shared.store.clone(), files).await;
+    app.sweeper.sweep(Rescue::Expired).await;
+    assert_eq!(app.worker.step().await.expect("a store"), 1);
     let task = caller.task(task["task_id"].as_str().expect("a task_id")).await;
     assert_eq!(task["status"], "completed", "{task}");
 }
@@ -100,7 +96,7 @@ async fn a_panicking_engine_costs_attempts_and_then_the_task() {
     }
     assert_eq!(caller.task(&task_id).await["status"], "failed");
     assert_eq!(caller.credits().await, 98);
-    assert_eq!(service.app.store.audit().await.expect("a store").drifts, []);
+    assert_eq!(service.shared.store.audit().await.expect("a store").drifts, []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -128,7 +124,7 @@ async fn a_worker_that_died_loses_its_lease_and_another_takes_over() {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
     let task_id = caller.submit_prompt("a boat").await;
-    let store = &service.app.store;
+    let store = &service.shared.store;
     let dead = store.claim(1, LEASE).await.expect("a store");
     service.clock.advance(LEASE - Duration::from_millis(1));
     service.sweep().await;
@@ -154,7 +150,7 @@ async fn three_lost_leases_end_a_task() {
     let task_id = caller.submit_prompt("a boat").await;
     for _ in 0..3 {
         assert_eq!(caller.task(&task_id).await["status"], "processing");
-        assert_eq!(service.app.store.claim(1, LEASE).await.expect("a store").len(), 1);
+        assert_eq!(service.shared.store.claim(1, LEASE).await.expect("a store").len(), 1);
         service.clock.advance(LEASE);
         service.sweep().await;
     }
@@ -174,11 +170,14 @@ async fn nine_minutes_end_a_task_leased_or_not() {
     assert_refunded(&caller, &waiting, "9 minutes").await;
 
     let leased = caller.submit_prompt("a boat").await;
-    let claims = service.app.store.claim(1, Duration::from_secs(3_600)).await.expect("a store");
+    let claims = service.shared.store.claim(1, Duration::from_secs(3_600)).await.expect("a store");
     service.clock.advance(Duration::from_secs(9 * 60));
     service.sweep().await;
     assert_refunded(&caller, &leased, "9 minutes").await;
-    assert_eq!(service.app.store.complete(claims[0].lease, vec!["x".into()]).await.expect("a store"), LeaseWrite::Lost);
+    assert_eq!(
+        service.shared.store.complete(claims[0].lease, vec!["x".into()]).await.expect("a store"),
+        LeaseWrite::Lost
+    );
     assert_refunded(&caller, &leased, "9 minutes").await;
 }
 
@@ -203,7 +202,7 @@ async fn a_render_that_lost_its_lease_is_discarded_with_its_files() {
     let caller = service.caller("ada", 100).await;
     let task_id = caller.submit_prompt("a boat").await;
     let gate = Arc::new(Gate { reached: Notify::new(), open: Notify::new() });
-    let slow = Worker::new(service.app.clone(), gate.clone());
+    let slow = service.worker_with(gate.clone());
     let step = tokio::spawn(async move { slow.step().await });
     gate.reached.notified().await;
     service.clock.advance(LEASE);
@@ -225,7 +224,7 @@ async fn a_heartbeat_keeps_a_lease_and_notices_its_loss() {
     let caller = service.caller("ada", 100).await;
     let task_id = caller.submit_prompt("a boat").await;
     let gate = Arc::new(Gate { reached: Notify::new(), open: Notify::new() });
-    let slow = Worker::new(service.app.clone(), gate.clone());
+    let slow = service.worker_with(gate.clone());
     let stepping = slow.clone();
     let step = tokio::spawn(async move { stepping.step().await });
     gate.reached.notified().await;
@@ -248,8 +247,9 @@ async fn orphaned_files_are_swept_and_results_are_not() {
     let service = Service::start_on_disk(&[]).await;
     let caller = service.caller("ada", 100).await;
     let task_id = caller.submit_prompt("a boat").await;
-    let claim = service.app.store.claim(1, LEASE).await.expect("a store").remove(0);
-    let left_behind = service.app.files.write(claim.lease.task_id, 0, Bytes::from_static(b"x")).await.expect("a file");
+    let claim = service.shared.store.claim(1, LEASE).await.expect("a store").remove(0);
+    let left_behind =
+        service.shared.files.write(claim.lease.task_id, 0, Bytes::from_static(b"x")).await.expect("a file");
     service.clock.advance(LEASE);
     service.sweep().await;
     service.work().await;
@@ -267,9 +267,9 @@ async fn orphaned_files_are_swept_and_results_are_not() {
         let file = File::options().write(true).open(folder.join(name));
         file.and_then(|file| file.set_modified(now)).expect("a time of our own");
     }
-    assert_eq!(sweeper::sweep_orphans(&service.app, usize::MAX).await, 0, "all files are young");
+    assert_eq!(service.sweeper.sweep_orphans(usize::MAX).await, 0, "all files are young");
     service.clock.advance(ORPHAN_AGE + Duration::from_secs(60));
-    assert_eq!(sweeper::sweep_orphans(&service.app, usize::MAX).await, 2);
+    assert_eq!(service.sweeper.sweep_orphans(usize::MAX).await, 2);
     let left = files(&service);
     assert!(!left.contains(&left_behind) && !left.contains(&cut_off), "{left:?}");
     assert!(
@@ -286,17 +286,17 @@ async fn files_of_a_task_that_failed_just_now_stay_a_day() {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
     caller.submit_prompt("a boat").await;
-    let claim = service.app.store.claim(1, LEASE).await.expect("a store").remove(0);
-    let result = service.app.files.write(claim.lease.task_id, 0, Bytes::from_static(b"x")).await.expect("a file");
+    let claim = service.shared.store.claim(1, LEASE).await.expect("a store").remove(0);
+    let result = service.shared.files.write(claim.lease.task_id, 0, Bytes::from_static(b"x")).await.expect("a file");
     std::fs::File::open(service.directory.path().join("files").join(&result))
         .and_then(|file| file.set_modified(UNIX_EPOCH))
         .expect("an old file");
     // As a backup that knows the task as processing would, opened beside the real files.
     service.clock.advance(ORPHAN_AGE * 2);
     service.sweep().await;
-    assert_eq!(sweeper::sweep_orphans(&service.app, usize::MAX).await, 0);
+    assert_eq!(service.sweeper.sweep_orphans(usize::MAX).await, 0);
     service.clock.advance(ORPHAN_AGE * 2);
-    assert_eq!(sweeper::sweep_orphans(&service.app, usize::MAX).await, 1);
+    assert_eq!(service.sweeper.sweep_orphans(usize::MAX).await, 1);
 }
 
 #[tokio::test]
@@ -304,14 +304,14 @@ async fn files_of_a_task_that_is_not_terminal_stay() {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
     caller.submit_prompt("a boat").await;
-    let claim = service.app.store.claim(1, LEASE).await.expect("a store").remove(0);
-    let result = service.app.files.write(claim.lease.task_id, 0, Bytes::from_static(b"x")).await.expect("a file");
+    let claim = service.shared.store.claim(1, LEASE).await.expect("a store").remove(0);
+    let result = service.shared.files.write(claim.lease.task_id, 0, Bytes::from_static(b"x")).await.expect("a file");
     File::open(service.directory.path().join("files").join(&result))
         .and_then(|file| file.set_modified(UNIX_EPOCH))
         .expect("an old file");
     // However long nobody swept up the task itself.
     service.clock.advance(ORPHAN_AGE * 2);
-    assert_eq!(sweeper::sweep_orphans(&service.app, usize::MAX).await, 0);
+    assert_eq!(service.sweeper.sweep_orphans(usize::MAX).await, 0);
     assert_eq!(files(&service), [result]);
 }
 
@@ -320,8 +320,8 @@ async fn the_same_task_gives_the_same_pictures_on_another_attempt() {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
     caller.submit(json!({ "prompt": "a boat", "n": 2 })).await;
-    let claim = service.app.store.claim(1, LEASE).await.expect("a store").remove(0);
-    let renderer = tintype::worker::render::EngineRenderer(service.app.clone());
+    let claim = service.shared.store.claim(1, LEASE).await.expect("a store").remove(0);
+    let renderer = service.renderer();
     let first = renderer.render(&claim, LEASE).await.expect("pictures");
     let second = renderer.render(&claim, LEASE).await.expect("pictures");
     assert_eq!(first, second);

@@ -42,20 +42,22 @@ pub enum EngineError {
     Temporary(String),
 }
 
+/// An engine as its users see it, known without building it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineInfo {
+    /// The name that `--engine` takes.
+    pub name: String,
+    /// One sentence for the operator: what the engine is and what it is not.
+    pub description: String,
+    /// How long one task usually takes; clients are told to wait about this long before polling.
+    pub typical_duration: Duration,
+}
+
 /// A generator of pictures.
 ///
 /// A panic inside `render` costs one attempt of one task, like [`EngineError::Temporary`].
 #[async_trait]
 pub trait Engine: std::fmt::Debug + Send + Sync + 'static {
-    /// The engine's name, as `--engine` takes it.
-    fn name(&self) -> &'static str;
-
-    /// One sentence for logs: what the engine is and what it is not.
-    fn describe(&self) -> String;
-
-    /// How long one task usually takes; clients are told to wait about this long before polling.
-    fn typical_duration(&self) -> Duration;
-
     /// Draws one picture for each seed, in the order of the seeds.
     ///
     /// # Errors

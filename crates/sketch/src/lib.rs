@@ -40,7 +40,7 @@ use self::directive::{Ending, Rehearsal};
 use self::painting::Painting;
 use self::reference::Reference;
 use self::scene::Scene;
-use tintype_engine::{Brief, Engine, EngineError, Picture};
+use tintype_engine::{Brief, Engine, EngineError, EngineInfo, Picture};
 
 /// Draws prompts as illustrated scenes, without any model.
 #[derive(Debug, Clone, Copy, Default)]
@@ -51,22 +51,20 @@ impl Sketch {
     pub fn new() -> Self {
         Self
     }
+
+    /// What the engine can do.
+    pub fn info() -> EngineInfo {
+        EngineInfo {
+            name: "sketch".into(),
+            description: "the built-in sketch engine: illustrated scenes for development and demos, no diffusion model"
+                .into(),
+            typical_duration: Duration::from_millis(300),
+        }
+    }
 }
 
 #[async_trait]
 impl Engine for Sketch {
-    fn name(&self) -> &'static str {
-        "sketch"
-    }
-
-    fn describe(&self) -> String {
-        "the built-in sketch engine: illustrated scenes for development and demos, no diffusion model".into()
-    }
-
-    fn typical_duration(&self) -> Duration {
-        Duration::from_millis(300)
-    }
-
     async fn render(&self, brief: Brief) -> Result<Vec<Picture>, EngineError> {
         let rehearsal = Rehearsal::read(&brief.prompt);
         if !rehearsal.delay.is_zero() {

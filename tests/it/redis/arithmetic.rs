@@ -56,7 +56,7 @@ fn told(answer: &Answer) -> [Option<String>; 4] {
 async fn compare(services: &[Service; 2], limit: u32, pauses: &[Pause]) -> Result<(), TestCaseError> {
     let mut keys = Vec::new();
     for service in services {
-        let account = service.app.store.find_account("ada").await.expect("a store").expect("the account exists");
+        let account = service.shared.store.find_account("ada").await.expect("a store").expect("the account exists");
         keys.push(service.new_key(account.id, |key| key.read_rate = Some(limit)).await.1);
     }
     for (turn, pause) in pauses.iter().enumerate() {
@@ -88,5 +88,5 @@ fn redis_counts_as_a_process_alone_does() {
     let outcome =
         TestRunner::new(config).run(&cases, |(limit, pauses)| runtime.block_on(compare(&services, limit, &pauses)));
     outcome.unwrap_or_else(|failure| panic!("{failure}"));
-    assert_eq!(services[0].app.metrics.rate_limit_fallbacks.get(), 0, "Redis counted");
+    assert_eq!(services[0].shared.metrics.rate_limit_fallbacks.get(), 0, "Redis counted");
 }

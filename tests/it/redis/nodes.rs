@@ -51,7 +51,7 @@ async fn several_processes_share_one_limit_exactly() {
     first.clock.advance(SECOND * 3_600);
     assert_eq!(crowd(&callers, 5).await.len(), 10);
     for node in [&first, &second, &third] {
-        assert_eq!(node.app.metrics.rate_limit_fallbacks.get(), 0);
+        assert_eq!(node.shared.metrics.rate_limit_fallbacks.get(), 0);
     }
 }
 

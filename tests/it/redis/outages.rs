@@ -17,7 +17,7 @@ const NEVER: Duration = Duration::from_secs(60);
 /// Waits until Redis counts, or does not.
 async fn until(service: &Service, shared: bool) {
     let waiting = async {
-        while service.app.limits.are_shared() != shared {
+        while service.api.limits.are_shared() != shared {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -27,7 +27,7 @@ async fn until(service: &Service, shared: bool) {
 /// Reads and submits, all of which must be answered, and all of which the process counts alone.
 async fn goes_on_alone(caller: &Caller<'_>) {
     let service = caller.service;
-    let before = service.app.metrics.rate_limit_fallbacks.get();
+    let before = service.shared.metrics.rate_limit_fallbacks.get();
     let together = join_all((0..16).map(|_| caller.get(TASKS)));
     for answer in tokio::time::timeout(NEVER, together).await.expect("answers") {
         assert_eq!(answer.status, 200);
@@ -35,8 +35,8 @@ async fn goes_on_alone(caller: &Caller<'_>) {
     for _ in 0..4 {
         caller.submit_prompt("a boat").await;
     }
-    assert_eq!(service.app.metrics.rate_limit_fallbacks.get() - before, 20);
-    let text = service.app.metrics.expose(&QueueDepth::default(), Timestamp::from_millis(0), None);
+    assert_eq!(service.shared.metrics.rate_limit_fallbacks.get() - before, 20);
+    let text = service.shared.metrics.expose(&QueueDepth::default(), Timestamp::from_millis(0), None);
     assert!(text.contains(&format!("\ntintype_rate_limit_fallbacks_total {}\n", before + 20)), "{text}");
 }
 
@@ -54,9 +54,9 @@ async fn requests_go_on_while_redis_is_dead_and_are_shared_again_when_it_is_back
     assert_eq!(left(&caller.get(TASKS).await), 100 - 17, "alone it counts from the start");
     redis.come_back();
     until(&service, true).await;
-    let fallbacks = service.app.metrics.rate_limit_fallbacks.get();
+    let fallbacks = service.shared.metrics.rate_limit_fallbacks.get();
     assert_eq!(left(&caller.get(TASKS).await), 99, "what Redis knew need not last");
-    assert_eq!(service.app.metrics.rate_limit_fallbacks.get(), fallbacks);
+    assert_eq!(service.shared.metrics.rate_limit_fallbacks.get(), fallbacks);
     redis.kill();
     goes_on_alone(&caller).await;
 }
@@ -106,7 +106,7 @@ async fn a_script_that_redis_forgot_is_loaded_again() {
     assert_eq!(left(&caller.get(TASKS).await), 99);
     redis::cmd("SCRIPT").arg("FLUSH").exec(&mut redis.connection()).expect("an answer");
     assert_eq!(left(&caller.get(TASKS).await), 98);
-    assert_eq!(service.app.metrics.rate_limit_fallbacks.get(), 0);
+    assert_eq!(service.shared.metrics.rate_limit_fallbacks.get(), 0);
 }
 
 #[tokio::test]
@@ -129,7 +129,7 @@ async fn connections_that_redis_closes_are_made_anew() {
     }
     until(&service, true).await;
     assert_eq!(left(&caller.get(TASKS).await), 98);
-    assert_eq!(service.app.metrics.rate_limit_fallbacks.get(), 0);
+    assert_eq!(service.shared.metrics.rate_limit_fallbacks.get(), 0);
 }
 
 #[tokio::test]
@@ -137,7 +137,7 @@ async fn a_redis_that_takes_no_writes_does_not_count() {
     let redis = RedisServer::start_with(&["--replicaof", "127.0.0.1", "1"]);
     let url = redis.url();
     let service = Service::start_with(&counting(&url, &[])).await;
-    assert!(!service.app.limits.are_shared());
+    assert!(!service.api.limits.are_shared());
     goes_on_alone(&service.caller("ada", 100).await).await;
     redis::cmd("REPLICAOF").arg(&["NO", "ONE"]).exec(&mut redis.connection()).expect("done");
     until(&service, true).await;

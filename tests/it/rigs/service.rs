@@ -1,6 +1,7 @@
 //! A whole service in this process: real HTTP, a clock moved by hand, a worker that is stepped.
 
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,16 +16,18 @@ use tintype::config::{ConnectionLimits, ServerSettings};
 use tintype::data_dir::backup_lock;
 use tintype::domain::key::KeySecret;
 use tintype::domain::model::{Account, Id};
+use tintype::engines;
 use tintype::fault::Faults;
 use tintype::files::{Files, WRITE_LIMIT};
-use tintype::http::{Readiness, router};
+use tintype::http::{ApiSettings, ApiState, Readiness, router};
+use tintype::policy::Policy;
 use tintype::server::{self, Certificate, Front};
-use tintype::service::app::{App, Config};
-use tintype::service::sweeper;
+use tintype::service::Shared;
+use tintype::service::sweeper::Sweeper;
 use tintype::store::sqlite::SqliteStore;
 use tintype::store::{AccountCreation, NewKey, Rescue, Store};
 use tintype::worker::Worker;
-use tintype::worker::render::EngineRenderer;
+use tintype::worker::render::{EngineRenderer, Renderer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -123,11 +126,53 @@ impl FilesKind {
     }
 }
 
+/// The parts of one process of the service.
+pub struct Process {
+    pub settings: ServerSettings,
+    pub shared: Arc<Shared>,
+    pub api: Arc<ApiState>,
+    pub policy: Arc<Policy>,
+    pub worker: Arc<Worker>,
+    pub sweeper: Arc<Sweeper>,
+}
+
+impl Process {
+    async fn build(settings: ServerSettings, api: ApiSettings, shared: Arc<Shared>) -> Self {
+        let engine = engines::choose(&settings.worker.engine.engine).expect("an engine");
+        let api = ApiState::open(api, shared.clone(), engine.info).await.expect("an API");
+        let policy = Arc::new(Policy::open(settings.policy.policy.as_deref()).expect("a policy"));
+        let renderer = renderer(&settings, &shared, &policy);
+        let worker = Worker::new(settings.worker.clone(), shared.clone(), policy.clone(), Arc::new(renderer));
+        let sweeper = Sweeper::new(shared.clone(), &settings);
+        Self { settings, shared, api, policy, worker, sweeper }
+    }
+
+    /// A process with the same settings, but a clock, a store and files of its own, that listens nowhere.
+    pub async fn beside(&self, clock: Clock, store: Arc<dyn Store>, files: Files) -> Self {
+        let shared = Shared::new(&self.settings, clock, store, files, Vec::new());
+        Self::build(self.settings.clone(), self.api.settings.clone(), shared).await
+    }
+
+    /// Another renderer of this process.
+    pub fn renderer(&self) -> EngineRenderer {
+        renderer(&self.settings, &self.shared, &self.policy)
+    }
+
+    /// Another worker of this process.
+    pub fn worker_with(&self, renderer: Arc<dyn Renderer>) -> Arc<Worker> {
+        Worker::new(self.settings.worker.clone(), self.shared.clone(), self.policy.clone(), renderer)
+    }
+}
+
+fn renderer(settings: &ServerSettings, shared: &Arc<Shared>, policy: &Arc<Policy>) -> EngineRenderer {
+    let engine = engines::choose(&settings.worker.engine.engine).expect("an engine").build();
+    EngineRenderer::new(&settings.worker, shared.clone(), policy.clone(), engine).expect("a renderer")
+}
+
 /// A running service.
 pub struct Service {
-    pub app: Arc<App>,
+    process: Process,
     pub clock: Clock,
-    pub worker: Arc<Worker>,
     pub address: SocketAddr,
     pub readiness: Readiness,
     pub directory: TempDir,
@@ -145,6 +190,14 @@ pub struct Caller<'a> {
     pub account: Account,
     pub key_id: Id,
     pub key: String,
+}
+
+impl Deref for Service {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        &self.process
+    }
 }
 
 impl Service {
@@ -214,7 +267,7 @@ impl Service {
             None => Files::on_disk(&self.directory.path().join("files")),
         };
         let directory = TempDir::new().expect("a temporary directory");
-        let (store, files) = (self.app.store.clone(), files.expect("a store of files").with_write_limit(limit));
+        let (store, files) = (self.shared.store.clone(), files.expect("a store of files").with_write_limit(limit));
         Self::serve(settings(flags), |_| {}, self.clock.clone(), store, files, directory).await
     }
 
@@ -229,28 +282,26 @@ impl Service {
         let faults = settings.test_fault.clone();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound address");
-        let mut config = Config::new(&settings, &format!("http://{address}"));
-        change(&mut config.connections);
-        config.directories = vec![directory.path().to_owned()];
-        config.redis = settings.redis.server().expect("valid settings");
-        let app = App::build(config, clock.clone(), store, files).await.expect("an app");
+        let mut api = ApiSettings::new(&settings, &format!("http://{address}")).expect("valid settings");
+        change(&mut api.connections);
+        let shared = Shared::new(&settings, clock.clone(), store, files, vec![directory.path().to_owned()]);
+        let process = Process::build(settings, api, shared).await;
         let readiness = Readiness::new();
         let stop = CancellationToken::new();
-        let certificate = match (&settings.tls_cert, &settings.tls_key) {
+        let certificate = match (&process.settings.tls_cert, &process.settings.tls_key) {
             (Some(cert), Some(key)) => Some(Certificate::read(cert, key).expect("a certificate")),
             _ => None,
         };
-        let trusted_proxies = app.config.trusted_proxies.clone();
-        let front = Front { certificate, limits: app.config.connections, trusted_proxies };
-        tokio::spawn(server::serve(listener, router(app.clone(), readiness.clone()), front, stop.clone()));
-        let worker = Worker::new(app.clone(), Arc::new(EngineRenderer(app.clone())));
+        let ApiSettings { connections, trusted_proxies, .. } = process.api.settings.clone();
+        let front = Front { certificate, limits: connections, trusted_proxies };
+        tokio::spawn(server::serve(listener, router(process.api.clone(), readiness.clone()), front, stop.clone()));
         let (s3, _redis, _stop) = (None, None, stop.drop_guard());
-        Self { app, clock, worker, address, readiness, directory, faults, s3, _redis, _stop }
+        Self { process, clock, address, readiness, directory, faults, s3, _redis, _stop }
     }
 
     /// A new account with credits and a key.
     pub async fn caller(&self, name: &str, credits: i64) -> Caller<'_> {
-        let AccountCreation::Created(account) = self.app.store.create_account(name, credits).await.expect("a store")
+        let AccountCreation::Created(account) = self.shared.store.create_account(name, credits).await.expect("a store")
         else {
             panic!("the name {name} is taken")
         };
@@ -263,7 +314,7 @@ impl Service {
         let secret = KeySecret::random();
         let mut new = new_key(&secret);
         change(&mut new);
-        let key = self.app.store.create_key(account_id, new).await.expect("a store").expect("the account exists");
+        let key = self.shared.store.create_key(account_id, new).await.expect("a store").expect("the account exists");
         (key.id, secret.reveal().to_owned())
     }
 
@@ -277,7 +328,7 @@ impl Service {
 
     /// One sweep.
     pub async fn sweep(&self) {
-        sweeper::sweep(&self.app, Rescue::Expired).await;
+        self.sweeper.sweep(Rescue::Expired).await;
     }
 
     /// Sends one request on a connection of its own.
@@ -365,7 +416,7 @@ impl Caller<'_> {
 
     /// Credits left.
     pub async fn credits(&self) -> i64 {
-        let account = self.service.app.store.find_account(&self.account.name).await.expect("a store");
+        let account = self.service.shared.store.find_account(&self.account.name).await.expect("a store");
         account.expect("the account exists").credits
     }
 }

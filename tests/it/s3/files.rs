@@ -10,7 +10,6 @@ use tempfile::TempDir;
 use tintype::config::{ORPHAN_AGE, REMOVED_FILES_GRACE, S3Settings};
 use tintype::domain::model::{Id, IdSource};
 use tintype::files::{Creation, FileName, Files};
-use tintype::service::sweeper;
 
 use crate::rigs::certificates::certificate;
 use crate::rigs::s3::S3Server;
@@ -95,17 +94,17 @@ async fn orphans_are_removed_and_results_stay() {
     service.work().await;
     let results = files(&service);
     let id = task_id.strip_prefix("imgmodel-").and_then(|id| id.parse().ok()).expect("an id");
-    let orphan = service.app.files.write(id, 1, Bytes::from_static(b"left behind")).await.expect("a file");
-    let unknown = service.app.files.write(some_task(), 0, Bytes::from_static(b"who knows")).await.expect("a file");
+    let orphan = service.shared.files.write(id, 1, Bytes::from_static(b"left behind")).await.expect("a file");
+    let unknown = service.shared.files.write(some_task(), 0, Bytes::from_static(b"who knows")).await.expect("a file");
     // The bucket's clock is the real one, which nobody moves.
     let now = UNIX_EPOCH + Duration::from_millis(service.clock.now().as_millis().unsigned_abs());
     for name in files(&service) {
         let object = File::options().write(true).open(service.directory.path().join("files").join(name));
         object.and_then(|object| object.set_modified(now)).expect("a time of our own");
     }
-    assert_eq!(sweeper::sweep_orphans(&service.app, usize::MAX).await, 0, "all files are young");
+    assert_eq!(service.sweeper.sweep_orphans(usize::MAX).await, 0, "all files are young");
     service.clock.advance(ORPHAN_AGE + Duration::from_secs(60));
-    assert_eq!(sweeper::sweep_orphans(&service.app, usize::MAX).await, 1);
+    assert_eq!(service.sweeper.sweep_orphans(usize::MAX).await, 1);
     let left = files(&service);
     assert!(!left.contains(&orphan) && left.contains(&unknown) && left.contains(&results[0]), "{left:?}");
 }
@@ -118,9 +117,9 @@ async fn the_files_of_removed_tasks_are_deleted() {
     service.work().await;
     assert_eq!(files(&service).len(), 2);
     service.clock.advance(ORPHAN_AGE);
-    sweeper::remove_old(&service.app).await;
+    service.sweeper.remove_old().await;
     assert_eq!(files(&service).len(), 2, "whoever saw them just before can still fetch them");
     service.clock.advance(REMOVED_FILES_GRACE * 2);
-    sweeper::remove_old(&service.app).await;
+    service.sweeper.remove_old().await;
     assert_eq!(files(&service).len(), 0);
 }

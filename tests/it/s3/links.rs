@@ -7,7 +7,9 @@ use http_body_util::Full;
 use hyper::Request;
 use serde_json::Value;
 use tintype::config::ServerSettings;
-use tintype::service::app::{App, Config};
+use tintype::http::ApiSettings;
+use tintype::service::Shared;
+use tintype::service::links::Links;
 use tokio::net::TcpStream;
 use url::Url;
 
@@ -95,8 +97,9 @@ async fn links_are_not_signed_where_they_would_not_last() {
     let service = Service::start_on_s3(&[]).await;
     let settings = ServerSettings::from_flags(["--file-urls", "signed"]).expect("valid flags");
     let build = async |files| {
-        let config = Config::new(&settings, "http://127.0.0.1:1");
-        App::build(config, service.clock.clone(), service.app.store.clone(), files).await.expect_err("a refusal")
+        let shared = Shared::new(&settings, service.clock.clone(), service.shared.store.clone(), files, Vec::new());
+        let links = ApiSettings::new(&settings, "http://127.0.0.1:1").expect("valid settings").file_links;
+        Links::open(links, shared).await.expect_err("a refusal")
     };
     let on_disk = tintype::files::Files::on_disk(service.directory.path()).expect("files");
     assert!(build(on_disk).await.contains("--files s3://"));

@@ -32,7 +32,7 @@ async fn an_attempt_outlives_a_bucket_that_is_away_for_a_while() {
     assert_eq!(step.await.expect("no panic").expect("a store"), 1);
     let task = caller.task(&task_id).await;
     assert_eq!(task["status"], "completed", "{task}");
-    assert_eq!(service.app.metrics.attempts_lost.get(), 0, "what was drawn was kept");
+    assert_eq!(service.shared.metrics.attempts_lost.get(), 0, "what was drawn was kept");
     assert_eq!(service.fetch(task["media_url"].as_str().expect("a URL"), &[]).await.status, 200);
 }
 
@@ -50,14 +50,14 @@ async fn a_bucket_that_stays_away_costs_attempts_and_then_refunds() {
     impatient.work().await;
     let task = caller.task(&task_id).await;
     assert_eq!(task["status"], "failed", "{task}");
-    assert_eq!(impatient.app.metrics.attempts_lost.get(), 3);
-    let history = service.app.store.history(caller.account.id, None, 10).await.expect("a store");
+    assert_eq!(impatient.shared.metrics.attempts_lost.get(), 3);
+    let history = service.shared.store.history(caller.account.id, None, 10).await.expect("a store");
     assert_eq!(history[0].kind, EntryKind::Refund);
     let url = seen["media_url"].as_str().expect("a URL");
     service.fetch(url, &[]).await.assert_error(500, "INTERNAL_ERROR");
     s3.come_back().await;
     assert_eq!(service.fetch(url, &[]).await.status, 200);
-    assert_eq!(service.app.store.audit().await.expect("a store").drifts, []);
+    assert_eq!(service.shared.store.audit().await.expect("a store").drifts, []);
 }
 
 #[tokio::test]

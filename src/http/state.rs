@@ -1,0 +1,101 @@
+//! The parts and settings that the handlers of the API share.
+
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::config::{ConnectionLimits, FileLinks, LimitSettings, RedisServer, ServerSettings};
+use crate::service::Shared;
+use crate::service::failures::Failures;
+use crate::service::keyring::Keyring;
+use crate::service::limits::RateLimits;
+use crate::service::links::Links;
+use crate::service::tasks::Tasks;
+use tintype_engine::EngineInfo;
+
+/// The settings that the API consults.
+#[derive(Debug, Clone)]
+pub struct ApiSettings {
+    /// Whether API calls must come over HTTPS.
+    pub require_https: bool,
+    /// Whether browsers are told to come over HTTPS alone.
+    pub production: bool,
+    /// Networks whose `X-Forwarded-Proto` and `X-Forwarded-For` are believed.
+    pub trusted_proxies: Vec<IpNet>,
+    /// Limits on connections.
+    pub connections: ConnectionLimits,
+    /// Limits on callers.
+    pub limits: LimitSettings,
+    /// The Redis that counts rate limits for all processes.
+    pub redis: Option<RedisServer>,
+    /// The URLs of result files.
+    pub file_links: FileLinks,
+    /// Ports that reference image URLs may name.
+    pub reference_ports: Vec<u16>,
+}
+
+impl ApiSettings {
+    /// The settings of an API that callers reach at `listening_url` unless `--public-url` says otherwise.
+    ///
+    /// # Errors
+    /// A sentence for the operator when the password of Redis cannot be read.
+    pub fn new(settings: &ServerSettings, listening_url: &str) -> Result<Self, String> {
+        let public_url = settings.public_url.as_deref().unwrap_or(listening_url);
+        Ok(Self {
+            require_https: settings.production || settings.serves_https(),
+            production: settings.production,
+            trusted_proxies: settings.trusted_proxy.clone(),
+            connections: ConnectionLimits {
+                max_connections: settings.limits.max_connections,
+                max_per_address: settings.limits.max_connections_per_address,
+                ..ConnectionLimits::DEFAULT
+            },
+            limits: settings.limits.clone(),
+            redis: settings.redis.server()?,
+            file_links: settings.file_urls.links(&settings.files, public_url),
+            reference_ports: settings.worker.reference_ports.clone(),
+        })
+    }
+}
+
+/// The parts that the handlers of the API share.
+#[derive(Debug)]
+pub struct ApiState {
+    /// Settings.
+    pub settings: ApiSettings,
+    /// Parts that the worker and the sweeper use too.
+    pub shared: Arc<Shared>,
+    /// The engine that renders the tasks, which may run in other processes.
+    pub engine: EngineInfo,
+    /// Submits, finds and lists tasks.
+    pub tasks: Tasks,
+    /// URLs of result files.
+    pub links: Links,
+    /// Keys, with a short cache.
+    pub keys: Arc<Keyring>,
+    /// Rate limits.
+    pub limits: RateLimits,
+    /// Failed authentications.
+    pub failures: Failures,
+}
+
+impl ApiState {
+    /// Builds the parts of the API.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub async fn open(settings: ApiSettings, shared: Arc<Shared>, engine: EngineInfo) -> Result<Arc<Self>, String> {
+        let max_unfinished = settings.limits.max_unfinished;
+        let clock = &shared.clock;
+        Ok(Arc::new(Self {
+            tasks: Tasks::open(shared.clone(), max_unfinished).await.map_err(|error| error.to_string())?,
+            links: Links::open(settings.file_links.clone(), shared.clone()).await?,
+            keys: Arc::new(Keyring::new(shared.store.clone(), clock.clone())),
+            limits: RateLimits::open(&settings.limits, settings.redis.as_ref(), clock.clone()).await?,
+            failures: Failures::new(clock.clone()),
+            engine,
+            settings,
+            shared,
+        }))
+    }
+}

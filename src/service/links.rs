@@ -1,0 +1,52 @@
+//! URLs of result files.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::clock::Timestamp;
+use crate::config::FileLinks;
+use crate::files::FilesError;
+use crate::service::Shared;
+
+/// Makes the URLs that callers fetch result files from.
+#[derive(Debug)]
+pub struct Links {
+    kind: FileLinks,
+    shared: Arc<Shared>,
+}
+
+impl Links {
+    /// Links of this kind.
+    ///
+    /// # Errors
+    /// A sentence for the operator: signed links, where the file store cannot sign or its signatures expire too early.
+    pub async fn open(kind: FileLinks, shared: Arc<Shared>) -> Result<Self, String> {
+        if matches!(kind, FileLinks::Signed(_)) {
+            shared.files.check_signing().await?;
+        }
+        Ok(Self { kind, shared })
+    }
+
+    /// The URL of a result file, to be shown during the [`Links::shown`] that was read before.
+    ///
+    /// # Errors
+    /// [`FilesError`] when the URL cannot be signed.
+    pub async fn url(&self, name: &str) -> Result<String, FilesError> {
+        match &self.kind {
+            FileLinks::Names(base) => Ok(format!("{base}/{name}")),
+            FileLinks::Keys(base) => Ok(format!("{base}/{}", self.shared.files.key(name))),
+            FileLinks::Signed(links) => self.shared.files.signed_url(name, links.signed_for()).await,
+        }
+    }
+
+    /// The time during which URLs that are made now may be shown.
+    pub fn shown(&self) -> Range<Timestamp> {
+        match &self.kind {
+            FileLinks::Names(_) | FileLinks::Keys(_) => Timestamp::MIN..Timestamp::MAX,
+            FileLinks::Signed(links) => {
+                let now = self.shared.clock.now();
+                now..now.saturating_add(links.handed_out_for())
+            }
+        }
+    }
+}

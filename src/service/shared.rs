@@ -1,0 +1,58 @@
+//! The parts that every process of the service has, whether it serves the API, renders, or both.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use crate::clock::Clock;
+use crate::config::ServerSettings;
+use crate::disk::Disk;
+use crate::files::Files;
+use crate::metrics::Metrics;
+use crate::service::backlog::Backlog;
+use crate::service::finished::RemovedBefore;
+use crate::store::Store;
+
+/// The parts that the API, the worker and the sweeper of one process share.
+#[derive(Debug)]
+pub struct Shared {
+    /// The time.
+    pub clock: Clock,
+    /// Accounts, keys, credits, tasks.
+    pub store: Arc<dyn Store>,
+    /// Result files.
+    pub files: Files,
+    /// Free space on the disks that hold the data.
+    pub disk: Disk,
+    /// How long a task that is accepted now would wait.
+    pub backlog: Backlog,
+    /// Counters and gauges.
+    pub metrics: Metrics,
+    /// Notified when a task may be waiting in the queue.
+    pub queued: Notify,
+    /// Tasks that ended before this may have been removed.
+    pub removed_before: RemovedBefore,
+}
+
+impl Shared {
+    /// Shared parts over an open store. Tasks are refused while the disks of `directories` are nearly full.
+    pub fn new(
+        settings: &ServerSettings,
+        clock: Clock,
+        store: Arc<dyn Store>,
+        files: Files,
+        directories: Vec<PathBuf>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            disk: Disk::new(directories, settings.min_free_space, clock.clone()),
+            backlog: Backlog::new(settings.worker.render_slots(), clock.clone()),
+            metrics: Metrics::new(),
+            queued: Notify::new(),
+            removed_before: RemovedBefore::default(),
+            clock,
+            store,
+            files,
+        })
+    }
+}
