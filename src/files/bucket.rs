@@ -98,7 +98,7 @@ impl Bucket {
 
     /// Writes a file under a new name, again and again while the bucket cannot be reached.
     pub(super) async fn write(&self, task_id: Id, index: usize, png: Bytes) -> Result<String, FilesError> {
-        let mut last = FilesError(format!("{self} gave no answer for {:?}", self.write_limit));
+        let mut last = FilesError(format!("{self} gave no answer for {:?}", self.write_limit).into());
         let trying = async {
             let mut pause = FIRST_PAUSE;
             loop {

@@ -45,10 +45,11 @@ enum Place {
     Bucket(Bucket),
 }
 
-/// Why a file could not be read or written; the text is for the operator, and holds no credentials.
+/// A file could not be read or written. For the operator. An error of a bucket is kept as its description only, because
+/// the original may hold credentials.
 #[derive(Debug, thiserror::Error)]
 #[error("files: {0}")]
-pub struct FilesError(String);
+pub struct FilesError(#[source] Box<dyn std::error::Error + Send + Sync>);
 
 /// What became of a file that was to be created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -299,12 +300,12 @@ impl Files {
 
 impl From<object_store::Error> for FilesError {
     fn from(error: object_store::Error) -> Self {
-        Self(bucket::describe(&error))
+        Self(bucket::describe(&error).into())
     }
 }
 
 impl From<std::io::Error> for FilesError {
     fn from(error: std::io::Error) -> Self {
-        Self(error.to_string())
+        Self(error.into())
     }
 }

@@ -7,7 +7,7 @@ use crate::domain::model::{Id, Surface, Task, TaskId};
 use crate::domain::request::GenerateRequest;
 use crate::service::Shared;
 use crate::service::finished::Finished;
-use crate::store::{Result, StoreError, Submission};
+use crate::store::{Cause, Result, StoreError, Submission};
 
 /// Page size when the caller names none.
 pub const DEFAULT_PAGE: u32 = 20;
@@ -90,7 +90,7 @@ impl Tasks {
             }
             Ok(submission)
         });
-        submitting.await.unwrap_or_else(|error| Err(StoreError::Other(error.to_string())))
+        submitting.await.unwrap_or_else(|error| Err(StoreError::Other(Cause::new(error))))
     }
 
     /// The task, if this account created it on this surface.

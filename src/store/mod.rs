@@ -16,8 +16,11 @@ use crate::domain::model::{Account, Id, LedgerEntry, Surface, Task, TaskId};
 use crate::domain::request::GenerateRequest;
 
 mod audit;
+mod error;
 pub mod postgres;
 pub mod sqlite;
+
+pub use self::error::{Cause, StoreError};
 
 /// A task that has lost this many leases is failed instead of queued again.
 pub const MAX_LOST_LEASES: u32 = 3;
@@ -30,20 +33,6 @@ pub const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// What ended the process: a fault of this program (`EX_SOFTWARE` of sysexits.h).
 pub(crate) const EXIT_FAULT: i32 = 70;
-
-/// The database could not do it.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum StoreError {
-    /// No room is left on the device that holds the database. Nothing was changed.
-    #[error("the disk that holds the database is full: {0}")]
-    Full(String),
-    /// Nothing was changed. The text is for the operator and never for a caller.
-    #[error("database: {0}")]
-    Other(String),
-    /// The connection to the database broke before it said whether the change was made.
-    #[error("it is unknown whether the change was made, so look before you repeat it: {0}")]
-    Unknown(String),
-}
 
 /// What a task is told whose submit was answered with an error, and which turned out to be there all the same.
 pub const UNANSWERED: &str = "The submit of this task was answered with an error. Its credits were refunded.";

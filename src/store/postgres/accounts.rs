@@ -13,7 +13,7 @@ use crate::fault::Effect;
 use crate::store::{AccountCreation, Accounts, NewKey, Result, StoreError};
 
 fn too_much() -> StoreError {
-    StoreError::Other(format!("an account holds at most {MAX_BALANCE} credits"))
+    StoreError::Other(format!("an account holds at most {MAX_BALANCE} credits").into())
 }
 
 /// $1 to $4 are id, name, credits and the time.

@@ -51,7 +51,7 @@ impl<'a> FromSql<'a> for Timestamp {
 
 /// What is in a column is none of what this code writes there.
 fn odd(column: &str, error: impl std::fmt::Display) -> StoreError {
-    StoreError::Other(format!("the column {column} holds something odd: {error}"))
+    StoreError::Other(format!("the column {column} holds something odd: {error}").into())
 }
 
 /// A column that holds one of an enum's words.

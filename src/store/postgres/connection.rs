@@ -23,7 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::tries::Tries;
 use crate::clock::{Clock, Timestamp};
 use crate::domain::model::{Id, IdSource};
-use crate::store::{Result, StoreError};
+use crate::store::{Cause, Result, StoreError};
 
 /// Most connections of one process.
 pub(super) const MAX_CONNECTIONS: usize = 16;
@@ -81,10 +81,10 @@ pub(super) enum Failure {
     Unknown(StoreError),
 }
 
-/// The words of an error alone, to be part of a sentence.
-pub(super) fn words(error: StoreError) -> String {
+/// The cause of an error, whatever the error says of the outcome.
+pub(super) fn words(error: StoreError) -> Cause {
     match error {
-        StoreError::Full(words) | StoreError::Other(words) | StoreError::Unknown(words) => words,
+        StoreError::Full(cause) | StoreError::Other(cause) | StoreError::Unknown(cause) => cause,
     }
 }
 
@@ -98,14 +98,11 @@ impl From<Failure> for StoreError {
 }
 
 impl From<tokio_postgres::Error> for StoreError {
-    /// Without the details, which may hold what is written: a prompt, say.
+    /// Drops the details of an error of the server, which may hold a prompt.
     fn from(error: tokio_postgres::Error) -> Self {
-        let Some(server) = error.as_db_error() else {
-            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-            return Self::Other(format!("{error}{cause}"));
-        };
-        let text = format!("{} (SQLSTATE {})", server.message(), server.code().code());
-        if *server.code() == SqlState::DISK_FULL { Self::Full(text) } else { Self::Other(text) }
+        let Some(server) = error.as_db_error() else { return Self::Other(Cause::new(error)) };
+        let cause = Cause::from(format!("{} (SQLSTATE {})", server.message(), server.code().code()));
+        if *server.code() == SqlState::DISK_FULL { Self::Full(cause) } else { Self::Other(cause) }
     }
 }
 
@@ -149,7 +146,7 @@ impl Database {
             ManagerConfig { recycling_method: RecyclingMethod::Fast },
         );
         let pool = Pool::builder(manager).max_size(MAX_CONNECTIONS).runtime(Runtime::Tokio1);
-        let pool = pool.build().map_err(|error| StoreError::Other(error.to_string()))?;
+        let pool = pool.build().map_err(|error| StoreError::Other(Cause::new(error)))?;
         // Until the server is asked.
         let origin = clock.now().saturating_sub(clock.elapsed()).as_millis();
         Ok(Self {
@@ -329,7 +326,7 @@ impl Failure {
 /// Takes a connection that has been silent for so long out of the pool: nobody else should wait behind its statement.
 fn abandon(client: Client, silent: Duration) -> Failure {
     drop(Client::take(client));
-    Failure::Unknown(StoreError::Other(format!("the server gave no answer for {} s", silent.as_secs())))
+    Failure::Unknown(StoreError::Other(format!("the server gave no answer for {} s", silent.as_secs()).into()))
 }
 
 /// Whether trying again soon is of no use.
@@ -353,7 +350,7 @@ fn is_final(error: &PoolError) -> bool {
 fn unreachable(error: PoolError) -> StoreError {
     match error {
         PoolError::Backend(error) => error.into(),
-        error => StoreError::Other(error.to_string()),
+        error => StoreError::Other(Cause::new(error)),
     }
 }
 

@@ -175,7 +175,8 @@ impl PostgresStore {
     async fn make_room(&self, tasks: &[Vec<Value>]) -> Result<()> {
         for task in tasks {
             if let Value::Text(id) = &task[0] {
-                let id: Id = id.parse().map_err(|error| StoreError::Other(format!("the task {id:?}: {error}")))?;
+                let id: Id =
+                    id.parse().map_err(|error| StoreError::Other(format!("the task {id:?}: {error}").into()))?;
                 self.months.prepare(&self.database, id.timestamp()).await?;
             }
         }

@@ -110,12 +110,13 @@ impl PostgresStore {
         let unusable = |error: String| OpenError::Unusable { name: "PostgreSQL database".into(), error };
         let config = connection::configuration(url).map_err(unusable)?;
         let tls = tls::connector(&config, ca).map_err(unusable)?;
-        let database = Database::new(&config, tls, clock).map_err(|error| unusable(connection::words(error)))?;
+        let database =
+            Database::new(&config, tls, clock).map_err(|error| unusable(connection::words(error).to_string()))?;
         schema::migrate(&database).await?;
         let database = Arc::new(database);
         let months = Arc::new(Months::default());
         let name = database.name().to_owned();
-        let unusable = |error: StoreError| OpenError::Unusable { name, error: connection::words(error) };
+        let unusable = |error: StoreError| OpenError::Unusable { name, error: connection::words(error).to_string() };
         upkeep::once(&database, &months).await.map_err(unusable)?;
         let upkeep = tokio::spawn(upkeep::keep(database.clone(), months.clone()));
         let journal = Arc::<OnceLock<_>>::default();

@@ -36,7 +36,9 @@ impl Months {
         let month = first_day(time)?;
         match self.place(database, month).await? {
             Place::There => Ok(()),
-            Place::Gone => Err(StoreError::Other(format!("the month of {month} was dropped: is the clock right?"))),
+            Place::Gone => {
+                Err(StoreError::Other(format!("the month of {month} was dropped: is the clock right?").into()))
+            }
         }
     }
 
@@ -108,7 +110,7 @@ enum Place {
 }
 
 fn odd(error: jiff::Error) -> StoreError {
-    StoreError::Other(format!("no calendar has that time: {error}"))
+    StoreError::Other(format!("no calendar has that time: {error}").into())
 }
 
 fn first_day(time: Timestamp) -> Result<Date> {

@@ -73,7 +73,7 @@ pub(super) async fn migrate(database: &Database) -> Result<(), OpenError> {
 }
 
 fn unusable(database: &Database, error: StoreError) -> OpenError {
-    OpenError::Unusable { name: database.name().to_owned(), error: words(error) }
+    OpenError::Unusable { name: database.name().to_owned(), error: words(error).to_string() }
 }
 
 /// The inner error is the server's.

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use self::writer::{Writer, Writing};
-use super::{Fleet, Result, StoreError, WorkerReport};
+use super::{Cause, Fleet, Result, StoreError, WorkerReport};
 use crate::clock::{Clock, Timestamp};
 use crate::domain::model::{Id, IdSource};
 use crate::fault::{Effect, Faults, Point};
@@ -48,15 +48,15 @@ impl fmt::Debug for SqliteStore {
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
-            Some(ErrorCode::DiskFull) => Self::Full(error.to_string()),
-            _ => Self::Other(error.to_string()),
+            Some(ErrorCode::DiskFull) => Self::Full(Cause::new(error)),
+            _ => Self::Other(Cause::new(error)),
         }
     }
 }
 
 impl From<std::io::Error> for StoreError {
     fn from(error: std::io::Error) -> Self {
-        Self::Other(error.to_string())
+        Self::Other(Cause::new(error))
     }
 }
 
@@ -136,7 +136,7 @@ impl SqliteStore {
 
 /// What SQLite found when it looked for damage.
 fn integrity(found: String) -> Result<()> {
-    if found == "ok" { Ok(()) } else { Err(StoreError::Other(found)) }
+    if found == "ok" { Ok(()) } else { Err(StoreError::Other(found.into())) }
 }
 
 /// Where a restore keeps the database until everything is there; while it exists and the database does
