@@ -16,6 +16,7 @@ mod connections;
 mod crash;
 mod decoder;
 mod disk_faults;
+mod documents;
 mod envelope;
 mod every_store;
 mod faults;
