@@ -1,11 +1,11 @@
-//! Pictures of prompts without a known word: shapes and colours drawn from the letters themselves.
+//! Abstract pictures for prompts without a known word, with shapes and colours derived from the letters.
 
 use super::canvas::Canvas;
 use super::colour::{Colour, hex};
 use super::dice::{Dice, Noise, smooth, wave};
 use super::scene::Scene;
 
-/// Paints an abstract composition whose palette belongs to the words and whose shapes to the seed.
+/// Paints an abstract composition: the words determine the palette, the seed determines the shapes.
 pub fn paint(canvas: &mut Canvas, scene: &Scene, noise: &Noise, dice: &mut Dice) {
     let palette = palette(scene);
     let mut words = Dice::new(scene.words, "form");
@@ -22,7 +22,7 @@ pub fn paint(canvas: &mut Canvas, scene: &Scene, noise: &Noise, dice: &mut Dice)
     }
 }
 
-/// Five colours in harmony: the words choose the hues, named colours take precedence.
+/// Five harmonious colours. The words determine the hues; named colours take precedence.
 fn palette(scene: &Scene) -> [Colour; 5] {
     let mut words = Dice::new(scene.words, "palette");
     let hue = words.unit();

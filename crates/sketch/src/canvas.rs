@@ -1,10 +1,10 @@
-//! The surface everything is painted on.
+//! The canvas that all painters draw on.
 
 use super::colour::{Colour, grey};
 use super::dice::Noise;
 use tintype_engine::picture::Picture;
 
-/// A picture in progress, with more precision than the finished one.
+/// A picture in progress, with floating-point colours.
 #[derive(Debug, Clone)]
 pub struct Canvas {
     pub width: usize,
@@ -13,27 +13,27 @@ pub struct Canvas {
 }
 
 impl Canvas {
-    /// A canvas of one colour.
+    /// Creates a canvas of one colour.
     pub fn new(width: usize, height: usize, colour: Colour) -> Self {
         Self { width, height, pixels: vec![colour; width * height] }
     }
 
-    /// The longer side, in pixels: the measure for what must not depend on the ratio of the sides.
+    /// Longer side in pixels: the unit for sizes that must not depend on the aspect ratio.
     pub fn span(&self) -> f32 {
         self.width.max(self.height) as f32
     }
 
-    /// The geometric middle between both sides: the measure for the size of things.
+    /// Geometric mean of both sides: the unit for the size of subjects.
     pub fn scale(&self) -> f32 {
         (self.width as f32 * self.height as f32).sqrt()
     }
 
-    /// One row.
+    /// The pixels of one row.
     pub fn row(&self, y: usize) -> &[Colour] {
         &self.pixels[y * self.width..(y + 1) * self.width]
     }
 
-    /// One row, to paint on.
+    /// The pixels of one row, to paint on.
     pub fn row_mut(&mut self, y: usize) -> &mut [Colour] {
         &mut self.pixels[y * self.width..(y + 1) * self.width]
     }
@@ -43,7 +43,7 @@ impl Canvas {
         &mut self.pixels
     }
 
-    /// The colour at a position, which is moved onto the canvas if it lies outside.
+    /// Colour at a position, clamped to the canvas.
     #[inline]
     pub fn at(&self, x: i32, y: i32) -> Colour {
         let x = x.clamp(0, self.width as i32 - 1) as usize;
@@ -77,7 +77,7 @@ impl Canvas {
         }
     }
 
-    /// A filled ellipse whose edge is `softness` of its radius wide.
+    /// Fills an ellipse whose edge fades over `softness` times its radius.
     pub fn ellipse(&mut self, centre: (f32, f32), radii: (f32, f32), colour: Colour, alpha: f32, softness: f32) {
         let (rx, ry) = (radii.0.max(0.5), radii.1.max(0.5));
         let edge = softness.max(1.0 / rx.min(ry)).min(1.0);
@@ -101,7 +101,7 @@ impl Canvas {
         }
     }
 
-    /// A halo that adds light and fades towards `radius`.
+    /// Adds a halo of light that fades towards `radius`.
     pub fn glow(&mut self, centre: (f32, f32), radius: f32, colour: Colour, strength: f32) {
         let top = (centre.1 - radius).floor().max(0.0) as usize;
         let bottom = ((centre.1 + radius).ceil().max(0.0) as usize).min(self.height);
@@ -125,7 +125,7 @@ impl Canvas {
         }
     }
 
-    /// A straight stroke that tapers from `from_width` to `to_width`.
+    /// Draws a straight stroke that tapers from `from_width` to `to_width`.
     pub fn line(&mut self, from: (f32, f32), to: (f32, f32), widths: (f32, f32), colour: Colour, alpha: f32) {
         let (dx, dy) = (to.0 - from.0, to.1 - from.1);
         let squared_length = (dx * dx + dy * dy).max(1e-6);
@@ -151,7 +151,7 @@ impl Canvas {
         }
     }
 
-    /// A copy `factor` times smaller, each pixel the mean of those it replaces.
+    /// A copy scaled down by `factor`; each pixel is the mean of those it replaces.
     pub fn shrunk(&self, factor: usize) -> Self {
         let (width, height) = (self.width.div_ceil(factor).max(1), self.height.div_ceil(factor).max(1));
         let mut small = Self::new(width, height, grey(0.0));
@@ -169,7 +169,7 @@ impl Canvas {
         small
     }
 
-    /// The smoothly interpolated colour at `x`, `y` measured in pixels of this canvas.
+    /// Interpolated colour at `x`, `y` in pixels of this canvas.
     #[inline]
     pub fn sample(&self, x: f32, y: f32) -> Colour {
         let (x, y) = (x - 0.5, y - 0.5);
@@ -181,7 +181,7 @@ impl Canvas {
         upper.mix(lower, fy)
     }
 
-    /// Blurs by about `radius` pixels: two box blurs each way.
+    /// Blurs by about `radius` pixels with two box blurs in each direction.
     pub fn blur(&mut self, radius: usize) {
         for _ in 0..2 {
             self.blur_rows(radius);
@@ -197,7 +197,7 @@ impl Canvas {
             copy.clear();
             copy.extend_from_slice(row);
             let last = copy.len() - 1;
-            // The window before the first pixel, as if the row went on to the left in its first colour.
+            // The window before the first pixel, as if the first colour continued to the left.
             let mut sum = copy[0] * radius as f32;
             for x in 0..radius {
                 sum = sum + copy[x.min(last)];
@@ -231,7 +231,7 @@ impl Canvas {
         }
     }
 
-    /// The finished picture. `grain` is the strength of the film grain in 8-bit steps.
+    /// Converts the canvas to the finished picture. `grain` is the strength of the film grain in 8-bit steps.
     pub fn into_picture(self, noise: &Noise, grain: f32) -> Picture {
         let mut bytes = Vec::with_capacity(self.pixels.len() * 3);
         for y in 0..self.height {

@@ -1,8 +1,8 @@
-//! Colours, and the colour words a prompt may use.
+//! Colours, and the colours that a prompt can name.
 
 use std::ops::{Add, Mul};
 
-/// A colour: red, green and blue, nominally in `0.0..=1.0`, gamma-encoded like the PNG it ends in.
+/// Red, green and blue, nominally in `0.0..=1.0` and gamma-encoded as in the PNG.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Colour {
     pub r: f32,
@@ -10,7 +10,7 @@ pub struct Colour {
     pub b: f32,
 }
 
-/// Shorthand for a colour written as hexadecimal RGB.
+/// Converts a colour from hexadecimal RGB.
 pub const fn hex(rgb: u32) -> Colour {
     Colour {
         r: ((rgb >> 16) & 255) as f32 / 255.0,
@@ -19,25 +19,25 @@ pub const fn hex(rgb: u32) -> Colour {
     }
 }
 
-/// Shorthand for a shade of grey.
+/// A shade of grey.
 pub const fn grey(level: f32) -> Colour {
     Colour { r: level, g: level, b: level }
 }
 
 impl Colour {
-    /// This colour moved towards `other` by `amount` in `0.0..=1.0`.
+    /// Interpolates towards `other` by `amount` in `0.0..=1.0`.
     #[inline]
     pub fn mix(self, other: Self, amount: f32) -> Self {
         self * (1.0 - amount) + other * amount
     }
 
-    /// Component-wise product: this surface under that light.
+    /// Component-wise product: a surface of this colour under that light.
     #[inline]
     pub fn under(self, light: Self) -> Self {
         Self { r: self.r * light.r, g: self.g * light.g, b: self.b * light.b }
     }
 
-    /// Adds light without ever exceeding white.
+    /// Adds light without exceeding white.
     #[inline]
     pub fn screen(self, light: Self) -> Self {
         let one = |a: f32, b: f32| a + b * (1.0 - a).max(0.0);
@@ -50,13 +50,13 @@ impl Colour {
         self.r * 0.299 + self.g * 0.587 + self.b * 0.114
     }
 
-    /// The colour with its distance from grey multiplied by `amount`.
+    /// Multiplies the distance from grey by `amount`.
     #[inline]
     pub fn saturate(self, amount: f32) -> Self {
         grey(self.luma()).mix(self, amount)
     }
 
-    /// Every component brought into `0.0..=1.0`.
+    /// Clamps every component to `0.0..=1.0`.
     #[inline]
     pub fn clamp(self) -> Self {
         self.map(|c| c.clamp(0.0, 1.0))
@@ -74,7 +74,7 @@ impl Colour {
         r * r * 0.3 + g * g * 0.5 + b * b * 0.2
     }
 
-    /// From hue in turns, saturation and lightness.
+    /// Converts from hue in turns, saturation and lightness.
     pub fn hsl(hue: f32, saturation: f32, lightness: f32) -> Self {
         let channel = |offset: f32| {
             let turn = (hue + offset) - (hue + offset).floor();
@@ -120,7 +120,7 @@ impl Mul<f32> for Colour {
     }
 }
 
-/// A colour a prompt names.
+/// A colour that a prompt can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tint {
     Red,
@@ -139,7 +139,7 @@ pub enum Tint {
 }
 
 impl Tint {
-    /// The typical colour of that name.
+    /// The typical colour for this name.
     pub fn colour(self) -> Colour {
         match self {
             Self::Red => hex(0xd6_2a2a),
@@ -158,12 +158,12 @@ impl Tint {
         }
     }
 
-    /// True for black, grey and white, which change brightness rather than hue.
+    /// Whether this is black, grey or white, which change brightness instead of hue.
     pub fn is_neutral(self) -> bool {
         matches!(self, Self::Black | Self::Grey | Self::White)
     }
 
-    /// By the name the vocabulary uses.
+    /// Finds a colour by its name in the vocabulary.
     pub fn named(name: &str) -> Option<Self> {
         Some(match name {
             "red" => Self::Red,

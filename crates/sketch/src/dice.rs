@@ -1,15 +1,14 @@
-//! Chance and noise, the same on every machine.
+//! Random numbers and noise that are identical on every machine.
 //!
-//! Nothing here calls the platform's `sin`, `exp` or `powf`, whose last bits differ between C
-//! libraries; only IEEE-exact arithmetic is used, so a seed always gives the same picture.
+//! The last bits of `sin`, `exp` and `powf` differ between C libraries, so this module uses only operations that
+//! IEEE 754 defines exactly. A seed therefore always gives the same picture.
 
-/// A seeded source of random numbers (SplitMix64).
+/// A seeded random number generator (SplitMix64).
 #[derive(Debug, Clone)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// A source that depends on `seed` and on a label, so that parts of a picture do not disturb
-    /// each other's numbers.
+    /// Creates a generator from `seed` and a label, so that each part of a picture has its own sequence.
     pub fn new(seed: u64, label: &str) -> Self {
         Self(mix(seed ^ hash(label)))
     }
@@ -34,7 +33,7 @@ impl Dice {
         ((self.unit() * length as f32) as usize).min(length.saturating_sub(1))
     }
 
-    /// True once in `1 / chance` throws.
+    /// True with this probability.
     pub fn chance(&mut self, chance: f32) -> bool {
         self.unit() < chance
     }
@@ -51,7 +50,7 @@ fn mix(mut bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// A sine of `turns` full circles: parabolic arcs, within 0.1 % of the real one.
+/// Sine of `turns` full circles, approximated by parabolas to within 0.1 %.
 pub fn wave(turns: f32) -> f32 {
     let t = turns - turns.floor();
     let (x, sign) = if t < 0.5 { (t * 2.0, 1.0) } else { (t * 2.0 - 1.0, -1.0) };
@@ -65,7 +64,7 @@ pub fn smooth(low: f32, high: f32, x: f32) -> f32 {
     t * t * (3.0 - 2.0 * t)
 }
 
-/// Tileable value noise, looked up in a table.
+/// Tileable value noise from a lookup table.
 #[derive(Debug)]
 pub struct Noise {
     table: Vec<f32>,
@@ -74,12 +73,12 @@ pub struct Noise {
 const SIDE: usize = 256;
 
 impl Noise {
-    /// Fills the table from `dice`.
+    /// Fills the table with random numbers.
     pub fn new(mut dice: Dice) -> Self {
         Self { table: (0..SIDE * SIDE).map(|_| dice.unit()).collect() }
     }
 
-    /// The table's value at integer coordinates, wrapped around.
+    /// Value of the table at integer coordinates, which wrap around.
     pub fn cell(&self, x: i32, y: i32) -> f32 {
         let wrap = |v: i32| v.rem_euclid(SIDE as i32) as usize;
         self.table[wrap(y) * SIDE + wrap(x)]
@@ -97,11 +96,11 @@ impl Noise {
         upper * (1.0 - sy) + lower * sy
     }
 
-    /// Layers of [`Noise::at`], each half as large and half as strong, in `0.0..1.0`.
+    /// Octaves of [`Noise::at`] with halving scale and amplitude, in `0.0..1.0`.
     pub fn fractal(&self, x: f32, y: f32, octaves: u32) -> f32 {
         let (mut sum, mut weight, mut scale, mut total) = (0.0, 1.0, 1.0, 0.0);
         for octave in 0..octaves {
-            // The offset keeps the layers' lattices from lining up.
+            // The offset keeps the lattices of the octaves from lining up.
             let offset = octave as f32 * 17.3;
             sum += self.at(x * scale + offset, y * scale + offset) * weight;
             total += weight;

@@ -1,11 +1,11 @@
-//! Rehearsal directives: `[[fail]]` and its kin, with which a prompt makes the engine misbehave.
+//! Rehearsal directives such as `[[fail]]`: a prompt makes the engine misbehave, so that client authors can test.
 
 use std::time::Duration;
 
-/// The longest rehearsed delay; longer ones are cut to it.
+/// Longest delay; longer ones are capped.
 const MAX_DELAY: Duration = Duration::from_secs(600);
 
-/// How far the closing brackets may be. The bound keeps a prompt of nothing but `[[` linear in time.
+/// Longest directive, in bytes. Without the bound, parsing a prompt of nothing but `[[` would take quadratic time.
 const MAX_LENGTH: usize = 64;
 
 /// How a rehearsed task ends.
@@ -13,7 +13,7 @@ const MAX_LENGTH: usize = 64;
 pub enum Ending {
     /// `[[fail]]`: a permanent error.
     Fail,
-    /// `[[policy]]`: refused by the content policy.
+    /// `[[policy]]`: a refusal by the content policy.
     Policy,
     /// `[[panic]]`: the engine panics.
     Panic,
@@ -21,12 +21,12 @@ pub enum Ending {
     Hang,
 }
 
-/// What a prompt rehearses, and the words left to draw.
+/// The directives of a prompt, and the rest of the prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rehearsal {
-    /// The sum of all delays, waited before anything else.
+    /// Sum of all delays, which elapse before anything else happens.
     pub delay: Duration,
-    /// The first ending named; `None` draws as usual.
+    /// The first ending in the prompt; `None` renders normally.
     pub ending: Option<Ending>,
     /// The prompt without its directives.
     pub words: String,
@@ -38,14 +38,14 @@ enum Directive {
 }
 
 impl Rehearsal {
-    /// Splits the directives off a prompt. What is not a known directive stays text.
+    /// Removes the directives from a prompt. Unknown directives remain part of the text.
     pub fn read(prompt: &str) -> Self {
         let mut rehearsal = Self { delay: Duration::ZERO, ending: None, words: String::with_capacity(prompt.len()) };
         let mut rest = prompt;
         while let Some(start) = rest.find("[[") {
             let (before, bracketed) = rest.split_at(start);
             rehearsal.words.push_str(before);
-            // The content may not hold another opening, so `[[ [[fail]]` still fails.
+            // A directive cannot contain another opening bracket, so `[[ [[fail]]` still fails the task.
             let inside = &bracketed[2..];
             let near = &inside[..inside.floor_char_boundary(MAX_LENGTH)];
             let end = near.find("]]").filter(|&end| !inside[..end].contains("[["));
@@ -89,7 +89,7 @@ impl Directive {
     }
 }
 
-/// Reads `500ms`, `1.5s` or `10m`.
+/// Parses `500ms`, `1.5s` or `10m`.
 fn duration(text: &str) -> Option<Duration> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let (amount, unit) = text.split_at(split);

@@ -1,4 +1,4 @@
-//! Bodies for the emoji that show only a head, so that they can stand in a scene.
+//! Full figures for emoji that show only a head, so that they can stand in a scene.
 
 use std::fmt::Write;
 
@@ -8,16 +8,16 @@ use super::glyph::{Glyph, Kind};
 #[derive(Debug)]
 pub struct Figure {
     pub svg: String,
-    /// Its size in the units of the SVG.
+    /// Size in SVG units.
     pub size: (f32, f32),
-    /// True when the prompt's colour went into the clothes.
+    /// Whether the colour from the prompt was used for the clothes.
     pub is_dressed: bool,
 }
 
-/// The skins of the emoji, light to dark.
+/// The skin tones of emoji, from light to dark.
 const SKIN: [&str; 5] = ["#F7DECE", "#F3D2A2", "#D5AB88", "#AF7E57", "#7C533E"];
 
-/// The coat of a face-only animal: fur, belly, and the kind of tail.
+/// The coat of an animal that has only a face emoji: fur, belly and kind of tail.
 struct Coat {
     fur: &'static str,
     belly: &'static str,
@@ -32,7 +32,7 @@ enum Tail {
 }
 
 impl Figure {
-    /// The figure of a glyph; `tone` chooses a person's skin, `dress` is the CSS colour of its clothes, if it wears any.
+    /// Builds the figure of a glyph. `tone` selects a person's skin; `dress` is the CSS colour of the clothes, if any.
     pub fn of(glyph: &Glyph, dress: &str, is_tinted: bool, tone: usize) -> Self {
         if let Some(coat) = coat(glyph.name) {
             return Self::sitting(glyph, &coat);
@@ -98,13 +98,13 @@ fn document(width: f32, height: f32, elements: &str) -> String {
     format!(r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">{elements}</svg>"#)
 }
 
-/// People the emoji show from head to foot.
+/// People whose emoji show the full figure.
 fn is_full_figure(name: &str) -> bool {
     const FULL: &str = "🚶🏃💃🕺🏇🚴🚵🧘🏄🧜🧞🧎🧍🏂⛷🏌🏊🤽🚣🧗🤸⛹🏋🤾🤹🛀🛌🤺🕴🧟🧛👯🤼";
     name.chars().next().is_some_and(|first| FULL.contains(first)) && !name.starts_with("🧛")
 }
 
-/// People shown with their shoulders.
+/// People whose emoji show head and shoulders.
 fn is_bust(name: &str) -> bool {
     name.contains('\u{200d}')
         || matches!(

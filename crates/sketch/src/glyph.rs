@@ -1,10 +1,10 @@
-//! What a thing looks like and what sort of thing it is.
+//! Glyphs: the shape of a subject and its kind.
 
 use twemoji_assets::svg::SvgTwemojiAsset;
 
 use super::drawing::Drawing;
 
-/// The sort of a thing: decides its size, its surroundings and how it stands.
+/// Kind of a subject, which determines its size, its setting and how it stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Animal,
@@ -25,22 +25,22 @@ pub enum Kind {
     Object,
 }
 
-/// A drawable thing.
+/// A drawable subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Glyph {
-    /// The emoji, or a name for things that have none.
+    /// The emoji, or a name for a subject without one.
     pub name: &'static str,
-    /// Its SVG elements in a 36 x 36 space.
+    /// SVG elements in a 36 x 36 coordinate space.
     pub elements: &'static str,
-    /// What sort of thing it is.
+    /// Kind of the subject.
     pub kind: Kind,
 }
 
 impl Glyph {
-    /// The picture of an emoji, if there is one.
+    /// The glyph of an emoji, if there is one.
     pub fn of_emoji(emoji: &str) -> Option<Self> {
         let asset = SvgTwemojiAsset::from_emoji(emoji)
-            // Assets are named without the selector unless it is within a joined sequence.
+            // Asset names omit the variation selector, except within a joined sequence.
             .or_else(|| SvgTwemojiAsset::from_emoji(emoji.trim_end_matches('\u{fe0f}')))
             .or_else(|| SvgTwemojiAsset::from_emoji(&emoji.replace('\u{fe0f}', "")))?;
         let svg = asset.data.0;
@@ -48,7 +48,7 @@ impl Glyph {
         Some(Self { name: asset.emoji, elements, kind: kind_of(emoji) })
     }
 
-    /// A thing of our own drawing.
+    /// The glyph of a drawing.
     pub fn of_drawing(drawing: Drawing) -> Self {
         let (name, kind) = match drawing {
             Drawing::Lighthouse => ("lighthouse", Kind::Building),
@@ -67,20 +67,20 @@ impl Glyph {
         Self { name, elements: drawing.elements(), kind }
     }
 
-    /// The same person with a natural skin in place of the emoji's yellow; `tone` counts from 0 to 4.
+    /// The same person with a natural skin tone (0 to 4) instead of the emoji's yellow.
     pub fn with_skin(self, tone: usize) -> Self {
         let mut characters = self.name.chars();
         let (Kind::Person, Some(first)) = (self.kind, characters.next()) else { return self };
         let modifier = ['\u{1f3fb}', '\u{1f3fc}', '\u{1f3fd}', '\u{1f3fe}', '\u{1f3ff}'][tone % 5];
         let toned = format!("{first}{modifier}{}", characters.as_str().trim_start_matches('\u{fe0f}'));
         match Self::of_emoji(&toned) {
-            // The plain name stays: it is what bodies and sizes are chosen by.
+            // The name stays unchanged, because figures and sizes are looked up by it.
             Some(Self { elements, .. }) => Self { elements, ..self },
             None => self,
         }
     }
 
-    /// Height relative to a dog, compressed so that a mouse and a castle fit one picture.
+    /// Height relative to a dog, compressed so that a mouse and a castle fit into one picture.
     pub fn natural_size(&self) -> f32 {
         match self.name {
             "🐘" | "🐋" | "🐳" | "🦕" | "🦖" | "🦒" | "🐉" | "submarine" => return 1.75,
@@ -120,24 +120,24 @@ impl Glyph {
         }
     }
 
-    /// True when the thing is at home in the air.
+    /// Whether the subject is usually in the air.
     pub fn flies(&self) -> bool {
         matches!(self.kind, Kind::Aircraft | Kind::Cosmic)
             || matches!(self.name, "🦋" | "🐝" | "🦇" | "🎈" | "🪁" | "👻" | "🦅")
     }
 
-    /// True for what is worn on the head.
+    /// Whether the subject is worn on the head.
     pub fn is_headgear(&self) -> bool {
         matches!(self.name, "🎩" | "👒" | "🧢" | "🎓" | "⛑" | "🪖" | "👑")
     }
 
-    /// The part of the 36 units, from the bottom, that is water drawn under a boat.
+    /// Fraction of the glyph, from the bottom, that shows water under a boat.
     pub fn water_drawn_below(&self) -> f32 {
         if matches!(self.name, "⛵" | "🚢") { 6.0 } else { 0.0 }
     }
 }
 
-/// Sorts an emoji by the subgroup Unicode puts it in.
+/// Determines the kind of an emoji from its Unicode subgroup.
 fn kind_of(emoji: &str) -> Kind {
     match emoji.trim_end_matches('\u{fe0f}') {
         "🌳" | "🌲" | "🌴" | "🎄" | "🎋" => return Kind::Tree,

@@ -1,29 +1,29 @@
-//! Land and water: hills, mountains, plains and mirrors.
+//! Land and water: hills, mountains, plains and water surfaces.
 
 use super::canvas::Canvas;
 use super::colour::{Colour, hex};
 use super::dice::{Noise, smooth, wave};
 use super::light::Light;
 
-/// A line of hills or mountains.
+/// A ridge of hills or mountains.
 #[derive(Debug, Clone, Copy)]
 pub struct Ridge {
-    /// The row its feet stand on.
+    /// Row of its foot.
     pub foot: f32,
-    /// How far it rises above that, in pixels.
+    /// Height above its foot, in pixels.
     pub rise: f32,
-    /// Summits across the picture.
+    /// Number of summits across the picture.
     pub summits: f32,
-    /// From 0 (rolling) to 1 (jagged).
+    /// Roughness from 0 (rolling) to 1 (jagged).
     pub jagged: f32,
-    /// Where in the noise it lies.
+    /// Offset into the noise.
     pub offset: f32,
-    /// Colour of its crest and of its feet.
+    /// Colours of its crest and of its foot.
     pub colours: (Colour, Colour),
 }
 
 impl Ridge {
-    /// The row of the crest at column `x`.
+    /// Row of the crest at column `x`.
     pub fn crest(&self, x: f32, width: f32, noise: &Noise) -> f32 {
         let u = x / width * self.summits + self.offset;
         let rolling = noise.fractal(u, self.offset, 2);
@@ -31,12 +31,12 @@ impl Ridge {
         self.foot - self.rise * (rolling * (1.0 - self.jagged) + sharp * self.jagged).clamp(0.0, 1.0)
     }
 
-    /// The crest at every column.
+    /// Row of the crest at every column.
     fn profile(&self, width: usize, noise: &Noise) -> Vec<f32> {
         (0..width).map(|x| self.crest(x as f32, width as f32, noise)).collect()
     }
 
-    /// Paints it plain, down to the bottom of the picture.
+    /// Paints the ridge in plain colours, down to the bottom of the picture.
     pub fn paint(&self, canvas: &mut Canvas, noise: &Noise) {
         let crest = self.profile(canvas.width, noise);
         let first = crest.iter().copied().fold(f32::MAX, f32::min).max(0.0) as usize;
@@ -46,7 +46,7 @@ impl Ridge {
                 let below = y as f32 + 1.0 - crest[x];
                 if below > 0.0 {
                     let t = (below / self.rise.max(1.0)).min(1.0);
-                    // Turned against the rows and columns, which would show the lattice of the noise.
+                    // Rotated, because the lattice of the noise would be visible along rows and columns.
                     let (u, v) = (x as f32 * texture, y as f32 * texture);
                     let mottle = noise.fractal(u + v * 0.8, v * 2.0 - u * 0.5 + self.offset, 2) - 0.5;
                     let colour = self.colours.0.mix(self.colours.1, t) * (1.0 + mottle * 0.1);
@@ -56,7 +56,7 @@ impl Ridge {
         }
     }
 
-    /// Paints it as rock, its faces lit from one side, with snow above `snow_line` (0 to 1).
+    /// Paints the ridge as rock that is lit from one side, with snow above `snow_line` (0 to 1).
     pub fn paint_rock(&self, canvas: &mut Canvas, light: &Light, distance: f32, snow_line: f32, noise: &Noise) {
         let width = canvas.width;
         let crest = self.profile(width, noise);
@@ -74,7 +74,7 @@ impl Ridge {
                 if below <= 0.0 {
                     continue;
                 }
-                // Faces lean with the crest above them; the noise breaks them up further down.
+                // Faces follow the slope of the crest above; noise breaks them up further down.
                 let reach = 3 + (below * 0.35) as usize;
                 let slope = (crest[(x + reach).min(width - 1)] - crest[x.saturating_sub(reach)]) / (2.0 * reach as f32);
                 let (nx, ny) = (x as f32 * grain, y as f32 * grain * 0.6 + self.offset);
@@ -91,7 +91,7 @@ impl Ridge {
     }
 }
 
-/// A plane that runs from the horizon to the viewer.
+/// A plane from the horizon to the viewer.
 #[derive(Debug, Clone, Copy)]
 pub struct Plain {
     pub horizon: f32,
@@ -99,18 +99,18 @@ pub struct Plain {
     pub near: Colour,
     /// Strength of the patches on it.
     pub patches: f32,
-    /// How much the patches are drawn out sideways.
+    /// Horizontal stretch of the patches.
     pub stretch: f32,
 }
 
 impl Plain {
-    /// Paints it to the bottom of the picture, lit from the side of the light.
+    /// Paints the plain down to the bottom of the picture, lit from the side of the light.
     pub fn paint(&self, canvas: &mut Canvas, light: &Light, noise: &Noise) {
         let (width, height) = (canvas.width as f32, canvas.height as f32);
         let depth = (height - self.horizon).max(1.0);
         for y in self.horizon.max(0.0) as usize..canvas.height {
             let t = ((y as f32 - self.horizon) / depth).clamp(0.0, 1.0);
-            // Perspective: a row's distance is the inverse of its drop below the horizon.
+            // Perspective: the distance of a row is inversely proportional to its drop below the horizon.
             let distance = 1.0 / (t + 0.06);
             let base = self.far.mix(self.near, smooth(0.0, 0.8, t));
             let scale = distance * 4.2 / width;
@@ -127,19 +127,19 @@ impl Plain {
     }
 }
 
-/// A water surface that mirrors what is painted above it.
+/// A water surface that mirrors the picture above it.
 #[derive(Debug, Clone, Copy)]
 pub struct Water {
-    /// The row of its far shore.
+    /// Row of the far shore.
     pub shore: f32,
-    /// Its own colour.
+    /// Colour of the water.
     pub colour: Colour,
-    /// From 0 (a mirror) to 1 (rough sea).
+    /// Roughness from 0 (mirror) to 1 (rough sea).
     pub rough: f32,
 }
 
 impl Water {
-    /// Paints it to the bottom of the picture.
+    /// Paints the water down to the bottom of the picture.
     pub fn paint(&self, canvas: &mut Canvas, light: &Light, noise: &Noise) {
         let (width, height) = (canvas.width as f32, canvas.height);
         let depth = (height as f32 - self.shore).max(1.0);
@@ -165,7 +165,7 @@ impl Water {
                 let offset = ripple + fine * 0.35;
                 let reflected = above.at((x as f32 + offset * sway * 2.0) as i32, (mirror + offset * sway) as i32);
                 let mut colour = reflected.mix(self.colour, deep) * (1.0 + offset * (0.12 + 0.34 * self.rough));
-                // The path of light leads to the viewer below sun or moon.
+                // Sun and moon reflect in a path of light towards the viewer.
                 let off_path = (x as f32 - sun_x).abs() / (width * (0.025 + 0.11 * t));
                 if off_path < 1.0 && ripple + fine * 0.9 > 0.12 {
                     colour = colour.screen(glint * ((1.0 - off_path) * 0.75));
@@ -175,7 +175,7 @@ impl Water {
         }
     }
 
-    /// Breaks a few foam-crested waves on the surface.
+    /// Paints a few breaking waves on the water.
     pub fn waves(&self, canvas: &mut Canvas, light: &Light, noise: &Noise) {
         let foam = light.lit(hex(0xf4f8fa));
         let depth = canvas.height as f32 - self.shore;

@@ -1,28 +1,28 @@
-//! Where the things of a scene go.
+//! Layout of the subjects in a scene.
 
 use super::colour::Tint;
 use super::dice::Dice;
 use super::glyph::{Glyph, Kind};
 use super::scene::{Scene, Subject};
-use super::setting::{Stage, Surface};
+use super::setting::{Ground, Stage};
 use super::sprite::Spot;
 use super::vocabulary::{Pose, Relation};
 
-/// The most sprites in one picture.
+/// Most sprites in one picture.
 const MAX_SPRITES: usize = 24;
 
-/// A thing with its place.
+/// A subject and its position.
 #[derive(Debug, Clone)]
 pub struct Placed {
     pub glyph: Glyph,
     pub tint: Option<Tint>,
     pub spot: Spot,
-    /// Sits astride the thing it is placed by, with its legs hidden.
+    /// Rides its anchor, so its legs are hidden.
     pub is_riding: bool,
-    /// Stands on the ground or water, rather than hanging in the air or on another thing.
+    /// Stands on the ground or on water, not in the air or on another subject.
     pub is_grounded: bool,
     subject: usize,
-    /// Painting order; greater is later.
+    /// Painting order, from low to high.
     order: f32,
 }
 
@@ -32,7 +32,7 @@ impl Placed {
     }
 }
 
-/// About how wide a glyph is for its height, before it is rendered.
+/// Approximate ratio of width to height of a glyph before it is rendered.
 fn aspect(glyph: &Glyph) -> f32 {
     match glyph.kind {
         Kind::Person => 0.6,
@@ -41,25 +41,25 @@ fn aspect(glyph: &Glyph) -> f32 {
     }
 }
 
-/// The room there is.
+/// The area of the picture.
 #[derive(Debug, Clone, Copy)]
 pub struct Frame {
     pub width: f32,
     pub height: f32,
-    /// Where the eye should go, across and perhaps down, in 0 to 1.
+    /// Focus of attention, as fractions of the width and, if known, of the height.
     pub focus: Option<(f32, Option<f32>)>,
 }
 
-/// Finds a place for every thing, far things first.
+/// Positions every subject; returns distant ones first.
 pub fn arrange(scene: &Scene, stage: &Stage, frame: Frame, dice: &mut Dice) -> Vec<Placed> {
     let mut frame = frame;
-    // Where the hero stands and how close the viewer is make most of a composition.
+    // The position of the main subject and the distance of the viewer dominate a composition.
     let anchor = [0.27, 0.38, 0.5, 0.62, 0.73][dice.index(5)];
     let zoom = [0.66, 0.82, 1.0, 1.2][dice.index(4)];
     frame.focus.get_or_insert((anchor, None));
     let sizes: Vec<f32> = sizes(scene, stage, frame).into_iter().map(|size| size * zoom).collect();
     let mut placed: Vec<Placed> = Vec::new();
-    // Those that others are placed by come first.
+    // Anchors come before the subjects that are positioned relative to them.
     let (free, bound): (Vec<_>, Vec<_>) =
         scene.subjects.iter().zip(sizes).enumerate().partition(|(_, (subject, _))| subject.relation.is_none());
     for (index, (subject, size)) in free {
@@ -91,9 +91,9 @@ pub fn arrange(scene: &Scene, stage: &Stage, frame: Frame, dice: &mut Dice) -> V
     placed
 }
 
-/// The height of each subject in pixels.
+/// Height of each subject in pixels.
 fn sizes(scene: &Scene, stage: &Stage, frame: Frame) -> Vec<f32> {
-    // Sizes are compressed: a cat beside a castle must stay a cat one can see.
+    // Sizes are compressed, so that a cat beside a castle remains visible.
     let compressed = |subject: &Subject| {
         let natural = (subject.glyph.natural_size() * subject.size).max(0.05);
         natural.sqrt() * natural.sqrt().sqrt()
@@ -124,10 +124,10 @@ impl Placing<'_> {
         self.subject.pose == Some(Pose::Flying)
             || (self.subject.glyph.flies() && self.subject.relation.is_none())
             || (self.subject.glyph.kind == Kind::Bird && self.subject.count > 3)
-            || self.stage.surface == Surface::Nothing
+            || self.stage.ground == Ground::Nothing
     }
 
-    /// Tries a number of places and takes the one that crowds the others least.
+    /// Tries several positions and takes the least crowded one.
     fn choose(&self, others: &[Placed], dice: &mut Dice) -> Placed {
         let mut best: Option<(f32, Placed)> = None;
         for _ in 0..28 {
@@ -156,7 +156,7 @@ impl Placing<'_> {
                 across * down / (half * height).max(1.0)
             })
             .sum();
-        // A lone hero stands near a third, or where the reference looks.
+        // A single subject stands near a third of the width, or at the focus of the reference.
         let pull = if self.index == 0 && self.member == 0 {
             let centre = (foot - height * 0.5) / self.frame.height;
             let across = |fx: f32| (x / self.frame.width - fx).abs();
@@ -172,7 +172,7 @@ impl Placing<'_> {
     }
 
     fn placed(&self, foot: (f32, f32), height: f32, distance: f32, is_grounded: bool, dice: &mut Dice) -> Placed {
-        // What has words or a proper side on it must not be mirrored; animals may look either way.
+        // Glyphs with text or a fixed side must not be mirrored; animals may face either way.
         let may_turn = matches!(
             self.subject.glyph.kind,
             Kind::Animal | Kind::Bird | Kind::SeaAnimal | Kind::Vehicle | Kind::Boat | Kind::Bug | Kind::Tree
@@ -202,13 +202,13 @@ impl Placing<'_> {
         let scale = if self.subject.count > 1 { 0.66 + 0.4 * depth } else { 0.82 + 0.2 * depth };
         let x = dice.range(0.08, 0.92) * self.frame.width;
         let height = self.size * scale;
-        // Nothing may be taller than the space above its feet.
+        // A subject must not be taller than the space above its feet.
         let y = y.max((height * 1.04).min(self.frame.height * 0.97));
         self.placed((x, y), height, (1.0 - depth) * 0.45, true, dice)
     }
 
     fn aloft(&self, dice: &mut Dice) -> Placed {
-        let nothing = self.stage.surface == Surface::Nothing;
+        let nothing = self.stage.ground == Ground::Nothing;
         let depth = if self.subject.count == 1 { dice.range(0.7, 1.0) } else { dice.range(0.2, 1.0) };
         let scale = if self.subject.count > 1 { 0.45 + 0.6 * depth } else { 0.85 + 0.2 * depth };
         let height = self.size * scale * if nothing { 1.0 } else { 0.8 };
@@ -220,7 +220,7 @@ impl Placing<'_> {
         let x = dice.range(0.08, 0.92) * self.frame.width;
         let y = (top + height + (bottom - top - height).max(0.0) * dice.unit()).min(self.frame.height * 0.96);
         let mut placed = self.placed((x, y), height, (1.0 - depth) * 0.5, false, dice);
-        // The sky lies behind the ground, whatever the row.
+        // Flying subjects are behind grounded ones, whatever their row.
         placed.order = if nothing { depth * self.frame.height } else { depth - 10.0 };
         placed
     }
@@ -245,7 +245,7 @@ impl Placing<'_> {
             ),
             Relation::Under => {
                 let y = self.stage.standing.1.min(self.frame.height * 0.95);
-                (x + spread, y, self.size, self.stage.surface != Surface::Nothing, 1.0)
+                (x + spread, y, self.size, self.stage.ground != Ground::Nothing, 1.0)
             }
             Relation::Behind => {
                 (x + side * half * 0.7 + spread, foot - tall * 0.06, self.size, anchor.is_grounded, -1.0)

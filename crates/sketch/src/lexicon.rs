@@ -1,4 +1,4 @@
-//! The emoji annotations of the Unicode consortium, turned into an index from words to glyphs.
+//! An index from words to glyphs, built from the emoji annotations of the Unicode Consortium.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
@@ -7,27 +7,27 @@ use std::sync::LazyLock;
 use super::dice::hash;
 use super::vocabulary::{Language, fold};
 
-/// How sure it is that a word means an emoji; lower is surer.
+/// Confidence that a word means an emoji; lower is better.
 type Rank = u8;
 
-/// An emoji a word may mean.
+/// An emoji that a word may mean.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     emoji: &'static str,
     rank: Rank,
 }
 
-/// The words of one language, hashed: the texts themselves stay in the `emoji` crate's data.
+/// The hashed words of one language; the texts stay in the data of the `emoji` crate.
 #[derive(Debug, Default)]
 pub struct Lexicon {
     exact: HashMap<u64, Candidate>,
     stems: HashMap<u64, Candidate>,
 }
 
-/// A keyword shared by more emoji than this says nothing about any of them.
+/// A keyword that more emoji share is too unspecific to use.
 const MAX_SHARED: usize = 3;
 
-// One lock per language: a prompt pays only for the languages it is written in.
+// Each language is indexed separately on first use, so a prompt pays only for its own languages.
 static LEXICONS: [LazyLock<Lexicon>; 9] = [
     LazyLock::new(|| Lexicon::build(Language::English)),
     LazyLock::new(|| Lexicon::build(Language::German)),
@@ -41,17 +41,17 @@ static LEXICONS: [LazyLock<Lexicon>; 9] = [
 ];
 
 impl Lexicon {
-    /// The words of `language`, indexed on first use.
+    /// The index of `language`, built on first use.
     pub fn of(language: Language) -> &'static Self {
         &LEXICONS[language as usize]
     }
 
-    /// The emoji of exactly this folded phrase.
+    /// The emoji with exactly this folded phrase.
     pub fn exact(&self, phrase: &str) -> Option<&'static str> {
         self.exact.get(&hash(phrase)).map(|candidate| candidate.emoji)
     }
 
-    /// The emoji of a phrase with this stem.
+    /// The emoji with a phrase that has this stem.
     pub fn stem(&self, stem: &str) -> Option<&'static str> {
         self.stems.get(&hash(stem)).map(|candidate| candidate.emoji)
     }
@@ -94,7 +94,7 @@ fn keep_better(index: &mut HashMap<u64, Candidate>, key: u64, candidate: Candida
         Slot::Vacant(slot) => {
             slot.insert(candidate);
         }
-        // Emoji come sorted, so a tie always ends the same way.
+        // Emoji are sorted, so ties are resolved deterministically.
         Slot::Occupied(mut slot) if candidate.rank < slot.get().rank => {
             slot.insert(candidate);
         }
@@ -102,7 +102,7 @@ fn keep_better(index: &mut HashMap<u64, Candidate>, key: u64, candidate: Candida
     }
 }
 
-/// How many emoji carry each keyword.
+/// Number of emoji for each keyword.
 fn shared_keywords(drawable: &[&'static emoji::Emoji], language: Language) -> HashMap<u64, usize> {
     let mut shared = HashMap::new();
     for annotation in drawable.iter().flat_map(|emoji| emoji.annotations) {
@@ -126,7 +126,7 @@ fn rank(keyword: &str, name: &str, shared: usize, language: Language) -> Option<
     }
 }
 
-/// Leaves out what makes no thing in a scene: symbols, gestures, clocks, and framed landscapes.
+/// Whether an emoji can be a subject; symbols, gestures, clocks and framed landscapes cannot.
 fn is_drawable(emoji: &emoji::Emoji) -> bool {
     if emoji.is_variant || emoji.glyph.chars().any(|c| ('\u{1f3fb}'..='\u{1f3ff}').contains(&c)) {
         return false;
@@ -149,7 +149,7 @@ fn is_drawable(emoji: &emoji::Emoji) -> bool {
     }
 }
 
-/// The whole animal where the emoji shows only its face.
+/// The emoji of the whole animal for an emoji that shows only its face.
 fn whole(emoji: &'static str) -> &'static str {
     match emoji {
         "🐱" => "🐈",

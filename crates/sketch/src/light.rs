@@ -1,30 +1,30 @@
-//! The light of a scene: what the sky looks like and how it falls on things.
+//! The light of a scene: the colours of the sky and the effect of light on surfaces.
 
 use super::colour::{Colour, grey, hex};
 use super::dice::Dice;
 use super::scene::Scene;
-use super::vocabulary::{Hour, Omen, Place, Style};
+use super::vocabulary::{Hour, Phenomenon, Setting, Style};
 
-/// The light everything in a picture shares.
+/// The light of a whole picture.
 #[derive(Debug, Clone)]
 pub struct Light {
-    /// The sky overhead, half-way, and at the horizon.
+    /// Colours of the sky overhead, half-way and at the horizon.
     pub sky: [Colour; 3],
-    /// What direct light multiplies a surface with.
+    /// Factor for surfaces in direct light.
     pub direct: Colour,
-    /// The same for shade.
+    /// Factor for surfaces in shade.
     pub shade: Colour,
-    /// What distance fades into.
+    /// Colour into which distant surfaces fade.
     pub haze: Colour,
-    /// How thick the air is, 0 to 1.
+    /// Density of the haze, 0 to 1.
     pub thickness: f32,
-    /// Where sun or moon stand across the picture, 0 to 1.
+    /// Horizontal position of sun or moon, 0 to 1.
     pub across: f32,
-    /// How high they stand above the horizon, 0 to 1.
+    /// Height of sun or moon above the horizon, 0 to 1.
     pub height: f32,
-    /// True when lamps are lit.
+    /// Whether lamps are lit.
     pub is_dark: bool,
-    /// The hour that gave this light.
+    /// Time of day.
     pub hour: Hour,
 }
 
@@ -42,8 +42,8 @@ const DUSK: Mood = [hex(0x1b2350), hex(0x58498c), hex(0xe0949a), hex(0xb9a9d6), 
 const NIGHT: Mood = [hex(0x060b22), hex(0x12224e), hex(0x33507f), hex(0xa3b6e2), hex(0x46568a), hex(0x223660)];
 
 impl Light {
-    /// The light a scene asks for, varied by the dice.
-    pub fn of(scene: &Scene, place: Place, dice: &mut Dice) -> Self {
+    /// The light of a scene, with random variation.
+    pub fn of(scene: &Scene, setting: Setting, dice: &mut Dice) -> Self {
         let hour = scene.hour();
         let mood = match hour {
             Hour::Dawn => DAWN,
@@ -71,27 +71,27 @@ impl Light {
             is_dark: matches!(hour, Hour::Night | Hour::Dusk),
             hour,
         };
-        light.weather(scene, place);
+        light.weather(scene, setting);
         light.stain(scene);
         light
     }
 
-    /// Where the light comes from: -1 is far left, 1 far right.
+    /// Direction of the light, from -1 (far left) to 1 (far right).
     pub fn direction(&self) -> f32 {
         (self.across - 0.5) * 2.0
     }
 
-    /// A surface far away, at `distance` from 0 (here) to 1 (the horizon).
+    /// Colour of a distant surface, at `distance` from 0 (near) to 1 (horizon).
     pub fn faded(&self, colour: Colour, distance: f32) -> Colour {
         colour.mix(self.haze, (distance * (0.35 + self.thickness)).clamp(0.0, 0.96))
     }
 
-    /// A surface of this colour in direct light.
+    /// Colour of a surface in direct light.
     pub fn lit(&self, colour: Colour) -> Colour {
         colour.under(self.direct)
     }
 
-    /// A surface of this colour in shade.
+    /// Colour of a surface in shade.
     pub fn shaded(&self, colour: Colour) -> Colour {
         colour.under(self.shade)
     }
@@ -107,25 +107,25 @@ impl Light {
         self.shade = self.shade.mix(self.direct * 0.8, amount * 0.5);
     }
 
-    fn weather(&mut self, scene: &Scene, place: Place) {
-        if scene.has(Omen::Storm) {
+    fn weather(&mut self, scene: &Scene, setting: Setting) {
+        if scene.has(Phenomenon::Storm) {
             self.overcast(hex(0x4d5866), 0.86);
             self.direct = self.direct * 0.85;
-        } else if scene.has(Omen::Rain) {
+        } else if scene.has(Phenomenon::Rain) {
             self.overcast(hex(0x8794a0), 0.72);
             self.thickness += 0.15;
-        } else if scene.has(Omen::Fog) {
+        } else if scene.has(Phenomenon::Fog) {
             self.overcast(hex(0xccd3d6), 0.8);
             self.thickness = 1.15;
-        } else if scene.has(Omen::Snow) || place == Place::Snow {
+        } else if scene.has(Phenomenon::Snow) || setting == Setting::Snow {
             self.overcast(hex(0xc3d0de), 0.45);
             self.thickness += 0.1;
-        } else if scene.has(Omen::Clouds) {
+        } else if scene.has(Phenomenon::Clouds) {
             self.overcast(hex(0xb9c4cf), 0.25);
         }
     }
 
-    /// Lets colours without a noun, and styles with a palette, colour the air.
+    /// Tints the light with colours that have no noun, and with the palette of the style.
     fn stain(&mut self, scene: &Scene) {
         if scene.style == Some(Style::Neon) {
             self.sky = [hex(0x0a0524), hex(0x3a0d63), hex(0xd6247f)];
@@ -134,11 +134,11 @@ impl Light {
             self.shade = hex(0x5440a8);
             self.is_dark = true;
         }
-        let Some(tint) = scene.place_tint.or(scene.colours.first().copied()) else { return };
+        let Some(tint) = scene.setting_tint.or(scene.colours.first().copied()) else { return };
         let colour = tint.colour();
-        let strength = if scene.place_tint.is_some() { 0.62 } else { 0.4 };
+        let strength = if scene.setting_tint.is_some() { 0.62 } else { 0.4 };
         for band in &mut self.sky {
-            // The stain keeps each band's brightness, so night stays night.
+            // The tint keeps the brightness of each band, so that night stays dark.
             let toned = colour * (0.35 + 0.9 * band.luma() / colour.luma().max(0.2));
             *band = band.mix(toned.clamp(), strength);
         }

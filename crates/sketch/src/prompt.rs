@@ -1,34 +1,34 @@
-//! A prompt cut into terms: phrases whose meaning is known.
+//! Parses a prompt into terms: phrases with a known meaning.
 
 use super::glyph::Glyph;
 use super::lexicon::Lexicon;
 use super::vocabulary::{Language, Meaning, Vocabulary, fold};
 
-/// Reading stops after this many words, or characters of a text without spaces: no picture needs more.
+/// Most words of a prompt, or characters of a text without spaces, that are parsed; no picture needs more.
 const MAX_TOKENS: usize = 600;
-/// The longest phrase looked up, in words.
+/// Longest phrase to look up, in words.
 const MAX_WORDS: usize = 4;
-/// The longest word looked up in a text without spaces, in characters.
+/// Longest word to look up in a text without spaces, in characters.
 const MAX_CHARS: usize = 8;
-/// The longest emoji sequence, in code points.
+/// Longest emoji sequence, in code points.
 const MAX_SEQUENCE: usize = 10;
-/// German compounds shorter than this are not taken apart.
+/// German compounds shorter than this are not split.
 const MIN_COMPOUND: usize = 8;
 
-/// A piece of a prompt that means something.
+/// A part of a prompt with a meaning.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Term {
     Known(Meaning),
     Thing(Glyph),
-    /// The thing that follows is named in the plural.
+    /// The next noun is in the plural.
     Plural,
-    /// A word nobody knows.
+    /// An unknown word.
     Unknown,
-    /// A comma or full stop: what follows belongs to something else.
+    /// A comma or full stop, which ends a phrase.
     Break,
 }
 
-/// A prompt as terms.
+/// A parsed prompt.
 #[derive(Debug)]
 pub struct Prompt {
     pub terms: Vec<Term>,
@@ -46,7 +46,7 @@ enum Token {
 }
 
 impl Prompt {
-    /// Reads a prompt of any length in time linear to what is looked at.
+    /// Parses a prompt in time linear in the parsed length.
     pub fn read(text: &str) -> Self {
         let tokens = tokens(text);
         let languages = languages(&tokens);
@@ -73,7 +73,7 @@ impl Prompt {
     }
 }
 
-/// Reads the longest known phrase at the start of `tokens`; tells how many tokens it took.
+/// Parses the longest known phrase at the start of `tokens`; also returns its number of tokens.
 fn read_words(tokens: &[Token], languages: &[Language], terms: &mut Vec<Term>) -> usize {
     let words: Vec<&str> = tokens
         .iter()
@@ -100,9 +100,9 @@ fn read_words(tokens: &[Token], languages: &[Language], terms: &mut Vec<Term>) -
     1
 }
 
-/// Looks a folded phrase up: exactly, then by its stem.
+/// Looks up a folded phrase, first exactly, then by its stem.
 fn look_up(phrase: &str, language: Language) -> Option<Term> {
-    // Short words change meaning with their endings; only longer ones are compared by stem.
+    // The ending of a short word may change its meaning, so only longer words are compared by stem.
     let has_stem = !language.is_unspaced() && phrase.chars().count() >= 4;
     look_up_exact(phrase, language).or_else(|| {
         let stem = has_stem.then(|| language.stem(phrase))?;
@@ -120,7 +120,7 @@ fn look_up_exact(phrase: &str, language: Language) -> Option<Term> {
     }
 }
 
-/// True when the phrase without its plural ending names the same thing.
+/// Whether the phrase is the plural of a word for the same thing.
 fn is_plural(phrase: &str, term: Term, language: Language) -> bool {
     let singular = |ending: &str, instead: &str| {
         let stem = phrase.strip_suffix(ending)?;
@@ -157,14 +157,14 @@ fn take_apart(word: &str) -> Option<(Term, Term)> {
     })
 }
 
-/// Reads a text without spaces: at each character the longest known word.
+/// Parses a text without spaces: at each character it takes the longest known word.
 fn read_run(characters: &[char], languages: &[Language], terms: &mut Vec<Term>) {
     let mut next = 0;
     while next < characters.len() {
         let found = (1..=MAX_CHARS.min(characters.len() - next)).rev().find_map(|length| {
             let word: String = characters[next..next + length].iter().collect();
             languages.iter().filter(|language| language.is_unspaced()).find_map(|language| {
-                // A single character outside our own table is too likely part of another word.
+                // A single character outside the vocabulary is too likely to be part of another word.
                 let term = match Vocabulary::of(*language).exact(&word) {
                     None if length == 1 => None,
                     _ => look_up_exact(&word, *language),
@@ -198,7 +198,7 @@ fn tokens(text: &str) -> Vec<Token> {
             length
         } else if first.is_alphanumeric() {
             let end = rest.find(|c| !in_word(c)).unwrap_or(rest.len());
-            // `fold` may open a word up at its hyphens: "red-haired" is two words.
+            // `fold` turns hyphens into spaces: "red-haired" becomes two words.
             tokens.extend(fold(&rest[..end]).split_whitespace().take(16).map(|word| Token::Word(number(word))));
             end
         } else if let Some((glyph, length)) = emoji_at(rest) {
@@ -220,7 +220,7 @@ fn in_word(c: char) -> bool {
     (c.is_alphanumeric() && !is_unspaced(c)) || matches!(c, '\'' | '’' | '-' | '&' | '\u{300}'..='\u{36f}')
 }
 
-/// Spells small numerals the way the vocabulary knows them.
+/// Spells small numerals as the vocabulary has them.
 fn number(word: &str) -> String {
     let spelled = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];
     match word.parse::<usize>() {
@@ -234,7 +234,7 @@ fn is_unspaced(c: char) -> bool {
     matches!(c, '\u{3005}'..='\u{3007}' | '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{2ffff}')
 }
 
-/// The longest emoji at the start of `text`, and its length in bytes.
+/// Longest emoji at the start of `text`, and its length in bytes.
 fn emoji_at(text: &str) -> Option<(Glyph, usize)> {
     let first = text.chars().next()?;
     if (first as u32) < 0x203c {
@@ -244,7 +244,7 @@ fn emoji_at(text: &str) -> Option<(Glyph, usize)> {
     ends.into_iter().rev().find_map(|end| Glyph::of_emoji(&text[..end]).map(|glyph| (glyph, end)))
 }
 
-/// The languages to look words up in, the most likely one first.
+/// Languages in which to look up words, the most likely one first.
 fn languages(tokens: &[Token]) -> Vec<Language> {
     let mut found = Vec::new();
     let runs = || tokens.iter().filter_map(|token| if let Token::Run(run) = token { Some(run) } else { None });
@@ -275,7 +275,7 @@ fn languages(tokens: &[Token]) -> Vec<Language> {
         .collect();
     let best = spoken.iter().map(|(_, score)| *score).max().unwrap_or(0);
     let mut likely: Vec<_> = spoken.into_iter().filter(|(_, score)| *score * 3 >= best * 2).collect();
-    // The sort is stable: among equals English comes first.
+    // The sort is stable, so English comes first among equals.
     likely.sort_by_key(|(_, score)| std::cmp::Reverse(*score));
     found.extend(likely.into_iter().map(|(language, _)| language));
     if !found.contains(&Language::English) {

@@ -1,27 +1,27 @@
-//! What a reference picture lends: its colours and the arrangement of light and dark.
+//! Analysis of reference pictures: their colours and their distribution of light and dark.
 
 use super::canvas::Canvas;
 use super::colour::{Colour, grey};
 use super::dice::smooth;
 use tintype_engine::picture::Picture;
 
-/// Longest side of the thumbnail that is studied.
+/// Longest side of the thumbnail that is analysed.
 const THUMBNAIL: usize = 128;
 /// Colours in a palette.
 const COLOURS: usize = 6;
 
-/// A studied reference.
+/// An analysed reference picture.
 #[derive(Debug)]
 pub struct Reference {
     thumbnail: Canvas,
-    /// Its main colours, darkest first.
+    /// Main colours, darkest first.
     palette: Vec<Colour>,
-    /// The heart of what stands out, across and down in 0 to 1.
+    /// Centre of the most salient area, as fractions of width and height.
     pub focus: (f32, f32),
 }
 
 impl Reference {
-    /// Studies a decoded picture.
+    /// Analyses a decoded picture.
     pub fn study(picture: &Picture) -> Self {
         let (width, height) = (picture.width() as usize, picture.height() as usize);
         let factor = width.max(height).div_ceil(THUMBNAIL).max(1);
@@ -29,7 +29,7 @@ impl Reference {
         let level = |byte: u8| f32::from(byte) / 255.0;
         for y in 0..thumbnail.height {
             for (x, pixel) in thumbnail.row_mut(y).iter_mut().enumerate() {
-                // Four samples of each block are enough for colours this coarse.
+                // Four samples per block are enough for colours at this resolution.
                 for (dx, dy) in [(1, 1), (3, 1), (1, 3), (3, 3)] {
                     let (sx, sy) = (x * factor + factor * dx / 4, y * factor + factor * dy / 4);
                     let start = (sy.min(height - 1) * width + sx.min(width - 1)) * 3;
@@ -44,7 +44,7 @@ impl Reference {
         Self { thumbnail, palette, focus }
     }
 
-    /// The smoothed colour at `u`, `v` (0 to 1) after covering a frame of this aspect ratio.
+    /// Interpolated colour at `u`, `v` (0 to 1) when the picture covers a frame of this aspect ratio.
     fn at(&self, u: f32, v: f32, aspect: f32) -> Colour {
         let (width, height) = (self.thumbnail.width as f32, self.thumbnail.height as f32);
         let own = width / height;
@@ -57,7 +57,7 @@ impl Reference {
     }
 }
 
-/// Lays the references under a scene. With several, each lends a part of the picture, side by side.
+/// Combines the references into an underpainting. Several references cover parts of it side by side.
 pub fn underpaint(canvas: &mut Canvas, references: &[Reference], strength: f32) {
     let (width, height) = (canvas.width as f32, canvas.height as f32);
     let parts = references.len() as f32;
@@ -78,10 +78,10 @@ pub fn underpaint(canvas: &mut Canvas, references: &[Reference], strength: f32) 
     }
 }
 
-/// Moves the scene's colours towards the references' palettes, brightness kept apart from hue.
+/// Shifts the colours of the scene towards the palettes of the references, hue and brightness separately.
 pub fn recolour(canvas: &mut Canvas, references: &[Reference], strength: f32) {
     let Some(first) = references.first() else { return };
-    // Nearest colours on a coarse lattice of the colour cube: one look-up per pixel instead of a search.
+    // Nearest colours on a coarse lattice of the colour cube: one lookup per pixel instead of a search.
     const SIDE: usize = 17;
     let lattice: Vec<Colour> = (0..SIDE * SIDE * SIDE)
         .map(|index| {
@@ -102,7 +102,7 @@ pub fn recolour(canvas: &mut Canvas, references: &[Reference], strength: f32) {
     }
 }
 
-/// Reads a colour lattice between its points.
+/// Interpolates between the points of a colour lattice.
 fn interpolated(lattice: &[Colour], side: usize, colour: Colour) -> Colour {
     let split = |level: f32| {
         let scaled = level * (side - 1) as f32;
@@ -116,7 +116,7 @@ fn interpolated(lattice: &[Colour], side: usize, colour: Colour) -> Colour {
     face(r).mix(face(r + 1), fr)
 }
 
-/// The main colours, by k-means from evenly spread starts.
+/// Main colours by k-means clustering with evenly spaced starting points.
 fn palette(thumbnail: &mut Canvas) -> Vec<Colour> {
     let mut pixels = thumbnail.pixels_mut().to_vec();
     pixels.sort_by(|a, b| a.luma().total_cmp(&b.luma()));
@@ -140,7 +140,7 @@ fn palette(thumbnail: &mut Canvas) -> Vec<Colour> {
     means
 }
 
-/// The centre of what differs from the average.
+/// Centre of the pixels that differ from the average.
 fn focus(thumbnail: &mut Canvas) -> (f32, f32) {
     let count = (thumbnail.width * thumbnail.height) as f32;
     let mean = thumbnail.pixels_mut().iter().fold(grey(0.0), |sum, pixel| sum + *pixel) * (1.0 / count);
@@ -149,7 +149,7 @@ fn focus(thumbnail: &mut Canvas) -> (f32, f32) {
         let v = (y as f32 + 0.5) / thumbnail.height as f32;
         for (x, pixel) in thumbnail.row(y).iter().enumerate() {
             let u = (x as f32 + 0.5) / thumbnail.width as f32;
-            // Borders stand out by accident; subjects rarely touch them.
+            // Borders are salient by accident; subjects rarely touch them.
             let central = 1.0 - ((u - 0.5) * (u - 0.5) + (v - 0.5) * (v - 0.5)) * 1.6;
             let strength = pixel.distance(mean) * central.max(0.0);
             weight += strength;

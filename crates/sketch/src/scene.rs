@@ -1,50 +1,50 @@
-//! What a prompt asks to see.
+//! The scene that a prompt describes.
 
 use super::colour::Tint;
 use super::dice::hash;
 use super::drawing::Drawing;
 use super::glyph::{Glyph, Kind};
 use super::prompt::{Prompt, Term};
-use super::vocabulary::{Hour, Meaning, Omen, Place, Pose, Relation, Style};
+use super::vocabulary::{Hour, Meaning, Phenomenon, Pose, Relation, Setting, Style};
 
-/// The most kinds of things in one picture.
+/// Most subjects in one picture.
 const MAX_SUBJECTS: usize = 10;
-/// The most things of one kind.
+/// Most copies of one subject.
 const MAX_COUNT: u8 = 12;
 
-/// A thing, or several of a kind.
+/// One or several things of a kind.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Subject {
     pub glyph: Glyph,
     pub count: u8,
     pub tint: Option<Tint>,
-    /// Size in relation to others of its kind.
+    /// Size relative to the usual size of its kind.
     pub size: f32,
     pub pose: Option<Pose>,
-    /// How it stands to an earlier subject.
+    /// Relation to an earlier subject.
     pub relation: Option<(Relation, usize)>,
 }
 
-/// A prompt, understood.
+/// The interpretation of a prompt.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Scene {
     pub subjects: Vec<Subject>,
-    /// The place named, if any.
-    pub named_place: Option<Place>,
-    /// A second place that shows behind the first: the mountains of "a mountain lake".
-    pub backdrop: Option<Place>,
-    /// A colour given to the place: "a purple sky".
-    pub place_tint: Option<Tint>,
+    /// The setting that the prompt names, if any.
+    pub named_setting: Option<Setting>,
+    /// A second setting behind the first: the mountains of "a mountain lake".
+    pub backdrop: Option<Setting>,
+    /// A colour of the setting: "a purple sky".
+    pub setting_tint: Option<Tint>,
     pub named_hour: Option<Hour>,
-    pub omens: Vec<Omen>,
+    pub phenomena: Vec<Phenomenon>,
     pub style: Option<Style>,
-    /// Colours that belong to nothing in particular.
+    /// Colours that apply to nothing in particular.
     pub colours: Vec<Tint>,
-    /// Identifies the words, for whatever they do not say.
+    /// Hash of the words, which decides everything that they leave open.
     pub words: u64,
 }
 
-/// What has been read but waits for its noun.
+/// Modifiers that wait for their noun.
 #[derive(Debug, Default)]
 struct Pending {
     tint: Option<Tint>,
@@ -55,18 +55,18 @@ struct Pending {
 }
 
 impl Scene {
-    /// Understands as much of a prompt as the engine can.
+    /// Interprets a prompt.
     pub fn read(text: &str) -> Self {
         let prompt = Prompt::read(text);
         let romance = prompt.language.is_romance();
         let mut scene = Self { words: hash(text.trim()), ..Self::default() };
         let mut pending = Pending::default();
-        // The subject an adjective after the noun would belong to.
+        // The subject that an adjective after the noun refers to.
         let mut previous: Option<usize> = None;
         for (index, term) in prompt.terms.iter().enumerate() {
             let next = prompt.terms.get(index + 1);
             match *term {
-                // An emoji typed thrice is wanted thrice.
+                // Three copies of an emoji ask for three subjects.
                 Term::Thing(glyph) if index > 0 && prompt.terms[index - 1] == Term::Thing(glyph) => {
                     if let Some(subject) = scene.subjects.iter_mut().find(|subject| subject.glyph == glyph) {
                         subject.count = (subject.count + 1).min(MAX_COUNT);
@@ -87,66 +87,73 @@ impl Scene {
         scene
     }
 
-    /// Where the scene is set: the place named, or one where its things are at home.
-    pub fn place(&self) -> Place {
-        if let Some(place) = self.named_place {
-            return place;
+    /// The setting: the named one, or one that suits the subjects.
+    pub fn setting(&self) -> Setting {
+        if let Some(setting) = self.named_setting {
+            return setting;
         }
-        if self.omens.contains(&Omen::Snow) {
-            return Place::Snow;
+        if self.phenomena.contains(&Phenomenon::Snow) {
+            return Setting::Snow;
         }
-        let outdoors = self.omens.iter().any(|omen| !matches!(omen, Omen::Autumn)) || self.named_hour.is_some();
-        // What stands on the ground says more about the place than what flies over it.
+        let outdoors = self.phenomena.iter().any(|phenomenon| !matches!(phenomenon, Phenomenon::Autumn))
+            || self.named_hour.is_some();
+        // Subjects on the ground say more about the setting than flying ones.
         let is_aloft = |subject: &&Subject| subject.pose == Some(Pose::Flying) || subject.glyph.kind == Kind::Aircraft;
         let Some(hero) = self.subjects.iter().find(|subject| !is_aloft(subject)).or(self.subjects.first()) else {
-            return if self.has(Omen::Autumn) { Place::Forest } else { Place::Meadow };
+            return if self.has(Phenomenon::Autumn) { Setting::Forest } else { Setting::Meadow };
         };
         if is_aloft(&hero) {
-            return Place::Sky;
+            return Setting::Sky;
         }
         match hero.glyph.name {
-            "lighthouse" | "🦀" | "🐚" | "🏖" => return Place::Beach,
-            "🌋" | "🦅" | "🐐" => return Place::Mountains,
-            "pyramid" | "🐫" | "🐪" | "🌵" | "🦂" => return Place::Desert,
-            "🐧" | "🐻‍❄️" | "⛄" | "🎄" => return Place::Snow,
-            "🧑‍🚀" | "👽" | "🌟" => return Place::Space,
-            "🦆" | "🦢" | "🐸" => return Place::Lake,
-            "🌴" => return Place::Beach,
-            "🐒" | "🦜" | "🦍" | "🦧" | "🐅" => return Place::Jungle,
-            "🦊" | "🐻" | "🦌" | "🐺" | "🦉" | "🍄" | "🫎" | "🦝" => return Place::Forest,
-            "💐" => return Place::Table,
+            "lighthouse" | "🦀" | "🐚" | "🏖" => return Setting::Beach,
+            "🌋" | "🦅" | "🐐" => return Setting::Mountains,
+            "pyramid" | "🐫" | "🐪" | "🌵" | "🦂" => return Setting::Desert,
+            "🐧" | "🐻‍❄️" | "⛄" | "🎄" => return Setting::Snow,
+            "🧑‍🚀" | "👽" | "🌟" => return Setting::Space,
+            "🦆" | "🦢" | "🐸" => return Setting::Lake,
+            "🌴" => return Setting::Beach,
+            "🐒" | "🦜" | "🦍" | "🦧" | "🐅" => return Setting::Jungle,
+            "🦊" | "🐻" | "🦌" | "🐺" | "🦉" | "🍄" | "🫎" | "🦝" => return Setting::Forest,
+            "💐" => return Setting::Table,
             _ => {}
         }
         match hero.glyph.kind {
-            Kind::SeaAnimal => Place::Underwater,
-            Kind::Boat => Place::Sea,
-            Kind::Aircraft => Place::Sky,
-            Kind::Cosmic => Place::Space,
-            Kind::Vehicle => Place::Street,
-            Kind::Food | Kind::Wearable | Kind::Object if !outdoors => Place::Table,
-            Kind::Furniture if !outdoors => Place::Room,
-            Kind::Plant | Kind::Bug => Place::Garden,
-            _ => Place::Meadow,
+            Kind::SeaAnimal => Setting::Underwater,
+            Kind::Boat => Setting::Sea,
+            Kind::Aircraft => Setting::Sky,
+            Kind::Cosmic => Setting::Space,
+            Kind::Vehicle => Setting::Street,
+            Kind::Food | Kind::Wearable | Kind::Object if !outdoors => Setting::Table,
+            Kind::Furniture if !outdoors => Setting::Room,
+            Kind::Plant | Kind::Bug => Setting::Garden,
+            _ => Setting::Meadow,
         }
     }
 
-    /// The time of day: the one named, or the one that fits.
+    /// The time of day: the named one, or one that suits the scene.
     pub fn hour(&self) -> Hour {
         if let Some(hour) = self.named_hour {
             return hour;
         }
-        let night = self.omens.iter().any(|omen| matches!(omen, Omen::Moon | Omen::Stars | Omen::Aurora));
+        let night = self
+            .phenomena
+            .iter()
+            .any(|phenomenon| matches!(phenomenon, Phenomenon::Moon | Phenomenon::Stars | Phenomenon::Aurora));
         if night || self.style == Some(Style::Neon) { Hour::Night } else { Hour::Day }
     }
 
-    /// True when the prompt gave nothing to draw.
+    /// Whether the prompt contains nothing to draw.
     pub fn is_abstract(&self) -> bool {
-        self.subjects.is_empty() && self.named_place.is_none() && self.named_hour.is_none() && self.omens.is_empty()
+        self.subjects.is_empty()
+            && self.named_setting.is_none()
+            && self.named_hour.is_none()
+            && self.phenomena.is_empty()
     }
 
-    /// True when the air or the sky holds this.
-    pub fn has(&self, omen: Omen) -> bool {
-        self.omens.contains(&omen)
+    /// Whether the scene contains this phenomenon.
+    pub fn has(&self, phenomenon: Phenomenon) -> bool {
+        self.phenomena.contains(&phenomenon)
     }
 
     fn add(&mut self, glyph: Glyph, pending: &mut Pending) -> Option<usize> {
@@ -174,12 +181,12 @@ impl Scene {
         (added < self.subjects.len()).then_some(added)
     }
 
-    /// Notes "`first` RELATION `second`" on the subject that is placed by the other.
+    /// Records "`first` RELATION `second`" on the subject that is positioned relative to the other.
     fn relate(&mut self, first: usize, relation: Relation, second: usize) {
         let (wearer, worn) = (self.subjects[first].glyph.kind, &self.subjects[second].glyph);
         if matches!(relation, Relation::In | Relation::Wearing) && worn.kind == Kind::Wearable {
             if wearer == Kind::Person && !worn.is_headgear() {
-                // Clothes are a colour of their wearer, not a thing beside her.
+                // Clothes give their wearer a colour; they are not a subject of their own.
                 self.subjects[first].tint = self.subjects[second].tint;
                 self.subjects.truncate(second);
             } else {
@@ -192,12 +199,12 @@ impl Scene {
             return;
         }
         let (placed, anchor) = match relation {
-            // A cat under a tree, a rider on a horse: the first is placed by the second ...
+            // "A cat under a tree": the first is positioned relative to the second ...
             Relation::On | Relation::Riding | Relation::Under | Relation::In => (first, second),
-            // ... a cat with a hat: the other way round.
+            // ... "a cat with a hat": the second relative to the first.
             _ => (second, first),
         };
-        // A chain must not bite its tail.
+        // Relations must not form a cycle.
         if self.subjects[anchor].relation.is_none() {
             self.subjects[placed].relation = Some((relation, anchor));
         }
@@ -212,8 +219,8 @@ impl Scene {
         romance: bool,
     ) {
         match meaning {
-            Meaning::Place(place) => {
-                self.go_to(place, pending.tint);
+            Meaning::Setting(setting) => {
+                self.add_setting(setting, pending.tint);
                 *pending = Pending { pose: pending.pose, ..Pending::default() };
                 *previous = None;
             }
@@ -221,12 +228,12 @@ impl Scene {
                 self.named_hour = self.named_hour.or(Some(hour));
                 *pending = Pending { tint: pending.tint, ..Pending::default() };
             }
-            Meaning::Omen(omen) => {
-                if !self.omens.contains(&omen) {
-                    self.omens.push(omen);
+            Meaning::Phenomenon(phenomenon) => {
+                if !self.phenomena.contains(&phenomenon) {
+                    self.phenomena.push(phenomenon);
                 }
-                // "a red moon" colours the sky; a count or relation has nothing to hold on to.
-                self.place_tint = self.place_tint.or(pending.tint);
+                // "A red moon" colours the sky; counts and relations do not apply to a phenomenon.
+                self.setting_tint = self.setting_tint.or(pending.tint);
                 *pending = Pending::default();
             }
             Meaning::Style(style) => self.style = self.style.or(Some(style)),
@@ -239,7 +246,7 @@ impl Scene {
                 }
             }
             Meaning::Count(count) => {
-                // "a" must not overrule "flock" in "a flock of birds", nor the other way round.
+                // "A" must not override "flock" in "a flock of birds", nor the reverse.
                 pending.count = Some(pending.count.unwrap_or(0).max(count));
                 *previous = None;
             }
@@ -248,7 +255,7 @@ impl Scene {
                 _ => pending.size = Some(size),
             },
             Meaning::Pose(pose) => {
-                // "flying fish", "flying a kite": said of what follows.
+                // "Flying fish", "flying a kite": the verb refers to the noun after it.
                 let noun_follows = matches!(next, Some(Term::Thing(_) | Term::Plural | Term::Known(Meaning::Count(_))));
                 match self.subjects.last_mut() {
                     Some(last) if last.pose.is_none() && !noun_follows => last.pose = Some(pose),
@@ -257,7 +264,7 @@ impl Scene {
             }
             Meaning::Relation(relation) => {
                 self.settle(pending);
-                // "sitting under", "riding on": the first preposition says more.
+                // "Sitting under", "riding on": the first preposition is the more specific one.
                 pending.relation = pending.relation.or((!self.subjects.is_empty()).then_some(relation));
                 *previous = None;
             }
@@ -265,25 +272,28 @@ impl Scene {
         }
     }
 
-    /// Sets the scene at a place, or shows the place behind the one that is set.
-    fn go_to(&mut self, place: Place, tint: Option<Tint>) {
-        match self.named_place {
+    /// Makes this the setting, or the backdrop if there is a setting already.
+    fn add_setting(&mut self, setting: Setting, tint: Option<Tint>) {
+        match self.named_setting {
             None => {
-                self.named_place = Some(place);
-                self.place_tint = tint;
+                self.named_setting = Some(setting);
+                self.setting_tint = tint;
             }
-            // Of two places the one with water or a road is where things are.
-            Some(far @ (Place::Mountains | Place::Forest | Place::Sky | Place::City))
-                if matches!(place, Place::Lake | Place::Sea | Place::Beach | Place::Street | Place::Meadow) =>
+            // Of two settings, subjects are in the one with water or a road.
+            Some(far @ (Setting::Mountains | Setting::Forest | Setting::Sky | Setting::City))
+                if matches!(
+                    setting,
+                    Setting::Lake | Setting::Sea | Setting::Beach | Setting::Street | Setting::Meadow
+                ) =>
             {
-                self.named_place = Some(place);
+                self.named_setting = Some(setting);
                 self.backdrop = Some(far);
             }
-            Some(_) => self.backdrop = self.backdrop.or(Some(place)),
+            Some(_) => self.backdrop = self.backdrop.or(Some(setting)),
         }
     }
 
-    /// A bird of no particular kind on the wing, or in a flock, is drawn with its wings spread.
+    /// Draws a generic bird with spread wings when it flies or is part of a flock.
     fn take_wing(&mut self) {
         for subject in &mut self.subjects {
             if subject.glyph.name == "🐦" && (subject.pose == Some(Pose::Flying) || subject.count > 3) {
@@ -293,7 +303,7 @@ impl Scene {
         }
     }
 
-    /// Ends a phrase: a colour no noun took up is the fruit, the flower, or the mood of the picture.
+    /// Ends a phrase. A colour without a noun may be a fruit or a flower; otherwise it colours the whole picture.
     fn settle(&mut self, pending: &mut Pending) {
         let Pending { tint, count, size, relation, .. } = std::mem::take(pending);
         let Some(tint) = tint else { return };
@@ -335,7 +345,7 @@ mod tests {
         ] {
             let scene = Scene::read(text);
             assert_eq!(names(text), ["🦊"], "{text}");
-            assert_eq!(scene.place(), Place::Snow, "{text}");
+            assert_eq!(scene.setting(), Setting::Snow, "{text}");
         }
     }
 
@@ -372,6 +382,6 @@ mod tests {
         long.push('\u{fe0f}');
         assert!(Scene::read(&long).subjects.len() <= MAX_SUBJECTS);
         assert!(Scene::read("").is_abstract());
-        assert!(Scene::read(&"森".repeat(10_000)).named_place.is_some());
+        assert!(Scene::read(&"森".repeat(10_000)).named_setting.is_some());
     }
 }

@@ -1,4 +1,4 @@
-//! Places out of doors, painted from the sky down to where things will stand.
+//! Outdoor settings, painted from the sky down to the ground.
 
 use super::canvas::Canvas;
 use super::colour::{Colour, hex};
@@ -6,87 +6,87 @@ use super::dice::{Dice, Noise};
 use super::ground::{Plain, Ridge, Water};
 use super::light::Light;
 use super::scene::Scene;
-use super::vocabulary::{Omen, Place};
+use super::vocabulary::{Phenomenon, Setting};
 use super::{deep, interior, shape, sky};
 
-/// What things stand on.
+/// Kind of ground that subjects stand on.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Surface {
-    /// Ground that hides feet: in grass, snow or sand of this colour.
+pub enum Ground {
+    /// Grass, snow or sand of this colour, which hides feet.
     Soft(Colour),
-    /// Ground that shows feet and shadows.
+    /// Hard ground, which shows feet and shadows.
     Hard,
-    /// Things float and are mirrored.
+    /// Water, which mirrors floating subjects.
     Water,
-    /// Nothing: things hang in the air, in space, in the deep.
+    /// No ground: subjects float in the air, in space or under water.
     Nothing,
 }
 
-/// The stage a setting prepares for its things.
+/// The area of a setting in which subjects stand.
 #[derive(Debug, Clone, Copy)]
 pub struct Stage {
-    /// The row of the horizon.
+    /// Row of the horizon.
     pub horizon: f32,
-    /// The first and last row things may stand on.
+    /// First and last row on which subjects may stand.
     pub standing: (f32, f32),
-    pub surface: Surface,
-    /// Scale of things on this stage.
+    pub ground: Ground,
+    /// Scale of subjects.
     pub scale: f32,
 }
 
-/// Everything a setting is painted with.
-pub struct Set<'a> {
+/// Paints a setting.
+pub struct SettingPainter<'a> {
     pub canvas: &'a mut Canvas,
     pub scene: &'a Scene,
-    pub place: Place,
+    pub setting: Setting,
     pub light: &'a Light,
     pub noise: &'a Noise,
     pub dice: Dice,
 }
 
-impl Set<'_> {
-    /// Paints the place and says where things may stand.
+impl SettingPainter<'_> {
+    /// Paints the setting and returns its stage.
     pub fn paint(mut self) -> Stage {
-        match self.place {
-            Place::Room => return interior::room(self),
-            Place::Table => return interior::table(self),
-            Place::Space => return deep::space(self),
-            Place::Moon => return deep::moon(self),
-            Place::Underwater => return deep::underwater(self),
+        match self.setting {
+            Setting::Room => return interior::room(self),
+            Setting::Table => return interior::table(self),
+            Setting::Space => return deep::space(self),
+            Setting::Moon => return deep::moon(self),
+            Setting::Underwater => return deep::underwater(self),
             _ => {}
         }
         let height = self.canvas.height as f32;
         let horizon = height
-            * match self.place {
-                Place::Sky => 0.92,
-                Place::City => self.dice.range(0.66, 0.76),
-                Place::Forest | Place::Jungle => self.dice.range(0.56, 0.66),
-                Place::Sea | Place::Beach => self.dice.range(0.42, 0.58),
+            * match self.setting {
+                Setting::Sky => 0.92,
+                Setting::City => self.dice.range(0.66, 0.76),
+                Setting::Forest | Setting::Jungle => self.dice.range(0.56, 0.66),
+                Setting::Sea | Setting::Beach => self.dice.range(0.42, 0.58),
                 _ => self.dice.range(0.4, 0.64),
             };
         let mut sky_dice = self.dice.clone();
         sky::paint(self.canvas, horizon, self.scene, self.light, self.noise, &mut sky_dice);
-        let surface = match self.place {
-            Place::Forest | Place::Jungle => self.forest(horizon),
-            Place::Mountains => self.mountains(horizon),
-            Place::Sea => self.sea(horizon),
-            Place::Beach => self.beach(horizon),
-            Place::Lake => self.lake(horizon),
-            Place::Desert => self.desert(horizon),
-            Place::City => self.city(horizon),
-            Place::Street => self.street(horizon),
-            Place::Snow => self.snow(horizon),
-            Place::Sky => self.above_the_clouds(horizon),
+        let ground = match self.setting {
+            Setting::Forest | Setting::Jungle => self.forest(horizon),
+            Setting::Mountains => self.mountains(horizon),
+            Setting::Sea => self.sea(horizon),
+            Setting::Beach => self.beach(horizon),
+            Setting::Lake => self.lake(horizon),
+            Setting::Desert => self.desert(horizon),
+            Setting::City => self.city(horizon),
+            Setting::Street => self.street(horizon),
+            Setting::Snow => self.snow(horizon),
+            Setting::Sky => self.above_the_clouds(horizon),
             _ => self.meadow(horizon),
         };
         let depth = height - horizon;
-        let standing = match self.place {
-            Place::Sky => (height * 0.3, height * 0.72),
-            Place::Beach => (horizon + depth * 0.5, horizon + depth * 0.9),
-            Place::City => (horizon + depth * 0.45, horizon + depth * 0.9),
+        let standing = match self.setting {
+            Setting::Sky => (height * 0.3, height * 0.72),
+            Setting::Beach => (horizon + depth * 0.5, horizon + depth * 0.9),
+            Setting::City => (horizon + depth * 0.45, horizon + depth * 0.9),
             _ => (horizon + depth * 0.2, horizon + depth * 0.88),
         };
-        Stage { horizon, standing, surface, scale: 1.0 }
+        Stage { horizon, standing, ground, scale: 1.0 }
     }
 
     pub(super) fn width(&self) -> f32 {
@@ -97,14 +97,14 @@ impl Set<'_> {
         self.canvas.height as f32
     }
 
-    /// Grass, leaves: green, or the colours of autumn, or snowed in.
+    /// Colour of grass and leaves: green, autumnal or snow-covered.
     pub(super) fn foliage(&mut self, green: u32) -> Colour {
-        if self.scene.has(Omen::Autumn) {
+        if self.scene.has(Phenomenon::Autumn) {
             return [hex(0xc8632a), hex(0xd9952f), hex(0xa8432b), hex(0xb9832f)][self.dice.index(4)];
         }
         let colour = hex(green);
-        match self.scene.place_tint {
-            Some(tint) if self.scene.named_place.is_some() => colour.mix(tint.colour(), 0.55),
+        match self.scene.setting_tint {
+            Some(tint) if self.scene.named_setting.is_some() => colour.mix(tint.colour(), 0.55),
             _ => colour,
         }
     }
@@ -135,7 +135,7 @@ impl Set<'_> {
         lit
     }
 
-    /// Scatters `count` feet over the ground, far ones first: position, and size factor by depth.
+    /// Scatters `count` positions over the ground, distant ones first, each with a scale by depth.
     fn scatter(&mut self, count: usize, horizon: f32, near: f32) -> Vec<((f32, f32), f32)> {
         let mut feet: Vec<_> = (0..count)
             .map(|_| {
@@ -161,7 +161,7 @@ impl Set<'_> {
         }
     }
 
-    fn meadow(&mut self, horizon: f32) -> Surface {
+    fn meadow(&mut self, horizon: f32) -> Ground {
         let green = self.foliage(0x6f_a544);
         self.ridges(horizon, 3, 0.16, green.mix(hex(0x4f7f55), 0.5));
         let lit = self.plain(horizon, green, 0.7, 2.2);
@@ -173,8 +173,8 @@ impl Set<'_> {
             let size = unit * self.dice.range(0.06, 0.13);
             shape::broadleaf(self.canvas, foot, size, far, self.light, &mut self.dice);
         }
-        let flowers = if self.place == Place::Garden { 120 } else { 26 };
-        if self.place == Place::Garden {
+        let flowers = if self.setting == Setting::Garden { 120 } else { 26 };
+        if self.setting == Setting::Garden {
             for side in [self.dice.range(-0.02, 0.14), self.dice.range(0.86, 1.02)] {
                 let leaf = self.foliage(0x4f_9440);
                 let foot = (side * self.width(), horizon + unit * 0.07);
@@ -182,15 +182,15 @@ impl Set<'_> {
             }
         }
         self.grass(horizon, lit, flowers);
-        Surface::Soft(lit)
+        Ground::Soft(lit)
     }
 
-    fn forest(&mut self, horizon: f32) -> Surface {
-        let jungle = self.place == Place::Jungle;
-        let snowy = self.scene.has(Omen::Snow);
+    fn forest(&mut self, horizon: f32) -> Ground {
+        let jungle = self.setting == Setting::Jungle;
+        let snowy = self.scene.has(Phenomenon::Snow);
         let needles = if jungle { 0x2f_8a44 } else { 0x2f_6a45 };
         let (unit, width) = (self.canvas.scale(), self.width());
-        let broad = jungle || self.scene.has(Omen::Autumn) || self.dice.chance(0.4);
+        let broad = jungle || self.scene.has(Phenomenon::Autumn) || self.dice.chance(0.4);
         let (stature, spacing) = (self.dice.range(0.75, 1.35), self.dice.range(0.8, 1.7));
         for layer in 0..4 {
             let distance = 0.95 - layer as f32 * 0.26;
@@ -200,12 +200,12 @@ impl Set<'_> {
             while x < width + size * 0.2 {
                 let leaf = self.foliage(needles).mix(hex(0xe8f0f6), if snowy { 0.4 } else { 0.0 });
                 let colour = self.light.faded(leaf, distance);
-                let place = (x, foot + self.dice.range(0.0, unit * 0.012));
+                let position = (x, foot + self.dice.range(0.0, unit * 0.012));
                 let tall = size * self.dice.range(0.75, 1.2);
                 if broad {
-                    shape::broadleaf(self.canvas, place, tall, colour, self.light, &mut self.dice);
+                    shape::broadleaf(self.canvas, position, tall, colour, self.light, &mut self.dice);
                 } else {
-                    shape::conifer(self.canvas, place, tall, colour, self.light, &mut self.dice);
+                    shape::conifer(self.canvas, position, tall, colour, self.light, &mut self.dice);
                 }
                 x += size * spacing * self.dice.range(0.22, 0.46);
             }
@@ -234,10 +234,10 @@ impl Set<'_> {
             let foot = (side * width, horizon + unit * self.dice.range(0.2, 0.34));
             shape::trunk(self.canvas, foot, unit * self.dice.range(0.07, 0.12), bark, self.light);
         }
-        Surface::Soft(lit)
+        Ground::Soft(lit)
     }
 
-    /// A soft band of haze around a row.
+    /// Paints a soft band of haze around a row.
     pub(super) fn mist(&mut self, row: f32, reach: f32, strength: f32) {
         let haze = self.light.haze;
         for y in (row - reach).max(0.0) as usize..((row + reach).max(0.0) as usize).min(self.canvas.height) {
@@ -247,11 +247,11 @@ impl Set<'_> {
         }
     }
 
-    fn mountains(&mut self, horizon: f32) -> Surface {
+    fn mountains(&mut self, horizon: f32) -> Ground {
         self.peaks(horizon, 0.46);
         let green = self.foliage(0x5d_9048);
         let unit = self.canvas.scale();
-        let snowy = self.scene.has(Omen::Snow);
+        let snowy = self.scene.has(Phenomenon::Snow);
         let green = if snowy { hex(0xdfe8f2) } else { green };
         self.ridges(horizon + unit * 0.02, 2, 0.09, green.mix(hex(0x3a5f4a), 0.5));
         self.tree_line(horizon + unit * 0.02, 0.085, 0.45);
@@ -262,7 +262,7 @@ impl Set<'_> {
         for (foot, size) in self.scatter(6, horizon + unit * 0.06, self.height()) {
             shape::rock(self.canvas, foot, unit * 0.12 * size, hex(0x8d8a86), self.light, &mut self.dice);
         }
-        Surface::Soft(lit)
+        Ground::Soft(lit)
     }
 
     fn peaks(&mut self, horizon: f32, rise: f32) {
@@ -279,7 +279,7 @@ impl Set<'_> {
         }
     }
 
-    /// A far row of conifers.
+    /// Paints a distant row of conifers.
     fn tree_line(&mut self, foot: f32, size: f32, distance: f32) {
         let unit = self.canvas.scale();
         let mut x = 0.0;
@@ -294,28 +294,28 @@ impl Set<'_> {
         }
     }
 
-    fn sea(&mut self, horizon: f32) -> Surface {
-        if self.scene.backdrop == Some(Place::Mountains) {
+    fn sea(&mut self, horizon: f32) -> Ground {
+        if self.scene.backdrop == Some(Setting::Mountains) {
             self.peaks(horizon, 0.3);
         } else if self.dice.chance(0.5) {
             self.ridges(horizon, 1, 0.07, hex(0x5f7f8f));
         }
-        let rough = if self.scene.has(Omen::Storm) || self.scene.has(Omen::Wind) { 1.0 } else { 0.42 };
+        let rough = if self.scene.has(Phenomenon::Storm) || self.scene.has(Phenomenon::Wind) { 1.0 } else { 0.42 };
         let water = Water { shore: horizon, colour: self.water_colour(0x1f_6a96), rough };
         water.paint(self.canvas, self.light, self.noise);
         water.waves(self.canvas, self.light, self.noise);
-        Surface::Water
+        Ground::Water
     }
 
     fn water_colour(&self, blue: u32) -> Colour {
-        let own = match self.scene.place_tint {
-            Some(tint) if self.scene.named_place.is_some() => hex(blue).mix(tint.colour(), 0.6),
+        let own = match self.scene.setting_tint {
+            Some(tint) if self.scene.named_setting.is_some() => hex(blue).mix(tint.colour(), 0.6),
             _ => hex(blue),
         };
         own.under(self.light.direct.mix(self.light.shade, 0.5)).mix(self.light.sky[1], 0.25)
     }
 
-    fn beach(&mut self, horizon: f32) -> Surface {
+    fn beach(&mut self, horizon: f32) -> Ground {
         if self.dice.chance(0.6) {
             self.ridges(horizon, 1, 0.08, hex(0x4f7f6a));
         }
@@ -338,12 +338,12 @@ impl Set<'_> {
         };
         foam.paint(self.canvas, self.noise);
         sand.paint(self.canvas, self.noise);
-        Surface::Soft(self.light.lit(hex(0xeed9aa)))
+        Ground::Soft(self.light.lit(hex(0xeed9aa)))
     }
 
-    fn lake(&mut self, horizon: f32) -> Surface {
+    fn lake(&mut self, horizon: f32) -> Ground {
         let unit = self.canvas.scale();
-        if self.scene.backdrop == Some(Place::Mountains) || self.dice.chance(0.5) {
+        if self.scene.backdrop == Some(Setting::Mountains) || self.dice.chance(0.5) {
             self.peaks(horizon, 0.34);
         } else {
             let green = self.foliage(0x4f_7f55);
@@ -370,11 +370,11 @@ impl Set<'_> {
                 );
             }
         }
-        Surface::Water
+        Ground::Water
     }
 
-    fn desert(&mut self, horizon: f32) -> Surface {
-        let sand = match self.scene.place_tint {
+    fn desert(&mut self, horizon: f32) -> Ground {
+        let sand = match self.scene.setting_tint {
             Some(tint) => hex(0xe0a55c).mix(tint.colour(), 0.4),
             None => hex(0xe0a55c),
         };
@@ -396,17 +396,17 @@ impl Set<'_> {
             }
             .paint(self.canvas, self.noise);
         }
-        Surface::Soft(lit)
+        Ground::Soft(lit)
     }
 
-    fn snow(&mut self, horizon: f32) -> Surface {
+    fn snow(&mut self, horizon: f32) -> Ground {
         let unit = self.canvas.scale();
         if self.dice.chance(0.6) {
             self.peaks(horizon, 0.28);
         } else {
             self.ridges(horizon, 2, 0.12, hex(0xb9c8d9));
         }
-        if self.scene.named_place != Some(Place::Snow) {
+        if self.scene.named_setting != Some(Setting::Snow) {
             self.tree_line(horizon, 0.17, 0.5);
             self.tree_line(horizon + unit * 0.012, 0.2, 0.25);
         }
@@ -428,16 +428,16 @@ impl Set<'_> {
             for _ in 0..2 {
                 let foot = (self.dice.unit() * self.width(), horizon + depth * (0.06 + 0.5 * t));
                 let needles = self.light.faded(hex(0x3f6a5a).mix(hex(0xe8f0f8), 0.35), 0.4 * (1.0 - t));
-                if self.scene.named_place != Some(Place::Snow) && t < 0.7 {
+                if self.scene.named_setting != Some(Setting::Snow) && t < 0.7 {
                     let tall = unit * self.dice.range(0.12, 0.24) * (0.6 + t);
                     shape::conifer(self.canvas, foot, tall, needles, self.light, &mut self.dice);
                 }
             }
         }
-        Surface::Soft(lit)
+        Ground::Soft(lit)
     }
 
-    fn above_the_clouds(&mut self, _horizon: f32) -> Surface {
+    fn above_the_clouds(&mut self, _horizon: f32) -> Ground {
         let (height, unit) = (self.height(), self.canvas.scale());
         for layer in 0..4 {
             let t = layer as f32 / 3.0;
@@ -453,6 +453,6 @@ impl Set<'_> {
                 x += radius * self.dice.range(0.7, 1.2);
             }
         }
-        Surface::Nothing
+        Ground::Nothing
     }
 }

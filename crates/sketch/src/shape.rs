@@ -1,11 +1,11 @@
-//! The furniture of landscapes: trees, grass, flowers, rocks and houses, each a few strokes.
+//! Elements of landscapes: trees, grass, flowers, rocks and houses, each in a few strokes.
 
 use super::canvas::Canvas;
 use super::colour::{Colour, grey, hex};
 use super::dice::Dice;
 use super::light::Light;
 
-/// A conifer: ragged tiers that widen downwards.
+/// Paints a conifer: ragged tiers that widen downwards.
 pub fn conifer(canvas: &mut Canvas, foot: (f32, f32), height: f32, colour: Colour, light: &Light, dice: &mut Dice) {
     let width = height * dice.range(0.36, 0.46);
     let tiers = dice.range(6.0, 9.0);
@@ -31,7 +31,7 @@ pub fn conifer(canvas: &mut Canvas, foot: (f32, f32), height: f32, colour: Colou
     }
 }
 
-/// A broad-leaved tree: a trunk under a heap of leaf masses lit from above.
+/// Paints a broad-leaved tree: a trunk below masses of leaves that are lit from above.
 pub fn broadleaf(canvas: &mut Canvas, foot: (f32, f32), height: f32, colour: Colour, light: &Light, dice: &mut Dice) {
     let bark = light.shaded(hex(0x5a4232)).mix(colour, 0.2);
     let lean = dice.range(-0.05, 0.05) * height;
@@ -44,7 +44,7 @@ pub fn broadleaf(canvas: &mut Canvas, foot: (f32, f32), height: f32, colour: Col
     let dark = light.shaded(colour) * 0.8;
     let bright = light.lit(colour) * 1.12;
     let towards = light.direction().clamp(-1.0, 1.0);
-    // From the shaded bottom to the sunlit top, smaller and brighter.
+    // The masses get smaller and brighter from bottom to top.
     for layer in 0..4 {
         let t = layer as f32 / 3.0;
         for _ in 0..9 {
@@ -59,7 +59,7 @@ pub fn broadleaf(canvas: &mut Canvas, foot: (f32, f32), height: f32, colour: Col
     }
 }
 
-/// A bare trunk that leaves the picture at the top.
+/// Paints a bare trunk that extends beyond the top of the picture.
 pub fn trunk(canvas: &mut Canvas, foot: (f32, f32), width: f32, colour: Colour, light: &Light) {
     let left_lit = light.across < 0.5;
     for y in 0..foot.1.min(canvas.height as f32) as i32 {
@@ -72,7 +72,7 @@ pub fn trunk(canvas: &mut Canvas, foot: (f32, f32), width: f32, colour: Colour, 
     }
 }
 
-/// A tuft of grass blades.
+/// Paints a tuft of grass.
 pub fn tuft(canvas: &mut Canvas, foot: (f32, f32), height: f32, colour: Colour, dice: &mut Dice) {
     for _ in 0..6 {
         let x = foot.0 + dice.range(-0.45, 0.45) * height;
@@ -82,7 +82,7 @@ pub fn tuft(canvas: &mut Canvas, foot: (f32, f32), height: f32, colour: Colour, 
     }
 }
 
-/// A flower on a stem.
+/// Paints a flower on a stem.
 pub fn flower(canvas: &mut Canvas, foot: (f32, f32), height: f32, colour: Colour, light: &Light, dice: &mut Dice) {
     let head = (foot.0 + dice.range(-0.2, 0.2) * height, foot.1 - height);
     let stem = light.shaded(hex(0x4c8a3a));
@@ -95,7 +95,7 @@ pub fn flower(canvas: &mut Canvas, foot: (f32, f32), height: f32, colour: Colour
     canvas.ellipse(head, (petal * 0.7, petal * 0.7), light.lit(hex(0xf4c542)), 1.0, 0.2);
 }
 
-/// A boulder with a lit and a shaded side.
+/// Paints a boulder with a lit and a shaded side.
 pub fn rock(canvas: &mut Canvas, foot: (f32, f32), width: f32, colour: Colour, light: &Light, dice: &mut Dice) {
     let height = width * dice.range(0.42, 0.62);
     let skew = dice.range(-0.2, 0.2) * width;
@@ -114,7 +114,7 @@ pub fn rock(canvas: &mut Canvas, foot: (f32, f32), width: f32, colour: Colour, l
     }
 }
 
-/// A tall building with rows of windows, some of them lit.
+/// Paints a tall building with rows of windows, some of them lit.
 pub fn tower(canvas: &mut Canvas, foot: (f32, f32), size: (f32, f32), colour: Colour, light: &Light, dice: &mut Dice) {
     let (width, height) = size;
     let (left, right, top) = (foot.0 - width * 0.5, foot.0 + width * 0.5, foot.1 - height);
@@ -146,7 +146,7 @@ pub fn tower(canvas: &mut Canvas, foot: (f32, f32), size: (f32, f32), colour: Co
     }
 }
 
-/// A gabled house.
+/// Paints a gabled house.
 pub fn house(canvas: &mut Canvas, foot: (f32, f32), width: f32, wall: Colour, light: &Light, dice: &mut Dice) {
     let (body, roof) = (width * dice.range(0.55, 0.8), width * dice.range(0.4, 0.55));
     let top = foot.1 - body;

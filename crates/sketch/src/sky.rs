@@ -1,47 +1,47 @@
-//! Skies: gradient, sun, moon, stars, clouds, rainbows, northern lights.
+//! Skies: gradient, sun, moon, stars, clouds, rainbows and northern lights.
 
 use super::canvas::Canvas;
 use super::colour::{Colour, grey, hex};
 use super::dice::{Dice, Noise, smooth, wave};
 use super::light::Light;
 use super::scene::Scene;
-use super::vocabulary::{Hour, Omen, Style};
+use super::vocabulary::{Hour, Phenomenon, Style};
 
 /// Paints the sky down to row `horizon` and a little below it.
 pub fn paint(canvas: &mut Canvas, horizon: f32, scene: &Scene, light: &Light, noise: &Noise, dice: &mut Dice) {
     gradient(canvas, horizon, light, noise);
-    let dull = scene.has(Omen::Storm) || scene.has(Omen::Rain) || scene.has(Omen::Fog);
+    let dull = scene.has(Phenomenon::Storm) || scene.has(Phenomenon::Rain) || scene.has(Phenomenon::Fog);
     let night = matches!(light.hour, Hour::Night) || scene.style == Some(Style::Neon);
-    if (night || light.hour == Hour::Dusk || scene.has(Omen::Stars)) && !dull {
-        let amount = if scene.has(Omen::Stars) {
+    if (night || light.hour == Hour::Dusk || scene.has(Phenomenon::Stars)) && !dull {
+        let amount = if scene.has(Phenomenon::Stars) {
             2.2
         } else if night {
             1.0
         } else {
             0.3
         };
-        // Coarse brushes lose small stars; they get fewer and larger ones.
+        // Coarse brushes swallow small stars, so these styles get fewer and larger ones.
         let is_coarse =
             matches!(scene.style, Some(style) if !matches!(style, Style::Neon | Style::Sepia | Style::Noir));
         let size = if is_coarse { 3.6 } else { 1.0 };
         stars(canvas, horizon, amount / size, size, dice);
     }
-    if scene.has(Omen::Aurora) {
+    if scene.has(Phenomenon::Aurora) {
         aurora(canvas, horizon, noise, dice);
     }
     let place = (light.across * canvas.width as f32, horizon * (1.0 - light.height));
-    if scene.has(Omen::Moon) || (night && !scene.has(Omen::Sun) && !dull) {
-        moon(canvas, place, scene.has(Omen::Moon), light, noise);
+    if scene.has(Phenomenon::Moon) || (night && !scene.has(Phenomenon::Sun) && !dull) {
+        moon(canvas, place, scene.has(Phenomenon::Moon), light, noise);
     } else if !dull && !night {
         sun(canvas, place, scene, light);
     }
-    if scene.style != Some(Style::Flat) || scene.has(Omen::Clouds) {
+    if scene.style != Some(Style::Flat) || scene.has(Phenomenon::Clouds) {
         clouds(canvas, horizon, scene, light, noise, dice);
     }
-    if scene.has(Omen::Rainbow) {
+    if scene.has(Phenomenon::Rainbow) {
         rainbow(canvas, horizon, dice);
     }
-    if scene.has(Omen::Storm) {
+    if scene.has(Phenomenon::Storm) {
         lightning(canvas, horizon, dice);
     }
 }
@@ -54,7 +54,7 @@ fn gradient(canvas: &mut Canvas, horizon: f32, light: &Light, noise: &Noise) {
         let colour =
             if t < 0.55 { top.mix(middle, smooth(0.0, 0.55, t)) } else { middle.mix(bottom, smooth(0.55, 1.0, t)) };
         for (x, pixel) in canvas.row_mut(y).iter_mut().enumerate() {
-            // Brighter on the side of the light, with a breath of unevenness.
+            // Brighter on the side of the light, with slight unevenness.
             let side = 1.0 - (x as f32 / width - light.across).abs() * 0.16;
             *pixel = colour * side;
         }
@@ -86,7 +86,7 @@ fn stars(canvas: &mut Canvas, horizon: f32, amount: f32, size: f32, dice: &mut D
 fn sun(canvas: &mut Canvas, (x, y): (f32, f32), scene: &Scene, light: &Light) {
     let scale = canvas.scale();
     let low = 1.0 - light.height;
-    let radius = scale * if scene.has(Omen::Sun) { 0.065 } else { 0.03 + 0.035 * low };
+    let radius = scale * if scene.has(Phenomenon::Sun) { 0.065 } else { 0.03 + 0.035 * low };
     let warm = hex(0xfff3c8).mix(hex(0xffb057), (low - 0.3).max(0.0));
     canvas.glow((x, y), radius * 14.0, warm, 0.4);
     canvas.glow((x, y), radius * 4.5, warm, 0.75);
@@ -115,18 +115,18 @@ fn moon(canvas: &mut Canvas, (x, y): (f32, f32), is_asked_for: bool, light: &Lig
 }
 
 fn clouds(canvas: &mut Canvas, horizon: f32, scene: &Scene, light: &Light, noise: &Noise, dice: &mut Dice) {
-    let cover = if scene.has(Omen::Storm) {
+    let cover = if scene.has(Phenomenon::Storm) {
         0.95
-    } else if scene.has(Omen::Clouds) {
+    } else if scene.has(Phenomenon::Clouds) {
         0.74
-    } else if scene.has(Omen::Rain) || scene.has(Omen::Snow) {
+    } else if scene.has(Phenomenon::Rain) || scene.has(Phenomenon::Snow) {
         0.8
-    } else if scene.has(Omen::Stars) || scene.has(Omen::Sun) || scene.has(Omen::Aurora) {
+    } else if scene.has(Phenomenon::Stars) || scene.has(Phenomenon::Sun) || scene.has(Phenomenon::Aurora) {
         0.2
     } else {
         dice.range(0.3, 0.6)
     };
-    let stretch = if scene.has(Omen::Wind) { 0.28 } else { dice.range(0.42, 0.62) };
+    let stretch = if scene.has(Phenomenon::Wind) { 0.28 } else { dice.range(0.42, 0.62) };
     let offset = (dice.range(0.0, 200.0), dice.range(0.0, 200.0));
     let grain = dice.range(3.2, 5.2) / canvas.scale();
     let threshold = 0.72 - cover * 0.42;
@@ -151,7 +151,7 @@ fn clouds(canvas: &mut Canvas, horizon: f32, scene: &Scene, light: &Light, noise
         }
     }
     let bright = cloud_light(scene, light);
-    let dim = light.sky[0].mix(light.haze, 0.55) * if scene.has(Omen::Storm) { 0.62 } else { 0.96 };
+    let dim = light.sky[0].mix(light.haze, 0.55) * if scene.has(Phenomenon::Storm) { 0.62 } else { 0.96 };
     let strength = if light.is_dark { 0.55 } else { 0.9 };
     for y in 0..(horizon as usize).min(canvas.height) {
         let fade = strength * (1.0 - smooth(0.82, 1.0, y as f32 / horizon) * 0.7);
@@ -172,7 +172,7 @@ fn cloud_light(scene: &Scene, light: &Light) -> Colour {
         Hour::Dusk => hex(0xc99bb8),
         Hour::Night => hex(0x5a6e9e),
     };
-    let base = if scene.has(Omen::Storm) { base * 0.62 } else { base };
+    let base = if scene.has(Phenomenon::Storm) { base * 0.62 } else { base };
     let base = if scene.style == Some(Style::Neon) { hex(0xb03aa8) } else { base };
     base.mix(light.sky[2], 0.3)
 }

@@ -1,4 +1,4 @@
-//! A thing rendered for its place in a scene: coloured, lit, shaded and grounded.
+//! Rendering of a subject for its position in a scene, with colour, light and shadow.
 
 use resvg::{tiny_skia, usvg};
 
@@ -9,34 +9,34 @@ use super::figure::Figure;
 use super::glyph::Glyph;
 use super::light::Light;
 
-/// What clothes are made in when the prompt does not say.
+/// Colours of clothes when the prompt names none.
 const CLOTHES: [&str; 6] = ["#c0453a", "#3d6fa8", "#4f8a5b", "#8a5aa0", "#d08a3a", "#3f8a90"];
 
-/// Where and how a sprite is put on the canvas.
+/// Position and size of a sprite on the canvas.
 #[derive(Debug, Clone, Copy)]
 pub struct Spot {
-    /// Middle of the sprite's lower edge.
+    /// Middle of the lower edge.
     pub foot: (f32, f32),
     pub height: f32,
     pub is_mirrored: bool,
-    /// 0 near, 1 at the horizon.
+    /// Distance from 0 (near) to 1 (horizon).
     pub distance: f32,
 }
 
-/// A rendered thing.
+/// A rendered subject.
 #[derive(Debug)]
 pub struct Sprite {
     width: usize,
     height: usize,
-    /// Colour and coverage.
+    /// Colour and coverage of each pixel.
     pixels: Vec<(Colour, f32)>,
-    /// Coverage, blurred: its slope tells which way a surface near the edge faces.
+    /// Blurred coverage; its gradient approximates the surface normal near the edge.
     relief: Vec<f32>,
 }
 
 impl Sprite {
-    /// Renders a glyph `height` pixels tall; `None` if that is nothing to see.
-    /// `look` varies what the prompt leaves open about people.
+    /// Renders a glyph `height` pixels tall; `None` if it is too small to see. `look` varies the appearance of people
+    /// where the prompt leaves it open.
     pub fn render(glyph: &Glyph, tint: Option<Tint>, height: f32, look: usize) -> Option<Self> {
         let dress = tint.map_or_else(|| CLOTHES[look % CLOTHES.len()].to_owned(), |tint| css(tint.colour()));
         let figure = Figure::of(glyph, &dress, tint.is_some(), look / CLOTHES.len());
@@ -54,12 +54,12 @@ impl Sprite {
         Some(sprite)
     }
 
-    /// Width over height.
+    /// Ratio of width to height.
     pub fn aspect(&self) -> f32 {
         self.width as f32 / self.height as f32
     }
 
-    /// Cuts the empty margins off, so that feet touch the ground.
+    /// Crops empty margins, so that feet touch the ground.
     fn trimmed(pixmap: &tiny_skia::Pixmap) -> Option<Self> {
         let (width, height) = (pixmap.width() as usize, pixmap.height() as usize);
         let covered = |x: usize, y: usize| pixmap.pixels()[y * width + x].alpha() > 24;
@@ -79,7 +79,7 @@ impl Sprite {
         Some(Self { width: right - left + 1, height: bottom - top + 1, pixels, relief: Vec::new() })
     }
 
-    /// Gives the thing another colour, sparing eyes, outlines and highlights.
+    /// Recolours the subject, except eyes, outlines and highlights.
     fn dye(&mut self, tint: Tint) {
         let solid = self.pixels.iter().filter(|(_, alpha)| *alpha > 0.5);
         let (sum, count) = solid.fold((0.0, 0.0), |(sum, count), (colour, _)| (sum + colour.luma(), count + 1.0));
@@ -88,7 +88,7 @@ impl Sprite {
         for (colour, _) in &mut self.pixels {
             let luma = colour.luma();
             let (_, chroma) = colour.hue_and_chroma();
-            // Much brighter than the rest means a belly, a window, a tooth.
+            // An area much brighter than the rest is a belly, a window or a tooth.
             let is_detail = if luma < 0.25 && chroma < 0.2 {
                 1.0
             } else {
@@ -126,7 +126,7 @@ impl Sprite {
         current
     }
 
-    /// Keeps only the upper part, for a rider whose legs are astride.
+    /// Keeps only the upper part, for a rider.
     pub fn seated(mut self) -> Self {
         if self.height as f32 > self.width as f32 * 1.25 {
             self.height = self.height * 2 / 3;
@@ -136,7 +136,7 @@ impl Sprite {
         self
     }
 
-    /// Paints the near leg of a rider over the flank of the mount.
+    /// Paints the near leg of a rider over the mount's flank.
     pub fn leg(&self, canvas: &mut Canvas, spot: Spot, light: &Light) {
         let Some(&(cloth, _)) = self.pixels.get(self.width * (self.height - 2) + self.width / 2) else { return };
         let (unit, hip) = (self.height as f32, (spot.foot.0, spot.foot.1 - self.height as f32 * 0.05));
@@ -157,7 +157,7 @@ impl Sprite {
         }
     }
 
-    /// Paints the sprite, lit by the scene's light.
+    /// Paints the sprite in the light of the scene.
     pub fn paint(&self, canvas: &mut Canvas, spot: Spot, light: &Light, noise: &Noise) {
         let origin = ((spot.foot.0 - self.width as f32 * 0.5) as i32, (spot.foot.1 - self.height as f32) as i32);
         let reach = (self.height / 40).max(1) as isize;
@@ -178,7 +178,7 @@ impl Sprite {
                 let (sx, sy) = (source as isize, y as isize);
                 let dx = (self.relief_at(sx - reach, sy) - self.relief_at(sx + reach, sy)) * flip;
                 let dy = self.relief_at(sx, sy - reach) - self.relief_at(sx, sy + reach);
-                // The outward normal is the downward slope of the coverage.
+                // The outward normal is the negative gradient of the coverage.
                 let facing = (dx * towards - dy * up) * 2.6;
                 let level = (0.5 + facing - 0.22 * (low - 0.4)).clamp(0.0, 1.0);
                 let (px, py) = (origin.0 + x as i32, origin.1 + y as i32);
@@ -192,13 +192,13 @@ impl Sprite {
         }
     }
 
-    /// Paints the shadow the sprite throws on the ground.
+    /// Paints the shadow of the sprite on the ground.
     pub fn shadow(&self, canvas: &mut Canvas, spot: Spot, light: &Light) {
         let (half, foot) = (self.width as f32 * 0.5, spot.foot);
         let dark = hex(0x10142a).mix(light.haze, 0.12 + 0.4 * spot.distance);
         let strength = if light.is_dark { 0.34 } else { 0.42 };
         canvas.ellipse((foot.0, foot.1), (half * 0.92, half * 0.17), dark, strength * 0.9, 1.0);
-        // The silhouette, laid flat away from the light; longer when the light is low.
+        // The silhouette is projected away from the light, and longer when the light is low.
         let length = 0.22 + 0.4 * (1.0 - light.height).max(0.0);
         let lean = -light.direction().clamp(-1.0, 1.0) * 1.1;
         let flat = (self.height as f32 * length * 0.62) as i32;
@@ -218,7 +218,7 @@ impl Sprite {
         }
     }
 
-    /// Paints the mirror image below the sprite, broken by ripples.
+    /// Paints the reflection below the sprite, broken by ripples.
     pub fn reflection(&self, canvas: &mut Canvas, spot: Spot, light: &Light, noise: &Noise) {
         let left = spot.foot.0 - self.width as f32 * 0.5;
         let unit = canvas.scale() / 1024.0;

@@ -1,25 +1,25 @@
-//! Brush strokes: repainting a picture the way a painter would.
+//! Brush strokes that repaint a picture.
 
 use super::canvas::Canvas;
 use super::colour::{Colour, grey};
 use super::dice::{Dice, Noise, wave};
 
-/// A way to hold the brush.
+/// Properties of a brush.
 #[derive(Debug, Clone, Copy)]
 pub struct Brush {
     /// Width of a stroke in thousandths of the picture.
     pub width: f32,
-    /// Length in widths.
+    /// Length of a stroke as a multiple of its width.
     pub length: f32,
-    /// How far strokes overlap: strokes per area of one stroke.
+    /// Density: strokes per area of one stroke.
     pub coverage: f32,
-    /// How much neighbouring strokes differ in colour.
+    /// Variation in colour between neighbouring strokes.
     pub variety: f32,
-    /// How much the strokes swirl rather than follow the shapes.
+    /// Degree to which strokes swirl instead of following the shapes.
     pub swirl: f32,
 }
 
-/// Repaints `canvas` in strokes that follow its shapes.
+/// Repaints `canvas` with strokes that follow its shapes.
 pub fn repaint(canvas: &mut Canvas, brush: Brush, noise: &Noise, dice: &mut Dice) {
     let unit = canvas.scale() / 1000.0;
     let width = (brush.width * unit).max(1.5);
@@ -31,7 +31,7 @@ pub fn repaint(canvas: &mut Canvas, brush: Brush, noise: &Noise, dice: &mut Dice
         let (x, y) = (dice.unit() * canvas.width as f32, dice.unit() * canvas.height as f32);
         let (gx, gy) = ((x / factor as f32) as i32, (y / factor as f32) as i32);
         let colour = guide.at(gx, gy);
-        // Across the steepest change of brightness lies the edge to follow.
+        // Strokes follow edges, which are perpendicular to the gradient of the brightness.
         let across = guide.at(gx + 1, gy).luma() - guide.at(gx - 1, gy).luma();
         let down = guide.at(gx, gy + 1).luma() - guide.at(gx, gy - 1).luma();
         let drift = noise.fractal(x / canvas.scale() * 3.0, y / canvas.scale() * 3.0, 2);
@@ -39,7 +39,7 @@ pub fn repaint(canvas: &mut Canvas, brush: Brush, noise: &Noise, dice: &mut Dice
         let (mut dx, mut dy) = (wave(turn + 0.25) * 0.06 - down, wave(turn) * 0.06 + across);
         let norm = (dx * dx + dy * dy).sqrt().max(1e-4);
         (dx, dy) = (dx / norm, dy / norm);
-        // Along strong edges strokes get short, to keep the shapes.
+        // Strokes are short along strong edges, to preserve shapes.
         let steep = (across * across + down * down).sqrt();
         let reach = length * (1.0 - (steep * 2.4).min(0.72)) * dice.range(0.7, 1.2);
         let shift = (dice.unit() - 0.5) * brush.variety;
@@ -48,7 +48,7 @@ pub fn repaint(canvas: &mut Canvas, brush: Brush, noise: &Noise, dice: &mut Dice
     }
 }
 
-/// One stroke: a bar with round ends and bristle marks.
+/// Paints one stroke: a bar with round ends and bristle marks.
 fn dab(canvas: &mut Canvas, centre: (f32, f32), along: (f32, f32), size: (f32, f32), colour: Colour, phase: f32) {
     let (half_width, half_length) = (size.0 * 0.5, size.1 * 0.5);
     let reach_x = (along.0.abs() * half_length + along.1.abs() * half_width + 1.0) as i32;
@@ -71,7 +71,7 @@ fn dab(canvas: &mut Canvas, centre: (f32, f32), along: (f32, f32), size: (f32, f
     }
 }
 
-/// How fast colour changes at a pixel.
+/// Gradient of the brightness at a pixel.
 pub fn steepness(canvas: &Canvas, x: i32, y: i32, reach: i32) -> f32 {
     let across = canvas.at(x + reach, y).distance(canvas.at(x - reach, y));
     let down = canvas.at(x, y + reach).distance(canvas.at(x, y - reach));
@@ -91,7 +91,7 @@ pub fn vignette(canvas: &mut Canvas, towards: Colour, strength: f32) {
     }
 }
 
-/// Lets bright parts shine over their surroundings.
+/// Makes bright parts glow over their surroundings.
 pub fn bloom(canvas: &mut Canvas, threshold: f32, strength: f32) {
     const FACTOR: usize = 8;
     let mut glow = canvas.shrunk(FACTOR);

@@ -1,4 +1,4 @@
-//! Manners of picture-making, applied to a finished scene.
+//! Styles, applied to a finished scene.
 
 use super::canvas::Canvas;
 use super::colour::{Colour, grey, hex};
@@ -6,7 +6,7 @@ use super::dice::{Dice, Noise, smooth};
 use super::stroke::{self, Brush};
 use super::vocabulary::Style;
 
-/// Reworks the canvas in a style; without one it gets a soft painterly finish.
+/// Applies a style to the canvas, or a soft painterly finish if there is none.
 pub fn apply(canvas: &mut Canvas, style: Option<Style>, noise: &Noise, dice: &mut Dice) {
     match style {
         None => finish(canvas),
@@ -25,7 +25,7 @@ pub fn apply(canvas: &mut Canvas, style: Option<Style>, noise: &Noise, dice: &mu
     }
 }
 
-/// The grain a style is finished with, in 8-bit steps.
+/// Strength of the film grain of a style, in 8-bit steps.
 pub fn grain(style: Option<Style>) -> f32 {
     match style {
         Some(Style::Pixel | Style::Flat | Style::Comic | Style::Glass | Style::Pencil) => 0.0,
@@ -37,7 +37,7 @@ pub fn grain(style: Option<Style>) -> f32 {
 fn finish(canvas: &mut Canvas) {
     stroke::bloom(canvas, 0.72, 0.28);
     for pixel in canvas.pixels_mut() {
-        // A gentle S-curve; richer colours.
+        // A gentle S-curve and richer colours.
         *pixel = pixel.clamp().map(|c| c + (c * c * (3.0 - 2.0 * c) - c) * 0.35).saturate(1.08);
     }
     stroke::vignette(canvas, hex(0x0c0a1c), 0.5);
@@ -57,7 +57,7 @@ fn watercolour(canvas: &mut Canvas, noise: &Noise, dice: &mut Dice) {
             let wobble = noise.at(fx * 0.03 / unit, fy * 0.03 / unit) - 0.5;
             let (sx, sy) = ((fx + wobble * 16.0 * unit) as i32, (fy + (0.5 - wobble) * 16.0 * unit) as i32);
             let colour = source.at(sx, sy);
-            // Pigment gathers where one wash ends and thins out in its middle.
+            // Pigment gathers at the edge of a wash and thins out in its middle.
             let edge = stroke::steepness(&source, sx, sy, (3.0 * unit) as i32 + 1);
             let pool = noise.fractal(fx * 0.007 / unit, fy * 0.007 / unit, 3) - 0.5;
             let tooth = noise.at(fx * 0.42 / unit, fy * 0.42 / unit) - 0.5;
@@ -76,7 +76,7 @@ fn oil(canvas: &mut Canvas, noise: &Noise, dice: &mut Dice) {
     let broad = Brush { width: 24.0, length: 4.0, coverage: 1.5, variety: 0.12, swirl: 1.6 };
     let original = canvas.clone();
     stroke::repaint(canvas, broad, noise, dice);
-    // The detail comes back in finer strokes over the broad ones.
+    // Finer strokes over the broad ones restore detail.
     for (pixel, fine) in canvas.pixels_mut().iter_mut().zip(original.clone().pixels_mut()) {
         *pixel = pixel.mix(*fine, 0.45);
     }
@@ -124,12 +124,12 @@ fn pixel(canvas: &mut Canvas) {
     }
 }
 
-/// Develops a dark picture longer: `exposure` lifts its brightness without burning out the lights.
+/// Brightens a dark picture by `exposure` without clipping the highlights.
 fn exposed(luma: f32, exposure: f32) -> f32 {
     luma * (1.0 + exposure) / (1.0 + exposure * luma)
 }
 
-/// The exposure that brings the mean brightness of a picture to that of a normal print.
+/// Exposure that brings the mean brightness of a picture to a normal level.
 fn exposure(canvas: &mut Canvas) -> f32 {
     let count = canvas.pixels_mut().len() as f32;
     let mean = (canvas.pixels_mut().iter().map(|pixel| pixel.clamp().luma()).sum::<f32>() / count).clamp(0.02, 1.0);
@@ -137,7 +137,7 @@ fn exposure(canvas: &mut Canvas) -> f32 {
     ((NORMAL - mean) / (mean * (1.0 - NORMAL))).clamp(0.0, 6.0)
 }
 
-/// A monochrome print in three tones, dark to light.
+/// Turns the picture into a monochrome print with three tones, from dark to light.
 fn toned(canvas: &mut Canvas, noise: &Noise, [dark, middle, bright]: [Colour; 3], contrast: f32) {
     stroke::bloom(canvas, 0.7, 0.3);
     let exposure = exposure(canvas);
@@ -157,7 +157,7 @@ fn toned(canvas: &mut Canvas, noise: &Noise, [dark, middle, bright]: [Colour; 3]
 fn tintype(canvas: &mut Canvas, noise: &Noise, dice: &mut Dice) {
     toned(canvas, noise, [hex(0x14110f), hex(0x77706a), hex(0xdcd6cc)], 1.3);
     let (width, height, unit) = (canvas.width as f32, canvas.height as f32, canvas.scale() / 1024.0);
-    // The plate: poured collodion leaves a ragged, dark border; handling leaves scratches.
+    // Poured collodion leaves a ragged, dark border on the plate; handling leaves scratches.
     for y in 0..canvas.height {
         for (x, pixel) in canvas.row_mut(y).iter_mut().enumerate() {
             let (fx, fy) = (x as f32, y as f32);
@@ -192,7 +192,7 @@ fn pencil(canvas: &mut Canvas, noise: &Noise) {
     for pixel in canvas.pixels_mut() {
         *pixel = grey(exposed(pixel.clamp().luma(), exposure));
     }
-    // Only broad light and shade are wanted here: a quarter of the size has them all.
+    // Only broad light and shade matter here, so a quarter of the resolution is enough.
     let mut soft = canvas.shrunk(4);
     soft.blur((canvas.scale() / 440.0).max(1.0) as usize);
     let source = canvas.clone();
@@ -202,7 +202,7 @@ fn pencil(canvas: &mut Canvas, noise: &Noise) {
     for y in 0..canvas.height {
         for x in 0..canvas.width {
             let luma = source.at(x as i32, y as i32).r;
-            // Dividing by the blurred picture leaves only what stands out: the lines.
+            // Dividing by the blurred picture leaves only the lines.
             let dodge = (luma + 0.03) / (soft.sample((x as f32 + 0.5) / 4.0, (y as f32 + 0.5) / 4.0).luma() + 0.03);
             let edge = stroke::steepness(&source, x as i32, y as i32, 1 + unit as i32);
             let line = ((0.94 - dodge).max(0.0) * 2.4 + smooth(0.1, 0.32, edge) * 0.85).min(1.0);
@@ -214,7 +214,7 @@ fn pencil(canvas: &mut Canvas, noise: &Noise) {
                 let hatch = smooth(0.62, 0.85, ((phase - phase.floor()) * 2.0 - 1.0).abs());
                 tone += hatch * smooth(level, level - 0.18, luma) * 0.42;
             }
-            // A dozen tones are all that graphite shows; they keep the PNG small.
+            // Graphite shows about a dozen tones, which also keep the PNG small.
             let tone = (tone.min(0.94) * 12.0 + 0.5).floor() / 12.0;
             canvas.row_mut(y)[x] = paper.mix(lead, tone);
         }
@@ -230,7 +230,7 @@ fn comic(canvas: &mut Canvas) {
         for (x, pixel) in canvas.row_mut(y).iter_mut().enumerate() {
             let bold = pixel.clamp().saturate(1.75).clamp();
             let stepped = bold.map(|c| (c * levels + 0.5).floor() / levels);
-            // Dots in a lattice turned by 45 degrees: bigger where the picture is darker.
+            // Dots in a lattice at 45 degrees, larger where the picture is darker.
             let (u, v) = ((x as f32 + y as f32) / pitch, (x as f32 - y as f32) / pitch);
             let (du, dv) = (u - u.floor() - 0.5, v - v.floor() - 0.5);
             let radius = (0.58 - bold.luma() * 0.52).max(0.0);
@@ -270,7 +270,7 @@ fn flat(canvas: &mut Canvas) {
         let hue = ((hue * 20.0).floor() + 0.5) / 20.0;
         let chroma = (((chroma * 5.0).floor() + 0.5) / 5.0).min(0.85);
         *pixel = Colour::hsl(hue, 1.0, 0.5).mix(grey(0.5), 1.0 - chroma);
-        // Back to the stepped brightness, so that bands stay even.
+        // Restore the quantised brightness, so that bands stay even.
         let lift = luma - pixel.luma();
         *pixel = pixel.map(|c| c + lift).clamp();
     }

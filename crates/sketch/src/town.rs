@@ -1,13 +1,13 @@
-//! Places people built: streets and skylines.
+//! Built settings: streets and skylines.
 
 use super::colour::hex;
 use super::ground::Water;
-use super::setting::{Set, Surface};
+use super::setting::{Ground, SettingPainter};
 use super::shape;
-use super::vocabulary::Omen;
+use super::vocabulary::Phenomenon;
 
-impl Set<'_> {
-    pub(super) fn city(&mut self, horizon: f32) -> Surface {
+impl SettingPainter<'_> {
+    pub(super) fn city(&mut self, horizon: f32) -> Ground {
         let (unit, width) = (self.canvas.scale(), self.width());
         let base = if self.light.is_dark { hex(0x2c3150) } else { hex(0x8a93a6) };
         for layer in 0..4 {
@@ -25,14 +25,14 @@ impl Set<'_> {
             self.mist(horizon - unit * 0.05, unit * 0.16, 0.25 * self.light.thickness);
         }
         self.pavement(horizon);
-        Surface::Hard
+        Ground::Hard
     }
 
-    /// A wet-looking street surface that mirrors the lights.
+    /// Paints a wet-looking street that mirrors the lights.
     fn pavement(&mut self, horizon: f32) {
         let asphalt = if self.light.is_dark { hex(0x23263a) } else { hex(0x777c86) };
         let lit = self.light.lit(asphalt);
-        let wet = self.scene.has(Omen::Rain) || self.light.is_dark;
+        let wet = self.scene.has(Phenomenon::Rain) || self.light.is_dark;
         if wet {
             Water { shore: horizon, colour: lit, rough: 0.12 }.paint(self.canvas, self.light, self.noise);
             for y in horizon.max(0.0) as usize..self.canvas.height {
@@ -43,7 +43,7 @@ impl Set<'_> {
         }
     }
 
-    pub(super) fn street(&mut self, horizon: f32) -> Surface {
+    pub(super) fn street(&mut self, horizon: f32) -> Ground {
         let (unit, width, height) = (self.canvas.scale(), self.width(), self.height());
         let green = self.foliage(0x6f_a04a);
         self.ridges(horizon, 2, 0.14, green.mix(hex(0x4f7f65), 0.5));
@@ -69,7 +69,7 @@ impl Set<'_> {
         }
         self.grass(horizon + unit * 0.2, lit, 0);
         self.road(vanishing, height);
-        Surface::Hard
+        Ground::Hard
     }
 
     fn road(&mut self, (x, horizon): (f32, f32), height: f32) {

@@ -8,7 +8,7 @@ use rust_stemmers::{Algorithm, Stemmer};
 use super::colour::Tint;
 use super::drawing::Drawing;
 
-/// A language prompts are understood in. The order is that of the tables.
+/// A supported language, in the order of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Language {
     English,
@@ -41,12 +41,12 @@ impl Language {
         ["en", "de", "fr", "es", "it", "pt", "ru", "zh", "ja"][self as usize]
     }
 
-    /// Languages written without spaces are matched by substring.
+    /// Whether the language is written without spaces and therefore matched by substring.
     pub fn is_unspaced(self) -> bool {
         matches!(self, Self::Chinese | Self::Japanese)
     }
 
-    /// Languages whose adjectives may follow the noun.
+    /// Whether adjectives may follow the noun.
     pub fn is_romance(self) -> bool {
         matches!(self, Self::French | Self::Spanish | Self::Italian | Self::Portuguese)
     }
@@ -69,9 +69,9 @@ impl Language {
     }
 }
 
-/// Where a scene is set.
+/// Setting of a scene.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum Setting {
     Forest,
     Jungle,
     Meadow,
@@ -92,7 +92,7 @@ pub enum Place {
     Sky,
 }
 
-/// The time of day.
+/// Time of day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hour {
     Dawn,
@@ -102,9 +102,9 @@ pub enum Hour {
     Night,
 }
 
-/// Something in the sky or the air.
+/// A phenomenon in the sky or in the air.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Omen {
+pub enum Phenomenon {
     Moon,
     Stars,
     Sun,
@@ -119,7 +119,7 @@ pub enum Omen {
     Autumn,
 }
 
-/// The manner a picture is made in.
+/// Style of a picture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
     Watercolour,
@@ -136,7 +136,7 @@ pub enum Style {
     Glass,
 }
 
-/// How one thing stands to another.
+/// Relation between two subjects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Relation {
     In,
@@ -149,19 +149,19 @@ pub enum Relation {
     Wearing,
 }
 
-/// What a thing does.
+/// Pose of a subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pose {
     Flying,
     Swimming,
 }
 
-/// What a word or phrase contributes to a scene.
+/// Contribution of a word or phrase to a scene.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Meaning {
-    Place(Place),
+    Setting(Setting),
     Hour(Hour),
-    Omen(Omen),
+    Phenomenon(Phenomenon),
     Style(Style),
     Tint(Tint),
     Count(u8),
@@ -170,14 +170,14 @@ pub enum Meaning {
     Size(f32),
     Drawing(Drawing),
     Emoji(&'static str),
-    /// A word without a picture, which may still name an emoji by accident.
+    /// A word to ignore, although it may match an emoji by accident.
     Ignored,
-    /// A function word: tells the language and nothing else.
+    /// A function word, which only helps to detect the language.
     Particle,
 }
 
 impl Meaning {
-    /// Words so common that they betray the language of a prompt.
+    /// Words so common that they reveal the language of a prompt.
     pub fn tells_language(self) -> bool {
         matches!(self, Self::Particle | Self::Count(1) | Self::Relation(_))
     }
@@ -185,7 +185,7 @@ impl Meaning {
     fn named(key: &'static str) -> Option<Self> {
         let (kind, name) = key.split_once('.').unwrap_or((key, ""));
         Some(match kind {
-            "place" => Self::Place(place(name)?),
+            "setting" => Self::Setting(setting(name)?),
             "hour" => Self::Hour(match name {
                 "dawn" => Hour::Dawn,
                 "day" => Hour::Day,
@@ -194,7 +194,7 @@ impl Meaning {
                 "night" => Hour::Night,
                 _ => return None,
             }),
-            "sky" | "weather" => Self::Omen(omen(name)?),
+            "sky" | "weather" => Self::Phenomenon(phenomenon(name)?),
             "style" => Self::Style(style(name)?),
             "colour" => Self::Tint(Tint::named(name)?),
             "count" => Self::Count(name.parse().ok()?),
@@ -212,44 +212,44 @@ impl Meaning {
     }
 }
 
-fn place(name: &str) -> Option<Place> {
+fn setting(name: &str) -> Option<Setting> {
     Some(match name {
-        "forest" => Place::Forest,
-        "jungle" => Place::Jungle,
-        "meadow" => Place::Meadow,
-        "garden" => Place::Garden,
-        "mountains" => Place::Mountains,
-        "sea" => Place::Sea,
-        "beach" => Place::Beach,
-        "lake" => Place::Lake,
-        "desert" => Place::Desert,
-        "city" => Place::City,
-        "street" => Place::Street,
-        "snow" => Place::Snow,
-        "space" => Place::Space,
-        "moon" => Place::Moon,
-        "underwater" => Place::Underwater,
-        "room" => Place::Room,
-        "table" => Place::Table,
-        "sky" => Place::Sky,
+        "forest" => Setting::Forest,
+        "jungle" => Setting::Jungle,
+        "meadow" => Setting::Meadow,
+        "garden" => Setting::Garden,
+        "mountains" => Setting::Mountains,
+        "sea" => Setting::Sea,
+        "beach" => Setting::Beach,
+        "lake" => Setting::Lake,
+        "desert" => Setting::Desert,
+        "city" => Setting::City,
+        "street" => Setting::Street,
+        "snow" => Setting::Snow,
+        "space" => Setting::Space,
+        "moon" => Setting::Moon,
+        "underwater" => Setting::Underwater,
+        "room" => Setting::Room,
+        "table" => Setting::Table,
+        "sky" => Setting::Sky,
         _ => return None,
     })
 }
 
-fn omen(name: &str) -> Option<Omen> {
+fn phenomenon(name: &str) -> Option<Phenomenon> {
     Some(match name {
-        "moon" => Omen::Moon,
-        "stars" => Omen::Stars,
-        "sun" => Omen::Sun,
-        "aurora" => Omen::Aurora,
-        "rain" => Omen::Rain,
-        "snow" => Omen::Snow,
-        "fog" => Omen::Fog,
-        "storm" => Omen::Storm,
-        "rainbow" => Omen::Rainbow,
-        "clouds" => Omen::Clouds,
-        "wind" => Omen::Wind,
-        "autumn" => Omen::Autumn,
+        "moon" => Phenomenon::Moon,
+        "stars" => Phenomenon::Stars,
+        "sun" => Phenomenon::Sun,
+        "aurora" => Phenomenon::Aurora,
+        "rain" => Phenomenon::Rain,
+        "snow" => Phenomenon::Snow,
+        "fog" => Phenomenon::Fog,
+        "storm" => Phenomenon::Storm,
+        "rainbow" => Phenomenon::Rainbow,
+        "clouds" => Phenomenon::Clouds,
+        "wind" => Phenomenon::Wind,
+        "autumn" => Phenomenon::Autumn,
         _ => return None,
     })
 }
@@ -298,7 +298,7 @@ static VOCABULARIES: LazyLock<[Vocabulary; 9]> = LazyLock::new(|| {
     for (meaning, language, phrase) in rows(include_str!("vocabulary.txt")) {
         let vocabulary = &mut all[language as usize];
         let folded = fold(phrase);
-        // The first row of the file wins, so places come before the things they could be.
+        // The first row of the file wins, so settings come before subjects with the same name.
         if !language.is_unspaced() && !matches!(meaning, Meaning::Particle) {
             vocabulary.stems.entry(language.stem(&folded)).or_insert(meaning);
         }
@@ -313,18 +313,18 @@ impl Vocabulary {
         &VOCABULARIES[language as usize]
     }
 
-    /// The meaning of exactly this folded phrase.
+    /// Meaning of exactly this folded phrase.
     pub fn exact(&self, phrase: &str) -> Option<Meaning> {
         self.exact.get(phrase).copied()
     }
 
-    /// The meaning of a phrase with this stem.
+    /// Meaning of a phrase with this stem.
     pub fn stem(&self, stem: &str) -> Option<Meaning> {
         self.stems.get(stem).copied()
     }
 }
 
-/// The rows of `vocabulary.txt`; malformed ones are skipped here and caught by a test.
+/// Rows of `vocabulary.txt`. Malformed rows are skipped here; a test rejects them.
 fn rows(text: &'static str) -> impl Iterator<Item = (Meaning, Language, &'static str)> {
     text.lines()
         .filter(|line| !line.starts_with('#'))
@@ -340,7 +340,7 @@ fn rows(text: &'static str) -> impl Iterator<Item = (Meaning, Language, &'static
         })
 }
 
-/// Lower case, without accents, apostrophes and hyphens as spaces: the form all words are compared in.
+/// Folds text for comparison: lower case, without accents, with apostrophes and hyphens as spaces.
 pub fn fold(text: &str) -> String {
     let mut folded = String::with_capacity(text.len());
     for c in text.chars().flat_map(char::to_lowercase) {
@@ -357,7 +357,7 @@ pub fn fold(text: &str) -> String {
             'æ' => folded.push_str("ae"),
             'ё' => folded.push('е'),
             '\'' | '’' | '-' | '‐' | '‑' => folded.push(' '),
-            // Combining accents, for text in decomposed form.
+            // Combining accents of text in decomposed form.
             '\u{300}'..='\u{36f}' => {}
             '\u{ff01}'..='\u{ff5e}' => folded.push(char::from_u32(c as u32 - 0xfee0).unwrap_or(c)),
             other => folded.push(other),
@@ -385,8 +385,8 @@ mod tests {
     #[test]
     fn words_are_found_by_form_and_by_stem() {
         let english = Vocabulary::of(Language::English);
-        assert_eq!(english.exact("forest"), Some(Meaning::Place(Place::Forest)));
-        assert_eq!(english.stem(&Language::English.stem("forests")), Some(Meaning::Place(Place::Forest)));
-        assert_eq!(Vocabulary::of(Language::French).exact(&fold("Forêt")), Some(Meaning::Place(Place::Forest)));
+        assert_eq!(english.exact("forest"), Some(Meaning::Setting(Setting::Forest)));
+        assert_eq!(english.stem(&Language::English.stem("forests")), Some(Meaning::Setting(Setting::Forest)));
+        assert_eq!(Vocabulary::of(Language::French).exact(&fold("Forêt")), Some(Meaning::Setting(Setting::Forest)));
     }
 }

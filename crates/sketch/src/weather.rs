@@ -1,40 +1,43 @@
-//! What the air carries in front of everything: rain, snow, fog, leaves, fireflies.
+//! Weather in front of the scene: rain, snow, fog, leaves and fireflies.
 
 use super::canvas::Canvas;
 use super::colour::hex;
 use super::dice::{Dice, Noise, smooth};
 use super::light::Light;
 use super::scene::Scene;
-use super::setting::{Stage, Surface};
-use super::vocabulary::{Omen, Place};
+use super::setting::{Ground, Stage};
+use super::vocabulary::{Phenomenon, Setting};
 
 /// Paints the weather over a finished scene.
 pub fn paint(
     canvas: &mut Canvas,
     scene: &Scene,
-    place: Place,
+    setting: Setting,
     stage: &Stage,
     light: &Light,
     noise: &Noise,
     dice: &mut Dice,
 ) {
-    if matches!(place, Place::Room | Place::Table | Place::Space | Place::Moon | Place::Underwater) {
+    if matches!(setting, Setting::Room | Setting::Table | Setting::Space | Setting::Moon | Setting::Underwater) {
         return;
     }
-    if scene.has(Omen::Fog) {
+    if scene.has(Phenomenon::Fog) {
         fog(canvas, stage.horizon, light, noise);
     }
-    if scene.has(Omen::Rain) || scene.has(Omen::Storm) {
+    if scene.has(Phenomenon::Rain) || scene.has(Phenomenon::Storm) {
         rain(canvas, stage, light, dice);
     }
-    if scene.has(Omen::Snow) {
-        snow(canvas, scene.has(Omen::Wind) || scene.has(Omen::Storm), dice);
+    if scene.has(Phenomenon::Snow) {
+        snow(canvas, scene.has(Phenomenon::Wind) || scene.has(Phenomenon::Storm), dice);
     }
-    if scene.has(Omen::Autumn) || (scene.has(Omen::Wind) && !scene.has(Omen::Snow)) {
+    if scene.has(Phenomenon::Autumn) || (scene.has(Phenomenon::Wind) && !scene.has(Phenomenon::Snow)) {
         leaves(canvas, light, dice);
     }
-    let is_wooded = matches!(place, Place::Forest | Place::Jungle | Place::Meadow | Place::Garden);
-    if is_wooded && light.is_dark && scene.omens.iter().all(|omen| matches!(omen, Omen::Moon | Omen::Stars)) {
+    let is_wooded = matches!(setting, Setting::Forest | Setting::Jungle | Setting::Meadow | Setting::Garden);
+    if is_wooded
+        && light.is_dark
+        && scene.phenomena.iter().all(|phenomenon| matches!(phenomenon, Phenomenon::Moon | Phenomenon::Stars))
+    {
         fireflies(canvas, stage.horizon, dice);
     }
 }
@@ -46,7 +49,7 @@ fn fog(canvas: &mut Canvas, horizon: f32, light: &Light, noise: &Noise) {
         let away = (y as f32 - horizon).abs() / height;
         let band = 0.8 - smooth(0.0, 0.6, away) * 0.5;
         for x in 0..canvas.width {
-            // Fog is soft: two octaves, drawn out sideways.
+            // Fog is soft, so two octaves stretched horizontally are enough.
             let drift = noise.fractal(x as f32 * scale * 0.6, y as f32 * scale * 2.0, 2);
             canvas.blend(x as i32, y as i32, light.haze, band * smooth(0.2, 0.8, drift) * 0.85);
         }
@@ -63,7 +66,7 @@ fn rain(canvas: &mut Canvas, stage: &Stage, light: &Light, dice: &mut Dice) {
         let at = (dice.range(-0.1, 1.1) * width, dice.range(-0.05, 1.0) * height);
         canvas.line(at, (at.0 + slant * length, at.1 + length), (0.6, 1.2 * near * unit), colour, 0.22 + 0.12 * near);
     }
-    if stage.surface != Surface::Nothing {
+    if stage.ground != Ground::Nothing {
         for _ in 0..90 {
             let t = dice.unit();
             let y = stage.horizon + (height - stage.horizon) * t;
