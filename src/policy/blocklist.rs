@@ -1,7 +1,8 @@
-//! Pictures known by their perceptual hash: what stays alike when a picture is scaled, compressed or lightened.
+//! The list of blocked pictures, recognised by a perceptual hash that hardly changes when a picture is scaled,
+//! compressed or brightened.
 //!
-//! The hash is the one commonly called pHash: of the picture in grey at 32 x 32, the 64 lowest frequencies of a
-//! cosine transform without the means, each one bit, by whether it is above the median.
+//! The hash is pHash: the picture is reduced to 32 x 32 grey pixels, and each of the 64 lowest frequencies of its
+//! cosine transform (without the means) contributes one bit that tells whether it is above their median.
 
 use std::f32::consts::PI;
 
@@ -9,13 +10,13 @@ use tintype_engine::picture::Picture;
 
 const SIDE: usize = 32;
 const FREQUENCIES: usize = 8;
-/// No picture is further from another.
+/// Largest distance between two hashes.
 pub(super) const MAX_DISTANCE: u32 = 64;
 
-/// What a picture looks like, in 64 bits.
+/// The perceptual hash of a picture.
 pub fn picture_hash(picture: &Picture) -> u64 {
     let grey = picture.grey(SIDE as u32);
-    // Frequency 0, the mean of a row or column, says nothing but how bright it is.
+    // Frequency 0 is the mean of a row or column, which only tells its brightness, so the transform starts at 1.
     let wave = |frequency: usize, at: usize| (PI / SIDE as f32 * (at as f32 + 0.5) * (frequency + 1) as f32).cos();
     let waves: [[f32; SIDE]; FREQUENCIES] =
         std::array::from_fn(|frequency| std::array::from_fn(|at| wave(frequency, at)));
@@ -35,7 +36,7 @@ pub fn picture_hash(picture: &Picture) -> u64 {
     amounts.iter().fold(0, |hash, amount| hash << 1 | u64::from(*amount > median))
 }
 
-/// The pictures that are not wanted.
+/// The blocked pictures.
 #[derive(Debug)]
 pub(super) struct BlockList {
     hashes: Vec<u64>,
@@ -43,10 +44,10 @@ pub(super) struct BlockList {
 }
 
 impl BlockList {
-    /// Reads one hash of 16 hexadecimal digits a line; what follows a `#` is a remark.
+    /// Parses one hash of 16 hexadecimal digits per line; `#` starts a comment.
     ///
     /// # Errors
-    /// A sentence for the operator, with the line.
+    /// A sentence for the operator that names the line.
     pub(super) fn parse(text: &str, distance: u32) -> Result<Self, String> {
         let mut hashes = Vec::new();
         for (index, line) in text.lines().enumerate() {
@@ -65,8 +66,8 @@ impl BlockList {
         self.hashes.len()
     }
 
-    /// Whether a picture is one of these, or hardly differs from it.
-    pub(super) fn holds(&self, picture: &Picture) -> bool {
+    /// Whether a picture is within the distance of a blocked one.
+    pub(super) fn blocks(&self, picture: &Picture) -> bool {
         let hash = picture_hash(picture);
         self.hashes.iter().any(|listed| (listed ^ hash).count_ones() <= self.distance)
     }

@@ -1,4 +1,4 @@
-//! The policy file: what stands in it, and what must not.
+//! Reads and validates the policy file.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::{Rules, Subject};
 use crate::config::duration;
 use crate::store::StrikeRule;
 
-/// Largest file that is read, in bytes.
+/// Largest policy file or block list, in bytes.
 const MAX_FILE: u64 = 16 * 1024 * 1024;
 
 #[derive(Debug, Deserialize)]
@@ -49,13 +49,13 @@ struct ModerationTable {
     timeout: Duration,
 }
 
-/// What an endpoint that cannot be asked means.
+/// Behaviour when the moderation endpoint is unavailable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Unreachable {
-    /// The attempt came to nothing.
+    /// Fail closed: the attempt at the task fails.
     Closed,
-    /// What was to be asked about passes.
+    /// Fail open: the prompt or picture is accepted.
     Open,
 }
 
@@ -99,36 +99,36 @@ fn written_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Durati
     }
 }
 
-/// A policy as it was read, and the files that it was read from.
+/// The result of reading a policy, and the state of all files that it was read from.
 #[derive(Debug)]
 pub(super) struct Read {
     pub(super) rules: Result<Rules, String>,
     pub(super) stamps: Vec<Stamp>,
 }
 
-/// What tells that a file was changed since.
+/// State of a file when it was read, to detect changes.
 #[derive(Debug)]
 pub(super) struct Stamp {
     path: PathBuf,
-    /// Inode, size, and time of the last change in seconds and nanoseconds; nothing when there is no such file.
+    /// Inode, size, and modification time in seconds and nanoseconds; `None` if the file does not exist.
     of_file: Option<(u64, u64, i64, i64)>,
 }
 
 impl Stamp {
-    /// Of a file that is about to be read.
+    /// Records the state of a file before it is read.
     fn of(path: &Path) -> Self {
         let found = std::fs::metadata(path).ok();
         let of_file = found.map(|found| (found.ino(), found.size(), found.mtime(), found.mtime_nsec()));
         Self { path: path.to_owned(), of_file }
     }
 
-    /// Whether the file is still the same.
+    /// Whether the file is unchanged.
     pub(super) fn holds(&self) -> bool {
         Self::of(&self.path).of_file == self.of_file
     }
 }
 
-/// Reads a policy and all that it names; paths in it begin at its own directory.
+/// Reads a policy and the files that it names. Relative paths in it start at its own directory.
 pub(super) fn read(path: &Path) -> Read {
     let mut stamps = vec![Stamp::of(path)];
     let rules = text(path).and_then(|text| parse(&text, path)).and_then(|file| rules(file, path, &mut stamps));
@@ -139,12 +139,12 @@ fn text(path: &Path) -> Result<String, String> {
     let unreadable = |error: &dyn std::fmt::Display| format!("cannot read {}: {error}", path.display());
     let bytes = std::fs::metadata(path).map_err(|error| unreadable(&error))?.len();
     if bytes > MAX_FILE {
-        return Err(unreadable(&format!("it has more than {MAX_FILE} bytes")));
+        return Err(unreadable(&format!("it is larger than {MAX_FILE} bytes")));
     }
     std::fs::read_to_string(path).map_err(|error| unreadable(&error))
 }
 
-/// The words of the rules are for nobody's log, so of a broken line only its number is told.
+/// Parses the TOML. The words of the rules must not reach the log, so an error quotes only the line number.
 fn parse(text: &str, path: &Path) -> Result<File, String> {
     toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
@@ -171,7 +171,10 @@ fn rules(file: File, path: &Path, stamps: &mut Vec<Stamp>) -> Result<Rules, Stri
     let blocklist = match file.blocklist {
         None => None,
         Some(table) if table.distance >= MAX_DISTANCE / 2 => {
-            return Err(invalid(format!("blocklist: a distance of {} blocks half of all pictures", table.distance)));
+            return Err(invalid(format!(
+                "blocklist: a distance of {} blocks half of all pictures; choose a smaller one",
+                table.distance
+            )));
         }
         Some(table) => {
             let name = beside(&table.file);

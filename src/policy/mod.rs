@@ -1,7 +1,7 @@
-//! The content policy: which prompts and pictures are refused.
+//! The content policy, which refuses prompts and pictures.
 //!
-//! A file of rules that the operator may change while the server runs; when the new one is broken, the old rules
-//! go on. What is refused is never logged or counted by its words.
+//! The operator can change the policy file while the server runs. If the new file is invalid, the old rules remain in
+//! force. Logs and metrics never contain the words of a prompt or of a rule.
 
 mod blocklist;
 mod file;
@@ -29,28 +29,28 @@ use file::{Stamp, Unreachable};
 use moderation::{Moderation, NoAnswer};
 use rules::Matcher;
 
-/// What is looked at.
+/// Subject of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Subject {
-    /// The caller's words.
+    /// The prompt.
     Prompt,
-    /// The pictures that the caller refers to.
+    /// The reference pictures.
     References,
-    /// The pictures drawn.
+    /// The rendered pictures.
     Results,
 }
 
-/// What the policy says.
+/// Verdict of the policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing stands against it.
+    /// Accepted.
     Passed,
-    /// It passed because the moderation endpoint could not be asked, with the reason for the operator.
+    /// Accepted because the moderation endpoint was unavailable; contains the reason for the operator.
     Unasked(String),
-    /// It is refused.
+    /// Refused.
     Refused(Violation),
-    /// It cannot be judged now, with the reason for the operator.
+    /// No verdict is possible now; contains the reason for the operator.
     Unjudged(String),
 }
 
@@ -60,21 +60,21 @@ pub struct Rules {
     matcher: Matcher,
     moderation: Option<Moderation>,
     blocklist: Option<BlockList>,
-    /// When violations suspend a key.
+    /// When violations suspend a key; `None` means never.
     pub strikes: Option<StrikeRule>,
 }
 
 impl Rules {
-    /// Reads a policy file and all that it names.
+    /// Reads a policy file and the files that it names.
     ///
     /// # Errors
-    /// A sentence for the operator, with the line.
+    /// A sentence for the operator that names the line.
     pub fn read(path: &Path) -> Result<Self, String> {
         file::read(path).rules
     }
 
     fn none() -> Self {
-        let matcher = Matcher::new(&[]).expect("no rules are never too many");
+        let matcher = Matcher::new(&[]).expect("an empty list of rules is valid");
         Self { matcher, moderation: None, blocklist: None, strikes: None }
     }
 
@@ -83,14 +83,14 @@ impl Rules {
         self.matcher.matches(prompt)
     }
 
-    /// Judges the caller's words.
+    /// Checks a prompt.
     pub async fn judge_prompt(self: &Arc<Self>, prompt: &str) -> Verdict {
         let (rules, words) = (self.clone(), prompt.to_owned());
-        // A long prompt takes milliseconds.
+        // Matching a long prompt takes milliseconds, too long for an async thread.
         match tokio::task::spawn_blocking(move || rules.matcher.refuses(&words)).await {
             Ok(false) => {}
             Ok(true) => return Verdict::Refused(Violation::Words),
-            Err(_) => return Verdict::Unjudged("the rules failed".into()),
+            Err(_) => return Verdict::Unjudged("matching the rules panicked".into()),
         }
         match self.moderation.as_ref().filter(|moderation| moderation.checks(Subject::Prompt)) {
             Some(moderation) => verdict(moderation, moderation.refuses_prompt(prompt).await),
@@ -98,18 +98,18 @@ impl Rules {
         }
     }
 
-    /// Judges pictures: those that the caller refers to, or those drawn.
+    /// Checks reference pictures or rendered pictures.
     pub async fn judge_pictures(self: &Arc<Self>, subject: Subject, pictures: &[Picture]) -> Verdict {
         if self.blocklist.is_some() {
             let (rules, seen) = (self.clone(), pictures.to_vec());
             let blocked = move || {
-                let blocks = |picture| rules.blocklist.as_ref().is_some_and(|list| list.holds(picture));
-                seen.iter().any(blocks)
+                let is_blocked = |picture| rules.blocklist.as_ref().is_some_and(|list| list.blocks(picture));
+                seen.iter().any(is_blocked)
             };
             match tokio::task::spawn_blocking(blocked).await {
                 Ok(false) => {}
                 Ok(true) => return Verdict::Refused(Violation::Blocklist),
-                Err(_) => return Verdict::Unjudged("the block list failed".into()),
+                Err(_) => return Verdict::Unjudged("comparing with the block list panicked".into()),
             }
         }
         let Some(moderation) = self.moderation.as_ref().filter(|moderation| moderation.checks(subject)) else {
@@ -118,7 +118,7 @@ impl Rules {
         let asking = pictures.iter().map(|picture| moderation.refuses_picture(picture.clone()));
         let answers = futures::future::join_all(asking).await;
         let verdicts = answers.into_iter().map(|answer| verdict(moderation, answer));
-        // One picture that is refused outweighs all others that could not be judged.
+        // One refused picture outweighs pictures without a verdict.
         verdicts.max_by_key(Verdict::weight).unwrap_or(Verdict::Passed)
     }
 }
@@ -144,7 +144,7 @@ fn verdict(moderation: &Moderation, answer: Result<bool, NoAnswer>) -> Verdict {
 }
 
 impl fmt::Display for Rules {
-    /// What is in force, for the operator.
+    /// Describes the rules for the operator.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} rules", self.matcher.len())?;
         if let Some(moderation) = &self.moderation {
@@ -187,12 +187,12 @@ impl Policy {
         policy.refresh().map(|_| policy)
     }
 
-    /// What is in force now.
+    /// The rules in force.
     pub fn rules(&self) -> Arc<Rules> {
         self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// For the operator: what is in force, or `None` without a policy file.
+    /// Describes the policy for the operator; `None` without a policy file.
     pub fn describe(&self) -> Option<String> {
         self.path.as_ref().map(|path| format!("{}: {}", path.display(), self.rules()))
     }

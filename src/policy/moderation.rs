@@ -1,7 +1,7 @@
-//! Asks an endpoint in the shape of OpenAI's `POST /v1/moderations` about a prompt or a picture.
+//! Client of a moderation endpoint compatible with OpenAI's `POST /v1/moderations`.
 //!
 //! The operator chooses the endpoint, so it may have any address. Prompts and pictures are private, so plain HTTP is
-//! allowed to this machine only, redirects are not followed and no proxy is used.
+//! allowed only to this machine, and the client neither follows redirects nor uses a proxy.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -21,20 +21,20 @@ use crate::outbound::{Proxies, client_builder};
 use tintype_engine::picture::Picture;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// Largest answer that is read, in bytes.
+/// Largest response, in bytes.
 const MAX_ANSWER: usize = 1024 * 1024;
-/// Pictures are shown to the endpoint no larger than this.
+/// Longest side of a picture sent to the endpoint; larger pictures are scaled down.
 const PICTURE_SIDE: u32 = 768;
 
-/// Where to ask.
+/// URL of the endpoint.
 #[derive(Debug, Clone)]
 pub(super) struct Endpoint(Url);
 
 impl Endpoint {
-    /// Reads a URL.
+    /// Parses the URL.
     ///
     /// # Errors
-    /// A sentence for the operator: over plain HTTP, prompts go no further than this machine.
+    /// A sentence for the operator: the URL is invalid, or it uses plain HTTP to another machine.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let url = Url::parse(text).map_err(|error| format!("moderation: the url is not valid: {error}"))?;
         let here = match url.host() {
@@ -46,12 +46,12 @@ impl Endpoint {
         match url.scheme() {
             "https" => Ok(Self(url)),
             "http" if here => Ok(Self(url)),
-            _ => Err("moderation: the url must begin with https://, or lead to this machine".into()),
+            _ => Err("moderation: the url must begin with https://, or be http:// on this machine".into()),
         }
     }
 }
 
-/// How to ask, and about what.
+/// Settings of the endpoint, and the subjects to check.
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) endpoint: Endpoint,
@@ -63,7 +63,7 @@ pub(super) struct Settings {
     pub(super) timeout: Duration,
 }
 
-/// An endpoint that is asked.
+/// Client of the endpoint.
 pub(super) struct Moderation {
     settings: Settings,
     client: Client,
@@ -75,22 +75,22 @@ impl std::fmt::Debug for Moderation {
     }
 }
 
-/// Why there is no answer: for the operator.
+/// Why there is no verdict: a message for the operator.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoAnswer {
-    #[error("no connection or no complete answer: {0}")]
+    #[error("the request failed: {0}")]
     Request(reqwest::Error),
     #[error("status {0}")]
     Status(reqwest::StatusCode),
-    #[error("an answer of more than {MAX_ANSWER} bytes")]
+    #[error("the response is larger than {MAX_ANSWER} bytes")]
     TooLarge,
-    #[error("an answer of another shape")]
+    #[error("the response is not in the format of /v1/moderations")]
     Shape,
 }
 
 impl From<reqwest::Error> for NoAnswer {
     fn from(error: reqwest::Error) -> Self {
-        // The URL may carry a secret.
+        // The URL may contain a secret.
         Self::Request(error.without_url())
     }
 }
@@ -108,7 +108,7 @@ struct Judgement {
 }
 
 impl Moderation {
-    /// Prepares the HTTP client. Connects to nothing.
+    /// Creates the HTTP client without connecting.
     ///
     /// # Errors
     /// A sentence for the operator.
@@ -116,7 +116,7 @@ impl Moderation {
         let mut headers = HeaderMap::new();
         if let Some(key) = &settings.key {
             let mut value = HeaderValue::try_from(format!("Bearer {key}"))
-                .map_err(|_| "moderation: the key holds characters that no key has")?;
+                .map_err(|_| "moderation: the key contains characters that an HTTP header cannot hold")?;
             value.set_sensitive(true);
             headers.insert(AUTHORIZATION, value);
         }
@@ -131,17 +131,17 @@ impl Moderation {
         Ok(Self { settings, client })
     }
 
-    /// Whether it is to be asked about this.
+    /// Whether the endpoint checks this subject.
     pub(super) fn checks(&self, subject: Subject) -> bool {
         self.settings.check.contains(&subject)
     }
 
-    /// What it means when there is no answer.
+    /// Behaviour when the endpoint is unavailable.
     pub(super) fn unreachable(&self) -> Unreachable {
         self.settings.unreachable
     }
 
-    /// For the operator.
+    /// Host of the endpoint, for the operator.
     pub(super) fn host(&self) -> &str {
         self.settings.endpoint.0.host_str().unwrap_or_default()
     }

@@ -1,12 +1,12 @@
-//! One spelling for all the ways to write a word.
+//! Normalises text, so that all ways to write a word become one.
 //!
-//! A text becomes words in small letters with one space around each. What is invisible is dropped, what only
-//! decorates a letter too, and the compatibility forms of Unicode (full width, mathematical, circled) are the
-//! letters that they stand for. Scripts that put no spaces between words have none here either, so that a word
-//! of theirs is found wherever it stands.
+//! The result consists of lower-case words with one space around each. Invisible characters and marks that only
+//! decorate a letter are removed, and the compatibility forms of Unicode (full width, mathematical, circled) become the
+//! letters that they represent. Scripts without spaces between words stay without spaces, so that a word of theirs is
+//! found anywhere.
 //!
-//! A text has several [`readings`], because a letter can be meant or only look like another: `ВОДА` is Russian
-//! water, and `ВОМВ` is no Russian at all.
+//! A text has several [`readings`], because a letter can be meant literally or can stand for a Latin letter that it
+//! resembles: `ВОДА` is Russian for water, but `ВОМВ` is not Russian at all.
 
 use std::collections::HashMap;
 
@@ -15,37 +15,37 @@ use unicode_properties::{GeneralCategory as Category, UnicodeGeneralCategory as 
 use unicode_script::{Script, UnicodeScript as _};
 use unicode_security::skeleton;
 
-/// Letters spelt one by one count as a word from this many.
+/// Shortest run of single letters that counts as a spelt-out word.
 const MIN_SPELT: usize = 3;
 
-/// Digits and signs stand for letters in words of this many.
+/// Shortest word in which digits and signs are read as letters.
 const MIN_MASKED: usize = 3;
 
-/// How a letter is taken.
+/// How letters are interpreted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
-    /// As what it is.
+    /// Literally.
     Meant,
-    /// As the Latin letter that it looks like.
+    /// As the Latin letter that it resembles.
     Lookalike,
 }
 
-/// What a character does in a text.
+/// Role of a character in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Part of a word that ends where another kind of character stands.
+    /// Part of a word in a script with spaces; the word ends at a character of another kind.
     Letter,
-    /// Part of a script in which words are followed by endings, or a picture: found anywhere.
+    /// Part of a script that appends endings to words, or a pictograph; matched anywhere.
     Free,
-    /// Part of a script without spaces: found anywhere, and spaces between two such say nothing.
+    /// Part of a script without spaces; matched anywhere, and spaces between two of these are ignored.
     Unspaced,
-    /// Between words.
+    /// A separator between words.
     Gap,
-    /// Between sentences, also where spaces say nothing.
+    /// A separator between sentences, also in scripts without spaces.
     Stop,
 }
 
-/// Every way to read a text, each normalised; the first one takes every letter as what it is.
+/// All readings of a text, each normalised. The first one is the literal reading.
 pub(super) fn readings(text: &str) -> Vec<String> {
     let mut all = vec![words(text, Look::Meant)];
     let mut add = |reading: String| {
@@ -66,7 +66,7 @@ pub(super) fn readings(text: &str) -> Vec<String> {
     all
 }
 
-/// Normalises a text: ` so the words stand ` with a space wherever a word of spaced script begins or ends.
+/// Normalises a text: ` like this ` with a space wherever a word of a spaced script begins or ends.
 pub(super) fn words(text: &str, look: Look) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     let mut last = Kind::Stop;
@@ -101,7 +101,8 @@ pub(super) fn words(text: &str, look: Look) -> String {
     out
 }
 
-/// Whether a space belongs between two characters with this between them, which is a letter for nothing.
+/// Whether a space belongs between two characters. `between` is the kind of separator that was there;
+/// [`Kind::Letter`] means none.
 fn is_apart(last: Kind, between: Kind, next: Kind) -> bool {
     match (last, between, next) {
         (Kind::Stop, _, next) => next == Kind::Letter,
@@ -111,7 +112,7 @@ fn is_apart(last: Kind, between: Kind, next: Kind) -> bool {
     }
 }
 
-/// Whether `character` belongs to the one before it, so that no word ends between them.
+/// Whether `character` combines with the one before it, so that no word ends between them.
 pub(super) fn continues(character: char) -> bool {
     matches!(character.general_category(), Category::NonspacingMark | Category::SpacingMark | Category::EnclosingMark)
 }
@@ -136,26 +137,26 @@ fn kind(character: char) -> Kind {
     match character.script() {
         Han | Hiragana | Katakana | Thai | Lao | Khmer | Myanmar => Kind::Unspaced,
         Hangul => Kind::Free,
-        // The mark of length in Japanese, which belongs to two scripts.
+        // The Japanese prolonged sound mark, which belongs to two scripts.
         _ if character == 'ー' => Kind::Unspaced,
         _ => Kind::Letter,
     }
 }
 
-/// Shows nothing, or only how something else is to be shown.
+/// Whether a character is invisible, or only changes the presentation of another.
 fn is_invisible(character: char) -> bool {
     match character {
         ' '..='~' => false,
         '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{3164}' | '\u{ffa0}' => true,
         '\u{180b}'..='\u{180f}' | '\u{fe00}'..='\u{fe0f}' | '\u{e0000}'..='\u{e0fff}' => true,
-        // The strokes that lengthen Arabic words, and the colours of a face or hand.
+        // Arabic tatweel, and the skin tone modifiers of emoji.
         '\u{640}' | '\u{1f3fb}'..='\u{1f3ff}' => true,
         _ => character.general_category() == Category::Format,
     }
 }
 
-/// A mark that is not a letter of its script: an accent, a point, a stroke through. The marks of Thai or Hindi
-/// are vowels, and two of Japanese make other consonants.
+/// Whether a mark only decorates a letter, such as an accent, a point or a stroke. The marks of Thai and Hindi are
+/// vowels, and two Japanese marks change the consonant, so these do not count.
 fn decorates(character: char) -> bool {
     if character.is_ascii() || matches!(character, '\u{3099}' | '\u{309a}') {
         return false;
@@ -176,17 +177,17 @@ fn decorates(character: char) -> bool {
     }
 }
 
-/// The small letters for a character.
+/// The lower-case letters for a character.
 fn small_letters(character: char, look: Look) -> String {
     let seen = if look == Look::Lookalike { lookalike(character) } else { None };
     let seen = seen.unwrap_or_else(|| character.to_string());
-    // By way of the capitals, so that what differs in small letters alone does not: ß and ss, ς and σ, ı and i.
+    // Via upper case, which unifies letters that differ only in lower case: ß and ss, ς and σ, ı and i.
     let capitals = seen.chars().flat_map(char::to_lowercase).flat_map(char::to_uppercase);
     capitals.flat_map(char::to_lowercase).filter(|c| !decorates(*c)).collect()
 }
 
-/// The Latin letters that a character of another spaced script, or a picture of a letter, looks like. A small
-/// letter that looks like none is taken as its capital, so that both are one letter: `м` as `М`, which is an M.
+/// The Latin letters that a character of another spaced script, or a pictograph of a letter, resembles. A lower-case
+/// letter that resembles none is replaced by its capital: `м` by `М`, which resembles an M.
 fn lookalike(character: char) -> Option<String> {
     if let Some(letter) = pictured(character) {
         return Some(letter.to_string());
@@ -200,7 +201,7 @@ fn lookalike(character: char) -> Option<String> {
 fn latin(character: char) -> Option<String> {
     let prototype = |c: char| skeleton(c.encode_utf8(&mut [0; 4])).filter(|c| !decorates(*c)).collect::<String>();
     let like = match prototype(character) {
-        // What stands for a capital I here is a small l there.
+        // The Unicode confusables map a capital I to a lower-case l.
         like if like == "l" && character.is_uppercase() => character.to_lowercase().map(prototype).collect(),
         like if like == "rn" => "m".to_owned(),
         like => like,
@@ -209,21 +210,21 @@ fn latin(character: char) -> Option<String> {
     (!like.is_empty() && like.chars().all(|c| c.is_ascii_alphanumeric())).then_some(like)
 }
 
-/// The letter in a character that is a picture of one: a small capital, a flag, a letter in a disc.
+/// The letter that a character depicts: a small capital, a regional indicator or a letter in a disc.
 fn pictured(character: char) -> Option<char> {
     const SMALL_CAPITALS: &str = "ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘꞯʀꜱᴛᴜᴠᴡ-ʏᴢ";
-    let place =
-        |first: char| u8::try_from(u32::from(character) - u32::from(first)).ok().map(|at| char::from(b'a' + at));
+    let from = |first: char| u8::try_from(u32::from(character) - u32::from(first)).ok().map(|at| char::from(b'a' + at));
     match character {
-        '\u{1f150}'..='\u{1f169}' => place('\u{1f150}'),
-        '\u{1f170}'..='\u{1f189}' => place('\u{1f170}'),
-        '\u{1f1e6}'..='\u{1f1ff}' => place('\u{1f1e6}'),
+        '\u{1f150}'..='\u{1f169}' => from('\u{1f150}'),
+        '\u{1f170}'..='\u{1f189}' => from('\u{1f170}'),
+        '\u{1f1e6}'..='\u{1f1ff}' => from('\u{1f1e6}'),
         'ĸ' => Some('k'),
         _ => SMALL_CAPITALS.chars().zip('a'..='z').find(|(small, _)| *small == character).map(|(_, letter)| letter),
     }
 }
 
-/// Reads digits and signs as the letters they stand for, in words that have letters; `None` when there are none.
+/// Replaces digits and signs by the letters that they stand for, in words with letters. `None` if there is nothing to
+/// replace.
 fn unmask(text: &str, one: char) -> Option<String> {
     let masks = |c: char| match c {
         '0' => Some('o'),
@@ -240,7 +241,7 @@ fn unmask(text: &str, one: char) -> Option<String> {
         return None;
     }
     for word in compatible.split_inclusive(char::is_whitespace) {
-        // Signs at the end of a word are more likely to be just that.
+        // Signs at the end of a word are more likely to be punctuation.
         let body = word.trim_end_matches(['!', '|', ' ', '\n', '\t', '.', ',', '?']);
         if body.chars().count() >= MIN_MASKED && body.chars().any(char::is_alphabetic) {
             out.extend(body.chars().map(|c| masks(c).unwrap_or(c)));
@@ -252,7 +253,7 @@ fn unmask(text: &str, one: char) -> Option<String> {
     Some(out)
 }
 
-/// Joins letters that stand one by one, with and without the first and the last, which may be words of their own.
+/// Joins runs of single letters, with and without the first and the last letter, which may be words of their own.
 fn join_spelt(words: &str) -> String {
     let mut out = String::with_capacity(words.len());
     let mut spelt: Vec<&str> = Vec::new();

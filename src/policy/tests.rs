@@ -1,4 +1,4 @@
-//! Words in disguise, words that are none, and pictures that were altered.
+//! Disguised words, similar but harmless words, and altered pictures.
 
 use super::blocklist::BlockList;
 use super::rules::{Matcher, Rule};
@@ -148,7 +148,7 @@ fn a_block_list_is_read_to_the_line() {
     let grey = Picture::from_rgb(2, 1, vec![0, 0, 0, 255, 255, 255]).expect("two pixels");
     let list = BlockList::parse(&format!("# known\n\n{:016x}  # a boat\n", picture_hash(&grey)), 0).expect("a list");
     assert_eq!(list.len(), 1);
-    assert!(list.holds(&grey));
+    assert!(list.blocks(&grey));
     for (broken, line) in [("12", 1), ("\nxxxxxxxxxxxxxxxx", 2), ("0123456789abcdef0", 1), ("+123456789abcdef", 1)] {
         let error = BlockList::parse(broken, 8).expect_err(broken);
         assert!(error.starts_with(&format!("line {line}:")), "{error}");
