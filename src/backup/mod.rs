@@ -1,5 +1,5 @@
-//! Backups: a directory laid out as a data directory is, with the database at one moment and the files
-//! of the tasks that were completed then.
+//! Backups. A backup is a directory with the layout of a data directory: a snapshot of the database, and the result
+//! files of all tasks that were completed in it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -21,23 +21,23 @@ pub use self::restore::{Target, restore};
 const DATABASE: &str = "tintype.db";
 /// The directory of result files in a backup.
 const FILES: &str = "files";
-/// What SQLite puts beside a database that it is writing.
+/// The journal that SQLite keeps next to a database while it writes.
 const JOURNAL: &str = "tintype.db-journal";
 
-/// What a backup or a restored installation holds.
+/// Contents of a backup or of a restored installation.
 #[derive(Debug)]
 pub struct Contents {
     /// Accounts.
     pub accounts: u64,
-    /// Tasks, whatever became of them.
+    /// Tasks in any state.
     pub tasks: u64,
     /// Result files.
     pub files: u64,
-    /// Size of the database and the result files.
+    /// Size of the database and the result files, in bytes.
     pub bytes: u64,
-    /// What is wrong with it, up to a limit.
+    /// Drifts, up to a limit.
     pub drifts: Vec<Drift>,
-    /// How much more is wrong.
+    /// Number of drifts beyond that limit.
     pub drifts_left_out: u64,
 }
 
@@ -55,18 +55,17 @@ impl Contents {
         }
     }
 
-    /// Whether anything is wrong.
+    /// Whether there are any drifts.
     pub fn has_drifted(&self) -> bool {
         !self.drifts.is_empty()
     }
 }
 
-/// Copies `database` and the files its completed tasks name, as they are at this moment, into `to`, whether
-/// or not a server runs on them. `to` appears whole or not at all. What is wrong with the books or the
-/// files is copied as it is, and told.
+/// Copies a snapshot of `database` and the files of its completed tasks into `to`, whether or not a server is running.
+/// `to` appears complete or not at all. Drifts in the ledger or the files are copied unchanged and reported.
 ///
 /// # Errors
-/// A sentence for the operator; there is no `to` then.
+/// A sentence for the operator; `to` does not exist then.
 pub async fn take(
     database: &Path,
     files: Option<&Files>,
@@ -74,9 +73,9 @@ pub async fn take(
     progress: &ProgressBar,
 ) -> Result<Contents, String> {
     let (partial, parent) = destination(to)?;
-    // Before the database is copied: from then on every file that the copy names has to stay.
+    // Held before the database is copied: from then on no file that the copy names may be removed.
     let kept = files.map(Files::keep_all).transpose();
-    let _kept = kept.map_err(|error| format!("cannot keep the result files from being removed: {error}"))?;
+    let _kept = kept.map_err(|error| format!("cannot protect the result files from removal: {error}"))?;
     let partial = Partial::claim(partial)?;
     let filled = fill(database, files, &partial.path, progress).await;
     let named = filled.and_then(|contents| {
@@ -86,16 +85,18 @@ pub async fn take(
     match named {
         Ok(contents) => results::sync_directory(&parent).map(|()| contents),
         Err(error) => match fs::remove_dir_all(&partial.path) {
-            Ok(()) => Err(format!("{error}; there is no backup {}", to.display())),
-            Err(left) => Err(format!("{error}; {} is left, to be removed ({left})", partial.path.display())),
+            Ok(()) => Err(format!("{error}; no backup was made at {}", to.display())),
+            Err(left) => {
+                Err(format!("{error}; remove {}, which could not be removed ({left})", partial.path.display()))
+            }
         },
     }
 }
 
-/// Where a backup grows, and the directory that it will appear in.
+/// The temporary path of a backup, and the directory in which the backup will appear.
 fn destination(to: &Path) -> Result<(PathBuf, PathBuf), String> {
     let Some(name) = to.file_name() else {
-        return Err(format!("{} is no name for a new directory", to.display()));
+        return Err(format!("{} is not a name for a new directory", to.display()));
     };
     let absolute = std::path::absolute(to).map_err(|error| format!("cannot use {}: {error}", to.display()))?;
     let parent = absolute.parent().unwrap_or(Path::new("/")).to_owned();
@@ -116,14 +117,14 @@ fn destination(to: &Path) -> Result<(PathBuf, PathBuf), String> {
     Ok((parent.join(partial), parent))
 }
 
-/// A backup that is being made, held against others that want the same name.
+/// An unfinished backup, locked against other backups to the same path.
 struct Partial {
     path: PathBuf,
     _held: File,
 }
 
 impl Partial {
-    /// Makes the directory, in place of one that a backup left when it was killed.
+    /// Creates the directory, replacing one that an interrupted backup left behind.
     fn claim(path: PathBuf) -> Result<Self, String> {
         let unusable = |error: io::Error| format!("cannot write {}: {error}", path.display());
         match DirBuilder::new().mode(0o700).create(&path) {
@@ -141,7 +142,7 @@ impl Partial {
         for entry in fs::read_dir(&path).map_err(unusable)? {
             let name = entry.map_err(unusable)?.file_name();
             if ![DATABASE, JOURNAL, FILES].iter().any(|ours| name == *ours) {
-                return Err(format!("{} is in the way and no unfinished backup: move it away", path.display()));
+                return Err(format!("{} exists and is not an unfinished backup: move it away", path.display()));
             }
         }
         for name in [DATABASE, JOURNAL, FILES] {
@@ -160,7 +161,7 @@ async fn fill(database: &Path, files: Option<&Files>, into: &Path, progress: &Pr
     let (copy, directory) = (into.join(DATABASE), into.join(FILES));
     let unwritable = |path: &Path, error: io::Error| format!("cannot write {}: {error}", path.display());
     progress.set_message("copying the database");
-    // Made here, so that nobody else may read it.
+    // Created here, so that only its owner can read it.
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&copy);
     let made = made.map_err(|error| unwritable(&copy, error))?;
     Snapshot::take(database, &copy).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! Makes an installation from a backup.
+//! Creates an installation from a backup.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -15,7 +15,7 @@ use crate::files::Files;
 use crate::store::sqlite::{Snapshot, SqliteStore, companions, restoring};
 use crate::store::{Tasks as _, Upkeep as _};
 
-/// Where an installation is to be.
+/// Location of the new installation.
 #[derive(Debug)]
 pub struct Target {
     /// The data directory.
@@ -26,12 +26,12 @@ pub struct Target {
     pub files: FileBackend,
 }
 
-/// Copies a backup to where nothing is yet. The database gets its name last, when everything else is there
-/// and was audited: until then no server starts on it. With `despite_drifts` a backup is restored although
-/// its books or files are not in order.
+/// Copies a backup to an empty location. The database gets its final name last, after everything else has been copied
+/// and audited; until then no server starts on it. With `despite_drifts`, drifts in the ledger or the files do not stop
+/// the restore.
 ///
 /// # Errors
-/// A sentence for the operator; nothing was restored then.
+/// A sentence for the operator; nothing has been restored then.
 pub async fn restore(
     from: &Path,
     target: &Target,
@@ -56,15 +56,15 @@ pub async fn restore(
     }
 }
 
-/// Makes sure that a backup is one and is whole, without writing anything.
+/// Checks that a directory is a complete backup, without writing anything.
 async fn inspect(from: &Path, despite_drifts: bool, progress: &ProgressBar) -> Result<(), String> {
     let database = from.join(DATABASE);
     if !database.is_file() {
-        return Err(format!("{} is not a backup: there is no {DATABASE} in it", from.display()));
+        return Err(format!("{} is not a backup: it contains no {DATABASE}", from.display()));
     }
     if let Some(open) = companions(&database).iter().find(|path| path.exists()) {
         return Err(format!(
-            "{} is not a backup but the data of a server, for there is {}: copy it with `tintype backup`",
+            "{} is not a backup but the data of a server, because {} exists: copy it with `tintype backup`",
             from.display(),
             open.display()
         ));
@@ -74,7 +74,7 @@ async fn inspect(from: &Path, despite_drifts: bool, progress: &ProgressBar) -> R
     progress.set_message("checking the database");
     snapshot.check_integrity().map_err(|error| damaged(&error))?;
     if !snapshot.is_current() {
-        // Its books can be read when the copy has been brought up to date.
+        // The audit runs after the copy has been migrated to the current schema.
         return Ok(());
     }
     let audit = snapshot.audit().map_err(|error| damaged(&error))?;
@@ -95,13 +95,13 @@ fn refuse_drifts(contents: &Contents, despite_drifts: bool) -> Result<(), String
     let task = first.task_id.map(|id| format!(", task {id}")).unwrap_or_default();
     let count = contents.drifts.len() as u64 + contents.drifts_left_out;
     Err(format!(
-        "{count} drifts, the first of account {}{task}: {}; --despite-drifts restores it all the same",
+        "{count} drifts, the first in account {}{task}: {}; use --despite-drifts to restore it anyway",
         first.account_id, first.fault
     ))
 }
 
 impl Target {
-    /// Makes sure that nothing is overwritten.
+    /// Checks that the restore overwrites nothing.
     fn check_free(&self) -> Result<(), String> {
         if self.database.exists() {
             return Err(format!(
@@ -122,7 +122,7 @@ impl Target {
         Err(format!("there are files in {} already: move them away, or restore elsewhere with --files", self.files))
     }
 
-    /// The store that the result files go to; a directory is made.
+    /// Opens the destination of the result files; creates the directory.
     async fn open_files(&self) -> Result<Files, String> {
         if let FileBackend::Directory(directory) = &self.files {
             data_dir::create(directory)?;
@@ -131,8 +131,8 @@ impl Target {
         files.check_access().await.map(|()| files)
     }
 
-    /// What is in the directory of result files, apart from what file systems put there. In a bucket there
-    /// may be anything: names are never used twice, and nothing there is overwritten.
+    /// Lists the directory of result files, except `lost+found`. A bucket may contain anything: file names are unique,
+    /// and a restore overwrites nothing there.
     fn inside_files(&self) -> io::Result<Vec<PathBuf>> {
         let FileBackend::Directory(directory) = &self.files else { return Ok(Vec::new()) };
         let entries = match fs::read_dir(directory) {
@@ -163,7 +163,7 @@ impl Target {
         results::copy(results_in(&from.join(FILES))?.as_ref(), files, page, progress).await?;
         results::begin(progress, "checking the copy", audit.tasks);
         let check = results::check(Some(files), page, progress).await?;
-        // Closing it folds its log into it.
+        // Closing the database checkpoints its log.
         drop(store);
         let unwritable = |error: io::Error| format!("cannot write {}: {error}", self.database.display());
         let database = fs::File::open(&staged).map_err(unwritable)?;
@@ -172,14 +172,14 @@ impl Target {
         let contents = Contents::new(audit, check, bytes);
         refuse_drifts(&contents, despite_drifts)?;
         if let Some(log) = companions(&staged).iter().find(|path| path.exists()) {
-            return Err(format!("the database could not be closed: {} is left", log.display()));
+            return Err(format!("the database could not be closed: {} still exists", log.display()));
         }
         fs::rename(&staged, &self.database).map_err(unwritable)?;
         results::sync_directory(data_dir::directory_of(&self.database))?;
         Ok(contents)
     }
 
-    /// Takes away what a restore that came to nothing has written, where nothing was before.
+    /// Removes everything that a failed restore has written.
     fn clear(&self) -> Result<(), String> {
         for path in self.inside_files().unwrap_or_default() {
             fs::remove_dir_all(&path).map_err(|error| format!("{} could not be removed ({error})", path.display()))?;
@@ -196,12 +196,12 @@ impl Target {
         Ok(())
     }
 
-    /// What to do after a restore that was cut off. What it put into a bucket the next one finds there.
+    /// Advice after an interrupted restore. Files that it put into a bucket are reused by the next one.
     fn leftovers(&self) -> String {
         let staged = restoring(&self.database);
         match &self.files {
             FileBackend::Directory(files) => {
-                format!("remove {}* and what is in {}, then restore again", staged.display(), files.display())
+                format!("remove {}* and the contents of {}, then restore again", staged.display(), files.display())
             }
             FileBackend::Bucket(_) => format!("remove {}*, then restore again", staged.display()),
         }

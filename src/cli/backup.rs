@@ -1,4 +1,4 @@
-//! `tintype backup`: a copy to restore from.
+//! `tintype backup` copies an installation.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,12 +15,12 @@ use crate::store::Drift;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The copy holds the database at one moment and the result files of all tasks that were completed then. \
-It grows as TO.partial beside TO and is renamed when it is whole; what a backup that was cut off has left \
-there is replaced by the next one. The copy is audited, and any drift, such as a missing file, is told and \
-makes the exit code 1; the rest of the backup is kept. It holds prompts: only its owner may read it.")]
+A backup contains a snapshot of the database and the result files of all tasks that were completed in it. \
+It is written to TO.partial and renamed to TO when it is complete; the next backup replaces the leftovers of \
+an interrupted one. The command audits the copy. If it finds drifts, such as a missing file, it keeps the \
+backup, reports them and exits with 1. A backup contains prompts, so only its owner can read it.")]
 pub(super) struct BackupArgs {
-    /// Directory to make; may exist if it is empty
+    /// Directory to create; an existing one must be empty
     to: PathBuf,
     #[command(flatten)]
     files: FilesSettings,
@@ -29,7 +29,7 @@ pub(super) struct BackupArgs {
     json: bool,
 }
 
-/// What `--json` prints of a copy.
+/// JSON output for a copied installation.
 #[derive(Debug, Serialize)]
 pub(super) struct Copied<'a> {
     accounts: u64,
@@ -54,7 +54,7 @@ impl<'a> Copied<'a> {
         }
     }
 
-    /// For people: the drifts, then a line that says `what` was done.
+    /// Text output: the drifts, then a summary that starts with `what`.
     pub(super) fn text(&self, what: &str) -> String {
         let mut lines: Vec<String> = self.drifts.iter().map(describe).collect();
         let drifts = self.drifts.len() as u64 + self.drifts_left_out;

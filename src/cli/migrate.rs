@@ -1,4 +1,4 @@
-//! `tintype migrate`: an installation from SQLite to PostgreSQL.
+//! `tintype migrate` moves an installation from SQLite to PostgreSQL.
 
 use std::path::Path;
 
@@ -16,15 +16,15 @@ use crate::store::sqlite::Snapshot;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-No server may run on the SQLite database meanwhile, and PostgreSQL's must have no accounts. Everything arrives in \
-one transaction, and is kept only if its books add up to the same there. The SQLite database stays as it was: do \
-not start a server on it again, or its tasks are worked on twice. Result files are not touched; point --files to \
-where they are.")]
+No server may be running on the SQLite database, and the PostgreSQL database must have no accounts. The command \
+copies everything in one transaction and commits it only if the ledger in PostgreSQL matches. The SQLite database \
+stays unchanged: never start a server on it again, or its tasks will run twice. Result files are not moved; set \
+--files to their location.")]
 pub(super) struct MigrateArgs {
     /// Database to move, as sqlite:PATH
     #[arg(long, value_name = "URL")]
     from: DatabaseUrl,
-    /// Where to, as postgres://USER:PASSWORD@HOST/DATABASE [default: --database]
+    /// Destination, as postgres://USER:PASSWORD@HOST/DATABASE [default: --database]
     #[arg(long, value_name = "URL")]
     to: Option<DatabaseUrl>,
     /// Print JSON
@@ -44,7 +44,7 @@ struct Moved<'a> {
 
 pub(super) async fn run(args: MigrateArgs, data: &DataSettings) -> Outcome {
     let DatabaseUrl::Sqlite(from) = &args.from else {
-        return Err(Failure("--from must be sqlite:PATH: an installation moves from SQLite to PostgreSQL only".into()));
+        return Err(Failure("--from must be sqlite:PATH: only a SQLite installation can be migrated".into()));
     };
     let to = match args.to {
         Some(to) => to,
@@ -74,10 +74,11 @@ pub(super) async fn run(args: MigrateArgs, data: &DataSettings) -> Outcome {
             show(args.json, &moved, || text(&moved))
         }
         Import::NotEmpty => Err(Failure(
-            "the PostgreSQL database has accounts already: give --to an empty database, or a schema of its own".into(),
+            "the PostgreSQL database already has accounts: set --to to an empty database or to a separate schema"
+                .into(),
         )),
         Import::Differs(books) => Err(Failure(format!(
-            "the books would not be the same in PostgreSQL, so nothing was moved: {} accounts, {} tasks, {} entries, {} drifts",
+            "the ledger in PostgreSQL would differ, so nothing was moved: {} accounts, {} tasks, {} entries, {} drifts",
             books.accounts,
             books.tasks,
             books.entries,
@@ -88,18 +89,18 @@ pub(super) async fn run(args: MigrateArgs, data: &DataSettings) -> Outcome {
 
 fn text(moved: &Moved<'_>) -> String {
     format!(
-        "Moved {} accounts, {} tasks and {} ledger entries; their books balance. {} is as it was: start servers \
-         with --database postgres://… from now on, and never again on it.",
+        "Moved {} accounts, {} tasks and {} ledger entries; the ledger balances. {} is unchanged: from now on start \
+         servers with --database postgres://…, and never again on the SQLite database.",
         moved.books.accounts, moved.books.tasks, moved.books.entries, moved.from
     )
 }
 
-/// Keeps servers away from the database until all of it has moved: what they accepted meanwhile would stay behind.
+/// Locks the database until the migration ends; tasks that a server accepted meanwhile would be left behind.
 fn lock(database: &Path) -> Result<DataLock, String> {
     data_dir::lock(data_dir::directory_of(database), database)
 }
 
-/// The database at this moment, in a file that has no name any more, and its books, which must balance.
+/// Takes a snapshot of the database in an unlinked file and audits it; the ledger must balance.
 fn copy_of(database: &Path) -> Result<(Snapshot, Audit), Failure> {
     let mut copy = database.as_os_str().to_owned();
     copy.push(".migrating");
@@ -108,7 +109,7 @@ fn copy_of(database: &Path) -> Result<(Snapshot, Audit), Failure> {
         std::fs::remove_file(copy)?;
     }
     let taken = Snapshot::take(database, copy).and_then(|()| Snapshot::open(copy));
-    // It is not there when taking it failed.
+    // The file does not exist if the snapshot failed.
     drop(std::fs::remove_file(copy));
     let source = taken?;
     let books = source.audit()?;
@@ -117,7 +118,7 @@ fn copy_of(database: &Path) -> Result<(Snapshot, Audit), Failure> {
     }
     let drifts: Vec<String> = books.drifts.iter().take(10).map(describe).collect();
     Err(Failure(format!(
-        "the books do not balance, so nothing is moved; see `tintype credits audit`\n{}",
+        "the ledger does not balance, so nothing was moved; see `tintype credits audit`\n{}",
         drifts.join("\n")
     )))
 }

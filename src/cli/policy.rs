@@ -1,4 +1,4 @@
-//! `tintype policy`: trying a content policy before a server keeps it.
+//! `tintype policy` tests a content policy before a server uses it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,17 +12,17 @@ use tintype_engine::picture::Picture;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum PolicyCommand {
-    /// Check a policy file and, if given, a prompt against its words; exits 1 when the prompt is refused
+    /// Check a policy file and, optionally, a prompt against its words; exit with 1 if the prompt is refused
     Check(CheckArgs),
-    /// Print the hashes of pictures, as the block list has them
+    /// Print the hashes of pictures in the format of the block list
     Hash(HashArgs),
 }
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
-    /// The policy file
+    /// Policy file
     file: PathBuf,
-    /// A prompt to check; the moderation endpoint is not asked
+    /// Prompt to check, without using the moderation endpoint
     prompt: Option<String>,
     /// Print JSON
     #[arg(long)]
@@ -42,7 +42,7 @@ pub(super) struct HashArgs {
 #[derive(Debug, Serialize)]
 struct Checked<'a> {
     policy: String,
-    /// The rules that refuse the prompt; `null` without a prompt.
+    /// Names of the rules that refuse the prompt; `null` without a prompt.
     matches: Option<Vec<&'a str>>,
 }
 
@@ -65,7 +65,7 @@ fn check(args: &CheckArgs) -> Outcome {
     let refused = matches.as_ref().is_some_and(|matches| !matches.is_empty());
     let checked = Checked { policy: rules.to_string(), matches };
     show(args.json, &checked, || match checked.matches.as_deref() {
-        None => format!("The policy can be used: {}.", checked.policy),
+        None => format!("The policy is valid: {}.", checked.policy),
         Some([]) => "No rule refuses this prompt.".into(),
         Some(names) => format!("Refused by {}.", names.join(", ")),
     })?;

@@ -1,4 +1,4 @@
-//! `tintype restore`: an installation from a backup.
+//! `tintype restore` creates an installation from a backup.
 
 use std::path::PathBuf;
 
@@ -13,16 +13,16 @@ use crate::config::{DataSettings, FilesSettings};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The backup is checked before anything is written, and the copy once more before the database gets its name. \
-Nothing is overwritten: there must be no database, no result files and no server where --data, --database \
-and --files point to. When the server starts, tasks that were unfinished in the backup go on, or are failed \
-and refunded if they are older than 9 minutes by then.")]
+The command checks the backup before it writes anything, and checks the copy before the database gets its \
+final name. It overwrites nothing: there must be no database, no result files and no running server at --data, \
+--database and --files. Once a server starts, it continues unfinished tasks from the backup, or fails and \
+refunds those older than 9 minutes.")]
 pub(super) struct RestoreArgs {
-    /// Directory that `tintype backup` made
+    /// Directory created by `tintype backup`
     from: PathBuf,
     #[command(flatten)]
     files: FilesSettings,
-    /// Restore a backup although its books or files are not in order, such as one that misses an image
+    /// Restore even if the audit of the backup finds drifts, such as a missing image
     #[arg(long)]
     despite_drifts: bool,
     /// Print JSON

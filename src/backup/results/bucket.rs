@@ -1,4 +1,4 @@
-//! Result files across a network, looked at and copied many at once.
+//! Checks and copies result files in a bucket, many at the same time.
 
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
@@ -14,20 +14,20 @@ use tokio::io::AsyncWriteExt as _;
 use super::{END, ResultFile, SIGNATURE, judge, not_copied};
 use crate::files::{FileName, Files};
 
-/// Files that are asked for at a time.
-const AT_ONCE: usize = 16;
+/// Concurrent requests to the bucket.
+const CONCURRENCY: usize = 16;
 
-/// Does `work` on every file and returns what comes of each in order.
-pub(super) async fn at_once<T>(
+/// Applies `work` to every file concurrently; returns the results in order.
+pub(super) async fn concurrently<T>(
     results: Vec<ResultFile>,
     work: impl AsyncFn(&ResultFile) -> Result<T, String>,
 ) -> Result<Vec<(ResultFile, T)>, String> {
     let work = &work;
     let works = results.into_iter().map(|file| async move { work(&file).await.map(|outcome| (file, outcome)) });
-    stream::iter(works).buffered(AT_ONCE).try_collect().await
+    stream::iter(works).buffered(CONCURRENCY).try_collect().await
 }
 
-/// The size of a PNG, or what is wrong with it.
+/// Returns the size of a PNG, or its fault.
 pub(super) async fn examine(files: &Files, file: &ResultFile) -> Result<u64, String> {
     let name = file.name()?;
     let missing = || "is missing".to_owned();
@@ -45,10 +45,9 @@ pub(super) async fn examine(files: &Files, file: &ResultFile) -> Result<u64, Str
     judge(size, &signature, &end)
 }
 
-/// Copies a file durably into the directory `to`; the directory of its day, which is returned, is for the
-/// caller to sync.
+/// Copies a file durably into the directory `to`. The caller must sync the returned directory.
 pub(super) async fn download(files: &Files, file: &ResultFile, to: &Path) -> Result<Option<PathBuf>, String> {
-    let Some((name, found)) = find(files, file).await else { return Ok(None) };
+    let Some((name, found)) = open(files, file).await else { return Ok(None) };
     let path = to.join(name.as_str());
     let unwritable = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
     let day = path.parent().unwrap_or(to);
@@ -78,9 +77,9 @@ pub(super) async fn download(files: &Files, file: &ResultFile, to: &Path) -> Res
     Ok(Some(day.to_owned()))
 }
 
-/// Copies a file into a bucket, where one of that name stays as it is: names are never used twice.
+/// Copies a file into a bucket. An existing file of that name is the same file, because names are unique.
 pub(super) async fn upload(files: &Files, file: &ResultFile, to: &Files) -> Result<Option<PathBuf>, String> {
-    let Some((name, found)) = find(files, file).await else { return Ok(None) };
+    let Some((name, found)) = open(files, file).await else { return Ok(None) };
     let bytes: Bytes = match found.bytes().await {
         Ok(bytes) => bytes,
         Err(error) => {
@@ -92,8 +91,8 @@ pub(super) async fn upload(files: &Files, file: &ResultFile, to: &Files) -> Resu
     created.map(|_| None).map_err(|error| format!("cannot write {} to {}: {error}", name.as_str(), to.describe()))
 }
 
-/// Opens a file that is to be copied; says so when it cannot.
-async fn find<'a>(files: &Files, file: &'a ResultFile) -> Option<(FileName<'a>, GetResult)> {
+/// Opens a file to copy; logs a warning if that fails.
+async fn open<'a>(files: &Files, file: &'a ResultFile) -> Option<(FileName<'a>, GetResult)> {
     let found = match file.name() {
         Ok(name) => match files.open(name, None).await {
             Ok(Some(found)) => return Some((name, found)),

@@ -1,4 +1,4 @@
-//! Result files in a directory, looked at and copied by threads.
+//! Checks and copies result files in a directory on several threads.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -9,13 +9,12 @@ use futures::future::join_all;
 
 use super::{END, ResultFile, SIGNATURE, judge};
 
-/// Files that one thread looks at before the next page; a page is spread over so many threads that a
-/// disk has enough to do at once.
-const FILES_A_THREAD: usize = 16;
+/// Files of a page that one thread handles. Several threads per page keep the disk busy.
+const FILES_PER_THREAD: usize = 16;
 /// Bytes copied at a time.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// Does `work` on every file, in threads, and returns what comes of each in order.
+/// Applies `work` to every file on several threads; returns the results in order.
 pub(super) async fn in_threads<T: Send + 'static>(
     directory: &Path,
     results: impl Iterator<Item = ResultFile>,
@@ -24,7 +23,7 @@ pub(super) async fn in_threads<T: Send + 'static>(
     let mut results = results.peekable();
     let mut threads = Vec::new();
     while results.peek().is_some() {
-        let some: Vec<ResultFile> = results.by_ref().take(FILES_A_THREAD).collect();
+        let some: Vec<ResultFile> = results.by_ref().take(FILES_PER_THREAD).collect();
         let (work, directory) = (work.clone(), directory.to_owned());
         threads.push(tokio::task::spawn_blocking(move || {
             some.into_iter().map(|file| work(&file, &directory).map(|outcome| (file, outcome))).collect::<Vec<_>>()
@@ -39,7 +38,7 @@ pub(super) async fn in_threads<T: Send + 'static>(
     Ok(done)
 }
 
-/// The size of a PNG, or what is wrong with it.
+/// Returns the size of a PNG, or its fault.
 pub(super) fn examine(path: &Path) -> Result<u64, String> {
     let unreadable = |error: io::Error| match error.kind() {
         ErrorKind::NotFound => "is missing".to_owned(),
@@ -56,15 +55,12 @@ pub(super) fn examine(path: &Path) -> Result<u64, String> {
     }
     let mut signature = [0; SIGNATURE.len()];
     let mut end = [0; END.len()];
-    if size < (SIGNATURE.len() + END.len()) as u64 {
-        return Err(format!("has only {size} bytes"));
-    }
     file.read_exact_at(&mut signature, 0).map_err(unreadable)?;
     file.read_exact_at(&mut end, size - END.len() as u64).map_err(unreadable)?;
     judge(size, &signature, &end)
 }
 
-/// Copies a result file durably; the directory it is made in is for the caller to sync.
+/// Copies a result file durably. The caller must sync the directory that contains it.
 pub(super) fn copy_file(from: &Path, to: &Path) -> Result<(), String> {
     let source = match File::open(from) {
         Ok(source) => source,
@@ -95,10 +91,10 @@ pub(super) fn copy_file(from: &Path, to: &Path) -> Result<(), String> {
 }
 
 fn unreadable(path: &Path, error: &io::Error) {
-    tracing::warn!(path = %path.display(), %error, "a result file cannot be read and is not copied");
+    tracing::warn!(path = %path.display(), %error, "a result file is unreadable and was left out");
 }
 
-/// Which side of a copy failed.
+/// The side of a copy that failed.
 pub(super) enum PourError {
     Read(io::Error),
     Write(io::Error),

@@ -1,4 +1,4 @@
-//! The result files of all completed tasks: checking that they are there, and copying them.
+//! Checks and copies the result files of all completed tasks.
 
 mod bucket;
 mod disk;
@@ -15,27 +15,27 @@ use crate::domain::model::{Id, TaskId};
 use crate::files::{FileName, Files};
 use crate::store::{self, CompletedTask, Drift};
 
-/// Tasks fetched at a time.
+/// Tasks per page.
 const PAGE: u32 = 256;
 
-/// Drifts that are kept; beyond it they are only counted.
+/// Most drifts to report individually; further ones are only counted.
 const MAX_DRIFTS: usize = 10_000;
 
-/// What every PNG begins with.
+/// The first bytes of every PNG.
 const SIGNATURE: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
-/// The whole IEND chunk that every PNG ends with.
+/// The IEND chunk, the last bytes of every PNG.
 const END: [u8; 12] = *b"\0\0\0\0IEND\xae\x42\x60\x82";
 
-/// What a look at every file found.
+/// Result of checking every file.
 #[derive(Debug, Default)]
 pub struct Check {
     /// Files examined.
     pub files: u64,
-    /// Their size together.
+    /// Their total size.
     pub bytes: u64,
-    /// What is wrong, up to a limit.
+    /// Drifts, up to a limit.
     pub drifts: Vec<Drift>,
-    /// How much more is wrong.
+    /// Number of drifts beyond that limit.
     pub drifts_left_out: u64,
 }
 
@@ -62,35 +62,35 @@ struct ResultFile {
 }
 
 impl ResultFile {
-    /// Its name; a fault when that is not one that the task's result can have.
+    /// The parsed name, or a fault if the task cannot have a result of that name.
     fn name(&self) -> Result<FileName<'_>, String> {
         match FileName::parse(&self.name) {
             Some(name) if name.task_id() == self.task_id => Ok(name),
-            Some(_) => Err("is of another task".into()),
-            None => Err("has a name that no result file has".into()),
+            Some(_) => Err("belongs to another task".into()),
+            None => Err("has an invalid name".into()),
         }
     }
 
-    /// Where it is in a directory.
+    /// Path of the file in a directory.
     fn path(&self, directory: &Path) -> Result<PathBuf, String> {
         self.name().map(|name| directory.join(name.as_str()))
     }
 }
 
-/// Makes `progress` a bar of so many tasks, for [`check`] and [`copy`] to advance.
+/// Turns `progress` into a bar of `tasks` tasks, which [`check`] and [`copy`] advance.
 pub fn begin(progress: &ProgressBar, message: &'static str, tasks: u64) {
     let template = "{msg} {bar:30} {human_pos} of {human_len} tasks ({elapsed}, {eta} left)";
-    progress.set_style(ProgressStyle::with_template(template).expect("the template is well-formed"));
+    progress.set_style(ProgressStyle::with_template(template).expect("the template is valid"));
     progress.set_position(0);
     progress.set_length(tasks);
     progress.set_message(message);
 }
 
-/// Looks at every image that the tasks name: whether it exists, begins as a PNG and ends as one. What
-/// is between is not read. `page` fetches tasks as [`store::Store::completed_tasks`] does.
+/// Checks that every image of the tasks exists and starts and ends like a PNG; it does not read the bytes in between.
+/// `page` fetches tasks as [`store::Store::completed_tasks`] does.
 ///
 /// # Errors
-/// A sentence for the operator: the tasks could not be read, or there are some and no store of files.
+/// A sentence for the operator: the tasks could not be read, or there are completed tasks but no result files.
 pub async fn check(
     files: Option<&Files>,
     page: impl AsyncFn(Option<Id>, u32) -> store::Result<Vec<CompletedTask>>,
@@ -103,14 +103,14 @@ pub async fn check(
                 |file: &ResultFile, directory: &Path| Ok(file.path(directory).and_then(|path| disk::examine(&path)));
             disk::in_threads(directory, results.into_iter(), examine).await
         }
-        None => bucket::at_once(results, async |file| Ok(bucket::examine(files, file).await)).await,
+        None => bucket::concurrently(results, async |file| Ok(bucket::examine(files, file).await)).await,
     };
     walk(files, page, progress, examine, |file, outcome| check.add(&file, outcome)).await?;
     Ok(check)
 }
 
-/// Copies every image that the tasks name into `to`, where nothing is overwritten, and makes it durable.
-/// What cannot be read is left out, with a warning, for [`check`] to find.
+/// Copies every image of the tasks durably into `to` without overwriting anything. An unreadable image is left out with
+/// a warning; [`check`] reports it.
 ///
 /// # Errors
 /// A sentence for the operator: a file could not be written, or as for [`check`].
@@ -127,8 +127,8 @@ pub async fn copy(
             let copy = move |file: &ResultFile, from: &Path| copy_on_disk(file, from, &to);
             disk::in_threads(from, results.into_iter(), copy).await
         }
-        (_, Some(to)) => bucket::at_once(results, async |file| bucket::download(files, file, to).await).await,
-        (_, None) => bucket::at_once(results, async |file| bucket::upload(files, file, to).await).await,
+        (_, Some(to)) => bucket::concurrently(results, async |file| bucket::download(files, file, to).await).await,
+        (_, None) => bucket::concurrently(results, async |file| bucket::upload(files, file, to).await).await,
     };
     walk(files, page, progress, copy_some, |_, day| days.extend(day)).await?;
     for directory in days.iter().map(PathBuf::as_path).chain(to.directory()) {
@@ -137,7 +137,7 @@ pub async fn copy(
     Ok(())
 }
 
-/// Copies one file from a directory to another. Returns the directory that is to be synced.
+/// Copies one file from a directory to another. Returns the directory that must be synced.
 fn copy_on_disk(file: &ResultFile, from: &Path, to: &Path) -> Result<Option<PathBuf>, String> {
     match (file.path(from), file.path(to)) {
         (Ok(from), Ok(to)) => disk::copy_file(&from, &to).map(|()| to.parent().map(Path::to_owned)),
@@ -149,10 +149,10 @@ fn copy_on_disk(file: &ResultFile, from: &Path, to: &Path) -> Result<Option<Path
 }
 
 fn not_copied(file: &ResultFile, fault: &str) {
-    tracing::warn!(image = file.name, fault, "not copied");
+    tracing::warn!(image = file.name, fault, "a result file was left out of the copy");
 }
 
-/// Does `work` on all files, a page of them at a time, and hands on what comes of each in order.
+/// Applies `work` to all files page by page and passes the results to `done` in order.
 async fn walk<T>(
     files: Option<&Files>,
     page: impl AsyncFn(Option<Id>, u32) -> store::Result<Vec<CompletedTask>>,
@@ -181,18 +181,18 @@ fn result_files(task: CompletedTask) -> impl Iterator<Item = ResultFile> {
     task.images.into_iter().map(move |name| ResultFile { name, task_id: task.id, account_id: task.account_id })
 }
 
-/// The size of a PNG of which these are the first and the last bytes, or what is wrong with it.
+/// Returns the size of a PNG, given its first and last bytes, or its fault.
 fn judge(size: u64, signature: &[u8], end: &[u8]) -> Result<u64, String> {
     match size {
         0 => Err("is empty".into()),
         _ if size < (SIGNATURE.len() + END.len()) as u64 => Err(format!("has only {size} bytes")),
-        _ if signature != SIGNATURE => Err("does not begin as a PNG".into()),
-        _ if end != END => Err("is cut off: it does not end as a PNG".into()),
+        _ if signature != SIGNATURE => Err("does not start like a PNG".into()),
+        _ if end != END => Err("is truncated: it does not end like a PNG".into()),
         _ => Ok(size),
     }
 }
 
-/// Makes the names in a directory durable.
+/// Makes the entries of a directory durable.
 ///
 /// # Errors
 /// A sentence for the operator.
@@ -201,7 +201,7 @@ pub fn sync_directory(path: &Path) -> Result<(), String> {
     synced.map_err(|error| format!("cannot sync {}: {error}", path.display()))
 }
 
-/// Copies a file whole and durably to a new name, readable by its owner alone.
+/// Copies a file durably to a new name that only its owner can read.
 ///
 /// # Errors
 /// A sentence for the operator.

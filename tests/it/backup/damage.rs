@@ -19,11 +19,11 @@ const HARMS: [Harm; 6] = [
     ("is missing", |path| fs::remove_file(path).expect("a file")),
     ("is empty", |path| fs::write(path, "").expect("a file")),
     ("has only 3 bytes", |path| fs::write(path, "abc").expect("a file")),
-    ("is cut off", |path| {
+    ("is truncated", |path| {
         let whole = fs::read(path).expect("a file");
         fs::write(path, &whole[..whole.len() - 1]).expect("a file");
     }),
-    ("does not begin as a PNG", |path| {
+    ("does not start like a PNG", |path| {
         let mut bytes = fs::read(path).expect("a file");
         bytes[0] ^= 1;
         fs::write(path, bytes).expect("a file");
@@ -100,7 +100,7 @@ async fn a_name_that_leads_elsewhere_is_neither_read_nor_written() {
     rename(&installation.results[1].0, &json!([installation.results[0].1]).to_string());
     let found = drifts(&installation.data());
     assert!(found[0]["fault"].as_str().expect("a fault").contains("no result file has"), "{found:?}");
-    assert!(found[1]["fault"].as_str().expect("a fault").contains("is of another task"), "{found:?}");
+    assert!(found[1]["fault"].as_str().expect("a fault").contains("belongs to another task"), "{found:?}");
     let output = run(&installation.data(), ["backup", text(&installation.path("deep/copy"))]);
     assert!(!output.status.success());
     fs::create_dir(installation.path("deep")).expect("a directory");

@@ -17,13 +17,13 @@ async fn a_backup_overwrites_nothing() {
     assert!(said.contains("nowhere"), "{said}");
     for unnamed in ["/", "..", "."] {
         let said = refused(&data, &["backup", unnamed]);
-        assert!(said.contains("no name for a new directory"), "{said}");
+        assert!(said.contains("not a name for a new directory"), "{said}");
     }
     let in_the_way = installation.path("copy.partial");
     fs::create_dir(&in_the_way).expect("a directory");
     fs::write(in_the_way.join("letter"), "dear grandfather").expect("a file");
     let said = refused(&data, &["backup", text(&installation.path("copy"))]);
-    assert!(said.contains("in the way") && said.contains("copy.partial"), "{said}");
+    assert!(said.contains("is not an unfinished backup") && said.contains("copy.partial"), "{said}");
     assert_eq!((names_in(&full), names_in(&in_the_way)), (vec!["letter".into()], vec!["letter".into()]));
     let said = refused(&installation.path("elsewhere"), &["backup", text(&installation.path("second"))]);
     assert!(said.contains("there is no database"), "{said}");
