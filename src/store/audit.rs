@@ -1,8 +1,8 @@
-//! Recomputing the books, whatever database they are kept in.
+//! The audit, which recomputes all balances; it is the same for every database.
 //!
-//! The driver reads each table in order: the ledger as it was written, for the balances, and again by task,
-//! beside tasks and queue in the same order. So each row is read once or twice, none is looked up, and memory
-//! grows with the accounts alone.
+//! The driver reads each table in order: the ledger once in the order of its entries, for the balances, and once in the
+//! order of tasks, in step with the tasks and the queue. It reads each row once or twice and looks none up, so memory
+//! grows only with the number of accounts.
 
 use std::collections::HashMap;
 use std::iter::Peekable;
@@ -10,14 +10,14 @@ use std::iter::Peekable;
 use super::{Audit, Drift};
 use crate::domain::model::{EntryKind, Id, TaskId};
 
-/// What the rows of an account add up to.
+/// The totals of an account.
 #[derive(Debug, Default)]
 struct Sums {
     credits: i64,
     queued: u64,
 }
 
-/// A ledger entry as its account sees it.
+/// A ledger entry, as far as its account is concerned.
 #[derive(Debug)]
 pub(super) struct AccountEntry {
     pub(super) id: i64,
@@ -27,7 +27,7 @@ pub(super) struct AccountEntry {
     pub(super) task_id: Option<Id>,
 }
 
-/// A ledger entry as its task sees it.
+/// A ledger entry, as far as its task is concerned.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) id: i64,
@@ -37,14 +37,14 @@ pub(super) struct Entry {
     pub(super) amount: i64,
 }
 
-/// A task as the books see it.
+/// A task, as far as the audit is concerned.
 #[derive(Debug)]
 pub(super) struct Task {
     pub(super) id: Id,
     pub(super) account_id: Id,
     pub(super) status: String,
     pub(super) has_images: bool,
-    /// In credits.
+    /// Cost in credits.
     pub(super) cost: i64,
 }
 
@@ -55,17 +55,17 @@ pub(super) struct Queued {
     pub(super) account_id: Id,
 }
 
-/// The audit so far.
+/// An audit in progress.
 #[derive(Debug, Default)]
 pub(super) struct Books {
     audit: Audit,
     sums: HashMap<Id, Sums>,
-    /// Tasks with a lower id may have been forgotten with their month.
+    /// Tasks with a lower id may have been dropped with the partitions of their month.
     first_id: Option<Id>,
 }
 
 impl Books {
-    /// The books of a database that may have forgotten the tasks below `first_id`.
+    /// Starts an audit of a database that may have dropped the tasks below `first_id`.
     pub(super) fn since(first_id: Id) -> Self {
         Self { first_id: Some(first_id), ..Self::default() }
     }
@@ -74,21 +74,22 @@ impl Books {
         self.audit.drifts.push(Drift { account_id, task_id: task_id.map(TaskId), fault });
     }
 
-    /// The next entry of the ledger: its balance follows from the entries of its account before it.
+    /// Adds the next ledger entry, whose balance must follow from the earlier entries of its account.
     pub(super) fn add_up(&mut self, entry: &AccountEntry) {
         self.audit.entries += 1;
         let sums = self.sums.entry(entry.account_id).or_default();
         sums.credits += entry.amount;
         let (id, balance, credits) = (entry.id, entry.balance, sums.credits);
         if balance != credits {
-            let fault = format!("entry {id} says the balance was {balance}, but entries up to it add up to {credits}");
+            let fault =
+                format!("entry {id} records a balance of {balance}, but the entries up to it add up to {credits}");
             self.drift(entry.account_id, entry.task_id, fault);
         }
     }
 
-    /// The next tasks, with all entries and all of the queue up to the last of them: every task has its entries,
-    /// every entry its task, and exactly what is processing is in the queue. Whatever is left of entries and queue
-    /// is for [`Books::report_strays`].
+    /// Matches the next tasks with all entries and queue rows up to the last of them. Every task must have its
+    /// entries, every entry its task, and exactly the processing tasks must be in the queue. The caller passes the
+    /// remaining entries and queue rows to [`Books::report_strays`].
     pub(super) fn match_tasks<Error>(
         &mut self,
         tasks: impl Iterator<Item = Result<Task, Error>>,
@@ -110,7 +111,7 @@ impl Books {
         Ok(())
     }
 
-    /// Reports what comes before the task `until` and so belongs to no task.
+    /// Reports entries and queue rows before the task `until`, which belong to no task.
     pub(super) fn report_strays<Error>(
         &mut self,
         entries: &mut Peekable<impl Iterator<Item = Result<Entry, Error>>>,
@@ -132,12 +133,12 @@ impl Books {
         }
         while let Some(stray) = next_if(queue, |queued| before(queued.task_id))? {
             self.sums.entry(stray.account_id).or_default().queued += 1;
-            self.drift(stray.account_id, Some(stray.task_id), "in the queue, but there is no such task".into());
+            self.drift(stray.account_id, Some(stray.task_id), "is in the queue, but does not exist".into());
         }
         Ok(())
     }
 
-    /// A task was charged 2 x n, once, to its account; if it failed, and only then, it was refunded as much.
+    /// Checks that a task was charged once, 2 x n, to its account, and refunded the same amount exactly if it failed.
     fn check_entries(&mut self, task: &Task, entries: &[Entry]) {
         for (kind, amount) in [(EntryKind::Charge, -task.cost), (EntryKind::Refund, task.cost)] {
             let count = entries.iter().filter(|entry| entry.kind == kind).count();
@@ -146,7 +147,7 @@ impl Books {
             }
             for entry in entries.iter().filter(|entry| entry.kind == kind) {
                 if kind == EntryKind::Refund && task.status != "failed" {
-                    self.drift(task.account_id, Some(task.id), format!("refunded although it is {}", task.status));
+                    self.drift(task.account_id, Some(task.id), format!("was refunded although it is {}", task.status));
                 } else if entry.amount != amount || entry.account_id != task.account_id {
                     let done = if kind == EntryKind::Charge { "charged" } else { "refunded" };
                     let (credits, to) = (entry.amount * amount.signum(), entry.account_id);
@@ -163,7 +164,7 @@ impl Books {
         }
     }
 
-    /// A task that is forgotten was charged once and refunded at most once, as much, to the same account.
+    /// Checks that a dropped task was charged once and refunded at most once, the same amount, to the same account.
     fn check_forgotten(&mut self, entries: &[Entry]) {
         let of_kind = |kind| entries.iter().filter(move |entry: &&Entry| entry.kind == kind).collect::<Vec<_>>();
         let sound = match (&of_kind(EntryKind::Charge)[..], &of_kind(EntryKind::Refund)[..]) {
@@ -184,12 +185,14 @@ impl Books {
     fn check_state(&mut self, task: &Task, queued: Option<&Queued>) {
         let mut fault = |fault: String| self.drift(task.account_id, Some(task.id), fault);
         if task.status == "completed" && !task.has_images {
-            fault("completed without images".into());
+            fault("is completed without images".into());
         }
         match queued {
-            None if task.status == "processing" => fault("processing, but not in the queue".into()),
-            Some(_) if task.status != "processing" => fault(format!("in the queue although it is {}", task.status)),
-            Some(queued) if queued.account_id != task.account_id => fault(format!("queued for {}", queued.account_id)),
+            None if task.status == "processing" => fault("is processing, but not in the queue".into()),
+            Some(_) if task.status != "processing" => fault(format!("is in the queue although it is {}", task.status)),
+            Some(queued) if queued.account_id != task.account_id => {
+                fault(format!("is queued for {}", queued.account_id))
+            }
             _ => {}
         }
         if let Some(queued) = queued {
@@ -197,8 +200,8 @@ impl Books {
         }
     }
 
-    /// The next account, after all entries, tasks and rows of the queue: its balance follows from its entries, and it
-    /// knows how many of its tasks are unfinished.
+    /// Compares the next account, after all entries, tasks and queue rows: its balance must follow from its entries,
+    /// and its counter must match its unfinished tasks.
     pub(super) fn compare_account(&mut self, id: Id, balance: i64, unfinished: u64) {
         self.audit.accounts += 1;
         let Sums { credits, queued } = self.sums.remove(&id).unwrap_or_default();
@@ -206,11 +209,11 @@ impl Books {
             self.drift(id, None, format!("the balance is {balance} but its entries add up to {credits}"));
         }
         if unfinished != queued {
-            self.drift(id, None, format!("counts {unfinished} unfinished tasks but has {queued}"));
+            self.drift(id, None, format!("the account counts {unfinished} unfinished tasks but has {queued}"));
         }
     }
 
-    /// What was found, once all accounts were compared.
+    /// Ends the audit after all accounts were compared.
     pub(super) fn close(mut self) -> Audit {
         let mut unknown: Vec<Id> = self.sums.keys().copied().collect();
         unknown.sort();
@@ -221,7 +224,7 @@ impl Books {
     }
 }
 
-/// The next row, if it is wanted; one that cannot be read is an error at once.
+/// The next row if it satisfies the predicate. An unreadable row is an error at once.
 fn next_if<T, Error>(
     rows: &mut Peekable<impl Iterator<Item = Result<T, Error>>>,
     wanted: impl Fn(&T) -> bool,

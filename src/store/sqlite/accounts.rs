@@ -1,4 +1,4 @@
-//! Accounts, their keys and their credits.
+//! Statements for accounts, keys and credits.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::domain::model::{Account, EntryKind, Id, LedgerEntry, MAX_BALANCE, Tas
 use crate::fault::Effect;
 use crate::store::{AccountCreation, Accounts, KeyChange, Keys, NewKey, Result};
 
-/// Refuses a balance that is too high for a refund on top of it.
+/// Rejects a balance that would leave no room for a refund.
 fn hold(balance: i64) -> rusqlite::Result<()> {
     if balance <= MAX_BALANCE {
         return Ok(());
@@ -68,7 +68,7 @@ fn account(row: &Row<'_>) -> rusqlite::Result<Account> {
 }
 
 pub(super) fn find(connection: &Connection, name_or_id: &str) -> rusqlite::Result<Option<Account>> {
-    // No account is named like another's id, so at most one is found.
+    // An account name never equals the id of another account, so at most one row matches.
     connection
         .prepare_cached("SELECT * FROM accounts WHERE name = ?1 OR id = ?1")?
         .query_row([name_or_id], account)
@@ -193,17 +193,17 @@ pub(super) fn rotate_key(
     find_key(&writing.connection, new.id)
 }
 
-/// One line for the ledger.
+/// A ledger entry to insert.
 pub(super) struct Entry<'a> {
     pub(super) kind: EntryKind,
-    /// Credits, signed.
+    /// Signed credits.
     pub(super) amount: i64,
     pub(super) task_id: Option<Id>,
     pub(super) note: Option<&'a str>,
 }
 
 impl Entry<'_> {
-    /// Writes the line; `balance` is the account's after it.
+    /// Inserts the entry; `balance` is the balance of the account after it.
     pub(super) fn record(
         &self,
         connection: &Connection,

@@ -1,4 +1,4 @@
-//! Reading what the books are recomputed from.
+//! Reads the rows from which the audit recomputes the balances.
 
 use rusqlite::{Connection, Row};
 
@@ -8,7 +8,7 @@ use crate::store::Audit;
 use crate::store::audit::{AccountEntry, Books, Entry, Queued, Task};
 
 pub(super) fn audit(connection: &Connection) -> rusqlite::Result<Audit> {
-    // One read transaction, so that all checks see the same moment.
+    // One read transaction, so that all checks see the same snapshot.
     let snapshot = connection.unchecked_transaction()?;
     let mut books = Books::default();
     add_up_entries(&snapshot, &mut books)?;

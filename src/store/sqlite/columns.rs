@@ -1,4 +1,4 @@
-//! How the nouns of the model are read from columns.
+//! Conversions between columns and domain types.
 
 use std::str::FromStr;
 
@@ -32,7 +32,7 @@ impl FromSql for Timestamp {
     }
 }
 
-/// A column that holds one of an enum's words.
+/// Reads a column with the word of an enum variant.
 pub(super) fn word<T>(row: &Row<'_>, index: impl RowIndex) -> rusqlite::Result<T>
 where
     T: FromStr,
@@ -41,7 +41,7 @@ where
     parse(row.get_ref(index)?, |text| text.parse())
 }
 
-/// A column that holds JSON.
+/// Reads a column with JSON.
 pub(super) fn json<T: serde::de::DeserializeOwned>(row: &Row<'_>, index: impl RowIndex) -> rusqlite::Result<T> {
     parse(row.get_ref(index)?, |text| serde_json::from_str(text))
 }
@@ -55,7 +55,7 @@ where
         .map_err(|error| rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(error)))
 }
 
-/// Writes what [`json`] reads.
+/// Converts a value to JSON for a column; the counterpart of [`json`].
 pub(super) fn to_json(strings: &[String]) -> String {
     serde_json::to_string(strings).expect("strings are always JSON")
 }

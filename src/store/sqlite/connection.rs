@@ -1,4 +1,4 @@
-//! Connections to the file, and those that only read.
+//! Connections to the file, and the pool of read-only connections.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -7,16 +7,16 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-/// How long to wait for another process, such as the command line, to finish its write.
+/// Longest wait for the write of another process, such as the command line.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Statements each connection keeps prepared.
+/// Prepared statements cached per connection.
 const STATEMENT_CACHE: usize = 64;
 
 pub(super) fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
     let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE);
-    // Without it SQLite plans a query with LIMIT ? anew each time it runs, to see whether the number changes the plan.
+    // Otherwise SQLite replans a query with LIMIT ? on every run, in case the number changes the plan.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.execute_batch(
         "PRAGMA synchronous = FULL;
@@ -29,8 +29,8 @@ pub(super) fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connect
     Ok(connection)
 }
 
-/// Connections that only read. Point reads take microseconds, less than a hop to another thread, so
-/// they run where they are asked for; there are never more connections than threads asking.
+/// Read-only connections. A point read takes microseconds, less than a hop to another thread, so it runs on the calling
+/// thread; there are never more connections than calling threads.
 pub(super) struct Readers {
     pub(super) path: PathBuf,
     pub(super) idle: Mutex<Vec<Connection>>,

@@ -1,4 +1,4 @@
-//! What the sweeps of result files ask, and when each of them is due.
+//! Queries of the sweeps of result files, and their schedule.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn task_files(row: &Row<'_>) -> rusqlite::Result<TaskFiles> {
     })
 }
 
-/// Takes the first sweep that is due.
+/// Claims the first sweep that is due.
 pub(super) fn take_sweep(writing: &mut Writing, sweeps: &[String], hold: Duration) -> rusqlite::Result<Option<String>> {
     let now = writing.clock.now();
     let wanted = serde_json::to_string(sweeps).expect("strings are always JSON");
@@ -50,7 +50,7 @@ pub(super) fn take_sweep(writing: &mut Writing, sweeps: &[String], hold: Duratio
     Ok(due)
 }
 
-/// Puts a sweep off, and forgets those that nobody has taken in a long time: the days are gone, or due in any case.
+/// Postpones a sweep. Deletes sweeps that have been due for a long time: their days are gone, or they are due anyway.
 pub(super) fn put_off_sweep(writing: &mut Writing, sweep: &str, pause: Duration) -> rusqlite::Result<()> {
     let now = writing.clock.now();
     let gone = now.saturating_sub(LONGEST_PAUSE);

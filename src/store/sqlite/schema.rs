@@ -1,4 +1,4 @@
-//! The schema of a file: whose it is, which version, and the steps to the present one.
+//! The schema of a database file: its owner, its version and the migrations to the current one.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use rusqlite::{Connection, ErrorCode};
 use super::connection::BUSY_TIMEOUT;
 use super::writer;
 
-/// The steps that lead from an empty file to the present schema.
+/// The migrations from an empty file to the current schema.
 pub(super) const MIGRATIONS: [&str; 8] = [
     include_str!("../../../migrations/sqlite/0001_initial.sql"),
     include_str!("../../../migrations/sqlite/0002_retention.sql"),
@@ -19,9 +19,9 @@ pub(super) const MIGRATIONS: [&str; 8] = [
     include_str!("../../../migrations/sqlite/0007_turns.sql"),
     include_str!("../../../migrations/sqlite/0008_sweeps.sql"),
 ];
-/// Marks a SQLite file as ours: "tint" in ASCII.
+/// Application id of our SQLite files: "tint" in ASCII.
 const APPLICATION_ID: i32 = 0x7469_6E74;
-/// No SQLite file that holds anything is shorter: this is its smallest page.
+/// Length of the shortest non-empty SQLite file: its smallest page size.
 const MIN_FILE_BYTES: u64 = 512;
 
 /// Why a database could not be opened: a sentence for the operator.
@@ -32,29 +32,29 @@ pub enum OpenError {
     Unusable {
         /// The file.
         path: String,
-        /// SQLite's words.
+        /// Message of SQLite.
         error: String,
     },
-    /// A restore was to make this database and did not finish, so an empty one must not take its place.
+    /// A restore of this database did not finish, so an empty database must not take its place.
     #[error("a restore of {path} did not finish: {advice}")]
     Unrestored {
         /// The file.
         path: String,
-        /// What to do about it.
+        /// Advice for the operator.
         advice: String,
     },
-    /// No copy could be written.
+    /// The copy could not be written.
     #[error("cannot write {path}: {error}")]
     Copy {
         /// The copy.
         path: String,
-        /// SQLite's words.
+        /// Message of SQLite.
         error: String,
     },
-    /// The file holds something else.
-    #[error("{0} is a SQLite file, but not one of Tintype's")]
+    /// The file belongs to another program.
+    #[error("{0} is a SQLite database of another program")]
     Foreign(String),
-    /// An earlier release wrote it, and nothing may be written to it here.
+    /// An earlier release wrote the file, and it cannot be migrated because it is opened read-only.
     #[error("the database was written by an older Tintype (schema {found}; this one knows {known})")]
     Older {
         /// The schema found.
@@ -62,7 +62,7 @@ pub enum OpenError {
         /// The schema this binary writes.
         known: usize,
     },
-    /// A later release wrote it.
+    /// A later release wrote the file.
     #[error(
         "the database was written by a newer Tintype (schema {found}; this one knows {known}): upgrade this binary or restore a backup"
     )]
@@ -74,8 +74,8 @@ pub enum OpenError {
     },
 }
 
-/// Whether the file is too short for a database, which SQLite would take for an empty one. The file is
-/// not opened: closing it would drop the locks that this process may hold on it.
+/// Whether the file is not empty but too short for a database; SQLite would treat it as empty. This does not open the
+/// file, because closing it would release the POSIX locks that this process may hold on it.
 pub(super) fn is_a_fragment(path: &Path) -> std::io::Result<bool> {
     match std::fs::metadata(path) {
         Ok(metadata) => Ok((1..MIN_FILE_BYTES).contains(&metadata.len())),
@@ -93,7 +93,7 @@ pub(super) fn migrate(connection: &mut Connection, path: &Path) -> std::result::
         Schema::Foreign => return Err(OpenError::Foreign(path.display().to_string())),
         Schema::Newer(found) => return Err(OpenError::Newer { found, known: MIGRATIONS.len() }),
     };
-    // A copy that `Snapshot::take` made does not have it.
+    // A copy made by `Snapshot::take` is not in WAL mode.
     use_wal(connection).map_err(unusable)?;
     if !pending {
         return Ok(());
@@ -114,7 +114,7 @@ pub(super) fn migrate(connection: &mut Connection, path: &Path) -> std::result::
     .map_err(unusable)
 }
 
-/// Whose schema a file holds.
+/// Owner and version of the schema in a file.
 pub(super) enum Schema {
     Empty,
     Ours,
@@ -124,7 +124,7 @@ pub(super) enum Schema {
 }
 
 pub(super) fn schema(connection: &Connection) -> rusqlite::Result<Schema> {
-    // One transaction: a database that another process is making is seen whole or not at all.
+    // One transaction: a database that another process is creating is visible completely or not at all.
     let snapshot = connection.unchecked_transaction()?;
     let application = pragma(&snapshot, "PRAGMA application_id")?;
     let objects = pragma(&snapshot, "SELECT count(*) FROM sqlite_schema")?;
@@ -143,7 +143,7 @@ fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
     connection.query_row(name, [], |row| row.get(0))
 }
 
-/// Switches to the write-ahead log. SQLite does not wait when another process does so too, so this does.
+/// Switches to WAL mode. SQLite does not wait if another process does the same, so this function does.
 fn use_wal(connection: &Connection) -> rusqlite::Result<()> {
     const PAUSE: Duration = Duration::from_millis(20);
     let mut waited = Duration::ZERO;

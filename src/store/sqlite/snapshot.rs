@@ -1,4 +1,4 @@
-//! A database at one moment: copied while others write, and read without touching it.
+//! Snapshots: copies of the database, taken while others write, and read-only access to them.
 
 use std::fmt::{self, Display};
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,8 +13,8 @@ use super::{audit, integrity, tasks};
 use crate::domain::model::Id;
 use crate::store::{Audit, CompletedTask, Result};
 
-/// A database file that nobody has open, such as a backup's. It is read without locks, and neither it
-/// nor its directory is written to.
+/// A database file that no other process has open, such as that of a backup. Reading it takes no locks and writes
+/// neither to the file nor to its directory.
 pub struct Snapshot {
     connection: Connection,
     current: bool,
@@ -27,11 +27,11 @@ impl fmt::Debug for Snapshot {
 }
 
 impl Snapshot {
-    /// Copies the database as it is at this moment into `copy`, an empty file or none, while others read
-    /// and write. The copy is not synced.
+    /// Copies the current state of the database into `copy`, which must be empty or absent, while others read and
+    /// write. Does not sync the copy.
     ///
     /// # Errors
-    /// [`OpenError`]; `copy` may then hold anything.
+    /// [`OpenError`]; the content of `copy` is then undefined.
     pub fn take(database: &Path, copy: &Path) -> std::result::Result<(), OpenError> {
         let unusable = |error: rusqlite::Error| unusable(database, &error);
         let connection = connect(database, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(unusable)?;
@@ -41,8 +41,8 @@ impl Snapshot {
             Schema::Newer(found) => return Err(OpenError::Newer { found, known: MIGRATIONS.len() }),
             Schema::Empty | Schema::Foreign => return Err(OpenError::Foreign(database.display().to_string())),
         }
-        // Not SQLite's backup API: page by page it begins again whenever somebody writes. This reads in one
-        // transaction, beside which the write-ahead log lets others write.
+        // SQLite's backup API starts over whenever another process writes. VACUUM INTO reads in one transaction,
+        // during which others can write to the write-ahead log.
         connection
             .prepare("VACUUM INTO ?1")
             .and_then(|mut vacuum| vacuum.execute([PathText(copy)]))
@@ -50,7 +50,7 @@ impl Snapshot {
             .map(drop)
     }
 
-    /// Opens a file of the present schema or an older one.
+    /// Opens a file with the current schema or an older one.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -60,7 +60,7 @@ impl Snapshot {
         }
         let absolute = std::path::absolute(path).map_err(|error| unusable(path, &error))?;
         let mut url = url::Url::from_file_path(&absolute).map_err(|()| unusable(path, &"not a path"))?;
-        // Immutable: no lock is taken and no log is looked for, so that a read-only disk will do.
+        // With `immutable` SQLite takes no lock and opens no log, so a read-only disk is enough.
         url.set_query(Some("immutable=1"));
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(url.as_str(), flags).map_err(|error| unusable(path, &error))?;
@@ -73,12 +73,12 @@ impl Snapshot {
         Ok(Self { connection, current })
     }
 
-    /// Whether it has the present schema, which the methods below but the first need.
+    /// Whether the file has the current schema, which all methods below except `check_integrity` need.
     pub fn is_current(&self) -> bool {
         self.current
     }
 
-    /// Looks for damage everywhere in the file.
+    /// Checks the whole file for damage.
     ///
     /// # Errors
     /// [`crate::store::StoreError`] with the first damage found.
@@ -86,7 +86,7 @@ impl Snapshot {
         integrity(self.connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?)
     }
 
-    /// As [`crate::store::Store::audit`].
+    /// See [`crate::store::Upkeep::audit`].
     ///
     /// # Errors
     /// [`crate::store::StoreError`].
@@ -94,7 +94,7 @@ impl Snapshot {
         Ok(audit::audit(&self.connection)?)
     }
 
-    /// Rows of a table by its first column, which is its key, from above `after`.
+    /// Rows of a table in the order of its first column, which is its key, starting after `after`.
     pub(in crate::store) fn rows(
         &self,
         table: &str,
@@ -111,7 +111,7 @@ impl Snapshot {
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
-    /// As [`crate::store::Store::completed_tasks`].
+    /// See [`crate::store::Tasks::completed_tasks`].
     ///
     /// # Errors
     /// [`crate::store::StoreError`].
@@ -124,7 +124,7 @@ fn unusable(path: &Path, error: &dyn Display) -> OpenError {
     OpenError::Unusable { path: path.display().to_string(), error: error.to_string() }
 }
 
-/// A path as SQLite takes it: its bytes, which need not be UTF-8.
+/// A path as an SQLite parameter: its bytes, which need not be UTF-8.
 struct PathText<'a>(&'a Path);
 
 impl ToSql for PathText<'_> {

@@ -1,4 +1,4 @@
-//! Submitting and reading tasks.
+//! Statements for submitting and reading tasks.
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
@@ -22,7 +22,7 @@ pub(super) fn submit(
 ) -> rusqlite::Result<Submission> {
     let connection = &writing.connection;
     let cost = request.cost();
-    // Not with RETURNING here and in the queue: SQLite makes a table in memory to return from.
+    // No RETURNING here and in the queue: SQLite would build a temporary table for it.
     let charged = connection
         .prepare_cached(
             "UPDATE accounts SET balance = balance - ?2, unfinished = unfinished + 1
@@ -69,7 +69,7 @@ pub(super) fn submit(
     }))
 }
 
-/// Says why an account was not charged.
+/// Determines why an account was not charged.
 fn refusal(connection: &Connection, account_id: Id, max_unfinished: u32) -> rusqlite::Result<Submission> {
     let (available, unfinished): (i64, u32) = connection
         .prepare_cached("SELECT balance, unfinished FROM accounts WHERE id = ?1")?
@@ -81,7 +81,7 @@ fn refusal(connection: &Connection, account_id: Id, max_unfinished: u32) -> rusq
     }
 }
 
-/// The columns that make a [`Task`], which reads them by their place.
+/// The columns of a [`Task`], in the order in which it reads them.
 const TASK: &str = "id, account_id, surface, image_to_image, status, updated_at, images, error";
 
 fn task(row: &Row<'_>) -> rusqlite::Result<Task> {
@@ -100,7 +100,7 @@ fn task(row: &Row<'_>) -> rusqlite::Result<Task> {
     })
 }
 
-/// The columns that make a [`GenerateRequest`].
+/// The columns of a [`GenerateRequest`].
 pub(super) const REQUEST: &str = "prompt, aspect_ratio, n, reference_images";
 
 pub(super) fn request(row: &Row<'_>) -> rusqlite::Result<GenerateRequest> {
@@ -126,7 +126,7 @@ pub(super) fn find(
         .optional()
 }
 
-/// One page of an account's tasks: a range of the index `tasks_of_account`, which holds none that is removed.
+/// One page of an account's tasks: a range of the index `tasks_of_account`, which excludes removed tasks.
 const PAGE: &str = "FROM tasks WHERE account_id = ?1 AND surface = ?2 AND id < ?3 AND removed_at IS NULL
     ORDER BY id DESC LIMIT ?4";
 
@@ -143,7 +143,7 @@ pub(super) fn list(
         .collect()
 }
 
-/// Reads the index alone, which is cheaper by far than [`list`].
+/// Reads only the index, which is much cheaper than [`list`].
 pub(super) fn list_ids(
     connection: &Connection,
     account_id: Id,
@@ -186,7 +186,7 @@ pub(super) fn recent(connection: &Connection, account_id: Option<Id>, limit: u32
     }
 }
 
-/// The first page of both surfaces together, each of which is a range of the index.
+/// The first page over both surfaces, each of which is a range of the index.
 fn recent_of_account() -> String {
     let page = |surface: Surface| {
         format!(
@@ -216,7 +216,7 @@ pub(super) fn completed(
         .collect()
 }
 
-/// The exclusive upper end of a page. "~" sorts after every id.
+/// The exclusive upper bound of a page. "~" sorts after every id.
 fn upper(before: Option<Id>) -> String {
     before.map_or_else(|| "~".to_owned(), |id| id.to_string())
 }
@@ -272,7 +272,7 @@ mod tests {
     use super::super::schema::MIGRATIONS;
     use super::*;
 
-    /// How SQLite goes about a query.
+    /// The query plan of SQLite.
     fn plan(sql: &str) -> Vec<String> {
         let connection = Connection::open_in_memory().expect("a database");
         MIGRATIONS.iter().for_each(|step| connection.execute_batch(step).expect("valid SQL"));

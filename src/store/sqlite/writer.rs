@@ -1,4 +1,5 @@
-//! The one thread that writes. Everything that arrives while a commit is under way shares the next.
+//! The writer thread, the only one that writes to the database. Writes that arrive during a commit share the next one
+//! (group commit).
 
 use std::ffi::c_int;
 use std::fs::File;
@@ -19,35 +20,35 @@ use crate::domain::model::IdSource;
 use crate::fault::{Effect, Faults, Point};
 use crate::store::{EXIT_FAULT, Result, StoreError};
 
-/// Most writes that share one commit.
+/// Most writes in one commit.
 const MAX_BATCH: usize = 1_024;
-/// The write-ahead log is folded into the database when it holds this many pages of 4 KiB...
+/// The writer checkpoints the write-ahead log when it holds this many pages of 4 KiB.
 const CHECKPOINT_PAGES: usize = 4_096;
-/// ...or when no write added to it for this long.
+/// The writer also checkpoints the log when it has not grown for this long.
 const CHECKPOINT_IDLE: Duration = Duration::from_secs(1);
 
-/// What a write sees: the open transaction, the time, new ids, and whose turn it is.
+/// Everything that a write can use.
 pub(super) struct Writing {
     pub(super) connection: Connection,
     pub(super) clock: Clock,
     pub(super) ids: IdSource,
-    /// The account served last; the next claim begins after it.
+    /// The account that was served last; the next claim starts after it.
     pub(super) last_served: String,
     pub(super) faults: Faults,
 }
 
-/// What ended the process: the state of the disk is unknown (`EX_IOERR` of sysexits.h).
+/// Exit code when the state of the disk is unknown (`EX_IOERR` of sysexits.h).
 const EXIT_IO_ERROR: i32 = 74;
 
-/// A write on its way through the writer thread.
+/// A write in the queue of the writer thread.
 trait Write: Send {
-    /// Runs inside the transaction and returns whether it succeeded; when not, half of it may be written.
+    /// Runs inside the transaction and returns whether it succeeded. A failed write may have taken effect in part.
     fn run(&mut self, writing: &mut Writing) -> bool;
 
-    /// Runs again, leaving no trace if it fails.
+    /// Runs again in a savepoint, which undoes the write if it fails.
     fn run_in_savepoint(&mut self, writing: &mut Writing);
 
-    /// Tells the caller, after the commit.
+    /// Sends the outcome to the caller, after the commit.
     fn answer(self: Box<Self>, committed: Result<()>);
 }
 
@@ -64,8 +65,8 @@ where
 {
     fn run(&mut self, writing: &mut Writing) -> bool {
         let succeeded = self.outcome.insert((self.write)(writing).map_err(StoreError::from)).is_ok();
-        // A full disk can make SQLite roll the whole transaction back by itself, also under a write that
-        // puts up with failures; whatever ran after that would commit alone.
+        // On a full disk SQLite may roll back the whole transaction by itself, even during a write that tolerates
+        // errors. Later writes of the batch would then commit on their own.
         succeeded && !writing.connection.is_autocommit()
     }
 
@@ -77,14 +78,14 @@ where
         let outcome = match (self.outcome, committed) {
             (Some(outcome), Ok(())) => outcome,
             (Some(Err(error)), Err(_)) | (_, Err(error)) => Err(error),
-            (None, Ok(())) => unreachable!("what is committed has run"),
+            (None, Ok(())) => unreachable!("every write runs before the commit"),
         };
-        // The caller may have gone; what was written stands all the same.
+        // The caller may be gone; the write is durable all the same.
         drop(self.reply.send(outcome));
     }
 }
 
-/// Handle of the writer thread. Dropping the last one ends it.
+/// Handle of the writer thread. Dropping it ends the thread.
 #[derive(Debug)]
 pub(super) struct Writer {
     writes: Option<Sender<Box<dyn Write>>>,
@@ -104,7 +105,7 @@ impl Writer {
         let work = move || {
             let running = catch_unwind(AssertUnwindSafe(|| run(writing, &inbox, &log_pages)));
             if running.is_err() {
-                tracing::error!("the database writer failed; stopping so that a restart can go on");
+                tracing::error!("the database writer panicked: the process exits, and a restart recovers");
                 std::process::exit(EXIT_FAULT);
             }
         };
@@ -112,8 +113,8 @@ impl Writer {
         Ok(Self { writes: Some(writes), thread: Some(thread) })
     }
 
-    /// Runs `write` and returns its result once it is durable. When `write` fails it leaves no trace,
-    /// and the writes beside it are untouched.
+    /// Runs `write` and returns its result once it is durable. A failed write has no effect, neither on the database
+    /// nor on other writes of its batch.
     pub(super) async fn write<T, F>(&self, write: F) -> Result<T>
     where
         T: Send + 'static,
@@ -131,14 +132,14 @@ impl Drop for Writer {
     fn drop(&mut self) {
         self.writes = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there was reported when it happened.
+            // The thread itself reports a panic.
             drop(thread.join());
         }
     }
 }
 
 fn run(mut writing: Writing, inbox: &Receiver<Box<dyn Write>>, log_pages: &AtomicUsize) {
-    let mut grown = writing.clock.elapsed();
+    let mut last_growth = writing.clock.elapsed();
     loop {
         let in_log = log_pages.load(Ordering::Relaxed);
         let wait = if in_log > 0 { CHECKPOINT_IDLE } else { Duration::MAX };
@@ -150,12 +151,12 @@ fn run(mut writing: Writing, inbox: &Receiver<Box<dyn Write>>, log_pages: &Atomi
             Err(RecvTimeoutError::Timeout) => true,
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        // Looking for work is a write that mostly changes nothing, every second; it must not put this off.
+        // A claim runs every second and usually changes nothing, so it must not count as growth of the log.
         let (now, pages) = (writing.clock.elapsed(), log_pages.load(Ordering::Relaxed));
         if pages != in_log {
-            grown = now;
+            last_growth = now;
         }
-        idle |= pages > 0 && now.saturating_sub(grown) >= CHECKPOINT_IDLE;
+        idle |= pages > 0 && now.saturating_sub(last_growth) >= CHECKPOINT_IDLE;
         if idle || pages >= CHECKPOINT_PAGES {
             checkpoint(&writing);
             log_pages.store(0, Ordering::Relaxed);
@@ -163,13 +164,13 @@ fn run(mut writing: Writing, inbox: &Receiver<Box<dyn Write>>, log_pages: &Atomi
     }
 }
 
-/// One transaction for `first` and all that is waiting, then an answer for each of them.
+/// Runs `first` and all waiting writes in one transaction, then answers each of them.
 fn commit_batch(writing: &mut Writing, first: Box<dyn Write>, inbox: &Receiver<Box<dyn Write>>) {
     let mut batch = vec![first];
     let committed = match begin(&writing.connection) {
         Ok(()) => run_batch(writing, &mut batch, inbox).and_then(|()| commit(writing)),
         Err(error) => {
-            // What waits behind it would wait for the same lock, one after the other.
+            // Fail the waiting writes too: each of them would time out on the same lock, one after the other.
             batch.extend(inbox.try_iter().take(MAX_BATCH));
             Err(error.into())
         }
@@ -179,8 +180,8 @@ fn commit_batch(writing: &mut Writing, first: Box<dyn Write>, inbox: &Receiver<B
     }
 }
 
-/// Runs what is in the batch and all that is waiting. A savepoint for each would cost a quarter of its
-/// time, and writes hardly ever fail: only when one does are they all run again, each in its own.
+/// Runs the batch and all waiting writes without savepoints, which would take a quarter of the time. Writes hardly ever
+/// fail; when one does, the whole batch is rolled back and runs again with a savepoint for each write.
 fn run_batch(writing: &mut Writing, batch: &mut Vec<Box<dyn Write>>, inbox: &Receiver<Box<dyn Write>>) -> Result<()> {
     let mut succeeded = batch.iter_mut().all(|write| write.run(writing));
     while succeeded && batch.len() < MAX_BATCH {
@@ -214,7 +215,7 @@ fn commit(writing: &Writing) -> Result<()> {
     Err(error.into())
 }
 
-/// Does what leaves its trace on the disk; a planned error there is the disk's.
+/// Runs an operation that writes to the disk. An injected fault appears as an I/O error.
 fn on_disk(writing: &Writing, effect: Effect, act: impl FnOnce() -> rusqlite::Result<()>) -> rusqlite::Result<()> {
     let pass = |point| {
         let passed = writing.faults.pass_blocking(point);
@@ -227,8 +228,8 @@ fn on_disk(writing: &Writing, effect: Effect, act: impl FnOnce() -> rusqlite::Re
     pass(Point::after(effect))
 }
 
-/// Whether what was written reached the disk is unknown then. Guessing would lose or double a charge; a
-/// restart reads the log and knows. Only where nothing can be written at all, nothing was.
+/// Exits after an I/O error. It is then unknown whether the write reached the disk, and a wrong guess would lose or
+/// double a charge; a restart reads the log and knows. A read-only file system is an exception: nothing was written.
 fn stop_on_io_failure(connection: &Connection, error: &rusqlite::Error) {
     if error.sqlite_error_code() != Some(ErrorCode::SystemIoFailure) {
         return;
@@ -237,32 +238,32 @@ fn stop_on_io_failure(connection: &Connection, error: &rusqlite::Error) {
     if extended == Some(ffi::SQLITE_IOERR_WRITE) && connection.path().is_some_and(is_read_only) {
         return;
     }
-    tracing::error!(%error, "the database could not be written; stopping so that a restart can tell what was saved");
+    tracing::error!(%error, "an I/O error left a write in doubt: exiting, so that a restart reads the log; check the disk");
     std::process::exit(EXIT_IO_ERROR);
 }
 
-/// Whether the file system of the database refuses every change, found out by making a file beside it: the
-/// error that SQLite gives does not say.
+/// Whether the file system of the database is read-only. The error code of SQLite does not tell, so this creates a file
+/// next to the database.
 fn is_read_only(database: &str) -> bool {
     let probe = format!("{database}.probe");
     let refused = File::create(&probe).is_err_and(|error| error.kind() == ErrorKind::ReadOnlyFilesystem);
     if !refused {
-        // A probe left behind is in nobody's way.
+        // A leftover probe file does no harm.
         drop(std::fs::remove_file(&probe));
     }
     refused
 }
 
-/// Ends the transaction, if SQLite has not done so by itself.
+/// Rolls back, unless SQLite has already done so.
 fn roll_back(connection: &Connection) {
     if !connection.is_autocommit()
         && let Err(error) = connection.execute_batch("ROLLBACK")
     {
-        tracing::error!(%error, "rollback failed");
+        tracing::error!(%error, "a transaction could not be rolled back; the next write reports the error");
     }
 }
 
-/// Runs `write` so that it leaves no trace when it fails.
+/// Runs `write` in a savepoint, which undoes it if it fails.
 pub(super) fn in_savepoint<T>(
     writing: &mut Writing,
     write: impl FnOnce(&mut Writing) -> rusqlite::Result<T>,
@@ -274,7 +275,7 @@ pub(super) fn in_savepoint<T>(
     }
     let undone = if outcome.is_err() { execute(&writing.connection, "ROLLBACK TO one") } else { Ok(()) };
     if let Err(error) = undone.and_then(|()| execute(&writing.connection, "RELEASE one")) {
-        // Half of the write would be committed with the rest of the batch.
+        // Otherwise a part of the write would be committed with the batch.
         roll_back(&writing.connection);
         return Err(error);
     }
@@ -290,11 +291,11 @@ fn checkpoint(writing: &Writing) {
     let fold = || connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
     if let Err(error) = on_disk(writing, Effect::Checkpoint, fold) {
         stop_on_io_failure(connection, &error);
-        tracing::warn!(%error, "checkpoint failed");
+        tracing::warn!(%error, "the write-ahead log could not be checkpointed; the next checkpoint tries again");
     }
 }
 
-/// Runs `write` alone, in a transaction, for set-up before the writer thread exists.
+/// Runs `write` in a transaction of its own, for set-up before the writer thread exists.
 pub(super) fn alone<T>(
     connection: &mut Connection,
     write: impl FnOnce(&Connection) -> rusqlite::Result<T>,
@@ -309,9 +310,9 @@ pub(super) fn alone<T>(
 mod tests {
     use super::*;
 
-    /// A full disk can make SQLite end the transaction by itself in the middle of a batch.
+    /// On a full disk SQLite may end the transaction in the middle of a batch.
     #[tokio::test]
-    async fn what_runs_after_a_transaction_that_was_given_up_is_kept_only_if_acknowledged() {
+    async fn a_write_after_a_spontaneous_rollback_is_kept_only_if_acknowledged() {
         let directory = tempfile::TempDir::new().expect("a directory");
         let path = directory.path().join("kept.db");
         let connection = Connection::open(&path).expect("a database");
@@ -320,7 +321,7 @@ mod tests {
         let writing = Writing { connection, clock, ids, last_served: String::new(), faults: Faults::default() };
         let writer = Writer::start(writing).expect("a thread");
         let (open, gate) = channel::<()>();
-        // Holds the writer until all three are in its inbox, and so in one batch.
+        // Blocks the writer until all three writes are in its inbox and therefore in one batch.
         let held = writer.write(move |_| {
             gate.recv().expect_err("nothing is sent");
             Ok(())
