@@ -81,8 +81,7 @@ impl Books {
         sums.credits += entry.amount;
         let (id, balance, credits) = (entry.id, entry.balance, sums.credits);
         if balance != credits {
-            let fault =
-                format!("entry {id} records a balance of {balance}, but the entries up to it add up to {credits}");
+            let fault = format!("entry {id} says the balance was {balance}, but entries up to it add up to {credits}");
             self.drift(entry.account_id, entry.task_id, fault);
         }
     }

@@ -236,8 +236,7 @@ fn a_file_can_be_tried_before_it_is_kept() {
         let output = binary::run(data.path(), all);
         (output.status.code(), String::from_utf8(output.stdout).expect("text"))
     };
-    let said =
-        "The policy can be used: 1 rules, a key is suspended after 3 violations of the content policy within 1h.\n";
+    let said = "The policy is valid: 1 rules, a key is suspended after 3 violations of the content policy within 1h.\n";
     assert_eq!(check(&[]), (Some(0), said.into()));
     assert_eq!(check(&["a boat"]), (Some(0), "No rule refuses this prompt.\n".into()));
     assert_eq!(check(&["a BOMB"]), (Some(1), "Refused by arms.\n".into()));

@@ -52,7 +52,7 @@ pub enum OpenError {
         error: String,
     },
     /// The file belongs to another program.
-    #[error("{0} is a SQLite database of another program")]
+    #[error("{0} is a database of another program")]
     Foreign(String),
     /// An earlier release wrote the file, and it cannot be migrated because it is opened read-only.
     #[error("the database was written by an older Tintype (schema {found}; this one knows {known})")]

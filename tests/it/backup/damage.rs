@@ -99,7 +99,7 @@ async fn a_name_that_leads_elsewhere_is_neither_read_nor_written() {
     rename(&installation.results[0].0, r#"["../../secret.png"]"#);
     rename(&installation.results[1].0, &json!([installation.results[0].1]).to_string());
     let found = drifts(&installation.data());
-    assert!(found[0]["fault"].as_str().expect("a fault").contains("no result file has"), "{found:?}");
+    assert!(found[0]["fault"].as_str().expect("a fault").contains("has an invalid name"), "{found:?}");
     assert!(found[1]["fault"].as_str().expect("a fault").contains("belongs to another task"), "{found:?}");
     let output = run(&installation.data(), ["backup", text(&installation.path("deep/copy"))]);
     assert!(!output.status.success());

@@ -100,7 +100,7 @@ async fn a_full_disk_leaves_no_backup() {
             assert_eq!((output.status.code(), &*left), (Some(0), "copy\n"), "{said}");
         } else {
             assert_eq!((output.status.code(), &*left), (Some(1), ""), "{said}");
-            assert!(said.contains("there is no backup") && said.contains(&disk), "{size}: {said}");
+            assert!(said.contains("no backup was made") && said.contains(&disk), "{size}: {said}");
             assert!(said.contains("is full") || said.contains("No space left"), "{size}: {said}");
         }
     }

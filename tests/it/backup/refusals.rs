@@ -87,7 +87,7 @@ async fn what_is_no_backup_is_not_restored() {
     assert!(restore_refused(&copy, &installation).contains("not a database"));
     fs::remove_file(&database).expect("a file");
     rusqlite::Connection::open(&database).and_then(|other| other.execute_batch("CREATE TABLE t (x)")).expect("SQL");
-    assert!(restore_refused(&copy, &installation).contains("not one of Tintype's"));
+    assert!(restore_refused(&copy, &installation).contains("a database of another program"));
     fs::write(&database, &sound).expect("a file");
     let newer = rusqlite::Connection::open(&database).expect("a database");
     newer.pragma_update(None, "user_version", 99).expect("a version");
