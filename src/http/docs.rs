@@ -12,14 +12,13 @@ use axum::response::{IntoResponse as _, Redirect};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi as _};
 
-use super::error::ApiError;
+use super::pipeline::error::ApiError;
 
-/// The page and its scripts are ours, and it talks to this server alone. Swagger UI sets styles inline
-/// and draws its icons from data URLs.
+/// Allows scripts and requests of this server only. Swagger UI sets inline styles and has its icons in data URLs.
 const PAGE_POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
                            frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
-/// Bytes of a page that are written at once: no more wait, copied, for each slow reader.
+/// Bytes of a page that are written at once, which bounds the buffer for a slow reader.
 const PIECE: usize = 16 * 1024;
 
 #[derive(utoipa::OpenApi)]
@@ -29,7 +28,7 @@ const PIECE: usize = 16 * 1024;
         description = "Turns prompts into images, asynchronously: submit a task, poll it until it is `completed` or \
                        `failed`, fetch the PNGs. Each image costs 2 credits; a failed task is refunded."
     ),
-    paths(super::api::generate, super::api::find, super::api::list),
+    paths(super::api::images::generate, super::api::images::find, super::api::images::list),
     tags((name = "images", description = "Tasks created through the API")),
     modifiers(&Bearer)
 )]
@@ -54,7 +53,7 @@ static SWAGGER: LazyLock<Arc<utoipa_swagger_ui::Config<'static>>> = LazyLock::ne
     Arc::new(config)
 });
 
-/// Written once: callers without a key may ask for it as often as they like.
+/// Built once, because anybody may request it without a limit.
 static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| openapi_json().into());
 
 pub(super) async fn openapi() -> Response<Body> {
@@ -83,10 +82,7 @@ fn swagger(asset: &str) -> Result<Response<Body>, ApiError> {
             Ok(page(&file.content_type, body))
         }
         Ok(None) => Err(ApiError::not_found()),
-        Err(error) => {
-            tracing::error!(%error, "the API page is broken");
-            Err(ApiError::internal())
-        }
+        Err(error) => Err(ApiError::caused_by(error.to_string())),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Serves result files: immutable, cacheable for ever, in ranges.
+//! Serves result files: immutable, cacheable for ever, with ranges.
 
 use std::sync::Arc;
 
@@ -10,23 +10,16 @@ use axum::http::{Method, Response, StatusCode};
 use axum::response::IntoResponse as _;
 use object_store::GetRange;
 
-use super::error::ApiError;
+use super::pipeline::error::ApiError;
 use super::state::ApiState;
-use crate::files::{FileName, FilesError};
+use crate::files::FileName;
 
-/// The bytes asked for, of a file of `size`.
+/// The part of a file that a request asks for.
 #[derive(Debug, PartialEq, Eq)]
-enum Wanted {
+enum Extent {
     Whole,
     Part(std::ops::Range<u64>),
     Unsatisfiable,
-}
-
-impl From<FilesError> for ApiError {
-    fn from(error: FilesError) -> Self {
-        tracing::error!(%error, "a result file could not be read or linked to");
-        Self::internal()
-    }
 }
 
 pub(super) async fn serve(
@@ -37,10 +30,10 @@ pub(super) async fn serve(
 ) -> Result<Response<Body>, ApiError> {
     let Path(text) = name.map_err(|_| ApiError::not_found())?;
     let name = FileName::parse(&text).ok_or_else(ApiError::not_found)?;
-    // A name is never used twice, so it can stand for the content.
+    // A name is never used twice, so it identifies the content.
     let etag = format!("\"{}\"", name.as_str());
     if method == Method::GET && !headers.contains_key(header::RANGE) && !headers.contains_key(header::IF_NONE_MATCH) {
-        // As nearly everybody asks, and in one trip to a bucket.
+        // The common case, in one request to a bucket.
         let file = api.shared.files.open(name, None).await?.ok_or_else(ApiError::not_found)?;
         let mut response = described(StatusCode::OK, &etag);
         insert(response.headers_mut(), header::CONTENT_LENGTH, &file.meta.size.to_string());
@@ -51,14 +44,14 @@ pub(super) async fn serve(
     if not_modified(&headers, &etag) {
         return Ok(described(StatusCode::NOT_MODIFIED, &etag).into_response());
     }
-    let wanted = match headers.get(header::IF_RANGE) {
-        Some(validator) if validator.as_bytes() != etag.as_bytes() => Wanted::Whole,
-        _ => headers.get(header::RANGE).map_or(Wanted::Whole, |range| wanted(range, size)),
+    let extent = match headers.get(header::IF_RANGE) {
+        Some(validator) if validator.as_bytes() != etag.as_bytes() => Extent::Whole,
+        _ => headers.get(header::RANGE).map_or(Extent::Whole, |range| extent(range, size)),
     };
-    let (status, range) = match wanted {
-        Wanted::Whole => (StatusCode::OK, 0..size),
-        Wanted::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
-        Wanted::Unsatisfiable => {
+    let (status, range) = match extent {
+        Extent::Whole => (StatusCode::OK, 0..size),
+        Extent::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
+        Extent::Unsatisfiable => {
             let mut response = ApiError::of_status(StatusCode::RANGE_NOT_SATISFIABLE).into_response();
             insert(response.headers_mut(), header::CONTENT_RANGE, &format!("bytes */{size}"));
             return Ok(response);
@@ -78,7 +71,7 @@ pub(super) async fn serve(
     Ok(response)
 }
 
-/// A response without body that says what the file is.
+/// A response with the headers of a file and no body.
 fn described(status: StatusCode, etag: &str) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
@@ -109,18 +102,18 @@ fn not_modified(headers: &HeaderMap, etag: &str) -> bool {
     })
 }
 
-/// Reads a Range header (RFC 9110, section 14). One range is honoured; several, another unit or
-/// nonsense get the whole file, as the RFC allows.
-fn wanted(range: &HeaderValue, size: u64) -> Wanted {
+/// Reads a Range header (RFC 9110, section 14). Several ranges, another unit or an invalid value get the whole file, as
+/// the RFC allows.
+fn extent(range: &HeaderValue, size: u64) -> Extent {
     let spec = range.to_str().ok().and_then(|text| text.strip_prefix("bytes="));
-    let Some((first, last)) = spec.and_then(|spec| spec.trim().split_once('-')) else { return Wanted::Whole };
+    let Some((first, last)) = spec.and_then(|spec| spec.trim().split_once('-')) else { return Extent::Whole };
     let number =
         |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u64>().unwrap_or(u64::MAX));
     let range = match (number(first.trim()), number(last.trim()), first.is_empty(), last.is_empty()) {
         (Some(first), _, false, true) => first..size,
         (Some(first), Some(last), false, false) if first <= last => first..last.saturating_add(1).min(size),
         (_, Some(suffix), true, false) => size.saturating_sub(suffix)..size,
-        _ => return Wanted::Whole,
+        _ => return Extent::Whole,
     };
-    if range.start >= range.end { Wanted::Unsatisfiable } else { Wanted::Part(range) }
+    if range.start >= range.end { Extent::Unsatisfiable } else { Extent::Part(range) }
 }

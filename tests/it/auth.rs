@@ -76,16 +76,6 @@ async fn every_bad_key_gets_the_same_401() {
 }
 
 #[tokio::test]
-async fn no_route_of_the_api_opens_without_a_key() {
-    let service = Service::start().await;
-    let routes = [("POST", GENERATE.to_owned()), ("GET", TASKS.to_owned()), ("GET", format!("{TASKS}/imgmodel-x"))];
-    for (method, path) in routes {
-        let answer = service.call(method, &path, &[("content-type", "application/json")], "not json").await;
-        answer.assert_error(401, "UNAUTHORIZED");
-    }
-}
-
-#[tokio::test]
 async fn a_key_in_the_query_is_refused_whatever_else_is_right() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;

@@ -44,6 +44,7 @@ mod space;
 mod store;
 mod store_model;
 mod submit;
+mod surface;
 mod sweeps;
 mod tidy;
 mod work;

@@ -1,30 +1,29 @@
-//! For those who run the service: is it up, is it ready, how is it doing.
+//! Health, readiness and metrics, for the operator.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{self, HeaderValue};
 use axum::http::{Response, StatusCode};
 
-use super::error::ApiError;
+use super::pipeline::error::ApiError;
 use super::state::ApiState;
 use crate::service::Shared;
 
-/// Whether new requests are welcome; turned off when the server begins to stop.
+/// Whether the server takes new requests. It stops to do so some time before it closes its listener.
 #[derive(Debug, Clone)]
 pub struct Readiness(Arc<AtomicBool>);
 
 impl Readiness {
-    /// Welcoming.
+    /// Ready.
     pub fn new() -> Self {
         Self(Arc::new(AtomicBool::new(true)))
     }
 
-    /// Turns `/readyz` red, and lets each answer be the last of its connection: who asks again comes by a new one,
-    /// which a balancer leads elsewhere.
+    /// Makes `/readyz` fail, and makes each answer the last of its connection, so that a balancer sends the next request
+    /// to another server.
     pub fn stop(&self) {
         self.0.store(false, Ordering::SeqCst);
     }
@@ -33,8 +32,8 @@ impl Readiness {
         !self.0.load(Ordering::SeqCst)
     }
 
-    /// Lets an answer be the last of its connection once the server is stopping.
-    pub(super) fn see_off(&self, mut response: Response<Body>) -> Response<Body> {
+    /// Makes an answer the last of its connection if the server is stopping.
+    pub(super) fn close_when_stopping(&self, mut response: Response<Body>) -> Response<Body> {
         if self.is_stopping() {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
@@ -62,13 +61,14 @@ pub(super) async fn live() -> Response<Body> {
 /// The database takes writes, the disk has room, and the server is not stopping.
 pub(super) async fn ready(
     State(api): State<Arc<ApiState>>,
-    Extension(readiness): Extension<Readiness>,
+    State(readiness): State<Readiness>,
 ) -> Result<Response<Body>, ApiError> {
     let ApiState { shared, .. } = &*api;
-    let broken = shared.store.ping().await.inspect_err(|error| tracing::error!(%error, "not ready")).is_err();
-    if readiness.is_stopping() || broken || shared.disk.is_low() {
-        return Err(ApiError::of_status(StatusCode::SERVICE_UNAVAILABLE));
+    let not_ready = ApiError::of_status(StatusCode::SERVICE_UNAVAILABLE);
+    if readiness.is_stopping() || shared.disk.is_low() {
+        return Err(not_ready);
     }
+    shared.store.ping().await.map_err(|error| not_ready.because(error))?;
     Ok(text("application/json", r#"{"status":"ready"}"#))
 }
 

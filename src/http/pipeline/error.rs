@@ -1,4 +1,7 @@
-//! Errors as callers see them (interface, section 7).
+//! Error responses (interface, section 7).
+
+use std::error::Error;
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::header::{self, HeaderValue};
@@ -7,9 +10,11 @@ use axum::response::IntoResponse;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::files::FilesError;
+use crate::http::routes::ErrorShape;
 use crate::store::StoreError;
 
-/// The six codes there are.
+/// The error codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum ErrorCode {
@@ -27,8 +32,8 @@ pub enum ErrorCode {
     InternalError,
 }
 
-/// An error response in the making. It travels inside the response's extensions; the outermost
-/// layer, which knows the request id, writes the body.
+/// An error response. Handlers put it into the extensions of a response; the outermost layer, which knows the request
+/// id, writes the body and logs the cause.
 #[derive(Debug, Clone)]
 pub struct ApiError {
     status: StatusCode,
@@ -36,9 +41,11 @@ pub struct ApiError {
     message: String,
     shortage: Option<Shortage>,
     retry_after: Option<u64>,
+    /// For the log only: callers never see it.
+    cause: Option<Arc<dyn Error + Send + Sync>>,
 }
 
-/// What a task costs and what there is.
+/// The credits that a task costs and that the account has.
 #[derive(Debug, Clone, Copy)]
 struct Shortage {
     required: i64,
@@ -58,7 +65,7 @@ pub struct ErrorBody<'a> {
     available: Option<i64>,
 }
 
-/// What went wrong.
+/// The error.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ErrorDetail)]
 pub struct ErrorDetail<'a> {
@@ -77,7 +84,7 @@ pub struct ErrorDetail<'a> {
 
 impl ApiError {
     fn new(status: StatusCode, code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into(), shortage: None, retry_after: None }
+        Self { status, code, message: message.into(), shortage: None, retry_after: None, cause: None }
     }
 
     /// 401, the same for every cause.
@@ -122,7 +129,7 @@ impl ApiError {
         Self { retry_after: Some(retry_after), ..error }
     }
 
-    /// The error for a status that no handler of ours explained.
+    /// The error for a status without a more specific message.
     pub fn of_status(status: StatusCode) -> Self {
         let (code, message) = match status {
             StatusCode::NOT_FOUND => (ErrorCode::NotFound, "There is nothing at this path."),
@@ -149,6 +156,22 @@ impl ApiError {
         Self::of_status(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
+    /// 500 with the error that caused it.
+    pub fn caused_by(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::internal().because(cause)
+    }
+
+    /// The same error with its cause.
+    #[must_use]
+    pub fn because(self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self { cause: Some(Arc::from(cause.into())), ..self }
+    }
+
+    /// The cause, for the log.
+    pub(super) fn cause(&self) -> Option<&(dyn Error + Send + Sync)> {
+        self.cause.as_deref()
+    }
+
     /// The envelope.
     pub(super) fn body(&self, request_id: &str) -> Vec<u8> {
         let (required, available) = self.shortage.map(|shortage| (shortage.required, shortage.available)).unzip();
@@ -156,8 +179,8 @@ impl ApiError {
         serde_json::to_vec(&ErrorBody { error, required, available }).expect("an error is always JSON")
     }
 
-    /// Writes the body now that the request id is known, keeping the other headers of `response`.
-    pub(super) fn write(&self, mut response: Response<Body>, request_id: &str) -> Response<Body> {
+    /// Writes the body into `response` and keeps its other headers.
+    pub(super) fn write(&self, mut response: Response<Body>, request_id: &str, shape: ErrorShape) -> Response<Body> {
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.remove(header::CONTENT_LENGTH);
@@ -169,7 +192,9 @@ impl ApiError {
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        *response.body_mut() = Body::from(self.body(request_id));
+        *response.body_mut() = Body::from(match shape {
+            ErrorShape::Envelope => self.body(request_id),
+        });
         response
     }
 }
@@ -185,7 +210,12 @@ impl IntoResponse for ApiError {
 
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
-        tracing::error!(%error, "the store failed");
-        Self::internal()
+        Self::caused_by(error)
+    }
+}
+
+impl From<FilesError> for ApiError {
+    fn from(error: FilesError) -> Self {
+        Self::caused_by(error)
     }
 }

@@ -1,54 +1,43 @@
-//! The public API: which JSON comes in and goes out (interface, section 4).
+//! Creating, retrieving and listing tasks (interface, section 4).
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
-use axum::http::header::{self, HeaderName, HeaderValue};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::header::{HeaderName, HeaderValue};
 use axum::response::Response;
-use bytes::{Bytes, BytesMut};
-use http_body_util::BodyExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::auth::Caller;
-use super::error::{ApiError, ErrorBody};
-use super::state::ApiState;
+use super::body::read_json;
+use super::{Success, success};
 use crate::clock::Timestamp;
-use crate::config::{ConnectionLimits, MAX_BODY};
 use crate::domain::model::{Id, MODEL_NAME, Status, Surface, Task, TaskId};
 use crate::domain::request::GenerateRequest;
 use crate::files::FilesError;
+use crate::http::pipeline::auth::Caller;
+use crate::http::pipeline::error::{ApiError, ErrorBody};
+use crate::http::routes;
+use crate::http::state::ApiState;
 use crate::service::tasks::{DEFAULT_PAGE, MAX_PAGE};
 use crate::store::Submission;
 
-/// Tells clients how many seconds, with a fraction, to wait before they poll.
+/// The suggested wait before the next poll, in seconds with a fraction.
 static POLL_AFTER: HeaderName = HeaderName::from_static("x-poll-after");
-/// Seconds until a refused submit is worth repeating when too many tasks are unfinished.
+/// `Retry-After` of a submit beyond the limit of unfinished tasks, in seconds.
 const UNFINISHED_RETRY_SECONDS: u64 = 5;
 
-/// What every success is wrapped in.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct Success<T> {
-    /// Always true.
-    success: bool,
-    data: T,
-}
-
-/// One result.
+/// A result image.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Image {
-    /// Where the PNG is.
+    /// URL of the PNG.
     url: String,
     /// Always `image/png`.
     content_type: &'static str,
 }
 
-/// How far a task has come.
+/// The state of a task.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = Status)]
@@ -169,13 +158,13 @@ impl<'a> TaskBody<'a> {
     }
 }
 
-/// A task as JSON; that of a finished task is remembered while its links are good.
+/// A task as JSON. The JSON of a finished task is cached while its links are valid.
 async fn task_json(api: &ApiState, task: &Task) -> Result<Arc<RawValue>, FilesError> {
     let terminal = task.status.is_terminal();
     if terminal && let Some(json) = api.tasks.finished.get_json(task.id) {
         return Ok(json);
     }
-    // Before the links are made, so that they are never older than they seem.
+    // Read before the links are made, so that their validity is never overestimated.
     let shown = api.links.shown();
     let body = serde_json::value::to_raw_value(&TaskBody::new(task, api).await?);
     let json: Arc<RawValue> = Arc::from(body.expect("our own types are always JSON"));
@@ -201,15 +190,6 @@ impl CreatedTask {
     }
 }
 
-fn success(data: impl Serialize) -> Response {
-    let body = serde_json::to_vec(&Success { success: true, data }).expect("our own types are always JSON");
-    let mut response = Response::new(Body::from(body));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
-}
-
 fn with_poll_hint(mut response: Response, api: &ApiState, share: f64) -> Response {
     let seconds = api.engine.typical_duration.as_secs_f64() * share;
     if let Ok(value) = HeaderValue::try_from(format!("{:.2}", seconds.max(0.05))) {
@@ -224,7 +204,7 @@ fn with_poll_hint(mut response: Response, api: &ApiState, share: f64) -> Respons
 /// Credits come back by themselves when it fails. There is no idempotency key: repeating a submit
 /// creates and charges another task.
 #[utoipa::path(
-    post, path = "/api/v1/images/generate", operation_id = "generate", tag = "images",
+    post, path = routes::GENERATE, operation_id = "generate", tag = "images",
     security(("key" = [])),
     request_body = GenerateRequest,
     responses(
@@ -241,7 +221,7 @@ pub async fn generate(
     caller: Caller,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let body = read_json_body(request, &api.settings.connections).await?;
+    let body = read_json(request, &api.settings.connections).await?;
     let request = GenerateRequest::parse(&body, &api.settings.reference_ports)
         .map_err(|fault| ApiError::invalid_request(fault.to_string()))?;
     let required = request.cost();
@@ -261,7 +241,7 @@ pub async fn generate(
 
 /// Retrieve a task
 #[utoipa::path(
-    get, path = "/api/v1/images/task/{id}", operation_id = "getTask", tag = "images",
+    get, path = routes::TASK, operation_id = "getTask", tag = "images",
     security(("key" = [])),
     params(("id" = String, Path, description = "The `task_id` returned at creation")),
     responses(
@@ -277,7 +257,7 @@ pub async fn find(
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
-    // What cannot be a task id names no task.
+    // A text that is no task id names no task.
     let task_id: TaskId = id.ok().and_then(|Path(text)| text.parse().ok()).ok_or_else(ApiError::no_such_task)?;
     let task = api.tasks.find(caller.account_id, Surface::Api, task_id).await?.ok_or_else(ApiError::no_such_task)?;
     let response = success(task_json(&api, &task).await?);
@@ -296,7 +276,7 @@ pub struct ListQuery {
 /// The account's API-created tasks, newest first. Also the way to check whether a submit that got no
 /// response created a task.
 #[utoipa::path(
-    get, path = "/api/v1/images/task", operation_id = "listTasks", tag = "images",
+    get, path = routes::TASKS, operation_id = "listTasks", tag = "images",
     security(("key" = [])),
     params(
         ("limit" = Option<u32>, Query, description = "Page size", minimum = 1, maximum = 100, example = 20),
@@ -335,42 +315,4 @@ fn page_size(text: &str) -> Result<u32, ApiError> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let limit = text.parse().ok().filter(|limit| digits && (1..=MAX_PAGE).contains(limit));
     limit.ok_or_else(|| ApiError::invalid_request("limit must be an integer from 1 to 100."))
-}
-
-/// Reads a body that says it is JSON, within the limits of size and time.
-async fn read_json_body(request: Request, limits: &ConnectionLimits) -> Result<Bytes, ApiError> {
-    if !says_json(request.headers()) {
-        return Err(ApiError::invalid_request("The header Content-Type must be application/json."));
-    }
-    let reading = tokio::time::timeout(limits.body_total, read_body(request.into_body(), limits.body_idle));
-    reading.await.unwrap_or_else(|_| Err(ApiError::of_status(StatusCode::REQUEST_TIMEOUT)))
-}
-
-/// Reads a whole body that is never silent for longer than `idle`.
-async fn read_body(mut body: Body, idle: Duration) -> Result<Bytes, ApiError> {
-    let mut whole = BytesMut::new();
-    loop {
-        let frame = tokio::time::timeout(idle, body.frame()).await;
-        let frame = frame.map_err(|_| ApiError::of_status(StatusCode::REQUEST_TIMEOUT))?;
-        let Some(frame) = frame else { return Ok(whole.freeze()) };
-        let frame = frame.map_err(|_| ApiError::invalid_request("The body broke off."))?;
-        let data = frame.into_data().unwrap_or_default();
-        if data.len() > MAX_BODY - whole.len() {
-            return Err(ApiError::of_status(StatusCode::PAYLOAD_TOO_LARGE));
-        }
-        // Most bodies come in one piece.
-        whole = if whole.is_empty() {
-            data.into()
-        } else {
-            whole.extend_from_slice(&data);
-            whole
-        };
-    }
-}
-
-fn says_json(headers: &HeaderMap) -> bool {
-    let mut values = headers.get_all(header::CONTENT_TYPE).iter();
-    let (Some(value), None) = (values.next(), values.next()) else { return false };
-    let essence = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();
-    essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
 }

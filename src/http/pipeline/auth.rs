@@ -1,26 +1,26 @@
-//! Who calls: HTTPS in production, no key in the query, a valid key, then its rate limit.
+//! Authentication, in this order: HTTPS in production, no key in the query, a valid key, its rate limit.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use axum::extract::{MatchedPath, Request};
-use axum::http::Method;
+use axum::extract::Request;
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
 use super::error::ApiError;
-use super::state::ApiState;
-use super::{GENERATE, TASK, TASKS, proxy};
+use super::proxy;
 use crate::domain::key::{ApiKey, KeySecret};
 use crate::domain::model::Id;
 use crate::domain::source::Source;
+use crate::http::routes::{self, Access, Route};
+use crate::http::state::ApiState;
 use crate::service::failures::Patience;
 use crate::service::limits::{Allowance, Usage, WINDOW};
 use crate::store::KeyChange;
 
-/// Parameter names that are read as an attempt to pass a key, in any letter case.
+/// Names of query parameters that count as a key, in any letter case.
 const KEY_PARAMETERS: [&str; 8] =
     ["api_key", "apikey", "api-key", "key", "token", "access_token", "auth", "authorization"];
 
@@ -30,18 +30,18 @@ const MAX_FLAGGED: usize = 4;
 static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// How a request arrived, as the accept loop saw it.
+/// The connection of a request, as the server saw it.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival {
     /// The other end of the connection.
     pub peer: SocketAddr,
-    /// Whether we ended TLS ourselves.
+    /// Whether this server terminated TLS.
     pub tls: bool,
-    /// Whether the header has one reading only.
+    /// Whether the head of the request has a single interpretation.
     pub unambiguous: bool,
 }
 
-/// The account that a valid key speaks for.
+/// The account and the key of an authenticated request.
 #[derive(Debug, Clone, Copy)]
 pub struct Caller {
     /// The key's owner.
@@ -50,28 +50,29 @@ pub struct Caller {
     pub key_id: Id,
 }
 
-/// Lets an API request pass when its key travelled safely and, where there is a route, opens it.
+/// Lets a request pass to a route that takes a key. A request for such a path that has no route passes without a key, to
+/// its 404 or 405.
 pub(super) async fn guard(api: &Arc<ApiState>, request: Request, next: Next) -> Response {
-    let path = request.uri().path();
-    if path != "/api" && !path.starts_with("/api/") {
+    if !routes::takes_key(request.uri().path()) {
         return next.run(request).await;
     }
     let source = proxy::source(&api.settings.trusted_proxies, &request);
-    let opened = match claim(api, &request) {
-        Ok(Some((secret, usage))) => find_key(api, &secret).await.map(|key| Some((key, usage))),
+    let authenticated = match credentials(api, &request) {
+        Ok(Some((secret, limit))) => find_key(api, &secret).await.map(|key| Some((key, limit))),
         Ok(None) => Ok(None),
         Err(error) => Err(error),
     };
-    match opened {
-        Ok(Some((key, usage))) => within_limits(api, &key, usage, request, next).await,
+    match authenticated {
+        Ok(Some((key, limit))) => within_limit(api, &key, limit, request, next).await,
         Ok(None) => next.run(request).await,
         Err(error) if error.is_unauthorized() => refuse(api, source, error).await,
         Err(error) => error.into_response(),
     }
 }
 
-/// What a request shows as a key and what it counts as; `None` when it will meet no handler.
-fn claim(api: &Arc<ApiState>, request: &Request) -> Result<Option<(KeySecret, Usage)>, ApiError> {
+/// The key that a request sends, and the limit of its route; `None` without a route. A handler whose route is missing
+/// here stays closed, because it takes a [`Caller`].
+fn credentials(api: &Arc<ApiState>, request: &Request) -> Result<Option<(KeySecret, Option<Usage>)>, ApiError> {
     if api.settings.require_https && !proxy::arrived_over_https(&api.settings.trusted_proxies, request) {
         return Err(ApiError::unauthorized());
     }
@@ -81,13 +82,12 @@ fn claim(api: &Arc<ApiState>, request: &Request) -> Result<Option<(KeySecret, Us
         flag_leaked_keys(api, query);
         return Err(ApiError::unauthorized());
     }
-    match usage(request) {
-        Some(usage) => Ok(Some((bearer(request.headers()).ok_or_else(ApiError::unauthorized)?, usage))),
-        None => Ok(None),
-    }
+    let Some(route) = Route::of(request).filter(|route| route.access == Access::Key) else { return Ok(None) };
+    let secret = bearer(request.headers()).ok_or_else(ApiError::unauthorized)?;
+    Ok(Some((secret, route.limit)))
 }
 
-/// Answers a failed authentication: the more of them from one source, the later.
+/// Answers a failed authentication, later with each further failure from the same source.
 async fn refuse(api: &ApiState, source: Option<Source>, error: ApiError) -> Response {
     let patience = match source {
         Some(source) => api.failures.hold(source).await,
@@ -100,17 +100,6 @@ async fn refuse(api: &ApiState, source: Option<Source>, error: ApiError) -> Resp
     response
 }
 
-/// What a request counts as; `None` when it will meet no handler. A handler that this forgets is closed,
-/// because it asks for a [`Caller`].
-fn usage(request: &Request) -> Option<Usage> {
-    let route = request.extensions().get::<MatchedPath>()?.as_str();
-    match (request.method(), route) {
-        (&Method::POST, GENERATE) => Some(Usage::Submit),
-        (&Method::GET | &Method::HEAD, TASKS | TASK) => Some(Usage::Read),
-        _ => None,
-    }
-}
-
 fn holds_key(query: &str) -> bool {
     url::form_urlencoded::parse(query.as_bytes()).any(|(name, value)| {
         KEY_PARAMETERS.iter().any(|known| name.eq_ignore_ascii_case(known))
@@ -119,8 +108,8 @@ fn holds_key(query: &str) -> bool {
     })
 }
 
-/// Notes every real key in a query, so that its owner rotates it. Not awaited: the answer must take
-/// as long for a real key as for any other.
+/// Flags the real keys in a query, so that their owners rotate them. In the background, because the time of the answer
+/// must not show whether a key is real.
 fn flag_leaked_keys(api: &Arc<ApiState>, query: &str) {
     let texts = url::form_urlencoded::parse(query.as_bytes()).flat_map(|(name, value)| [name, value]);
     let leaked = texts.filter_map(|text| KeySecret::find_shape(&text).and_then(KeySecret::parse));
@@ -143,13 +132,22 @@ fn flag_leaked_keys(api: &Arc<ApiState>, query: &str) {
     });
 }
 
-/// Lets a valid key pass, within its rate limit.
-async fn within_limits(api: &ApiState, key: &ApiKey, usage: Usage, mut request: Request, next: Next) -> Response {
-    let allowance = api.limits.count(key, usage).await;
-    if allowance.is_some_and(|allowance| allowance.fallback) {
+/// Lets a request with a valid key pass, within its rate limit.
+async fn within_limit(
+    api: &ApiState,
+    key: &ApiKey,
+    limit: Option<Usage>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let counted = match limit {
+        Some(usage) => api.limits.count(key, usage).await.map(|allowance| (usage, allowance)),
+        None => None,
+    };
+    if counted.is_some_and(|(_, allowance)| allowance.fallback) {
         api.shared.metrics.rate_limit_fallbacks.inc();
     }
-    let mut response = match allowance.and_then(|allowance| allowance.retry_after) {
+    let mut response = match counted.and_then(|(_, allowance)| allowance.retry_after) {
         Some(seconds) => {
             api.shared.metrics.rate_limited.inc();
             let message = format!("This key is used too often. Try again in {seconds} s.");
@@ -160,7 +158,7 @@ async fn within_limits(api: &ApiState, key: &ApiKey, usage: Usage, mut request: 
             next.run(request).await
         }
     };
-    if let Some(allowance) = allowance {
+    if let Some((usage, allowance)) = counted {
         announce(response.headers_mut(), usage, allowance);
     }
     response
@@ -177,7 +175,7 @@ fn bearer(headers: &HeaderMap) -> Option<KeySecret> {
     if scheme.eq_ignore_ascii_case("bearer") { KeySecret::parse(token.trim()) } else { None }
 }
 
-/// Tells the caller where its limit stands (draft-ietf-httpapi-ratelimit-headers).
+/// Adds the headers that describe the state of a limit (draft-ietf-httpapi-ratelimit-headers).
 fn announce(headers: &mut HeaderMap, usage: Usage, allowance: Allowance) {
     let name = usage.as_str();
     let seconds = allowance.retry_after.unwrap_or_else(|| allowance.seconds_to_full());
@@ -194,7 +192,7 @@ impl<S: Sync> axum::extract::FromRequestParts<S> for Caller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        // Absent only if a route forgot its authorize layer, and then nobody may pass.
+        // Absent only if the route table lists the route without a key; then nobody may pass.
         parts.extensions.get::<Self>().copied().ok_or_else(ApiError::unauthorized)
     }
 }

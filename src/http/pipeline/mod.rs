@@ -1,0 +1,39 @@
+//! The steps that every request passes on its way to a handler, from the outside in.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+
+use super::ops::Readiness;
+use super::state::ApiState;
+use crate::service::Shared;
+
+pub mod auth;
+pub mod error;
+pub mod framing;
+mod host;
+mod leftover;
+pub mod malformed;
+pub mod observe;
+mod proxy;
+
+/// The steps of a request of a caller.
+pub(super) async fn run(
+    State((api, readiness)): State<(Arc<ApiState>, Readiness)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let strict = api.settings.production && proxy::arrived_over_https(&api.settings.trusted_proxies, &request);
+    let answer = async |request| match host::refuse_two_readings(&request) {
+        None => leftover::read_on(request, |request| auth::guard(&api, request, next)).await,
+        Some(refusal) => refusal,
+    };
+    readiness.close_when_stopping(observe::observe(&api.shared, strict, request, answer).await)
+}
+
+/// The steps of a request for metrics, which comes from the operator.
+pub(super) async fn run_metrics(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    observe::observe(&shared, false, request, |request| next.run(request)).await
+}

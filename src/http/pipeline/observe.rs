@@ -1,0 +1,115 @@
+//! The outermost layer: a request id, a written error, a measurement and a log line for every response.
+
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header::{self, HeaderName, HeaderValue};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use futures::FutureExt as _;
+use tracing::Instrument as _;
+
+use super::error::ApiError;
+use crate::http::routes;
+use crate::service::Shared;
+
+/// Tells browsers to use HTTPS only, for a year.
+const STRICT_TRANSPORT: HeaderValue = HeaderValue::from_static("max-age=31536000");
+
+/// The header that holds the request id.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The id of a request, which callers quote to support. Callers cannot choose it, so it names one request only.
+#[derive(Debug, Clone)]
+pub struct RequestId(Arc<str>);
+
+impl RequestId {
+    fn random() -> Self {
+        Self(BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; 15]>()).into())
+    }
+
+    /// The id as callers see it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The answer to a path without a route.
+pub(in crate::http) async fn no_route() -> ApiError {
+    ApiError::not_found()
+}
+
+/// Answers a request within a span that carries its id, and gives every response an id, a written error, a measurement
+/// and a log line. A `strict` response tells browsers to use HTTPS only.
+pub(super) async fn observe<F: Future<Output = Response>>(
+    shared: &Shared,
+    strict: bool,
+    mut request: Request,
+    answer: impl FnOnce(Request) -> F,
+) -> Response {
+    let started = shared.clock.elapsed();
+    let id = RequestId::random();
+    let method = request.method().clone();
+    let (route, errors) = (routes::label(&request), routes::error_shape(&request));
+    request.extensions_mut().insert(id.clone());
+    // At the level of errors, so that no filter separates an event from its request.
+    let span = tracing::error_span!("request", request_id = %id);
+    let answered = AssertUnwindSafe(answer(request)).catch_unwind().instrument(span.clone()).await;
+    let _entered = span.entered();
+    let mut response = answered.unwrap_or_else(|_| ApiError::caused_by("a handler panicked").into_response());
+    let error = error_of(&mut response);
+    if let Some(error) = &error {
+        response = error.write(response, id.as_str(), errors);
+    }
+    if let Ok(value) = HeaderValue::try_from(id.as_str()) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    if strict {
+        response.headers_mut().insert(header::STRICT_TRANSPORT_SECURITY, STRICT_TRANSPORT);
+    }
+    let took = shared.clock.elapsed().saturating_sub(started);
+    let status = response.status().as_u16();
+    shared.metrics.answered(route, status, took);
+    let millis = took.as_secs_f64() * 1_000.0;
+    let cause = error.as_ref().and_then(ApiError::cause).map(tracing::field::display);
+    if status >= 500 {
+        tracing::error!(%method, route, status, millis, cause, "the request failed");
+    } else if status >= 400 || method == Method::POST {
+        tracing::info!(%method, route, status, millis, cause, "the request was answered");
+    } else {
+        tracing::debug!(%method, route, status, millis, "the request was answered");
+    }
+    response
+}
+
+/// The error of a response, also of one that the framework made.
+fn error_of(response: &mut Response<Body>) -> Option<ApiError> {
+    let status = response.status();
+    let failed = status.is_client_error() || status.is_server_error();
+    response.extensions_mut().remove::<ApiError>().or_else(|| failed.then(|| ApiError::of_status(status)))
+}
+
+/// The whole response to bytes that are not HTTP/1.1.
+pub fn refusal(status: StatusCode) -> Vec<u8> {
+    let id = RequestId::random();
+    let body = ApiError::of_status(status).body(id.as_str());
+    let reason = status.canonical_reason().unwrap_or("Error");
+    let head = format!(
+        "HTTP/1.1 {} {reason}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+         {REQUEST_ID}: {id}\r\nconnection: close\r\n\r\n",
+        status.as_u16(),
+        body.len()
+    );
+    [head.into_bytes(), body].concat()
+}

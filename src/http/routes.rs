@@ -1,0 +1,219 @@
+//! The route table. The router (with its 405 answers), authentication, the rate limits, the labels of metrics and the
+//! test of the whole surface read it; the OpenAPI document uses its patterns.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{FromRef, MatchedPath, Request};
+use axum::http::Method;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{MethodFilter, MethodRouter, on};
+
+use super::ops::Readiness;
+use super::state::ApiState;
+use super::{api, docs, files, ops, pipeline};
+use crate::service::Shared;
+use crate::service::limits::Usage;
+
+/// The pattern that submits a task.
+pub const GENERATE: &str = "/api/v1/images/generate";
+/// The pattern that lists tasks.
+pub const TASKS: &str = "/api/v1/images/task";
+/// The pattern of one task.
+pub const TASK: &str = "/api/v1/images/task/{id}";
+
+/// The routes.
+pub static ROUTES: [Route; 12] = [
+    api(Method::POST, GENERATE, Usage::Submit, |method| on(method, api::images::generate)),
+    api(Method::GET, TASKS, Usage::Read, |method| on(method, api::images::list)),
+    api(Method::GET, TASK, Usage::Read, |method| on(method, api::images::find)),
+    open(Surface::Files, "/files/{*name}", |method| on(method, files::serve)),
+    open(Surface::Docs, "/", |method| on(method, docs::home)),
+    open(Surface::Docs, "/docs", |method| on(method, docs::home)),
+    open(Surface::Docs, "/docs/", |method| on(method, docs::index)),
+    open(Surface::Docs, "/docs/{asset}", |method| on(method, docs::asset)),
+    open(Surface::Docs, "/openapi.json", |method| on(method, docs::openapi)),
+    open(Surface::Ops, "/healthz", |method| on(method, ops::live)),
+    open(Surface::Ops, "/readyz", |method| on(method, ops::ready)),
+    metrics("/metrics", |method| on(method, ops::metrics)),
+];
+
+/// One method of one URL pattern.
+#[derive(Debug)]
+pub struct Route {
+    /// The path, with names in braces for the parts that vary.
+    pub pattern: &'static str,
+    /// The method. A route for GET answers HEAD as well.
+    pub method: Method,
+    /// The part of the service that the route belongs to.
+    pub surface: Surface,
+    /// The callers that may use it.
+    pub access: Access,
+    /// The rate limit that a call counts against.
+    pub limit: Option<Usage>,
+    /// The form of its errors.
+    pub errors: ErrorShape,
+    handler: Handler,
+}
+
+/// The parts of the service that have URLs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Surface {
+    /// The public API.
+    Api,
+    /// Result files.
+    Files,
+    /// The OpenAPI document and its page.
+    Docs,
+    /// Health, for supervisors and balancers.
+    Ops,
+    /// Metrics, on a listener of their own.
+    Metrics,
+}
+
+/// The callers that may use a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Callers with a valid key.
+    Key,
+    /// Everybody.
+    Anyone,
+}
+
+/// The form of the errors of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorShape {
+    /// `{"error": {"code", "message", "request_id"}}`.
+    Envelope,
+}
+
+/// Makes the service of a route for its method.
+#[derive(Debug)]
+enum Handler {
+    Service(fn(MethodFilter) -> MethodRouter<ServiceState>),
+    Metrics(fn(MethodFilter) -> MethodRouter<Arc<Shared>>),
+}
+
+/// The state of the listener for callers. A handler takes the part that it needs.
+#[derive(Debug, Clone)]
+struct ServiceState {
+    api: Arc<ApiState>,
+    readiness: Readiness,
+}
+
+impl FromRef<ServiceState> for Arc<ApiState> {
+    fn from_ref(state: &ServiceState) -> Self {
+        state.api.clone()
+    }
+}
+
+impl FromRef<ServiceState> for Readiness {
+    fn from_ref(state: &ServiceState) -> Self {
+        state.readiness.clone()
+    }
+}
+
+const fn api(
+    method: Method,
+    pattern: &'static str,
+    limit: Usage,
+    handler: fn(MethodFilter) -> MethodRouter<ServiceState>,
+) -> Route {
+    let (surface, access, limit, errors) = (Surface::Api, Access::Key, Some(limit), ErrorShape::Envelope);
+    Route { pattern, method, surface, access, limit, errors, handler: Handler::Service(handler) }
+}
+
+const fn open(
+    surface: Surface,
+    pattern: &'static str,
+    handler: fn(MethodFilter) -> MethodRouter<ServiceState>,
+) -> Route {
+    let (method, access, limit, errors) = (Method::GET, Access::Anyone, None, ErrorShape::Envelope);
+    Route { pattern, method, surface, access, limit, errors, handler: Handler::Service(handler) }
+}
+
+const fn metrics(pattern: &'static str, handler: fn(MethodFilter) -> MethodRouter<Arc<Shared>>) -> Route {
+    let (method, access, limit, errors) = (Method::GET, Access::Anyone, None, ErrorShape::Envelope);
+    Route { pattern, method, surface: Surface::Metrics, access, limit, errors, handler: Handler::Metrics(handler) }
+}
+
+impl Route {
+    /// The route of a request, if its path and method have one.
+    pub(super) fn of(request: &Request) -> Option<&'static Self> {
+        let pattern = matched_pattern(request)?;
+        ROUTES.iter().find(|route| route.pattern == pattern && route.answers(request.method()))
+    }
+
+    fn answers(&self, method: &Method) -> bool {
+        self.method == method || (self.method == Method::GET && method == Method::HEAD)
+    }
+
+    fn filter(&self) -> MethodFilter {
+        MethodFilter::try_from(self.method.clone()).expect("the table holds standard methods")
+    }
+
+    /// The route in metrics and the log.
+    fn label(&self) -> &'static str {
+        match self.surface {
+            Surface::Docs => "/docs",
+            Surface::Files => "/files/{name}",
+            Surface::Api | Surface::Ops | Surface::Metrics => self.pattern,
+        }
+    }
+}
+
+/// The form of the errors of a request.
+pub(super) fn error_shape(request: &Request) -> ErrorShape {
+    at(request).map_or(ErrorShape::Envelope, |route| route.errors)
+}
+
+/// The label of a request in metrics and the log. It never holds the requested path, which may hold anything.
+pub(super) fn label(request: &Request) -> &'static str {
+    at(request).map_or("none", Route::label)
+}
+
+/// Whether callers send keys to this path, or would if they spelt it right: a route that takes a key has the same first
+/// segment.
+pub(super) fn takes_key(path: &str) -> bool {
+    let segment = first_segment(path);
+    ROUTES.iter().any(|route| route.access == Access::Key && first_segment(route.pattern) == segment)
+}
+
+fn first_segment(path: &str) -> Option<&str> {
+    path.split('/').nth(1)
+}
+
+/// A route for the path of a request, whatever its method.
+fn at(request: &Request) -> Option<&'static Route> {
+    let pattern = matched_pattern(request)?;
+    ROUTES.iter().find(|route| route.pattern == pattern)
+}
+
+fn matched_pattern(request: &Request) -> Option<&str> {
+    request.extensions().get::<MatchedPath>().map(MatchedPath::as_str)
+}
+
+/// The router of the listener for callers.
+pub fn router(api: Arc<ApiState>, readiness: Readiness) -> Router {
+    let routes = ROUTES.iter().fold(Router::new(), |router, route| match route.handler {
+        Handler::Service(handler) => router.route(route.pattern, handler(route.filter())),
+        Handler::Metrics(_) => router,
+    });
+    // One layer for all steps, because each layer costs every request several allocations.
+    routes
+        .fallback(pipeline::observe::no_route)
+        .layer(from_fn_with_state((api.clone(), readiness.clone()), pipeline::run))
+        .with_state(ServiceState { api, readiness })
+}
+
+/// The router of the listener for metrics.
+pub fn metrics_router(shared: Arc<Shared>) -> Router {
+    let routes = ROUTES.iter().fold(Router::new(), |router, route| match route.handler {
+        Handler::Metrics(handler) => router.route(route.pattern, handler(route.filter())),
+        Handler::Service(_) => router,
+    });
+    routes
+        .fallback(pipeline::observe::no_route)
+        .layer(from_fn_with_state(shared.clone(), pipeline::run_metrics))
+        .with_state(shared)
+}

@@ -1,0 +1,119 @@
+//! Every route of the table: its callers, its limit, its methods, and its place in the OpenAPI document.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+use tintype::http::docs::openapi_json;
+use tintype::http::routes::{Access, ROUTES, Route, Surface};
+
+use crate::rigs::service::Service;
+
+/// A path that the pattern of a route matches.
+fn path(route: &Route) -> String {
+    let filled = route.pattern.replace("{id}", "imgmodel-AAAAAAAAAAAAAAAAAAAAA").replace("{asset}", "index.html");
+    filled.replace("{*name}", "2026-11-21/AAAAAAAAAAAAAAAAAAAAA-0-AAAAAAAAAAAAAAAAAAAAAA.png")
+}
+
+/// The routes of the listener for callers.
+fn served() -> impl Iterator<Item = &'static Route> {
+    ROUTES.iter().filter(|route| route.surface != Surface::Metrics)
+}
+
+/// The methods of each path.
+fn methods() -> BTreeMap<String, BTreeSet<&'static str>> {
+    let mut methods = BTreeMap::<_, BTreeSet<_>>::new();
+    for route in served() {
+        let of_path = methods.entry(path(route)).or_default();
+        of_path.insert(route.method.as_str());
+        if route.method == "GET" {
+            of_path.insert("HEAD");
+        }
+    }
+    methods
+}
+
+#[tokio::test]
+async fn a_route_opens_to_its_callers_only() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let authorization = caller.authorization();
+    for route in served() {
+        let (method, path) = (route.method.as_str(), path(route));
+        let with_key = service.call(method, &path, &[("authorization", &authorization)], "").await;
+        assert!(!matches!(with_key.status.as_u16(), 401 | 405), "{route:?}: {with_key:?}");
+        let without_key = service.call(method, &path, &[], "").await;
+        let in_query = format!("{path}?Token={}", caller.key);
+        let leaked = service.call(method, &in_query, &[("authorization", &authorization)], "").await;
+        match route.access {
+            Access::Key => {
+                without_key.assert_error(401, "UNAUTHORIZED");
+                leaked.assert_error(401, "UNAUTHORIZED");
+            }
+            Access::Anyone => assert_eq!(without_key.status, with_key.status, "{route:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_route_that_takes_a_key_wants_https_in_production() {
+    let service = Service::start_with(&["--production", "--trusted-proxy", "127.0.0.0/8"]).await;
+    let caller = service.caller("ada", 10).await;
+    let key = caller.authorization();
+    for route in served().filter(|route| route.access == Access::Key) {
+        let (method, path) = (route.method.as_str(), path(route));
+        service.call(method, &path, &[("authorization", &key)], "").await.assert_error(401, "UNAUTHORIZED");
+        let headers = [("authorization", key.as_str()), ("x-forwarded-proto", "https")];
+        assert_ne!(service.call(method, &path, &headers, "").await.status, 401, "{route:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_counts_against_the_limit_of_its_route() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    for route in served() {
+        let key = caller.authorization();
+        let answer = service.call(route.method.as_str(), &path(route), &[("authorization", &key)], "").await;
+        let policy = answer.headers.get("ratelimit-policy").map(|value| value.to_str().expect("text"));
+        let limit = policy.and_then(|policy| policy.split('"').nth(1));
+        assert_eq!(limit, route.limit.map(|limit| limit.as_str()), "{route:?}");
+    }
+}
+
+#[tokio::test]
+async fn other_methods_are_405_and_allow_names_the_methods_of_the_path() {
+    let service = Service::start().await;
+    for (path, methods) in methods() {
+        for method in ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "BREW"] {
+            if methods.contains(method) {
+                continue;
+            }
+            let answer = service.call(method, &path, &[], "").await;
+            assert_eq!(answer.status, 405, "{method} {path}: {answer:?}");
+            assert_eq!(answer.header("allow").split(',').collect::<BTreeSet<_>>(), methods, "{method} {path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_listener_for_callers_serves_no_metrics() {
+    let service = Service::start().await;
+    for route in ROUTES.iter().filter(|route| route.surface == Surface::Metrics) {
+        service.call(route.method.as_str(), route.pattern, &[], "").await.assert_error(404, "NOT_FOUND");
+    }
+}
+
+#[test]
+fn the_document_describes_the_routes_of_the_api_and_no_others() {
+    let document: Value = serde_json::from_str(&openapi_json()).expect("JSON");
+    let mut documented = BTreeSet::new();
+    for (pattern, operations) in document["paths"].as_object().expect("paths") {
+        for (method, operation) in operations.as_object().expect("operations") {
+            assert_eq!(operation["security"], json!([{ "key": [] }]), "{method} {pattern}");
+            documented.insert((pattern.as_str(), method.to_uppercase()));
+        }
+    }
+    let api = ROUTES.iter().filter(|route| route.surface == Surface::Api);
+    let routed: BTreeSet<_> = api.map(|route| (route.pattern, route.method.as_str().to_owned())).collect();
+    assert_eq!(documented, routed);
+}
