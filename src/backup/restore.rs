@@ -127,7 +127,7 @@ impl Target {
         if let FileBackend::Directory(directory) = &self.files {
             data_dir::create(directory)?;
         }
-        let files = Files::in_place(&self.files).map_err(|error| error.to_string())?;
+        let files = Files::on_backend(&self.files).map_err(|error| error.to_string())?;
         files.check_access().await.map(|()| files)
     }
 

@@ -220,11 +220,11 @@ async fn open_or_create_store(settings: &DataSettings) -> Result<Arc<dyn Store>,
 
 /// Opens the result files that `--files` names; creates the directory if it does not exist.
 async fn open_files(settings: &DataSettings, files: Option<&str>) -> Result<Files, Failure> {
-    let place = settings.file_backend(files)?;
-    if let FileBackend::Directory(directory) = &place {
+    let backend = settings.file_backend(files)?;
+    if let FileBackend::Directory(directory) = &backend {
         data_dir::create(directory)?;
     }
-    let files = Files::in_place(&place)?.guarded_by(data_dir::backup_lock(&settings.data));
+    let files = Files::on_backend(&backend)?.guarded_by(data_dir::backup_lock(&settings.data));
     files.check_access().await?;
     Ok(files)
 }

@@ -15,26 +15,26 @@ use object_store::{
 use reqwest::Method;
 
 use super::name::FileName;
-use super::{FilesError, PIECE, Pieces};
+use super::{FilesError, NAME_BATCH, NameBatches};
 use crate::clock::Timestamp;
 use crate::config::S3Settings;
 use crate::domain::model::Id;
 use crate::outbound::{Proxies, client_builder};
 
-/// Longest that a write is tried: what was drawn is worth more than a minute of an unreachable bucket.
+/// Time limit for a write with all its retries: a finished render is worth waiting more than a minute for the bucket.
 pub const WRITE_LIMIT: Duration = Duration::from_secs(75);
-/// Wait before a write is tried again; it doubles up to the longest.
+/// Pause before the first retry of a write; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
-/// Longest wait for a connection, and for the next byte of an answer.
+/// Longest wait for a connection, and for the next byte of a response.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 const READ_LIMIT: Duration = Duration::from_secs(20);
-/// How a request is repeated within one try.
+/// Retries of the S3 library within one attempt.
 const MAX_RETRIES: usize = 2;
 const RETRY_LIMIT: Duration = Duration::from_secs(5);
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
-/// The bucket, and the prefix of all keys in it.
+/// A bucket, and the prefix of all keys in it.
 pub(super) struct Bucket {
     pub(super) objects: AmazonS3,
     pub(super) write_limit: Duration,
@@ -49,7 +49,7 @@ impl fmt::Display for Bucket {
     }
 }
 
-/// Without the client, which knows the credentials.
+/// Leaves out the client, which holds the credentials.
 impl fmt::Debug for Bucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Bucket").field(&self.to_string()).finish_non_exhaustive()
@@ -96,20 +96,20 @@ impl Bucket {
         }
     }
 
-    /// Writes a file under a new name, again and again while the bucket cannot be reached.
+    /// Writes a file under a new name; retries while the bucket is unreachable.
     pub(super) async fn write(&self, task_id: Id, index: usize, png: Bytes) -> Result<String, FilesError> {
-        let mut last = FilesError(format!("{self} gave no answer for {:?}", self.write_limit).into());
+        let mut last = FilesError(format!("{self} did not respond within {:?}", self.write_limit).into());
         let trying = async {
             let mut pause = FIRST_PAUSE;
             loop {
-                // Another name each time: a write whose answer was lost may have been done.
+                // A new name for each attempt, because a write whose response was lost may have succeeded.
                 let name = FileName::random(task_id, index);
                 match self.create(&name, png.clone()).await {
                     Ok(()) => return Ok(name),
                     Err(error) if is_final(&error) => return Err(error.into()),
                     Err(error) => last = error.into(),
                 }
-                tracing::warn!(error = %last, "could not write a result file; trying again");
+                tracing::warn!(error = %last, "could not write a result file to the bucket; trying again");
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
@@ -129,13 +129,13 @@ impl Bucket {
         self.objects.put_opts(&self.key(name), PutPayload::from(png), options).await.map(drop)
     }
 
-    pub(super) fn written_before(&self, day: String, cutoff: Timestamp) -> Pieces {
+    pub(super) fn written_before(&self, day: String, cutoff: Timestamp) -> NameBatches {
         let old = self.objects.list(Some(&self.key(&day))).try_filter_map(move |object| {
             let is_old = Timestamp::from_millis(object.last_modified.timestamp_millis()) < cutoff;
             let name = object.location.filename().filter(|_| is_old).map(|name| format!("{day}/{name}"));
             std::future::ready(Ok(name))
         });
-        old.try_chunks(PIECE).map_err(|error| FilesError::from(error.1)).boxed()
+        old.try_chunks(NAME_BATCH).map_err(|error| FilesError::from(error.1)).boxed()
     }
 
     pub(super) async fn check_access(&self) -> Result<(), String> {
@@ -151,8 +151,8 @@ impl Bucket {
         let credential = credential.map_err(|error| format!("cannot use {self}: {}", describe(&error)))?;
         match credential.token {
             None => Ok(()),
-            Some(_) => Err("--file-urls signed needs an access key that stays: links signed with temporary \
-                            credentials, such as AWS_SESSION_TOKEN, end when these do"
+            Some(_) => Err("--file-urls signed needs a permanent access key: links signed with temporary \
+                            credentials, such as AWS_SESSION_TOKEN, expire with them"
                 .into()),
         }
     }
@@ -162,7 +162,7 @@ impl Bucket {
     }
 }
 
-/// Whether trying again is of no use.
+/// Whether a retry cannot help.
 fn is_final(error: &Error) -> bool {
     matches!(
         error,
@@ -174,8 +174,8 @@ fn is_final(error: &Error) -> bool {
     )
 }
 
-/// An error without what a server put into it besides a code and a message: that can hold the token of the
-/// request, as in the answer to a signature that does not match.
+/// Describes an error. Of the response it includes only the code and the message, because the rest may contain the
+/// token of the request, as after a signature mismatch.
 pub(super) fn describe(error: &Error) -> String {
     let text = error.to_string();
     let element = |name: &str| {
@@ -185,13 +185,13 @@ pub(super) fn describe(error: &Error) -> String {
     let before = text.split_once('<').map_or(text.as_str(), |(before, _)| before);
     let whole: &dyn std::error::Error = error;
     let cause = std::iter::successors(whole.source(), |cause| cause.source()).last().map(ToString::to_string);
-    // Where a connection failed, and why, stands at the end of the causes only.
+    // Only the last cause tells where and why a connection failed.
     let cause = cause.as_deref().filter(|cause| !text.contains(cause) && !cause.contains('<'));
-    let told = [Some(before.trim_end_matches([':', ' '])), element("Code"), element("Message"), cause];
-    told.into_iter().flatten().filter(|told| !told.is_empty()).collect::<Vec<_>>().join(": ")
+    let parts = [Some(before.trim_end_matches([':', ' '])), element("Code"), element("Message"), cause];
+    parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ")
 }
 
-/// Builds the library's HTTP clients from our own set-up.
+/// Builds the HTTP clients of the S3 library with the shared set-up of the service.
 #[derive(Debug)]
 struct Connector {
     authorities: Option<Vec<u8>>,
@@ -206,7 +206,7 @@ impl HttpConnector for Connector {
         let client = builder
             .https_only(!plain)
             .connect_timeout(CONNECT_LIMIT)
-            // No limit for a whole body: a slow caller may take long to read it through us.
+            // No limit for a whole body: a slow caller may take long to download a file through this service.
             .read_timeout(READ_LIMIT)
             .build();
         client.map(HttpClient::new).map_err(|error| failed(error.into()))

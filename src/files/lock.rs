@@ -1,27 +1,27 @@
-//! The lock between those who need all result files and those who remove some.
+//! The lock between readers of all result files (backups and audits) and processes that remove some.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-/// Held by whoever needs the files to stay as they are, or by whoever removes results.
+/// A shared lock that prevents removals, or the exclusive lock of a removal.
 #[derive(Debug)]
 pub struct FilesLock {
     file: Option<File>,
 }
 
 impl FilesLock {
-    /// Keeps the file locked together with others who do; waits for who has it alone. Without a file there
-    /// is nothing to lock.
+    /// Takes a shared lock; waits while another process holds the exclusive lock. Without a path there is nothing to
+    /// lock.
     pub(super) fn share(path: Option<&Path>) -> io::Result<Self> {
         let file = path.map(open).transpose()?;
         file.as_ref().map_or(Ok(()), File::lock_shared)?;
         Ok(Self { file })
     }
 
-    /// Takes the file alone; `None` while others have it.
-    pub(super) fn try_alone(path: Option<&Path>) -> io::Result<Option<Self>> {
+    /// Takes the exclusive lock; `None` while another process holds a lock.
+    pub(super) fn try_exclusive(path: Option<&Path>) -> io::Result<Option<Self>> {
         let file = path.map(open).transpose()?;
         match file.as_ref().map_or(Ok(()), File::try_lock) {
             Ok(()) => Ok(Some(Self { file })),
@@ -33,9 +33,9 @@ impl FilesLock {
 
 impl Drop for FilesLock {
     fn drop(&mut self) {
-        // Not left to closing it: a child process that was just forked may hold the file open a moment longer.
+        // Closing the file is not enough: a child process that was just forked may keep it open a moment longer.
         if let Some(Err(error)) = self.file.as_ref().map(File::unlock) {
-            tracing::error!(%error, "could not unlock the result files");
+            tracing::error!(%error, "could not unlock the result files; the lock ends with this process");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Result files: PNGs under unguessable names, written once and never changed, in a directory or in an S3 bucket.
+//! Result files: immutable PNGs with unguessable names, in a directory or in an S3 bucket.
 
 mod bucket;
-mod disk;
+mod directory;
 mod lock;
 mod name;
 
@@ -14,7 +14,7 @@ use object_store::path::Path as ObjectPath;
 use object_store::{GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload};
 
 use self::bucket::Bucket;
-use self::disk::Disk;
+use self::directory::Directory;
 use self::name::is_day;
 use crate::clock::Timestamp;
 use crate::config::{FileBackend, S3Settings};
@@ -25,23 +25,23 @@ pub use self::bucket::WRITE_LIMIT;
 pub use self::lock::FilesLock;
 pub use self::name::FileName;
 
-/// Most names that a listing brings at a time.
-const PIECE: usize = 256;
+/// Most names in one batch of a listing.
+const NAME_BATCH: usize = 256;
 
-/// Names of files, some at a time; an error ends it.
-pub type Pieces = BoxStream<'static, Result<Vec<String>, FilesError>>;
+/// A listing of file names in batches, which ends after an error.
+pub type NameBatches = BoxStream<'static, Result<Vec<String>, FilesError>>;
 
-/// The store of result files.
+/// The result files.
 #[derive(Debug)]
 pub struct Files {
-    place: Place,
+    backend: Backend,
     faults: Faults,
     guard: Option<PathBuf>,
 }
 
 #[derive(Debug)]
-enum Place {
-    Disk(Disk),
+enum Backend {
+    Directory(Directory),
     Bucket(Bucket),
 }
 
@@ -51,70 +51,70 @@ enum Place {
 #[error("files: {0}")]
 pub struct FilesError(#[source] Box<dyn std::error::Error + Send + Sync>);
 
-/// What became of a file that was to be created.
+/// Outcome of creating a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Creation {
-    /// It is there, durably.
+    /// The file was created durably.
     Done,
-    /// There is one of that name already, which was left as it is.
+    /// A file of that name already exists and was left unchanged.
     Exists,
 }
 
 impl Files {
-    /// Files in a directory, which must exist.
+    /// Opens result files in a directory, which must exist.
     ///
     /// # Errors
-    /// [`FilesError`] when it does not.
+    /// [`FilesError`]: the directory does not exist.
     pub fn on_disk(directory: &Path) -> Result<Self, FilesError> {
-        Ok(Self::at(Place::Disk(Disk::open(directory)?)))
+        Ok(Self::new(Backend::Directory(Directory::open(directory)?)))
     }
 
-    /// Files in a bucket. Connects to nothing yet: see [`Files::check_access`].
+    /// Opens result files in a bucket without connecting to it; see [`Files::check_access`].
     ///
     /// # Errors
-    /// [`FilesError`] for settings that cannot be used.
+    /// [`FilesError`]: the settings are invalid.
     pub fn in_bucket(settings: &S3Settings) -> Result<Self, FilesError> {
-        Ok(Self::at(Place::Bucket(Bucket::open(settings)?)))
+        Ok(Self::new(Backend::Bucket(Bucket::open(settings)?)))
     }
 
-    /// Files in either.
+    /// Opens result files in a directory or in a bucket.
     ///
     /// # Errors
     /// As [`Files::on_disk`] and [`Files::in_bucket`].
-    pub fn in_place(place: &FileBackend) -> Result<Self, FilesError> {
-        match place {
+    pub fn on_backend(backend: &FileBackend) -> Result<Self, FilesError> {
+        match backend {
             FileBackend::Directory(directory) => Self::on_disk(directory),
             FileBackend::Bucket(settings) => Self::in_bucket(settings),
         }
     }
 
-    fn at(place: Place) -> Self {
-        Self { place, faults: Faults::default(), guard: None }
+    fn new(backend: Backend) -> Self {
+        Self { backend, faults: Faults::default(), guard: None }
     }
 
-    /// The same files, with what is to go wrong.
+    /// Sets the faults to inject.
     #[must_use]
     pub fn with_faults(self, faults: Faults) -> Self {
         Self { faults, ..self }
     }
 
-    /// The same files, with a lock in the file named: see [`Files::keep_all`] and [`Files::try_removal`].
+    /// Sets the lock file for [`Files::keep_all`] and [`Files::try_removal`].
     #[must_use]
     pub fn guarded_by(self, lock: PathBuf) -> Self {
         Self { guard: Some(lock), ..self }
     }
 
-    /// The same files, where a write is tried for so long before it is given up. On disk this means nothing.
+    /// Sets the time limit for writes to a bucket. It has no effect on a directory.
     #[must_use]
     pub fn with_write_limit(mut self, limit: Duration) -> Self {
-        if let Place::Bucket(bucket) = &mut self.place {
+        if let Backend::Bucket(bucket) = &mut self.backend {
             bucket.write_limit = limit;
         }
         self
     }
 
-    /// Keeps every process of this machine from removing results until the lock is dropped, for a backup or
-    /// an audit. Waits for a removal that is under way.
+    /// Prevents all processes of this machine from removing results until the lock is dropped, for a backup or an
+    /// audit. Waits for a removal in progress.
     ///
     /// # Errors
     /// [`FilesError`] when the lock cannot be had.
@@ -122,103 +122,106 @@ impl Files {
         Ok(FilesLock::share(self.guard.as_deref())?)
     }
 
-    /// The right to remove files, held while that goes on; `None` while somebody needs all of them.
+    /// Locks the files for a removal; `None` while a backup or an audit reads them.
     ///
     /// # Errors
     /// [`FilesError`] when the lock cannot be had.
     pub fn try_removal(&self) -> Result<Option<FilesLock>, FilesError> {
-        Ok(FilesLock::try_alone(self.guard.as_deref())?)
+        Ok(FilesLock::try_exclusive(self.guard.as_deref())?)
     }
 
-    /// The directory that holds the files, if one does.
+    /// The directory of the files, unless they are in a bucket.
     pub fn directory(&self) -> Option<&Path> {
-        match &self.place {
-            Place::Disk(disk) => Some(&disk.directory),
-            Place::Bucket(_) => None,
+        match &self.backend {
+            Backend::Directory(directory) => Some(&directory.path),
+            Backend::Bucket(_) => None,
         }
     }
 
-    /// Where the files are, for the operator.
+    /// Location of the files, for the operator.
     pub fn describe(&self) -> String {
-        match &self.place {
-            Place::Disk(disk) => disk.directory.display().to_string(),
-            Place::Bucket(bucket) => bucket.to_string(),
+        match &self.backend {
+            Backend::Directory(directory) => directory.path.display().to_string(),
+            Backend::Bucket(bucket) => bucket.to_string(),
         }
     }
 
-    /// Asks the bucket whether it is there and lets this process in. A directory has been opened already.
+    /// Checks that the bucket exists and that this process has access. A directory is always accessible once opened.
     ///
     /// # Errors
     /// A sentence for the operator.
     pub async fn check_access(&self) -> Result<(), String> {
-        match &self.place {
-            Place::Disk(_) => Ok(()),
-            Place::Bucket(bucket) => bucket.check_access().await,
+        match &self.backend {
+            Backend::Directory(_) => Ok(()),
+            Backend::Bucket(bucket) => bucket.check_access().await,
         }
     }
 
-    /// Whether links to files can be signed so that they last.
+    /// Checks that links to files can be signed and stay valid for their whole lifetime.
     ///
     /// # Errors
     /// A sentence for the operator.
     pub async fn check_signing(&self) -> Result<(), String> {
-        match &self.place {
-            Place::Disk(_) => Err("--file-urls signed needs --files s3://BUCKET: a directory signs no links".into()),
-            Place::Bucket(bucket) => bucket.check_signing().await,
+        match &self.backend {
+            Backend::Directory(_) => {
+                Err("--file-urls signed needs --files s3://BUCKET: a directory signs no links".into())
+            }
+            Backend::Bucket(bucket) => bucket.check_signing().await,
         }
     }
 
-    /// A link to a file that whoever has it can use for so long, from now. Only buckets make one.
+    /// Signs a link to a file that is valid for `valid_for` from now. Only buckets support this.
     ///
     /// # Errors
     /// [`FilesError`].
     pub async fn signed_url(&self, name: &str, valid_for: Duration) -> Result<String, FilesError> {
-        match &self.place {
-            Place::Disk(_) => Err(FilesError("a directory signs no links".into())),
-            Place::Bucket(bucket) => bucket.signed_url(name, valid_for).await,
+        match &self.backend {
+            Backend::Directory(_) => Err(FilesError("a directory signs no links".into())),
+            Backend::Bucket(bucket) => bucket.signed_url(name, valid_for).await,
         }
     }
 
-    /// The name of a file in its store, which in a bucket has the prefix that all of them have.
+    /// Key of a file in the object store; in a bucket it starts with the common prefix.
     pub fn key(&self, name: &str) -> ObjectPath {
-        match &self.place {
-            Place::Disk(_) => ObjectPath::from(name),
-            Place::Bucket(bucket) => bucket.key(name),
+        match &self.backend {
+            Backend::Directory(_) => ObjectPath::from(name),
+            Backend::Bucket(bucket) => bucket.key(name),
         }
     }
 
     fn objects(&self) -> &dyn ObjectStore {
-        match &self.place {
-            Place::Disk(disk) => &disk.objects,
-            Place::Bucket(bucket) => &bucket.objects,
+        match &self.backend {
+            Backend::Directory(directory) => &directory.objects,
+            Backend::Bucket(bucket) => &bucket.objects,
         }
     }
 
-    /// Writes one result durably and returns its name. Ends within [`WRITE_LIMIT`], whatever a bucket does.
+    /// Writes one result durably and returns its name. Returns within [`WRITE_LIMIT`] even if a bucket does not
+    /// respond.
     ///
     /// # Errors
-    /// [`FilesError`]; what is then left under some name is an orphan.
+    /// [`FilesError`]; a file that was written nevertheless is an orphan.
     pub async fn write(&self, task_id: Id, index: usize, png: Bytes) -> Result<String, FilesError> {
         self.faults.pass(Point::before(Effect::WriteFile)).await?;
-        let name = match &self.place {
-            Place::Disk(disk) => disk.write(task_id, index, png).await?,
-            Place::Bucket(bucket) => bucket.write(task_id, index, png).await?,
+        let name = match &self.backend {
+            Backend::Directory(directory) => directory.write(task_id, index, png).await?,
+            Backend::Bucket(bucket) => bucket.write(task_id, index, png).await?,
         };
         self.faults.pass(Point::after(Effect::WriteFile)).await?;
         Ok(name)
     }
 
-    /// Creates a file under the name given, unless there is one.
+    /// Creates a file with this name unless it exists.
     ///
     /// # Errors
-    /// [`FilesError`]; whether the file is there is then unknown.
+    /// [`FilesError`]; it is then unknown whether the file exists.
     pub async fn create(&self, name: FileName<'_>, png: Bytes) -> Result<Creation, FilesError> {
-        let created = match &self.place {
-            Place::Disk(disk) => {
+        let created = match &self.backend {
+            Backend::Directory(directory) => {
                 let key = self.key(name.as_str());
-                disk.objects.put_opts(&key, PutPayload::from(png), PutMode::Create.into()).await.map(drop)
+                directory.objects.put_opts(&key, PutPayload::from(png), PutMode::Create.into()).await.map(drop)
             }
-            Place::Bucket(bucket) => bucket.create(name.as_str(), png).await,
+            Backend::Bucket(bucket) => bucket.create(name.as_str(), png).await,
         };
         match created {
             Ok(()) => Ok(Creation::Done),
@@ -227,7 +230,7 @@ impl Files {
         }
     }
 
-    /// Opens a file, or the byte range asked for; `None` when there is no such file.
+    /// Opens a file or a byte range of it; `None` if the file does not exist.
     ///
     /// # Errors
     /// [`FilesError`].
@@ -240,7 +243,7 @@ impl Files {
         }
     }
 
-    /// The size of a file in bytes; `None` when there is no such file.
+    /// Size of a file in bytes; `None` if it does not exist.
     ///
     /// # Errors
     /// [`FilesError`].
@@ -252,7 +255,7 @@ impl Files {
         }
     }
 
-    /// Removes a file that no task refers to; a missing one is no error.
+    /// Removes a file that no task refers to. A missing file is not an error.
     ///
     /// # Errors
     /// [`FilesError`].
@@ -263,10 +266,10 @@ impl Files {
     }
 
     async fn remove_now(&self, name: &str) -> Result<(), FilesError> {
-        if let Place::Disk(disk) = &self.place
+        if let Backend::Directory(directory) = &self.backend
             && name.contains('#')
         {
-            return Ok(disk.remove_half_written(name)?);
+            return Ok(directory.remove_temporary(name)?);
         }
         match self.objects().delete(&self.key(name)).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
@@ -279,21 +282,21 @@ impl Files {
     /// # Errors
     /// [`FilesError`].
     pub async fn days(&self) -> Result<Vec<String>, FilesError> {
-        let prefix = match &self.place {
-            Place::Disk(_) => None,
-            Place::Bucket(bucket) => bucket.prefix(),
+        let prefix = match &self.backend {
+            Backend::Directory(_) => None,
+            Backend::Bucket(bucket) => bucket.prefix(),
         };
         let listed = self.objects().list_with_delimiter(prefix).await?;
         let names = listed.common_prefixes.iter().filter_map(|path| path.filename());
         Ok(names.filter(|name| is_day(name)).map(str::to_owned).collect())
     }
 
-    /// Files of one day that were written before `cutoff`, with what a write left half done: some hundred names at a
-    /// time, listed as they are asked for. Of files that come or go meanwhile each may be among them or not.
-    pub fn written_before(&self, day: String, cutoff: Timestamp) -> Pieces {
-        match &self.place {
-            Place::Disk(disk) => disk.written_before(day, cutoff),
-            Place::Bucket(bucket) => bucket.written_before(day, cutoff),
+    /// Lists the files of one day that were written before `cutoff`, including temporary files of interrupted writes.
+    /// The listing is lazy, and it may or may not include files that are created or removed meanwhile.
+    pub fn written_before(&self, day: String, cutoff: Timestamp) -> NameBatches {
+        match &self.backend {
+            Backend::Directory(directory) => directory.written_before(day, cutoff),
+            Backend::Bucket(bucket) => bucket.written_before(day, cutoff),
         }
     }
 }

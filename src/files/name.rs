@@ -1,19 +1,18 @@
-//! The names of result files.
+//! Names of result files.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
 use crate::domain::model::Id;
 
-/// A day is written like `2026-11-21`.
+/// Length of a day such as `2026-11-21`.
 pub(super) const DAY_LENGTH: usize = 10;
 /// Bytes of randomness in a name.
 const RANDOM_BYTES: usize = 18;
 
 /// The name of a result file: `DAY/TASK-INDEX-RANDOM.png`.
 ///
-/// The day keeps directories small, the task tells whose file it is, and 144 random bits make the
-/// name unguessable.
+/// The day keeps directories small, the task identifies the owner, and 144 random bits make the name unguessable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileName<'a> {
     text: &'a str,
@@ -21,7 +20,7 @@ pub struct FileName<'a> {
 }
 
 impl<'a> FileName<'a> {
-    /// Reads a name; `None` unless it is one this module makes.
+    /// Parses a name; `None` if it does not have this format.
     pub fn parse(text: &'a str) -> Option<Self> {
         let (day, file) = text.split_once('/')?;
         let (task, rest) = file.split_at_checked(21)?;
@@ -47,13 +46,13 @@ impl<'a> FileName<'a> {
         self.text
     }
 
-    /// The task whose result it is.
+    /// The task that the file belongs to.
     pub fn task_id(self) -> Id {
         self.task_id
     }
 }
 
-/// Whether the text is written like `2026-11-21`.
+/// Whether the text has the format of `2026-11-21`.
 pub(super) fn is_day(text: &str) -> bool {
     let fits = |byte: u8, wanted: u8| if wanted == b'0' { byte.is_ascii_digit() } else { byte == wanted };
     text.len() == DAY_LENGTH && text.bytes().zip(*b"0000-00-00").all(|(byte, wanted)| fits(byte, wanted))

@@ -1,7 +1,7 @@
 //! Checks and copies the result files of all completed tasks.
 
 mod bucket;
-mod disk;
+mod directory;
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -99,9 +99,10 @@ pub async fn check(
     let mut check = Check::default();
     let examine = async |files: &Files, results: Vec<ResultFile>| match files.directory() {
         Some(directory) => {
-            let examine =
-                |file: &ResultFile, directory: &Path| Ok(file.path(directory).and_then(|path| disk::examine(&path)));
-            disk::in_threads(directory, results.into_iter(), examine).await
+            let examine = |file: &ResultFile, directory: &Path| {
+                Ok(file.path(directory).and_then(|path| directory::examine(&path)))
+            };
+            directory::in_threads(directory, results.into_iter(), examine).await
         }
         None => bucket::concurrently(results, async |file| Ok(bucket::examine(files, file).await)).await,
     };
@@ -125,7 +126,7 @@ pub async fn copy(
         (Some(from), Some(to)) => {
             let to = to.to_owned();
             let copy = move |file: &ResultFile, from: &Path| copy_on_disk(file, from, &to);
-            disk::in_threads(from, results.into_iter(), copy).await
+            directory::in_threads(from, results.into_iter(), copy).await
         }
         (_, Some(to)) => bucket::concurrently(results, async |file| bucket::download(files, file, to).await).await,
         (_, None) => bucket::concurrently(results, async |file| bucket::upload(files, file, to).await).await,
@@ -140,7 +141,7 @@ pub async fn copy(
 /// Copies one file from a directory to another. Returns the directory that must be synced.
 fn copy_on_disk(file: &ResultFile, from: &Path, to: &Path) -> Result<Option<PathBuf>, String> {
     match (file.path(from), file.path(to)) {
-        (Ok(from), Ok(to)) => disk::copy_file(&from, &to).map(|()| to.parent().map(Path::to_owned)),
+        (Ok(from), Ok(to)) => directory::copy_file(&from, &to).map(|()| to.parent().map(Path::to_owned)),
         (Err(fault), _) | (_, Err(fault)) => {
             not_copied(file, &fault);
             Ok(None)
@@ -210,9 +211,9 @@ pub fn copy_whole(from: &Path, to: &Path) -> Result<(), String> {
     let unwritable = |error: io::Error| format!("cannot write {}: {error}", to.display());
     let source = File::open(from).map_err(unreadable)?;
     let target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).map_err(unwritable)?;
-    disk::pour(source, &target).map_err(|error| match error {
-        disk::PourError::Read(error) => unreadable(error),
-        disk::PourError::Write(error) => unwritable(error),
+    directory::pour(source, &target).map_err(|error| match error {
+        directory::PourError::Read(error) => unreadable(error),
+        directory::PourError::Write(error) => unwritable(error),
     })?;
     target.sync_all().map_err(unwritable)
 }

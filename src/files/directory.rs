@@ -12,57 +12,56 @@ use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStoreExt as _, PutPayload};
 
 use super::name::{DAY_LENGTH, FileName};
-use super::{FilesError, PIECE, Pieces};
+use super::{FilesError, NAME_BATCH, NameBatches};
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 
-/// The directory.
+/// A directory of result files.
 #[derive(Debug)]
-pub(super) struct Disk {
+pub(super) struct Directory {
     pub(super) objects: LocalFileSystem,
-    pub(super) directory: PathBuf,
-    /// The day whose directory was last made to outlast a power cut.
-    kept_day: Mutex<String>,
+    pub(super) path: PathBuf,
+    /// The day whose directory was most recently created and synced.
+    synced_day: Mutex<String>,
 }
 
-impl Disk {
-    pub(super) fn open(directory: &Path) -> Result<Self, FilesError> {
-        let objects = LocalFileSystem::new_with_prefix(directory)?.with_fsync(true);
-        Ok(Self { objects, directory: directory.to_owned(), kept_day: Mutex::default() })
+impl Directory {
+    pub(super) fn open(path: &Path) -> Result<Self, FilesError> {
+        let objects = LocalFileSystem::new_with_prefix(path)?.with_fsync(true);
+        Ok(Self { objects, path: path.to_owned(), synced_day: Mutex::default() })
     }
 
     /// Writes a file durably under a new name.
     pub(super) async fn write(&self, task_id: Id, index: usize, png: Bytes) -> Result<String, FilesError> {
         let name = FileName::random(task_id, index);
-        self.keep_day(&name[..DAY_LENGTH]).await?;
+        self.create_day(&name[..DAY_LENGTH]).await?;
         self.objects.put(&ObjectPath::from(name.as_str()), PutPayload::from(png)).await?;
         Ok(name)
     }
 
-    /// Makes the directory of a day, durably. The object store would, but another write may already be
-    /// done in a directory that it has made and not yet synced, as may one after a start that was killed there.
-    async fn keep_day(&self, day: &str) -> Result<(), FilesError> {
-        let kept = || self.kept_day.lock().unwrap_or_else(PoisonError::into_inner);
-        if *kept() == day {
+    /// Creates and syncs the directory of a day. The object store would create it too, but then a concurrent write, or
+    /// a write after a restart, could finish in a directory that is not synced yet.
+    async fn create_day(&self, day: &str) -> Result<(), FilesError> {
+        let synced = || self.synced_day.lock().unwrap_or_else(PoisonError::into_inner);
+        if *synced() == day {
             return Ok(());
         }
-        match tokio::fs::create_dir(self.directory.join(day)).await {
+        match tokio::fs::create_dir(self.path.join(day)).await {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error.into()),
-            _ => tokio::fs::File::open(&self.directory).await?.sync_all().await?,
+            _ => tokio::fs::File::open(&self.path).await?.sync_all().await?,
         }
-        day.clone_into(&mut kept());
+        day.clone_into(&mut synced());
         Ok(())
     }
 
-    /// Removes what a write left half done; the object store knows no such name.
-    pub(super) fn remove_half_written(&self, name: &str) -> io::Result<()> {
-        std::fs::remove_file(self.directory.join(name))
+    /// Removes the temporary file of an interrupted write, which the object store does not know.
+    pub(super) fn remove_temporary(&self, name: &str) -> io::Result<()> {
+        std::fs::remove_file(self.path.join(name))
     }
 
-    /// Files of one day that were written before `cutoff`, with what a write left half done, which the
-    /// object store hides.
-    pub(super) fn written_before(&self, day: String, cutoff: Timestamp) -> Pieces {
-        let walk = Walk { directory: self.directory.join(&day), day, cutoff, entries: None };
+    /// Files of one day that were written before `cutoff`, including temporary files, which the object store hides.
+    pub(super) fn written_before(&self, day: String, cutoff: Timestamp) -> NameBatches {
+        let walk = Walk { directory: self.path.join(&day), day, cutoff, entries: None };
         let step = |mut walk: Walk| async move {
             let walked = tokio::task::spawn_blocking(move || (walk.next(), walk)).await;
             let (names, walk) = walked.map_err(io::Error::other)?;
@@ -73,7 +72,7 @@ impl Disk {
     }
 }
 
-/// A walk through the directory of a day.
+/// A listing of the directory of a day.
 struct Walk {
     directory: PathBuf,
     day: String,
@@ -82,7 +81,7 @@ struct Walk {
 }
 
 impl Walk {
-    /// The next names, none at the end.
+    /// The next batch of names; empty at the end.
     fn next(&mut self) -> io::Result<Vec<String>> {
         let entries = match &mut self.entries {
             Some(entries) => entries,
@@ -93,7 +92,7 @@ impl Walk {
             let entry = entry?;
             let written = match entry.metadata().and_then(|metadata| metadata.modified()) {
                 Ok(written) => Timestamp::from(written),
-                // It got another name, or none, since it was listed.
+                // The file was renamed or removed since it was listed.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             };
@@ -102,7 +101,7 @@ impl Walk {
             {
                 old.push(format!("{}/{name}", self.day));
             }
-            if old.len() == PIECE {
+            if old.len() == NAME_BATCH {
                 break;
             }
         }
