@@ -1,4 +1,4 @@
-//! Where a list page ended: opaque to callers, bound to the account that got it.
+//! Cursors of task lists: opaque to callers and bound to an account.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -10,7 +10,7 @@ use crate::domain::model::Id;
 const ID_LEN: usize = 21;
 const TAG_LEN: usize = 12;
 
-/// Signs and checks cursors with the installation's secret.
+/// Signs and verifies cursors with the secret of the installation.
 #[derive(Clone)]
 pub struct CursorSigner(Hmac<Sha256>);
 
@@ -21,7 +21,7 @@ impl std::fmt::Debug for CursorSigner {
 }
 
 impl CursorSigner {
-    /// A signer with the secret of [`crate::store::Store::cursor_secret`].
+    /// Creates a signer with the secret of [`crate::store::Store::cursor_secret`].
     pub fn new(secret: &[u8; 32]) -> Self {
         Self(Hmac::new_from_slice(secret).expect("HMAC takes keys of any length"))
     }
@@ -41,7 +41,7 @@ impl CursorSigner {
         BASE64_URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    /// The id that the page ended with; `None` unless this account was given the cursor.
+    /// The id at which the page ended; `None` if the cursor was not issued to this account.
     pub fn verify(&self, account_id: Id, cursor: &str) -> Option<Id> {
         let bytes = BASE64_URL_SAFE_NO_PAD.decode(cursor).ok().filter(|bytes| bytes.len() == ID_LEN + TAG_LEN)?;
         let (id, tag) = bytes.split_at(ID_LEN);

@@ -1,7 +1,7 @@
 //! API keys: `tt_`, 32 random base62 characters, 6 base62 characters of their CRC32.
 //!
-//! The secret exists only in the caller's hands and, for an instant, in memory: the database keeps
-//! its SHA-256. The checksum lets secret scanners and typing errors be told apart from keys.
+//! The secret is known only to the caller and, for an instant, to this process; the database stores its SHA-256. The
+//! checksum lets secret scanners recognise keys and exposes typing errors.
 
 use std::fmt;
 
@@ -17,15 +17,15 @@ const BODY_LEN: usize = 32;
 const CHECK_LEN: usize = 6;
 const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// SHA-256 of a key's text.
+/// SHA-256 of the text of a key.
 pub type KeyHash = [u8; 32];
 
-/// A key's text. Never logged, never stored: its `Debug` hides it.
+/// The text of a key. It is never logged or stored; its `Debug` output hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeySecret(String);
 
 impl KeySecret {
-    /// A new key with 190 random bits from the system's generator.
+    /// Creates a key with 190 random bits from the generator of the operating system.
     pub fn random() -> Self {
         let mut rng = rand::rng();
         let body: String = (0..BODY_LEN).map(|_| char::from(BASE62[rng.random_range(0..BASE62.len())])).collect();
@@ -33,7 +33,7 @@ impl KeySecret {
         Self(format!("{PREFIX}{body}{check}"))
     }
 
-    /// The first part of a text that has a key's shape, right checksum or not.
+    /// The first part of a text with the format of a key, whether or not its checksum is valid.
     pub fn find_shape(text: &str) -> Option<&str> {
         let length = PREFIX.len() + BODY_LEN + CHECK_LEN;
         let candidates = text.match_indices(PREFIX).filter_map(|(start, _)| text.get(start..start + length));
@@ -45,23 +45,23 @@ impl KeySecret {
             .filter(|rest| rest.len() == BODY_LEN + CHECK_LEN && rest.bytes().all(|byte| byte.is_ascii_alphanumeric()))
     }
 
-    /// Reads a key; `None` unless shape and checksum are right.
+    /// Parses a key; `None` if the format or the checksum is invalid.
     pub fn parse(text: &str) -> Option<Self> {
         let (body, check) = Self::without_prefix(text)?.split_at(BODY_LEN);
         (checksum(body) == check).then(|| Self(text.to_owned()))
     }
 
-    /// The text, to be shown once.
+    /// The text, to show to the operator once.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// What the database knows the key by.
+    /// The hash by which the database identifies the key.
     pub fn hash(&self) -> KeyHash {
         Sha256::digest(self.0.as_bytes()).into()
     }
 
-    /// The first characters, enough for a person to recognise the key by.
+    /// The first characters, by which a person can recognise the key.
     pub fn hint(&self) -> String {
         format!("{}…", &self.0[..PREFIX.len() + 4])
     }
@@ -83,53 +83,53 @@ fn checksum(body: &str) -> String {
     text.iter().copied().map(char::from).collect()
 }
 
-/// What is known of a key, all but its secret.
+/// A key without its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ApiKey {
     /// Identifier, for the operator.
     pub id: Id,
-    /// Whose it is.
+    /// The account that owns the key.
     pub account_id: Id,
     /// Label, chosen by the operator.
     pub name: String,
-    /// The key's first characters.
+    /// The first characters of the key.
     pub hint: String,
-    /// Submits a minute; `None` takes the server's default, 0 means no limit.
+    /// Submits per minute; `None` means the server's default, 0 means unlimited.
     pub submit_rate: Option<u32>,
-    /// Reads a minute; `None` takes the server's default, 0 means no limit.
+    /// Reads per minute; `None` means the server's default, 0 means unlimited.
     pub read_rate: Option<u32>,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// When it stops working.
+    /// Time at which the key expires.
     pub expires_at: Option<Timestamp>,
-    /// Switched off for now.
+    /// Disabled by the operator, who can enable it again.
     pub disabled: bool,
-    /// Switched off for ever.
+    /// Revoked permanently.
     pub revoked_at: Option<Timestamp>,
-    /// When it was first seen in a query string: rotate it.
+    /// Time at which the key was first seen in a query string; it should be rotated.
     pub leaked_at: Option<Timestamp>,
-    /// When it last opened the API, as far as that is written down by now.
+    /// Time of the last use that has been recorded so far.
     pub last_used_at: Option<Timestamp>,
     /// Taken out of use over strikes, until it is enabled.
     pub suspension: Option<Suspension>,
 }
 
-/// Why a key lost its use, and when.
+/// The suspension of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Suspension {
-    /// Since when.
+    /// Time of the suspension.
     pub at: Timestamp,
-    /// For the operator.
+    /// Reason, for the operator.
     pub reason: String,
 }
 
 impl ApiKey {
-    /// Whether the key opens anything at `now`.
+    /// Whether the key is valid at `now`.
     pub fn is_valid(&self, now: Timestamp) -> bool {
         self.state(now) == KeyState::Active
     }
 
-    /// What stands in the key's way at `now`; of several reasons the most final one.
+    /// State of the key at `now`. If several states apply, the most permanent one.
     pub fn state(&self, now: Timestamp) -> KeyState {
         if self.revoked_at.is_some() {
             KeyState::Revoked
@@ -145,18 +145,18 @@ impl ApiKey {
     }
 }
 
-/// Whether a key opens anything, and if not, why.
+/// State of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KeyState {
-    /// It works.
+    /// Valid.
     Active,
-    /// Switched off for now.
+    /// Disabled by the operator, who can enable it again.
     Disabled,
     /// Out of use over violations of the content policy.
     Suspended,
-    /// Past its end.
+    /// Expired.
     Expired,
-    /// Switched off for ever.
+    /// Revoked permanently.
     Revoked,
 }

@@ -1,4 +1,4 @@
-//! The nouns: tasks, accounts, keys, credits and their ids. No I/O.
+//! Tasks, accounts, ledger entries and their ids. They do no I/O.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,24 +9,24 @@ use serde::{Serialize, Serializer};
 
 use crate::domain::timestamp::Timestamp;
 
-/// Credits one image costs (interface, section 1).
+/// Credits per image (interface, section 1).
 pub const CREDITS_PER_IMAGE: i64 = 2;
 
-/// Most credits that a grant may leave in an account. Every JSON reader holds the number exactly, and a
-/// refund always fits on top of it: a task whose refund did not fit could never end.
+/// Highest balance after a grant. Every JSON parser represents this number exactly, and a refund always fits on top of
+/// it; a task whose refund did not fit could never end.
 pub const MAX_BALANCE: i64 = 1 << 53;
 
-/// What stands before the id in a `task_id`, and the neutral name of provider and model.
+/// Prefix of every `task_id`, and the neutral name of provider and model.
 pub const MODEL_NAME: &str = "imgmodel";
 
 const ID_LEN: usize = 21;
 const RANDOM_BITS: u32 = 78;
-/// Added to the timestamp, so that no id of our time begins with '-' and looks like a flag.
+/// Offset of the timestamp, so that no id starts with '-' and looks like a command-line flag.
 const TIME_OFFSET: i64 = 1 << 46;
-/// 64 characters in ASCII order, so that ids sort as the numbers they spell.
+/// 64 characters in ASCII order, so that ids sort like the numbers that they encode.
 const ALPHABET: &[u8; 64] = b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz";
 
-/// The place of a character in [`ALPHABET`].
+/// Index of a character in [`ALPHABET`].
 const fn digit(character: u8) -> Option<u8> {
     match character {
         b'-' => Some(0),
@@ -38,21 +38,21 @@ const fn digit(character: u8) -> Option<u8> {
     }
 }
 
-/// A 21-character identifier: 48 bits of millisecond timestamp, then 78 bits of randomness, written six
-/// bits a character. Ids therefore sort by the time they were made.
+/// A 21-character identifier: a 48-bit timestamp in milliseconds and 78 random bits, with six bits per character. Ids
+/// therefore sort by their time of creation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id([u8; ID_LEN]);
 
 impl Id {
     fn from_number(number: u128) -> Self {
         let mut text = [0; ID_LEN];
-        for (place, character) in text.iter_mut().rev().enumerate() {
-            *character = ALPHABET[(number >> (6 * place)) as usize & 63];
+        for (index, character) in text.iter_mut().rev().enumerate() {
+            *character = ALPHABET[(number >> (6 * index)) as usize & 63];
         }
         Self(text)
     }
 
-    /// The lowest id that a thing made at `at` can have.
+    /// The lowest id that can be created at `at`.
     pub fn floor(at: Timestamp) -> Self {
         Self::from_number(Self::time_bits(at))
     }
@@ -62,10 +62,10 @@ impl Id {
         (u128::try_from(offset).unwrap_or(0) & 0xFFFF_FFFF_FFFF) << RANDOM_BITS
     }
 
-    /// When the id was made.
+    /// Time of creation.
     pub fn timestamp(self) -> Timestamp {
         let leading = self.0[..8].iter().fold(0_i64, |number, character| {
-            let digit = digit(*character).expect("an Id holds only its alphabet");
+            let digit = digit(*character).expect("an Id contains only its alphabet");
             (number << 6) | i64::from(digit)
         });
         Timestamp::from_millis(leading - TIME_OFFSET)
@@ -73,7 +73,7 @@ impl Id {
 
     /// The 21 characters.
     pub fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.0).expect("an Id holds only ASCII")
+        std::str::from_utf8(&self.0).expect("an Id contains only ASCII")
     }
 }
 
@@ -109,21 +109,21 @@ impl FromStr for Id {
     }
 }
 
-/// Furthest that ids run ahead of the clock after it has stepped back. Within it ids go on rising;
-/// beyond it they follow the clock, because the end of a task is reckoned from the time in its id.
+/// Longest time by which ids may run ahead of the clock after it was set back. Up to this limit ids keep rising; beyond
+/// it they follow the clock, because the time limit of a task is calculated from its id.
 const MAX_LEAD: Duration = Duration::from_secs(30);
 
-/// Makes ids that rise, also within a millisecond and when the clock steps back a little.
+/// Creates rising ids, even within a millisecond and when the clock is set back a little.
 #[derive(Debug, Default)]
 pub struct IdSource {
     last: Mutex<u128>,
 }
 
 impl IdSource {
-    /// A new id for a thing made at `now`.
+    /// Creates an id at `now`.
     pub fn next(&self, now: Timestamp) -> Id {
-        // Half of the random range is left free for the ids that follow in the same millisecond: at
-        // 2^60 a step, a quarter of a million of them.
+        // Half of the random range stays free for further ids in the same millisecond: with steps of up to 2^60,
+        // a quarter of a million of them.
         let random = rand::random::<u128>() >> (128 - RANDOM_BITS + 1);
         let fresh = Id::time_bits(now) | random;
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -134,7 +134,7 @@ impl IdSource {
     }
 }
 
-/// Where a task was created. The API sees only its own.
+/// Where a task was created. The API shows only its own tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Surface {
@@ -145,7 +145,7 @@ pub enum Surface {
 }
 
 impl Surface {
-    /// The word stored and shown.
+    /// The name that is stored and shown.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Api => "api",
@@ -154,19 +154,19 @@ impl Surface {
     }
 }
 
-/// How far a task has come; terminal states never change.
+/// Status of a task. Terminal states never change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Status {
-    /// Queued or being drawn.
+    /// Queued or rendering.
     Processing,
-    /// Drawn: the names of its result files, in order, at least one.
+    /// Completed, with the names of its result files in order, at least one.
     Completed(Vec<String>),
-    /// Given up and refunded, with a sentence for the caller.
+    /// Failed and refunded, with a sentence for the caller.
     Failed(String),
 }
 
 impl Status {
-    /// The word the interface uses.
+    /// The name in the interface.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Processing => "processing",
@@ -181,10 +181,10 @@ impl Status {
     }
 }
 
-/// What refused a task under the content policy.
+/// The part of the content policy that refused a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Violation {
-    /// A rule, by the words of the prompt.
+    /// A rule that matches words of the prompt.
     Words,
     /// The moderation endpoint.
     Moderation,
@@ -195,7 +195,7 @@ pub enum Violation {
 }
 
 impl Violation {
-    /// The word shown.
+    /// The name that is shown.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Words => "words",
@@ -206,30 +206,30 @@ impl Violation {
     }
 }
 
-/// A task as its owner sees it. What was asked for is in [`crate::domain::request::GenerateRequest`].
+/// A task as its owner sees it. The request is a [`crate::domain::request::GenerateRequest`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
-    /// Row identifier; holds the time of creation.
+    /// Row identifier, which contains the time of creation.
     pub id: Id,
-    /// Who pays for it and may see it.
+    /// The account that pays for the task and may see it.
     pub account_id: Id,
     /// Where it was created.
     pub surface: Surface,
     /// Whether reference images were given.
     pub image_to_image: bool,
-    /// How far it has come.
+    /// Status.
     pub status: Status,
     /// When the status last changed.
     pub updated_at: Timestamp,
 }
 
 impl Task {
-    /// The identifier callers poll with.
+    /// The identifier for polling.
     pub fn task_id(&self) -> TaskId {
         TaskId(self.id)
     }
 
-    /// When the task was accepted.
+    /// Time at which the task was accepted.
     pub fn created_at(&self) -> Timestamp {
         self.id.timestamp()
     }
@@ -240,7 +240,7 @@ impl Task {
     }
 }
 
-/// `imgmodel-` and the task's id.
+/// `imgmodel-` and the id of the task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TaskId(pub Id);
 
@@ -265,7 +265,7 @@ impl Serialize for TaskId {
     }
 }
 
-/// Who owns keys, credits and tasks.
+/// An account, which owns keys, credits and tasks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Account {
     /// Identifier.
@@ -276,7 +276,7 @@ pub struct Account {
     pub credits: i64,
 }
 
-/// What a ledger entry records.
+/// Kind of a ledger entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EntryKind {
@@ -289,7 +289,7 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    /// The word stored and shown.
+    /// The name that is stored and shown.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Grant => "grant",
@@ -299,26 +299,26 @@ impl EntryKind {
     }
 }
 
-/// One line of an account's credit history.
+/// One entry in the ledger of an account.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LedgerEntry {
-    /// Rises with every entry.
+    /// Increases with every entry.
     pub id: i64,
-    /// What happened.
+    /// Kind of the entry.
     pub kind: EntryKind,
-    /// Credits, signed: charges are negative.
+    /// Signed credits; charges are negative.
     pub amount: i64,
-    /// Credits left afterwards.
+    /// Balance after the entry.
     pub balance: i64,
     /// The task charged or refunded.
     pub task_id: Option<TaskId>,
-    /// The operator's words, on grants.
+    /// Note of the operator on a grant.
     pub note: Option<String>,
-    /// When it happened.
+    /// Time of the entry.
     pub created_at: Timestamp,
 }
 
-/// The text names neither of an enum's variants: the database holds something this code never wrote.
+/// The text is not the name of any variant: the database contains a value that this code never wrote.
 #[derive(Debug, thiserror::Error)]
 #[error("unknown {what}: {text:?}")]
 pub struct UnknownWord {

@@ -1,4 +1,4 @@
-//! The URLs that a caller may name, checked by their text alone.
+//! URLs of reference images, validated by their text alone.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -10,38 +10,38 @@ use crate::domain::address::is_public;
 #[cfg(test)]
 mod tests;
 
-/// The port that reference URLs may name unless the settings allow others.
+/// The default port of reference URLs.
 pub const HTTPS_PORT: u16 = 443;
-/// Most characters in a reference URL.
+/// Longest reference URL, in characters.
 pub const MAX_URL_CHARS: usize = 4_096;
 
 const SCHEME: &str = "https://";
 
-/// Domains that never mean a public host, with everything below them:
+/// Domains that are never public, including their subdomains:
 /// RFC 6761 (localhost), RFC 6762 (local), RFC 8375 (home.arpa), and internal, which ICANN set aside in 2024.
 const PRIVATE_DOMAINS: [&str; 4] = ["localhost", "local", "internal", "home.arpa"];
 
-/// A URL that may be downloaded: it uses https, and its text names no host that is not public. The addresses of its
-/// host are checked when it is downloaded.
+/// A URL that may be downloaded: it uses https, and its host is not private by its name. The addresses of the host are
+/// checked during the download.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ReferenceUrl {
     text: String,
     url: Url,
 }
 
-/// A rule for URLs that a text breaks. Displays as the rest of a sentence about the URL: "must name a host".
+/// The rule that a URL violates. Displays as the rest of a sentence about the URL: "must name a host".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UrlFault {
-    /// Not https; a `data:` URI or bare base64 ends here too.
+    /// Not https; also for `data:` URIs and bare base64.
     #[error("must use the https:// scheme")]
     Scheme,
     /// Longer than [`MAX_URL_CHARS`].
     #[error("must be at most {MAX_URL_CHARS} characters long")]
     Length,
-    /// White space or a control character, of ASCII or of the rest of Unicode.
+    /// White space or a control character, in ASCII or elsewhere in Unicode.
     #[error("must not contain white space or control characters")]
     Characters,
-    /// A backslash, which some URL parsers read as a slash and others do not.
+    /// A backslash, which only some URL parsers treat as a slash.
     #[error("must not contain a backslash")]
     Backslash,
     /// An `@` before the path.
@@ -50,25 +50,25 @@ pub enum UrlFault {
     /// No host, as in `https:///path`.
     #[error("must name a host")]
     NoHost,
-    /// The host or the port cannot be read.
+    /// The host or the port is malformed.
     #[error("is not a valid URL")]
     Malformed,
     /// A port that this service does not connect to.
     #[error("must not name a port other than the one for https")]
     Port,
-    /// The host is not on the public internet, whatever it may resolve to.
+    /// The host is not public, whatever it may resolve to.
     #[error("must point to a public host")]
     NotPublic,
-    /// The host or port is another than the text plainly says: `0x08080808`, full-width digits, a final dot, `%61`.
+    /// The host or port differs from its plain spelling: `0x08080808`, full-width digits, a final dot, `%61`.
     #[error("must spell its host and port plainly")]
     Disguised,
 }
 
 impl ReferenceUrl {
-    /// Reads a URL whose port, 443 unless it names another, is one of `ports`. Does no I/O.
+    /// Parses a URL whose port (default 443) must be one of `ports`. Does no I/O.
     ///
     /// # Errors
-    /// [`UrlFault`]: the first rule that the text breaks.
+    /// [`UrlFault`]: the first rule that the URL violates.
     pub fn parse(text: &str, ports: &[u16]) -> Result<Self, UrlFault> {
         check_text(text)?;
         let url = Url::parse(text).map_err(|_| UrlFault::Malformed)?;
@@ -93,18 +93,18 @@ impl ReferenceUrl {
         &self.text
     }
 
-    /// The URL as it is requested.
+    /// The parsed URL.
     pub(crate) fn url(&self) -> &Url {
         &self.url
     }
 
-    /// The host as it is looked up.
+    /// The host to resolve.
     pub(crate) fn host(&self) -> &str {
         self.url.host_str().unwrap_or_default()
     }
 
-    /// Where a `Location` header found at this URL leads, under the same rules as a caller's URL. A host that it names
-    /// is judged as it is written there, before anything is mended.
+    /// Resolves a `Location` header of this URL under the rules for reference URLs. A host in it is validated as
+    /// written, before any normalisation.
     pub(crate) fn redirected(&self, location: &str, ports: &[u16]) -> Result<Self, UrlFault> {
         if location.get(..SCHEME.len()).is_some_and(|start| start.eq_ignore_ascii_case(SCHEME)) {
             return Self::parse(location, ports);
@@ -117,7 +117,7 @@ impl ReferenceUrl {
         Self::parse(target.as_str(), ports)
     }
 
-    /// The URL without its query and fragment, which may hold secrets.
+    /// The URL without query and fragment, which may contain secrets.
     pub(crate) fn loggable(&self) -> &str {
         &self.url[..url::Position::AfterPath]
     }
@@ -129,17 +129,17 @@ impl fmt::Display for ReferenceUrl {
     }
 }
 
-/// Leaves out the query and fragment, since what is debugged tends to be logged.
+/// Leaves out query and fragment, because Debug output tends to end up in logs.
 impl fmt::Debug for ReferenceUrl {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_tuple("ReferenceUrl").field(&self.loggable()).finish()
     }
 }
 
-/// Refuses what the URL standard would mend: it drops tabs and newlines, turns backslashes into slashes, and takes
-/// any number of slashes after the scheme. Other software may mend it otherwise.
+/// Rejects text that the URL standard would repair: it drops tabs and newlines, turns backslashes into slashes, and
+/// accepts any number of slashes after the scheme. Other software may repair it differently.
 fn check_text(text: &str) -> Result<(), UrlFault> {
-    // The scheme is ASCII, so a split at its length is either at a character or not https anyway.
+    // The scheme is ASCII, so splitting inside a character means that the URL is not https.
     let (scheme, _) = text.split_at_checked(SCHEME.len()).ok_or(UrlFault::Scheme)?;
     if !scheme.eq_ignore_ascii_case(SCHEME) {
         return Err(UrlFault::Scheme);
@@ -165,12 +165,12 @@ fn check_characters(text: &str) -> Result<(), UrlFault> {
     if text.contains('\\') { Err(UrlFault::Backslash) } else { Ok(()) }
 }
 
-/// What stands between the scheme, which the text is known to begin with, and the path.
+/// The authority of a URL that starts with the scheme.
 fn authority(text: &str) -> &str {
     text.get(SCHEME.len()..).and_then(|rest| rest.split(['/', '?', '#']).next()).unwrap_or_default()
 }
 
-/// Whether the text of an authority says the same host and port as the parser understood.
+/// Whether the authority spells the host and port exactly as the parser understood them.
 fn is_plain(authority: &str, url: &Url) -> bool {
     let host_end = authority.rfind(']').map_or_else(|| authority.find(':').unwrap_or(authority.len()), |end| end + 1);
     let (host, port) = authority.split_at(host_end);
@@ -181,13 +181,13 @@ fn is_plain(authority: &str, url: &Url) -> bool {
         Some(Host::Ipv6(ip)) => host.trim_matches(['[', ']']).parse() == Ok::<Ipv6Addr, _>(ip),
         Some(Host::Domain(name)) if name.ends_with('.') => false,
         Some(Host::Domain(name)) if host.is_ascii() => host.eq_ignore_ascii_case(name),
-        // A name of other scripts, as it would be shown.
+        // An internationalised name in its Unicode form.
         Some(Host::Domain(name)) => idna::domain_to_unicode(name).0 == host.to_lowercase(),
     };
     port_is_plain && host_is_plain
 }
 
-/// White space and controls, including what Unicode files elsewhere: zero-width spaces and the controls of writing
+/// White space and control characters, including zero-width spaces and the controls of writing
 /// direction. The zero-width joiners are spared, because some scripts need them in a path.
 fn is_blank_or_control(character: char) -> bool {
     character.is_whitespace()
@@ -196,7 +196,7 @@ fn is_blank_or_control(character: char) -> bool {
         || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Whether a name, in the lower-case ASCII that the URL parser leaves, could be a host on the public internet.
+/// Whether a name, in the lower-case ASCII form of the URL parser, could be a public host.
 fn may_be_public_name(name: &str) -> bool {
     let name = name.strip_suffix('.').unwrap_or(name);
     let has_domain = name.contains('.') && name.split('.').all(|label| !label.is_empty());

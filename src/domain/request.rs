@@ -1,4 +1,4 @@
-//! What a caller may ask for, and how it is read from JSON (interface, section 4.1).
+//! The request of a submit and its parser (interface, section 4.1).
 
 use std::collections::HashSet;
 use std::fmt;
@@ -10,14 +10,14 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::domain::model::CREDITS_PER_IMAGE;
 use crate::domain::reference_url::ReferenceUrl;
 
-/// Most images one task may ask for.
+/// Most images per task.
 pub const MAX_IMAGES: u8 = 4;
-/// Most reference images one task may name.
+/// Most reference images per task.
 pub const MAX_REFERENCES: usize = 4;
 /// Longest prompt, in characters.
 pub const MAX_PROMPT_CHARS: usize = 32_000;
 
-/// The shape of the images: width to height.
+/// Aspect ratio of the images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 pub enum AspectRatio {
     /// 1024x1024
@@ -63,7 +63,7 @@ pub enum AspectRatio {
 }
 
 impl AspectRatio {
-    /// Every ratio the interface allows, in its order.
+    /// All aspect ratios, in the order of the interface.
     pub const ALL: [Self; 13] = [
         Self::Square,
         Self::W16H9,
@@ -80,7 +80,7 @@ impl AspectRatio {
         Self::W9H21,
     ];
 
-    /// The interface's spelling and the size in pixels, about a megapixel and exact in ratio.
+    /// Spelling in the interface and size in pixels: about one megapixel, with the exact ratio.
     const fn facts(self) -> (&'static str, u32, u32) {
         match self {
             Self::Square => ("1:1", 1024, 1024),
@@ -99,7 +99,7 @@ impl AspectRatio {
         }
     }
 
-    /// The interface's spelling, such as `16:9`.
+    /// Spelling in the interface, such as `16:9`.
     pub const fn as_str(self) -> &'static str {
         self.facts().0
     }
@@ -128,24 +128,24 @@ impl FromStr for AspectRatio {
     }
 }
 
-/// A valid order for one task.
+/// A valid request for one task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct GenerateRequest {
-    /// What to draw. At least one character that is not white space, none of them U+0000.
+    /// Description of the images. At least one character that is not white space, and no U+0000.
     #[schema(min_length = 1, max_length = 32_000, example = "A red fox in the snow at dawn")]
     pub prompt: String,
-    /// The shape of the images.
+    /// Aspect ratio of the images.
     #[schema(required = false, default = "1:1")]
     pub aspect_ratio: AspectRatio,
-    /// How many images. Each costs 2 credits.
+    /// Number of images. Each costs 2 credits.
     #[schema(required = false, default = 1, minimum = 1, maximum = 4)]
     pub n: u8,
-    /// Public https URLs of PNG, JPEG or WebP pictures to start from.
+    /// Public https URLs of PNG, JPEG or WebP reference images.
     #[schema(required = false, max_items = 4)]
     pub reference_images: Vec<String>,
 }
 
-/// Why a body is refused: a sentence for the caller.
+/// Why a body is invalid: a sentence for the caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidRequest(pub String);
@@ -156,16 +156,16 @@ impl GenerateRequest {
         CREDITS_PER_IMAGE * i64::from(self.n)
     }
 
-    /// Reads a request body. `reference_ports` are the ports a reference URL may name.
+    /// Parses a request body. `reference_ports` are the ports allowed in reference URLs.
     ///
     /// # Errors
-    /// [`InvalidRequest`] with the first fault found.
+    /// [`InvalidRequest`] with the first fault.
     pub fn parse(body: &[u8], reference_ports: &[u16]) -> Result<Self, InvalidRequest> {
         let fields: Fields = serde_json::from_slice(body).map_err(|error| {
             let fault = error.to_string();
             match fault.strip_prefix(REPEATED) {
                 Some(rest) => InvalidRequest(format!("The body repeats the field {}.", without_position(rest))),
-                // The parser's words on data of the wrong type repeat the data.
+                // For a wrong type the message of the parser would quote the data.
                 None if error.is_data() => InvalidRequest("The body must be a JSON object.".into()),
                 None => InvalidRequest(format!("The body is not a valid JSON object: {fault}.")),
             }
@@ -180,15 +180,15 @@ impl GenerateRequest {
     }
 }
 
-/// Our own mark on serde's error for a repeated field.
+/// Prefix that marks the error for a repeated field.
 const REPEATED: &str = "repeated field ";
 
 fn without_position(fault: &str) -> &str {
     fault.rfind(" at line ").map_or(fault, |end| &fault[..end])
 }
 
-/// A JSON value, as far as it matters here. `serde_json::Value` will not do: it takes an object that has a
-/// certain key for the JSON inside a string of it.
+/// A JSON value, as far as it matters here. `serde_json::Value` is unsuitable: it treats an object with a certain key
+/// as the JSON in the string under that key.
 enum Json {
     String(String),
     Number(f64),
@@ -253,8 +253,8 @@ impl<'de> Visitor<'de> for JsonVisitor {
     }
 }
 
-/// The known fields, still untyped. A hand-written visitor, because a derived one lets unknown
-/// fields repeat and skips their contents without a limit on nesting.
+/// The known fields, still untyped. The visitor is hand-written, because a derived one accepts repeated unknown fields
+/// and skips their contents without a limit on nesting.
 #[derive(Default)]
 struct Fields {
     prompt: Option<Json>,
@@ -322,7 +322,7 @@ fn aspect_ratio(value: Option<Json>) -> Result<AspectRatio, InvalidRequest> {
 }
 
 fn image_count(value: Option<Json>) -> Result<u8, InvalidRequest> {
-    // JSON Schema counts 2.0 as the integer 2, so the number's value decides and not its spelling.
+    // In JSON Schema 2.0 is the integer 2, so the value counts, not the spelling.
     match value {
         None => Ok(1),
         Some(Json::Number(n)) if n.fract() == 0.0 && (1.0..=f64::from(MAX_IMAGES)).contains(&n) => Ok(n as u8),

@@ -1,8 +1,8 @@
-//! Where callers come from, as far as limits go.
+//! The source of a request, for limits per source.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// What one caller can hold of the address space: an IPv4 address, or an IPv6 network of 64 bits.
+/// The address range of one caller: an IPv4 address or an IPv6 /64 network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Source(IpAddr);
 
@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_within_a_network_of_64_bits_are_one_source() {
+    fn addresses_in_one_ipv6_64_network_are_one_source() {
         let of = |text: &str| Source::of(text.parse().expect("an address"));
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:0:0:2"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
