@@ -1,5 +1,5 @@
-//! Certificates from an authority that speaks ACME (RFC 8555), which convinces itself by TLS-ALPN-01
-//! (RFC 8737): over the port that is served anyway, without a request of HTTP.
+//! Certificates from an ACME authority (RFC 8555), validated by TLS-ALPN-01 (RFC 8737): the authority connects to the
+//! HTTPS port of this server, so no other port is needed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -28,27 +28,27 @@ use crate::clock::Clock;
 use crate::config::AcmeSettings;
 use crate::outbound::{Proxies, client_builder};
 
-/// What is kept, in the data directory.
+/// File in the data directory with the account and the certificate.
 const KEPT: &str = "acme.json";
-/// Longest wait for a connection, and for the next byte of an answer.
+/// Longest wait for a connection, and for the next byte of a response.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const READ_LIMIT: Duration = Duration::from_secs(30);
-/// Longest that one order may take.
+/// Time limit for one order.
 const ORDER_LIMIT: Duration = Duration::from_secs(5 * 60);
-/// How long the authority may take to convince itself, and again to sign.
+/// Time limit for the validation by the authority, and again for the signature.
 const PATIENCE: RetryPolicy = RetryPolicy::new().timeout(Duration::from_secs(90));
-/// Wait after an order that failed, doubled for every further one...
+/// Pause after a failed order, doubled after each further failure.
 const FIRST_RETRY: Duration = Duration::from_secs(60);
-/// ...up to this. Authorities count failures, five an hour for one name.
+/// Longest pause. Authorities limit failures, typically to five per hour and name.
 const LAST_RETRY: Duration = Duration::from_secs(60 * 60);
-/// How often to look whether it is time to renew: the clock may be set.
+/// Interval at which the expiry is checked, because the clock may be set.
 const LOOK_EVERY: Duration = Duration::from_secs(60 * 60);
-/// Largest answer of an authority, in bytes.
+/// Largest response of an authority, in bytes.
 const MAX_ANSWER: usize = 1024 * 1024;
 
 type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Where certificates are ordered, and for which names.
+/// The authority, and the names to order certificates for.
 #[derive(Debug)]
 pub(super) struct Authority {
     names: Vec<String>,
@@ -59,7 +59,7 @@ pub(super) struct Authority {
     clock: Clock,
 }
 
-/// What outlasts a restart. The key of the account is in it, and that of the certificate.
+/// The state that survives a restart, including the private keys of the account and of the certificate.
 #[derive(Default, Serialize, Deserialize)]
 struct Kept {
     directory: String,
@@ -70,7 +70,7 @@ struct Kept {
 }
 
 impl Authority {
-    /// Takes what the settings say. Connects to nothing.
+    /// Prepares orders according to the settings, without connecting.
     ///
     /// # Errors
     /// A sentence for the operator.
@@ -92,10 +92,10 @@ impl Authority {
         })
     }
 
-    /// The certificate of an earlier order for the same names, if there is one.
+    /// Loads the certificate of an earlier order for the same names, if there is one.
     ///
     /// # Errors
-    /// A sentence for the operator: it is there and cannot be used.
+    /// A sentence for the operator: the certificate exists but cannot be used.
     pub(super) fn kept_pair(&self) -> Result<Option<Arc<CertifiedKey>>, String> {
         let unusable = |error: AnyError| format!("cannot use {}: {error}", self.path.display());
         let kept = self.kept().map_err(unusable)?;
@@ -105,7 +105,7 @@ impl Authority {
         pair(&kept.chain, &kept.key).map(Some).map_err(unusable)
     }
 
-    /// Orders certificates for ever, each in time before the one before it ends.
+    /// Orders certificates forever, each in time before the previous one expires.
     pub(super) async fn keep(&self, certificate: &Certificate) {
         let mut retry = FIRST_RETRY;
         loop {
@@ -115,36 +115,36 @@ impl Authority {
             }
             let ordered = tokio::time::timeout(ORDER_LIMIT, self.order(certificate)).await;
             certificate.forget_challenges();
-            let error = match ordered.unwrap_or_else(|_| Err("it took too long".into())) {
+            let error = match ordered.unwrap_or_else(|_| Err("the order took too long".into())) {
                 Ok(pair) => {
-                    tracing::info!(names = ?self.names, "a certificate was issued");
+                    tracing::info!(names = ?self.names, "the authority issued a certificate");
                     certificate.install(pair.clone());
                     match self.until_renewal(&pair) {
                         Some(_) => {
                             retry = FIRST_RETRY;
                             continue;
                         }
-                        None => "it has ended already: is the clock right?".to_owned(),
+                        None => "the issued certificate has already expired: check the clock".to_owned(),
                     }
                 }
                 Err(error) => error,
             };
             let seconds = retry.as_secs();
-            tracing::error!(names = ?self.names, error, "no good certificate; another try in {seconds} s");
+            tracing::error!(names = ?self.names, error, "no valid certificate; trying again in {seconds} s");
             tokio::time::sleep(retry).await;
             retry = (retry * 2).min(LAST_RETRY);
         }
     }
 
-    /// How long a certificate is still good enough; `None` when another is due.
+    /// Time until the renewal of a certificate is due; `None` if it is due now.
     fn until_renewal(&self, pair: &CertifiedKey) -> Option<Duration> {
         let validity = Validity::of(pair.cert.first()?)?;
-        // A third of its time is left to try again.
+        // The last third of its lifetime is left for retries.
         let due = validity.from.saturating_add(validity.length() * 2 / 3);
         Some(due.since(self.clock.now())).filter(|wait| !wait.is_zero())
     }
 
-    /// Orders one certificate and keeps it.
+    /// Orders one certificate and stores it.
     async fn order(&self, certificate: &Certificate) -> Result<Arc<CertifiedKey>, String> {
         self.try_order(certificate).await.map_err(|error| error.to_string())
     }
@@ -165,7 +165,7 @@ impl Authority {
         Ok(pair)
     }
 
-    /// The account of earlier orders, or a new one.
+    /// Returns the account of earlier orders, or creates one.
     async fn account(&self) -> Result<(Account, Kept), AnyError> {
         let mut kept = self.kept()?;
         let builder = Account::builder_with_http(Box::new(Web(self.http.clone())));
@@ -180,7 +180,7 @@ impl Authority {
         Ok((account, kept))
     }
 
-    /// What earlier orders with the same authority left.
+    /// Loads the state of earlier orders with the same authority.
     fn kept(&self) -> Result<Kept, AnyError> {
         let text = match fs::read(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -191,7 +191,7 @@ impl Authority {
         Ok(same.unwrap_or_else(|| Kept { directory: self.directory.clone(), ..Kept::default() }))
     }
 
-    /// Replaces what is kept, for the owner's eyes alone, in a way that outlasts a power cut.
+    /// Replaces the stored state durably; only the owner can read it.
     fn write(&self, kept: &Kept) -> Result<(), AnyError> {
         let fresh = self.path.with_extension("new");
         match fs::remove_file(&fresh) {
@@ -202,12 +202,12 @@ impl Authority {
         file.write_all(&serde_json::to_vec_pretty(kept)?)?;
         file.sync_all()?;
         fs::rename(&fresh, &self.path)?;
-        let directory = self.path.parent().ok_or("the file is in a directory")?;
+        let directory = self.path.parent().ok_or("the file has no parent directory")?;
         Ok(File::open(directory)?.sync_all()?)
     }
 }
 
-/// Shows the authority, name by name, that this server is the one that is called so.
+/// Proves to the authority that this server controls each of the names.
 async fn convince(order: &mut Order, certificate: &Certificate) -> Result<(), AnyError> {
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
@@ -215,10 +215,10 @@ async fn convince(order: &mut Order, certificate: &Certificate) -> Result<(), An
         match authorization.status {
             AuthorizationStatus::Pending => {}
             AuthorizationStatus::Valid => continue,
-            status => return Err(format!("the authority's mind is made up: {status:?}").into()),
+            status => return Err(format!("the authorization has the unexpected status {status:?}").into()),
         }
         let mut challenge =
-            authorization.challenge(ChallengeType::TlsAlpn01).ok_or("the authority does not speak TLS-ALPN-01")?;
+            authorization.challenge(ChallengeType::TlsAlpn01).ok_or("the authority does not offer TLS-ALPN-01")?;
         let name = challenge.identifier().to_string();
         let answer = challenge_pair(&name, challenge.key_authorization().digest().as_ref())?;
         certificate.answer_challenge(name, answer);
@@ -227,7 +227,7 @@ async fn convince(order: &mut Order, certificate: &Certificate) -> Result<(), An
     Ok(())
 }
 
-/// What the authority says of the names that it was not convinced of.
+/// Describes why the authority could not validate the names.
 async fn why_refused(order: &mut Order) -> String {
     let mut reasons = Vec::new();
     let mut authorizations = order.authorizations();
@@ -237,17 +237,17 @@ async fn why_refused(order: &mut Order) -> String {
         let errors = state.challenges.iter().filter_map(|challenge| challenge.error.as_ref());
         reasons.extend(errors.map(|error| format!("{name}: {error}")));
     }
-    format!("the authority was not convinced: {}", reasons.join("; "))
+    format!("the authority could not validate the names: {}", reasons.join("; "))
 }
 
-/// The certificate that answers a challenge (RFC 8737, section 3).
+/// Creates the certificate that answers a challenge (RFC 8737, section 3).
 fn challenge_pair(name: &str, digest: &[u8]) -> Result<Arc<CertifiedKey>, AnyError> {
     let mut params = CertificateParams::new([name.to_owned()])?;
     params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
     let key = KeyPair::generate()?;
     let chain = vec![params.self_signed(&key)?.der().clone()];
     let key = PrivateKeyDer::try_from(key.serialize_der())?;
-    // Not by `from_der`, which would read the certificate and not know this extension.
+    // `from_der` would parse the certificate and reject this extension as unknown.
     Ok(Arc::new(CertifiedKey::new(chain, ring::default_provider().key_provider.load_private_key(key)?)))
 }
 
@@ -257,7 +257,7 @@ fn pair(chain: &str, key: &str) -> Result<Arc<CertifiedKey>, AnyError> {
     Ok(Arc::new(CertifiedKey::from_der(chain, key, &ring::default_provider())?))
 }
 
-/// How the protocol's library reaches the authority.
+/// The HTTP client of the ACME library.
 struct Web(reqwest::Client);
 
 impl HttpClient for Web {

@@ -1,8 +1,8 @@
-//! The accept loop and the life of a server: start, run, drain, stop.
+//! The accept loop and the life cycle of a server: start, run, drain, stop.
 
 mod acme;
+mod connection_slots;
 mod pace;
-mod places;
 mod tls;
 mod validity;
 
@@ -29,30 +29,30 @@ use tower_service::Service as _;
 
 use crate::config::{ConnectionLimits, MAX_HEADER, MAX_HEADER_FIELDS, RESERVED_FILE_DESCRIPTORS};
 use crate::http::{Arrival, Enveloping, refusal};
+use connection_slots::ConnectionSlots;
 use pace::{AnswerBody, Paced, Stage};
-use places::Places;
 
 pub use tls::Certificate;
 
-/// How long open requests get to finish when the server stops.
+/// Time that open requests get to finish when the server stops.
 const CLOSE_TIME_LIMIT: Duration = Duration::from_secs(10);
-/// Pause after the system refused a connection, mostly for want of file descriptors.
+/// Pause after a failed accept, usually caused by a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The first byte of every TLS connection.
 const TLS_HANDSHAKE: u8 = 0x16;
-/// Most connections that are being told that there is no place for them; others are just closed...
-const MAX_TURNED_AWAY: usize = 64;
-/// ...and the longest time spent on one.
-const TURN_AWAY_TIME_LIMIT: Duration = Duration::from_secs(1);
+/// Most connections that are refused with a 503 at the same time; further ones are closed without a response.
+const MAX_REFUSALS: usize = 64;
+/// Time limit for one such refusal.
+const REFUSAL_TIME_LIMIT: Duration = Duration::from_secs(1);
 
-/// How connections are received.
+/// Settings of a listener.
 #[derive(Debug)]
 pub struct Front {
     /// Serves HTTPS.
     pub certificate: Option<Arc<Certificate>>,
-    /// What connections may take.
+    /// Limits on connections.
     pub limits: ConnectionLimits,
-    /// Peers that may open as many connections as there are places.
+    /// Peers without a limit on connections per address.
     pub trusted_proxies: Vec<IpNet>,
 }
 
@@ -62,7 +62,7 @@ impl Default for Front {
     }
 }
 
-/// What every connection of a listener shares.
+/// State shared by all connections of a listener.
 #[derive(Clone)]
 struct Host {
     router: Router,
@@ -70,16 +70,16 @@ struct Host {
     limits: ConnectionLimits,
 }
 
-/// Lets this process hold as many files and connections as the system allows it.
+/// Raises the limit on open files of this process to its hard limit.
 pub fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, "could not raise the limit of open files");
+        tracing::warn!(%error, "could not raise the limit on open files; the server accepts fewer connections");
     }
 }
 
-/// How many connections fit beside the files that the rest of the process needs.
+/// Number of connections that fit next to the file descriptors that the rest of the process needs.
 fn spare_files() -> usize {
     let files =
         getrlimit(Resource::Nofile).current.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
@@ -88,8 +88,8 @@ fn spare_files() -> usize {
 
 /// Serves `router` on `listener` until `stop`, then waits for open requests to finish.
 pub async fn serve(listener: TcpListener, router: Router, front: Front, stop: CancellationToken) {
-    let places = Places::new(&front.limits, spare_files(), front.trusted_proxies);
-    let turned_away = Arc::new(Semaphore::new(MAX_TURNED_AWAY));
+    let slots = ConnectionSlots::new(&front.limits, spare_files(), front.trusted_proxies);
+    let refusals = Arc::new(Semaphore::new(MAX_REFUSALS));
     let host = Host { router, tls: front.certificate.as_ref().map(Certificate::acceptor), limits: front.limits };
     if let Some(certificate) = front.certificate {
         let stop = stop.clone();
@@ -101,53 +101,53 @@ pub async fn serve(listener: TcpListener, router: Router, front: Front, stop: Ca
             accepted = listener.accept() => accepted,
             () = stop.cancelled() => break,
         };
-        // Answers are small and written whole: waiting to fill a packet only delays them.
+        // Responses are small and written at once, so waiting to fill a packet would only delay them.
         let (stream, peer) = match accepted.and_then(|(stream, peer)| stream.set_nodelay(true).map(|()| (stream, peer)))
         {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "could not accept a connection");
+                tracing::warn!(%error, "could not accept a connection; trying again");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        let Some(place) = places.take(peer.ip()) else {
-            tracing::debug!(%peer, "no place for a connection");
+        let Some(slot) = slots.take(peer.ip()) else {
+            tracing::debug!(%peer, "refused a connection: the limit on connections is reached");
             if host.tls.is_none()
-                && let Ok(permit) = turned_away.clone().try_acquire_owned()
+                && let Ok(permit) = refusals.clone().try_acquire_owned()
             {
-                tokio::spawn(turn_away(stream, permit));
+                tokio::spawn(refuse(stream, permit));
             }
             continue;
         };
         let (host, watcher) = (host.clone(), open.watcher());
         tokio::spawn(async move {
             host.welcome(stream, peer, watcher).await;
-            drop(place);
+            drop(slot);
         });
     }
     drop(listener);
     if tokio::time::timeout(CLOSE_TIME_LIMIT, open.shutdown()).await.is_err() {
-        tracing::warn!("some requests were cut off");
+        tracing::warn!("some requests did not finish in time and were aborted");
     }
 }
 
-/// Answers 503 to whatever is asked, for who can be told in plain HTTP.
-async fn turn_away(mut stream: TcpStream, permit: OwnedSemaphorePermit) {
+/// Responds with 503 to any plain HTTP request.
+async fn refuse(mut stream: TcpStream, permit: OwnedSemaphorePermit) {
     let answer = async {
-        // What is not read when a connection closes takes the answer with it.
+        // Closing a connection with unread data resets it, which would discard the response.
         drop(stream.read(&mut [0; 4_096]).await);
         stream.write_all(&refusal(StatusCode::SERVICE_UNAVAILABLE)).await?;
         stream.shutdown().await?;
         stream.read(&mut [0; 4_096]).await
     };
-    // Nobody is owed this answer.
-    drop(tokio::time::timeout(TURN_AWAY_TIME_LIMIT, answer).await);
+    // This response is a courtesy, so errors do not matter.
+    drop(tokio::time::timeout(REFUSAL_TIME_LIMIT, answer).await);
     drop(permit);
 }
 
 impl Host {
-    /// Finds out whether a connection is in TLS, and serves it.
+    /// Detects whether a connection uses TLS, and serves it.
     async fn welcome(self, stream: TcpStream, peer: SocketAddr, watcher: Watcher) {
         let Some(tls) = self.tls.clone() else {
             return self.converse(stream, peer, false, watcher).await;
@@ -155,21 +155,21 @@ impl Host {
         let shake_hands = async {
             let mut first = [0];
             tokio::time::timeout(self.limits.first_byte, stream.peek(&mut first)).await??;
-            // Who speaks plain HTTP here is told so in plain HTTP, by the guard of the API.
+            // Plain HTTP on an HTTPS port gets a plain HTTP response from the authentication of the API.
             if first == [TLS_HANDSHAKE] { tls.accept(stream).await.map(Ok) } else { Ok(Err(stream)) }
         };
         match tokio::time::timeout(self.limits.handshake, shake_hands).await {
             Ok(Ok(Ok(stream))) if tls::is_challenge(stream.get_ref().1) => {
-                tracing::debug!(%peer, "a challenge was answered")
+                tracing::debug!(%peer, "answered an ACME challenge")
             }
             Ok(Ok(Ok(stream))) => self.converse(stream, peer, true, watcher).await,
             Ok(Ok(Err(stream))) => self.converse(stream, peer, false, watcher).await,
-            Ok(Err(error)) => tracing::debug!(%error, %peer, "no handshake"),
-            Err(_) => tracing::debug!(%peer, "no handshake in time"),
+            Ok(Err(error)) => tracing::debug!(%error, %peer, "the TLS handshake failed"),
+            Err(_) => tracing::debug!(%peer, "the TLS handshake took too long"),
         }
     }
 
-    /// Speaks HTTP/1.1 over one connection, to its end.
+    /// Serves HTTP/1.1 over one connection until it ends.
     async fn converse<S>(self, stream: S, peer: SocketAddr, tls: bool, watcher: Watcher)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -186,14 +186,14 @@ impl Host {
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            // The stream keeps the time, and tells waiting for a request from waiting for its end.
+            // The stream enforces the time limits; it distinguishes waiting for a request from waiting for its end.
             .header_read_timeout(None)
             .max_headers(MAX_HEADER_FIELDS)
             .max_header_size(MAX_HEADER)
             .max_buf_size(MAX_HEADER)
             .serve_connection(TokioIo::new(stream), service);
         if let Err(error) = watcher.watch(connection).await {
-            tracing::debug!(%error, %peer, "connection ended");
+            tracing::debug!(%error, %peer, "a connection ended with an error");
         }
     }
 }

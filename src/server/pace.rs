@@ -1,4 +1,4 @@
-//! The pace that a connection must keep: how long it may take to say something.
+//! Time limits of a connection: for its first byte, for each request header and for idle periods.
 
 use std::io;
 use std::pin::Pin;
@@ -15,22 +15,22 @@ use tokio::time::{Instant, Sleep};
 use crate::config::ConnectionLimits;
 use crate::http::HeadCheck;
 
-/// Nothing has come yet.
+/// No byte has arrived yet.
 const FRESH: u8 = 0;
-/// The last request is answered.
+/// The last request has been answered.
 const KEPT: u8 = 1;
-/// A part of a header has come.
+/// A part of a header has arrived.
 const HEADER: u8 = 2;
-/// A request is being answered.
+/// A request is in progress.
 const EXCHANGE: u8 = 3;
 
-/// What a connection is doing: the stream and the service on it tell each other.
+/// State of a connection, shared by its stream and its service.
 #[derive(Debug)]
 pub(super) struct Stage {
     now: AtomicU8,
     ambiguous: AtomicBool,
     begun: Instant,
-    /// When the last request was answered, in nanoseconds since `begun`.
+    /// Time of the last response, in nanoseconds since `begun`.
     answered: AtomicU64,
 }
 
@@ -44,7 +44,7 @@ impl Stage {
         }
     }
 
-    /// A whole header has come; whether it can be read in one way only.
+    /// Notes that a complete header has arrived; returns whether it is unambiguous.
     pub(super) fn begin_exchange(&self) -> bool {
         self.now.store(EXCHANGE, Ordering::Relaxed);
         !self.ambiguous.swap(false, Ordering::Relaxed)
@@ -56,13 +56,13 @@ impl Stage {
         self.now.store(KEPT, Ordering::Release);
     }
 
-    /// When the last request was answered, or the connection began.
+    /// Time of the last response, or of the start of the connection.
     fn idle_since(&self) -> Instant {
         self.begun + Duration::from_nanos(self.answered.load(Ordering::Relaxed))
     }
 }
 
-/// The body of an answer, which ends the exchange.
+/// The body of a response, whose end completes the exchange.
 #[derive(Debug)]
 pub(super) struct AnswerBody {
     body: Body,
@@ -101,58 +101,58 @@ impl HttpBody for AnswerBody {
     }
 }
 
-/// A stream whose peer must begin, go on and come back in time.
+/// A stream that enforces the time limits on its peer.
 #[derive(Debug)]
 pub(super) struct Paced<S> {
     stream: S,
     stage: Arc<Stage>,
     limits: ConnectionLimits,
-    /// When the header that is under way began.
+    /// Start of the header in progress.
     header_since: Option<Instant>,
-    /// Rings no later than anything is due. It is set for every wait of a connection and not for every
-    /// request, so it may ring early; then it is set anew.
-    alarm: Option<Pin<Box<Sleep>>>,
-    /// When it last did, or when the connection began.
-    rang: Instant,
+    /// Timer that fires no later than the next deadline. It is not reset for every request, so it may fire early; then
+    /// it is set again.
+    timer: Option<Pin<Box<Sleep>>>,
+    /// Time at which it last fired, or of the start of the connection.
+    fired_at: Instant,
     head: HeadCheck,
 }
 
 impl<S> Paced<S> {
     pub(super) fn new(stream: S, stage: Arc<Stage>, limits: ConnectionLimits) -> Self {
-        let rang = stage.begun;
-        Self { stream, stage, limits, header_since: None, alarm: None, rang, head: HeadCheck::default() }
+        let fired_at = stage.begun;
+        Self { stream, stage, limits, header_since: None, timer: None, fired_at, head: HeadCheck::default() }
     }
 
-    /// When the peer is too late, and whether anything is due at all.
-    fn due(&mut self) -> (Instant, bool) {
+    /// The next deadline, and whether it applies to the peer or only wakes this stream.
+    fn deadline(&mut self) -> (Instant, bool) {
         match self.stage.now.load(Ordering::Acquire) {
             FRESH => (self.stage.idle_since() + self.limits.first_byte, true),
             KEPT => (self.stage.idle_since() + self.limits.keep_alive, true),
             HEADER => (*self.header_since.get_or_insert_with(Instant::now) + self.limits.header, true),
-            // Bodies have limits of their own, where they are read. Nobody comes back here when the answer
-            // is given, so the alarm must ring before the next request is due.
-            _ => (self.stage.idle_since().max(self.rang) + self.limits.keep_alive, false),
+            // Bodies have their own limits where they are read. No wake-up follows the response, so the timer must
+            // fire before the next request is due.
+            _ => (self.stage.idle_since().max(self.fired_at) + self.limits.keep_alive, false),
         }
     }
 
-    /// Ready when the peer is too late.
+    /// Ready when the peer has missed its deadline.
     fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let (due, matters) = self.due();
-        let alarm = self.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
-        if alarm.deadline() > due {
-            alarm.as_mut().reset(due);
+        let (due, matters) = self.deadline();
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
+        if timer.deadline() > due {
+            timer.as_mut().reset(due);
         }
-        while alarm.as_mut().poll(context).is_ready() {
-            self.rang = Instant::now();
-            if matters && due <= self.rang {
+        while timer.as_mut().poll(context).is_ready() {
+            self.fired_at = Instant::now();
+            if matters && due <= self.fired_at {
                 return Poll::Ready(());
             }
-            alarm.as_mut().reset(if matters { due } else { self.rang + self.limits.keep_alive });
+            timer.as_mut().reset(if matters { due } else { self.fired_at + self.limits.keep_alive });
         }
         Poll::Pending
     }
 
-    /// Looks at what arrived.
+    /// Updates the state with the bytes that arrived.
     fn note(&mut self, bytes: &[u8]) {
         let stage = self.stage.now.load(Ordering::Acquire);
         if matches!(stage, FRESH | KEPT) {
@@ -173,7 +173,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        // A header that trickles in is late although there is always something to read.
+        // A slow header misses its deadline although there is always something to read.
         let trickles = this.stage.now.load(Ordering::Relaxed) == HEADER;
         if trickles && this.poll_late(context).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));

@@ -1,4 +1,4 @@
-//! The certificate that HTTPS is served with: read anew when its files change, or had from an authority.
+//! The certificate of the HTTPS server, which is reloaded when its files change or obtained from an ACME authority.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -21,15 +21,15 @@ use super::acme::Authority;
 use crate::clock::Clock;
 use crate::config::{AcmeSettings, CERTIFICATE_CHECK_EVERY};
 
-/// What an authority offers that wants to be convinced by TLS-ALPN-01 (RFC 8737).
+/// The ALPN protocol of TLS-ALPN-01 challenges (RFC 8737).
 const ACME_PROTOCOL: &[u8] = b"acme-tls/1";
 
-/// The certificate of a server, and where it comes from.
+/// The certificate of a server and its source.
 #[derive(Debug)]
 pub struct Certificate {
     origin: Origin,
     current: RwLock<Option<Arc<CertifiedKey>>>,
-    /// The answers that an authority looks for, by name.
+    /// Certificates that answer challenges, by host name.
     challenges: RwLock<HashMap<String, Arc<CertifiedKey>>>,
 }
 
@@ -39,7 +39,7 @@ enum Origin {
     Authority(Authority),
 }
 
-/// What tells one state of a file from the next, without reading it.
+/// State of a file that changes when the file is replaced.
 type Trace = (u64, u64, i64, i64, i64, i64);
 
 impl Certificate {
@@ -52,8 +52,8 @@ impl Certificate {
         Ok(Self::new(Origin::Files { cert: cert.to_owned(), key: key.to_owned() }, Some(current)))
     }
 
-    /// Takes the certificate of an earlier order from the data directory. Without one, there is none until
-    /// the authority has been convinced that this server is the one that callers reach.
+    /// Loads the certificate of an earlier order from the data directory. Without one the server has no certificate
+    /// until the authority has validated its names.
     ///
     /// # Errors
     /// A sentence for the operator.
@@ -67,7 +67,7 @@ impl Certificate {
         Arc::new(Self { origin, current: RwLock::new(current), challenges: RwLock::default() })
     }
 
-    /// What accepts TLS connections with whatever certificate is the current one.
+    /// Creates an acceptor that uses the current certificate for each new connection.
     pub(super) fn acceptor(self: &Arc<Self>) -> TlsAcceptor {
         let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&[&TLS13, &TLS12])
@@ -81,7 +81,7 @@ impl Certificate {
         TlsAcceptor::from(Arc::new(config))
     }
 
-    /// Looks for new certificates for ever. Connections that are open go on with what they began with.
+    /// Watches for new certificates forever. Open connections keep their certificate.
     pub(super) async fn watch(self: Arc<Self>) {
         match &self.origin {
             Origin::Files { cert, key } => self.watch_files(cert, key).await,
@@ -109,9 +109,12 @@ impl Certificate {
             match pair {
                 Ok(pair) => {
                     self.install(pair);
-                    tracing::info!("the certificate was read anew");
+                    tracing::info!("the certificate was reloaded");
                 }
-                Err(error) => tracing::error!(error, "the new certificate cannot be used; the old one is served on"),
+                Err(error) => tracing::error!(
+                    error,
+                    "the new certificate is invalid; the server keeps the old one: fix the files"
+                ),
             }
         }
     }
@@ -120,23 +123,23 @@ impl Certificate {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// New connections get this one from now on.
+    /// Replaces the certificate for new connections.
     pub(super) fn install(&self, pair: Arc<CertifiedKey>) {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Some(pair);
     }
 
-    /// Shows this to the authority when it comes for `name`.
+    /// Sets the certificate that answers a challenge for `name`.
     pub(super) fn answer_challenge(&self, name: String, answer: Arc<CertifiedKey>) {
         self.challenges.write().unwrap_or_else(PoisonError::into_inner).insert(name, answer);
     }
 
-    /// Answers no challenge any more.
+    /// Stops answering challenges.
     pub(super) fn forget_challenges(&self) {
         self.challenges.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
-/// Whether a connection was only made to look at the answer to a challenge.
+/// Whether a connection was made only to validate a challenge.
 pub(super) fn is_challenge(connection: &ServerConnection) -> bool {
     connection.alpn_protocol() == Some(ACME_PROTOCOL)
 }
@@ -157,13 +160,13 @@ fn trace(path: &Path) -> io::Result<Trace> {
     Ok((of.ino(), of.size(), of.mtime(), of.mtime_nsec(), of.ctime(), of.ctime_nsec()))
 }
 
-/// Reads both files and sees to it that they belong together.
+/// Reads both files and checks that they belong together.
 fn read_pair(cert: &Path, key: &Path) -> Result<Arc<CertifiedKey>, String> {
     let unusable = |path: &Path, error: &dyn Display| format!("cannot use {}: {error}", path.display());
     let chain: Vec<_> =
         CertificateDer::pem_file_iter(cert).and_then(Iterator::collect).map_err(|error| unusable(cert, &error))?;
     if chain.is_empty() {
-        return Err(unusable(cert, &"there is no certificate in it"));
+        return Err(unusable(cert, &"the file contains no certificate"));
     }
     let der = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(key, &error))?;
     let pair = CertifiedKey::from_der(chain, der, &ring::default_provider());

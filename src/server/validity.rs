@@ -1,4 +1,4 @@
-//! From when to when a certificate is valid: the one thing that has to be read from it.
+//! Parses the validity period of a certificate, the only part of it that the server needs.
 
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
@@ -13,7 +13,7 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// When a certificate begins and ends.
+/// Validity period of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Validity {
     pub(super) from: Timestamp,
@@ -21,7 +21,7 @@ pub(super) struct Validity {
 }
 
 impl Validity {
-    /// Reads it (RFC 5280, section 4.1); `None` when the bytes are no certificate.
+    /// Parses the period (RFC 5280, section 4.1); `None` if the bytes are not a certificate.
     pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         let (_, certificate, _) = element(certificate)?;
         let (SEQUENCE, mut fields, _) = element(certificate)? else { return None };
@@ -39,13 +39,13 @@ impl Validity {
         Some(Self { from, until: time(tag, until)? })
     }
 
-    /// How long it is valid in all.
+    /// Total length of the period.
     pub(super) fn length(&self) -> Duration {
         self.until.since(self.from)
     }
 }
 
-/// The tag and content of the first element, and what follows it.
+/// Tag and content of the first element, and the bytes after it.
 fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (tag, rest) = bytes.split_first()?;
     let (first, rest) = rest.split_first()?;
@@ -61,7 +61,7 @@ fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((*tag, content, rest))
 }
 
-/// Reads a time; in the short form the years are those from 1950 to 2049.
+/// Parses a time. In the short form the years are 1950 to 2049.
 fn time(tag: u8, text: &[u8]) -> Option<Timestamp> {
     let text = std::str::from_utf8(text).ok()?;
     let text = match tag {
