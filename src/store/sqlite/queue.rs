@@ -1,7 +1,7 @@
-//! Leasing tasks to workers and ending them.
+//! Statements for leasing tasks to workers and for ending them.
 //!
-//! Every write under a lease matches its epoch in the `queue` row, and the row is gone once the
-//! task is terminal: a worker that lost its lease can change nothing.
+//! Every write under a lease matches the epoch (the fencing token) in the `queue` row, and the row is deleted when the
+//! task becomes terminal. A worker that has lost its lease therefore cannot change anything.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::store::{
     Claim, Lease, LeaseWrite, MAX_LOST_LEASES, Queue, QueueDepth, Refusal, Rescue, Rescued, Result, Retry, StrikeRule,
 };
 
-/// Tasks that a sweep ends in one transaction; the writes of callers go in between.
+/// Tasks that a sweep ends per transaction, so that the writes of callers can run in between.
 pub(super) const SWEEP_BATCH: usize = 256;
 
 pub(super) fn claim(
@@ -56,7 +56,7 @@ pub(super) fn claim(
             })?;
         match claim {
             Ok(claim) => claims.push(claim),
-            // It keeps no other from being worked on, and is leased until its lease runs out.
+            // It does not stop the other claims; its lease simply expires.
             Err(error) => tracing::error!(task = %task_id, %error, "cannot read a task"),
         }
         writing.last_served = account_id.as_str().to_owned();
@@ -64,7 +64,7 @@ pub(super) fn claim(
     Ok(claims)
 }
 
-/// The oldest claimable task of the first account after `account` that has one and is not passed over.
+/// The oldest claimable task of the first account after `account` that has one and is not excluded.
 fn next_waiting(
     connection: &Connection,
     account: &str,
@@ -111,7 +111,7 @@ pub(super) fn release(writing: &mut Writing, lease: Lease) -> rusqlite::Result<L
 }
 
 pub(super) fn retry(writing: &mut Writing, lease: Lease, delay: Duration, last_error: &str) -> rusqlite::Result<Retry> {
-    // A task that need not wait is ready for every clock, also one that is behind or is set back.
+    // A task without a delay is claimable for every clock, even one that is behind or was set back.
     let ready_at = if delay.is_zero() { Timestamp::from_millis(0) } else { writing.clock.now().saturating_add(delay) };
     let lost: Option<u32> = writing
         .connection
@@ -150,7 +150,7 @@ pub(super) fn fail(writing: &mut Writing, lease: Lease, error: &str) -> rusqlite
     }
 }
 
-/// The key that a queued task came with.
+/// The key with which a queued task was submitted.
 pub(super) fn key_of(connection: &Connection, task_id: Id) -> rusqlite::Result<Option<Id>> {
     let found = connection
         .prepare_cached("SELECT key_id FROM queue WHERE task_id = ?1")?
@@ -171,7 +171,7 @@ pub(super) fn fail_unleased(writing: &mut Writing, id: Id, error: &str) -> rusql
     }
 }
 
-/// Takes a leased task out of the queue; `None` when the lease was lost.
+/// Removes a leased task from the queue; `None` if the lease was lost.
 fn leave_queue(connection: &Connection, lease: Lease) -> rusqlite::Result<Option<Id>> {
     let account_id = connection
         .prepare_cached(
@@ -185,7 +185,7 @@ fn leave_queue(connection: &Connection, lease: Lease) -> rusqlite::Result<Option
     Ok(account_id)
 }
 
-/// Fails a task that has just left the queue and gives its credits back.
+/// Fails and refunds a task that has just left the queue.
 fn refund(writing: &Writing, id: Id, account_id: Id, error: &str) -> rusqlite::Result<()> {
     let connection = &writing.connection;
     let now = writing.clock.now();
@@ -205,7 +205,7 @@ fn refund(writing: &Writing, id: Id, account_id: Id, error: &str) -> rusqlite::R
     refund.record(connection, account_id, balance, now)
 }
 
-/// Takes up to [`SWEEP_BATCH`] leases away.
+/// Takes away up to [`SWEEP_BATCH`] leases.
 pub(super) fn rescue(writing: &mut Writing, which: Rescue, last_error: &str) -> rusqlite::Result<Rescued> {
     let deadline = match which {
         Rescue::Expired => writing.clock.now(),
@@ -232,7 +232,7 @@ pub(super) fn rescue(writing: &mut Writing, which: Rescue, last_error: &str) -> 
 
 /// Fails and refunds up to [`SWEEP_BATCH`] overdue tasks.
 pub(super) fn expire(writing: &mut Writing, cutoff: Timestamp, error: &str) -> rusqlite::Result<usize> {
-    // Ids begin with the time of creation, so the first id after the cutoff bounds a range of them.
+    // Ids start with the time of creation, so the cutoff becomes a range of ids.
     let bound = Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)));
     let overdue: Vec<Id> = writing
         .connection
@@ -247,8 +247,8 @@ pub(super) fn expire(writing: &mut Writing, cutoff: Timestamp, error: &str) -> r
     Ok(failed)
 }
 
-/// Runs a write on one task of many; when it fails, which takes a damaged row, the others go on, unless
-/// SQLite has given up the whole transaction.
+/// Runs a write for one task of many. If it fails, for example on a damaged row, the other tasks continue, unless
+/// SQLite has rolled back the whole transaction.
 fn sparing_others<T>(
     writing: &mut Writing,
     task_id: Id,

@@ -1,4 +1,4 @@
-//! Removing old tasks: marking them, so that no caller sees them and the ledger goes on pointing at them.
+//! Removal of old tasks. Tasks are only marked as removed: callers no longer see them, and ledger entries stay valid.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::domain::model::Id;
 use crate::fault::Effect;
 use crate::store::{Audit, Rescue, Rescued, Result, Upkeep};
 
-/// Tasks that are removed in one transaction; the writes of callers go in between.
+/// Tasks removed per transaction, so that the writes of callers can run in between.
 pub(super) const BATCH: usize = 256;
 
 /// What makes a task of an account removable: ?1 is the cutoff and ?2 the lowest id of that time. No task
@@ -21,7 +21,7 @@ pub(super) const BATCH: usize = 256;
 const REMOVABLE: &str = "surface IN ('api', 'web') AND id < ?2 AND removed_at IS NULL
     AND status <> 'processing' AND updated_at < ?1";
 
-/// The accounts that have removable tasks, at the cost of a look into the index for each that has none.
+/// The accounts with removable tasks, at the cost of one index lookup for each account without any.
 pub(super) fn accounts(connection: &Connection, cutoff: Timestamp) -> rusqlite::Result<Vec<Id>> {
     connection
         .prepare_cached(&format!(
@@ -32,7 +32,7 @@ pub(super) fn accounts(connection: &Connection, cutoff: Timestamp) -> rusqlite::
         .collect()
 }
 
-/// Removes up to [`BATCH`] tasks of an account and returns how many.
+/// Removes up to [`BATCH`] tasks of an account; returns their number.
 pub(super) fn remove(writing: &mut Writing, account_id: Id, cutoff: Timestamp) -> rusqlite::Result<usize> {
     writing
         .connection
