@@ -312,9 +312,9 @@ pub trait Keys: std::fmt::Debug + Send + Sync + 'static {
     /// Changes a key and returns it as it is then; a revoked key stays revoked.
     async fn change_key(&self, id: Id, change: KeyChange) -> Result<Option<ApiKey>>;
 
-    /// Adds a key that takes over name, rates and expiry of the key `id`, and what the content policy holds against
-    /// it: its strikes, and its suspension if it is suspended. The key `id` ends after `overlap` at the latest. `None`
-    /// when there is no such key or it is revoked.
+    /// Adds a key that takes over name, rates and expiry of the key `id`, whether it is disabled, and its strikes and
+    /// suspension under the content policy. The key `id` ends after `overlap` at the latest. `None` when there is no
+    /// such key or it is revoked.
     async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>>;
 
     /// Notes when keys were used last. An earlier time than the one noted changes nothing, and neither does a

@@ -65,6 +65,7 @@ macro_rules! suite {
                     the_last_use_of_a_key_is_noted_and_never_moves_back,
                     uses_of_revoked_and_unknown_keys_do_no_harm,
                     a_rotated_key_hands_on_everything_but_its_secret,
+                    a_disabled_key_is_followed_by_a_disabled_one,
                     rotating_without_an_overlap_ends_the_old_key_at_once,
                     an_overlap_never_extends_an_earlier_expiry,
                     an_overlap_brings_a_later_expiry_forward,

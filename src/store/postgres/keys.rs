@@ -92,13 +92,14 @@ pub(super) async fn rotate(
             UPDATE api_keys k SET expires_at = least(before.expires_at, $5::bigint)
             FROM (SELECT id, expires_at FROM api_keys WHERE id = $2 AND revoked_at IS NULL FOR NO KEY UPDATE) before
             WHERE k.id = before.id
-            RETURNING k.account_id, k.name, k.submit_rate, k.read_rate, before.expires_at, k.suspended_at, k.suspended_for
+            RETURNING k.account_id, k.name, k.submit_rate, k.read_rate, before.expires_at, k.disabled, k.suspended_at,
+                k.suspended_for
         ), struck AS (
             UPDATE strikes SET key_id = $1 WHERE key_id = $2 AND EXISTS (SELECT 1 FROM old)
         )
         INSERT INTO api_keys
-            (id, account_id, hash, name, hint, submit_rate, read_rate, expires_at, suspended_at, suspended_for)
-        SELECT $1, account_id, $3, name, $4, submit_rate, read_rate, expires_at, suspended_at, suspended_for
+            (id, account_id, hash, name, hint, submit_rate, read_rate, expires_at, disabled, suspended_at, suspended_for)
+        SELECT $1, account_id, $3, name, $4, submit_rate, read_rate, expires_at, disabled, suspended_at, suspended_for
         FROM old RETURNING {KEY}"
     );
     let rotate = async |begun: &Transaction<'_>| {

@@ -61,8 +61,8 @@ pub(super) fn forget(connection: &Connection, key_id: Id) -> rusqlite::Result<()
 pub(super) fn hand_on(connection: &Connection, old: Id, new: Id) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
-            "UPDATE api_keys SET (suspended_at, suspended_for) =
-                (SELECT suspended_at, suspended_for FROM api_keys WHERE id = ?1) WHERE id = ?2",
+            "UPDATE api_keys SET (disabled, suspended_at, suspended_for) =
+                (SELECT disabled, suspended_at, suspended_for FROM api_keys WHERE id = ?1) WHERE id = ?2",
         )?
         .execute([old, new])?;
     connection.prepare_cached("UPDATE strikes SET key_id = ?2 WHERE key_id = ?1")?.execute([old, new]).map(drop)

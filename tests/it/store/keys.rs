@@ -186,6 +186,15 @@ pub async fn a_rotated_key_hands_on_everything_but_its_secret(fx: &Fixture) -> R
     Ok(())
 }
 
+pub async fn a_disabled_key_is_followed_by_a_disabled_one(fx: &Fixture) -> Result<()> {
+    let old = only_key(fx, new_key("studio")).await?;
+    change(fx, old.id, KeyChange::Disable).await?;
+    let new = fx.store.rotate_key(old.id, another_hash(), "tt_new…", HOUR).await?.expect("the key is in force");
+    assert!(new.disabled && !new.is_valid(fx.clock.now()), "{new:?}");
+    assert!(change(fx, new.id, KeyChange::Enable).await?.is_valid(fx.clock.now()));
+    Ok(())
+}
+
 pub async fn rotating_without_an_overlap_ends_the_old_key_at_once(fx: &Fixture) -> Result<()> {
     let old = only_key(fx, new_key("")).await?;
     fx.store.rotate_key(old.id, another_hash(), "", Duration::ZERO).await?;
