@@ -5,10 +5,9 @@ use clap::{Args, Subcommand};
 use super::{Failure, Outcome, open_or_create_store, open_store, show, table};
 use crate::config::{DataSettings, DatabaseUrl};
 use crate::data_dir;
+use crate::domain::text;
 use crate::store::AccountCreation;
 
-/// Most characters of an account's name.
-const MAX_NAME_CHARS: usize = 100;
 /// Most credits granted at once.
 pub(super) const MAX_GRANT: i64 = 1_000_000_000_000;
 
@@ -22,7 +21,8 @@ pub(super) enum AccountCommand {
 
 #[derive(Debug, Args)]
 pub(super) struct CreateArgs {
-    /// Unique name
+    /// Unique name, of at most 100 characters
+    #[arg(value_parser = text::account_name)]
     name: String,
     /// Credits to begin with
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(i64).range(0..=MAX_GRANT))]
@@ -47,19 +47,15 @@ pub(super) async fn run(command: AccountCommand, data: &DataSettings) -> Outcome
 }
 
 async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
-    let name = args.name.trim();
-    if name.is_empty() || name.chars().count() > MAX_NAME_CHARS || name.contains(char::is_control) {
-        return Err(Failure(format!("an account's name has 1 to {MAX_NAME_CHARS} printable characters")));
-    }
     if matches!(data.database()?, DatabaseUrl::Sqlite(_)) {
         data_dir::create(&data.data)?;
     }
     let store = open_or_create_store(data).await?;
-    match store.create_account(name, args.credits).await? {
+    match store.create_account(&args.name, args.credits).await? {
         AccountCreation::Created(account) => show(args.json, &account, || {
             format!("Created account {} ({}) with {} credits.", account.name, account.id, account.credits)
         }),
-        AccountCreation::NameTaken => Err(Failure(format!("there is an account {:?} already", name))),
+        AccountCreation::NameTaken => Err(Failure(format!("there is an account {:?} already", args.name))),
     }
 }
 

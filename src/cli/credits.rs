@@ -10,6 +10,7 @@ use super::{Failure, Outcome, describe, existing_files, find_account, open_store
 use crate::backup::results::{self, Check};
 use crate::config::{DataSettings, files_from_env};
 use crate::domain::model::LedgerEntry;
+use crate::domain::text;
 use crate::files::Files;
 use crate::store::{Audit, Drift, Store};
 
@@ -44,8 +45,8 @@ pub(super) struct GrantArgs {
     /// Credits to add
     #[arg(value_parser = clap::value_parser!(i64).range(1..=MAX_GRANT))]
     amount: i64,
-    /// Words for the ledger
-    #[arg(long, value_name = "TEXT")]
+    /// Note for the ledger, of at most 500 characters
+    #[arg(long, value_name = "TEXT", value_parser = text::ledger_note)]
     note: Option<String>,
     /// Print JSON
     #[arg(long)]

@@ -1,4 +1,4 @@
-//! `tintype key`: what opens the API.
+//! `tintype key`: API keys.
 
 use std::time::Duration;
 
@@ -6,14 +6,12 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::{Failure, Outcome, find_account, open_store, or_dash, show, table};
-use crate::clock::Clock;
+use crate::domain::timestamp::Timestamp;
 use crate::config::{DataSettings, duration, rate};
 use crate::domain::key::{ApiKey, KeySecret, KeyState, Suspension};
 use crate::domain::model::Id;
+use crate::domain::text;
 use crate::store::{KeyChange, NewKey};
-
-/// Most characters of a key's label. Longer ones of earlier releases stay.
-const MAX_LABEL_CHARS: usize = 100;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum KeyCommand {
@@ -27,7 +25,8 @@ pub(super) enum KeyCommand {
     Enable(OneKeyArgs),
     /// Switch a key off for ever
     Revoke(OneKeyArgs),
-    /// Replace a key by a new one; both work during the overlap. A suspended key is followed by a suspended one
+    /// Replace a key by a new one; both work during the overlap. The new key of a disabled or suspended one is
+    /// disabled or suspended too
     Rotate(RotateArgs),
 }
 
@@ -37,7 +36,7 @@ pub(super) struct CreateArgs {
     #[arg(long, value_name = "NAME")]
     account: String,
     /// Label to know the key by, of at most 100 characters
-    #[arg(long, default_value = "", value_name = "LABEL")]
+    #[arg(long, default_value = "", value_name = "LABEL", value_parser = text::key_label)]
     name: String,
     /// Submits a minute; 0 means no limit [default: the server's]
     #[arg(long, value_name = "N", value_parser = rate)]
@@ -96,7 +95,7 @@ struct NewShownKey<'a> {
     key: &'a str,
     account_id: Id,
     name: &'a str,
-    expires_at: Option<crate::clock::Timestamp>,
+    expires_at: Option<Timestamp>,
     state: KeyState,
 }
 
@@ -112,9 +111,6 @@ pub(super) async fn run(command: KeyCommand, data: &DataSettings) -> Outcome {
 }
 
 async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
-    if args.name.chars().count() > MAX_LABEL_CHARS || args.name.contains(char::is_control) {
-        return Err(Failure(format!("a key's label (--name) has at most {MAX_LABEL_CHARS} printable characters")));
-    }
     let store = open_store(data).await?;
     let account = find_account(&*store, &args.account).await?;
     let secret = KeySecret::random();
@@ -124,33 +120,33 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
         name: args.name,
         submit_rate: args.submit_rate,
         read_rate: args.read_rate,
-        expires_at: args.expires_in.map(|life| Clock::system().now().saturating_add(life)),
+        expires_at: args.expires_in.map(|life| store.now().saturating_add(life)),
     };
     let key = store.create_key(account.id, new).await?.ok_or("the account is gone")?;
-    show_new(args.json, &key, &secret)
+    show_new(args.json, &key, &secret, store.now())
 }
 
-fn show_new(json: bool, key: &ApiKey, secret: &KeySecret) -> Outcome {
+/// Shows a key that was just made, with its secret.
+fn show_new(json: bool, key: &ApiKey, secret: &KeySecret, now: Timestamp) -> Outcome {
     let shown = NewShownKey {
         id: key.id,
         key: secret.reveal(),
         account_id: key.account_id,
         name: &key.name,
         expires_at: key.expires_at,
-        state: key.state(Clock::system().now()),
+        state: key.state(now),
     };
     show(json, &shown, || {
-        let suspended = match &key.suspension {
-            Some(Suspension { reason, .. }) => {
-                format!(
-                    "\n\nIt is suspended, as the key before it ({reason}): `tintype key enable {}` lifts that.",
-                    key.id
-                )
-            }
-            None => String::new(),
+        let off = match (&key.suspension, key.disabled) {
+            (Some(Suspension { reason, .. }), _) => Some(format!("suspended ({reason})")),
+            (None, true) => Some("disabled".to_owned()),
+            (None, false) => None,
         };
+        let off = off.map_or_else(String::new, |off| {
+            format!("\n\nIt is {off}, as the key before it: `tintype key enable {}` lifts that.", key.id)
+        });
         let secret = secret.reveal();
-        format!("{secret}\n\nThis is key {}. It is shown this once: keep it somewhere safe.{suspended}", key.id)
+        format!("{secret}\n\nThis is key {}. It is shown this once: keep it somewhere safe.{off}", key.id)
     })
 }
 
@@ -161,7 +157,7 @@ async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
         None => None,
     };
     let keys = store.list_keys(account).await?;
-    let now = Clock::system().now();
+    let now = store.now();
     let shown: Vec<_> = keys.iter().map(|key| ShownKey { key, state: key.state(now) }).collect();
     show(args.json, &shown, || {
         let rows = shown.iter().map(|ShownKey { key, .. }| {
@@ -179,7 +175,7 @@ async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
     })
 }
 
-fn state(key: &ApiKey, now: crate::clock::Timestamp) -> String {
+fn state(key: &ApiKey, now: Timestamp) -> String {
     let state = match key.state(now) {
         KeyState::Active => "active",
         KeyState::Disabled => "disabled",
@@ -198,7 +194,7 @@ fn state(key: &ApiKey, now: crate::clock::Timestamp) -> String {
 async fn change(args: OneKeyArgs, change: KeyChange, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let key = store.change_key(args.id, change).await?.ok_or_else(|| no_such_key(args.id))?;
-    let now = Clock::system().now();
+    let now = store.now();
     if change == KeyChange::Enable && key.state(now) == KeyState::Revoked {
         return Err(Failure(format!("key {} is revoked, which cannot be undone; create another", key.id)));
     }
@@ -219,7 +215,7 @@ async fn rotate(args: RotateArgs, data: &DataSettings) -> Outcome {
         }
         None => return Err(no_such_key(id)),
     };
-    show_new(args.key.json, &key, &secret)
+    show_new(args.key.json, &key, &secret, store.now())
 }
 
 fn no_such_key(id: Id) -> Failure {

@@ -8,6 +8,7 @@ use crate::clock::Timestamp;
 use crate::config::DataSettings;
 use crate::domain::model::{Id, Status, Surface, Task, TaskId};
 use crate::domain::request::GenerateRequest;
+use crate::domain::text;
 use crate::store::TaskRecord;
 
 /// What the caller reads when the operator failed a task without giving a reason.
@@ -50,8 +51,8 @@ pub(super) struct OneTaskArgs {
 pub(super) struct FailArgs {
     #[command(flatten)]
     task: OneTaskArgs,
-    /// The sentence its owner reads
-    #[arg(long, default_value = FAILED_BY_OPERATOR, value_name = "TEXT")]
+    /// The sentence its owner reads, of at most 500 characters
+    #[arg(long, default_value = FAILED_BY_OPERATOR, value_name = "TEXT", value_parser = text::failure_reason)]
     reason: String,
 }
 
@@ -138,9 +139,6 @@ async fn show_one(args: OneTaskArgs, data: &DataSettings) -> Outcome {
 async fn fail(args: FailArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let id = args.task.id;
-    if args.reason.trim().is_empty() {
-        return Err(Failure("the reason must say something".into()));
-    }
     let failed = store.fail_unleased(id, &args.reason).await?;
     let record = store.inspect_task(id).await?.ok_or_else(|| no_such_task(id))?;
     if !failed {

@@ -7,4 +7,5 @@ pub mod model;
 pub mod reference_url;
 pub mod request;
 pub mod source;
+pub mod text;
 pub mod timestamp;

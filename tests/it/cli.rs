@@ -145,6 +145,28 @@ fn a_label_is_short_and_printable() {
     assert_eq!(run(data, &["key", "rotate", listed[0]["id"].as_str().expect("an id")])["name"], json!(long));
 }
 
+#[test]
+fn notes_reasons_and_names_have_a_longest_length() {
+    let data = data();
+    let data = data.path();
+    run(data, &["account", "create", "ada"]);
+    let (long, task) = ("x".repeat(501), "imgmodel-AAAAAAAAAAAAAAAAAAAAA");
+    let name = "x".repeat(101);
+    let refusals: [(&[&str], &str); 4] = [
+        (&["credits", "grant", "ada", "5", "--note", &long], "500"),
+        (&["task", "fail", task, "--reason", &long], "500"),
+        (&["task", "fail", task, "--reason", " "], "1 to 500"),
+        (&["account", "create", &name], "1 to 100"),
+    ];
+    for (command, limit) in refusals {
+        let said = refused(data, command);
+        assert!(said.contains(limit) && said.contains("characters"), "{said}");
+    }
+    let longest = "ä".repeat(500);
+    run(data, &["credits", "grant", "ada", "5", "--note", &longest]);
+    assert_eq!(run(data, &["credits", "history", "ada"])[0]["note"], json!(longest));
+}
+
 #[tokio::test]
 async fn a_suspended_key_is_followed_by_one_that_has_to_be_enabled() {
     let data = data();

@@ -1,0 +1,89 @@
+//! The texts that operators write, and how long each may be.
+
+/// Most characters of an account's name.
+pub const MAX_NAME_CHARS: usize = 100;
+/// Most characters of a key's label.
+pub const MAX_LABEL_CHARS: usize = 100;
+/// Most characters of a ledger note.
+pub const MAX_NOTE_CHARS: usize = 500;
+/// Most characters of the sentence that a task's owner reads.
+pub const MAX_REASON_CHARS: usize = 500;
+
+/// The text is too long, empty, or holds control characters.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} has {min} to {max} characters, without line breaks and other control characters; this one has {chars}")]
+pub struct InvalidText {
+    what: &'static str,
+    min: usize,
+    max: usize,
+    chars: usize,
+}
+
+/// Reads the name of an account. White space around it is dropped.
+///
+/// # Errors
+/// [`InvalidText`].
+pub fn account_name(text: &str) -> Result<String, InvalidText> {
+    checked("an account's name", text.trim(), 1, MAX_NAME_CHARS)
+}
+
+/// Reads the label of a key.
+///
+/// # Errors
+/// [`InvalidText`].
+pub fn key_label(text: &str) -> Result<String, InvalidText> {
+    checked("a key's label", text, 0, MAX_LABEL_CHARS)
+}
+
+/// Reads the note of a ledger entry.
+///
+/// # Errors
+/// [`InvalidText`].
+pub fn ledger_note(text: &str) -> Result<String, InvalidText> {
+    checked("a note", text, 0, MAX_NOTE_CHARS)
+}
+
+/// Reads the reason for failing a task. White space around it is dropped.
+///
+/// # Errors
+/// [`InvalidText`].
+pub fn failure_reason(text: &str) -> Result<String, InvalidText> {
+    checked("a reason", text.trim(), 1, MAX_REASON_CHARS)
+}
+
+fn checked(what: &'static str, text: &str, min: usize, max: usize) -> Result<String, InvalidText> {
+    let chars = text.chars().count();
+    if (min..=max).contains(&chars) && !text.contains(char::is_control) {
+        return Ok(text.to_owned());
+    }
+    Err(InvalidText { what, min, max, chars })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn length_is_counted_in_characters() {
+        assert_eq!(key_label(&"ü".repeat(MAX_LABEL_CHARS)).map(|label| label.chars().count()), Ok(MAX_LABEL_CHARS));
+        let error = key_label(&"ü".repeat(MAX_LABEL_CHARS + 1)).expect_err("one too many");
+        assert_eq!(
+            error.to_string(),
+            "a key's label has 0 to 100 characters, without line breaks and other control characters; this one has 101"
+        );
+    }
+
+    #[test]
+    fn control_characters_are_refused() {
+        for text in ["a\0b", "a\nb", "a\u{7f}b"] {
+            assert!(account_name(text).is_err() && ledger_note(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn names_and_reasons_say_something() {
+        assert_eq!(account_name(" ada ").as_deref(), Ok("ada"));
+        assert!(account_name(" ").is_err() && failure_reason("\t").is_err());
+        assert_eq!(key_label("").as_deref(), Ok(""));
+    }
+}
