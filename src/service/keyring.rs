@@ -1,66 +1,75 @@
-//! Looking keys up, with a short memory, and remembering when they were used.
+//! Key lookups, with a short cache, and the last use of each key.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use quick_cache::sync::Cache;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::{Clock, Timestamp};
+use crate::clock::Clock;
 use crate::config::{KEY_CACHE_TTL, RECORD_KEY_USES_EVERY};
-use crate::domain::key::{ApiKey, KeyHash, KeySecret};
+use crate::domain::key::{ApiKey, KeyHash};
 use crate::domain::model::Id;
+use crate::domain::timestamp::Timestamp;
 use crate::store::{Result, Store};
 
-/// Keys remembered at once.
+/// Most keys in the cache.
 const MAX_KEYS: usize = 100_000;
 /// Most keys touched in one write, which submits have to wait for.
 const USES_BATCH: usize = 256;
 
-/// The keys that open the API. A change made elsewhere is noticed within half a second.
+/// The keys that open the API. A change that another process made takes effect within [`KEY_CACHE_TTL`].
 pub struct Keyring {
     store: Arc<dyn Store>,
     clock: Clock,
-    seen: Cache<KeyHash, (Timestamp, Arc<ApiKey>)>,
-    /// The last uses that are not written down yet.
+    cached: Cache<KeyHash, Cached>,
+    /// Last uses that are not in the database yet.
     uses: Mutex<HashMap<Id, Timestamp>>,
+}
+
+/// A valid key as the store had it.
+#[derive(Debug, Clone)]
+struct Cached {
+    key: Arc<ApiKey>,
+    /// When the lookup began, by the monotonic clock: a step of the wall clock must not prolong the cache.
+    looked_up: Duration,
 }
 
 impl std::fmt::Debug for Keyring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Keyring").field("seen", &self.seen.len()).finish_non_exhaustive()
+        f.debug_struct("Keyring").field("cached", &self.cached.len()).finish_non_exhaustive()
     }
 }
 
 impl Keyring {
     /// A keyring over the store's keys.
     pub fn new(store: Arc<dyn Store>, clock: Clock) -> Self {
-        Self { store, clock, seen: Cache::new(MAX_KEYS), uses: Mutex::default() }
+        Self { store, clock, cached: Cache::new(MAX_KEYS), uses: Mutex::default() }
     }
 
-    /// The key with this secret, if it is valid now: this is a use of it. Uses are noted as keys are looked up
-    /// in the store, so the last one may be up to half a second later than what is noted.
+    /// Returns the key with this hash if it is valid now, by the store's time, and counts this as a use of it. Uses
+    /// are noted at lookups in the store, so the noted time may be up to [`KEY_CACHE_TTL`] early.
     ///
     /// # Errors
     /// [`crate::store::StoreError`].
-    pub async fn find(&self, secret: &KeySecret) -> Result<Option<Arc<ApiKey>>> {
-        let hash = secret.hash();
-        let now = self.clock.now();
-        if let Some((looked_up, key)) = self.seen.get(&hash) {
-            // A clock stepped back makes the entry look young for ever, so only [0, KEY_CACHE_TTL] counts.
-            let fresh = looked_up <= now && now.since(looked_up) <= KEY_CACHE_TTL;
-            if fresh {
-                return Ok(key.is_valid(now).then_some(key));
-            }
+    pub async fn find(&self, hash: KeyHash) -> Result<Option<Arc<ApiKey>>> {
+        let looked_up = self.clock.elapsed();
+        if let Some(cached) = self.cached.get(&hash)
+            && looked_up.saturating_sub(cached.looked_up) <= KEY_CACHE_TTL
+        {
+            return Ok(cached.key.is_valid(self.store.now()).then_some(cached.key));
         }
-        // Keys that open nothing are not remembered, so that refusing takes equally long for each of them.
-        let valid = self.store.find_key_by_hash(hash).await?.filter(|key| key.is_valid(now)).map(Arc::new);
+        let found = self.store.find_key_by_hash(hash).await?;
+        let now = self.store.now();
+        // Invalid keys are not cached, so that refusing takes equally long for each of them.
+        let valid = found.filter(|key| key.is_valid(now)).map(Arc::new);
         match &valid {
             Some(key) => {
-                self.seen.insert(hash, (now, key.clone()));
+                self.cached.insert(hash, Cached { key: key.clone(), looked_up });
                 self.note_uses([(key.id, now)]);
             }
-            None => drop(self.seen.remove(&hash)),
+            None => drop(self.cached.remove(&hash)),
         }
         Ok(valid)
     }

@@ -2,8 +2,13 @@
 
 use std::time::Duration;
 
+use serde_json::json;
+use tintype::clock::Clock;
+use tintype::config::KEY_CACHE_TTL;
 use tintype::domain::model::Id;
 use tintype::store::KeyChange;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::rigs::http::{Answer, GENERATE, TASKS};
 use crate::rigs::service::{Caller, Service};
@@ -342,4 +347,53 @@ async fn slow_refusals_do_not_tell_which_keys_exist() {
         answers.push(shape(&get_with(&service, &authorization).await));
     }
     assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:#?}");
+}
+
+#[tokio::test]
+async fn a_key_that_is_revoked_while_the_body_arrives_creates_no_task() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let body = json!({ "prompt": "a boat" }).to_string();
+    let (first, rest) = body.split_at(1);
+    let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
+    let head = format!(
+        "POST {GENERATE} HTTP/1.1\r\nhost: x\r\nauthorization: {}\r\ncontent-type: application/json\r\n\
+         expect: 100-continue\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        caller.authorization(),
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.expect("an open connection");
+    // The service asks for the body once it has accepted the key.
+    let mut asked = [0; 25];
+    stream.read_exact(&mut asked).await.expect("an interim answer");
+    assert!(asked.starts_with(b"HTTP/1.1 100"), "{asked:?}");
+    stream.write_all(first.as_bytes()).await.expect("an open connection");
+    service.shared.store.change_key(caller.key_id, KeyChange::Revoke).await.expect("a store");
+    service.clock.advance(KEY_CACHE_TTL + Duration::from_millis(1));
+    stream.write_all(rest.as_bytes()).await.expect("an open connection");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
+    assert!(!answer.to_ascii_lowercase().contains("ratelimit"), "a 401 tells no cause: {answer}");
+    assert_eq!(caller.credits().await, 10);
+    assert_eq!(service.shared.store.recent_tasks(None, 1).await.expect("a store"), []);
+}
+
+#[tokio::test]
+async fn a_key_expires_by_the_time_of_the_database() {
+    let service = Service::start().await;
+    let account = service.caller("ada", 10).await.account;
+    let hour = Duration::from_secs(3_600);
+    let end = service.clock.now().saturating_add(hour);
+    let (_, key) = service.new_key(account.id, |key| key.expires_at = Some(end)).await;
+    let authorization = format!("Bearer {key}");
+    let ahead = service.join_with_clock(&Clock::manual(end.saturating_add(hour))).await;
+    let behind = service.join_with_clock(&Clock::manual(service.clock.now().saturating_sub(hour))).await;
+    for process in [&ahead, &behind] {
+        assert_eq!(get_with(process, &authorization).await.status, 200);
+    }
+    service.clock.set(end);
+    for process in [&ahead, &behind] {
+        assert_eq!(get_with(process, &authorization).await.status, 401);
+    }
 }

@@ -222,6 +222,7 @@ pub async fn generate(
     request: Request,
 ) -> Result<Response, ApiError> {
     let body = read_json(request, &api.settings.connections).await?;
+    caller.check_again(&api).await?;
     let request = GenerateRequest::parse(&body, &api.settings.reference_ports)
         .map_err(|fault| ApiError::invalid_request(fault.to_string()))?;
     let required = request.cost();

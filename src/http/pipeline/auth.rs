@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::extract::Request;
+use axum::http::StatusCode;
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::request::Parts;
 use axum::middleware::Next;
@@ -11,7 +12,7 @@ use axum::response::{IntoResponse as _, Response};
 
 use super::error::ApiError;
 use super::proxy;
-use crate::domain::key::{ApiKey, KeySecret};
+use crate::domain::key::{ApiKey, KeyHash, KeySecret};
 use crate::domain::model::Id;
 use crate::domain::source::Source;
 use crate::http::routes::{self, Access, Route};
@@ -48,6 +49,16 @@ pub struct Caller {
     pub account_id: Id,
     /// The key.
     pub key_id: Id,
+    /// Finds the key again.
+    key_hash: KeyHash,
+}
+
+impl Caller {
+    /// Checks the key again. A handler that has read a body must do so before a charge: bodies may take a minute, and
+    /// the key may have been revoked meanwhile.
+    pub(in crate::http) async fn check_again(&self, api: &ApiState) -> Result<(), ApiError> {
+        find_key(api, self.key_hash).await.map(drop)
+    }
 }
 
 /// Lets a request pass to a route that takes a key. A request for such a path that has no route passes without a key, to
@@ -58,12 +69,18 @@ pub(super) async fn guard(api: &Arc<ApiState>, request: Request, next: Next) -> 
     }
     let source = proxy::source(&api.settings.trusted_proxies, &request);
     let authenticated = match credentials(api, &request) {
-        Ok(Some((secret, limit))) => find_key(api, &secret).await.map(|key| Some((key, limit))),
+        Ok(Some((secret, limit))) => {
+            let key_hash = secret.hash();
+            find_key(api, key_hash).await.map(|key| Some((key, key_hash, limit)))
+        }
         Ok(None) => Ok(None),
         Err(error) => Err(error),
     };
     match authenticated {
-        Ok(Some((key, limit))) => within_limit(api, &key, limit, request, next).await,
+        Ok(Some((key, key_hash, limit))) => {
+            let caller = Caller { account_id: key.account_id, key_id: key.id, key_hash };
+            within_limit(api, &key, caller, limit, request, next).await
+        }
         Ok(None) => next.run(request).await,
         Err(error) if error.is_unauthorized() => refuse(api, source, error).await,
         Err(error) => error.into_response(),
@@ -136,6 +153,7 @@ fn flag_leaked_keys(api: &Arc<ApiState>, query: &str) {
 async fn within_limit(
     api: &ApiState,
     key: &ApiKey,
+    caller: Caller,
     limit: Option<Usage>,
     mut request: Request,
     next: Next,
@@ -154,18 +172,19 @@ async fn within_limit(
             ApiError::rate_limited(message, seconds).into_response()
         }
         None => {
-            request.extensions_mut().insert(Caller { account_id: key.account_id, key_id: key.id });
+            request.extensions_mut().insert(caller);
             next.run(request).await
         }
     };
-    if let Some((usage, allowance)) = counted {
+    // A 401 looks the same whatever caused it.
+    if let Some((usage, allowance)) = counted.filter(|_| response.status() != StatusCode::UNAUTHORIZED) {
         announce(response.headers_mut(), usage, allowance);
     }
     response
 }
 
-async fn find_key(api: &ApiState, secret: &KeySecret) -> Result<Arc<ApiKey>, ApiError> {
-    api.keys.find(secret).await?.ok_or_else(ApiError::unauthorized)
+async fn find_key(api: &ApiState, key_hash: KeyHash) -> Result<Arc<ApiKey>, ApiError> {
+    api.keys.find(key_hash).await?.ok_or_else(ApiError::unauthorized)
 }
 
 fn bearer(headers: &HeaderMap) -> Option<KeySecret> {

@@ -140,7 +140,7 @@ impl Process {
     async fn build(settings: ServerSettings, api: ApiSettings, shared: Arc<Shared>) -> Self {
         let engine = engines::choose(&settings.worker.engine.engine).expect("an engine");
         let api = ApiState::open(api, shared.clone(), engine.info).await.expect("an API");
-        let policy = Arc::new(Policy::open(settings.policy.policy.as_deref()).expect("a policy"));
+        let policy = Policy::open(settings.policy.policy.as_deref()).await.expect("a policy");
         let renderer = renderer(&settings, &shared, &policy);
         let worker = Worker::new(settings.worker.clone(), shared.clone(), policy.clone(), Arc::new(renderer));
         let sweeper = Sweeper::new(shared.clone(), &settings);
@@ -262,13 +262,26 @@ impl Service {
 
     /// The same, where a write to a bucket is given up after this time.
     pub async fn join_with_write_limit(&self, flags: &[&str], limit: Duration) -> Self {
+        self.join_on(settings(flags), &self.clock, self.open_files().with_write_limit(limit)).await
+    }
+
+    /// Another process of this service on a machine whose clock is its own. The database keeps the service's time.
+    pub async fn join_with_clock(&self, clock: &Clock) -> Self {
+        self.join_on(settings(&[]), clock, self.open_files()).await
+    }
+
+    async fn join_on(&self, settings: ServerSettings, clock: &Clock, files: Files) -> Self {
+        let directory = TempDir::new().expect("a temporary directory");
+        Self::serve(settings, |_| {}, clock.clone(), self.shared.store.clone(), files, directory).await
+    }
+
+    /// The store of its files, opened once more.
+    fn open_files(&self) -> Files {
         let files = match &self.s3 {
             Some(s3) => Files::in_bucket(&s3.settings("s3://files")),
             None => Files::on_disk(&self.directory.path().join("files")),
         };
-        let directory = TempDir::new().expect("a temporary directory");
-        let (store, files) = (self.shared.store.clone(), files.expect("a store of files").with_write_limit(limit));
-        Self::serve(settings(flags), |_| {}, self.clock.clone(), store, files, directory).await
+        files.expect("a store of files")
     }
 
     async fn serve(
