@@ -8,12 +8,10 @@ pub mod render;
 mod slots;
 
 use std::collections::HashMap;
-use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::FutureExt as _;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -26,7 +24,7 @@ use crate::policy::Policy;
 use crate::service::Shared;
 use crate::service::tasks::{GAVE_UP, REFUSED};
 use crate::store::{Claim, Lease, LeaseWrite, Refusal, Retry, StoreError};
-use crate::worker::render::{RenderError, Renderer};
+use crate::worker::render::{RenderError, Renderer, within};
 use tintype_engine::picture::Picture;
 
 use self::places::{Place, Places};
@@ -36,8 +34,8 @@ use self::slots::{Shift, Slot};
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// How long a worker that ends waits for its report to be taken back.
 const WITHDRAW_LIMIT: Duration = Duration::from_secs(5);
-/// How often a completion is tried before the attempt is given up.
-const COMPLETE_TRIES: u32 = 10;
+/// How often a write that ends a task is tried before the attempt is given up.
+const END_TRIES: u32 = 10;
 
 /// A worker: renders so many tasks at once, and keeps their leases alive.
 pub struct Worker {
@@ -278,7 +276,7 @@ impl Worker {
 
     /// What is left for an attempt that has taken `spent`.
     fn time_limit(&self, claim: &Claim, spent: Duration) -> Duration {
-        let age = self.shared.store.now().since(claim.lease.task_id.timestamp());
+        let age = self.shared.ages.of(claim.lease.task_id);
         let for_attempt = self.settings.render_timeout.saturating_sub(spent);
         for_attempt.min(TASK_TIME_LIMIT.saturating_sub(age))
     }
@@ -304,41 +302,58 @@ impl Worker {
         outcome
     }
 
-    /// Completes a task, patiently: what was drawn is worth more than a moment of a busy database. When
-    /// even that fails, it is unknown whether the completion was saved, so the files must stay; the
-    /// sweep for orphans removes them if it was not.
+    /// Completes a task. When no try succeeds, it is unknown whether the completion was saved, so the files must stay;
+    /// the sweep for orphans removes them if it was not.
     async fn complete(&self, lease: Lease, names: &[String]) -> Result<LeaseWrite, SaveError> {
-        let mut outcome = self.shared.store.complete(lease, names.to_vec()).await;
-        for _ in 1..COMPLETE_TRIES {
+        let complete = || self.shared.store.complete(lease, names.to_vec());
+        self.patiently(lease, "complete", complete, |outcome| *outcome == LeaseWrite::Lost)
+            .await
+            .map_err(SaveError::Store)
+    }
+
+    /// Tries a write that ends a task again while the database cannot be reached: what was found out about the task is
+    /// worth more than a moment of a busy database. A lease that is lost after a failed try may have ended with that
+    /// try, so the error stands.
+    async fn patiently<T, W: Future<Output = Result<T, StoreError>>>(
+        &self,
+        lease: Lease,
+        what: &str,
+        write: impl Fn() -> W,
+        is_lost: impl Fn(&T) -> bool,
+    ) -> Result<T, StoreError> {
+        let mut outcome = write().await;
+        for _ in 1..END_TRIES {
             let Err(error) = outcome else { break };
-            tracing::warn!(task = %lease.task_id, %error, "could not complete the task; trying again");
+            tracing::warn!(task = %lease.task_id, %error, "could not {what} the task; trying again");
             tokio::time::sleep(RETRY_DELAY).await;
-            outcome = match self.shared.store.complete(lease, names.to_vec()).await {
-                // The try before may have completed the task, and taken the lease with it.
-                Ok(LeaseWrite::Lost) => return Err(SaveError::Store(error)),
+            outcome = match write().await {
+                Ok(outcome) if is_lost(&outcome) => return Err(error),
                 again => again,
             };
         }
-        outcome.map_err(SaveError::Store)
+        outcome
     }
 
     async fn fail(&self, lease: Lease, sentence: &str) {
-        match self.shared.store.fail(lease, sentence).await {
+        let fail = || self.shared.store.fail(lease, sentence);
+        match self.patiently(lease, "fail", fail, |outcome| *outcome == LeaseWrite::Lost).await {
             Ok(LeaseWrite::Done) => {
                 self.shared.metrics.tasks_ended("failed", 1);
                 tracing::info!(task = %lease.task_id, reason = sentence, "task failed and refunded");
             }
             Ok(LeaseWrite::Lost) => tracing::warn!(task = %lease.task_id, "lease lost; failure discarded"),
             Err(error) => {
-                tracing::error!(task = %lease.task_id, %error, "could not fail the task; its lease will expire")
+                tracing::error!(task = %lease.task_id, %error, "could not fail the task; if it has not failed, its lease will expire")
             }
         }
     }
 
-    /// Fails what the content policy refuses, which counts against the key it came with.
+    /// Fails a task that the content policy refuses, which counts against the key it came with.
     async fn refuse(&self, lease: Lease, violation: Violation) {
         let kind = violation.as_str();
-        match self.shared.store.refuse(lease, REFUSED, self.policy.rules().strikes).await {
+        let strikes = self.policy.rules().strikes;
+        let refuse = || self.shared.store.refuse(lease, REFUSED, strikes);
+        match self.patiently(lease, "refuse", refuse, |outcome| *outcome == Refusal::Lost).await {
             Ok(Refusal::Done { suspended }) => {
                 self.shared.metrics.tasks_ended("failed", 1);
                 self.shared.metrics.task_refused(kind);
@@ -350,7 +365,7 @@ impl Worker {
             }
             Ok(Refusal::Lost) => tracing::warn!(task = %lease.task_id, "lease lost; refusal discarded"),
             Err(error) => {
-                tracing::error!(task = %lease.task_id, %error, "could not refuse the task; its lease will expire")
+                tracing::error!(task = %lease.task_id, %error, "could not refuse the task; if it has not failed, its lease will expire")
             }
         }
     }
@@ -462,19 +477,6 @@ impl<'a> Holding<'a> {
 impl Drop for Holding<'_> {
     fn drop(&mut self) {
         self.worker.held().remove(&self.lease);
-    }
-}
-
-/// What comes of a part of an attempt; a panic or a hang costs the attempt.
-async fn within<T>(
-    limit: Duration,
-    what: &str,
-    part: impl Future<Output = Result<T, RenderError>>,
-) -> Result<T, RenderError> {
-    match tokio::time::timeout(limit, AssertUnwindSafe(part).catch_unwind()).await {
-        Ok(Ok(outcome)) => outcome,
-        Ok(Err(_)) => Err(RenderError::Again(format!("{what} panicked"))),
-        Err(_) => Err(RenderError::Again(format!("{what} took longer than {} s", limit.as_secs()))),
     }
 }
 

@@ -1,11 +1,13 @@
 //! From a claimed task to its PNGs: fetch references, draw, fit, encode.
 
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::FutureExt as _;
 use sha2::{Digest as _, Sha256};
 
 use crate::config::WorkerSettings;
@@ -203,4 +205,17 @@ fn trusted_test_host(host: &str, ca: &PathBuf) -> Result<TrustedTestHost, String
     let (name, address) = host.split_once('=').ok_or_else(invalid)?;
     let ca_pem = std::fs::read(ca).map_err(|error| format!("cannot read {}: {error}", ca.display()))?;
     Ok(TrustedTestHost { host: name.to_owned(), address: address.parse().map_err(|_| invalid())?, ca_pem })
+}
+
+/// Runs a part of an attempt; a panic or a hang costs the attempt.
+pub(super) async fn within<T>(
+    limit: Duration,
+    what: &str,
+    part: impl Future<Output = Result<T, RenderError>>,
+) -> Result<T, RenderError> {
+    match tokio::time::timeout(limit, AssertUnwindSafe(part).catch_unwind()).await {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(_)) => Err(RenderError::Again(format!("{what} panicked"))),
+        Err(_) => Err(RenderError::Again(format!("{what} took longer than {} s", limit.as_secs()))),
+    }
 }

@@ -328,3 +328,17 @@ async fn the_same_task_gives_the_same_pictures_on_another_attempt() {
     assert_ne!(first[0], first[1]);
     assert_eq!(decode(&first[0]).width(), 1024);
 }
+
+#[tokio::test]
+async fn a_failure_or_refusal_that_the_database_did_not_take_is_tried_again() {
+    for (prompt, write, about) in [("[[fail]]", "fail", "could not be generated"), ("[[policy]]", "refuse", "policy")] {
+        for moment in ["before", "after"] {
+            let service = Service::start_with(&["--test-fault", &format!("{moment}-{write}=error")]).await;
+            let caller = service.caller("ada", 100).await;
+            let task_id = caller.submit_prompt(prompt).await;
+            assert_eq!(service.worker.step().await.expect("a store"), 1);
+            assert!(service.faults.all_happened());
+            assert_refunded(&caller, &task_id, about).await;
+        }
+    }
+}
