@@ -70,7 +70,7 @@ pub async fn measure(directory: &TempDir, count: usize, rounds: usize) -> Outcom
 async fn run_worker(settings: &ServerSettings, shared: &Arc<Shared>, count: usize) -> Outcome<Duration> {
     let picture = Picture::from_rgb(SIDE, SIDE, vec![128; (SIDE * SIDE * 3) as usize]).ok_or("a picture")?;
     let renderer = Arc::new(FixedRenderer { png: picture.to_png().into(), rendered: AtomicUsize::new(0) });
-    let worker = Worker::new(settings.worker.clone(), shared.clone(), Arc::new(Policy::open(None)?), renderer.clone());
+    let worker = Worker::new(settings.worker.clone(), shared.clone(), Policy::open(None).await?, renderer.clone());
     let stop = CancellationToken::new();
     let started = now();
     let running = tokio::spawn(worker.run(stop.clone()));

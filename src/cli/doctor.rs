@@ -73,7 +73,7 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings) -> Outcome {
         Check::new("files", files(data, args.files.files.as_deref()).await),
         Check::new("rate limits", rate_limits(&args.redis).await),
         Check::new("engine", engine(&args.engine).await),
-        Check::new("policy", policy(&args.policy)),
+        Check::new("policy", policy(&args.policy).await),
         Check::new("references", references().await),
         Check::new("retention", Ok(args.retention.to_string())),
     ];
@@ -174,8 +174,8 @@ async fn rate_limits(settings: &RedisSettings) -> Result<String, String> {
     }
 }
 
-fn policy(settings: &PolicySettings) -> Result<String, String> {
-    let policy = Policy::open(settings.policy.as_deref())?;
+async fn policy(settings: &PolicySettings) -> Result<String, String> {
+    let policy = Policy::open(settings.policy.as_deref()).await?;
     Ok(policy.describe().unwrap_or_else(|| "none; only what the engine refuses is refused".into()))
 }
 

@@ -6,11 +6,11 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::{Failure, Outcome, find_account, open_store, or_dash, show, table};
-use crate::domain::timestamp::Timestamp;
 use crate::config::{DataSettings, duration, rate};
 use crate::domain::key::{ApiKey, KeySecret, KeyState, Suspension};
 use crate::domain::model::Id;
 use crate::domain::text;
+use crate::domain::timestamp::Timestamp;
 use crate::store::{KeyChange, NewKey};
 
 #[derive(Debug, Subcommand)]

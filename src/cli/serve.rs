@@ -122,12 +122,10 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
     }
     let url = listeners.url()?;
     let parts = open_parts(&server, data, &database, clock, role, url.as_deref()).await?;
-    let lost = match &database {
+    if let DatabaseUrl::Sqlite(_) = &database {
         // This process holds the database, so every process that held a lease is dead.
-        DatabaseUrl::Sqlite(_) => Rescue::All,
-        DatabaseUrl::Postgres(_) => Rescue::Expired,
-    };
-    parts.sweeper.sweep(lost).await;
+        parts.sweeper.sweep(Rescue::All).await;
+    }
     let key = if parts.api.is_some() { first_key(&*parts.shared.store).await? } else { None };
     announce(&parts, &server, data, url, key.as_ref())?;
     work(parts, listeners, server.shutdown_delay, &mut signals).await?;
@@ -169,7 +167,7 @@ async fn open_parts(
     let rendering = match role {
         Role::Api => None,
         Role::Everything | Role::Worker => {
-            let policy = Arc::new(Policy::open(server.policy.policy.as_deref())?);
+            let policy = Policy::open(server.policy.policy.as_deref()).await?;
             let renderer = EngineRenderer::new(&server.worker, shared.clone(), policy.clone(), engine.build())?;
             let worker = Worker::new(server.worker.clone(), shared.clone(), policy.clone(), Arc::new(renderer));
             Some(Rendering { worker, policy, engine: engine.info.description })

@@ -13,7 +13,8 @@ mod tests;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
+use std::time::Duration;
 
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
@@ -164,12 +165,15 @@ impl fmt::Display for Rules {
     }
 }
 
+/// Longest wait for the policy's files. A pipe or a dead network file system may never answer.
+const READ_LIMIT: Duration = Duration::from_secs(10);
+
 /// The policy in force.
 #[derive(Debug)]
 pub struct Policy {
     path: Option<PathBuf>,
     rules: RwLock<Arc<Rules>>,
-    /// The files behind the rules, as they were when they were read last.
+    /// The files behind the rules, as they were when they were read last. Locked while they are being read.
     seen: Mutex<Vec<Stamp>>,
 }
 
@@ -178,13 +182,13 @@ impl Policy {
     ///
     /// # Errors
     /// A sentence for the operator: a server must not start without the policy it was told to keep.
-    pub fn open(path: Option<&Path>) -> Result<Self, String> {
-        let policy = Self {
+    pub async fn open(path: Option<&Path>) -> Result<Arc<Self>, String> {
+        let policy = Arc::new(Self {
             path: path.map(Path::to_owned),
             rules: RwLock::new(Arc::new(Rules::none())),
             seen: Mutex::default(),
-        };
-        policy.refresh().map(|_| policy)
+        });
+        policy.refresh().await.map(|_| policy)
     }
 
     /// The rules in force.
@@ -200,26 +204,44 @@ impl Policy {
     /// Takes changed files into use until `stop`. A file that cannot be read or used leaves the old rules in force.
     pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
         while stop.run_until_cancelled(tokio::time::sleep(POLICY_CHECK_EVERY)).await.is_some() {
-            let policy = self.clone();
-            match tokio::task::spawn_blocking(move || policy.refresh()).await {
-                Ok(Ok(false)) => {}
-                Ok(Ok(true)) => tracing::info!(policy = self.describe(), "the policy was changed"),
-                Ok(Err(error)) => {
+            match self.refresh().await {
+                Ok(false) => {}
+                Ok(true) => tracing::info!(policy = self.describe(), "the policy was changed"),
+                Err(error) => {
                     tracing::error!(error, "the changed policy cannot be used; the old one stays in force")
                 }
-                Err(error) => tracing::error!(%error, "could not read the policy; the old one stays in force"),
             }
         }
     }
 
     /// Reads the files again if any was changed since; returns whether there are new rules. A change that
-    /// cannot be read is reported once, and the rules stay.
+    /// cannot be read, or not within [`READ_LIMIT`], is reported once, and the rules stay.
     ///
     /// # Errors
     /// A sentence for the operator.
-    pub fn refresh(&self) -> Result<bool, String> {
+    pub async fn refresh(self: &Arc<Self>) -> Result<bool, String> {
         let Some(path) = &self.path else { return Ok(false) };
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let policy = self.clone();
+        let reading = tokio::task::spawn_blocking(move || policy.read_changes());
+        match tokio::time::timeout(READ_LIMIT, reading).await {
+            Ok(read) => read.unwrap_or_else(|error| Err(format!("reading the policy failed: {error}"))),
+            // The thread goes on, and the rules that it reads in the end take effect.
+            Err(_) => Err(format!(
+                "reading {} or a file that it names takes longer than {} s: are they files, and is the file system there?",
+                path.display(),
+                READ_LIMIT.as_secs()
+            )),
+        }
+    }
+
+    fn read_changes(&self) -> Result<bool, String> {
+        let Some(path) = &self.path else { return Ok(false) };
+        let mut seen = match self.seen.try_lock() {
+            Ok(seen) => seen,
+            Err(TryLockError::Poisoned(seen)) => seen.into_inner(),
+            // Another thread waits for the files, and one is enough.
+            Err(TryLockError::WouldBlock) => return Ok(false),
+        };
         if !seen.is_empty() && seen.iter().all(Stamp::holds) {
             return Ok(false);
         }

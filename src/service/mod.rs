@@ -8,6 +8,7 @@ pub mod limits;
 pub mod links;
 mod shared;
 pub mod sweeper;
+pub mod task_ages;
 pub mod tasks;
 
 pub use shared::Shared;

@@ -12,6 +12,7 @@ use crate::files::Files;
 use crate::metrics::Metrics;
 use crate::service::backlog::Backlog;
 use crate::service::finished::RemovedBefore;
+use crate::service::task_ages::TaskAges;
 use crate::store::Store;
 
 /// The parts that the API, the worker and the sweeper of one process share.
@@ -21,6 +22,8 @@ pub struct Shared {
     pub clock: Clock,
     /// Accounts, keys, credits, tasks.
     pub store: Arc<dyn Store>,
+    /// Ages of tasks.
+    pub ages: TaskAges,
     /// Result files.
     pub files: Files,
     /// Free space on the disks that hold the data.
@@ -47,6 +50,7 @@ impl Shared {
         Arc::new(Self {
             disk: Disk::new(directories, settings.min_free_space, clock.clone()),
             backlog: Backlog::new(settings.worker.render_slots(), clock.clone()),
+            ages: TaskAges::new(store.clone(), clock.clone()),
             metrics: Metrics::new(),
             queued: Notify::new(),
             removed_before: RemovedBefore::default(),

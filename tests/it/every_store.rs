@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 /// The tests that speak to a whole service in their own process.
-const MODULES: [&str; 14] = [
+const MODULES: [&str; 15] = [
     "auth::",
     "envelope::",
     "fetching::",
@@ -16,6 +16,7 @@ const MODULES: [&str; 14] = [
     "retention::",
     "strikes::",
     "submit::",
+    "sweeper::",
     "sweeps::",
     "work::",
 ];

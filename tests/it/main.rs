@@ -45,6 +45,7 @@ mod store;
 mod store_model;
 mod submit;
 mod surface;
+mod sweeper;
 mod sweeps;
 mod tidy;
 mod work;

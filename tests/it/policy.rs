@@ -1,6 +1,8 @@
 //! The content policy as callers and operators meet it.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -190,24 +192,61 @@ async fn a_broken_file_keeps_the_old_rules_and_a_mended_one_takes_over() {
     let service = file.service(&[]).await;
     let ada = service.caller("ada", 100).await;
     let policy = &service.policy;
-    assert_eq!(policy.refresh(), Ok(false));
+    assert_eq!(policy.refresh().await, Ok(false));
     file.write("policy.toml", "[[rule]]\nname = \"arms\"\nwords = [\n\"boat\"");
-    let error = policy.refresh().expect_err("a broken file");
+    let error = policy.refresh().await.expect_err("a broken file");
     assert!(error.contains("policy.toml, line ") && !error.contains("boat"), "{error}");
-    assert_eq!(policy.refresh(), Ok(false), "it is told once");
+    assert_eq!(policy.refresh().await, Ok(false), "it is told once");
     assert_refused(&outcome(&ada, "a bomb").await);
     assert_eq!(outcome(&ada, "a boat").await["status"], "completed");
     file.write("policy.toml", &format!("{WORDS}[blocklist]\nfile = \"known.txt\"\n"));
-    assert!(policy.refresh().is_err(), "the list is missing");
+    assert!(policy.refresh().await.is_err(), "the list is missing");
     file.write("known.txt", "0123456789abcdef\n");
-    assert_eq!(policy.refresh(), Ok(true), "the list alone has changed");
+    assert_eq!(policy.refresh().await, Ok(true), "the list alone has changed");
     assert!(policy.describe().expect("a policy").contains("1 blocked pictures"));
     std::fs::remove_file(file.path()).expect("a file");
-    assert!(policy.refresh().is_err());
+    assert!(policy.refresh().await.is_err());
     assert_refused(&outcome(&ada, "a bomb").await);
     file.write("policy.toml", "");
-    assert_eq!(policy.refresh(), Ok(true));
+    assert_eq!(policy.refresh().await, Ok(true));
     assert_eq!(outcome(&ada, "a bomb").await["status"], "completed");
+}
+
+/// A pipe in the place of the policy file: who reads it waits until this is dropped, and then reads an empty policy.
+struct Pipe<'a>(&'a PolicyFile);
+
+impl<'a> Pipe<'a> {
+    fn replace(file: &'a PolicyFile) -> Self {
+        std::fs::remove_file(file.path()).expect("a file");
+        let made = Command::new("mkfifo").arg(file.path()).status().expect("mkfifo runs");
+        assert!(made.success());
+        Self(file)
+    }
+}
+
+impl Drop for Pipe<'_> {
+    fn drop(&mut self) {
+        // Opened for both, a pipe waits for nobody; a reader that waits gets the end of file when it is closed.
+        let pipe = File::options().read(true).write(true).open(self.0.path()).expect("a pipe");
+        std::fs::remove_file(self.0.path()).expect("a pipe");
+        self.0.write("policy.toml", "");
+        drop(pipe);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_file_that_hangs_is_told_once_and_used_when_it_answers() {
+    let file = PolicyFile::new(WORDS);
+    let service = file.service(&[]).await;
+    let policy = &service.policy;
+    let pipe = Pipe::replace(&file);
+    let (read, ()) = tokio::join!(policy.refresh(), tokio::time::advance(Duration::from_secs(11)));
+    let error = read.expect_err("no answer");
+    assert!(error.contains("policy.toml") && error.contains("10 s"), "{error}");
+    assert_eq!(policy.refresh().await, Ok(false), "one reader waits, and no other begins");
+    let before = policy.describe();
+    drop(pipe);
+    until("the rules that came late are in force", async || policy.describe() != before).await;
 }
 
 #[test]
@@ -327,7 +366,7 @@ async fn a_result_on_the_block_list_is_refused_before_its_file_is_written() {
     service.shared.store.release(claim.lease).await.expect("a store");
     file.write("policy.toml", "[blocklist]\nfile = \"known.txt\"\n");
     file.write("known.txt", &format!("{hash:016x}  # a fox\n"));
-    assert_eq!(service.policy.refresh(), Ok(true));
+    assert_eq!(service.policy.refresh().await, Ok(true));
     service.work().await;
     assert_refused(&ada.task(&task_id).await);
     assert_eq!(ada.credits().await, 10);

@@ -1,16 +1,17 @@
 //! Ends what nobody else ends: lost leases, overdue tasks, files without a task, tasks past their retention.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Timestamp;
 use crate::config::{
     FIRST_REMOVAL, MONTH_AGE, ORPHAN_SWEEP_EVERY, REMOVE_EVERY, SWEEP_EVERY, SWEEP_SLACK, ServerSettings,
-    TASK_TIME_LIMIT,
 };
 use crate::service::Shared;
+use crate::service::task_ages::ClockWatch;
 use crate::service::tasks::{GAVE_UP, OVERDUE};
 use crate::store::{Rescue, StoreError};
 
@@ -18,8 +19,6 @@ mod files;
 
 use self::files::FileRule;
 
-/// The wall clock was set, or the machine slept, when it moved this much more than time passed.
-const CLOCK_JUMP: Duration = Duration::from_secs(5);
 /// What the sweep for the files of removed tasks is called, beside the days.
 const REMOVALS: &str = "removals";
 
@@ -27,38 +26,39 @@ const REMOVALS: &str = "removals";
 #[derive(Debug)]
 pub struct Sweeper {
     shared: Arc<Shared>,
+    lenience: Mutex<Lenience>,
     /// How long a lease lasts without a heartbeat.
     lease: Duration,
+    /// How often workers renew their leases.
+    heartbeat: Duration,
     /// How long finished tasks are kept.
     retention: Option<Duration>,
     /// How long the files of removed tasks are kept.
     removed_files_grace: Duration,
 }
 
-/// Notices when the wall clock moves ahead faster than time passes.
-struct ClockWatch {
-    now: Timestamp,
-    elapsed: Duration,
-}
-
-impl ClockWatch {
-    fn new(shared: &Shared) -> Self {
-        Self { now: shared.store.now(), elapsed: shared.clock.elapsed() }
-    }
-
-    /// Whether the clock was set ahead, or the machine slept, since the last look.
-    fn jumped(&mut self, now: Timestamp, elapsed: Duration) -> bool {
-        let last = std::mem::replace(self, Self { now, elapsed });
-        now.since(last.now) > elapsed.saturating_sub(last.elapsed) + CLOCK_JUMP
-    }
+/// When leases may be taken away. Workers that could not renew theirs first get the time of one lease.
+#[derive(Debug)]
+struct Lenience {
+    clock: ClockWatch,
+    /// When the database last answered.
+    answered: Duration,
+    /// No lease is taken away before this.
+    ends: Duration,
 }
 
 impl Sweeper {
     /// A sweeper with the leases and the retention of these settings.
     pub fn new(shared: Arc<Shared>, settings: &ServerSettings) -> Arc<Self> {
+        let elapsed = shared.clock.elapsed();
+        let lease = settings.worker.lease;
+        let lenience =
+            Lenience { clock: ClockWatch::new(shared.store.now(), elapsed), answered: elapsed, ends: elapsed + lease };
         Arc::new(Self {
             shared,
-            lease: settings.worker.lease,
+            lenience: Mutex::new(lenience),
+            lease,
+            heartbeat: settings.worker.heartbeat(),
             retention: settings.retention.retention,
             removed_files_grace: settings.file_urls.removed_files_grace(),
         })
@@ -66,62 +66,77 @@ impl Sweeper {
 
     /// Sweeps until `stop`.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let mut orphans = tokio::spawn(self.clone().sweep_orphans_forever());
-        let mut removals = tokio::spawn(self.clone().remove_forever());
-        let mut watch = ClockWatch::new(&self.shared);
-        let mut rescue_from = Duration::ZERO;
+        let mut parts = JoinSet::new();
+        parts.spawn(self.clone().sweep_orphans_forever());
+        parts.spawn(self.clone().remove_forever());
         loop {
             tokio::select! {
-                () = tokio::time::sleep(SWEEP_EVERY) => {}
-                () = stop.cancelled() => break,
-                // They end only by a panic, which is to end the server rather than go unnoticed.
-                _ = &mut orphans => return,
-                _ = &mut removals => return,
-            }
-            let elapsed = self.shared.clock.elapsed();
-            if watch.jumped(self.shared.store.now(), elapsed) {
-                tracing::warn!("the clock jumped ahead; workers get time to renew their leases");
-                rescue_from = elapsed + self.lease;
-            }
-            self.expire().await;
-            if elapsed >= rescue_from {
-                self.rescue(Rescue::Expired).await;
+                () = tokio::time::sleep(SWEEP_EVERY) => self.step().await,
+                () = stop.cancelled() => return,
+                // A part ends only by a panic, which must end the server rather than go unnoticed.
+                _ = parts.join_next() => return,
             }
         }
-        orphans.abort();
-        removals.abort();
     }
 
-    /// One sweep: overdue tasks are failed and refunded, lost leases go back to the queue. What fails is
-    /// logged, and the next sweep tries again.
+    /// One sweep of a running server. It takes no lease away that its worker had no time to renew: after a start, a
+    /// silence of the database or a step of its clock, workers get the time of one lease.
+    pub async fn step(&self) {
+        let stepped = self.lenience().clock.stepped(self.shared.store.now(), self.shared.clock.elapsed());
+        if stepped.is_some() {
+            tracing::warn!("the clock was set ahead; workers get the time of one lease to renew theirs");
+            self.be_lenient();
+        }
+        let expired = self.expire().await;
+        let answered = self.shared.clock.elapsed();
+        // This sweep may have waited for the database for as long as the workers did.
+        let silence = answered.saturating_sub(self.lenience().answered);
+        if expired.is_err() || silence > SWEEP_EVERY + self.heartbeat {
+            self.be_lenient();
+        }
+        if expired.is_ok() {
+            self.lenience().answered = answered;
+        }
+        let may_rescue = answered >= self.lenience().ends;
+        if may_rescue && self.rescue(Rescue::Expired).await.is_err() {
+            self.be_lenient();
+        }
+    }
+
+    fn be_lenient(&self) {
+        self.lenience().ends = self.shared.clock.elapsed() + self.lease;
+    }
+
+    fn lenience(&self) -> MutexGuard<'_, Lenience> {
+        self.lenience.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fails overdue tasks and takes `which` leases away, without lenience. An error is logged, and left for the next
+    /// sweep.
     pub async fn sweep(&self, which: Rescue) {
-        self.expire().await;
-        self.rescue(which).await;
-    }
-
-    async fn expire(&self) {
-        let cutoff = self.shared.store.now().saturating_sub(TASK_TIME_LIMIT);
-        match self.shared.store.expire(cutoff, OVERDUE).await {
-            Ok(0) => {}
-            Ok(overdue) => {
-                tracing::warn!(tasks = overdue, "overdue tasks failed and refunded");
-                self.shared.metrics.tasks_ended("failed", overdue);
-            }
-            Err(error) => failed(&error),
+        if self.expire().await.is_ok() {
+            drop(self.rescue(which).await);
         }
     }
 
-    async fn rescue(&self, which: Rescue) {
-        match self.shared.store.rescue(which, GAVE_UP).await {
-            Ok(rescued) if rescued.queued + rescued.failed > 0 => {
-                tracing::warn!(queued = rescued.queued, failed = rescued.failed, "lost leases taken away");
-                self.shared.metrics.attempts_lost.inc_by((rescued.queued + rescued.failed) as u64);
-                self.shared.metrics.tasks_ended("failed", rescued.failed);
-                self.shared.queued.notify_one();
-            }
-            Ok(_) => {}
-            Err(error) => failed(&error),
+    async fn expire(&self) -> Result<(), StoreError> {
+        let overdue = self.shared.store.expire(self.shared.ages.overdue(), OVERDUE).await.inspect_err(failed)?;
+        if overdue > 0 {
+            tracing::warn!(tasks = overdue, "overdue tasks failed and refunded");
+            self.shared.metrics.tasks_ended("failed", overdue);
         }
+        Ok(())
+    }
+
+    async fn rescue(&self, which: Rescue) -> Result<(), StoreError> {
+        let rescued = self.shared.store.rescue(which, GAVE_UP).await.inspect_err(failed)?;
+        if rescued.queued + rescued.failed > 0 {
+            tracing::warn!(queued = rescued.queued, failed = rescued.failed, "lost leases taken away");
+            self.shared.metrics.attempts_lost.inc_by((rescued.queued + rescued.failed) as u64);
+            self.shared.metrics.tasks_ended("failed", rescued.failed);
+            self.shared.queued.notify_one();
+        }
+        Ok(())
     }
 
     /// Not at the start, which may be a start with the wrong database.
@@ -140,13 +155,13 @@ impl Sweeper {
         if self.retention.is_none() {
             return std::future::pending().await;
         }
-        let mut watch = ClockWatch::new(&self.shared);
+        let mut watch = ClockWatch::new(self.shared.store.now(), self.shared.clock.elapsed());
         let mut pause = FIRST_REMOVAL;
         loop {
             tokio::time::sleep(pause).await;
             pause = REMOVE_EVERY;
-            if watch.jumped(self.shared.store.now(), self.shared.clock.elapsed()) {
-                tracing::warn!("the clock jumped ahead; no old tasks are removed for now");
+            if watch.stepped(self.shared.store.now(), self.shared.clock.elapsed()).is_some() {
+                tracing::warn!("the clock was set ahead; old tasks are kept for another hour");
             } else {
                 self.remove_old_in_turn().await;
             }
@@ -205,23 +220,4 @@ impl Sweeper {
 
 fn failed(error: &StoreError) {
     tracing::error!(%error, "sweep failed");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const HOUR: Duration = Duration::from_secs(3_600);
-
-    #[test]
-    fn a_clock_that_moves_ahead_faster_than_time_passes_has_jumped() {
-        let noon = Timestamp::from_millis(1_795_262_400_000);
-        let mut watch = ClockWatch { now: noon, elapsed: Duration::ZERO };
-        let later = noon.saturating_add(HOUR);
-        assert!(!watch.jumped(later.saturating_add(CLOCK_JUMP), HOUR), "a clock is never exact");
-        assert!(watch.jumped(later.saturating_add(HOUR), HOUR), "an hour in no time");
-        assert!(!watch.jumped(later.saturating_add(HOUR * 2), HOUR * 2), "once is enough");
-        assert!(!watch.jumped(noon, HOUR * 3), "back is not ahead");
-        assert!(!watch.jumped(later, HOUR * 4));
-    }
 }

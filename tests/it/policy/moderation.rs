@@ -216,7 +216,7 @@ async fn a_closed_port_fails_closed_until_the_endpoint_is_there() {
     assert_eq!(service.worker.step().await.expect("a store"), 1);
     assert_eq!(ada.task(&task_id).await["status"], "processing", "another attempt may do");
     file.write("policy.toml", &std::fs::read_to_string(endpoint.policy("unreachable = \"closed\"\n").path()).unwrap());
-    assert_eq!(service.policy.refresh(), Ok(true));
+    assert_eq!(service.policy.refresh().await, Ok(true));
     service.work().await;
     assert_eq!(ada.task(&task_id).await["status"], "completed");
 }
@@ -298,10 +298,10 @@ async fn a_flagged_or_blocked_reference_is_refused() {
     let hash = picture_hash(&Picture::decode(&red()).unwrap());
     file.write("known.txt", &format!("{hash:016x}"));
     file.write("policy.toml", "[blocklist]\nfile = \"known.txt\"\ndistance = 0\n");
-    assert_eq!(service.policy.refresh(), Ok(true));
+    assert_eq!(service.policy.refresh().await, Ok(true));
     assert_refused(&with_reference().await);
     file.write("policy.toml", "");
-    assert_eq!(service.policy.refresh(), Ok(true));
+    assert_eq!(service.policy.refresh().await, Ok(true));
     assert_eq!(with_reference().await["status"], "completed");
     assert_eq!(ada.credits().await, 8);
 }

@@ -1,0 +1,113 @@
+//! The age of tasks, whatever happens to the clock that their ids were made by.
+//!
+//! A clock that is set ahead by nine minutes, or a machine that slept, would otherwise fail every task under way.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::config::TASK_TIME_LIMIT;
+use crate::domain::model::Id;
+use crate::domain::timestamp::Timestamp;
+use crate::store::Store;
+
+/// A difference between two clocks that is no step of either.
+const TOLERANCE: Duration = Duration::from_secs(5);
+
+/// Notices when the store's clock moves ahead faster than the monotonic clock of this process.
+#[derive(Debug)]
+pub struct ClockWatch {
+    now: Timestamp,
+    elapsed: Duration,
+}
+
+impl ClockWatch {
+    /// Watches from this moment on.
+    pub fn new(now: Timestamp, elapsed: Duration) -> Self {
+        Self { now, elapsed }
+    }
+
+    /// By how much the clock was set ahead, or the machine slept, since the previous call.
+    pub fn stepped(&mut self, now: Timestamp, elapsed: Duration) -> Option<Duration> {
+        let last = std::mem::replace(self, Self { now, elapsed });
+        let step = now.since(last.now).saturating_sub(elapsed.saturating_sub(last.elapsed));
+        (step > TOLERANCE).then_some(step)
+    }
+}
+
+/// Tells the age of tasks.
+#[derive(Debug)]
+pub struct TaskAges {
+    store: Arc<dyn Store>,
+    clock: Clock,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    watch: ClockWatch,
+    /// Steps that tasks under way may have lived through.
+    steps: Vec<Step>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    by: Duration,
+    /// Tasks made up to here were made before the step.
+    before: Timestamp,
+    noticed: Duration,
+}
+
+impl TaskAges {
+    /// Watches the store's clock from this moment on.
+    pub fn new(store: Arc<dyn Store>, clock: Clock) -> Self {
+        let watch = ClockWatch::new(store.now(), clock.elapsed());
+        Self { store, clock, seen: Mutex::new(Seen { watch, steps: Vec::new() }) }
+    }
+
+    /// The time that has passed since the task was made.
+    pub fn of(&self, id: Id) -> Duration {
+        let (now, steps) = self.steps();
+        let created = id.timestamp();
+        let skipped: Duration = steps.iter().filter(|step| created <= step.before).map(|step| step.by).sum();
+        now.since(created).saturating_sub(skipped)
+    }
+
+    /// Tasks made at or before this time have reached [`TASK_TIME_LIMIT`].
+    pub fn overdue(&self) -> Timestamp {
+        let (now, steps) = self.steps();
+        // No task made after one of these steps is that old yet.
+        let skipped: Duration = steps.iter().map(|step| step.by).sum();
+        now.saturating_sub(TASK_TIME_LIMIT + skipped)
+    }
+
+    /// The store's time, and its steps within the time limit.
+    fn steps(&self) -> (Timestamp, Vec<Step>) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let (now, elapsed) = (self.store.now(), self.clock.elapsed());
+        if let Some(by) = seen.watch.stepped(now, elapsed) {
+            seen.steps.push(Step { by, before: now.saturating_sub(by), noticed: elapsed });
+        }
+        seen.steps.retain(|step| elapsed.saturating_sub(step.noticed) < TASK_TIME_LIMIT);
+        (now, seen.steps.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    #[test]
+    fn a_clock_that_moves_ahead_faster_than_time_passes_was_set() {
+        let noon = Timestamp::from_millis(1_795_262_400_000);
+        let mut watch = ClockWatch::new(noon, Duration::ZERO);
+        let later = noon.saturating_add(HOUR);
+        assert_eq!(watch.stepped(later.saturating_add(TOLERANCE), HOUR), None, "a clock is never exact");
+        assert_eq!(watch.stepped(later.saturating_add(HOUR), HOUR), Some(HOUR - TOLERANCE), "an hour in no time");
+        assert_eq!(watch.stepped(later.saturating_add(HOUR * 2), HOUR * 2), None, "a step is told once");
+        assert_eq!(watch.stepped(noon, HOUR * 3), None, "back is not ahead");
+        assert_eq!(watch.stepped(later, HOUR * 4), None);
+    }
+}

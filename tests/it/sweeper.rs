@@ -1,0 +1,131 @@
+//! The sweeper: when it may end a task or take a lease away, and when it must wait.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tintype::clock::Clock;
+use tintype::config::{LEASE, SWEEP_EVERY, TASK_TIME_LIMIT};
+use tintype::store::Lease;
+
+use crate::rigs::service::{Caller, NOON, Service};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const MOMENT: Duration = Duration::from_millis(1);
+
+/// A process of a service, whose machine has a clock of its own.
+struct Process {
+    service: Service,
+    machine: Clock,
+}
+
+impl Process {
+    async fn of(service: &Service) -> Self {
+        let machine = Clock::manual(NOON);
+        Self { service: service.join_with_clock(&machine).await, machine }
+    }
+
+    /// Lets time pass, on the clock of the database too.
+    fn pass(&self, service: &Service, time: Duration) {
+        self.machine.advance(time);
+        service.clock.advance(time);
+    }
+}
+
+async fn status(caller: &Caller<'_>, task_id: &str) -> Value {
+    caller.task(task_id).await["status"].clone()
+}
+
+#[tokio::test]
+async fn a_clock_that_is_set_ahead_ends_no_task_under_way() {
+    let service = Service::start().await;
+    let process = Process::of(&service).await;
+    let caller = service.caller("ada", 100).await;
+    let task = caller.submit_prompt("a boat").await;
+    process.pass(&service, MINUTE);
+    service.clock.advance(TASK_TIME_LIMIT);
+    process.service.sweep().await;
+    assert_eq!(status(&caller, &task).await, "processing");
+    assert_eq!(process.service.worker.step().await.expect("a store"), 1);
+    assert_eq!(status(&caller, &task).await, "completed");
+}
+
+#[tokio::test]
+async fn a_step_of_the_clock_prolongs_no_task() {
+    let service = Service::start().await;
+    let process = Process::of(&service).await;
+    let (ada, eve) = (service.caller("ada", 100).await, service.caller("eve", 100).await);
+    let before = ada.submit_prompt("a boat").await;
+    process.pass(&service, MINUTE);
+    service.clock.advance(MINUTE * 60);
+    process.service.sweep().await;
+    let after = eve.submit_prompt("a boat").await;
+    process.pass(&service, TASK_TIME_LIMIT - MINUTE - MOMENT);
+    process.service.sweep().await;
+    assert_eq!(status(&ada, &before).await, "processing");
+    process.pass(&service, MOMENT);
+    process.service.sweep().await;
+    assert_eq!(status(&ada, &before).await, "failed");
+    process.pass(&service, MINUTE - MOMENT);
+    process.service.sweep().await;
+    assert_eq!(status(&eve, &after).await, "processing");
+    process.pass(&service, MOMENT);
+    process.service.sweep().await;
+    assert_eq!(status(&eve, &after).await, "failed");
+}
+
+/// Sweeps once for every [`SWEEP_EVERY`] that passes.
+async fn sweep_for(service: &Service, time: Duration) {
+    for _ in 0..time.as_secs() / SWEEP_EVERY.as_secs() {
+        service.clock.advance(SWEEP_EVERY);
+        service.sweeper.step().await;
+    }
+}
+
+async fn claim(service: &Service) -> Lease {
+    let caller = service.caller("ada", 100).await;
+    caller.submit_prompt("a boat").await;
+    service.shared.store.claim(1, LEASE).await.expect("a store")[0].lease
+}
+
+/// The lease can still be renewed for one more lease time, and not longer.
+async fn assert_spared_for_a_lease(service: &Service, lease: Lease) {
+    sweep_for(service, LEASE - SWEEP_EVERY).await;
+    let still_expired = Duration::ZERO;
+    assert_eq!(service.shared.store.renew(vec![lease], still_expired).await.expect("a store"), [], "it was taken away");
+    sweep_for(service, SWEEP_EVERY).await;
+    assert_eq!(service.shared.store.renew(vec![lease], LEASE).await.expect("a store"), [lease], "it was kept");
+}
+
+#[tokio::test]
+async fn a_start_takes_no_lease_away_for_the_time_of_a_lease() {
+    let service = Service::start().await;
+    let lease = claim(&service).await;
+    service.clock.advance(LEASE);
+    let started = service.join(&[]).await;
+    started.sweeper.step().await;
+    assert_spared_for_a_lease(&started, lease).await;
+}
+
+#[tokio::test]
+async fn a_failed_sweep_is_followed_by_the_time_of_a_lease_for_workers_to_renew() {
+    for sweep in ["expire", "rescue"] {
+        let first = if sweep == "expire" { 1 } else { LEASE.as_secs() };
+        let turns = LEASE.as_secs() * 2 - first + 1;
+        let service = Service::start_with(&["--test-fault", &format!("before-{sweep}=error@{turns}")]).await;
+        sweep_for(&service, LEASE).await;
+        let lease = claim(&service).await;
+        sweep_for(&service, LEASE).await;
+        assert!(service.faults.all_happened());
+        assert_spared_for_a_lease(&service, lease).await;
+    }
+}
+
+#[tokio::test]
+async fn a_sweep_that_had_to_wait_for_the_database_takes_no_lease_away() {
+    let service = Service::start().await;
+    sweep_for(&service, LEASE).await;
+    let lease = claim(&service).await;
+    service.clock.advance(LEASE);
+    service.sweeper.step().await;
+    assert_spared_for_a_lease(&service, lease).await;
+}
