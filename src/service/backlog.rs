@@ -1,9 +1,9 @@
-//! How long a task that is accepted now would wait. What would only be refunded at the end of its time is
-//! refused at once.
+//! Estimates how long a task that is accepted now would wait, so that a submit is refused at once if its task would
+//! only time out and be refunded.
 //!
-//! Every process reckons with all that draw: with its own slots, if it draws, as it knows them, and with those that
-//! others have reported to the database. It looks at these and at the queue from time to time; nobody waits for that but
-//! whoever looks.
+//! Every process includes its own render slots, if it renders, and those that other processes report to the database.
+//! It refreshes these reports and the length of the queue from time to time, in one of the submits; other submits do
+//! not wait for the refresh.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,47 +13,48 @@ use tokio::sync::Notify;
 use crate::clock::Clock;
 use crate::config::TASK_TIME_LIMIT;
 use crate::domain::model::{Id, IdSource};
-use crate::store::{Result, Store, StoreError, WorkerReport};
+use crate::store::{Result, Store, WorkerReport};
 
-/// How long a look holds good, at least and at most...
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(60);
-/// ...and in between so many times as long as it took: a queue full of dead rows is not looked through all the time.
-const LOOK_WORTH: u32 = 10;
-/// The part of the mean that one attempt makes up.
+/// Shortest and longest interval between two refreshes.
+const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_REFRESH_INTERVAL: Duration = Duration::from_secs(60);
+/// Between these bounds the interval is this many times the duration of the last refresh, because counting a queue with
+/// many dead tuples is slow.
+const REFRESH_INTERVAL_FACTOR: u32 = 10;
+/// Weight of one attempt in the moving average.
 const WEIGHT: f64 = 1.0 / 16.0;
 
-/// The queue, and what works on it, as this process knows them.
+/// The length of the queue and the capacity of all workers, as far as this process knows them.
 #[derive(Debug)]
 pub struct Backlog {
     clock: Clock,
     own: Id,
     slots: u32,
     known: Mutex<Known>,
-    /// Held by whoever looks.
-    looking: tokio::sync::Mutex<()>,
+    /// Held during a refresh.
+    refreshing: tokio::sync::Mutex<()>,
     mean_known: Notify,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Known {
-    /// When to look again; at once if `None`.
-    look_at: Option<Duration>,
+    /// Time of the next refresh; `None` means at once.
+    refresh_at: Option<Duration>,
     waiting: u64,
     others: Capacity,
-    /// Whether this process draws.
-    draws: bool,
-    /// How long an attempt holds a slot; `None` until one ended.
+    /// Whether this process renders.
+    renders: bool,
+    /// Mean time that an attempt holds a slot; `None` until the first one has ended.
     mean: Option<Duration>,
 }
 
-/// What some workers can do together. Those that have ended no attempt yet are taken to be as quick as the others.
+/// The combined capacity of some workers. Workers without a finished attempt are assumed to be as fast as the others.
 #[derive(Debug, Clone, Copy, Default)]
 struct Capacity {
     slots: f64,
-    /// Slots of those whose mean is known...
+    /// Slots of the workers with a known mean.
     known_slots: f64,
-    /// ...and how many attempts they end in a second.
+    /// Attempts that these workers finish per second.
     rate: f64,
 }
 
@@ -68,7 +69,7 @@ impl Capacity {
         self
     }
 
-    /// How long a task takes that comes after so many; `None` when nobody can tell.
+    /// Time until a task behind `waiting` others ends; `None` if no mean is known.
     fn wait(self, waiting: u64) -> Option<Duration> {
         if self.known_slots == 0.0 {
             return None;
@@ -78,23 +79,23 @@ impl Capacity {
     }
 }
 
-/// What a look finds: other workers, and how many tasks wait.
-type Seen = (Vec<WorkerReport>, u64);
+/// Result of a refresh: the reports of other workers, and the number of waiting tasks.
+type Refreshed = (Vec<WorkerReport>, u64);
 
 impl Backlog {
-    /// A queue that this process, if it draws, works on with so many slots.
+    /// Creates a backlog for a process that renders with `slots` slots, if it renders at all.
     pub fn new(slots: usize, clock: Clock) -> Self {
         Self {
             own: IdSource::default().next(clock.now()),
             clock,
             slots: u32::try_from(slots).unwrap_or(u32::MAX),
             known: Mutex::default(),
-            looking: tokio::sync::Mutex::default(),
+            refreshing: tokio::sync::Mutex::default(),
             mean_known: Notify::new(),
         }
     }
 
-    /// An attempt held a slot for so long.
+    /// Records how long an attempt held a slot.
     pub fn observe(&self, took: Duration) {
         let mut known = self.known();
         let mean = known.mean.unwrap_or_else(|| {
@@ -102,13 +103,13 @@ impl Backlog {
             took
         });
         known.mean = Some(mean.mul_f64(1.0 - WEIGHT) + took.mul_f64(WEIGHT));
-        known.draws = true;
+        known.renders = true;
     }
 
-    /// What others are to know of this process, which draws.
+    /// The report of this process, which renders, for other processes.
     pub fn report(&self) -> WorkerReport {
         let mut known = self.known();
-        known.draws = true;
+        known.renders = true;
         WorkerReport { id: self.own, slots: self.slots, mean: known.mean }
     }
 
@@ -117,54 +118,53 @@ impl Backlog {
         self.mean_known.notified().await;
     }
 
-    /// What this process is called in its reports.
+    /// Id of this process in its reports.
     pub fn id(&self) -> Id {
         self.own
     }
 
-    /// One more task waits.
+    /// Counts one more waiting task.
     pub fn grow(&self) {
         self.known().waiting += 1;
     }
 
-    /// How much too long a task accepted now would wait; `None` when it would end in time, or when nobody can tell.
+    /// Time by which a task that is accepted now would exceed its limit; `None` if it would end in time, or if that is
+    /// unknown.
     pub async fn excess(&self, store: &dyn Store) -> Option<Duration> {
-        let look = async { Ok((store.other_workers(self.own).await?, store.queue_depth().await?.waiting)) };
-        self.look(look).await;
+        let query = async { Ok((store.other_workers(self.own).await?, store.queue_depth().await?.waiting)) };
+        self.refresh(query).await;
         let known = *self.known();
-        let own = known.draws.then_some((self.slots, known.mean));
+        let own = known.renders.then_some((self.slots, known.mean));
         let all = own.map_or(known.others, |(slots, mean)| known.others.with(slots, mean));
         all.wait(known.waiting)?.checked_sub(TASK_TIME_LIMIT).filter(|excess| !excess.is_zero())
     }
 
-    /// Looks, if it is time to and nobody else is about it. What fails is looked at again later.
-    async fn look(&self, look: impl Future<Output = Result<Seen>>) {
-        let Ok(_looking) = self.looking.try_lock() else { return };
-        let begun = self.clock.elapsed();
-        if self.known().look_at.is_some_and(|at| begun < at) {
+    /// Runs `query` if a refresh is due and no other one is running. A failed refresh is repeated after the interval.
+    async fn refresh(&self, query: impl Future<Output = Result<Refreshed>>) {
+        let Ok(_refreshing) = self.refreshing.try_lock() else { return };
+        let started = self.clock.elapsed();
+        if self.known().refresh_at.is_some_and(|at| started < at) {
             return;
         }
-        let seen = look.await;
+        let refreshed = query.await;
         let ended = self.clock.elapsed();
-        let pause = (ended.saturating_sub(begun) * LOOK_WORTH).clamp(LOOK_EVERY, LOOK_AT_LEAST_EVERY);
+        let interval = ended.saturating_sub(started) * REFRESH_INTERVAL_FACTOR;
         let mut known = self.known();
-        known.look_at = Some(ended + pause);
-        match seen {
+        known.refresh_at = Some(ended + interval.clamp(MIN_REFRESH_INTERVAL, MAX_REFRESH_INTERVAL));
+        match refreshed {
             Ok((others, waiting)) => {
                 let add = |all: Capacity, other: WorkerReport| all.with(other.slots, other.mean);
                 (known.others, known.waiting) = (others.into_iter().fold(Capacity::default(), add), waiting);
             }
-            Err(error) => unseen(&error),
+            Err(error) => {
+                tracing::warn!(%error, "could not query the queue; estimating its wait from the last known state");
+            }
         }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn unseen(error: &StoreError) {
-    tracing::warn!(%error, "cannot look at the queue; going by what was known of it");
 }
 
 #[cfg(test)]
@@ -182,72 +182,72 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_look_that_takes_long_is_not_taken_often() {
+    async fn a_slow_refresh_is_repeated_less_often() {
         let (backlog, clock) = backlog();
-        let looks = Cell::new(0);
-        let look = async |takes: Duration| {
-            let look = async {
-                looks.set(looks.get() + 1);
+        let refreshes = Cell::new(0);
+        let refresh = async |takes: Duration| {
+            let query = async {
+                refreshes.set(refreshes.get() + 1);
                 clock.advance(takes);
                 Ok((Vec::new(), 0))
             };
-            backlog.look(look).await;
-            looks.get()
+            backlog.refresh(query).await;
+            refreshes.get()
         };
-        assert_eq!(look(SECOND / 20).await, 1);
+        assert_eq!(refresh(SECOND / 20).await, 1);
         clock.advance(SECOND - Duration::from_millis(1));
-        assert_eq!(look(SECOND).await, 1, "a second at least");
+        assert_eq!(refresh(SECOND).await, 1, "at least a second later");
         clock.advance(Duration::from_millis(1));
-        assert_eq!(look(SECOND * 3).await, 2);
+        assert_eq!(refresh(SECOND * 3).await, 2);
         clock.advance(SECOND * 29);
-        assert_eq!(look(SECOND).await, 2, "ten times as long as it took");
+        assert_eq!(refresh(SECOND).await, 2, "ten times its duration later");
         clock.advance(SECOND);
-        assert_eq!(look(SECOND * 3_600).await, 3);
+        assert_eq!(refresh(SECOND * 3_600).await, 3);
         clock.advance(SECOND * 60);
-        assert_eq!(look(SECOND).await, 4, "a minute at most");
+        assert_eq!(refresh(SECOND).await, 4, "at most a minute later");
     }
 
     #[tokio::test]
-    async fn nobody_waits_for_somebody_else_who_looks() {
+    async fn a_refresh_does_not_block_other_callers() {
         let (backlog, _) = backlog();
-        let (begun, found) = (Notify::new(), Notify::new());
-        let slow = backlog.look(async {
-            begun.notify_one();
-            found.notified().await;
+        let (started, release) = (Notify::new(), Notify::new());
+        let slow = backlog.refresh(async {
+            started.notify_one();
+            release.notified().await;
             Ok((Vec::new(), 7))
         });
         let meanwhile = async {
-            begun.notified().await;
-            backlog.look(async { panic!("one look is enough") }).await;
+            started.notified().await;
+            backlog.refresh(async { panic!("a refresh is already running") }).await;
             backlog.grow();
             assert_eq!(backlog.known().waiting, 1);
-            found.notify_one();
+            release.notify_one();
         };
         tokio::join!(slow, meanwhile);
         assert_eq!(backlog.known().waiting, 7);
     }
 
     #[tokio::test]
-    async fn a_look_that_was_given_up_is_made_by_the_next() {
+    async fn a_cancelled_refresh_is_repeated_by_the_next_caller() {
         let (backlog, _) = backlog();
-        drop(tokio::time::timeout(Duration::ZERO, backlog.look(std::future::pending())).await);
-        backlog.look(async { Ok((Vec::new(), 7)) }).await;
+        drop(tokio::time::timeout(Duration::ZERO, backlog.refresh(std::future::pending())).await);
+        backlog.refresh(async { Ok((Vec::new(), 7)) }).await;
         assert_eq!(backlog.known().waiting, 7);
     }
 
     #[test]
-    fn workers_draw_side_by_side_each_at_its_pace() {
+    fn workers_render_side_by_side_each_at_its_pace() {
         let quick = Capacity::default().with(3, Some(SECOND * 2));
         assert_eq!(quick.wait(0), Some(SECOND * 2));
         assert_eq!(quick.wait(6), Some(SECOND * 6));
-        // One task and a half a second, and another half of one.
+        // 1.5 tasks per second and 0.5 tasks per second.
         let both = quick.with(10, Some(SECOND * 20));
-        let wait = both.wait(100).expect("both have drawn").as_secs_f64();
+        let wait = both.wait(100).expect("both means are known").as_secs_f64();
         assert!((wait - (50.0 + 6.5)).abs() < 1e-6, "{wait}");
-        // As quick as those that are known, so half of the time for four times the slots.
+        // The other worker is assumed to be as fast, so four times the slots take a quarter of the time in the queue.
         let one = Capacity::default().with(1, Some(SECOND * 10));
         assert_eq!(one.with(3, None).wait(8), Some(SECOND * 30));
-        assert_eq!(Capacity::default().with(3, None).wait(1_000), None, "nobody can tell");
+        assert_eq!(Capacity::default().with(3, None).wait(1_000), None, "no mean is known");
         assert_eq!(Capacity::default().with(1, Some(Duration::ZERO)).wait(1_000), Some(Duration::ZERO));
     }
 }

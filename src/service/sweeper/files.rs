@@ -1,4 +1,4 @@
-//! Looks through the result files, day by day, and removes those that nobody needs.
+//! Sweeps the result files day by day and removes those that no task needs.
 
 use std::collections::{BTreeSet, HashMap};
 use std::pin::pin;
@@ -13,96 +13,96 @@ use crate::domain::model::Id;
 use crate::files::{FileName, FilesLock};
 use crate::store::{StoreError, TaskFiles};
 
-/// Days that are looked through again every hour.
+/// Number of latest days that are swept every hour.
 const RECENT_DAYS: usize = 4;
-/// Files that are removed at a time: a bucket takes its time for each.
-const REMOVED_AT_ONCE: usize = 16;
+/// Concurrent removals, because a bucket is slow to remove each file.
+const CONCURRENT_REMOVALS: usize = 16;
 
-/// Which files a sweep removes, besides those of removed tasks.
+/// Which files a sweep removes in addition to those of removed tasks.
 pub(super) struct FileRule {
-    /// Files that were written before this are looked at.
+    /// The sweep checks files that were written before this.
     written_before: Timestamp,
-    /// One that is no result of its task goes if the task was last touched before this.
+    /// An orphaned file is removed if its task was last changed before this.
     touched_before: Timestamp,
 }
 
 impl FileRule {
-    /// Files without a task that needs them, a day after both were last touched.
+    /// Removes orphaned files a day after the last change of file and task.
     fn orphans(now: Timestamp) -> Self {
         let cutoff = now.saturating_sub(ORPHAN_AGE);
         Self { written_before: cutoff, touched_before: cutoff }
     }
 
-    /// Those of removed tasks alone: the age of a file says nothing here, and orphans are left to their own sweep.
+    /// Removes only files of removed tasks, regardless of their age; orphans have a sweep of their own.
     pub(super) const REMOVED: Self = Self { written_before: Timestamp::MAX, touched_before: Timestamp::MIN };
 }
 
-/// What a sweep did to the files.
+/// Result of a sweep.
 pub(super) struct Swept {
-    /// Files that were removed.
+    /// Number of removed files.
     pub(super) removed: usize,
-    /// On the days looked through no file is left of a task made before this.
+    /// On the swept days no file of a task created before this is left.
     pub(super) clear_before: Timestamp,
-    /// Whether every day was looked through to its end.
-    is_whole: bool,
+    /// Whether every day was swept completely.
+    is_complete: bool,
 }
 
-/// A file that was found.
-struct Found<'a> {
+/// A file in a listing.
+struct ListedFile<'a> {
     name: &'a str,
-    /// What it is, or was to become.
+    /// Its name, or the intended name of a temporary file.
     intended: FileName<'a>,
-    half_written: bool,
+    is_temporary: bool,
 }
 
-impl<'a> Found<'a> {
-    /// `None` for what is nobody's result.
-    fn read(name: &'a str) -> Option<Self> {
-        // A write that was cut off leaves its file under the name it was to get and a number.
-        let (intended, half_written) = name.split_once('#').map_or((name, false), |(intended, _)| (intended, true));
-        Some(Self { name, intended: FileName::parse(intended)?, half_written })
+impl<'a> ListedFile<'a> {
+    /// Parses a name; `None` if no task can have a result of that name.
+    fn parse(name: &'a str) -> Option<Self> {
+        // An interrupted write leaves a temporary file: the intended name, `#` and a number.
+        let (intended, is_temporary) = name.split_once('#').map_or((name, false), |(intended, _)| (intended, true));
+        Some(Self { name, intended: FileName::parse(intended)?, is_temporary })
     }
 }
 
-fn may_go(task: &TaskFiles, file: &Found<'_>, rule: &FileRule, removed_before: Timestamp) -> bool {
+fn is_removable(task: &TaskFiles, file: &ListedFile<'_>, rule: &FileRule, removed_before: Timestamp) -> bool {
     if let Some(removed_at) = task.removed_at {
         return removed_at < removed_before;
     }
     if task.is_processing {
         return false;
     }
-    let is_result = !file.half_written && task.images.iter().any(|image| image == file.intended.as_str());
+    let is_result = !file.is_temporary && task.images.iter().any(|image| image == file.intended.as_str());
     !is_result && task.updated_at < rule.touched_before
 }
 
 impl Sweeper {
-    /// Removes from the latest `days` what attempts left behind: files that are no result of their task,
-    /// a day after both were last touched. Files of unknown tasks stay, and so do those of tasks that ended
-    /// just now, in case the wrong database was opened beside them. The files of removed tasks go too, where a
-    /// crash or another retention left them. What fails is logged and left for the next sweep, and so is
-    /// everything while a backup runs. Returns how many were removed.
+    /// Removes orphaned files of the latest `days`: files that are not a result of their task, a day after the last
+    /// change of both. Files of unknown and of recently ended tasks stay, in case the database belongs to other files.
+    /// Files of removed tasks that a crash or another retention left behind are removed too. Failures are logged and
+    /// left to the next sweep, as is everything during a backup. Returns the number of removed files.
     pub async fn sweep_orphans(&self, days: usize) -> usize {
         let days = self.days_of_files().await.unwrap_or_default().into_iter().rev().take(days);
         self.sweep_files(days, FileRule::orphans(self.shared.store.now())).await.removed
     }
 
-    /// Sweeps orphans, as [`Sweeper::sweep_orphans`] does, on the days that are due and that no other process of this
-    /// database sweeps: the latest days once an hour, each other day once a week, at times that drift apart. A day whose
-    /// sweep was cut short is soon due again.
+    /// Sweeps orphans like [`Sweeper::sweep_orphans`], on all days that are due and that no other process of this
+    /// database sweeps: the latest days once an hour, other days once a week at randomised times. A day whose sweep was
+    /// interrupted is due again soon.
     pub async fn sweep_orphans_in_turn(&self) -> usize {
         let mut days = self.days_of_files().await.unwrap_or_default();
         days.reverse();
         let latest = days[..days.len().min(RECENT_DAYS)].to_vec();
         let mut removed = 0;
-        // Whoever cannot remove files now leaves the day to others. And each day once, however long all of them take.
+        // Without the lock this process leaves the day to others. It sweeps each day once, however long all of them
+        // take.
         while self.lock_for_removal().is_some()
             && let Some(day) = self.take_sweep(&days).await
         {
             days.retain(|other| *other != day);
             let sweep = self.sweep_files(std::iter::once(day.clone()), FileRule::orphans(self.shared.store.now()));
-            let swept = self.holding(&day, sweep).await;
+            let swept = self.renewing_claim(&day, sweep).await;
             removed += swept.removed;
-            if swept.is_whole {
+            if swept.is_complete {
                 let once_a_week = FULL_ORPHAN_SWEEP_EVERY.mul_f64(0.5 + rand::random::<f64>() / 2.0);
                 let pause = if latest.contains(&day) { ORPHAN_SWEEP_EVERY - SWEEP_SLACK } else { once_a_week };
                 self.put_off_sweep(&day, pause).await;
@@ -114,7 +114,8 @@ impl Sweeper {
     pub(super) async fn take_sweep(&self, sweeps: &[String]) -> Option<String> {
         match self.shared.store.take_sweep(sweeps, FILE_SWEEP_LEASE).await {
             Ok(taken) => taken,
-            // Nobody else would take it, and files that go make room.
+            // On a full disk no sweep can be claimed, but a single process needs no claim, and removing files frees
+            // space.
             Err(StoreError::Full(_)) if !self.shared.store.is_shared() => sweeps.first().cloned(),
             Err(error) => {
                 failed(&error);
@@ -129,8 +130,8 @@ impl Sweeper {
         }
     }
 
-    /// Does the work of a sweep that was taken, and says meanwhile that somebody is at it.
-    pub(super) async fn holding<T>(&self, sweep: &str, work: impl Future<Output = T>) -> T {
+    /// Runs a claimed sweep and renews the claim meanwhile.
+    pub(super) async fn renewing_claim<T>(&self, sweep: &str, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         loop {
             tokio::select! {
@@ -145,24 +146,24 @@ impl Sweeper {
             .files
             .days()
             .await
-            .inspect_err(|error| tracing::error!(%error, "could not list the result files"))
+            .inspect_err(|error| tracing::error!(%error, "could not list the result files; the next sweep tries again"))
             .ok()
     }
 
     pub(super) async fn sweep_files(&self, days: impl Iterator<Item = String>, rule: FileRule) -> Swept {
-        let mut swept = Swept { removed: 0, clear_before: Timestamp::MAX, is_whole: true };
+        let mut swept = Swept { removed: 0, clear_before: Timestamp::MAX, is_complete: true };
         for day in days {
             let (Some(_removing), Some(removed_before)) = (self.lock_for_removal(), self.may_remove_files().await)
             else {
-                return Swept { clear_before: Timestamp::MIN, is_whole: false, ..swept };
+                return Swept { clear_before: Timestamp::MIN, is_complete: false, ..swept };
             };
             let before = swept.removed;
             let mut left = self.sweep_day(&day, &rule, removed_before, &mut swept.removed).await;
             if left == Some(0) && swept.removed > before {
-                // A listing may pass over files while others beside them are removed.
+                // A listing may miss files while others are removed, so an apparently empty day is listed again.
                 left = self.sweep_day(&day, &rule, removed_before, &mut swept.removed).await;
             }
-            swept.is_whole &= left.is_some();
+            swept.is_complete &= left.is_some();
             if left != Some(0) {
                 swept.clear_before = swept.clear_before.min(Timestamp::of_day(&day).unwrap_or(Timestamp::MIN));
             }
@@ -170,7 +171,7 @@ impl Sweeper {
         swept
     }
 
-    /// Returns how many files of tasks are left; `None` when that is not known.
+    /// Sweeps one day. Returns the number of files that are left; `None` if it is unknown.
     async fn sweep_day(
         &self,
         day: &str,
@@ -183,23 +184,23 @@ impl Sweeper {
         loop {
             match listed.try_next().await {
                 Ok(Some(names)) => {
-                    let found: Vec<Found<'_>> = names.iter().filter_map(|name| Found::read(name)).collect();
-                    let gone = self.sweep_some(&found, rule, removed_before).await;
-                    (left, *removed) = (left + found.len() - gone, *removed + gone);
+                    let files: Vec<ListedFile<'_>> = names.iter().filter_map(|name| ListedFile::parse(name)).collect();
+                    let gone = self.sweep_batch(&files, rule, removed_before).await;
+                    (left, *removed) = (left + files.len() - gone, *removed + gone);
                 }
                 Ok(None) => return Some(left),
                 Err(error) => {
-                    tracing::error!(%error, "could not look through a day of result files");
+                    tracing::error!(%error, "could not sweep a day of result files; the next sweep tries again");
                     return None;
                 }
             }
         }
     }
 
-    /// Removes those of some files that may go; returns how many. What a task said once makes a file go holds for ever, so
-    /// that time may pass before the file does.
-    async fn sweep_some(&self, found: &[Found<'_>], rule: &FileRule, removed_before: Timestamp) -> usize {
-        let ids: BTreeSet<Id> = found.iter().map(|file| file.intended.task_id()).collect();
+    /// Removes the removable files of a batch; returns their number. A file that has become removable stays removable,
+    /// so time may pass between the query and the removal.
+    async fn sweep_batch(&self, files: &[ListedFile<'_>], rule: &FileRule, removed_before: Timestamp) -> usize {
+        let ids: BTreeSet<Id> = files.iter().map(|file| file.intended.task_id()).collect();
         let tasks = match self.shared.store.task_files(&Vec::from_iter(ids)).await {
             Ok(tasks) => tasks.into_iter().map(|task| (task.id, task)).collect::<HashMap<Id, TaskFiles>>(),
             Err(error) => {
@@ -207,41 +208,41 @@ impl Sweeper {
                 return 0;
             }
         };
-        let going = found.iter().filter(|file| {
+        let removable = files.iter().filter(|file| {
             let task = tasks.get(&file.intended.task_id());
-            task.is_some_and(|task| may_go(task, file, rule, removed_before))
+            task.is_some_and(|task| is_removable(task, file, rule, removed_before))
         });
-        let removals: Vec<_> = going.map(|file| self.shared.files.remove(file.name)).collect();
-        let mut outcomes = stream::iter(removals).buffer_unordered(REMOVED_AT_ONCE);
+        let removals: Vec<_> = removable.map(|file| self.shared.files.remove(file.name)).collect();
+        let mut outcomes = stream::iter(removals).buffer_unordered(CONCURRENT_REMOVALS);
         let mut gone = 0;
         while let Some(outcome) = outcomes.next().await {
             match outcome {
                 Ok(()) => gone += 1,
-                Err(error) => tracing::error!(%error, "could not delete a result file"),
+                Err(error) => tracing::error!(%error, "could not remove a result file; the next sweep tries again"),
             }
         }
         gone
     }
 
-    /// Whether a sweep may remove files now: `None` if not, else the time before which a task must have been
-    /// removed for its files to go. Whatever a task needs that was submitted before that removal stays until
-    /// the task has ended.
+    /// Time before which a task must have been removed for its files to be removable; `None` if no files may be removed
+    /// now. It never exceeds the creation of the oldest unfinished task, so that this task keeps everything it may
+    /// need.
     pub(super) async fn may_remove_files(&self) -> Option<Timestamp> {
         let depth = self.shared.store.queue_depth().await.inspect_err(failed).ok()?;
         let aged = self.shared.store.now().saturating_sub(self.removed_files_grace);
         Some(depth.oldest.map_or(aged, |oldest| oldest.min(aged)))
     }
 
-    /// The right to remove files; `None` while others of this machine have them, or when it cannot be known.
+    /// Locks the files for a removal; `None` while another process of this machine holds a lock, or if locking fails.
     pub(super) fn lock_for_removal(&self) -> Option<FilesLock> {
         match self.shared.files.try_removal() {
             Ok(Some(lock)) => Some(lock),
             Ok(None) => {
-                tracing::info!("a backup, an audit or another process has the result files; removing some later");
+                tracing::info!("a backup, an audit or another process uses the result files: removing none for now");
                 None
             }
             Err(error) => {
-                tracing::error!(%error, "could not lock the result files; none is removed");
+                tracing::error!(%error, "could not lock the result files, so none are removed; the next sweep tries again");
                 None
             }
         }

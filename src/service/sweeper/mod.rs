@@ -174,7 +174,7 @@ impl Sweeper {
         let Some(retention) = self.retention else { return };
         self.shared.removed_before.advance(self.shared.store.now().saturating_sub(retention));
         if self.take_sweep(&[REMOVALS.to_owned()]).await.is_some() {
-            self.holding(REMOVALS, self.remove_old()).await;
+            self.renewing_claim(REMOVALS, self.remove_old()).await;
             self.put_off_sweep(REMOVALS, REMOVE_EVERY - SWEEP_SLACK).await;
         }
     }
