@@ -61,6 +61,7 @@ pub async fn queue(store: &dyn Store, callers: &[Caller], count: usize) -> Outco
                 aspect_ratio: AspectRatio::default(),
                 n: 1,
                 reference_images: Vec::new(),
+                request_id: None,
             };
             match store.submit(callers[index % callers.len()].account_id, None, Surface::Api, request, 0).await? {
                 Submission::Accepted(task) => Ok::<_, Box<dyn std::error::Error>>(task.id),

@@ -25,7 +25,7 @@ const RAW_TABLES: &str = "
 /// What a submit asks for.
 pub fn request() -> GenerateRequest {
     let prompt = "A red fox in the snow at dawn".into();
-    GenerateRequest { prompt, aspect_ratio: AspectRatio::Square, n: 1, reference_images: Vec::new() }
+    GenerateRequest { prompt, aspect_ratio: AspectRatio::Square, n: 1, reference_images: Vec::new(), request_id: None }
 }
 
 /// All figures at one size.

@@ -45,7 +45,7 @@ fn check_reading(data: &[u8], request: &GenerateRequest) -> serde_json::Result<(
 }
 
 fn check_limits(request: &GenerateRequest) {
-    let GenerateRequest { prompt, aspect_ratio, n, reference_images } = request;
+    let GenerateRequest { prompt, aspect_ratio, n, reference_images, .. } = request;
     assert!(!prompt.trim().is_empty() && !prompt.contains('\0') && prompt.chars().count() <= 32_000);
     assert!((1..=4).contains(n) && request.cost() == 2 * i64::from(*n));
     assert!(AspectRatio::ALL.contains(aspect_ratio));

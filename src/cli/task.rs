@@ -75,6 +75,7 @@ struct ShownRecord {
     #[serde(flatten)]
     task: ShownTask,
     request: GenerateRequest,
+    request_id: Option<String>,
     lost_leases: Option<u32>,
     removed_at: Option<Timestamp>,
 }
@@ -131,7 +132,8 @@ async fn show_one(args: OneTaskArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let record = store.inspect_task(args.id).await?.ok_or_else(|| no_such_task(args.id))?;
     let TaskRecord { task, request, lost_leases, removed_at } = record;
-    let record = ShownRecord { task: task.into(), request, lost_leases, removed_at };
+    let request_id = request.request_id.clone();
+    let record = ShownRecord { task: task.into(), request, request_id, lost_leases, removed_at };
     // There is no better layout for nested things than JSON.
     show(true, &record, String::new)
 }

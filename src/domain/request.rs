@@ -143,6 +143,10 @@ pub struct GenerateRequest {
     /// Public https URLs of PNG, JPEG or WebP reference images.
     #[schema(required = false, max_items = 4)]
     pub reference_images: Vec<String>,
+    /// The id of the HTTP request that asked for it, which its caller can quote to support.
+    #[schema(ignore)]
+    #[serde(skip)]
+    pub request_id: Option<String>,
 }
 
 /// Why a body is invalid: a sentence for the caller.
@@ -175,6 +179,7 @@ impl GenerateRequest {
             aspect_ratio: aspect_ratio(fields.aspect_ratio)?,
             n: image_count(fields.n)?,
             reference_images: reference_images(fields.reference_images, reference_ports)?,
+            request_id: None,
         };
         Ok(request)
     }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tracing::Instrument as _;
+
 use crate::domain::cursor::CursorSigner;
 use crate::domain::model::{Id, Surface, Task, TaskId};
 use crate::domain::request::GenerateRequest;
@@ -77,7 +79,7 @@ impl Tasks {
             return Ok(Submission::Overloaded { excess });
         }
         let (shared, max_unfinished) = (self.shared.clone(), self.max_unfinished);
-        let submitting = tokio::spawn(async move {
+        let submitting = async move {
             let cost = request.cost();
             let submission = shared.store.submit(account_id, key_id, surface, request, max_unfinished).await?;
             if let Submission::Accepted(task) = &submission {
@@ -89,7 +91,8 @@ impl Tasks {
                 tracing::info!(task = %task.id, account = %account_id, surface, cost, "task accepted");
             }
             Ok(submission)
-        });
+        };
+        let submitting = tokio::spawn(submitting.in_current_span());
         submitting.await.unwrap_or_else(|error| Err(StoreError::Other(Cause::new(error))))
     }
 

@@ -16,6 +16,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument as _;
 
 use crate::config::{POLL_EVERY, TASK_TIME_LIMIT, WORKER_REPORT_EVERY, WorkerSettings};
 use crate::domain::model::Violation;
@@ -196,12 +197,16 @@ impl Worker {
             self.places.take(claim.account_id).map(Start::Place)
         };
         let (worker, shift) = (self.clone(), shift.clone());
-        running.spawn(async move {
+        // At the level of errors, so that no filter separates an event from its task.
+        let request_id = claim.request.request_id.as_deref();
+        let span = tracing::error_span!("task", task_id = %claim.lease.task_id, request_id);
+        let attempt = async move {
             match start {
                 Some(start) => worker.work(claim, start, shift).await,
                 None => worker.release(claim.lease).await,
             }
-        });
+        };
+        running.spawn(attempt.instrument(span));
     }
 
     /// One attempt at one task.

@@ -68,6 +68,7 @@ async fn only_the_accounts_own_api_tasks_are_listed() {
         aspect_ratio: AspectRatio::default(),
         n: 1,
         reference_images: Vec::new(),
+        request_id: None,
     };
     service.shared.store.submit(ada.account.id, None, Surface::Web, request, 0).await.expect("a store");
     assert_eq!(page(&ada, "").await, (Vec::new(), None));

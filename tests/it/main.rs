@@ -27,6 +27,7 @@ mod generate;
 mod https;
 mod limits;
 mod list;
+mod log;
 mod migrate;
 mod months;
 mod openapi;

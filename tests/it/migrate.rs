@@ -35,7 +35,8 @@ async fn installation(data: &TempDir) -> String {
     let bad = store.create_key(ada.id, new_key(&bad)).await.expect("a store").expect("a key");
     let submit = async |key: Option<Id>, surface| {
         let (prompt, aspect_ratio, reference_images) = ("a boat".into(), AspectRatio::Square, Vec::new());
-        let request = GenerateRequest { prompt, aspect_ratio, n: 2, reference_images };
+        let request =
+            GenerateRequest { prompt, aspect_ratio, n: 2, reference_images, request_id: Some("quoted".into()) };
         let submission = store.submit(ada.id, key, surface, request, 0).await.expect("a store");
         assert!(matches!(submission, Submission::Accepted(_)));
     };

@@ -89,6 +89,7 @@ async fn what_is_not_the_callers_is_not_found_in_the_same_words() {
         aspect_ratio: AspectRatio::default(),
         n: 1,
         reference_images: Vec::new(),
+        request_id: None,
     };
     let submission =
         service.shared.store.submit(ada.account.id, None, Surface::Web, request, 0).await.expect("a store");

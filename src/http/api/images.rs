@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::header::{HeaderName, HeaderValue};
@@ -18,6 +19,7 @@ use crate::domain::request::GenerateRequest;
 use crate::files::FilesError;
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::{ApiError, ErrorBody};
+use crate::http::pipeline::observe::RequestId;
 use crate::http::routes;
 use crate::http::state::ApiState;
 use crate::service::tasks::{DEFAULT_PAGE, MAX_PAGE};
@@ -219,12 +221,14 @@ fn with_poll_hint(mut response: Response, api: &ApiState, share: f64) -> Respons
 pub async fn generate(
     State(api): State<Arc<ApiState>>,
     caller: Caller,
+    Extension(request_id): Extension<RequestId>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let body = read_json(request, &api.settings.connections).await?;
     caller.check_again(&api).await?;
-    let request = GenerateRequest::parse(&body, &api.settings.reference_ports)
+    let mut request = GenerateRequest::parse(&body, &api.settings.reference_ports)
         .map_err(|fault| ApiError::invalid_request(fault.to_string()))?;
+    request.request_id = Some(request_id.to_string());
     let required = request.cost();
     match api.tasks.submit(caller.account_id, Some(caller.key_id), Surface::Api, request).await? {
         Submission::Accepted(task) => Ok(with_poll_hint(success(CreatedTask::new(&task)), &api, 1.0)),

@@ -99,7 +99,7 @@ pub(super) fn images(row: &Row) -> Result<Vec<String>> {
 }
 
 /// The columns that make a [`GenerateRequest`].
-pub(super) const REQUEST: &str = "prompt, aspect_ratio, n, reference_images";
+pub(super) const REQUEST: &str = "prompt, aspect_ratio, n, reference_images, request_id";
 
 pub(super) fn request(row: &Row) -> Result<GenerateRequest> {
     let n: i16 = row.try_get("n")?;
@@ -108,6 +108,7 @@ pub(super) fn request(row: &Row) -> Result<GenerateRequest> {
         aspect_ratio: word(row, "aspect_ratio")?,
         n: n.try_into().map_err(|error| odd("n", error))?,
         reference_images: json(row, "reference_images")?,
+        request_id: row.try_get("request_id")?,
     })
 }
 

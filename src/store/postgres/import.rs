@@ -63,6 +63,7 @@ const TABLES: [Table; 7] = [
             ("aspect_ratio", Type::TEXT),
             ("reference_images", Type::TEXT),
             ("prompt", Type::TEXT),
+            ("request_id", Type::TEXT),
             ("removed_at", Type::INT8),
         ],
     },

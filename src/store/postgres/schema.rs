@@ -9,7 +9,7 @@ use super::connection::{Database, words};
 use crate::store::StoreError;
 
 /// The steps that lead from an empty database to the present schema.
-const MIGRATIONS: [&str; 8] = [
+const MIGRATIONS: [&str; 9] = [
     include_str!("../../../migrations/postgres/0001_initial.sql"),
     include_str!("../../../migrations/postgres/0002_retention.sql"),
     include_str!("../../../migrations/postgres/0003_policy.sql"),
@@ -18,6 +18,7 @@ const MIGRATIONS: [&str; 8] = [
     include_str!("../../../migrations/postgres/0006_dropped_months.sql"),
     include_str!("../../../migrations/postgres/0007_turns.sql"),
     include_str!("../../../migrations/postgres/0008_sweeps.sql"),
+    include_str!("../../../migrations/postgres/0009_request_ids.sql"),
 ];
 /// What processes that change the schema, make or drop a month, or make the first account wait for: "tint" in ASCII.
 pub(super) const LOCK: i64 = 0x7469_6E74;

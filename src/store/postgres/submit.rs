@@ -226,14 +226,16 @@ static SUBMIT: LazyLock<String> = LazyLock::new(|| {
             SELECT n.*, paid.balances[array_position(paid.accounts, n.account_id)] - n.spent AS balance
             FROM paid,
                 unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::boolean[], $10::bigint[], $11::smallint[],
-                       $12::text[], $13::text[], $14::text[], $15::bigint[])
+                       $12::text[], $13::text[], $14::text[], $15::bigint[], $18::text[])
                 WITH ORDINALITY AS n (id, account_id, key_id, surface, image_to_image, made_at, n, aspect_ratio,
-                                      reference_images, prompt, spent, place)
+                                      reference_images, prompt, spent, request_id, place)
             OFFSET 0
         ) asked WHERE balance IS NOT NULL
     ), made AS (
-        INSERT INTO tasks (id, account_id, surface, image_to_image, updated_at, n, aspect_ratio, reference_images, prompt)
-        SELECT id, account_id, surface, image_to_image, made_at, n, aspect_ratio, reference_images, prompt FROM new
+        INSERT INTO tasks (id, account_id, surface, image_to_image, updated_at, n, aspect_ratio, reference_images, prompt,
+                           request_id)
+        SELECT id, account_id, surface, image_to_image, made_at, n, aspect_ratio, reference_images, prompt, request_id
+        FROM new
     ), queued AS (
         INSERT INTO queue (task_id, account_id, key_id) SELECT id, account_id, key_id FROM new
     ), booked AS (
@@ -283,6 +285,7 @@ async fn write(
                 &spent,
                 &deadline,
                 &CREDITS_PER_IMAGE,
+                &open.iter().map(|one| one.order().request.request_id.as_deref()).collect::<Vec<Option<&str>>>(),
             ],
         )
         .await

@@ -172,7 +172,7 @@ pub(super) async fn removable_accounts(database: &Database, cutoff: Timestamp) -
 /// entries.
 pub(super) async fn remove(database: &Database, account_id: Id, after: &Place, cutoff: Timestamp) -> Result<Removal> {
     let sql = format!(
-        "UPDATE tasks t SET removed_at = $4, prompt = '', reference_images = '[]'
+        "UPDATE tasks t SET removed_at = $4, prompt = '', reference_images = '[]', request_id = NULL
          FROM (SELECT t.id FROM tasks t WHERE t.account_id = $3 AND (t.surface, t.id) > ($6, $7) AND {REMOVABLE}
                ORDER BY t.surface, t.id LIMIT $5 FOR NO KEY UPDATE SKIP LOCKED) old
          WHERE t.id = old.id RETURNING t.surface, t.id"

@@ -40,8 +40,9 @@ pub(super) fn submit(
     let image_to_image = !request.reference_images.is_empty();
     connection
         .prepare_cached(
-            "INSERT INTO tasks (id, account_id, surface, image_to_image, updated_at, n, aspect_ratio, reference_images, prompt)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            "INSERT INTO tasks (id, account_id, surface, image_to_image, updated_at, n, aspect_ratio, reference_images,
+                                prompt, request_id)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
         )?
         .execute(params![
             id,
@@ -52,7 +53,8 @@ pub(super) fn submit(
             request.n,
             request.aspect_ratio.as_str(),
             to_json(&request.reference_images),
-            request.prompt
+            request.prompt,
+            request.request_id
         ])?;
     connection
         .prepare_cached("INSERT INTO queue (task_id, account_id, key_id) VALUES (?1, ?2, ?3)")?
@@ -101,7 +103,7 @@ fn task(row: &Row<'_>) -> rusqlite::Result<Task> {
 }
 
 /// The columns of a [`GenerateRequest`].
-pub(super) const REQUEST: &str = "prompt, aspect_ratio, n, reference_images";
+pub(super) const REQUEST: &str = "prompt, aspect_ratio, n, reference_images, request_id";
 
 pub(super) fn request(row: &Row<'_>) -> rusqlite::Result<GenerateRequest> {
     Ok(GenerateRequest {
@@ -109,6 +111,7 @@ pub(super) fn request(row: &Row<'_>) -> rusqlite::Result<GenerateRequest> {
         aspect_ratio: word(row, "aspect_ratio")?,
         n: row.get("n")?,
         reference_images: json(row, "reference_images")?,
+        request_id: row.get("request_id")?,
     })
 }
 

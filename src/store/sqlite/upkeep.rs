@@ -37,7 +37,7 @@ pub(super) fn remove(writing: &mut Writing, account_id: Id, cutoff: Timestamp) -
     writing
         .connection
         .prepare_cached(&format!(
-            "UPDATE tasks SET removed_at = ?4, prompt = '', reference_images = '[]' WHERE id IN
+            "UPDATE tasks SET removed_at = ?4, prompt = '', reference_images = '[]', request_id = NULL WHERE id IN
              (SELECT id FROM tasks INDEXED BY tasks_of_account WHERE account_id = ?3 AND {REMOVABLE} LIMIT ?5)"
         ))?
         .execute(params![cutoff, Id::floor(cutoff), account_id, writing.clock.now(), BATCH])

@@ -37,7 +37,7 @@ async fn store(directory: &TempDir) -> (Relay, PostgresStore, Id) {
 
 async fn submit(store: &PostgresStore, account: Id, prompt: &str) -> Result<Submission, StoreError> {
     let (prompt, aspect_ratio, reference_images) = (prompt.into(), AspectRatio::Square, Vec::new());
-    let request = GenerateRequest { prompt, aspect_ratio, n: 1, reference_images };
+    let request = GenerateRequest { prompt, aspect_ratio, n: 1, reference_images, request_id: None };
     store.submit(account, None, Surface::Api, request, 0).await
 }
 

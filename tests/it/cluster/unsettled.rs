@@ -208,7 +208,7 @@ async fn open(relay: &Relay, directory: &Path, clock: &Clock, faults: &Faults) -
 
 async fn ask(store: &PostgresStore, account: Id, prompt: &str) -> Result<Submission, StoreError> {
     let (prompt, aspect_ratio, reference_images) = (prompt.into(), AspectRatio::Square, Vec::new());
-    let request = GenerateRequest { prompt, aspect_ratio, n: 1, reference_images };
+    let request = GenerateRequest { prompt, aspect_ratio, n: 1, reference_images, request_id: None };
     store.submit(account, None, Surface::Api, request, 0).await
 }
 

@@ -147,7 +147,13 @@ impl Fixture {
 
 /// An order for `n` images.
 pub fn images(n: u8) -> GenerateRequest {
-    GenerateRequest { prompt: "a boat".into(), aspect_ratio: AspectRatio::Square, n, reference_images: Vec::new() }
+    GenerateRequest {
+        prompt: "a boat".into(),
+        aspect_ratio: AspectRatio::Square,
+        n,
+        reference_images: Vec::new(),
+        request_id: None,
+    }
 }
 
 /// The names of one result file.

@@ -45,7 +45,8 @@ pub async fn a_removal_takes_what_ended_before_the_cutoff_and_nothing_else(fx: &
 
 pub async fn a_removed_task_is_seen_by_the_operator_alone(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
-    let request = GenerateRequest { reference_images: vec!["https://example.com/boat.png".into()], ..images(1) };
+    let reference_images = vec!["https://example.com/boat.png".into()];
+    let request = GenerateRequest { reference_images, request_id: Some("quoted".into()), ..images(1) };
     let removed = fx.submit_request(ada, Surface::Api, request).await?.id;
     fx.store.complete(fx.claim().await?, drawn()).await?;
     let before = fx.task(removed).await?;
@@ -61,6 +62,7 @@ pub async fn a_removed_task_is_seen_by_the_operator_alone(fx: &Fixture) -> Resul
     assert_eq!(record.removed_at, Some(fx.clock.now()));
     assert_eq!(record.task, before, "the names of its files among the rest");
     assert_eq!((record.request.prompt.as_str(), record.request.reference_images.len()), ("", 0));
+    assert_eq!(record.request.request_id, None);
     Ok(())
 }
 

@@ -53,6 +53,7 @@ pub async fn what_was_asked_for_reaches_the_worker_unchanged(fx: &Fixture) -> Re
             aspect_ratio,
             n: (turn % 4 + 1) as u8,
             reference_images: references.collect(),
+            request_id: Some(format!("request-{turn}")),
         };
         let task = fx.submit_request(ada, Surface::Api, request.clone()).await?;
         assert_eq!(task.image_to_image, !request.reference_images.is_empty());

@@ -162,6 +162,7 @@ impl Order {
             aspect_ratio: AspectRatio::ALL[self.ratio % AspectRatio::ALL.len()],
             n: self.n,
             reference_images: (0..self.references).map(reference).collect(),
+            request_id: None,
         }
     }
 }

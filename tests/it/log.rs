@@ -1,0 +1,63 @@
+//! The log of the real program leads from the request id that a caller quotes to the cause.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::rigs::binary::{self, Server, tintype};
+use crate::rigs::http::{GENERATE, TASKS, ended, send};
+
+/// Starts a server that logs to a file.
+fn serve(data: &Path, log: &Path, flags: &[&str]) -> Server {
+    let mut command = tintype();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--log", "info", "--data"]).arg(data).args(flags);
+    command.stderr(File::create(log).expect("a file"));
+    Server::spawn(command)
+}
+
+/// The lines of a log that hold `id`.
+fn lines(log: &Path, id: &str) -> Vec<String> {
+    let log = fs::read_to_string(log).expect("a log");
+    log.lines().filter(|line| line.contains(id)).map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn the_request_id_of_a_failed_submit_leads_to_its_cause() {
+    let directory = TempDir::new().expect("a directory");
+    let log = directory.path().join("log");
+    let server = serve(&directory.path().join("data"), &log, &["--test-fault", "before-submit=error"]);
+    let key = server.first_key().expect("a key");
+    let prompt = "a boat of secrets";
+    let answer = send(server.address, "POST", GENERATE, &key, &json!({ "prompt": prompt }).to_string()).await;
+    answer.assert_error(500, "INTERNAL_ERROR");
+    server.stop();
+    let lines = lines(&log, answer.header("x-request-id"));
+    let errors: Vec<_> = lines.iter().filter(|line| line.contains("ERROR")).collect();
+    assert!(matches!(errors[..], [line] if line.contains("database: ") && line.contains("status=500")), "{lines:#?}");
+    assert!(!fs::read_to_string(&log).expect("a log").contains("secrets"), "a prompt is in the log");
+}
+
+#[tokio::test]
+async fn the_request_id_of_a_submit_leads_to_its_failed_render() {
+    let directory = TempDir::new().expect("a directory");
+    let (data, log) = (directory.path().join("data"), directory.path().join("log"));
+    let server = serve(&data, &log, &[]);
+    let key = server.first_key().expect("a key");
+    let answer =
+        send(server.address, "POST", GENERATE, &key, &json!({ "prompt": "a boat [[fail]]" }).to_string()).await;
+    let id = answer.header("x-request-id").to_owned();
+    let task_id = answer.json()["data"]["task_id"].as_str().expect("a task_id").to_owned();
+    assert_eq!(ended(&server, &key, &task_id).await["status"], "failed");
+    let poll = send(server.address, "GET", &format!("{TASKS}/{task_id}"), &key, "").await;
+    assert!(!String::from_utf8_lossy(&poll.body).contains(&id), "the API does not show it");
+    assert_eq!(binary::json(&data, &["task", "show", &task_id])["request_id"], id.as_str());
+    server.stop();
+    let lines = lines(&log, &id);
+    let task = task_id.strip_prefix("imgmodel-").expect("a task_id");
+    for event in ["task accepted", "task failed and refunded"] {
+        let found = lines.iter().any(|line| line.contains(event) && line.contains(task));
+        assert!(found, "{event}: {lines:#?}");
+    }
+}
