@@ -134,6 +134,7 @@ fn each_concern_has_one_home() {
         (&["axum::", "hyper::"], &["http", "server"]),
         (&["std::env::", "env::var"], &["config"]),
         (&["println!"], &["cli"]),
+        (&["Client::builder(", "ClientBuilder::new("], &["outbound"]),
     ];
     for (path, text) in sources("src") {
         for (marks, allowed) in homes {

@@ -1,22 +1,22 @@
-//! Reads along with the header of a request, for what the protocol library mends in silence.
+//! Checks the head of a request for what the HTTP library silently repairs.
 //!
-//! Two ways to read one message are what request smuggling lives on, so a header that has two is
-//! refused: bare line feeds, a length given twice, or a length beside chunks. Only headers that a
-//! connection waited for are looked at: proxies send no others, and nobody smuggles past himself.
+//! Request smuggling needs a message with two interpretations, so a head with two is refused: bare line feeds, a length
+//! given twice, or a length beside chunks. Only heads that a connection waited for are checked, not pipelined ones:
+//! proxies do not pipeline, and a client that does could deceive only itself.
 
-/// Header bytes looked at; more are too many for the library too.
+/// Most bytes of a head that are checked. The HTTP library refuses larger ones.
 const MAX_HEADER: usize = 64 * 1024;
 
-/// The header of one request as it arrives.
+/// The head of one request as it arrives.
 #[derive(Debug, Default)]
 pub struct HeadCheck {
-    /// What has come of a header that came in pieces.
+    /// The bytes so far of a head that arrives in parts.
     seen: Vec<u8>,
     done: bool,
 }
 
 impl HeadCheck {
-    /// Takes the bytes that arrived; whether they complete a header that can be read in two ways.
+    /// Takes the bytes that arrived; returns whether they complete a head with two interpretations.
     pub fn is_ambiguous_with(&mut self, bytes: &[u8]) -> bool {
         if self.done {
             return false;
@@ -43,9 +43,9 @@ impl HeadCheck {
     }
 }
 
-/// Whether a header can be read in two ways; `None` when its end has not come.
+/// Whether a head has two interpretations; `None` when its end has not arrived.
 fn verdict(bytes: &[u8]) -> Option<bool> {
-    // The library skips empty lines before a request.
+    // The HTTP library skips empty lines before a request.
     let start = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
     let head = &bytes[start..];
     let (mut lengths, mut encodings, mut bare) = (0, 0, false);
@@ -57,7 +57,7 @@ fn verdict(bytes: &[u8]) -> Option<bool> {
             return Some(bare || lengths + encodings > 1);
         }
         begin = feed + 1;
-        // Most names are told from these two by their first letter.
+        // The first letter excludes most other names.
         match line.trim_ascii_start().first() {
             Some(b'c' | b'C') => lengths += usize::from(is_named(line, b"content-length")),
             Some(b't' | b'T') => encodings += usize::from(is_named(line, b"transfer-encoding")),
@@ -76,7 +76,7 @@ fn is_named(line: &[u8], name: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// The verdict, the same however the bytes are cut in two.
+    /// The verdict, which must not depend on how the bytes are split.
     fn verdict(request: &str) -> bool {
         let whole = HeadCheck::default().is_ambiguous_with(request.as_bytes());
         for at in 0..request.len() {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_with_one_reading_pass() {
+    fn heads_with_one_interpretation_pass() {
         for request in [
             "GET / HTTP/1.1\r\nhost: x\r\n\r\n",
             "\r\n\r\nGET / HTTP/1.1\r\nhost: x\r\n\r\n",
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_with_two_readings_do_not() {
+    fn heads_with_two_interpretations_are_found() {
         for request in [
             "GET / HTTP/1.1\nhost: x\n\n",
             "GET / HTTP/1.1\r\nhost: x\n\r\n",

@@ -1,4 +1,4 @@
-//! Whether a request can be read in one way only: how long it is, and whom it is for.
+//! Refuses requests with more than one interpretation of their length or their host.
 
 use axum::extract::Request;
 use axum::http::header::{self, HeaderValue};
@@ -9,8 +9,8 @@ use axum::response::{IntoResponse as _, Response};
 use super::auth::Arrival;
 use super::error::ApiError;
 
-/// The refusal of a request that has more than one reading. What follows it on its connection is not read.
-pub(super) fn refuse_two_readings(request: &Request) -> Option<Response> {
+/// The error for a request with more than one interpretation, which also closes its connection.
+pub(super) fn refuse_ambiguous(request: &Request) -> Option<Response> {
     let unambiguous = request.extensions().get::<Arrival>().is_none_or(|arrival| arrival.unambiguous);
     let message = if !unambiguous {
         "The header can be read in more than one way: its lines must end in CR LF, and only one of Content-Length \
@@ -33,6 +33,6 @@ fn names_one_host(version: Version, headers: &HeaderMap, uri: &Uri) -> bool {
         _ => return false,
     };
     let Ok(host) = Authority::try_from(host.as_bytes()) else { return false };
-    // A proxy may send the whole URL as the target; then both must agree.
+    // A proxy may send the whole URL as the target; then its host must be the one of the header.
     !host.as_str().contains('@') && uri.authority().is_none_or(|authority| *authority == host)
 }

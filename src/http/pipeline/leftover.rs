@@ -1,5 +1,5 @@
-//! The rest of a body that a refusal left unread. Many clients look for an answer only when they have
-//! sent everything, and to close before that would take the answer from them.
+//! Discards the rest of a request body after an error response. Many clients read the response only once they have sent
+//! the whole body; if the connection closed earlier, they would never see it.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,32 +13,32 @@ use axum::response::Response;
 use http_body_util::BodyExt as _;
 use hyper::body::{Frame, SizeHint};
 
-/// Most bytes of a body that are read only to be thrown away.
+/// Most bytes of a body that are discarded.
 const MAX_DISCARDED: usize = 16 * 1024 * 1024;
-/// Longest time spent on that.
+/// Longest time spent on discarding.
 const DISCARD_TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// Where a body goes back to when its reader drops it.
-type Slot = Arc<Mutex<Option<Body>>>;
+/// The body, once its reader has dropped it.
+type Returned = Arc<Mutex<Option<Body>>>;
 
-/// A body that does not end with its reader.
-struct Lent {
+/// A body that returns itself when its reader drops it.
+struct LentBody {
     body: Body,
-    /// Whether the peer may wait for a go-ahead that only reading gives.
+    /// Whether the client may still wait for "100 Continue", which is sent by the first read.
     held_back: bool,
-    slot: Slot,
+    returned: Returned,
 }
 
-impl Drop for Lent {
+impl Drop for LentBody {
     fn drop(&mut self) {
         if !self.held_back && !self.body.is_end_stream() {
             let body = std::mem::take(&mut self.body);
-            *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
+            *self.returned.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
         }
     }
 }
 
-impl HttpBody for Lent {
+impl HttpBody for LentBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -59,27 +59,27 @@ impl HttpBody for Lent {
     }
 }
 
-/// Reads on for a while after a refusal.
-pub(super) async fn read_on<F: Future<Output = Response>>(
+/// Answers a request, and discards the rest of its body after an error.
+pub(super) async fn discard_after_error<F: Future<Output = Response>>(
     request: Request,
     answer: impl FnOnce(Request) -> F,
 ) -> Response {
     if request.body().is_end_stream() {
         return answer(request).await;
     }
-    let slot = Slot::default();
+    let returned = Returned::default();
     let held_back = request.headers().contains_key(header::EXPECT);
-    let lent = slot.clone();
-    let response = answer(request.map(|body| Body::new(Lent { body, held_back, slot: lent }))).await;
-    let left = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let lent = returned.clone();
+    let response = answer(request.map(|body| Body::new(LentBody { body, held_back, returned: lent }))).await;
+    let left = returned.lock().unwrap_or_else(PoisonError::into_inner).take();
     let status = response.status();
     let refused = status.is_client_error() || status.is_server_error();
-    // Who was too slow already gets no more time.
+    // A body that was too slow gets no more time.
     if let Some(body) = left
         && refused
         && status != StatusCode::REQUEST_TIMEOUT
     {
-        // Whether all of it came makes no difference to the answer.
+        // The response is the same whether the whole body came or not.
         drop(tokio::time::timeout(DISCARD_TIME_LIMIT, discard(body)).await);
     }
     response

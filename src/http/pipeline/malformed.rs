@@ -1,8 +1,8 @@
-//! The last layer before the wire, for what no route can see.
+//! The stream below the HTTP library.
 //!
-//! What is not HTTP never reaches a route: the protocol library answers it by itself, with a bare
-//! status. This puts our envelope around that answer as it leaves. And a peer that takes nothing of
-//! what is written to it, or next to nothing, is given up.
+//! Bytes that are not HTTP never reach a route: the HTTP library answers them with a bare status. This stream replaces
+//! that response with one that has our envelope. It also ends the connection of a peer that reads next to nothing of
+//! what is written to it.
 
 use std::io;
 use std::pin::Pin;
@@ -16,24 +16,24 @@ use tokio::time::Sleep;
 use super::observe::refusal;
 use crate::config::MIN_WRITE_PROGRESS;
 
-/// A connection on which no bare refusal leaves.
+/// A stream that replaces bare refusals and limits how long a write may stall.
 #[derive(Debug)]
 pub struct Enveloping<S> {
     stream: S,
-    /// The answer that replaces a bare refusal, and how much of it is written.
+    /// The response that replaces a bare refusal, and the number of its bytes that are written.
     replacement: Option<(Vec<u8>, usize)>,
-    /// Runs while the peer keeps us waiting, beside the bytes that it has taken meanwhile.
+    /// The timer of a stalled write, and the bytes that the peer has read since it began.
     stall: Option<(Pin<Box<Sleep>>, usize)>,
     stall_limit: Duration,
 }
 
 impl<S> Enveloping<S> {
-    /// Watches over what is written to `stream`.
+    /// Wraps `stream`, whose writes may stall for `stall_limit`.
     pub fn new(stream: S, stall_limit: Duration) -> Self {
         Self { stream, replacement: None, stall: None, stall_limit }
     }
 
-    /// Waits with the peer; ready when it has taken too little for too long.
+    /// Ready when the peer has read too little for too long.
     fn poll_stalled(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         let limit = self.stall_limit;
         let (stall, _) = self.stall.get_or_insert_with(|| (Box::pin(tokio::time::sleep(limit)), 0));
@@ -41,8 +41,8 @@ impl<S> Enveloping<S> {
     }
 }
 
-/// Where in `written` a bare refusal begins, and its status. It is the last thing the library writes
-/// on a connection, it is written whole, and unlike our own answers it has no request id.
+/// The position of a bare refusal in `written`, and its status. The HTTP library writes it last on a connection, in one
+/// piece, and unlike our own responses it has no request id.
 fn bare_refusal(written: &[u8]) -> Option<(usize, StatusCode)> {
     const STATUS_LINE: &[u8] = b"HTTP/1.1 4";
     if !written.ends_with(b"\r\n\r\n") {
@@ -57,7 +57,7 @@ fn bare_refusal(written: &[u8]) -> Option<(usize, StatusCode)> {
 }
 
 impl<S: AsyncWrite + Unpin> Enveloping<S> {
-    /// Writes some of `buffer`, or fails when the peer has taken too little for too long.
+    /// Writes some of `buffer`, or fails when the peer has read too little for too long.
     fn poll_progress(&mut self, context: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
         let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(context, buffer) else {
             return self.poll_stalled(context).map(Err);
@@ -79,7 +79,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Enveloping<S> {
             match bare_refusal(buffer) {
                 None => return this.poll_progress(context, buffer),
                 Some((0, status)) => this.replacement = Some((refusal(status), 0)),
-                // What comes before it leaves first, as it is.
+                // The bytes before it are written first, unchanged.
                 Some((start, _)) => return this.poll_progress(context, &buffer[..start]),
             }
         }
@@ -98,7 +98,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Enveloping<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // TLS takes what is written at once, and only flushing shows that the peer does not.
+        // TLS buffers what is written, so only a flush shows that the peer does not read.
         let Poll::Ready(flushed) = Pin::new(&mut self.stream).poll_flush(context) else {
             return self.poll_stalled(context).map(Err);
         };

@@ -26,8 +26,8 @@ pub(super) async fn run(
     next: Next,
 ) -> Response {
     let strict = api.settings.production && proxy::arrived_over_https(&api.settings.trusted_proxies, &request);
-    let answer = async |request| match host::refuse_two_readings(&request) {
-        None => leftover::read_on(request, |request| auth::guard(&api, request, next)).await,
+    let answer = async |request| match host::refuse_ambiguous(&request) {
+        None => leftover::discard_after_error(request, |request| auth::guard(&api, request, next)).await,
         Some(refusal) => refusal,
     };
     readiness.close_when_stopping(observe::observe(&api.shared, strict, request, answer).await)

@@ -83,8 +83,10 @@ pub(super) async fn observe<F: Future<Output = Response>>(
     shared.metrics.answered(route, status, took);
     let millis = took.as_secs_f64() * 1_000.0;
     let cause = error.as_ref().and_then(ApiError::cause).map(tracing::field::display);
-    if status >= 500 {
+    if status >= 500 && cause.is_some() {
         tracing::error!(%method, route, status, millis, cause, "the request failed");
+    } else if status >= 500 {
+        tracing::warn!(%method, route, status, millis, "the request failed");
     } else if status >= 400 || method == Method::POST {
         tracing::info!(%method, route, status, millis, cause, "the request was answered");
     } else {

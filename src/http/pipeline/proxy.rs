@@ -1,4 +1,4 @@
-//! What a proxy in front says of a request, believed only from trusted peers.
+//! The headers that a reverse proxy adds to a request. Only those of trusted peers count.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,14 +13,14 @@ use crate::domain::source::Source;
 /// Whether a request came over HTTPS, to us or to a trusted proxy.
 pub(super) fn arrived_over_https(trusted: &[IpNet], request: &Request) -> bool {
     let Some(arrival) = request.extensions().get::<Arrival>() else { return false };
-    // More than one value means that somebody before the proxy had a say.
+    // More than one value means that the client added one of its own.
     let mut forwarded = request.headers().get_all("x-forwarded-proto").iter();
     let https = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"https");
-    let mut vouched = || forwarded.next().is_some_and(https) && forwarded.next().is_none();
-    arrival.tls || (is_trusted(trusted, arrival.peer.ip()) && vouched())
+    let mut forwarded_over_https = || forwarded.next().is_some_and(https) && forwarded.next().is_none();
+    arrival.tls || (is_trusted(trusted, arrival.peer.ip()) && forwarded_over_https())
 }
 
-/// Where a request comes from: the peer, or the last hop before the trusted proxies.
+/// The source of a request: the peer, or the last hop before the trusted proxies.
 pub(super) fn source(trusted: &[IpNet], request: &Request) -> Option<Source> {
     let peer = request.extensions().get::<Arrival>()?.peer.ip();
     Some(Source::of(last_untrusted(trusted, peer, request.headers())))
@@ -31,7 +31,7 @@ fn is_trusted(trusted: &[IpNet], address: IpAddr) -> bool {
     trusted.iter().any(|network| network.contains(&address))
 }
 
-/// Walks back from the peer while the hops are trusted; each vouches for the one before it, no further.
+/// Walks back from the peer while the hops are trusted: a trusted hop names the one before it.
 fn last_untrusted(trusted: &[IpNet], peer: IpAddr, headers: &HeaderMap) -> IpAddr {
     let mut hop = peer;
     let lines: Vec<_> = headers.get_all("x-forwarded-for").iter().collect();
@@ -46,7 +46,7 @@ fn last_untrusted(trusted: &[IpNet], peer: IpAddr, headers: &HeaderMap) -> IpAdd
     hop
 }
 
-/// Reads an address, which some proxies write with brackets or a port.
+/// Parses an address; some proxies add brackets or a port.
 fn address(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?.trim();
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_source_is_the_last_hop_that_nobody_trusts() {
+    fn the_source_is_the_last_hop_that_is_not_trusted() {
         let trusted: Vec<IpNet> =
             ["10.0.0.0/8", "fd00::/8"].iter().map(|network| network.parse().expect("a network")).collect();
         let found = |peer: &str, lines: &[&str]| {
