@@ -142,7 +142,7 @@ async fn last_used_at(service: &Service, key: Id) -> Option<tintype::clock::Time
 }
 
 #[tokio::test]
-async fn the_last_use_of_a_key_is_written_beside_the_requests_and_survives_a_failing_write() {
+async fn the_last_use_of_a_key_is_written_in_the_background_and_again_after_a_failed_write() {
     let service = Service::start_with(&["--test-fault", "before-touch-keys=error@2"]).await;
     let caller = service.caller("ada", 10).await;
     let (unused, unused_key) = service.new_key(caller.account.id, |_| {}).await;
@@ -306,7 +306,7 @@ async fn refused_after(service: &Service, headers: &[(&str, &str)]) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_failures_from_one_address_are_answered_later_and_good_keys_are_not() {
+async fn failed_authentications_from_one_address_are_delayed_and_valid_keys_are_not() {
     let service = Service::start_with(&["--trusted-proxy", "127.0.0.1"]).await;
     let caller = service.caller("ada", 10).await;
     let from = |address: &'static str| [("x-forwarded-for", address), ("authorization", "Bearer tt_nonsense")];
@@ -331,7 +331,7 @@ async fn many_failures_from_one_address_are_answered_later_and_good_keys_are_not
 }
 
 #[tokio::test(start_paused = true)]
-async fn slow_refusals_do_not_tell_which_keys_exist() {
+async fn delayed_refusals_do_not_reveal_which_keys_exist() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
     let (id, disabled) = service.new_key(caller.account.id, |_| {}).await;

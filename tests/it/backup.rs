@@ -230,7 +230,7 @@ fn assert_private(path: &Path) {
 }
 
 #[tokio::test]
-async fn nothing_is_lost_on_the_way_through_backup_and_restore() {
+async fn backup_and_restore_keep_everything() {
     let directory = TempDir::new().expect("a directory");
     let data = directory.path().join("data");
     let server = Server::start(&data, &[]);
@@ -261,7 +261,7 @@ async fn nothing_is_lost_on_the_way_through_backup_and_restore() {
 }
 
 #[tokio::test]
-async fn a_backup_may_be_served_as_it_is() {
+async fn a_server_can_start_on_a_backup() {
     let installation = Installation::with_tasks(3).await;
     let copy = installation.back_up("copy");
     let key = binary::json(&copy, &["key", "create", "--account", "ada"])["key"].as_str().expect("a key").to_owned();
@@ -275,7 +275,7 @@ async fn a_backup_may_be_served_as_it_is() {
 }
 
 #[tokio::test]
-async fn database_and_files_may_be_anywhere() {
+async fn the_database_and_the_files_may_be_outside_of_the_data_directory() {
     let installation = Installation::with_tasks(3).await;
     let data = installation.data();
     fs::rename(data.join("files"), installation.path("pictures")).expect("a directory moves");
@@ -309,7 +309,7 @@ async fn database_and_files_may_be_anywhere() {
 }
 
 #[tokio::test]
-async fn people_are_told_what_was_copied() {
+async fn a_backup_prints_what_it_copied() {
     let installation = Installation::with_tasks(2).await;
     let output = run(&installation.data(), ["backup", text(&installation.path("copy"))]);
     let said = String::from_utf8(output.stdout).expect("text");

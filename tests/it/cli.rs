@@ -87,7 +87,7 @@ fn an_audit_that_finds_drift_exits_with_1() {
 }
 
 #[test]
-fn keys_are_shown_once_and_switched() {
+fn a_key_is_shown_once_and_can_be_disabled_and_enabled() {
     let data = data();
     let data = data.path();
     run(data, &["account", "create", "ada"]);
@@ -168,7 +168,7 @@ fn notes_reasons_and_names_have_a_longest_length() {
 }
 
 #[tokio::test]
-async fn a_suspended_key_is_followed_by_one_that_has_to_be_enabled() {
+async fn rotating_a_suspended_key_gives_a_suspended_key() {
     let data = data();
     let data = data.path();
     run(data, &["account", "create", "ada", "--credits", "10"]);
@@ -196,7 +196,7 @@ async fn a_suspended_key_is_followed_by_one_that_has_to_be_enabled() {
 }
 
 #[test]
-fn nothing_is_created_by_looking() {
+fn commands_that_only_read_create_nothing() {
     let data = data();
     let data = data.path().join("nowhere");
     for command in [&["account", "list"][..], &["key", "list"], &["credits", "audit"], &["task", "list"]] {
@@ -258,7 +258,7 @@ fn the_database_url_may_come_from_a_file() {
 }
 
 #[test]
-fn the_doctor_finds_a_healthy_installation_healthy() {
+fn the_doctor_reports_a_healthy_installation() {
     let data = data();
     run(data.path(), &["account", "create", "ada"]);
     let checks = run(data.path(), &["doctor"]);
@@ -303,7 +303,7 @@ fn every_setting_has_a_flag_and_a_variable() {
 }
 
 #[test]
-fn the_data_directory_may_be_named_anywhere_on_the_line() {
+fn the_data_flag_may_stand_anywhere_on_the_command_line() {
     let data = data();
     let data = data.path().display().to_string();
     for arguments in [
@@ -319,7 +319,7 @@ fn the_data_directory_may_be_named_anywhere_on_the_line() {
 }
 
 #[test]
-fn variables_are_read_as_people_write_them() {
+fn variables_accept_the_usual_spellings_of_a_value() {
     let data = data();
     // A wrong value of one setting stops the start, so naming a port that cannot be bound ends it after all are read.
     let start = |variable: &str, value: &str| {

@@ -77,7 +77,7 @@ fn distinct(limits: &mut ConnectionLimits) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_wait_has_its_own_limit() {
+async fn each_wait_of_a_connection_has_its_own_limit() {
     let service = Service::start_changed(&[], distinct).await;
     let caller = service.caller("ada", 10).await;
     let stream = TcpStream::connect(service.address).await.expect("the service listens");
@@ -127,7 +127,7 @@ async fn trickle(stream: TcpStream, every: Duration, byte: &[u8]) -> (u64, Strin
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_trickles_in_has_to_end_too() {
+async fn a_request_that_trickles_in_is_cut_off() {
     let service = Service::start_changed(&[], distinct).await;
     let caller = service.caller("ada", 10).await;
     let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
@@ -142,7 +142,7 @@ async fn what_trickles_in_has_to_end_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_reads_next_to_nothing_is_given_up() {
+async fn a_connection_whose_peer_reads_too_slowly_is_closed() {
     let service = Service::start_changed(&[], distinct).await;
     let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
     let request = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\n\r\n";
@@ -168,7 +168,7 @@ async fn a_peer_that_reads_next_to_nothing_is_given_up() {
 }
 
 #[test]
-fn slow_readers_of_a_large_page_share_it() {
+fn slow_readers_of_a_large_page_share_one_copy_of_it() {
     let data = tempfile::TempDir::new().expect("a directory");
     let server = Server::start(data.path(), &[]);
     let before = server.memory();
@@ -185,7 +185,7 @@ fn slow_readers_of_a_large_page_share_it() {
 }
 
 #[tokio::test]
-async fn one_address_cannot_take_all_places() {
+async fn one_address_cannot_take_all_connection_slots() {
     let service = Service::start_with(&["--max-connections-per-address", "3", "--max-connections", "5"]).await;
     let caller = service.caller("ada", 10).await;
     let mut held = Vec::new();
@@ -251,7 +251,7 @@ async fn attack(service: &Service, said: &str) -> Vec<TcpStream> {
 }
 
 #[tokio::test]
-async fn good_callers_go_on_under_attack() {
+async fn good_callers_are_served_during_an_attack() {
     let flags = ["--max-connections-per-address", "50", "--max-connections", "80"];
     let service = Service::start_with(&flags).await;
     let caller = service.caller("ada", 1_000).await;

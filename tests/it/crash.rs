@@ -19,7 +19,7 @@ use crate::rigs::ports;
 /// Kills in the run that is part of the suite.
 const SHORT_RUN: u32 = 20;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_kills_it_nothing_is_lost_or_charged_twice() {
+async fn no_kill_loses_a_task_or_charges_it_twice() {
     #[expect(clippy::disallowed_methods, reason = "how long to run is a setting of this test")]
     let kills = std::env::var("TINTYPE_KILLS").map_or(SHORT_RUN, |kills| kills.parse().expect("a number of kills"));
     let data = TempDir::new().expect("a directory");

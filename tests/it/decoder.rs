@@ -88,12 +88,12 @@ fn the_process_is_confined_before_it_reads() {
 }
 
 #[tokio::test]
-async fn this_machine_confines_fully() {
+async fn this_machine_supports_full_confinement() {
     assert_eq!(Decoder::new(TINTYPE).probe().await.unwrap(), Confinement::Full);
 }
 
 #[tokio::test]
-async fn the_environment_stays_behind() {
+async fn the_decoder_inherits_no_environment_variables() {
     let directory = TempDir::new().unwrap();
     let seen = directory.path().join("environment");
     let decoder = script(&directory, &format!("tr '\\0' '\\n' < /proc/$$/environ > {}; pwd >> {0}", seen.display()));
@@ -112,7 +112,7 @@ async fn a_process_that_crashes_costs_one_picture() {
 }
 
 #[tokio::test]
-async fn an_answer_is_believed_no_further_than_its_size() {
+async fn an_answer_of_a_decoder_must_have_the_size_that_it_announces() {
     let directory = TempDir::new().unwrap();
     let header = |width: u32, height: u32| {
         let bytes = [width.to_be_bytes(), height.to_be_bytes()].concat();
@@ -183,7 +183,7 @@ async fn a_decoder_that_cannot_be_started_is_not_the_fault_of_the_picture() {
 }
 
 #[tokio::test]
-async fn memory_and_processor_time_end() {
+async fn memory_and_processor_time_are_limited() {
     let directory = TempDir::new().unwrap();
     // Lower limits than its own, which it must not raise.
     let picture = bombs::flat_png(8_192, 6_144);

@@ -75,8 +75,8 @@ async fn recovers(crowd: &Crowd, server: Server, disk: &Disk) {
 }
 
 #[tokio::test]
-async fn a_full_disk_refuses_submits_and_is_read_until_there_is_room_again() {
-    if !disk::inside("disk_faults::a_full_disk_refuses_submits_and_is_read_until_there_is_room_again") {
+async fn a_full_disk_refuses_submits_and_serves_reads_until_space_is_freed() {
+    if !disk::inside("disk_faults::a_full_disk_refuses_submits_and_serves_reads_until_space_is_freed") {
         return;
     }
     let (disk, crowd, server) = at_work().await;
@@ -88,8 +88,8 @@ async fn a_full_disk_refuses_submits_and_is_read_until_there_is_room_again() {
 }
 
 #[tokio::test]
-async fn a_disk_that_becomes_read_only_is_read_until_it_is_writable_again() {
-    if !disk::inside("disk_faults::a_disk_that_becomes_read_only_is_read_until_it_is_writable_again") {
+async fn reads_continue_on_a_read_only_disk_until_it_is_writable_again() {
+    if !disk::inside("disk_faults::reads_continue_on_a_read_only_disk_until_it_is_writable_again") {
         return;
     }
     let (disk, crowd, server) = at_work().await;
@@ -103,8 +103,8 @@ async fn a_disk_that_becomes_read_only_is_read_until_it_is_writable_again() {
 }
 
 #[tokio::test]
-async fn a_disk_that_fills_up_under_renders_costs_attempts_and_leaves_nothing_dangling() {
-    if !disk::inside("disk_faults::a_disk_that_fills_up_under_renders_costs_attempts_and_leaves_nothing_dangling") {
+async fn a_disk_that_fills_up_during_renders_costs_attempts_and_leaves_no_dead_url() {
+    if !disk::inside("disk_faults::a_disk_that_fills_up_during_renders_costs_attempts_and_leaves_no_dead_url") {
         return;
     }
     let (disk, crowd, server) = at_work().await;
@@ -151,8 +151,8 @@ async fn ends_and_knows(what: &str, fault: Faults) {
 }
 
 #[tokio::test]
-async fn an_error_of_the_log_ends_the_process_and_a_restart_knows() {
-    if !disk::inside("disk_faults::an_error_of_the_log_ends_the_process_and_a_restart_knows") {
+async fn an_io_error_of_the_write_ahead_log_ends_the_process_and_a_restart_has_lost_nothing() {
+    if !disk::inside("disk_faults::an_io_error_of_the_write_ahead_log_ends_the_process_and_a_restart_has_lost_nothing") {
         return;
     }
     ends_and_knows("write of the log", Faults { fail_write: Some(LOG), ..Faults::default() }).await;
@@ -160,8 +160,8 @@ async fn an_error_of_the_log_ends_the_process_and_a_restart_knows() {
 }
 
 #[tokio::test]
-async fn an_error_of_the_database_ends_the_process_and_a_restart_knows() {
-    if !disk::inside("disk_faults::an_error_of_the_database_ends_the_process_and_a_restart_knows") {
+async fn an_io_error_of_the_database_ends_the_process_and_a_restart_has_lost_nothing() {
+    if !disk::inside("disk_faults::an_io_error_of_the_database_ends_the_process_and_a_restart_has_lost_nothing") {
         return;
     }
     ends_and_knows("write of the database", Faults { fail_write: Some(DATABASE), ..Faults::default() }).await;
@@ -169,8 +169,8 @@ async fn an_error_of_the_database_ends_the_process_and_a_restart_knows() {
 }
 
 #[tokio::test]
-async fn an_error_of_a_result_file_costs_an_attempt() {
-    if !disk::inside("disk_faults::an_error_of_a_result_file_costs_an_attempt") {
+async fn an_io_error_of_a_result_file_costs_one_attempt() {
+    if !disk::inside("disk_faults::an_io_error_of_a_result_file_costs_one_attempt") {
         return;
     }
     let none = Faults::default();

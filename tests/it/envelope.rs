@@ -93,7 +93,7 @@ async fn raw(service: &Service, bytes: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn what_is_not_http_gets_the_envelope_too() {
+async fn bytes_that_are_not_http_get_the_error_envelope() {
     let service = Service::start().await;
     let long_header = format!("GET / HTTP/1.1\r\nhost: x\r\nx: {}\r\n\r\n", "a".repeat(300_000));
     let many_headers = format!("GET / HTTP/1.1\r\nhost: x\r\n{}\r\n", "x: y\r\n".repeat(200));
@@ -153,7 +153,7 @@ async fn a_body_that_does_not_arrive_is_408() {
 }
 
 #[tokio::test]
-async fn a_body_that_breaks_off_costs_nothing() {
+async fn a_submit_whose_body_breaks_off_is_not_charged() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
     let head = format!(
@@ -166,7 +166,7 @@ async fn a_body_that_breaks_off_costs_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn connections_that_say_too_little_are_closed() {
+async fn connections_with_an_incomplete_request_are_closed() {
     let service = Service::start().await;
     for said in ["", "G", "PRI * HTTP/2.0\r\n\r\nSM\r\n", "GET / HTTP/1.1\r\nhost: x\r\n"] {
         let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
@@ -178,7 +178,7 @@ async fn connections_that_say_too_little_are_closed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_reads_nothing_is_given_up() {
+async fn a_connection_whose_peer_reads_nothing_is_closed() {
     let service = Service::start().await;
     let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
     let request = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\n\r\n";
@@ -194,7 +194,7 @@ async fn a_peer_that_reads_nothing_is_given_up() {
 }
 
 #[tokio::test]
-async fn readiness_ends_before_the_server_does() {
+async fn readiness_turns_red_before_the_server_stops() {
     let service = Service::start().await;
     assert_eq!(service.call("GET", "/readyz", &[], "").await.status, 200);
     service.readiness.stop();
@@ -208,7 +208,7 @@ fn statuses(answers: &str) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_request_names_one_host() {
+async fn a_request_must_name_exactly_one_host() {
     let service = Service::start().await;
     for (request, status) in [
         ("GET /healthz HTTP/1.1\r\n\r\n", "400"),
@@ -237,7 +237,7 @@ async fn a_request_names_one_host() {
 }
 
 #[tokio::test]
-async fn nothing_is_smuggled_behind_a_request() {
+async fn request_smuggling_is_refused() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
     let head = format!(
@@ -279,7 +279,7 @@ async fn nothing_is_smuggled_behind_a_request() {
 }
 
 #[tokio::test]
-async fn what_follows_a_body_is_a_request_of_its_own() {
+async fn bytes_after_a_body_are_a_request_of_their_own() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
     let body = r#"{"prompt":"a boat"}"#;
@@ -307,7 +307,7 @@ async fn what_follows_a_body_is_a_request_of_its_own() {
 }
 
 #[tokio::test]
-async fn headers_have_a_size_and_a_number() {
+async fn the_size_and_the_number_of_headers_are_limited() {
     let service = Service::start().await;
     let fields = |count: usize| format!("GET /healthz HTTP/1.1\r\nhost: x\r\n{}\r\n", "x: y\r\n".repeat(count - 1));
     assert_eq!(statuses(&raw(&service, fields(100).as_bytes()).await), ["200"]);
@@ -318,7 +318,7 @@ async fn headers_have_a_size_and_a_number() {
 }
 
 #[tokio::test]
-async fn a_refusal_reaches_who_sends_everything_first() {
+async fn a_caller_who_sends_the_whole_body_first_reads_the_refusal() {
     let service = Service::start_with(&["--submit-rate", "1"]).await;
     let caller = service.caller("ada", 10).await;
     let authorization = caller.authorization();

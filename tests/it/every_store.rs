@@ -24,12 +24,12 @@ const MODULES: [&str; 15] = [
 /// Tests that measure on a clock which stands still while something is done: not while a server far away does it.
 const ON_A_PAUSED_CLOCK: [&str; 3] = [
     "a_body_that_does_not_arrive_is_408",
-    "many_failures_from_one_address_are_answered_later_and_good_keys_are_not",
-    "slow_refusals_do_not_tell_which_keys_exist",
+    "failed_authentications_from_one_address_are_delayed_and_valid_keys_are_not",
+    "delayed_refusals_do_not_reveal_which_keys_exist",
 ];
 
 #[test]
-fn whole_services_run_on_postgres_too() {
+fn the_tests_of_whole_services_pass_on_postgres() {
     // The store has tests of its own, which run on every database under their own names.
     let others = ON_A_PAUSED_CLOCK.iter().chain(&["store::"]).flat_map(|name| ["--skip", name]);
     run_again("TEST_STORE", "postgres", &MODULES.into_iter().chain(others).collect::<Vec<_>>());

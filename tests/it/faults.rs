@@ -308,7 +308,7 @@ async fn submit_while_it_lasts(server: &Server, key: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_process_whose_disk_fails_ends_rather_than_guess() {
+async fn a_process_exits_when_the_outcome_of_a_commit_is_unknown() {
     let points = Point::all().filter(|point| OF_A_PROCESS.iter().any(|effect| is_of(*point, *effect)));
     for point in points {
         for (action, code) in [("error", Some(74)), ("panic", Some(70)), ("kill", None), ("delay", Some(0))] {

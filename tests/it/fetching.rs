@@ -203,7 +203,7 @@ async fn submit_with_reference(caller: &Caller<'_>, prompt: &str) -> Id {
 }
 
 #[tokio::test]
-async fn references_that_do_not_come_hold_no_slot_and_only_a_part_of_the_places() {
+async fn stalled_references_hold_no_render_slot_and_only_a_share_of_the_reference_slots() {
     let service = Service::start_with(&ONE_SLOT).await;
     let (eve, bob) = (service.caller("eve", 100).await, service.caller("bob", 100).await);
     let mut slow = Vec::new();
@@ -233,7 +233,7 @@ async fn references_that_do_not_come_hold_no_slot_and_only_a_part_of_the_places(
 }
 
 #[tokio::test]
-async fn a_task_that_finds_no_place_goes_back_and_is_let_in_when_one_is_free() {
+async fn a_task_without_a_free_reference_slot_is_released_and_claimed_again_when_one_is_free() {
     let service = Service::start_with(&ONE_SLOT).await;
     let mut rig = Rig::new(&service);
     let running = rig.run();
@@ -261,7 +261,7 @@ async fn a_task_that_finds_no_place_goes_back_and_is_let_in_when_one_is_free() {
 }
 
 #[tokio::test]
-async fn a_task_that_lost_its_lease_waits_for_its_references_no_longer() {
+async fn a_lost_lease_ends_the_wait_for_references() {
     let service = Service::start_with(&ONE_SLOT).await;
     let ada = service.caller("ada", 100).await;
     let slow = submit_with_reference(&ada, "slow").await;
@@ -285,7 +285,7 @@ async fn a_task_that_lost_its_lease_waits_for_its_references_no_longer() {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_told_to_stop_gives_back_what_waits_for_references() {
+async fn a_stopping_worker_releases_tasks_that_wait_for_references() {
     let service = Service::start_with(&["--renders", "1", "--drain-timeout", "9m"]).await;
     let ada = service.caller("ada", 100).await;
     let slow = [submit_with_reference(&ada, "slow").await, submit_with_reference(&ada, "slow").await];
@@ -304,7 +304,7 @@ async fn a_worker_that_is_told_to_stop_gives_back_what_waits_for_references() {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_told_to_stop_gives_back_what_waits_for_a_slot_and_ends_what_has_one() {
+async fn a_stopping_worker_releases_tasks_that_wait_for_a_render_slot_and_finishes_the_others() {
     let service = Service::start_with(&["--renders", "1", "--drain-timeout", "9m"]).await;
     let ada = service.caller("ada", 100).await;
     let mut rig = Rig::new(&service);
@@ -327,7 +327,7 @@ async fn a_worker_that_is_told_to_stop_gives_back_what_waits_for_a_slot_and_ends
 }
 
 #[tokio::test]
-async fn tasks_whose_references_have_come_are_drawn_in_that_order() {
+async fn tasks_are_rendered_in_the_order_in_which_their_references_arrive() {
     let service = Service::start_with(&ONE_SLOT).await;
     let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
     let mut rig = Rig::new(&service);
@@ -351,7 +351,7 @@ async fn tasks_whose_references_have_come_are_drawn_in_that_order() {
 }
 
 #[tokio::test]
-async fn the_wait_for_references_shortens_the_attempt_and_counts_for_no_slot() {
+async fn the_wait_for_references_counts_toward_the_attempt_and_not_toward_the_render_slot() {
     let service = Service::start_with(&["--renders", "1", "--submit-rate", "0", "--render-timeout", "9m"]).await;
     let ada = service.caller("ada", 100).await;
     let slow = submit_with_reference(&ada, "slow").await;
@@ -371,7 +371,7 @@ async fn the_wait_for_references_shortens_the_attempt_and_counts_for_no_slot() {
 }
 
 #[tokio::test]
-async fn a_panic_over_references_costs_attempts_and_then_the_task() {
+async fn a_panic_while_fetching_references_costs_attempts_and_then_fails_the_task() {
     let service = Service::start_with(&ONE_SLOT).await;
     let ada = service.caller("ada", 100).await;
     let task = submit_with_reference(&ada, "panic").await;
@@ -387,7 +387,7 @@ async fn a_panic_over_references_costs_attempts_and_then_the_task() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn references_that_take_too_long_cost_attempts_and_then_the_task() {
+async fn references_that_time_out_cost_attempts_and_then_fail_the_task() {
     let service = Service::start_with(&["--renders", "1", "--render-timeout", "5s"]).await;
     let ada = service.caller("ada", 100).await;
     let task = submit_with_reference(&ada, "slow").await;

@@ -79,7 +79,7 @@ async fn ranges_are_honoured() {
 }
 
 #[tokio::test]
-async fn names_cannot_be_guessed_from_what_is_known() {
+async fn file_names_cannot_be_guessed_from_a_task_id() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
     let url = result_url(&caller).await;

@@ -187,7 +187,7 @@ fn assert_is_png(path: &Path) {
 }
 
 #[test]
-fn a_real_server_draws() {
+fn a_real_server_completes_a_task() {
     let host = Host::start();
 
     let ended = host.generate().run(["A red fox in the snow at dawn", "--aspect", "16:9"]);
@@ -239,7 +239,7 @@ fn a_real_server_refuses() {
 }
 
 #[test]
-fn nobody_listens() {
+fn a_refused_connection_is_reported() {
     let nobody = Port::take();
     let url = format!("http://{}", nobody.address);
     Generate::new(&url, "secret").run(["A fox"]).check(1, &["is `tintype serve` running", &url]);
@@ -269,7 +269,7 @@ fn a_refused_submit_is_not_repeated() {
 }
 
 #[test]
-fn the_key_goes_to_the_api_alone() {
+fn the_key_is_sent_only_to_the_api() {
     let elsewhere = Script::start(|_| vec![png()]);
     let script = Script::start(|_| vec![accepted(), completed(&[format!("{}/1.png", elsewhere.url)])]);
     script.generate().run(["A fox"]).check(0, &[]);
@@ -305,7 +305,7 @@ fn a_key_is_needed() {
 }
 
 #[test]
-fn the_key_and_the_prompt_can_come_from_elsewhere() {
+fn the_key_can_come_from_a_file_and_the_prompt_from_standard_input() {
     let script = one_image(png());
     let mut generate = Generate::new(&script.url, "");
     let key_file = tempfile::NamedTempFile::new().unwrap();
@@ -334,13 +334,13 @@ fn polling_and_downloading_outlast_a_429() {
 }
 
 #[test]
-fn a_key_revoked_in_between_is_said() {
+fn a_key_revoked_during_the_wait_is_reported() {
     let script = Script::start(|_| vec![accepted(), error("401 Unauthorized", "", "No.")]);
     script.generate().run(["A fox"]).check(4, &["does not accept the key", TASK_ID]);
 }
 
 #[test]
-fn what_is_not_a_png_is_not_saved() {
+fn a_download_that_is_not_a_png_is_not_saved() {
     let files = [
         (answer("200 OK", "Content-Type: text/html\r\n", PNG), "not labelled image/png"),
         (answer("200 OK", "Content-Type: image/png\r\n", b"<html>"), "is not a PNG"),
@@ -373,7 +373,7 @@ fn an_image_that_fails_does_not_cost_the_others() {
 }
 
 #[test]
-fn nothing_is_overwritten() {
+fn existing_files_are_not_overwritten() {
     let script = one_image(png());
     let generate = script.generate();
     let path = generate.out.path().join(format!("{TASK_ID}-1.png"));
@@ -384,7 +384,7 @@ fn nothing_is_overwritten() {
 }
 
 #[test]
-fn nothing_is_submitted_without_a_place_for_the_files() {
+fn nothing_is_submitted_if_the_files_cannot_be_written() {
     let script = Script::start(|_| vec![accepted()]);
     let mut generate = script.generate();
     let file = generate.out.path().join("file");

@@ -145,7 +145,7 @@ async fn a_broken_certificate_keeps_the_old_one() {
 }
 
 #[test]
-fn generate_trusts_a_private_authority_that_it_is_told_of() {
+fn generate_trusts_a_configured_private_authority() {
     let directory = TempDir::new().expect("a directory");
     let pair = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
     let path = |name: &str| directory.path().join(name).display().to_string();
@@ -197,7 +197,7 @@ async fn old_versions_of_tls_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn handshakes_have_a_limit_of_time() {
+async fn tls_handshakes_have_a_time_limit() {
     let site = Site::new();
     let service = site.serve(&[]).await;
     for said in [&b""[..], &[0x16], &[0x16, 3, 1, 0, 200, 1]] {
@@ -211,7 +211,7 @@ async fn handshakes_have_a_limit_of_time() {
 }
 
 #[tokio::test]
-async fn browsers_are_told_to_stay_with_https_in_production_only() {
+async fn strict_transport_security_is_sent_only_in_production() {
     let site = Site::new();
     for production in [true, false] {
         let service = site.serve(if production { &["--production"] } else { &[] }).await;
@@ -231,7 +231,7 @@ async fn browsers_are_told_to_stay_with_https_in_production_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_reads_nothing_over_https_is_given_up() {
+async fn an_https_connection_whose_peer_reads_nothing_is_closed() {
     let site = Site::new();
     let service = site.serve(&["--max-connections-per-address", "1"]).await;
     let mut stream = connect(&service, &site.pair, BOTH).await.expect("a handshake");

@@ -97,7 +97,7 @@ async fn unfinished_tasks_are_limited_per_account() {
 }
 
 #[tokio::test]
-async fn what_would_not_be_finished_in_time_is_refused_at_once() {
+async fn a_submit_that_would_not_finish_in_time_is_refused_at_once() {
     let service = Service::start_with(&["--renders", "1", "--submit-rate", "0"]).await;
     let caller = service.caller("ada", 100).await;
     service.shared.backlog.observe(Duration::from_secs(60));
@@ -115,7 +115,7 @@ async fn what_would_not_be_finished_in_time_is_refused_at_once() {
 }
 
 #[tokio::test]
-async fn an_api_that_draws_nothing_goes_by_what_the_workers_of_its_database_can_do() {
+async fn an_api_without_a_worker_estimates_the_wait_from_the_workers_in_the_database() {
     let api = Service::start_on_postgres(&["--submit-rate", "0"]).await;
     let worker = api.join(&["--renders", "1"]).await;
     let caller = api.caller("ada", 100).await;
@@ -145,7 +145,7 @@ async fn an_api_that_draws_nothing_goes_by_what_the_workers_of_its_database_can_
 }
 
 #[tokio::test]
-async fn a_worker_that_serves_the_api_counts_on_the_workers_beside_it() {
+async fn the_estimated_wait_counts_the_workers_of_other_processes() {
     let serving = Service::start_on_postgres(&["--renders", "1", "--submit-rate", "0"]).await;
     let beside = serving.join(&["--renders", "1"]).await;
     let caller = serving.caller("ada", 100).await;
@@ -159,7 +159,7 @@ async fn a_worker_that_serves_the_api_counts_on_the_workers_beside_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_submit_waits_for_another_that_looks_at_the_queue() {
+async fn no_submit_waits_for_another_that_measures_the_queue() {
     let service = Service::start_on_postgres(&[]).await;
     let caller = service.caller("ada", 100).await;
     let schema = schema(service.directory.path());

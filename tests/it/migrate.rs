@@ -76,7 +76,7 @@ fn sqlite(data: &TempDir) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_installation_moves_with_all_it_has_and_goes_on() {
+async fn a_migrated_installation_keeps_everything_and_goes_on() {
     let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let key = installation(&data).await;
     let before = std::fs::read(data.path().join("tintype.db")).unwrap();
@@ -101,7 +101,7 @@ async fn an_installation_moves_with_all_it_has_and_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_moves_into_a_database_that_is_in_use() {
+async fn migrate_is_refused_into_a_database_in_use() {
     let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     installation(&data).await;
     let url = cluster().url(elsewhere.path());
@@ -113,7 +113,7 @@ async fn nothing_moves_into_a_database_that_is_in_use() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_moves_from_under_a_running_server() {
+async fn migrate_is_refused_beside_a_running_server() {
     let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let server = Server::start(data.path(), &[]);
     let url = cluster().url(elsewhere.path());
@@ -123,7 +123,7 @@ async fn nothing_moves_from_under_a_running_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_server_starts_on_what_is_being_moved() {
+async fn no_server_starts_on_a_database_that_is_being_migrated() {
     let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     installation(&data).await;
     let url = cluster().url(elsewhere.path());
@@ -149,7 +149,7 @@ async fn no_server_starts_on_what_is_being_moved() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn books_that_do_not_balance_are_not_moved() {
+async fn a_ledger_that_does_not_balance_is_not_migrated() {
     let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     installation(&data).await;
     let path = data.path().join("tintype.db");
@@ -162,7 +162,7 @@ async fn books_that_do_not_balance_are_not_moved() {
 }
 
 #[test]
-fn only_sqlite_to_postgres_is_a_way() {
+fn migrate_goes_only_from_sqlite_to_postgres() {
     let data = TempDir::new().unwrap();
     let postgres = "postgres://tintype@localhost/tintype";
     for (from, to, complaint) in [

@@ -149,7 +149,7 @@ async fn real_answers_are_what_the_document_says() {
 }
 
 #[tokio::test]
-async fn the_request_schema_knows_every_rule_it_can_say() {
+async fn the_request_schema_states_every_rule_that_a_schema_can_express() {
     let document = document();
     let request = &document["components"]["schemas"]["GenerateRequest"];
     assert_eq!(request["required"], json!(["prompt"]));
@@ -164,7 +164,7 @@ async fn the_request_schema_knows_every_rule_it_can_say() {
 }
 
 #[tokio::test]
-async fn the_page_needs_nothing_from_elsewhere() {
+async fn the_page_loads_nothing_from_other_hosts() {
     let service = Service::start().await;
     let index = service.call("GET", "/docs/", &[], "").await;
     assert_eq!(index.status, 200);

@@ -266,7 +266,7 @@ fn a_server_does_not_start_with_a_broken_policy() {
 }
 
 #[test]
-fn a_file_can_be_tried_before_it_is_kept() {
+fn a_policy_file_can_be_checked_before_it_is_used() {
     let data = TempDir::new().expect("a directory");
     let file = PolicyFile::new(&format!("{WORDS}{STRIKES}"));
     let path = file.path().display().to_string();
@@ -316,7 +316,7 @@ fn as_jpeg(picture: &Picture) -> Picture {
 }
 
 #[tokio::test]
-async fn an_altered_picture_keeps_its_hash_and_another_has_another() {
+async fn altered_pictures_keep_their_hash_and_different_pictures_differ() {
     let prompts = [
         "a red fox in the snow at dawn",
         "a lighthouse by the sea at night",

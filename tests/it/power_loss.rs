@@ -13,8 +13,8 @@ fn survivors(seed: u64) -> Survivors {
 }
 
 #[tokio::test]
-async fn a_first_start_keeps_the_key_it_showed_and_one_cut_short_begins_anew() {
-    if !disk::inside("power_loss::a_first_start_keeps_the_key_it_showed_and_one_cut_short_begins_anew") {
+async fn a_first_start_keeps_the_key_that_it_showed_and_one_cut_short_starts_over() {
+    if !disk::inside("power_loss::a_first_start_keeps_the_key_that_it_showed_and_one_cut_short_starts_over") {
         return;
     }
     let undisturbed = Disk::new();
@@ -90,8 +90,8 @@ async fn lives(seed: u64, lives: usize) -> Toll {
 }
 
 #[tokio::test]
-async fn a_power_cut_under_load_loses_nothing_that_was_told() {
-    if !disk::inside("power_loss::a_power_cut_under_load_loses_nothing_that_was_told") {
+async fn a_power_cut_under_load_loses_nothing_that_was_acknowledged() {
+    if !disk::inside("power_loss::a_power_cut_under_load_loses_nothing_that_was_acknowledged") {
         return;
     }
     let first: u32 = rand::random();
@@ -119,8 +119,8 @@ async fn cut_after_some_completed(faults: Faults) -> (Disk, Crowd) {
 }
 
 #[tokio::test]
-async fn where_a_sync_does_nothing_a_power_cut_loses_something() {
-    if !disk::inside("power_loss::where_a_sync_does_nothing_a_power_cut_loses_something") {
+async fn a_power_cut_loses_data_if_a_sync_does_nothing() {
+    if !disk::inside("power_loss::a_power_cut_loses_data_if_a_sync_does_nothing") {
         return;
     }
     let log: Names = |name| name.ends_with("-wal");
@@ -146,8 +146,8 @@ async fn where_a_sync_does_nothing_a_power_cut_loses_something() {
 }
 
 #[tokio::test]
-async fn files_are_kept_in_a_directory_that_a_killed_write_left() {
-    if !disk::inside("power_loss::files_are_kept_in_a_directory_that_a_killed_write_left") {
+async fn files_survive_in_a_directory_that_a_killed_write_created() {
+    if !disk::inside("power_loss::files_survive_in_a_directory_that_a_killed_write_created") {
         return;
     }
     let mut disk = Disk::new();

@@ -22,7 +22,7 @@ use crate::rigs::ports::Port;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn the_first_start_makes_everything_and_shows_the_key_once() {
+async fn the_first_start_creates_everything_and_shows_the_key_once() {
     let directory = TempDir::new().expect("a directory");
     let data = directory.path().join("made/by/the/server");
     let server = Server::start(&data, &[]);
@@ -48,7 +48,7 @@ async fn the_first_start_makes_everything_and_shows_the_key_once() {
 }
 
 #[test]
-fn the_data_is_for_its_owner_alone() {
+fn only_the_owner_can_read_the_data_directory() {
     use std::os::unix::fs::PermissionsExt as _;
     let directory = TempDir::new().expect("a directory");
     let data = directory.path().join("data");
@@ -57,7 +57,7 @@ fn the_data_is_for_its_owner_alone() {
 }
 
 #[test]
-fn accounts_made_before_the_first_start_are_enough() {
+fn a_first_start_creates_no_account_if_one_exists() {
     let data = TempDir::new().expect("a directory");
     binary::json(data.path(), &["account", "create", "ada"]);
     let server = Server::start(data.path(), &[]);
@@ -85,7 +85,7 @@ fn a_second_server_on_the_same_data_is_refused() {
 }
 
 #[test]
-fn a_port_in_use_is_named_and_spends_no_first_key() {
+fn a_port_in_use_is_reported_and_creates_no_first_key() {
     let data = TempDir::new().expect("a directory");
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();
@@ -95,7 +95,7 @@ fn a_port_in_use_is_named_and_spends_no_first_key() {
 }
 
 #[test]
-fn data_that_cannot_be_written_is_named() {
+fn an_unwritable_data_directory_is_reported() {
     let directory = TempDir::new().expect("a directory");
     let file = directory.path().join("file");
     std::fs::write(&file, "not a directory").expect("a file");
@@ -107,7 +107,7 @@ fn data_that_cannot_be_written_is_named() {
 }
 
 #[test]
-fn a_file_that_is_no_database_of_ours_is_left_alone() {
+fn a_file_that_is_no_database_is_refused_and_left_alone() {
     let data = TempDir::new().expect("a directory");
     let path = data.path().join("tintype.db");
     std::fs::write(&path, "a letter to grandmother").expect("a file");
@@ -117,7 +117,7 @@ fn a_file_that_is_no_database_of_ours_is_left_alone() {
 }
 
 #[test]
-fn a_read_only_data_directory_is_named() {
+fn a_read_only_data_directory_is_reported() {
     let data = TempDir::new().expect("a directory");
     Server::start(data.path(), &[]).stop();
     let path = data.path().display();
@@ -185,7 +185,7 @@ async fn claimed(data: &Path) {
 }
 
 #[tokio::test]
-async fn sigterm_gives_back_what_takes_too_long() {
+async fn sigterm_releases_renders_that_take_too_long() {
     let data = TempDir::new().expect("a directory");
     let server = Server::start(data.path(), &["--drain-timeout", "100ms"]);
     let key = server.first_key().expect("a key");
@@ -197,7 +197,7 @@ async fn sigterm_gives_back_what_takes_too_long() {
 }
 
 #[tokio::test]
-async fn sigterm_gives_back_at_once_what_waits_for_references() {
+async fn sigterm_releases_at_once_the_tasks_that_wait_for_references() {
     let (tls, ca_pem) = certificate("pictures.example.com");
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let trusted = format!("pictures.example.com={}", silent.local_addr().expect("an address"));
@@ -221,7 +221,7 @@ async fn sigterm_gives_back_at_once_what_waits_for_references() {
 }
 
 #[tokio::test]
-async fn a_killed_server_goes_on_where_it_was() {
+async fn a_restart_resumes_the_tasks_of_a_killed_server() {
     let data = TempDir::new().expect("a directory");
     let server = Server::start(data.path(), &["--renders", "1"]);
     let key = server.first_key().expect("a key");

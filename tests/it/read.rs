@@ -79,7 +79,7 @@ async fn a_failed_task_says_why_and_is_refunded() {
 }
 
 #[tokio::test]
-async fn what_is_not_the_callers_is_not_found_in_the_same_words() {
+async fn a_task_of_another_account_and_a_missing_one_get_the_same_404() {
     let service = Service::start().await;
     let ada = service.caller("ada", 10).await;
     let bob = service.caller("bob", 10).await;
@@ -128,7 +128,7 @@ async fn what_is_not_the_callers_is_not_found_in_the_same_words() {
 }
 
 #[tokio::test]
-async fn a_finished_task_stays_private_when_it_is_remembered() {
+async fn a_cached_task_is_shown_only_to_its_owner() {
     let service = Service::start().await;
     let ada = service.caller("ada", 10).await;
     let bob = service.caller("bob", 10).await;
@@ -141,7 +141,7 @@ async fn a_finished_task_stays_private_when_it_is_remembered() {
 }
 
 #[tokio::test]
-async fn processing_answers_hint_when_to_poll() {
+async fn answers_about_unfinished_tasks_say_when_to_poll() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
     let task_id = caller.submit_prompt("a boat").await;

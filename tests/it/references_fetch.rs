@@ -185,7 +185,7 @@ async fn pictures_come_back_in_the_order_of_their_urls() {
 }
 
 #[tokio::test]
-async fn no_urls_are_no_pictures() {
+async fn without_urls_there_are_no_pictures() {
     let references = References::new(ReferenceOptions::default()).unwrap();
     assert_eq!(references.fetch(&[]).await, Ok(vec![]));
 }
@@ -203,7 +203,7 @@ async fn downloads_run_at_the_same_time() {
 }
 
 #[tokio::test]
-async fn the_request_says_what_it_wants_and_nothing_more() {
+async fn the_request_sends_only_the_necessary_headers() {
     let server = Server::start([("/from?a=1", Reply::redirect("/a.png#part")), ("/a.png", Reply::ok(&png()))]).await;
     assert_eq!(server.fetch("/from?a=1").await, Ok((6, 4)));
     let heads = server.heads.lock().unwrap();
@@ -283,7 +283,7 @@ async fn only_status_200_counts() {
 }
 
 #[tokio::test]
-async fn bodies_are_limited_announced_or_not() {
+async fn the_size_of_a_body_is_limited_with_and_without_a_content_length() {
     let max_bytes = 100_000;
     let limited = || ReferenceOptions { max_bytes, ..ReferenceOptions::default() };
     let announced = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", max_bytes + 1);
@@ -300,7 +300,7 @@ async fn bodies_are_limited_announced_or_not() {
 }
 
 #[tokio::test]
-async fn content_decides_what_a_picture_is() {
+async fn the_format_of_a_picture_is_found_from_its_content() {
     let mut damaged = picture(ImageFormat::Png, 64, 64);
     damaged.truncate(damaged.len() / 2);
     let server = Server::start([
@@ -320,7 +320,7 @@ async fn content_decides_what_a_picture_is() {
 }
 
 #[tokio::test]
-async fn how_a_body_travels() {
+async fn chunked_bodies_are_read_and_compressed_or_truncated_ones_refused() {
     let chunked = [
         format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n", png().len()).as_bytes(),
         &png(),
@@ -362,7 +362,7 @@ async fn the_time_limit_covers_the_whole_download() {
 }
 
 #[tokio::test]
-async fn an_answer_begins_soon_and_flows() {
+async fn a_response_must_begin_soon_and_keep_flowing() {
     let patient = || ReferenceOptions { time_limit: Duration::from_secs(600), ..ReferenceOptions::default() };
     let limit = Duration::from_millis(300);
     let head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n\x89PNG".to_vec();
@@ -424,7 +424,7 @@ fn the_test_authority_has_to_be_readable() {
 }
 
 #[tokio::test]
-async fn a_task_takes_over_its_reference_and_fails_whole_for_one_that_is_missing() {
+async fn a_task_uses_its_references_and_fails_if_one_is_missing() {
     let server = Server::start([("/a.png", Reply::ok(&png())), ("/page", Reply::ok(b"<html>"))]).await;
     let ca = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(ca.path(), &server.ca_pem).unwrap();

@@ -155,8 +155,8 @@ fn everybody() -> CertificateParams {
 }
 
 #[tokio::test]
-async fn the_vetted_addresses_are_dialled_under_the_name() {
-    if !network::is_own("references_oracle::the_vetted_addresses_are_dialled_under_the_name") {
+async fn the_vetted_addresses_are_dialled_with_the_name_of_the_host() {
+    if !network::is_own("references_oracle::the_vetted_addresses_are_dialled_with_the_name_of_the_host") {
         return;
     }
     let world = World::start(
@@ -177,8 +177,8 @@ async fn the_vetted_addresses_are_dialled_under_the_name() {
 }
 
 #[tokio::test]
-async fn nothing_that_is_not_public_is_ever_dialled() {
-    if !network::is_own("references_oracle::nothing_that_is_not_public_is_ever_dialled") {
+async fn no_address_that_is_not_public_is_ever_dialled() {
+    if !network::is_own("references_oracle::no_address_that_is_not_public_is_ever_dialled") {
         return;
     }
     // One of each kind of address that is not public, alone and between good ones.
@@ -238,8 +238,8 @@ async fn nothing_that_is_not_public_is_ever_dialled() {
 }
 
 #[tokio::test]
-async fn redirects_and_rebinding_lead_nowhere() {
-    if !network::is_own("references_oracle::redirects_and_rebinding_lead_nowhere") {
+async fn redirects_and_dns_rebinding_reach_no_private_address() {
+    if !network::is_own("references_oracle::redirects_and_dns_rebinding_reach_no_private_address") {
         return;
     }
     let names: &[(&str, &[&[&str]])] = &[("a.example", &[&[A]]), ("rebinds.example", &[&[A], &["127.0.0.1"]])];
@@ -273,8 +273,8 @@ async fn redirects_and_rebinding_lead_nowhere() {
 }
 
 #[tokio::test]
-async fn bad_certificates_get_no_request() {
-    if !network::is_own("references_oracle::bad_certificates_get_no_request") {
+async fn a_server_with_a_bad_certificate_gets_no_request() {
+    if !network::is_own("references_oracle::a_server_with_a_bad_certificate_gets_no_request") {
         return;
     }
     let mut expired = everybody();

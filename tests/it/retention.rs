@@ -152,7 +152,7 @@ async fn a_cursor_that_points_to_a_removed_task_still_works() {
 }
 
 #[tokio::test]
-async fn what_a_processing_task_refers_to_stays_until_it_has_ended() {
+async fn a_result_stays_while_an_unfinished_task_refers_to_it() {
     let service = keeping_a_month().await;
     let caller = service.caller("ada", 100).await;
     let old = ended(&caller, "a boat").await;
@@ -276,7 +276,7 @@ async fn a_process_whose_clock_is_ahead_removes_nothing() {
 }
 
 #[tokio::test]
-async fn what_one_process_removed_another_does_not_show_for_long() {
+async fn a_task_removed_by_one_process_soon_leaves_the_cache_of_another() {
     let removing = Service::start_on_postgres(&["--retention", "30d"]).await;
     let other = removing.join(&[]).await;
     let caller = removing.caller("ada", 100).await;

@@ -257,7 +257,7 @@ async fn neither_keys_nor_prompts_are_logged_or_measured_and_keys_are_not_stored
 }
 
 #[tokio::test]
-async fn nor_are_they_over_https_or_by_the_client() {
+async fn neither_https_nor_the_client_leaks_keys_or_prompts() {
     let (moderation_url, _) = talkative_endpoint().await;
     let mut scene = Scene::new(&moderation_url);
     let (cert, key_file, out) = (scene.text("etc/cert.pem"), scene.text("etc/key.pem"), scene.text("pictures"));

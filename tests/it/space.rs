@@ -22,7 +22,7 @@ async fn wait_for_readiness(server: &Server, status: u16) {
 }
 
 #[tokio::test]
-async fn below_the_floor_of_free_space_nothing_is_accepted_until_there_is_room_again() {
+async fn below_the_floor_of_free_space_submits_are_refused_until_space_is_freed() {
     let data = TempDir::new().expect("a directory");
     let mount = format!("mount -t tmpfs -o size=64m tmpfs {}", data.path().display());
     let server = Server::spawn(serve_on(data.path(), &mount, "--min-free-space 16MiB"));
@@ -54,7 +54,7 @@ async fn below_the_floor_of_free_space_nothing_is_accepted_until_there_is_room_a
 }
 
 #[tokio::test]
-async fn what_was_accepted_is_finished_below_the_floor() {
+async fn accepted_tasks_are_finished_below_the_floor() {
     let service = Service::start_with(&["--min-free-space", "1EiB"]).await;
     let caller = service.caller("ada", 10).await;
     caller.post(json!({ "prompt": "a boat" }).to_string()).await.assert_error(500, "INTERNAL_ERROR");
@@ -74,7 +74,7 @@ async fn what_was_accepted_is_finished_below_the_floor() {
 }
 
 #[test]
-fn a_floor_that_is_no_size_is_refused() {
+fn a_floor_that_is_not_a_size_is_refused() {
     let data = TempDir::new().expect("a directory");
     let said = binary::refused(data.path(), &["serve", "--min-free-space", "much"]);
     assert!(said.contains("512MiB"), "{said}");

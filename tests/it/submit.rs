@@ -35,7 +35,7 @@ async fn a_valid_submit_is_charged_and_returns_the_reduced_task() {
 }
 
 #[tokio::test]
-async fn references_make_it_image_to_image() {
+async fn a_submit_with_references_is_image_to_image() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
     let references = json!(["https://img.example.com/a.png", "HTTPS://IMG.example.com:443/b.png?x=1#y"]);
@@ -56,7 +56,7 @@ async fn every_aspect_ratio_is_accepted() {
 }
 
 #[tokio::test]
-async fn what_json_counts_as_an_integer_is_one() {
+async fn every_json_spelling_of_an_integer_is_accepted() {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
     for (n, cost) in [("1", 2), ("2.0", 4), ("3e0", 6), ("0.4E1", 8)] {
@@ -245,7 +245,7 @@ async fn prompts_are_measured_in_characters() {
 }
 
 #[tokio::test]
-async fn only_json_that_says_so_is_read() {
+async fn a_body_without_a_json_content_type_is_refused() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
     let authorization = caller.authorization();

@@ -94,7 +94,7 @@ async fn a_day_is_swept_by_one_process_in_an_hour() {
 }
 
 #[tokio::test]
-async fn a_process_alone_finds_its_hour_over_when_it_looks_again() {
+async fn a_single_process_sweeps_again_after_an_hour() {
     let service = Service::start().await;
     let task = completed(&service.caller("ada", 100).await).await;
     service.clock.advance(ORPHAN_AGE * 2);
@@ -107,7 +107,7 @@ async fn a_process_alone_finds_its_hour_over_when_it_looks_again() {
 }
 
 #[tokio::test]
-async fn a_process_that_died_in_the_middle_holds_its_day_for_a_while() {
+async fn a_process_that_died_during_a_sweep_holds_its_day_only_for_a_while() {
     let service = Service::start().await;
     let task = completed(&service.caller("ada", 100).await).await;
     service.clock.advance(ORPHAN_AGE * 2);
@@ -121,7 +121,7 @@ async fn a_process_that_died_in_the_middle_holds_its_day_for_a_while() {
 }
 
 #[tokio::test]
-async fn an_old_day_is_looked_through_once_a_week_and_not_at_every_start() {
+async fn an_old_day_is_swept_once_a_week_and_not_at_every_start() {
     let service = Service::start_with(&["--submit-rate", "0"]).await;
     let caller = service.caller("ada", 100).await;
     let oldest = completed(&caller).await;
@@ -147,7 +147,7 @@ async fn an_old_day_is_looked_through_once_a_week_and_not_at_every_start() {
 }
 
 #[tokio::test]
-async fn who_cannot_remove_files_now_takes_no_day() {
+async fn a_process_that_cannot_remove_files_takes_no_day() {
     let service = Service::start().await;
     let task = completed(&service.caller("ada", 100).await).await;
     service.clock.advance(ORPHAN_AGE * 2);
@@ -176,7 +176,7 @@ async fn answer_once(relay: TcpListener, behind: SocketAddr) {
 }
 
 #[tokio::test]
-async fn a_day_that_was_not_looked_through_to_its_end_is_soon_due_again() {
+async fn a_day_whose_sweep_was_interrupted_is_soon_due_again() {
     let service = Service::start_on_s3(&[]).await;
     let task = completed(&service.caller("ada", 100).await).await;
     service.clock.advance(ORPHAN_AGE * 2);

@@ -81,7 +81,7 @@ async fn pictures_carry_no_metadata() {
 }
 
 #[tokio::test]
-async fn a_panicking_engine_costs_attempts_and_then_the_task() {
+async fn a_panicking_engine_costs_attempts_and_then_fails_the_task() {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
     let task_id = caller.submit_prompt("a boat [[panic]]").await;
@@ -109,7 +109,7 @@ async fn a_hanging_engine_is_abandoned_at_its_time_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_delay_directive_delays_and_then_draws() {
+async fn a_delay_directive_delays_the_render() {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
     let task_id = caller.submit_prompt("a boat [[delay 3s]]").await;
@@ -144,7 +144,7 @@ async fn a_worker_that_died_loses_its_lease_and_another_takes_over() {
 }
 
 #[tokio::test]
-async fn three_lost_leases_end_a_task() {
+async fn a_third_lost_lease_fails_a_task() {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
     let task_id = caller.submit_prompt("a boat").await;
@@ -158,7 +158,7 @@ async fn three_lost_leases_end_a_task() {
 }
 
 #[tokio::test]
-async fn nine_minutes_end_a_task_leased_or_not() {
+async fn a_task_fails_after_nine_minutes_leased_or_not() {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
     let waiting = caller.submit_prompt("a boat").await;
@@ -243,7 +243,7 @@ async fn a_heartbeat_keeps_a_lease_and_notices_its_loss() {
 }
 
 #[tokio::test]
-async fn orphaned_files_are_swept_and_results_are_not() {
+async fn the_sweep_removes_orphaned_files_and_keeps_results() {
     let service = Service::start_on_disk(&[]).await;
     let caller = service.caller("ada", 100).await;
     let task_id = caller.submit_prompt("a boat").await;

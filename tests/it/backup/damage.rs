@@ -35,7 +35,7 @@ const HARMS: [Harm; 6] = [
 ];
 
 #[tokio::test]
-async fn every_harm_to_an_image_is_found() {
+async fn every_damaged_image_is_found() {
     let installation = Installation::with_tasks(HARMS.len() + 1).await;
     let copy = installation.back_up("copy");
     for (number, (_, harm)) in HARMS.iter().enumerate() {
@@ -68,7 +68,7 @@ async fn every_harm_to_an_image_is_found() {
 }
 
 #[tokio::test]
-async fn a_backup_that_misses_a_file_says_so_and_is_kept() {
+async fn a_backup_with_a_missing_file_is_kept_and_names_it() {
     let installation = Installation::with_tasks(3).await;
     fs::remove_file(installation.result(1)).expect("a file");
     let copy = installation.path("copy");
@@ -87,7 +87,7 @@ async fn a_backup_that_misses_a_file_says_so_and_is_kept() {
 }
 
 #[tokio::test]
-async fn a_name_that_leads_elsewhere_is_neither_read_nor_written() {
+async fn a_file_name_that_leaves_its_directory_is_neither_read_nor_written() {
     let installation = Installation::with_tasks(2).await;
     let secret = installation.path("data/files/../../secret.png");
     fs::write(&secret, png()).expect("a file");
@@ -110,7 +110,7 @@ async fn a_name_that_leads_elsewhere_is_neither_read_nor_written() {
 }
 
 #[tokio::test]
-async fn an_audit_of_files_that_are_not_there_names_the_place() {
+async fn an_audit_names_the_directory_of_missing_files() {
     let installation = Installation::with_tasks(1).await;
     let elsewhere = format!("--files=file:{}", installation.path("elsewhere").display());
     let said = refused(&installation.data(), &["credits", "audit", &elsewhere]);
@@ -123,7 +123,7 @@ async fn an_audit_of_files_that_are_not_there_names_the_place() {
 }
 
 #[tokio::test]
-async fn a_drift_in_the_books_of_a_backup_keeps_it_from_being_restored() {
+async fn a_backup_whose_ledger_does_not_balance_is_not_restored() {
     let installation = Installation::with_tasks(2).await;
     let copy = installation.back_up("copy");
     let database = rusqlite::Connection::open(copy.join("tintype.db")).expect("a database");

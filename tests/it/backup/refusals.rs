@@ -49,7 +49,7 @@ async fn two_backups_never_share_a_name() {
 }
 
 #[tokio::test]
-async fn a_mount_point_is_no_name_for_a_backup() {
+async fn a_backup_to_a_mount_point_is_refused() {
     let installation = Installation::with_tasks(1).await;
     let disk = installation.path("disk");
     fs::create_dir(&disk).expect("a directory");
@@ -74,7 +74,7 @@ pub fn restore_refused(from: &Path, installation: &Installation) -> String {
 }
 
 #[tokio::test]
-async fn what_is_no_backup_is_not_restored() {
+async fn a_directory_that_is_no_backup_is_not_restored() {
     let installation = Installation::with_tasks(1).await;
     let copy = installation.back_up("copy");
     for nothing in ["nowhere", "."] {

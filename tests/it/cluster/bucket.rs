@@ -23,7 +23,7 @@ fn ends(site: &Site) -> HashMap<(String, i64), i64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bucket_that_fails_for_a_while_costs_nothing_but_time() {
+async fn a_bucket_outage_costs_no_lease_and_no_attempt() {
     #[expect(clippy::disallowed_methods, reason = "how long to run is a setting of this test")]
     let seconds = std::env::var("TINTYPE_OUTAGE_SECONDS").map_or(0, |text| text.parse().expect("a number"));
     let mut site = Site::new().await;

@@ -18,7 +18,7 @@ use crate::rigs::installation::Installation;
 use crate::rigs::postgres::schema;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn processes_of_the_older_release_go_on_while_a_later_one_adds_to_the_schema() {
+async fn processes_of_the_older_release_keep_working_during_an_additive_migration() {
     #[expect(clippy::disallowed_methods, reason = "what to run is a setting of this test")]
     let program: Option<PathBuf> = std::env::var_os("TINTYPE_OLDER").map(PathBuf::from);
     let site = Site::new().await;
@@ -96,7 +96,7 @@ async fn add_to_the_schema(site: &Site) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_migration_that_has_to_wait_keeps_nobody_waiting() {
+async fn a_migration_that_waits_for_a_lock_blocks_no_other_statement() {
     let site = Site::new().await;
     let schema = schema(&site.installation.data);
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/postgres");

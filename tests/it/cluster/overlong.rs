@@ -16,7 +16,7 @@ const PATIENCE: Duration = HANG.saturating_mul(5);
 const SUBMITS: usize = 16;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_api_refuses_what_its_workers_would_not_finish_in_time() {
+async fn an_api_refuses_tasks_that_its_workers_would_not_finish_in_time() {
     let site = Site::new().await;
     let api = site.start(Part::Api, 0, &["--max-unfinished", "0"]);
     let mut worker = site.start(Part::Worker, 0, &["--drain-timeout", "0s"]);

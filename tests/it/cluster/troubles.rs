@@ -107,7 +107,7 @@ struct Tally {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_happens_to_several_processes_nothing_is_lost_or_charged_twice() {
+async fn no_failure_of_a_cluster_loses_a_task_or_charges_it_twice() {
     #[expect(clippy::disallowed_methods, reason = "what to do and how long is a setting of this test")]
     let number = |name| std::env::var(name).ok().map(|number: String| number.parse::<u64>().expect("a number"));
     let troubles = number("TINTYPE_TROUBLES").unwrap_or(TROUBLES.len() as u64);

@@ -79,7 +79,7 @@ async fn sizes_are_limited_before_anything_is_decoded() {
 }
 
 #[tokio::test]
-async fn a_header_that_lies_within_the_limits_gains_nothing() {
+async fn a_false_header_within_the_limits_gives_no_oversized_picture() {
     // What they announce fits, what follows does not: an answer, or the end of one process.
     for (what, bytes) in
         [("png", png_header(8_192, 4_096, 8, 6)), ("jpeg", jpeg_of(8_192, 6_144)), ("webp", webp_of(8_192, 6_144))]
@@ -91,7 +91,7 @@ async fn a_header_that_lies_within_the_limits_gains_nothing() {
 }
 
 #[tokio::test]
-async fn a_file_that_swells_a_thousandfold_is_decoded_or_refused() {
+async fn a_file_that_expands_a_thousandfold_is_decoded_or_refused() {
     let flat = flat_png(8_192, 6_144);
     assert!(flat.len() * 100 < 8_192 * 6_144 * 3, "a bomb of {} bytes", flat.len());
     let picture = decode(&flat).await.unwrap();

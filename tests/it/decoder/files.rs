@@ -77,7 +77,7 @@ async fn the_three_formats_are_read_and_others_are_not() {
 }
 
 #[tokio::test]
-async fn the_noted_orientation_is_applied() {
+async fn the_exif_orientation_is_applied() {
     // Where the red half, which the file has on the left, is seen: left, top, right or bottom.
     for format in FORMATS {
         for (orientation, red_at) in
@@ -129,7 +129,7 @@ async fn an_animation_is_its_first_frame() {
 }
 
 #[tokio::test]
-async fn files_that_are_two_things_are_read_as_the_picture_they_begin_with() {
+async fn a_polyglot_file_is_read_as_the_picture_it_begins_with() {
     for format in FORMATS {
         let polyglot = [&two_halves(format, 64, 32)[..], b"PK\x03\x04<script>alert(1)</script>%PDF-1.7"].concat();
         let picture = decode(&polyglot).await.unwrap();

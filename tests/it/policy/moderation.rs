@@ -136,7 +136,7 @@ fn red() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_flagged_prompt_is_refused_and_the_endpoint_is_asked_as_agreed() {
+async fn a_flagged_prompt_is_refused_and_the_endpoint_gets_the_documented_request() {
     let endpoint = Endpoint::start().await;
     let file =
         endpoint.policy("unreachable = \"closed\"\ncheck = [\"prompt\"]\nkey_file = \"key\"\nmodel = \"judge-1\"\n");
@@ -155,7 +155,7 @@ async fn a_flagged_prompt_is_refused_and_the_endpoint_is_asked_as_agreed() {
 }
 
 #[tokio::test]
-async fn only_the_categories_named_count() {
+async fn only_the_configured_categories_count() {
     let endpoint = Endpoint::start().await;
     for (categories, status) in [("[\"violence\"]", "failed"), ("[\"hate\", \"illicit\", \"none\"]", "completed")] {
         let more = format!("unreachable = \"closed\"\ncheck = [\"prompt\"]\ncategories = {categories}\n");
@@ -166,7 +166,7 @@ async fn only_the_categories_named_count() {
 }
 
 #[tokio::test]
-async fn words_are_refused_without_asking() {
+async fn forbidden_words_are_refused_without_a_call_to_the_endpoint() {
     let endpoint = Endpoint::start().await;
     let service = endpoint.policy(&format!("unreachable = \"closed\"\n{WORDS}")).service(&[]).await;
     let ada = service.caller("ada", 10).await;
@@ -175,7 +175,7 @@ async fn words_are_refused_without_asking() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_gives_no_answer_fails_closed_or_open_as_told() {
+async fn an_endpoint_without_an_answer_fails_closed_or_open_as_configured() {
     let moods = [Mood::Failing, Mood::Redirecting, Mood::Babbling, Mood::Endless, Mood::Silent, Mood::Empty];
     for (unreachable, status, tries, unmoderated) in [("closed", "failed", 3, 0), ("open", "completed", 1, 1)] {
         let endpoint = Endpoint::start().await;
@@ -222,7 +222,7 @@ async fn a_closed_port_fails_closed_until_the_endpoint_is_there() {
 }
 
 #[tokio::test]
-async fn results_are_shown_to_the_endpoint_before_their_files_are_written() {
+async fn results_are_moderated_before_their_files_are_written() {
     let endpoint = Endpoint::start().await;
     let service = endpoint.policy("unreachable = \"closed\"\ncheck = [\"results\"]\n").service(&[]).await;
     let ada = service.caller("ada", 10).await;

@@ -42,7 +42,7 @@ async fn left(server: &Server, key: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_password_opens_redis_and_is_told_nobody() {
+async fn the_redis_password_is_used_and_never_shown() {
     let redis = RedisServer::start_with(&["--requirepass", PASSWORD]);
     let (_directory, data, log) = places();
     let url = format!("redis://:{ENCODED}@127.0.0.1:{}/3", redis.port());
@@ -88,7 +88,7 @@ async fn a_server_starts_without_its_redis_and_says_so_once() {
 }
 
 #[tokio::test]
-async fn a_redis_that_never_answers_holds_no_start_up() {
+async fn a_silent_redis_does_not_delay_the_start() {
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let (_directory, data, log) = places();
     let mut command = serve(&data, &log, "info");
@@ -104,7 +104,7 @@ async fn a_redis_that_never_answers_holds_no_start_up() {
 }
 
 #[test]
-fn settings_that_can_never_work_are_refused_without_a_word_of_them() {
+fn invalid_redis_settings_are_refused_without_showing_their_values() {
     let data = TempDir::new().expect("a directory");
     for url in ["http://:sesame@127.0.0.1", "redis://:sesame@", "redis://:sesame@h/x", "sesame", "redis+unix:///sesame"]
     {
@@ -116,7 +116,7 @@ fn settings_that_can_never_work_are_refused_without_a_word_of_them() {
 }
 
 #[tokio::test]
-async fn redis_is_reached_over_tls_by_who_trusts_its_authority() {
+async fn redis_is_reached_over_tls_with_a_trusted_authority() {
     let (_directory, data, log) = places();
     std::fs::create_dir(&data).expect("a directory");
     let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
@@ -139,7 +139,7 @@ async fn redis_is_reached_over_tls_by_who_trusts_its_authority() {
 }
 
 #[test]
-fn processes_that_count_alone_or_unprotected_say_so() {
+fn processes_that_count_alone_or_without_protection_log_it() {
     let (_directory, data, log) = places();
     std::fs::create_dir(&data).expect("a directory");
     let database = postgres::cluster().url(&data);
@@ -178,7 +178,7 @@ fn doctor(data: &TempDir, flags: &[&str]) -> (bool, String) {
 }
 
 #[test]
-fn the_doctor_tries_redis() {
+fn the_doctor_checks_redis() {
     let data = TempDir::new().expect("a directory");
     let mut redis = RedisServer::start();
     let url = redis.url();

@@ -72,7 +72,7 @@ async fn compare(services: &[Service; 2], limit: u32, pauses: &[Pause]) -> Resul
 }
 
 #[test]
-fn redis_counts_as_a_process_alone_does() {
+fn redis_and_a_single_process_count_alike() {
     let redis = RedisServer::start();
     let url = redis.url();
     let runtime = Runtime::new().expect("a runtime");

@@ -87,7 +87,7 @@ async fn redis_learns_no_secrets_and_keeps_nothing_for_long() {
 }
 
 #[tokio::test]
-async fn a_clock_that_steps_back_holds_nobody_up() {
+async fn a_clock_that_is_set_back_blocks_no_caller() {
     let redis = RedisServer::start();
     let url = redis.url();
     let service = Service::start_with(&counting(&url, &["--read-rate", "2"])).await;

@@ -41,7 +41,7 @@ async fn goes_on_alone(caller: &Caller<'_>) {
 }
 
 #[tokio::test]
-async fn requests_go_on_while_redis_is_dead_and_are_shared_again_when_it_is_back() {
+async fn requests_continue_while_redis_is_down_and_limits_are_shared_again_when_it_is_back() {
     let mut redis = RedisServer::start();
     let url = redis.url();
     let service = Service::start_with(&counting(&url, &["--read-rate", "100"])).await;
@@ -62,7 +62,7 @@ async fn requests_go_on_while_redis_is_dead_and_are_shared_again_when_it_is_back
 }
 
 #[tokio::test]
-async fn a_limit_holds_also_while_redis_is_dead() {
+async fn a_limit_holds_while_redis_is_down() {
     let mut redis = RedisServer::start();
     let url = redis.url();
     let service = Service::start_with(&counting(&url, &["--submit-rate", "3"])).await;
@@ -77,7 +77,7 @@ async fn a_limit_holds_also_while_redis_is_dead() {
 }
 
 #[tokio::test]
-async fn requests_do_not_queue_up_before_a_redis_that_hangs() {
+async fn requests_do_not_queue_behind_a_redis_that_hangs() {
     let redis = RedisServer::start();
     let url = redis.url();
     let service = Service::start_with(&["--redis", &url, "--redis-timeout", "2s", "--read-rate", "1000"]).await;
@@ -110,7 +110,7 @@ async fn a_script_that_redis_forgot_is_loaded_again() {
 }
 
 #[tokio::test]
-async fn connections_that_redis_closes_are_made_anew() {
+async fn connections_that_redis_closes_are_reopened() {
     let redis = RedisServer::start();
     let url = redis.url();
     let service = Service::start_with(&counting(&url, &["--read-rate", "100"])).await;
@@ -144,7 +144,7 @@ async fn a_redis_that_takes_no_writes_does_not_count() {
 }
 
 #[tokio::test]
-async fn a_redis_full_of_other_things_does_not_count() {
+async fn a_redis_without_free_memory_does_not_count() {
     let redis = RedisServer::start();
     let url = redis.url();
     let service = Service::start_with(&counting(&url, &[])).await;

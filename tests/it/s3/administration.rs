@@ -113,7 +113,7 @@ async fn a_server_says_at_its_start_what_is_wrong_with_the_bucket() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_doctor_tries_the_bucket() {
+async fn the_doctor_checks_the_bucket() {
     let directory = TempDir::new().expect("a directory");
     let s3 = S3Server::start(&directory.path().join("s3"), "pictures").await;
     let data = directory.path().join("data");
@@ -126,7 +126,7 @@ async fn the_doctor_tries_the_bucket() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn credentials_of_the_bucket_are_never_told() {
+async fn credentials_of_the_bucket_are_never_shown() {
     const TOKEN: &str = "kittiwake-session-token";
     let directory = TempDir::new().expect("a directory");
     let mut s3 = S3Server::start(&directory.path().join("s3"), "pictures").await;

@@ -42,7 +42,7 @@ async fn a_file_is_written_once_and_never_overwritten() {
 }
 
 #[tokio::test]
-async fn a_bucket_is_reached_over_tls_with_an_authority_that_the_operator_names() {
+async fn a_bucket_is_reached_over_tls_with_a_configured_authority() {
     let directory = TempDir::new().expect("a directory");
     let (tls, authority) = certificate("localhost");
     let s3 = S3Server::start_over(Some(tls), directory.path(), "pictures").await;

@@ -74,7 +74,7 @@ async fn signed_links_serve_the_png_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_link_that_is_shown_has_its_lifetime_left() {
+async fn a_signed_link_is_shown_only_while_its_lifetime_is_left() {
     let service = Service::start_on_s3(&["--file-urls", "signed", "--file-url-lifetime", "1h"]).await;
     let caller = service.caller("ada", 100).await;
     let task = completed(&caller).await;

@@ -15,7 +15,7 @@ use crate::rigs::service::{NOON, Service};
 const SOON: Duration = Duration::from_millis(200);
 
 #[tokio::test]
-async fn an_attempt_outlives_a_bucket_that_is_away_for_a_while() {
+async fn an_attempt_survives_a_short_bucket_outage() {
     let mut service = Service::start_on_s3(&[]).await;
     let mut s3 = service.s3.take().expect("a bucket");
     let caller = service.caller("ada", 100).await;
@@ -37,7 +37,7 @@ async fn an_attempt_outlives_a_bucket_that_is_away_for_a_while() {
 }
 
 #[tokio::test]
-async fn a_bucket_that_stays_away_costs_attempts_and_then_refunds() {
+async fn a_lasting_bucket_outage_costs_attempts_and_then_refunds() {
     let mut service = Service::start_on_s3(&[]).await;
     let impatient = service.join_with_write_limit(&[], SOON).await;
     let mut s3 = service.s3.take().expect("a bucket");
@@ -61,7 +61,7 @@ async fn a_bucket_that_stays_away_costs_attempts_and_then_refunds() {
 }
 
 #[tokio::test]
-async fn a_bucket_that_answers_nothing_holds_a_write_for_its_time_only() {
+async fn a_write_to_a_bucket_that_does_not_answer_times_out() {
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = silent.local_addr().expect("an address");
     let settings = tintype::config::S3Settings::parse("s3://files", variables(address, "secret")).expect("settings");
@@ -72,7 +72,7 @@ async fn a_bucket_that_answers_nothing_holds_a_write_for_its_time_only() {
 }
 
 #[tokio::test]
-async fn a_write_whose_answer_is_lost_is_done_again_under_another_name() {
+async fn a_write_whose_answer_is_lost_is_repeated_under_another_name() {
     let directory = TempDir::new().expect("a directory");
     let s3 = S3Server::start(directory.path(), "files").await;
     let relay = TcpListener::bind("127.0.0.1:0").await.expect("a port");
