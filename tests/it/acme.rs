@@ -1,4 +1,4 @@
-//! Certificates from an authority: Pebble, the small one that is made for tests of ACME.
+//! Certificates from an ACME authority: Pebble, which is made for tests.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
@@ -29,7 +29,7 @@ const NAME: &str = "images.example.com";
 const AUTHORITY: &str = "127.0.0.1:14000";
 const MANAGEMENT: &str = "127.0.0.1:15000";
 const NAMES: &str = "127.0.0.1:8053";
-/// Longer than anything takes that happens at all.
+/// Time limit of every wait.
 const FOR_EVER: Duration = Duration::from_secs(60);
 
 /// A process that ends with the test.
@@ -42,7 +42,7 @@ impl Drop for Helper {
     }
 }
 
-/// An authority that finds every name at this machine.
+/// A Pebble server that resolves every name to this machine.
 struct Authority {
     directory: TempDir,
     pair: CertifiedKey<KeyPair>,
@@ -50,7 +50,7 @@ struct Authority {
 }
 
 impl Authority {
-    /// Starts one whose certificates are valid for so long.
+    /// Starts one whose certificates are valid for this long.
     async fn start(validity: Duration) -> Self {
         let directory = TempDir::new().expect("a directory");
         let pair = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
@@ -72,8 +72,8 @@ impl Authority {
         let authority = Command::new("pebble")
             .args(["-dnsserver", NAMES, "-config"])
             .arg(path("config.json"))
-            // It looks at once, and not after some random time; and it refuses no good nonces at random, as some
-            // would be refused more often than they are tried.
+            // Validate at once instead of after a random time, and reject no valid nonces: a client gives up after too
+            // many rejections.
             .env("PEBBLE_VA_NOSLEEP", "1")
             .env("PEBBLE_WFE_NONCEREJECT", "0")
             .stdout(log())
@@ -86,7 +86,7 @@ impl Authority {
         authority
     }
 
-    /// `tintype serve` with certificates from here.
+    /// `tintype serve` with certificates from this authority.
     fn serve(&self, data: &Path) -> Server {
         let mut command = tintype();
         command.args(["serve", "--listen", "127.0.0.1:443", "--log", "info", "--acme-domain", NAME]);
@@ -95,13 +95,13 @@ impl Authority {
         Server::spawn(command)
     }
 
-    /// How many orders it has had.
+    /// The number of orders so far.
     fn orders(&self) -> usize {
         let log = fs::read_to_string(self.directory.path().join("log")).expect("a file");
         log.lines().filter(|line| line.contains("There are now") && line.contains("orders in the db")).count()
     }
 
-    /// The root of what it issues.
+    /// The root certificate.
     async fn root(&self) -> CertificateDer<'static> {
         let stream = connect(MANAGEMENT, "127.0.0.1", self.pair.cert.der()).await.expect("a handshake");
         let request = Request::get("/roots/0").header("host", MANAGEMENT).body(Full::<Bytes>::default());
@@ -110,7 +110,7 @@ impl Authority {
     }
 }
 
-/// What comes of trying over and over.
+/// Repeats an attempt until it returns something.
 async fn until<T>(mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
     let trying = async {
         loop {
@@ -123,7 +123,7 @@ async fn until<T>(mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
     tokio::time::timeout(FOR_EVER, trying).await.expect("it happens")
 }
 
-/// A connection to whoever shows a certificate for `name` under `root`.
+/// A TLS connection to a server with a certificate for `name` under `root`.
 async fn connect(address: &str, name: &str, root: &CertificateDer<'_>) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(root.clone().into_owned()).expect("a root");
@@ -153,7 +153,7 @@ fn kept(data: &Path) -> PathBuf {
 
 #[tokio::test]
 async fn a_certificate_is_ordered_once_and_kept() {
-    // Inside there is no way to install anything.
+    // Packages cannot be installed inside the namespace.
     debian::needs("pebble", "pebble");
     if !network::is_own("acme::a_certificate_is_ordered_once_and_kept") {
         return;

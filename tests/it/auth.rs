@@ -1,4 +1,4 @@
-//! Who may call: interface, section 5.
+//! Authentication of callers (interface, section 5).
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use crate::rigs::http::{Answer, GENERATE, TASKS};
 use crate::rigs::service::{Caller, Service};
 
-/// Everything of an answer but what names this one answer.
+/// An answer without the parts that differ between any two answers.
 fn shape(answer: &Answer) -> (u16, Vec<(String, String)>, serde_json::Value) {
     let mut headers: Vec<_> = answer
         .headers
@@ -122,7 +122,7 @@ async fn a_real_key_in_a_query_is_flagged_for_rotation() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
     service.call("GET", &format!("{TASKS}?token={}", caller.key), &[], "").await.assert_error(401, "UNAUTHORIZED");
-    // The flag is set beside the answer; other writes follow it through the one writer.
+    // The flag is written in the background. Later writes go through the same writer, so it is there when they return.
     let flagged = async {
         loop {
             let key = service.shared.store.find_key(caller.key_id).await.expect("a store").expect("the key");
@@ -291,7 +291,7 @@ async fn only_one_form_of_one_header_vouches_for_https() {
             assert_eq!(answer.headers.contains_key("strict-transport-security"), over_https, "{headers:?}");
             assert!(!answer.headers.contains_key("location"), "nobody is redirected");
         }
-        // Failures are slowed down after a while.
+        // Failures are delayed after a while.
         trusting.clock.advance(Duration::from_secs(60));
         distrusting.clock.advance(Duration::from_secs(60));
     }

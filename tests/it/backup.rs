@@ -76,7 +76,7 @@ impl Installation {
         self.data().join("files").join(&self.results[number].1)
     }
 
-    /// Backs up to `name` and returns where that is.
+    /// Backs up to `name` and returns the path.
     fn back_up(&self, name: &str) -> PathBuf {
         let to = self.path(name);
         let taken = binary::json(&self.data(), &["backup", text(&to)]);
@@ -106,7 +106,7 @@ fn keys(value: &Value) -> Vec<&str> {
     value.as_object().expect("an object").keys().map(String::as_str).collect()
 }
 
-/// What an operator can see of an installation, but for its files.
+/// Everything that commands show of an installation, except its files.
 fn books(data: &Path) -> [Value; 4] {
     [
         &["account", "list"][..],
@@ -117,14 +117,14 @@ fn books(data: &Path) -> [Value; 4] {
     .map(|arguments| binary::json(data, arguments))
 }
 
-/// The tasks of an installation that have this status.
+/// The tasks of an installation with this status.
 fn tasks_that_are(status: &str, data: &Path) -> Vec<String> {
     let all = binary::json(data, &["task", "list", "--limit", "100000"]);
     let tasks = all.as_array().expect("tasks").iter().filter(|task| task["status"] == status);
     tasks.map(|task| task["task_id"].as_str().expect("an id").to_owned()).collect()
 }
 
-/// Audits books and files, and returns how many files there are.
+/// Audits the ledger and the files, and returns the number of files.
 #[track_caller]
 fn assert_sound(data: &Path) -> u64 {
     let audit = binary::json(data, &["credits", "audit", "--files"]);
@@ -132,7 +132,7 @@ fn assert_sound(data: &Path) -> u64 {
     audit["files"].as_u64().expect("a number")
 }
 
-/// Asserts that every completed task of the key serves all its images, and returns how many tasks there are.
+/// Asserts that every image of every completed task of the key is served, and returns the number of tasks.
 async fn assert_served(server: &Server, key: &str, task_ids: &[String]) {
     for task_id in task_ids {
         let task = send(server.address, "GET", &format!("{TASKS}/{task_id}"), key, "").await.json()["data"].clone();
@@ -147,8 +147,7 @@ async fn assert_served(server: &Server, key: &str, task_ids: &[String]) {
     }
 }
 
-/// Submits one task after the other, each when the one before has ended, until told to stop; returns how
-/// many were accepted.
+/// Submits tasks one after the other until it is stopped, and returns how many were accepted.
 async fn keep_submitting(server: Arc<Server>, key: String, stop: Arc<AtomicBool>) -> usize {
     let mut count = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -315,7 +314,7 @@ async fn a_backup_prints_what_it_copied() {
     let said = String::from_utf8(output.stdout).expect("text");
     assert!(said.contains("1 accounts, 2 tasks, 2 result files") && said.lines().count() == 1, "{said}");
     assert!(output.stderr.is_empty(), "no progress where there is no terminal");
-    // On a terminal of its own there is.
+    // With a terminal there is.
     let (data, copy) = (installation.data(), installation.path("watched"));
     let command = format!("{TINTYPE} backup {} --data {}", copy.display(), data.display());
     let output = Command::new("script").args(["-qec", &command, "/dev/null"]).stdin(Stdio::null()).output();

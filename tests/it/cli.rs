@@ -136,7 +136,7 @@ fn a_label_is_short_and_printable() {
         assert!(said.contains("--name") && said.contains("100"), "{said}");
     }
     assert_eq!(run(data, &["key", "list"]).as_array().map(Vec::len), Some(1));
-    // As an earlier release let it be.
+    // As an earlier release allowed it.
     let database = rusqlite::Connection::open(data.join("tintype.db")).expect("a database");
     let long = "x".repeat(300);
     database.execute("UPDATE api_keys SET name = ?1", [&long]).expect("a long label");
@@ -321,7 +321,7 @@ fn the_data_flag_may_stand_anywhere_on_the_command_line() {
 #[test]
 fn variables_accept_the_usual_spellings_of_a_value() {
     let data = data();
-    // A wrong value of one setting stops the start, so naming a port that cannot be bound ends it after all are read.
+    // The port cannot be bound, so the start ends after all settings were read.
     let start = |variable: &str, value: &str| {
         let mut command = tintype();
         command.args(["serve", "--listen", "203.0.113.1:1", "--data"]).arg(data.path()).env(variable, value);

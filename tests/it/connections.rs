@@ -1,4 +1,4 @@
-//! What connections may take, and that who takes more does not stop the others.
+//! Limits on connections: a peer that exceeds one does not affect other callers.
 
 use std::io::{Read as _, Write as _};
 use std::time::Duration;
@@ -12,17 +12,17 @@ use crate::rigs::binary::Server;
 use crate::rigs::http::{GENERATE, TASKS};
 use crate::rigs::service::{Caller, Service};
 
-/// Longer than whatever should end by itself, on a clock that runs on while all wait.
+/// Longer than any limit under test. The paused clock advances while everything waits.
 const FOR_EVER: Duration = Duration::from_secs(3_600);
 
-/// A connection from an address of this machine's own, 127.0.0.`host`.
+/// A connection from 127.0.0.`host`.
 async fn connect_from(service: &Service, host: u8) -> TcpStream {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.bind(([127, 0, 0, host], 0).into()).expect("a local address");
     socket.connect(service.address).await.expect("the service listens")
 }
 
-/// What comes until the other end closes, however it does that.
+/// The bytes that arrive until the other end closes or resets.
 async fn rest(mut stream: impl AsyncRead + Unpin) -> String {
     let mut answer = Vec::new();
     let read = timeout(FOR_EVER, stream.read_to_end(&mut answer)).await;
@@ -30,7 +30,7 @@ async fn rest(mut stream: impl AsyncRead + Unpin) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// The head and body of one answer on a connection that goes on.
+/// The head and body of one answer on a connection that stays open.
 async fn one_answer(stream: &mut TcpStream) -> String {
     let mut answer = String::new();
     loop {
@@ -66,7 +66,7 @@ async fn seconds(wait: impl Future<Output = ()>) -> u64 {
     (start.elapsed().as_secs_f64()).round() as u64
 }
 
-/// Limits that differ from each other, so that it shows which one ended a connection.
+/// Limits that differ from each other, so that the duration tells them apart.
 fn distinct(limits: &mut ConnectionLimits) {
     limits.first_byte = Duration::from_secs(11);
     limits.header = Duration::from_secs(22);
@@ -107,7 +107,7 @@ async fn each_wait_of_a_connection_has_its_own_limit() {
     assert_eq!(caller.credits().await, 10);
 }
 
-/// Writes a byte every so often until the other end closes; the seconds that took.
+/// Writes a byte at this interval until the other end closes, and returns the seconds until then.
 async fn trickle(stream: TcpStream, every: Duration, byte: &[u8]) -> (u64, String) {
     let (read, mut write) = stream.into_split();
     let writing = async {
@@ -150,7 +150,7 @@ async fn a_connection_whose_peer_reads_too_slowly_is_closed() {
     let mut taken = 0;
     let dripping = async {
         let mut byte = [0; 16];
-        // One read is all that a connection gives every ten seconds.
+        // The peer reads once every ten seconds.
         while stream.read(&mut byte).await.is_ok_and(|read| read > 0) {
             taken += byte.len();
             tokio::time::sleep(Duration::from_secs(10)).await;
@@ -159,7 +159,7 @@ async fn a_connection_whose_peer_reads_too_slowly_is_closed() {
             }
         }
     };
-    // The end shows only when all that is under way was read, so the service is asked instead.
+    // A peer sees the end only after it has read everything under way, so the test asks the service instead.
     drop(timeout(Duration::from_secs(600), dripping).await);
     let mut answers = Vec::new();
     drop(timeout(FOR_EVER, stream.read_to_end(&mut answers)).await.expect("an end"));
@@ -190,7 +190,7 @@ async fn one_address_cannot_take_all_connection_slots() {
     let caller = service.caller("ada", 10).await;
     let mut held = Vec::new();
     for _ in 0..3 {
-        // Whoever is answered has a place.
+        // A connection that is answered has a slot.
         let mut stream = connect_from(&service, 2).await;
         stream.write_all(get(TASKS, &caller).as_bytes()).await.expect("the service reads");
         assert!(one_answer(&mut stream).await.starts_with("HTTP/1.1 200 "));
@@ -238,12 +238,12 @@ async fn trusted_proxies_may_hold_many_connections() {
     }
 }
 
-/// Many connections from one address that each do the same evil; how many of them are kept.
+/// Opens many hostile connections from one address, and returns how many stay open.
 async fn attack(service: &Service, said: &str) -> Vec<TcpStream> {
     let mut held = Vec::new();
     for _ in 0..200 {
         let mut stream = connect_from(service, 66).await;
-        // Those without a place may be closed already.
+        // Connections without a slot may be closed already.
         drop(stream.write_all(said.as_bytes()).await);
         held.push(stream);
     }

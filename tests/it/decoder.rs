@@ -1,4 +1,4 @@
-//! Pictures decoded in a process of their own, and what becomes of processes that misbehave.
+//! Pictures are decoded in a child process; a child that misbehaves is contained.
 
 use std::io::{Cursor, Write as _};
 use std::path::Path;
@@ -31,7 +31,7 @@ fn two_halves(format: ImageFormat, width: u32, height: u32) -> Vec<u8> {
     bytes.into_inner()
 }
 
-/// The colour of a pixel, as far as lossy formats keep it.
+/// Asserts the colour of a pixel as far as lossy formats keep it.
 #[track_caller]
 fn assert_near(picture: &Picture, x: u32, y: u32, expected: [u8; 3]) {
     let at = (y * picture.width() + x) as usize * 3;
@@ -39,8 +39,8 @@ fn assert_near(picture: &Picture, x: u32, y: u32, expected: [u8; 3]) {
     assert!(found.iter().zip(expected).all(|(a, b)| a.abs_diff(b) < 40), "{found:?} at {x},{y}, not {expected:?}");
 }
 
-/// A decoder whose process is a shell script. Written by a shell, because a file that this process still writes, as
-/// some other test's child may for a moment, cannot be executed.
+/// A decoder whose process is a shell script. A shell writes the script: a file that this process had open for writing
+/// cannot be executed while another test's child inherits the descriptor.
 fn script(directory: &TempDir, body: &str) -> Decoder {
     let path = directory.path().join("decoder");
     let mut shell = Command::new("sh")
@@ -54,7 +54,7 @@ fn script(directory: &TempDir, body: &str) -> Decoder {
     Decoder::new(path)
 }
 
-/// The value of a line of a file in `/proc`, with its blanks made single.
+/// The value of a line of a file in `/proc`, with single blanks.
 fn proc_line(path: &Path, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -66,7 +66,7 @@ fn the_process_is_confined_before_it_reads() {
     let mut child =
         Command::new(TINTYPE).arg(COMMAND).env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let proc = Path::new("/proc").join(child.id().to_string());
-    // The filter comes last, and the process then waits for its input.
+    // The filter is installed last; the process then waits for its input.
     while proc_line(&proc.join("status"), "Seccomp:").as_deref() != Some("2") {
         assert!(child.try_wait().unwrap().is_none(), "it ended");
         std::thread::yield_now();
@@ -167,7 +167,7 @@ async fn a_process_that_hangs_is_killed() {
     assert!(matches!(error, DecodeError::TimeLimit(_)), "{error}");
     assert!(!process.exists(), "killed and reaped");
 
-    // Nor does it outlive whoever waited for it.
+    // Nor does it outlive the task that waits for it.
     let waiting = start(decoder);
     let process = hanging().await;
     waiting.abort();
@@ -185,7 +185,7 @@ async fn a_decoder_that_cannot_be_started_is_not_the_fault_of_the_picture() {
 #[tokio::test]
 async fn memory_and_processor_time_are_limited() {
     let directory = TempDir::new().unwrap();
-    // Lower limits than its own, which it must not raise.
+    // Limits below its own, which it must not raise.
     let picture = bombs::flat_png(8_192, 6_144);
     assert!(decode(&picture).await.is_ok(), "within the ordinary limits");
     let poor = script(&directory, &format!("ulimit -v 120000; exec {TINTYPE} {COMMAND}"));
@@ -198,7 +198,7 @@ async fn memory_and_processor_time_are_limited() {
     assert!(matches!(error, DecodeError::Crashed(_)), "{error}");
 }
 
-/// Whatever the machine does, these are refusals of the file and no crashes.
+/// These are refusals of the file and no crashes of the decoder.
 #[track_caller]
 fn assert_refused(outcome: Result<Picture, DecodeError>, what: &str) {
     match outcome {

@@ -13,7 +13,7 @@ const DATABASE: Names = |name| name == "tintype.db";
 const PICTURES: Names = |name| name.contains(".png");
 const DAYS: Names = |name| name.len() == 10 && name.starts_with("20");
 
-/// The code that the server exits with, by itself.
+/// The exit code of a server that ends by itself.
 async fn exit_code(mut server: Server) -> Option<i32> {
     let ending = async {
         loop {
@@ -40,7 +40,7 @@ async fn at_work() -> (Disk, Crowd, Server) {
     (disk, crowd, server)
 }
 
-/// Submits until the server refuses, and checks how it does.
+/// Submits until the server refuses, and checks the refusal.
 async fn refused(crowd: &Crowd, address: SocketAddr, prompt: &str) {
     let (before, _) = crowd.told();
     loop {
@@ -53,14 +53,14 @@ async fn refused(crowd: &Crowd, address: SocketAddr, prompt: &str) {
     }
 }
 
-/// What must work on a disk that takes nothing: reading, by the same process, of what was told.
+/// Asserts that the same process still serves every acknowledged task while the disk accepts no writes.
 async fn reads(crowd: &Crowd, server: &Server, disk: &Disk) {
     let findings = crowd.check(server.address, &disk.data()).await;
     assert!(findings.is_clean(), "{findings:?}");
     eventually("not ready", || async { readiness(server.address).await == 503 }).await;
 }
 
-/// What must work again by itself on a healed disk.
+/// Asserts that the server recovers by itself once the disk works again.
 async fn recovers(crowd: &Crowd, server: Server, disk: &Disk) {
     eventually("ready again", || async { readiness(server.address).await == 200 }).await;
     let (before, _) = crowd.told();
@@ -108,7 +108,7 @@ async fn a_disk_that_fills_up_during_renders_costs_attempts_and_leaves_no_dead_u
         return;
     }
     let (disk, crowd, server) = at_work().await;
-    // What the log still takes is not left to chance: it has room.
+    // The write-ahead log has free pages, so that it cannot fail by chance.
     disk.set(Faults { full_for: Some(PICTURES), ..Faults::default() });
     for _ in 0..3 {
         crowd.caller().submit(server.address, "a boat", 2).await.expect("an answer");
@@ -121,8 +121,8 @@ async fn a_disk_that_fills_up_during_renders_costs_attempts_and_leaves_no_dead_u
     assert!(left.is_empty(), "half-written files: {left:?}");
 }
 
-/// The process ends at such a fault. A restart on the healed disk, after a power cut or without, knows what
-/// was told, and so does one after the next power cut.
+/// The process exits at this fault. A restart on the repaired disk, with or without a power cut before it, still has
+/// every acknowledged task, and so has one after a further power cut.
 async fn ends_and_knows(what: &str, fault: Faults) {
     for survivors in [None, Some(Survivors::Some(7))] {
         let (mut disk, crowd, server) = at_work().await;
@@ -136,7 +136,7 @@ async fn ends_and_knows(what: &str, fault: Faults) {
         let server = Server::spawn(disk.serve());
         let findings = crowd.check(server.address, &disk.data()).await;
         assert!(findings.is_clean(), "{what}, {survivors:?}: {findings:?}");
-        // What is told now must not rest on what the disk has only seemed to hold since the error.
+        // New answers must not depend on pages that the disk has only appeared to hold since the error.
         let answer = crowd.caller().submit(server.address, "a boat", 1).await.expect("an answer");
         assert_eq!(answer.status, 200, "{answer:?}");
         disk.power_off();
@@ -152,7 +152,8 @@ async fn ends_and_knows(what: &str, fault: Faults) {
 
 #[tokio::test]
 async fn an_io_error_of_the_write_ahead_log_ends_the_process_and_a_restart_has_lost_nothing() {
-    if !disk::inside("disk_faults::an_io_error_of_the_write_ahead_log_ends_the_process_and_a_restart_has_lost_nothing") {
+    if !disk::inside("disk_faults::an_io_error_of_the_write_ahead_log_ends_the_process_and_a_restart_has_lost_nothing")
+    {
         return;
     }
     ends_and_knows("write of the log", Faults { fail_write: Some(LOG), ..Faults::default() }).await;

@@ -1,4 +1,4 @@
-//! Every response, whatever happened: the envelope of errors and `X-Request-Id` (interface, section 7).
+//! Every response has `X-Request-Id`, and every error the envelope (interface, section 7).
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -184,10 +184,10 @@ async fn a_connection_whose_peer_reads_nothing_is_closed() {
     let request = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\n\r\n";
     let wanted = 16;
     stream.write_all(request.repeat(wanted).as_bytes()).await.expect("the service reads");
-    // The paused clock runs on only while the server cannot.
+    // The paused clock advances only while the server waits.
     tokio::time::sleep(Duration::from_secs(60)).await;
     let mut answers = Vec::new();
-    // How the end shows, as an end or as a reset, is the system's choice.
+    // The system may show the end as EOF or as a reset.
     drop(stream.read_to_end(&mut answers).await);
     let begun = answers.windows(15).filter(|window| window == b"HTTP/1.1 200 OK").count();
     assert!((1..wanted).contains(&begun), "{begun} answers were begun");

@@ -1,4 +1,4 @@
-//! What callers see is the same whatever the database: the tests of whole services run once more on PostgreSQL.
+//! Callers see no difference between databases: the tests of whole services run a second time on PostgreSQL.
 
 use std::process::{Command, Stdio};
 
@@ -21,7 +21,8 @@ const MODULES: [&str; 15] = [
     "work::",
 ];
 
-/// Tests that measure on a clock which stands still while something is done: not while a server far away does it.
+/// Tests that measure time on a paused clock. The clock advances while PostgreSQL works, because this process then only
+/// waits.
 const ON_A_PAUSED_CLOCK: [&str; 3] = [
     "a_body_that_does_not_arrive_is_408",
     "failed_authentications_from_one_address_are_delayed_and_valid_keys_are_not",
@@ -30,12 +31,12 @@ const ON_A_PAUSED_CLOCK: [&str; 3] = [
 
 #[test]
 fn the_tests_of_whole_services_pass_on_postgres() {
-    // The store has tests of its own, which run on every database under their own names.
+    // The tests of the store already run on every database.
     let others = ON_A_PAUSED_CLOCK.iter().chain(&["store::"]).flat_map(|name| ["--skip", name]);
     run_again("TEST_STORE", "postgres", &MODULES.into_iter().chain(others).collect::<Vec<_>>());
 }
 
-/// Runs tests of this program once more, with a variable that changes what they run on.
+/// Runs tests of this program again with a variable that selects a database.
 pub fn run_again(variable: &str, value: &str, tests: &[&str]) {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(tests).env(variable, value).stdin(Stdio::null());

@@ -1,5 +1,5 @@
-//! Every place before or after a durable effect, with an error, a panic and a delay there: whatever
-//! happens, the books balance, and what was acknowledged ends as the interface says.
+//! Every point before and after a durable effect, with an error, a panic and a delay: the ledger always balances, and
+//! every acknowledged task ends as the interface says.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::rigs::binary::{self, Server};
 use crate::rigs::http::{Answer, GENERATE, TASKS, ended, try_send};
 use crate::rigs::service::{Service, new_key};
 
-/// Longest wait for what must come.
+/// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Only a process of its own can show these: they end it.
+/// These end the process, so they need a real one.
 const OF_A_PROCESS: [Effect; 2] = [Effect::Commit, Effect::Checkpoint];
 
 /// Only a network that fails leads here: `cluster/unsettled.rs` goes through these.
@@ -38,7 +38,7 @@ struct Scene {
     acknowledged: Vec<String>,
 }
 
-/// Does what a fault may spoil, in a task of its own that may panic.
+/// Runs a step that a fault may spoil, in a Tokio task that may panic.
 async fn attempt(act: impl Future + Send + 'static) {
     let act = async move { drop(act.await) };
     drop(tokio::spawn(act).await);
@@ -50,13 +50,13 @@ impl Scene {
         std::fs::write(&policy, "[strikes]\nlimit = 100\nwindow = \"1h\"").expect("a file");
         let policy_path = policy.path().to_str().expect("text");
         let flags = ["--test-fault", fault, "--drain-timeout", "0s", "--retention", "30d", "--policy", policy_path];
-        // Only there are tasks kept by month.
+        // Only PostgreSQL has partitions.
         let service = match fault.contains("-forget-month=") {
             true => Service::start_on_postgres(&flags).await,
             false => Service::start_with(&flags).await,
         };
         let secret = KeySecret::random();
-        // Once more when it goes wrong, as a person would: a fault happens once.
+        // Repeats a failed step once, as a person would: a fault happens once.
         for _ in 0..2 {
             let (store, key) = (service.shared.store.clone(), new_key(&KeySecret::random()));
             attempt(async move { store.create_first_account("default", 10, key).await }).await;
@@ -89,7 +89,7 @@ impl Scene {
         }
     }
 
-    /// Administration beside the running service.
+    /// Administrative commands beside the running service.
     async fn administer(&self) {
         let (key, _) = self.service.new_key(self.account.id, |_| {}).await;
         let (store, account) = (self.service.shared.store.clone(), self.account.id);
@@ -100,7 +100,7 @@ impl Scene {
         attempt(async move { store.grant(account, 10, None).await }).await;
     }
 
-    /// Steps the worker over all that it can do by itself.
+    /// Steps the worker through everything that it can do by itself.
     async fn work(&self) {
         for _ in 0..8 {
             let worker = self.service.worker.clone();
@@ -109,7 +109,7 @@ impl Scene {
         }
     }
 
-    /// A worker that has a heartbeat, is then cut off, and one that is told to stop.
+    /// Runs a worker until its heartbeat, and aborts it; then runs another and stops it.
     async fn lose_workers(&self) {
         let worker = self.service.worker_with(Arc::new(self.service.renderer()));
         let stepping = worker.clone();
@@ -120,7 +120,7 @@ impl Scene {
         }
         step.abort();
         drop(step.await);
-        // What it drew is cut off in a moment.
+        // The abort interrupts its render.
         let cut_off = async {
             while self.service.shared.metrics.renders.get() > 0 {
                 tokio::task::yield_now().await;
@@ -131,7 +131,7 @@ impl Scene {
         // A fault spoils one of them at most.
         self.sweep().await;
         self.sweep().await;
-        // Nobody moves the clock for what waits for its next attempt while a worker runs.
+        // While a worker runs, nobody moves the clock for tasks that wait for a retry.
         self.service.clock.advance(Duration::from_secs(1));
         let stop = CancellationToken::new();
         let running = tokio::spawn(worker.run(stop.clone()));
@@ -163,7 +163,7 @@ impl Scene {
         attempt(async move { keys.record_uses().await }).await;
     }
 
-    /// A file of a failed attempt, old enough to go.
+    /// The file of a failed attempt, old enough to be removed.
     async fn leave_an_orphan(&self) {
         let Some(task_id) = self.acknowledged.first() else { return };
         let task_id: Id = task_id.strip_prefix("imgmodel-").and_then(|id| id.parse().ok()).expect("an id");
@@ -175,7 +175,7 @@ impl Scene {
         attempt(async move { sweeper.sweep_orphans(usize::MAX).await }).await;
     }
 
-    /// Lets everything grow so old that it goes, with what it cost still in the ledger.
+    /// Moves the clock until every task is removed; the ledger keeps their cost.
     async fn outlive_the_retention(&self) {
         for _ in 0..3 {
             self.service.clock.advance(Duration::from_secs(31 * 24 * 60 * 60));
@@ -184,7 +184,7 @@ impl Scene {
         }
     }
 
-    /// The fault lies behind; what must hold now.
+    /// The promises that must hold after the fault.
     async fn check_books(&self, fault: &str) {
         let service = &self.service;
         let mut charged = HashSet::new();
@@ -205,7 +205,7 @@ impl Scene {
         assert_eq!(service.shared.store.audit().await.expect("a store").drifts, [], "{fault}");
     }
 
-    /// Every task has ended, and its images can be had.
+    /// Every task has ended, and its images are served.
     async fn check_tasks(&self, fault: &str) {
         for task_id in &self.acknowledged {
             let task = self.call("GET", &format!("{TASKS}/{task_id}"), "").await.json()["data"].clone();
@@ -217,7 +217,7 @@ impl Scene {
         }
     }
 
-    /// Nothing is left of the tasks but what they cost.
+    /// Nothing is left of the tasks but their ledger entries.
     async fn check_removed(&self, fault: &str) {
         for task_id in &self.acknowledged {
             self.call("GET", &format!("{TASKS}/{task_id}"), "").await.assert_error(404, "NOT_FOUND");
@@ -258,8 +258,8 @@ async fn live_through(fault: &str) {
     scene.check_removed(fault).await;
 }
 
-/// Every point but those of a process. After a submit there is neither error nor panic: what answers
-/// then is this process's memory, and when that is lost so is the connection.
+/// Every point except those that need a process. After a submit there is neither error nor panic: only memory is
+/// involved, and losing that loses the connection too.
 async fn live_through_all(action: &str) {
     let elsewhere = [OF_A_PROCESS, OF_A_NETWORK].concat();
     let here = Point::all().filter(|point| elsewhere.iter().all(|effect| !is_of(*point, *effect)));
@@ -288,11 +288,10 @@ async fn a_delay_at_any_point_loses_nothing() {
     live_through_all("delay").await;
 }
 
-/// The commit at which something goes wrong: later than those of a start, and than those of a worker that finds nothing
-/// to do until somebody submits.
+/// The commit that fails: later than the commits of a start and of an idle worker.
 const TURN: usize = 40;
 
-/// Submits until the process ends or enough is said, and returns what was acknowledged.
+/// Submits until the process ends or enough tasks are acknowledged, and returns those.
 async fn submit_while_it_lasts(server: &Server, key: &str) -> Vec<String> {
     let mut acknowledged = Vec::new();
     for _ in 0..TURN {
@@ -315,7 +314,7 @@ async fn a_process_exits_when_the_outcome_of_a_commit_is_unknown() {
             let turn = if is_of(point, Effect::Commit) { TURN } else { 1 };
             let fault = format!("{point}={action}@{turn}");
             let data = TempDir::new().expect("a directory");
-            // The first start leaves something in the log, and the next nothing before somebody submits.
+            // The first start leaves a write-ahead log, and the second checkpoints it before anybody submits.
             let server = Server::start(data.path(), &[]);
             let key = server.first_key().expect("a key");
             server.stop();

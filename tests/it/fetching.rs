@@ -1,4 +1,4 @@
-//! Waiting for references: what it holds, whom it does not hold up, and how it ends.
+//! Tasks that wait for reference images: the slots they hold, the tasks they do not delay, and how they end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,33 +19,33 @@ use tokio_util::sync::CancellationToken;
 
 use crate::rigs::service::{Caller, Service};
 
-/// One task is drawn at a time; two of an account, and eight in all, wait for references.
+/// One render slot; eight reference slots, two of them per account.
 const ONE_SLOT: [&str; 4] = ["--renders", "1", "--submit-rate", "0"];
-/// Longest wait for what has to happen.
+/// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the worker does with a task.
+/// The state of a task in the worker.
 #[derive(Debug, PartialEq)]
 enum Event {
     Fetches(Id),
-    /// Its references are there, or are waited for no longer.
+    /// Its references have arrived, or the wait for them has ended.
     Leaves(Id),
     Draws(Id, Duration),
 }
 
-/// A renderer whose slow references come when the test lets them, and whose long renders end likewise.
+/// A renderer whose slow references arrive, and whose long renders end, when the test says so.
 struct Tide {
     events: UnboundedSender<Event>,
     references: Semaphore,
     renders: Semaphore,
 }
 
-/// Says that the references of a task are waited for no longer.
+/// Reports the end of the wait for the references of a task.
 struct Leaving<'a>(&'a Tide, Id);
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        // The test may have ended.
+        // The test may have ended already.
         drop(self.0.events.send(Event::Leaves(self.1)));
     }
 }
@@ -132,7 +132,7 @@ impl<'a> Rig<'a> {
         next.expect("something happens").expect("a worker")
     }
 
-    /// Waits until this task is drawn; meanwhile nothing but `allowed` may begin to wait for references.
+    /// Waits until this task is rendered. Meanwhile only `allowed` may begin to wait for references.
     async fn drawn(&mut self, id: Id, allowed: &[Id]) {
         loop {
             match self.next().await {
@@ -143,7 +143,7 @@ impl<'a> Rig<'a> {
         }
     }
 
-    /// Waits until so many tasks wait in the queue and are leased.
+    /// Waits until these numbers of tasks wait in the queue and are leased.
     async fn depth(&self, waiting: u64, leased: u64) {
         let store = &self.service.shared.store;
         let is_so = async || {
@@ -153,21 +153,21 @@ impl<'a> Rig<'a> {
         until(is_so, "the queue looks otherwise").await;
     }
 
-    /// Waits until so many tasks wait for references or with them, and are drawn: a slot is given back a moment after
-    /// its task is completed.
+    /// Waits until these numbers of tasks hold reference slots and render slots: a slot is freed a moment after its
+    /// task is completed.
     async fn gauges(&self, fetches: i64, renders: i64) {
         let metrics = &self.service.shared.metrics;
         let is_so = async || (metrics.fetches.get(), metrics.renders.get()) == (fetches, renders);
         until(is_so, "the gauges show otherwise").await;
     }
 
-    /// No attempt at a task was counted as lost.
+    /// Asserts that no attempt was counted as lost.
     async fn assert_unharmed(&self, id: Id) {
         let record = self.service.shared.store.inspect_task(id).await.expect("a store").expect("the task exists");
         assert_eq!(record.lost_leases, Some(0));
     }
 
-    /// Lets everything go on until all tasks are completed.
+    /// Releases every reference and render until all tasks are completed.
     async fn complete_all(&self, running: Running) {
         self.tide.references.add_permits(100);
         self.tide.renders.add_permits(100);
@@ -215,7 +215,7 @@ async fn stalled_references_hold_no_render_slot_and_only_a_share_of_the_referenc
     for expected in &slow[..2] {
         assert_eq!(rig.next().await, Event::Fetches(*expected));
     }
-    // It is eve's turn as often as bob's.
+    // Round robin: eve's tasks are claimed as often as bob's.
     for _ in 0..3 {
         let boat = submit(&bob, "a boat").await;
         rig.drawn(boat, &[]).await;
@@ -315,7 +315,7 @@ async fn a_stopping_worker_releases_tasks_that_wait_for_a_render_slot_and_finish
     rig.drawn(long, &[]).await;
     rig.tide.references.add_permits(1);
     assert_eq!(rig.next().await, Event::Leaves(slow));
-    // It has its place until it has a slot.
+    // It keeps its reference slot until it has a render slot.
     rig.gauges(1, 1).await;
     running.stop.cancel();
     rig.depth(1, 1).await;
@@ -363,7 +363,7 @@ async fn the_wait_for_references_counts_toward_the_attempt_and_not_toward_the_re
     assert_eq!(step.await.expect("no panic"), 1);
     assert_eq!(rig.next().await, Event::Leaves(slow));
     assert_eq!(rig.next().await, Event::Draws(slow, Duration::from_secs(60)));
-    // Had it held its slot for eight minutes, the second of these would be refused: it would not end in time.
+    // If the wait of eight minutes counted as rendering, the second of these would be refused.
     for _ in 0..3 {
         submit(&ada, "a boat").await;
     }

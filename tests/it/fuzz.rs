@@ -1,4 +1,4 @@
-//! The targets of `fuzz/`, on the seeds there and on what small changes make of them; the same changes every time.
+//! The targets of `fuzz/`, on the seeds there and on small deterministic mutations of them.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
@@ -10,7 +10,7 @@ use rand::{RngExt as _, SeedableRng as _};
 #[path = "../../fuzz/src/lib.rs"]
 mod targets;
 
-/// One test for each target, with the number of changed seeds it is run on.
+/// One test per target, with its number of mutated seeds.
 macro_rules! targets {
     ($($target:ident: $changed:literal,)+) => {
         const TARGETS: &[&str] = &[$(stringify!($target)),+];
@@ -34,7 +34,7 @@ targets! {
     reference_url: 50_000,
 }
 
-/// Shows what broke a promise.
+/// Shows the input that broke a promise.
 struct Shown<'a>(&'a [u8]);
 
 impl Drop for Shown<'_> {
@@ -49,7 +49,7 @@ fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz").join(name)
 }
 
-/// The names in a folder, without extensions, in an order that does not depend on the disk.
+/// The names in a folder, sorted, without extensions.
 fn names(folder: &Path) -> BTreeSet<PathBuf> {
     let entries = std::fs::read_dir(folder).expect("a folder");
     entries.map(|entry| entry.expect("an entry").path()).collect()
@@ -70,7 +70,7 @@ fn hold(target: &str, holds: fn(&[u8]) -> bool, changed: usize) {
     }
 }
 
-/// A seed after a few changes.
+/// A seed after a few mutations.
 fn change(seeds: &[Vec<u8>], rng: &mut StdRng) -> Vec<u8> {
     let mut bytes = seeds[rng.random_range(0..seeds.len())].clone();
     for _ in 0..rng.random_range(1..=4) {
@@ -94,7 +94,7 @@ fn change(seeds: &[Vec<u8>], rng: &mut StdRng) -> Vec<u8> {
     bytes
 }
 
-/// Any part of some bytes, short ones as likely as long ones.
+/// A random range of some bytes, short ones as likely as long ones.
 fn part(bytes: &[u8], rng: &mut StdRng) -> Range<usize> {
     let start = rng.random_range(0..=bytes.len());
     let longest = (bytes.len() - start).min(1 << rng.random_range(0..10));

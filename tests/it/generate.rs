@@ -1,4 +1,5 @@
-//! `tintype generate` against a real server, and against a scripted one for what a real server does not do on demand.
+//! `tintype generate` against a real server, and against a scripted one for behaviour that a real server does not show
+//! on demand.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -42,7 +43,7 @@ impl Generate {
     }
 }
 
-/// How it ended.
+/// The result of a run.
 struct Ended {
     out: TempDir,
     code: Option<i32>,
@@ -56,7 +57,7 @@ impl Ended {
         Self { out, code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
     }
 
-    /// Checks the exit code and that standard error says each of `words`, and nothing that looks like a key.
+    /// Checks the exit code, and that standard error contains each of `words` and nothing that looks like a key.
     #[track_caller]
     fn check(&self, code: i32, words: &[&str]) {
         assert_eq!(self.code, Some(code), "{}{}", self.stdout, self.stderr);
@@ -95,7 +96,7 @@ impl Host {
     }
 }
 
-/// A server that gives prepared answers, one connection each, and hands out the requests it got.
+/// A server that gives prepared answers, one per connection, and records the requests.
 struct Script {
     url: String,
     requests: Receiver<String>,
@@ -108,7 +109,7 @@ impl Script {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let answers = answers(&url);
         let (sender, requests) = channel();
-        // Lives as long as the test process: a thread of it that waits for nobody hurts nobody.
+        // The thread lives as long as the test process.
         thread::spawn(move || {
             let last = answers.last().cloned().unwrap_or_default();
             for answer in answers.into_iter().chain(std::iter::repeat(last)) {
@@ -293,7 +294,7 @@ fn a_redirect_does_not_get_the_key() {
 
 #[test]
 fn plain_http_to_another_machine_needs_permission() {
-    // 192.0.2.0/24 is set aside for documentation: nobody is there.
+    // 192.0.2.0/24 is reserved for documentation: nobody answers there.
     let ended = Generate::new("http://192.0.2.1:9", "secret").run(["A fox"]);
     ended.check(2, &["plain HTTP", "192.0.2.1", "--insecure"]);
 }
@@ -409,7 +410,7 @@ fn an_interrupted_wait_names_the_task() {
     let mut generate = script.generate();
     let command = generate.command.args(["A fox", "--json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
-    // The second poll proves that the first was understood.
+    // The second poll shows that the client understood the first.
     for _ in 0..3 {
         script.requests.recv().unwrap();
     }

@@ -1,4 +1,4 @@
-//! HTTPS: versions, certificates that change, and what is told to browsers.
+//! HTTPS: protocol versions, certificate renewal, and Strict-Transport-Security.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,14 +53,14 @@ fn signed() -> CertifiedKey<KeyPair> {
     rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate")
 }
 
-/// As tools that renew certificates do it: a new file in the place of the old one.
+/// Replaces the file by a new one, as tools that renew certificates do.
 fn replace(path: &Path, text: &str) {
     let fresh = path.with_extension("new");
     std::fs::write(&fresh, text).expect("a file");
     std::fs::rename(&fresh, path).expect("a file");
 }
 
-/// A TLS connection by somebody who trusts one certificate.
+/// A TLS connection of a client that trusts one certificate.
 async fn connect(
     service: &Service,
     trusted: &CertifiedKey<KeyPair>,
@@ -130,7 +130,7 @@ async fn a_broken_certificate_keeps_the_old_one() {
     for (file, text) in [("cert.pem", "nonsense"), ("cert.pem", ""), ("key.pem", "nonsense"), ("key.pem", "")] {
         site.write(&site.pair);
         replace(&site.path(file), text);
-        // The service looks each second, and this clock runs only while it has nothing to do.
+        // The service checks every second, and the paused clock advances only while it is idle.
         tokio::time::sleep(Duration::from_secs(5)).await;
         assert!(connect(&service, &site.pair, BOTH).await.is_ok(), "{file}: {text:?}");
     }
@@ -184,7 +184,7 @@ async fn old_versions_of_tls_are_refused() {
         assert_eq!(stream.get_ref().1.protocol_version(), Some(number));
     }
     for minor in [0, 1, 2] {
-        // A hello that offers SSL 3, TLS 1.0 or TLS 1.1 and a cipher of its time.
+        // A ClientHello that offers SSL 3, TLS 1.0 or TLS 1.1 and a cipher of that time.
         let body = [&[3, minor][..], &[7; 32], &[0, 0, 2, 0, 0x2f, 1, 0]].concat();
         let length = body.len() as u8;
         let hello = [&[0x16, 3, minor, 0, length + 4, 1, 0, 0, length][..], &body].concat();
@@ -237,7 +237,7 @@ async fn an_https_connection_whose_peer_reads_nothing_is_closed() {
     let mut stream = connect(&service, &site.pair, BOTH).await.expect("a handshake");
     let request = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\n\r\n";
     stream.write_all(request.repeat(16).as_bytes()).await.expect("the service reads");
-    // The paused clock runs on only while the service cannot.
+    // The paused clock advances only while the service waits.
     tokio::time::sleep(Duration::from_secs(120)).await;
     connect(&service, &site.pair, BOTH).await.expect("the place is free again");
 }

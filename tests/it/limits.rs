@@ -1,4 +1,4 @@
-//! How much callers may do: interface, section 7, and the rate limit headers.
+//! Rate limits and their headers, and limits on unfinished tasks (interface, section 7).
 
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ async fn a_submit_that_would_not_finish_in_time_is_refused_at_once() {
     refused.assert_error(429, "RATE_LIMITED");
     assert_eq!(refused.header("retry-after"), "60");
     assert_eq!(caller.credits().await, 100 - 9 * 2);
-    // The queue is looked at again, and renders turn out to take no time.
+    // The queue is measured again, and renders have taken no time.
     service.clock.advance(Duration::from_secs(1));
     service.work().await;
     caller.submit_prompt("a boat").await;
@@ -128,18 +128,18 @@ async fn an_api_without_a_worker_estimates_the_wait_from_the_workers_in_the_data
     refused.assert_error(429, "RATE_LIMITED");
     assert_eq!(refused.header("retry-after"), "60");
     assert_eq!(caller.credits().await, 100 - 9 * 2);
-    // One more begins, and nobody knows yet how quick it is.
+    // Another worker starts; its speed is unknown.
     let second = api.join(&["--renders", "1"]).await;
     second.worker.report().await;
     api.clock.advance(Duration::from_secs(1));
     caller.submit_prompt("a boat").await;
-    // It ends, and for a while what waits is too much again.
+    // It ends, and for a while the queue is too long again.
     api.shared.store.withdraw_worker(second.shared.backlog.id()).await.expect("a store");
     api.clock.advance(Duration::from_secs(1));
     let refused = caller.post(r#"{"prompt": "a boat"}"#).await;
     refused.assert_error(429, "RATE_LIMITED");
     assert_eq!(refused.header("retry-after"), "120");
-    // Nothing is heard of the first any more: whether anybody will draw cannot be known.
+    // The first worker is silent as well: the wait cannot be estimated.
     api.clock.advance(WORKER_SILENCE);
     caller.submit_prompt("a boat").await;
 }
@@ -163,7 +163,7 @@ async fn no_submit_waits_for_another_that_measures_the_queue() {
     let service = Service::start_on_postgres(&[]).await;
     let caller = service.caller("ada", 100).await;
     let schema = schema(service.directory.path());
-    // Somebody holds what is to be looked at.
+    // Another session locks the table that the measurement reads.
     let holder = cluster().session().await;
     holder.batch_execute(&format!("BEGIN; LOCK TABLE {schema}.workers")).await.expect("nobody else holds it");
     let meanwhile = async {

@@ -1,4 +1,4 @@
-//! `tintype migrate`: an installation moves from SQLite to PostgreSQL and goes on there.
+//! `tintype migrate` moves an installation from SQLite to PostgreSQL.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::rigs::service::new_key;
 
 const LEASE: Duration = Duration::from_secs(30);
 
-/// A SQLite installation with something in every table, and the key of its account.
+/// A SQLite installation with rows in every table, and the key of its account.
 async fn installation(data: &TempDir) -> String {
     let store = SqliteStore::open(&data.path().join("tintype.db"), Clock::system()).expect("a fresh database");
     let AccountCreation::Created(ada) = store.create_account("ada", 100).await.expect("a store") else {
@@ -128,7 +128,7 @@ async fn no_server_starts_on_a_database_that_is_being_migrated() {
     installation(&data).await;
     let url = cluster().url(elsewhere.path());
     let target = cluster().open(elsewhere.path(), &Clock::system(), Faults::default());
-    // The copy of SQLite is made, and the move waits for somebody who reads.
+    // The copy of the SQLite database is made, and the migration waits for a reader.
     let schema = schema(elsewhere.path());
     let reader = cluster().session().await;
     reader.batch_execute(&format!("BEGIN; LOCK TABLE {schema}.accounts IN SHARE MODE")).await.unwrap();

@@ -1,4 +1,4 @@
-//! On PostgreSQL a whole month goes when nothing but removed tasks is left of it.
+//! On PostgreSQL the partition of a month is dropped when all its tasks were removed.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ async fn keeping_a_month() -> Service {
     Service::start_on_postgres(&["--retention", "30d", "--submit-rate", "0"]).await
 }
 
-/// Whether there is a place for tasks of this month.
+/// Whether the partition of this month exists.
 fn is_there(service: &Service, month: &str) -> bool {
     let sql = format!(
         "SELECT count(*) FROM pg_tables WHERE schemaname = '{}' AND tablename = 'tasks_{month}'",
@@ -29,7 +29,7 @@ fn is_there(service: &Service, month: &str) -> bool {
     cluster().number(&sql) == 1
 }
 
-/// Removes what is old, then its files, then perhaps its month.
+/// Removes old tasks, then their files, then the partition if it is empty.
 async fn remove_old(service: &Service) {
     service.sweeper.remove_old().await;
     service.clock.advance(REMOVED_FILES_GRACE + SECOND);

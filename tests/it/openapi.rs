@@ -1,4 +1,4 @@
-//! The OpenAPI document, held against the router and against real answers.
+//! The OpenAPI document, compared with the router and with real answers.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ fn document() -> Value {
     serde_json::from_str(&tintype::http::docs::openapi_json()).expect("JSON")
 }
 
-/// Says where `value` breaks `schema`; covers the keywords that the document uses.
+/// Finds where `value` violates `schema`. Covers the keywords that the document uses.
 fn faults(document: &Value, schema: &Value, value: &Value, place: &str) -> Vec<String> {
     if let Some(reference) = schema["$ref"].as_str() {
         let pointer = reference.strip_prefix('#').expect("a local reference");
@@ -70,7 +70,7 @@ fn has_type(wanted: &Value, value: &Value) -> bool {
     }
 }
 
-/// Holds an answer against what the document says of its operation and status.
+/// Compares an answer with the schema of its operation and status.
 fn assert_documented(document: &Value, path: &str, method: &str, status: u16, body: &Value) {
     let response = &document["paths"][path][method]["responses"][status.to_string()];
     let schema = &response["content"]["application/json"]["schema"];

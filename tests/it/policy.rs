@@ -67,7 +67,7 @@ fn metrics(service: &Service) -> String {
     service.shared.metrics.expose(&QueueDepth::default(), Timestamp::from_millis(0), None)
 }
 
-/// Everything of an answer but what names this one answer.
+/// An answer without the parts that differ between any two answers.
 fn shape(answer: &Answer) -> (u16, Vec<(String, Vec<u8>)>, Value) {
     let named = |name: &str| ["x-request-id", "date"].contains(&name);
     let headers = answer.headers.iter().filter(|(name, _)| !named(name.as_str()));
@@ -85,7 +85,7 @@ async fn a_prompt_with_a_forbidden_word_is_accepted_fails_and_is_refunded() {
         assert_refused(&outcome(&ada, prompt).await);
         assert_eq!(ada.credits().await, 10);
     }
-    // Its reference leads nowhere, which is never found out.
+    // Its reference leads nowhere; the refusal comes before the download.
     let body = json!({ "prompt": "a bomb", "reference_images": ["https://nowhere.example.com/a.png"] });
     let task = ada.submit(body).await;
     service.work().await;
@@ -107,7 +107,7 @@ async fn the_last_strike_suspends_the_key_and_enabling_it_lifts_that() {
         assert_refused(&outcome(&bob, "a bomb").await);
     }
     service.clock.advance(Duration::from_secs(3_600));
-    // What the engine refuses by itself counts too, and strikes of long ago do not.
+    // Refusals by the engine count as strikes too; strikes of long ago do not.
     for prompt in ["a bomb", "a boat [[policy]]"] {
         assert_refused(&outcome(&ada, prompt).await);
         assert_eq!(ada.get(TASKS).await.status, 200);
@@ -294,7 +294,7 @@ fn a_policy_file_can_be_checked_before_it_is_used() {
     assert!(binary::refused(data.path(), &["policy", "check", &path]).contains("line 1"));
 }
 
-/// What the built-in engine draws for a prompt.
+/// The picture of the built-in engine for a prompt.
 async fn drawing(prompt: &str) -> Picture {
     let time_limit = Duration::from_secs(60);
     let prompt = prompt.to_owned();
@@ -358,7 +358,7 @@ async fn a_result_on_the_block_list_is_refused_before_its_file_is_written() {
     let service = file.service(&[]).await;
     let ada = service.caller("ada", 10).await;
     let task_id = ada.submit_prompt("a red fox in the snow").await;
-    // What is going to be drawn is drawn aside, because the same task always gets the same picture.
+    // The result is rendered beforehand: the same task always gets the same picture.
     let claim = service.shared.store.claim(1, Duration::from_secs(60)).await.expect("a store").remove(0);
     let renderer = service.renderer();
     let pngs = renderer.render(&claim, Duration::from_secs(60)).await.expect("a picture");

@@ -1,4 +1,4 @@
-//! The power fails, at any moment.
+//! Power cuts at any moment.
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -46,7 +46,7 @@ async fn a_first_start_keeps_the_key_that_it_showed_and_one_cut_short_starts_ove
     assert!(shown > 0, "no start came to its end");
 }
 
-/// What several lives of a server on one disk came to, each ended by a cut.
+/// The findings of several lives of a server on one disk, each ended by a power cut.
 #[derive(Debug, Default)]
 struct Toll {
     cuts: usize,
@@ -55,20 +55,19 @@ struct Toll {
     findings: Findings,
 }
 
-/// Callers press a server; after some changes to the disk, chosen by the seed, the power fails. At least so
-/// many times, until a task was completed, and each time the next server is asked for what the callers were
-/// told.
+/// Callers use a server until the power fails after a seeded number of changes to the disk. This repeats at least this
+/// number of times and until a task was completed. Each time, the next server is compared with the recorded answers.
 async fn lives(seed: u64, lives: usize) -> Toll {
     let mut dice = StdRng::seed_from_u64(seed);
     let mut toll = Toll::default();
     let mut disk = Disk::new();
     let crowd = Crowd::new(&disk.data(), 4);
-    // A few lives may all be too short for a task.
+    // Several lives may be too short for a task.
     while toll.findings.is_clean() && (toll.cuts < lives || (toll.completed == 0 && toll.cuts < 10 * lives)) {
         let in_start = dice.random_bool(0.3);
         let cut_after = |changes| Faults { cut_after: Some(changes), ..Faults::default() };
         disk.set(if in_start { cut_after(dice.random_range(0..60)) } else { Faults::default() });
-        // A start that is cut short has nothing to tell.
+        // An interrupted start has acknowledged nothing.
         if let Ok(server) = Server::attempt(disk.serve()) {
             if !in_start {
                 disk.set(cut_after(dice.random_range(0..300)));
@@ -104,8 +103,7 @@ async fn a_power_cut_under_load_loses_nothing_that_was_acknowledged() {
     }
 }
 
-/// One life of a server, until callers have seen some tasks completed, on a disk with these faults; then
-/// the power fails.
+/// One life of a server on a disk with these faults: the power fails once callers have seen some tasks completed.
 async fn cut_after_some_completed(faults: Faults) -> (Disk, Crowd) {
     let mut disk = Disk::new();
     let crowd = Crowd::new(&disk.data(), 4);
@@ -155,7 +153,7 @@ async fn files_survive_in_a_directory_that_a_killed_write_created() {
     let server = Server::spawn(disk.serve());
     let task = crowd.caller().submit(server.address, "a boat [[fail]]", 1).await.expect("an answer").json();
     let today = task["data"]["created_at"].as_str().expect("a time")[..10].to_owned();
-    // Made, but not synced, as when the process is killed between the two.
+    // Created but not synced, as after a kill between the two.
     std::fs::create_dir(disk.data().join("files").join(today)).expect("a new directory");
     crowd.caller().submit(server.address, "a boat", 1).await.expect("an answer");
     crowd.finish(server.address).await;

@@ -1,4 +1,4 @@
-//! The server as a process: starting, stopping, dying, and what it says when it cannot run.
+//! The server as a process: its start, stop and death, and its messages when it cannot run.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::rigs::http::{GENERATE, TASKS, exchange};
 pub use crate::rigs::http::{ended, send, submit, try_send};
 use crate::rigs::ports::Port;
 
-/// Longest wait for what must come.
+/// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
@@ -148,7 +148,7 @@ async fn a_full_disk_refuses_submits_without_charging_and_loses_nothing() {
         assert!(accepted.len() < 60, "2 MiB cannot hold this many prompts");
     };
     refused.assert_error(500, "INTERNAL_ERROR");
-    // What was acknowledged can be read, and nothing else was created.
+    // Every acknowledged task can be read, and no other was created.
     let listed = send(server.address, "GET", &format!("{TASKS}?limit=100"), &key, "").await.json();
     let mut listed: Vec<_> =
         listed["data"]["items"].as_array().expect("items").iter().map(|item| item["task_id"].clone()).collect();
@@ -211,7 +211,7 @@ async fn sigterm_releases_at_once_the_tasks_that_wait_for_references() {
     let body = r#"{"prompt": "a boat", "reference_images": ["https://pictures.example.com/a.png"]}"#;
     let answer = send(server.address, "POST", GENERATE, &key, body).await;
     let task_id = answer.json()["data"]["task_id"].as_str().expect("a task_id").to_owned();
-    // Asked for the picture, it says nothing.
+    // The picture server accepts the request and never answers.
     let (stream, _) = silent.accept().await.expect("a connection");
     let asked = tls.accept(stream).await.expect("a handshake");
     server.stop();
@@ -298,7 +298,7 @@ async fn metrics_have_a_listener_of_their_own() {
     let key = server.first_key().expect("a key");
     let task_id = submit(&server, &key, "a boat").await;
     ended(&server, &key, &task_id).await;
-    // It is counted a moment after callers can see it.
+    // The metric is updated a moment after callers can see the end.
     let counted = async {
         loop {
             let metrics = send(free.address, "GET", "/metrics", "", "").await;

@@ -23,12 +23,12 @@ use crate::rigs::service::Service;
 
 const HOST: &str = "images.example.com";
 
-/// What the server sends for one path.
+/// The reply of the server for one path.
 #[derive(Clone)]
 enum Reply {
     /// These bytes, and then it closes.
     Whole(Vec<u8>),
-    /// These bytes, as soon as everybody has arrived at the barrier.
+    /// These bytes, once all requests have arrived at the barrier.
     Together(Arc<Barrier>, Vec<u8>),
     /// These bytes, and then zeros without end.
     Endless(Vec<u8>),
@@ -57,7 +57,7 @@ fn answer(status: &str, headers: &str, body: &[u8]) -> Vec<u8> {
 struct Server {
     address: SocketAddr,
     ca_pem: String,
-    /// The heads of the requests so far.
+    /// The request heads so far.
     heads: Arc<Mutex<Vec<String>>>,
 }
 
@@ -197,7 +197,7 @@ async fn downloads_run_at_the_same_time() {
     let server = Server::start([("/a.png", reply)]).await;
     let urls = [url("/a.png"), url("/a.png"), url("/a.png"), url("/a.png")];
     let references = server.references(ReferenceOptions::default());
-    // On a task of its own, as in the worker, which takes a future that is Send.
+    // In a spawned task, as in the worker, which requires a `Send` future.
     let pictures = tokio::spawn(async move { references.fetch(&urls).await }).await.unwrap().unwrap();
     assert_eq!(pictures.len(), 4);
 }
@@ -261,7 +261,7 @@ async fn redirects_do_not_leave_public_https() {
         assert_eq!(server.fetch_with(options, path).await, Err(FaultKind::Unreachable), "{path}");
     }
     assert_eq!(server.requests(), paths.len());
-    // The kernel completes connections to a listener by itself, so one that was made would be waiting here.
+    // The kernel completes connections to a listener by itself, so a connection would be waiting here.
     assert_eq!(trap.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "somebody connected");
 }
 
@@ -355,7 +355,7 @@ async fn the_time_limit_covers_the_whole_download() {
     assert_eq!(server.fetch_with(hurried(), "/head").await, Err(FaultKind::Unreachable));
     assert_eq!(server.fetch_with(hurried(), "/body").await, Err(FaultKind::Unreachable));
 
-    // Nobody accepts here, so that not even TLS begins.
+    // Nobody accepts here, so TLS never begins.
     let deaf = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let elsewhere = Server { address: deaf.local_addr().unwrap(), ..server };
     assert_eq!(elsewhere.fetch_with(hurried(), "/body").await, Err(FaultKind::Unreachable));
@@ -409,7 +409,7 @@ async fn the_first_bad_entry_is_named() {
     let fault = references.fetch(&[url("/a.png"), url("/html"), url("/missing")]).await.unwrap_err();
     assert_eq!(fault.to_string(), "reference_images[1] is not a PNG, JPEG or WebP image.");
 
-    // What is still on its way behind a bad entry is not waited for.
+    // Downloads after a bad entry are not awaited.
     let fault = references.fetch(&[url("/missing"), url("/stalled")]).await.unwrap_err();
     assert_eq!(fault.to_string(), "reference_images[0] could not be downloaded.");
 }

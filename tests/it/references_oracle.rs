@@ -1,6 +1,6 @@
-//! A world of its own for the downloader: a network namespace in which every address there is leads to one server,
-//! which notes who was called. The kernel counts connections as well, to whatever port. So nothing that is dialled goes
-//! unnoticed, and what must not be dialled would be answered with a good picture.
+//! The downloader in a network namespace of its own, where every address leads to one server that records the address
+//! dialled. The kernel counts connections to every port as well. No connection goes unnoticed, and a forbidden one
+//! would even get a valid picture.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Cursor};
@@ -26,7 +26,7 @@ const A: &str = "93.184.215.14";
 const B: &str = "8.8.8.8";
 const V6: &str = "2606:2800:21f:cb07:6820:80da:af6b:8b2c";
 
-/// Answers of the DNS, by name, one for each time that it is asked; the last one stays.
+/// DNS answers by name, one for each lookup; the last one repeats.
 struct Names(Mutex<HashMap<String, Vec<Vec<IpAddr>>>>);
 
 #[async_trait]
@@ -48,10 +48,10 @@ struct World {
 }
 
 impl World {
-    /// Serves the good picture, and what [`redirect`] names.
+    /// Serves a valid picture, and the redirects of [`redirect`].
     async fn start(leaf: CertificateParams, names: &[(&str, &[&[&str]])]) -> Self {
         let (tls, ca_pem) = certificate_with(leaf);
-        // Of both families at once.
+        // For IPv4 and IPv6 at once.
         let listener = TcpListener::bind("[::]:0").await.unwrap();
         let parse = |answers: &&[&[&str]]| -> Vec<Vec<IpAddr>> {
             answers.iter().map(|answer| answer.iter().map(|ip| ip.parse().unwrap()).collect()).collect()
@@ -76,7 +76,7 @@ impl World {
 
     /// Fetches with `PORT` in the text standing for the port of the server.
     async fn fetch(&self, text: &str) -> Result<(), FaultKind> {
-        // Only its authority is of use here; the host that comes with it is never named.
+        // Only its authority is used here; no test names its host.
         let trust = TrustedTestHost {
             host: "unused.example".into(),
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
@@ -93,7 +93,8 @@ impl World {
         references.fetch(&[url]).await.map(drop).map_err(|ReferenceFault { kind, .. }| kind)
     }
 
-    /// Fetches and says which addresses were dialled meanwhile, as the server saw it and as the kernel counts.
+    /// Fetches a URL, and returns the addresses dialled meanwhile, as the server saw them and as the kernel counted
+    /// them.
     async fn dialled_by(&self, text: &str) -> (Result<(), FaultKind>, Vec<String>) {
         let before = connections_made();
         let outcome = self.fetch(text).await;
@@ -168,7 +169,7 @@ async fn the_vetted_addresses_are_dialled_with_the_name_of_the_host() {
     assert_eq!(world.dialled_by("https://b.example:PORT/a.png").await, (Ok(()), vec![V6.into()]));
     assert_eq!(world.dialled_by(&format!("https://{B}:PORT/a.png")).await, (Ok(()), vec![B.into()]));
     assert_eq!(world.dialled_by(&format!("https://[{V6}]:PORT/a.png")).await, (Ok(()), vec![V6.into()]));
-    // A redirect to the same name resolves it anew, and dials where it is then.
+    // A redirect to the same name resolves it again, and dials the new address.
     let moves = redirect("moves.example", "https://moves.example:PORT/a.png");
     assert_eq!(world.dialled_by(&moves).await, (Ok(()), vec![A.into(), B.into()]));
     let heads = world.heads.lock().unwrap();

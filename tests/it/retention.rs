@@ -1,4 +1,4 @@
-//! Retention: old tasks are gone for callers, their files go after them, and the books stay.
+//! Retention: old tasks disappear for callers, their files are removed later, and the ledger stays.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -200,7 +200,7 @@ async fn a_poll_under_way_during_the_removal_does_not_bring_the_task_back() {
     let read = Arc::new(read.expect("not removed yet"));
     service.clock.advance(MONTH);
     service.sweeper.remove_old().await;
-    // The poll that read it before remembers it only now.
+    // The poll that read the task before its removal caches it only now.
     service.api.tasks.finished.insert(&read, seen);
     poll(&caller, &task_id).await.assert_error(404, "NOT_FOUND");
 }
@@ -249,7 +249,7 @@ async fn a_clock_that_steps_back_removes_nothing_and_brings_nothing_back() {
     service.clock.advance(MONTH / 2);
     service.sweeper.remove_old().await;
     let all = files(&service);
-    // The same data in the hands of a server whose clock is a year behind.
+    // The same data, opened by a server whose clock is a year behind.
     let past = Clock::manual(NOON.saturating_sub(MONTH * 12));
     let stored = Files::on_disk(&service.directory.path().join("files")).expect("a store of files");
     let store = Backend::Sqlite.open(&service.directory, &past);

@@ -1,4 +1,4 @@
-//! Keys, prompts and passwords stay where they belong, whatever is asked for and however much is logged.
+//! Keys, prompts and passwords appear in no log, metric or file, whatever callers send and at every log level.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -21,13 +21,13 @@ use crate::rigs::binary::{Server, tintype};
 use crate::rigs::http::{Answer, GENERATE, TASKS, ended, exchange, send, submit};
 use crate::rigs::ports::Port;
 
-/// Stands in every prompt and nowhere else.
+/// Occurs in every prompt and nowhere else.
 const MARK: &str = "quagga-in-the-moonlight";
 /// A word that the policy refuses.
 const FORBIDDEN: &str = "thylacine";
 /// Signs the URL of a reference.
 const SIGNATURE: &str = "signature-5d41402a";
-/// What somebody tries to log in with.
+/// A password in a request.
 const PASSWORD: &str = "password-7c211433";
 /// Opens the moderation endpoint.
 const MODERATION_KEY: &str = "moderation-key-9b7e";
@@ -43,7 +43,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
-/// A moderation endpoint that is broken, and quotes what it was asked in its answer.
+/// A broken moderation endpoint that quotes the request in its answer.
 async fn talkative_endpoint() -> (String, Arc<AtomicUsize>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let answer = async |State(asked): State<Arc<AtomicUsize>>, request: Request| {
@@ -58,7 +58,7 @@ async fn talkative_endpoint() -> (String, Arc<AtomicUsize>) {
     (url, asked)
 }
 
-/// An installation, all that it writes, and the keys that it must not.
+/// An installation, everything that it writes, and the secrets that it must not write.
 struct Scene {
     directory: TempDir,
     keys: Vec<String>,
@@ -93,7 +93,7 @@ impl Scene {
         self.path(name).display().to_string()
     }
 
-    /// The program on this installation, logging all it can to a file of its own.
+    /// The program on this installation, with the most verbose log in a file of its own.
     fn tintype(&self, arguments: &[&str]) -> Command {
         let log = self.path("logs").join(format!("{}.log", files(&self.path("logs")).len()));
         let mut command = tintype();
@@ -119,13 +119,13 @@ impl Scene {
         made
     }
 
-    /// Looks through everything that was written.
+    /// Searches everything that was written for secrets.
     fn assert_kept(&self) {
         let logs = files(&self.path("logs"));
         assert!(logs.iter().any(|log| holds(log, "tintype")), "the logs are what is looked at");
         assert!(files(&self.path("data")).iter().any(|file| holds(file, MARK)), "and so is the database");
         for key in &self.keys {
-            // Its first characters are its name to operators.
+            // Operators see its first characters as its name.
             let hidden = &key[10..];
             for path in files(self.directory.path()) {
                 assert!(!holds(&path, hidden), "{} holds a key", path.display());
@@ -202,7 +202,7 @@ async fn fail_to_authenticate(server: &Server, key: &str) {
     }
 }
 
-/// What is no HTTP, and what is none in TLS.
+/// Bytes that are not HTTP, with and without TLS.
 async fn babble(server: &Server, key: &str) {
     for said in [
         format!("{key} {MARK} {PASSWORD}\r\n\r\n"),
@@ -216,7 +216,7 @@ async fn babble(server: &Server, key: &str) {
         stream.write_all(said.as_bytes()).await.expect("the server reads");
         stream.shutdown().await.expect("an open socket");
         let mut answer = Vec::new();
-        // A reset may overtake the answer to what is too long.
+        // For a request that is too long, a reset may overtake the answer.
         drop(stream.read_to_end(&mut answer).await);
         let answer = String::from_utf8_lossy(&answer);
         assert!(!answer.contains(&key[10..]) && !answer.contains(MARK) && !answer.contains(PASSWORD), "{answer}");

@@ -1,4 +1,4 @@
-//! A disk that fills up: nothing is taken on that could not be finished, and all comes back by itself.
+//! A disk that fills up: submits that could not be finished are refused, and the service recovers by itself.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::rigs::binary::{self, Server, serve_on};
 use crate::rigs::http::{GENERATE, TASKS, ended, send, submit};
 use crate::rigs::service::Service;
 
-/// What the tests write to leave little room.
+/// The file that fills the disk.
 const BALLAST: &str = "ballast";
 
 async fn wait_for_readiness(server: &Server, status: u16) {

@@ -1,8 +1,7 @@
 //! The promises of `Store`, kept by every database that Tintype runs on.
 //!
-//! A case is a function that gets an empty database; its books are audited when it returns. Each is
-//! named once in `cases!` and runs once per backend under its own name. A case that is not named
-//! there is dead code, and the compiler says so.
+//! A case is a function that gets an empty database; its ledger is audited when it returns. Each case is listed once in
+//! `cases!` and runs on every backend under its own name. The compiler reports a case that is not listed as dead code.
 
 use crate::rigs::service::Backend;
 

@@ -1,4 +1,4 @@
-//! The sweeps of result files: piece by piece, one process for each day, and none of them over again at every start.
+//! Sweeps of result files: in pages, one process per day, and not repeated at every start.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use crate::rigs::s3::{SECRET_KEY, variables};
 use crate::rigs::service::{Caller, Service, files};
 
 const DAY: Duration = Duration::from_secs(86_400);
-/// More than are looked up at a time.
+/// More than one page of lookups.
 const MANY: usize = 600;
 
 /// A completed task with one result.
@@ -29,7 +29,7 @@ async fn completed(caller: &Caller<'_>) -> Id {
     task_id.strip_prefix("imgmodel-").and_then(|id| id.parse().ok()).expect("an id")
 }
 
-/// Leaves a file of a task behind, as if it had been there since long ago.
+/// Leaves an old file of a task behind.
 async fn left_behind(service: &Service, task: Id) -> String {
     let name = service.shared.files.write(task, 1, Bytes::from_static(b"left behind")).await.expect("a file");
     let file = File::options().write(true).open(service.directory.path().join("files").join(&name));
@@ -37,7 +37,7 @@ async fn left_behind(service: &Service, task: Id) -> String {
     name
 }
 
-/// One result among a great many files that are none.
+/// One result among many orphaned files.
 async fn a_day_of_many_files_is_swept_piece_by_piece(service: Service) {
     let caller = service.caller("ada", 100).await;
     let task = completed(&caller).await;
@@ -100,7 +100,7 @@ async fn a_single_process_sweeps_again_after_an_hour() {
     service.clock.advance(ORPHAN_AGE * 2);
     for _ in 0..5 {
         left_behind(&service, task).await;
-        // The clock of the database is a little slow.
+        // The clock of the database is slightly behind.
         service.clock.advance(ORPHAN_SWEEP_EVERY - Duration::from_secs(1));
         assert_eq!(service.sweeper.sweep_orphans_in_turn().await, 1);
     }
@@ -158,7 +158,7 @@ async fn a_process_that_cannot_remove_files_takes_no_day() {
     assert_eq!(service.sweeper.sweep_orphans_in_turn().await, 1);
 }
 
-/// Answers one request, as the server behind does, and is gone at the next.
+/// Passes one request to the server behind it, and refuses the next.
 async fn answer_once(relay: TcpListener, behind: SocketAddr) {
     let (mut near, _) = relay.accept().await.expect("a connection");
     drop(relay);

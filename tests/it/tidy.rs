@@ -1,4 +1,4 @@
-//! The house rules that a machine can hold, so that nobody has to remember them.
+//! House rules that a machine can check.
 
 use std::path::{Path, PathBuf};
 
@@ -128,7 +128,7 @@ fn dependencies_point_one_way() {
 
 #[test]
 fn each_concern_has_one_home() {
-    // Reading the clock is clippy's to watch: see clippy.toml.
+    // Clippy checks reads of the clock: see clippy.toml.
     let homes: &[(&[&str], &[&str])] = &[
         (&["rusqlite::", "SELECT ", "INSERT INTO"], &["store"]),
         (&["axum::", "hyper::"], &["http", "server"]),

@@ -1,4 +1,4 @@
-//! The worker and the sweeper: what becomes of tasks whatever goes wrong.
+//! The worker and the sweeper: how tasks end, whatever fails.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -134,7 +134,7 @@ async fn a_worker_that_died_loses_its_lease_and_another_takes_over() {
     assert_eq!(service.worker.step().await.expect("a store"), 1);
     let task = caller.task(&task_id).await;
     assert_eq!(task["status"], "completed");
-    // The dead worker comes back.
+    // The dead worker resumes.
     let lease = dead[0].lease;
     assert_eq!(store.complete(lease, vec!["2026-11-21/x.png".into()]).await.expect("a store"), LeaseWrite::Lost);
     assert_eq!(store.fail(lease, "no").await.expect("a store"), LeaseWrite::Lost);
@@ -181,7 +181,7 @@ async fn a_task_fails_after_nine_minutes_leased_or_not() {
     assert_refunded(&caller, &leased, "9 minutes").await;
 }
 
-/// A renderer that waits until the test lets it go on.
+/// A renderer that waits for the test.
 struct Gate {
     reached: Notify,
     open: Notify,
@@ -291,7 +291,7 @@ async fn files_of_a_task_that_failed_just_now_stay_a_day() {
     std::fs::File::open(service.directory.path().join("files").join(&result))
         .and_then(|file| file.set_modified(UNIX_EPOCH))
         .expect("an old file");
-    // As a backup that knows the task as processing would, opened beside the real files.
+    // Like a backup in which the task is still processing, opened with the real files.
     service.clock.advance(ORPHAN_AGE * 2);
     service.sweep().await;
     assert_eq!(service.sweeper.sweep_orphans(usize::MAX).await, 0);
@@ -309,7 +309,7 @@ async fn files_of_a_task_that_is_not_terminal_stay() {
     File::open(service.directory.path().join("files").join(&result))
         .and_then(|file| file.set_modified(UNIX_EPOCH))
         .expect("an old file");
-    // However long nobody swept up the task itself.
+    // No matter how long the task itself was not removed.
     service.clock.advance(ORPHAN_AGE * 2);
     assert_eq!(service.sweeper.sweep_orphans(usize::MAX).await, 0);
     assert_eq!(files(&service), [result]);

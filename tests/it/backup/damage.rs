@@ -1,9 +1,9 @@
-//! Damage to books and files is found, in an installation and in a backup of it.
+//! Damage to the ledger and the files is found, in an installation and in a backup.
 
 use super::refusals::restore_refused;
 use super::*;
 
-/// What a stricken installation says about itself: the drifts of `credits audit --files`.
+/// The drifts that `credits audit --files` reports.
 fn drifts(data: &Path) -> Vec<Value> {
     let output = run(data, ["credits", "audit", "--files", "--json"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -11,10 +11,10 @@ fn drifts(data: &Path) -> Vec<Value> {
     found["drifts"].as_array().expect("drifts").clone()
 }
 
-/// A way to harm a file, and what is said about it.
+/// A way to damage a file, and the message about it.
 type Harm = (&'static str, fn(&Path));
 
-/// Ways to harm a PNG.
+/// Ways to damage a PNG.
 const HARMS: [Harm; 6] = [
     ("is missing", |path| fs::remove_file(path).expect("a file")),
     ("is empty", |path| fs::write(path, "").expect("a file")),

@@ -1,8 +1,9 @@
-//! A backup or a restore that is killed or runs out of space is not there, and the next one works.
+//! A backup or restore that is killed or runs out of space leaves nothing behind that could be used, and the next one
+//! works.
 
 use super::*;
 
-/// A process that is killed here at the latest, also when a test fails beside it.
+/// A process that is killed when this is dropped, also when the test fails.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -16,7 +17,7 @@ impl Drop for Killed {
 async fn a_killed_backup_leaves_no_backup_and_the_next_one_works() {
     let installation = Installation::with_tasks(5).await;
     let (data, copy) = (installation.data(), installation.path("copy"));
-    // A pipe that nobody writes to holds the backup up in the middle of its files.
+    // A pipe that nobody writes to blocks the backup in the middle of its files.
     let pipe = installation.result(2);
     fs::remove_file(&pipe).expect("a file");
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("coreutils").success());
@@ -70,7 +71,7 @@ async fn a_server_refuses_an_unfinished_restore_and_says_what_to_remove() {
         let said = refused(&target, &["restore", text(&copy)]);
         assert!(said.contains("did not finish") && said.contains(text(&staged)), "{said}");
         assert!(said.contains(text(&target.join("files"))), "{said}");
-        // What the sentence says.
+        // The step that the message asks for.
         let advice = format!("rm -rf '{0}'* '{1}'/*", staged.display(), target.join("files").display());
         assert!(Command::new("sh").args(["-c", &advice]).status().expect("a shell").success());
         binary::json(&target, &["restore", text(&copy)]);
@@ -88,7 +89,7 @@ async fn a_full_disk_leaves_no_backup() {
     let disk = installation.path("disk");
     fs::create_dir(&disk).expect("a directory");
     let (data, disk) = (installation.data().display().to_string(), disk.display().to_string());
-    // Too small for the database, for the files, and large enough.
+    // Too small for the database, too small for the files, and large enough.
     for (size, fits) in [("64k", false), ("2m", false), ("9m", true)] {
         let script = format!(
             "mount -t tmpfs -o size={size} tmpfs {disk}; code=0; \

@@ -1,4 +1,4 @@
-//! What is refused, and that a refusal writes nothing.
+//! Backups and restores that are refused, and that a refusal writes nothing.
 
 use super::*;
 
@@ -64,7 +64,7 @@ async fn a_backup_to_a_mount_point_is_refused() {
     assert_eq!(out.lines().last(), Some("copy"), "{out}");
 }
 
-/// Asserts that `from` is refused and nothing is made, and returns the reason.
+/// Asserts that a restore from `from` is refused and creates nothing, and returns the reason.
 #[track_caller]
 pub fn restore_refused(from: &Path, installation: &Installation) -> String {
     let target = installation.path("restored");

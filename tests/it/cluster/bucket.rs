@@ -1,6 +1,6 @@
-//! The bucket fails while workers draw: what was drawn waits for it.
+//! The bucket fails while workers render: finished pictures wait for it.
 //!
-//! The suite lets it fail until each lease has been renewed; for a minute at least, as in `docs/reliability.md`, with
+//! In the suite the outage lasts until each lease has been renewed. For a minute, as in `docs/reliability.md`, run
 //! `TINTYPE_OUTAGE_SECONDS=60 cargo test --locked --test it cluster::bucket -- --nocapture`
 
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use crate::rigs::crash::work_off;
 use crate::rigs::http::{TASKS, send, submit};
 use crate::rigs::postgres::schema;
 
-/// When each lease ends, by its task and number.
+/// The end of each lease, by its task and epoch.
 fn ends(site: &Site) -> HashMap<(String, i64), i64> {
     let schema = schema(&site.installation.data);
     let sql = format!("SELECT task_id, lease_epoch, lease_until FROM {schema}.queue WHERE lease_until IS NOT NULL");
@@ -33,7 +33,7 @@ async fn a_bucket_outage_costs_no_lease_and_no_attempt() {
     let mut tasks = vec![submit(&api.server, &key, "a boat before the outage").await];
     work_off(&site.installation, &Clock::system()).await;
     site.s3.stop().await;
-    // More than can be drawn at once.
+    // More than can be rendered at once.
     for _ in 0..8 {
         tasks.push(submit(&api.server, &key, "a boat during the outage").await);
     }

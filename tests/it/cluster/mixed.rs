@@ -1,7 +1,7 @@
-//! Processes of two releases at once, over a migration that only adds.
+//! Processes of two releases run at once during a migration that only adds.
 //!
-//! What a later release would do to the schema is done to it by hand, while processes of this one, then the older, are
-//! at work. With the program of a real older release at hand, this one is the later:
+//! The test makes the changes of a later release by hand while processes of this release, then the older one, work.
+//! With the program of a real older release, this release is the later one:
 //! `TINTYPE_OLDER=/path/to/tintype cargo test --locked --test it cluster::mixed`
 
 use std::path::PathBuf;
@@ -54,7 +54,7 @@ async fn processes_of_the_older_release_keep_working_during_an_additive_migratio
         assert_eq!(ended(&apis[0].server, &key, task_id).await["status"], "completed");
     }
     assert_eq!(worker.logged("ERROR"), 0, "{:#?}", worker.lines());
-    // Another process of the older release says what to do.
+    // A new process of the older release refuses to start and says what to do.
     for part in ["api", "worker"] {
         let output = older.run(&[part, "--listen", "127.0.0.1:0"]);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -68,7 +68,7 @@ async fn worked_on(server: &Server, key: &str) {
     assert_eq!(ended(server, key, &task_id).await["status"], "completed");
 }
 
-/// Does what a later release might, in the way in which this one does it, and until somebody has to wait for it.
+/// Adds columns, tables and indexes as a migration of a later release does, until the migration has to wait for a lock.
 async fn add_to_the_schema(site: &Site) {
     let schema = schema(&site.installation.data);
     let migration = format!(
@@ -103,14 +103,14 @@ async fn a_migration_that_waits_for_a_lock_blocks_no_other_statement() {
     let steps = std::fs::read_dir(folder).expect("migrations").map(|step| step.expect("a step").path());
     let mut steps: Vec<_> = steps.collect();
     steps.sort();
-    // The last that changes tables which are in use, and what comes after it, are still to be done.
+    // The last change of a table in use, and the changes after it, are still missing.
     let turns = steps.iter().position(|step| step.ends_with("0007_turns.sql")).expect("that step");
     let before: String = steps[..turns].iter().map(|step| std::fs::read_to_string(step).expect("SQL")).collect();
     site.postgres.execute(&format!(
         "BEGIN; SET LOCAL search_path TO {schema}; {before}; UPDATE tintype SET version = {turns};
          INSERT INTO secrets (name, value) VALUES ('cursor', decode(repeat('00', 32), 'hex')); COMMIT"
     ));
-    // A report that takes long, or a backup.
+    // A long report, or a backup.
     let reader = site.postgres.session().await;
     let tables = "accounts, api_keys, tasks, queue, ledger, strikes";
     let read = format!("BEGIN; SET LOCAL search_path TO {schema}; LOCK TABLE {tables} IN ACCESS SHARE MODE");

@@ -1,4 +1,4 @@
-//! An API that draws nothing knows by its workers what would only wait.
+//! An API without a worker knows from its workers which submits would not finish in time.
 
 use std::time::Duration;
 
@@ -9,10 +9,9 @@ use crate::rigs::cluster::node::{HANG, Part};
 use crate::rigs::cluster::{FOREVER, Site};
 use crate::rigs::http::{Answer, GENERATE, ended, send, submit};
 
-/// Longest wait for what an API must learn of its workers: it may look just before a worker falls silent, and then not
-/// for a while.
+/// Time limit for an API to learn of a change of its workers: it caches what it read last.
 const PATIENCE: Duration = HANG.saturating_mul(5);
-/// Submits at once: each is made durable, and many are needed.
+/// Concurrent submits: the test needs many, and each is committed durably.
 const SUBMITS: usize = 16;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,6 @@
-//! Every process is replaced, one after the other, and no caller notices.
+//! Every process is replaced, one after the other, without a failed request.
 //!
-//! More than once with `TINTYPE_ROUNDS=5 cargo test --locked --test it cluster::rolling -- --nocapture`
+//! Several rounds: `TINTYPE_ROUNDS=5 cargo test --locked --test it cluster::rolling -- --nocapture`
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ async fn a_rolling_restart_fails_no_request_and_loses_no_lease() {
     #[expect(clippy::disallowed_methods, reason = "how long to run is a setting of this test")]
     let rounds: u32 = std::env::var("TINTYPE_ROUNDS").map_or(1, |rounds| rounds.parse().expect("a number"));
     let site = Site::new().await;
-    // Several times what the balancer needs to notice.
+    // Several times as long as the balancer takes to notice.
     let flags = ["--shutdown-delay", "5s", "--max-unfinished", "0"];
     let mut apis: Vec<Node> = (0..APIS).map(|number| site.start(Part::Api, number, &flags)).collect();
     let mut workers: Vec<Node> = (0..WORKERS).map(|number| site.start(Part::Worker, number, &flags)).collect();

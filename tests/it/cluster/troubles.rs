@@ -1,4 +1,4 @@
-//! The crash harness, for several processes and all they stand on.
+//! The crash harness for a cluster: its processes, network, database and bucket.
 
 use std::fmt::{self, Display};
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use crate::rigs::crash::{ACCOUNTS, CREDITS, work_off};
 use crate::rigs::postgres::Shutdown;
 
 const NODES_OF_EACH_PART: usize = 2;
-/// How long a lease lasts here: short, so that troubles outlast some.
+/// A short lease, so that some troubles outlast it.
 const LEASE: Duration = Duration::from_secs(2);
-/// Most connections that are ended at once.
+/// Limit of connections terminated at once.
 const MOST_TERMINATED: u32 = 8;
 
-/// Sides at which a process of each part is killed: of effects that others depend on.
+/// Fault points at which APIs and workers are killed: before and after each durable effect.
 const API_POINTS: [&str; 5] = ["before-commit", "after-commit", "before-submit", "after-submit", "after-rescue"];
 const WORKER_POINTS: [&str; 13] = [
     "before-claim",
@@ -41,10 +41,10 @@ const WORKER_POINTS: [&str; 13] = [
     "after-rescue",
 ];
 
-/// What can happen.
+/// A trouble.
 #[derive(Debug, Clone, Copy)]
 enum Trouble {
-    /// SIGKILL, at once, and another process.
+    /// SIGKILL at once, and another process.
     Kill(Part),
     /// SIGKILL at a named point.
     KillAtPoint(Part),
@@ -52,11 +52,11 @@ enum Trouble {
     Stop(Part),
     /// SIGSTOP and, a while later, SIGCONT.
     Freeze(Part),
-    /// SIGSTOP with a file written and its task not completed, until others have taken over; SIGCONT.
+    /// SIGSTOP with a file written and its task not completed; SIGCONT when others have taken over.
     Zombie,
-    /// A process has this way to the database for a while.
+    /// The relay of a process passes only this for a while.
     Network(Part, Passage),
-    /// Some connections are ended by the server.
+    /// The server terminates some connections.
     Terminate,
     Restart(Shutdown),
     /// The bucket cannot be reached.
@@ -66,7 +66,7 @@ enum Trouble {
 use Part::{Api, Worker};
 use Trouble::{BucketAway, Freeze, Kill, KillAtPoint, Network, Restart, Stop, Terminate, Zombie};
 
-/// All of it, each once; the run in the suite is one round.
+/// One round: each trouble once. The suite runs one round.
 const TROUBLES: [Trouble; 21] = [
     Kill(Api),
     Kill(Worker),
@@ -147,10 +147,10 @@ async fn no_failure_of_a_cluster_loses_a_task_or_charges_it_twice() {
     assert_eq!(crew.tally.zombies, crew.tally.zombie_writes_refused);
 }
 
-/// The processes and all that can be done to them.
+/// The processes, their relays, and the installation.
 struct Crew {
     site: Site,
-    /// APIs, then workers; the first of each reach the database by the relay of their part.
+    /// APIs, then workers. The first of each reaches the database through the relay of its part.
     nodes: Vec<Node>,
     relays: [Relay; 2],
     dice: StdRng,
@@ -172,7 +172,7 @@ impl Crew {
         Self { site, nodes, relays, dice, tally: Tally::default() }
     }
 
-    /// Replaces who died, and tells callers where the service is.
+    /// Replaces dead processes, and tells callers the new addresses.
     async fn tend(&mut self, clients: &Clients) {
         self.tend_quietly().await;
         clients.turn_to(self.nodes.iter().filter(|node| node.part == Api).map(Node::address).collect());
@@ -188,7 +188,7 @@ impl Crew {
         }
     }
 
-    /// Replaces those that are still to die at some point: nobody would see to them when they do.
+    /// Replaces processes that still have a fault ahead, because nobody would notice their death.
     async fn disarm(&mut self) {
         for node in self.nodes.iter_mut().filter(|node| node.armed) {
             node.stop().await;
@@ -202,7 +202,7 @@ impl Crew {
         tokio::time::sleep(Duration::from_millis(self.dice.random_range(millis))).await;
     }
 
-    /// One of the processes of a part.
+    /// A random process of a part.
     fn one(&mut self, part: Part) -> usize {
         let first = if part == Api { 0 } else { NODES_OF_EACH_PART };
         first + self.dice.random_range(0..NODES_OF_EACH_PART)
@@ -221,7 +221,7 @@ impl Crew {
                 let one = self.one(part);
                 let points = if part == Api { &API_POINTS[..] } else { &WORKER_POINTS };
                 let point = points.choose(&mut self.dice).expect("points");
-                // The first may be at the start.
+                // The fault may hit during the start.
                 let turn = self.dice.random_range(2..5);
                 self.nodes[one].stop().await;
                 self.tally.stops += 1;
@@ -268,8 +268,8 @@ impl Crew {
         }
     }
 
-    /// Stops a worker with a file written and its task not completed, and lets it go on when that task is somebody
-    /// else's.
+    /// Stops a worker with a file written and its task not completed, and resumes it when another worker owns that
+    /// task.
     async fn haunt(&mut self, clients: &Clients) {
         for name in ACCOUNTS {
             self.site.installation.json(&["credits", "grant", name, "100"]);

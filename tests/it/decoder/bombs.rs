@@ -1,4 +1,4 @@
-//! Small files that mean large pictures.
+//! Decompression bombs: small files that declare large pictures.
 
 use std::io::Write as _;
 
@@ -8,7 +8,7 @@ use tintype_engine::picture::PictureError;
 
 use super::{decode, two_halves};
 
-/// Grey of one shade, row by row, so that this process need not hold it.
+/// A PNG of one shade of grey, written row by row so that this process does not hold all of it.
 pub fn flat_png(width: u32, height: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut encoder = png::Encoder::new(&mut bytes, width, height);
@@ -25,7 +25,7 @@ pub fn flat_png(width: u32, height: u32) -> Vec<u8> {
     bytes
 }
 
-/// The start of a PNG that announces a size and a kind of pixel, with a right checksum.
+/// The start of a PNG with this size and pixel format, and a valid checksum.
 fn png_header(width: u32, height: u32, depth: u8, colour: u8) -> Vec<u8> {
     let mut chunk = b"IHDR".to_vec();
     chunk.extend(width.to_be_bytes());
@@ -34,13 +34,13 @@ fn png_header(width: u32, height: u32, depth: u8, colour: u8) -> Vec<u8> {
     let mut bytes = b"\x89PNG\r\n\x1a\n\0\0\0\x0d".to_vec();
     bytes.extend(&chunk);
     bytes.extend(crc32fast::hash(&chunk).to_be_bytes());
-    // A first chunk of data, because that is where some decoders stop reading the header.
+    // A first data chunk, because some decoders read the header until there.
     bytes.extend(b"\0\0\0\x01IDAT\x78");
     bytes.extend(crc32fast::hash(b"IDAT\x78").to_be_bytes());
     bytes
 }
 
-/// A JPEG whose frame header says another size.
+/// A JPEG with a false size in its frame header.
 fn jpeg_of(width: u16, height: u16) -> Vec<u8> {
     let mut bytes = two_halves(ImageFormat::Jpeg, 16, 16);
     let frame = bytes.windows(2).position(|marker| marker == [0xff, 0xc0]).unwrap();
@@ -49,7 +49,7 @@ fn jpeg_of(width: u16, height: u16) -> Vec<u8> {
     bytes
 }
 
-/// A lossless WebP whose header says another size.
+/// A lossless WebP with a false size in its header.
 fn webp_of(width: u32, height: u32) -> Vec<u8> {
     let mut bytes = two_halves(ImageFormat::WebP, 16, 16);
     let start = bytes.windows(4).position(|name| name == b"VP8L").unwrap() + 9;
@@ -80,7 +80,7 @@ async fn sizes_are_limited_before_anything_is_decoded() {
 
 #[tokio::test]
 async fn a_false_header_within_the_limits_gives_no_oversized_picture() {
-    // What they announce fits, what follows does not: an answer, or the end of one process.
+    // The declared size is allowed and the data do not match it: the decoder answers, or one process dies.
     for (what, bytes) in
         [("png", png_header(8_192, 4_096, 8, 6)), ("jpeg", jpeg_of(8_192, 6_144)), ("webp", webp_of(8_192, 6_144))]
     {

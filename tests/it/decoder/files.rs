@@ -1,4 +1,4 @@
-//! Formats, frames, orientation and metadata, and files that are something else.
+//! Formats, frames, orientation, metadata, and files that are no pictures.
 
 use image::ImageFormat;
 
@@ -6,7 +6,7 @@ use super::{BLUE, RED, assert_near, assert_refused, decode, two_halves};
 
 const FORMATS: [ImageFormat; 3] = [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::WebP];
 
-/// A TIFF structure that notes an orientation and a comment.
+/// An EXIF block with an orientation and a comment.
 fn exif(orientation: u8) -> Vec<u8> {
     let mut tiff = b"MM\0\x2a\0\0\0\x08\0\x01".to_vec();
     tiff.extend([0x01, 0x12, 0, 3, 0, 0, 0, 1, 0, orientation, 0, 0]);
@@ -78,7 +78,7 @@ async fn the_three_formats_are_read_and_others_are_not() {
 
 #[tokio::test]
 async fn the_exif_orientation_is_applied() {
-    // Where the red half, which the file has on the left, is seen: left, top, right or bottom.
+    // The side on which the red half appears, which is on the left in the file.
     for format in FORMATS {
         for (orientation, red_at) in
             [(1, 'l'), (2, 'r'), (3, 'r'), (4, 'l'), (5, 't'), (6, 't'), (7, 'b'), (8, 'b'), (0, 'l'), (9, 'l')]
@@ -116,7 +116,7 @@ async fn an_animation_is_its_first_frame() {
     let frame = |colour: [u8; 3]| {
         let mut bytes = std::io::Cursor::new(Vec::new());
         image::RgbImage::from_pixel(4, 4, image::Rgb(colour)).write_to(&mut bytes, ImageFormat::WebP).unwrap();
-        // Place, size less one, and duration, before the picture itself.
+        // Offset, size minus one, and duration, before the picture itself.
         let head = [0, 0, 0, 0, 0, 0, 3, 0, 0, 3, 0, 0, 100, 0, 0, 0];
         riff_chunk(b"ANMF", &[&head, &bytes.into_inner()[12..]].concat())
     };
@@ -145,7 +145,7 @@ async fn a_polyglot_file_is_read_as_the_picture_it_begins_with() {
 async fn truncated_files_crash_nothing() {
     for format in FORMATS {
         let whole = two_halves(format, 64, 32);
-        // JPEG decoders show what has arrived; without its header no file is a picture.
+        // JPEG decoders return the part that has arrived; a file without its header is no picture.
         for eighths in 0..8 {
             let cut = &whole[..whole.len() * eighths / 8];
             match decode(cut).await {

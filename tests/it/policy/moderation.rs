@@ -1,4 +1,4 @@
-//! A moderation endpoint of our own, in the shape of OpenAI's, asked over real HTTP.
+//! A moderation endpoint in the format of OpenAI's, called over real HTTP.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -22,10 +22,10 @@ use super::*;
 use crate::rigs::ports::Port;
 
 const HOST: &str = "pictures.example.com";
-/// Longest wait for the endpoint in a test that lets the time for it pass.
+/// The time limit of the endpoint in tests that let it pass.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How the endpoint behaves.
+/// The behaviour of the endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mood {
     /// Flags texts that say "forbidden", and pictures that are mostly red, as "violence".
@@ -44,7 +44,7 @@ enum Mood {
 struct Endpoint {
     address: SocketAddr,
     mood: Arc<Mutex<Mood>>,
-    /// Header and body of what was asked.
+    /// Headers and bodies of the requests.
     asked: Arc<Mutex<Vec<(HeaderMap, Value)>>>,
 }
 
@@ -72,7 +72,7 @@ impl Endpoint {
         std::mem::take(&mut *self.asked.lock().unwrap())
     }
 
-    /// What comes of something while each question waits in vain: its time passes as soon as it has been asked.
+    /// Runs something while no request is answered: the clock passes the time limit as soon as one arrives.
     async fn wasting_time<T>(&self, outcome: impl Future<Output = T>) -> T {
         let wasting = async {
             for questions in 1.. {

@@ -34,7 +34,7 @@ fn places() -> (TempDir, PathBuf, PathBuf) {
     (directory, data, log)
 }
 
-/// What the header of a read says is left.
+/// The remaining requests in the header of a read.
 async fn left(server: &Server, key: &str) -> String {
     let answer = send(server.address, "GET", TASKS, key, "").await;
     assert_eq!(answer.status, 200);
@@ -166,7 +166,7 @@ fn processes_that_count_alone_or_without_protection_log_it() {
     assert!(!said.contains(alone), "{said}");
 }
 
-/// Whether the doctor finds all well, and what it says of rate limits.
+/// Whether the doctor succeeds, and its line about rate limits.
 fn doctor(data: &TempDir, flags: &[&str]) -> (bool, String) {
     let mut command = tintype();
     command.args(["doctor", "--json", "--redis-timeout", "10s"]).args(flags).arg("--data").arg(data.path());

@@ -1,4 +1,4 @@
-//! Redis and a process alone count alike, to the millisecond.
+//! Redis and a single process count alike, to the millisecond.
 
 use std::time::Duration;
 
@@ -41,18 +41,18 @@ fn pause() -> impl Strategy<Value = Pause> {
     ]
 }
 
-/// Small ones, which are used up quickly, and what does not divide a minute.
+/// Small rates, which are used up quickly, and rates that do not divide a minute.
 fn limit() -> impl Strategy<Value = u32> {
     prop_oneof![4 => 1..=9_u32, 2 => 10..=70_u32, 1 => 1_000..=100_000_u32, 1 => Just(u32::MAX)]
 }
 
-/// All that an answer says of the limit.
+/// Everything that an answer says about the limit.
 fn told(answer: &Answer) -> [Option<String>; 4] {
     let header = |name| answer.headers.get(name).map(|value| value.to_str().expect("text").to_owned());
     [Some(answer.status.to_string()), header("ratelimit"), header("ratelimit-policy"), header("retry-after")]
 }
 
-/// A key of this rate at each of the services, read with at the same times.
+/// A key with this rate at each service, used at the same times.
 async fn compare(services: &[Service; 2], limit: u32, pauses: &[Pause]) -> Result<(), TestCaseError> {
     let mut keys = Vec::new();
     for service in services {

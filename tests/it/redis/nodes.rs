@@ -12,14 +12,14 @@ use crate::rigs::service::{Caller, Service};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What is left by the header of an answer.
+/// The remaining requests in the header of an answer.
 pub fn left(answer: &Answer) -> u32 {
     let header = answer.header("ratelimit");
     let left = header.split(';').find_map(|part| part.strip_prefix("r=")).expect("r");
     left.parse().expect("a number")
 }
 
-/// Reads so often at each of the callers, all at once, and returns what was left at those that were allowed.
+/// Sends this number of reads as each caller, all at once, and returns the remaining requests after each allowed one.
 async fn crowd(callers: &[Caller<'_>], times: usize) -> Vec<u32> {
     let reads = callers.iter().flat_map(|caller| (0..times).map(|_| caller.get(TASKS)));
     let answers = join_all(reads).await;

@@ -11,10 +11,10 @@ use crate::rigs::http::TASKS;
 use crate::rigs::redis::{RedisServer, counting};
 use crate::rigs::service::{Caller, Service};
 
-/// No test takes so long, unless what it waits for never comes.
+/// Time limit of every wait.
 const NEVER: Duration = Duration::from_secs(60);
 
-/// Waits until Redis counts, or does not.
+/// Waits until Redis counts, or until the process counts alone.
 async fn until(service: &Service, shared: bool) {
     let waiting = async {
         while service.api.limits.are_shared() != shared {
@@ -24,7 +24,7 @@ async fn until(service: &Service, shared: bool) {
     tokio::time::timeout(NEVER, waiting).await.expect("Redis comes and goes");
 }
 
-/// Reads and submits, all of which must be answered, and all of which the process counts alone.
+/// Reads and submits. All must be answered, and the process counts all of them alone.
 async fn goes_on_alone(caller: &Caller<'_>) {
     let service = caller.service;
     let before = service.shared.metrics.rate_limit_fallbacks.get();
@@ -85,13 +85,13 @@ async fn requests_do_not_queue_behind_a_redis_that_hangs() {
     until(&service, true).await;
     caller.get(TASKS).await;
     redis.signal("STOP");
-    // The first of them finds out for all that follow.
+    // The first request notices the outage for all that follow.
     caller.get(TASKS).await;
     until(&service, false).await;
     goes_on_alone(&caller).await;
     redis.signal("CONT");
     until(&service, true).await;
-    // Asked with patience, so that it answers.
+    // With a long time limit, so that Redis answers.
     let patient = service.join(&counting(&url, &["--read-rate", "1000"])).await;
     let left = left(&caller.at(&patient).get(TASKS).await);
     assert!(left >= 1_000 - 3, "Redis was asked {} times while it hung", 1_000 - left - 2);

@@ -1,4 +1,4 @@
-//! The real `tintype` program, started and stopped as an operator would.
+//! The real `tintype` program, started and stopped as an operator does it.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -13,7 +13,7 @@ use crate::rigs::service::Backend;
 /// The program under test.
 pub const TINTYPE: &str = env!("CARGO_BIN_EXE_tintype");
 
-/// Longest that an administrative command may take.
+/// Time limit of an administrative command.
 const LONGEST_RUN_SECONDS: &str = "120";
 
 /// The program with no settings from outside.
@@ -23,7 +23,7 @@ pub fn tintype() -> Command {
     command
 }
 
-/// Runs an administrative command on a data directory. One that should end and does not is ended.
+/// Runs an administrative command on a data directory, and ends it if it hangs.
 pub fn run<I: AsRef<OsStr>>(data: &Path, arguments: impl IntoIterator<Item = I>) -> Output {
     let database = Backend::of_services().url(data).map(|url| ("TINTYPE_DATABASE".to_owned(), url));
     run_with(Path::new(TINTYPE), data, database, arguments)
@@ -36,26 +36,26 @@ pub fn run_with<I: AsRef<OsStr>>(
     variables: impl IntoIterator<Item = (String, String)>,
     arguments: impl IntoIterator<Item = I>,
 ) -> Output {
-    // From coreutils: a test must not hang for want of a refusal.
+    // `timeout` comes from coreutils. It keeps a command that should refuse and does not from hanging the test.
     let mut command = Command::new("timeout");
     command.arg(LONGEST_RUN_SECONDS).arg(program).env_clear().envs(variables);
     command.args(arguments).arg("--data").arg(data).output().expect("the program runs")
 }
 
-/// Runs an administrative command that succeeds, and returns the JSON it printed.
+/// Runs an administrative command that succeeds, and returns the JSON that it printed.
 #[track_caller]
 pub fn json(data: &Path, arguments: &[&str]) -> Value {
     printed(&run(data, arguments.iter().chain(&["--json"])))
 }
 
-/// The JSON that a command printed which succeeded.
+/// The JSON output of a command that succeeded.
 #[track_caller]
 pub fn printed(output: &Output) -> Value {
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-/// Runs an administrative command that fails, and returns what it said.
+/// Runs an administrative command that fails, and returns its error message.
 #[track_caller]
 pub fn refused(data: &Path, arguments: &[&str]) -> String {
     let output = run(data, arguments);
@@ -68,9 +68,9 @@ pub fn refused(data: &Path, arguments: &[&str]) -> String {
 pub struct Server {
     process: Child,
     stdout: BufReader<ChildStdout>,
-    /// What it said at its start.
+    /// Its output until it was ready.
     pub said: String,
-    /// Where it listens.
+    /// The address that it listens on.
     pub address: SocketAddr,
 }
 
@@ -87,7 +87,7 @@ impl Server {
         Self::attempt(command).unwrap_or_else(|said| panic!("the server ended: {said}"))
     }
 
-    /// Starts a server that may not come up; then returns what it said.
+    /// Starts a server that may fail to start, and then returns its output.
     pub fn attempt(mut command: Command) -> Result<Self, String> {
         let mut process = command.stdout(Stdio::piped()).spawn().expect("the program starts");
         let stdout = BufReader::new(process.stdout.take().expect("a pipe"));
@@ -106,20 +106,20 @@ impl Server {
         Ok(server)
     }
 
-    /// A path as this process sees it, which may have file systems of its own.
+    /// A path inside the mount namespace of this process.
     pub fn path(&self, path: &Path) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.process.id()));
         root.join(path.strip_prefix("/").expect("an absolute path"))
     }
 
-    /// Its resident memory, in MiB.
+    /// Resident memory in MiB.
     pub fn memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).expect("a process");
         let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
         kib.map(|kib: u64| kib / 1024).expect("a number")
     }
 
-    /// What another run of the program prints that sees the file systems of this one.
+    /// Runs the program in the mount namespace of this process, and returns its output.
     pub fn inside(&self, arguments: &[&str]) -> String {
         let mut command = Command::new("nsenter");
         command.args([
@@ -135,35 +135,35 @@ impl Server {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// Where callers reach it.
+    /// The URL for callers.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// The key that the first start shows.
+    /// The key that a first start shows.
     pub fn first_key(&self) -> Option<String> {
         self.said.lines().map(str::trim).find(|line| line.starts_with("tt_")).map(str::to_owned)
     }
 
     /// Sends a signal by its name.
     pub fn signal(&self, name: &str) {
-        // The shell's own kill, so that no package has to provide one.
+        // `kill` is built into the shell, so no package is needed.
         let kill = format!("kill -{name} {}", self.process.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
     }
 
-    /// Whether it is stopped, and would go on at SIGCONT.
+    /// Whether SIGSTOP has stopped it.
     pub fn is_stopped(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap_or_default();
         stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.process.try_wait().expect("a child")
     }
 
-    /// Waits for an end that may not come, which the caller must bound.
+    /// Waits for its end. The caller sets a time limit.
     pub async fn until_ended(&mut self) -> ExitStatus {
         loop {
             if let Some(status) = self.ended() {
@@ -173,12 +173,12 @@ impl Server {
         }
     }
 
-    /// Waits for the end.
+    /// Waits for its end.
     pub fn wait(mut self) -> ExitStatus {
         self.process.wait().expect("a child")
     }
 
-    /// Tells it to stop and checks that it does so in order.
+    /// Sends SIGTERM and checks that it exits with status 0.
     pub fn stop(self) {
         self.signal("TERM");
         assert_eq!(self.wait().code(), Some(0));
@@ -187,21 +187,21 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already.
+        // Killing a process that has ended is an error to ignore.
         drop(self.process.kill());
         drop(self.process.wait());
         drop(self.stdout.read_to_string(&mut String::new()));
     }
 }
 
-/// Runs a script where this process may mount things that nobody else sees.
+/// Runs a script in a mount namespace of its own.
 pub fn in_mount_namespace(script: &str) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--mount", "sh", "-ec", script]);
     command
 }
 
-/// `tintype serve` with its data on a file system of its own.
+/// `tintype serve` with its data on a file system that `mount` mounts in a namespace of its own.
 pub fn serve_on(data: &Path, mount: &str, flags: &str) -> Command {
     let data = data.display();
     in_mount_namespace(&format!("{mount}; exec {TINTYPE} serve --listen 127.0.0.1:0 --log error --data {data} {flags}"))

@@ -12,7 +12,7 @@ pub fn certificate(host: &str) -> (TlsAcceptor, String) {
     certificate_with(CertificateParams::new([host.to_owned()]).unwrap())
 }
 
-/// The same, for a certificate with something of its own.
+/// The same, with other parameters of the certificate.
 pub fn certificate_with(leaf: CertificateParams) -> (TlsAcceptor, String) {
     let mut ca_params = CertificateParams::default();
     ca_params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -17,13 +17,13 @@ pub mod balancer;
 pub mod node;
 pub mod relay;
 
-/// Where the processes of these tests keep their files.
+/// The URL of the files of these processes.
 const FILES: &str = "s3://files";
 
-/// Credits that no test uses up.
+/// More credits than any test spends.
 pub const FOREVER: &str = "1000000";
 
-/// A place for several processes, none of which has started yet.
+/// A database, a bucket and a data directory for several processes.
 pub struct Site {
     pub installation: Installation,
     pub postgres: Cluster,
@@ -60,12 +60,12 @@ impl Site {
         Self { installation, postgres, s3, _directory: directory }
     }
 
-    /// The installation as those see it who reach PostgreSQL by another socket.
+    /// The same installation with PostgreSQL behind another socket.
     pub fn by_way_of(&self, socket: &Path) -> Installation {
         Installation { database: Some(url(socket, &self.installation.data)), ..self.installation.clone() }
     }
 
-    /// Tasks that somebody works on, each with the number of its lease.
+    /// The leased tasks, each with its lease epoch.
     pub fn leases(&self) -> HashSet<(String, i64)> {
         let schema = schema(&self.installation.data);
         let sql = format!("SELECT task_id, lease_epoch FROM {schema}.queue WHERE lease_until IS NOT NULL");

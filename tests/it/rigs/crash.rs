@@ -13,13 +13,13 @@ pub mod life;
 pub mod verdict;
 pub mod zombie;
 
-/// Credits of each account: enough for a while, so that some submits are refused.
+/// Credits of each account: few enough that some submits are refused.
 pub const CREDITS: &str = "400";
 pub const ACCOUNTS: [&str; 3] = ["ada", "bob", "cyd"];
-/// Longest wait for what is left at the end to be worked off.
+/// Time limit for the last tasks to end.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What happened to the processes.
+/// Counts of what happened to the processes.
 #[derive(Debug, Default)]
 pub struct Tally {
     /// SIGKILL from outside, at a random moment.
@@ -28,7 +28,7 @@ pub struct Tally {
     pub kills_at_points: u32,
     /// SIGTERM under load.
     pub stops: u32,
-    /// Stopped past its lease, and let go on.
+    /// Stopped until its lease expired, then resumed.
     pub zombies: u32,
     /// Times from the start of a process to its first claim.
     pub recoveries: Vec<Duration>,
@@ -36,7 +36,7 @@ pub struct Tally {
     pub zombie_writes_refused: u32,
 }
 
-/// Waits until nothing is unfinished.
+/// Waits until no task is unfinished.
 pub async fn work_off(installation: &Installation, clock: &Clock) {
     let store = installation.store(Clock::system()).await;
     let deadline = clock.elapsed() + PATIENCE;

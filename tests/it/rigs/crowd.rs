@@ -1,4 +1,4 @@
-//! Concurrent callers of a real server, who remember what they were told.
+//! Concurrent callers of a real server that record every answer.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,21 +13,21 @@ use crate::rigs::http::{Answer, GENERATE, TASKS, try_send};
 
 /// Credits of each caller.
 const CREDITS: i64 = 1_000;
-/// Tasks of a caller under way at once.
+/// Limit of unfinished tasks of one caller.
 const MAX_OPEN: usize = 3;
-/// Longest wait for what must come.
+/// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Between two looks at what is awaited.
+/// Interval between two checks of a condition.
 pub const MOMENT: Duration = Duration::from_millis(5);
 
-/// A caller and all that it was told.
+/// A caller and the answers it got.
 pub struct Caller {
     account: String,
     key: String,
     tasks: Mutex<BTreeMap<String, Told>>,
 }
 
-/// What a caller was told of a task: its cost, and the task once it had ended.
+/// A task as its caller knows it: its cost, and the task itself once it has ended.
 #[derive(Debug, Clone)]
 struct Told {
     credits: i64,
@@ -39,16 +39,16 @@ pub struct Crowd {
     callers: Vec<Caller>,
 }
 
-/// What does not agree with what the callers were told; all empty if nothing was lost.
+/// Contradictions to the recorded answers; all empty if nothing was lost.
 #[derive(Debug, Default)]
 pub struct Findings {
     pub lost: Vec<String>,
     pub mischarged: Vec<String>,
-    /// Tasks whose end changed.
+    /// Terminal tasks that changed.
     pub changed: Vec<String>,
-    /// Completed tasks with an image that is not whole.
+    /// Completed tasks with a missing or damaged image.
     pub dangling: Vec<String>,
-    /// What the server's own books say, and the database of itself.
+    /// Findings of `credits audit` and of SQLite's integrity check.
     pub drifts: Vec<String>,
 }
 
@@ -58,7 +58,7 @@ impl Findings {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 #[track_caller]
 pub fn eventually<F: Future<Output = bool>>(what: &str, mut is_so: impl FnMut() -> F) -> impl Future<Output = ()> {
     let looking = async move {
@@ -74,7 +74,7 @@ impl Caller {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Submits once, and remembers the task if it was acknowledged.
+    /// Submits once, and records the task if it was acknowledged.
     pub async fn submit(&self, address: SocketAddr, prompt: &str, n: i64) -> Option<Answer> {
         let body = json!({ "prompt": prompt, "n": n }).to_string();
         let answer = try_send(address, "POST", GENERATE, &self.key, &body).await?;
@@ -85,7 +85,7 @@ impl Caller {
         Some(answer)
     }
 
-    /// Polls a task, and remembers its end.
+    /// Polls a task, and records its end.
     pub async fn poll(&self, address: SocketAddr, task_id: &str) -> Option<Answer> {
         let answer = try_send(address, "GET", &format!("{TASKS}/{task_id}"), &self.key, "").await?;
         if answer.status == 200 {
@@ -100,19 +100,19 @@ impl Caller {
         Some(answer)
     }
 
-    /// Tasks whose end this caller has not seen.
+    /// Tasks that this caller has not yet seen in a terminal state.
     fn open(&self) -> Vec<String> {
         self.tasks().iter().filter(|(_, told)| told.ended.is_none()).map(|(task_id, _)| task_id.clone()).collect()
     }
 
-    /// Submits and polls until told to stop.
+    /// Submits and polls until it is stopped.
     async fn press(&self, address: SocketAddr, stop: &impl Fn() -> bool) {
         let mut turn = 0;
         while !stop() {
             let open = self.open();
             if open.len() < MAX_OPEN {
                 turn += 1;
-                // Some take several files. What is refused, or not answered, is nobody's loss.
+                // Some tasks have several files. A refused or unanswered submit loses nothing.
                 self.submit(address, "a boat", if turn % 4 == 0 { 2 } else { 1 }).await;
             }
             for task_id in open {
@@ -133,7 +133,7 @@ impl Caller {
         answers
     }
 
-    /// Every task, and the ledger of a moment in which none of them ended.
+    /// Every task, and the ledger read while none of them ended.
     async fn state(&self, address: SocketAddr, data: &Path) -> (Vec<(String, Answer)>, Value) {
         let states = |answers: &[(String, Answer)]| -> Vec<Value> {
             answers.iter().map(|(_, answer)| answer.json()["data"]["status"].clone()).collect()
@@ -176,7 +176,7 @@ impl Caller {
     }
 }
 
-/// Amounts in the ledger for a task.
+/// The amounts of the ledger entries of a task.
 fn entries(history: &Value, task_id: &str, kind: &str) -> Vec<i64> {
     let entries = history.as_array().expect("entries").iter();
     let entries = entries.filter(|entry| entry["task_id"] == task_id && entry["kind"] == kind);
@@ -227,7 +227,7 @@ async fn images_are_whole(address: SocketAddr, task: &Value) -> bool {
 }
 
 impl Crowd {
-    /// So many callers, each with an account and a key of its own.
+    /// This number of callers, each with an account and a key of its own.
     pub fn new(data: &Path, count: usize) -> Self {
         let caller = |number| {
             let account = format!("caller-{number}");
@@ -238,12 +238,12 @@ impl Crowd {
         Self { callers: (0..count).map(caller).collect() }
     }
 
-    /// One of them.
+    /// One of the callers.
     pub fn caller(&self) -> &Caller {
         &self.callers[0]
     }
 
-    /// How many tasks were acknowledged, and how many of them seen completed.
+    /// The number of acknowledged tasks, and of those that were seen completed.
     pub fn told(&self) -> (usize, usize) {
         let all: Vec<Told> =
             self.callers.iter().flat_map(|caller| caller.tasks().values().cloned().collect::<Vec<_>>()).collect();
@@ -251,7 +251,7 @@ impl Crowd {
         (all.len(), all.iter().filter(completed).count())
     }
 
-    /// All press the server until told to stop.
+    /// All callers use the server until they are stopped.
     pub async fn press(&self, address: SocketAddr, stop: impl Fn() -> bool) {
         futures::future::join_all(self.callers.iter().map(|caller| caller.press(address, &stop))).await;
     }
@@ -269,7 +269,7 @@ impl Crowd {
         }
     }
 
-    /// Compares what the callers were told with what a server says now.
+    /// Compares the recorded answers with those of a server now.
     pub async fn check(&self, address: SocketAddr, data: &Path) -> Findings {
         let mut findings = Findings::default();
         for caller in &self.callers {
@@ -282,7 +282,7 @@ impl Crowd {
     }
 }
 
-/// What SQLite says of the database of a server that does not run.
+/// The result of SQLite's integrity check; the server must not run.
 pub fn integrity(data: &Path) -> String {
     let connection = rusqlite::Connection::open(data.join("tintype.db")).expect("a database");
     connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).expect("an answer")

@@ -1,17 +1,17 @@
-//! What tests need beside Debian's base system.
+//! Debian packages that tests need.
 
 use std::fs::File;
 use std::process::{Command, Stdio};
 
-/// Makes sure of a command, which a package of Debian brings.
+/// Installs the package unless the command exists.
 pub fn needs(command: &str, package: &str) {
     let find = format!("command -v {command} >/dev/null");
     install(package, || Command::new("sh").args(["-c", &find]).status().expect("a shell").success());
 }
 
-/// Installs a package of Debian unless `is_there` says that it is.
+/// Installs a package unless `is_there` finds it.
 pub fn install(package: &str, is_there: impl Fn() -> bool) {
-    // What is being installed, by whichever process, is there before it can be used.
+    // The check comes after the lock: another process may just have installed it.
     let _one_at_a_time = lock();
     if is_there() {
         return;
@@ -25,10 +25,10 @@ pub fn install(package: &str, is_there: impl Fn() -> bool) {
     assert!(installed.success() && is_there(), "this test needs {package}: install Debian's package {package}");
 }
 
-/// A lock that every process of these tests knows, held until it is dropped.
+/// A lock between all processes of the tests, held until it is dropped.
 fn lock() -> File {
     let path = std::env::temp_dir().join("tintype-tests-install.lock");
-    // Whoever made it may have been somebody else, who lets it be read.
+    // Another user may own the file and allow reading only.
     let file = File::open(&path).or_else(|_| File::create(&path)).expect("a lock file");
     file.lock().expect("a lock");
     file

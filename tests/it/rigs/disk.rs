@@ -1,7 +1,7 @@
-//! A disk whose power can be cut and that can fail, mounted where only the test that uses it sees it.
+//! A simulated disk that can lose power or fail, mounted in a namespace of its own.
 //!
-//! What is written to a file lasts once that file is synced, a name in a directory once that directory
-//! is: the least that POSIX promises, and less than most file systems keep.
+//! Data of a file survives a power cut once the file is synced, and a name once its directory is synced. POSIX promises
+//! no more, and most file systems keep more.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
@@ -21,15 +21,15 @@ use crate::rigs::binary::tintype;
 mod kernel;
 mod platter;
 
-/// Chooses files and directories by their name.
+/// Selects files and directories by name.
 pub type Names = fn(&str) -> bool;
 
-/// What is wrong with the disk, from now on.
+/// The faults of the disk.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Faults {
-    /// Pages that can still be taken; no limit if `None`.
+    /// Free pages; no limit if `None`.
     pub free_pages: Option<u64>,
-    /// Such a file takes no further page.
+    /// Such a file gets no further page.
     pub full_for: Option<Names>,
     /// Every change is refused.
     pub read_only: bool,
@@ -39,15 +39,15 @@ pub struct Faults {
     pub fail_sync: Option<Names>,
     /// Syncing such a file succeeds, and does nothing.
     pub lie_about_sync: Option<Names>,
-    /// The power fails after so many more changes and syncs.
+    /// The power fails after this number of further changes and syncs.
     pub cut_after: Option<u64>,
 }
 
-/// What becomes of unsynced changes when the power is cut.
+/// The fate of unsynced changes in a power cut.
 #[derive(Debug, Clone, Copy)]
 pub enum Survivors {
     None,
-    /// Some pages, parts of pages, sizes and names, chosen by this seed.
+    /// Some pages, parts of pages, sizes and names survive, chosen by this seed.
     Some(u64),
 }
 
@@ -67,17 +67,17 @@ impl Disk {
         disk
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// A data directory that does not exist yet, below others that do not.
+    /// A data directory that does not exist yet; nor do its parents.
     pub fn data(&self) -> PathBuf {
         self.path().join("srv/tintype")
     }
 
-    /// `tintype serve` there, for callers in a hurry.
+    /// `tintype serve` on the disk, without rate limits.
     pub fn serve(&self) -> Command {
         let mut command = tintype();
         command.args(["serve", "--listen", "127.0.0.1:0", "--submit-rate", "0", "--read-rate", "0"]);
@@ -106,47 +106,47 @@ impl Disk {
         self.platter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes what is wrong with it.
+    /// Sets the faults.
     pub fn set(&self, faults: Faults) {
         self.platter().faults = faults;
     }
 
-    /// Takes all faults away.
+    /// Removes all faults.
     pub fn heal(&self) {
         self.set(Faults::default());
     }
 
-    /// How often those chosen met a fault.
+    /// Number of faults that the selected files met.
     pub fn met(&self, chosen: Names) -> usize {
         self.platter().met.iter().filter(|name| chosen(name)).count()
     }
 
-    /// How often something was changed or synced so far.
+    /// Number of changes and syncs so far.
     pub fn changes(&self) -> u64 {
         self.platter().changes
     }
 
-    /// Names of files, of those chosen.
+    /// Names of the selected files.
     pub fn names(&self, chosen: Names) -> Vec<String> {
         self.platter().names(chosen)
     }
 
-    /// Whether it has power.
+    /// Whether the power is on.
     pub fn is_powered(&self) -> bool {
         self.platter().powered
     }
 
-    /// Turns the power off: from here on nothing is read, written or synced.
+    /// Turns the power off. From now on nothing is read, written or synced.
     pub fn power_off(&self) {
         self.platter().powered = false;
     }
 
-    /// Turns the power on again, with what survived. No process may have files open on the disk.
+    /// Turns the power on again with the data that survived. No process may have files open on the disk.
     pub fn power_on(&mut self, survivors: Survivors) {
         self.power_off();
         let mount = self.mount.take().expect("it is mounted");
         let unmounted = mount.umount_and_join();
-        // When requests of a killed process are under way, the kernel says of the end that it cut them off.
+        // The kernel reports requests of a killed process that the unmount interrupted; that is no failure.
         let is_over = match &unmounted {
             Ok(()) => true,
             Err(error) => error.kind() == ErrorKind::ConnectionAborted,
@@ -163,19 +163,19 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // What is still open, because the test failed, goes with the namespace.
+        // If the test failed with files open, the mount ends with the namespace.
         drop(self.mount.take().map(BackgroundSession::umount_and_join));
     }
 }
 
-/// Set in the process that may mount.
+/// Set in the process that may mount file systems.
 const INSIDE: &str = "TINTYPE_TEST_MAY_MOUNT";
 
-/// Chooses everything.
+/// Selects every file.
 pub const ALL: Names = |_| true;
 
-/// Runs the test of this name in a process of its own that may mount things nobody else sees, whoever
-/// runs it. There, returns true, and the test goes on; here, returns false when that has succeeded.
+/// Runs the test of this name in a process with a mount namespace of its own. Returns true in that process, where the
+/// test goes on, and false in this one once that process has succeeded.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "it is no setting, but a word from this process to itself")]
 pub fn inside(test: &str) -> bool {

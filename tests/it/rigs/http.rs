@@ -12,9 +12,9 @@ use tokio::net::TcpStream;
 
 use super::binary::Server;
 
-/// The path that submits.
+/// Path of submits.
 pub const GENERATE: &str = "/api/v1/images/generate";
-/// The path that lists.
+/// Path of the list of tasks.
 pub const TASKS: &str = "/api/v1/images/task";
 
 /// A whole response.
@@ -30,7 +30,7 @@ pub async fn send(address: SocketAddr, method: &str, path: &str, key: &str, body
     try_send(address, method, path, key, body).await.expect("an answer")
 }
 
-/// One request; `None` when the server went away before it answered.
+/// Sends one request; `None` if the server went away before it answered.
 pub async fn try_send(address: SocketAddr, method: &str, path: &str, key: &str, body: &str) -> Option<Answer> {
     let request = Request::builder()
         .method(method)
@@ -60,7 +60,7 @@ pub async fn ended(server: &Server, key: &str, task_id: &str) -> Value {
     }
 }
 
-/// One request over one connection.
+/// Sends one request over a connection.
 pub async fn exchange<S>(stream: S, request: Request<Full<Bytes>>) -> Answer
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
@@ -68,7 +68,7 @@ where
     try_exchange(stream, request).await.expect("a response")
 }
 
-/// One request over one connection, to a server that may go away.
+/// Sends one request over a connection to a server that may go away.
 pub async fn try_exchange<S>(stream: S, request: Request<Full<Bytes>>) -> hyper::Result<Answer>
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
@@ -91,7 +91,7 @@ impl Answer {
         self.headers.get(name).unwrap_or_else(|| panic!("no header {name}: {self:?}")).to_str().expect("text")
     }
 
-    /// Asserts that this is an error in the envelope of the interface and returns its message.
+    /// Asserts that this is an error in the interface's envelope, and returns its message.
     #[track_caller]
     pub fn assert_error(&self, status: u16, code: &str) -> String {
         assert_eq!(self.status.as_u16(), status, "{self:?}");

@@ -1,4 +1,4 @@
-//! What the processes of one service share: a data directory, a database, a store of files.
+//! The parts that all processes of one service share: data directory, database, file store.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -13,10 +13,10 @@ use tintype::store::sqlite::SqliteStore;
 
 use crate::rigs::binary::{TINTYPE, printed, run_with};
 
-/// Where everything of a service is, for all that use it.
+/// The location of each part.
 #[derive(Debug, Clone)]
 pub struct Installation {
-    /// The program, which may be that of another release.
+    /// The program, possibly of another release.
     pub program: PathBuf,
     pub data: PathBuf,
     /// The URL of its PostgreSQL database, if it has one.
@@ -31,7 +31,7 @@ impl Installation {
         Self { program: TINTYPE.into(), data: data.to_owned(), database: None, variables: Vec::new() }
     }
 
-    /// The program, told where everything is.
+    /// The program with the settings of this installation.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.env_clear().envs(self.environment()).args(arguments).arg("--data").arg(&self.data);
@@ -49,13 +49,13 @@ impl Installation {
         printed(&self.run(&[arguments, &["--json"]].concat()))
     }
 
-    /// Makes an account with credits, and returns its key.
+    /// Creates an account with credits, and returns a key.
     pub fn account(&self, name: &str, credits: &str) -> String {
         self.json(&["account", "create", name, "--credits", credits]);
         self.json(&["key", "create", "--account", name])["key"].as_str().expect("a key").to_owned()
     }
 
-    /// The database in the hands of another process.
+    /// The store as another process opens it.
     pub async fn store(&self, clock: Clock) -> Arc<dyn Store> {
         match &self.database {
             None => Arc::new(SqliteStore::open(&self.data.join("tintype.db"), clock).expect("a database")),

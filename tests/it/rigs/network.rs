@@ -1,20 +1,21 @@
-//! Tests in a network namespace of their own, in which every address is this machine's and every port is free.
+//! Tests in a network namespace of their own, where every address belongs to this machine and every port is free.
 
 use std::process::Command;
 
 use crate::rigs::debian;
 
-/// Set for the process inside of the namespace.
+/// Set in the process inside the namespace.
 const INSIDE: &str = "TINTYPE_TEST_INSIDE_NETWORK";
 
-/// Whether this process is alone in its network. If not, the test has been run by one that is, and has passed.
+/// Runs the test of this name in a process with a network namespace of its own. Returns true in that process, where the
+/// test goes on, and false in this one once that process has succeeded.
 #[expect(clippy::disallowed_methods, reason = "it is no setting, but a word from this process to itself")]
 pub fn is_own(test: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;
     }
     debian::needs("ip", "iproute2");
-    // Each address of either family is this machine's.
+    // Routes every IPv4 and IPv6 address to this machine.
     let script = "ip link set lo up && ip route add local 0.0.0.0/0 dev lo && ip -6 route add local ::/0 dev lo \
                   && exec \"$@\"";
     let output = Command::new("unshare")

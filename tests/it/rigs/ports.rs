@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use tokio::net::TcpSocket;
 
-/// A port that is taken for as long as this lives. Nobody listens there but who is told of it, as often as it likes.
+/// A port that stays reserved while this value lives. A server that is given it may listen, stop and listen again.
 pub struct Port {
     pub address: SocketAddr,
     _socket: TcpSocket,
@@ -13,7 +13,8 @@ pub struct Port {
 impl Port {
     /// Takes a free port of 127.0.0.1.
     pub fn take() -> Self {
-        // Bound, not listening, and shared with those that say so too, as servers do: but nobody finds it by chance.
+        // The socket is bound and does not listen. Servers can share the port because they set SO_REUSEADDR as well;
+        // the system gives it to nobody else.
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.set_reuseaddr(true).expect("a socket");
         socket.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
@@ -21,8 +22,8 @@ impl Port {
     }
 }
 
-/// Any port of a loopback address that other tests do not use: when a server dies, its port is never given to a server
-/// of theirs, which would answer those who still call there.
+/// Any port of a random loopback address. The port of a server that died is then never reused by another test's server,
+/// which would answer the callers of the dead one.
 pub fn of_own_address() -> SocketAddr {
     let host = || rand::random_range(1..255);
     (Ipv4Addr::new(127, host(), host(), host()), 0).into()

@@ -1,5 +1,5 @@
-//! PostgreSQL clusters of the tests' own: one that is started by the first test that wants it and shared, and others
-//! for tests that stop theirs. All are gone when the tests have ended.
+//! PostgreSQL clusters for tests: one that the first test starts and all share, and separate ones for tests that stop
+//! theirs. All are removed when the tests end.
 
 use std::collections::HashSet;
 use std::os::unix::fs::PermissionsExt as _;
@@ -18,9 +18,9 @@ use tokio::runtime::Runtime;
 
 use crate::rigs::debian;
 
-/// Where Debian puts the programs of each major version.
+/// Debian's directory of the programs of each major version.
 const DEBIAN: &str = "/usr/lib/postgresql";
-/// Longest wait for what must come.
+/// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A cluster that listens on a socket in its own directory.
@@ -28,31 +28,31 @@ pub struct Cluster {
     pub directory: PathBuf,
     programs: PathBuf,
     owner: Option<(u32, u32)>,
-    /// Directories whose installation has its database here.
+    /// Directories of installations that have their database here.
     known: Mutex<HashSet<PathBuf>>,
-    /// While it is open the cluster lives.
+    /// The watcher removes the cluster when this pipe closes.
     _life: ChildStdin,
 }
 
-/// What is kept when the cluster is stopped in a hurry.
+/// The data that survives an immediate stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// Nothing need be, which is quick.
+    /// None: `fsync` is off, which is fast.
     Nothing,
-    /// All that was committed, as by default.
+    /// Everything that was committed, as by default.
     Commits,
 }
 
-/// How a cluster is stopped, as `pg_ctl` calls it.
+/// A shutdown mode of `pg_ctl`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shutdown {
-    /// All sessions are ended, their transactions rolled back, and everything is written.
+    /// Ends all sessions, rolls their transactions back, and writes a checkpoint.
     Fast,
     /// As in a crash: the next start recovers from the log.
     Immediate,
 }
 
-/// Outlives every test's own runtime, as stores are opened by code that cannot wait.
+/// A runtime that outlives those of the tests, because stores are opened by code that is not async.
 fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     let build = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -66,7 +66,7 @@ pub fn cluster() -> &'static Cluster {
 }
 
 impl Cluster {
-    /// Starts a fresh one.
+    /// Starts a new cluster.
     pub fn start(durability: Durability) -> Self {
         let programs = programs();
         let directory = TempDir::with_prefix("tintype-pg-").expect("a temporary directory").keep();
@@ -88,7 +88,7 @@ impl Cluster {
         cluster
     }
 
-    /// What the server is started with besides `others`.
+    /// The options of the server: fixed ones and `others`.
     fn options(&self, others: &str) -> String {
         let socket = path(&self.directory);
         format!(
@@ -97,8 +97,8 @@ impl Cluster {
         )
     }
 
-    /// Starts it again, listening on this port of 127.0.0.1, where it encrypts with a key and its certificate. Nothing it
-    /// keeps outlasts a crash from then on, and [`Cluster::session`] does not find it any more.
+    /// Restarts it on this port of 127.0.0.1 with TLS. From then on it survives no crash, and [`Cluster::session`] no
+    /// longer finds it.
     pub fn encrypt(&self, port: u16, certificate_pem: &str, key_pem: &str) {
         let files = [("server.crt", certificate_pem), ("server.key", key_pem)];
         for (name, pem) in files {
@@ -123,7 +123,7 @@ impl Cluster {
         self.run("pg_ctl", &[&common, arguments].concat());
     }
 
-    /// Stops it and starts it again; returns when it takes connections.
+    /// Restarts it, and returns when it accepts connections.
     pub fn restart(&self, how: Shutdown) {
         let mode = match how {
             Shutdown::Fast => "fast",
@@ -132,7 +132,7 @@ impl Cluster {
         self.control(&["-m", mode, "restart"]);
     }
 
-    /// Ends up to so many connections of others, picked at random; returns how many.
+    /// Terminates up to this number of random connections, and returns how many.
     pub fn terminate(&self, connections: u32) -> i64 {
         let sql = format!(
             "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (
@@ -142,19 +142,19 @@ impl Cluster {
         self.number(&sql)
     }
 
-    /// The URL of the schema that belongs to a directory, which is made when it is not there.
+    /// The URL of the schema of a directory. Creates the schema if necessary.
     pub fn url(&self, directory: &Path) -> String {
         self.execute(&format!("CREATE SCHEMA IF NOT EXISTS {}", schema(directory)));
         url(&self.directory, directory)
     }
 
-    /// The URL of the database of an installation in a directory, if that is here.
+    /// The URL of the database of the installation in a directory, if that is in this cluster.
     pub fn url_of_known(&self, directory: &Path) -> Option<String> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).contains(directory);
         known.then(|| self.url(directory))
     }
 
-    /// Opens the store in the schema that belongs to a directory.
+    /// Opens the store in the schema of a directory.
     pub fn open(&'static self, directory: &Path, clock: &Clock, faults: Faults) -> Arc<dyn Store> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(directory.to_owned());
         let (url, clock) = (self.url(directory), clock.clone());
@@ -166,48 +166,47 @@ impl Cluster {
         Arc::new(store.recv().expect("an answer").expect("a fresh schema opens"))
     }
 
-    /// Runs SQL behind every store's back.
+    /// Runs SQL directly, past the stores.
     pub fn execute(&self, sql: &str) {
         self.attempt(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     }
 
-    /// Runs SQL that may be refused.
+    /// Runs SQL that may fail.
     pub fn attempt(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
         self.in_session(async move |session| session.batch_execute(sql).await)
     }
 
-    /// What a query finds.
+    /// The rows of a query.
     pub fn query(&self, sql: &str) -> Vec<tokio_postgres::Row> {
         let found = self.in_session(async move |session| session.query(sql, &[]).await);
         found.unwrap_or_else(|error| panic!("{sql}: {error:?}"))
     }
 
-    /// The number that a query finds.
+    /// The number that a query returns.
     pub fn number(&self, sql: &str) -> i64 {
         self.query(sql)[0].get(0)
     }
 
-    /// Ends all connections of stores in the schema that belongs to a directory; none of them does anything any more
-    /// when this returns.
+    /// Terminates all connections of stores in the schema of a directory, and waits until they have ended.
     pub fn terminate_all_of(&self, directory: &Path) {
         let of = schema(directory);
-        // Each is waited for.
+        // `pg_terminate_backend` waits for each.
         self.number(&format!(
             "SELECT count(pg_terminate_backend(pid, 60000)) FROM pg_stat_activity WHERE application_name = '{of}'"
         ));
     }
 
-    /// A session of an administrator, for as long as it is kept.
+    /// A session of an administrator. It ends when the value is dropped.
     pub async fn session(&self) -> tokio_postgres::Client {
         let mut config = tokio_postgres::Config::new();
         config.host_path(&self.directory).user("tintype").dbname("postgres");
         let (session, connection) = config.connect(tokio_postgres::NoTls).await.expect("the cluster runs");
-        // It ends with the session, or with the cluster.
+        // The task ends with the session or with the cluster.
         tokio::spawn(async move { drop(connection.await) });
         session
     }
 
-    /// Waits until the number that a query finds is as wanted.
+    /// Waits until a query returns this number.
     pub async fn until(&self, sql: &str, wanted: impl Fn(i64) -> bool) {
         let waiting = async {
             while !wanted(self.number(sql)) {
@@ -223,7 +222,7 @@ impl Cluster {
     }
 
     fn in_session<T: Send>(&self, what: impl AsyncFnOnce(&tokio_postgres::Client) -> T + Send) -> T {
-        // The thread that asks may be one of a runtime, which must not wait; another may.
+        // The caller's thread may belong to a runtime and must not block, so another thread waits.
         std::thread::scope(|scope| {
             let asking = scope.spawn(|| runtime().block_on(async { what(&self.session().await).await }));
             asking.join().expect("no panic")
@@ -240,7 +239,7 @@ impl Cluster {
     }
 }
 
-/// The URL of the schema that belongs to a directory, by way of the socket in another.
+/// The URL of the schema of a directory, through the socket in another directory.
 pub fn url(socket: &Path, directory: &Path) -> String {
     let (host, schema) = (path(socket).replace('/', "%2F"), schema(directory));
     format!("postgres://tintype@{host}/postgres?options=-csearch_path%3D{schema}&application_name={schema}")
@@ -251,11 +250,11 @@ pub fn waiting(schema: &str) -> String {
     format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}' AND wait_event_type = 'Lock'")
 }
 
-/// The schema that belongs to a directory: the directory's own name.
+/// The schema of a directory has the directory's name.
 pub fn schema(directory: &Path) -> String {
     let name = directory.file_name().expect("a directory with a name").to_str().expect("text");
     let plain: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-    // Quoted nowhere, and PostgreSQL folds case, as file names do not.
+    // The name is used without quotes, and PostgreSQL folds case where file names do not.
     let folded: String = plain
         .chars()
         .map(|c| if c.is_ascii_uppercase() { format!("{}_", c.to_ascii_lowercase()) } else { c.to_string() })
@@ -282,7 +281,7 @@ fn owner() -> Option<(u32, u32)> {
     Some((id("-u"), id("-g")))
 }
 
-/// The programs of the newest version, installed if there is none.
+/// The programs of the newest version, installed if necessary.
 fn programs() -> PathBuf {
     let newest = || {
         let versions = std::fs::read_dir(DEBIAN).ok()?;
@@ -293,8 +292,7 @@ fn programs() -> PathBuf {
     newest().expect("it was just found")
 }
 
-/// Lets a process that outlives this one stop the cluster and remove its directory when this one has ended, in
-/// whatever way.
+/// Starts a watcher process that stops the cluster and removes its directory when this process ends, however it ends.
 #[expect(clippy::zombie_processes, reason = "it ends after this process, which nobody outlives to wait")]
 fn watch(programs: &Path, directory: &Path, owner: Option<(u32, u32)>) -> ChildStdin {
     let mut watcher = Command::new("setsid");

@@ -1,4 +1,4 @@
-//! A Redis of a test's own, on loopback.
+//! A Redis server for one test, on loopback.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -7,13 +7,13 @@ use tempfile::TempDir;
 
 use crate::rigs::debian;
 
-/// Lower than the ports that systems give out by themselves, so that one is still free when it starts again.
+/// Below the ephemeral ports, so that the port is still free when the server starts again.
 const PORTS: std::ops::Range<u16> = 15_000..25_000;
 
 /// A time limit that no call of a test reaches on a busy machine.
 const PATIENT: [&str; 2] = ["--redis-timeout", "10s"];
 
-/// A running `redis-server`, which ends with the thread that started it at the latest.
+/// A running `redis-server`. It ends with the thread that started it at the latest.
 pub struct RedisServer {
     process: Child,
     stdout: BufReader<ChildStdout>,
@@ -23,17 +23,17 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// Empty, without a password.
+    /// Starts an empty server without a password.
     pub fn start() -> Self {
         Self::start_with(&[])
     }
 
-    /// With options of `redis-server`.
+    /// Starts it with options of `redis-server`.
     pub fn start_with(options: &[&str]) -> Self {
         Self::start_on("--port", options)
     }
 
-    /// With a certificate, and over TLS alone.
+    /// Starts it with a certificate, for TLS connections only.
     pub fn start_tls(cert: &str, key: &str) -> Self {
         let of_tls = ["--tls-cert-file", cert, "--tls-key-file", key, "--tls-auth-clients", "no", "--port", "0"];
         Self::start_on("--tls-port", &of_tls)
@@ -52,7 +52,7 @@ impl RedisServer {
         }
     }
 
-    /// The one that counts for a whole service: none, unless `TEST_LIMITS=redis`.
+    /// The server that counts for whole services: none unless `TEST_LIMITS=redis`.
     #[expect(clippy::disallowed_methods, reason = "how the tests run is no setting")]
     pub fn of_services() -> Option<Self> {
         match std::env::var("TEST_LIMITS").as_deref() {
@@ -62,7 +62,7 @@ impl RedisServer {
         }
     }
 
-    /// Where it is.
+    /// Its URL.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
@@ -72,7 +72,7 @@ impl RedisServer {
         self.port
     }
 
-    /// A connection of the test's own.
+    /// A connection for the test itself.
     pub fn connection(&self) -> redis::Connection {
         redis::Client::open(self.url()).expect("a URL").get_connection().expect("a connection")
     }
@@ -83,13 +83,13 @@ impl RedisServer {
         assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
     }
 
-    /// Ends it as a crash does.
+    /// Kills it.
     pub fn kill(&mut self) {
         self.process.kill().expect("it runs");
         self.process.wait().expect("a child");
     }
 
-    /// Starts it anew, empty, where it was.
+    /// Starts it again, empty, on the same port.
     pub fn come_back(&mut self) {
         (self.process, self.stdout) = launch(&self.options, &self.directory).expect("its port is free");
     }
@@ -97,15 +97,15 @@ impl RedisServer {
 
 impl Drop for RedisServer {
     fn drop(&mut self) {
-        // It may have ended already.
+        // Killing a process that has ended is an error to ignore.
         drop(self.process.kill());
         drop(self.process.wait());
     }
 }
 
-/// Starts a server and waits until it listens; `None` when it cannot.
+/// Starts a server and waits until it listens; `None` if the port is taken.
 fn launch(options: &[String], directory: &TempDir) -> Option<(Child, BufReader<ChildStdout>)> {
-    // From util-linux: when a test is killed, nobody else ends what it started.
+    // `setpriv` comes from util-linux. It ends the server when the test is killed.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "redis-server", "--bind", "127.0.0.1", "--save", "", "--dir"]);
     command.arg(directory.path()).args(options).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -124,7 +124,7 @@ fn launch(options: &[String], directory: &TempDir) -> Option<(Child, BufReader<C
     Some((process, stdout))
 }
 
-/// The flags that let this Redis count.
+/// The flags of a service whose rate limits this Redis counts.
 pub fn counting<'a>(url: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&["--redis", url], &PATIENT[..], more].concat()
 }

@@ -17,10 +17,10 @@ use crate::rigs::ports::Port;
 pub const ACCESS_KEY: &str = "AKIATINTYPETESTS0000";
 pub const SECRET_KEY: &str = "swallow-the-secret-of-the-bucket-0123456";
 
-/// An S3 server on loopback (s3s-fs): `ROOT/BUCKET/KEY` on the disk is what it serves.
+/// An S3 server on loopback (s3s-fs). It serves `ROOT/BUCKET/KEY` from disk.
 pub struct S3Server {
     pub address: SocketAddr,
-    /// Keeps its port for it while it is down.
+    /// Reserves its port while it is down.
     _port: Port,
     service: S3Service,
     tls: Option<TlsAcceptor>,
@@ -28,7 +28,7 @@ pub struct S3Server {
 }
 
 impl S3Server {
-    /// Starts on a free port with an empty bucket.
+    /// Starts it on a free port with an empty bucket.
     pub async fn start(root: &Path, bucket: &str) -> Self {
         Self::start_over(None, root, bucket).await
     }
@@ -45,25 +45,25 @@ impl S3Server {
         server
     }
 
-    /// Closes its port and all its connections.
+    /// Closes its listener and all its connections.
     pub async fn stop(&mut self) {
         let serving = self.serving.take().expect("it runs");
         serving.abort();
         assert!(serving.await.expect_err("it was aborted").is_cancelled());
     }
 
-    /// Listens on its port.
+    /// Listens on its port again.
     pub async fn come_back(&mut self) {
         let listener = TcpListener::bind(self.address).await.expect("its port is free");
         self.serving = Some(tokio::spawn(serve(listener, self.tls.clone(), self.service.clone())));
     }
 
-    /// What tells AWS tools to use this server.
+    /// The environment variables that direct AWS clients to this server.
     pub fn variables(&self) -> Vec<(String, String)> {
         variables(self.address, SECRET_KEY)
     }
 
-    /// For a store of files in this server.
+    /// Settings of a file store in this server.
     pub fn settings(&self, url: &str) -> S3Settings {
         S3Settings::parse(url, self.variables()).expect("an URL")
     }
@@ -77,7 +77,7 @@ impl Drop for S3Server {
     }
 }
 
-/// What tells AWS tools to use the server at an address.
+/// The environment variables that direct AWS clients to the server at an address.
 pub fn variables(address: SocketAddr, secret: &str) -> Vec<(String, String)> {
     let endpoint = format!("http://{address}");
     let variables = [
@@ -89,14 +89,14 @@ pub fn variables(address: SocketAddr, secret: &str) -> Vec<(String, String)> {
     variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
 }
 
-/// Dropping it closes the listener and every connection.
+/// Accepts connections until the future is dropped, which closes the listener and every connection.
 async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, service: S3Service) {
     let mut connections = JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await.expect("a connection");
         let (tls, service) = (tls.clone(), service.clone());
         let http = hyper::server::conn::http1::Builder::new();
-        // Clients may go as they like.
+        // A client that goes away is no failure.
         connections.spawn(async move {
             match tls {
                 None => drop(http.serve_connection(TokioIo::new(stream), service).await),

@@ -1,4 +1,4 @@
-//! A whole service in this process: real HTTP, a clock moved by hand, a worker that is stepped.
+//! A whole service in this process: real HTTP, a clock that tests move by hand, a worker that tests step.
 
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -41,7 +41,7 @@ use super::s3::S3Server;
 
 /// 2026-11-21T12:00:00Z.
 pub const NOON: Timestamp = Timestamp::from_millis(1_795_262_400_000);
-/// The databases that every test of the store runs on.
+/// The databases that the tests of the store run on.
 #[derive(Debug, Clone, Copy)]
 pub enum Backend {
     Sqlite,
@@ -49,7 +49,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// The one that whole services run on: SQLite, unless `TEST_STORE=postgres`.
+    /// The database of whole services: SQLite unless `TEST_STORE=postgres`.
     #[expect(clippy::disallowed_methods, reason = "how the tests run is no setting")]
     pub fn of_services() -> Self {
         match std::env::var("TEST_STORE").as_deref() {
@@ -59,7 +59,7 @@ impl Backend {
         }
     }
 
-    /// Where the database of the service in this directory is, unless it is in the directory.
+    /// The URL of the database of the service in this directory, unless it is in the directory itself.
     pub fn url(self, directory: &Path) -> Option<String> {
         match self {
             Self::Sqlite => None,
@@ -67,12 +67,12 @@ impl Backend {
         }
     }
 
-    /// An empty database that vanishes with the directory.
+    /// An empty database that is removed with the directory.
     pub fn open(self, directory: &TempDir, clock: &Clock) -> Arc<dyn Store> {
         self.open_with_faults(directory, clock, Faults::default())
     }
 
-    /// The same, with what is to go wrong.
+    /// The same, with faults.
     pub fn open_with_faults(self, directory: &TempDir, clock: &Clock, faults: Faults) -> Arc<dyn Store> {
         match self {
             Self::Sqlite => {
@@ -85,7 +85,7 @@ impl Backend {
     }
 }
 
-/// Where result files are. Either way the directory `files` holds them as `DAY/NAME`.
+/// The store of result files. Both kinds keep them in the directory `files` as `DAY/NAME`.
 #[derive(Debug, Clone, Copy)]
 enum FilesKind {
     Disk,
@@ -103,7 +103,7 @@ impl FilesKind {
         }
     }
 
-    /// What tells a server of it.
+    /// The flags of a server.
     fn flags(self) -> &'static [&'static str] {
         match self {
             Self::Disk => &[],
@@ -153,12 +153,12 @@ impl Process {
         Self::build(self.settings.clone(), self.api.settings.clone(), shared).await
     }
 
-    /// Another renderer of this process.
+    /// A second renderer of this process.
     pub fn renderer(&self) -> EngineRenderer {
         renderer(&self.settings, &self.shared, &self.policy)
     }
 
-    /// Another worker of this process.
+    /// A second worker of this process.
     pub fn worker_with(&self, renderer: Arc<dyn Renderer>) -> Arc<Worker> {
         Worker::new(self.settings.worker.clone(), self.shared.clone(), self.policy.clone(), renderer)
     }
@@ -177,14 +177,14 @@ pub struct Service {
     pub readiness: Readiness,
     pub directory: TempDir,
     pub faults: Faults,
-    /// Where its files are, if in a bucket.
+    /// The server of its bucket, if its files are in one.
     pub s3: Option<S3Server>,
-    /// What counts its rate limits, if not itself.
+    /// The Redis that counts its rate limits, if one does.
     _redis: Option<RedisServer>,
     _stop: DropGuard,
 }
 
-/// Who calls.
+/// A caller with an account and a key.
 pub struct Caller<'a> {
     pub service: &'a Service,
     pub account: Account,
@@ -201,32 +201,32 @@ impl Deref for Service {
 }
 
 impl Service {
-    /// With default settings.
+    /// Starts with default settings.
     pub async fn start() -> Self {
         Self::start_with(&[]).await
     }
 
-    /// With flags of `tintype serve`.
+    /// Starts with flags of `tintype serve`.
     pub async fn start_with(flags: &[&str]) -> Self {
         Self::start_changed(flags, |_| {}).await
     }
 
-    /// With result files on the disk, for what is different there.
+    /// Starts with result files in a directory, whatever `TEST_FILES` says.
     pub async fn start_on_disk(flags: &[&str]) -> Self {
         Self::start_with_files(FilesKind::Disk, flags, |_| {}).await
     }
 
-    /// With result files in a bucket.
+    /// Starts with result files in a bucket.
     pub async fn start_on_s3(flags: &[&str]) -> Self {
         Self::start_with_files(FilesKind::Bucket, flags, |_| {}).await
     }
 
-    /// With flags of `tintype serve` and other limits on connections.
+    /// Starts with flags of `tintype serve` and other limits on connections.
     pub async fn start_changed(flags: &[&str], change: impl FnOnce(&mut ConnectionLimits)) -> Self {
         Self::start_with_files(FilesKind::chosen(), flags, change).await
     }
 
-    /// With its database in PostgreSQL.
+    /// Starts with its database in PostgreSQL.
     pub async fn start_on_postgres(flags: &[&str]) -> Self {
         Self::start_on(Backend::Postgres, FilesKind::chosen(), flags, |_| {}).await
     }
@@ -255,12 +255,12 @@ impl Service {
         Self { s3, _redis: redis, ..service }
     }
 
-    /// Another process of this service, with flags of its own: the same database, files and hands of the clock.
+    /// Another process of this service with its own flags, and the same database, files and clock.
     pub async fn join(&self, flags: &[&str]) -> Self {
         self.join_with_write_limit(flags, WRITE_LIMIT).await
     }
 
-    /// The same, where a write to a bucket is given up after this time.
+    /// The same, with another time limit for a write to a bucket.
     pub async fn join_with_write_limit(&self, flags: &[&str], limit: Duration) -> Self {
         self.join_on(settings(flags), &self.clock, self.open_files().with_write_limit(limit)).await
     }
@@ -331,7 +331,7 @@ impl Service {
         (key.id, secret.reveal().to_owned())
     }
 
-    /// Lets the worker work until the queue is empty, moving the clock over retry delays.
+    /// Steps the worker until the queue is empty, moving the clock over retry delays.
     pub async fn work(&self) {
         for _ in 0..8 {
             while self.worker.step().await.expect("a store") > 0 {}
@@ -339,7 +339,7 @@ impl Service {
         }
     }
 
-    /// One sweep.
+    /// Runs one sweep.
     pub async fn sweep(&self) {
         self.sweeper.sweep(Rescue::Expired).await;
     }
@@ -367,14 +367,14 @@ impl Service {
     }
 }
 
-/// Flags of `tintype serve`, read.
+/// Parses flags of `tintype serve`.
 fn settings(flags: &[&str]) -> ServerSettings {
     let mut settings = ServerSettings::from_flags(flags.iter().copied()).expect("valid flags");
     settings.worker.test_picture_decoder = TINTYPE.into();
     settings
 }
 
-/// What stores a key that has neither name, rates nor expiry.
+/// A key without name, rates or expiry, as the store takes it.
 pub fn new_key(secret: &KeySecret) -> NewKey {
     NewKey {
         hash: secret.hash(),
@@ -420,14 +420,14 @@ impl Caller<'_> {
         task["task_id"].as_str().expect("a task_id").to_owned()
     }
 
-    /// Polls once.
+    /// Polls a task once.
     pub async fn task(&self, task_id: &str) -> Value {
         let answer = self.get(&format!("{TASKS}/{task_id}")).await;
         assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
         answer.json()["data"].clone()
     }
 
-    /// Credits left.
+    /// The credits of the account.
     pub async fn credits(&self) -> i64 {
         let account = self.service.shared.store.find_account(&self.account.name).await.expect("a store");
         account.expect("the account exists").credits

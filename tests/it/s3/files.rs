@@ -1,4 +1,4 @@
-//! What holds for files on a disk holds for files in a bucket.
+//! Files in a bucket behave like files in a directory.
 
 use std::fs::File;
 use std::time::{Duration, UNIX_EPOCH};
@@ -96,7 +96,7 @@ async fn orphans_are_removed_and_results_stay() {
     let id = task_id.strip_prefix("imgmodel-").and_then(|id| id.parse().ok()).expect("an id");
     let orphan = service.shared.files.write(id, 1, Bytes::from_static(b"left behind")).await.expect("a file");
     let unknown = service.shared.files.write(some_task(), 0, Bytes::from_static(b"who knows")).await.expect("a file");
-    // The bucket's clock is the real one, which nobody moves.
+    // The bucket uses the real clock.
     let now = UNIX_EPOCH + Duration::from_millis(service.clock.now().as_millis().unsigned_abs());
     for name in files(&service) {
         let object = File::options().write(true).open(service.directory.path().join("files").join(name));

@@ -80,11 +80,11 @@ async fn a_signed_link_is_shown_only_while_its_lifetime_is_left() {
     let task = completed(&caller).await;
     let task_id = task["task_id"].as_str().expect("a task_id");
     let first = media_url(&task);
-    // The caches of clients may work for a while...
+    // The URL stays the same for a while, so that caches work...
     let reserve = signed_for(&first) - 3600;
     service.clock.advance(Duration::from_secs(reserve - 2));
     assert_eq!(media_url(&caller.task(task_id).await), first);
-    // ...but not longer than what is left allows. Another signature needs another second.
+    // ...but not longer than the remaining lifetime allows. A new signature needs another second.
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     service.clock.advance(Duration::from_secs(2));
     let second = media_url(&caller.task(task_id).await);

@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use crate::rigs::s3::{S3Server, SECRET_KEY, variables};
 use crate::rigs::service::{NOON, Service};
 
-/// Longest that a write is tried in tests that see it fail.
+/// The time limit of a write in tests that see it fail.
 const SOON: Duration = Duration::from_millis(200);
 
 #[tokio::test]
@@ -23,7 +23,7 @@ async fn an_attempt_survives_a_short_bucket_outage() {
     s3.stop().await;
     let worker = service.worker.clone();
     let step = tokio::spawn(async move { worker.step().await });
-    // Back at the first request that comes.
+    // The bucket comes back at the first request.
     let waiting = TcpListener::bind(s3.address).await.expect("its port is free");
     drop(waiting.accept().await.expect("a request"));
     drop(waiting);
@@ -79,7 +79,7 @@ async fn a_write_whose_answer_is_lost_is_repeated_under_another_name() {
     let address = relay.local_addr().expect("an address");
     let behind = s3.address;
     let relaying = tokio::spawn(async move {
-        // The first connection ends as soon as the server has answered, which nobody hears.
+        // The first connection is closed once the server has answered, and the answer is lost.
         let (mut near, _) = relay.accept().await.expect("a connection");
         let mut far = tokio::net::TcpStream::connect(behind).await.expect("the server");
         let (mut from_near, _near) = near.split();

@@ -1,4 +1,4 @@
-//! Callers behind a load balancer that asks each node whether it is ready, as balancers do.
+//! A load balancer that probes the readiness of each node, and callers behind it.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -22,65 +22,65 @@ use tokio_util::task::AbortOnDropHandle;
 use super::node::HANG;
 use crate::rigs::http::{GENERATE, TASKS, try_send};
 
-/// How often a node is asked.
+/// Interval of the readiness probes of one node.
 const PROBE: Duration = Duration::from_millis(50);
-/// Rest between two calls of one caller.
+/// Pause between two calls of one caller.
 const REST: Duration = Duration::from_millis(40);
-/// Most tasks of one caller at a time: the queue is never overlong, however slow the machine is.
+/// Limit of unfinished tasks of one caller. It keeps the queue short on a slow machine.
 const MOST_UNFINISHED: usize = 10;
 
-/// What callers met.
+/// The results that callers saw.
 #[derive(Debug, Default)]
 pub struct Met {
     pub requests: AtomicU64,
-    /// Whatever was not answered with 200.
+    /// Requests that were not answered with 200.
     pub failed: Mutex<Vec<String>>,
     pub tasks: Mutex<Vec<String>>,
 }
 
-/// Leads callers to nodes that say that they are ready.
+/// Sends callers to nodes that are ready.
 #[derive(Default)]
 pub struct Balancer {
-    /// The nodes, each with who asks it: none waits for the answer of another.
+    /// One probing task per node, so that none waits for another.
     asking: Mutex<HashMap<SocketAddr, AbortOnDropHandle<()>>>,
     ready: watch::Sender<Vec<SocketAddr>>,
 }
 
 impl Balancer {
-    /// Begins to ask.
+    /// Starts to probe these nodes.
     pub fn start(nodes: Vec<SocketAddr>) -> Arc<Self> {
         let balancer = Arc::new(Self::default());
         nodes.into_iter().for_each(|node| balancer.add(node));
         balancer
     }
 
-    /// Asks one more node.
+    /// Adds a node.
     pub fn add(&self, node: SocketAddr) {
         let asking = tokio::spawn(ask(node, self.ready.clone()));
         self.asking.lock().expect("no panic").insert(node, AbortOnDropHandle::new(asking));
     }
 
-    /// Asks another node instead of one that has gone.
+    /// Replaces a node that has gone.
     pub fn replace(&self, old: SocketAddr, new: SocketAddr) {
         drop(self.asking.lock().expect("no panic").remove(&old));
         self.add(new);
     }
 
-    /// Waits until so many nodes have said that they are ready.
+    /// Waits until this number of nodes is ready.
     pub async fn until_ready(&self, count: usize) {
         let mut ready = self.ready.subscribe();
         let waiting = ready.wait_for(|ready| ready.len() == count);
         drop(tokio::time::timeout(HANG, waiting).await.expect("nodes become ready").expect("the sender is ours"));
     }
 
-    /// One caller, over connections that are kept for as long as they last; submits, and polls until that has ended.
+    /// One caller: submits tasks and polls them until they end, on connections that it keeps alive.
     async fn call(self: Arc<Self>, key: String, met: Arc<Met>, stop: CancellationToken) {
         let mut kept: Option<(SocketAddr, Kept)> = None;
         let (mut unfinished, mut ended) = (Vec::<String>::new(), Vec::new());
         while !stop.is_cancelled() {
             let ready = self.ready.borrow().clone();
             let node = *ready.choose(&mut rand::rng()).expect("a node that is ready");
-            // Like a balancer's, a connection is used again only if it is open and leads to a node that is ready.
+            // As a balancer does, reuse a connection only if it is open and its node is ready.
             let reusable =
                 kept.take().filter(|(to, kept)| ready.contains(to) && kept.is_open() && rand::random_ratio(3, 4));
             let (to, mut connection) = match reusable {
@@ -113,13 +113,13 @@ impl Balancer {
         met.tasks.lock().expect("no panic").extend(ended.into_iter().chain(unfinished));
     }
 
-    /// Starts callers, who go on until they are stopped.
+    /// Starts callers, which run until they are stopped.
     pub fn callers(self: &Arc<Self>, keys: &[String], met: &Arc<Met>, stop: &CancellationToken) -> JoinSet<()> {
         keys.iter().map(|key| self.clone().call(key.clone(), met.clone(), stop.clone())).collect()
     }
 }
 
-/// Asks a node again and again whether it is ready.
+/// Probes the readiness of a node forever.
 async fn ask(node: SocketAddr, ready: watch::Sender<Vec<SocketAddr>>) {
     loop {
         let answer = try_send(node, "GET", "/readyz", "", "").await;
@@ -132,7 +132,7 @@ async fn ask(node: SocketAddr, ready: watch::Sender<Vec<SocketAddr>>) {
     }
 }
 
-/// A connection that is kept.
+/// A keep-alive connection.
 struct Kept(Option<SendRequest<Full<Bytes>>>);
 
 impl Kept {
@@ -157,7 +157,7 @@ impl Kept {
         let answer = sender.send_request(request.expect("a request")).await.map_err(|error| error.to_string())?;
         let status = answer.status().as_u16();
         let body = answer.into_body().collect().await.map_err(|error| error.to_string())?.to_bytes();
-        // A connection that the server wants to end is ready for nothing more.
+        // After this a connection that the server closes reports itself as closed.
         drop(sender.ready().await);
         Ok((status, serde_json::from_slice(&body).map_err(|error| error.to_string())?))
     }

@@ -1,4 +1,4 @@
-//! One process of a service of several: `tintype api` or `tintype worker`.
+//! One process of a cluster: `tintype api` or `tintype worker`.
 
 use std::fs::OpenOptions;
 use std::net::SocketAddr;
@@ -9,9 +9,9 @@ use crate::rigs::binary::Server;
 use crate::rigs::crash::life::PUBLIC_URL;
 use crate::rigs::installation::Installation;
 
-/// Longest that anything may take before these tests call it a hang.
+/// Time after which these tests call a wait a hang.
 pub const HANG: Duration = Duration::from_secs(60);
-/// How often a process may fail to start, while its database does not run say.
+/// Limit of failed starts in a row, for example while the database is down.
 const STARTS: u32 = 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,26 +20,26 @@ pub enum Part {
     Worker,
 }
 
-/// A process, and those that take its place.
+/// A process and its replacements.
 pub struct Node {
     pub part: Part,
     pub server: Server,
     installation: Installation,
     flags: Vec<String>,
     log: PathBuf,
-    /// Lines of the log that earlier processes wrote.
+    /// Log lines of earlier processes.
     before: usize,
-    /// Whether something is to go wrong in it.
+    /// Whether it was started with a fault.
     pub armed: bool,
 }
 
 impl Node {
-    /// Starts it with more flags than these tests need anyway.
+    /// Starts it with these flags in addition to those that all these tests need.
     pub fn start(part: Part, number: usize, installation: &Installation, flags: &[&str]) -> Self {
         Self::start_with_fault(part, number, installation, flags, None)
     }
 
-    /// Starts it with what is to go wrong in it.
+    /// Starts it with a fault.
     pub fn start_with_fault(
         part: Part,
         number: usize,
@@ -53,11 +53,11 @@ impl Node {
         Self { part, server, installation: installation.clone(), flags, log, before: 0, armed: fault.is_some() }
     }
 
-    /// Starts another process after the last one ended, as systemd would, if need be with what is to go wrong in it.
+    /// Starts another process after the last one ended, as systemd does, perhaps with a fault.
     pub fn restart(&mut self, fault: Option<&str>) {
         self.before = self.lines().len();
         let start = |fault| spawn(self.part, &self.installation, &self.flags, &self.log, fault);
-        // What goes wrong may do so at the start.
+        // The fault may end the process during its start.
         let mut started = start(fault);
         self.armed = fault.is_some() && started.is_ok();
         for _ in 1..STARTS {
@@ -69,19 +69,19 @@ impl Node {
         self.server = started.unwrap_or_else(|said| panic!("it does not come back: {said} {:#?}", self.lines()));
     }
 
-    /// Ends it as a service manager does, and waits for its end.
+    /// Sends SIGTERM and waits for its end.
     pub async fn stop(&mut self) {
         self.server.signal("TERM");
         let ended = tokio::time::timeout(HANG, self.server.until_ended()).await.expect("an end after SIGTERM");
         assert!(ended.code() == Some(0) || self.killed_itself(), "{ended:?} {:#?}", self.lines());
     }
 
-    /// Whether it died at the point where it was to.
+    /// Whether it died at its fault point.
     pub fn killed_itself(&self) -> bool {
         self.logged("action=Kill") > 0
     }
 
-    /// Ends it without a word.
+    /// Sends SIGKILL.
     pub async fn kill(&mut self) {
         self.server.signal("KILL");
         self.server.until_ended().await;
@@ -91,12 +91,12 @@ impl Node {
         self.server.address
     }
 
-    /// Lines that the present process logged and that hold these words.
+    /// Log lines of the current process that contain these words.
     pub fn logged(&self, words: &str) -> usize {
         self.lines().iter().skip(self.before).filter(|line| line.contains(words)).count()
     }
 
-    /// All that was logged.
+    /// The whole log.
     pub fn lines(&self) -> Vec<String> {
         let log = std::fs::read(&self.log).expect("a log");
         String::from_utf8_lossy(&log).lines().map(str::to_owned).collect()
@@ -121,7 +121,7 @@ fn spawn(
     Server::attempt(command)
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let waiting = async {
         while !is_so() {

@@ -1,4 +1,4 @@
-//! A network between a process and PostgreSQL that can be cut, held up, or made deaf on one side.
+//! A relay between a process and PostgreSQL that can cut connections, delay statements, and drop answers.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,35 +16,35 @@ use super::node::HANG;
 /// The name of the socket of a PostgreSQL server on the default port.
 const SOCKET: &str = ".s.PGSQL.5432";
 
-/// What passes.
+/// The traffic that passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Passage {
     /// Everything.
     Open,
-    /// Nothing, until there is another passage; then what was held up goes on.
+    /// Nothing until the passage changes; then held traffic goes on.
     Held,
-    /// Statements, but not their answers: a connection whose answer was kept back ends with this passage.
+    /// Statements, but no answers. A connection whose answer was held back is closed when the passage changes.
     Deaf,
-    /// A connection that was there before ends as soon as something is sent over it, and what was sent arrives when
-    /// there is another passage. New connections pass everything.
+    /// An existing connection is closed as soon as something is sent over it, and the statement arrives when the
+    /// passage changes. New connections pass everything.
     Late,
-    /// Nothing; all connections end, and no other is made.
+    /// Nothing: all connections are closed, and new ones are refused.
     Closed,
 }
 
-/// How a connection ends.
+/// The way in which a connection is cut.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Cut {
-    /// Its statement arrives and is done, its answer does not.
+    /// The statement is executed and its answer is lost.
     #[default]
     Answer,
-    /// The same, and from then on nothing passes.
+    /// The same, and nothing passes from then on.
     AnswerAndAll,
-    /// Its statement does not arrive, and nothing else passes from then on.
+    /// The statement is lost, and nothing passes from then on.
     StatementAndAll,
 }
 
-/// Connections whose statements hold these words end without an answer, so many times.
+/// Cuts this number of connections whose statements contain these words.
 #[derive(Debug, Default)]
 struct Doom {
     words: Vec<u8>,
@@ -52,17 +52,17 @@ struct Doom {
     cut: Cut,
 }
 
-/// What all connections of a relay share.
+/// State that all connections of a relay share.
 #[derive(Clone)]
 struct Line {
     passage: watch::Receiver<Passage>,
     close: watch::Sender<Passage>,
     doom: Arc<Mutex<Doom>>,
-    /// What has arrived late, and has been done.
+    /// Statements that arrived late and were executed.
     late: watch::Sender<Vec<u8>>,
 }
 
-/// A socket like that of a PostgreSQL server, in a directory of its own.
+/// A Unix socket with the name that PostgreSQL uses, in a directory of its own.
 pub struct Relay {
     pub directory: TempDir,
     passage: watch::Sender<Passage>,
@@ -71,7 +71,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// To the server whose socket is in a directory.
+    /// Connects to the server whose socket is in a directory.
     pub fn to(server: &Path) -> Self {
         let directory = TempDir::new().expect("a directory");
         let listener = UnixListener::bind(directory.path().join(SOCKET)).expect("a socket");
@@ -94,27 +94,27 @@ impl Relay {
         Self { directory, passage, line, accepting }
     }
 
-    /// Lets this pass from now on.
+    /// Sets the passage.
     pub fn set(&self, passage: Passage) {
         self.passage.send_replace(passage);
     }
 
-    /// Ends the next connections whose statements hold these words, without an answer.
+    /// Cuts the next connections whose statements contain these words.
     pub fn cut_answers(&self, words: &str, times: u32) {
         *self.line.doom.lock().expect("no panic") = Doom { words: words.into(), times, cut: Cut::Answer };
     }
 
-    /// Ends the next connection whose statement holds these words.
+    /// Cuts the next connection whose statement contains these words.
     pub fn cut(&self, words: &str, cut: Cut) {
         *self.line.doom.lock().expect("no panic") = Doom { words: words.into(), times: 1, cut };
     }
 
-    /// How many of these are still to be ended.
+    /// Number of connections still to be cut.
     pub fn cuts_left(&self) -> u32 {
         self.line.doom.lock().expect("no panic").times
     }
 
-    /// Waits until a statement with these words has arrived late, and is done.
+    /// Waits until a statement with these words has arrived late and was executed.
     pub async fn done_late(&self, words: &str) {
         let mut late = self.line.late.subscribe();
         let done = late.wait_for(|late| holds(late, words.as_bytes()));
@@ -159,14 +159,14 @@ async fn connect(mut near: UnixStream, mut far: UnixStream, mut line: Line) {
         && to_far.write_all(&bytes).await.is_ok()
         && to_far.shutdown().await.is_ok()
     {
-        // It ends the connection when it has done what it was told.
+        // The server closes the connection when it has executed the statement.
         drop(from_far.read_to_end(&mut Vec::new()).await);
         line.late.send_modify(|late| late.extend(bytes));
     }
 }
 
 impl Line {
-    /// Carries statements. Returns what is to arrive late, if the connection ended over that.
+    /// Carries statements. Returns the bytes that are to arrive late, if that is why the connection ended.
     async fn ask(
         &self,
         mut from_near: ReadHalf<'_>,
@@ -196,7 +196,7 @@ impl Line {
         }
     }
 
-    /// Carries answers, until the connection is to end.
+    /// Carries answers until the connection is cut.
     async fn answer(&self, from_far: &mut ReadHalf<'_>, mut to_near: WriteHalf<'_>, doomed: &AtomicBool) {
         let mut passage = self.passage.clone();
         let mut bytes = vec![0; 64 * 1024];

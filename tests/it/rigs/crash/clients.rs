@@ -1,4 +1,4 @@
-//! Callers who use the service while it dies, and remember what they were told.
+//! Callers that use the service while it crashes, and record every answer.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -15,47 +15,47 @@ use tokio_util::sync::CancellationToken;
 
 use crate::rigs::http::{Answer, GENERATE, TASKS, try_send};
 
-/// Callers at once for each account.
+/// Concurrent callers per account.
 const CALLERS: usize = 3;
 
-/// How callers use the service.
+/// The behaviour of callers.
 #[derive(Debug, Clone, Copy)]
 pub struct Manners {
-    /// Rest between two calls of one caller.
+    /// Pause between two calls of one caller.
     pub rest: Duration,
-    /// Whether reads may be answered with 500, as the database goes away too.
+    /// Whether reads may be answered with 500, because the database goes away too.
     pub patient: bool,
 }
 
-/// All that callers were told.
+/// All answers that callers got.
 #[derive(Debug, Default)]
 pub struct Recorded {
-    /// Submits in all, which also numbers prompts.
+    /// Number of submits, which also numbers the prompts.
     pub submits: AtomicU64,
-    /// Tasks acknowledged: their id, who submitted them, and how many images they are for.
+    /// Acknowledged tasks by id.
     pub acknowledged: Mutex<HashMap<String, Order>>,
-    /// Prompts of submits that were refused by the rules.
+    /// Prompts of submits that were refused with 402 or 429.
     pub refused: Mutex<HashSet<String>>,
     /// Prompts of submits that were answered with 500.
     pub broken: Mutex<HashSet<String>>,
     /// Reads that were answered with 500.
     pub unread: AtomicU64,
-    /// Tasks that were seen in a terminal state, as they were seen, and when.
+    /// Terminal tasks as they were first seen, and the time.
     pub ended: Mutex<HashMap<String, (Duration, Value)>>,
-    /// What may never happen and did.
+    /// Broken promises.
     pub violations: Mutex<Vec<String>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub struct Order {
-    /// Which of the accounts.
+    /// Index of the account.
     pub account: usize,
     pub n: u64,
 }
 
 impl Recorded {
-    /// Remembers a task as somebody saw it who asked at `asked`, and what is wrong with it if something is.
-    /// An answer that was under way while the task ended may be from before.
+    /// Records a task as an answer showed it to a caller that asked at `asked`, and any violation in it. An answer that
+    /// was under way while the task ended may show the older state.
     pub fn see(&self, task: &Value, asked: Duration, clock: &Clock) {
         let task_id = task["task_id"].as_str().expect("a task_id").to_owned();
         let terminal = task["status"] != "processing";
@@ -75,7 +75,7 @@ impl Recorded {
     }
 }
 
-/// The callers, who go on until they are stopped.
+/// The callers, which run until they are stopped.
 pub struct Clients {
     callers: JoinSet<()>,
     servers: Arc<watch::Sender<Vec<SocketAddr>>>,
@@ -104,19 +104,19 @@ impl Clients {
         Self { callers, servers: Arc::new(servers), stop }
     }
 
-    /// Sends the callers to the next process, once it listens.
+    /// Sends the callers to a process once it listens.
     pub fn meet(&self, address: impl Future<Output = Option<SocketAddr>> + Send + 'static) {
         self.turn_to(Vec::new());
         let servers = self.servers.clone();
         tokio::spawn(async move { servers.send_replace(address.await.into_iter().collect()) });
     }
 
-    /// Sends the callers to any of these.
+    /// Sends the callers to any of these addresses.
     pub fn turn_to(&self, addresses: Vec<SocketAddr>) {
         self.servers.send_replace(addresses);
     }
 
-    /// Waits until they have met.
+    /// Waits until the callers have an address.
     pub async fn met(&self) {
         let met = self.servers.subscribe().wait_for(|servers| !servers.is_empty()).await.map(drop);
         met.expect("the sender is ours");
@@ -135,7 +135,7 @@ struct Caller {
     manners: Manners,
     recorded: Arc<Recorded>,
     clock: Clock,
-    /// Tasks of its own that it has not seen ended.
+    /// Its tasks that it has not yet seen in a terminal state.
     own: Vec<String>,
 }
 
@@ -160,7 +160,7 @@ impl Caller {
         let n = if rand::random_ratio(1, 5) { 2 } else { 1 };
         let prompt = format!("boat number {number} {manner}");
         let body = json!({ "prompt": prompt, "n": n }).to_string();
-        // Without an answer the task may exist: the interface says so.
+        // Without an answer the task may exist, as the interface says.
         let Some(answer) = try_send(address, "POST", GENERATE, &self.key, &body).await else { return };
         match answer.status.as_u16() {
             200 => {
@@ -200,7 +200,7 @@ impl Caller {
         }
     }
 
-    /// An answer that tells something.
+    /// A successful answer.
     async fn read(&self, address: SocketAddr, path: &str) -> Option<Answer> {
         let answer = try_send(address, "GET", path, &self.key, "").await?;
         match answer.status.as_u16() {

@@ -13,16 +13,16 @@ use super::clients::Clients;
 use super::{Tally, zombie};
 use crate::rigs::binary::tintype;
 
-/// How long a lease lasts here: short, so that heartbeats fall into a life.
+/// A short lease, so that heartbeats happen during a life.
 pub const LEASE: Duration = Duration::from_millis(600);
-/// Where result URLs point, whatever the port of a life.
+/// The base of result URLs, the same for every life.
 pub const PUBLIC_URL: &str = "http://images.test";
-/// Longest that anything may take before this test calls it a hang.
+/// Time after which this test calls a wait a hang.
 const HANG: Duration = Duration::from_secs(60);
-/// Longest wait for a point that may not come in this life.
+/// Time to wait for a fault point that this life may not reach.
 const POINT_PATIENCE: Duration = Duration::from_millis(1_200);
 
-/// Places where a process is killed: beside every effect that others depend on.
+/// Fault points at which a process is killed: before and after each durable effect.
 const POINTS: [&str; 22] = [
     "before-commit",
     "after-commit",
@@ -48,10 +48,10 @@ const POINTS: [&str; 22] = [
     "after-checkpoint",
 ];
 
-/// How a process ends.
+/// The way in which a process ends.
 #[derive(Debug, Clone)]
 pub enum Ending {
-    /// SIGKILL, at once.
+    /// SIGKILL at once.
     Kill,
     /// SIGKILL after some time.
     KillAfter(Duration),
@@ -59,11 +59,11 @@ pub enum Ending {
     KillAt(String),
     /// SIGTERM after some time.
     Stop(Duration),
-    /// SIGSTOP with files written and the task not completed, others take over, SIGCONT; then SIGKILL.
+    /// SIGSTOP with files written and the task not completed; others take over; SIGCONT; then SIGKILL.
     Zombie,
 }
 
-/// What a process wrote, and when.
+/// Lines that a process wrote, each with its time.
 type Log = Arc<Mutex<Vec<(Duration, String)>>>;
 
 pub struct Life {
@@ -77,11 +77,11 @@ pub struct Life {
 }
 
 impl Life {
-    /// A process that will end in some way.
+    /// A process with a random ending.
     pub fn random(data: &Path, listen: SocketAddr, clock: &Clock) -> Self {
         let some_time = Duration::from_micros(rand::random_range(0..300_000));
         let ending = match rand::random_range(0..100) {
-            // Also while it starts.
+            // Short enough to hit the start as well.
             0..8 => Ending::KillAfter(some_time / 10),
             8..55 => Ending::KillAfter(some_time),
             55..85 => {
@@ -94,7 +94,7 @@ impl Life {
         Self::start(data, listen, clock, ending)
     }
 
-    /// A process that goes on until it is told to end.
+    /// A process that runs until it is told to end.
     pub fn calm(data: &Path, listen: SocketAddr, clock: &Clock) -> Self {
         Self::start(data, listen, clock, Ending::Kill)
     }
@@ -120,7 +120,7 @@ impl Life {
         Self { data: data.to_owned(), child, ending, started, clock: clock.clone(), output, log }
     }
 
-    /// Where it listens, once it says so; it may die before.
+    /// Its address once it listens; `None` if it dies before.
     pub fn address(&self) -> impl Future<Output = Option<SocketAddr>> + Send + 'static {
         let output = self.output.clone();
         async move {
@@ -139,22 +139,22 @@ impl Life {
         }
     }
 
-    /// Sends the callers to it, unless it will be stopped in a moment when its writer had better be idle:
-    /// what a stopped process has locked, nobody can take over.
+    /// Sends the callers to it, unless it will be stopped: nobody can take over a database that a stopped writer has
+    /// locked.
     pub fn meet(&self, clients: &Clients) {
         if !matches!(self.ending, Ending::Zombie) {
             clients.meet(self.address());
         }
     }
 
-    /// Lets it live until its end.
+    /// Runs it until its ending.
     pub async fn end(self, tally: &mut Tally, clients: &Clients) {
         let ending = self.ending.clone();
         match &ending {
             Ending::Kill | Ending::Stop(Duration::ZERO) => {}
             Ending::KillAfter(time) => tokio::time::sleep(*time).await,
             Ending::Stop(time) => {
-                // Told to stop before it listens for signals, it would just die.
+                // Before it handles signals, SIGTERM would kill it.
                 clients.met().await;
                 tokio::time::sleep(*time).await;
             }
@@ -171,7 +171,7 @@ impl Life {
         self.finish(ending, tally).await;
     }
 
-    /// Ends it in this way, and notes what there is to note.
+    /// Ends it in this way and updates the tally.
     pub async fn finish(mut self, ending: Ending, tally: &mut Tally) {
         match &ending {
             Ending::Stop(_) => {
@@ -195,7 +195,7 @@ impl Life {
         tally.recoveries.extend(self.logged("claimed tasks").map(|at| at.saturating_sub(self.started)));
     }
 
-    /// When a line with these words was first logged.
+    /// The time of the first log line with these words.
     pub fn logged(&self, words: &str) -> Option<Duration> {
         let log = self.log.lock().expect("no panic");
         log.iter().find(|(_, line)| line.contains(words)).map(|(at, _)| *at)
@@ -214,17 +214,17 @@ impl Life {
         assert!(std::process::Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
     }
 
-    /// The state of the process as the system names it; `None` when it is gone.
+    /// The state of the process in `/proc`; `None` when it is gone.
     fn state(&self) -> Option<char> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).ok()?;
         stat.rsplit_once(") ")?.1.chars().next()
     }
 }
 
-/// What stands after the last line.
+/// Marks the end of the output.
 const END: &str = "(end)";
 
-/// Reads lines in a thread of its own, so that the program never waits for a reader.
+/// Reads lines in a thread of its own, so that the program never blocks on a full pipe.
 fn follow(pipe: impl Read + Send + 'static, clock: &Clock) -> Log {
     let (log, clock) = (Log::default(), clock.clone());
     let lines = log.clone();

@@ -1,4 +1,4 @@
-//! What must hold in the end, asked from outside: through the API, the files and the ledger.
+//! The final check of every promise from outside: through the API, the files and the ledger.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -17,13 +17,13 @@ use super::life::PUBLIC_URL;
 use crate::rigs::http::{TASKS, try_send};
 use crate::rigs::installation::Installation;
 
-/// Everything that should be zero, and what it is about.
+/// Counts that must be zero, each with its meaning.
 #[derive(Debug, Default)]
 pub struct Verdict {
     submits: u64,
     /// Submits that were answered with 500.
     broken: usize,
-    /// Reads that were.
+    /// Reads that were answered with 500.
     unread: u64,
     acknowledged: usize,
     tasks: usize,
@@ -41,7 +41,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Asks a running server about everything.
+    /// Compares a running server with the recorded answers.
     pub async fn of(
         installation: &Installation,
         server: SocketAddr,
@@ -94,7 +94,7 @@ impl Verdict {
         }
     }
 
-    /// Matches the ledger of an account with its tasks.
+    /// Compares the ledger of an account with its tasks.
     fn read_ledger(&mut self, history: &Value, tasks: &HashMap<String, Value>) {
         let (mut charged, mut refunded): (HashMap<&str, i64>, HashMap<&str, i64>) = Default::default();
         for entry in history.as_array().expect("entries") {
@@ -127,7 +127,7 @@ impl Verdict {
         self.wrong_charges.extend(unknown.map(|task_id| format!("{task_id}: no such task")));
     }
 
-    /// Moves the clock by ten minutes, after the last process, and looks at what is left.
+    /// After the last process, moves the clock by ten minutes and checks that nothing is unfinished.
     pub async fn settle(mut self, installation: &Installation, recorded: &Recorded) -> Self {
         let now = Clock::system().now();
         let later = Clock::manual(now.saturating_add(Duration::from_secs(10 * 60)));
@@ -139,8 +139,7 @@ impl Verdict {
         store.expire(now.saturating_add(Duration::from_secs(60)), OVERDUE).await.expect("a store");
         for task in store.recent_tasks(None, u32::MAX).await.expect("a store") {
             let record = store.inspect_task(task.id).await.expect("a store").expect("a task");
-            // What broke may have been created and, as its caller was told, failed; whether that was refunded is
-            // looked at with all the others.
+            // A submit answered with 500 may have created a task that failed; its refund is checked with all others.
             let failed = matches!(task.status, Status::Failed(_));
             if refused.contains(&record.request.prompt) || broken.contains(&record.request.prompt) && !failed {
                 self.refused_but_created.push(record.request.prompt);
@@ -156,7 +155,7 @@ impl Verdict {
         self
     }
 
-    /// Prints the table, and fails unless everything is zero that should be.
+    /// Prints the table and fails unless every such count is zero.
     pub fn print_and_assert(&self, tally: &impl Display) {
         let zeros: [(&str, &[String]); 11] = [
             ("acknowledged tasks lost", &self.lost),

@@ -1,4 +1,4 @@
-//! A worker that is stopped past its lease, and goes on as if nothing had happened.
+//! A worker that is stopped until its lease has expired, and then resumed.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,17 +13,17 @@ use tintype_engine::picture::Picture;
 use super::Tally;
 use super::life::{LEASE, Life};
 
-/// Most tasks taken from a stopped worker.
+/// Limit of tasks taken over from a stopped worker.
 const TAKEN: usize = 16;
-/// Longest wait for the zombie to notice.
+/// Time limit for the resumed worker to notice that it lost its lease.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The database in the hands of another process.
+/// The store as another process opens it.
 pub fn store_beside(data: &Path, clock: Clock) -> SqliteStore {
     SqliteStore::open(&data.join("tintype.db"), clock).expect("a database")
 }
 
-/// Takes over what a stopped worker holds, ends it, and lets the worker go on.
+/// Takes over the tasks of a stopped worker, ends them, and resumes the worker.
 pub async fn haunt(life: &Life, tally: &mut Tally) {
     let later = Clock::system().now().saturating_add(2 * LEASE);
     let taken = take_over(&life.data, later).await;
@@ -35,7 +35,7 @@ pub async fn haunt(life: &Life, tally: &mut Tally) {
             life.wait_until(PATIENCE, |life| life.logged("lease lost").is_some()).await;
             tally.zombie_writes_refused += u32::from(life.logged("lease lost").is_some());
         }
-        // It may have been stopped in the middle of a transaction, which nobody can take from it.
+        // The worker may have been stopped within a transaction, whose lock nobody can take over.
         _ => {}
     }
 }

@@ -1,4 +1,4 @@
-//! The platter as a file system that the kernel mounts.
+//! The FUSE file system on top of the platter.
 
 use std::ffi::OsStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,9 +12,9 @@ use fuser::{
 
 use super::platter::{PAGE, Platter};
 
-/// Nobody but the kernel changes anything, so what it has seen stays true.
+/// Only the kernel changes the disk, so its caches stay valid.
 const FOREVER: Duration = Duration::from_secs(1 << 30);
-/// Room on a disk without a limit.
+/// Blocks of a disk without a limit.
 const MANY_PAGES: u64 = 1 << 24;
 
 pub struct Mounted(pub Arc<Mutex<Platter>>);

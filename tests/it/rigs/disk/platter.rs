@@ -1,4 +1,4 @@
-//! What is on the disk: each file and directory twice, as programs see it and as a power cut leaves it.
+//! The content of the disk: each file and directory twice, as programs see it and as a power cut leaves it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use rand::rngs::StdRng;
 use super::{Faults, Names};
 
 pub const PAGE: usize = 4096;
-/// What a disk writes whole; a page may be torn between these.
+/// The unit that a disk writes atomically; a page may be torn between two of them.
 const SECTOR: usize = 512;
 pub const ROOT: u64 = 1;
 
 type Page = [u8; PAGE];
 type Outcome<T> = Result<T, Errno>;
 
-/// The bytes of a file; a page that was never written is all zero.
+/// The bytes of a file. A page that was never written is zero.
 #[derive(Debug, Clone, Default)]
 struct Content {
     size: u64,
@@ -34,7 +34,7 @@ enum Body {
 /// A file or a directory.
 #[derive(Debug)]
 pub struct Inode {
-    /// The name it was made with, by which faults choose files.
+    /// The name at its creation, by which faults select files.
     name: String,
     pub mode: u32,
     pub modified: SystemTime,
@@ -47,10 +47,10 @@ pub struct Platter {
     inodes: BTreeMap<u64, Inode>,
     next: u64,
     pub faults: Faults,
-    /// How often something was changed or synced.
+    /// Number of changes and syncs.
     pub changes: u64,
     pub powered: bool,
-    /// Names of what met a fault, once for each time.
+    /// The name of the file at each fault.
     pub met: Vec<String>,
 }
 
@@ -83,7 +83,7 @@ impl Inode {
         }
     }
 
-    /// Makes what programs see what a power cut leaves.
+    /// Makes the current content the one that survives a power cut.
     fn sync(&mut self) {
         match &mut self.body {
             Body::File { now, safe, unsynced } => {
@@ -99,7 +99,7 @@ impl Inode {
         }
     }
 
-    /// Goes back to what is safe; of the rest, what the dice let through, in no order and torn.
+    /// Goes back to the synced content, plus unsynced changes that the dice let through, reordered and torn.
     fn cut(&mut self, dice: &mut Option<StdRng>) {
         let mut survives = || dice.as_mut().is_some_and(|dice| dice.random());
         match &mut self.body {
@@ -139,7 +139,7 @@ impl Inode {
 }
 
 impl Content {
-    /// Drops what is beyond the end, and returns the pages that changed.
+    /// Drops everything beyond the end, and returns the pages that changed.
     fn shorten(&mut self) -> BTreeSet<u64> {
         let whole = self.size.div_ceil(PAGE as u64);
         let dropped = self.pages.split_off(&whole);
@@ -169,7 +169,7 @@ impl Platter {
         }
     }
 
-    /// Cuts the power: what was not synced is gone, or half gone if there are dice.
+    /// Cuts the power. Unsynced changes are lost, or some of them if there are dice.
     pub fn cut(&mut self, mut dice: Option<StdRng>) {
         for inode in self.inodes.values_mut() {
             inode.cut(&mut dice);
@@ -201,12 +201,12 @@ impl Platter {
         entries.flatten().filter(|name| chosen(name)).cloned().collect()
     }
 
-    /// Without power nothing answers.
+    /// Fails if the power is off.
     pub fn reach(&mut self) -> Outcome<()> {
         if self.powered { Ok(()) } else { Err(Errno::EIO) }
     }
 
-    /// Counts an operation that matters to a power cut, which may come right before it.
+    /// Counts a change or a sync. The power may fail right before it.
     fn change(&mut self) -> Outcome<()> {
         if let Some(left) = &mut self.faults.cut_after {
             match left.checked_sub(1) {
@@ -224,7 +224,7 @@ impl Platter {
         if self.faults.read_only { Err(self.fault(number, Errno::EROFS)) } else { Ok(()) }
     }
 
-    /// Refuses to open for writing what cannot be written.
+    /// Refuses to open a file for writing that cannot be written.
     pub fn open(&mut self, writing: bool) -> Outcome<()> {
         self.reach()?;
         if writing && self.faults.read_only { Err(Errno::EROFS) } else { Ok(()) }
@@ -294,7 +294,7 @@ impl Platter {
         Ok(())
     }
 
-    /// The room of a file is free again when its last name is gone.
+    /// The pages of a file are free again when its last name is removed.
     fn give_back(&mut self, number: u64) {
         let named =
             |inode: &Inode| matches!(&inode.body, Body::Directory { now, .. } if now.values().any(|it| *it == number));
@@ -321,8 +321,8 @@ impl Platter {
         Ok(bytes)
     }
 
-    /// Writes all or nothing. What a mapping writes back comes long after the program wrote it, and no
-    /// program learns of its failure, so it meets no faults but the cut.
+    /// Writes all or nothing. Writeback of a mapping happens long after the program wrote, and no program learns of a
+    /// failure, so only a power cut affects it.
     pub fn write(&mut self, number: u64, offset: u64, bytes: &[u8], mapped: bool) -> Outcome<()> {
         if mapped {
             self.reach()?;
@@ -351,7 +351,7 @@ impl Platter {
         Ok(())
     }
 
-    /// Sets room aside for pages that the file does not have yet.
+    /// Reserves pages that the file does not have yet.
     fn take_room(&mut self, number: u64, start: u64, end: u64) -> Outcome<()> {
         let (content, _) = self.inode(number)?.file()?;
         let pages = start / PAGE as u64..end.div_ceil(PAGE as u64);
@@ -377,7 +377,7 @@ impl Platter {
         Ok(())
     }
 
-    /// Sets room aside, as `posix_fallocate` does.
+    /// Reserves pages, as `posix_fallocate` does.
     pub fn allocate(&mut self, number: u64, start: u64, length: u64) -> Outcome<()> {
         self.writable(number)?;
         self.take_room(number, start, start + length)?;
@@ -393,7 +393,7 @@ impl Platter {
     pub fn sync(&mut self, number: u64) -> Outcome<()> {
         self.change()?;
         if self.faults.fail_sync.is_some_and(|chosen| self.is_among(chosen, number)) {
-            // As Linux does: what could not be written counts as clean, and the next sync leaves it out.
+            // As on Linux, pages that could not be written count as clean, and the next sync skips them.
             if let Body::File { unsynced, .. } = &mut self.inode(number)?.body {
                 unsynced.clear();
             }
