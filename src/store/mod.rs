@@ -1,9 +1,9 @@
-//! Where accounts, keys, credits and tasks are kept.
+//! The store: accounts, keys, credits and tasks in a database.
 //!
-//! A method of [`Store`] is a verb of the domain and exactly one transaction, durable when it
-//! returns; only the sweeping ones, [`Upkeep::rescue`], [`Upkeep::expire`], [`Upkeep::remove_tasks`] and
-//! [`Upkeep::forget_months`], take several. Look-ups answer with `Option`; what the rules refuse is an outcome, not an error. An error
-//! means that nothing happened, unless it is [`StoreError::Unknown`].
+//! Each method is a verb of the domain and exactly one transaction, which is durable when the method returns. Only the
+//! sweeping methods, [`Upkeep::rescue`], [`Upkeep::expire`], [`Upkeep::remove_tasks`] and [`Upkeep::forget_months`],
+//! use several transactions. Lookups return `Option`; a refusal by a rule is an outcome, not an error. An error means
+//! that nothing was changed, unless it is [`StoreError::Unknown`].
 
 use std::time::Duration;
 
@@ -25,115 +25,116 @@ pub use self::error::{Cause, StoreError};
 /// A task that has lost this many leases is failed instead of queued again.
 pub const MAX_LOST_LEASES: u32 = 3;
 
-/// A worker that has not reported itself for this long, by the database's time, is not counted on.
+/// A worker without a report for this long, by the clock of the database, counts as gone.
 pub const WORKER_SILENCE: Duration = Duration::from_secs(60);
 
-/// Longest that a sweep of files is put off. One that is due later was put off before the clock was set back.
+/// Longest time by which a sweep of files is postponed. One that is due later was postponed before the clock was set
+/// back.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// What ended the process: a fault of this program (`EX_SOFTWARE` of sysexits.h).
+/// Exit code after an internal error of this program (`EX_SOFTWARE` of sysexits.h).
 pub(crate) const EXIT_FAULT: i32 = 70;
 
 /// What a task is told whose submit was answered with an error, and which turned out to be there all the same.
 pub const UNANSWERED: &str = "The submit of this task was answered with an error. Its credits were refunded.";
 
-/// What a [`Store`] method returns.
+/// Result of a store method.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
-/// What comes of creating an account.
+/// Outcome of creating an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AccountCreation {
-    /// It exists now.
+    /// The account was created.
     Created(Account),
-    /// Another account has the name, or has it as its id.
+    /// Another account has this name, or this text as its id.
     NameTaken,
 }
 
-/// A key about to be stored.
+/// A key to create.
 #[derive(Debug, Clone)]
 pub struct NewKey {
-    /// SHA-256 of its text.
+    /// SHA-256 of the text of the key.
     pub hash: KeyHash,
-    /// Its first characters.
+    /// The first characters of the key.
     pub hint: String,
-    /// The operator's label.
+    /// Label, chosen by the operator.
     pub name: String,
-    /// Submits a minute; `None` takes the server's default.
+    /// Submits per minute; `None` means the server's default.
     pub submit_rate: Option<u32>,
-    /// Reads a minute; `None` takes the server's default.
+    /// Reads per minute; `None` means the server's default.
     pub read_rate: Option<u32>,
-    /// When it stops working.
+    /// Time at which the key expires.
     pub expires_at: Option<Timestamp>,
 }
 
-/// A change of one key.
+/// A change to a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyChange {
-    /// Let a disabled or suspended key work again, and forget its strikes.
+    /// Enables a disabled or suspended key and clears its strikes.
     Enable,
-    /// Switch it off until it is enabled.
+    /// Disables it until it is enabled again.
     Disable,
-    /// Switch it off for ever.
+    /// Revokes it permanently.
     Revoke,
-    /// Note that it was seen in a query string.
+    /// Records that it was seen in a query string.
     FlagLeaked,
 }
 
-/// What comes of submitting a task.
+/// Outcome of submitting a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Submission {
-    /// Charged and queued.
+    /// The task was charged and queued.
     Accepted(Task),
-    /// Nothing happened: the balance is `available`.
+    /// Refused: the balance is only `available`.
     InsufficientCredits {
-        /// Credits left in the account.
+        /// Credits in the account.
         available: i64,
     },
-    /// Nothing happened: the account has as many unfinished tasks as it may.
+    /// Refused: the account has reached its limit of unfinished tasks.
     TooManyUnfinished,
     /// Nothing happened: the queue is so long that the task would not end in time, by `excess`. It is not
     /// the database that says so.
     Overloaded {
-        /// After this much time it might.
+        /// Time by which the task would exceed its limit.
         excess: Duration,
     },
 }
 
-/// The right to work on a task, until it is lost.
+/// A lease: the right to work on a task until it expires or is taken away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Lease {
     /// The task.
     pub task_id: Id,
-    /// Raised by every claim; writes under an older epoch are refused.
+    /// Fencing token: every claim raises it, and writes with an older epoch have no effect.
     pub epoch: i64,
 }
 
-/// A task handed to a worker.
+/// A task that a worker has claimed.
 #[derive(Debug, Clone)]
 pub struct Claim {
-    /// The right to work on it.
+    /// The lease.
     pub lease: Lease,
-    /// Whose it is.
+    /// The account that owns the task.
     pub account_id: Id,
-    /// What was asked for.
+    /// The request.
     pub request: GenerateRequest,
 }
 
-/// Whether a write under a lease took place.
+/// Outcome of a write under a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseWrite {
-    /// It did.
+    /// The write took effect.
     Done,
-    /// The lease was lost before; nothing was changed.
+    /// The lease was lost before the write; nothing was changed.
     Lost,
 }
 
-/// How many strikes a key may have, and for how long each counts.
+/// The number of strikes that suspends a key, and the time for which each counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StrikeRule {
-    /// The strike that suspends the key.
+    /// Number of strikes that suspends the key.
     pub limit: u32,
-    /// How long a strike counts.
+    /// Time for which a strike counts.
     pub window: Duration,
 }
 
@@ -144,80 +145,80 @@ impl std::fmt::Display for StrikeRule {
     }
 }
 
-/// What came of refusing a task.
+/// Outcome of refusing a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// It is failed and refunded.
+    /// The task was failed and refunded.
     Done {
-        /// The key that this was the last strike of.
+        /// The key that this strike suspended.
         suspended: Option<Id>,
     },
-    /// The lease was lost before; nothing was changed.
+    /// The lease was lost before the write; nothing was changed.
     Lost,
 }
 
-/// What became of a task whose attempt came to nothing.
+/// Outcome of giving up an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retry {
-    /// It waits in the queue again.
+    /// The task was queued again.
     Queued,
-    /// That was the last attempt: it is failed and refunded.
+    /// It was the last attempt: the task was failed and refunded.
     Failed,
-    /// The lease was lost before; nothing was changed.
+    /// The lease was lost before the write; nothing was changed.
     Lost,
 }
 
-/// Which leases to take away.
+/// The leases to take away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rescue {
-    /// Those that ran out.
+    /// Expired leases.
     Expired,
-    /// All: the caller knows that no worker is alive.
+    /// All leases: the caller knows that no worker is alive.
     All,
 }
 
-/// How many tasks a rescue touched.
+/// Number of tasks that a rescue changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rescued {
-    /// Back in the queue.
+    /// Queued again.
     pub queued: usize,
     /// Failed and refunded.
     pub failed: usize,
 }
 
-/// How many tasks are unfinished.
+/// Number of unfinished tasks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct QueueDepth {
     /// Waiting for a worker.
     pub waiting: u64,
-    /// Held by a worker.
+    /// Leased to a worker.
     pub leased: u64,
-    /// When the oldest of them was submitted.
+    /// Time at which the oldest of them was submitted.
     #[serde(skip)]
     pub oldest: Option<Timestamp>,
 }
 
-/// What a process that draws can do.
+/// Capacity of a process that renders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerReport {
     /// The process.
     pub id: Id,
-    /// Tasks that it works on at once, at least one.
+    /// Number of render slots, at least one.
     pub slots: u32,
-    /// How long an attempt holds a slot, to the millisecond; `None` until one ended.
+    /// Mean time that an attempt holds a slot, in whole milliseconds; `None` until the first one has ended.
     pub mean: Option<Duration>,
 }
 
-/// A task with everything the operator may see.
+/// A task with all details for the operator.
 #[derive(Debug, Clone)]
 pub struct TaskRecord {
-    /// Its state.
+    /// The task.
     pub task: Task,
-    /// What was asked for.
+    /// The request.
     pub request: GenerateRequest,
-    /// How many leases on it were lost so far; `None` once it is terminal.
+    /// Number of leases lost so far; `None` for a terminal task.
     pub lost_leases: Option<u32>,
-    /// When it was removed: its owner no longer sees it, and what was asked for is forgotten.
+    /// Time of its removal, after which its owner no longer sees it and its request is erased.
     pub removed_at: Option<Timestamp>,
 }
 
@@ -226,39 +227,39 @@ pub struct TaskRecord {
 pub struct CompletedTask {
     /// The task.
     pub id: Id,
-    /// Who paid for it.
+    /// The account that paid for it.
     pub account_id: Id,
     /// Its result files, in order.
     pub images: Vec<String>,
 }
 
-/// What decides about the result files of a task.
+/// The state of a task that decides about its result files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskFiles {
     /// The task.
     pub id: Id,
-    /// Whether it has not ended.
+    /// Whether it is unfinished.
     pub is_processing: bool,
-    /// Names of the result files that it has; none unless it is completed.
+    /// Names of its result files; empty unless it is completed.
     pub images: Vec<String>,
-    /// When it was last touched.
+    /// Time of its last change.
     pub updated_at: Timestamp,
-    /// When it was removed.
+    /// Time of its removal.
     pub removed_at: Option<Timestamp>,
 }
 
-/// A place where the books do not balance, or a result that is not as they say.
+/// An inconsistency in the ledger, or a result file that does not match it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Drift {
-    /// The account concerned.
+    /// The affected account.
     pub account_id: Id,
-    /// The task concerned, if one is.
+    /// The affected task, if any.
     pub task_id: Option<TaskId>,
-    /// What is wrong.
+    /// Description of the inconsistency.
     pub fault: String,
 }
 
-/// The result of recomputing every balance.
+/// Result of an audit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Audit {
     /// Accounts examined.
@@ -267,49 +268,51 @@ pub struct Audit {
     pub tasks: u64,
     /// Ledger entries examined.
     pub entries: u64,
-    /// What is wrong; empty when all is well.
+    /// All inconsistencies found.
     pub drifts: Vec<Drift>,
 }
 
 /// Accounts and their credits.
 #[async_trait]
 pub trait Accounts: std::fmt::Debug + Send + Sync + 'static {
-    /// Creates an account, granting it `credits` unless that is zero. More than [`MAX_BALANCE`](crate::domain::model::MAX_BALANCE) is an error.
+    /// Creates an account, granting it `credits` unless that is zero. More than
+    /// [`MAX_BALANCE`](crate::domain::model::MAX_BALANCE) is an error.
     async fn create_account(&self, name: &str, credits: i64) -> Result<AccountCreation>;
 
-    /// Creates the first account with its first key, or does nothing when any account exists.
+    /// Creates the first account with its first key; does nothing if any account exists.
     async fn create_first_account(&self, name: &str, credits: i64, key: NewKey) -> Result<Option<Account>>;
 
-    /// The account of this name or id.
+    /// Finds an account by name or id.
     async fn find_account(&self, name_or_id: &str) -> Result<Option<Account>>;
 
-    /// All accounts, by name.
+    /// All accounts, sorted by name.
     async fn list_accounts(&self) -> Result<Vec<Account>>;
 
-    /// Adds credits and returns the new balance; `None` when there is no such account. An amount that is
-    /// not positive, or that would make the balance more than [`MAX_BALANCE`](crate::domain::model::MAX_BALANCE), is an error.
+    /// Adds credits and returns the new balance; `None` if the account does not exist. An amount that is
+    /// not positive, or that would raise the balance above [`MAX_BALANCE`](crate::domain::model::MAX_BALANCE), is an
+    /// error.
     async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>>;
 
-    /// Ledger entries of an account, newest first, from below the entry `before`.
+    /// Ledger entries of an account, newest first, older than the entry `before`.
     async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>>;
 }
 
 /// API keys.
 #[async_trait]
 pub trait Keys: std::fmt::Debug + Send + Sync + 'static {
-    /// Adds a key to an account; `None` when there is no such account.
+    /// Adds a key to an account; `None` if the account does not exist.
     async fn create_key(&self, account_id: Id, key: NewKey) -> Result<Option<ApiKey>>;
 
     /// The key with this id.
     async fn find_key(&self, id: Id) -> Result<Option<ApiKey>>;
 
-    /// The key with this hash, whatever its state.
+    /// The key with this hash, in any state.
     async fn find_key_by_hash(&self, hash: KeyHash) -> Result<Option<ApiKey>>;
 
     /// The keys of one account, or of all, oldest first.
     async fn list_keys(&self, account_id: Option<Id>) -> Result<Vec<ApiKey>>;
 
-    /// Changes a key and returns it as it is then; a revoked key stays revoked.
+    /// Changes a key and returns its new state. A revoked key stays revoked.
     async fn change_key(&self, id: Id, change: KeyChange) -> Result<Option<ApiKey>>;
 
     /// Adds a key that takes over name, rates and expiry of the key `id`, whether it is disabled, and its strikes and
@@ -317,8 +320,7 @@ pub trait Keys: std::fmt::Debug + Send + Sync + 'static {
     /// such key or it is revoked.
     async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>>;
 
-    /// Notes when keys were used last. An earlier time than the one noted changes nothing, and neither does a
-    /// key that does not exist.
+    /// Records the last use of keys. It ignores times before the recorded one and keys that do not exist.
     async fn touch_keys(&self, uses: Vec<(Id, Timestamp)>) -> Result<()>;
 }
 
@@ -336,27 +338,26 @@ pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
         max_unfinished: u32,
     ) -> Result<Submission>;
 
-    /// The task, if this account created it on this surface.
+    /// The task if this account created it on this surface.
     async fn find_task(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Task>>;
 
-    /// An account's tasks on one surface, newest first, from below the task `before`.
+    /// Tasks of an account on one surface, newest first, older than the task `before`.
     async fn list_tasks(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Task>>;
 
     /// The ids of the same page.
     async fn list_task_ids(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Id>>;
 
-    /// For the operator: any task, also a removed one, unless it was forgotten with its month.
+    /// Any task, for the operator, including removed ones whose partition still exists.
     async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>>;
 
-    /// For the operator: tasks of one account or of all, newest first.
+    /// Tasks of one account or of all, newest first, for the operator.
     async fn recent_tasks(&self, account_id: Option<Id>, limit: u32) -> Result<Vec<Task>>;
 
-    /// For the operator: completed tasks of every account and surface that have their result files,
-    /// oldest first, from above the task `after`.
+    /// Completed tasks of all accounts and surfaces that have their result files, oldest first, newer than the task
+    /// `after`, for the operator.
     async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>>;
 
-    /// What decides about the files of those of `ids` that there are, in any order; removed tasks among them, unless they
-    /// were forgotten with their month.
+    /// The state of the existing tasks among `ids`, in any order, including removed ones whose partition still exists.
     async fn task_files(&self, ids: &[Id]) -> Result<Vec<TaskFiles>>;
 }
 
@@ -368,18 +369,18 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
         self.claim_except(max, lease, &[]).await
     }
 
-    /// The same, passing over some accounts. From when they are no longer passed over, none of them sees another served
-    /// twice before it is served itself.
+    /// The same without the given accounts. Once an account is no longer excluded, it is served before any other
+    /// account is served twice.
     async fn claim_except(&self, max: usize, lease: Duration, passed_over: &[Id]) -> Result<Vec<Claim>>;
 
-    /// Extends leases to `lease` from now and returns those that were lost before.
+    /// Extends leases to `lease` from now; returns those that had been lost.
     async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>>;
 
-    /// Puts a task back into the queue; the attempt does not count as lost.
+    /// Returns a task to the queue. The attempt does not count as lost.
     async fn release(&self, lease: Lease) -> Result<LeaseWrite>;
 
-    /// Gives an attempt up: the task is queued again, claimable after `delay`, or failed with
-    /// `last_error` when it has lost [`MAX_LOST_LEASES`] leases.
+    /// Gives up an attempt: the task is queued again, claimable after `delay`, or failed with `last_error` after
+    /// [`MAX_LOST_LEASES`] lost leases.
     async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry>;
 
     /// Completes a task with the names of its result files, at least one.
@@ -392,74 +393,73 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
     /// a rule this is a strike against the key it came with, and the last one suspends the key.
     async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal>;
 
-    /// Fails and refunds a task whoever holds it; `false` when it is not processing.
+    /// Fails and refunds a task regardless of its lease; `false` if it is not processing.
     async fn fail_unleased(&self, id: Id, error: &str) -> Result<bool>;
 
-    /// How many tasks are unfinished.
+    /// Number of unfinished tasks.
     async fn queue_depth(&self) -> Result<QueueDepth>;
 
-    /// Waits until another process may have queued a task: a hint, which may come late, or for nothing, or never.
+    /// Waits until another process may have queued a task. This is only a hint: it may come late, without reason, or
+    /// never.
     async fn tasks_elsewhere(&self) {
         std::future::pending().await
     }
 }
 
-/// Ending what nobody else ends, removing what is old, and checking the books.
+/// Ends overdue tasks, removes old ones and audits the ledger.
 #[async_trait]
 pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
-    /// Takes leases away: their tasks are queued again, or failed with `last_error` when they have
-    /// lost [`MAX_LOST_LEASES`] leases.
+    /// Takes leases away. Their tasks are queued again, or failed with `last_error` after [`MAX_LOST_LEASES`] lost
+    /// leases.
     async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued>;
 
-    /// Fails and refunds every unfinished task created at or before `cutoff` of [`Fleet::now`]; returns how many.
+    /// Fails and refunds every unfinished task created at or before `cutoff` of [`Fleet::now`]; returns their number.
     async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<usize>;
 
-    /// Removes every task that ended before `cutoff` of [`Fleet::now`]: nobody but [`Tasks::inspect_task`] finds it any more,
-    /// and what was asked for is forgotten. Its ledger entries and the names of its files stay. Returns
-    /// how many.
+    /// Removes every task that ended before `cutoff` of [`Fleet::now`]: nobody but [`Tasks::inspect_task`] finds it any
+    /// more, and what was asked for is forgotten. Its ledger entries and the names of its files stay. Returns how many.
     async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize>;
 
-    /// Forgets whole months that ended before `before` and whose every task was removed before `removed_before`: not even
-    /// [`Tasks::inspect_task`] finds those tasks any more. From the oldest month on, up to the first that has to stay, and
-    /// up to one that is in use now. Their ledger entries stay. Returns how many months. Where tasks are not kept by month,
-    /// none.
+    /// Forgets whole months that ended before `before` and whose every task was removed before `removed_before`: not
+    /// even [`Tasks::inspect_task`] finds those tasks any more. From the oldest month on, up to the first that has to
+    /// stay, and up to one that is in use now. Their ledger entries stay. Returns how many months. Where tasks are not
+    /// kept by month, none.
     async fn forget_months(&self, before: Timestamp, removed_before: Timestamp) -> Result<usize>;
 
     /// Takes the first of `sweeps` that is due, by the database's time, and puts it off by `hold`, so that no other
     /// process takes it meanwhile; `None` when none is due. One that was never taken is due.
     async fn take_sweep(&self, sweeps: &[String], hold: Duration) -> Result<Option<String>>;
 
-    /// Puts a sweep off: it is due again after `pause`, [`LONGEST_PAUSE`] at most.
+    /// Postpones a sweep by `pause`, at most [`LONGEST_PAUSE`].
     async fn put_off_sweep(&self, sweep: &str, pause: Duration) -> Result<()>;
 
     /// Recomputes every balance and matches every task with its charge and refund.
     async fn audit(&self) -> Result<Audit>;
 }
 
-/// The database itself, and the processes that share it.
+/// The database itself and the processes that share it.
 #[async_trait]
 pub trait Fleet: std::fmt::Debug + Send + Sync + 'static {
-    /// Tells the other processes of this database what one of them can do, until it is silent for
-    /// [`WORKER_SILENCE`] or withdrawn. Where there are no others nothing is kept.
+    /// Publishes the capacity of a process to the other processes of this database, until it sends no report for
+    /// [`WORKER_SILENCE`] or withdraws it. A database for a single process stores nothing.
     async fn report_worker(&self, report: WorkerReport) -> Result<()>;
 
-    /// Takes back what a process has reported: it draws no more.
+    /// Withdraws the report of a process, which has stopped rendering.
     async fn withdraw_worker(&self, id: Id) -> Result<()>;
 
-    /// What the processes beside `id` have reported.
+    /// The reports of all processes except `id`.
     async fn other_workers(&self, id: Id) -> Result<Vec<WorkerReport>>;
 
-    /// A random secret that all processes on this database share, for signing cursors.
+    /// The random secret for signing cursors, which all processes on this database share.
     async fn cursor_secret(&self) -> Result<[u8; 32]>;
 
-    /// The time that ids and leases go by: this process's clock, or, as well as this process knows it, that of a
-    /// database which others share.
+    /// The time for ids and leases: the clock of this process or, for a shared database, an estimate of its clock.
     fn now(&self) -> Timestamp;
 
-    /// Whether other servers may use this database, and remove tasks from it, while this one does.
+    /// Whether other servers may use this database at the same time, and remove tasks from it.
     fn is_shared(&self) -> bool;
 
-    /// Succeeds when the database takes writes.
+    /// Succeeds if the database accepts writes.
     async fn ping(&self) -> Result<()>;
 }
 

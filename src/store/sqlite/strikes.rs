@@ -1,4 +1,4 @@
-//! What the content policy refused, and the keys that lose their use over it.
+//! Refusals by the content policy, and the suspension of keys because of them.
 
 use rusqlite::{Connection, params};
 
@@ -7,7 +7,7 @@ use super::writer::Writing;
 use crate::domain::model::Id;
 use crate::store::{Lease, Refusal, StrikeRule};
 
-/// Fails and refunds a leased task and, under a rule, holds it against its key.
+/// Fails and refunds a leased task and, if there is a strike rule, adds a strike to its key.
 pub(super) fn refuse(
     writing: &mut Writing,
     lease: Lease,
@@ -26,7 +26,7 @@ pub(super) fn refuse(
     Ok(Refusal::Done { suspended: suspended.then_some(key_id) })
 }
 
-/// Counts one strike; `true` when it suspends the key.
+/// Adds one strike; returns `true` if it suspends the key.
 fn strike(writing: &Writing, task_id: Id, key_id: Id, rule: StrikeRule) -> rusqlite::Result<bool> {
     let connection = &writing.connection;
     let now = writing.clock.now();
@@ -43,7 +43,7 @@ fn strike(writing: &Writing, task_id: Id, key_id: Id, rule: StrikeRule) -> rusql
     if strikes < rule.limit {
         return Ok(false);
     }
-    // Tasks that were under way can bring more strikes; the first suspension stands.
+    // Tasks in progress may add further strikes; the first suspension remains.
     let suspended = connection
         .prepare_cached(
             "UPDATE api_keys SET suspended_at = ?2, suspended_for = ?3 WHERE id = ?1 AND suspended_at IS NULL",
@@ -52,12 +52,12 @@ fn strike(writing: &Writing, task_id: Id, key_id: Id, rule: StrikeRule) -> rusql
     Ok(suspended == 1)
 }
 
-/// Forgets what was held against a key.
+/// Clears the strikes of a key.
 pub(super) fn forget(connection: &Connection, key_id: Id) -> rusqlite::Result<()> {
     connection.prepare_cached("DELETE FROM strikes WHERE key_id = ?1")?.execute([key_id]).map(drop)
 }
 
-/// Holds what was held against a key against the one that follows it.
+/// Copies the strikes of a key to its replacement.
 pub(super) fn hand_on(connection: &Connection, old: Id, new: Id) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
