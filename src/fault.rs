@@ -129,7 +129,7 @@ impl fmt::Display for Point {
     }
 }
 
-/// What a fault does.
+/// Effect of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     /// The operation reports an error.

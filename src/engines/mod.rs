@@ -8,7 +8,7 @@ use tintype_sketch::Sketch;
 /// An engine that was chosen by its name and is not built yet.
 #[derive(Debug)]
 pub struct EngineChoice {
-    /// What it is and can do.
+    /// The description of the engine.
     pub info: EngineInfo,
     build: fn() -> Arc<dyn Engine>,
 }

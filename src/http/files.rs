@@ -1,4 +1,4 @@
-//! Serves result files: immutable, cacheable for ever, with ranges.
+//! Serves result files, which are immutable, cacheable forever and available in ranges.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Every outgoing HTTP request of the service: one set-up for all clients, and one client for hosts that strangers name.
+//! Every outgoing HTTP request of the service: one set-up for all clients, and one client for hosts that untrusted
+//! callers name.
 
 mod http;
 pub mod public;

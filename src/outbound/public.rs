@@ -1,4 +1,4 @@
-//! Requests to hosts that strangers name. They reach public addresses only.
+//! Requests to hosts that untrusted callers name. They reach public addresses only.
 //!
 //! Three checks hold that: an IP literal in the URL is checked before the request, because the connector resolves no
 //! literals; [`PublicResolver`] yields public addresses only, and the connector dials what it yields; the peer of every
@@ -69,7 +69,7 @@ impl Lookup for SystemLookup {
         let permit = self.threads.clone().acquire_owned().await.map_err(io::Error::other)?;
         let resolve = self.resolve;
         let lookup = tokio::task::spawn_blocking(move || {
-            // The thread keeps the permit when the caller gives up, because the thread goes on.
+            // The thread keeps the permit when the caller gives up, because the thread continues.
             let _permit = permit;
             resolve(&absolute)
         });

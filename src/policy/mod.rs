@@ -173,15 +173,15 @@ const READ_LIMIT: Duration = Duration::from_secs(10);
 pub struct Policy {
     path: Option<PathBuf>,
     rules: RwLock<Arc<Rules>>,
-    /// The files behind the rules, as they were when they were read last. Locked while they are being read.
+    /// State of the policy files when they were last read. Locked during a read.
     seen: Mutex<Vec<Stamp>>,
 }
 
 impl Policy {
-    /// Reads the file that the settings name; without one, nothing is refused but by the engine.
+    /// Reads the policy file, if any. Without one only the engine refuses tasks.
     ///
     /// # Errors
-    /// A sentence for the operator: a server must not start without the policy it was told to keep.
+    /// A sentence for the operator: the policy is invalid, so the server must not start.
     pub async fn open(path: Option<&Path>) -> Result<Arc<Self>, String> {
         let policy = Arc::new(Self {
             path: path.map(Path::to_owned),
@@ -206,16 +206,16 @@ impl Policy {
         while stop.run_until_cancelled(tokio::time::sleep(POLICY_CHECK_EVERY)).await.is_some() {
             match self.refresh().await {
                 Ok(false) => {}
-                Ok(true) => tracing::info!(policy = self.describe(), "the policy was changed"),
+                Ok(true) => tracing::info!(policy = self.describe(), "the changed policy is in force"),
                 Err(error) => {
-                    tracing::error!(error, "the changed policy cannot be used; the old one stays in force")
+                    tracing::error!(error, "the changed policy is invalid; the old one stays in force: fix the file")
                 }
             }
         }
     }
 
-    /// Reads the files again if any was changed since; returns whether there are new rules. A change that
-    /// cannot be read, or not within [`READ_LIMIT`], is reported once, and the rules stay.
+    /// Reads the files again if any of them has changed; returns whether there are new rules. An invalid change, or one
+    /// that cannot be read within [`READ_LIMIT`], is reported once and leaves the rules unchanged.
     ///
     /// # Errors
     /// A sentence for the operator.
@@ -225,7 +225,7 @@ impl Policy {
         let reading = tokio::task::spawn_blocking(move || policy.read_changes());
         match tokio::time::timeout(READ_LIMIT, reading).await {
             Ok(read) => read.unwrap_or_else(|error| Err(format!("reading the policy failed: {error}"))),
-            // The thread goes on, and the rules that it reads in the end take effect.
+            // The thread continues, and the rules take effect when it finishes.
             Err(_) => Err(format!(
                 "reading {} or a file that it names takes longer than {} s: are they files, and is the file system there?",
                 path.display(),

@@ -132,7 +132,7 @@ mod tests {
         Err(ClientError::Unreachable("refused".into()))
     }
 
-    /// Polls until `answers` end, then gets "processing" for ever. Returns the seconds before each call, and the result.
+    /// Polls until `answers` end, then gets "processing" forever. Returns the seconds before each call, and the result.
     async fn play(hint: Option<f64>, answers: Vec<Answer>) -> (Vec<f64>, Result<Finished, ClientError>) {
         let mut answers = answers.into_iter();
         let (mut last, mut waits) = (Instant::now(), Vec::new());

@@ -1,4 +1,4 @@
-//! Pixels: decoding what callers refer to, fitting what engines draw, writing PNG.
+//! Pictures: decodes references, fits rendered pictures to their size and encodes PNG.
 
 use std::io::Cursor;
 
@@ -9,31 +9,31 @@ use image::{
     RgbImage, imageops,
 };
 
-/// Most pixels along one side of a reference picture.
+/// Longest side of a reference picture, in pixels.
 pub const MAX_SIDE: u32 = 8_192;
-/// Most pixels of a reference picture: what a telephone of 48 megapixels takes.
+/// Most pixels of a reference picture: enough for a photo of 48 megapixels.
 pub const MAX_PIXELS: u64 = 8_192 * 6_144;
-/// Most bytes a decoder may allocate for one reference picture.
+/// Most memory that the decoder may allocate for one reference picture, in bytes.
 const MAX_DECODER_BYTES: u64 = 256 * 1024 * 1024;
-/// References are shrunk to fit this square: no engine uses more detail.
+/// References are scaled down to fit a square of this side, because no engine uses more detail.
 pub const REFERENCE_SIDE: u32 = 1_024;
 
-/// An opaque picture, 8 bits for each of red, green and blue.
+/// An opaque picture with 8 bits for each of red, green and blue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Picture {
     pixels: RgbImage,
 }
 
-/// Why bytes could not be read as a picture.
+/// Why bytes could not be decoded as a picture.
 #[derive(Debug, thiserror::Error)]
 pub enum PictureError {
-    /// Not PNG, JPEG or WebP, going by content.
+    /// The content is not PNG, JPEG or WebP.
     #[error("not a PNG, JPEG or WebP image")]
     UnknownFormat,
-    /// The header announces more than [`MAX_SIDE`], [`MAX_PIXELS`] or the memory limit allow.
+    /// The header exceeds [`MAX_SIDE`], [`MAX_PIXELS`] or the memory limit.
     #[error("too large")]
     TooLarge,
-    /// The decoder gave up.
+    /// The data is damaged.
     #[error("damaged: {0}")]
     Damaged(String),
 }
@@ -48,7 +48,7 @@ impl From<ImageError> for PictureError {
 }
 
 impl Picture {
-    /// Wraps `width * height * 3` bytes of RGB; `None` when the length does not match.
+    /// Wraps `width * height * 3` bytes of RGB; `None` if the length does not match.
     pub fn from_rgb(width: u32, height: u32, bytes: Vec<u8>) -> Option<Self> {
         RgbImage::from_raw(width, height, bytes).map(|pixels| Self { pixels })
     }
@@ -68,11 +68,11 @@ impl Picture {
         self.pixels.as_raw()
     }
 
-    /// Reads PNG, JPEG or WebP, told apart by content, within fixed limits of size and memory. An animation gives its
-    /// first frame. The orientation that a camera noted is applied; nothing else of the metadata is kept.
-    /// Transparency is laid over white; the picture is shrunk to at most [`REFERENCE_SIDE`] pixels a side.
+    /// Decodes PNG, JPEG or WebP, detected by content, within fixed limits on size and memory. Of an animation it
+    /// decodes the first frame. It applies the EXIF orientation and drops all other metadata, blends transparency with
+    /// white, and scales the picture down to at most [`REFERENCE_SIDE`] pixels per side.
     ///
-    /// This runs code that strangers feed: a server calls it through [`crate::decoder`] only.
+    /// The decoder processes untrusted data, so a server must call it only in a confined process.
     ///
     /// # Errors
     /// [`PictureError`]: the format, the size, or damaged data.
@@ -87,7 +87,7 @@ impl Picture {
         limits.max_image_height = Some(MAX_SIDE);
         limits.max_alloc = Some(MAX_DECODER_BYTES);
         reader.limits(limits);
-        // Only the header has been read so far.
+        // Only the header has been parsed so far.
         let mut decoder = reader.into_decoder()?;
         let (width, height) = decoder.dimensions();
         if u64::from(width) * u64::from(height) > MAX_PIXELS || decoder.total_bytes() > MAX_DECODER_BYTES {
@@ -107,7 +107,7 @@ impl Picture {
         Ok(Self { pixels: flatten(&shrunk) })
     }
 
-    /// The picture at exactly `width` x `height`: scaled to cover, then cropped about the centre.
+    /// The picture at exactly `width` x `height`, scaled to cover that size and cropped around the centre.
     pub fn fit(self, width: u32, height: u32) -> Self {
         if self.width() == width && self.height() == height {
             return self;
@@ -117,7 +117,7 @@ impl Picture {
         Self { pixels: covered.into_rgb8() }
     }
 
-    /// The picture scaled down, if need be, to at most `side` pixels a side.
+    /// The picture scaled down, if necessary, to at most `side` pixels per side.
     pub fn within(self, side: u32) -> Self {
         if self.width().max(self.height()) <= side {
             return self;
@@ -125,13 +125,13 @@ impl Picture {
         Self { pixels: DynamicImage::ImageRgb8(self.pixels).thumbnail(side, side).into_rgb8() }
     }
 
-    /// The brightness of the picture in `side` rows of `side` pixels, whatever its shape.
+    /// The brightness of the picture as `side` rows of `side` pixels, whatever its aspect ratio.
     pub fn grey(&self, side: u32) -> Vec<u8> {
         let grey = imageops::grayscale(&self.pixels);
         imageops::resize(&grey, side, side, imageops::FilterType::Triangle).into_raw()
     }
 
-    /// PNG bytes without metadata, compressed for speed.
+    /// Encodes the picture as a PNG without metadata, optimised for speed.
     pub fn to_png(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.as_rgb().len() / 2);
         PngEncoder::new_with_quality(&mut out, CompressionType::Fast, FilterType::Adaptive)
@@ -141,7 +141,7 @@ impl Picture {
     }
 }
 
-/// Lays a picture over white and drops its alpha channel.
+/// Blends a picture with white and drops its alpha channel.
 fn flatten(picture: &DynamicImage) -> RgbImage {
     if !picture.color().has_alpha() {
         return picture.to_rgb8();

@@ -1,5 +1,5 @@
-//! The built-in engine for development and demos: it reads the prompt, looks its nouns up among
-//! emoji and paints a small scene around them. It is **not** a diffusion model.
+//! The built-in engine for development and demos: it parses the prompt, finds emoji for its nouns and paints a small
+//! scene around them. It is **not** a diffusion model.
 //!
 //! The same prompt, seed and references give the same pixels on every run.
 
@@ -42,17 +42,17 @@ use self::reference::Reference;
 use self::scene::Scene;
 use tintype_engine::{Brief, Engine, EngineError, EngineInfo, Picture};
 
-/// Draws prompts as illustrated scenes, without any model.
+/// Renders prompts as illustrated scenes, without any model.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sketch;
 
 impl Sketch {
-    /// Makes the engine. Its word lists are built when the first prompt needs them.
+    /// Creates the engine. Its word lists are built when the first prompt needs them.
     pub fn new() -> Self {
         Self
     }
 
-    /// What the engine can do.
+    /// The description of the engine.
     pub fn info() -> EngineInfo {
         EngineInfo {
             name: "sketch".into(),
@@ -86,8 +86,7 @@ impl Engine for Sketch {
         })
         .await;
         let painting = Arc::new(painting);
-        // One blocking job per picture: when this future is dropped, at most one picture is still
-        // being painted and none follows it.
+        // One blocking call per picture: after this future is dropped, at most one picture is still being painted.
         let mut pictures = Vec::with_capacity(seeds.len());
         for seed in seeds {
             let painting = Arc::clone(&painting);
@@ -103,7 +102,7 @@ async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
         Ok(done) => done,
         Err(error) => match error.try_into_panic() {
             Ok(payload) => std::panic::resume_unwind(payload),
-            // Only a runtime that is shutting down cancels blocking work; nobody waits any more.
+            // Only a runtime that is shutting down cancels blocking work, and then no caller is waiting.
             Err(_) => std::future::pending().await,
         },
     }

@@ -1,4 +1,4 @@
-//! What passes and what does not.
+//! Accepted and rejected URLs.
 
 use super::*;
 

@@ -12,7 +12,7 @@ use crate::domain::model::Id;
 use crate::domain::reference_url::ReferenceUrl;
 use crate::outbound::public::tests::{PUBLIC_V4, PUBLIC_V6, ScriptedDns};
 
-/// A listener that nobody may connect to.
+/// A listener to which no connection may be made.
 struct Trap {
     listener: TcpListener,
 }
