@@ -10,9 +10,6 @@ const LOCK: &str = "tintype.lock";
 /// Prevents result files from being removed while a backup reads them.
 const BACKUP_LOCK: &str = "backup.lock";
 
-/// Submits on PostgreSQL whose outcome is unknown.
-const UNSETTLED: &str = "unsettled";
-
 /// The lock that a server holds on its data. Dropping it releases the lock.
 #[derive(Debug)]
 pub struct DataLock {
@@ -37,11 +34,6 @@ pub fn directory_of(path: &Path) -> &Path {
 /// The lock file that a backup holds while it reads the result files.
 pub fn backup_lock(directory: &Path) -> PathBuf {
     directory.join(BACKUP_LOCK)
-}
-
-/// The directory where servers on PostgreSQL record submits whose outcome is unknown.
-pub fn unsettled(directory: &Path) -> PathBuf {
-    directory.join(UNSETTLED)
 }
 
 /// Syncs every ancestor of the directory up to the root: any of them may have been created just now, or by a start that

@@ -75,10 +75,6 @@ effects! {
     ForgetMonth = "forget-month",
     /// A batch of writes is committed. Only the database driver knows when.
     Commit = "commit",
-    /// A submit with an unknown outcome is recorded.
-    NoteUnsettled = "note-unsettled",
-    /// The record of such a submit is removed.
-    ForgetUnsettled = "forget-unsettled",
     /// The write-ahead log is checkpointed into the database.
     Checkpoint = "checkpoint",
     /// A result file is written.

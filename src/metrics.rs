@@ -57,6 +57,8 @@ pub struct Metrics {
     pub suspended: Counter,
     /// Tasks accepted.
     pub submitted: Counter,
+    /// Submits whose connection was closed without an answer.
+    pub unanswered: Counter,
     /// Credits charged.
     pub credits_charged: Counter,
     /// Attempts that failed and were given up.
@@ -91,6 +93,7 @@ impl Metrics {
             unmoderated: Counter::default(),
             suspended: Counter::default(),
             submitted: Counter::default(),
+            unanswered: Counter::default(),
             credits_charged: Counter::default(),
             attempts_lost: Counter::default(),
             removed: Counter::default(),
@@ -118,6 +121,11 @@ impl Metrics {
             self.request_seconds.clone(),
         );
         registry.register("tasks_submitted", "Tasks accepted", self.submitted.clone());
+        registry.register(
+            "submits_unanswered",
+            "Submits with an unknown outcome, whose connections were closed without an answer",
+            self.unanswered.clone(),
+        );
         registry.register("tasks_ended", "Tasks that became terminal", self.ended.clone());
         registry.register("tasks_refused", "Tasks that the content policy refused", self.refused.clone());
         registry.register(

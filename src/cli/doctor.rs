@@ -19,7 +19,7 @@ use crate::policy::Policy;
 use crate::sandbox::{Confinement, Decoder};
 use crate::service::limits;
 use crate::store::Store;
-use crate::store::postgres::{self, PostgresStore};
+use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::SqliteStore;
 use tintype_engine::Brief;
 
@@ -97,13 +97,7 @@ fn directory(data: &DataSettings) -> Result<String, String> {
     std::fs::write(&probe, b"probe")
         .and_then(|()| std::fs::remove_file(&probe))
         .map_err(|error| format!("cannot write in {}: {error}", data.data.display()))?;
-    let unsettled = data_dir::unsettled(&data.data);
-    let shown = data.data.display();
-    match postgres::unsettled(&unsettled) {
-        Ok(0) => Ok(shown.to_string()),
-        Ok(open) => Ok(format!("{shown} (submits that a server has still to take back: {open})")),
-        Err(error) => Err(format!("cannot read {}: {error}", unsettled.display())),
-    }
+    Ok(data.data.display().to_string())
 }
 
 fn free_space(data: &DataSettings) -> Result<String, String> {

@@ -299,7 +299,6 @@ async fn open_store(
         }
         DatabaseUrl::Postgres(url) => {
             let store = PostgresStore::open(url, data.database_ca.as_deref(), clock, faults).await?;
-            store.keep_unsettled_in(&data_dir::unsettled(&data.data)).await?;
             if let Err(warning) = store.check_durability().await {
                 tracing::warn!("{warning}");
             }

@@ -10,6 +10,7 @@ mod state;
 
 pub use ops::Readiness;
 pub use pipeline::auth::Arrival;
+pub use pipeline::error::NoAnswer;
 pub use pipeline::framing::HeadCheck;
 pub use pipeline::malformed::Enveloping;
 pub use pipeline::observe::{REQUEST_ID, refusal};

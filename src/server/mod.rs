@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tower_service::Service as _;
 
 use crate::config::{ConnectionLimits, MAX_HEADER, MAX_HEADER_FIELDS, RESERVED_FILE_DESCRIPTORS};
-use crate::http::{Arrival, Enveloping, refusal};
+use crate::http::{Arrival, Enveloping, NoAnswer, refusal};
 use connection_slots::ConnectionSlots;
 use pace::{AnswerBody, Paced, Stage};
 
@@ -181,8 +181,11 @@ impl Host {
             let unambiguous = stage.begin_exchange();
             request.extensions_mut().insert(Arrival { peer, tls, unambiguous });
             let stage = stage.clone();
-            let answered = self.router.clone().call(request);
-            answered.map(move |answer| answer.map(|answer| answer.map(|body| AnswerBody::new(body, stage))))
+            self.router.clone().call(request).map(move |Ok(answer)| match answer.extensions().get::<NoAnswer>() {
+                // An error of the service makes hyper close the connection.
+                Some(no_answer) => Err(*no_answer),
+                None => Ok(answer.map(|body| AnswerBody::new(body, stage))),
+            })
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())

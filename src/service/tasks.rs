@@ -1,6 +1,9 @@
 //! The rules for tasks as their owners meet them. API, web and command line come through here.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
 
 use tracing::Instrument as _;
 
@@ -9,7 +12,7 @@ use crate::domain::model::{Id, Surface, Task, TaskId};
 use crate::domain::request::GenerateRequest;
 use crate::service::Shared;
 use crate::service::finished::Finished;
-use crate::store::{Cause, Result, StoreError, Submission};
+use crate::store::{Cause, Result, START_WITHIN, StartLimit, StoreError, Submission};
 
 /// Page size when the caller names none.
 pub const DEFAULT_PAGE: u32 = 20;
@@ -60,18 +63,23 @@ impl Tasks {
         Ok(Self { finished: Finished::new(shared.clone()), shared, cursors, max_unfinished })
     }
 
-    /// Charges and queues a task and wakes the worker. Goes on to its end also when the caller no longer
-    /// waits for it.
+    /// Charges and queues a task and wakes the worker. `arrived` is when the last byte of the request did, by the
+    /// monotonic clock. When the caller drops this future, a transaction that has begun goes on to its end, and one that
+    /// has not never begins.
     ///
     /// # Errors
-    /// [`StoreError`]; nothing was charged.
+    /// [`StoreError::Unknown`]: the task may exist and be charged. Any other: nothing was charged.
     pub async fn submit(
         &self,
         account_id: Id,
         key_id: Option<Id>,
         surface: Surface,
         request: GenerateRequest,
+        arrived: Duration,
     ) -> Result<Submission> {
+        let hung_up = CancellationToken::new();
+        let start = StartLimit { deadline: arrived + START_WITHIN, hung_up: hung_up.clone() };
+        let _cancel_when_dropped = hung_up.drop_guard();
         if self.shared.disk.is_low() {
             return Err(StoreError::Full("less is free than --min-free-space".into()));
         }
@@ -81,7 +89,8 @@ impl Tasks {
         let (shared, max_unfinished) = (self.shared.clone(), self.max_unfinished);
         let submitting = async move {
             let cost = request.cost();
-            let submission = shared.store.submit(account_id, key_id, surface, request, max_unfinished).await?;
+            let submission =
+                shared.store.submit_before(start, account_id, key_id, surface, request, max_unfinished).await?;
             if let Submission::Accepted(task) = &submission {
                 shared.queued.notify_one();
                 shared.backlog.grow();
@@ -93,7 +102,7 @@ impl Tasks {
             Ok(submission)
         };
         let submitting = tokio::spawn(submitting.in_current_span());
-        submitting.await.unwrap_or_else(|error| Err(StoreError::Other(Cause::new(error))))
+        submitting.await.unwrap_or_else(|error| Err(StoreError::Unknown(Cause::new(error))))
     }
 
     /// The task, if this account created it on this surface.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::Serialize;
+use tokio_util::sync::CancellationToken;
 
 use crate::clock::Timestamp;
 use crate::domain::key::{ApiKey, KeyHash};
@@ -35,8 +36,8 @@ pub const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// Exit code after an internal error of this program (`EX_SOFTWARE` of sysexits.h).
 pub(crate) const EXIT_FAULT: i32 = 70;
 
-/// What a task is told whose submit was answered with an error, and which turned out to be there all the same.
-pub const UNANSWERED: &str = "The submit of this task was answered with an error. Its credits were refunded.";
+/// A submit whose transaction has not begun this long after the last byte of its request never begins.
+pub const START_WITHIN: Duration = Duration::from_secs(5);
 
 /// Result of a store method.
 pub type Result<T> = std::result::Result<T, StoreError>;
@@ -80,6 +81,27 @@ pub enum KeyChange {
     FlagLeaked,
 }
 
+/// Until when the transaction of a submit may begin. One that has begun always goes on to its end.
+#[derive(Debug, Clone)]
+pub struct StartLimit {
+    /// By the monotonic clock, [`Clock::elapsed`](crate::clock::Clock::elapsed).
+    pub deadline: Duration,
+    /// Cancelled when the caller has hung up.
+    pub hung_up: CancellationToken,
+}
+
+impl StartLimit {
+    /// No limit.
+    pub fn none() -> Self {
+        Self { deadline: Duration::MAX, hung_up: CancellationToken::new() }
+    }
+
+    /// Whether the transaction may not begin any more; `now` is by the monotonic clock.
+    pub fn is_over(&self, now: Duration) -> bool {
+        now > self.deadline || self.hung_up.is_cancelled()
+    }
+}
+
 /// Outcome of submitting a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Submission {
@@ -92,8 +114,10 @@ pub enum Submission {
     },
     /// Refused: the account has reached its limit of unfinished tasks.
     TooManyUnfinished,
-    /// Nothing happened: the queue is so long that the task would not end in time, by `excess`. It is not
-    /// the database that says so.
+    /// Nothing happened: the [`StartLimit`] was over before the transaction began.
+    NotStarted,
+    /// Nothing happened: the queue is so long that the task would not end in time, by `excess`. Decided above the
+    /// store.
     Overloaded {
         /// Time by which the task would exceed its limit.
         excess: Duration,
@@ -327,8 +351,21 @@ pub trait Keys: std::fmt::Debug + Send + Sync + 'static {
 /// Tasks as their owners and the operator see them.
 #[async_trait]
 pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
-    /// Charges and queues a task, unless the account has `max_unfinished` unfinished ones (0: no
-    /// limit) or too few credits. What is wrong with the task is held against the key, if it came with one.
+    /// Charges and queues a task, unless the account has `max_unfinished` unfinished ones (0: no limit) or too few
+    /// credits. A violation of the content policy by the task counts against the key, if it came with one. Nothing
+    /// happens when the transaction does not begin before `start` is over. [`StoreError::Unknown`] means that the task
+    /// may exist and be charged.
+    async fn submit_before(
+        &self,
+        start: StartLimit,
+        account_id: Id,
+        key_id: Option<Id>,
+        surface: Surface,
+        request: GenerateRequest,
+        max_unfinished: u32,
+    ) -> Result<Submission>;
+
+    /// The same without a limit for its start.
     async fn submit(
         &self,
         account_id: Id,
@@ -336,7 +373,9 @@ pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
         surface: Surface,
         request: GenerateRequest,
         max_unfinished: u32,
-    ) -> Result<Submission>;
+    ) -> Result<Submission> {
+        self.submit_before(StartLimit::none(), account_id, key_id, surface, request, max_unfinished).await
+    }
 
     /// The task if this account created it on this surface.
     async fn find_task(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Task>>;

@@ -27,9 +27,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// These end the process, so they need a real one.
 const OF_A_PROCESS: [Effect; 2] = [Effect::Commit, Effect::Checkpoint];
 
-/// Only a network that fails leads here: `cluster/unsettled.rs` goes through these.
-pub const OF_A_NETWORK: [Effect; 2] = [Effect::NoteUnsettled, Effect::ForgetUnsettled];
-
 /// All that outlives a process is done once or more, in a service where one thing goes wrong.
 struct Scene {
     service: Service,
@@ -78,7 +75,9 @@ impl Scene {
     }
 
     async fn submit(&mut self, prompt: &str) {
-        let answer = self.call("POST", GENERATE, &json!({ "prompt": prompt }).to_string()).await;
+        let body = json!({ "prompt": prompt }).to_string();
+        // Without an answer the outcome is unknown.
+        let Some(answer) = try_send(self.service.address, "POST", GENERATE, &self.key, &body).await else { return };
         match answer.status {
             StatusCode::OK => {
                 self.acknowledged.push(answer.json()["data"]["task_id"].as_str().expect("a task_id").to_owned());
@@ -258,13 +257,9 @@ async fn live_through(fault: &str) {
     scene.check_removed(fault).await;
 }
 
-/// Every point except those that need a process. After a submit there is neither error nor panic: only memory is
-/// involved, and losing that loses the connection too.
+/// Every point but those of a process.
 async fn live_through_all(action: &str) {
-    let elsewhere = [OF_A_PROCESS, OF_A_NETWORK].concat();
-    let here = Point::all().filter(|point| elsewhere.iter().all(|effect| !is_of(*point, *effect)));
-    let answered = Point::after(Effect::Submit);
-    for point in here.filter(|point| action == "delay" || *point != answered) {
+    for point in Point::all().filter(|point| OF_A_PROCESS.iter().all(|effect| !is_of(*point, *effect))) {
         live_through(&format!("{point}={action}")).await;
     }
 }

@@ -72,6 +72,7 @@ macro_rules! suite {
                     rotating_to_a_secret_in_use_is_an_error_and_leaves_the_old_key_alone,
                 }
                 submits {
+                    a_submit_that_is_late_or_whose_caller_has_gone_never_begins,
                     a_submit_charges_two_credits_an_image,
                     a_task_is_readable_everywhere_as_soon_as_it_is_accepted,
                     what_was_asked_for_reaches_the_worker_unchanged,

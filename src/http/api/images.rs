@@ -6,7 +6,7 @@ use axum::Extension;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::header::{HeaderName, HeaderValue};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -18,12 +18,12 @@ use crate::domain::model::{Id, MODEL_NAME, Status, Surface, Task, TaskId};
 use crate::domain::request::GenerateRequest;
 use crate::files::FilesError;
 use crate::http::pipeline::auth::Caller;
-use crate::http::pipeline::error::{ApiError, ErrorBody};
+use crate::http::pipeline::error::{ApiError, ErrorBody, NoAnswer};
 use crate::http::pipeline::observe::RequestId;
 use crate::http::routes;
 use crate::http::state::ApiState;
 use crate::service::tasks::{DEFAULT_PAGE, MAX_PAGE};
-use crate::store::Submission;
+use crate::store::{StoreError, Submission};
 
 /// The suggested wait before the next poll, in seconds with a fraction.
 static POLL_AFTER: HeaderName = HeaderName::from_static("x-poll-after");
@@ -225,18 +225,34 @@ pub async fn generate(
     request: Request,
 ) -> Result<Response, ApiError> {
     let body = read_json(request, &api.settings.connections).await?;
+    let arrived = api.shared.clock.elapsed();
     caller.check_again(&api).await?;
     let mut request = GenerateRequest::parse(&body, &api.settings.reference_ports)
         .map_err(|fault| ApiError::invalid_request(fault.to_string()))?;
     request.request_id = Some(request_id.to_string());
     let required = request.cost();
-    match api.tasks.submit(caller.account_id, Some(caller.key_id), Surface::Api, request).await? {
+    let submission = api.tasks.submit(caller.account_id, Some(caller.key_id), Surface::Api, request, arrived).await;
+    if let Err(StoreError::Unknown(cause)) = &submission {
+        api.shared.metrics.unanswered.inc();
+        tracing::error!(
+            %cause,
+            account = %caller.account_id,
+            "closing the connection without an answer: the task may exist and be charged. Its caller should list its \
+             tasks; check the connection to the database"
+        );
+        return Ok(NoAnswer.into_response());
+    }
+    match submission? {
         Submission::Accepted(task) => Ok(with_poll_hint(success(CreatedTask::new(&task)), &api, 1.0)),
         Submission::InsufficientCredits { available } => Err(ApiError::insufficient_credits(required, available)),
         Submission::TooManyUnfinished => Err(ApiError::rate_limited(
             format!("The account has {} unfinished tasks, as many as it may.", api.settings.limits.max_unfinished),
             UNFINISHED_RETRY_SECONDS,
         )),
+        Submission::NotStarted => {
+            tracing::error!("a submit was refused: the database did not begin it in time");
+            Err(ApiError::internal())
+        }
         Submission::Overloaded { excess } => Err(ApiError::rate_limited(
             "The queue is so long that the task would not be finished in time.",
             excess.as_secs().max(UNFINISHED_RETRY_SECONDS),

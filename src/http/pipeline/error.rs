@@ -199,6 +199,21 @@ impl ApiError {
     }
 }
 
+/// In the extensions of a response: the server closes the connection without sending anything, because no answer would
+/// be true.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("the connection is closed without an answer")]
+pub struct NoAnswer;
+
+impl IntoResponse for NoAnswer {
+    fn into_response(self) -> Response<Body> {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response<Body> {
         let mut response = Response::new(Body::empty());

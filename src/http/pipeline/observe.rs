@@ -14,7 +14,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use futures::FutureExt as _;
 use tracing::Instrument as _;
 
-use super::error::ApiError;
+use super::error::{ApiError, NoAnswer};
 use crate::http::routes;
 use crate::service::Shared;
 
@@ -68,6 +68,10 @@ pub(super) async fn observe<F: Future<Output = Response>>(
     let answered = AssertUnwindSafe(answer(request)).catch_unwind().instrument(span.clone()).await;
     let _entered = span.entered();
     let mut response = answered.unwrap_or_else(|_| ApiError::caused_by("a handler panicked").into_response());
+    if response.extensions().get::<NoAnswer>().is_some() {
+        tracing::warn!(%method, route, "the connection is closed without an answer");
+        return response;
+    }
     let error = error_of(&mut response);
     if let Some(error) = &error {
         response = error.write(response, id.as_str(), errors);

@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use tokio_postgres::Transaction;
 
+use super::batch::Locked;
 use super::columns::{account, word};
 use super::connection::{Database, TRANSACTION_TIMEOUT};
 use super::schema::LOCK;
@@ -82,7 +83,7 @@ pub(super) async fn list(database: &Database) -> Result<Vec<Account>> {
 }
 
 pub(super) async fn grant(database: &Database, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>> {
-    let locked = newest::locked("(SELECT $1::text AS account_id)");
+    let locked = newest::locked("(SELECT $1::text AS account_id)", Locked::Wait);
     let (is_locked, turned) = (newest::IS_LOCKED, newest::TURNED);
     let sql = format!(
         "

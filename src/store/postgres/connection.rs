@@ -1,69 +1,34 @@
-//! Connections to the server, and the one way in which statements reach it.
+//! The connection pool, and the ways in which statements reach the server.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::sync::atomic::AtomicI64;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use deadpool_postgres::{
-    Client, Connect, Manager, ManagerConfig, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType,
-};
-use futures::future::BoxFuture;
-use tokio::io::{AsyncRead, AsyncWrite};
+use deadpool_postgres::{Client, Manager, ManagerConfig, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType};
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
-use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{AsyncMessage, Config, Connection, NoTls, Row, Statement, Transaction};
+use tokio_postgres::{Config, Row, SimpleQueryMessage, Transaction};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::tries::Tries;
+use super::connect::{Connector, Driven, describe};
 use crate::clock::{Clock, Timestamp};
 use crate::domain::model::{Id, IdSource};
 use crate::store::{Cause, Result, StoreError};
 
 /// Most connections of one process.
 pub(super) const MAX_CONNECTIONS: usize = 16;
-/// Longest wait for the server to take a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest wait for a connection of the pool.
 pub(super) const POOL_WAIT: Duration = Duration::from_secs(10);
 /// How long a statement is kept back while the server cannot be reached: about what a restart takes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// Wait before the server is tried again.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The server gives a statement up after this long...
-pub(super) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
-/// ...and this process stops waiting for it after this long, when not even that is heard of.
+/// Longest wait for the answer to a statement: longer than the server's own limit, so that its error arrives.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// ...or for this long, when it is one of several that are one transaction.
+/// Longest wait for a transaction of several statements.
 pub(super) const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(30);
-/// Silence after which the network is taken for broken.
-const NETWORK_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// What holds for each session. An acknowledged write is on the disk, whatever the server's default; what
-/// waits is given up; and rows are looked up one by one by the indexes that were made for them, however quickly a
-/// table changes: statistics of the queue are always old, and the plans made by them read whole indexes of dead rows.
-fn session() -> String {
-    let statement_ms = STATEMENT_TIMEOUT.as_millis();
-    format!(
-        "SET statement_timeout = {statement_ms};
-         SET lock_timeout = 5000;
-         SET idle_in_transaction_session_timeout = 15000;
-         SET default_transaction_isolation = 'read committed';
-         SET plan_cache_mode = force_generic_plan;
-         SET enable_seqscan = off;
-         SET enable_bitmapscan = off;
-         SET enable_hashjoin = off;
-         SET enable_mergejoin = off;
-         SET jit = off;
-         SET client_min_messages = warning;
-         SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
-    )
-}
 
 /// A parameter of a statement.
 pub(super) type Parameter<'a> = &'a (dyn ToSql + Sync);
@@ -77,7 +42,9 @@ pub(super) enum Failure {
     Refused(StoreError),
     /// The server undid it: somebody held what it had to lock for longer than a statement waits.
     Locked(StoreError),
-    /// Nobody knows whether it was done.
+    /// The server is read-only: the connection reaches a standby, or a primary that was demoted.
+    Broken(StoreError),
+    /// The connection broke: the statement may have been done.
     Unknown(StoreError),
 }
 
@@ -110,6 +77,7 @@ impl From<tokio_postgres::Error> for StoreError {
 fn failure(error: tokio_postgres::Error) -> Failure {
     let refused = error.as_db_error().is_some_and(|server| server.parsed_severity() == Some(Severity::Error));
     match error.code() {
+        Some(&SqlState::READ_ONLY_SQL_TRANSACTION) => Failure::Broken(error.into()),
         Some(&SqlState::LOCK_NOT_AVAILABLE) if refused => Failure::Locked(error.into()),
         _ if refused => Failure::Refused(error.into()),
         _ => Failure::Unknown(error.into()),
@@ -139,7 +107,7 @@ impl fmt::Debug for Database {
 impl Database {
     /// For the server that `config` names; nothing is connected yet.
     pub(super) fn new(config: &Config, tls: Option<MakeRustlsConnect>, clock: Clock) -> Result<Self> {
-        let connector = Connector { tls };
+        let connector = Connector::new(tls);
         let manager = Manager::from_connect(
             config.clone(),
             connector.clone(),
@@ -181,7 +149,7 @@ impl Database {
         Ok(self.connector.connect(&self.config).await?)
     }
 
-    /// A connection, waited for while the server comes back.
+    /// A connection of the pool, waited for while the server comes back.
     pub(super) async fn client(&self) -> Result<Client> {
         let begun = self.clock.elapsed();
         loop {
@@ -199,24 +167,24 @@ impl Database {
         }
     }
 
-    /// A connection that has just answered: what comes next is begun once.
+    /// A connection that has just answered, so that a transaction of several statements can begin on it.
     pub(super) async fn answering_client(&self) -> Result<Client> {
         let mut tries = Tries::begin(&self.clock);
         loop {
-            let client = self.client().await?;
-            let failure = match self.within(ANSWER_TIMEOUT, client.check_connection()).await {
-                Some(Ok(())) => return Ok(client),
-                Some(Err(error)) => failure(error),
-                None => abandon(client, ANSWER_TIMEOUT),
-            };
-            if !tries.again_after(&failure) {
-                return Err(failure.into_error());
+            let client = Lent::new(self.client().await?);
+            match self.ask(client, async |client| client.simple_query("SHOW transaction_read_only").await).await {
+                Ok((client, answer)) if !says_on(&answer) => return Ok(client),
+                Ok((client, _)) => {
+                    drop(Client::take(client));
+                    tries.again_after(Failure::Broken(StoreError::Other("the server is read-only".into())))?;
+                }
+                Err(failure) => tries.again_after(failure.unsent())?,
             }
         }
     }
 
-    /// Runs one statement that changes something, in a transaction of its own. On a connection that turns out to be
-    /// broken before it was sent it goes to another.
+    /// Runs one statement that writes, in a transaction of its own. A connection that turns out to be broken before the
+    /// statement was sent, and a server that is read-only, are exchanged for others.
     pub(super) async fn write(
         &self,
         sql: &str,
@@ -224,72 +192,80 @@ impl Database {
     ) -> std::result::Result<Vec<Row>, Failure> {
         let mut tries = Tries::begin(&self.clock);
         loop {
-            let client = self.client().await.map_err(Failure::Nothing)?;
-            let failure = match self.prepare(client, sql).await {
-                Ok((client, statement)) => return self.run(client, &statement, parameters).await,
-                Err(failure) => failure,
+            let client = Lent::new(self.client().await.map_err(Failure::Nothing)?);
+            let failure = match self.ask(client, async |client| client.prepare_cached(sql).await).await {
+                Err(failure) => failure.unsent(),
+                Ok((client, statement)) => {
+                    match self.ask(Lent::new(client), async |client| client.query(&statement, parameters).await).await {
+                        Ok((_, rows)) => return Ok(rows),
+                        Err(failure @ Failure::Broken(_)) => failure,
+                        Err(failure) => return Err(failure),
+                    }
+                }
             };
-            if !tries.again_after(&failure) {
-                return Err(Failure::Nothing(failure.into_error()));
-            }
+            tries.again_after(failure).map_err(Failure::Nothing)?;
         }
     }
 
-    /// Runs one statement that changes nothing. On a connection that turns out to be broken it is tried anew.
+    /// Runs one statement that reads. When its connection breaks it is run again on another.
     pub(super) async fn read(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
         let mut tries = Tries::begin(&self.clock);
         loop {
-            let outcome = match self.prepare(self.client().await?, sql).await {
-                Ok((client, statement)) => self.run(client, &statement, parameters).await,
-                Err(failure) => Err(failure),
-            };
+            let client = Lent::new(self.client().await?);
+            let outcome = self
+                .ask(client, async |client| {
+                    let statement = client.prepare_cached(sql).await?;
+                    client.query(&statement, parameters).await
+                })
+                .await;
             match outcome {
-                Ok(rows) => return Ok(rows),
-                Err(failure) if tries.again_after(&failure) => {}
-                Err(failure) => return Err(failure.into_error()),
+                Ok((_, rows)) => return Ok(rows),
+                Err(failure) => tries.again_after(failure.unsent())?,
             }
         }
     }
 
-    async fn prepare(&self, client: Client, sql: &str) -> std::result::Result<(Client, Statement), Failure> {
-        match self.within(ANSWER_TIMEOUT, client.prepare_cached(sql)).await {
-            Some(prepared) => Ok((client, prepared.map_err(failure)?)),
-            None => Err(abandon(client, ANSWER_TIMEOUT)),
-        }
-    }
-
-    async fn run(
+    /// Asks the server something, and gives the connection back once it has answered. A connection that is silent for
+    /// [`ANSWER_TIMEOUT`] or reaches a read-only server leaves the pool.
+    async fn ask<T>(
         &self,
-        client: Client,
-        statement: &Statement,
-        parameters: &[Parameter<'_>],
-    ) -> std::result::Result<Vec<Row>, Failure> {
-        match self.within(ANSWER_TIMEOUT, client.query(statement, parameters)).await {
-            Some(answer) => answer.map_err(failure),
-            None => Err(abandon(client, ANSWER_TIMEOUT)),
+        client: Lent,
+        question: impl AsyncFnOnce(&Client) -> std::result::Result<T, tokio_postgres::Error>,
+    ) -> std::result::Result<(Client, T), Failure> {
+        match self.within(ANSWER_TIMEOUT, question(client.get())).await {
+            Some(Ok(answer)) => Ok((client.give_back(), answer)),
+            Some(Err(error)) => {
+                let failure = failure(error);
+                if !matches!(failure, Failure::Broken(_)) {
+                    drop(client.give_back());
+                }
+                Err(failure)
+            }
+            None => Err(silent(ANSWER_TIMEOUT)),
         }
     }
 
-    /// Does some `work` in one transaction, and commits it. An error undoes it, unless it is [`StoreError::Unknown`];
-    /// so does a server that takes longer than `limit` for all of it.
+    /// Does `work` in one transaction and commits it. An error undoes it, unless it is [`StoreError::Unknown`]; so does a
+    /// server that takes longer than `limit` for all of it.
     pub(super) async fn transaction<T, E: From<tokio_postgres::Error> + From<StoreError>>(
         &self,
         limit: Duration,
         work: impl AsyncFnOnce(&Transaction<'_>) -> std::result::Result<T, E>,
     ) -> std::result::Result<T, E> {
-        let mut client = self.answering_client().await?;
+        let mut client = Lent::new(self.answering_client().await?);
         let mut is_ending = false;
         let attempt = async {
-            let begun = client.transaction().await?;
+            let begun = client.get_mut().transaction().await?;
             let done = work(&begun).await?;
             is_ending = true;
             begun.commit().await.map_err(|error| StoreError::from(Failure::Unknown(error.into())))?;
             Ok(done)
         };
         if let Some(outcome) = self.within(limit, attempt).await {
+            drop(client.give_back());
             return outcome;
         }
-        let silent = abandon(client, limit);
+        let silent = silent(limit);
         Err(if is_ending { StoreError::from(silent) } else { silent.into_error() }.into())
     }
 
@@ -318,15 +294,82 @@ impl Database {
 impl Failure {
     pub(super) fn into_error(self) -> StoreError {
         match self {
-            Self::Nothing(error) | Self::Refused(error) | Self::Locked(error) | Self::Unknown(error) => error,
+            Self::Nothing(error)
+            | Self::Refused(error)
+            | Self::Locked(error)
+            | Self::Broken(error)
+            | Self::Unknown(error) => error,
+        }
+    }
+
+    /// The same for a statement that wrote nothing: a broken connection can be exchanged for another.
+    fn unsent(self) -> Self {
+        match self {
+            Self::Unknown(error) => Self::Broken(error),
+            failure => failure,
         }
     }
 }
 
-/// Takes a connection that has been silent for so long out of the pool: nobody else should wait behind its statement.
-fn abandon(client: Client, silent: Duration) -> Failure {
-    drop(Client::take(client));
-    Failure::Unknown(StoreError::Other(format!("the server gave no answer for {} s", silent.as_secs()).into()))
+fn silent(limit: Duration) -> Failure {
+    Failure::Unknown(StoreError::Other(format!("the server gave no answer for {} s", limit.as_secs()).into()))
+}
+
+/// Whether a `SHOW` says `on`.
+fn says_on(answer: &[SimpleQueryMessage]) -> bool {
+    answer.iter().any(|message| matches!(message, SimpleQueryMessage::Row(row) if row.get(0) == Some("on")))
+}
+
+/// A connection while the server works for it. Dropped before it is given back, because its caller hung up or the server
+/// is silent, it leaves the pool: the next caller would wait behind its statement.
+struct Lent(Option<Client>);
+
+impl Lent {
+    fn new(client: Client) -> Self {
+        Self(Some(client))
+    }
+
+    fn get(&self) -> &Client {
+        self.0.as_ref().expect("it is there until it is given back")
+    }
+
+    fn get_mut(&mut self) -> &mut Client {
+        self.0.as_mut().expect("it is there until it is given back")
+    }
+
+    fn give_back(mut self) -> Client {
+        self.0.take().expect("it is given back once")
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        drop(self.0.take().map(Client::take));
+    }
+}
+
+/// How often and how long an operation is tried on other connections.
+struct Tries<'a> {
+    clock: &'a Clock,
+    begun: Duration,
+    left: usize,
+}
+
+impl<'a> Tries<'a> {
+    fn begin(clock: &'a Clock) -> Self {
+        // The whole pool may be broken, and the connection after it is a new one.
+        Self { clock, begun: clock.elapsed(), left: MAX_CONNECTIONS + 1 }
+    }
+
+    /// Returns the error unless another connection may do better.
+    fn again_after(&mut self, failure: Failure) -> Result<()> {
+        let waited = self.clock.elapsed().saturating_sub(self.begun);
+        if !matches!(failure, Failure::Broken(_)) || waited >= PATIENCE || self.left == 0 {
+            return Err(failure.into_error());
+        }
+        self.left -= 1;
+        Ok(())
+    }
 }
 
 /// Whether trying again soon is of no use.
@@ -351,126 +394,5 @@ fn unreachable(error: PoolError) -> StoreError {
     match error {
         PoolError::Backend(error) => error.into(),
         error => StoreError::Other(Cause::new(error)),
-    }
-}
-
-/// Host and database of a configuration, for people.
-pub(super) fn describe(config: &Config) -> String {
-    let hosts = config.get_hosts().iter().map(|host| match host {
-        Host::Tcp(name) => name.clone(),
-        Host::Unix(path) => path.display().to_string(),
-    });
-    let hosts: Vec<String> = hosts.collect();
-    let database = config.get_dbname().or(config.get_user()).unwrap_or_default();
-    format!("PostgreSQL database {database:?} at {}", hosts.join(", "))
-}
-
-/// Reads a `postgres://` URL, and sets what it leaves open.
-///
-/// # Errors
-/// A sentence for the operator, without the password.
-pub(super) fn configuration(url: &str) -> std::result::Result<Config, String> {
-    let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
-        let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-        format!("--database is no valid postgres:// URL{cause}")
-    })?;
-    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-        return Err("--database names no host: write postgres://USER:PASSWORD@HOST/DATABASE".into());
-    }
-    if config.get_application_name().is_none() {
-        config.application_name("tintype");
-    }
-    if config.get_connect_timeout().is_none() {
-        config.connect_timeout(CONNECT_TIMEOUT);
-    }
-    config.tcp_user_timeout(NETWORK_TIMEOUT).keepalives_idle(NETWORK_TIMEOUT);
-    config.keepalives_interval(Duration::from_secs(5)).keepalives_retries(3);
-    // What libpq calls "prefer" checks no certificate, so anybody in between could read along.
-    if config.get_ssl_mode() == SslMode::Prefer {
-        config.ssl_mode(if is_local(&config) { SslMode::Disable } else { SslMode::Require });
-    }
-    Ok(config)
-}
-
-fn is_local(config: &Config) -> bool {
-    let loopback = |name: &str| name == "localhost" || name.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
-    let of_host = |host: &Host| match host {
-        Host::Unix(_) => true,
-        Host::Tcp(name) => loopback(name),
-    };
-    config.get_hosts().iter().all(of_host) && config.get_hostaddrs().iter().all(std::net::IpAddr::is_loopback)
-}
-
-/// A connection apart from the pool, whose messages somebody must read for it to go on.
-pub(super) struct Driven {
-    pub(super) client: tokio_postgres::Client,
-    pub(super) connection: Box<dyn Messages>,
-}
-
-/// The end of a connection at which the server's messages come in, encrypted or not.
-pub(super) trait Messages: Send {
-    /// See [`tokio_postgres::Connection::poll_message`].
-    fn poll_message(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<std::result::Result<AsyncMessage, tokio_postgres::Error>>>;
-}
-
-impl<S, T> Messages for Connection<S, T>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send,
-    T: AsyncRead + AsyncWrite + Unpin + Send,
-{
-    fn poll_message(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<std::result::Result<AsyncMessage, tokio_postgres::Error>>> {
-        Self::poll_message(self, cx)
-    }
-}
-
-/// Connects with the session set up.
-#[derive(Clone)]
-struct Connector {
-    tls: Option<MakeRustlsConnect>,
-}
-
-impl Connector {
-    async fn connect(&self, config: &Config) -> std::result::Result<Driven, tokio_postgres::Error> {
-        match self.tls.clone() {
-            Some(tls) => {
-                let (client, connection) = config.connect(tls).await?;
-                Ok(Driven { client, connection: Box::new(connection) })
-            }
-            None => {
-                let (client, connection) = config.connect(NoTls).await?;
-                Ok(Driven { client, connection: Box::new(connection) })
-            }
-        }
-    }
-}
-
-impl Connect for Connector {
-    fn connect(
-        &self,
-        config: &Config,
-    ) -> BoxFuture<'_, std::result::Result<(tokio_postgres::Client, JoinHandle<()>), tokio_postgres::Error>> {
-        let (config, connector) = (config.clone(), self.clone());
-        Box::pin(async move {
-            let Driven { client, connection } = connector.connect(&config).await?;
-            let driving = tokio::spawn(drive(connection));
-            client.batch_execute(&session()).await?;
-            Ok((client, driving))
-        })
-    }
-}
-
-/// Reads what the server sends until the connection ends.
-async fn drive(mut connection: Box<dyn Messages>) {
-    while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
-        if let Err(error) = message {
-            tracing::debug!(error = %StoreError::from(error), "a connection to the database ended");
-            return;
-        }
     }
 }

@@ -178,7 +178,7 @@ impl PostgresStore {
             if let Value::Text(id) = &task[0] {
                 let id: Id =
                     id.parse().map_err(|error| StoreError::Other(format!("the task {id:?}: {error}").into()))?;
-                self.months.prepare(&self.database, id.timestamp()).await?;
+                self.partitions.prepare(&self.database, id.timestamp()).await?;
             }
         }
         Ok(())

@@ -11,10 +11,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio_postgres::Row;
 
-use super::columns::number;
+use super::batch::{AccountStatement, Leftover, Locked, Request, fail_all};
+use super::columns::{number, to_json};
 use super::connection::{Database, Failure, words};
-use super::lanes::Shared;
-use super::{PostgresStore, batch, claim, columns, keys, newest};
+use super::{PostgresStore, claim, keys, newest};
 use crate::domain::model::{CREDITS_PER_IMAGE, Id};
 use crate::fault::Effect;
 use crate::store::{
@@ -75,84 +75,100 @@ fn done_if(done: bool) -> LeaseWrite {
     if done { LeaseWrite::Done } else { LeaseWrite::Lost }
 }
 
-/// Completing tasks.
-pub(super) struct Completing {
+/// Completes a batch of tasks.
+pub(super) struct CompleteStatement {
     pub(super) database: Arc<Database>,
 }
 
 /// A lease with the JSON of its images.
-type Asked = batch::Asked<(Lease, String), LeaseWrite>;
+type Asked = Request<(Lease, String), LeaseWrite>;
 
-impl Shared for Completing {
-    type What = (Lease, String);
+impl AccountStatement for CompleteStatement {
+    type Query = (Lease, String);
     type Answer = LeaseWrite;
 
-    /// Completes what is still leased.
-    async fn run(&self, asked: &mut [Asked]) -> std::result::Result<(), Failure> {
-        let mut open: Vec<&mut Asked> = asked.iter_mut().filter(|one| one.is_open()).collect();
-        if open.is_empty() {
-            return Ok(());
-        }
-        match complete_together(&self.database, &open).await {
-            Ok(mut done) => open.iter_mut().for_each(|one| one.answer(Ok(done_if(done.remove(&one.what.0))))),
-            // They may be completed, and a second try would find their leases gone.
+    async fn run(&self, requests: Vec<Asked>, locked: Locked) -> Leftover<Asked> {
+        let found = match complete(&self.database, &requests, locked).await {
+            Ok(found) => found,
+            // The tasks may be completed, and a second try would find their leases lost.
             Err(Failure::Unknown(error)) => {
-                open.iter_mut().for_each(|one| one.answer(Err(StoreError::Unknown(words(error.clone())))));
+                fail_all(requests, &StoreError::Unknown(words(error)));
+                return Leftover::Skipped(Vec::new());
             }
-            Err(failure) => return Err(failure),
+            Err(failure) => return Leftover::Failed(failure, requests),
+        };
+        let mut skipped = Vec::new();
+        for request in requests {
+            match found.get(&request.query.0) {
+                Some(Leased { completed: true, .. }) => request.answer(Ok(LeaseWrite::Done)),
+                Some(Leased { account_id, .. }) => skipped.push((*account_id, request)),
+                None => request.answer(Ok(LeaseWrite::Lost)),
+            }
         }
-        Ok(())
-    }
-
-    /// The lease of what is nobody's is lost: the task has left the queue.
-    async fn accounts(&self, asked: &[Asked]) -> Result<Vec<Option<Id>>> {
-        let ids: Vec<Id> = asked.iter().map(|one| one.what.0.task_id).collect();
-        let sql = "SELECT task_id, account_id FROM queue WHERE task_id = ANY ($1)";
-        let rows = self.database.read(sql, &[&ids]).await?;
-        let account = |row: &Row| Ok((row.try_get("task_id")?, row.try_get("account_id")?));
-        let accounts: HashMap<Id, Id> = rows.iter().map(account).collect::<Result<_>>()?;
-        Ok(ids.iter().map(|id| accounts.get(id).copied()).collect())
-    }
-
-    fn database(&self) -> &Database {
-        &self.database
+        Leftover::Skipped(skipped)
     }
 }
 
-async fn complete_together(database: &Database, open: &[&mut Asked]) -> std::result::Result<HashSet<Lease>, Failure> {
-    let (held, images): (Vec<Lease>, Vec<&str>) = open.iter().map(|one| (one.what.0, one.what.1.as_str())).unzip();
+/// A task that was leased, as the statement found it.
+struct Leased {
+    account_id: Id,
+    completed: bool,
+}
+
+async fn complete(
+    database: &Database,
+    requests: &[Asked],
+    locked: Locked,
+) -> std::result::Result<HashMap<Lease, Leased>, Failure> {
+    let (held, images): (Vec<Lease>, Vec<&str>) =
+        requests.iter().map(|request| (request.query.0, request.query.1.as_str())).unzip();
     let (ids, epochs) = columns(&held);
-    let (locked, is_locked, turned) = (newest::locked("counted"), newest::IS_LOCKED, newest::TURNED);
+    let (locked, is_locked, turned) = (newest::locked("ended", locked), newest::IS_LOCKED, newest::TURNED);
     let sql = format!(
         "
-        WITH leased AS (
-            SELECT q.task_id, held.images FROM queue q
+        WITH
+        -- The tasks that are still leased, locked in the order of their ids.
+        leased AS (
+            SELECT q.task_id, q.account_id, q.lease_epoch, held.images FROM queue q
             JOIN unnest($1::text[], $2::bigint[], $3::text[]) AS held (task_id, lease_epoch, images)
                 ON q.task_id = held.task_id AND q.lease_epoch = held.lease_epoch AND {IS_LEASED}
+            JOIN tasks t ON t.id = q.task_id AND t.status = 'processing'
             ORDER BY q.task_id FOR UPDATE OF q
-        ), gone AS (
-            DELETE FROM queue q USING leased, tasks t
-            WHERE q.task_id = leased.task_id AND t.id = q.task_id AND t.status = 'processing'
-            RETURNING q.task_id, q.account_id, q.lease_epoch, leased.images
-        ), completed AS (
+        ),
+        -- Their accounts, locked after them and in the order of their ids.
+        ended AS (
+            SELECT account_id, count(*) AS tasks FROM leased GROUP BY account_id ORDER BY account_id
+        ),
+        {locked},
+        relieved AS (
+            UPDATE accounts a SET unfinished = a.unfinished - locked.tasks, {turned} FROM locked WHERE {is_locked}
+        ),
+        -- The tasks of accounts that were not skipped.
+        gone AS (
+            DELETE FROM queue q USING leased, locked
+            WHERE q.task_id = leased.task_id AND locked.account_id = leased.account_id
+            RETURNING q.task_id, leased.images
+        ),
+        completed AS (
             UPDATE tasks t SET status = 'completed', images = gone.images,
                 updated_at = greatest(t.updated_at, tintype_now($4))
             FROM gone WHERE t.id = gone.task_id
-        ), counted AS (
-            SELECT account_id, count(*) AS tasks FROM gone GROUP BY account_id ORDER BY account_id
-        ), {locked}, relieved AS (
-            UPDATE accounts a SET unfinished = a.unfinished - locked.tasks, {turned} FROM locked WHERE {is_locked}
         )
-        SELECT task_id, lease_epoch FROM gone"
+        SELECT leased.task_id, lease_epoch, account_id, gone.task_id IS NOT NULL AS completed
+        FROM leased LEFT JOIN gone ON gone.task_id = leased.task_id"
     );
     let rows = database.write(&sql, &[&ids, &epochs, &images, &database.given_time()]).await?;
-    leases(&rows).map_err(Failure::Unknown)
+    let leased = |row: &Row| {
+        let lease = Lease { task_id: row.try_get("task_id")?, epoch: row.try_get("lease_epoch")? };
+        Ok((lease, Leased { account_id: row.try_get("account_id")?, completed: row.try_get("completed")? }))
+    };
+    rows.iter().map(leased).collect::<Result<_>>().map_err(Failure::Unknown)
 }
 
 /// Fails and refunds the tasks that a statement before it took out of the queue, as `gone`, with the sentence $1, at
 /// the time $2; an image costs $3.
 pub(super) fn refund() -> String {
-    let (locked, is_locked, turned) = (newest::locked("owed"), newest::IS_LOCKED, newest::TURNED);
+    let (locked, is_locked, turned) = (newest::locked("owed", Locked::Wait), newest::IS_LOCKED, newest::TURNED);
     format!(
         "
     failed AS (
@@ -284,7 +300,7 @@ impl Queue for PostgresStore {
 
     async fn release(&self, lease: Lease) -> Result<LeaseWrite> {
         let released = self.write(Effect::Release, release(&self.database, lease)).await?;
-        self.bell.ring();
+        self.announcer.announce();
         Ok(released)
     }
 
@@ -293,7 +309,7 @@ impl Queue for PostgresStore {
     }
 
     async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite> {
-        let end = (lease, columns::to_json(&images));
+        let end = (lease, to_json(&images));
         self.write(Effect::Complete, self.completions.ask(lease.task_id, end)).await
     }
 
@@ -314,6 +330,6 @@ impl Queue for PostgresStore {
     }
 
     async fn tasks_elsewhere(&self) {
-        self.bell.heard().await;
+        self.announcer.heard().await;
     }
 }

@@ -1,35 +1,38 @@
 //! Reading tasks, and removing old ones.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use super::batch::{Request, fail_all, lane};
 use super::columns::{REQUEST, TASK, images, number, request, task, word};
 use super::connection::{Database, Parameter};
 use super::submit::Order;
-use super::{PostgresStore, files, lane};
+use super::{PostgresStore, files};
 use crate::clock::Timestamp;
 use crate::domain::model::{Id, Surface, Task};
 use crate::domain::request::GenerateRequest;
 use crate::fault::Effect;
-use crate::store::{CompletedTask, Result, StoreError, Submission, TaskFiles, TaskRecord, Tasks};
+use crate::store::{CompletedTask, Result, StartLimit, Submission, TaskFiles, TaskRecord, Tasks};
 
-/// Whose task on which surface is looked for.
-pub(super) type Wanted = (Id, Surface, Id);
+/// An account, a surface and a task.
+pub(super) type TaskKey = (Id, Surface, Id);
 
-/// Finds all of `wanted`, each in its place.
-pub(super) async fn find(database: &Arc<Database>, wanted: Vec<Wanted>) -> Vec<Result<Option<Task>>> {
-    let found = find_together(database, &wanted).await;
-    let answer = |one: &Wanted| match &found {
-        Ok(found) => found.get(one).cloned().transpose(),
-        Err(error) => Err(StoreError::clone(error)),
-    };
-    wanted.iter().map(answer).collect()
+/// Finds a batch of tasks.
+pub(super) async fn find(database: &Database, requests: Vec<Request<TaskKey, Option<Task>>>) {
+    let keys: Vec<TaskKey> = requests.iter().map(|request| request.query).collect();
+    match find_all(database, &keys).await {
+        Ok(found) => {
+            for (request, key) in requests.into_iter().zip(keys) {
+                request.answer(found.get(&key).cloned().transpose());
+            }
+        }
+        Err(error) => fail_all(requests, &error),
+    }
 }
 
-/// Those that there are. One whose row is damaged is an error of its own.
-async fn find_together(database: &Database, wanted: &[Wanted]) -> Result<HashMap<Wanted, Result<Task>>> {
+/// The tasks that exist. A damaged row is an error of its own.
+async fn find_all(database: &Database, wanted: &[TaskKey]) -> Result<HashMap<TaskKey, Result<Task>>> {
     let ids: Vec<Id> = wanted.iter().map(|(_, _, id)| *id).collect();
     let accounts: Vec<Id> = wanted.iter().map(|(account_id, _, _)| *account_id).collect();
     let surfaces: Vec<&str> = wanted.iter().map(|(_, surface, _)| surface.as_str()).collect();
@@ -189,18 +192,19 @@ pub(super) async fn remove(database: &Database, account_id: Id, after: &Place, c
 
 #[async_trait]
 impl Tasks for PostgresStore {
-    async fn submit(
+    async fn submit_before(
         &self,
+        start: StartLimit,
         account_id: Id,
         key_id: Option<Id>,
         surface: Surface,
         request: GenerateRequest,
         max_unfinished: u32,
     ) -> Result<Submission> {
-        let order = Order { account_id, key_id, surface, request, max_unfinished };
+        let order = Order { account_id, key_id, surface, request, max_unfinished, start };
         let submission = self.write(Effect::Submit, self.submits.ask(account_id, order)).await?;
         if matches!(submission, Submission::Accepted(_)) {
-            self.bell.ring();
+            self.announcer.announce();
         }
         Ok(submission)
     }

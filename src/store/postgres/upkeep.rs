@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::connection::Database;
-use super::months::Months;
+use super::partitions::Partitions;
 use super::sweep::{Sought, Step};
 use super::tasks::Place;
 use super::{PostgresStore, audit, files, tasks};
@@ -24,16 +24,16 @@ const SOON: Duration = Duration::from_secs(1);
 /// ...by as much.
 const STEP: Duration = Duration::from_secs(1);
 
-pub(super) async fn once(database: &Database, months: &Months) -> Result<()> {
+pub(super) async fn once(database: &Database, partitions: &Partitions) -> Result<()> {
     let ahead = database.compare_clocks().await?;
     if u128::from(ahead.unsigned_abs()) > CLOCKS_APART.as_millis() {
         tracing::warn!(ahead_ms = ahead, "this machine's clock is not the database server's; the server's counts");
     }
-    months.prepare_ahead(database, database.now()).await
+    partitions.prepare_ahead(database, database.now()).await
 }
 
 /// Does it again and again, from now on.
-pub(super) fn keep(database: Arc<Database>, months: Arc<Months>) -> impl Future<Output = ()> {
+pub(super) fn keep(database: Arc<Database>, partitions: Arc<Partitions>) -> impl Future<Output = ()> {
     let mut last = Moment::of(&database.clock);
     async move {
         loop {
@@ -43,7 +43,7 @@ pub(super) fn keep(database: Arc<Database>, months: Arc<Months>) -> impl Future<
                 continue;
             }
             last = now;
-            if let Err(error) = once(&database, &months).await {
+            if let Err(error) = once(&database, &partitions).await {
                 tracing::warn!(%error, "could not compare the clocks or prepare the tables of the coming month");
             }
         }
@@ -126,7 +126,7 @@ impl Upkeep for PostgresStore {
     async fn forget_months(&self, before: Timestamp, removed_before: Timestamp) -> Result<usize> {
         let mut all = 0;
         loop {
-            let forget = self.months.forget_oldest(&self.database, before, removed_before);
+            let forget = self.partitions.forget_oldest(&self.database, before, removed_before);
             if !self.write(Effect::ForgetMonth, forget).await? {
                 return Ok(all);
             }

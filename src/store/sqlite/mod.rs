@@ -111,7 +111,8 @@ impl SqliteStore {
     {
         self.faults.pass(Point::before(effect)).await?;
         let outcome = self.writer.write(write).await;
-        self.faults.pass(Point::after(effect)).await?;
+        let passed = self.faults.pass(Point::after(effect)).await;
+        passed.map_err(|error| StoreError::Unknown(Cause::new(error)))?;
         outcome
     }
 

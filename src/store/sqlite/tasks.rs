@@ -10,7 +10,7 @@ use super::{SqliteStore, files};
 use crate::domain::model::{EntryKind, Id, Status, Surface, Task};
 use crate::domain::request::GenerateRequest;
 use crate::fault::Effect;
-use crate::store::{CompletedTask, Result, Submission, TaskFiles, TaskRecord, Tasks};
+use crate::store::{CompletedTask, Result, StartLimit, Submission, TaskFiles, TaskRecord, Tasks};
 
 pub(super) fn submit(
     writing: &mut Writing,
@@ -226,16 +226,21 @@ fn upper(before: Option<Id>) -> String {
 
 #[async_trait]
 impl Tasks for SqliteStore {
-    async fn submit(
+    async fn submit_before(
         &self,
+        start: StartLimit,
         account_id: Id,
         key_id: Option<Id>,
         surface: Surface,
         request: GenerateRequest,
         max_unfinished: u32,
     ) -> Result<Submission> {
-        let submit =
-            move |writing: &mut Writing| submit(writing, account_id, key_id, surface, &request, max_unfinished);
+        let submit = move |writing: &mut Writing| {
+            if start.is_over(writing.clock.elapsed()) {
+                return Ok(Submission::NotStarted);
+            }
+            submit(writing, account_id, key_id, surface, &request, max_unfinished)
+        };
         self.write(Effect::Submit, submit).await
     }
 

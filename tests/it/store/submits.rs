@@ -3,7 +3,7 @@
 use futures::future::try_join_all;
 use tintype::domain::model::{EntryKind, Id, Status, Surface, Task, TaskId};
 use tintype::domain::request::{AspectRatio, GenerateRequest};
-use tintype::store::{Result, Submission};
+use tintype::store::{Result, START_WITHIN, StartLimit, Submission};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, drawn, ids, images};
 use crate::support::NOON;
@@ -247,5 +247,21 @@ pub async fn the_operator_sees_the_newest_tasks_of_every_surface(fx: &Fixture) -
     let fourth = fx.submit(ada).await?;
     assert_eq!(fx.store.recent_tasks(Some(ada), 100).await?, [fourth.clone(), third.clone(), first]);
     assert_eq!(fx.store.recent_tasks(Some(ada), 2).await?, [fourth, third]);
+    Ok(())
+}
+
+pub async fn a_submit_that_is_late_or_whose_caller_has_gone_never_begins(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 10).await?;
+    let limit = || StartLimit { deadline: fx.clock.elapsed() + START_WITHIN, ..StartLimit::none() };
+    let (in_time, late, gone) = (limit(), limit(), limit());
+    let submit = |start| fx.store.submit_before(start, ada, None, Surface::Api, images(1), UNLIMITED);
+    fx.clock.advance(START_WITHIN);
+    accepted(submit(in_time).await?);
+    fx.clock.advance(MILLISECOND);
+    assert_eq!(submit(late).await?, Submission::NotStarted);
+    gone.hung_up.cancel();
+    assert_eq!(submit(gone).await?, Submission::NotStarted);
+    assert_eq!(fx.credits(ada).await?, 8);
+    assert_eq!(fx.store.list_task_ids(ada, Surface::Api, None, 10).await?.len(), 1);
     Ok(())
 }

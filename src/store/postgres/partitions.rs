@@ -1,5 +1,5 @@
-//! The partitions of the table `tasks`: one for each month, made before its first task, dropped when nothing but removed
-//! tasks is left in it. Both happen under one lock, and below the line in `history` no month is made again.
+//! The partitions of the table `tasks`: one for each month, created before its first task and dropped when it holds only
+//! removed tasks. Both happen under one advisory lock, and no month below the line in `history` is created again.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -18,50 +18,56 @@ use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::store::{Result, StoreError};
 
-/// Somebody used the tasks of a month that was to be dropped, or too much of it was to be read for that.
+/// Another transaction used the month that was to be dropped, or reading it took too long.
 const IN_USE: [SqlState; 3] = [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED, SqlState::QUERY_CANCELED];
 
-/// What an old month is read for is given up after this long: a little more than the server takes until it gives up.
+/// Longest wait for reading an old month: longer than the limit of its statements together.
 const READ_TIMEOUT: Duration = Duration::from_secs(11 * 60);
 
 /// The months that are known to have their partition, by their first day.
 #[derive(Debug, Default)]
-pub(super) struct Months {
+pub(super) struct Partitions {
     known: Mutex<BTreeSet<Date>>,
 }
 
-impl Months {
-    /// Makes sure that tasks made at `time` have a place.
+impl Partitions {
+    /// Creates the partition for tasks made at `time`, unless it is known to exist.
     pub(super) async fn prepare(&self, database: &Database, time: Timestamp) -> Result<()> {
         let month = first_day(time)?;
-        match self.place(database, month).await? {
-            Place::There => Ok(()),
-            Place::Gone => {
-                Err(StoreError::Other(format!("the month of {month} was dropped: is the clock right?").into()))
-            }
+        if self.known().contains(&month) {
+            return Ok(());
+        }
+        match self.create(database, month).await? {
+            PartitionState::Exists => Ok(()),
+            PartitionState::Dropped => Err(StoreError::Other(
+                format!("the partition of {month} was dropped: check the clock of the database").into(),
+            )),
         }
     }
 
-    /// Makes sure that tasks made at `time` or in the month after it have a place, if they can have one.
+    /// Creates the partitions for tasks made at `time` and in the month after it, unless they exist: after a failover
+    /// one that was known may be missing.
     pub(super) async fn prepare_ahead(&self, database: &Database, time: Timestamp) -> Result<()> {
         let month = first_day(time)?;
         for month in [month, next(month)?] {
-            if self.place(database, month).await? == Place::Gone {
-                tracing::warn!(%month, "this month was dropped, so no task can be made now: is the clock right?");
+            if self.create(database, month).await? == PartitionState::Dropped {
+                tracing::warn!(%month, "no task can be created: this month was dropped; check the clock of the database");
             }
         }
         Ok(())
     }
 
-    async fn place(&self, database: &Database, month: Date) -> Result<Place> {
-        if self.known().contains(&month) {
-            return Ok(Place::There);
-        }
-        let place = create(database, month).await?;
-        if place == Place::There {
+    /// Lets every month be looked for again before its next task.
+    pub(super) fn forget_known(&self) {
+        self.known().clear();
+    }
+
+    async fn create(&self, database: &Database, month: Date) -> Result<PartitionState> {
+        let state = create(database, month).await?;
+        if state == PartitionState::Exists {
             self.known().insert(month);
         }
-        Ok(place)
+        Ok(state)
     }
 
     /// Drops the oldest month if it ended before `before` and each of its tasks was removed before `removed_before`;
@@ -72,13 +78,13 @@ impl Months {
         before: Timestamp,
         removed_before: Timestamp,
     ) -> Result<bool> {
-        // Whatever is asked for: there are tasks to come in a month that is not over.
+        // A month that is not over has tasks to come.
         let before = before.min(database.now());
         let look = async |looked: &Transaction<'_>| old_month(looked, before, removed_before).await;
         let month = match database.transaction(READ_TIMEOUT, look).await {
             Ok(Some(month)) => month,
             Ok(None) => return Ok(false),
-            // Another process was quicker.
+            // Another process has dropped it.
             Err(Dropping::Database(error)) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => return Ok(false),
             Err(error) => return Err(error.into()),
         };
@@ -87,7 +93,7 @@ impl Months {
             Ok(true) => {}
             Ok(false) => return Ok(false),
             Err(Dropping::Database(error)) if error.code().is_some_and(|code| IN_USE.contains(code)) => {
-                tracing::info!(%month, "the tasks of an old month are in use; it is dropped another time");
+                tracing::info!(%month, "an old month is in use; its partition is dropped at a later sweep");
                 return Ok(false);
             }
             Err(error) => return Err(error.into()),
@@ -101,12 +107,12 @@ impl Months {
     }
 }
 
-/// Whether tasks of a month have a place.
+/// Whether a month has its partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    There,
-    /// It was dropped and never comes back.
-    Gone,
+enum PartitionState {
+    Exists,
+    /// It was dropped and is never created again.
+    Dropped,
 }
 
 fn odd(error: jiff::Error) -> StoreError {
@@ -133,20 +139,20 @@ fn end(month: Date) -> Result<Timestamp> {
     start(next(month)?)
 }
 
-/// Makes the partition of a month, unless it is there. Not as a child of its table from the start: that would
-/// wait for whoever reads the table, and let everybody else wait behind.
-async fn create(database: &Database, month: Date) -> Result<Place> {
+/// Creates the partition of a month, unless it exists. It is attached afterwards: `CREATE TABLE ... PARTITION OF` locks the
+/// parent against all readers.
+async fn create(database: &Database, month: Date) -> Result<PartitionState> {
     let table = table(month);
     let (from, to) = (Id::floor(start(month)?), Id::floor(end(month)?));
     let make = async |begun: &Transaction<'_>| {
         begun.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
         let exists: bool = begun.query_one("SELECT to_regclass($1) IS NOT NULL", &[&table]).await?.try_get(0)?;
         if exists {
-            return Ok(Place::There);
+            return Ok(PartitionState::Exists);
         }
         let gone: bool = begun.query_one("SELECT first_id >= $1 FROM history", &[&to]).await?.try_get(0)?;
         if gone {
-            return Ok(Place::Gone);
+            return Ok(PartitionState::Dropped);
         }
         begun
             .batch_execute(&format!(
@@ -154,10 +160,10 @@ async fn create(database: &Database, month: Date) -> Result<Place> {
                  ALTER TABLE tasks ATTACH PARTITION {table} FOR VALUES FROM ('{from}') TO ('{to}')"
             ))
             .await?;
-        Ok(Place::There)
+        Ok(PartitionState::Exists)
     };
-    // Whether it was made is seen when it is looked for again.
-    let made: Result<Place> = database.transaction(TRANSACTION_TIMEOUT, make).await;
+    // The next attempt sees whether it was created.
+    let made: Result<PartitionState> = database.transaction(TRANSACTION_TIMEOUT, make).await;
     made.map_err(|error| match error {
         StoreError::Unknown(words) => StoreError::Other(words),
         error => error,
@@ -191,7 +197,7 @@ impl From<Dropping> for StoreError {
     }
 }
 
-/// What the partition of a month is called.
+/// The name of the partition of a month.
 fn table(month: Date) -> String {
     format!("tasks_{:04}_{:02}", month.year(), month.month())
 }
@@ -202,7 +208,8 @@ fn month_of(table: &str) -> Option<Date> {
     Date::new(year.parse().ok()?, month.parse().ok()?, 1).ok()
 }
 
-/// The first month that has a partition. None in a database without accounts, which may yet take over an older history.
+/// The first month that has a partition; none in a database without accounts, which an import may still fill with older
+/// tasks.
 async fn oldest(begun: &Transaction<'_>) -> std::result::Result<Option<Date>, tokio_postgres::Error> {
     let partitions = "SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
         WHERE i.inhparent = 'tasks'::regclass AND EXISTS (SELECT 1 FROM account_names)";
@@ -211,15 +218,15 @@ async fn oldest(begun: &Transaction<'_>) -> std::result::Result<Option<Date>, to
     Ok(names.into_iter().filter_map(month_of).min())
 }
 
-/// Whether a task of the month is not removed. The order is that of the index of these, so that it is read and no other.
+/// Whether the month holds a task that is not removed. The order is that of their partial index, so that it is used.
 async fn has_unremoved(begun: &Transaction<'_>, month: Date) -> std::result::Result<bool, tokio_postgres::Error> {
     let sql =
         format!("SELECT id FROM {} WHERE removed_at IS NULL ORDER BY account_id, surface, id LIMIT 1", table(month));
     Ok(begun.query_opt(&sql, &[]).await?.is_some())
 }
 
-/// The oldest month, if it ended before `before` and all its tasks were removed before `removed_before`. What is read for
-/// that is the whole month, once or twice before it is dropped.
+/// The oldest month, if it ended before `before` and all its tasks were removed before `removed_before`. Reads the whole
+/// month.
 async fn old_month(
     looked: &Transaction<'_>,
     before: Timestamp,
@@ -237,8 +244,8 @@ async fn old_month(
 }
 
 /// Drops the partition of a month and moves the beginning of history behind it; `false` when it is no longer the first or
-/// a task has come into it. Whoever waits for a table keeps all others waiting behind: half a second is enough, and less
-/// than `deadlock_timeout`, so that it is never others who give up. Nor is the month read for long meanwhile.
+/// holds a task again. All other statements on `tasks` queue behind a waiting table lock, so it waits for half a second:
+/// less than `deadlock_timeout`, so that no other transaction is chosen as the victim.
 async fn drop_month(begun: &Transaction<'_>, month: Date) -> std::result::Result<bool, Dropping> {
     begun.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
     begun.batch_execute("SET LOCAL lock_timeout = '500ms'; SET LOCAL statement_timeout = '2s'").await?;
@@ -248,7 +255,7 @@ async fn drop_month(begun: &Transaction<'_>, month: Date) -> std::result::Result
     let table = table(month);
     begun.batch_execute("LOCK TABLE ONLY tasks IN ACCESS EXCLUSIVE MODE").await?;
     begun.batch_execute(&format!("LOCK TABLE ONLY {table} IN ACCESS EXCLUSIVE MODE")).await?;
-    // Everybody waits from here on.
+    // All other statements on tasks wait from here on.
     begun.batch_execute("SET LOCAL statement_timeout = '500ms'").await?;
     if has_unremoved(begun, month).await? {
         return Ok(false);

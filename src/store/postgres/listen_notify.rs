@@ -1,7 +1,7 @@
-//! Tells the workers of other processes that there is something to do, and hears them.
+//! LISTEN/NOTIFY: wakes the workers of other processes when a task is queued.
 //!
-//! A hint and nothing more: workers look for tasks by themselves every second. So it never waits in a submit, a
-//! burst of submits makes one notification, and after a connection was lost the worker is woken to look anew.
+//! A notification is a hint: workers look for tasks every second anyway. So no submit waits for it, a burst of submits
+//! sends one, and a worker looks again after its connection was lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,51 +11,52 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio_postgres::AsyncMessage;
 
-use super::connection::{Database, Driven};
+use super::connect::Driven;
+use super::connection::Database;
 use crate::store::{Result, StoreError};
 
-/// What is announced within this time is announced once.
+/// Submits within this time share one notification.
 const DEBOUNCE: Duration = Duration::from_millis(5);
-/// Longest that a notification takes from this process to itself.
+/// Longest wait for a notification of this process to itself.
 const SELF_TEST: Duration = Duration::from_secs(5);
-/// Wait before a lost connection is made anew; up to twice as long, so that not all processes come at once.
+/// Wait before reconnecting; up to twice as long, so that not all processes come at once.
 const RECONNECT: Duration = Duration::from_millis(500);
 
-/// The bell of one process; stops listening when dropped.
+/// Listens and notifies for one process until it is dropped.
 #[derive(Debug)]
-pub(super) struct Bell {
+pub(super) struct Announcer {
     shared: Arc<Shared>,
     keeping: JoinHandle<()>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Rung by another process.
+    /// Another process has queued a task.
     heard: Notify,
-    /// Something is to be announced.
+    /// This process has.
     announce: Notify,
 }
 
-impl Drop for Bell {
+impl Drop for Announcer {
     fn drop(&mut self) {
         self.keeping.abort();
     }
 }
 
-impl Bell {
-    /// Listens on a connection of its own, for as long as the bell exists.
-    pub(super) fn hang(database: Arc<Database>) -> Self {
+impl Announcer {
+    /// Listens on a connection apart from the pool.
+    pub(super) fn start(database: Arc<Database>) -> Self {
         let shared = Arc::<Shared>::default();
         let keeping = tokio::spawn(keep(database, shared.clone()));
         Self { shared, keeping }
     }
 
-    /// Tells other processes, soon.
-    pub(super) fn ring(&self) {
+    /// Notifies other processes soon.
+    pub(super) fn announce(&self) {
         self.shared.announce.notify_one();
     }
 
-    /// Waits until another process rings, or may have done so unheard.
+    /// Waits until another process has queued a task, or may have.
     pub(super) async fn heard(&self) {
         self.shared.heard.notified().await;
     }
@@ -67,10 +68,10 @@ async fn keep(database: Arc<Database>, shared: Arc<Shared>) {
         match listen(&database, &shared, &mut told).await {
             Ok(()) => {}
             Err(error) if !told => {
-                tracing::warn!(%error, "cannot listen for other processes; workers look every second");
+                tracing::warn!(%error, "cannot listen for notifications of other processes; workers look for tasks every second");
                 told = true;
             }
-            Err(error) => tracing::debug!(%error, "cannot listen for other processes"),
+            Err(error) => tracing::debug!(%error, "cannot listen for notifications of other processes"),
         }
         tokio::time::sleep(RECONNECT.mul_f64(1.0 + rand::random::<f64>())).await;
     }
@@ -100,10 +101,12 @@ async fn listen(database: &Database, shared: &Shared, told: &mut bool) -> Result
         client.batch_execute(&announce).await?;
         let echo = tokio::time::timeout(SELF_TEST, notifications.recv()).await;
         if !matches!(echo, Ok(Some(_))) {
-            return Err(StoreError::Other("notifications do not arrive: is there a pooler in between?".into()));
+            return Err(StoreError::Other(
+                "notifications do not arrive: a connection pooler in between drops them".into(),
+            ));
         }
         *told = false;
-        // Whatever was announced before this moment was not heard.
+        // Notifications sent before this moment were missed.
         shared.heard.notify_one();
         loop {
             tokio::select! {
