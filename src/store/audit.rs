@@ -7,8 +7,33 @@
 use std::collections::HashMap;
 use std::iter::Peekable;
 
-use super::{Audit, Drift};
+use serde::Serialize;
+
 use crate::domain::model::{EntryKind, Id, TaskId};
+
+/// An inconsistency in the ledger, or a result file that does not match it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Drift {
+    /// The affected account.
+    pub account_id: Id,
+    /// The affected task, if any.
+    pub task_id: Option<TaskId>,
+    /// Description of the inconsistency.
+    pub fault: String,
+}
+
+/// Result of an audit.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Audit {
+    /// Accounts examined.
+    pub accounts: u64,
+    /// Tasks examined.
+    pub tasks: u64,
+    /// Ledger entries examined.
+    pub entries: u64,
+    /// All inconsistencies found.
+    pub drifts: Vec<Drift>,
+}
 
 /// The totals of an account.
 #[derive(Debug, Default)]

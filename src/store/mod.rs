@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Timestamp;
 use crate::domain::key::{ApiKey, KeyHash};
-use crate::domain::model::{Account, Id, LedgerEntry, Surface, Task, TaskId};
+use crate::domain::model::{Account, Id, LedgerEntry, Surface, Task};
 use crate::domain::request::GenerateRequest;
 
 mod audit;
@@ -21,6 +21,7 @@ mod error;
 pub mod postgres;
 pub mod sqlite;
 
+pub use self::audit::{Audit, Drift};
 pub use self::error::{Cause, StoreError};
 
 /// A task that has lost this many leases is failed instead of queued again.
@@ -270,30 +271,6 @@ pub struct TaskFiles {
     pub updated_at: Timestamp,
     /// Time of its removal.
     pub removed_at: Option<Timestamp>,
-}
-
-/// An inconsistency in the ledger, or a result file that does not match it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Drift {
-    /// The affected account.
-    pub account_id: Id,
-    /// The affected task, if any.
-    pub task_id: Option<TaskId>,
-    /// Description of the inconsistency.
-    pub fault: String,
-}
-
-/// Result of an audit.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Audit {
-    /// Accounts examined.
-    pub accounts: u64,
-    /// Tasks examined.
-    pub tasks: u64,
-    /// Ledger entries examined.
-    pub entries: u64,
-    /// All inconsistencies found.
-    pub drifts: Vec<Drift>,
 }
 
 /// Accounts and their credits.
