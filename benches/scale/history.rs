@@ -30,7 +30,7 @@ pub async fn fill(client: &Client, store: &dyn Store, tasks: u32) -> Outcome<Vec
         .batch_execute(&format!(
             "CREATE TABLE tasks_old PARTITION OF tasks FOR VALUES FROM ('{}') TO ('{}')",
             floor.as_str(),
-            // What the store makes itself begins with the present month.
+            // The store itself creates partitions from the current month on.
             present_month(client).await?.unwrap_or_else(|| next.to_string())
         ))
         .await?;

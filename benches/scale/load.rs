@@ -15,14 +15,14 @@ use crate::{Figure, Options, Outcome, history, median, now, open};
 const LEASE: Duration = Duration::from_secs(60);
 /// Tasks that a worker claims at once.
 const CLAIM: usize = 16;
-/// What pgbench writes as a submit does at the least.
+/// The tables of pgbench's smallest possible submit.
 const RAW_TABLES: &str = "
     CREATE TABLE raw_accounts (id int PRIMARY KEY, balance bigint NOT NULL) WITH (fillfactor = 50);
     INSERT INTO raw_accounts SELECT k, 1000000000 FROM generate_series(1, 100) AS k;
     CREATE TABLE raw_tasks (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, account_id int NOT NULL,
         prompt text NOT NULL);";
 
-/// What a submit asks for.
+/// The request of a submit.
 pub fn request() -> GenerateRequest {
     let prompt = "A red fox in the snow at dawn".into();
     GenerateRequest { prompt, aspect_ratio: AspectRatio::Square, n: 1, reference_images: Vec::new(), request_id: None }
@@ -65,7 +65,7 @@ pub async fn measure(cluster: &Cluster, tasks: u32, options: &Options) -> Outcom
         };
         pages.push(rate(callers, window, page).await?);
     }
-    // What was measured one after the other shared whatever else the machine was doing.
+    // Neighbouring windows saw the same load of the machine, so ratios are taken pair by pair.
     let in_turns =
         |rates: &[f64], raw: &[f64]| median(&mut rates.iter().zip(raw).map(|(a, b)| a / b).collect::<Vec<_>>());
     let (to_raw_one, to_raw_many) = (in_turns(&one, &raw_one), in_turns(&many, &raw_many));

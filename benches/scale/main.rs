@@ -1,8 +1,8 @@
-//! What PostgreSQL carries: `cargo bench --bench scale`.
+//! Throughput on PostgreSQL: `cargo bench --bench scale`.
 //!
-//! A cluster of the benchmark's own, synced to a real disk, on this machine: its processes, the store under test
-//! and the load share the cores. The store's figures stand beside pgbench's on the same cluster, with a transaction
-//! that writes as a submit does at the least: one update and one insert. What is compared runs in turns.
+//! The benchmark starts a cluster of its own with `fsync` on a real disk. The server, the store under test and the load
+//! share the cores. The store's figures are compared with those of pgbench on the same cluster, with the smallest
+//! transaction that a submit could be: one update and one insert. Compared runs alternate.
 //!
 //! `cargo bench --bench scale -- --help` lists the options.
 
@@ -54,7 +54,7 @@ pub struct Options {
     bench: bool,
 }
 
-/// What can be measured by itself.
+/// A part of the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// Polls, pages, submits and claims, beside pgbench

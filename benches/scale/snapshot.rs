@@ -19,7 +19,7 @@ const TURN: usize = 64;
 const BESIDE: Duration = Duration::from_secs(30);
 const LEASE: Duration = Duration::from_secs(60);
 
-/// What the turns of one part took.
+/// The durations of one part.
 #[derive(Default)]
 struct Turns {
     tasks: u64,
@@ -100,7 +100,7 @@ async fn turns(store: &Arc<dyn Store>, accounts: &[Account], part: Duration) -> 
 }
 
 async fn dead_rows(client: &Client, table: &str) -> Outcome<i64> {
-    // What the server's own statistics say lags; the truth is in the pages.
+    // The server's statistics lag unless they are flushed.
     client.batch_execute("SELECT pg_stat_force_next_flush()").await?;
     let sql = "SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = $1";
     Ok(client.query_one(sql, &[&table]).await?.try_get(0)?)

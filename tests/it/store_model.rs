@@ -5,7 +5,7 @@
 //! case that fails is made as short as it will go, and its seed is kept in
 //! `store_model/proptest-regressions.txt`: commit it. `PROPTEST_CASES=5000` makes a long run.
 
-use crate::support::Backend;
+use crate::rigs::service::Backend;
 
 mod accounts;
 mod act;

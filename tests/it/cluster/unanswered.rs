@@ -14,10 +14,10 @@ use tintype::store::{
     AccountCreation, Accounts as _, Keys as _, LeaseWrite, NewKey, Queue as _, StoreError, Submission, Tasks as _,
 };
 
-use super::node::{HANG, eventually};
-use super::relay::{Passage, Relay};
-use crate::postgres::{cluster, schema, url};
-use crate::support::{NOON, new_key};
+use crate::rigs::cluster::node::{HANG, eventually};
+use crate::rigs::cluster::relay::{Passage, Relay};
+use crate::rigs::postgres::{cluster, schema, url};
+use crate::rigs::service::{NOON, new_key};
 
 const LEASE: Duration = Duration::from_secs(60);
 /// Tasks that are completed at once.
@@ -58,7 +58,7 @@ async fn completions_whose_answer_is_lost_are_not_taken_for_lost_leases() {
     let complete = |claim: &tintype::store::Claim| store.complete(claim.lease, vec!["unheard-of.png".into()]);
     let outcomes = join_all(claims.iter().map(complete)).await;
     assert_eq!(relay.cuts_left(), 0);
-    // Whoever is told that its lease is lost removes the files that the task now names.
+    // A worker that is told that its lease is lost would remove the files that the task now names.
     let lost = outcomes.iter().filter(|outcome| matches!(outcome, Ok(LeaseWrite::Lost))).count();
     assert_eq!(lost, 0, "{outcomes:?}");
     assert!(outcomes.iter().any(|outcome| matches!(outcome, Err(StoreError::Unknown(_)))), "{outcomes:?}");

@@ -4,7 +4,7 @@ use tintype::domain::model::{EntryKind, LedgerEntry, MAX_BALANCE, Surface, TaskI
 use tintype::store::{AccountCreation, Result};
 
 use super::fixture::{Fixture, MILLISECOND, images, new_key};
-use crate::support::NOON;
+use crate::rigs::service::NOON;
 
 pub async fn a_new_account_holds_its_opening_grant(fx: &Fixture) -> Result<()> {
     let AccountCreation::Created(ada) = fx.store.create_account("ada", 10).await? else { panic!("the name is free") };

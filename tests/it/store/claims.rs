@@ -1,4 +1,4 @@
-//! Who gets which task, and when.
+//! Claims: the order of tasks, round robin over accounts, delays and epochs.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tintype::domain::model::{Id, Surface};
 use tintype::store::{Lease, QueueDepth, Rescue, Result, Store};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, drawn, images};
-use crate::support::NOON;
+use crate::rigs::service::NOON;
 
 /// Claims up to `max` tasks and returns their ids.
 async fn claimed(fx: &Fixture, max: usize) -> Result<Vec<Id>> {

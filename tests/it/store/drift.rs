@@ -5,7 +5,7 @@ use tintype::domain::model::{Id, Surface, TaskId};
 use tintype::store::{Drift, Result};
 
 use super::fixture::{Fixture, drawn, images};
-use crate::support::Backend;
+use crate::rigs::service::Backend;
 
 /// Two accounts with 10 credits; the first has a completed task, a failed and a waiting one.
 struct Books {

@@ -7,7 +7,7 @@ use tintype::domain::model::{EntryKind, Id, Status, Surface, TaskId};
 use tintype::store::{Lease, LeaseWrite, MAX_LOST_LEASES, Rescue, Result, Retry};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, drawn, images};
-use crate::support::NOON;
+use crate::rigs::service::NOON;
 
 /// Tries everything that could end or move a task: none of it changes anything any more.
 async fn assert_final(fx: &Fixture, lease: Lease) -> Result<()> {

@@ -1,4 +1,4 @@
-//! What the sweeps of result files ask of the books, and whose turn each sweep is.
+//! Queries of the sweeps of result files, and the exclusive turn of each sweep.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use tintype::domain::model::{Id, Surface};
 use tintype::store::{LONGEST_PAUSE, Result, TaskFiles};
 
 use super::fixture::{Fixture, MILLISECOND, drawn, images};
-use crate::support::NOON;
+use crate::rigs::service::NOON;
 
 const HOLD: Duration = Duration::from_secs(600);
 const MONTH: Duration = Duration::from_secs(31 * 86_400);
 
-/// What is told of a task that was touched at this moment and has no files.
+/// The answer about a task that changed at this moment and has no files.
 fn told(fx: &Fixture, id: Id) -> TaskFiles {
     TaskFiles { id, is_processing: false, images: Vec::new(), updated_at: fx.clock.now(), removed_at: None }
 }

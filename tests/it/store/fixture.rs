@@ -1,4 +1,4 @@
-//! What every case of the store suite starts from.
+//! The fixture of every case of the store suite.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use tintype::domain::model::{Account, Id, LedgerEntry, Surface, Task};
 use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::store::{AccountCreation, Lease, NewKey, QueueDepth, Result, Store, Submission};
 
-use crate::postgres::{cluster, schema};
-use crate::support::{self, Backend, NOON};
+use crate::rigs::postgres::{cluster, schema};
+use crate::rigs::service::{self, Backend, NOON};
 
 /// How long the cases lease tasks for.
 pub const LEASE: Duration = Duration::from_secs(60);
@@ -163,7 +163,7 @@ pub fn drawn() -> Vec<String> {
 
 /// A key that nobody has.
 pub fn new_key(name: &str) -> NewKey {
-    NewKey { name: name.into(), ..support::new_key(&KeySecret::random()) }
+    NewKey { name: name.into(), ..service::new_key(&KeySecret::random()) }
 }
 
 /// The task of a submission that must have been accepted.

@@ -7,7 +7,7 @@ use tintype::domain::model::Id;
 use tintype::store::{KeyChange, NewKey, Result};
 
 use super::fixture::{Fixture, MILLISECOND, new_key};
-use crate::support::NOON;
+use crate::rigs::service::NOON;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 

@@ -7,8 +7,8 @@ use tintype::domain::model::{EntryKind, Id, Surface};
 use tintype::store::{Drift, Result, StoreError};
 
 use super::fixture::{Fixture, MILLISECOND, UNLIMITED, drawn, images};
-use crate::postgres::{cluster, schema};
-use crate::support::{Backend, NOON};
+use crate::rigs::postgres::{cluster, schema};
+use crate::rigs::service::{Backend, NOON};
 
 const DAY: Duration = Duration::from_secs(86_400);
 /// The months after the one in which all tests begin: 2026-12-01, 2027-01-01, 2027-02-01.

@@ -9,7 +9,7 @@ use tintype::store::{Claim, Lease, LeaseWrite, Result};
 
 use super::fixture::{Fixture, LEASE, drawn};
 use super::postgres_server::fixture_with;
-use crate::postgres::{cluster, schema};
+use crate::rigs::postgres::{cluster, schema};
 
 /// Completes a task of each of `others` while the lease of somebody is completed whose account is held. Says whether all of
 /// them were answered while that one still waited.

@@ -6,8 +6,8 @@ use tintype::domain::model::{Id, Surface};
 use tintype::store::{Rescue, Rescued, Result};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, images};
-use crate::postgres::{cluster, schema};
-use crate::support::Backend;
+use crate::rigs::postgres::{cluster, schema};
+use crate::rigs::service::Backend;
 
 /// Closes a store and opens another; returns how many index entries were read until then in the schema, of the tables
 /// whose names are like `tables`: the server counts what a session did when it ends, at the latest.

@@ -1,5 +1,4 @@
-//! What is particular to a database on a server: connections that break, schemas, months, and processes that hear
-//! of each other.
+//! PostgreSQL only: broken connections, schemas, partitions, and notifications between processes.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -17,8 +16,8 @@ use tintype::store::{
 
 use super::fixture::{Fixture, UNLIMITED, accepted, drawn, ids, images, new_key};
 use super::postgres_reads::entries_read;
-use crate::postgres::{cluster, schema, waiting};
-use crate::support::{Backend, NOON};
+use crate::rigs::postgres::{cluster, schema, waiting};
+use crate::rigs::service::{Backend, NOON};
 
 /// Longest wait for what must come.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -53,7 +52,7 @@ async fn however_many_ask_whether_it_takes_writes_one_connection_is_taken() -> R
     let fx = fixture_with("");
     let ada = fx.account("ada", 10).await?;
     let schema = schema(fx.directory.path());
-    // What all of them write is held by somebody.
+    // Another session locks the row that all of them write.
     let holder = cluster().session().await;
     holder.batch_execute(&format!("BEGIN; SELECT * FROM {schema}.tintype FOR UPDATE")).await.expect("a lock");
     let mut pings: Vec<_> = (0..64).map(|_| fx.store.ping().boxed()).collect();
@@ -141,7 +140,7 @@ async fn a_lock_that_somebody_holds_on_an_account_holds_up_no_other() -> Result<
         (&mut first).now_or_never().is_none() && (&mut fourth).now_or_never().is_none(),
         "they still wait for the lock"
     );
-    // What was asked for together is answered together, not after one wait each.
+    // Concurrent requests are answered together, not after one wait each.
     let error = first.await.expect_err("somebody holds the lock");
     holder.batch_execute("ROLLBACK").await.expect("it was not cut");
     assert!(error.to_string().contains("55P03"), "{error}");
@@ -295,7 +294,7 @@ async fn a_process_whose_clock_is_set_back_goes_on_charging() -> Result<()> {
     Ok(())
 }
 
-/// What the first release leaves: an account with a key, a failed and a waiting task, whose ids end in 1 and 2.
+/// The database of the first release: an account with a key, a failed and a waiting task, whose ids end in 1 and 2.
 const FIRST_RELEASE: &str = "
     INSERT INTO secrets VALUES ('cursor', '\\x00');
     INSERT INTO accounts VALUES ('FAAAAAAAAAAAAAAAAAAA0', 'ada', 98, 1), ('FAAAAAAAAAAAAAAAAAAB0', 'bob', 0, 0);

@@ -9,9 +9,9 @@ use tintype::fault::Faults;
 use tintype::store::Accounts as _;
 use tintype::store::postgres::{OpenError, PostgresStore};
 
-use crate::ports::Port;
-use crate::postgres::{Cluster, Durability};
-use crate::support::NOON;
+use crate::rigs::ports::Port;
+use crate::rigs::postgres::{Cluster, Durability};
+use crate::rigs::service::NOON;
 
 /// A cluster that has a certificate of its own for `name`.
 struct Server {

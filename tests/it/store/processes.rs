@@ -10,7 +10,7 @@ use tintype::domain::model::{Id, Status, Surface};
 use tintype::store::{AccountCreation, LeaseWrite, Result, Store, Submission};
 
 use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, drawn, ids, images, new_key};
-use crate::support::NOON;
+use crate::rigs::service::NOON;
 
 /// Runs every future as a task of its own and returns their outputs in order.
 async fn together<F>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output>

@@ -15,7 +15,7 @@ use tintype::store::sqlite::{OpenError, SqliteStore};
 use tintype::store::{KeyChange, Result, StoreError};
 
 use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, drawn, ids, images, new_key};
-use crate::support::{Backend, NOON};
+use crate::rigs::service::{Backend, NOON};
 
 fn open(path: &Path) -> std::result::Result<SqliteStore, OpenError> {
     SqliteStore::open(path, Clock::manual(NOON))
@@ -80,8 +80,8 @@ async fn a_ping_leaves_the_schema_version_to_whoever_migrated() -> Result<()> {
     Ok(())
 }
 
-/// What the first release leaves: an account with a completed, a failed and a waiting task, whose ids end
-/// in 1, 2 and 3.
+/// The database of the first release: an account with a completed, a failed and a waiting task, whose ids end in 1, 2
+/// and 3.
 const FIRST_RELEASE: &str = "
     INSERT INTO secrets VALUES ('cursor', zeroblob(32));
     INSERT INTO accounts VALUES ('FAAAAAAAAAAAAAAAAAAA0', 'ada', 96, 1);

@@ -1,4 +1,4 @@
-//! What processes that draw tell each other, where there can be several.
+//! Reports of workers to other processes, where there can be several.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub async fn a_worker_knows_of_the_others_what_they_said_last(fx: &Fixture) -> R
     assert_eq!(found, [worker(2), worker(3)]);
     fx.another_process().report_worker(quick).await?;
     assert_eq!(others(fx).await?.unwrap_or_default(), [worker(2), quick]);
-    // What takes no time to speak of takes some.
+    // A mean of zero counts as some time.
     fx.store.report_worker(WorkerReport { mean: Some(Duration::ZERO), ..quick }).await?;
     let found = others(fx).await?.unwrap_or_default();
     assert_eq!(found, [worker(2), WorkerReport { mean: Some(MILLISECOND), ..quick }]);

@@ -1,4 +1,4 @@
-//! Accounts and grants, as the rules have them.
+//! Accounts and grants in the model.
 
 use tintype::domain::model::{Account, EntryKind, MAX_BALANCE};
 use tintype::store::AccountCreation;

@@ -1,7 +1,7 @@
-//! What may happen to a store: the steps that a case is made of.
+//! The steps of a case: everything that can happen to a store.
 //!
-//! Accounts, keys, tasks and leases are named by the order in which they came to be, counted round, so
-//! that a step means something whatever steps before it are left out.
+//! A step names accounts, keys, tasks and leases by the order of their creation, modulo their number, so that it stays
+//! meaningful when earlier steps are left out.
 
 use std::time::Duration;
 
@@ -127,7 +127,7 @@ pub struct Held {
     pub forged: i64,
 }
 
-/// What an account is to be called.
+/// The name of a new account.
 #[derive(Debug, Clone, Copy)]
 pub enum Name {
     Word(u8),
@@ -144,7 +144,7 @@ pub struct KeyOrder {
     pub expires_at: Option<Timestamp>,
 }
 
-/// What a task asks for, and with which key of its account.
+/// The request of a task, and the key of its account.
 #[derive(Debug, Clone, Copy)]
 pub struct Order {
     pub n: u8,

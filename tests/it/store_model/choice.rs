@@ -1,4 +1,4 @@
-//! What to do next: random, but drawn to where faults would show.
+//! The choice of the next step: random, with a bias to where faults would show.
 //!
 //! Steps chosen evenly would hardly ever reach a third lost lease, a full account or the very millisecond
 //! of a deadline, so targets are picked from what the model holds.
@@ -15,9 +15,9 @@ use tintype::store::{KeyChange, Rescue, StrikeRule};
 use super::act::{Act, Held, KeyOrder, Name, Order, Step};
 use super::model::{Model, Ticket};
 use super::process::MAX_LEAD;
-use crate::support::NOON;
+use crate::rigs::service::NOON;
 
-/// What a case is fond of, so that cases differ more than their steps alone would make them.
+/// The bias of a case, so that cases differ more than random steps would make them.
 #[derive(Debug, Clone, Copy)]
 pub struct Taste {
     /// Where the second process's clock begins.
@@ -292,7 +292,7 @@ fn lease_acts(leases: &[usize], weight: u32, rule: &BoxedStrategy<Option<StrikeR
     ]
 }
 
-/// What others than the workers do to tasks.
+/// Steps of others than workers: rescues, expiry, removal.
 fn sweeps(model: &Model) -> Choices {
     let ends = model.taste.ends;
     let error = any::<u8>();

@@ -1,4 +1,4 @@
-//! The ledger, as the rules have it.
+//! The ledger in the model.
 
 use tintype::clock::Timestamp;
 use tintype::domain::model::EntryKind;
@@ -25,7 +25,7 @@ impl Model {
         self.entries.last_mut().expect("one was pushed")
     }
 
-    /// What every history of steps must leave, whatever the steps were.
+    /// Asserts the invariants that hold after every sequence of steps.
     pub fn assert_sound(&self) {
         for (index, account) in self.accounts.iter().enumerate() {
             let of_account = self.entries.iter().filter(|entry| entry.account == index);

@@ -1,4 +1,4 @@
-//! Keys, as the rules have them.
+//! Keys in the model.
 
 use std::time::Duration;
 
@@ -130,15 +130,8 @@ impl Model {
         let end = self.now(by).saturating_add(overlap);
         self.keys[index].key.expires_at = Some(old.expires_at.map_or(end, |earlier| earlier.min(end)));
         let id = self.new_id(by, said.and_then(Outcome::key_id));
-        let new = ApiKey {
-            id,
-            hint: hint(secret),
-            created_at: id.timestamp(),
-            disabled: false,
-            leaked_at: None,
-            last_used_at: None,
-            ..old
-        };
+        let new =
+            ApiKey { id, hint: hint(secret), created_at: id.timestamp(), leaked_at: None, last_used_at: None, ..old };
         let strikes = std::mem::take(&mut self.keys[index].strikes);
         self.keys.push(Key { hash: hash(secret), key: new.clone(), strikes });
         Outcome::Key(Some(new))

@@ -1,4 +1,4 @@
-//! Claims and what is written under them, as the rules have it.
+//! Claims and writes under a lease in the model.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

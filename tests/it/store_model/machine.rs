@@ -12,7 +12,7 @@ use super::choice::{self, Taste};
 use super::model::Model;
 use super::real::Real;
 use super::view;
-use crate::support::Backend;
+use crate::rigs::service::Backend;
 
 /// Steps in a case.
 pub const STEPS: std::ops::RangeInclusive<usize> = 40..=60;
@@ -21,7 +21,7 @@ const CASES: u32 = 30;
 /// Where the seeds of failures are kept: the path does not depend on where the test was started.
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/store_model/proptest-regressions.txt");
 
-/// What the state machine runs on.
+/// The backend of the state machine.
 pub trait Driver: std::fmt::Debug {
     const BACKEND: Backend;
 }

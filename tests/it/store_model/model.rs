@@ -1,4 +1,4 @@
-//! The reference: what a store holds, in plain collections.
+//! The model: the content of a store in plain collections.
 
 use tintype::clock::Timestamp;
 use tintype::domain::key::{ApiKey, KeyHash};
@@ -11,7 +11,7 @@ use super::choice::Taste;
 use super::entries::Entry;
 use super::outcome::Outcome;
 use super::process::Process;
-use crate::support::NOON;
+use crate::rigs::service::NOON;
 
 #[derive(Debug, Clone)]
 pub struct Model {
@@ -82,8 +82,8 @@ impl Model {
         }
     }
 
-    /// Takes a step and returns what must come of it. What the rules leave open, such as new ids and whose
-    /// turn it is, follows what the store `said`, if the rules allow it; without a store it is foreseen.
+    /// Takes a step and returns the expected outcome. Choices that the rules leave open, such as new ids and the order
+    /// of accounts, follow the store's answer `said` if the rules allow it; without a store the model chooses.
     pub fn take(&mut self, step: &Step, said: Option<&Outcome>) -> Outcome {
         self.steps += 1;
         let outcome = match &step.act {

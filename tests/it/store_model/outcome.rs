@@ -1,4 +1,4 @@
-//! What came of a step, in a form that can be compared.
+//! The outcome of a step in a form that can be compared.
 
 use tintype::domain::key::ApiKey;
 use tintype::domain::model::{Account, Id};
@@ -27,7 +27,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// What the driver answered, as `wrap` has it.
+    /// The driver's answer, converted by `wrap`.
     pub fn of<T>(answer: Result<T, StoreError>, wrap: impl FnOnce(T) -> Self) -> Self {
         answer.map_or(Self::Refused, wrap)
     }

@@ -1,4 +1,4 @@
-//! A process that has the database open: its clock, its ids, and whose turn it is with it.
+//! A process that has the database open: its clock, its ids, and its round-robin cursor.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -69,7 +69,7 @@ impl Process {
         id
     }
 
-    /// Whose turn it is of the accounts that wait.
+    /// The next waiting account of the round robin.
     pub fn next_in_turn(&self, waiting: &BTreeMap<Id, usize>) -> Option<Id> {
         let after = waiting.keys().find(|account| self.served.is_none_or(|served| **account > served));
         after.or(waiting.keys().next()).copied()

@@ -1,4 +1,4 @@
-//! The real thing: one database, opened by two processes that read clocks of their own.
+//! The real store: one database, opened by two processes with clocks of their own.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::act::{Act, Order, Step, drawn, sentence};
 use super::keys::{hash, hint, new_key};
 use super::model::Model;
 use super::outcome::Outcome;
-use crate::support::Backend;
+use crate::rigs::service::Backend;
 
 pub struct Real {
     backend: Backend,

@@ -1,4 +1,4 @@
-//! Submitting tasks and ending them, as the rules have it.
+//! Submits and endings of tasks in the model.
 
 use tintype::clock::Timestamp;
 use tintype::domain::model::{EntryKind, Id, Status, Surface, Task};

@@ -1,4 +1,4 @@
-//! Everything that a store shows, compared with the model.
+//! Compares everything that a store shows with the model.
 
 use tintype::clock::Timestamp;
 use tintype::domain::model::{EntryKind, Id, LedgerEntry, Surface, Task, TaskId};
@@ -6,7 +6,7 @@ use tintype::store::{QueueDepth, Result, Store, TaskRecord};
 
 use super::entries::Entry;
 use super::model::Model;
-use crate::support::NOON;
+use crate::rigs::service::NOON;
 
 /// Compares all of it, reading lists in pages of `page`.
 pub async fn compare(store: &dyn Store, model: &Model, page: u32) -> Result<()> {
