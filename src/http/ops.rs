@@ -12,7 +12,7 @@ use super::pipeline::error::ApiError;
 use super::state::ApiState;
 use crate::service::Shared;
 
-/// Whether the server takes new requests. It stops to do so some time before it closes its listener.
+/// Whether the server is ready for new requests. It stops being ready some time before it closes its listener.
 #[derive(Debug, Clone)]
 pub struct Readiness(Arc<AtomicBool>);
 
@@ -22,8 +22,8 @@ impl Readiness {
         Self(Arc::new(AtomicBool::new(true)))
     }
 
-    /// Makes `/readyz` fail, and makes each answer the last of its connection, so that a balancer sends the next request
-    /// to another server.
+    /// Makes `/readyz` fail, and makes each answer the last of its connection, so that a balancer sends the next
+    /// request to another server.
     pub fn stop(&self) {
         self.0.store(false, Ordering::SeqCst);
     }

@@ -18,9 +18,9 @@ use tintype_engine::EngineInfo;
 pub struct ApiSettings {
     /// Whether API calls must come over HTTPS.
     pub require_https: bool,
-    /// Whether browsers are told to come over HTTPS alone.
+    /// Whether responses tell browsers to use only HTTPS.
     pub production: bool,
-    /// Networks whose `X-Forwarded-Proto` and `X-Forwarded-For` are believed.
+    /// Networks whose `X-Forwarded-Proto` and `X-Forwarded-For` are trusted.
     pub trusted_proxies: Vec<IpNet>,
     /// Limits on connections.
     pub connections: ConnectionLimits,
@@ -30,12 +30,12 @@ pub struct ApiSettings {
     pub redis: Option<RedisServer>,
     /// The URLs of result files.
     pub file_links: FileLinks,
-    /// Ports that reference image URLs may name.
+    /// Ports allowed in reference image URLs.
     pub reference_ports: Vec<u16>,
 }
 
 impl ApiSettings {
-    /// The settings of an API that callers reach at `listening_url` unless `--public-url` says otherwise.
+    /// The settings of an API that callers reach at `listening_url` unless `--public-url` is set.
     ///
     /// # Errors
     /// A sentence for the operator when the password of Redis cannot be read.

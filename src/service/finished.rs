@@ -21,11 +21,12 @@ const MAX_TASKS: usize = 20_000;
 pub struct Finished {
     shared: Arc<Shared>,
     tasks: Cache<Id, CachedTask>,
-    /// Callers check the right to see a task before they look here.
+    /// Callers check the right to see a task before they use the cache.
     json: Cache<Id, CachedJson>,
 }
 
-/// A finished task, and the time of [`Clock::elapsed`](crate::clock::Clock::elapsed) at which the store was asked for it.
+/// A finished task, and the time of [`Clock::elapsed`](crate::clock::Clock::elapsed) at which the store was asked for
+/// it.
 #[derive(Debug, Clone)]
 struct CachedTask {
     task: Arc<Task>,
@@ -45,8 +46,8 @@ impl Finished {
         Self { shared, tasks: Cache::new(MAX_TASKS), json: Cache::new(MAX_TASKS) }
     }
 
-    /// Caches a terminal task. `read_at` is the time of [`Clock::elapsed`](crate::clock::Clock::elapsed) before the store
-    /// was asked for it.
+    /// Caches a terminal task. `read_at` is the time of [`Clock::elapsed`](crate::clock::Clock::elapsed) before the
+    /// store was asked for it.
     pub fn insert(&self, task: &Arc<Task>, read_at: Duration) {
         self.tasks.insert(task.id, CachedTask { task: task.clone(), read_at });
     }

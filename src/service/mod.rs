@@ -1,4 +1,4 @@
-//! The rules of the service, whoever calls: what may be submitted, how a task ends, what is limited and swept.
+//! The rules of the service, independent of its callers: submits, the endings of tasks, limits and sweeps.
 
 pub mod backlog;
 pub mod failures;

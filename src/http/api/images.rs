@@ -202,8 +202,8 @@ fn with_poll_hint(mut response: Response, api: &ApiState, share: f64) -> Respons
 
 /// Create a task
 ///
-/// Charges 2 credits an image and returns at once; poll the task until it is `completed` or `failed`.
-/// Credits come back by themselves when it fails. There is no idempotency key: repeating a submit
+/// Charges 2 credits per image and returns at once; poll the task until it is `completed` or `failed`.
+/// Credits are refunded automatically if it fails. There is no idempotency key: repeating a submit
 /// creates and charges another task.
 #[utoipa::path(
     post, path = routes::GENERATE, operation_id = "generate", tag = "images",
@@ -246,7 +246,7 @@ pub async fn generate(
         Submission::Accepted(task) => Ok(with_poll_hint(success(CreatedTask::new(&task)), &api, 1.0)),
         Submission::InsufficientCredits { available } => Err(ApiError::insufficient_credits(required, available)),
         Submission::TooManyUnfinished => Err(ApiError::rate_limited(
-            format!("The account has {} unfinished tasks, as many as it may.", api.settings.limits.max_unfinished),
+            format!("The account has {} unfinished tasks, which is its limit.", api.settings.limits.max_unfinished),
             UNFINISHED_RETRY_SECONDS,
         )),
         Submission::NotStarted => {
@@ -278,7 +278,7 @@ pub async fn find(
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
-    // A text that is no task id names no task.
+    // A malformed task id gets the same response as an unknown one.
     let task_id: TaskId = id.ok().and_then(|Path(text)| text.parse().ok()).ok_or_else(ApiError::no_such_task)?;
     let task = api.tasks.find(caller.account_id, Surface::Api, task_id).await?.ok_or_else(ApiError::no_such_task)?;
     let response = success(task_json(&api, &task).await?);

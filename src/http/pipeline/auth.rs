@@ -61,8 +61,8 @@ impl Caller {
     }
 }
 
-/// Lets a request pass to a route that takes a key. A request for such a path that has no route passes without a key, to
-/// its 404 or 405.
+/// Lets a request pass to a route that takes a key. A request for such a path that has no route passes without a key,
+/// to its 404 or 405.
 pub(super) async fn guard(api: &Arc<ApiState>, request: Request, next: Next) -> Response {
     if !routes::takes_key(request.uri().path()) {
         return next.run(request).await;
@@ -142,7 +142,9 @@ fn flag_leaked_keys(api: &Arc<ApiState>, query: &str) {
                 continue;
             }
             match shared.store.change_key(key.id, KeyChange::FlagLeaked).await {
-                Ok(_) => tracing::warn!(key = %key.id, "a key was sent in a query string; rotate it"),
+                Ok(_) => {
+                    tracing::warn!(key = %key.id, "a key was sent in a query string: rotate it with `tintype key rotate`")
+                }
                 Err(error) => tracing::error!(key = %key.id, %error, "could not flag a leaked key"),
             }
         }
@@ -168,7 +170,7 @@ async fn within_limit(
     let mut response = match counted.and_then(|(_, allowance)| allowance.retry_after) {
         Some(seconds) => {
             api.shared.metrics.rate_limited.inc();
-            let message = format!("This key is used too often. Try again in {seconds} s.");
+            let message = format!("The rate limit of this key is exceeded. Try again in {seconds} s.");
             ApiError::rate_limited(message, seconds).into_response()
         }
         None => {

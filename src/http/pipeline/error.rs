@@ -113,7 +113,7 @@ impl ApiError {
         Self { shortage, ..Self::new(StatusCode::PAYMENT_REQUIRED, ErrorCode::InsufficientCredits, message) }
     }
 
-    /// 404 for a task, the same whether it is another account's, another surface's, or nobody's.
+    /// 404 for a task, identical for tasks of other accounts or surfaces and for tasks that do not exist.
     pub fn no_such_task() -> Self {
         Self::new(StatusCode::NOT_FOUND, ErrorCode::NotFound, "There is no such task.")
     }
@@ -123,7 +123,7 @@ impl ApiError {
         Self::of_status(StatusCode::NOT_FOUND)
     }
 
-    /// 429, to be tried again after so many seconds.
+    /// 429 with `Retry-After` in seconds.
     pub fn rate_limited(message: impl Into<String>, retry_after: u64) -> Self {
         let error = Self::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::RateLimited, message);
         Self { retry_after: Some(retry_after), ..error }
@@ -135,7 +135,7 @@ impl ApiError {
             StatusCode::NOT_FOUND => (ErrorCode::NotFound, "There is nothing at this path."),
             StatusCode::METHOD_NOT_ALLOWED => (
                 ErrorCode::InvalidRequest,
-                "This path does not take this method; the Allow header lists those it takes.",
+                "This path does not support this method; the Allow header lists the supported ones.",
             ),
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
                 (ErrorCode::InvalidRequest, "The request's headers are too large or too many.")

@@ -16,7 +16,7 @@ pub(super) fn refuse_ambiguous(request: &Request) -> Option<Response> {
         "The header can be read in more than one way: its lines must end in CR LF, and only one of Content-Length \
          and Transfer-Encoding may be given, once."
     } else if !names_one_host(request.version(), request.headers(), request.uri()) {
-        "The request must name one host: give the header Host once."
+        "The request must name exactly one host in the header Host."
     } else {
         return None;
     };

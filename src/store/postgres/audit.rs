@@ -1,4 +1,4 @@
-//! Reading what the books are recomputed from: in one snapshot, a piece at a time.
+//! Reads the rows from which the audit recomputes the balances, page by page in one snapshot.
 
 use tokio_postgres::{IsolationLevel, Row, Transaction};
 
@@ -8,24 +8,24 @@ use crate::domain::model::{CREDITS_PER_IMAGE, Id};
 use crate::store::audit::{AccountEntry, Books, Entry, Queued, Task};
 use crate::store::{Audit, Result};
 
-/// Rows of a piece.
-const PIECE: i64 = 10_000;
-/// Most entries beside a piece of tasks. These have two each at most, so more are there only when tasks are gone.
-const MOST_ENTRIES: i64 = 3 * PIECE;
+/// Rows per page.
+const PAGE: i64 = 10_000;
+/// Most ledger entries per page of tasks. A task has at most two, so there are more only after tasks have been dropped.
+const MOST_ENTRIES: i64 = 3 * PAGE;
 
 pub(super) async fn audit(database: &Database) -> Result<Audit> {
     let mut client = database.answering_client().await?;
-    // One snapshot, so that all checks see the same moment.
+    // One snapshot, so that all checks see the same state.
     let snapshot = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead).read_only(true);
     let snapshot = snapshot.start().await?;
-    // Before the snapshot is taken: no month is dropped between what is read of it and what is not.
+    // Before the snapshot is taken, so that no partition is dropped in the middle of the audit.
     snapshot.batch_execute("LOCK TABLE ONLY tasks IN ACCESS SHARE MODE").await?;
     let audit = of(&snapshot).await?;
     snapshot.rollback().await?;
     Ok(audit)
 }
 
-/// The books as a transaction sees them.
+/// The rows as a transaction sees them.
 pub(super) async fn of(snapshot: &Transaction<'_>) -> Result<Audit> {
     let first_id: Id = snapshot.query_one("SELECT first_id FROM history", &[]).await?.try_get(0)?;
     let mut books = Books::since(first_id);
@@ -36,12 +36,12 @@ pub(super) async fn of(snapshot: &Transaction<'_>) -> Result<Audit> {
 }
 
 async fn add_up_entries(snapshot: &Transaction<'_>, books: &mut Books) -> Result<()> {
-    let piece = snapshot
+    let page = snapshot
         .prepare("SELECT id, account_id, amount, balance, task_id FROM ledger WHERE id > $1 ORDER BY id LIMIT $2")
         .await?;
     let mut last = i64::MIN;
     loop {
-        let rows = snapshot.query(&piece, &[&last, &PIECE]).await?;
+        let rows = snapshot.query(&page, &[&last, &PAGE]).await?;
         for row in &rows {
             let entry = AccountEntry {
                 id: row.try_get(0)?,
@@ -77,10 +77,10 @@ async fn match_tasks(snapshot: &Transaction<'_>, books: &mut Books) -> Result<()
         .await?;
     let mut after = String::new();
     loop {
-        let mut of_piece = snapshot.query(&tasks, &[&after, &PIECE]).await?;
-        let mut is_last = of_piece.is_empty();
+        let mut of_page = snapshot.query(&tasks, &[&after, &PAGE]).await?;
+        let mut is_last = of_page.is_empty();
         // "~" sorts after every id.
-        let mut until = match of_piece.last() {
+        let mut until = match of_page.last() {
             Some(row) => row.try_get("id")?,
             None => "~".to_owned(),
         };
@@ -88,13 +88,13 @@ async fn match_tasks(snapshot: &Transaction<'_>, books: &mut Books) -> Result<()
         if let Some(whole) = whole_tasks(&entries)? {
             entries.truncate(whole);
             until = entries[whole - 1].try_get("task_id")?;
-            of_piece.retain(|row| row.get::<_, &str>("id") <= until.as_str());
+            of_page.retain(|row| row.get::<_, &str>("id") <= until.as_str());
             is_last = false;
         }
         let queue = snapshot.query(&queue, &[&after, &until]).await?;
         let mut entries = entries.iter().map(entry).peekable();
         let mut queue = queue.iter().map(queued).peekable();
-        books.match_tasks(of_piece.iter().map(task), &mut entries, &mut queue)?;
+        books.match_tasks(of_page.iter().map(task), &mut entries, &mut queue)?;
         books.report_strays(&mut entries, &mut queue, None)?;
         if is_last {
             return Ok(());
@@ -103,7 +103,7 @@ async fn match_tasks(snapshot: &Transaction<'_>, books: &mut Books) -> Result<()
     }
 }
 
-/// How many of these entries, when there may be more of the last one's task, are of tasks before it.
+/// Number of entries that belong to tasks before that of the last entry, which may have more entries on the next page.
 fn whole_tasks(entries: &[Row]) -> Result<Option<usize>> {
     match entries.last() {
         Some(last) if entries.len() as i64 == MOST_ENTRIES => {

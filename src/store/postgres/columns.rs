@@ -1,4 +1,4 @@
-//! How the nouns of the model are read from columns.
+//! Conversions between columns and domain types.
 
 use std::error::Error;
 use std::str::FromStr;
@@ -49,32 +49,32 @@ impl<'a> FromSql<'a> for Timestamp {
     accepts!(INT8);
 }
 
-/// What is in a column is none of what this code writes there.
+/// The error for a column with a value that this code never writes.
 fn odd(column: &str, error: impl std::fmt::Display) -> StoreError {
-    StoreError::Other(format!("the column {column} holds something odd: {error}").into())
+    StoreError::Other(format!("the column {column} contains an invalid value: {error}").into())
 }
 
-/// A column that holds one of an enum's words.
+/// Reads a column with the name of an enum variant.
 pub(super) fn word<T: FromStr<Err: std::fmt::Display>>(row: &Row, column: &str) -> Result<T> {
     row.try_get::<_, &str>(column)?.parse().map_err(|error| odd(column, error))
 }
 
-/// A column that holds JSON.
+/// Reads a column with JSON.
 fn json<T: serde::de::DeserializeOwned>(row: &Row, column: &str) -> Result<T> {
     serde_json::from_str(row.try_get(column)?).map_err(|error| odd(column, error))
 }
 
-/// Writes what [`json`] reads.
+/// Converts a value to JSON for a column; the counterpart of [`json`].
 pub(super) fn to_json(strings: &[String]) -> String {
     serde_json::to_string(strings).expect("strings are always JSON")
 }
 
-/// A column that holds a number of another width than the model's.
+/// Reads a number whose width differs from that of the domain type.
 pub(super) fn number<T: TryFrom<i64, Error: std::fmt::Display>>(row: &Row, column: &str) -> Result<T> {
     row.try_get::<_, i64>(column)?.try_into().map_err(|error| odd(column, error))
 }
 
-/// The columns that make a [`Task`].
+/// The columns of a [`Task`].
 pub(super) const TASK: &str = "id, account_id, surface, image_to_image, status, updated_at, images, error";
 
 pub(super) fn task(row: &Row) -> Result<Task> {
@@ -98,7 +98,7 @@ pub(super) fn images(row: &Row) -> Result<Vec<String>> {
     json(row, "images")
 }
 
-/// The columns that make a [`GenerateRequest`].
+/// The columns of a [`GenerateRequest`].
 pub(super) const REQUEST: &str = "prompt, aspect_ratio, n, reference_images, request_id";
 
 pub(super) fn request(row: &Row) -> Result<GenerateRequest> {
@@ -116,8 +116,8 @@ pub(super) fn account(row: &Row) -> Result<Account> {
     Ok(Account { id: row.try_get("id")?, name: row.try_get("name")?, credits: row.try_get("balance")? })
 }
 
-/// The columns of a key, each by its name: a statement that asks for all there are fails once when a later release adds
-/// one, on every connection that knows it.
+/// The columns of a key, listed by name. After a later release adds a column, a prepared `SELECT *` would fail once on
+/// every connection.
 pub(super) const KEY: &str = "id, account_id, name, hint, submit_rate, read_rate, expires_at, disabled, revoked_at, \
                               leaked_at, last_used_at, suspended_at, suspended_for";
 

@@ -1,4 +1,4 @@
-//! Keys, and what the content policy holds against them.
+//! Statements for keys and their strikes.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::domain::model::{CREDITS_PER_IMAGE, Id};
 use crate::fault::Effect;
 use crate::store::{KeyChange, Keys, Lease, NewKey, Refusal, Result, StrikeRule};
 
-/// $1 is the id, $2 the account, which must exist: that is looked up where there is one row for each.
+/// $1 is the id and $2 the account, which must exist; the statement checks it in a table with one row per account.
 fn insertion() -> String {
     format!(
         "INSERT INTO api_keys (id, account_id, hash, name, hint, submit_rate, read_rate, expires_at)
@@ -36,7 +36,7 @@ pub(super) async fn create(database: &Database, account_id: Id, key: &NewKey) ->
     rows.first().map(api_key).transpose()
 }
 
-/// The same as part of something bigger.
+/// The same within a transaction.
 pub(super) async fn insert(begun: &Transaction<'_>, id: Id, account_id: Id, key: &NewKey) -> Result<()> {
     let (submit_rate, read_rate) = (key.submit_rate.map(i64::from), key.read_rate.map(i64::from));
     let hash = &key.hash[..];
@@ -103,7 +103,7 @@ pub(super) async fn rotate(
         FROM old RETURNING {KEY}"
     );
     let rotate = async |begun: &Transaction<'_>| {
-        // Whoever strikes the key meanwhile waits, and whose strike came before is seen by what follows.
+        // The row lock makes concurrent strikes wait, and earlier strikes are visible to the next statement.
         begun.execute("SELECT 1 FROM api_keys WHERE id = $1 FOR NO KEY UPDATE", &[&id]).await?;
         let end = database.now().saturating_add(overlap);
         let new = begun.query_opt(&sql, &[&database.new_id(), &id, &&hash[..], &hint, &end]).await?;
@@ -114,7 +114,7 @@ pub(super) async fn rotate(
 
 pub(super) async fn touch(database: &Database, uses: &[(Id, Timestamp)]) -> Result<()> {
     let (ids, times): (Vec<Id>, Vec<Timestamp>) = uses.iter().copied().unzip();
-    // The rows are locked in the order of their ids, as other processes touch the same keys.
+    // Locked in the order of their ids, because other processes update the same keys.
     let sql = "
         WITH uses AS (
             SELECT id, max(at) AS at FROM unnest($1::text[], $2::bigint[]) AS u (id, at) GROUP BY id
@@ -127,7 +127,7 @@ pub(super) async fn touch(database: &Database, uses: &[(Id, Timestamp)]) -> Resu
     Ok(())
 }
 
-/// Fails and refunds a leased task and, under a rule, holds it against its key.
+/// Fails and refunds a leased task and, if there is a strike rule, adds a strike to its key.
 pub(super) async fn refuse(
     database: &Database,
     lease: Lease,
@@ -150,15 +150,15 @@ pub(super) async fn refuse(
     database.transaction(TRANSACTION_TIMEOUT, refuse).await
 }
 
-/// Holds a task against its key; says whether that suspends it.
+/// Adds a strike to the key of a task; returns whether it suspends the key.
 async fn strike(begun: &Transaction<'_>, task_id: Id, key_id: Id, rule: StrikeRule, now: Timestamp) -> Result<bool> {
     let begin = now.saturating_sub(rule.window);
-    // Whoever strikes the same key at the same time waits, and counts this strike too.
+    // The row lock makes concurrent strikes wait, so that they count this one too.
     begun.execute("SELECT 1 FROM api_keys WHERE id = $1 FOR NO KEY UPDATE", &[&key_id]).await?;
     begun.execute("DELETE FROM strikes WHERE key_id = $1 AND created_at <= $2", &[&key_id, &begin]).await?;
     let strike = "INSERT INTO strikes (task_id, key_id, created_at) VALUES ($1, $2, $3)";
     begun.execute(strike, &[&task_id, &key_id, &now]).await?;
-    // Tasks that were under way can bring more strikes; the first suspension stands.
+    // Tasks in progress may add further strikes; the first suspension remains.
     let suspend = "UPDATE api_keys SET suspended_at = $2, suspended_for = $3 WHERE id = $1 AND suspended_at IS NULL
         AND (SELECT count(*) FROM strikes WHERE key_id = $1) >= $4";
     let reason = rule.to_string();

@@ -1,4 +1,4 @@
-//! The schema of a database: whose it is, which version, and the steps to the present one.
+//! The schema of a database: its owner, its version and the migrations to the current one.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio_postgres::error::SqlState;
 use super::connection::{Database, words};
 use crate::store::StoreError;
 
-/// The steps that lead from an empty database to the present schema.
+/// The migrations from an empty database to the current schema.
 const MIGRATIONS: [&str; 9] = [
     include_str!("../../../migrations/postgres/0001_initial.sql"),
     include_str!("../../../migrations/postgres/0002_retention.sql"),
@@ -20,29 +20,29 @@ const MIGRATIONS: [&str; 9] = [
     include_str!("../../../migrations/postgres/0008_sweeps.sql"),
     include_str!("../../../migrations/postgres/0009_request_ids.sql"),
 ];
-/// What processes that change the schema, make or drop a month, or make the first account wait for: "tint" in ASCII.
+/// Key of the advisory lock for changes to the schema and the partitions and for the first account: "tint" in ASCII.
 pub(super) const LOCK: i64 = 0x7469_6E74;
-/// Somebody used a table that was to change.
+/// Another transaction held a lock on a table to be changed.
 const BUSY: [SqlState; 2] = [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED];
-/// How long a busy database is tried, and about how often.
+/// Time limit and interval of the attempts to lock a busy table.
 const PATIENCE: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Why a database could not be opened: a sentence for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// It cannot be reached, read or written.
+    /// The database cannot be reached, read or written.
     #[error("cannot open the {name}: {error}")]
     Unusable {
-        /// Where it is.
+        /// Name and host of the database.
         name: String,
-        /// The server's words, or the network's.
+        /// Message of the server or of the network.
         error: String,
     },
-    /// It holds tables of somebody else.
-    #[error("the {0} has tables, but not Tintype's: give Tintype a database, or a schema, of its own")]
+    /// The database contains tables of another program.
+    #[error("the {0} has tables, but not Tintype's: give Tintype a database or a schema of its own")]
     Foreign(String),
-    /// A later release wrote it.
+    /// A later release wrote the database.
     #[error(
         "the database was written by a newer Tintype (schema {found}; this one knows {known}): upgrade this binary or restore a backup"
     )]
@@ -54,8 +54,8 @@ pub enum OpenError {
     },
 }
 
-/// Brings the schema up to date, or says why not and leaves it as it was. Processes that start at once wait
-/// for the first of them; those that are at work go on.
+/// Migrates the schema, or fails and leaves it unchanged. Of several processes that start at the same time the first
+/// migrates and the others wait; running processes continue.
 pub(super) async fn migrate(database: &Database) -> Result<(), OpenError> {
     let begun = database.clock.elapsed();
     loop {
@@ -68,7 +68,7 @@ pub(super) async fn migrate(database: &Database) -> Result<(), OpenError> {
         if !is_busy || waited > PATIENCE || database.clock.is_manual() {
             return Err(unusable(database, error.into()));
         }
-        tracing::warn!("waiting for a moment in which nobody uses the tables that change");
+        tracing::warn!("the migration waits until no transaction uses the tables to change");
         database.sleep(PAUSE.mul_f64(0.5 + rand::random::<f64>())).await;
     }
 }
@@ -77,7 +77,7 @@ fn unusable(database: &Database, error: StoreError) -> OpenError {
     OpenError::Unusable { name: database.name().to_owned(), error: words(error).to_string() }
 }
 
-/// The inner error is the server's.
+/// The inner error is that of the server.
 async fn attempt(database: &Database) -> Result<Result<(), tokio_postgres::Error>, OpenError> {
     let mut client = database.client().await.map_err(|error| unusable(database, error))?;
     let outcome = async {
@@ -95,7 +95,7 @@ async fn attempt(database: &Database) -> Result<Result<(), tokio_postgres::Error
 }
 
 async fn steps(begun: &Transaction<'_>, name: &str) -> Result<Result<(), OpenError>, tokio_postgres::Error> {
-    // Many processes may start at once, and the first of them has much to do.
+    // Many processes may start at the same time, and the first may take long.
     begun.batch_execute("SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = '5min'").await?;
     begun.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
     let found: Option<i64> = match begun.query_one(
@@ -116,8 +116,8 @@ async fn steps(begun: &Transaction<'_>, name: &str) -> Result<Result<(), OpenErr
     if done == MIGRATIONS.len() {
         return Ok(Ok(()));
     }
-    // Whoever waits for a table keeps all others waiting behind: rather give up and come again. Less than
-    // `deadlock_timeout`, so that it is never others who give up.
+    // A waiting ALTER TABLE blocks all later statements on the table, so give up soon and try again. The timeout is
+    // shorter than `deadlock_timeout`, so that the server never cancels other transactions instead.
     begun.batch_execute("SET LOCAL lock_timeout = '500ms'").await?;
     for step in MIGRATIONS.iter().skip(done) {
         begun.batch_execute(step).await?;

@@ -1,4 +1,4 @@
-//! Trust in the server.
+//! TLS to the server.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::outbound::trust;
 
-/// What speaks TLS to the server, where the configuration asks for it: trusting the public authorities, and
-/// those in the file `ca`.
+/// Creates the TLS connector for servers whose URL asks for TLS. It trusts the public authorities and those in the file
+/// `ca`.
 ///
 /// # Errors
 /// A sentence for the operator.

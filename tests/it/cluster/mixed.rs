@@ -119,7 +119,7 @@ async fn a_migration_that_waits_for_a_lock_blocks_no_other_statement() {
     let starting = tokio::task::spawn_blocking(move || Node::start(Part::Api, 0, &installation, &[]));
     let log = site.installation.data.join("Api-0.log");
     let says = |words: &str| std::fs::read_to_string(&log).is_ok_and(|log| log.contains(words));
-    eventually("the start has to wait", || says("nobody uses the tables")).await;
+    eventually("the start has to wait", || says("no transaction uses the tables")).await;
     for table in tables.split(", ").cycle().take(60) {
         site.postgres.execute(&format!("SET lock_timeout = '5s'; SELECT count(*) FROM {schema}.{table}"));
     }
