@@ -55,7 +55,7 @@ const HOW_TO_GET_A_KEY: &str =
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(super) struct GenerateArgs {
-    /// What the images show; - reads it from standard input
+    /// Description of the images; - reads it from standard input
     prompt: String,
     /// Width to height, such as 16:9 [default: 1:1]
     #[arg(long, value_name = "W:H")]

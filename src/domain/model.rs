@@ -134,7 +134,7 @@ impl IdSource {
     }
 }
 
-/// Where a task was created. The API shows only its own tasks.
+/// The part of the service that created a task. The API shows only its own tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Surface {
@@ -213,7 +213,7 @@ pub struct Task {
     pub id: Id,
     /// The account that pays for the task and may see it.
     pub account_id: Id,
-    /// Where it was created.
+    /// The part of the service that created it.
     pub surface: Surface,
     /// Whether reference images were given.
     pub image_to_image: bool,

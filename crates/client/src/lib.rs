@@ -81,7 +81,7 @@ impl fmt::Display for TaskId {
 /// The body of a submit. The server validates it.
 #[derive(Debug, Clone, Serialize)]
 pub struct TaskRequest {
-    /// What the images show.
+    /// Description of the images.
     pub prompt: String,
     /// One of the 13 ratios; `None` leaves it to the server.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -9,6 +9,7 @@ use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
+use tracing::Instrument as _;
 
 use super::error::ApiError;
 use super::proxy;
@@ -135,7 +136,7 @@ fn flag_leaked_keys(api: &Arc<ApiState>, query: &str) {
         return;
     }
     let shared = api.shared.clone();
-    tokio::spawn(async move {
+    let flag = async move {
         for secret in leaked {
             let Ok(Some(key)) = shared.store.find_key_by_hash(secret.hash()).await else { continue };
             if key.leaked_at.is_some() {
@@ -148,7 +149,8 @@ fn flag_leaked_keys(api: &Arc<ApiState>, query: &str) {
                 Err(error) => tracing::error!(key = %key.id, %error, "could not flag a leaked key"),
             }
         }
-    });
+    };
+    tokio::spawn(flag.in_current_span());
 }
 
 /// Lets a request with a valid key pass, within its rate limit.
