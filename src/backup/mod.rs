@@ -2,13 +2,13 @@
 //! files of all tasks that were completed in it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
 
-use crate::files::Files;
+use crate::files::{Files, MARKER};
 use crate::store::sqlite::Snapshot;
 use crate::store::{Audit, Drift};
 
@@ -178,6 +178,14 @@ async fn fill(database: &Path, files: Option<&Files>, into: &Path, progress: &Pr
     let copied = Files::on_disk(&directory).map_err(|error| error.to_string())?;
     results::begin(progress, "copying result files", audit.tasks);
     results::copy(files, &copied, page, progress).await?;
+    // A server may be started on the backup itself, and a restore brings the marker back.
+    if let Some(marker) = snapshot.files_marker().map_err(|error| error.to_string())? {
+        let path = directory.join(MARKER);
+        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        let written = made.and_then(|mut file| writeln!(file, "{marker}").and_then(|()| file.sync_all()));
+        written.map_err(|error| unwritable(&path, error))?;
+        results::sync_directory(&directory)?;
+    }
     results::sync_directory(into)?;
     results::begin(progress, "checking the copy", audit.tasks);
     let check = results::check(Some(&copied), page, progress).await?;

@@ -13,7 +13,7 @@ use crate::config::FileBackend;
 use crate::data_dir;
 use crate::files::Files;
 use crate::store::sqlite::{Snapshot, SqliteStore, companions, restoring};
-use crate::store::{Tasks as _, Upkeep as _};
+use crate::store::{Fleet as _, Tasks as _, Upkeep as _};
 
 /// Location of the new installation.
 #[derive(Debug)]
@@ -84,6 +84,18 @@ async fn inspect(from: &Path, despite_drifts: bool, progress: &ProgressBar) -> R
     let check = results::check(files.as_ref(), page, progress).await.map_err(|error| damaged(&error))?;
     let contents = Contents::new(audit, check, 0);
     refuse_drifts(&contents, despite_drifts).map_err(|error| damaged(&error))
+}
+
+/// Makes sure that a server starts on the database with these files. A bucket may be the store of another database
+/// already, and then both go on using it.
+async fn mark(store: &SqliteStore, files: &Files) -> Result<(), String> {
+    let known = store.files_marker().await.map_err(|error| error.to_string())?;
+    match (known, files.marker().await.map_err(|error| error.to_string())?) {
+        (_, Some(found)) => store.adopt_files(found).await.map_err(|error| error.to_string()),
+        (Some(known), None) => files.create_marker(known).await.map(drop).map_err(|error| error.to_string()),
+        // A backup of an earlier release: the first start marks both.
+        (None, None) => Ok(()),
+    }
 }
 
 fn results_in(directory: &Path) -> Result<Option<Files>, String> {
@@ -163,6 +175,7 @@ impl Target {
         results::copy(results_in(&from.join(FILES))?.as_ref(), files, page, progress).await?;
         results::begin(progress, "checking the copy", audit.tasks);
         let check = results::check(Some(files), page, progress).await?;
+        mark(&store, files).await?;
         // Closing the database checkpoints its log.
         drop(store);
         let unwritable = |error: io::Error| format!("cannot write {}: {error}", self.database.display());
@@ -182,7 +195,8 @@ impl Target {
     /// Removes everything that a failed restore has written.
     fn clear(&self) -> Result<(), String> {
         for path in self.inside_files().unwrap_or_default() {
-            fs::remove_dir_all(&path).map_err(|error| format!("{} could not be removed ({error})", path.display()))?;
+            let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            removed.map_err(|error| format!("{} could not be removed ({error})", path.display()))?;
         }
         let staged = restoring(&self.database);
         for path in companions(&staged).into_iter().chain([staged]) {

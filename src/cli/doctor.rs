@@ -1,11 +1,12 @@
-//! `tintype doctor`: can this machine and its data run a server?
+//! `tintype doctor` checks whether this machine and its data can run a server.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
 
-use super::{Failure, Outcome, open_files, show};
+use super::{Failure, Outcome, open_files, open_or_create_store, show};
 use crate::clock::{Clock, Timestamp};
 use crate::config::{
     DataSettings, DatabaseUrl, EngineSettings, FilesSettings, PolicySettings, RedisSettings, RetentionSettings,
@@ -17,15 +18,15 @@ use crate::fault::Faults;
 use crate::files::{Creation, FileName};
 use crate::policy::Policy;
 use crate::sandbox::{Confinement, Decoder};
-use crate::service::limits;
+use crate::service::{file_store, limits};
 use crate::store::Store;
 use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::SqliteStore;
 use tintype_engine::Brief;
 
-/// Less free space than this is worth a word: a task's result takes a few MiB.
+/// Less free space than this fails the check: the result of a task takes a few MiB.
 const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
-/// No honest clock shows a time before this release: 2026-01-01.
+/// A clock before this release, 2026-01-01, is wrong.
 const EARLIEST: Timestamp = Timestamp::from_millis(1_767_225_600_000);
 
 #[derive(Debug, Args)]
@@ -45,7 +46,7 @@ pub(super) struct DoctorArgs {
     json: bool,
 }
 
-/// One thing looked at.
+/// The outcome of one check.
 #[derive(Debug, Serialize)]
 struct Check {
     check: &'static str,
@@ -158,7 +159,20 @@ async fn files(data: &DataSettings, files: Option<&str>) -> Result<String, Strin
             return Err(format!("{} overwrites files, which it must refuse (If-None-Match: *)", files.describe()));
         }
     }
-    Ok(format!("{} (a durable write took {:.1} ms)", files.describe(), took.as_secs_f64() * 1e3))
+    let marked = match existing_store(data).await? {
+        Some(store) => file_store::check(&*store, &files).await?.is_some(),
+        None => false,
+    };
+    let marked =
+        if marked { "the store of this database" } else { "the first start makes it the store of the database" };
+    Ok(format!("{} ({marked}; a durable write took {:.1} ms)", files.describe(), took.as_secs_f64() * 1e3))
+}
+
+async fn existing_store(data: &DataSettings) -> Result<Option<Arc<dyn Store>>, String> {
+    match data.database()? {
+        DatabaseUrl::Sqlite(path) if !path.exists() => Ok(None),
+        _ => open_or_create_store(data).await.map(Some).map_err(|Failure(sentence)| sentence),
+    }
 }
 
 async fn rate_limits(settings: &RedisSettings) -> Result<String, String> {

@@ -25,6 +25,7 @@ mod account;
 mod backup;
 mod credits;
 mod doctor;
+mod files;
 mod generate;
 mod key;
 mod migrate;
@@ -85,6 +86,9 @@ enum Command {
     /// List, show and fail tasks
     #[command(subcommand)]
     Task(task::TaskCommand),
+    /// Move the result files to another store
+    #[command(subcommand)]
+    Files(files::FilesCommand),
     /// Test a content policy and hash pictures for its block list
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
@@ -171,6 +175,7 @@ fn run(command: Command, data: &DataSettings) -> Outcome {
             Command::Key(command) => key::run(command, data).await,
             Command::Credits(command) => credits::run(command, data).await,
             Command::Task(command) => task::run(command, data).await,
+            Command::Files(command) => files::run(command, data).await,
             Command::Policy(command) => policy::run(command),
             Command::Generate(args) => Ok(generate::run(args).await),
             Command::Backup(args) => backup::run(args, data).await,

@@ -22,6 +22,7 @@ use crate::http::{ApiSettings, ApiState, Readiness, metrics_router, router};
 use crate::policy::Policy;
 use crate::server::{self, Certificate, Front};
 use crate::service::Shared;
+use crate::service::file_store;
 use crate::service::sweeper::Sweeper;
 use crate::store::postgres::{self, PostgresStore};
 use crate::store::sqlite::SqliteStore;
@@ -144,6 +145,7 @@ async fn open_parts(
 ) -> Result<Parts, Failure> {
     let store = open_store(database, data, &clock, server).await?;
     let files = open_files(data, server.files.files.as_deref()).await?.with_faults(server.test_fault.clone());
+    file_store::open(&*store, &files).await?;
     let mut directories: Vec<_> = files.directory().map(Path::to_owned).into_iter().collect();
     if let DatabaseUrl::Sqlite(path) = database {
         directories.push(data_dir::directory_of(path).to_owned());

@@ -2,6 +2,7 @@
 
 pub mod address;
 pub mod cursor;
+pub mod files_marker;
 pub mod key;
 pub mod model;
 pub mod reference_url;

@@ -3,6 +3,7 @@
 mod bucket;
 mod directory;
 mod lock;
+mod marker;
 mod name;
 
 use std::path::{Path, PathBuf};
@@ -18,11 +19,13 @@ use self::directory::Directory;
 use self::name::is_day;
 use crate::clock::Timestamp;
 use crate::config::{FileBackend, S3Settings};
+use crate::domain::files_marker::FilesMarker;
 use crate::domain::model::Id;
 use crate::fault::{Effect, Faults, Point};
 
 pub use self::bucket::WRITE_LIMIT;
 pub use self::lock::FilesLock;
+pub use self::marker::MARKER;
 pub use self::name::FileName;
 
 /// Most names in one batch of a listing.
@@ -275,6 +278,34 @@ impl Files {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// The marker of this store; `None` when it has none.
+    ///
+    /// # Errors
+    /// [`FilesError`], also for a damaged marker.
+    pub async fn marker(&self) -> Result<Option<FilesMarker>, FilesError> {
+        marker::read(self.objects(), &self.key(MARKER)).await
+    }
+
+    /// Gives this store a marker, durably, unless it has one.
+    ///
+    /// # Errors
+    /// [`FilesError`]; whether it has one is then unknown.
+    pub async fn create_marker(&self, marker: FilesMarker) -> Result<Creation, FilesError> {
+        match marker::write(self.objects(), &self.key(MARKER), marker, PutMode::Create).await {
+            Ok(()) => Ok(Creation::Done),
+            Err(object_store::Error::AlreadyExists { .. }) => Ok(Creation::Exists),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Gives this store a marker, durably, in place of the one that it has.
+    ///
+    /// # Errors
+    /// [`FilesError`]; which marker it has is then unknown.
+    pub async fn replace_marker(&self, marker: FilesMarker) -> Result<(), FilesError> {
+        Ok(marker::write(self.objects(), &self.key(MARKER), marker, PutMode::Overwrite).await?)
     }
 
     /// The days that have result files, oldest first.

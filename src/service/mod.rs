@@ -2,6 +2,7 @@
 
 pub mod backlog;
 pub mod failures;
+pub mod file_store;
 pub mod finished;
 pub mod keyring;
 pub mod limits;

@@ -12,6 +12,7 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Timestamp;
+use crate::domain::files_marker::FilesMarker;
 use crate::domain::key::{ApiKey, KeyHash};
 use crate::domain::model::{Account, Id, LedgerEntry, Surface, Task};
 use crate::domain::request::GenerateRequest;
@@ -468,6 +469,15 @@ pub trait Fleet: std::fmt::Debug + Send + Sync + 'static {
 
     /// The random secret for signing cursors, which all processes on this database share.
     async fn cursor_secret(&self) -> Result<[u8; 32]>;
+
+    /// The marker of the store of result files that this database uses; `None` before the first start.
+    async fn files_marker(&self) -> Result<Option<FilesMarker>>;
+
+    /// Sets the marker of the store of result files unless there is one. Returns the marker that is then set.
+    async fn claim_files(&self, marker: FilesMarker) -> Result<FilesMarker>;
+
+    /// Replaces the marker of the store of result files.
+    async fn adopt_files(&self, marker: FilesMarker) -> Result<()>;
 
     /// The time for ids and leases: the clock of this process or, for a shared database, an estimate of its clock.
     fn now(&self) -> Timestamp;

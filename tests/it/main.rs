@@ -21,6 +21,7 @@ mod envelope;
 mod every_store;
 mod faults;
 mod fetching;
+mod file_store;
 mod files;
 mod fuzz;
 mod generate;

@@ -189,6 +189,7 @@ macro_rules! suite {
                     a_sweep_that_was_put_off_is_due_in_time,
                     what_was_put_off_before_the_clock_was_set_back_is_due,
                     forgetting_a_day_that_is_gone_changes_no_other,
+                    the_first_marker_of_the_result_files_stands_until_another_store_is_adopted,
                 }
                 workers {
                     a_worker_knows_of_the_others_what_they_said_last,

@@ -1,4 +1,4 @@
-//! What the sweeps of result files ask, and whose turn each of them is.
+//! The result files of tasks, the times of their sweeps, and the marker of their store.
 
 use std::time::Duration;
 
@@ -7,8 +7,9 @@ use tokio_postgres::Row;
 use super::columns::images;
 use super::connection::Database;
 use super::queue::millis;
+use crate::domain::files_marker::FilesMarker;
 use crate::domain::model::Id;
-use crate::store::{LONGEST_PAUSE, Result, TaskFiles};
+use crate::store::{LONGEST_PAUSE, Result, StoreError, TaskFiles};
 
 /// Each id is looked up in the partition of its month alone.
 const OF_TASKS: &str = "SELECT id, status = 'processing' AS is_processing, images, updated_at, removed_at
@@ -58,4 +59,30 @@ pub(super) async fn put_off_sweep(database: &Database, sweep: &str, pause: Durat
     let (pause, longest) = (millis(pause), millis(LONGEST_PAUSE));
     database.write(PUT_OFF, &[&sweep, &database.given_time(), &pause, &longest]).await?;
     Ok(())
+}
+
+/// The marker of the store of result files, beside the other random values of this installation.
+pub(super) async fn marker(database: &Database) -> Result<Option<FilesMarker>> {
+    let rows = database.read("SELECT value FROM secrets WHERE name = 'files'", &[]).await?;
+    rows.first().map(read_marker).transpose()
+}
+
+pub(super) async fn claim(database: &Database, marker: FilesMarker) -> Result<FilesMarker> {
+    let sql = "INSERT INTO secrets (name, value) VALUES ('files', $1)
+        ON CONFLICT (name) DO UPDATE SET value = secrets.value RETURNING value";
+    read_marker(&database.write(sql, &[&&marker.as_bytes()[..]]).await?[0])
+}
+
+pub(super) async fn adopt(database: &Database, marker: FilesMarker) -> Result<()> {
+    let sql = "INSERT INTO secrets (name, value) VALUES ('files', $1)
+        ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+    database.write(sql, &[&&marker.as_bytes()[..]]).await?;
+    Ok(())
+}
+
+fn read_marker(row: &Row) -> Result<FilesMarker> {
+    let value: Vec<u8> = row.try_get("value")?;
+    let bytes: [u8; 16] =
+        value.try_into().map_err(|_| StoreError::Other("the marker of the result files is damaged".into()))?;
+    Ok(bytes.into())
 }

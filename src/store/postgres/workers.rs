@@ -5,11 +5,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio_postgres::Row;
 
-use super::PostgresStore;
 use super::columns::number;
 use super::connection::Database;
 use super::queue::millis;
+use super::{PostgresStore, files};
 use crate::clock::Timestamp;
+use crate::domain::files_marker::FilesMarker;
 use crate::domain::model::Id;
 use crate::store::{Fleet, Result, StoreError, WORKER_SILENCE, WorkerReport};
 
@@ -71,6 +72,18 @@ impl Fleet for PostgresStore {
         let lost = || StoreError::Other("the secret that signs cursors is gone".into());
         let value: Vec<u8> = rows.first().ok_or_else(lost)?.try_get(0)?;
         value.try_into().map_err(|_| lost())
+    }
+
+    async fn files_marker(&self) -> Result<Option<FilesMarker>> {
+        files::marker(&self.database).await
+    }
+
+    async fn claim_files(&self, marker: FilesMarker) -> Result<FilesMarker> {
+        files::claim(&self.database, marker).await
+    }
+
+    async fn adopt_files(&self, marker: FilesMarker) -> Result<()> {
+        files::adopt(&self.database, marker).await
     }
 
     fn now(&self) -> Timestamp {

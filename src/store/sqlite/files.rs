@@ -1,4 +1,4 @@
-//! Queries of the sweeps of result files, and their schedule.
+//! The result files of tasks, the schedule of their sweeps, and the marker of their store.
 
 use std::time::Duration;
 
@@ -7,6 +7,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::columns::json;
 use super::writer::Writing;
+use crate::domain::files_marker::FilesMarker;
 use crate::domain::model::Id;
 use crate::store::{LONGEST_PAUSE, TaskFiles};
 
@@ -62,4 +63,25 @@ pub(super) fn put_off_sweep(writing: &mut Writing, sweep: &str, pause: Duration)
         )?
         .execute(params![sweep, now.saturating_add(pause)])
         .map(drop)
+}
+
+/// The marker of the store of result files, beside the other random values of this installation.
+pub(super) fn marker(connection: &Connection) -> rusqlite::Result<Option<FilesMarker>> {
+    connection
+        .query_row("SELECT value FROM secrets WHERE name = 'files'", [], |row| row.get::<_, [u8; 16]>(0))
+        .optional()
+        .map(|found| found.map(FilesMarker::from))
+}
+
+pub(super) fn claim(writing: &mut Writing, marker: FilesMarker) -> rusqlite::Result<FilesMarker> {
+    let sql = "INSERT INTO secrets (name, value) VALUES ('files', ?1)
+        ON CONFLICT (name) DO UPDATE SET value = secrets.value RETURNING value";
+    let noted = writing.connection.query_row(sql, [marker.as_bytes()], |row| row.get::<_, [u8; 16]>(0));
+    noted.map(FilesMarker::from)
+}
+
+pub(super) fn adopt(writing: &mut Writing, marker: FilesMarker) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO secrets (name, value) VALUES ('files', ?1)
+        ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+    writing.connection.execute(sql, [marker.as_bytes()]).map(drop)
 }

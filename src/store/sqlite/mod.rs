@@ -10,6 +10,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use self::writer::{Writer, Writing};
 use super::{Cause, Fleet, Result, StoreError, WorkerReport};
 use crate::clock::{Clock, Timestamp};
+use crate::domain::files_marker::FilesMarker;
 use crate::domain::model::{Id, IdSource};
 use crate::fault::{Effect, Faults, Point};
 
@@ -176,6 +177,18 @@ impl Fleet for SqliteStore {
         self.read(|connection| {
             connection.query_row("SELECT value FROM secrets WHERE name = 'cursor'", [], |row| row.get(0))
         })
+    }
+
+    async fn files_marker(&self) -> Result<Option<FilesMarker>> {
+        self.read(files::marker)
+    }
+
+    async fn claim_files(&self, marker: FilesMarker) -> Result<FilesMarker> {
+        self.writer.write(move |writing| files::claim(writing, marker)).await
+    }
+
+    async fn adopt_files(&self, marker: FilesMarker) -> Result<()> {
+        self.writer.write(move |writing| files::adopt(writing, marker)).await
     }
 
     fn now(&self) -> Timestamp {

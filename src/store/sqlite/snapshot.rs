@@ -9,7 +9,8 @@ use rusqlite::{Connection, OpenFlags, ToSql};
 
 use super::connection::connect;
 use super::schema::{MIGRATIONS, OpenError, Schema, is_a_fragment, schema};
-use super::{audit, integrity, tasks};
+use super::{audit, files, integrity, tasks};
+use crate::domain::files_marker::FilesMarker;
 use crate::domain::model::Id;
 use crate::store::{Audit, CompletedTask, Result};
 
@@ -92,6 +93,14 @@ impl Snapshot {
     /// [`crate::store::StoreError`].
     pub fn audit(&self) -> Result<Audit> {
         Ok(audit::audit(&self.connection)?)
+    }
+
+    /// As [`crate::store::Fleet::files_marker`].
+    ///
+    /// # Errors
+    /// [`crate::store::StoreError`].
+    pub fn files_marker(&self) -> Result<Option<FilesMarker>> {
+        Ok(files::marker(&self.connection)?)
     }
 
     /// Rows of a table in the order of its first column, which is its key, starting after `after`.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tintype::domain::files_marker::FilesMarker;
 use tintype::domain::model::{Id, Surface};
 use tintype::store::{LONGEST_PAUSE, Result, TaskFiles};
 
@@ -113,5 +114,16 @@ pub async fn forgetting_a_day_that_is_gone_changes_no_other(fx: &Fixture) -> Res
     let both = [gone, kept];
     assert_eq!(fx.store.take_sweep(&both, HOLD).await?.as_ref(), Some(&both[0]), "it is due as if it were new");
     assert_eq!(fx.store.take_sweep(&both, HOLD).await?, None);
+    Ok(())
+}
+
+pub async fn the_first_marker_of_the_result_files_stands_until_another_store_is_adopted(fx: &Fixture) -> Result<()> {
+    let (first, other, adopted) = (FilesMarker::random(), FilesMarker::random(), FilesMarker::random());
+    assert_eq!(fx.store.files_marker().await?, None);
+    assert_eq!(fx.store.claim_files(first).await?, first);
+    assert_eq!(fx.another_process().claim_files(other).await?, first);
+    assert_eq!(fx.store.files_marker().await?, Some(first));
+    fx.store.adopt_files(adopted).await?;
+    assert_eq!(fx.another_process().files_marker().await?, Some(adopted));
     Ok(())
 }

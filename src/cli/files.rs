@@ -1,0 +1,54 @@
+//! `tintype files`: the store of result files.
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::{Failure, Outcome, existing_files, open_store, show};
+use crate::config::{DataSettings, FilesSettings};
+use crate::domain::files_marker::FilesMarker;
+use crate::service::file_store;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum FilesCommand {
+    /// Make --files the store of this database, after the result files were moved there
+    Adopt(AdoptArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A database and its store of result files know one marker, so that a server with another store, which lacks the \
+images of completed tasks, does not start. This command writes a new marker into the store that --files names and \
+into the database: servers with any other copy of the files do not start again. Stop the servers first, and check \
+with `tintype credits audit --files` that every image is there.")]
+pub(super) struct AdoptArgs {
+    #[command(flatten)]
+    files: FilesSettings,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Adopted {
+    files: String,
+    marker: FilesMarker,
+}
+
+pub(super) async fn run(command: FilesCommand, data: &DataSettings) -> Outcome {
+    match command {
+        FilesCommand::Adopt(args) => adopt(args, data).await,
+    }
+}
+
+async fn adopt(args: AdoptArgs, data: &DataSettings) -> Outcome {
+    let url = args.files.files.as_deref();
+    let store = open_store(data).await?;
+    let files = existing_files(data, url).await?;
+    let files = files.ok_or_else(|| match data.file_backend(url) {
+        Ok(backend) => Failure(format!("there is no directory {backend}: point --files at the result files")),
+        Err(error) => Failure(error),
+    })?;
+    let marker = file_store::adopt(&*store, &files).await?;
+    let adopted = Adopted { files: files.describe(), marker };
+    show(args.json, &adopted, || format!("{} is now the store of result files of this database.", adopted.files))
+}
