@@ -1,4 +1,4 @@
-//! `tintype account`: who may own keys, credits and tasks.
+//! `tintype account` creates and lists accounts, which own keys, credits and tasks.
 
 use clap::{Args, Subcommand};
 
@@ -8,7 +8,7 @@ use crate::data_dir;
 use crate::domain::text;
 use crate::store::AccountCreation;
 
-/// Most credits granted at once.
+/// Most credits of one grant.
 pub(super) const MAX_GRANT: i64 = 1_000_000_000_000;
 
 #[derive(Debug, Subcommand)]

@@ -1,4 +1,4 @@
-//! `tintype credits`: what accounts can spend, and where it went.
+//! `tintype credits` grants credits, shows balances and ledgers, and audits the books.
 
 use std::process::ExitCode;
 
@@ -64,8 +64,8 @@ pub(super) struct HistoryArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct AuditArgs {
-    /// Check the images of completed tasks too: that each exists, begins as a PNG and ends as one. What
-    /// is between is not read. URL is file:PATH or s3://BUCKET/PREFIX [default: the files that `tintype serve` would use]
+    /// Check the images of completed tasks too: that each exists, begins as a PNG and ends as one; the bytes
+    /// between are not read. URL is file:PATH or s3://BUCKET/PREFIX [default: the files that `tintype serve` would use]
     #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     files: Option<String>,
     /// Print JSON
@@ -73,7 +73,7 @@ pub(super) struct AuditArgs {
     json: bool,
 }
 
-/// An account's name and what it can spend.
+/// An account's name and its credits.
 #[derive(Debug, Serialize)]
 struct Balance<'a> {
     account: &'a str,
@@ -137,13 +137,12 @@ async fn audit(args: AuditArgs, data: &DataSettings) -> Outcome {
         None => None,
         Some(url) => Some(check_files(&*store, url, books.tasks, !args.json, data).await?),
     };
-    let found = Found::new(books, check);
-    show(args.json, &found, || found.text())?;
-    Ok(if found.drifts.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let findings = Findings::new(books, check);
+    show(args.json, &findings, || findings.text())?;
+    Ok(if findings.drifts.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Looks at the result files of all completed tasks. An empty `url` stands for the files that a server
-/// would use.
+/// Checks the result files of all completed tasks. An empty `url` means the files that a server would use.
 async fn check_files(
     store: &dyn Store,
     url: &str,
@@ -165,9 +164,9 @@ async fn check_files(
     })
 }
 
-/// What an audit of the books, and perhaps of the files, found.
+/// Findings of an audit of the books and, if asked for, of the files.
 #[derive(Debug, Serialize)]
-struct Found {
+struct Findings {
     accounts: u64,
     tasks: u64,
     entries: u64,
@@ -178,7 +177,7 @@ struct Found {
     drifts_left_out: Option<u64>,
 }
 
-impl Found {
+impl Findings {
     fn new(books: Audit, check: Option<Check>) -> Self {
         let mut drifts = books.drifts;
         let (mut files, mut drifts_left_out) = (None, None);

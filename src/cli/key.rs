@@ -19,11 +19,11 @@ pub(super) enum KeyCommand {
     Create(CreateArgs),
     /// List keys, without their secrets
     List(ListArgs),
-    /// Switch a key off until it is enabled
+    /// Disable a key until it is enabled
     Disable(OneKeyArgs),
-    /// Let a disabled or suspended key work again, and forget its strikes
+    /// Enable a disabled or suspended key, and forget its strikes
     Enable(OneKeyArgs),
-    /// Switch a key off for ever
+    /// Disable a key for ever
     Revoke(OneKeyArgs),
     /// Replace a key by a new one; both work during the overlap. The new key of a disabled or suspended one is
     /// disabled or suspended too
@@ -35,7 +35,7 @@ pub(super) struct CreateArgs {
     /// Name or id of the account
     #[arg(long, value_name = "NAME")]
     account: String,
-    /// Label to know the key by, of at most 100 characters
+    /// Label of at most 100 characters
     #[arg(long, default_value = "", value_name = "LABEL", value_parser = text::key_label)]
     name: String,
     /// Submits a minute; 0 means no limit [default: the server's]
@@ -81,7 +81,7 @@ pub(super) struct RotateArgs {
     overlap: Duration,
 }
 
-/// A key as it is shown: at its creation with the secret, never again.
+/// A key without its secret.
 #[derive(Debug, Serialize)]
 struct ShownKey<'a> {
     #[serde(flatten)]

@@ -1,4 +1,4 @@
-//! `tintype task`: the operator's view of tasks, of both surfaces.
+//! `tintype task` lists, shows and fails tasks of both surfaces.
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -11,14 +11,14 @@ use crate::domain::request::GenerateRequest;
 use crate::domain::text;
 use crate::store::TaskRecord;
 
-/// What the caller reads when the operator failed a task without giving a reason.
+/// The error of a task that the operator failed without a reason.
 const FAILED_BY_OPERATOR: &str = "The task was stopped by the operator. Its credits were refunded.";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TaskCommand {
     /// List tasks, newest first
     List(ListArgs),
-    /// Show a task with what was asked for
+    /// Show a task with its request
     Show(OneTaskArgs),
     /// Fail a task that is processing, and refund it
     Fail(FailArgs),
@@ -69,7 +69,7 @@ struct ShownTask {
     updated_at: Timestamp,
 }
 
-/// The same with what was asked for.
+/// The same with its request.
 #[derive(Debug, Serialize)]
 struct ShownRecord {
     #[serde(flatten)]

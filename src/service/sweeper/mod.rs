@@ -1,4 +1,4 @@
-//! Ends what nobody else ends: lost leases, overdue tasks, files without a task, tasks past their retention.
+//! The sweeper fails overdue tasks, takes lost leases away, and removes orphaned files and old tasks.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,7 +19,7 @@ mod files;
 
 use self::files::FileRule;
 
-/// What the sweep for the files of removed tasks is called, beside the days.
+/// Name of the sweep for the files of removed tasks; the other sweeps are named by their day.
 const REMOVALS: &str = "removals";
 
 /// Sweeps the database and the result files of this process's installation.
@@ -91,7 +91,7 @@ impl Sweeper {
         let answered = self.shared.clock.elapsed();
         // This sweep may have waited for the database for as long as the workers did.
         let silence = answered.saturating_sub(self.lenience().answered);
-        if expired.is_err() || silence > SWEEP_EVERY + self.heartbeat {
+        if expired.is_err() || silence > SWEEP_EVERY * 2 + self.heartbeat {
             self.be_lenient();
         }
         if expired.is_ok() {
@@ -139,7 +139,7 @@ impl Sweeper {
         Ok(())
     }
 
-    /// Not at the start, which may be a start with the wrong database.
+    /// The first sweep is an hour after the start, which may have been a start with the wrong database.
     async fn sweep_orphans_forever(self: Arc<Self>) {
         loop {
             tokio::time::sleep(ORPHAN_SWEEP_EVERY).await;
@@ -150,7 +150,8 @@ impl Sweeper {
         }
     }
 
-    /// Not at the start either. After a jump of the clock, which may be set back, tasks get another hour.
+    /// The first removal is some minutes after the start. A clock that was set ahead may be set back, so tasks get another
+    /// hour then.
     async fn remove_forever(self: Arc<Self>) {
         if self.retention.is_none() {
             return std::future::pending().await;
@@ -179,9 +180,9 @@ impl Sweeper {
         }
     }
 
-    /// Removes the tasks that ended longer ago than the retention, if there is one, and the files of those that
-    /// were removed a while ago: a URL that somebody was just shown works for some time. Then whole months of which
-    /// nothing else is left. What fails is logged and left for the next sweep.
+    /// Removes the tasks that ended longer ago than the retention, if there is one, then files of tasks that were
+    /// removed a while ago, since a URL that a caller has just read must work for some time, then months that are empty.
+    /// An error is logged, and left for the next sweep.
     pub async fn remove_old(&self) {
         let Some(retention) = self.retention else { return };
         let cutoff = self.shared.store.now().saturating_sub(retention);
@@ -205,19 +206,19 @@ impl Sweeper {
         self.forget_months(cutoff.min(swept.clear_before)).await;
     }
 
-    /// Forgets the months that ended before `cutoff`, and not only just now, if all of their tasks were removed so long ago
-    /// that their files may go.
+    /// Drops the months that ended before `cutoff`, and at least [`MONTH_AGE`] ago, if the files of all their tasks may be
+    /// removed.
     async fn forget_months(&self, cutoff: Timestamp) {
         let Some(removed_before) = self.may_remove_files().await else { return };
         let before = cutoff.min(self.shared.store.now().saturating_sub(MONTH_AGE));
         match self.shared.store.forget_months(before, removed_before).await {
             Ok(0) => {}
-            Ok(months) => tracing::info!(months, "months dropped in which all tasks were removed"),
+            Ok(months) => tracing::info!(months, "dropped months in which every task was removed"),
             Err(error) => failed(&error),
         }
     }
 }
 
 fn failed(error: &StoreError) {
-    tracing::error!(%error, "sweep failed");
+    tracing::error!(%error, "a sweep failed; the next one tries again");
 }
