@@ -1,4 +1,4 @@
-//! Accounts and their credits.
+//! Statements for accounts and credits.
 
 use async_trait::async_trait;
 use tokio_postgres::Transaction;
@@ -53,7 +53,7 @@ pub(super) async fn create_first(
     }
     let (account_id, key_id) = (database.new_id(), database.new_id());
     let create = async |begun: &Transaction<'_>| {
-        // Processes that start at once wait here for the first of them.
+        // Processes that start at the same time wait here for the first of them.
         begun.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
         let any: bool = begun.query_one("SELECT EXISTS (SELECT 1 FROM accounts)", &[]).await?.try_get(0)?;
         if any {
@@ -67,7 +67,7 @@ pub(super) async fn create_first(
 }
 
 pub(super) async fn find(database: &Database, name_or_id: &str) -> Result<Option<Account>> {
-    // No account is named like another's id, so at most one is found.
+    // An account name never equals the id of another account, so at most one row matches.
     let newest = newest::newest("coalesce((SELECT account_id FROM account_names WHERE account_names.name = $1), $1)");
     database
         .read_one(&format!("SELECT id, name, balance {newest}"), &[&name_or_id])

@@ -24,7 +24,7 @@ pub(super) struct Request<Q, A> {
 }
 
 impl<Q, A> Request<Q, A> {
-    /// Sends the answer. Its caller may have gone; what was written stands all the same.
+    /// Sends the answer. The caller may be gone; the write is durable all the same.
     pub(super) fn answer(self, answer: Result<A>) {
         drop(self.reply.send(answer));
     }
@@ -68,18 +68,18 @@ impl<Q: Send + 'static, A: Send + 'static> Batcher<Q, A> {
     }
 }
 
-/// Runs `work`, and ends the process when it panics: its callers would wait for ever.
+/// Runs `work` and ends the process if it panics, because its callers would wait forever.
 pub(super) async fn or_exit(work: impl Future<Output = ()>) {
     if AssertUnwindSafe(work).catch_unwind().await.is_err() {
-        tracing::error!("a batch of writes panicked; stopping so that a restart can go on");
+        tracing::error!("a batch of writes panicked: the process exits, and a restart recovers");
         std::process::exit(EXIT_FAULT);
     }
 }
 
-/// What a statement does about an account that another transaction has locked.
+/// Behaviour of a statement for an account that another transaction has locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Locked {
-    /// It leaves the requests of the account undone.
+    /// It skips the requests of the account.
     Skip,
     /// It waits, for `lock_timeout` at most.
     Wait,
@@ -114,12 +114,12 @@ pub(super) type RequestOf<S> = Request<<S as AccountStatement>::Query, <S as Acc
 pub(super) enum Leftover<R> {
     /// The accounts of these were locked.
     Skipped(Vec<(Id, R)>),
-    /// The statement was not done.
+    /// The statement did not run.
     Failed(Failure, Vec<R>),
 }
 
-/// Batches that no lock on an account holds up: a batch skips locked accounts, and the requests that it skipped go on in
-/// statements that may wait, one at a time for each account.
+/// Batches that no lock on an account holds up: a batch skips locked accounts, and the requests that it skipped go on
+/// in statements that may wait, one at a time for each account.
 pub(super) struct AccountBatches<S: AccountStatement> {
     lanes: Vec<Batcher<S::Query, S::Answer>>,
 }
@@ -156,7 +156,7 @@ pub(super) fn lane<T>(lanes: &[T], id: Id) -> &T {
 
 struct Runner<S: AccountStatement> {
     statement: S,
-    /// The requests of accounts for which a statement waits.
+    /// Requests of accounts for which a statement is waiting.
     waiting: Mutex<HashMap<Id, Vec<RequestOf<S>>>>,
     waiters: Semaphore,
 }
@@ -213,7 +213,7 @@ impl<S: AccountStatement> Runner<S> {
             return fail_all(requests, &failure.into());
         }
         let error = failure.into_error();
-        tracing::warn!(requests = requests.len(), %error, "a batch was refused; sending each request by itself");
+        tracing::warn!(requests = requests.len(), %error, "a batch failed; sending each of its requests separately");
         for request in requests {
             if let Leftover::Failed(failure, alone) = self.statement.run(vec![request], Locked::Wait).await {
                 fail_all(alone, &failure.into());

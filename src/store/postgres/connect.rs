@@ -1,4 +1,4 @@
-//! Connecting to the server: the configuration, TLS or not, and the settings of a session.
+//! Connections to the server: the configuration, TLS and the settings of a session.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -14,16 +14,16 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::store::StoreError;
 
-/// Longest wait for the server to take a connection.
+/// Longest wait for the server to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Silence after which the network is taken for broken.
+/// Silence after which the network counts as broken.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(15);
 /// The server cancels a statement that takes longer.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What holds for each session. An acknowledged write is on the disk, whatever the server's default; what
-/// waits is given up; and rows are looked up one by one by the indexes that were made for them, however quickly a
-/// table changes: statistics of the queue are always old, and the plans made by them read whole indexes of dead rows.
+/// Settings of each session. An acknowledged write is on disk, whatever the default of the server. Waiting statements
+/// time out. The planner looks up rows by the intended indexes even while tables change quickly: statistics of the
+/// queue are always outdated, and plans based on them would read whole indexes of dead tuples.
 fn session() -> String {
     let statement_ms = STATEMENT_TIMEOUT.as_millis();
     format!(
@@ -53,14 +53,14 @@ pub(super) fn describe(config: &Config) -> String {
     format!("PostgreSQL database {database:?} at {}", hosts.join(", "))
 }
 
-/// Reads a `postgres://` URL, and sets what it leaves open.
+/// Parses a `postgres://` URL and adds defaults.
 ///
 /// # Errors
 /// A sentence for the operator, without the password.
 pub(super) fn configuration(url: &str) -> std::result::Result<Config, String> {
     let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
         let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-        format!("--database is no valid postgres:// URL{cause}")
+        format!("--database is not a valid postgres:// URL{cause}")
     })?;
     if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
         return Err("--database names no host: write postgres://USER:PASSWORD@HOST/DATABASE".into());
@@ -71,11 +71,11 @@ pub(super) fn configuration(url: &str) -> std::result::Result<Config, String> {
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(CONNECT_TIMEOUT);
     }
-    // Of several hosts, the one that is the primary now.
+    // Of several hosts, use the one that is the primary now.
     config.target_session_attrs(TargetSessionAttrs::ReadWrite);
     config.tcp_user_timeout(NETWORK_TIMEOUT).keepalives_idle(NETWORK_TIMEOUT);
     config.keepalives_interval(Duration::from_secs(5)).keepalives_retries(3);
-    // What libpq calls "prefer" checks no certificate, so anybody in between could read along.
+    // The mode "prefer" of libpq does not verify certificates, so a man in the middle could read everything.
     if config.get_ssl_mode() == SslMode::Prefer {
         config.ssl_mode(if is_local(&config) { SslMode::Disable } else { SslMode::Require });
     }
@@ -91,13 +91,13 @@ fn is_local(config: &Config) -> bool {
     config.get_hosts().iter().all(of_host) && config.get_hostaddrs().iter().all(std::net::IpAddr::is_loopback)
 }
 
-/// A connection apart from the pool, whose messages somebody must read for it to go on.
+/// A connection outside of the pool. It makes progress only while its messages are read.
 pub(super) struct Driven {
     pub(super) client: tokio_postgres::Client,
     pub(super) connection: Box<dyn Messages>,
 }
 
-/// The end of a connection at which the server's messages come in, encrypted or not.
+/// The stream of messages from the server, encrypted or not.
 pub(super) trait Messages: Send {
     /// See [`tokio_postgres::Connection::poll_message`].
     fn poll_message(
@@ -119,7 +119,7 @@ where
     }
 }
 
-/// Connects with the session set up.
+/// Connects and applies the settings of a session.
 #[derive(Clone)]
 pub(super) struct Connector {
     tls: Option<MakeRustlsConnect>,
@@ -159,7 +159,7 @@ impl Connect for Connector {
     }
 }
 
-/// Reads what the server sends until the connection ends.
+/// Reads messages of the server until the connection ends.
 async fn drive(mut connection: Box<dyn Messages>) {
     while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
         if let Err(error) = message {

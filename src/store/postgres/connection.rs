@@ -21,11 +21,11 @@ use crate::store::{Cause, Result, StoreError};
 pub(super) const MAX_CONNECTIONS: usize = 16;
 /// Longest wait for a connection of the pool.
 pub(super) const POOL_WAIT: Duration = Duration::from_secs(10);
-/// How long a statement is kept back while the server cannot be reached: about what a restart takes.
+/// Time for which a statement waits while the server is unreachable: about the duration of a restart.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
-/// Wait before the server is tried again.
+/// Pause before the next attempt to reach the server.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Longest wait for the answer to a statement: longer than the server's own limit, so that its error arrives.
+/// Longest wait for the response to a statement: longer than the limit of the server, so that its error arrives.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest wait for a transaction of several statements.
 pub(super) const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(30);
@@ -36,19 +36,19 @@ pub(super) type Parameter<'a> = &'a (dyn ToSql + Sync);
 /// Why a statement has no result.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// It was not begun.
+    /// It was not started.
     Nothing(StoreError),
-    /// The server undid it.
+    /// The server rolled it back.
     Refused(StoreError),
-    /// The server undid it: somebody held what it had to lock for longer than a statement waits.
+    /// The server rolled it back: another transaction held a lock for longer than a statement waits.
     Locked(StoreError),
     /// The server is read-only: the connection reaches a standby, or a primary that was demoted.
     Broken(StoreError),
-    /// The connection broke: the statement may have been done.
+    /// The connection broke: the statement may have taken effect.
     Unknown(StoreError),
 }
 
-/// The cause of an error, whatever the error says of the outcome.
+/// The cause of an error, without its outcome.
 pub(super) fn words(error: StoreError) -> Cause {
     match error {
         StoreError::Full(cause) | StoreError::Other(cause) | StoreError::Unknown(cause) => cause,
@@ -65,7 +65,7 @@ impl From<Failure> for StoreError {
 }
 
 impl From<tokio_postgres::Error> for StoreError {
-    /// Drops the details of an error of the server, which may hold a prompt.
+    /// Drops the details of a server error, which may contain a prompt.
     fn from(error: tokio_postgres::Error) -> Self {
         let Some(server) = error.as_db_error() else { return Self::Other(Cause::new(error)) };
         let cause = Cause::from(format!("{} (SQLSTATE {})", server.message(), server.code().code()));
@@ -73,7 +73,7 @@ impl From<tokio_postgres::Error> for StoreError {
     }
 }
 
-/// The server said no and went on: what was to be done is undone. All else leaves it open.
+/// Whether the server rejected the statement and rolled it back. Any other error leaves the outcome open.
 fn failure(error: tokio_postgres::Error) -> Failure {
     let refused = error.as_db_error().is_some_and(|server| server.parsed_severity() == Some(Severity::Error));
     match error.code() {
@@ -84,7 +84,7 @@ fn failure(error: tokio_postgres::Error) -> Failure {
     }
 }
 
-/// The server behind a store, with the time and ids that go with it.
+/// The server of a store, with its clock and the source of ids.
 pub(super) struct Database {
     pool: Pool,
     connector: Connector,
@@ -92,9 +92,9 @@ pub(super) struct Database {
     name: String,
     pub(super) clock: Clock,
     ids: IdSource,
-    /// Where the connections live. Its time is theirs, whoever asks.
+    /// The runtime of the connections and their timers.
     runtime: Handle,
-    /// What the server's clock showed when this process's began, in milliseconds.
+    /// Time of the server at the start of this process's monotonic clock, in milliseconds.
     pub(super) origin: AtomicI64,
 }
 
@@ -105,7 +105,7 @@ impl fmt::Debug for Database {
 }
 
 impl Database {
-    /// For the server that `config` names; nothing is connected yet.
+    /// Creates the pool for the server that `config` names, without connecting.
     pub(super) fn new(config: &Config, tls: Option<MakeRustlsConnect>, clock: Clock) -> Result<Self> {
         let connector = Connector::new(tls);
         let manager = Manager::from_connect(
@@ -115,7 +115,7 @@ impl Database {
         );
         let pool = Pool::builder(manager).max_size(MAX_CONNECTIONS).runtime(Runtime::Tokio1);
         let pool = pool.build().map_err(|error| StoreError::Other(Cause::new(error)))?;
-        // Until the server is asked.
+        // Until the clock of the server has been read.
         let origin = clock.now().saturating_sub(clock.elapsed()).as_millis();
         Ok(Self {
             pool,
@@ -129,27 +129,27 @@ impl Database {
         })
     }
 
-    /// Host and database, without what opens them.
+    /// Host and database, without credentials.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// What statements take for the time: `None` for the server's own, unless the clock is moved by hand.
+    /// The time parameter of statements: `None` stands for the clock of the server; a manual clock passes its time.
     pub(super) fn given_time(&self) -> Option<Timestamp> {
         self.clock.is_manual().then(|| self.clock.now())
     }
 
-    /// A new id, made now by the server's time.
+    /// Creates an id with the server's time.
     pub(super) fn new_id(&self) -> Id {
         self.ids.next(self.now())
     }
 
-    /// A connection that is not of the pool.
+    /// Opens a connection outside of the pool.
     pub(super) async fn connect_apart(&self) -> Result<Driven> {
         Ok(self.connector.connect(&self.config).await?)
     }
 
-    /// A connection of the pool, waited for while the server comes back.
+    /// Takes a connection from the pool; waits while the server restarts.
     pub(super) async fn client(&self) -> Result<Client> {
         let begun = self.clock.elapsed();
         loop {
@@ -159,7 +159,7 @@ impl Database {
                 None => return Err(unreachable(PoolError::Timeout(TimeoutType::Wait))),
             };
             let waited = self.clock.elapsed().saturating_sub(begun);
-            // A clock moved by hand stands still, and a test has no server that comes back.
+            // A manual clock stands still, so the wait would never end; tests with one do not restart the server.
             if is_final(&error) || self.clock.is_manual() || waited >= PATIENCE {
                 return Err(unreachable(error));
             }
@@ -167,7 +167,7 @@ impl Database {
         }
     }
 
-    /// A connection that has just answered, so that a transaction of several statements can begin on it.
+    /// Takes a connection that has just responded, so that a transaction of several statements can start on it.
     pub(super) async fn answering_client(&self) -> Result<Client> {
         let mut tries = Tries::begin(&self.clock);
         loop {
@@ -183,8 +183,8 @@ impl Database {
         }
     }
 
-    /// Runs one statement that writes, in a transaction of its own. A connection that turns out to be broken before the
-    /// statement was sent, and a server that is read-only, are exchanged for others.
+    /// Runs one writing statement in a transaction of its own. Retries on another connection if the connection was
+    /// broken before the statement was sent, or if the server is read-only.
     pub(super) async fn write(
         &self,
         sql: &str,
@@ -207,7 +207,7 @@ impl Database {
         }
     }
 
-    /// Runs one statement that reads. When its connection breaks it is run again on another.
+    /// Runs one reading statement. Retries on another connection if the connection breaks.
     pub(super) async fn read(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
         let mut tries = Tries::begin(&self.clock);
         loop {
@@ -225,7 +225,7 @@ impl Database {
         }
     }
 
-    /// Asks the server something, and gives the connection back once it has answered. A connection that is silent for
+    /// Runs a statement and returns the connection to the pool after the response. A connection that is silent for
     /// [`ANSWER_TIMEOUT`] or reaches a read-only server leaves the pool.
     async fn ask<T>(
         &self,
@@ -245,8 +245,8 @@ impl Database {
         }
     }
 
-    /// Does `work` in one transaction and commits it. An error undoes it, unless it is [`StoreError::Unknown`]; so does a
-    /// server that takes longer than `limit` for all of it.
+    /// Runs `work` in one transaction and commits it. An error other than [`StoreError::Unknown`] rolls it back, as
+    /// does exceeding `limit` for the whole transaction.
     pub(super) async fn transaction<T, E: From<tokio_postgres::Error> + From<StoreError>>(
         &self,
         limit: Duration,
@@ -269,7 +269,7 @@ impl Database {
         Err(if is_ending { StoreError::from(silent) } else { silent.into_error() }.into())
     }
 
-    /// What comes of `future`; `None` when it takes longer than `limit`.
+    /// Awaits `future`; `None` if it takes longer than `limit`.
     pub(super) async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
         tokio::select! {
             biased;
@@ -279,13 +279,13 @@ impl Database {
     }
 
     pub(super) async fn sleep(&self, time: Duration) {
-        // Made where it runs: a timer belongs to the runtime that it is made in.
+        // Created inside the task, because a timer belongs to the runtime in which it is created.
         let sleeping = AbortOnDropHandle::new(self.runtime.spawn(async move { tokio::time::sleep(time).await }));
-        // It cannot panic, and when its runtime ends so does everything here.
+        // The task cannot panic, and when its runtime ends so does this one.
         drop(sleeping.await);
     }
 
-    /// The one row of [`Database::read`], if there is one.
+    /// The first row of [`Database::read`], if any.
     pub(super) async fn read_one(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Option<Row>> {
         Ok(self.read(sql, parameters).await?.into_iter().next())
     }
@@ -302,7 +302,7 @@ impl Failure {
         }
     }
 
-    /// The same for a statement that wrote nothing: a broken connection can be exchanged for another.
+    /// The same for a statement that wrote nothing, which can be retried on another connection.
     fn unsent(self) -> Self {
         match self {
             Self::Unknown(error) => Self::Broken(error),
@@ -312,7 +312,7 @@ impl Failure {
 }
 
 fn silent(limit: Duration) -> Failure {
-    Failure::Unknown(StoreError::Other(format!("the server gave no answer for {} s", limit.as_secs()).into()))
+    Failure::Unknown(StoreError::Other(format!("the server did not respond for {} s", limit.as_secs()).into()))
 }
 
 /// Whether a `SHOW` says `on`.
@@ -320,8 +320,8 @@ fn says_on(answer: &[SimpleQueryMessage]) -> bool {
     answer.iter().any(|message| matches!(message, SimpleQueryMessage::Row(row) if row.get(0) == Some("on")))
 }
 
-/// A connection while the server works for it. Dropped before it is given back, because its caller hung up or the server
-/// is silent, it leaves the pool: the next caller would wait behind its statement.
+/// A connection with a statement in progress. If it is dropped before it is returned, because its caller hung up or the
+/// server is silent, it leaves the pool: the next caller would have to wait for its statement.
 struct Lent(Option<Client>);
 
 impl Lent {
@@ -348,7 +348,7 @@ impl Drop for Lent {
     }
 }
 
-/// How often and how long an operation is tried on other connections.
+/// Number and duration of the retries of an operation on other connections.
 struct Tries<'a> {
     clock: &'a Clock,
     begun: Duration,
@@ -357,11 +357,11 @@ struct Tries<'a> {
 
 impl<'a> Tries<'a> {
     fn begin(clock: &'a Clock) -> Self {
-        // The whole pool may be broken, and the connection after it is a new one.
+        // All connections of the pool may be broken; the one after them is new.
         Self { clock, begun: clock.elapsed(), left: MAX_CONNECTIONS + 1 }
     }
 
-    /// Returns the error unless another connection may do better.
+    /// Returns the error unless a retry on another connection may succeed.
     fn again_after(&mut self, failure: Failure) -> Result<()> {
         let waited = self.clock.elapsed().saturating_sub(self.begun);
         if !matches!(failure, Failure::Broken(_)) || waited >= PATIENCE || self.left == 0 {
@@ -372,11 +372,11 @@ impl<'a> Tries<'a> {
     }
 }
 
-/// Whether trying again soon is of no use.
+/// Whether a retry soon cannot help.
 fn is_final(error: &PoolError) -> bool {
     match error {
         PoolError::Backend(error) => error.code().is_some_and(|code| {
-            // Starting up, shutting down and having no room pass; a wrong password does not.
+            // A server that starts, stops or has too many connections recovers soon; a wrong password stays wrong.
             ![
                 SqlState::CANNOT_CONNECT_NOW,
                 SqlState::ADMIN_SHUTDOWN,

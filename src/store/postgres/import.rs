@@ -1,4 +1,4 @@
-//! Taking a whole installation over from SQLite: all rows in one transaction, which is audited before it is kept.
+//! Imports a whole installation from SQLite: all rows in one transaction, which is audited before the commit.
 
 use std::pin::pin;
 
@@ -14,10 +14,10 @@ use crate::domain::model::Id;
 use crate::store::sqlite::Snapshot;
 use crate::store::{Audit, Result, StoreError};
 
-/// Rows read and sent at a time.
+/// Rows per batch.
 const PIECE: u32 = 5_000;
 
-/// A table as both databases have it. Its first column is its key.
+/// A table that both databases have. Its first column is its key.
 struct Table {
     name: &'static str,
     columns: &'static [(&'static str, Type)],
@@ -95,23 +95,23 @@ const TABLES: [Table; 7] = [
     Table { name: "strikes", columns: &[("task_id", Type::TEXT), ("key_id", Type::TEXT), ("created_at", Type::INT8)] },
 ];
 
-/// What came of an import.
+/// Outcome of an import.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Import {
-    /// All is here, and the books balance as they did.
+    /// Everything was imported, and the audit gives the same result as at the source.
     Done(Audit),
-    /// Nothing was changed: this database has accounts already.
+    /// Nothing was changed: this database already has accounts.
     NotEmpty,
-    /// Nothing was changed: the books, as they would be here, are not those of the source.
+    /// Nothing was changed: the audit of the imported rows differs from that of the source.
     Differs(Audit),
 }
 
 impl PostgresStore {
-    /// Copies all rows of `source`, whose books are `expected`, into this empty database. `progress` hears of every
-    /// so many rows.
+    /// Copies all rows of `source`, whose audit is `expected`, into this empty database. `progress` is called with the
+    /// number of rows of each batch.
     ///
     /// # Errors
-    /// [`StoreError`]; nothing was changed, unless it is unknown.
+    /// [`StoreError`]; nothing was changed, unless the outcome is unknown.
     pub async fn import(&self, source: &Snapshot, expected: &Audit, progress: impl Fn(u64)) -> Result<Import> {
         let mut client = self.database.answering_client().await?;
         let begun = client.transaction().await?;
@@ -123,7 +123,7 @@ impl PostgresStore {
         if any {
             return Ok(Import::NotEmpty);
         }
-        // Cursors that were handed out go on working.
+        // Cursors from the source stay valid.
         begun.batch_execute("DELETE FROM secrets").await?;
         for table in &TABLES {
             self.copy(&begun, source, table, &progress).await?;
@@ -137,8 +137,8 @@ impl PostgresStore {
         if audit != *expected {
             return Ok(Import::Differs(audit));
         }
-        // Planned without knowing the rows, the first queries would be slow. It belongs to the move, so that what it
-        // fails of leaves nothing behind.
+        // Without statistics the first queries would be slow. ANALYZE is part of the transaction, so that its failure
+        // leaves nothing behind.
         begun.batch_execute(&format!("ANALYZE {}", TABLES.each_ref().map(|table| table.name).join(", "))).await?;
         begun.commit().await.map_err(|error| StoreError::from(Failure::Unknown(error.into())))?;
         Ok(Import::Done(audit))
@@ -172,7 +172,7 @@ impl PostgresStore {
         }
     }
 
-    /// Makes the partitions for tasks.
+    /// Creates the partitions for the tasks.
     async fn make_room(&self, tasks: &[Vec<Value>]) -> Result<()> {
         for task in tasks {
             if let Value::Text(id) = &task[0] {
@@ -185,7 +185,7 @@ impl PostgresStore {
     }
 }
 
-/// A value of SQLite on its way into a column.
+/// A SQLite value to write into a column.
 #[derive(Debug)]
 struct Cell<'a>(&'a Value);
 

@@ -1,7 +1,7 @@
 //! LISTEN/NOTIFY: wakes the workers of other processes when a task is queued.
 //!
-//! A notification is a hint: workers look for tasks every second anyway. So no submit waits for it, a burst of submits
-//! sends one, and a worker looks again after its connection was lost.
+//! A notification is only a hint, because workers poll every second anyway. Therefore no submit waits for it, a burst
+//! of submits sends one, and workers poll after a lost connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::store::{Result, StoreError};
 const DEBOUNCE: Duration = Duration::from_millis(5);
 /// Longest wait for a notification of this process to itself.
 const SELF_TEST: Duration = Duration::from_secs(5);
-/// Wait before reconnecting; up to twice as long, so that not all processes come at once.
+/// Pause before reconnecting; random jitter of up to as much again keeps processes from reconnecting in step.
 const RECONNECT: Duration = Duration::from_millis(500);
 
 /// Listens and notifies for one process until it is dropped.
@@ -33,7 +33,7 @@ pub(super) struct Announcer {
 struct Shared {
     /// Another process has queued a task.
     heard: Notify,
-    /// This process has.
+    /// This process has queued a task.
     announce: Notify,
 }
 
@@ -44,7 +44,7 @@ impl Drop for Announcer {
 }
 
 impl Announcer {
-    /// Listens on a connection apart from the pool.
+    /// Listens on a connection outside of the pool.
     pub(super) fn start(database: Arc<Database>) -> Self {
         let shared = Arc::<Shared>::default();
         let keeping = tokio::spawn(keep(database, shared.clone()));
@@ -68,10 +68,10 @@ async fn keep(database: Arc<Database>, shared: Arc<Shared>) {
         match listen(&database, &shared, &mut told).await {
             Ok(()) => {}
             Err(error) if !told => {
-                tracing::warn!(%error, "cannot listen for notifications of other processes; workers look for tasks every second");
+                tracing::warn!(%error, "could not listen for notifications of other processes; workers poll for tasks every second");
                 told = true;
             }
-            Err(error) => tracing::debug!(%error, "cannot listen for notifications of other processes"),
+            Err(error) => tracing::debug!(%error, "could not listen for notifications of other processes"),
         }
         tokio::time::sleep(RECONNECT.mul_f64(1.0 + rand::random::<f64>())).await;
     }
@@ -102,7 +102,8 @@ async fn listen(database: &Database, shared: &Shared, told: &mut bool) -> Result
         let echo = tokio::time::timeout(SELF_TEST, notifications.recv()).await;
         if !matches!(echo, Ok(Some(_))) {
             return Err(StoreError::Other(
-                "notifications do not arrive: a connection pooler in between drops them".into(),
+                "notifications do not arrive: a connection pooler may drop them, so connect to the server directly"
+                    .into(),
             ));
         }
         *told = false;

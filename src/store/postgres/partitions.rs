@@ -1,5 +1,5 @@
-//! The partitions of the table `tasks`: one for each month, created before its first task and dropped when it holds only
-//! removed tasks. Both happen under one advisory lock, and no month below the line in `history` is created again.
+//! The partitions of the table `tasks`: one for each month, created before its first task and dropped when it holds
+//! only removed tasks. Both happen under one advisory lock, and no month below the line in `history` is created again.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -18,13 +18,13 @@ use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::store::{Result, StoreError};
 
-/// Another transaction used the month that was to be dropped, or reading it took too long.
+/// Another transaction used the month to be dropped, or reading it took too long.
 const IN_USE: [SqlState; 3] = [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED, SqlState::QUERY_CANCELED];
 
 /// Longest wait for reading an old month: longer than the limit of its statements together.
 const READ_TIMEOUT: Duration = Duration::from_secs(11 * 60);
 
-/// The months that are known to have their partition, by their first day.
+/// Months whose partition is known to exist, by their first day.
 #[derive(Debug, Default)]
 pub(super) struct Partitions {
     known: Mutex<BTreeSet<Date>>,
@@ -57,7 +57,7 @@ impl Partitions {
         Ok(())
     }
 
-    /// Lets every month be looked for again before its next task.
+    /// Forgets which partitions exist, so that each is checked again before its next task.
     pub(super) fn forget_known(&self) {
         self.known().clear();
     }
@@ -71,14 +71,14 @@ impl Partitions {
     }
 
     /// Drops the oldest month if it ended before `before` and each of its tasks was removed before `removed_before`;
-    /// says whether it did.
+    /// returns whether it did.
     pub(super) async fn forget_oldest(
         &self,
         database: &Database,
         before: Timestamp,
         removed_before: Timestamp,
     ) -> Result<bool> {
-        // A month that is not over has tasks to come.
+        // An unfinished month will get further tasks.
         let before = before.min(database.now());
         let look = async |looked: &Transaction<'_>| old_month(looked, before, removed_before).await;
         let month = match database.transaction(READ_TIMEOUT, look).await {
@@ -116,7 +116,7 @@ enum PartitionState {
 }
 
 fn odd(error: jiff::Error) -> StoreError {
-    StoreError::Other(format!("no calendar has that time: {error}").into())
+    StoreError::Other(format!("the time is outside of the calendar: {error}").into())
 }
 
 fn first_day(time: Timestamp) -> Result<Date> {
@@ -139,8 +139,8 @@ fn end(month: Date) -> Result<Timestamp> {
     start(next(month)?)
 }
 
-/// Creates the partition of a month, unless it exists. It is attached afterwards: `CREATE TABLE ... PARTITION OF` locks the
-/// parent against all readers.
+/// Creates the partition of a month, unless it exists. It is attached afterwards: `CREATE TABLE ... PARTITION OF` locks
+/// the parent against all readers.
 async fn create(database: &Database, month: Date) -> Result<PartitionState> {
     let table = table(month);
     let (from, to) = (Id::floor(start(month)?), Id::floor(end(month)?));
@@ -225,8 +225,8 @@ async fn has_unremoved(begun: &Transaction<'_>, month: Date) -> std::result::Res
     Ok(begun.query_opt(&sql, &[]).await?.is_some())
 }
 
-/// The oldest month, if it ended before `before` and all its tasks were removed before `removed_before`. Reads the whole
-/// month.
+/// The oldest month, if it ended before `before` and all its tasks were removed before `removed_before`. Reads the
+/// whole month.
 async fn old_month(
     looked: &Transaction<'_>,
     before: Timestamp,
@@ -243,9 +243,9 @@ async fn old_month(
     Ok((!young).then_some(month))
 }
 
-/// Drops the partition of a month and moves the beginning of history behind it; `false` when it is no longer the first or
-/// holds a task again. All other statements on `tasks` queue behind a waiting table lock, so it waits for half a second:
-/// less than `deadlock_timeout`, so that no other transaction is chosen as the victim.
+/// Drops the partition of a month and moves the beginning of history behind it; `false` when it is no longer the first
+/// or holds a task again. All other statements on `tasks` queue behind a waiting table lock, so it waits for half a
+/// second: less than `deadlock_timeout`, so that no other transaction is chosen as the victim.
 async fn drop_month(begun: &Transaction<'_>, month: Date) -> std::result::Result<bool, Dropping> {
     begun.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
     begun.batch_execute("SET LOCAL lock_timeout = '500ms'; SET LOCAL statement_timeout = '2s'").await?;

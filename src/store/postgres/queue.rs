@@ -1,8 +1,8 @@
-//! Leasing tasks to workers and ending them.
+//! Statements for leasing tasks to workers and for ending them.
 //!
-//! Every write under a lease matches its epoch in the `queue` row, and the row is gone once the task is terminal:
-//! a worker that lost its lease can change nothing. Rows of the queue are locked before accounts, and both in the
-//! order of their ids, so that nobody waits in a circle.
+//! Every write under a lease matches the epoch (the fencing token) in the `queue` row, and the row is deleted when the
+//! task becomes terminal. A worker that has lost its lease therefore cannot change anything. Rows of the queue are
+//! locked before accounts, and both in the order of their ids, so that transactions never deadlock.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use crate::store::{
     StrikeRule,
 };
 
-/// Says of a row of the queue that it is leased, without leading to the index of all leases: what looks for one
-/// task is to find it by its id, past no dead row but its own.
+/// Condition that a row of the queue is leased, written so that the planner does not use the index of all leases: a
+/// lookup of one task must go by its id and pass only its own dead tuples.
 const IS_LEASED: &str = "coalesce(lease_until, 0) <> 0";
 
 /// For a parameter.
@@ -42,9 +42,9 @@ fn leases(rows: &[Row]) -> Result<HashSet<Lease>> {
     rows.iter().map(lease).collect()
 }
 
-/// Whoever has locked a row of the queue is about to end its task, or to take the lease away, and may have to wait for
-/// an account until then. Nobody waits for him here: a lease that is held like this is kept as it is, and lost only when
-/// its row says so.
+/// A transaction that has locked a row of the queue is about to end its task or to take its lease away, and may have to
+/// wait for an account. A renewal does not wait for it: it leaves such a lease unchanged and reports it as lost only if
+/// the row says so.
 pub(super) async fn renew(database: &Database, held: &[Lease], lease: Duration) -> Result<Vec<Lease>> {
     let (ids, epochs) = columns(held);
     let of_lease = format!("q.task_id = held.task_id AND q.lease_epoch = held.lease_epoch AND {IS_LEASED}");
@@ -90,7 +90,7 @@ impl AccountStatement for CompleteStatement {
     async fn run(&self, requests: Vec<Asked>, locked: Locked) -> Leftover<Asked> {
         let found = match complete(&self.database, &requests, locked).await {
             Ok(found) => found,
-            // The tasks may be completed, and a second try would find their leases lost.
+            // The tasks may be completed, and a second attempt would find their leases lost.
             Err(Failure::Unknown(error)) => {
                 fail_all(requests, &StoreError::Unknown(words(error)));
                 return Leftover::Skipped(Vec::new());
@@ -191,7 +191,7 @@ pub(super) fn refund() -> String {
     )
 }
 
-/// Takes a task out of the queue that a condition on its row `q` picks, unless it is damaged.
+/// Removes the task from the queue that a condition on its row `q` selects, unless its row is damaged.
 pub(super) fn gone(condition: &str) -> String {
     format!(
         "gone AS (
@@ -221,8 +221,8 @@ pub(super) async fn fail_unleased(database: &Database, id: Id, error: &str) -> R
     Ok(!rows.is_empty())
 }
 
-/// Takes away the leases that `lost` picks: their tasks are ready again at `ready_at`, or failed when they have lost
-/// $4 leases.
+/// Takes away the leases that `lost` selects: their tasks are ready again at `ready_at`, or failed after $4 lost
+/// leases.
 pub(super) fn give_up(lost: &str, ready_at: &str) -> String {
     let gone = gone("q.task_id IN (SELECT task_id FROM lost) AND q.lost_leases + 1 >= $4");
     let refund = refund();
@@ -255,7 +255,7 @@ pub(super) fn count(row: &Row, column: &str) -> Result<usize> {
 
 pub(super) async fn retry(database: &Database, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry> {
     let lost = format!("SELECT task_id FROM queue WHERE task_id = $5 AND lease_epoch = $6 AND {IS_LEASED} FOR UPDATE");
-    // A task that need not wait is ready for every clock, also one that is behind or is set back.
+    // A task without a delay is ready for every clock, even one that is behind or was set back.
     let sql = give_up(&lost, "CASE WHEN $7::bigint = 0 THEN 0 ELSE tintype_now($2) + $7 END");
     let limit = lost_limit();
     let given = database.given_time();

@@ -1,4 +1,4 @@
-//! Submitting: one statement charges, queues and books a batch of tasks.
+//! Submits: one statement charges, queues and records a batch of tasks.
 //!
 //! The statement charges an account for all of its orders or for none. Where it charges none, the balance that it saw
 //! tells which orders the account can pay: the others are refused, and those go into another statement.
@@ -33,7 +33,7 @@ pub(super) struct Order {
     pub(super) start: StartLimit,
 }
 
-/// What submitting needs.
+/// The state of the submitter.
 #[derive(Debug, Clone)]
 pub(super) struct SubmitStatement {
     pub(super) database: Arc<Database>,
@@ -49,7 +49,7 @@ struct Sent {
     asked: Asked,
 }
 
-/// An account as the statement found it, locked.
+/// A locked account, as the statement found it.
 struct LockedAccount {
     balance: i64,
     unfinished: i64,
@@ -93,7 +93,7 @@ impl AccountStatement for SubmitStatement {
             if outcome.late
                 && let Err(error) = self.database.compare_clocks().await
             {
-                tracing::warn!(%error, "cannot compare the clocks after the server found a submit too late");
+                tracing::warn!(%error, "could not compare the clocks after the server found a submit too late");
             }
             let (unsettled, locked_out) = answer(sent, outcome.accounts, locked);
             open = unsettled;
@@ -146,14 +146,14 @@ impl SubmitStatement {
         Ok(outcome)
     }
 
-    /// Finds out what became of a statement whose answer was lost, and tells its callers; those whose outcome stays
+    /// Determines the outcome of a statement whose response was lost and answers its callers; those whose outcome stays
     /// unknown get [`StoreError::Unknown`].
     async fn settle(self, sent: Vec<Sent>, deadline: Timestamp, error: StoreError) {
         let mut accounts: Vec<Id> = sent.iter().map(|one| one.asked.query.account_id).collect();
         accounts.sort();
         accounts.dedup();
         let tasks: Vec<Id> = sent.iter().map(|one| one.id).collect();
-        tracing::warn!(tasks = tasks.len(), %error, "the answer to a submit was lost; asking the database what it did");
+        tracing::warn!(tasks = tasks.len(), %error, "the response to a submit was lost; querying its outcome");
         let existing = Unanswered { accounts, tasks, deadline }.settle(&self.database).await;
         for one in sent {
             let answer = match &existing {
@@ -237,8 +237,8 @@ impl Sum {
     }
 }
 
-/// $1 to $4 describe the accounts, $5 to $15 and $18 the tasks; `spent` is the cost of a task and those of its account before
-/// it. $16 is the deadline, null where the clock is moved by hand, and $17 the price of an image.
+/// $1 to $4 describe the accounts, $5 to $15 and $18 the tasks; `spent` is the cost of a task and those of its account
+/// before it. $16 is the deadline, null where the clock is moved by hand, and $17 the price of an image.
 fn statement(locked: Locked) -> String {
     let (locked, is_locked, turned) = (newest::locked("wanted", locked), newest::IS_LOCKED, newest::TURNED);
     format!(
