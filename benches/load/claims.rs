@@ -12,7 +12,7 @@ use tintype::policy::Policy;
 use tintype::service::Shared;
 use tintype::store::Claim;
 use tintype::worker::Worker;
-use tintype::worker::render::{RenderError, Renderer};
+use tintype::worker::render::{RenderControl, RenderError, Renderer};
 use tintype_engine::picture::Picture;
 use tokio_util::sync::CancellationToken;
 
@@ -43,7 +43,7 @@ struct FixedRenderer {
 
 #[async_trait]
 impl Renderer for FixedRenderer {
-    async fn render(&self, claim: &Claim, _: Duration) -> Result<Vec<Bytes>, RenderError> {
+    async fn render(&self, claim: &Claim, _: Vec<Picture>, _: RenderControl) -> Result<Vec<Bytes>, RenderError> {
         self.rendered.fetch_add(1, Ordering::Relaxed);
         Ok(vec![self.png.clone(); claim.request.n.into()])
     }
@@ -70,7 +70,8 @@ pub async fn measure(directory: &TempDir, count: usize, rounds: usize) -> Outcom
 async fn run_worker(settings: &ServerSettings, shared: &Arc<Shared>, count: usize) -> Outcome<Duration> {
     let picture = Picture::from_rgb(SIDE, SIDE, vec![128; (SIDE * SIDE * 3) as usize]).ok_or("a picture")?;
     let renderer = Arc::new(FixedRenderer { png: picture.to_png().into(), rendered: AtomicUsize::new(0) });
-    let worker = Worker::new(settings.worker.clone(), shared.clone(), Policy::open(None).await?, renderer.clone());
+    let policy = Policy::open(None).await?;
+    let worker = Worker::new(settings.worker.clone(), RENDERS, shared.clone(), policy, renderer.clone());
     let stop = CancellationToken::new();
     let started = now();
     let running = tokio::spawn(worker.run(stop.clone()));

@@ -22,7 +22,7 @@ use crate::service::{file_store, limits};
 use crate::store::Store;
 use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::SqliteStore;
-use tintype_engine::Brief;
+use tintype_engine::{Brief, CancellationToken, Progress};
 
 /// Less free space than this fails the check: the result of a task takes a few MiB.
 const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
@@ -197,7 +197,11 @@ async fn engine(settings: &EngineSettings) -> Result<String, String> {
         references: Vec::new(),
         time_limit: std::time::Duration::from_secs(60),
     };
-    choice.build().render(brief).await.map_err(|error| error.to_string())?;
+    choice
+        .build()
+        .render(brief, Progress::default(), CancellationToken::new())
+        .await
+        .map_err(|error| error.to_string())?;
     Ok(choice.info.description)
 }
 

@@ -151,7 +151,8 @@ async fn open_parts(
         directories.push(data_dir::directory_of(path).to_owned());
     }
     let engine = engines::choose(&server.worker.engine.engine)?;
-    let shared = Shared::new(server, clock, store, files, directories);
+    let slots = server.worker.render_slots(engine.info.slots);
+    let shared = Shared::new(server, clock, store, files, directories, slots);
     let api = match url {
         Some(url) => {
             // Callers reach a server with a certificate of its own by the name in it, on the usual port.
@@ -170,8 +171,14 @@ async fn open_parts(
         Role::Api => None,
         Role::Everything | Role::Worker => {
             let policy = Policy::open(server.policy.policy.as_deref()).await?;
-            let renderer = EngineRenderer::new(&server.worker, shared.clone(), policy.clone(), engine.build())?;
-            let worker = Worker::new(server.worker.clone(), shared.clone(), policy.clone(), Arc::new(renderer));
+            let renderer = EngineRenderer::new(
+                &server.worker,
+                shared.clone(),
+                policy.clone(),
+                engine.info.clone(),
+                engine.build(),
+            )?;
+            let worker = Worker::new(server.worker.clone(), slots, shared.clone(), policy.clone(), Arc::new(renderer));
             Some(Rendering { worker, policy, engine: engine.info.description })
         }
     };

@@ -39,17 +39,19 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Shared parts over an open store. Tasks are refused while the disks of `directories` are nearly full.
+    /// Shared parts over an open store. Tasks are refused while the disks of `directories` are nearly full, and
+    /// while the queue is too long for all workers; this process is one of `render_slots` slots if it renders.
     pub fn new(
         settings: &ServerSettings,
         clock: Clock,
         store: Arc<dyn Store>,
         files: Files,
         directories: Vec<PathBuf>,
+        render_slots: usize,
     ) -> Arc<Self> {
         Arc::new(Self {
             disk: Disk::new(directories, settings.min_free_space, clock.clone()),
-            backlog: Backlog::new(settings.worker.render_slots(), clock.clone()),
+            backlog: Backlog::new(render_slots, clock.clone()),
             ages: TaskAges::new(store.clone(), clock.clone()),
             metrics: Metrics::new(),
             queued: Notify::new(),

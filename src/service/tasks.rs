@@ -24,7 +24,7 @@ pub const MAX_PAGE: u32 = 100;
 /// The content policy refuses the task.
 pub const REFUSED: &str = "The request was refused by the content policy. Its credits were refunded.";
 /// The engine says that trying again is of no use.
-pub const CANNOT_DRAW: &str = "The images could not be generated. The credits were refunded.";
+pub const CANNOT_RENDER: &str = "The images could not be generated. The credits were refunded.";
 /// Every attempt at the task was lost.
 pub const GAVE_UP: &str = "The images could not be generated after several attempts. The credits were refunded.";
 /// The task was not finished in time.

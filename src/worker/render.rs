@@ -1,13 +1,11 @@
-//! From a claimed task to its PNGs: fetch references, draw, fit, encode.
+//! From a claimed task to its PNGs: fetch references, render, fit, encode.
 
-use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::FutureExt as _;
 use sha2::{Digest as _, Sha256};
 
 use crate::config::WorkerSettings;
@@ -17,32 +15,40 @@ use crate::outbound::references::{FaultKind, ReferenceOptions, References, Trust
 use crate::policy::{Policy, Subject, Verdict};
 use crate::sandbox::Decoder;
 use crate::service::Shared;
-use crate::service::tasks::CANNOT_DRAW;
+use crate::service::tasks::CANNOT_RENDER;
 use crate::store::Claim;
 use tintype_engine::picture::Picture;
-use tintype_engine::{Brief, Engine, EngineError};
+use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Progress};
 
 /// Why an attempt gave no images.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RenderError {
-    /// The task ends, with this sentence for the caller.
+    /// The task fails, with this sentence for the caller.
     Final(String),
     /// The content policy refuses the task.
     Refused(Violation),
     /// Another attempt may succeed; the text is for the operator.
     Again(String),
+    /// The engine takes no work now and has not begun, so that the attempt does not count; the text is for the operator.
+    NotAvailable(String),
 }
 
-/// Makes the images of a task. The worker knows leases; this knows pictures.
+/// How the worker and a render talk to each other while it runs.
+#[derive(Debug)]
+pub struct RenderControl {
+    /// Time left for the attempt.
+    pub time_limit: Duration,
+    /// How far the render is.
+    pub progress: Progress,
+    /// Cancelled when the images are of no more use.
+    pub cancel: CancellationToken,
+}
+
+/// Makes the images of a task. The worker knows leases; the renderer knows pictures.
 #[async_trait]
 pub trait Renderer: Send + Sync + 'static {
-    /// The PNGs of one task, in order, within `time_limit`.
-    ///
-    /// # Errors
-    /// [`RenderError`].
-    async fn render(&self, claim: &Claim, time_limit: Duration) -> Result<Vec<Bytes>, RenderError>;
-
-    /// What a task with references waits for before it takes a render slot: its references, in order.
+    /// Prepares the render of a task and returns its reference pictures, in order. A task with references holds no render
+    /// slot meanwhile.
     ///
     /// # Errors
     /// [`RenderError`].
@@ -50,17 +56,23 @@ pub trait Renderer: Send + Sync + 'static {
         Ok(Vec::new())
     }
 
-    /// The rest of [`Renderer::render`], with what [`Renderer::prepare`] gave.
+    /// Renders the images of a task from the references that [`Renderer::prepare`] returned: PNGs, in order.
     ///
     /// # Errors
     /// [`RenderError`].
-    async fn draw(
+    async fn render(
         &self,
         claim: &Claim,
-        _references: Vec<Picture>,
-        time_limit: Duration,
-    ) -> Result<Vec<Bytes>, RenderError> {
-        self.render(claim, time_limit).await
+        references: Vec<Picture>,
+        control: RenderControl,
+    ) -> Result<Vec<Bytes>, RenderError>;
+
+    /// Checks whether the engine takes work, after [`RenderError::NotAvailable`].
+    ///
+    /// # Errors
+    /// The reason why not, for the operator.
+    async fn probe(&self) -> Result<(), String> {
+        Ok(())
     }
 }
 
@@ -69,10 +81,11 @@ const REFERENCE_TIME_LIMIT: Duration = Duration::from_secs(20);
 /// Largest reference image.
 const REFERENCE_MAX_BYTES: usize = 20 * 1024 * 1024;
 
-/// Renders with an engine, after the policy has judged the prompt and the references.
+/// Renders with an engine. The content policy judges the prompt, the references and the results.
 #[derive(Debug)]
 pub struct EngineRenderer {
     shared: Arc<Shared>,
+    info: EngineInfo,
     engine: Arc<dyn Engine>,
     policy: Arc<Policy>,
     references: References,
@@ -81,15 +94,18 @@ pub struct EngineRenderer {
 
 #[async_trait]
 impl Renderer for EngineRenderer {
-    async fn render(&self, claim: &Claim, time_limit: Duration) -> Result<Vec<Bytes>, RenderError> {
-        let references = self.prepare(claim).await?;
-        self.draw(claim, references, time_limit).await
-    }
-
     async fn prepare(&self, claim: &Claim) -> Result<Vec<Picture>, RenderError> {
         let rules = self.policy.rules();
-        // Before anything is downloaded.
+        // Before any download.
         self.heed(claim, rules.judge_prompt(&claim.request.prompt).await)?;
+        let most = self.info.max_references;
+        if claim.request.reference_images.len() > most {
+            return Err(RenderError::Final(match most {
+                0 => "This service takes no reference images. The credits were refunded.".into(),
+                1 => "This service takes one reference image. The credits were refunded.".into(),
+                _ => format!("This service takes up to {most} reference images. The credits were refunded."),
+            }));
+        }
         let references = self.references(claim).await?;
         if !references.is_empty() {
             self.heed(claim, rules.judge_pictures(Subject::References, &references).await)?;
@@ -97,31 +113,29 @@ impl Renderer for EngineRenderer {
         Ok(references)
     }
 
-    async fn draw(
+    async fn render(
         &self,
         claim: &Claim,
         references: Vec<Picture>,
-        time_limit: Duration,
+        control: RenderControl,
     ) -> Result<Vec<Bytes>, RenderError> {
-        let request = &claim.request;
-        let (width, height) = request.aspect_ratio.size();
-        let seeds = (0..request.n).map(|index| seed(claim.lease.task_id, index)).collect();
-        let brief = Brief { prompt: request.prompt.clone(), width, height, seeds, references, time_limit };
-        let pictures = self.engine.render(brief).await.map_err(|error| {
+        let pictures = self.pictures(claim, references, control).await.map_err(|error| {
             tracing::info!(task = %claim.lease.task_id, %error, "the engine gave no pictures");
             match error {
                 EngineError::Refused(_) => RenderError::Refused(Violation::Engine),
-                EngineError::Permanent(_) => RenderError::Final(CANNOT_DRAW.into()),
+                EngineError::Permanent(_) => RenderError::Final(CANNOT_RENDER.into()),
                 EngineError::Temporary(cause) => RenderError::Again(cause),
+                EngineError::NotAvailable(cause) => RenderError::NotAvailable(cause),
             }
         })?;
-        if pictures.len() != usize::from(request.n) {
-            let cause = format!("the engine drew {} pictures instead of {}", pictures.len(), request.n);
-            return Err(RenderError::Again(cause));
-        }
+        let (width, height) = claim.request.aspect_ratio.size();
         let pictures = on_another_thread(move || fit(pictures, width, height)).await?;
         self.heed(claim, self.policy.rules().judge_pictures(Subject::Results, &pictures).await)?;
         on_another_thread(move || pictures.iter().map(|picture| Bytes::from(picture.to_png())).collect()).await
+    }
+
+    async fn probe(&self) -> Result<(), String> {
+        self.engine.probe().await.map_err(|error| error.to_string())
     }
 }
 
@@ -134,13 +148,41 @@ impl EngineRenderer {
         settings: &WorkerSettings,
         shared: Arc<Shared>,
         policy: Arc<Policy>,
+        info: EngineInfo,
         engine: Arc<dyn Engine>,
     ) -> Result<Self, String> {
         let references = References::new(reference_options(settings)?).map_err(|error| error.to_string())?;
-        Ok(Self { shared, engine, policy, references, reference_ports: settings.reference_ports.clone() })
+        Ok(Self { shared, info, engine, policy, references, reference_ports: settings.reference_ports.clone() })
     }
 
-    /// Goes on, or not, by what the policy says.
+    /// The pictures of a task at a size that the engine renders natively. An engine with a limit of pictures gets several
+    /// briefs.
+    async fn pictures(
+        &self,
+        claim: &Claim,
+        references: Vec<Picture>,
+        control: RenderControl,
+    ) -> Result<Vec<Picture>, EngineError> {
+        let request = &claim.request;
+        let RenderControl { time_limit, progress, cancel } = control;
+        let (width, height) = request.aspect_ratio.size();
+        let (width, height) = self.info.sizes.nearest(width, height);
+        let seeds: Vec<u64> = (0..request.n).map(|index| seed(claim.lease.task_id, index)).collect();
+        let mut pictures = Vec::with_capacity(seeds.len());
+        for seeds in seeds.chunks(self.info.max_pictures.unwrap_or(seeds.len()).max(1)) {
+            let (prompt, references) = (request.prompt.clone(), references.clone());
+            let brief = Brief { prompt, width, height, seeds: seeds.to_vec(), references, time_limit };
+            let rendered = self.engine.render(brief, progress.clone(), cancel.clone()).await?;
+            if rendered.len() != seeds.len() {
+                let cause = format!("the engine rendered {} pictures instead of {}", rendered.len(), seeds.len());
+                return Err(EngineError::Temporary(cause));
+            }
+            pictures.extend(rendered);
+        }
+        Ok(pictures)
+    }
+
+    /// Turns the policy's verdict into an error, unless it lets the task pass.
     fn heed(&self, claim: &Claim, verdict: Verdict) -> Result<(), RenderError> {
         match verdict {
             Verdict::Passed => Ok(()),
@@ -173,12 +215,12 @@ fn fit(pictures: Vec<Picture>, width: u32, height: u32) -> Vec<Picture> {
     pictures.into_iter().map(|picture| picture.fit(width, height)).collect()
 }
 
-/// Runs what takes long away from the async threads.
+/// Runs long work on a thread of the blocking pool.
 async fn on_another_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, RenderError> {
     tokio::task::spawn_blocking(work).await.map_err(|error| RenderError::Again(error.to_string()))
 }
 
-/// The seed of one image: another for every image, the same for every attempt.
+/// The seed of one image: different for every image, the same in every attempt.
 fn seed(task_id: Id, index: u8) -> u64 {
     let digest = Sha256::new().chain_update(task_id.as_str()).chain_update([index]).finalize();
     let (first, _) = digest.split_first_chunk().expect("SHA-256 has 32 bytes");
@@ -205,17 +247,4 @@ fn trusted_test_host(host: &str, ca: &PathBuf) -> Result<TrustedTestHost, String
     let (name, address) = host.split_once('=').ok_or_else(invalid)?;
     let ca_pem = std::fs::read(ca).map_err(|error| format!("cannot read {}: {error}", ca.display()))?;
     Ok(TrustedTestHost { host: name.to_owned(), address: address.parse().map_err(|_| invalid())?, ca_pem })
-}
-
-/// Runs a part of an attempt; a panic or a hang costs the attempt.
-pub(super) async fn within<T>(
-    limit: Duration,
-    what: &str,
-    part: impl Future<Output = Result<T, RenderError>>,
-) -> Result<T, RenderError> {
-    match tokio::time::timeout(limit, AssertUnwindSafe(part).catch_unwind()).await {
-        Ok(Ok(outcome)) => outcome,
-        Ok(Err(_)) => Err(RenderError::Again(format!("{what} panicked"))),
-        Err(_) => Err(RenderError::Again(format!("{what} took longer than {} s", limit.as_secs()))),
-    }
 }

@@ -10,7 +10,7 @@ use tintype::config::LEASE;
 use tintype::domain::model::{Id, TaskId};
 use tintype::store::Claim;
 use tintype::worker::Worker;
-use tintype::worker::render::{RenderError, Renderer};
+use tintype::worker::render::{RenderControl, RenderError, Renderer};
 use tintype_engine::picture::Picture;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -65,15 +65,10 @@ async fn pass(gate: &Semaphore) {
 
 #[async_trait]
 impl Renderer for Tide {
-    async fn render(&self, claim: &Claim, time_limit: Duration) -> Result<Vec<Bytes>, RenderError> {
-        let references = match claim.request.reference_images.is_empty() {
-            true => Vec::new(),
-            false => self.prepare(claim).await?,
-        };
-        self.draw(claim, references, time_limit).await
-    }
-
     async fn prepare(&self, claim: &Claim) -> Result<Vec<Picture>, RenderError> {
+        if claim.request.reference_images.is_empty() {
+            return Ok(Vec::new());
+        }
         let id = claim.lease.task_id;
         let _leaving = Leaving(self, id);
         self.events.send(Event::Fetches(id)).expect("a test");
@@ -85,9 +80,14 @@ impl Renderer for Tide {
         Ok(vec![Picture::from_rgb(1, 1, vec![7; 3]).expect("a picture")])
     }
 
-    async fn draw(&self, claim: &Claim, seen: Vec<Picture>, limit: Duration) -> Result<Vec<Bytes>, RenderError> {
-        assert_eq!(seen.len(), claim.request.reference_images.len(), "what was prepared is drawn from");
-        self.events.send(Event::Draws(claim.lease.task_id, limit)).expect("a test");
+    async fn render(
+        &self,
+        claim: &Claim,
+        references: Vec<Picture>,
+        control: RenderControl,
+    ) -> Result<Vec<Bytes>, RenderError> {
+        assert_eq!(references.len(), claim.request.reference_images.len(), "the render gets what was prepared");
+        self.events.send(Event::Draws(claim.lease.task_id, control.time_limit)).expect("a test");
         if claim.request.prompt.contains("long") {
             pass(&self.renders).await;
         }

@@ -17,6 +17,7 @@ mod crash;
 mod decoder;
 mod disk_faults;
 mod documents;
+mod engines;
 mod envelope;
 mod every_store;
 mod faults;

@@ -13,12 +13,12 @@ use tintype::service::tasks::REFUSED;
 use tintype::store::{KeyChange, QueueDepth};
 use tintype::worker::render::Renderer as _;
 use tintype_engine::picture::Picture;
-use tintype_engine::{Brief, Engine as _};
+use tintype_engine::{Brief, CancellationToken, Engine as _, Progress};
 use tintype_sketch::Sketch;
 
 use crate::rigs::binary::{self, Server};
 use crate::rigs::http::{Answer, TASKS, ended, send, submit};
-use crate::rigs::service::{Caller, Service};
+use crate::rigs::service::{Caller, Service, control};
 
 mod moderation;
 
@@ -299,7 +299,7 @@ async fn drawing(prompt: &str) -> Picture {
     let time_limit = Duration::from_secs(60);
     let prompt = prompt.to_owned();
     let brief = Brief { prompt, width: 512, height: 384, seeds: vec![1], references: Vec::new(), time_limit };
-    Sketch::new().render(brief).await.expect("a picture").remove(0)
+    Sketch::new().render(brief, Progress::default(), CancellationToken::new()).await.expect("a picture").remove(0)
 }
 
 fn recoloured(picture: &Picture, change: impl Fn(u8) -> u8) -> Picture {
@@ -361,7 +361,7 @@ async fn a_result_on_the_block_list_is_refused_before_its_file_is_written() {
     // The result is rendered beforehand: the same task always gets the same picture.
     let claim = service.shared.store.claim(1, Duration::from_secs(60)).await.expect("a store").remove(0);
     let renderer = service.renderer();
-    let pngs = renderer.render(&claim, Duration::from_secs(60)).await.expect("a picture");
+    let pngs = renderer.render(&claim, Vec::new(), control()).await.expect("a picture");
     let hash = picture_hash(&Picture::decode(&pngs[0]).expect("a PNG"));
     service.shared.store.release(claim.lease).await.expect("a store");
     file.write("policy.toml", "[blocklist]\nfile = \"known.txt\"\n");

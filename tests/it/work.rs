@@ -12,11 +12,11 @@ use tintype::config::{LEASE, ORPHAN_AGE, TASK_TIME_LIMIT};
 use tintype::domain::request::AspectRatio;
 use tintype::files::Files;
 use tintype::store::{Claim, LeaseWrite, Rescue};
-use tintype::worker::render::{RenderError, Renderer};
+use tintype::worker::render::{RenderControl, RenderError, Renderer};
 use tintype_engine::picture::Picture;
 use tokio::sync::Notify;
 
-use crate::rigs::service::{Caller, NOON, Service, files};
+use crate::rigs::service::{Caller, NOON, Service, control, files};
 
 fn decode(png: &[u8]) -> Picture {
     Picture::decode(png).expect("a PNG")
@@ -189,9 +189,12 @@ struct Gate {
 
 #[async_trait]
 impl Renderer for Gate {
-    async fn render(&self, _: &Claim, _: Duration) -> Result<Vec<Bytes>, RenderError> {
+    async fn render(&self, _: &Claim, _: Vec<Picture>, control: RenderControl) -> Result<Vec<Bytes>, RenderError> {
         self.reached.notify_one();
-        self.open.notified().await;
+        tokio::select! {
+            () = self.open.notified() => {}
+            () = control.cancel.cancelled() => {}
+        }
         Ok(vec![Bytes::from_static(b"a picture")])
     }
 }
@@ -322,8 +325,8 @@ async fn the_same_task_gives_the_same_pictures_on_another_attempt() {
     caller.submit(json!({ "prompt": "a boat", "n": 2 })).await;
     let claim = service.shared.store.claim(1, LEASE).await.expect("a store").remove(0);
     let renderer = service.renderer();
-    let first = renderer.render(&claim, LEASE).await.expect("pictures");
-    let second = renderer.render(&claim, LEASE).await.expect("pictures");
+    let render = async || renderer.render(&claim, Vec::new(), control()).await.expect("pictures");
+    let (first, second) = (render().await, render().await);
     assert_eq!(first, second);
     assert_ne!(first[0], first[1]);
     assert_eq!(decode(&first[0]).width(), 1024);

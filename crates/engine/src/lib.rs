@@ -1,66 +1,193 @@
-//! The interface of engines, which turn prompts into pictures.
+//! The interface between the service and the engines that render its images.
 //!
-//! An engine receives a [`Brief`] and nothing else: no account, no key, no URL. It returns either all requested
-//! pictures or one [`EngineError`]; there is no partial success.
+//! An engine sees a [`Brief`] and nothing else: no account, no key, no URL. It answers with all pictures of the brief or
+//! with one [`EngineError`]; there is no partial success. Nothing in this crate does I/O.
 
+use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::sync::watch;
+pub use tokio_util::sync::CancellationToken;
 
 pub mod picture;
 
 pub use picture::Picture;
 
-/// The input of an engine for one task.
-#[derive(Debug, Clone)]
-pub struct Brief {
-    /// The prompt, exactly as submitted.
-    pub prompt: String,
-    /// Requested width, in pixels.
-    pub width: u32,
-    /// Requested height, in pixels.
-    pub height: u32,
-    /// One seed for each requested picture. The same seed and brief give the same picture.
-    pub seeds: Vec<u64>,
-    /// Decoded reference pictures, in the caller's order. Empty for text-to-image.
-    pub references: Vec<Picture>,
-    /// Time limit of this attempt. The worker abandons the render after it.
-    pub time_limit: Duration,
-}
-
-/// Why an engine returned no pictures.
-#[derive(Debug, thiserror::Error)]
-pub enum EngineError {
-    /// The engine refuses the prompt by its own policy. The task fails.
-    #[error("refused by the engine's content policy: {0}")]
-    Refused(String),
-    /// A retry would fail in the same way. The task fails.
-    #[error("{0}")]
-    Permanent(String),
-    /// A retry may succeed. This attempt counts as lost.
-    #[error("{0}")]
-    Temporary(String),
-}
-
-/// The description of an engine, available without building it.
+/// An engine as the service and its operator see it, known without building it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineInfo {
-    /// Name of the engine for `--engine`.
+    /// The name that `--engine` takes.
     pub name: String,
     /// One sentence for the operator: what the engine is and what it is not.
     pub description: String,
-    /// Typical duration of one task, which the API suggests to clients as the wait before the first poll.
+    /// Sizes that it renders natively.
+    pub sizes: Sizes,
+    /// Most reference pictures of one brief; 0 for an engine that renders from text alone.
+    pub max_references: usize,
+    /// Most pictures of one brief, if the engine has a limit.
+    pub max_pictures: Option<usize>,
+    /// How long one task usually takes; clients are told to wait about this long before polling.
     pub typical_duration: Duration,
+    /// Tasks that it renders at the same time; `None` for one on each core.
+    pub slots: Option<usize>,
 }
 
-/// A generator of pictures.
+/// Sizes that an engine renders natively.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sizes {
+    /// Any size.
+    Any,
+    /// These widths and heights in pixels, at least one.
+    Of(Vec<(u32, u32)>),
+}
+
+impl Sizes {
+    /// The native size from which a picture of `width` x `height` is best made: the one of the nearest aspect ratio, and
+    /// among these the one of the nearest area.
+    pub fn nearest(&self, width: u32, height: u32) -> (u32, u32) {
+        let Self::Of(sizes) = self else { return (width, height) };
+        let apart = |a: f64, b: f64| (a / b).ln().abs();
+        let (width, height) = (f64::from(width), f64::from(height));
+        let distance = |&(w, h): &(u32, u32)| {
+            let (w, h) = (f64::from(w), f64::from(h));
+            (apart(w / h, width / height), apart(w * h, width * height))
+        };
+        let nearer = |a: &(u32, u32), b: &(u32, u32)| {
+            let ((ratio_a, area_a), (ratio_b, area_b)) = (distance(a), distance(b));
+            ratio_a.total_cmp(&ratio_b).then(area_a.total_cmp(&area_b))
+        };
+        sizes.iter().copied().min_by(nearer).unwrap_or((width as u32, height as u32))
+    }
+}
+
+/// What an engine is to render.
+#[derive(Debug, Clone)]
+pub struct Brief {
+    /// The caller's words, exactly as submitted.
+    pub prompt: String,
+    /// Width in pixels; one of [`EngineInfo::sizes`].
+    pub width: u32,
+    /// Height in pixels.
+    pub height: u32,
+    /// One seed for each picture; the same seed and brief give the same picture.
+    pub seeds: Vec<u64>,
+    /// Decoded reference pictures, in the caller's order. Empty for text-to-image.
+    pub references: Vec<Picture>,
+    /// Time left for this attempt. When it has passed, the worker cancels the render.
+    pub time_limit: Duration,
+}
+
+/// How far a render is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Stage {
+    /// So many steps of so many are done.
+    Step {
+        /// Steps done.
+        done: u32,
+        /// All steps.
+        of: u32,
+    },
+    /// This part of the work is done, from 0 to 1.
+    Fraction(f32),
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Step { done, of } => write!(f, "step {done} of {of}"),
+            Self::Fraction(part) => write!(f, "{:.0} %", part * 100.0),
+        }
+    }
+}
+
+/// The handle through which an engine reports how far a render is. A report never blocks; only the latest is kept.
+#[derive(Debug, Clone, Default)]
+pub struct Progress {
+    latest: watch::Sender<Option<Stage>>,
+}
+
+impl Progress {
+    /// Reports how far the render is.
+    pub fn report(&self, stage: Stage) {
+        self.latest.send_replace(Some(stage));
+    }
+
+    /// The latest report.
+    pub fn latest(&self) -> Option<Stage> {
+        *self.latest.borrow()
+    }
+}
+
+/// Why an engine gave no pictures.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The engine's content policy refuses the brief. Ends the task.
+    #[error("refused by the engine's content policy: {0}")]
+    Refused(String),
+    /// Another attempt would fail in the same way. Ends the task.
+    #[error("{0}")]
+    Permanent(String),
+    /// Another attempt may succeed. Costs one attempt.
+    #[error("{0}")]
+    Temporary(String),
+    /// The engine cannot be reached or takes no work now, and has not begun this render. Costs no attempt; the worker
+    /// claims no more tasks until [`Engine::probe`] succeeds.
+    #[error("not available: {0}")]
+    NotAvailable(String),
+}
+
+/// An engine, in a process that renders.
 ///
 /// A panic inside `render` costs one attempt of one task, like [`EngineError::Temporary`].
 #[async_trait]
-pub trait Engine: std::fmt::Debug + Send + Sync + 'static {
+pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// Renders one picture for each seed, in the order of the seeds.
     ///
+    /// The worker cancels the render when it has lost the lease, when the time limit has passed and when it shuts down.
+    /// The engine then stops as soon as it can, and its answer is ignored. An engine that does not stop within a few
+    /// seconds is abandoned: its future is dropped.
+    ///
     /// # Errors
-    /// [`EngineError`]. Its message may contain internals: the worker logs it and never shows it to the caller.
-    async fn render(&self, brief: Brief) -> Result<Vec<Picture>, EngineError>;
+    /// One of [`EngineError`]. Messages may hold internals: the worker logs them and never shows
+    /// them to the caller.
+    async fn render(
+        &self,
+        brief: Brief,
+        progress: Progress,
+        cancel: CancellationToken,
+    ) -> Result<Vec<Picture>, EngineError>;
+
+    /// Checks whether the engine takes work.
+    ///
+    /// # Errors
+    /// [`EngineError::NotAvailable`] while it does not.
+    async fn probe(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_size_has_the_nearest_ratio_and_then_the_nearest_area() {
+        let sizes = Sizes::Of(vec![(512, 512), (1024, 1024), (1344, 768), (768, 1344)]);
+        assert_eq!(sizes.nearest(1024, 1024), (1024, 1024));
+        assert_eq!(sizes.nearest(600, 600), (512, 512));
+        assert_eq!(sizes.nearest(1568, 672), (1344, 768));
+        assert_eq!(sizes.nearest(672, 1568), (768, 1344));
+        assert_eq!(Sizes::Any.nearest(1248, 832), (1248, 832));
+    }
+
+    #[test]
+    fn the_latest_report_is_kept() {
+        let progress = Progress::default();
+        assert_eq!(progress.latest(), None);
+        progress.report(Stage::Step { done: 3, of: 20 });
+        assert_eq!(progress.latest().map(|stage| stage.to_string()).as_deref(), Some("step 3 of 20"));
+        progress.report(Stage::Fraction(0.5));
+        assert_eq!(progress.latest().map(|stage| stage.to_string()).as_deref(), Some("50 %"));
+    }
 }

@@ -40,7 +40,7 @@ use self::directive::{Ending, Rehearsal};
 use self::painting::Painting;
 use self::reference::Reference;
 use self::scene::Scene;
-use tintype_engine::{Brief, Engine, EngineError, EngineInfo, Picture};
+use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, Sizes, Stage};
 
 /// Renders prompts as illustrated scenes, without any model.
 #[derive(Debug, Clone, Copy, Default)]
@@ -58,23 +58,36 @@ impl Sketch {
             name: "sketch".into(),
             description: "the built-in sketch engine: illustrated scenes for development and demos, no diffusion model"
                 .into(),
+            sizes: Sizes::Any,
+            max_references: 4,
+            max_pictures: None,
             typical_duration: Duration::from_millis(300),
+            slots: None,
         }
     }
 }
 
 #[async_trait]
 impl Engine for Sketch {
-    async fn render(&self, brief: Brief) -> Result<Vec<Picture>, EngineError> {
+    async fn render(
+        &self,
+        brief: Brief,
+        progress: Progress,
+        cancel: CancellationToken,
+    ) -> Result<Vec<Picture>, EngineError> {
         let rehearsal = Rehearsal::read(&brief.prompt);
         if !rehearsal.delay.is_zero() {
-            tokio::time::sleep(rehearsal.delay).await;
+            let delay = tokio::time::sleep(rehearsal.delay);
+            cancel.run_until_cancelled(delay).await.ok_or_else(cancelled)?;
         }
         match rehearsal.ending {
             Some(Ending::Fail) => return Err(EngineError::Permanent("the prompt rehearses a failure".into())),
             Some(Ending::Policy) => return Err(EngineError::Refused("the prompt rehearses a refusal".into())),
             Some(Ending::Panic) => panic!("the prompt rehearses a panic"),
-            Some(Ending::Hang) => std::future::pending::<()>().await,
+            Some(Ending::Hang) => {
+                cancel.cancelled().await;
+                return Err(cancelled());
+            }
             None => {}
         }
         let Brief { width, height, seeds, references, .. } = brief;
@@ -86,14 +99,23 @@ impl Engine for Sketch {
         })
         .await;
         let painting = Arc::new(painting);
-        // One blocking call per picture: after this future is dropped, at most one picture is still being painted.
+        // One blocking job per picture: after a cancellation at most one picture is still being painted.
+        let of = u32::try_from(seeds.len()).unwrap_or(u32::MAX);
         let mut pictures = Vec::with_capacity(seeds.len());
-        for seed in seeds {
+        for (seed, done) in seeds.into_iter().zip(1..) {
+            if cancel.is_cancelled() {
+                return Err(cancelled());
+            }
             let painting = Arc::clone(&painting);
             pictures.push(off_thread(move || painting.paint(seed)).await);
+            progress.report(Stage::Step { done, of });
         }
         Ok(pictures)
     }
+}
+
+fn cancelled() -> EngineError {
+    EngineError::Temporary("the render was cancelled".into())
 }
 
 /// Runs `work` on the blocking pool; a panic in it becomes a panic of the caller.
@@ -112,6 +134,10 @@ async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
 mod tests {
     use super::*;
 
+    async fn render(brief: Brief) -> Result<Vec<Picture>, EngineError> {
+        Sketch::new().render(brief, Progress::default(), CancellationToken::new()).await
+    }
+
     fn brief(prompt: &str, width: u32, height: u32, seeds: &[u64]) -> Brief {
         let seeds = seeds.to_vec();
         let time_limit = Duration::from_secs(30);
@@ -121,8 +147,8 @@ mod tests {
     #[tokio::test]
     async fn the_same_seed_gives_the_same_pixels_and_another_one_does_not() {
         let brief = brief("two foxes by a lake at dawn", 160, 96, &[1, 2]);
-        let first = Sketch::new().render(brief.clone()).await.unwrap();
-        let second = Sketch::new().render(brief).await.unwrap();
+        let first = render(brief.clone()).await.unwrap();
+        let second = render(brief).await.unwrap();
         assert_eq!(first, second);
         assert_ne!(first[0], first[1]);
     }
@@ -133,8 +159,7 @@ mod tests {
         let prompts = styles.into_iter().chain(["pastel", "flat", "mosaic", "", "[[nonsense]]"]);
         for (index, prompt) in prompts.enumerate() {
             let (width, height) = [(64, 64), (131, 67), (64, 200)][index % 3];
-            let pictures =
-                Sketch.render(brief(&format!("a cat at night, {prompt}"), width, height, &[7])).await.unwrap();
+            let pictures = render(brief(&format!("a cat at night, {prompt}"), width, height, &[7])).await.unwrap();
             assert_eq!((pictures[0].width(), pictures[0].height()), (width, height), "{prompt}");
         }
     }
@@ -142,17 +167,37 @@ mod tests {
     #[tokio::test]
     async fn references_change_the_picture() {
         let mut with = brief("a boat", 96, 64, &[1]);
-        let without = Sketch.render(with.clone()).await.unwrap();
+        let without = render(with.clone()).await.unwrap();
         with.references = vec![Picture::from_rgb(1, 1, vec![200, 20, 20]).unwrap()];
-        assert_ne!(Sketch.render(with).await.unwrap(), without);
+        assert_ne!(render(with).await.unwrap(), without);
     }
 
     #[tokio::test]
     async fn rehearsed_endings_end_as_named() {
-        let render = |prompt| Sketch.render(brief(prompt, 64, 64, &[1]));
+        let render = |prompt| render(brief(prompt, 64, 64, &[1]));
         assert!(matches!(render("[[fail]]").await, Err(EngineError::Permanent(_))));
         assert!(matches!(render("a cat [[policy]]").await, Err(EngineError::Refused(_))));
         assert!(tokio::spawn(render("[[panic]]")).await.unwrap_err().is_panic());
-        assert!(tokio::time::timeout(Duration::from_millis(20), render("[[hang]]")).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_cancelled_render_stops() {
+        for prompt in ["[[hang]]", "a cat [[delay 10m]]", "a cat"] {
+            let (progress, cancel) = (Progress::default(), CancellationToken::new());
+            let (brief, reported, token) = (brief(prompt, 64, 64, &[1, 2]), progress.clone(), cancel.clone());
+            let rendering = tokio::spawn(async move { Sketch::new().render(brief, reported, token).await });
+            tokio::task::yield_now().await;
+            cancel.cancel();
+            assert!(matches!(rendering.await.unwrap(), Err(EngineError::Temporary(_))), "{prompt}");
+            assert_eq!(progress.latest(), None, "{prompt}");
+        }
+    }
+
+    #[tokio::test]
+    async fn every_picture_is_reported() {
+        let progress = Progress::default();
+        let seeds = brief("a cat", 64, 64, &[1, 2]);
+        Sketch::new().render(seeds, progress.clone(), CancellationToken::new()).await.unwrap();
+        assert_eq!(progress.latest(), Some(Stage::Step { done: 2, of: 2 }));
     }
 }

@@ -16,7 +16,7 @@ use tintype::config::{ConnectionLimits, ServerSettings};
 use tintype::data_dir::backup_lock;
 use tintype::domain::key::KeySecret;
 use tintype::domain::model::{Account, Id};
-use tintype::engines;
+use tintype::engines::{self, EngineChoice};
 use tintype::fault::Faults;
 use tintype::files::{Files, WRITE_LIMIT};
 use tintype::http::{ApiSettings, ApiState, Readiness, router};
@@ -27,7 +27,8 @@ use tintype::service::sweeper::Sweeper;
 use tintype::store::sqlite::SqliteStore;
 use tintype::store::{AccountCreation, NewKey, Rescue, Store};
 use tintype::worker::Worker;
-use tintype::worker::render::{EngineRenderer, Renderer};
+use tintype::worker::render::{EngineRenderer, RenderControl, Renderer};
+use tintype_engine::{Engine, EngineInfo, Progress};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -138,35 +139,63 @@ pub struct Process {
 
 impl Process {
     async fn build(settings: ServerSettings, api: ApiSettings, shared: Arc<Shared>) -> Self {
-        let engine = engines::choose(&settings.worker.engine.engine).expect("an engine");
-        let api = ApiState::open(api, shared.clone(), engine.info).await.expect("an API");
+        let engine = chosen_engine(&settings);
+        let api = ApiState::open(api, shared.clone(), engine.info.clone()).await.expect("an API");
         let policy = Policy::open(settings.policy.policy.as_deref()).await.expect("a policy");
-        let renderer = renderer(&settings, &shared, &policy);
-        let worker = Worker::new(settings.worker.clone(), shared.clone(), policy.clone(), Arc::new(renderer));
+        let renderer = renderer(&settings, &shared, &policy, engine.info.clone(), engine.build());
+        let worker = worker(&settings, &shared, &policy, Arc::new(renderer));
         let sweeper = Sweeper::new(shared.clone(), &settings);
         Self { settings, shared, api, policy, worker, sweeper }
     }
 
     /// A process with the same settings, but a clock, a store and files of its own, that listens nowhere.
     pub async fn beside(&self, clock: Clock, store: Arc<dyn Store>, files: Files) -> Self {
-        let shared = Shared::new(&self.settings, clock, store, files, Vec::new());
+        let shared = Shared::new(&self.settings, clock, store, files, Vec::new(), slots(&self.settings));
         Self::build(self.settings.clone(), self.api.settings.clone(), shared).await
     }
 
     /// A second renderer of this process.
     pub fn renderer(&self) -> EngineRenderer {
-        renderer(&self.settings, &self.shared, &self.policy)
+        let engine = chosen_engine(&self.settings);
+        self.renderer_with(engine.info.clone(), engine.build())
+    }
+
+    /// A renderer of this process with another engine.
+    pub fn renderer_with(&self, info: EngineInfo, engine: Arc<dyn Engine>) -> EngineRenderer {
+        renderer(&self.settings, &self.shared, &self.policy, info, engine)
     }
 
     /// A second worker of this process.
     pub fn worker_with(&self, renderer: Arc<dyn Renderer>) -> Arc<Worker> {
-        Worker::new(self.settings.worker.clone(), self.shared.clone(), self.policy.clone(), renderer)
+        worker(&self.settings, &self.shared, &self.policy, renderer)
     }
 }
 
-fn renderer(settings: &ServerSettings, shared: &Arc<Shared>, policy: &Arc<Policy>) -> EngineRenderer {
-    let engine = engines::choose(&settings.worker.engine.engine).expect("an engine").build();
-    EngineRenderer::new(&settings.worker, shared.clone(), policy.clone(), engine).expect("a renderer")
+fn chosen_engine(settings: &ServerSettings) -> EngineChoice {
+    engines::choose(&settings.worker.engine.engine).expect("an engine")
+}
+
+fn slots(settings: &ServerSettings) -> usize {
+    settings.worker.render_slots(chosen_engine(settings).info.slots)
+}
+
+fn worker(
+    settings: &ServerSettings,
+    shared: &Arc<Shared>,
+    policy: &Arc<Policy>,
+    renderer: Arc<dyn Renderer>,
+) -> Arc<Worker> {
+    Worker::new(settings.worker.clone(), slots(settings), shared.clone(), policy.clone(), renderer)
+}
+
+fn renderer(
+    settings: &ServerSettings,
+    shared: &Arc<Shared>,
+    policy: &Arc<Policy>,
+    info: EngineInfo,
+    engine: Arc<dyn Engine>,
+) -> EngineRenderer {
+    EngineRenderer::new(&settings.worker, shared.clone(), policy.clone(), info, engine).expect("a renderer")
 }
 
 /// A running service.
@@ -297,7 +326,8 @@ impl Service {
         let address = listener.local_addr().expect("a bound address");
         let mut api = ApiSettings::new(&settings, &format!("http://{address}")).expect("valid settings");
         change(&mut api.connections);
-        let shared = Shared::new(&settings, clock.clone(), store, files, vec![directory.path().to_owned()]);
+        let directories = vec![directory.path().to_owned()];
+        let shared = Shared::new(&settings, clock.clone(), store, files, directories, slots(&settings));
         let process = Process::build(settings, api, shared).await;
         let readiness = Readiness::new();
         let stop = CancellationToken::new();
@@ -447,4 +477,13 @@ pub fn files(service: &Service) -> Vec<String> {
     }
     names.sort();
     names
+}
+
+/// Controls of a render that has a minute and is never cancelled.
+pub fn control() -> RenderControl {
+    RenderControl {
+        time_limit: Duration::from_secs(60),
+        progress: Progress::default(),
+        cancel: CancellationToken::new(),
+    }
 }

@@ -97,7 +97,7 @@ async fn links_are_not_signed_where_they_would_not_last() {
     let service = Service::start_on_s3(&[]).await;
     let settings = ServerSettings::from_flags(["--file-urls", "signed"]).expect("valid flags");
     let build = async |files| {
-        let shared = Shared::new(&settings, service.clock.clone(), service.shared.store.clone(), files, Vec::new());
+        let shared = Shared::new(&settings, service.clock.clone(), service.shared.store.clone(), files, Vec::new(), 1);
         let links = ApiSettings::new(&settings, "http://127.0.0.1:1").expect("valid settings").file_links;
         Links::open(links, shared).await.expect_err("a refusal")
     };

@@ -1,0 +1,315 @@
+//! One attempt at one task: prepare, render, store the files, and end the task or give it back.
+
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
+
+use super::reference_slots::ReferenceSlot;
+use super::render::{RenderControl, RenderError};
+use super::render_slots::{RenderSlot, RenderSlots};
+use super::{CANCEL_GRACE, Worker};
+use crate::config::TASK_TIME_LIMIT;
+use crate::domain::model::Violation;
+use crate::files::FilesError;
+use crate::service::tasks::{GAVE_UP, REFUSED};
+use crate::store::{Claim, Lease, LeaseWrite, Refusal, Retry, StoreError};
+use tintype_engine::Progress;
+use tintype_engine::picture::Picture;
+
+/// Wait before a failed attempt or a failed write is repeated.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// How often a write that ends a task is tried before the attempt is given up.
+const END_TRIES: u32 = 10;
+
+/// The slot with which an attempt starts.
+pub(super) enum Start {
+    /// The task has no references.
+    Render(OwnedSemaphorePermit),
+    /// The task has references to wait for.
+    Fetch(ReferenceSlot),
+}
+
+/// What came of an attempt.
+enum Attempt {
+    /// The images or an error. The render slot, if the attempt had one, is held until the task has ended.
+    Ended(Result<Vec<Bytes>, RenderError>, Option<RenderSlot>),
+    /// The worker was told to stop before the task had a render slot.
+    Stopped,
+    /// The lease is lost, or the worker's drain time has passed.
+    Cancelled,
+}
+
+/// A task that is ready to be rendered.
+struct Prepared {
+    references: Vec<Picture>,
+    slot: RenderSlot,
+    /// When the task took the slot.
+    slot_since: Duration,
+    /// How long the preparation took, without the wait for the slot.
+    took: Duration,
+}
+
+/// Why the files of a render do not become the result of its task.
+enum SaveError {
+    Files(FilesError),
+    Store(StoreError),
+    LeaseLost,
+}
+
+impl Worker {
+    /// One attempt at one task.
+    pub(super) async fn work(&self, claim: Claim, start: Start, slots: RenderSlots) {
+        let lease = claim.lease;
+        let cancel = CancellationToken::new();
+        let _held = HeldLease::new(self, lease, cancel.clone());
+        let started = self.shared.clock.elapsed();
+        // Nothing after the render is cancelled: it is short, and no write takes place under a lost lease.
+        let (rendered, _slot) = match self.attempt(&claim, start, &slots, &cancel).await {
+            Attempt::Ended(rendered, slot) => (rendered, slot),
+            Attempt::Stopped => return self.release(lease).await,
+            Attempt::Cancelled => return,
+        };
+        match rendered {
+            Ok(pngs) => match self.save(lease, pngs).await {
+                Ok(()) => {
+                    let took = self.shared.clock.elapsed().saturating_sub(started);
+                    self.shared.metrics.rendered(took);
+                    self.shared.metrics.tasks_ended("completed", 1);
+                    tracing::info!(task = %lease.task_id, millis = took.as_millis(), "task completed");
+                }
+                Err(SaveError::LeaseLost) => tracing::warn!(task = %lease.task_id, "lease lost; result discarded"),
+                Err(SaveError::Files(error)) => self.retry(lease, &error.to_string()).await,
+                Err(SaveError::Store(error)) => self.retry(lease, &error.to_string()).await,
+            },
+            Err(RenderError::Final(sentence)) => self.fail(lease, &sentence).await,
+            Err(RenderError::Refused(violation)) => self.refuse(lease, violation).await,
+            Err(RenderError::Again(cause)) => self.retry(lease, &cause).await,
+            Err(RenderError::NotAvailable(cause)) => {
+                self.suspend(&cause);
+                self.release(lease).await;
+            }
+        }
+    }
+
+    /// Prepares a task and renders it in a slot.
+    async fn attempt(&self, claim: &Claim, start: Start, slots: &RenderSlots, cancel: &CancellationToken) -> Attempt {
+        let has_slot = matches!(start, Start::Render(_));
+        let prepared = tokio::select! {
+            biased;
+            () = slots.stop.cancelled(), if !has_slot => return Attempt::Stopped,
+            prepared = self.prepare(claim, start, slots) => prepared,
+            () = cancel.cancelled() => return Attempt::Cancelled,
+        };
+        let Prepared { references, slot, slot_since, took } = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => return Attempt::Ended(Err(error), None),
+        };
+        let time_limit = self.time_limit(claim, took);
+        match self.render(claim, references, time_limit, cancel).await {
+            Some(rendered) => {
+                self.shared.backlog.observe(self.shared.clock.elapsed().saturating_sub(slot_since));
+                Attempt::Ended(rendered, Some(slot))
+            }
+            None => Attempt::Cancelled,
+        }
+    }
+
+    /// Prepares a task, and takes a render slot afterwards unless it has one.
+    async fn prepare(&self, claim: &Claim, start: Start, slots: &RenderSlots) -> Result<Prepared, RenderError> {
+        let renders = &self.shared.metrics.renders;
+        let (slot, reference_slot) = match start {
+            Start::Render(permit) => (Some(RenderSlot::new(permit, renders)), None),
+            Start::Fetch(reference_slot) => (None, Some(reference_slot)),
+        };
+        let begun = self.shared.clock.elapsed();
+        let limit = self.time_limit(claim, Duration::ZERO);
+        let preparing = AssertUnwindSafe(self.renderer.prepare(claim)).catch_unwind();
+        let references = match tokio::time::timeout(limit, preparing).await {
+            Ok(Ok(prepared)) => prepared?,
+            Ok(Err(_)) => return Err(RenderError::Again("the preparation of the render panicked".into())),
+            Err(_) => return Err(RenderError::Again(overran("the preparation of the render", limit))),
+        };
+        let prepared = self.shared.clock.elapsed();
+        let (slot, slot_since) = match slot {
+            Some(slot) => (slot, begun),
+            None => (RenderSlot::new(slots.acquire().await, renders), self.shared.clock.elapsed()),
+        };
+        drop(reference_slot);
+        Ok(Prepared { references, slot, slot_since, took: prepared.saturating_sub(begun) })
+    }
+
+    /// Renders a task. A render that is cancelled, or that overruns its time limit, gets a moment to stop. `None` when it
+    /// was cancelled.
+    async fn render(
+        &self,
+        claim: &Claim,
+        references: Vec<Picture>,
+        time_limit: Duration,
+        cancel: &CancellationToken,
+    ) -> Option<Result<Vec<Bytes>, RenderError>> {
+        let (progress, stop) = (Progress::default(), cancel.child_token());
+        // Also where this future is dropped.
+        let stopped = stop.clone().drop_guard();
+        let control = RenderControl { time_limit, progress: progress.clone(), cancel: stop };
+        let mut rendering = pin!(AssertUnwindSafe(self.renderer.render(claim, references, control)).catch_unwind());
+        let outcome = tokio::select! {
+            biased;
+            rendered = &mut rendering => {
+                return Some(rendered.unwrap_or_else(|_| Err(RenderError::Again("the engine panicked".into()))));
+            }
+            () = cancel.cancelled() => None,
+            () = tokio::time::sleep(time_limit) => {
+                let stage = progress.latest().map_or_else(String::new, |stage| format!(" and was at {stage}"));
+                Some(Err(RenderError::Again(overran("the engine", time_limit) + &stage)))
+            }
+        };
+        drop(stopped);
+        // The render slot stays taken meanwhile.
+        if tokio::time::timeout(CANCEL_GRACE, rendering).await.is_err() {
+            tracing::warn!(task = %claim.lease.task_id, "the engine did not stop its cancelled render, which is abandoned");
+        }
+        outcome
+    }
+
+    /// The time left for an attempt that has taken `spent`.
+    fn time_limit(&self, claim: &Claim, spent: Duration) -> Duration {
+        let age = self.shared.ages.of(claim.lease.task_id);
+        let for_attempt = self.settings.render_timeout.saturating_sub(spent);
+        for_attempt.min(TASK_TIME_LIMIT.saturating_sub(age))
+    }
+
+    /// Stores the files, then completes the task. Without completion the files are removed again.
+    async fn save(&self, lease: Lease, pngs: Vec<Bytes>) -> Result<(), SaveError> {
+        let files = &self.shared.files;
+        let writes = pngs.into_iter().enumerate().map(|(index, png)| files.write(lease.task_id, index, png));
+        let written = futures::future::join_all(writes).await;
+        let names: Vec<String> = written.iter().filter_map(|write| write.as_ref().ok().cloned()).collect();
+        let outcome = match written.into_iter().find_map(Result::err) {
+            Some(error) => Err(SaveError::Files(error)),
+            None => match self.complete(lease, &names).await? {
+                LeaseWrite::Done => return Ok(()),
+                LeaseWrite::Lost => Err(SaveError::LeaseLost),
+            },
+        };
+        for name in names {
+            if let Err(error) = files.remove(&name).await {
+                tracing::warn!(%error, "could not remove a discarded result file; the sweep for orphans will");
+            }
+        }
+        outcome
+    }
+
+    /// Completes a task. When no try succeeds, it is unknown whether the completion was saved, so the files must stay;
+    /// the sweep for orphans removes them if it was not.
+    async fn complete(&self, lease: Lease, names: &[String]) -> Result<LeaseWrite, SaveError> {
+        let complete = || self.shared.store.complete(lease, names.to_vec());
+        self.patiently(lease, "complete", complete, |outcome| *outcome == LeaseWrite::Lost)
+            .await
+            .map_err(SaveError::Store)
+    }
+
+    /// Tries a write that ends a task again while the database cannot be reached: what was found out about the task is
+    /// worth more than a moment of a busy database. A lease that is lost after a failed try may have ended with that
+    /// try, so the error stands.
+    async fn patiently<T, W: Future<Output = Result<T, StoreError>>>(
+        &self,
+        lease: Lease,
+        what: &str,
+        write: impl Fn() -> W,
+        is_lost: impl Fn(&T) -> bool,
+    ) -> Result<T, StoreError> {
+        let mut outcome = write().await;
+        for _ in 1..END_TRIES {
+            let Err(error) = outcome else { break };
+            tracing::warn!(task = %lease.task_id, %error, "could not {what} the task; trying again");
+            tokio::time::sleep(RETRY_DELAY).await;
+            outcome = match write().await {
+                Ok(outcome) if is_lost(&outcome) => return Err(error),
+                again => again,
+            };
+        }
+        outcome
+    }
+
+    async fn fail(&self, lease: Lease, sentence: &str) {
+        let fail = || self.shared.store.fail(lease, sentence);
+        match self.patiently(lease, "fail", fail, |outcome| *outcome == LeaseWrite::Lost).await {
+            Ok(LeaseWrite::Done) => {
+                self.shared.metrics.tasks_ended("failed", 1);
+                tracing::info!(task = %lease.task_id, reason = sentence, "task failed and refunded");
+            }
+            Ok(LeaseWrite::Lost) => tracing::warn!(task = %lease.task_id, "lease lost; failure discarded"),
+            Err(error) => {
+                tracing::error!(task = %lease.task_id, %error, "could not fail the task; if it has not failed, its lease will expire")
+            }
+        }
+    }
+
+    /// Fails a task that the content policy refuses, which counts against the key it came with.
+    async fn refuse(&self, lease: Lease, violation: Violation) {
+        let kind = violation.as_str();
+        let strikes = self.policy.rules().strikes;
+        let refuse = || self.shared.store.refuse(lease, REFUSED, strikes);
+        match self.patiently(lease, "refuse", refuse, |outcome| *outcome == Refusal::Lost).await {
+            Ok(Refusal::Done { suspended }) => {
+                self.shared.metrics.tasks_ended("failed", 1);
+                self.shared.metrics.task_refused(kind);
+                tracing::info!(task = %lease.task_id, kind, "task refused by the content policy and refunded");
+                if let Some(key) = suspended {
+                    self.shared.metrics.suspended.inc();
+                    tracing::warn!(%key, "key suspended over violations of the content policy");
+                }
+            }
+            Ok(Refusal::Lost) => tracing::warn!(task = %lease.task_id, "lease lost; refusal discarded"),
+            Err(error) => {
+                tracing::error!(task = %lease.task_id, %error, "could not refuse the task; if it has not failed, its lease will expire")
+            }
+        }
+    }
+
+    async fn retry(&self, lease: Lease, cause: &str) {
+        match self.shared.store.retry(lease, RETRY_DELAY, GAVE_UP).await {
+            Ok(Retry::Queued) => {
+                self.shared.metrics.attempts_lost.inc();
+                tracing::warn!(task = %lease.task_id, cause, "attempt lost; queued again");
+            }
+            Ok(Retry::Failed) => {
+                self.shared.metrics.attempts_lost.inc();
+                self.shared.metrics.tasks_ended("failed", 1);
+                tracing::warn!(task = %lease.task_id, cause, "last attempt lost; task failed and refunded");
+            }
+            Ok(Retry::Lost) => tracing::warn!(task = %lease.task_id, cause, "attempt and lease lost"),
+            Err(error) => {
+                tracing::error!(task = %lease.task_id, %error, cause, "could not give the task back; its lease will expire")
+            }
+        }
+    }
+}
+
+/// Holds a lease in the worker's heartbeats until dropped, however the attempt ends.
+struct HeldLease<'a> {
+    worker: &'a Worker,
+    lease: Lease,
+}
+
+impl<'a> HeldLease<'a> {
+    fn new(worker: &'a Worker, lease: Lease, cancel: CancellationToken) -> Self {
+        worker.held().insert(lease, cancel);
+        Self { worker, lease }
+    }
+}
+
+impl Drop for HeldLease<'_> {
+    fn drop(&mut self) {
+        self.worker.held().remove(&self.lease);
+    }
+}
+
+fn overran(what: &str, limit: Duration) -> String {
+    format!("{what} took longer than {} s", limit.as_secs())
+}

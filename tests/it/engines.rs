@@ -1,0 +1,215 @@
+//! Engines other than the built-in one: what they cannot do, when they are not available, and how they are cancelled.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::json;
+use tintype::config::LEASE;
+use tintype::domain::model::TaskId;
+use tintype::worker::Worker;
+use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, Sizes, Stage};
+use tokio::sync::Notify;
+
+use crate::rigs::service::{Caller, Service};
+
+/// An engine that a test controls.
+#[derive(Debug, Default)]
+struct TestEngine {
+    is_down: AtomicBool,
+    hangs: bool,
+    /// Whether a render that hangs goes on after it was cancelled.
+    ignores_cancellation: bool,
+    briefs: AtomicUsize,
+    began: Notify,
+    cancelled: AtomicBool,
+}
+
+#[async_trait]
+impl Engine for TestEngine {
+    async fn render(
+        &self,
+        brief: Brief,
+        progress: Progress,
+        cancel: CancellationToken,
+    ) -> Result<Vec<Picture>, EngineError> {
+        self.probe().await?;
+        self.briefs.fetch_add(1, Ordering::SeqCst);
+        self.began.notify_one();
+        progress.report(Stage::Step { done: 7, of: 20 });
+        if self.hangs {
+            cancel.cancelled().await;
+            self.cancelled.store(true, Ordering::SeqCst);
+            if self.ignores_cancellation {
+                std::future::pending::<()>().await;
+            }
+        }
+        let pixels = vec![7; (brief.width * brief.height * 3) as usize];
+        let picture = Picture::from_rgb(brief.width, brief.height, pixels).expect("a picture");
+        Ok(vec![picture; brief.seeds.len()])
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        match self.is_down.load(Ordering::SeqCst) {
+            true => Err(EngineError::NotAvailable("connection refused".into())),
+            false => Ok(()),
+        }
+    }
+}
+
+fn info() -> EngineInfo {
+    EngineInfo {
+        name: "test".into(),
+        description: "an engine that a test controls".into(),
+        sizes: Sizes::Any,
+        max_references: 4,
+        max_pictures: None,
+        typical_duration: Duration::from_secs(1),
+        slots: None,
+    }
+}
+
+fn worker(service: &Service, info: EngineInfo, engine: &Arc<TestEngine>) -> Arc<Worker> {
+    service.worker_with(Arc::new(service.renderer_with(info, engine.clone())))
+}
+
+async fn step(worker: &Arc<Worker>) -> usize {
+    worker.step().await.expect("a store")
+}
+
+async fn lost_leases(caller: &Caller<'_>, task_id: &str) -> Option<u32> {
+    let TaskId(id) = task_id.parse().expect("a task_id");
+    let record = caller.service.shared.store.inspect_task(id).await.expect("a store");
+    record.expect("the task exists").lost_leases
+}
+
+#[tokio::test]
+async fn an_engine_that_is_not_available_costs_no_attempt_and_gets_no_task_until_a_probe_succeeds() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let task_id = caller.submit_prompt("a boat").await;
+    let engine = Arc::new(TestEngine { is_down: true.into(), ..TestEngine::default() });
+    let worker = worker(&service, info(), &engine);
+    assert_eq!(step(&worker).await, 1);
+    assert_eq!(lost_leases(&caller, &task_id).await, Some(0));
+    for _ in 0..5 {
+        assert_eq!(step(&worker).await, 0, "no task is claimed");
+    }
+    let depth = service.shared.store.queue_depth().await.expect("a store");
+    assert_eq!((depth.waiting, depth.leased), (1, 0), "other workers may claim it");
+    engine.is_down.store(false, Ordering::SeqCst);
+    assert_eq!(step(&worker).await, 1);
+    assert_eq!(caller.task(&task_id).await["status"], "completed");
+    assert_eq!(caller.credits().await, 98);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_running_worker_probes_its_engine() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let task_id = caller.submit_prompt("a boat").await;
+    let engine = Arc::new(TestEngine { is_down: true.into(), ..TestEngine::default() });
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(worker(&service, info(), &engine).run(stop.clone()));
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(caller.task(&task_id).await["status"], "processing");
+    assert_eq!(lost_leases(&caller, &task_id).await, Some(0));
+    engine.is_down.store(false, Ordering::SeqCst);
+    while caller.task(&task_id).await["status"] == "processing" {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(caller.task(&task_id).await["status"], "completed");
+    stop.cancel();
+    running.await.expect("no panic");
+}
+
+#[tokio::test]
+async fn a_lost_lease_cancels_the_render() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let task_id = caller.submit_prompt("a boat").await;
+    let engine = Arc::new(TestEngine { hangs: true, ..TestEngine::default() });
+    let worker = worker(&service, info(), &engine);
+    let stepping = worker.clone();
+    let stepping = tokio::spawn(async move { step(&stepping).await });
+    engine.began.notified().await;
+    service.clock.advance(LEASE);
+    service.sweep().await;
+    worker.renew().await;
+    stepping.await.expect("no panic");
+    assert!(engine.cancelled.load(Ordering::SeqCst));
+    service.work().await;
+    assert_eq!(caller.task(&task_id).await["status"], "completed", "by another worker");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_render_that_overruns_its_time_limit_is_cancelled_and_costs_the_attempt() {
+    for ignores_cancellation in [false, true] {
+        let service = Service::start_with(&["--render-timeout", "5s"]).await;
+        let caller = service.caller("ada", 100).await;
+        let task_id = caller.submit_prompt("a boat").await;
+        let engine = Arc::new(TestEngine { hangs: true, ignores_cancellation, ..TestEngine::default() });
+        assert_eq!(step(&worker(&service, info(), &engine)).await, 1);
+        assert!(engine.cancelled.load(Ordering::SeqCst));
+        assert_eq!(lost_leases(&caller, &task_id).await, Some(1));
+        assert_eq!(service.shared.metrics.renders.get(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_stops_cancels_the_render_after_the_drain_time_and_releases_the_task() {
+    let service = Service::start_with(&["--drain-timeout", "5s"]).await;
+    let caller = service.caller("ada", 100).await;
+    let task_id = caller.submit_prompt("a boat").await;
+    let engine = Arc::new(TestEngine { hangs: true, ..TestEngine::default() });
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(worker(&service, info(), &engine).run(stop.clone()));
+    engine.began.notified().await;
+    stop.cancel();
+    running.await.expect("no panic");
+    assert!(engine.cancelled.load(Ordering::SeqCst));
+    assert_eq!(lost_leases(&caller, &task_id).await, Some(0));
+    let depth = service.shared.store.queue_depth().await.expect("a store");
+    assert_eq!((depth.waiting, depth.leased), (1, 0));
+}
+
+#[tokio::test]
+async fn pictures_of_another_size_become_the_size_of_the_ratio() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let task = caller.submit(json!({ "prompt": "a boat", "aspect_ratio": "16:9" })).await;
+    let engine = Arc::new(TestEngine::default());
+    let sizes = Sizes::Of(vec![(512, 512), (640, 384)]);
+    assert_eq!(step(&worker(&service, EngineInfo { sizes, ..info() }, &engine)).await, 1);
+    let task = caller.task(task["task_id"].as_str().expect("a task_id")).await;
+    let file = service.fetch(task["media_url"].as_str().expect("a URL"), &[]).await;
+    let picture = Picture::decode(&file.body).expect("a PNG");
+    assert_eq!(file.body[16..24], [1280_u32.to_be_bytes(), 720_u32.to_be_bytes()].concat(), "{}", picture.width());
+}
+
+#[tokio::test]
+async fn an_engine_with_a_limit_of_pictures_gets_several_briefs() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let task = caller.submit(json!({ "prompt": "a boat", "n": 3 })).await;
+    let engine = Arc::new(TestEngine::default());
+    assert_eq!(step(&worker(&service, EngineInfo { max_pictures: Some(2), ..info() }, &engine)).await, 1);
+    let task = caller.task(task["task_id"].as_str().expect("a task_id")).await;
+    assert_eq!(task["images"].as_array().expect("images").len(), 3);
+    assert_eq!(engine.briefs.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn a_task_with_more_references_than_the_engine_takes_fails_and_is_refunded() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let references = ["https://pictures.example.com/a.png"];
+    let task = caller.submit(json!({ "prompt": "a boat", "reference_images": references })).await;
+    let engine = Arc::new(TestEngine::default());
+    assert_eq!(step(&worker(&service, EngineInfo { max_references: 0, ..info() }, &engine)).await, 1);
+    let task = caller.task(task["task_id"].as_str().expect("a task_id")).await;
+    assert_eq!(task["status"], "failed");
+    assert!(task["error"].as_str().expect("a sentence").contains("takes no reference images"), "{task}");
+    assert_eq!((caller.credits().await, engine.briefs.load(Ordering::SeqCst)), (100, 0));
+}
