@@ -4,8 +4,6 @@
 //! The suite runs the harness for a short while. The long run, which prints the table of `docs/reliability.md`:
 //! `TINTYPE_TROUBLES=300 cargo test --locked --test it cluster::troubles -- --nocapture`
 
-use crate::rigs::cluster::{node, relay};
-
 mod bucket;
 mod mixed;
 mod outcome_unknown;

@@ -4,9 +4,6 @@
 
 mod rigs;
 
-#[allow(unused_imports, reason = "removed once every module imports from rigs")]
-use rigs::{binary, crowd, debian, disk, installation, network, ports, postgres, service as support};
-
 mod acme;
 mod auth;
 mod backup;

@@ -16,8 +16,8 @@ use tintype::store::{
     Upkeep as _,
 };
 
-use crate::process;
 use crate::rigs::binary::{self, Server};
+use crate::rigs::http::{ended, submit};
 use crate::rigs::postgres::{cluster, schema};
 use crate::rigs::service::new_key;
 
@@ -92,8 +92,8 @@ async fn a_migrated_installation_keeps_everything_and_goes_on() {
 
     let server = Server::start(elsewhere.path(), &["--database", &url]);
     assert_eq!(server.first_key(), None, "it is not a first start");
-    let new = process::submit(&server, &key, "A boat").await;
-    let ended = process::ended(&server, &key, &new).await;
+    let new = submit(&server, &key, "A boat").await;
+    let ended = ended(&server, &key, &new).await;
     assert_eq!(ended["status"], "completed");
     server.stop();
     assert_eq!(target.queue_depth().await.unwrap().waiting, 0, "what was unfinished was worked on too");

@@ -13,9 +13,7 @@ use tokio_rustls::rustls;
 
 use crate::rigs::binary::{self, Server, refused, serve_on, tintype};
 use crate::rigs::certificates::certificate;
-use crate::rigs::http::{GENERATE, TASKS, exchange};
-#[allow(unused_imports, reason = "removed once every module imports from rigs")]
-pub use crate::rigs::http::{ended, send, submit, try_send};
+use crate::rigs::http::{GENERATE, TASKS, ended, exchange, send, submit};
 use crate::rigs::ports::Port;
 
 /// Time limit of every wait.

@@ -32,10 +32,8 @@ use tintype_engine::{Engine, EngineInfo, Progress};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-#[allow(unused_imports, reason = "removed once every module imports from rigs")]
-pub use super::binary::TINTYPE;
-#[allow(unused_imports, reason = "removed once every module imports from rigs")]
-pub use super::http::{Answer, GENERATE, TASKS, exchange, try_exchange};
+use super::binary::TINTYPE;
+use super::http::{Answer, GENERATE, TASKS, exchange};
 use super::postgres;
 use super::redis::{self, RedisServer};
 use super::s3::S3Server;

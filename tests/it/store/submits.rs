@@ -6,7 +6,7 @@ use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::store::{Result, START_WITHIN, StartLimit, Submission};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, drawn, ids, images};
-use crate::support::NOON;
+use crate::rigs::service::NOON;
 
 pub async fn a_submit_charges_two_credits_an_image(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
