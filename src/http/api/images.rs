@@ -249,10 +249,7 @@ pub async fn generate(
             format!("The account has {} unfinished tasks, which is its limit.", api.settings.limits.max_unfinished),
             UNFINISHED_RETRY_SECONDS,
         )),
-        Submission::NotStarted => {
-            tracing::error!("a submit was refused: the database did not begin it in time");
-            Err(ApiError::internal())
-        }
+        Submission::NotStarted => Err(ApiError::caused_by("the database did not begin the submit in time")),
         Submission::Overloaded { excess } => Err(ApiError::rate_limited(
             "The queue is so long that the task would not be finished in time.",
             excess.as_secs().max(UNFINISHED_RETRY_SECONDS),
