@@ -8,7 +8,7 @@ use crate::data_dir;
 use crate::domain::text;
 use crate::store::AccountCreation;
 
-/// Most credits of one grant.
+/// Largest grant, in credits.
 pub(super) const MAX_GRANT: i64 = 1_000_000_000_000;
 
 #[derive(Debug, Subcommand)]
@@ -21,10 +21,10 @@ pub(super) enum AccountCommand {
 
 #[derive(Debug, Args)]
 pub(super) struct CreateArgs {
-    /// Unique name, of at most 100 characters
+    /// Name of the account: unique, at most 100 characters
     #[arg(value_parser = text::account_name)]
     name: String,
-    /// Credits to begin with
+    /// Credits to grant at once
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(i64).range(0..=MAX_GRANT))]
     credits: i64,
     /// Print JSON
@@ -55,7 +55,7 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
         AccountCreation::Created(account) => show(args.json, &account, || {
             format!("Created account {} ({}) with {} credits.", account.name, account.id, account.credits)
         }),
-        AccountCreation::NameTaken => Err(Failure(format!("there is an account {:?} already", args.name))),
+        AccountCreation::NameTaken => Err(Failure(format!("an account named {:?} already exists", args.name))),
     }
 }
 

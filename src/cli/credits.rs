@@ -14,18 +14,18 @@ use crate::domain::text;
 use crate::files::Files;
 use crate::store::{Audit, Drift, Store};
 
-/// Ledger entries fetched at a time.
+/// Ledger entries per page.
 const HISTORY_PAGE: u32 = 1_000;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum CreditsCommand {
-    /// Give an account credits
+    /// Grant credits to an account
     Grant(GrantArgs),
-    /// Show how many credits an account has
+    /// Show the balance of an account
     Balance(AccountArgs),
-    /// Show an account's ledger, newest first
+    /// Show the ledger of an account, newest entries first
     History(HistoryArgs),
-    /// Recompute every balance from the ledger; exits with 1 on any drift
+    /// Recompute every balance from the ledger; exit with 1 on any drift
     Audit(AuditArgs),
 }
 
@@ -45,7 +45,7 @@ pub(super) struct GrantArgs {
     /// Credits to add
     #[arg(value_parser = clap::value_parser!(i64).range(1..=MAX_GRANT))]
     amount: i64,
-    /// Note for the ledger, of at most 500 characters
+    /// Note for the ledger, at most 500 characters
     #[arg(long, value_name = "TEXT", value_parser = text::ledger_note)]
     note: Option<String>,
     /// Print JSON
@@ -57,15 +57,15 @@ pub(super) struct GrantArgs {
 pub(super) struct HistoryArgs {
     #[command(flatten)]
     account: AccountArgs,
-    /// Most entries to show [default: all]
+    /// Number of entries to show [default: all]
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct AuditArgs {
-    /// Check the images of completed tasks too: that each exists, begins as a PNG and ends as one; the bytes
-    /// between are not read. URL is file:PATH or s3://BUCKET/PREFIX [default: the files that `tintype serve` would use]
+    /// Also check that every image of a completed task exists and starts and ends like a PNG. URL is file:PATH or
+    /// s3://BUCKET/PREFIX [default: the files that `tintype serve` would use]
     #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     files: Option<String>,
     /// Print JSON
@@ -164,7 +164,7 @@ async fn check_files(
     })
 }
 
-/// Findings of an audit of the books and, if asked for, of the files.
+/// Findings of an audit of the ledger and, optionally, of the files.
 #[derive(Debug, Serialize)]
 struct Findings {
     accounts: u64,
@@ -191,8 +191,8 @@ impl Findings {
     fn text(&self) -> String {
         let mut lines: Vec<String> = self.drifts.iter().map(describe).collect();
         let (files, sound) = match self.files {
-            Some(files) => (format!(", {files} result files"), "all balances agree and all files are there"),
-            None => (String::new(), "all balances agree"),
+            Some(files) => (format!(", {files} result files"), "all balances match and all files exist"),
+            None => (String::new(), "all balances match"),
         };
         let verdict = match self.drifts.len() as u64 + self.drifts_left_out.unwrap_or(0) {
             0 => sound.to_owned(),

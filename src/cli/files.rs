@@ -10,16 +10,16 @@ use crate::service::file_store;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum FilesCommand {
-    /// Make --files the store of this database, after the result files were moved there
+    /// Adopt --files as the result files of this database, after they were moved there
     Adopt(AdoptArgs),
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A database and its store of result files know one marker, so that a server with another store, which lacks the \
-images of completed tasks, does not start. This command writes a new marker into the store that --files names and \
-into the database: servers with any other copy of the files do not start again. Stop the servers first, and check \
-with `tintype credits audit --files` that every image is there.")]
+A database and its result files share a marker, so that no server starts with other files, which would lack the \
+images of completed tasks. This command writes a new marker to --files and to the database; from then on servers \
+with any other copy of the files do not start. Stop all servers first, and run `tintype credits audit --files` to \
+check that every image exists.")]
 pub(super) struct AdoptArgs {
     #[command(flatten)]
     files: FilesSettings,

@@ -36,7 +36,7 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0    the images are saved
   1    any other error
-  2    the arguments are wrong, or the server says that they are
+  2    the arguments are invalid, or the server rejected the request
   3    the task failed; its credits were refunded
   4    the key was not accepted
   5    not enough credits
@@ -44,7 +44,7 @@ Exit codes:
   7    not finished after 10 minutes
   8    no answer from the server; the task may exist and be charged
   9    the task is complete, and its images could not be saved
-  130  interrupted; a task that was created goes on";
+  130  interrupted; a task that was created continues";
 
 /// The default address of `tintype serve`.
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
@@ -57,13 +57,13 @@ const HOW_TO_GET_A_KEY: &str =
 pub(super) struct GenerateArgs {
     /// Description of the images; - reads it from standard input
     prompt: String,
-    /// Width to height, such as 16:9 [default: 1:1]
+    /// Aspect ratio, such as 16:9 [default: 1:1]
     #[arg(long, value_name = "W:H")]
     aspect: Option<String>,
     /// Number of images, 1 to 4; each costs 2 credits [default: 1]
     #[arg(short, value_name = "N", allow_negative_numbers = true)]
     n: Option<i64>,
-    /// URL of a reference image; can be given up to 4 times
+    /// URL of a reference image; may be repeated up to 4 times
     #[arg(long, value_name = "URL")]
     reference: Vec<String>,
     /// Directory to save the images in
@@ -72,19 +72,19 @@ pub(super) struct GenerateArgs {
     /// Print one JSON object instead of paths
     #[arg(long)]
     json: bool,
-    /// Show no progress
+    /// Do not show progress
     #[arg(long)]
     quiet: bool,
-    /// The server
+    /// URL of the server
     #[arg(long, env = "TINTYPE_URL", default_value = DEFAULT_URL, value_name = "URL", value_parser = base_url)]
     url: String,
     /// API key
     #[arg(long, env = "TINTYPE_KEY", hide_env_values = true, value_name = "KEY")]
     key: Option<Hidden>,
-    /// Certificate authorities to trust besides the public ones, in PEM
+    /// PEM file with certificate authorities to trust in addition to the public ones
     #[arg(long, env = "TINTYPE_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Send the key over plain HTTP to another machine
+    /// Allow sending the key over plain HTTP to another machine
     #[arg(long)]
     insecure: bool,
 }
@@ -256,7 +256,7 @@ fn not_submitted(error: &ClientError, args: &GenerateArgs) -> Stop {
 /// The submit may have arrived, so only the user can decide to repeat it.
 fn may_exist(error: &dyn Display, url: &str) -> Stop {
     let look = look(&format!("{url}/api/v1/images/task"));
-    Stop(exit::NO_ANSWER, format!("{error}: the task may exist and be charged, so look before you try again: {look}"))
+    Stop(exit::NO_ANSWER, format!("{error}: the task may exist and be charged, so check before you try again: {look}"))
 }
 
 /// Explains why the command stopped polling a task that exists.
@@ -269,16 +269,16 @@ fn not_finished(error: &ClientError, task_id: &TaskId, url: &str) -> Stop {
         }
         ClientError::Refused(refusal) if refusal.status == StatusCode::UNAUTHORIZED => {
             let Stop(code, sentence) = key_refused(url);
-            Stop(code, format!("{sentence}; task {task_id} goes on"))
+            Stop(code, format!("{sentence}; task {task_id} continues"))
         }
         ClientError::Unreachable(_) | ClientError::NoAnswer(_) => {
-            Stop(exit::NO_ANSWER, format!("{error}: task {task_id} goes on, look for it later: {look}"))
+            Stop(exit::NO_ANSWER, format!("{error}: task {task_id} continues; check it later: {look}"))
         }
         ClientError::Refused(refusal) => {
             let reason = for_support(refusal);
-            Stop(exit::OTHER, format!("cannot follow task {task_id} ({reason}), look for it later: {look}"))
+            Stop(exit::OTHER, format!("cannot follow task {task_id} ({reason}); check it later: {look}"))
         }
-        _ => Stop(exit::OTHER, format!("cannot follow task {task_id} ({error}), look for it later: {look}")),
+        _ => Stop(exit::OTHER, format!("cannot follow task {task_id} ({error}); check it later: {look}")),
     }
 }
 
@@ -370,7 +370,7 @@ impl Report {
         let sentence = match &self.task_id {
             Some(_) if !self.images.is_empty() => format!("interrupted; {}", self.where_images_are()),
             Some(id) => {
-                format!("interrupted; task {id} goes on: {}", look(&format!("{url}/api/v1/images/task/{id}")))
+                format!("interrupted; task {id} continues: {}", look(&format!("{url}/api/v1/images/task/{id}")))
             }
             None if self.submitting => may_exist(&"interrupted", url).1,
             None => "interrupted; nothing was submitted".to_owned(),

@@ -15,18 +15,18 @@ use crate::store::{KeyChange, NewKey};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum KeyCommand {
-    /// Create a key; it is shown this once
+    /// Create a key and print it; it cannot be shown again
     Create(CreateArgs),
-    /// List keys, without their secrets
+    /// List keys without their secrets
     List(ListArgs),
-    /// Disable a key until it is enabled
+    /// Disable a key until it is enabled again
     Disable(OneKeyArgs),
-    /// Enable a disabled or suspended key, and forget its strikes
+    /// Enable a disabled or suspended key and clear its strikes
     Enable(OneKeyArgs),
-    /// Disable a key for ever
+    /// Disable a key permanently
     Revoke(OneKeyArgs),
-    /// Replace a key by a new one; both work during the overlap. The new key of a disabled or suspended one is
-    /// disabled or suspended too
+    /// Replace a key by a new one; both work during the overlap. A disabled or suspended key is replaced by a disabled
+    /// or suspended one
     Rotate(RotateArgs),
 }
 
@@ -35,16 +35,16 @@ pub(super) struct CreateArgs {
     /// Name or id of the account
     #[arg(long, value_name = "NAME")]
     account: String,
-    /// Label of at most 100 characters
+    /// Label of the key, at most 100 characters
     #[arg(long, default_value = "", value_name = "LABEL", value_parser = text::key_label)]
     name: String,
-    /// Submits a minute; 0 means no limit [default: the server's]
+    /// Submits per minute; 0 means unlimited [default: the limit of the server]
     #[arg(long, value_name = "N", value_parser = rate)]
     submit_rate: Option<u32>,
-    /// Reads a minute; 0 means no limit [default: the server's]
+    /// Reads per minute; 0 means unlimited [default: the limit of the server]
     #[arg(long, value_name = "N", value_parser = rate)]
     read_rate: Option<u32>,
-    /// How long the key works, such as 90d [default: for ever]
+    /// Lifetime of the key, such as 90d [default: unlimited]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     expires_in: Option<Duration>,
     /// Print JSON
@@ -54,7 +54,7 @@ pub(super) struct CreateArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
-    /// Only keys of this account
+    /// List only the keys of this account
     #[arg(long, value_name = "NAME")]
     account: Option<String>,
     /// Print JSON
@@ -64,7 +64,7 @@ pub(super) struct ListArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct OneKeyArgs {
-    /// The key's id, as `key list` shows it
+    /// Id of the key, as shown by `key list`
     #[arg(allow_hyphen_values = true)]
     id: Id,
     /// Print JSON
@@ -76,7 +76,7 @@ pub(super) struct OneKeyArgs {
 pub(super) struct RotateArgs {
     #[command(flatten)]
     key: OneKeyArgs,
-    /// How long the old key goes on working
+    /// Time for which the old key continues to work
     #[arg(long, default_value = "24h", value_name = "DURATION", value_parser = duration)]
     overlap: Duration,
 }
@@ -126,7 +126,7 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
     show_new(args.json, &key, &secret, store.now())
 }
 
-/// Shows a key that was just made, with its secret.
+/// Prints a new key with its secret.
 fn show_new(json: bool, key: &ApiKey, secret: &KeySecret, now: Timestamp) -> Outcome {
     let shown = NewShownKey {
         id: key.id,
@@ -143,10 +143,10 @@ fn show_new(json: bool, key: &ApiKey, secret: &KeySecret, now: Timestamp) -> Out
             (None, false) => None,
         };
         let off = off.map_or_else(String::new, |off| {
-            format!("\n\nIt is {off}, as the key before it: `tintype key enable {}` lifts that.", key.id)
+            format!("\n\nIt is {off}, like the key that it replaces: `tintype key enable {}` enables it.", key.id)
         });
         let secret = secret.reveal();
-        format!("{secret}\n\nThis is key {}. It is shown this once: keep it somewhere safe.{off}", key.id)
+        format!("{secret}\n\nThis is key {}. It will not be shown again, so keep it in a safe place.{off}", key.id)
     })
 }
 
@@ -196,7 +196,7 @@ async fn change(args: OneKeyArgs, change: KeyChange, data: &DataSettings) -> Out
     let key = store.change_key(args.id, change).await?.ok_or_else(|| no_such_key(args.id))?;
     let now = store.now();
     if change == KeyChange::Enable && key.state(now) == KeyState::Revoked {
-        return Err(Failure(format!("key {} is revoked, which cannot be undone; create another", key.id)));
+        return Err(Failure(format!("key {} is revoked, which cannot be undone: create a new key", key.id)));
     }
     show(args.json, &ShownKey { key: &key, state: key.state(now) }, || {
         format!("Key {} ({}) is {}.", key.id, key.hint, state(&key, now))
@@ -211,7 +211,7 @@ async fn rotate(args: RotateArgs, data: &DataSettings) -> Outcome {
     let key = match key {
         Some(key) => key,
         None if store.find_key(id).await?.is_some() => {
-            return Err(Failure(format!("key {id} is revoked; create another")));
+            return Err(Failure(format!("key {id} is revoked: create a new key")));
         }
         None => return Err(no_such_key(id)),
     };
@@ -219,5 +219,5 @@ async fn rotate(args: RotateArgs, data: &DataSettings) -> Outcome {
 }
 
 fn no_such_key(id: Id) -> Failure {
-    Failure(format!("there is no key {id}; `tintype key list` shows all"))
+    Failure(format!("there is no key {id}: `tintype key list` shows all keys"))
 }

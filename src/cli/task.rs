@@ -18,18 +18,18 @@ const FAILED_BY_OPERATOR: &str = "The task was stopped by the operator. Its cred
 pub(super) enum TaskCommand {
     /// List tasks, newest first
     List(ListArgs),
-    /// Show a task with its request
+    /// Show a task and its request
     Show(OneTaskArgs),
-    /// Fail a task that is processing, and refund it
+    /// Fail a processing task and refund it
     Fail(FailArgs),
 }
 
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
-    /// Only tasks of this account
+    /// List only the tasks of this account
     #[arg(long, value_name = "NAME")]
     account: Option<String>,
-    /// Most tasks to show
+    /// Number of tasks to show
     #[arg(long, default_value_t = 20, value_name = "N")]
     limit: u32,
     /// Print JSON
@@ -39,7 +39,7 @@ pub(super) struct ListArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct OneTaskArgs {
-    /// The task_id, or the id without imgmodel-
+    /// The task_id, with or without the prefix imgmodel-
     #[arg(value_parser = task_id, allow_hyphen_values = true)]
     id: Id,
     /// Print JSON
@@ -51,7 +51,7 @@ pub(super) struct OneTaskArgs {
 pub(super) struct FailArgs {
     #[command(flatten)]
     task: OneTaskArgs,
-    /// The sentence its owner reads, of at most 500 characters
+    /// Error that the owner of the task sees, at most 500 characters
     #[arg(long, default_value = FAILED_BY_OPERATOR, value_name = "TEXT", value_parser = text::failure_reason)]
     reason: String,
 }
@@ -69,7 +69,7 @@ struct ShownTask {
     updated_at: Timestamp,
 }
 
-/// The same with its request.
+/// A task and its request.
 #[derive(Debug, Serialize)]
 struct ShownRecord {
     #[serde(flatten)]
@@ -144,10 +144,10 @@ async fn fail(args: FailArgs, data: &DataSettings) -> Outcome {
     let failed = store.fail_unleased(id, &args.reason).await?;
     let record = store.inspect_task(id).await?.ok_or_else(|| no_such_task(id))?;
     if !failed {
-        return Err(Failure(format!("task {} is {} already", TaskId(id), record.task.status.as_str())));
+        return Err(Failure(format!("task {} is already {}", TaskId(id), record.task.status.as_str())));
     }
     let shown = ShownTask::from(record.task);
-    show(args.task.json, &shown, || format!("Task {} is failed and refunded.", shown.task_id))
+    show(args.task.json, &shown, || format!("Task {} has been failed and refunded.", shown.task_id))
 }
 
 fn no_such_task(id: Id) -> Failure {

@@ -327,7 +327,7 @@ async fn a_backup_prints_what_it_copied() {
     let said = String::from_utf8(output.stdout).expect("text");
     assert_eq!(
         said,
-        "1 accounts, 2 tasks, 3 ledger entries, 2 result files: all balances agree and all files are there.\n"
+        "1 accounts, 2 tasks, 3 ledger entries, 2 result files: all balances match and all files exist.\n"
     );
 }
 

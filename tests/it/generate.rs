@@ -416,6 +416,6 @@ fn an_interrupted_wait_names_the_task() {
     }
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
     let ended = Ended::new(generate.out, child.wait_with_output().unwrap());
-    ended.check(130, &["goes on", TASK_ID, "curl"]);
+    ended.check(130, &["continues", TASK_ID, "curl"]);
     assert_eq!((&ended.json()["task_id"], &ended.json()["status"]), (&json!(TASK_ID), &json!("processing")));
 }
