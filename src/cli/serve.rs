@@ -41,7 +41,7 @@ pub(super) struct ServeArgs {
     server: ServerSettings,
 }
 
-/// Which parts of the service this process runs.
+/// The parts of the service that this process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Everything,

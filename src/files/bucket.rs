@@ -61,7 +61,7 @@ impl Bucket {
         let mut builder = AmazonS3Builder::new();
         for (name, value) in settings.variables() {
             let key = match name {
-                // What AWS tools call it, but not the library.
+                // AWS tools use this name, the library does not.
                 "AWS_EC2_METADATA_SERVICE_ENDPOINT" => AmazonS3ConfigKey::MetadataEndpoint,
                 _ => name.to_ascii_lowercase().parse()?,
             };

@@ -34,7 +34,7 @@ pub(super) enum Start {
     Fetch(ReferenceSlot),
 }
 
-/// What came of an attempt.
+/// The outcome of an attempt.
 enum Attempt {
     /// The images or an error. The render slot, if the attempt had one, is held until the task has ended.
     Ended(Result<Vec<Bytes>, RenderError>, Option<RenderSlot>),

@@ -61,7 +61,7 @@ impl Sizes {
     }
 }
 
-/// What an engine is to render.
+/// The order to an engine.
 #[derive(Debug, Clone)]
 pub struct Brief {
     /// The caller's words, exactly as submitted.

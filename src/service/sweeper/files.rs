@@ -18,7 +18,7 @@ const RECENT_DAYS: usize = 4;
 /// Concurrent removals, because a bucket is slow to remove each file.
 const CONCURRENT_REMOVALS: usize = 16;
 
-/// Which files a sweep removes in addition to those of removed tasks.
+/// The files that a sweep removes in addition to those of removed tasks.
 pub(super) struct FileRule {
     /// The sweep checks files that were written before this.
     written_before: Timestamp,

@@ -40,7 +40,7 @@ struct Turn {
 pub(super) struct Rota {
     /// The account served last.
     last: Option<Id>,
-    /// What the last look found, by account.
+    /// The result of the last query for waiting accounts, by account.
     turns: Vec<Turn>,
     /// Whether those that had no more are asked once more.
     guessing: bool,
@@ -73,8 +73,8 @@ const LOOK: &str = "
     )
     SELECT account_id, task_id FROM later UNION ALL SELECT account_id, task_id FROM earlier ORDER BY account_id";
 
-/// Leases up to $4 tasks of the accounts $1 in their order, from above $2: up to $3 of each, in laps. What others are
-/// claiming is passed over.
+/// Leases up to $4 tasks of the accounts $1 in their order, from above $2: up to $3 of each, in laps. It skips tasks
+/// that other workers are claiming.
 const TAKE: &str = "
     WITH waiting AS (
         SELECT turn, mine.task_id
@@ -107,7 +107,7 @@ pub(super) async fn claim(
             Ok(Some(more)) => claims.extend(more),
             Ok(None) => break,
             Err(error) if claims.is_empty() => return Err(error),
-            // What is claimed already has to be worked on.
+            // Tasks that are already claimed are returned, so that they are worked on.
             Err(error) => {
                 tracing::warn!(%error, "could not claim more tasks");
                 break;
@@ -146,7 +146,7 @@ impl Rota {
         if !self.is_due(database.clock.elapsed()) {
             return Ok(false);
         }
-        // What a connection is waited for says nothing about the look.
+        // The wait for a connection does not count toward the duration of the query.
         drop(database.client().await?);
         let begun = database.clock.elapsed();
         let most = (MAX_ACCOUNTS + passed_over.len()) as i64;
@@ -208,7 +208,7 @@ impl Rota {
             if all_taken && accounts.contains(&turn.account_id) {
                 turn.exhausted = of_account.len() != share;
             }
-            // What was taken is a dead row more for whoever begins before it.
+            // The claimed rows are now dead rows: start after them.
             turn.oldest = of_account.into_iter().chain([turn.oldest]).max().unwrap_or(turn.oldest);
         }
         let claim = |row: &Row| {
@@ -225,7 +225,7 @@ fn ids(row: &Row) -> Option<(Id, Id)> {
     Some((row.try_get("account_id").ok()?, row.try_get("task_id").ok()?))
 }
 
-/// What can be read of the rows of some tasks. A damaged one keeps no other from being worked on.
+/// Converts the rows of tasks. It skips a damaged row, so that the other tasks are worked on.
 fn readable<T>(rows: &[Row], read: impl Fn(&Row) -> Result<T>) -> Vec<T> {
     let one = |row| match read(row) {
         Ok(one) => Some(one),

@@ -1,4 +1,4 @@
-//! What the processes that draw tell each other of themselves.
+//! Reports of workers about their capacity, read by other processes.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub(super) async fn withdraw(database: &Database, id: Id) -> Result<()> {
 }
 
 pub(super) async fn others(database: &Database, id: Id) -> Result<Vec<WorkerReport>> {
-    // What was seen in the future was written before the clock was set back, and says nothing either.
+    // A report from the future was written before the clock was set back. It is ignored as well.
     let sql = "SELECT id, slots::bigint AS slots, mean_ms FROM workers
         WHERE id <> $1 AND seen_at > tintype_now($2) - $3 AND seen_at < tintype_now($2) + $3 ORDER BY id";
     let rows = database.read(sql, &[&id, &database.given_time(), &millis(WORKER_SILENCE)]).await?;

@@ -136,7 +136,7 @@ impl SqliteStore {
     }
 }
 
-/// What SQLite found when it looked for damage.
+/// Turns the answer of SQLite's integrity check into a result.
 fn integrity(found: String) -> Result<()> {
     if found == "ok" { Ok(()) } else { Err(StoreError::Other(found.into())) }
 }
@@ -200,8 +200,8 @@ impl Fleet for SqliteStore {
     }
 
     async fn ping(&self) -> Result<()> {
-        // Rewrites a page with what it holds: nothing changes, but a disk without room refuses it. What it holds
-        // is read first: a command of a later release may have migrated the database under this one.
+        // Rewrites a page with its own content: nothing changes, but a full disk refuses the write. The version is read
+        // first, because a command of a later release may have migrated the database.
         let write = |writing: &mut Writing| {
             let version: i64 = writing.connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
             writing.connection.pragma_update(None, "user_version", version)
