@@ -38,6 +38,9 @@ pub const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// Exit code after an internal error of this program (`EX_SOFTWARE` of sysexits.h).
 pub(crate) const EXIT_FAULT: i32 = 70;
 
+/// Longest lease. One that ends later than that from now was given before the clock was set back, and counts as lost.
+pub const LONGEST_LEASE: Duration = Duration::from_secs(10 * 60);
+
 /// A submit whose transaction has not begun this long after the last byte of its request never begins.
 pub const START_WITHIN: Duration = Duration::from_secs(5);
 

@@ -113,6 +113,7 @@ macro_rules! suite {
                     the_depth_of_the_queue_counts_waiting_and_leased_tasks,
                 }
                 leases {
+                    a_lease_that_ends_later_than_any_lease_can_is_lost,
                     a_rescued_lease_writes_nothing,
                     a_released_lease_writes_nothing,
                     a_lease_given_up_for_a_retry_writes_nothing,

@@ -18,7 +18,6 @@ use self::listen_notify::Announcer;
 use self::partitions::Partitions;
 use self::queue::CompleteStatement;
 use self::submit::SubmitStatement;
-use self::sweep::Swept;
 use self::tasks::TaskKey;
 use super::{Cause, Result, StoreError};
 use crate::clock::Clock;
@@ -70,8 +69,6 @@ pub struct PostgresStore {
     /// Health checks may come from anywhere, and all write one row: one statement answers all.
     pings: Batcher<(), ()>,
     rota: Mutex<Rota>,
-    leases_swept: Swept,
-    overdue_swept: Swept,
 }
 
 impl fmt::Debug for PostgresStore {
@@ -137,8 +134,6 @@ impl PostgresStore {
             finds: finds.collect(),
             pings,
             rota: Mutex::default(),
-            leases_swept: Swept::default(),
-            overdue_swept: Swept::default(),
             announcer: Announcer::start(database.clone()),
             _upkeep: AbortOnDropHandle::new(upkeep),
             partitions,

@@ -1,11 +1,4 @@
-//! Ending what nobody else ends: lost leases and overdue tasks.
-//!
-//! Both are looked for from the oldest on. That is where the dead rows are as long as somebody keeps an old snapshot, so
-//! a sweep begins where an earlier one left nothing behind, and once a minute at the very beginning: for rows
-//! that somebody held then, and clocks that were set back.
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+//! Sweeps: taking away lost leases, and failing overdue tasks.
 
 use super::connection::{Database, Failure, Parameter};
 use super::queue::{GivenUp, count, give_up, given_up, gone, lost_limit, refund};
@@ -13,92 +6,43 @@ use crate::clock::Timestamp;
 use crate::domain::model::{CREDITS_PER_IMAGE, Id};
 use crate::store::{Rescue, Rescued, Result};
 
-/// Tasks that a sweep ends in one transaction.
-pub(super) const SWEEP_BATCH: i64 = 256;
-/// How often a sweep begins at the very beginning.
-const WHOLE_EVERY: Duration = Duration::from_secs(60);
-/// What a sweep looks through once more: far more than clocks differ and statements last.
-const OVERLAP: Duration = Duration::from_secs(60);
+/// Most tasks that a sweep ends in one transaction.
+const SWEEP_BATCH: i64 = 256;
 
-/// How far sweeps of one kind have come.
-#[derive(Debug, Default)]
-pub(super) struct Swept {
-    known: Mutex<Option<Known>>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Known {
-    /// When a sweep last began at the very beginning.
-    whole_at: Duration,
-    /// Up to here nothing was left.
-    through: Timestamp,
-}
-
-impl Swept {
-    /// Where a sweep begins. With a clock moved by hand, always at the very beginning.
-    pub(super) fn from(&self, database: &Database) -> Timestamp {
-        let now = database.clock.elapsed();
-        match *self.known() {
-            Some(Known { whole_at, through })
-                if database.given_time().is_none() && now.saturating_sub(whole_at) < WHOLE_EVERY =>
-            {
-                through.saturating_sub(OVERLAP)
-            }
-            _ => Timestamp::MIN,
-        }
-    }
-
-    /// A sweep that began at `from` has left nothing up to `through`.
-    pub(super) fn done(&self, database: &Database, from: Timestamp, through: Timestamp) {
-        let mut known = self.known();
-        let whole_at = match *known {
-            Some(before) if from != Timestamp::MIN => before.whole_at,
-            _ => database.clock.elapsed(),
-        };
-        *known = Some(Known { whole_at, through });
-    }
-
-    fn known(&self) -> MutexGuard<'_, Option<Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// What a sweep looks for, and the error that tasks which it fails end with.
+/// The tasks that a sweep ends, and the error of those that it fails.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Sought<'a> {
-    /// Leases that ran out after `from`, by the server's time alone, or all that run out after it.
+    /// Leases that ended after `from`, by the server's clock, or all that end after it.
     Leases { which: Rescue, from: Timestamp, last_error: &'a str },
-    /// Tasks made after `from` and up to `cutoff`.
-    Overdue { from: Timestamp, cutoff: Timestamp, error: &'a str },
+    /// Tasks created up to `cutoff`.
+    Overdue { cutoff: Timestamp, error: &'a str },
 }
 
-/// What one step of a sweep came to.
+/// Outcome of one step of a sweep.
 #[derive(Debug, Default)]
 pub(super) struct Step {
     pub(super) rescued: Rescued,
     /// Whether there may be more to do.
     pub(super) more: bool,
-    /// Whether nothing was left behind.
-    pub(super) clean: bool,
 }
 
-/// What a statement found and did.
+/// Outcome of a statement.
 struct Batch {
     found: usize,
     rescued: Rescued,
 }
 
 impl Sought<'_> {
-    /// Ends or queues up to [`SWEEP_BATCH`] tasks. When some account cannot be written, because somebody holds it or its
-    /// books are damaged, each account is seen to by itself, so that no other waits.
+    /// Ends or queues up to [`SWEEP_BATCH`] tasks. When an account cannot be written, because another transaction holds
+    /// it or its row is damaged, the accounts are swept one by one, so that it keeps no other waiting.
     pub(super) async fn step(self, database: &Database) -> Result<Step> {
         match self.batch(database, None).await {
             Ok(Batch { found, rescued }) => {
                 let full = found as i64 >= SWEEP_BATCH;
-                Ok(Step { rescued, more: full && rescued != Rescued::default(), clean: !full })
+                Ok(Step { rescued, more: full && rescued != Rescued::default() })
             }
             Err(Failure::Locked(error) | Failure::Refused(error)) => {
-                tracing::warn!(%error, "tasks that were to be swept together are swept by accounts");
+                tracing::warn!(%error, "a sweep was refused; sweeping one account after the other");
                 self.by_accounts(database).await
             }
             Err(failure) => Err(failure.into()),
@@ -106,25 +50,20 @@ impl Sought<'_> {
     }
 
     async fn by_accounts(self, database: &Database) -> Result<Step> {
-        let mut step = Step { clean: true, ..Step::default() };
+        let mut step = Step::default();
         for account_id in self.accounts(database).await? {
             loop {
                 let Batch { found, rescued } = match self.batch(database, Some(&account_id)).await {
                     Ok(batch) => batch,
                     Err(Failure::Locked(error) | Failure::Refused(error)) => {
-                        tracing::error!(account = account_id, %error, "cannot sweep the tasks of an account");
-                        step.clean = false;
+                        tracing::error!(account = account_id, %error, "cannot sweep the tasks of an account; see `tintype credits audit`");
                         break;
                     }
                     Err(failure) => return Err(failure.into()),
                 };
                 step.rescued.queued += rescued.queued;
                 step.rescued.failed += rescued.failed;
-                if (found as i64) < SWEEP_BATCH {
-                    break;
-                }
-                if rescued == Rescued::default() {
-                    step.clean = false;
+                if (found as i64) < SWEEP_BATCH || rescued == Rescued::default() {
                     break;
                 }
             }
@@ -132,7 +71,7 @@ impl Sought<'_> {
         Ok(step)
     }
 
-    /// Whose tasks it finds.
+    /// The accounts of these tasks.
     async fn accounts(self, database: &Database) -> Result<Vec<String>> {
         let rows = match self {
             Self::Leases { which, from, .. } => {
@@ -140,9 +79,9 @@ impl Sought<'_> {
                     WHERE lease_until > $1 AND lease_until <= tintype_now($2)";
                 database.read(sql, &[&from, &until(database, which)]).await?
             }
-            Self::Overdue { from, cutoff, .. } => {
-                let sql = "SELECT DISTINCT account_id FROM queue WHERE task_id >= $1 AND task_id < $2";
-                database.read(sql, &[&Id::floor(from), &after(cutoff)]).await?
+            Self::Overdue { cutoff, .. } => {
+                let sql = "SELECT DISTINCT account_id FROM queue WHERE task_id < $1";
+                database.read(sql, &[&after(cutoff)]).await?
             }
         };
         rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
@@ -152,7 +91,7 @@ impl Sought<'_> {
     async fn batch(self, database: &Database, account_id: Option<&str>) -> std::result::Result<Batch, Failure> {
         let batch = match self {
             Self::Leases { which, from, last_error } => rescue(database, account_id, which, from, last_error).await?,
-            Self::Overdue { from, cutoff, error } => expire(database, account_id, from, cutoff, error).await?,
+            Self::Overdue { cutoff, error } => expire(database, account_id, cutoff, error).await?,
         };
         let Batch { found, rescued } = &batch;
         if *found > rescued.queued + rescued.failed {
@@ -182,7 +121,7 @@ async fn rescue(
     Ok(Batch { found: lost, rescued })
 }
 
-/// What a rescue takes for the time: up to then it looks into the index of leases, and no further.
+/// The upper end of the range of the index on leases that a rescue reads.
 fn until(database: &Database, which: Rescue) -> Option<Timestamp> {
     match which {
         Rescue::Expired => database.given_time(),
@@ -193,7 +132,6 @@ fn until(database: &Database, which: Rescue) -> Option<Timestamp> {
 async fn expire(
     database: &Database,
     account_id: Option<&str>,
-    from: Timestamp,
     cutoff: Timestamp,
     error: &str,
 ) -> std::result::Result<Batch, Failure> {
@@ -201,14 +139,14 @@ async fn expire(
     let sql = format!(
         "WITH overdue AS (
             SELECT task_id FROM queue
-            WHERE task_id >= $6 AND task_id < $4 AND ($7::text IS NULL OR account_id = $7)
+            WHERE task_id < $4 AND ($6::text IS NULL OR account_id = $6)
             ORDER BY task_id LIMIT $5 FOR UPDATE SKIP LOCKED
         ), {gone}, {refund}
         SELECT (SELECT count(*) FROM overdue) AS overdue, (SELECT count(*) FROM gone) AS failed"
     );
     let given = database.given_time();
-    let parameters: [Parameter<'_>; 7] =
-        [&error, &given, &CREDITS_PER_IMAGE, &after(cutoff), &SWEEP_BATCH, &Id::floor(from), &account_id];
+    let parameters: [Parameter<'_>; 6] =
+        [&error, &given, &CREDITS_PER_IMAGE, &after(cutoff), &SWEEP_BATCH, &account_id];
     let rows = database.write(&sql, &parameters).await?;
     let counts = || Ok((count(&rows[0], "overdue")?, count(&rows[0], "failed")?));
     let (found, failed) = counts().map_err(Failure::Unknown)?;

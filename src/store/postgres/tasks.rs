@@ -145,35 +145,61 @@ fn row_account(row: &tokio_postgres::Row) -> Result<Id> {
 }
 
 /// Tasks that are removed in one transaction.
-pub(super) const REMOVAL_BATCH: usize = 256;
+const REMOVAL_BATCH: usize = 256;
+/// Accounts that are looked up in one statement.
+const ACCOUNT_PAGE: i64 = 1_000;
 
-/// How far a removal has come in the index `tasks_of_account`: a surface and an id.
-pub(super) type Place = (String, String);
+/// A position in the index `tasks_of_account` of an account: a surface and an id.
+pub(super) type IndexPosition = (String, String);
 
 /// What a removal did.
 pub(super) struct Removal {
     pub(super) removed: usize,
     /// How far it came, if there may be more.
-    pub(super) reached: Option<Place>,
+    pub(super) reached: Option<IndexPosition>,
 }
 
 /// What makes a task `t` removable: $1 is the cutoff and $2 the lowest id of that time, because no task ends before it is
 /// made. No index but `tasks_of_account` has them in the order of their surfaces; any other holds all that was removed.
 const REMOVABLE: &str = "t.id < $2 AND t.removed_at IS NULL AND t.status <> 'processing' AND t.updated_at < $1";
 
-/// The accounts that have removable tasks, each of which is asked for one.
-pub(super) async fn removable_accounts(database: &Database, cutoff: Timestamp) -> Result<Vec<Id>> {
+/// A page of accounts.
+pub(super) struct AccountPage {
+    /// Those that have removable tasks.
+    pub(super) removable: Vec<Id>,
+    /// Where the next page begins, if there is one.
+    pub(super) last: Option<Id>,
+}
+
+/// The next page of accounts after the id `after`: one look-up each, so that a statement stays far below its time limit.
+pub(super) async fn removable_accounts(database: &Database, after: &str, cutoff: Timestamp) -> Result<AccountPage> {
     let sql = format!(
-        "SELECT a.account_id FROM account_names a, LATERAL (
-             SELECT 1 FROM tasks t WHERE t.account_id = a.account_id AND {REMOVABLE} ORDER BY t.surface, t.id LIMIT 1) one"
+        "SELECT a.account_id, one.account_id IS NOT NULL AS removable
+         FROM (SELECT account_id FROM account_names WHERE account_id > $3 ORDER BY account_id LIMIT $4) a
+         LEFT JOIN LATERAL (
+             SELECT t.account_id FROM tasks t WHERE t.account_id = a.account_id AND {REMOVABLE}
+             ORDER BY t.surface, t.id LIMIT 1) one ON true
+         ORDER BY a.account_id"
     );
-    let rows = database.read(&sql, &[&cutoff, &Id::floor(cutoff)]).await?;
-    rows.iter().map(row_account).collect()
+    let rows = database.read(&sql, &[&cutoff, &Id::floor(cutoff), &after, &ACCOUNT_PAGE]).await?;
+    let mut removable = Vec::new();
+    for row in &rows {
+        if row.try_get("removable")? {
+            removable.push(row_account(row)?);
+        }
+    }
+    let is_full = rows.len() as i64 == ACCOUNT_PAGE;
+    Ok(AccountPage { removable, last: rows.last().filter(|_| is_full).map(row_account).transpose()? })
 }
 
 /// Removes up to [`REMOVAL_BATCH`] tasks of an account, from behind `after`: up to there the index may be full of dead
 /// entries.
-pub(super) async fn remove(database: &Database, account_id: Id, after: &Place, cutoff: Timestamp) -> Result<Removal> {
+pub(super) async fn remove(
+    database: &Database,
+    account_id: Id,
+    after: &IndexPosition,
+    cutoff: Timestamp,
+) -> Result<Removal> {
     let sql = format!(
         "UPDATE tasks t SET removed_at = $4, prompt = '', reference_images = '[]', request_id = NULL
          FROM (SELECT t.id FROM tasks t WHERE t.account_id = $3 AND (t.surface, t.id) > ($6, $7) AND {REMOVABLE}
@@ -185,7 +211,7 @@ pub(super) async fn remove(database: &Database, account_id: Id, after: &Place, c
         [&cutoff, &Id::floor(cutoff), &account_id, &database.now(), &limit, &after.0, &after.1];
     let rows = database.write(&sql, &parameters).await?;
     let place = |row: &tokio_postgres::Row| Ok((row.try_get("surface")?, row.try_get("id")?));
-    let places: Vec<Place> = rows.iter().map(place).collect::<Result<_>>()?;
+    let places: Vec<IndexPosition> = rows.iter().map(place).collect::<Result<_>>()?;
     let removed = places.len();
     Ok(Removal { removed, reached: places.into_iter().max().filter(|_| removed == REMOVAL_BATCH) })
 }

@@ -9,11 +9,11 @@ use async_trait::async_trait;
 use super::connection::Database;
 use super::partitions::Partitions;
 use super::sweep::{Sought, Step};
-use super::tasks::Place;
+use super::tasks::IndexPosition;
 use super::{PostgresStore, audit, files, tasks};
 use crate::clock::{Clock, Timestamp};
 use crate::fault::Effect;
-use crate::store::{Audit, Rescue, Rescued, Result, Upkeep};
+use crate::store::{Audit, LONGEST_LEASE, Rescue, Rescued, Result, Upkeep};
 
 /// The clocks of two machines are never the same; from here on it is worth a word.
 const CLOCKS_APART: Duration = Duration::from_secs(5);
@@ -74,35 +74,29 @@ impl Moment {
 #[async_trait]
 impl Upkeep for PostgresStore {
     async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued> {
-        let from = match which {
-            Rescue::Expired => self.leases_swept.from(&self.database),
-            Rescue::All => Timestamp::MIN,
-        };
-        let through = self.database.now();
-        let sought = Sought::Leases { which, from, last_error };
+        let ended = Sought::Leases { which, from: Timestamp::MIN, last_error };
+        // No lease is that long: the server's clock was set back since it was given.
+        let impossible = self.database.now().saturating_add(LONGEST_LEASE);
+        let impossible = Sought::Leases { which: Rescue::All, from: impossible, last_error };
         let mut all = Rescued::default();
-        loop {
-            let Step { rescued: some, more, clean } = self.write(Effect::Rescue, sought.step(&self.database)).await?;
-            all = Rescued { queued: all.queued + some.queued, failed: all.failed + some.failed };
-            if clean {
-                self.leases_swept.done(&self.database, from, through);
-            }
-            if !more {
-                return Ok(all);
+        for sought in [ended, impossible] {
+            loop {
+                let Step { rescued: some, more } = self.write(Effect::Rescue, sought.step(&self.database)).await?;
+                all = Rescued { queued: all.queued + some.queued, failed: all.failed + some.failed };
+                if !more {
+                    break;
+                }
             }
         }
+        Ok(all)
     }
 
     async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<usize> {
-        let from = self.overdue_swept.from(&self.database);
-        let sought = Sought::Overdue { from, cutoff, error };
+        let sought = Sought::Overdue { cutoff, error };
         let mut all = 0;
         loop {
-            let Step { rescued, more, clean } = self.write(Effect::Expire, sought.step(&self.database)).await?;
+            let Step { rescued, more } = self.write(Effect::Expire, sought.step(&self.database)).await?;
             all += rescued.failed;
-            if clean {
-                self.overdue_swept.done(&self.database, from, cutoff);
-            }
             if !more {
                 return Ok(all);
             }
@@ -111,16 +105,23 @@ impl Upkeep for PostgresStore {
 
     async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize> {
         let mut all = 0;
-        for account_id in tasks::removable_accounts(&self.database, cutoff).await? {
-            let mut next = Some(Place::default());
-            while let Some(after) = next {
-                let remove = tasks::remove(&self.database, account_id, &after, cutoff);
-                let removal = self.write(Effect::RemoveTasks, remove).await?;
-                all += removal.removed;
-                next = removal.reached;
+        let mut after = String::new();
+        loop {
+            let page = tasks::removable_accounts(&self.database, &after, cutoff).await?;
+            for account_id in page.removable {
+                let mut next = Some(IndexPosition::default());
+                while let Some(after) = next {
+                    let remove = tasks::remove(&self.database, account_id, &after, cutoff);
+                    let removal = self.write(Effect::RemoveTasks, remove).await?;
+                    all += removal.removed;
+                    next = removal.reached;
+                }
+            }
+            match page.last {
+                Some(last) => after = last.to_string(),
+                None => return Ok(all),
             }
         }
-        Ok(all)
     }
 
     async fn forget_months(&self, before: Timestamp, removed_before: Timestamp) -> Result<usize> {

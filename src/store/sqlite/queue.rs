@@ -18,7 +18,8 @@ use crate::clock::Timestamp;
 use crate::domain::model::{CREDITS_PER_IMAGE, EntryKind, Id};
 use crate::fault::Effect;
 use crate::store::{
-    Claim, Lease, LeaseWrite, MAX_LOST_LEASES, Queue, QueueDepth, Refusal, Rescue, Rescued, Result, Retry, StrikeRule,
+    Claim, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Queue, QueueDepth, Refusal, Rescue, Rescued, Result,
+    Retry, StrikeRule,
 };
 
 /// Tasks that a sweep ends per transaction, so that the writes of callers can run in between.
@@ -207,20 +208,23 @@ fn refund(writing: &Writing, id: Id, account_id: Id, error: &str) -> rusqlite::R
 
 /// Takes away up to [`SWEEP_BATCH`] leases.
 pub(super) fn rescue(writing: &mut Writing, which: Rescue, last_error: &str) -> rusqlite::Result<Rescued> {
-    let deadline = match which {
-        Rescue::Expired => writing.clock.now(),
-        Rescue::All => Timestamp::from_millis(i64::MAX),
+    let now = writing.clock.now();
+    let (ended, impossible) = match which {
+        Rescue::Expired => (now, now.saturating_add(LONGEST_LEASE)),
+        Rescue::All => (Timestamp::MAX, Timestamp::MAX),
     };
-    let expired: Vec<Lease> = writing
+    let lost: Vec<Lease> = writing
         .connection
         .prepare_cached(
-            "SELECT task_id, lease_epoch FROM queue INDEXED BY queue_leased
-             WHERE lease_until IS NOT NULL AND lease_until <= ?1 LIMIT ?2",
+            "SELECT task_id, lease_epoch FROM queue INDEXED BY queue_leased WHERE lease_until <= ?1
+             UNION ALL SELECT task_id, lease_epoch FROM queue INDEXED BY queue_leased WHERE lease_until > ?2 LIMIT ?3",
         )?
-        .query_map(params![deadline, SWEEP_BATCH], |row| Ok(Lease { task_id: row.get(0)?, epoch: row.get(1)? }))?
+        .query_map(params![ended, impossible, SWEEP_BATCH], |row| {
+            Ok(Lease { task_id: row.get(0)?, epoch: row.get(1)? })
+        })?
         .collect::<rusqlite::Result<_>>()?;
     let mut rescued = Rescued::default();
-    for lease in expired {
+    for lease in lost {
         match sparing_others(writing, lease.task_id, |writing| retry(writing, lease, Duration::ZERO, last_error))? {
             Some(Retry::Queued) => rescued.queued += 1,
             Some(Retry::Failed) => rescued.failed += 1,

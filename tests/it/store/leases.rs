@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tintype::domain::model::Status;
-use tintype::store::{Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Result, Retry};
+use tintype::store::{LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Result, Retry};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, drawn};
 
@@ -239,5 +239,15 @@ pub async fn a_rescue_of_all_takes_every_lease_and_leaves_what_waits(fx: &Fixtur
     assert_eq!(fx.store.rescue(Rescue::All, "that was it").await?, NONE);
     let lost: Vec<_> = fx.store.claim(10, LEASE).await?.into_iter().map(|claim| claim.lease.task_id).collect();
     assert_eq!([fx.lost_leases(lost[0]).await?, fx.lost_leases(lost[2]).await?], [Some(1), Some(0)]);
+    Ok(())
+}
+
+pub async fn a_lease_that_ends_later_than_any_lease_can_is_lost(fx: &Fixture) -> Result<()> {
+    fx.leased().await?;
+    // As if the clock had been set back by ten minutes after the claim.
+    fx.clock.set(fx.clock.now().saturating_sub(LONGEST_LEASE - LEASE));
+    assert_eq!(fx.store.rescue(Rescue::Expired, "the worker died").await?, NONE);
+    fx.clock.set(fx.clock.now().saturating_sub(MILLISECOND));
+    assert_eq!(fx.store.rescue(Rescue::Expired, "the worker died").await?, QUEUED);
     Ok(())
 }

@@ -467,3 +467,20 @@ async fn submits_that_find_their_connection_cut_go_by_another() -> Result<()> {
     }
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_are_removed_whatever_the_number_of_accounts_before_theirs() -> Result<()> {
+    let fx = fixture_with("");
+    let ada = fx.account("ada", 10).await?;
+    // Ids that sort before hers, more than one statement looks up.
+    fx.execute(
+        "INSERT INTO accounts (id, name, balance)
+         SELECT lpad(i::text, 21, '-'), 'account ' || i, 0 FROM generate_series(1, 2500) AS i",
+    );
+    fx.submit(ada).await?;
+    fx.store.fail(fx.claim().await?, "it sank").await?;
+    fx.clock.advance(Duration::from_secs(1));
+    assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, 1);
+    assert_eq!(fx.store.audit().await?.drifts, []);
+    Ok(())
+}
