@@ -148,7 +148,7 @@ async fn a_refund_of_a_completed_task_is_found() -> Result<()> {
          UPDATE accounts SET balance = 8 WHERE id = '$ada'",
     )
     .await?;
-    assert_eq!(drifts, [("$ada $completed".into(), "refunded although it is completed".into())]);
+    assert_eq!(drifts, [("$ada $completed".into(), "was refunded although it is completed".into())]);
     Ok(())
 }
 
@@ -159,7 +159,7 @@ async fn a_refund_of_a_task_in_work_is_found() -> Result<()> {
          UPDATE accounts SET balance = 8 WHERE id = '$ada'",
     )
     .await?;
-    assert_eq!(drifts, [("$ada $waiting".into(), "refunded although it is processing".into())]);
+    assert_eq!(drifts, [("$ada $waiting".into(), "was refunded although it is processing".into())]);
     Ok(())
 }
 
@@ -184,7 +184,7 @@ async fn a_task_lost_from_the_queue_is_found() -> Result<()> {
          UPDATE accounts SET unfinished = 0",
     )
     .await?;
-    assert_eq!(drifts, [("$ada $waiting".into(), "processing, but not in the queue".into())]);
+    assert_eq!(drifts, [("$ada $waiting".into(), "is processing, but not in the queue".into())]);
     Ok(())
 }
 
@@ -195,14 +195,14 @@ async fn a_finished_task_in_the_queue_is_found() -> Result<()> {
          UPDATE accounts SET unfinished = 2 WHERE id = '$ada'",
     )
     .await?;
-    assert_eq!(drifts, [("$ada $completed".into(), "in the queue although it is completed".into())]);
+    assert_eq!(drifts, [("$ada $completed".into(), "is in the queue although it is completed".into())]);
     Ok(())
 }
 
 #[tokio::test]
 async fn a_wrong_count_of_unfinished_tasks_is_found() -> Result<()> {
     let drifts = Books::damaged("UPDATE accounts SET unfinished = 3 WHERE id = '$ada'").await?;
-    assert_eq!(drifts, [("$ada".into(), "counts 3 unfinished tasks but has 1".into())]);
+    assert_eq!(drifts, [("$ada".into(), "the account counts 3 unfinished tasks but has 1".into())]);
     Ok(())
 }
 
@@ -238,7 +238,7 @@ async fn entries_of_a_task_that_is_gone_are_found() -> Result<()> {
 #[tokio::test]
 async fn a_completed_task_without_images_is_found() -> Result<()> {
     let drifts = Books::damaged("UPDATE tasks SET images = NULL WHERE id = '$completed'").await?;
-    assert_eq!(drifts, [("$ada $completed".into(), "completed without images".into())]);
+    assert_eq!(drifts, [("$ada $completed".into(), "is completed without images".into())]);
     Ok(())
 }
 
