@@ -9,5 +9,6 @@ mod mixed;
 mod outcome_unknown;
 mod overlong;
 mod rolling;
+mod standby;
 mod troubles;
 mod unanswered;

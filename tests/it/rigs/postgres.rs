@@ -88,6 +88,33 @@ impl Cluster {
         cluster
     }
 
+    /// Starts a standby that replicates this cluster.
+    pub fn standby(&self) -> Self {
+        let directory = TempDir::with_prefix("tintype-pg-").expect("a temporary directory").keep();
+        if let Some((user, group)) = self.owner {
+            std::os::unix::fs::chown(&directory, Some(user), Some(group)).expect("root may give a directory away");
+        }
+        let life = watch(&self.programs, &directory, self.owner);
+        let programs = self.programs.clone();
+        let standby = Self { directory, programs, owner: self.owner, known: Mutex::default(), _life: life };
+        let (from, data) = (path(&self.directory), standby.data());
+        let copy = ["--host", from, "--username", "tintype", "--pgdata", path(&data)];
+        let kind = ["--write-recovery-conf", "--checkpoint", "fast", "--no-sync"];
+        self.run("pg_basebackup", &[&copy[..], &kind].concat());
+        standby.control(&["-o", &standby.options("-c listen_addresses="), "start"]);
+        standby
+    }
+
+    /// Makes a standby the primary.
+    pub fn promote(&self) {
+        self.control(&["promote"]);
+    }
+
+    /// Stops it for good, as in a crash.
+    pub fn crash(&self) {
+        self.control(&["-m", "immediate", "stop"]);
+    }
+
     /// The options of the server: fixed ones and `others`.
     fn options(&self, others: &str) -> String {
         let socket = path(&self.directory);
