@@ -79,16 +79,16 @@ impl Upkeep for PostgresStore {
         let impossible = self.database.now().saturating_add(LONGEST_LEASE);
         let impossible = Sought::Leases { which: Rescue::All, from: impossible, last_error };
         let mut all = Rescued::default();
-        for sought in [ended, impossible] {
-            loop {
-                let Step { rescued: some, more } = self.write(Effect::Rescue, sought.step(&self.database)).await?;
-                all = Rescued { queued: all.queued + some.queued, failed: all.failed + some.failed };
-                if !more {
-                    break;
-                }
+        loop {
+            let step = async { Ok((ended.step(&self.database).await?, impossible.step(&self.database).await?)) };
+            let (ended, impossible) = self.write(Effect::Rescue, step).await?;
+            for Rescued { queued, failed } in [ended.rescued, impossible.rescued] {
+                all = Rescued { queued: all.queued + queued, failed: all.failed + failed };
+            }
+            if !ended.more && !impossible.more {
+                return Ok(all);
             }
         }
-        Ok(all)
     }
 
     async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<usize> {

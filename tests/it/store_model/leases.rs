@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tintype::clock::Timestamp;
 use tintype::domain::model::{Id, Status};
-use tintype::store::{Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry, StrikeRule};
+use tintype::store::{LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry, StrikeRule};
 
 use super::act::{Held, drawn, sentence};
 use super::model::Model;
@@ -141,7 +141,7 @@ impl Model {
         let mut rescued = Rescued::default();
         for index in 0..self.tasks.len() {
             let Some(until) = self.tasks[index].lease_until else { continue };
-            if which == Rescue::All || until <= now {
+            if which == Rescue::All || until <= now || until > now.saturating_add(LONGEST_LEASE) {
                 match self.lose(by, index, Duration::ZERO, error) {
                     Retry::Failed => rescued.failed += 1,
                     _ => rescued.queued += 1,
