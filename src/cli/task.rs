@@ -1,5 +1,7 @@
 //! `tintype task` lists, shows and fails tasks of both surfaces.
 
+use std::sync::Arc;
+
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -9,6 +11,7 @@ use crate::config::DataSettings;
 use crate::domain::model::{Id, Status, Surface, Task, TaskId};
 use crate::domain::request::GenerateRequest;
 use crate::domain::text;
+use crate::service::endings::Endings;
 use crate::store::TaskRecord;
 
 /// The error of a task that the operator failed without a reason.
@@ -141,7 +144,7 @@ async fn show_one(args: OneTaskArgs, data: &DataSettings) -> Outcome {
 async fn fail(args: FailArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let id = args.task.id;
-    let failed = store.fail_unleased(id, &args.reason).await?;
+    let failed = Endings::new(store.clone(), Arc::default()).fail_unleased(id, &args.reason).await?;
     let record = store.inspect_task(id).await?.ok_or_else(|| no_such_task(id))?;
     if !failed {
         return Err(Failure(format!("task {} is already {}", TaskId(id), record.task.status.as_str())));

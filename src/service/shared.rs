@@ -11,6 +11,7 @@ use crate::disk::Disk;
 use crate::files::Files;
 use crate::metrics::Metrics;
 use crate::service::backlog::Backlog;
+use crate::service::endings::Endings;
 use crate::service::finished::RemovedBefore;
 use crate::service::task_ages::TaskAges;
 use crate::store::Store;
@@ -31,7 +32,9 @@ pub struct Shared {
     /// How long a task that is accepted now would wait.
     pub backlog: Backlog,
     /// Counters and gauges.
-    pub metrics: Metrics,
+    pub metrics: Arc<Metrics>,
+    /// The one way for a task to end.
+    pub endings: Endings,
     /// Notified when a task may be waiting in the queue.
     pub queued: Notify,
     /// Tasks that ended before this may have been removed.
@@ -49,11 +52,13 @@ impl Shared {
         directories: Vec<PathBuf>,
         render_slots: usize,
     ) -> Arc<Self> {
+        let metrics = Arc::new(Metrics::new());
         Arc::new(Self {
             disk: Disk::new(directories, settings.min_free_space, clock.clone()),
             backlog: Backlog::new(render_slots, clock.clone()),
             ages: TaskAges::new(store.clone(), clock.clone()),
-            metrics: Metrics::new(),
+            endings: Endings::new(store.clone(), metrics.clone()),
+            metrics,
             queued: Notify::new(),
             removed_before: RemovedBefore::default(),
             clock,

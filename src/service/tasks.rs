@@ -19,17 +19,6 @@ pub const DEFAULT_PAGE: u32 = 20;
 /// Largest page a caller may ask for.
 pub const MAX_PAGE: u32 = 100;
 
-// How a task can fail, in sentences for its owner that hold no internals.
-
-/// The content policy refuses the task.
-pub const REFUSED: &str = "The request was refused by the content policy. Its credits were refunded.";
-/// The engine says that trying again is of no use.
-pub const CANNOT_RENDER: &str = "The images could not be generated. The credits were refunded.";
-/// Every attempt at the task was lost.
-pub const GAVE_UP: &str = "The images could not be generated after several attempts. The credits were refunded.";
-/// The task was not finished in time.
-pub const OVERDUE: &str = "The task was not finished within 9 minutes. Its credits were refunded.";
-
 /// One page of an account's tasks.
 #[derive(Debug)]
 pub struct Page {

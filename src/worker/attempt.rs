@@ -14,17 +14,9 @@ use super::render::{RenderControl, RenderError};
 use super::render_slots::{RenderSlot, RenderSlots};
 use super::{CANCEL_GRACE, Worker};
 use crate::config::TASK_TIME_LIMIT;
-use crate::domain::model::Violation;
-use crate::files::FilesError;
-use crate::service::tasks::{GAVE_UP, REFUSED};
-use crate::store::{Claim, Lease, LeaseWrite, Refusal, Retry, StoreError};
+use crate::store::{Claim, Lease, LeaseWrite};
 use tintype_engine::Progress;
 use tintype_engine::picture::Picture;
-
-/// Wait before a failed attempt or a failed write is repeated.
-const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// How often a write that ends a task is tried before the attempt is given up.
-const END_TRIES: u32 = 10;
 
 /// The slot with which an attempt starts.
 pub(super) enum Start {
@@ -54,13 +46,6 @@ struct Prepared {
     took: Duration,
 }
 
-/// Why the files of a render do not become the result of its task.
-enum SaveError {
-    Files(FilesError),
-    Store(StoreError),
-    LeaseLost,
-}
-
 impl Worker {
     /// One attempt at one task.
     pub(super) async fn work(&self, claim: Claim, start: Start, slots: RenderSlots) {
@@ -74,21 +59,18 @@ impl Worker {
             Attempt::Stopped => return self.release(lease).await,
             Attempt::Cancelled => return,
         };
+        let endings = &self.shared.endings;
         match rendered {
-            Ok(pngs) => match self.save(lease, pngs).await {
-                Ok(()) => {
-                    let took = self.shared.clock.elapsed().saturating_sub(started);
-                    self.shared.metrics.rendered(took);
-                    self.shared.metrics.tasks_ended("completed", 1);
-                    tracing::info!(task = %lease.task_id, millis = took.as_millis(), "task completed");
+            Ok(pngs) => {
+                if let Err(cause) = self.save(lease, pngs, started).await {
+                    endings.retry(lease, &cause).await;
                 }
-                Err(SaveError::LeaseLost) => tracing::warn!(task = %lease.task_id, "lease lost; result discarded"),
-                Err(SaveError::Files(error)) => self.retry(lease, &error.to_string()).await,
-                Err(SaveError::Store(error)) => self.retry(lease, &error.to_string()).await,
-            },
-            Err(RenderError::Final(sentence)) => self.fail(lease, &sentence).await,
-            Err(RenderError::Refused(violation)) => self.refuse(lease, violation).await,
-            Err(RenderError::Again(cause)) => self.retry(lease, &cause).await,
+            }
+            Err(RenderError::Final(sentence)) => endings.fail(lease, &sentence).await,
+            Err(RenderError::Refused(violation)) => {
+                endings.refuse(lease, violation, self.policy.rules().strikes).await;
+            }
+            Err(RenderError::Again(cause)) => endings.retry(lease, &cause).await,
             Err(RenderError::NotAvailable(cause)) => {
                 self.suspend(&cause);
                 self.release(lease).await;
@@ -183,111 +165,31 @@ impl Worker {
         for_attempt.min(TASK_TIME_LIMIT.saturating_sub(age))
     }
 
-    /// Stores the files, then completes the task. Without completion the files are removed again.
-    async fn save(&self, lease: Lease, pngs: Vec<Bytes>) -> Result<(), SaveError> {
+    /// Stores the files, then completes the task. When the lease is lost, the files are removed again. When it is unknown
+    /// whether the completion was saved, they stay; the sweep for orphans removes them if it was not. The error says why
+    /// the attempt came to nothing.
+    async fn save(&self, lease: Lease, pngs: Vec<Bytes>, started: Duration) -> Result<(), String> {
         let files = &self.shared.files;
         let writes = pngs.into_iter().enumerate().map(|(index, png)| files.write(lease.task_id, index, png));
         let written = futures::future::join_all(writes).await;
         let names: Vec<String> = written.iter().filter_map(|write| write.as_ref().ok().cloned()).collect();
-        let outcome = match written.into_iter().find_map(Result::err) {
-            Some(error) => Err(SaveError::Files(error)),
-            None => match self.complete(lease, &names).await? {
-                LeaseWrite::Done => return Ok(()),
-                LeaseWrite::Lost => Err(SaveError::LeaseLost),
-            },
+        let saved = match written.into_iter().find_map(Result::err) {
+            Some(error) => Err(error.to_string()),
+            None => {
+                let took = self.shared.clock.elapsed().saturating_sub(started);
+                let completed = self.shared.endings.complete(lease, &names, took).await;
+                match completed.map_err(|error| error.to_string())? {
+                    LeaseWrite::Done => return Ok(()),
+                    LeaseWrite::Lost => Ok(()),
+                }
+            }
         };
         for name in names {
             if let Err(error) = files.remove(&name).await {
                 tracing::warn!(%error, "could not remove a discarded result file; the sweep for orphans will");
             }
         }
-        outcome
-    }
-
-    /// Completes a task. When no try succeeds, it is unknown whether the completion was saved, so the files must stay;
-    /// the sweep for orphans removes them if it was not.
-    async fn complete(&self, lease: Lease, names: &[String]) -> Result<LeaseWrite, SaveError> {
-        let complete = || self.shared.store.complete(lease, names.to_vec());
-        self.patiently(lease, "complete", complete, |outcome| *outcome == LeaseWrite::Lost)
-            .await
-            .map_err(SaveError::Store)
-    }
-
-    /// Tries a write that ends a task again while the database cannot be reached: what was found out about the task is
-    /// worth more than a moment of a busy database. A lease that is lost after a failed try may have ended with that
-    /// try, so the error stands.
-    async fn patiently<T, W: Future<Output = Result<T, StoreError>>>(
-        &self,
-        lease: Lease,
-        what: &str,
-        write: impl Fn() -> W,
-        is_lost: impl Fn(&T) -> bool,
-    ) -> Result<T, StoreError> {
-        let mut outcome = write().await;
-        for _ in 1..END_TRIES {
-            let Err(error) = outcome else { break };
-            tracing::warn!(task = %lease.task_id, %error, "could not {what} the task; trying again");
-            tokio::time::sleep(RETRY_DELAY).await;
-            outcome = match write().await {
-                Ok(outcome) if is_lost(&outcome) => return Err(error),
-                again => again,
-            };
-        }
-        outcome
-    }
-
-    async fn fail(&self, lease: Lease, sentence: &str) {
-        let fail = || self.shared.store.fail(lease, sentence);
-        match self.patiently(lease, "fail", fail, |outcome| *outcome == LeaseWrite::Lost).await {
-            Ok(LeaseWrite::Done) => {
-                self.shared.metrics.tasks_ended("failed", 1);
-                tracing::info!(task = %lease.task_id, reason = sentence, "task failed and refunded");
-            }
-            Ok(LeaseWrite::Lost) => tracing::warn!(task = %lease.task_id, "lease lost; failure discarded"),
-            Err(error) => {
-                tracing::error!(task = %lease.task_id, %error, "could not fail the task; if it has not failed, its lease will expire")
-            }
-        }
-    }
-
-    /// Fails a task that the content policy refuses, which counts against the key it came with.
-    async fn refuse(&self, lease: Lease, violation: Violation) {
-        let kind = violation.as_str();
-        let strikes = self.policy.rules().strikes;
-        let refuse = || self.shared.store.refuse(lease, REFUSED, strikes);
-        match self.patiently(lease, "refuse", refuse, |outcome| *outcome == Refusal::Lost).await {
-            Ok(Refusal::Done { suspended }) => {
-                self.shared.metrics.tasks_ended("failed", 1);
-                self.shared.metrics.task_refused(kind);
-                tracing::info!(task = %lease.task_id, kind, "task refused by the content policy and refunded");
-                if let Some(key) = suspended {
-                    self.shared.metrics.suspended.inc();
-                    tracing::warn!(%key, "key suspended over violations of the content policy");
-                }
-            }
-            Ok(Refusal::Lost) => tracing::warn!(task = %lease.task_id, "lease lost; refusal discarded"),
-            Err(error) => {
-                tracing::error!(task = %lease.task_id, %error, "could not refuse the task; if it has not failed, its lease will expire")
-            }
-        }
-    }
-
-    async fn retry(&self, lease: Lease, cause: &str) {
-        match self.shared.store.retry(lease, RETRY_DELAY, GAVE_UP).await {
-            Ok(Retry::Queued) => {
-                self.shared.metrics.attempts_lost.inc();
-                tracing::warn!(task = %lease.task_id, cause, "attempt lost; queued again");
-            }
-            Ok(Retry::Failed) => {
-                self.shared.metrics.attempts_lost.inc();
-                self.shared.metrics.tasks_ended("failed", 1);
-                tracing::warn!(task = %lease.task_id, cause, "last attempt lost; task failed and refunded");
-            }
-            Ok(Retry::Lost) => tracing::warn!(task = %lease.task_id, cause, "attempt and lease lost"),
-            Err(error) => {
-                tracing::error!(task = %lease.task_id, %error, cause, "could not give the task back; its lease will expire")
-            }
-        }
+        saved
     }
 }
 

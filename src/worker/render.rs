@@ -15,7 +15,7 @@ use crate::outbound::references::{FaultKind, ReferenceOptions, References, Trust
 use crate::policy::{Policy, Subject, Verdict};
 use crate::sandbox::Decoder;
 use crate::service::Shared;
-use crate::service::tasks::CANNOT_RENDER;
+use crate::service::endings::CANNOT_RENDER;
 use crate::store::Claim;
 use tintype_engine::picture::Picture;
 use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Progress};

@@ -9,7 +9,7 @@ use tintype::domain::key::KeySecret;
 use tintype::domain::model::{Id, LedgerEntry, Surface, Task};
 use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::fault::Faults;
-use tintype::service::tasks::REFUSED;
+use tintype::service::endings::REFUSED;
 use tintype::store::sqlite::SqliteStore;
 use tintype::store::{
     AccountCreation, Accounts as _, KeyChange, Keys as _, Queue as _, Store, StrikeRule, Submission, Tasks as _,

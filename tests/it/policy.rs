@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype::clock::Timestamp;
 use tintype::policy::picture_hash;
-use tintype::service::tasks::REFUSED;
+use tintype::service::endings::REFUSED;
 use tintype::store::{KeyChange, QueueDepth};
 use tintype::worker::render::Renderer as _;
 use tintype_engine::picture::Picture;

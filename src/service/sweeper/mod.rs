@@ -12,7 +12,6 @@ use crate::config::{
 };
 use crate::service::Shared;
 use crate::service::task_ages::ClockWatch;
-use crate::service::tasks::{GAVE_UP, OVERDUE};
 use crate::store::{Rescue, StoreError};
 
 mod files;
@@ -120,20 +119,11 @@ impl Sweeper {
     }
 
     async fn expire(&self) -> Result<(), StoreError> {
-        let overdue = self.shared.store.expire(self.shared.ages.overdue(), OVERDUE).await.inspect_err(failed)?;
-        if overdue > 0 {
-            tracing::warn!(tasks = overdue, "overdue tasks failed and refunded");
-            self.shared.metrics.tasks_ended("failed", overdue);
-        }
-        Ok(())
+        self.shared.endings.expire(self.shared.ages.overdue()).await.inspect_err(failed)
     }
 
     async fn rescue(&self, which: Rescue) -> Result<(), StoreError> {
-        let rescued = self.shared.store.rescue(which, GAVE_UP).await.inspect_err(failed)?;
-        if rescued.queued + rescued.failed > 0 {
-            tracing::warn!(queued = rescued.queued, failed = rescued.failed, "lost leases taken away");
-            self.shared.metrics.attempts_lost.inc_by((rescued.queued + rescued.failed) as u64);
-            self.shared.metrics.tasks_ended("failed", rescued.failed);
+        if self.shared.endings.rescue(which).await.inspect_err(failed)? > 0 {
             self.shared.queued.notify_one();
         }
         Ok(())

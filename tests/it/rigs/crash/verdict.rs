@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tintype::clock::Clock;
 use tintype::domain::model::Status;
-use tintype::service::tasks::OVERDUE;
+use tintype::service::endings::OVERDUE;
 
 use super::ACCOUNTS;
 use super::clients::Recorded;

@@ -1,0 +1,181 @@
+//! The one way for a task to end: every ending that this process writes is written, counted and logged here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+use crate::domain::model::{Id, Violation};
+use crate::metrics::Metrics;
+use crate::store::{Lease, LeaseWrite, Refusal, Rescue, Rescued, Result, Retry, Store, StrikeRule};
+
+// How a task can fail, in sentences for its owner that hold no internals.
+
+/// The content policy refuses the task.
+pub const REFUSED: &str = "The request was refused by the content policy. Its credits were refunded.";
+/// Every attempt at the task was lost.
+pub const GAVE_UP: &str = "The images could not be generated after several attempts. The credits were refunded.";
+/// The engine says that another attempt is of no use.
+pub const CANNOT_RENDER: &str = "The images could not be generated. The credits were refunded.";
+/// The task was not finished in time.
+pub const OVERDUE: &str = "The task was not finished within 9 minutes. Its credits were refunded.";
+
+/// Wait before a failed attempt or a failed write is repeated.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// How often a write that ends a task is tried.
+const TRIES: u32 = 10;
+
+/// Ends tasks.
+#[derive(Debug)]
+pub struct Endings {
+    store: Arc<dyn Store>,
+    metrics: Arc<Metrics>,
+}
+
+impl Endings {
+    /// Ends tasks of this store.
+    pub fn new(store: Arc<dyn Store>, metrics: Arc<Metrics>) -> Self {
+        Self { store, metrics }
+    }
+
+    /// Completes a task with its files, which took so long from the claim on. A write whose outcome is unknown may have
+    /// completed it.
+    ///
+    /// # Errors
+    /// [`crate::store::StoreError`] of the last of several tries.
+    pub async fn complete(&self, lease: Lease, images: &[String], took: Duration) -> Result<LeaseWrite> {
+        let complete = || self.store.complete(lease, images.to_vec());
+        let outcome = retried(lease, "complete", complete, |outcome| *outcome == LeaseWrite::Lost).await?;
+        match outcome {
+            LeaseWrite::Done => {
+                self.metrics.rendered(took);
+                self.metrics.tasks_ended("completed", 1);
+                tracing::info!(task = %lease.task_id, millis = took.as_millis(), "task completed");
+            }
+            LeaseWrite::Lost => tracing::warn!(task = %lease.task_id, "lease lost; result discarded"),
+        }
+        Ok(outcome)
+    }
+
+    /// Fails and refunds a task, with a sentence for its owner. When no try succeeds, its lease expires.
+    pub async fn fail(&self, lease: Lease, sentence: &str) {
+        let task = lease.task_id;
+        let fail = || self.store.fail(lease, sentence);
+        match retried(lease, "fail", fail, |outcome| *outcome == LeaseWrite::Lost).await {
+            Ok(LeaseWrite::Done) => self.failed(lease.task_id, sentence),
+            Ok(LeaseWrite::Lost) => tracing::warn!(%task, "lease lost; failure discarded"),
+            Err(error) => {
+                tracing::error!(%task, %error, "could not fail the task; if it has not failed, its lease will expire")
+            }
+        }
+    }
+
+    /// Fails and refunds a task that the content policy refuses, which counts against its key. When no try succeeds, its
+    /// lease expires.
+    pub async fn refuse(&self, lease: Lease, violation: Violation, strikes: Option<StrikeRule>) {
+        let (task, kind) = (lease.task_id, violation.as_str());
+        let refuse = || self.store.refuse(lease, REFUSED, strikes);
+        match retried(lease, "refuse", refuse, |outcome| *outcome == Refusal::Lost).await {
+            Ok(Refusal::Done { suspended }) => {
+                self.metrics.tasks_ended("failed", 1);
+                self.metrics.task_refused(kind);
+                tracing::info!(%task, kind, "task refused by the content policy and refunded");
+                if let Some(key) = suspended {
+                    self.metrics.suspended.inc();
+                    tracing::warn!(%key, "key suspended over violations of the content policy");
+                }
+            }
+            Ok(Refusal::Lost) => tracing::warn!(%task, "lease lost; refusal discarded"),
+            Err(error) => {
+                tracing::error!(%task, %error, "could not refuse the task; if it has not failed, its lease will expire")
+            }
+        }
+    }
+
+    /// Gives an attempt up: the task is queued again, or failed and refunded after its last attempt. When the write fails,
+    /// its lease expires.
+    pub async fn retry(&self, lease: Lease, cause: &str) {
+        let task = lease.task_id;
+        match self.store.retry(lease, RETRY_DELAY, GAVE_UP).await {
+            Ok(Retry::Queued) => {
+                self.metrics.attempts_lost.inc();
+                tracing::warn!(%task, cause, "attempt lost; task queued again");
+            }
+            Ok(Retry::Failed) => {
+                self.metrics.attempts_lost.inc();
+                tracing::warn!(%task, cause, "last attempt lost");
+                self.failed(lease.task_id, GAVE_UP);
+            }
+            Ok(Retry::Lost) => tracing::warn!(%task, cause, "attempt and lease lost"),
+            Err(error) => {
+                tracing::error!(%task, %error, cause, "could not queue the task again; its lease will expire");
+            }
+        }
+    }
+
+    /// Fails and refunds a task whether or not a worker holds it. Returns whether it was processing.
+    ///
+    /// # Errors
+    /// [`crate::store::StoreError`].
+    pub async fn fail_unleased(&self, id: Id, sentence: &str) -> Result<bool> {
+        let failed = self.store.fail_unleased(id, sentence).await?;
+        if failed {
+            self.failed(id, sentence);
+        }
+        Ok(failed)
+    }
+
+    /// Fails and refunds every unfinished task created at or before `cutoff`.
+    ///
+    /// # Errors
+    /// [`crate::store::StoreError`].
+    pub async fn expire(&self, cutoff: Timestamp) -> Result<()> {
+        let overdue = self.store.expire(cutoff, OVERDUE).await?;
+        if overdue > 0 {
+            self.metrics.tasks_ended("failed", overdue);
+            tracing::warn!(tasks = overdue, "overdue tasks failed and refunded");
+        }
+        Ok(())
+    }
+
+    /// Takes leases away: their tasks are queued again, or failed and refunded after their last attempt. Returns how many
+    /// leases that were.
+    ///
+    /// # Errors
+    /// [`crate::store::StoreError`].
+    pub async fn rescue(&self, which: Rescue) -> Result<usize> {
+        let Rescued { queued, failed } = self.store.rescue(which, GAVE_UP).await?;
+        let lost = queued + failed;
+        if lost > 0 {
+            self.metrics.attempts_lost.inc_by(lost as u64);
+            self.metrics.tasks_ended("failed", failed);
+            tracing::warn!(queued, failed, "lost leases taken away");
+        }
+        Ok(lost)
+    }
+
+    fn failed(&self, task: Id, reason: &str) {
+        self.metrics.tasks_ended("failed", 1);
+        tracing::info!(%task, reason, "task failed and refunded");
+    }
+}
+
+/// Tries a write that ends a task several times: a finished attempt is worth more than a moment of a busy database. A
+/// lease that is lost after a failed try may have ended with that try, so the error stands.
+async fn retried<T, W: Future<Output = Result<T>>>(
+    lease: Lease,
+    verb: &str,
+    write: impl Fn() -> W,
+    is_lost: impl Fn(&T) -> bool,
+) -> Result<T> {
+    let mut outcome = write().await;
+    for _ in 1..TRIES {
+        let Err(error) = outcome else { break };
+        tracing::warn!(task = %lease.task_id, %error, "could not {verb} the task; trying again");
+        tokio::time::sleep(RETRY_DELAY).await;
+        outcome = match write().await {
+            Ok(outcome) if is_lost(&outcome) => return Err(error),
+            again => again,
+        };
+    }
+    outcome
+}
