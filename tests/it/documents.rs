@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::tidy::{root, sources};
+use crate::tidy::{all_sources, root, sources};
+
+/// Words that no sentence and no heading begins with: the actor is named instead.
+const QUESTION_WORDS: [&str; 4] = ["What", "Who", "Whoever", "Which"];
 
 /// A part of a document.
 #[derive(Debug, PartialEq)]
@@ -134,6 +137,17 @@ fn is_cited(test: &str, cited: &str) -> bool {
     format!("::{test}::").contains(&format!("::{cited}::"))
 }
 
+/// The lines that have a question word with a capital outside of code, each with its number.
+fn questions(text: &str) -> Vec<String> {
+    let asks = |line: &str| {
+        let prose = line.split('`').step_by(2);
+        let mut words = prose.flat_map(|prose| prose.split(|letter: char| !letter.is_alphabetic()));
+        words.any(|word| QUESTION_WORDS.contains(&word))
+    };
+    let numbered = text.lines().enumerate().filter(|(_, line)| asks(line));
+    numbered.map(|(index, line)| format!("{}: {}", index + 1, line.trim())).collect()
+}
+
 #[test]
 fn every_link_of_the_documents_leads_somewhere() {
     let mut broken = Vec::new();
@@ -199,4 +213,19 @@ fn every_test_that_a_document_cites_exists() {
         missing.extend(unknown.map(|cited| format!("{}: {cited}", path.display())));
     }
     assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn no_sentence_begins_with_a_question_word() {
+    let documents = documents().into_iter().map(|(path, text)| (path, without_fences(&text)));
+    let sources = all_sources().into_iter().map(|(path, text)| {
+        let comments = text.lines().map(|line| if line.trim_start().starts_with("//") { line } else { "" });
+        (path, comments.collect::<Vec<_>>().join("\n"))
+    });
+    let found: Vec<_> = documents
+        .chain(sources)
+        .map(|(path, prose)| (path, questions(&prose)))
+        .filter(|(_, lines)| !lines.is_empty())
+        .collect();
+    assert!(found.is_empty(), "name the subject first: {found:#?}");
 }

@@ -47,7 +47,7 @@ pub fn sources(folder: &str) -> Vec<(PathBuf, String)> {
 }
 
 /// All Rust sources of the repository.
-fn all_sources() -> Vec<(PathBuf, String)> {
+pub fn all_sources() -> Vec<(PathBuf, String)> {
     ["src", "crates", "tests", "benches", "fuzz/src"].into_iter().flat_map(sources).collect()
 }
 
