@@ -152,15 +152,16 @@ const ACCOUNT_PAGE: i64 = 1_000;
 /// A position in the index `tasks_of_account` of an account: a surface and an id.
 pub(super) type IndexPosition = (String, String);
 
-/// What a removal did.
+/// The result of a removal.
 pub(super) struct Removal {
     pub(super) removed: usize,
     /// How far it came, if there may be more.
     pub(super) reached: Option<IndexPosition>,
 }
 
-/// What makes a task `t` removable: $1 is the cutoff and $2 the lowest id of that time, because no task ends before it is
-/// made. No index but `tasks_of_account` has them in the order of their surfaces; any other holds all that was removed.
+/// The condition for the removal of a task `t`: $1 is the cutoff and $2 the lowest id of that time, because no task
+/// ends before it is created. Only the index `tasks_of_account` has them in the order of their surfaces; any other
+/// contains all removed tasks.
 const REMOVABLE: &str = "t.id < $2 AND t.removed_at IS NULL AND t.status <> 'processing' AND t.updated_at < $1";
 
 /// A page of accounts.

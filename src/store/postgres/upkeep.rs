@@ -1,5 +1,5 @@
-//! What a process does at its start and from then on: it compares its clock with the server's, and makes the tables of
-//! the coming month.
+//! Upkeep at the start of a process and from then on: it compares its clock with the server's, and creates the
+//! partition of the coming month.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +54,7 @@ pub(super) fn keep(database: Arc<Database>, partitions: Arc<Partitions>) -> impl
 #[derive(Debug, Clone, Copy)]
 struct Moment {
     elapsed: Duration,
-    /// What the wall clock showed when the other began, in milliseconds.
+    /// The wall clock at the origin of the monotonic clock, in milliseconds.
     origin: i64,
 }
 
