@@ -225,7 +225,7 @@ async fn the_operator_sees_and_fails_tasks() {
     let failed = run(data, &["task", "fail", task.id.as_str(), "--reason", "The printer is on fire."]);
     assert_eq!((&failed["status"], &failed["error"]), (&json!("failed"), &json!("The printer is on fire.")));
     assert_eq!(run(data, &["credits", "balance", "ada"])["credits"], 10);
-    assert!(refused(data, &["task", "fail", &task_id]).contains("failed already"));
+    assert!(refused(data, &["task", "fail", &task_id]).contains("already failed"));
     assert_eq!(run(data, &["credits", "balance", "ada"])["credits"], 10);
     assert!(refused(data, &["task", "show", "imgmodel-AAAAAAAAAAAAAAAAAAAAA"]).contains("no task"));
     assert_eq!(run(data, &["credits", "audit"])["drifts"], json!([]));
