@@ -141,10 +141,11 @@ impl Worker {
         let mut rendering = pin!(AssertUnwindSafe(self.renderer.render(claim, references, control)).catch_unwind());
         let outcome = tokio::select! {
             biased;
+            // First, because an engine that obeys reports an error, which is no failure of the attempt.
+            () = cancel.cancelled() => None,
             rendered = &mut rendering => {
                 return Some(rendered.unwrap_or_else(|_| Err(RenderError::Again("the engine panicked".into()))));
             }
-            () = cancel.cancelled() => None,
             () = tokio::time::sleep(time_limit) => {
                 let stage = progress.latest().map_or_else(String::new, |stage| format!(" and was at {stage}"));
                 Some(Err(RenderError::Again(overran("the engine", time_limit) + &stage)))
