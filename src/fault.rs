@@ -200,7 +200,7 @@ impl Faults {
     /// Injects the fault planned for `point`, if any. For code that may block.
     ///
     /// # Errors
-    /// The planned fault is [`Action::Error`].
+    /// The planned fault, if it is an error.
     pub fn pass_blocking(&self, point: Point) -> io::Result<()> {
         if self.inject(point)? {
             std::thread::sleep(DELAY);
@@ -211,7 +211,7 @@ impl Faults {
     /// Injects the fault planned for `point`, if any.
     ///
     /// # Errors
-    /// The planned fault is [`Action::Error`].
+    /// The planned fault, if it is an error.
     pub async fn pass(&self, point: Point) -> io::Result<()> {
         if self.inject(point)? {
             tokio::time::sleep(DELAY).await;

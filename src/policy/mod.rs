@@ -215,7 +215,7 @@ impl Policy {
     }
 
     /// Reads the files again if any of them has changed; returns whether there are new rules. An invalid change, or one
-    /// that cannot be read within [`READ_LIMIT`], is reported once and leaves the rules unchanged.
+    /// that cannot be read within 10 s, is reported once and leaves the rules unchanged.
     ///
     /// # Errors
     /// A sentence for the operator.

@@ -206,7 +206,7 @@ impl References {
         self.fetch_all(None, urls).await
     }
 
-    /// The same for an account, which gets at most [`MAX_PER_ACCOUNT`] concurrent downloads, so that slow references of
+    /// The same for an account, which gets only some of the concurrent downloads, so that slow references of
     /// one account do not delay others.
     ///
     /// # Errors
