@@ -19,14 +19,15 @@ use crate::domain::request::GenerateRequest;
 
 mod audit;
 mod error;
+mod leases;
 pub mod postgres;
 pub mod sqlite;
 
 pub use self::audit::{Audit, Drift};
 pub use self::error::{Cause, StoreError};
-
-/// A task that has lost this many leases is failed instead of queued again.
-pub const MAX_LOST_LEASES: u32 = 3;
+pub use self::leases::{
+    Claim, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry, StrikeRule,
+};
 
 /// A worker without a report for this long, by the clock of the database, counts as gone.
 pub const WORKER_SILENCE: Duration = Duration::from_secs(60);
@@ -37,9 +38,6 @@ pub const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// Exit code after an internal error of this program (`EX_SOFTWARE` of sysexits.h).
 pub(crate) const EXIT_FAULT: i32 = 70;
-
-/// Longest lease. One that ends later than that from now was given before the clock was set back, and counts as lost.
-pub const LONGEST_LEASE: Duration = Duration::from_secs(10 * 60);
 
 /// A submit whose transaction has not begun this long after the last byte of its request never begins.
 pub const START_WITHIN: Duration = Duration::from_secs(5);
@@ -127,92 +125,6 @@ pub enum Submission {
         /// Time by which the task would exceed its limit.
         excess: Duration,
     },
-}
-
-/// A lease: the right to work on a task until it expires or is taken away.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Lease {
-    /// The task.
-    pub task_id: Id,
-    /// Fencing token: every claim raises it, and writes with an older epoch have no effect.
-    pub epoch: i64,
-}
-
-/// A task that a worker has claimed.
-#[derive(Debug, Clone)]
-pub struct Claim {
-    /// The lease.
-    pub lease: Lease,
-    /// The account that owns the task.
-    pub account_id: Id,
-    /// The request.
-    pub request: GenerateRequest,
-}
-
-/// Outcome of a write under a lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LeaseWrite {
-    /// The write took effect.
-    Done,
-    /// The lease was lost before the write; nothing was changed.
-    Lost,
-}
-
-/// The number of strikes that suspends a key, and the time for which each counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StrikeRule {
-    /// Number of strikes that suspends the key.
-    pub limit: u32,
-    /// Time for which a strike counts.
-    pub window: Duration,
-}
-
-impl std::fmt::Display for StrikeRule {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let window = humantime::format_duration(self.window).to_string().replace(' ', "");
-        write!(f, "{} violations of the content policy within {window}", self.limit)
-    }
-}
-
-/// Outcome of refusing a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
-    /// The task was failed and refunded.
-    Done {
-        /// The key that this strike suspended.
-        suspended: Option<Id>,
-    },
-    /// The lease was lost before the write; nothing was changed.
-    Lost,
-}
-
-/// Outcome of giving up an attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Retry {
-    /// The task was queued again.
-    Queued,
-    /// It was the last attempt: the task was failed and refunded.
-    Failed,
-    /// The lease was lost before the write; nothing was changed.
-    Lost,
-}
-
-/// The leases to take away.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rescue {
-    /// Expired leases.
-    Expired,
-    /// All leases: the caller knows that no worker is alive.
-    All,
-}
-
-/// Number of tasks that a rescue changed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Rescued {
-    /// Queued again.
-    pub queued: usize,
-    /// Failed and refunded.
-    pub failed: usize,
 }
 
 /// Number of unfinished tasks.

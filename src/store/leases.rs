@@ -1,0 +1,98 @@
+//! Leases: the right of a worker to work on a task, and the outcomes of writes under it.
+
+use std::time::Duration;
+
+use crate::domain::model::Id;
+use crate::domain::request::GenerateRequest;
+
+/// A task that has lost this many leases is failed instead of queued again.
+pub const MAX_LOST_LEASES: u32 = 3;
+
+/// Longest lease. One that ends later than that from now was given before the clock was set back, and counts as lost.
+pub const LONGEST_LEASE: Duration = Duration::from_secs(10 * 60);
+
+/// A lease: the right to work on a task until it expires or is taken away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Lease {
+    /// The task.
+    pub task_id: Id,
+    /// Fencing token: every claim raises it, and writes with an older epoch have no effect.
+    pub epoch: i64,
+}
+
+/// A task that a worker has claimed.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    /// The lease.
+    pub lease: Lease,
+    /// The account that owns the task.
+    pub account_id: Id,
+    /// The request.
+    pub request: GenerateRequest,
+}
+
+/// Outcome of a write under a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseWrite {
+    /// The write took effect.
+    Done,
+    /// The lease was lost before the write; nothing was changed.
+    Lost,
+}
+
+/// The number of strikes that suspends a key, and the time for which each counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StrikeRule {
+    /// Number of strikes that suspends the key.
+    pub limit: u32,
+    /// Time for which a strike counts.
+    pub window: Duration,
+}
+
+impl std::fmt::Display for StrikeRule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let window = humantime::format_duration(self.window).to_string().replace(' ', "");
+        write!(f, "{} violations of the content policy within {window}", self.limit)
+    }
+}
+
+/// Outcome of refusing a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The task was failed and refunded.
+    Done {
+        /// The key that this strike suspended.
+        suspended: Option<Id>,
+    },
+    /// The lease was lost before the write; nothing was changed.
+    Lost,
+}
+
+/// Outcome of giving up an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    /// The task was queued again.
+    Queued,
+    /// It was the last attempt: the task was failed and refunded.
+    Failed,
+    /// The lease was lost before the write; nothing was changed.
+    Lost,
+}
+
+/// The leases to take away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rescue {
+    /// Expired leases.
+    Expired,
+    /// All leases: the caller knows that no worker is alive.
+    All,
+}
+
+/// Number of tasks that a rescue changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rescued {
+    /// Queued again.
+    pub queued: usize,
+    /// Failed and refunded.
+    pub failed: usize,
+}
