@@ -117,11 +117,11 @@ impl Endings {
     /// # Errors
     /// [`crate::store::StoreError`].
     pub async fn fail_unleased(&self, id: Id, sentence: &str) -> Result<bool> {
-        let failed = self.store.fail_unleased(id, sentence).await?;
-        if failed {
+        let ended = self.store.fail_unleased(id, sentence).await?;
+        if ended.is_some() {
             self.failed(id, sentence);
         }
-        Ok(failed)
+        Ok(ended.is_some())
     }
 
     /// Fails and refunds every unfinished task created at or before `cutoff`.
@@ -130,9 +130,9 @@ impl Endings {
     /// [`crate::store::StoreError`].
     pub async fn expire(&self, cutoff: Timestamp) -> Result<()> {
         let overdue = self.store.expire(cutoff, OVERDUE).await?;
-        if overdue > 0 {
-            self.metrics.tasks_ended("failed", overdue);
-            tracing::warn!(tasks = overdue, "overdue tasks failed and refunded");
+        if !overdue.is_empty() {
+            self.metrics.tasks_ended("failed", overdue.len());
+            tracing::warn!(tasks = overdue.len(), "overdue tasks failed and refunded");
         }
         Ok(())
     }
@@ -144,11 +144,11 @@ impl Endings {
     /// [`crate::store::StoreError`].
     pub async fn rescue(&self, which: Rescue) -> Result<usize> {
         let Rescued { queued, failed } = self.store.rescue(which, GAVE_UP).await?;
-        let lost = queued + failed;
+        let lost = queued + failed.len();
         if lost > 0 {
             self.metrics.attempts_lost.inc_by(lost as u64);
-            self.metrics.tasks_ended("failed", failed);
-            tracing::warn!(queued, failed, "lost leases taken away");
+            self.metrics.tasks_ended("failed", failed.len());
+            tracing::warn!(queued, failed = failed.len(), "lost leases taken away");
         }
         Ok(lost)
     }

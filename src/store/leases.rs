@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::domain::model::Id;
+use crate::domain::model::{Id, Surface};
 use crate::domain::request::GenerateRequest;
 
 /// A task that has lost this many leases is failed instead of queued again.
@@ -21,12 +21,14 @@ pub struct Lease {
 }
 
 /// A task that a worker has claimed.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// The lease.
     pub lease: Lease,
     /// The account that owns the task.
     pub account_id: Id,
+    /// The surface on which the account created it.
+    pub surface: Surface,
     /// The request.
     pub request: GenerateRequest,
 }
@@ -88,11 +90,22 @@ pub enum Rescue {
     All,
 }
 
-/// Number of tasks that a rescue changed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// A task that a write has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// The task.
+    pub task_id: Id,
+    /// The account that owns it.
+    pub account_id: Id,
+    /// The surface on which the account created it.
+    pub surface: Surface,
+}
+
+/// The tasks that a rescue changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rescued {
-    /// Queued again.
+    /// Number of tasks that were queued again.
     pub queued: usize,
-    /// Failed and refunded.
-    pub failed: usize,
+    /// The tasks that were failed and refunded, in any order.
+    pub failed: Vec<Ended>,
 }

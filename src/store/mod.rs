@@ -26,7 +26,7 @@ pub mod sqlite;
 pub use self::audit::{Audit, Drift};
 pub use self::error::{Cause, StoreError};
 pub use self::leases::{
-    Claim, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry, StrikeRule,
+    Claim, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry, StrikeRule,
 };
 
 /// A worker without a report for this long, by the clock of the database, counts as gone.
@@ -325,8 +325,8 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
     /// a rule this is a strike against the key it came with, and the last one suspends the key.
     async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal>;
 
-    /// Fails and refunds a task regardless of its lease; `false` if it is not processing.
-    async fn fail_unleased(&self, id: Id, error: &str) -> Result<bool>;
+    /// Fails and refunds a task regardless of its lease; `None` if it is not processing.
+    async fn fail_unleased(&self, id: Id, error: &str) -> Result<Option<Ended>>;
 
     /// Number of unfinished tasks.
     async fn queue_depth(&self) -> Result<QueueDepth>;
@@ -345,8 +345,8 @@ pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
     /// leases.
     async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued>;
 
-    /// Fails and refunds every unfinished task created at or before `cutoff` of [`Fleet::now`]; returns their number.
-    async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<usize>;
+    /// Fails and refunds every unfinished task created at or before `cutoff` of [`Fleet::now`]; returns them in any order.
+    async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>>;
 
     /// Removes every task that ended before `cutoff` of [`Fleet::now`]: nobody but [`Tasks::inspect_task`] finds it any
     /// more, and what was asked for is forgotten. Its ledger entries and the names of its files stay. Returns how many.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio_postgres::Row;
 
-use super::columns::{REQUEST, request};
+use super::columns::{REQUEST, request, word};
 use super::connection::{Database, Parameter};
 use super::queue::millis;
 use crate::domain::model::Id;
@@ -190,8 +190,8 @@ impl Rota {
         }
         let share = max.div_ceil(accounts.len());
         let sql = format!(
-            "{TAKE} SELECT task_id, leased.account_id, lease_epoch, {REQUEST} FROM leased JOIN tasks ON id = task_id
-             ORDER BY lap, turn"
+            "{TAKE} SELECT task_id, leased.account_id, surface, lease_epoch, {REQUEST}
+             FROM leased JOIN tasks ON id = task_id ORDER BY lap, turn"
         );
         let given = database.given_time();
         let parameters: [Parameter<'_>; 6] =
@@ -213,7 +213,8 @@ impl Rota {
         }
         let claim = |row: &Row| {
             let lease = Lease { task_id: row.try_get("task_id")?, epoch: row.try_get("lease_epoch")? };
-            Ok(Claim { lease, account_id: row.try_get("account_id")?, request: request(row)? })
+            let (account_id, surface) = (row.try_get("account_id")?, word(row, "surface")?);
+            Ok(Claim { lease, account_id, surface, request: request(row)? })
         };
         // Whatever is left out here is leased as well, until its lease runs out.
         Ok(readable(&rows, claim))

@@ -12,13 +12,13 @@ use async_trait::async_trait;
 use tokio_postgres::Row;
 
 use super::batch::{AccountStatement, Leftover, Locked, Request, fail_all};
-use super::columns::{number, to_json};
+use super::columns::{number, to_json, word};
 use super::connection::{Database, Failure, words};
 use super::{PostgresStore, claim, keys, newest};
 use crate::domain::model::{CREDITS_PER_IMAGE, Id};
 use crate::fault::Effect;
 use crate::store::{
-    Claim, Lease, LeaseWrite, MAX_LOST_LEASES, Queue, QueueDepth, Refusal, Rescued, Result, Retry, StoreError,
+    Claim, Ended, Lease, LeaseWrite, MAX_LOST_LEASES, Queue, QueueDepth, Refusal, Rescued, Result, Retry, StoreError,
     StrikeRule,
 };
 
@@ -174,7 +174,7 @@ pub(super) fn refund() -> String {
     failed AS (
         UPDATE tasks t SET status = 'failed', error = $1, updated_at = greatest(t.updated_at, tintype_now($2))
         FROM gone WHERE t.id = gone.task_id AND t.status = 'processing'
-        RETURNING t.id, gone.account_id, t.n * $3::bigint AS amount
+        RETURNING t.id, gone.account_id, t.surface, t.n * $3::bigint AS amount
     ), owed AS (
         SELECT account_id, sum(amount)::bigint AS amount, count(*) AS tasks
         FROM failed GROUP BY account_id ORDER BY account_id
@@ -215,10 +215,21 @@ pub(super) async fn fail(database: &Database, lease: Lease, error: &str) -> Resu
     Ok(done_if(!rows.is_empty()))
 }
 
-pub(super) async fn fail_unleased(database: &Database, id: Id, error: &str) -> Result<bool> {
-    let sql = format!("WITH {}, {} SELECT task_id FROM gone", gone("q.task_id = $4"), refund());
+pub(super) async fn fail_unleased(database: &Database, id: Id, error: &str) -> Result<Option<Ended>> {
+    let sql = format!("WITH {}, {} SELECT id, account_id, surface FROM failed", gone("q.task_id = $4"), refund());
     let rows = database.write(&sql, &[&error, &database.given_time(), &CREDITS_PER_IMAGE, &id]).await?;
-    Ok(!rows.is_empty())
+    Ok(ended(&rows)?.pop())
+}
+
+/// The tasks of [`refund`]'s `failed`, which may be joined to a row of counts: then no task is a row without an id.
+pub(super) fn ended(rows: &[Row]) -> Result<Vec<Ended>> {
+    let mut ended = Vec::with_capacity(rows.len());
+    for row in rows {
+        if let Some(task_id) = row.try_get("id")? {
+            ended.push(Ended { task_id, account_id: row.try_get("account_id")?, surface: word(row, "surface")? });
+        }
+    }
+    Ok(ended)
 }
 
 /// Takes away the leases that `lost` selects: their tasks are ready again at `ready_at`, or failed after $4 lost
@@ -232,12 +243,13 @@ pub(super) fn give_up(lost: &str, ready_at: &str) -> String {
             WHERE q.task_id IN (SELECT task_id FROM lost) AND q.lost_leases + 1 < $4
             RETURNING q.task_id
         ), {gone}, {refund}
-        SELECT (SELECT count(*) FROM lost) AS lost, (SELECT count(*) FROM again) AS queued,
-            (SELECT count(*) FROM gone) AS failed"
+        SELECT lost, queued, id, account_id, surface
+        FROM (SELECT (SELECT count(*) FROM lost) AS lost, (SELECT count(*) FROM again) AS queued) counts
+            LEFT JOIN failed ON true"
     )
 }
 
-/// Counts of [`give_up`].
+/// Outcome of [`give_up`].
 pub(super) struct GivenUp {
     pub(super) lost: usize,
     pub(super) rescued: Rescued,
@@ -245,7 +257,7 @@ pub(super) struct GivenUp {
 
 pub(super) fn given_up(rows: &[Row]) -> Result<GivenUp> {
     let row = &rows[0];
-    let rescued = Rescued { queued: count(row, "queued")?, failed: count(row, "failed")? };
+    let rescued = Rescued { queued: count(row, "queued")?, failed: ended(rows)? };
     Ok(GivenUp { lost: count(row, "lost")?, rescued })
 }
 
@@ -262,10 +274,11 @@ pub(super) async fn retry(database: &Database, lease: Lease, delay: Duration, la
     let rows = database
         .write(&sql, &[&last_error, &given, &CREDITS_PER_IMAGE, &limit, &lease.task_id, &lease.epoch, &millis(delay)])
         .await?;
-    Ok(match given_up(&rows)?.rescued {
-        Rescued { queued: 1.., .. } => Retry::Queued,
-        Rescued { failed: 1.., .. } => Retry::Failed,
-        Rescued { .. } => Retry::Lost,
+    let Rescued { queued, failed } = given_up(&rows)?.rescued;
+    Ok(match (queued, failed.len()) {
+        (1.., _) => Retry::Queued,
+        (_, 1..) => Retry::Failed,
+        (0, 0) => Retry::Lost,
     })
 }
 
@@ -321,7 +334,7 @@ impl Queue for PostgresStore {
         self.write(Effect::Refuse, keys::refuse(&self.database, lease, error, rule)).await
     }
 
-    async fn fail_unleased(&self, id: Id, error: &str) -> Result<bool> {
+    async fn fail_unleased(&self, id: Id, error: &str) -> Result<Option<Ended>> {
         self.write(Effect::FailUnleased, fail_unleased(&self.database, id, error)).await
     }
 

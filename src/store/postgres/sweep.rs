@@ -1,7 +1,7 @@
 //! Sweeps: taking away lost leases, and failing overdue tasks.
 
 use super::connection::{Database, Failure, Parameter};
-use super::queue::{GivenUp, count, give_up, given_up, gone, lost_limit, refund};
+use super::queue::{GivenUp, count, ended, give_up, given_up, gone, lost_limit, refund};
 use crate::clock::Timestamp;
 use crate::domain::model::{CREDITS_PER_IMAGE, Id};
 use crate::store::{Rescue, Rescued, Result};
@@ -39,7 +39,8 @@ impl Sought<'_> {
         match self.batch(database, None).await {
             Ok(Batch { found, rescued }) => {
                 let full = found as i64 >= SWEEP_BATCH;
-                Ok(Step { rescued, more: full && rescued != Rescued::default() })
+                let more = full && rescued != Rescued::default();
+                Ok(Step { rescued, more })
             }
             Err(Failure::Locked(error) | Failure::Refused(error)) => {
                 tracing::warn!(%error, "a sweep was refused; sweeping one account after the other");
@@ -61,9 +62,10 @@ impl Sought<'_> {
                     }
                     Err(failure) => return Err(failure.into()),
                 };
+                let is_last = (found as i64) < SWEEP_BATCH || rescued == Rescued::default();
                 step.rescued.queued += rescued.queued;
-                step.rescued.failed += rescued.failed;
-                if (found as i64) < SWEEP_BATCH || rescued == Rescued::default() {
+                step.rescued.failed.extend(rescued.failed);
+                if is_last {
                     break;
                 }
             }
@@ -94,8 +96,9 @@ impl Sought<'_> {
             Self::Overdue { cutoff, error } => expire(database, account_id, cutoff, error).await?,
         };
         let Batch { found, rescued } = &batch;
-        if *found > rescued.queued + rescued.failed {
-            let tasks = found - rescued.queued - rescued.failed;
+        let done = rescued.queued + rescued.failed.len();
+        if *found > done {
+            let tasks = found - done;
             tracing::error!(tasks, "could not end or requeue tasks: see `tintype credits audit`");
         }
         Ok(batch)
@@ -142,14 +145,15 @@ async fn expire(
             WHERE task_id < $4 AND ($6::text IS NULL OR account_id = $6)
             ORDER BY task_id LIMIT $5 FOR UPDATE SKIP LOCKED
         ), {gone}, {refund}
-        SELECT (SELECT count(*) FROM overdue) AS overdue, (SELECT count(*) FROM gone) AS failed"
+        SELECT overdue, id, account_id, surface
+        FROM (SELECT count(*) AS overdue FROM overdue) counts LEFT JOIN failed ON true"
     );
     let given = database.given_time();
     let parameters: [Parameter<'_>; 6] =
         [&error, &given, &CREDITS_PER_IMAGE, &after(cutoff), &SWEEP_BATCH, &account_id];
     let rows = database.write(&sql, &parameters).await?;
-    let counts = || Ok((count(&rows[0], "overdue")?, count(&rows[0], "failed")?));
-    let (found, failed) = counts().map_err(Failure::Unknown)?;
+    let outcome = || Ok((count(&rows[0], "overdue")?, ended(&rows)?));
+    let (found, failed) = outcome().map_err(Failure::Unknown)?;
     Ok(Batch { found, rescued: Rescued { queued: 0, failed } })
 }
 

@@ -13,7 +13,7 @@ use super::tasks::IndexPosition;
 use super::{PostgresStore, audit, files, tasks};
 use crate::clock::{Clock, Timestamp};
 use crate::fault::Effect;
-use crate::store::{Audit, LONGEST_LEASE, Rescue, Rescued, Result, Upkeep};
+use crate::store::{Audit, Ended, LONGEST_LEASE, Rescue, Rescued, Result, Upkeep};
 
 /// The clocks of two machines are never the same; from here on it is worth a word.
 const CLOCKS_APART: Duration = Duration::from_secs(5);
@@ -83,7 +83,8 @@ impl Upkeep for PostgresStore {
             let step = async { Ok((ended.step(&self.database).await?, impossible.step(&self.database).await?)) };
             let (ended, impossible) = self.write(Effect::Rescue, step).await?;
             for Rescued { queued, failed } in [ended.rescued, impossible.rescued] {
-                all = Rescued { queued: all.queued + queued, failed: all.failed + failed };
+                all.queued += queued;
+                all.failed.extend(failed);
             }
             if !ended.more && !impossible.more {
                 return Ok(all);
@@ -91,12 +92,12 @@ impl Upkeep for PostgresStore {
         }
     }
 
-    async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<usize> {
+    async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>> {
         let sought = Sought::Overdue { cutoff, error };
-        let mut all = 0;
+        let mut all = Vec::new();
         loop {
             let Step { rescued, more } = self.write(Effect::Expire, sought.step(&self.database)).await?;
-            all += rescued.failed;
+            all.extend(rescued.failed);
             if !more {
                 return Ok(all);
             }

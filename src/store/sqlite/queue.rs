@@ -10,16 +10,16 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::accounts::Entry;
-use super::columns::to_json;
+use super::columns::{to_json, word};
 use super::tasks::{REQUEST, request};
 use super::writer::{Writing, in_savepoint};
 use super::{SqliteStore, strikes};
 use crate::clock::Timestamp;
-use crate::domain::model::{CREDITS_PER_IMAGE, EntryKind, Id};
+use crate::domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, Surface};
 use crate::fault::Effect;
 use crate::store::{
-    Claim, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Queue, QueueDepth, Refusal, Rescue, Rescued, Result,
-    Retry, StrikeRule,
+    Claim, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Queue, QueueDepth, Refusal, Rescue, Rescued,
+    Result, Retry, StrikeRule,
 };
 
 /// Tasks that a sweep ends per transaction, so that the writes of callers can run in between.
@@ -49,11 +49,12 @@ pub(super) fn claim(
             .execute(params![task_id, now.saturating_add(lease)])?;
         let claim = connection
             .prepare_cached(&format!(
-                "SELECT lease_epoch, {REQUEST} FROM queue JOIN tasks ON id = task_id WHERE task_id = ?1"
+                "SELECT lease_epoch, surface, {REQUEST} FROM queue JOIN tasks ON id = task_id WHERE task_id = ?1"
             ))?
             .query_row([task_id], |row| {
                 let lease = Lease { task_id, epoch: row.get("lease_epoch")? };
-                Ok(request(row).map(|request| Claim { lease, account_id, request }))
+                let of = |request| Ok(Claim { lease, account_id, surface: word(row, "surface")?, request });
+                Ok(request(row).and_then(of))
             })?;
         match claim {
             Ok(claim) => claims.push(claim),
@@ -112,6 +113,16 @@ pub(super) fn release(writing: &mut Writing, lease: Lease) -> rusqlite::Result<L
 }
 
 pub(super) fn retry(writing: &mut Writing, lease: Lease, delay: Duration, last_error: &str) -> rusqlite::Result<Retry> {
+    let given_up = give_up(writing, lease, delay, last_error)?;
+    Ok(match (given_up.queued, given_up.failed.len()) {
+        (1.., _) => Retry::Queued,
+        (_, 1..) => Retry::Failed,
+        (0, 0) => Retry::Lost,
+    })
+}
+
+/// Takes a lease away, unless it was lost before: its task is claimable after `delay`, or failed after its last attempt.
+fn give_up(writing: &mut Writing, lease: Lease, delay: Duration, last_error: &str) -> rusqlite::Result<Rescued> {
     // A task without a delay is claimable for every clock, even one that is behind or was set back.
     let ready_at = if delay.is_zero() { Timestamp::from_millis(0) } else { writing.clock.now().saturating_add(delay) };
     let lost: Option<u32> = writing
@@ -122,11 +133,11 @@ pub(super) fn retry(writing: &mut Writing, lease: Lease, delay: Duration, last_e
         )?
         .query_row(params![lease.task_id, lease.epoch, ready_at], |row| row.get(0))
         .optional()?;
-    match lost {
-        None => Ok(Retry::Lost),
-        Some(lost) if lost < MAX_LOST_LEASES => Ok(Retry::Queued),
-        Some(_) => fail_unleased(writing, lease.task_id, last_error).map(|_| Retry::Failed),
-    }
+    Ok(match lost {
+        None => Rescued::default(),
+        Some(lost) if lost < MAX_LOST_LEASES => Rescued { queued: 1, failed: Vec::new() },
+        Some(_) => Rescued { queued: 0, failed: Vec::from_iter(fail_unleased(writing, lease.task_id, last_error)?) },
+    })
 }
 
 pub(super) fn complete(writing: &mut Writing, lease: Lease, images: &[String]) -> rusqlite::Result<LeaseWrite> {
@@ -146,7 +157,7 @@ pub(super) fn complete(writing: &mut Writing, lease: Lease, images: &[String]) -
 
 pub(super) fn fail(writing: &mut Writing, lease: Lease, error: &str) -> rusqlite::Result<LeaseWrite> {
     match leave_queue(&writing.connection, lease)? {
-        Some(account_id) => refund(writing, lease.task_id, account_id, error).map(|()| LeaseWrite::Done),
+        Some(account_id) => refund(writing, lease.task_id, account_id, error).map(|_| LeaseWrite::Done),
         None => Ok(LeaseWrite::Lost),
     }
 }
@@ -160,16 +171,13 @@ pub(super) fn key_of(connection: &Connection, task_id: Id) -> rusqlite::Result<O
     Ok(found.flatten())
 }
 
-pub(super) fn fail_unleased(writing: &mut Writing, id: Id, error: &str) -> rusqlite::Result<bool> {
+pub(super) fn fail_unleased(writing: &mut Writing, id: Id, error: &str) -> rusqlite::Result<Option<Ended>> {
     let account_id: Option<Id> = writing
         .connection
         .prepare_cached("DELETE FROM queue WHERE task_id = ?1 RETURNING account_id")?
         .query_row([id], |row| row.get(0))
         .optional()?;
-    match account_id {
-        Some(account_id) => refund(writing, id, account_id, error).map(|()| true),
-        None => Ok(false),
-    }
+    account_id.map(|account_id| refund(writing, id, account_id, error)).transpose()
 }
 
 /// Removes a leased task from the queue; `None` if the lease was lost.
@@ -187,15 +195,15 @@ fn leave_queue(connection: &Connection, lease: Lease) -> rusqlite::Result<Option
 }
 
 /// Fails and refunds a task that has just left the queue.
-fn refund(writing: &Writing, id: Id, account_id: Id, error: &str) -> rusqlite::Result<()> {
+fn refund(writing: &Writing, id: Id, account_id: Id, error: &str) -> rusqlite::Result<Ended> {
     let connection = &writing.connection;
     let now = writing.clock.now();
-    let n: i64 = connection
+    let (n, surface): (i64, Surface) = connection
         .prepare_cached(
             "UPDATE tasks SET status = 'failed', error = ?2, updated_at = max(updated_at, ?3)
-             WHERE id = ?1 AND status = 'processing' RETURNING n",
+             WHERE id = ?1 AND status = 'processing' RETURNING n, surface",
         )?
-        .query_row(params![id, error, now], |row| row.get(0))?;
+        .query_row(params![id, error, now], |row| Ok((row.get(0)?, word(row, 1)?)))?;
     let amount = n * CREDITS_PER_IMAGE;
     let balance = connection
         .prepare_cached(
@@ -203,7 +211,8 @@ fn refund(writing: &Writing, id: Id, account_id: Id, error: &str) -> rusqlite::R
         )?
         .query_row(params![account_id, amount], |row| row.get(0))?;
     let refund = Entry { kind: EntryKind::Refund, amount, task_id: Some(id), note: None };
-    refund.record(connection, account_id, balance, now)
+    refund.record(connection, account_id, balance, now)?;
+    Ok(Ended { task_id: id, account_id, surface })
 }
 
 /// Takes away up to [`SWEEP_BATCH`] leases.
@@ -225,17 +234,16 @@ pub(super) fn rescue(writing: &mut Writing, which: Rescue, last_error: &str) -> 
         .collect::<rusqlite::Result<_>>()?;
     let mut rescued = Rescued::default();
     for lease in lost {
-        match sparing_others(writing, lease.task_id, |writing| retry(writing, lease, Duration::ZERO, last_error))? {
-            Some(Retry::Queued) => rescued.queued += 1,
-            Some(Retry::Failed) => rescued.failed += 1,
-            Some(Retry::Lost) | None => {}
-        }
+        let give_up = |writing: &mut Writing| give_up(writing, lease, Duration::ZERO, last_error);
+        let Rescued { queued, failed } = sparing_others(writing, lease.task_id, give_up)?.unwrap_or_default();
+        rescued.queued += queued;
+        rescued.failed.extend(failed);
     }
     Ok(rescued)
 }
 
 /// Fails and refunds up to [`SWEEP_BATCH`] overdue tasks.
-pub(super) fn expire(writing: &mut Writing, cutoff: Timestamp, error: &str) -> rusqlite::Result<usize> {
+pub(super) fn expire(writing: &mut Writing, cutoff: Timestamp, error: &str) -> rusqlite::Result<Vec<Ended>> {
     // Ids start with the time of creation, so the cutoff becomes a range of ids.
     let bound = Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)));
     let overdue: Vec<Id> = writing
@@ -243,10 +251,9 @@ pub(super) fn expire(writing: &mut Writing, cutoff: Timestamp, error: &str) -> r
         .prepare_cached("SELECT task_id FROM queue WHERE task_id < ?1 LIMIT ?2")?
         .query_map(params![bound, SWEEP_BATCH], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
-    let mut failed = 0;
+    let mut failed = Vec::new();
     for id in overdue {
-        let done = sparing_others(writing, id, |writing| fail_unleased(writing, id, error))?;
-        failed += usize::from(done == Some(true));
+        failed.extend(sparing_others(writing, id, |writing| fail_unleased(writing, id, error))?.flatten());
     }
     Ok(failed)
 }
@@ -320,7 +327,7 @@ impl Queue for SqliteStore {
         self.write(Effect::Refuse, move |writing| strikes::refuse(writing, lease, &error, rule)).await
     }
 
-    async fn fail_unleased(&self, id: Id, error: &str) -> Result<bool> {
+    async fn fail_unleased(&self, id: Id, error: &str) -> Result<Option<Ended>> {
         let error = error.to_owned();
         self.write(Effect::FailUnleased, move |writing| fail_unleased(writing, id, &error)).await
     }

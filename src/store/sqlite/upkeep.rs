@@ -10,7 +10,7 @@ use super::{SqliteStore, audit, files, queue};
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::fault::Effect;
-use crate::store::{Audit, Rescue, Rescued, Result, Upkeep};
+use crate::store::{Audit, Ended, Rescue, Rescued, Result, Upkeep};
 
 /// Tasks removed per transaction, so that the writes of callers can run in between.
 pub(super) const BATCH: usize = 256;
@@ -50,20 +50,23 @@ impl Upkeep for SqliteStore {
         loop {
             let last_error = last_error.to_owned();
             let some = self.write(Effect::Rescue, move |writing| queue::rescue(writing, which, &last_error)).await?;
-            all = Rescued { queued: all.queued + some.queued, failed: all.failed + some.failed };
-            if some.queued + some.failed < queue::SWEEP_BATCH {
+            let changed = some.queued + some.failed.len();
+            all.queued += some.queued;
+            all.failed.extend(some.failed);
+            if changed < queue::SWEEP_BATCH {
                 return Ok(all);
             }
         }
     }
 
-    async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<usize> {
-        let mut all = 0;
+    async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>> {
+        let mut all = Vec::new();
         loop {
             let error = error.to_owned();
             let some = self.write(Effect::Expire, move |writing| queue::expire(writing, cutoff, &error)).await?;
-            all += some;
-            if some < queue::SWEEP_BATCH {
+            let failed = some.len();
+            all.extend(some);
+            if failed < queue::SWEEP_BATCH {
                 return Ok(all);
             }
         }

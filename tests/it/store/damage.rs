@@ -2,7 +2,7 @@
 
 use futures::future::join_all;
 use tintype::domain::model::{Status, Surface};
-use tintype::store::{MAX_LOST_LEASES, Rescue, Rescued, Result};
+use tintype::store::{Ended, MAX_LOST_LEASES, Rescue, Rescued, Result};
 
 use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, images};
 
@@ -14,11 +14,14 @@ pub async fn a_task_that_cannot_be_read_keeps_no_other_from_being_claimed(fx: &F
     assert_eq!(claims.iter().map(|claim| claim.lease.task_id).collect::<Vec<_>>(), [whole]);
     fx.store.fail(claims[0].lease, "it sank").await?;
     // Nobody works on it until it has lost enough leases.
+    let ended = Ended { task_id: damaged, account_id: ada, surface: Surface::Api };
     for lost in 1..=MAX_LOST_LEASES {
         assert_eq!(fx.store.queue_depth().await?.leased, 1);
         fx.clock.advance(LEASE);
-        let is_last = lost == MAX_LOST_LEASES;
-        let rescued = Rescued { queued: usize::from(!is_last), failed: usize::from(is_last) };
+        let rescued = match lost {
+            MAX_LOST_LEASES => Rescued { queued: 0, failed: vec![ended] },
+            _ => Rescued { queued: 1, failed: Vec::new() },
+        };
         assert_eq!(fx.store.rescue(Rescue::Expired, "gave up").await?, rescued);
         assert!(fx.store.claim(2, LEASE).await?.is_empty());
     }

@@ -18,8 +18,8 @@ async fn assert_final(fx: &Fixture, lease: Lease) -> Result<()> {
     assert_eq!(fx.store.retry(lease, Duration::ZERO, "too late").await?, Retry::Lost);
     assert_eq!(fx.store.release(lease).await?, LeaseWrite::Lost);
     assert_eq!(fx.store.renew(vec![lease], LEASE).await?, [lease]);
-    assert!(!fx.store.fail_unleased(lease.task_id, "too late").await?);
-    assert_eq!(fx.store.expire(fx.clock.now(), "too late").await?, 0);
+    assert_eq!(fx.store.fail_unleased(lease.task_id, "too late").await?, None);
+    assert!(fx.store.expire(fx.clock.now(), "too late").await?.is_empty());
     for which in [Rescue::Expired, Rescue::All] {
         assert_eq!(fx.store.rescue(which, "too late").await?, Default::default());
     }
@@ -89,7 +89,7 @@ pub async fn a_waiting_task_can_be_failed_without_a_lease(fx: &Fixture) -> Resul
     let ada = fx.account("ada", 10).await?;
     let id = fx.submit(ada).await?.id;
     fx.clock.advance(MILLISECOND);
-    assert!(fx.store.fail_unleased(id, "the operator said so").await?);
+    assert_eq!(fx.store.fail_unleased(id, "the operator said so").await?, Some(fx.ended(id).await?));
     assert_refunded(fx, id, "the operator said so").await?;
     assert_eq!((fx.credits(ada).await?, fx.task(id).await?.updated_at), (10, fx.clock.now()));
     assert_final(fx, Lease { task_id: id, epoch: 0 }).await
@@ -97,7 +97,8 @@ pub async fn a_waiting_task_can_be_failed_without_a_lease(fx: &Fixture) -> Resul
 
 pub async fn a_leased_task_can_be_failed_by_someone_else(fx: &Fixture) -> Result<()> {
     let lease = fx.leased().await?;
-    assert!(fx.store.fail_unleased(lease.task_id, "the operator said so").await?);
+    let ended = fx.ended(lease.task_id).await?;
+    assert_eq!(fx.store.fail_unleased(lease.task_id, "the operator said so").await?, Some(ended));
     assert_refunded(fx, lease.task_id, "the operator said so").await?;
     assert_final(fx, lease).await
 }
@@ -105,7 +106,7 @@ pub async fn a_leased_task_can_be_failed_by_someone_else(fx: &Fixture) -> Result
 pub async fn failing_a_task_that_does_not_exist_does_nothing(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 10).await?;
     let before = fx.state().await?;
-    assert!(!fx.store.fail_unleased(ada, "it sank").await?);
+    assert_eq!(fx.store.fail_unleased(ada, "it sank").await?, None);
     assert_eq!(fx.state().await?, before);
     Ok(())
 }
@@ -123,7 +124,7 @@ pub async fn a_task_that_wore_out_its_leases_is_final(fx: &Fixture) -> Result<()
 
 pub async fn an_expired_task_is_final(fx: &Fixture) -> Result<()> {
     let lease = fx.leased().await?;
-    assert_eq!(fx.store.expire(fx.clock.now(), "it took too long").await?, 1);
+    assert_eq!(fx.store.expire(fx.clock.now(), "it took too long").await?.len(), 1);
     assert_refunded(fx, lease.task_id, "it took too long").await?;
     assert_final(fx, lease).await
 }
@@ -139,8 +140,10 @@ pub async fn expiry_fails_leased_and_waiting_tasks_up_to_the_cutoff_and_no_other
     let after_cutoff = fx.submit(ada).await?;
     let cutoff = at_cutoff.created_at();
     assert_eq!(after_cutoff.created_at(), cutoff.saturating_add(MILLISECOND));
-    assert_eq!(fx.store.expire(cutoff, "it took too long").await?, 3);
+    let expired = fx.store.expire(cutoff, "it took too long").await?;
+    assert_eq!(expired.len(), 3);
     for task in [delayed, leased, at_cutoff] {
+        assert!(expired.contains(&fx.ended(task.id).await?), "{expired:?}");
         assert_refunded(fx, task.id, "it took too long").await?;
     }
     assert_eq!(fx.task(after_cutoff.id).await?, after_cutoff);
@@ -155,7 +158,7 @@ pub async fn expiry_leaves_tasks_that_have_ended(fx: &Fixture) -> Result<()> {
     fx.store.complete(fx.claim().await?, drawn()).await?;
     fx.store.fail(fx.claim().await?, "it sank").await?;
     let before = fx.state().await?;
-    assert_eq!(fx.store.expire(fx.clock.now(), "it took too long").await?, 0);
+    assert!(fx.store.expire(fx.clock.now(), "it took too long").await?.is_empty());
     assert_eq!(fx.state().await?, before);
     Ok(())
 }

@@ -9,7 +9,7 @@ use tintype::clock::Clock;
 use tintype::domain::key::{ApiKey, KeySecret};
 use tintype::domain::model::{Account, Id, LedgerEntry, Surface, Task};
 use tintype::domain::request::{AspectRatio, GenerateRequest};
-use tintype::store::{AccountCreation, Lease, NewKey, QueueDepth, Result, Store, Submission};
+use tintype::store::{AccountCreation, Ended, Lease, NewKey, QueueDepth, Result, Store, Submission};
 
 use crate::rigs::postgres::{cluster, schema};
 use crate::rigs::service::{self, Backend, NOON};
@@ -103,6 +103,12 @@ impl Fixture {
     pub async fn submit_request(&self, account: Id, surface: Surface, request: GenerateRequest) -> Result<Task> {
         self.clock.advance(MILLISECOND);
         Ok(accepted(self.store.submit(account, None, surface, request, UNLIMITED).await?))
+    }
+
+    /// The task as a write that ends it names it.
+    pub async fn ended(&self, id: Id) -> Result<Ended> {
+        let Task { account_id, surface, .. } = self.task(id).await?;
+        Ok(Ended { task_id: id, account_id, surface })
     }
 
     /// Claims the next task.

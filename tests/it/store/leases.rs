@@ -7,8 +7,8 @@ use tintype::store::{LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal,
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, drawn};
 
-const QUEUED: Rescued = Rescued { queued: 1, failed: 0 };
-const NONE: Rescued = Rescued { queued: 0, failed: 0 };
+const QUEUED: Rescued = Rescued { queued: 1, failed: Vec::new() };
+const NONE: Rescued = Rescued { queued: 0, failed: Vec::new() };
 
 /// Tries every write under `lease`: each is refused and nothing changes.
 async fn assert_lost(fx: &Fixture, lease: Lease) -> Result<()> {
@@ -79,14 +79,14 @@ pub async fn the_lease_of_a_failed_task_writes_nothing(fx: &Fixture) -> Result<(
 
 pub async fn the_lease_of_a_task_failed_by_the_operator_writes_nothing(fx: &Fixture) -> Result<()> {
     let lease = fx.leased().await?;
-    assert!(fx.store.fail_unleased(lease.task_id, "it sank").await?);
+    assert!(fx.store.fail_unleased(lease.task_id, "it sank").await?.is_some());
     fx.clock.advance(MILLISECOND);
     assert_lost(fx, lease).await
 }
 
 pub async fn the_lease_of_an_expired_task_writes_nothing(fx: &Fixture) -> Result<()> {
     let lease = fx.leased().await?;
-    assert_eq!(fx.store.expire(fx.clock.now(), "too late").await?, 1);
+    assert_eq!(fx.store.expire(fx.clock.now(), "too late").await?.len(), 1);
     fx.clock.advance(MILLISECOND);
     assert_lost(fx, lease).await
 }
@@ -182,7 +182,8 @@ pub async fn the_last_rescue_fails_and_refunds_with_its_own_sentence(fx: &Fixtur
         lease = fx.claim().await?;
     }
     fx.clock.advance(LEASE);
-    assert_eq!(fx.store.rescue(Rescue::Expired, "that was it").await?, Rescued { queued: 0, failed: 1 });
+    let failed = vec![fx.ended(lease.task_id).await?];
+    assert_eq!(fx.store.rescue(Rescue::Expired, "that was it").await?, Rescued { queued: 0, failed });
     assert_failed(fx, lease, "that was it").await
 }
 
@@ -233,7 +234,8 @@ pub async fn a_rescue_of_all_takes_every_lease_and_leaves_what_waits(fx: &Fixtur
         fx.store.claim(1, LEASE).await?;
     }
     fx.store.claim(2, 100 * LEASE).await?;
-    assert_eq!(fx.store.rescue(Rescue::All, "that was it").await?, Rescued { queued: 2, failed: 1 });
+    let failed = vec![fx.ended(worn.task_id).await?];
+    assert_eq!(fx.store.rescue(Rescue::All, "that was it").await?, Rescued { queued: 2, failed });
     assert_eq!(fx.task(worn.task_id).await?.status, Status::Failed("that was it".into()));
     assert_eq!(fx.store.queue_depth().await?.waiting, 3);
     assert_eq!(fx.store.rescue(Rescue::All, "that was it").await?, NONE);

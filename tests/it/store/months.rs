@@ -100,7 +100,7 @@ pub async fn forgetting_months_changes_nothing_that_callers_see(fx: &Fixture) ->
     assert_eq!(fx.store.list_task_ids(ada, Surface::Api, Some(young), 10).await?, []);
     assert_eq!(fx.store.list_task_ids(ada, Surface::Api, Some(old), 10).await?, []);
     assert_eq!(fx.store.inspect_task(old).await?.is_none(), fx.store.is_shared());
-    assert!(!fx.store.fail_unleased(old, "no").await?);
+    assert_eq!(fx.store.fail_unleased(old, "no").await?, None);
     fx.submit(ada).await?;
     Ok(())
 }

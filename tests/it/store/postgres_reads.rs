@@ -64,7 +64,7 @@ async fn a_removal_does_not_pass_over_what_it_removed_before() -> Result<()> {
     let mut fx = Fixture::new(Backend::Postgres);
     let ada = fx.account("ada", 100_000).await?;
     submit_many(&fx, ada, Surface::Api, MANY).await?;
-    assert_eq!(fx.store.expire(fx.clock.now(), "too late").await?, MANY);
+    assert_eq!(fx.store.expire(fx.clock.now(), "too late").await?.len(), MANY);
     analyze(&fx);
     fx.clock.advance(MILLISECOND);
     let before = entries_read(&mut fx, "tasks%").await;

@@ -188,7 +188,7 @@ pub async fn a_task_ended_by_two_processes_at_once_ends_once(fx: &Fixture) -> Re
         }));
     let mut failures = 0;
     for (id, (completed, failed)) in ends.await {
-        let (completed, failed) = (completed? == LeaseWrite::Done, failed?);
+        let (completed, failed) = (completed? == LeaseWrite::Done, failed?.is_some());
         assert!(completed != failed, "{id} ended both ways or not at all");
         let expected = if completed { Status::Completed(drawn()) } else { Status::Failed("no".into()) };
         assert_eq!(fx.task(id).await?.status, expected);

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tintype::clock::Timestamp;
 use tintype::domain::model::{Id, Status};
-use tintype::store::{LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry, StrikeRule};
+use tintype::store::{
+    Claim, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry, StrikeRule,
+};
 
 use super::act::{Held, drawn, sentence};
 use super::model::Model;
@@ -43,7 +45,7 @@ impl Model {
             let mut claimable = self.claimable(now);
             claimable.retain(|account, _| !passed_over.contains(account));
             let Some(foreseen) = self.processes[by].next_in_turn(&claimable) else { break };
-            let said = said.get(turn).map(|(lease, _)| *lease);
+            let said = said.get(turn).map(|claim| claim.lease);
             let index = match said {
                 Some(said) => self.tasks.iter().position(|task| task.id == said.task_id).expect("a task that exists"),
                 None => claimable[&foreseen],
@@ -59,8 +61,10 @@ impl Model {
             task.epoch = Some(epoch);
             task.lease_until = Some(now.saturating_add(lease));
             task.ready_at = None;
-            self.leases.push(Lease { task_id: id, epoch });
-            claims.push((Lease { task_id: id, epoch }, self.tasks[index].request.clone()));
+            let lease = Lease { task_id: id, epoch };
+            self.leases.push(lease);
+            let Ended { account_id, surface, .. } = self.ended(index);
+            claims.push(Claim { lease, account_id, surface, request: self.tasks[index].request.clone() });
         }
         Outcome::Claims(claims)
     }
@@ -133,7 +137,7 @@ impl Model {
         if let Some(index) = processing {
             self.end(index, Status::Failed(sentence(error)), self.now(by));
         }
-        Outcome::Failed(processing.is_some())
+        Outcome::Failed(processing.map(|index| self.ended(index)))
     }
 
     pub fn rescue(&mut self, by: usize, which: Rescue, error: u8) -> Outcome {
@@ -143,12 +147,12 @@ impl Model {
             let Some(until) = self.tasks[index].lease_until else { continue };
             if which == Rescue::All || until <= now || until > now.saturating_add(LONGEST_LEASE) {
                 match self.lose(by, index, Duration::ZERO, error) {
-                    Retry::Failed => rescued.failed += 1,
+                    Retry::Failed => rescued.failed.push(self.ended(index)),
                     _ => rescued.queued += 1,
                 }
             }
         }
-        Outcome::Rescued(rescued)
+        Outcome::Rescued(rescued).sorted()
     }
 
     pub fn expire(&mut self, by: usize, cutoff: Timestamp, error: u8) -> Outcome {
@@ -161,6 +165,12 @@ impl Model {
         for index in &overdue {
             self.end(*index, Status::Failed(sentence(error)), now);
         }
-        Outcome::Expired(overdue.len())
+        Outcome::Expired(overdue.into_iter().map(|index| self.ended(index)).collect()).sorted()
+    }
+
+    /// The task as a write that ends it names it.
+    fn ended(&self, index: usize) -> Ended {
+        let task = &self.tasks[index];
+        Ended { task_id: task.id, account_id: self.accounts[task.account].id, surface: task.surface }
     }
 }

@@ -2,8 +2,9 @@
 
 use tintype::domain::key::ApiKey;
 use tintype::domain::model::{Account, Id};
-use tintype::domain::request::GenerateRequest;
-use tintype::store::{AccountCreation, Lease, LeaseWrite, Refusal, Rescued, Retry, StoreError, Submission};
+use tintype::store::{
+    AccountCreation, Claim, Ended, Lease, LeaseWrite, Refusal, Rescued, Retry, StoreError, Submission,
+};
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
@@ -13,14 +14,14 @@ pub enum Outcome {
     Balance(Option<i64>),
     Submission(Submission),
     Crowd(Vec<Submission>),
-    Claims(Vec<(Lease, GenerateRequest)>),
+    Claims(Vec<Claim>),
     Lost(Vec<Lease>),
     Write(LeaseWrite),
     Retry(Retry),
     Refusal(Refusal),
-    Failed(bool),
+    Failed(Option<Ended>),
     Rescued(Rescued),
-    Expired(usize),
+    Expired(Vec<Ended>),
     /// An error: nothing happened.
     Refused,
     Quiet,
@@ -59,7 +60,15 @@ impl Outcome {
         }
     }
 
-    pub fn claimed(&self) -> &[(Lease, GenerateRequest)] {
+    /// Sorts the tasks that a sweep ended, which a driver returns in any order.
+    pub fn sorted(mut self) -> Self {
+        if let Self::Rescued(Rescued { failed: ended, .. }) | Self::Expired(ended) = &mut self {
+            ended.sort_by_key(|ended| ended.task_id);
+        }
+        self
+    }
+
+    pub fn claimed(&self) -> &[Claim] {
         match self {
             Self::Claims(claims) => claims,
             _ => &[],

@@ -103,9 +103,7 @@ async fn work(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Outcome {
         Act::Crowd { .. } => crowd(store, model, act).await.map_or(Outcome::Refused, Outcome::Crowd),
         Act::Claim { max, lease, passed_over } => {
             let passed_over: Vec<_> = passed_over.iter().map(|account| model.account_id(Some(*account))).collect();
-            Outcome::of(store.claim_except(*max, *lease, &passed_over).await, |claims| {
-                Outcome::Claims(claims.into_iter().map(|claim| (claim.lease, claim.request)).collect())
-            })
+            Outcome::of(store.claim_except(*max, *lease, &passed_over).await, Outcome::Claims)
         }
         Act::Renew { leases, lease } => {
             let leases = leases.iter().map(|held| model.lease(*held)).collect();
@@ -123,8 +121,12 @@ async fn work(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Outcome {
         Act::FailUnleased { task, error } => {
             Outcome::of(store.fail_unleased(model.task_id(*task), &sentence(*error)).await, Outcome::Failed)
         }
-        Act::Rescue { which, error } => Outcome::of(store.rescue(*which, &sentence(*error)).await, Outcome::Rescued),
-        Act::Expire { cutoff, error } => Outcome::of(store.expire(*cutoff, &sentence(*error)).await, Outcome::Expired),
+        Act::Rescue { which, error } => {
+            Outcome::of(store.rescue(*which, &sentence(*error)).await, Outcome::Rescued).sorted()
+        }
+        Act::Expire { cutoff, error } => {
+            Outcome::of(store.expire(*cutoff, &sentence(*error)).await, Outcome::Expired).sorted()
+        }
         _ => unreachable!("{act:?} is no work"),
     }
 }
