@@ -1,8 +1,8 @@
 //! The audit, which recomputes all balances; it is the same for every database.
 //!
 //! The driver reads each table in order: the ledger once in the order of its entries, for the balances, and once in the
-//! order of tasks, in step with the tasks and the queue. It reads each row once or twice and looks none up, so memory
-//! grows only with the number of accounts.
+//! order of tasks, in step with the tasks and the queue (a merge join). Memory therefore grows only with the number of
+//! accounts.
 
 use std::collections::HashMap;
 use std::iter::Peekable;
@@ -42,7 +42,7 @@ struct Sums {
     queued: u64,
 }
 
-/// A ledger entry, as far as its account is concerned.
+/// The columns of a ledger entry that the balances need.
 #[derive(Debug)]
 pub(super) struct AccountEntry {
     pub(super) id: i64,
@@ -52,7 +52,7 @@ pub(super) struct AccountEntry {
     pub(super) task_id: Option<Id>,
 }
 
-/// A ledger entry, as far as its task is concerned.
+/// The columns of a ledger entry that the match with its task needs.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) id: i64,
@@ -62,7 +62,7 @@ pub(super) struct Entry {
     pub(super) amount: i64,
 }
 
-/// A task, as far as the audit is concerned.
+/// The columns of a task that the audit needs.
 #[derive(Debug)]
 pub(super) struct Task {
     pub(super) id: Id,

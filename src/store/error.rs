@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// The database could not do it.
+/// Failure of a store method.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// No room is left on the device that holds the database. Nothing was changed.
@@ -14,17 +14,17 @@ pub enum StoreError {
     #[error("database: {0}")]
     Other(#[source] Cause),
     /// The connection to the database broke before it said whether the change was made.
-    #[error("it is unknown whether the change was made, so look before you repeat it: {0}")]
+    #[error("it is unknown whether the change was made; check before you repeat it: {0}")]
     Unknown(#[source] Cause),
 }
 
 /// The cause of a [`StoreError`], or its description where the original may hold a prompt. Displays with its own causes
-/// on one line. Cheap to clone, because all answers of a failed batch have the same cause.
+/// on one line. Cheap to clone, because all writes of a failed batch get the same cause.
 #[derive(Debug, Clone)]
 pub struct Cause(Arc<dyn Error + Send + Sync>);
 
 impl Cause {
-    /// Keeps an error, or a text.
+    /// Creates a cause from an error or a text.
     pub fn new(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self(Arc::from(error.into()))
     }

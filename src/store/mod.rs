@@ -1,8 +1,8 @@
 //! The store: accounts, keys, credits and tasks in a database.
 //!
 //! Each method is a verb of the domain and exactly one transaction, which is durable when the method returns. Only the
-//! sweeping methods, [`Upkeep::rescue`], [`Upkeep::expire`], [`Upkeep::remove_tasks`] and [`Upkeep::forget_months`],
-//! use several transactions. Lookups return `Option`; a refusal by a rule is an outcome, not an error. An error means
+//! methods of the sweeper, [`Upkeep::rescue`], [`Upkeep::expire`], [`Upkeep::remove_tasks`] and
+//! [`Upkeep::forget_months`], use several transactions. Lookups return `Option`; a refusal by a rule is an outcome, not an error. An error means
 //! that nothing was changed, unless it is [`StoreError::Unknown`].
 
 use std::time::Duration;
@@ -32,8 +32,8 @@ pub use self::leases::{
 /// A worker without a report for this long, by the clock of the database, counts as gone.
 pub const WORKER_SILENCE: Duration = Duration::from_secs(60);
 
-/// Longest time by which a sweep of files is postponed. One that is due later was postponed before the clock was set
-/// back.
+/// Longest time by which a sweep is postponed. A sweep that is due later than that was postponed before the clock was set
+/// back, and counts as due.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// Exit code after an internal error of this program (`EX_SOFTWARE` of sysexits.h).
@@ -84,10 +84,10 @@ pub enum KeyChange {
     FlagLeaked,
 }
 
-/// Until when the transaction of a submit may begin. One that has begun always goes on to its end.
+/// Time limit for the begin of a submit's transaction. A transaction that has begun always runs to its end.
 #[derive(Debug, Clone)]
 pub struct StartLimit {
-    /// By the monotonic clock, [`Clock::elapsed`](crate::clock::Clock::elapsed).
+    /// Latest begin, by the monotonic clock [`Clock::elapsed`](crate::clock::Clock::elapsed).
     pub deadline: Duration,
     /// Cancelled when the caller has hung up.
     pub hung_up: CancellationToken,
@@ -99,7 +99,7 @@ impl StartLimit {
         Self { deadline: Duration::MAX, hung_up: CancellationToken::new() }
     }
 
-    /// Whether the transaction may not begin any more; `now` is by the monotonic clock.
+    /// Whether the transaction may no longer begin; `now` is by the monotonic clock.
     pub fn is_over(&self, now: Duration) -> bool {
         now > self.deadline || self.hung_up.is_cancelled()
     }
@@ -119,10 +119,10 @@ pub enum Submission {
     TooManyUnfinished,
     /// Nothing happened: the [`StartLimit`] was over before the transaction began.
     NotStarted,
-    /// Nothing happened: the queue is so long that the task would not end in time, by `excess`. Decided above the
+    /// Nothing happened: the queue is so long that the task would not end in time. The service decides this, never the
     /// store.
     Overloaded {
-        /// Time by which the task would exceed its limit.
+        /// Time by which the task would exceed its time limit.
         excess: Duration,
     },
 }
@@ -159,7 +159,7 @@ pub struct TaskRecord {
     pub request: GenerateRequest,
     /// Number of leases lost so far; `None` for a terminal task.
     pub lost_leases: Option<u32>,
-    /// Time of its removal, after which its owner no longer sees it and its request is erased.
+    /// Time of its removal, which erases its request and hides the task from its owner.
     pub removed_at: Option<Timestamp>,
 }
 
@@ -174,7 +174,7 @@ pub struct CompletedTask {
     pub images: Vec<String>,
 }
 
-/// The state of a task that decides about its result files.
+/// The state of a task that decides whether the sweeper removes its result files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskFiles {
     /// The task.
@@ -244,9 +244,9 @@ pub trait Keys: std::fmt::Debug + Send + Sync + 'static {
 /// Tasks as their owners and the operator see them.
 #[async_trait]
 pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
-    /// Charges and queues a task, unless the account has `max_unfinished` unfinished ones (0: no limit) or too few
+    /// Charges and queues a task, unless the account has `max_unfinished` unfinished tasks (0: no limit) or too few
     /// credits. A violation of the content policy by the task counts against the key, if it came with one. Nothing
-    /// happens when the transaction does not begin before `start` is over. [`StoreError::Unknown`] means that the task
+    /// happens unless the transaction begins before `start` is over. [`StoreError::Unknown`] means that the task
     /// may exist and be charged.
     async fn submit_before(
         &self,
@@ -258,7 +258,7 @@ pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
         max_unfinished: u32,
     ) -> Result<Submission>;
 
-    /// The same without a limit for its start.
+    /// [`Tasks::submit_before`] without a time limit for the begin.
     async fn submit(
         &self,
         account_id: Id,
@@ -276,7 +276,7 @@ pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
     /// Tasks of an account on one surface, newest first, older than the task `before`.
     async fn list_tasks(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Task>>;
 
-    /// The ids of the same page.
+    /// The ids of the page that [`Tasks::list_tasks`] returns.
     async fn list_task_ids(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Id>>;
 
     /// Any task, for the operator, including removed ones whose partition still exists.
@@ -301,18 +301,18 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
         self.claim_except(max, lease, &[]).await
     }
 
-    /// The same without the given accounts. Once an account is no longer excluded, it is served before any other
-    /// account is served twice.
+    /// [`Queue::claim`] without the accounts `passed_over`. Once an account is no longer excluded, it is served before
+    /// any other account is served twice.
     async fn claim_except(&self, max: usize, lease: Duration, passed_over: &[Id]) -> Result<Vec<Claim>>;
 
-    /// Extends leases to `lease` from now; returns those that had been lost.
+    /// Extends leases to `lease` from now; returns the leases that had been lost.
     async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>>;
 
     /// Returns a task to the queue. The attempt does not count as lost.
     async fn release(&self, lease: Lease) -> Result<LeaseWrite>;
 
-    /// Gives up an attempt: the task is queued again, claimable after `delay`, or failed with `last_error` after
-    /// [`MAX_LOST_LEASES`] lost leases.
+    /// Gives up an attempt. The task is queued again, claimable after `delay`; or, after [`MAX_LOST_LEASES`] lost leases,
+    /// it fails with `last_error` and is refunded.
     async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry>;
 
     /// Completes a task with the names of its result files, at least one.
@@ -321,8 +321,8 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
     /// Fails and refunds a task, with a sentence for the caller.
     async fn fail(&self, lease: Lease, error: &str) -> Result<LeaseWrite>;
 
-    /// Fails and refunds a task, with a sentence for the caller, because the content policy refuses it. Under
-    /// a rule this is a strike against the key it came with, and the last one suspends the key.
+    /// Fails and refunds a task, with a sentence for the caller, because the content policy refuses it. If there is a
+    /// `rule`, the key of the task gets a strike, which suspends the key if it reaches the limit.
     async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal>;
 
     /// Fails and refunds a task regardless of its lease; `None` if it is not processing.
@@ -331,14 +331,14 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
     /// Number of unfinished tasks.
     async fn queue_depth(&self) -> Result<QueueDepth>;
 
-    /// Waits until another process may have queued a task. This is only a hint: it may come late, without reason, or
-    /// never.
+    /// Waits until another process may have queued a task. This is only a hint: the method may return late, without
+    /// reason, or never.
     async fn tasks_elsewhere(&self) {
         std::future::pending().await
     }
 }
 
-/// Ends overdue tasks, removes old ones and audits the ledger.
+/// Ends overdue tasks, removes old tasks and audits the ledger.
 #[async_trait]
 pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
     /// Takes leases away. Their tasks are queued again, or failed with `last_error` after [`MAX_LOST_LEASES`] lost
@@ -348,18 +348,19 @@ pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
     /// Fails and refunds every unfinished task created at or before `cutoff` of [`Fleet::now`]; returns them in any order.
     async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>>;
 
-    /// Removes every task that ended before `cutoff` of [`Fleet::now`]: nobody but [`Tasks::inspect_task`] finds it any
-    /// more, and what was asked for is forgotten. Its ledger entries and the names of its files stay. Returns how many.
+    /// Removes every task that ended before `cutoff` of [`Fleet::now`]: erases its request and hides it from every lookup
+    /// except [`Tasks::inspect_task`] and [`Tasks::task_files`]. Its ledger entries and the names of its files stay.
+    /// Returns the number of tasks.
     async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize>;
 
-    /// Forgets whole months that ended before `before` and whose every task was removed before `removed_before`: not
-    /// even [`Tasks::inspect_task`] finds those tasks any more. From the oldest month on, up to the first that has to
-    /// stay, and up to one that is in use now. Their ledger entries stay. Returns how many months. Where tasks are not
-    /// kept by month, none.
+    /// Drops the partitions of months that ended before `before` and in which every task was removed before
+    /// `removed_before`: afterwards no lookup finds these tasks. Starts with the oldest month and stops at the first that
+    /// must stay or that another transaction uses. Ledger entries stay. Returns the number of months; always 0 for a
+    /// database without partitions.
     async fn forget_months(&self, before: Timestamp, removed_before: Timestamp) -> Result<usize>;
 
-    /// Takes the first of `sweeps` that is due, by the database's time, and puts it off by `hold`, so that no other
-    /// process takes it meanwhile; `None` when none is due. One that was never taken is due.
+    /// Claims the first of `sweeps` that is due, by the database's time, and postpones it by `hold`, so that no other
+    /// process claims it meanwhile; `None` if none is due. A sweep that was never claimed is due.
     async fn take_sweep(&self, sweeps: &[String], hold: Duration) -> Result<Option<String>>;
 
     /// Postpones a sweep by `pause`, at most [`LONGEST_PAUSE`].
@@ -372,8 +373,8 @@ pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
 /// The database itself and the processes that share it.
 #[async_trait]
 pub trait Fleet: std::fmt::Debug + Send + Sync + 'static {
-    /// Publishes the capacity of a process to the other processes of this database, until it sends no report for
-    /// [`WORKER_SILENCE`] or withdraws it. A database for a single process stores nothing.
+    /// Publishes the capacity of a process to the other processes of this database. The report expires after
+    /// [`WORKER_SILENCE`] unless the process repeats it. A database for a single process stores nothing.
     async fn report_worker(&self, report: WorkerReport) -> Result<()>;
 
     /// Withdraws the report of a process, which has stopped rendering.
@@ -394,7 +395,8 @@ pub trait Fleet: std::fmt::Debug + Send + Sync + 'static {
     /// Replaces the marker of the store of result files.
     async fn adopt_files(&self, marker: FilesMarker) -> Result<()>;
 
-    /// The time for ids and leases: the clock of this process or, for a shared database, an estimate of its clock.
+    /// The time for ids and leases: the clock of this process or, for a shared database, an estimate of the clock of
+    /// the database.
     fn now(&self) -> Timestamp;
 
     /// Whether other servers may use this database at the same time, and remove tasks from it.

@@ -14,8 +14,8 @@ use crate::domain::model::{Account, EntryKind, Id, LedgerEntry, MAX_BALANCE, Tas
 use crate::fault::Effect;
 use crate::store::{AccountCreation, Accounts, KeyChange, Keys, NewKey, Result};
 
-/// Rejects a balance that would leave no room for a refund.
-fn hold(balance: i64) -> rusqlite::Result<()> {
+/// Rejects a balance above the limit, beyond which a later refund could overflow.
+fn check_limit(balance: i64) -> rusqlite::Result<()> {
     if balance <= MAX_BALANCE {
         return Ok(());
     }
@@ -36,7 +36,7 @@ pub(super) fn create(writing: &mut Writing, name: &str, credits: i64) -> rusqlit
     if added == 0 {
         return Ok(AccountCreation::NameTaken);
     }
-    hold(credits)?;
+    check_limit(credits)?;
     if credits != 0 {
         let opening = Entry { kind: EntryKind::Grant, amount: credits, task_id: None, note: Some("opening balance") };
         opening.record(&writing.connection, id, credits, now)?;
@@ -233,7 +233,7 @@ pub(super) fn grant(
         .query_row(params![account_id, amount], |row| row.get(0))
         .optional()?;
     if let Some(balance) = balance {
-        hold(balance)?;
+        check_limit(balance)?;
         let granted = Entry { kind: EntryKind::Grant, amount, task_id: None, note };
         granted.record(&writing.connection, account_id, balance, writing.clock.now())?;
     }

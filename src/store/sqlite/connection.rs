@@ -7,7 +7,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-/// Longest wait for the write of another process, such as the command line.
+/// Longest wait for the write lock while another process holds it, such as the command line.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Prepared statements cached per connection.
 const STATEMENT_CACHE: usize = 64;
@@ -16,7 +16,7 @@ pub(super) fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connect
     let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE);
-    // Otherwise SQLite replans a query with LIMIT ? on every run, in case the number changes the plan.
+    // Without this, SQLite plans a query with LIMIT ? anew on every run, because the number might change the plan.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.execute_batch(
         "PRAGMA synchronous = FULL;

@@ -51,7 +51,8 @@ pub(super) fn take_sweep(writing: &mut Writing, sweeps: &[String], hold: Duratio
     Ok(due)
 }
 
-/// Postpones a sweep. Deletes sweeps that have been due for a long time: their days are gone, or they are due anyway.
+/// Postpones a sweep. Also deletes the rows of sweeps that have long been due: the day of such a sweep has no files any
+/// more, or the sweep is due with or without a row.
 pub(super) fn put_off_sweep(writing: &mut Writing, sweep: &str, pause: Duration) -> rusqlite::Result<()> {
     let now = writing.clock.now();
     let gone = now.saturating_sub(LONGEST_PAUSE);

@@ -1,4 +1,4 @@
-//! The embedded default: one SQLite file, one writer thread, as many readers as ask at once.
+//! The embedded default: one SQLite file, one writer thread, and a read connection for each concurrent read.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -65,15 +65,15 @@ impl SqliteStore {
     /// Opens the file, creating it or bringing its schema up to date as needed.
     ///
     /// # Errors
-    /// [`OpenError`], with the file left as it was.
+    /// [`OpenError`]; the file is then unchanged.
     pub fn open(path: &Path, clock: Clock) -> std::result::Result<Self, OpenError> {
         Self::open_with_faults(path, clock, Faults::default())
     }
 
-    /// Opens the file like [`SqliteStore::open`], with what is to go wrong.
+    /// Opens the file like [`SqliteStore::open`], and injects `faults`.
     ///
     /// # Errors
-    /// [`OpenError`], with the file left as it was.
+    /// [`OpenError`]; the file is then unchanged.
     pub fn open_with_faults(path: &Path, clock: Clock, faults: Faults) -> std::result::Result<Self, OpenError> {
         let unusable = |error: &dyn fmt::Display| OpenError::Unusable {
             path: path.display().to_string(),
@@ -97,7 +97,7 @@ impl SqliteStore {
         Ok(Self { writer, readers: Readers { path: path.to_owned(), idle: Mutex::default() }, clock, faults })
     }
 
-    /// Looks for damage in the file.
+    /// Checks the file for damage.
     ///
     /// # Errors
     /// [`StoreError`] with the first damage found.
@@ -117,8 +117,8 @@ impl SqliteStore {
         outcome
     }
 
-    /// Folds the log into the database and begins a new one. After a sync that failed, the system takes pages
-    /// of the log for written that are not; what is told next must not rest on them.
+    /// Checkpoints the write-ahead log and truncates it. After a failed sync the kernel may report pages of the log as
+    /// clean that never reached the disk, so no answer may depend on the old log.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -126,7 +126,9 @@ impl SqliteStore {
         let busy: bool =
             self.read(|connection| connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0)))?;
         if busy {
-            tracing::warn!("another program reads the database; the log of the last run is kept");
+            tracing::warn!(
+                "another program reads the database, so the write-ahead log of the last run stays; the next checkpoint tries again"
+            );
         }
         Ok(())
     }
@@ -141,8 +143,8 @@ fn integrity(found: String) -> Result<()> {
     if found == "ok" { Ok(()) } else { Err(StoreError::Other(found.into())) }
 }
 
-/// Where a restore keeps the database until everything is there; while it exists and the database does
-/// not, the database is not opened.
+/// The path at which a restore keeps the database until all result files are restored. While this file exists and the
+/// database does not, nothing opens the database.
 pub fn restoring(database: &Path) -> PathBuf {
     with_suffix(database, ".restoring")
 }
@@ -160,7 +162,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 
 #[async_trait]
 impl Fleet for SqliteStore {
-    // One server uses the file, and knows by itself what it can do.
+    // Only one server uses the file, and it knows its own capacity.
     async fn report_worker(&self, _: WorkerReport) -> Result<()> {
         Ok(())
     }
@@ -200,7 +202,7 @@ impl Fleet for SqliteStore {
     }
 
     async fn ping(&self) -> Result<()> {
-        // Rewrites a page with its own content: nothing changes, but a full disk refuses the write. The version is read
+        // Rewrites a page with the same content: nothing changes, but a full disk refuses the write. The version is read
         // first, because a command of a later release may have migrated the database.
         let write = |writing: &mut Writing| {
             let version: i64 = writing.connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;

@@ -58,15 +58,17 @@ pub(super) fn claim(
             })?;
         match claim {
             Ok(claim) => claims.push(claim),
-            // It does not stop the other claims; its lease simply expires.
-            Err(error) => tracing::error!(task = %task_id, %error, "cannot read a task"),
+            // A damaged row must not stop the other claims. Its lease expires.
+            Err(error) => {
+                tracing::error!(task = %task_id, %error, "could not read a claimed task; check the database with `tintype doctor`");
+            }
         }
         writing.last_served = account_id.as_str().to_owned();
     }
     Ok(claims)
 }
 
-/// The oldest claimable task of the first account after `account` that has one and is not excluded.
+/// The oldest claimable task of the next account after `account` that has such a task and is not in `passed_over`.
 fn next_waiting(
     connection: &Connection,
     account: &str,
@@ -123,7 +125,7 @@ pub(super) fn retry(writing: &mut Writing, lease: Lease, delay: Duration, last_e
 
 /// Takes a lease away, unless it was lost before: its task is claimable after `delay`, or failed after its last attempt.
 fn give_up(writing: &mut Writing, lease: Lease, delay: Duration, last_error: &str) -> rusqlite::Result<Rescued> {
-    // A task without a delay is claimable for every clock, even one that is behind or was set back.
+    // A task without a delay is claimable at any time, even by a process whose clock is behind or was set back.
     let ready_at = if delay.is_zero() { Timestamp::from_millis(0) } else { writing.clock.now().saturating_add(delay) };
     let lost: Option<u32> = writing
         .connection
@@ -258,8 +260,8 @@ pub(super) fn expire(writing: &mut Writing, cutoff: Timestamp, error: &str) -> r
     Ok(failed)
 }
 
-/// Runs a write for one task of many. If it fails, for example on a damaged row, the other tasks continue, unless
-/// SQLite has rolled back the whole transaction.
+/// Runs a write for one task of many in a savepoint. If it fails, for example on a damaged row, the writes for the other
+/// tasks continue, unless SQLite has rolled back the whole transaction.
 fn sparing_others<T>(
     writing: &mut Writing,
     task_id: Id,
@@ -269,7 +271,7 @@ fn sparing_others<T>(
         Ok(outcome) => Ok(Some(outcome)),
         Err(error) if writing.connection.is_autocommit() => Err(error),
         Err(error) => {
-            tracing::error!(task = %task_id, %error, "could not end or requeue a task");
+            tracing::error!(task = %task_id, %error, "could not end or requeue a task; the next sweep tries again");
             Ok(None)
         }
     }

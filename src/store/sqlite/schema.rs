@@ -25,7 +25,7 @@ const APPLICATION_ID: i32 = 0x7469_6E74;
 /// Length of the shortest non-empty SQLite file: its smallest page size.
 const MIN_FILE_BYTES: u64 = 512;
 
-/// Why a database could not be opened: a sentence for the operator.
+/// Failure to open a database; displays as a sentence for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The file cannot be read, written or created.
@@ -125,7 +125,7 @@ pub(super) enum Schema {
 }
 
 pub(super) fn schema(connection: &Connection) -> rusqlite::Result<Schema> {
-    // One transaction: a database that another process is creating is visible completely or not at all.
+    // One transaction, so that a database that another process is creating is visible completely or not at all.
     let snapshot = connection.unchecked_transaction()?;
     let application = pragma(&snapshot, "PRAGMA application_id")?;
     let objects = pragma(&snapshot, "SELECT count(*) FROM sqlite_schema")?;
@@ -144,7 +144,7 @@ fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
     connection.query_row(name, [], |row| row.get(0))
 }
 
-/// Switches to WAL mode. SQLite does not wait if another process does the same, so this function does.
+/// Switches to WAL mode. SQLite does not wait for another process that does the same, so this function retries.
 fn use_wal(connection: &Connection) -> rusqlite::Result<()> {
     const PAUSE: Duration = Duration::from_millis(20);
     let mut waited = Duration::ZERO;

@@ -14,7 +14,7 @@ use crate::domain::files_marker::FilesMarker;
 use crate::domain::model::Id;
 use crate::store::{Audit, CompletedTask, Result};
 
-/// A database file that no other process has open, such as that of a backup. Reading it takes no locks and writes
+/// A database file that no other process has open, such as the file of a backup. Reading it takes no locks and writes
 /// neither to the file nor to its directory.
 pub struct Snapshot {
     connection: Connection,
@@ -95,7 +95,7 @@ impl Snapshot {
         Ok(audit::audit(&self.connection)?)
     }
 
-    /// As [`crate::store::Fleet::files_marker`].
+    /// See [`crate::store::Fleet::files_marker`].
     ///
     /// # Errors
     /// [`crate::store::StoreError`].
@@ -103,7 +103,7 @@ impl Snapshot {
         Ok(files::marker(&self.connection)?)
     }
 
-    /// Rows of a table in the order of its first column, which is its key, starting after `after`.
+    /// Rows of a table in the order of its first column, the key, starting after the key `after`.
     pub(in crate::store) fn rows(
         &self,
         table: &str,

@@ -15,9 +15,9 @@ use crate::store::{Audit, Ended, Rescue, Rescued, Result, Upkeep};
 /// Tasks removed per transaction, so that the writes of callers can run in between.
 pub(super) const BATCH: usize = 256;
 
-/// The condition for the removal of a task: ?1 is the cutoff and ?2 the lowest id of that time. No task ends before it
-/// is created, so these tasks form one range of the index, except for the few that were unfinished at the cutoff. The
-/// index contains no removed task.
+/// The condition for the removal of a task: ?1 is the cutoff and ?2 the lowest id of that time. No task ends before its
+/// creation, so the removable tasks form one range of the index, which also contains the few tasks that were unfinished
+/// at the cutoff. The index contains no removed task.
 const REMOVABLE: &str = "surface IN ('api', 'web') AND id < ?2 AND removed_at IS NULL
     AND status <> 'processing' AND updated_at < ?1";
 

@@ -80,7 +80,7 @@ where
             (Some(Err(error)), Err(_)) | (_, Err(error)) => Err(error),
             (None, Ok(())) => unreachable!("every write runs before the commit"),
         };
-        // The caller may be gone; the write is durable all the same.
+        // The caller may have stopped waiting; the write is durable anyway.
         drop(self.reply.send(outcome));
     }
 }
@@ -105,7 +105,7 @@ impl Writer {
         let work = move || {
             let running = catch_unwind(AssertUnwindSafe(|| run(writing, &inbox, &log_pages)));
             if running.is_err() {
-                tracing::error!("the database writer panicked: the process exits, and a restart recovers");
+                tracing::error!("the database writer panicked, so the process exits; a restart recovers every commit");
                 std::process::exit(EXIT_FAULT);
             }
         };
@@ -132,7 +132,7 @@ impl Drop for Writer {
     fn drop(&mut self) {
         self.writes = None;
         if let Some(thread) = self.thread.take() {
-            // The thread itself reports a panic.
+            // The thread itself logs a panic.
             drop(thread.join());
         }
     }
@@ -229,7 +229,7 @@ fn on_disk(writing: &Writing, effect: Effect, act: impl FnOnce() -> rusqlite::Re
 }
 
 /// Exits after an I/O error. It is then unknown whether the write reached the disk, and a wrong guess would lose or
-/// double a charge; a restart reads the log and knows. A read-only file system is an exception: nothing was written.
+/// double a charge. The next start reads the write-ahead log, which settles it. A read-only file system is an exception: nothing was written.
 fn stop_on_io_failure(connection: &Connection, error: &rusqlite::Error) {
     if error.sqlite_error_code() != Some(ErrorCode::SystemIoFailure) {
         return;
@@ -238,12 +238,12 @@ fn stop_on_io_failure(connection: &Connection, error: &rusqlite::Error) {
     if extended == Some(ffi::SQLITE_IOERR_WRITE) && connection.path().is_some_and(is_read_only) {
         return;
     }
-    tracing::error!(%error, "an I/O error left a write in doubt: exiting, so that a restart reads the log; check the disk");
+    tracing::error!(%error, "an I/O error left the outcome of a write unknown, so the process exits; check the disk, then restart");
     std::process::exit(EXIT_IO_ERROR);
 }
 
-/// Whether the file system of the database is read-only. The error code of SQLite does not tell, so this creates a file
-/// next to the database.
+/// Whether the file system of the database is read-only. SQLite has no error code for it, so this creates a file next
+/// to the database.
 fn is_read_only(database: &str) -> bool {
     let probe = format!("{database}.probe");
     let refused = File::create(&probe).is_err_and(|error| error.kind() == ErrorKind::ReadOnlyFilesystem);
@@ -275,7 +275,7 @@ pub(super) fn in_savepoint<T>(
     }
     let undone = if outcome.is_err() { execute(&writing.connection, "ROLLBACK TO one") } else { Ok(()) };
     if let Err(error) = undone.and_then(|()| execute(&writing.connection, "RELEASE one")) {
-        // Otherwise a part of the write would be committed with the batch.
+        // Without the rollback, a part of the write would be committed with the batch.
         roll_back(&writing.connection);
         return Err(error);
     }
