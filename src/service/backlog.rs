@@ -1,9 +1,9 @@
 //! Estimates how long a task that is accepted now would wait, so that a submit is refused at once if its task would
 //! only time out and be refunded.
 //!
-//! Every process includes its own render slots, if it renders, and those that other processes report to the database.
-//! It refreshes these reports and the length of the queue from time to time, in one of the submits; other submits do
-//! not wait for the refresh.
+//! Every process counts its own render slots, if it renders, and the slots that other processes report to the database.
+//! A submit refreshes these reports and the length of the queue when they are too old; other submits do not wait for the
+//! refresh.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,13 +18,13 @@ use crate::store::{Result, Store, WorkerReport};
 /// Shortest and longest interval between two refreshes.
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_REFRESH_INTERVAL: Duration = Duration::from_secs(60);
-/// Between these bounds the interval is this many times the duration of the last refresh, because counting a queue with
-/// many dead tuples is slow.
+/// Between these bounds the interval is this many times the duration of the last refresh: counting a queue with many dead
+/// tuples is slow, and must not keep the database busy.
 const REFRESH_INTERVAL_FACTOR: u32 = 10;
 /// Weight of one attempt in the moving average.
 const WEIGHT: f64 = 1.0 / 16.0;
 
-/// The length of the queue and the capacity of all workers, as far as this process knows them.
+/// The length of the queue and the capacity of all workers, as last read by this process.
 #[derive(Debug)]
 pub struct Backlog {
     clock: Clock,
@@ -106,7 +106,7 @@ impl Backlog {
         known.renders = true;
     }
 
-    /// The report of this process, which renders, for other processes.
+    /// The report of this process for other processes. Also records that this process renders.
     pub fn report(&self) -> WorkerReport {
         let mut known = self.known();
         known.renders = true;
@@ -157,7 +157,7 @@ impl Backlog {
                 (known.others, known.waiting) = (others.into_iter().fold(Capacity::default(), add), waiting);
             }
             Err(error) => {
-                tracing::warn!(%error, "could not query the queue; estimating its wait from the last known state");
+                tracing::warn!(%error, "could not query the queue; the next refresh tries again, and until then the estimate uses the last known state");
             }
         }
     }

@@ -1,4 +1,5 @@
-//! The one way for a task to end: every ending that this process writes is written, counted and logged here.
+//! The endings of tasks. All code of this process ends tasks through [`Endings`], which writes, counts and logs each
+//! ending.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,13 +9,13 @@ use crate::domain::model::{Id, Violation};
 use crate::metrics::Metrics;
 use crate::store::{Lease, LeaseWrite, Refusal, Rescue, Rescued, Result, Retry, Store, StrikeRule};
 
-// How a task can fail, in sentences for its owner that hold no internals.
+// Errors of failed tasks: sentences for the owner, without internals.
 
 /// The content policy refuses the task.
 pub const REFUSED: &str = "The request was refused by the content policy. Its credits were refunded.";
 /// Every attempt at the task was lost.
 pub const GAVE_UP: &str = "The images could not be generated after several attempts. The credits were refunded.";
-/// The engine says that another attempt is of no use.
+/// The engine failed permanently.
 pub const CANNOT_RENDER: &str = "The images could not be generated. The credits were refunded.";
 /// The task was not finished in time.
 pub const OVERDUE: &str = "The task was not finished within 9 minutes. Its credits were refunded.";
@@ -37,11 +38,10 @@ impl Endings {
         Self { store, metrics }
     }
 
-    /// Completes a task with its files, which took so long from the claim on. A write whose outcome is unknown may have
-    /// completed it.
+    /// Completes a task with its files; `took` is the time since its claim.
     ///
     /// # Errors
-    /// [`crate::store::StoreError`] of the last of several tries.
+    /// [`crate::store::StoreError`] of the last of several tries. If it is unknown, the task may be completed.
     pub async fn complete(&self, lease: Lease, images: &[String], took: Duration) -> Result<LeaseWrite> {
         let complete = || self.store.complete(lease, images.to_vec());
         let outcome = retried(lease, "complete", complete, |outcome| *outcome == LeaseWrite::Lost).await?;
@@ -56,7 +56,8 @@ impl Endings {
         Ok(outcome)
     }
 
-    /// Fails and refunds a task, with a sentence for its owner. When no try succeeds, its lease expires.
+    /// Fails and refunds a task, with a sentence for its owner. If every try fails, the lease expires and the task is
+    /// queued again.
     pub async fn fail(&self, lease: Lease, sentence: &str) {
         let task = lease.task_id;
         let fail = || self.store.fail(lease, sentence);
@@ -69,8 +70,8 @@ impl Endings {
         }
     }
 
-    /// Fails and refunds a task that the content policy refuses, which counts against its key. When no try succeeds, its
-    /// lease expires.
+    /// Fails and refunds a task that the content policy refuses, and counts a strike against its key. If every try fails,
+    /// the lease expires and the task is queued again.
     pub async fn refuse(&self, lease: Lease, violation: Violation, strikes: Option<StrikeRule>) {
         let (task, kind) = (lease.task_id, violation.as_str());
         let refuse = || self.store.refuse(lease, REFUSED, strikes);
@@ -81,7 +82,7 @@ impl Endings {
                 tracing::info!(%task, kind, "task refused by the content policy and refunded");
                 if let Some(key) = suspended {
                     self.metrics.suspended.inc();
-                    tracing::warn!(%key, "key suspended over violations of the content policy");
+                    tracing::warn!(%key, "key suspended for violations of the content policy; `tintype key enable` enables it again");
                 }
             }
             Ok(Refusal::Lost) => tracing::warn!(%task, "lease lost; refusal discarded"),
@@ -91,8 +92,8 @@ impl Endings {
         }
     }
 
-    /// Gives an attempt up: the task is queued again, or failed and refunded after its last attempt. When the write fails,
-    /// its lease expires.
+    /// Gives up an attempt: the task is queued again, or failed and refunded after its last attempt. If the write fails,
+    /// the lease expires.
     pub async fn retry(&self, lease: Lease, cause: &str) {
         let task = lease.task_id;
         match self.store.retry(lease, RETRY_DELAY, GAVE_UP).await {
@@ -137,8 +138,8 @@ impl Endings {
         Ok(())
     }
 
-    /// Takes leases away: their tasks are queued again, or failed and refunded after their last attempt. Returns how many
-    /// leases that were.
+    /// Takes leases away: their tasks are queued again, or failed and refunded after their last attempt. Returns the number
+    /// of leases.
     ///
     /// # Errors
     /// [`crate::store::StoreError`].
@@ -148,7 +149,7 @@ impl Endings {
         if lost > 0 {
             self.metrics.attempts_lost.inc_by(lost as u64);
             self.metrics.tasks_ended("failed", failed.len());
-            tracing::warn!(queued, failed = failed.len(), "lost leases taken away");
+            tracing::warn!(queued, failed = failed.len(), "expired leases taken away");
         }
         Ok(lost)
     }
@@ -159,8 +160,8 @@ impl Endings {
     }
 }
 
-/// Tries a write that ends a task several times: a finished attempt is worth more than a moment of a busy database. A
-/// lease that is lost after a failed try may have ended with that try, so the error stands.
+/// Tries a write that ends a task several times, because repeating it costs less than repeating the attempt. If a try
+/// fails and the next one finds the lease lost, the failed try may have ended the task, so its error is returned.
 async fn retried<T, W: Future<Output = Result<T>>>(
     lease: Lease,
     verb: &str,

@@ -18,9 +18,9 @@ use tokio::sync::Semaphore;
 use crate::clock::Clock;
 use crate::domain::source::Source;
 
-/// Failures per minute that a source may have without a delay, even all at once.
+/// Failures per minute of one source without a delay, even all at once.
 pub const ALLOWANCE: NonZeroU32 = NonZeroU32::new(300).expect("300 is not 0");
-/// Most failures of one source that wait at the same time; the connections of further ones are closed.
+/// Most failures of one source that wait at the same time. Further failures close their connections.
 pub const MAX_WAITING: u32 = 8;
 /// Most failures of all sources that wait at the same time.
 const MAX_WAITING_IN_ALL: usize = 1_024;
@@ -41,12 +41,12 @@ struct Record {
     waiting: AtomicU32,
 }
 
-/// How a failure may be answered.
+/// How to answer a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
     /// The delay, if any, is over: answer.
     Waited,
-    /// Too many failures wait already: answer at once and close the connection.
+    /// Too many failures are waiting: answer at once and close the connection.
     Exhausted,
 }
 

@@ -1,14 +1,14 @@
-//! Whether the store of result files is the one that the database uses.
+//! Checks that the store of result files is the one that the database uses.
 //!
-//! Both know one random marker. An API and a worker with different local directories would otherwise complete tasks
-//! whose URLs are 404.
+//! The database and the store hold the same random marker. Without this check, an API and a worker with different local
+//! directories would complete tasks whose URLs get 404.
 
 use crate::domain::files_marker::FilesMarker;
 use crate::files::{Creation, Files};
 use crate::store::Store;
 
-/// Makes sure, before anything is served, that `files` belongs to the database. A database that knows no marker, new or
-/// of an earlier release, takes `files` for its own.
+/// Makes sure, before anything is served, that `files` belongs to the database. A database without a marker, because it
+/// is new or of an earlier release, adopts the marker of `files`.
 ///
 /// # Errors
 /// A sentence for the operator.
@@ -17,7 +17,8 @@ pub async fn open(store: &dyn Store, files: &Files) -> Result<(), String> {
     let known = match store.files_marker().await.map_err(|error| text(&error))? {
         Some(known) => known,
         None => {
-            // The database comes second: a process that dies in between leaves a marker that the next start takes.
+            // The database comes second: a process that dies in between leaves a marker in `files`, which the next start
+            // adopts.
             let marker = find_or_create(files).await?;
             store.claim_files(marker).await.map_err(|error| text(&error))?
         }
@@ -25,7 +26,7 @@ pub async fn open(store: &dyn Store, files: &Files) -> Result<(), String> {
     compare(known, files).await
 }
 
-/// Whether `files` belongs to the database, without changing either; `None` as long as the database knows no marker.
+/// Checks, without changing anything, that `files` belongs to the database; `None` if the database has no marker yet.
 ///
 /// # Errors
 /// A sentence for the operator.
@@ -37,8 +38,8 @@ pub async fn check(store: &dyn Store, files: &Files) -> Result<Option<FilesMarke
     Ok(known)
 }
 
-/// Makes `files` the store of the database. Its marker is new, so that a process which still uses another copy of the
-/// files does not start again.
+/// Makes `files` the store of the database, with a new marker, so that no process starts again with another copy of the
+/// files.
 ///
 /// # Errors
 /// A sentence for the operator. Repeating it is safe.
@@ -57,22 +58,24 @@ async fn find_or_create(files: &Files) -> Result<FilesMarker, String> {
     let new = FilesMarker::random();
     match files.create_marker(new).await.map_err(|error| cannot_mark(files, &error))? {
         Creation::Done => Ok(new),
-        // Another process was quicker.
-        Creation::Exists => find().await?.ok_or_else(|| cannot_mark(files, &"its marker was removed; start again")),
+        // Another process has created the marker in between.
+        Creation::Exists => {
+            find().await?.ok_or_else(|| cannot_mark(files, &"another process removed the marker; start again"))
+        }
     }
 }
 
 async fn compare(known: FilesMarker, files: &Files) -> Result<(), String> {
     let fault = match files.marker().await {
         Ok(Some(found)) if found == known => return Ok(()),
-        Ok(Some(found)) => format!("has the marker {found} of another one"),
+        Ok(Some(found)) => format!("has the marker {found} of another store"),
         Ok(None) => "has no marker".into(),
         Err(error) => return Err(format!("cannot read the marker in {}: {error}", files.describe())),
     };
     Err(format!(
-        "{} is not the store of result files that the database uses, whose marker is {known}: it {fault}. Point --files \
-         at that store, the same one in every process. If the files were moved on purpose, run `tintype files adopt` \
-         with --files at their new place",
+        "{} is not the store of result files that the database uses, whose marker is {known}: it {fault}. Give --files \
+         the location of that store, the same in every process. If you have moved the files, run `tintype files adopt` \
+         with their new location as --files",
         files.describe()
     ))
 }

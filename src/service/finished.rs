@@ -21,12 +21,12 @@ const MAX_TASKS: usize = 20_000;
 pub struct Finished {
     shared: Arc<Shared>,
     tasks: Cache<Id, CachedTask>,
-    /// Callers check the right to see a task before they use the cache.
+    /// Callers must check that the account may see a task before they use this cache.
     json: Cache<Id, CachedJson>,
 }
 
-/// A finished task, and the time of [`Clock::elapsed`](crate::clock::Clock::elapsed) at which the store was asked for
-/// it.
+/// A finished task, and the time by [`Clock::elapsed`](crate::clock::Clock::elapsed) just before it was read from the
+/// store.
 #[derive(Debug, Clone)]
 struct CachedTask {
     task: Arc<Task>,
@@ -46,13 +46,14 @@ impl Finished {
         Self { shared, tasks: Cache::new(MAX_TASKS), json: Cache::new(MAX_TASKS) }
     }
 
-    /// Caches a terminal task. `read_at` is the time of [`Clock::elapsed`](crate::clock::Clock::elapsed) before the
-    /// store was asked for it.
+    /// Caches a terminal task. `read_at` is the time by [`Clock::elapsed`](crate::clock::Clock::elapsed) just before it was
+    /// read from the store.
     pub fn insert(&self, task: &Arc<Task>, read_at: Duration) {
         self.tasks.insert(task.id, CachedTask { task: task.clone(), read_at });
     }
 
-    /// The task, unless this process may have removed it since, or another process had [`FINISHED_TASK_TTL`] to do so.
+    /// The task, unless it may have been removed since: by this process, or by another one if the entry is older than
+    /// [`FINISHED_TASK_TTL`].
     pub fn get(&self, id: Id) -> Option<Arc<Task>> {
         let CachedTask { task, read_at } = self.tasks.get(&id)?;
         let age = self.shared.clock.elapsed().saturating_sub(read_at);
@@ -60,12 +61,12 @@ impl Finished {
         (fresh && task.updated_at >= self.shared.removed_before.get()).then_some(task)
     }
 
-    /// The task, which the store has just listed, so that it was not removed.
+    /// The task, without the check for removal: the caller has just found its id in the store.
     pub fn get_listed(&self, id: Id) -> Option<Arc<Task>> {
         self.tasks.get(&id).map(|cached| cached.task)
     }
 
-    /// Caches the JSON of a terminal task, to be shown during `shown`.
+    /// Caches the JSON of a terminal task, which may be shown during `shown`.
     pub fn insert_json(&self, id: Id, json: Arc<RawValue>, shown: Range<Timestamp>) {
         self.json.insert(id, CachedJson { json, shown });
     }

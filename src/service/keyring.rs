@@ -16,10 +16,10 @@ use crate::store::{Result, Store};
 
 /// Most keys in the cache.
 const MAX_KEYS: usize = 100_000;
-/// Most keys touched in one write, which submits have to wait for.
+/// Most keys touched in one write, because submits wait while it runs.
 const USES_BATCH: usize = 256;
 
-/// The keys that open the API. A change that another process made takes effect within [`KEY_CACHE_TTL`].
+/// Looks up keys. A change by another process takes effect within [`KEY_CACHE_TTL`].
 pub struct Keyring {
     store: Arc<dyn Store>,
     clock: Clock,
@@ -28,11 +28,11 @@ pub struct Keyring {
     uses: Mutex<HashMap<Id, Timestamp>>,
 }
 
-/// A valid key as the store had it.
+/// A valid key, as read from the store.
 #[derive(Debug, Clone)]
 struct Cached {
     key: Arc<ApiKey>,
-    /// When the lookup began, by the monotonic clock: a step of the wall clock must not prolong the cache.
+    /// Start of the lookup, by the monotonic clock: a step of the wall clock must not prolong the entry.
     looked_up: Duration,
 }
 
@@ -43,13 +43,13 @@ impl std::fmt::Debug for Keyring {
 }
 
 impl Keyring {
-    /// A keyring over the store's keys.
+    /// Creates a keyring for the keys in the store.
     pub fn new(store: Arc<dyn Store>, clock: Clock) -> Self {
         Self { store, clock, cached: Cache::new(MAX_KEYS), uses: Mutex::default() }
     }
 
-    /// Returns the key with this hash if it is valid now, by the store's time, and counts this as a use of it. Uses
-    /// are noted at lookups in the store, so the noted time may be up to [`KEY_CACHE_TTL`] early.
+    /// Returns the key with this hash if it is valid now, by the store's time, and records the use. Only a lookup in the
+    /// store records a time, so the recorded time may be up to [`KEY_CACHE_TTL`] early.
     ///
     /// # Errors
     /// [`crate::store::StoreError`].
@@ -81,7 +81,7 @@ impl Keyring {
         }
     }
 
-    /// Writes the last use of each key to the store, if the key was used since the last time. A failed write is logged
+    /// Writes the last use of each key to the store, if the key was used since the last write. A failed write is logged
     /// and repeated the next time.
     pub async fn record_uses(&self) {
         let uses: Vec<_> = std::mem::take(&mut *self.uses()).into_iter().collect();
@@ -93,7 +93,7 @@ impl Keyring {
         }
     }
 
-    /// Notes uses, of which the latest of each key counts.
+    /// Keeps the latest use of each key until the next write.
     fn note_uses(&self, uses: impl IntoIterator<Item = (Id, Timestamp)>) {
         let mut noted = self.uses();
         for (id, at) in uses {

@@ -8,7 +8,7 @@ use crate::config::FileLinks;
 use crate::files::FilesError;
 use crate::service::Shared;
 
-/// Makes the URLs that callers fetch result files from.
+/// Creates the URLs of result files for callers.
 #[derive(Debug)]
 pub struct Links {
     kind: FileLinks,
@@ -16,10 +16,10 @@ pub struct Links {
 }
 
 impl Links {
-    /// Links of this kind.
+    /// Creates links of this kind.
     ///
     /// # Errors
-    /// A sentence for the operator: signed links, where the file store cannot sign or its signatures expire too early.
+    /// A sentence for the operator: the file store cannot sign links, or its signatures expire too early.
     pub async fn open(kind: FileLinks, shared: Arc<Shared>) -> Result<Self, String> {
         if matches!(kind, FileLinks::Signed(_)) {
             shared.files.check_signing().await?;
@@ -27,7 +27,7 @@ impl Links {
         Ok(Self { kind, shared })
     }
 
-    /// The URL of a result file, to be shown during the [`Links::shown`] that was read before.
+    /// The URL of a result file. Read [`Links::shown`] first: the URL may be shown during that time.
     ///
     /// # Errors
     /// [`FilesError`] when the URL cannot be signed.
@@ -39,7 +39,7 @@ impl Links {
         }
     }
 
-    /// The time during which URLs that are made now may be shown.
+    /// The time during which URLs that are created now may be shown.
     pub fn shown(&self) -> Range<Timestamp> {
         match &self.kind {
             FileLinks::Names(_) | FileLinks::Keys(_) => Timestamp::MIN..Timestamp::MAX,

@@ -19,7 +19,7 @@ use crate::store::Store;
 /// The parts that the API, the worker and the sweeper of one process share.
 #[derive(Debug)]
 pub struct Shared {
-    /// The time.
+    /// The clock of this process.
     pub clock: Clock,
     /// Accounts, keys, credits, tasks.
     pub store: Arc<dyn Store>,
@@ -29,21 +29,21 @@ pub struct Shared {
     pub files: Files,
     /// Free space on the disks that hold the data.
     pub disk: Disk,
-    /// How long a task that is accepted now would wait.
+    /// Estimates how long a task that is accepted now would wait.
     pub backlog: Backlog,
     /// Counters and gauges.
     pub metrics: Arc<Metrics>,
-    /// The one way for a task to end.
+    /// Ends tasks.
     pub endings: Endings,
     /// Notified when a task may be waiting in the queue.
     pub queued: Notify,
-    /// Tasks that ended before this may have been removed.
+    /// Tasks that ended before this time may have been removed.
     pub removed_before: RemovedBefore,
 }
 
 impl Shared {
-    /// Shared parts over an open store. Tasks are refused while the disks of `directories` are nearly full, and
-    /// while the queue is too long for all workers; this process is one of `render_slots` slots if it renders.
+    /// Creates the shared parts for an open store. Submits are refused while the disks of `directories` are nearly full,
+    /// and while the queue is too long for all workers. This process has `render_slots` slots if it renders.
     pub fn new(
         settings: &ServerSettings,
         clock: Clock,

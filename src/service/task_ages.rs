@@ -1,6 +1,7 @@
-//! The age of tasks, whatever happens to the clock that their ids were made by.
+//! The age of tasks, corrected for steps of the clock that dated their ids.
 //!
-//! A clock that is set ahead by nine minutes, or a machine that slept, would otherwise fail every task under way.
+//! Without the correction, a clock that is set ahead by nine minutes, or a machine that slept as long, would fail every
+//! unfinished task.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,10 +12,10 @@ use crate::domain::model::Id;
 use crate::domain::timestamp::Timestamp;
 use crate::store::Store;
 
-/// A difference between two clocks that is no step of either.
+/// A smaller difference between two clocks is not a step.
 const TOLERANCE: Duration = Duration::from_secs(5);
 
-/// Notices when the store's clock moves ahead faster than the monotonic clock of this process.
+/// Detects that the store's clock was set ahead, by comparing it with the monotonic clock of this process.
 #[derive(Debug)]
 pub struct ClockWatch {
     now: Timestamp,
@@ -27,7 +28,7 @@ impl ClockWatch {
         Self { now, elapsed }
     }
 
-    /// By how much the clock was set ahead, or the machine slept, since the previous call.
+    /// The time by which the clock was set ahead, or for which the machine slept, since the previous call.
     pub fn stepped(&mut self, now: Timestamp, elapsed: Duration) -> Option<Duration> {
         let last = std::mem::replace(self, Self { now, elapsed });
         let step = now.since(last.now).saturating_sub(elapsed.saturating_sub(last.elapsed));
@@ -35,7 +36,7 @@ impl ClockWatch {
     }
 }
 
-/// Tells the age of tasks.
+/// Computes the age of tasks.
 #[derive(Debug)]
 pub struct TaskAges {
     store: Arc<dyn Store>,
@@ -46,14 +47,14 @@ pub struct TaskAges {
 #[derive(Debug)]
 struct Seen {
     watch: ClockWatch,
-    /// Steps that tasks under way may have lived through.
+    /// Steps since the creation of the oldest task that may be unfinished.
     steps: Vec<Step>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Step {
     by: Duration,
-    /// Tasks made up to here were made before the step.
+    /// Tasks created at or before this time were created before the step.
     before: Timestamp,
     noticed: Duration,
 }
@@ -65,7 +66,7 @@ impl TaskAges {
         Self { store, clock, seen: Mutex::new(Seen { watch, steps: Vec::new() }) }
     }
 
-    /// The time that has passed since the task was made.
+    /// The time that has passed since the creation of the task.
     pub fn of(&self, id: Id) -> Duration {
         let (now, steps) = self.steps();
         let created = id.timestamp();
@@ -73,10 +74,10 @@ impl TaskAges {
         now.since(created).saturating_sub(skipped)
     }
 
-    /// Tasks made at or before this time have reached [`TASK_TIME_LIMIT`].
+    /// Tasks created at or before this time have reached [`TASK_TIME_LIMIT`].
     pub fn overdue(&self) -> Timestamp {
         let (now, steps) = self.steps();
-        // No task made after one of these steps is that old yet.
+        // A task created after one of these steps is younger than the time limit, so every step counts.
         let skipped: Duration = steps.iter().map(|step| step.by).sum();
         now.saturating_sub(TASK_TIME_LIMIT + skipped)
     }
@@ -100,14 +101,14 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3_600);
 
     #[test]
-    fn a_clock_that_moves_ahead_faster_than_time_passes_was_set() {
+    fn a_clock_that_moves_faster_than_the_monotonic_clock_was_set_ahead() {
         let noon = Timestamp::from_millis(1_795_262_400_000);
         let mut watch = ClockWatch::new(noon, Duration::ZERO);
         let later = noon.saturating_add(HOUR);
         assert_eq!(watch.stepped(later.saturating_add(TOLERANCE), HOUR), None, "a clock is never exact");
         assert_eq!(watch.stepped(later.saturating_add(HOUR), HOUR), Some(HOUR - TOLERANCE), "an hour in no time");
-        assert_eq!(watch.stepped(later.saturating_add(HOUR * 2), HOUR * 2), None, "a step is told once");
-        assert_eq!(watch.stepped(noon, HOUR * 3), None, "back is not ahead");
+        assert_eq!(watch.stepped(later.saturating_add(HOUR * 2), HOUR * 2), None, "a step is reported once");
+        assert_eq!(watch.stepped(noon, HOUR * 3), None, "a clock that is set back is not set ahead");
         assert_eq!(watch.stepped(later, HOUR * 4), None);
     }
 }

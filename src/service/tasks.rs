@@ -1,4 +1,4 @@
-//! The rules for tasks as their owners meet them. API, web and command line come through here.
+//! Submits, finds and lists tasks for their owners. All surfaces use this module.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use crate::service::Shared;
 use crate::service::finished::Finished;
 use crate::store::{Cause, Result, START_WITHIN, StartLimit, StoreError, Submission};
 
-/// Page size when the caller names none.
+/// Page size if the caller gives none.
 pub const DEFAULT_PAGE: u32 = 20;
-/// Largest page a caller may ask for.
+/// Largest page size that a caller may give.
 pub const MAX_PAGE: u32 = 100;
 
 /// One page of an account's tasks.
@@ -24,11 +24,11 @@ pub const MAX_PAGE: u32 = 100;
 pub struct Page {
     /// Newest first.
     pub tasks: Vec<Arc<Task>>,
-    /// Where the next page begins, if there is one.
+    /// Cursor of the next page, if there is one.
     pub next_cursor: Option<String>,
 }
 
-/// The cursor was not given out to this account.
+/// The cursor is unreadable or was issued to another account.
 #[derive(Debug)]
 pub struct InvalidCursor;
 
@@ -38,12 +38,12 @@ pub struct Tasks {
     shared: Arc<Shared>,
     cursors: CursorSigner,
     max_unfinished: u32,
-    /// Finished tasks that were read before.
+    /// The cache of finished tasks.
     pub finished: Finished,
 }
 
 impl Tasks {
-    /// Tasks of accounts that may have `max_unfinished` unfinished ones each; 0 means no limit.
+    /// Creates the rules for a store. Each account may have `max_unfinished` unfinished tasks; 0 means no limit.
     ///
     /// # Errors
     /// [`StoreError`] when the secret of list cursors cannot be read.
@@ -52,12 +52,12 @@ impl Tasks {
         Ok(Self { finished: Finished::new(shared.clone()), shared, cursors, max_unfinished })
     }
 
-    /// Charges and queues a task and wakes the worker. `arrived` is when the last byte of the request did, by the
-    /// monotonic clock. When the caller drops this future, a transaction that has begun goes on to its end, and one that
-    /// has not never begins.
+    /// Charges and queues a task and wakes the worker. `arrived` is the time at which the last byte of the
+    /// request arrived, by the monotonic clock. If the caller drops this future, a transaction that has begun runs to its
+    /// end, and a transaction that has not begun never does.
     ///
     /// # Errors
-    /// [`StoreError::Unknown`]: the task may exist and be charged. Any other: nothing was charged.
+    /// [`StoreError::Unknown`]: the task may exist and be charged. After any other error nothing was charged.
     pub async fn submit(
         &self,
         account_id: Id,
@@ -100,8 +100,8 @@ impl Tasks {
     /// [`StoreError`].
     pub async fn find(&self, account_id: Id, surface: Surface, task_id: TaskId) -> Result<Option<Arc<Task>>> {
         let TaskId(id) = task_id;
-        // Only its owner is answered from the cache: for others a cached task must take as long as one that does not
-        // exist.
+        // Only the owner gets an answer from the cache: for other accounts, a cached task must take as long as a task that
+        // does not exist.
         let cached = self.finished.get(id).filter(|task| task.account_id == account_id && task.surface == surface);
         if cached.is_some() {
             return Ok(cached);
@@ -114,8 +114,7 @@ impl Tasks {
         Ok(found)
     }
 
-    /// A page of at most `limit` of an account's tasks on one surface. No cursor, or an empty one, is
-    /// the first page.
+    /// A page of at most `limit` of an account's tasks on one surface. No cursor, or an empty one, means the first page.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -133,7 +132,7 @@ impl Tasks {
                 None => return Ok(Err(InvalidCursor)),
             },
         };
-        // One task more than asked for tells whether another page follows.
+        // One task more than the limit shows whether another page follows.
         let mut tasks = self.page(account_id, surface, before, limit + 1).await?;
         let more = tasks.len() > limit as usize;
         tasks.truncate(limit as usize);

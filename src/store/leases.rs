@@ -8,7 +8,7 @@ use crate::domain::request::GenerateRequest;
 /// A task that has lost this many leases is failed instead of queued again.
 pub const MAX_LOST_LEASES: u32 = 3;
 
-/// Longest lease. One that ends later than that from now was given before the clock was set back, and counts as lost.
+/// Longest lease. A lease with more time left than this was given before the clock was set back, and counts as lost.
 pub const LONGEST_LEASE: Duration = Duration::from_secs(10 * 60);
 
 /// A lease: the right to work on a task until it expires or is taken away.

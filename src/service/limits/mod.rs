@@ -1,5 +1,5 @@
 //! Rate limits per key, by the generic cell rate algorithm (GCRA), with separate limits for submits and reads. Redis
-//! counts for all processes together; without it each process counts on its own.
+//! counts for all processes together; without Redis each process counts on its own.
 
 use std::convert::Infallible;
 use std::num::NonZeroU32;
@@ -111,7 +111,7 @@ impl RateLimits {
         self.shared.as_ref().map(SharedLimits::name)
     }
 
-    /// Whether Redis counts at the moment.
+    /// Whether Redis counts now.
     pub fn are_shared(&self) -> bool {
         self.shared.as_ref().is_some_and(SharedLimits::is_up)
     }

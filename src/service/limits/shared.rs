@@ -85,7 +85,7 @@ impl SharedLimits {
         &self.server.name
     }
 
-    /// Whether requests are counted in Redis at the moment.
+    /// Whether Redis counts requests now.
     pub(super) fn is_up(&self) -> bool {
         self.connected().is_some()
     }
@@ -107,7 +107,7 @@ impl SharedLimits {
         match within(self.server.timeout, counting).await {
             Ok(count) => Some(count),
             Err(error) => {
-                // Only the first error is kept; a second one tells nothing new.
+                // The first error is enough for the log.
                 drop(connected.failure.set(error));
                 None
             }
@@ -152,8 +152,7 @@ async fn keep_connected(server: Arc<Server>, state: watch::Sender<State>) {
     }
 }
 
-const UNAVAILABLE: &str =
-    "Redis is unavailable: this process counts rate limits on its own until Redis is back; check the server at --redis";
+const UNAVAILABLE: &str = "Redis is unavailable: this process counts rate limits on its own until Redis is available; check the server at --redis";
 
 /// A Redis server and the script that counts on it.
 struct Server {

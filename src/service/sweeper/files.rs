@@ -41,7 +41,7 @@ impl FileRule {
 pub(super) struct Swept {
     /// Number of removed files.
     pub(super) removed: usize,
-    /// On the swept days no file of a task created before this is left.
+    /// The swept days have no files of tasks created before this time.
     pub(super) clear_before: Timestamp,
     /// Whether every day was swept completely.
     is_complete: bool,
@@ -78,8 +78,8 @@ fn is_removable(task: &TaskFiles, file: &ListedFile<'_>, rule: &FileRule, remove
 impl Sweeper {
     /// Removes orphaned files of the latest `days`: files that are not a result of their task, a day after the last
     /// change of both. Files of unknown and of recently ended tasks stay, in case the database belongs to other files.
-    /// Files of removed tasks that a crash or another retention left behind are removed too. Failures are logged and
-    /// left to the next sweep, as is everything during a backup. Returns the number of removed files.
+    /// Also removes files of removed tasks that a crash or a changed retention left behind. Removes nothing during a
+    /// backup. Logs failures and leaves them to the next sweep. Returns the number of removed files.
     pub async fn sweep_orphans(&self, days: usize) -> usize {
         let days = self.days_of_files().await.unwrap_or_default().into_iter().rev().take(days);
         self.sweep_files(days, FileRule::orphans(self.shared.store.now())).await.removed
@@ -93,8 +93,8 @@ impl Sweeper {
         days.reverse();
         let latest = days[..days.len().min(RECENT_DAYS)].to_vec();
         let mut removed = 0;
-        // Without the lock this process leaves the day to others. It sweeps each day once, however long all of them
-        // take.
+        // Without the lock this process claims no day, so that another process can. It sweeps each day once, even if a day
+        // is due again before the last day is swept.
         while self.lock_for_removal().is_some()
             && let Some(day) = self.take_sweep(&days).await
         {
@@ -130,7 +130,7 @@ impl Sweeper {
         }
     }
 
-    /// Runs a claimed sweep and renews the claim meanwhile.
+    /// Runs a claimed sweep, and renews the claim until the sweep ends.
     pub(super) async fn renewing_claim<T>(&self, sweep: &str, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         loop {
@@ -225,8 +225,8 @@ impl Sweeper {
     }
 
     /// Time before which a task must have been removed for its files to be removable; `None` if no files may be removed
-    /// now. It never exceeds the creation of the oldest unfinished task, so that this task keeps everything it may
-    /// need.
+    /// now. It is never later than the creation of the oldest unfinished task, so that this task keeps every file that it
+    /// may need.
     pub(super) async fn may_remove_files(&self) -> Option<Timestamp> {
         let depth = self.shared.store.queue_depth().await.inspect_err(failed).ok()?;
         let aged = self.shared.store.now().saturating_sub(self.removed_files_grace);

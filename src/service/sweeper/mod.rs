@@ -18,7 +18,7 @@ mod files;
 
 use self::files::FileRule;
 
-/// Name of the sweep for the files of removed tasks; the other sweeps are named by their day.
+/// Name of the sweep that removes old tasks and their files; the other sweeps are named after their day.
 const REMOVALS: &str = "removals";
 
 /// Sweeps the database and the result files of this process's installation.
@@ -36,18 +36,19 @@ pub struct Sweeper {
     removed_files_grace: Duration,
 }
 
-/// When leases may be taken away. Workers that could not renew theirs first get the time of one lease.
+/// The time from which the sweeper may take leases away. It leaves workers that could not renew their leases the length
+/// of one lease to do so.
 #[derive(Debug)]
 struct Lenience {
     clock: ClockWatch,
-    /// When the database last answered.
+    /// Time of the last answer of the database, by the monotonic clock.
     answered: Duration,
-    /// No lease is taken away before this.
+    /// The sweeper takes no lease away before this time, by the monotonic clock.
     ends: Duration,
 }
 
 impl Sweeper {
-    /// A sweeper with the leases and the retention of these settings.
+    /// Creates a sweeper with the lease and the retention of these settings.
     pub fn new(shared: Arc<Shared>, settings: &ServerSettings) -> Arc<Self> {
         let elapsed = shared.clock.elapsed();
         let lease = settings.worker.lease;
@@ -72,18 +73,20 @@ impl Sweeper {
             tokio::select! {
                 () = tokio::time::sleep(SWEEP_EVERY) => self.step().await,
                 () = stop.cancelled() => return,
-                // A part ends only by a panic, which must end the server rather than go unnoticed.
+                // A part ends only by a panic. The server must then stop, so that the panic is noticed.
                 _ = parts.join_next() => return,
             }
         }
     }
 
-    /// One sweep of a running server. It takes no lease away that its worker had no time to renew: after a start, a
-    /// silence of the database or a step of its clock, workers get the time of one lease.
+    /// Sweeps once in a running server. After a start, a silence of the database or a step of its clock, the sweeper takes
+    /// no lease away for the length of one lease, because the workers had no time to renew their leases.
     pub async fn step(&self) {
         let stepped = self.lenience().clock.stepped(self.shared.store.now(), self.shared.clock.elapsed());
         if stepped.is_some() {
-            tracing::warn!("the clock was set ahead; workers get the time of one lease to renew theirs");
+            tracing::warn!(
+                "the clock was set ahead, so no lease is taken away for the length of one lease; check the time synchronisation"
+            );
             self.be_lenient();
         }
         let expired = self.expire().await;
@@ -110,8 +113,7 @@ impl Sweeper {
         self.lenience.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fails overdue tasks and takes `which` leases away, without lenience. An error is logged, and left for the next
-    /// sweep.
+    /// Fails overdue tasks and takes `which` leases away, without lenience. Logs an error and leaves it to the next sweep.
     pub async fn sweep(&self, which: Rescue) {
         if self.expire().await.is_ok() {
             drop(self.rescue(which).await);
@@ -129,7 +131,7 @@ impl Sweeper {
         Ok(())
     }
 
-    /// The first sweep is an hour after the start, which may have been a start with the wrong database.
+    /// The first sweep runs an hour after the start, so that the operator can notice a start with the wrong database.
     async fn sweep_orphans_forever(self: Arc<Self>) {
         loop {
             tokio::time::sleep(ORPHAN_SWEEP_EVERY).await;
@@ -140,8 +142,8 @@ impl Sweeper {
         }
     }
 
-    /// The first removal is some minutes after the start. A clock that was set ahead may be set back, so tasks get another
-    /// hour then.
+    /// The first removal runs some minutes after the start. After a step of the clock no task is removed for an hour,
+    /// because the clock may be wrong and be set back.
     async fn remove_forever(self: Arc<Self>) {
         if self.retention.is_none() {
             return std::future::pending().await;
@@ -152,15 +154,17 @@ impl Sweeper {
             tokio::time::sleep(pause).await;
             pause = REMOVE_EVERY;
             if watch.stepped(self.shared.store.now(), self.shared.clock.elapsed()).is_some() {
-                tracing::warn!("the clock was set ahead; old tasks are kept for another hour");
+                tracing::warn!(
+                    "the clock was set ahead, so no task is removed for an hour; check the time synchronisation"
+                );
             } else {
                 self.remove_old_in_turn().await;
             }
         }
     }
 
-    /// Removes old tasks, as [`Sweeper::remove_old`] does, once an hour for all processes of this database. Every process
-    /// stops showing them.
+    /// Removes old tasks like [`Sweeper::remove_old`], once an hour for all processes of this database. Every process stops
+    /// showing them.
     pub async fn remove_old_in_turn(&self) {
         let Some(retention) = self.retention else { return };
         self.shared.removed_before.advance(self.shared.store.now().saturating_sub(retention));
@@ -170,9 +174,9 @@ impl Sweeper {
         }
     }
 
-    /// Removes the tasks that ended longer ago than the retention, if there is one, then files of tasks that were
-    /// removed a while ago, since a URL that a caller has just read must work for some time, then months that are empty.
-    /// An error is logged, and left for the next sweep.
+    /// Removes in this order: tasks that ended longer ago than the retention, if there is one; files of tasks that were
+    /// removed some time ago, because a URL must work for some time after a caller has read it; partitions of months
+    /// without tasks. Logs an error and leaves it to the next sweep.
     pub async fn remove_old(&self) {
         let Some(retention) = self.retention else { return };
         let cutoff = self.shared.store.now().saturating_sub(retention);
@@ -186,7 +190,7 @@ impl Sweeper {
             Err(error) => failed(&error),
         }
         let Some(days) = self.days_of_files().await else { return };
-        // A file is in the day of its task, and no task was made after it ended.
+        // A file is in the day on which its task was created, which is never after the task ended.
         let latest = cutoff.to_string();
         let days = days.into_iter().filter(|day| *day.as_str() <= latest[..day.len()]);
         let swept = self.sweep_files(days, FileRule::REMOVED).await;
@@ -196,19 +200,19 @@ impl Sweeper {
         self.forget_months(cutoff.min(swept.clear_before)).await;
     }
 
-    /// Drops the months that ended before `cutoff`, and at least [`MONTH_AGE`] ago, if the files of all their tasks may be
-    /// removed.
+    /// Drops the partitions of months that ended before `cutoff` and at least [`MONTH_AGE`] ago, if the files of all their
+    /// tasks may be removed.
     async fn forget_months(&self, cutoff: Timestamp) {
         let Some(removed_before) = self.may_remove_files().await else { return };
         let before = cutoff.min(self.shared.store.now().saturating_sub(MONTH_AGE));
         match self.shared.store.forget_months(before, removed_before).await {
             Ok(0) => {}
-            Ok(months) => tracing::info!(months, "dropped months in which every task was removed"),
+            Ok(months) => tracing::info!(months, "dropped the partitions of months in which every task was removed"),
             Err(error) => failed(&error),
         }
     }
 }
 
 fn failed(error: &StoreError) {
-    tracing::error!(%error, "a sweep failed; the next one tries again");
+    tracing::error!(%error, "a sweep failed; the next sweep tries again");
 }
