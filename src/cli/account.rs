@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use super::{Failure, Outcome, open_or_create_store, open_store, show, table};
 use crate::config::{DataSettings, DatabaseUrl};
 use crate::data_dir;
-use crate::domain::text;
+use crate::domain::text::{self, counted};
 use crate::store::AccountCreation;
 
 /// Largest grant, in credits.
@@ -53,7 +53,8 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
     let store = open_or_create_store(data).await?;
     match store.create_account(&args.name, args.credits).await? {
         AccountCreation::Created(account) => show(args.json, &account, || {
-            format!("Created account {} ({}) with {} credits.", account.name, account.id, account.credits)
+            let credits = counted(account.credits, "credit", "credits");
+            format!("Created account {} ({}) with {credits}.", account.name, account.id)
         }),
         AccountCreation::NameTaken => Err(Failure(format!("an account named {:?} already exists", args.name))),
     }

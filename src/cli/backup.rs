@@ -11,6 +11,7 @@ use super::{Outcome, describe, existing_file, existing_files, progress, show};
 use crate::backup::{self, Contents};
 use crate::clock::Clock;
 use crate::config::{DataSettings, FilesSettings};
+use crate::domain::text::counted;
 use crate::store::Drift;
 
 #[derive(Debug, Args)]
@@ -54,16 +55,16 @@ impl<'a> Copied<'a> {
         }
     }
 
-    /// Text output: the drifts, then a summary that starts with `what`.
-    pub(super) fn text(&self, what: &str) -> String {
+    /// Text output: the drifts, then a summary that starts with `done`.
+    pub(super) fn text(&self, done: &str) -> String {
         let mut lines: Vec<String> = self.drifts.iter().map(describe).collect();
         let drifts = self.drifts.len() as u64 + self.drifts_left_out;
-        let verdict = if drifts == 0 { String::new() } else { format!(": {drifts} drifts") };
+        let verdict = if drifts == 0 { String::new() } else { format!(": {}", counted(drifts, "drift", "drifts")) };
         lines.push(format!(
-            "{what}: {} accounts, {} tasks, {} result files, {} in {:.1} s{verdict}.",
-            self.accounts,
-            self.tasks,
-            self.files,
+            "{done}: {}, {}, {}, {} in {:.1} s{verdict}.",
+            counted(self.accounts, "account", "accounts"),
+            counted(self.tasks, "task", "tasks"),
+            counted(self.files, "result file", "result files"),
             BinaryBytes(self.bytes),
             self.seconds
         ));

@@ -1,4 +1,4 @@
-//! `tintype credits` grants credits, shows balances and ledgers, and audits the books.
+//! `tintype credits` grants credits, shows balances and ledgers, and audits the ledger.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use super::{Failure, Outcome, describe, existing_files, find_account, open_store
 use crate::backup::results::{self, Check};
 use crate::config::{DataSettings, files_from_env};
 use crate::domain::model::LedgerEntry;
-use crate::domain::text;
+use crate::domain::text::{self, counted};
 use crate::files::Files;
 use crate::store::{Audit, Drift, Store};
 
@@ -92,9 +92,10 @@ pub(super) async fn run(command: CreditsCommand, data: &DataSettings) -> Outcome
 async fn grant(args: GrantArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let account = find_account(&*store, &args.account).await?;
-    let credits = store.grant(account.id, args.amount, args.note.as_deref()).await?.ok_or("the account is gone")?;
+    let credits =
+        store.grant(account.id, args.amount, args.note.as_deref()).await?.ok_or("the account no longer exists")?;
     show(args.json, &Balance { account: &account.name, credits }, || {
-        format!("Granted {} credits; {} has {credits}.", args.amount, account.name)
+        format!("Granted {}; {} has {credits}.", counted(args.amount, "credit", "credits"), account.name)
     })
 }
 
@@ -102,7 +103,7 @@ async fn balance(args: AccountArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let account = find_account(&*store, &args.account).await?;
     let balance = Balance { account: &account.name, credits: account.credits };
-    show(args.json, &balance, || format!("{} has {} credits.", account.name, account.credits))
+    show(args.json, &balance, || format!("{} has {}.", account.name, counted(account.credits, "credit", "credits")))
 }
 
 async fn history(args: HistoryArgs, data: &DataSettings) -> Outcome {
@@ -142,7 +143,7 @@ async fn audit(args: AuditArgs, data: &DataSettings) -> Outcome {
     Ok(if findings.drifts.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Checks the result files of all completed tasks. An empty `url` means the files that a server would use.
+/// Checks the result files of all completed tasks. An empty `url` means the files that `tintype serve` would use.
 async fn check_files(
     store: &dyn Store,
     url: &str,
@@ -191,16 +192,21 @@ impl Findings {
     fn text(&self) -> String {
         let mut lines: Vec<String> = self.drifts.iter().map(describe).collect();
         let (files, sound) = match self.files {
-            Some(files) => (format!(", {files} result files"), "all balances match and all files exist"),
+            Some(files) => (
+                format!(", {}", counted(files, "result file", "result files")),
+                "all balances match and all files exist",
+            ),
             None => (String::new(), "all balances match"),
         };
         let verdict = match self.drifts.len() as u64 + self.drifts_left_out.unwrap_or(0) {
             0 => sound.to_owned(),
-            drifts => format!("{drifts} drifts"),
+            drifts => counted(drifts, "drift", "drifts"),
         };
         lines.push(format!(
-            "{} accounts, {} tasks, {} ledger entries{files}: {verdict}.",
-            self.accounts, self.tasks, self.entries
+            "{}, {}, {}{files}: {verdict}.",
+            counted(self.accounts, "account", "accounts"),
+            counted(self.tasks, "task", "tasks"),
+            counted(self.entries, "ledger entry", "ledger entries"),
         ));
         lines.join("\n")
     }

@@ -13,6 +13,7 @@ use crate::config::{
 };
 use crate::data_dir;
 use crate::domain::model::IdSource;
+use crate::domain::text::counted;
 use crate::engines;
 use crate::fault::Faults;
 use crate::files::{Creation, FileName};
@@ -24,9 +25,9 @@ use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::SqliteStore;
 use tintype_engine::{Brief, CancellationToken, Progress};
 
-/// Less free space than this fails the check: the result of a task takes a few MiB.
+/// The check of the free space fails below this number of bytes: the images of one task take a few MiB.
 const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
-/// A clock before this release, 2026-01-01, is wrong.
+/// A clock that shows a time before this, 2026-01-01, is wrong: this release is younger.
 const EARLIEST: Timestamp = Timestamp::from_millis(1_767_225_600_000);
 
 #[derive(Debug, Args)]
@@ -78,18 +79,18 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings) -> Outcome {
         Check::new("references", references().await),
         Check::new("retention", Ok(args.retention.to_string())),
     ];
-    let well = checks.iter().all(|check| check.ok);
+    let healthy = checks.iter().all(|check| check.ok);
     show(args.json, &checks, || {
         let line =
             |check: &Check| format!("{}  {:<15} {}", if check.ok { "ok  " } else { "FAIL" }, check.check, check.detail);
         checks.iter().map(line).collect::<Vec<_>>().join("\n")
     })?;
-    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn clock() -> Result<String, String> {
     let now = Clock::system().now();
-    if now < EARLIEST { Err(format!("the system clock says {now}; set it")) } else { Ok(now.to_string()) }
+    if now < EARLIEST { Err(format!("the system clock shows {now}; set it")) } else { Ok(now.to_string()) }
 }
 
 fn directory(data: &DataSettings) -> Result<String, String> {
@@ -105,13 +106,17 @@ fn free_space(data: &DataSettings) -> Result<String, String> {
     let filesystem = rustix::fs::statvfs(&data.data).map_err(|error| format!("unknown: {error}"))?;
     let free = filesystem.f_bavail.saturating_mul(filesystem.f_frsize);
     let shown = format!("{:.1} GiB", free as f64 / LITTLE_SPACE as f64);
-    if free < LITTLE_SPACE { Err(format!("only {shown} left for {}", data.data.display())) } else { Ok(shown) }
+    if free < LITTLE_SPACE {
+        Err(format!("only {shown} free for {}; make room", data.data.display()))
+    } else {
+        Ok(shown)
+    }
 }
 
 fn server(data: &DataSettings) -> Result<String, String> {
     let state = match data.database()? {
-        DatabaseUrl::Postgres(_) => "any number may run on PostgreSQL; each answers at its own /readyz",
-        DatabaseUrl::Sqlite(_) if data_dir::is_locked(&data.data) => "running on this data",
+        DatabaseUrl::Postgres(_) => "not checked: with PostgreSQL, each process reports its state at its own /readyz",
+        DatabaseUrl::Sqlite(_) if data_dir::is_locked(&data.data) => "running on this data directory",
         DatabaseUrl::Sqlite(_) => "not running",
     };
     Ok(state.to_owned())
@@ -120,7 +125,7 @@ fn server(data: &DataSettings) -> Result<String, String> {
 async fn database(data: &DataSettings) -> Result<String, String> {
     let store: Box<dyn Store> = match data.database()? {
         DatabaseUrl::Sqlite(path) if !path.exists() => {
-            return Ok(format!("none yet; the first start creates {}", path.display()));
+            return Ok(format!("no database yet; the first start creates {}", path.display()));
         }
         DatabaseUrl::Sqlite(path) => {
             let store = SqliteStore::open(&path, Clock::system()).map_err(|error| error.to_string())?;
@@ -138,9 +143,11 @@ async fn database(data: &DataSettings) -> Result<String, String> {
     store.ping().await.map_err(|error| error.to_string())?;
     let audit = store.audit().await.map_err(|error| error.to_string())?;
     if !audit.drifts.is_empty() {
-        return Err(format!("{} drifts in the ledger; see `tintype credits audit`", audit.drifts.len()));
+        let drifts = counted(audit.drifts.len() as u64, "drift", "drifts");
+        return Err(format!("{drifts} in the ledger; see `tintype credits audit`"));
     }
-    Ok(format!("{} accounts, {} tasks, whole and balanced", audit.accounts, audit.tasks))
+    let accounts = counted(audit.accounts, "account", "accounts");
+    Ok(format!("{accounts}, {}: all balances match", counted(audit.tasks, "task", "tasks")))
 }
 
 async fn files(data: &DataSettings, files: Option<&str>) -> Result<String, String> {
@@ -150,21 +157,20 @@ async fn files(data: &DataSettings, files: Option<&str>) -> Result<String, Strin
     let probe = IdSource::default().next(clock.now());
     let name = files.write(probe, 0, bytes::Bytes::from_static(b"probe")).await.map_err(|error| error.to_string())?;
     let took = clock.elapsed() - started;
-    let named = FileName::parse(&name).ok_or("a file was written under a name that no result file has")?;
+    let named = FileName::parse(&name).ok_or("the file store chose an invalid name: report this as a bug")?;
     let again = files.create(named, bytes::Bytes::from_static(b"other")).await;
     files.remove(&name).await.map_err(|error| error.to_string())?;
     match again.map_err(|error| error.to_string())? {
         Creation::Exists => {}
         Creation::Done => {
-            return Err(format!("{} overwrites files, which it must refuse (If-None-Match: *)", files.describe()));
+            return Err(format!("{} overwrote a file: use a store that obeys If-None-Match: *", files.describe()));
         }
     }
     let marked = match existing_store(data).await? {
         Some(store) => file_store::check(&*store, &files).await?.is_some(),
         None => false,
     };
-    let marked =
-        if marked { "the store of this database" } else { "the first start makes it the store of the database" };
+    let marked = if marked { "belongs to this database" } else { "the first start assigns it to the database" };
     Ok(format!("{} ({marked}; a durable write took {:.1} ms)", files.describe(), took.as_secs_f64() * 1e3))
 }
 
@@ -178,13 +184,13 @@ async fn existing_store(data: &DataSettings) -> Result<Option<Arc<dyn Store>>, S
 async fn rate_limits(settings: &RedisSettings) -> Result<String, String> {
     match settings.server()? {
         Some(redis) => limits::probe(&redis).await,
-        None => Ok("counted by each process alone".into()),
+        None => Ok("each process counts on its own".into()),
     }
 }
 
 async fn policy(settings: &PolicySettings) -> Result<String, String> {
     let policy = Policy::open(settings.policy.as_deref()).await?;
-    Ok(policy.describe().unwrap_or_else(|| "none; only what the engine refuses is refused".into()))
+    Ok(policy.describe().unwrap_or_else(|| "no policy file; only the engine refuses prompts".into()))
 }
 
 async fn engine(settings: &EngineSettings) -> Result<String, String> {
@@ -207,7 +213,9 @@ async fn engine(settings: &EngineSettings) -> Result<String, String> {
 
 async fn references() -> Result<String, String> {
     match Decoder::default().probe().await.map_err(|error| error.to_string())? {
-        Confinement::Full => Ok("decoded in a process without files, network or new processes".into()),
-        Confinement::LimitsOnly => Ok("decoded in a process with limits; the kernel filters no system calls".into()),
+        Confinement::Full => Ok("decoded in a child process without access to files, network or new processes".into()),
+        Confinement::LimitsOnly => {
+            Ok("decoded in a child process with resource limits only: this kernel does not filter system calls".into())
+        }
     }
 }

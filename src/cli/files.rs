@@ -10,7 +10,7 @@ use crate::service::file_store;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum FilesCommand {
-    /// Adopt --files as the result files of this database, after they were moved there
+    /// Make --files the result files of this database, after you have moved them there
     Adopt(AdoptArgs),
 }
 

@@ -28,7 +28,7 @@ mod exit {
     pub(super) const NOT_FINISHED: u8 = 7;
     pub(super) const NO_ANSWER: u8 = 8;
     pub(super) const NOT_SAVED: u8 = 9;
-    /// The code that shells report for a process that Ctrl-C ended.
+    /// The code that shells report for a process that ended by Ctrl-C.
     pub(super) const INTERRUPTED: u8 = 130;
 }
 

@@ -122,7 +122,7 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
         read_rate: args.read_rate,
         expires_at: args.expires_in.map(|life| store.now().saturating_add(life)),
     };
-    let key = store.create_key(account.id, new).await?.ok_or("the account is gone")?;
+    let key = store.create_key(account.id, new).await?.ok_or("the account no longer exists")?;
     show_new(args.json, &key, &secret, store.now())
 }
 

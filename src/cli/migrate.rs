@@ -9,6 +9,7 @@ use super::{Failure, Outcome, describe, existing_file, progress, show};
 use crate::clock::Clock;
 use crate::config::{DataSettings, DatabaseUrl};
 use crate::data_dir::{self, DataLock};
+use crate::domain::text::counted;
 use crate::fault::Faults;
 use crate::store::Audit;
 use crate::store::postgres::{Import, PostgresStore};
@@ -78,29 +79,34 @@ pub(super) async fn run(args: MigrateArgs, data: &DataSettings) -> Outcome {
                 .into(),
         )),
         Import::Differs(books) => Err(Failure(format!(
-            "the ledger in PostgreSQL would differ, so nothing was moved: {} accounts, {} tasks, {} entries, {} drifts",
-            books.accounts,
-            books.tasks,
-            books.entries,
-            books.drifts.len()
+            "the ledger in PostgreSQL would differ, so nothing was moved; report this as a bug: {}, {}",
+            contents(&books),
+            counted(books.drifts.len() as u64, "drift", "drifts")
         ))),
     }
 }
 
 fn text(moved: &Moved<'_>) -> String {
     format!(
-        "Moved {} accounts, {} tasks and {} ledger entries; the ledger balances. {} is unchanged: from now on start \
-         servers with --database postgres://…, and never again on the SQLite database.",
-        moved.books.accounts, moved.books.tasks, moved.books.entries, moved.from
+        "Moved {}; all balances match. {} is unchanged: from now on start servers with --database postgres://…, and \
+         never again on the SQLite database.",
+        contents(moved.books),
+        moved.from
     )
 }
 
-/// Locks the database until the migration ends; tasks that a server accepted meanwhile would be left behind.
+fn contents(books: &Audit) -> String {
+    let accounts = counted(books.accounts, "account", "accounts");
+    let tasks = counted(books.tasks, "task", "tasks");
+    format!("{accounts}, {tasks}, {}", counted(books.entries, "ledger entry", "ledger entries"))
+}
+
+/// Locks the database until the migration ends, because tasks that a server accepts meanwhile would not be moved.
 fn lock(database: &Path) -> Result<DataLock, String> {
     data_dir::lock(data_dir::directory_of(database), database)
 }
 
-/// Takes a snapshot of the database in an unlinked file and audits it; the ledger must balance.
+/// Takes a snapshot of the database in an unlinked file and audits it. A drift is an error.
 fn copy_of(database: &Path) -> Result<(Snapshot, Audit), Failure> {
     let mut copy = database.as_os_str().to_owned();
     copy.push(".migrating");
@@ -118,7 +124,7 @@ fn copy_of(database: &Path) -> Result<(Snapshot, Audit), Failure> {
     }
     let drifts: Vec<String> = books.drifts.iter().take(10).map(describe).collect();
     Err(Failure(format!(
-        "the ledger does not balance, so nothing was moved; see `tintype credits audit`\n{}",
+        "the balances do not match the ledger, so nothing was moved; see `tintype credits audit`\n{}",
         drifts.join("\n")
     )))
 }

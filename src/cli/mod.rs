@@ -109,7 +109,7 @@ enum Command {
     DecodePicture,
 }
 
-/// Why a command failed: a sentence for standard error.
+/// Failure of a command: a sentence for standard error.
 #[derive(Debug)]
 pub(crate) struct Failure(String);
 
@@ -127,7 +127,7 @@ pub fn main() -> ExitCode {
     let matches = ignore_empty_variables(Cli::command()).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     if matches!(cli.command, Command::DecodePicture) {
-        // A decoder process confines itself before this program opens or starts anything else.
+        // A decoder process must confine itself before this program opens or starts anything else.
         return sandbox::main();
     }
     if let Err(error) = start_logging(&cli.log, cli.log_format) {
@@ -203,7 +203,7 @@ async fn open_store(settings: &DataSettings) -> Result<Arc<dyn Store>, Failure> 
 }
 
 fn existing_file(path: &Path) -> Result<(), Failure> {
-    // Opening a database with an interrupted restore gives a better message than this function.
+    // After an interrupted restore, the attempt to open the database gives a better message than this function.
     if path.exists() || restoring(path).exists() {
         return Ok(());
     }

@@ -12,7 +12,7 @@ use tintype_engine::picture::Picture;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum PolicyCommand {
-    /// Check a policy file and, optionally, a prompt against its words; exit with 1 if the prompt is refused
+    /// Check a policy file and, optionally, a prompt against its words; exit with 1 if a rule refuses the prompt
     Check(CheckArgs),
     /// Print the hashes of pictures in the format of the block list
     Hash(HashArgs),

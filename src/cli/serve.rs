@@ -30,9 +30,9 @@ use crate::store::{NewKey, Rescue, Store, StoreError};
 use crate::worker::Worker;
 use crate::worker::render::EngineRenderer;
 
-/// Name of the account made at the first start.
+/// Name of the account that the first start creates.
 const FIRST_ACCOUNT: &str = "default";
-/// Credits it begins with: enough for 500 images.
+/// Credits of that account: enough for 500 images.
 const FIRST_CREDITS: i64 = 1_000;
 
 #[derive(Debug, Args)]
@@ -49,7 +49,7 @@ pub(super) enum Role {
     Worker,
 }
 
-/// The parts of a server process. A role leaves out those that it has no use for.
+/// The parts of a server process. Each role needs only some of them.
 struct Parts {
     shared: Arc<Shared>,
     sweeper: Arc<Sweeper>,
@@ -61,7 +61,7 @@ struct Parts {
 struct Rendering {
     worker: Arc<Worker>,
     policy: Arc<Policy>,
-    /// One sentence on its engine.
+    /// Description of the engine, one sentence.
     engine: String,
 }
 
@@ -102,9 +102,9 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
     let mut signals = StopSignals::catch()?;
     let database = data.database()?;
     if role != Role::Everything && matches!(database, DatabaseUrl::Sqlite(_)) {
-        // An API without a worker would charge for tasks that nobody works on.
+        // SQLite serves one process, and an API without a worker would charge for tasks that no worker claims.
         return Err(Failure(
-            "SQLite serves one process: run `tintype serve`, which is API and worker in one, or use PostgreSQL".into(),
+            "SQLite serves one process only: run `tintype serve`, which runs API and worker in one process, or use PostgreSQL".into(),
         ));
     }
     server::raise_file_limit();
@@ -119,12 +119,14 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
         warn_about_callers(&server, listener.local_addr()?, listeners.certificate.is_some());
     }
     if server.worker.test_reference_host.is_some() {
-        tracing::warn!("a test host is trusted as a source of reference images: never do this in production");
+        tracing::warn!(
+            "--test-reference-host makes a private host reachable for reference images: never use it in production"
+        );
     }
     let url = listeners.url()?;
     let parts = open_parts(&server, data, &database, clock, role, url.as_deref()).await?;
     if let DatabaseUrl::Sqlite(_) = &database {
-        // This process holds the database, so every process that held a lease is dead.
+        // This process holds the lock on the database, so every process that held a lease has ended.
         parts.sweeper.sweep(Rescue::All).await;
     }
     let key = if parts.api.is_some() { first_key(&*parts.shared.store).await? } else { None };
@@ -155,12 +157,12 @@ async fn open_parts(
     let shared = Shared::new(server, clock, store, files, directories, slots);
     let api = match url {
         Some(url) => {
-            // Callers reach a server with a certificate of its own by the name in it, on the usual port.
+            // A server with a certificate from ACME is reached by the name in the certificate, on port 443.
             let named = server.acme.acme_domain.first().map(|name| format!("https://{name}"));
             let settings = ApiSettings::new(server, named.as_deref().unwrap_or(url))?;
             if settings.redis.is_none() && shared.store.is_shared() {
                 tracing::info!(
-                    "this process counts rate limits alone; to share them between processes, give each --redis"
+                    "this process counts rate limits on its own; to share the counts between processes, give each of them --redis"
                 );
             }
             Some(ApiState::open(settings, shared.clone(), engine.info.clone()).await?)
@@ -185,7 +187,7 @@ async fn open_parts(
     Ok(Parts { sweeper: Sweeper::new(shared.clone(), server), shared, api, rendering })
 }
 
-/// Runs the parts until a signal, then stops them in order: the worker at once, the listeners after `delay`.
+/// Runs the parts until a signal or until one of them ends, then stops the worker at once and the listeners after `delay`.
 async fn work(parts: Parts, listeners: Listeners, delay: Duration, signals: &mut StopSignals) -> Result<(), Failure> {
     let (stop, close) = (CancellationToken::new(), CancellationToken::new());
     let Parts { shared, sweeper, api, rendering } = parts;
@@ -224,19 +226,21 @@ async fn work(parts: Parts, listeners: Listeners, delay: Duration, signals: &mut
     };
     tokio::select! {
         () = end => {}
-        _ = signals.next() => return Err(Failure("stopped at the second signal, without waiting for running renders".into())),
+        _ = signals.next() => return Err(Failure("stopped at the second signal without waiting for running renders".into())),
     }
     if let Some(api) = api {
         api.keys.record_uses().await;
     }
     if broken {
-        Err(Failure("a part of the server ended by itself, which is a fault; see the log".into()))
+        Err(Failure(
+            "the server stopped because one of its tasks ended unexpectedly: report this as a bug, with the log".into(),
+        ))
     } else {
         Ok(())
     }
 }
 
-/// The signals that ask a server to stop, caught from the moment this exists.
+/// The signals that ask a server to stop, caught from the creation of this value on.
 struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
@@ -266,26 +270,30 @@ async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener, Failure> {
 
 fn listening_url(address: SocketAddr, tls: bool) -> String {
     let scheme = if tls { "https" } else { "http" };
-    // Nobody can call "all addresses"; this machine itself can always be reached at its loopback.
+    // The unspecified address is not a destination; this machine always reaches itself at its loopback address.
     let host = if address.ip().is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { address.ip() };
     format!("{scheme}://{}", SocketAddr::new(host, address.port()))
 }
 
 fn warn_about_callers(server: &ServerSettings, listening: SocketAddr, tls: bool) {
     if server.public_url.is_none() && server.acme.acme_domain.is_empty() && listening.ip().is_unspecified() {
-        tracing::warn!("result URLs will point to 127.0.0.1: set --public-url to where callers reach this server");
+        tracing::warn!(
+            "result URLs will point to 127.0.0.1: set --public-url to the URL at which callers reach this server"
+        );
     }
     if server.file_urls.file_url.is_some() && server.file_urls.file_urls == FileUrls::Signed {
-        tracing::warn!("--file-url means nothing with --file-urls signed: links lead to the bucket's endpoint");
+        tracing::warn!(
+            "--file-url has no effect with --file-urls signed, whose links lead to the endpoint of the bucket: remove one of them"
+        );
     }
     if server.production && !tls && server.trusted_proxy.is_empty() {
         tracing::warn!(
-            "every API call will be refused: --production needs --acme-domain, --tls-cert and --tls-key, or --trusted-proxy"
+            "every API call will be refused: with --production, set --acme-domain, --tls-cert and --tls-key, or --trusted-proxy"
         );
     }
     if !server.production && !listening.ip().is_loopback() {
         tracing::warn!(
-            "keys travel unprotected over plain HTTP: use --production with HTTPS for other than local callers"
+            "callers send their keys over plain HTTP, which anybody on the network can read: use HTTPS and --production"
         );
     }
 }
@@ -301,7 +309,9 @@ async fn open_store(
         DatabaseUrl::Sqlite(path) => {
             let store = SqliteStore::open_with_faults(path, clock, faults)?;
             match store.begin_new_log() {
-                Err(StoreError::Full(error)) => tracing::warn!(%error, "the log of the last run is kept"),
+                Err(StoreError::Full(error)) => {
+                    tracing::warn!(%error, "the disk is full, so the write-ahead log of the last run stays; free space, and the next checkpoint tries again")
+                }
                 outcome => outcome?,
             }
             Ok(Arc::new(store))
@@ -316,7 +326,7 @@ async fn open_store(
     }
 }
 
-/// At the very first start, an account with some credits and a key.
+/// Creates an account with some credits and a key if the database has no account; returns the key.
 async fn first_key(store: &dyn Store) -> Result<Option<KeySecret>, Failure> {
     let secret = KeySecret::random();
     let key = NewKey {
@@ -331,7 +341,7 @@ async fn first_key(store: &dyn Store) -> Result<Option<KeySecret>, Failure> {
     Ok(account.map(|_| secret))
 }
 
-/// Prints on standard output where things are and, once, the first key.
+/// Prints the addresses and locations of this server on standard output and, after the first start, its first key.
 fn announce(
     parts: &Parts,
     server: &ServerSettings,

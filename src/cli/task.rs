@@ -137,7 +137,7 @@ async fn show_one(args: OneTaskArgs, data: &DataSettings) -> Outcome {
     let TaskRecord { task, request, lost_leases, removed_at } = record;
     let request_id = request.request_id.clone();
     let record = ShownRecord { task: task.into(), request, request_id, lost_leases, removed_at };
-    // There is no better layout for nested things than JSON.
+    // JSON is the most readable layout for nested values.
     show(true, &record, String::new)
 }
 
@@ -150,7 +150,7 @@ async fn fail(args: FailArgs, data: &DataSettings) -> Outcome {
         return Err(Failure(format!("task {} is already {}", TaskId(id), record.task.status.as_str())));
     }
     let shown = ShownTask::from(record.task);
-    show(args.task.json, &shown, || format!("Task {} has been failed and refunded.", shown.task_id))
+    show(args.task.json, &shown, || format!("Task {} was failed and refunded.", shown.task_id))
 }
 
 fn no_such_task(id: Id) -> Failure {

@@ -1,4 +1,4 @@
-//! The texts that operators write, and how long each may be.
+//! The texts that operators write, with their limits, and numbers in the texts that operators read.
 
 /// Most characters of an account's name.
 pub const MAX_NAME_CHARS: usize = 100;
@@ -6,12 +6,14 @@ pub const MAX_NAME_CHARS: usize = 100;
 pub const MAX_LABEL_CHARS: usize = 100;
 /// Most characters of a ledger note.
 pub const MAX_NOTE_CHARS: usize = 500;
-/// Most characters of the sentence that a task's owner reads.
+/// Most characters of the reason for failing a task, which its owner reads.
 pub const MAX_REASON_CHARS: usize = 500;
 
 /// The text is too long, empty, or holds control characters.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what} has {min} to {max} characters, without line breaks and other control characters; this one has {chars}")]
+#[error(
+    "{what} must have {min} to {max} characters, without line breaks and other control characters; this one has {chars}"
+)]
 pub struct InvalidText {
     what: &'static str,
     min: usize,
@@ -19,7 +21,7 @@ pub struct InvalidText {
     chars: usize,
 }
 
-/// Reads the name of an account. White space around it is dropped.
+/// Parses the name of an account; drops white space around it.
 ///
 /// # Errors
 /// [`InvalidText`].
@@ -27,7 +29,7 @@ pub fn account_name(text: &str) -> Result<String, InvalidText> {
     checked("an account's name", text.trim(), 1, MAX_NAME_CHARS)
 }
 
-/// Reads the label of a key.
+/// Parses the label of a key.
 ///
 /// # Errors
 /// [`InvalidText`].
@@ -35,7 +37,7 @@ pub fn key_label(text: &str) -> Result<String, InvalidText> {
     checked("a key's label", text, 0, MAX_LABEL_CHARS)
 }
 
-/// Reads the note of a ledger entry.
+/// Parses the note of a ledger entry.
 ///
 /// # Errors
 /// [`InvalidText`].
@@ -43,12 +45,18 @@ pub fn ledger_note(text: &str) -> Result<String, InvalidText> {
     checked("a note", text, 0, MAX_NOTE_CHARS)
 }
 
-/// Reads the reason for failing a task. White space around it is dropped.
+/// Parses the reason for failing a task; drops white space around it.
 ///
 /// # Errors
 /// [`InvalidText`].
 pub fn failure_reason(text: &str) -> Result<String, InvalidText> {
     checked("a reason", text.trim(), 1, MAX_REASON_CHARS)
+}
+
+/// A number and its noun, such as `1 task` or `2 tasks`.
+pub fn counted(number: impl Into<i128>, singular: &str, plural: &str) -> String {
+    let number = number.into();
+    format!("{number} {}", if number == 1 { singular } else { plural })
 }
 
 fn checked(what: &'static str, text: &str, min: usize, max: usize) -> Result<String, InvalidText> {
@@ -69,7 +77,7 @@ mod tests {
         let error = key_label(&"ü".repeat(MAX_LABEL_CHARS + 1)).expect_err("one too many");
         assert_eq!(
             error.to_string(),
-            "a key's label has 0 to 100 characters, without line breaks and other control characters; this one has 101"
+            "a key's label must have 0 to 100 characters, without line breaks and other control characters; this one has 101"
         );
     }
 
@@ -81,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_reasons_say_something() {
+    fn names_and_reasons_are_not_empty() {
         assert_eq!(account_name(" ada ").as_deref(), Ok("ada"));
         assert!(account_name(" ").is_err() && failure_reason("\t").is_err());
         assert_eq!(key_label("").as_deref(), Ok(""));

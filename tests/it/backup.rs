@@ -312,7 +312,7 @@ async fn a_backup_prints_what_it_copied() {
     let installation = Installation::with_tasks(2).await;
     let output = run(&installation.data(), ["backup", text(&installation.path("copy"))]);
     let said = String::from_utf8(output.stdout).expect("text");
-    assert!(said.contains("1 accounts, 2 tasks, 2 result files") && said.lines().count() == 1, "{said}");
+    assert!(said.contains("1 account, 2 tasks, 2 result files") && said.lines().count() == 1, "{said}");
     assert!(output.stderr.is_empty(), "no progress where there is no terminal");
     // With a terminal there is.
     let (data, copy) = (installation.data(), installation.path("watched"));
@@ -325,10 +325,7 @@ async fn a_backup_prints_what_it_copied() {
     assert!(said.starts_with("Restored ") && said.contains("2 result files"), "{said}");
     let output = run(&installation.path("restored"), ["credits", "audit", "--files"]);
     let said = String::from_utf8(output.stdout).expect("text");
-    assert_eq!(
-        said,
-        "1 accounts, 2 tasks, 3 ledger entries, 2 result files: all balances match and all files exist.\n"
-    );
+    assert_eq!(said, "1 account, 2 tasks, 3 ledger entries, 2 result files: all balances match and all files exist.\n");
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn an_audit_that_finds_drift_exits_with_1() {
     assert!(audit["drifts"][0]["fault"].as_str().expect("a fault").contains("11"), "{audit}");
     let output = binary::run(data, ["credits", "audit"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stdout).contains("1 drifts"));
+    assert!(String::from_utf8_lossy(&output.stdout).contains(": 1 drift."));
 }
 
 #[test]

@@ -148,7 +148,7 @@ fn the_doctor_tells_whether_the_files_belong_to_the_database() {
     };
     assert!(files(&[])["detail"].as_str().expect("text").contains("the first start"));
     start_and_stop(&places.data(), &[]);
-    assert!(files(&[])["detail"].as_str().expect("text").contains("the store of this database"));
+    assert!(files(&[])["detail"].as_str().expect("text").contains("belongs to this database"));
     let other = files(&["--files", &places.elsewhere()]);
     assert!(other["ok"] == false && other["detail"].as_str().expect("text").contains("files adopt"), "{other}");
 }

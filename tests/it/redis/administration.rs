@@ -155,7 +155,7 @@ fn processes_that_count_alone_or_without_protection_log_it() {
         server.stop();
         read(&log)
     };
-    let alone = "counts rate limits alone";
+    let alone = "counts rate limits on its own; to share";
     let unprotected = "every API call will be refused";
     let said = start("api", None);
     assert!(said.contains(alone) && said.contains(unprotected), "{said}");
@@ -182,7 +182,7 @@ fn the_doctor_checks_redis() {
     let data = TempDir::new().expect("a directory");
     let mut redis = RedisServer::start();
     let url = redis.url();
-    assert_eq!(doctor(&data, &[]), (true, "counted by each process alone".to_owned()));
+    assert_eq!(doctor(&data, &[]), (true, "each process counts on its own".to_owned()));
     let (well, detail) = doctor(&data, &["--redis", &url]);
     assert!(well && detail.contains(&format!("Redis at 127.0.0.1:{}", redis.port())), "{detail}");
     redis.kill();
