@@ -179,11 +179,9 @@ impl Metrics {
         self.request_seconds.get_or_create(&RouteLabels { route }).observe(took.as_secs_f64());
     }
 
-    /// Counts tasks that became terminal.
-    pub fn tasks_ended(&self, status: &'static str, count: usize) {
-        if count > 0 {
-            self.ended.get_or_create(&EndLabels { status }).inc_by(count as u64);
-        }
+    /// Counts one task that became terminal.
+    pub fn task_ended(&self, status: &'static str) {
+        self.ended.get_or_create(&EndLabels { status }).inc();
     }
 
     /// Counts one refused task.

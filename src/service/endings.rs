@@ -1,13 +1,15 @@
 //! The endings of tasks. All code of this process ends tasks through [`Endings`], which writes, counts and logs each
-//! ending.
+//! ending, and tells subscribers.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::broadcast;
+
 use crate::clock::Timestamp;
-use crate::domain::model::{Id, Violation};
+use crate::domain::model::{Id, Surface, Violation};
 use crate::metrics::Metrics;
-use crate::store::{Lease, LeaseWrite, Refusal, Rescue, Rescued, Result, Retry, Store, StrikeRule};
+use crate::store::{Claim, Ended, Lease, LeaseWrite, Refusal, Rescue, Rescued, Result, Retry, Store, StrikeRule};
 
 // Errors of failed tasks: sentences for the owner, without internals.
 
@@ -25,30 +27,78 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// How often a write that ends a task is tried.
 const TRIES: u32 = 10;
 
-/// Ends tasks.
+/// Most endings that wait for a slow subscriber. A thousand workers finish about twenty tasks a second, so it may fall
+/// behind by most of a minute.
+pub const MAX_WAITING: usize = 1_024;
+
+/// An ending that this process has committed: the store already shows the task as it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ending {
+    /// The task.
+    pub task_id: Id,
+    /// The account that owns it.
+    pub account_id: Id,
+    /// The surface on which the account created it.
+    pub surface: Surface,
+    /// How it ended.
+    pub how: How,
+}
+
+/// How a task ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// With images.
+    Completed,
+    /// With a sentence for its owner, and refunded.
+    Failed,
+}
+
+impl How {
+    /// The status of the task.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// Ends tasks, and tells subscribers.
 #[derive(Debug)]
 pub struct Endings {
     store: Arc<dyn Store>,
     metrics: Arc<Metrics>,
+    told: broadcast::Sender<Ending>,
 }
 
 impl Endings {
     /// Ends tasks of this store.
     pub fn new(store: Arc<dyn Store>, metrics: Arc<Metrics>) -> Self {
-        Self { store, metrics }
+        Self { store, metrics, told: broadcast::Sender::new(MAX_WAITING) }
+    }
+
+    /// The endings that this process commits from now on, each once. A subscriber that falls behind loses the oldest of
+    /// more than [`MAX_WAITING`] and receives [`Lagged`](broadcast::error::RecvError::Lagged) with their number.
+    ///
+    /// Nothing here is durable. A subscriber does not hear of the endings that another process commits, `tintype task
+    /// fail` among them, nor of one whose outcome the store does not know; it has to look at its tasks now and then. An
+    /// event that must survive this process belongs in the transaction of the ending, once somebody reads it.
+    pub fn subscribe(&self) -> broadcast::Receiver<Ending> {
+        self.told.subscribe()
     }
 
     /// Completes a task with its files; `took` is the time since its claim.
     ///
     /// # Errors
     /// [`crate::store::StoreError`] of the last of several tries. If it is unknown, the task may be completed.
-    pub async fn complete(&self, lease: Lease, images: &[String], took: Duration) -> Result<LeaseWrite> {
+    pub async fn complete(&self, claim: &Claim, images: &[String], took: Duration) -> Result<LeaseWrite> {
+        let lease = claim.lease;
         let complete = || self.store.complete(lease, images.to_vec());
         let outcome = retried(lease, "complete", complete, |outcome| *outcome == LeaseWrite::Lost).await?;
         match outcome {
             LeaseWrite::Done => {
                 self.metrics.rendered(took);
-                self.metrics.tasks_ended("completed", 1);
+                self.ended(claim.ended(), How::Completed);
                 tracing::info!(task = %lease.task_id, millis = took.as_millis(), "task completed");
             }
             LeaseWrite::Lost => tracing::warn!(task = %lease.task_id, "lease lost; result discarded"),
@@ -58,11 +108,11 @@ impl Endings {
 
     /// Fails and refunds a task, with a sentence for its owner. If every try fails, the lease expires and the task is
     /// queued again.
-    pub async fn fail(&self, lease: Lease, sentence: &str) {
-        let task = lease.task_id;
+    pub async fn fail(&self, claim: &Claim, sentence: &str) {
+        let (lease, task) = (claim.lease, claim.lease.task_id);
         let fail = || self.store.fail(lease, sentence);
         match retried(lease, "fail", fail, |outcome| *outcome == LeaseWrite::Lost).await {
-            Ok(LeaseWrite::Done) => self.failed(lease.task_id, sentence),
+            Ok(LeaseWrite::Done) => self.failed(claim.ended(), sentence),
             Ok(LeaseWrite::Lost) => tracing::warn!(%task, "lease lost; failure discarded"),
             Err(error) => {
                 tracing::error!(%task, %error, "could not fail the task; if it has not failed, its lease will expire")
@@ -72,12 +122,12 @@ impl Endings {
 
     /// Fails and refunds a task that the content policy refuses, and counts a strike against its key. If every try fails,
     /// the lease expires and the task is queued again.
-    pub async fn refuse(&self, lease: Lease, violation: Violation, strikes: Option<StrikeRule>) {
-        let (task, kind) = (lease.task_id, violation.as_str());
+    pub async fn refuse(&self, claim: &Claim, violation: Violation, strikes: Option<StrikeRule>) {
+        let (lease, task, kind) = (claim.lease, claim.lease.task_id, violation.as_str());
         let refuse = || self.store.refuse(lease, REFUSED, strikes);
         match retried(lease, "refuse", refuse, |outcome| *outcome == Refusal::Lost).await {
             Ok(Refusal::Done { suspended }) => {
-                self.metrics.tasks_ended("failed", 1);
+                self.ended(claim.ended(), How::Failed);
                 self.metrics.task_refused(kind);
                 tracing::info!(%task, kind, "task refused by the content policy and refunded");
                 if let Some(key) = suspended {
@@ -94,9 +144,9 @@ impl Endings {
 
     /// Gives up an attempt: the task is queued again, or failed and refunded after its last attempt. If the write fails,
     /// the lease expires.
-    pub async fn retry(&self, lease: Lease, cause: &str) {
-        let task = lease.task_id;
-        match self.store.retry(lease, RETRY_DELAY, GAVE_UP).await {
+    pub async fn retry(&self, claim: &Claim, cause: &str) {
+        let task = claim.lease.task_id;
+        match self.store.retry(claim.lease, RETRY_DELAY, GAVE_UP).await {
             Ok(Retry::Queued) => {
                 self.metrics.attempts_lost.inc();
                 tracing::warn!(%task, cause, "attempt lost; task queued again");
@@ -104,7 +154,7 @@ impl Endings {
             Ok(Retry::Failed) => {
                 self.metrics.attempts_lost.inc();
                 tracing::warn!(%task, cause, "last attempt lost");
-                self.failed(lease.task_id, GAVE_UP);
+                self.failed(claim.ended(), GAVE_UP);
             }
             Ok(Retry::Lost) => tracing::warn!(%task, cause, "attempt and lease lost"),
             Err(error) => {
@@ -119,8 +169,8 @@ impl Endings {
     /// [`crate::store::StoreError`].
     pub async fn fail_unleased(&self, id: Id, sentence: &str) -> Result<bool> {
         let ended = self.store.fail_unleased(id, sentence).await?;
-        if ended.is_some() {
-            self.failed(id, sentence);
+        if let Some(ended) = ended {
+            self.failed(ended, sentence);
         }
         Ok(ended.is_some())
     }
@@ -132,7 +182,7 @@ impl Endings {
     pub async fn expire(&self, cutoff: Timestamp) -> Result<()> {
         let overdue = self.store.expire(cutoff, OVERDUE).await?;
         if !overdue.is_empty() {
-            self.metrics.tasks_ended("failed", overdue.len());
+            overdue.iter().for_each(|ended| self.ended(*ended, How::Failed));
             tracing::warn!(tasks = overdue.len(), "overdue tasks failed and refunded");
         }
         Ok(())
@@ -148,15 +198,23 @@ impl Endings {
         let lost = queued + failed.len();
         if lost > 0 {
             self.metrics.attempts_lost.inc_by(lost as u64);
-            self.metrics.tasks_ended("failed", failed.len());
+            failed.iter().for_each(|ended| self.ended(*ended, How::Failed));
             tracing::warn!(queued, failed = failed.len(), "expired leases taken away");
         }
         Ok(lost)
     }
 
-    fn failed(&self, task: Id, reason: &str) {
-        self.metrics.tasks_ended("failed", 1);
-        tracing::info!(%task, reason, "task failed and refunded");
+    fn failed(&self, ended: Ended, reason: &str) {
+        self.ended(ended, How::Failed);
+        tracing::info!(task = %ended.task_id, reason, "task failed and refunded");
+    }
+
+    /// Counts a committed ending and tells subscribers.
+    fn ended(&self, ended: Ended, how: How) {
+        let Ended { task_id, account_id, surface } = ended;
+        self.metrics.task_ended(how.as_str());
+        // An error means that there is no subscriber.
+        drop(self.told.send(Ending { task_id, account_id, surface, how }));
     }
 }
 

@@ -33,6 +33,13 @@ pub struct Claim {
     pub request: GenerateRequest,
 }
 
+impl Claim {
+    /// The task, for the write that ends it.
+    pub fn ended(&self) -> Ended {
+        Ended { task_id: self.lease.task_id, account_id: self.account_id, surface: self.surface }
+    }
+}
+
 /// Outcome of a write under a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseWrite {

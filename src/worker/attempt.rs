@@ -62,15 +62,15 @@ impl Worker {
         let endings = &self.shared.endings;
         match rendered {
             Ok(pngs) => {
-                if let Err(cause) = self.save(lease, pngs, started).await {
-                    endings.retry(lease, &cause).await;
+                if let Err(cause) = self.save(&claim, pngs, started).await {
+                    endings.retry(&claim, &cause).await;
                 }
             }
-            Err(RenderError::Final(sentence)) => endings.fail(lease, &sentence).await,
+            Err(RenderError::Final(sentence)) => endings.fail(&claim, &sentence).await,
             Err(RenderError::Refused(violation)) => {
-                endings.refuse(lease, violation, self.policy.rules().strikes).await;
+                endings.refuse(&claim, violation, self.policy.rules().strikes).await;
             }
-            Err(RenderError::Again(cause)) => endings.retry(lease, &cause).await,
+            Err(RenderError::Again(cause)) => endings.retry(&claim, &cause).await,
             Err(RenderError::NotAvailable(cause)) => {
                 self.suspend(&cause);
                 self.release(lease).await;
@@ -169,16 +169,16 @@ impl Worker {
     /// Stores the files, then completes the task. When the lease is lost, the files are removed again. When it is unknown
     /// whether the completion was saved, they stay; the sweep for orphans removes them if it was not. The error says why
     /// the attempt came to nothing.
-    async fn save(&self, lease: Lease, pngs: Vec<Bytes>, started: Duration) -> Result<(), String> {
+    async fn save(&self, claim: &Claim, pngs: Vec<Bytes>, started: Duration) -> Result<(), String> {
         let files = &self.shared.files;
-        let writes = pngs.into_iter().enumerate().map(|(index, png)| files.write(lease.task_id, index, png));
+        let writes = pngs.into_iter().enumerate().map(|(index, png)| files.write(claim.lease.task_id, index, png));
         let written = futures::future::join_all(writes).await;
         let names: Vec<String> = written.iter().filter_map(|write| write.as_ref().ok().cloned()).collect();
         let saved = match written.into_iter().find_map(Result::err) {
             Some(error) => Err(error.to_string()),
             None => {
                 let took = self.shared.clock.elapsed().saturating_sub(started);
-                let completed = self.shared.endings.complete(lease, &names, took).await;
+                let completed = self.shared.endings.complete(claim, &names, took).await;
                 match completed.map_err(|error| error.to_string())? {
                     LeaseWrite::Done => return Ok(()),
                     LeaseWrite::Lost => Ok(()),

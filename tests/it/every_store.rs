@@ -3,8 +3,9 @@
 use std::process::{Command, Stdio};
 
 /// The tests that speak to a whole service in their own process.
-const MODULES: [&str; 15] = [
+const MODULES: [&str; 16] = [
     "auth::",
+    "endings::",
     "envelope::",
     "fetching::",
     "files::",

@@ -14,6 +14,7 @@ mod crash;
 mod decoder;
 mod disk_faults;
 mod documents;
+mod endings;
 mod engines;
 mod envelope;
 mod every_store;

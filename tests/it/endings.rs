@@ -1,0 +1,130 @@
+//! A subscriber hears of every ending that its process commits, once.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use tintype::config::{LEASE, TASK_TIME_LIMIT};
+use tintype::domain::model::{Id, Surface};
+use tintype::domain::request::{AspectRatio, GenerateRequest};
+use tintype::service::endings::{Ending, How, MAX_WAITING};
+use tintype::store::{LeaseWrite, MAX_LOST_LEASES, Rescue, Submission};
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::TryRecvError;
+
+use crate::rigs::service::{Caller, Service};
+
+async fn submit(caller: &Caller<'_>, surface: Surface, prompt: &str) -> Id {
+    let request = GenerateRequest {
+        prompt: prompt.into(),
+        aspect_ratio: AspectRatio::default(),
+        n: 1,
+        reference_images: Vec::new(),
+        request_id: None,
+    };
+    let store = &caller.service.shared.store;
+    match store.submit(caller.account.id, None, surface, request, 0).await.expect("a store") {
+        Submission::Accepted(task) => task.id,
+        refused => panic!("{refused:?}"),
+    }
+}
+
+/// The endings that wait for a subscriber.
+fn waiting(subscriber: &mut Receiver<Ending>) -> Vec<Ending> {
+    let mut waiting = Vec::new();
+    loop {
+        match subscriber.try_recv() {
+            Ok(ending) => waiting.push(ending),
+            Err(error) => {
+                assert_eq!(error, TryRecvError::Empty);
+                return waiting;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_subscriber_hears_each_kind_of_ending_once() {
+    let service = Service::start().await;
+    let ada = service.caller("ada", 100).await;
+    let (store, endings) = (&service.shared.store, &service.shared.endings);
+    let mut subscriber = endings.subscribe();
+    for surface in [Surface::Api, Surface::Web] {
+        let mut assert_heard = |task_id, how| {
+            assert_eq!(waiting(&mut subscriber), [Ending { task_id, account_id: ada.account.id, surface, how }]);
+        };
+        for (prompt, how) in [
+            ("a boat", How::Completed),
+            ("a boat [[fail]]", How::Failed),
+            ("a boat [[policy]]", How::Failed),
+            // The last of several attempts.
+            ("a boat [[panic]]", How::Failed),
+        ] {
+            let task = submit(&ada, surface, prompt).await;
+            service.work().await;
+            assert_heard(task, how);
+        }
+
+        let lost = submit(&ada, surface, "a boat").await;
+        for _ in 0..MAX_LOST_LEASES {
+            assert_eq!(store.claim(1, LEASE).await.expect("a store").len(), 1);
+            service.sweeper.sweep(Rescue::All).await;
+        }
+        assert_heard(lost, How::Failed);
+
+        let overdue = submit(&ada, surface, "a boat").await;
+        service.clock.advance(TASK_TIME_LIMIT);
+        service.sweep().await;
+        assert_heard(overdue, How::Failed);
+
+        let failed = submit(&ada, surface, "a boat").await;
+        assert!(endings.fail_unleased(failed, "The operator ended it.").await.expect("a store"));
+        assert_heard(failed, How::Failed);
+    }
+}
+
+#[tokio::test]
+async fn a_subscriber_hears_nothing_of_a_write_that_ends_no_task() {
+    let service = Service::start().await;
+    let ada = service.caller("ada", 100).await;
+    let endings = &service.shared.endings;
+    let task = submit(&ada, Surface::Api, "a boat").await;
+    let mut subscriber = endings.subscribe();
+    let mut claims = Vec::new();
+    for _ in 1..MAX_LOST_LEASES {
+        claims.extend(service.shared.store.claim(1, LEASE).await.expect("a store"));
+        endings.retry(&claims[claims.len() - 1], "the engine panicked").await;
+        service.clock.advance(Duration::from_secs(1));
+    }
+    assert_eq!(waiting(&mut subscriber), [], "the task is queued again");
+    service.work().await;
+    assert_eq!(waiting(&mut subscriber).len(), 1);
+    for claim in &claims {
+        let completed = endings.complete(claim, &["late.png".into()], Duration::ZERO).await;
+        assert_eq!(completed.expect("a store"), LeaseWrite::Lost);
+        endings.fail(claim, "too late").await;
+        endings.retry(claim, "too late").await;
+    }
+    assert!(!endings.fail_unleased(task, "too late").await.expect("a store"));
+    service.sweeper.sweep(Rescue::All).await;
+    assert_eq!(waiting(&mut subscriber), []);
+}
+
+#[tokio::test]
+async fn a_slow_subscriber_loses_the_oldest_endings_and_is_told_how_many() {
+    let service = Service::start().await;
+    let ada = service.caller("ada", 10_000).await;
+    let endings = &service.shared.endings;
+    let (mut slow, mut ready) = (endings.subscribe(), endings.subscribe());
+    let first = submit(&ada, Surface::Api, "a boat").await;
+    service.work().await;
+    assert_eq!(waiting(&mut ready).len(), 1);
+    join_all((0..MAX_WAITING).map(|_| submit(&ada, Surface::Api, "a boat"))).await;
+    service.clock.advance(TASK_TIME_LIMIT);
+    service.sweep().await;
+    assert_eq!(slow.try_recv(), Err(TryRecvError::Lagged(1)));
+    let heard = waiting(&mut slow);
+    assert_eq!(heard.len(), MAX_WAITING);
+    assert!(heard.iter().all(|ending| ending.task_id != first), "the oldest is lost");
+    assert_eq!(waiting(&mut ready), heard, "one subscriber takes nothing from another");
+    assert_eq!(waiting(&mut endings.subscribe()), [], "a subscriber hears nothing from before");
+}
