@@ -81,8 +81,9 @@ impl Endings {
     /// more than [`MAX_WAITING`] and receives [`Lagged`](broadcast::error::RecvError::Lagged) with their number.
     ///
     /// Nothing here is durable. A subscriber does not hear of the endings that another process commits, `tintype task
-    /// fail` among them, nor of one whose outcome the store does not know; it has to look at its tasks now and then. An
-    /// event that must survive this process belongs in the transaction of the ending, once somebody reads it.
+    /// fail` among them, nor of one whose outcome the store does not know, nor of what a sweep ended before a later batch
+    /// of it failed. It has to look at its tasks now and then. An event that must survive this process belongs in the
+    /// transaction of the ending, once somebody reads it.
     pub fn subscribe(&self) -> broadcast::Receiver<Ending> {
         self.told.subscribe()
     }
