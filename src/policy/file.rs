@@ -1,5 +1,6 @@
 //! Reads and validates the policy file.
 
+use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::config::duration;
 use crate::store::StrikeRule;
 
 /// Largest policy file or block list, in bytes.
-const MAX_FILE: u64 = 16 * 1024 * 1024;
+pub(super) const MAX_FILE: u64 = 16 * 1024 * 1024;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -137,11 +138,14 @@ pub(super) fn read(path: &Path) -> Read {
 
 fn text(path: &Path) -> Result<String, String> {
     let unreadable = |error: &dyn std::fmt::Display| format!("cannot read {}: {error}", path.display());
-    let bytes = std::fs::metadata(path).map_err(|error| unreadable(&error))?.len();
-    if bytes > MAX_FILE {
+    let file = std::fs::File::open(path).map_err(|error| unreadable(&error))?;
+    let mut bytes = Vec::new();
+    // The size in the metadata is no limit: it is 0 for a pipe or a device, and a file may grow.
+    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(|error| unreadable(&error))?;
+    if bytes.len() as u64 > MAX_FILE {
         return Err(unreadable(&format!("it is larger than {MAX_FILE} bytes")));
     }
-    std::fs::read_to_string(path).map_err(|error| unreadable(&error))
+    String::from_utf8(bytes).map_err(|_| unreadable(&"it is not UTF-8"))
 }
 
 /// Parses the TOML. The words of the rules must not reach the log, so an error quotes only the line number.

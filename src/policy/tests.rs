@@ -1,6 +1,9 @@
 //! Disguised words, similar but harmless words, and altered pictures.
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
 use super::blocklist::BlockList;
+use super::file::MAX_FILE;
 use super::rules::{Matcher, Rule};
 use super::*;
 use tintype_engine::picture::Picture;
@@ -163,7 +166,28 @@ fn read(text: &str) -> Result<Rules, String> {
 }
 
 #[test]
-fn a_broken_file_says_where_and_not_what() {
+fn a_file_above_the_size_limit_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("policy.toml");
+    let refused = || Rules::read(&path).expect_err("too large").contains("is larger than");
+    let comment = vec![b'#'; usize::try_from(MAX_FILE).expect("a size")];
+    std::fs::write(&path, &comment).expect("a file");
+    Rules::read(&path).expect("exactly at the limit");
+    std::fs::write(&path, [&comment[..], b"\n"].concat()).expect("a file");
+    assert!(refused());
+    // The metadata of a pipe says that it is empty.
+    std::fs::remove_file(&path).expect("a file");
+    mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+    std::thread::scope(|scope| {
+        let endless = scope.spawn(|| std::fs::write(&path, [&comment[..], &comment].concat()));
+        assert!(refused());
+        let error = endless.join().expect("a thread").expect_err("the reader stops at the limit");
+        assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
+    });
+}
+
+#[test]
+fn an_error_in_a_file_gives_the_line_and_quotes_no_words() {
     let cases = [
         ("[[rule]]\nname = \"a\"\nwords = [\"secretword\"\n", "line"),
         ("[[rule]]\nname = \"a\"\nword = [\"secretword\"]", "line 3: unknown field `word`"),
