@@ -1,7 +1,12 @@
 //! Creating tasks: interface, section 4.1.
 
-use serde_json::json;
+use std::time::Duration;
 
+use rusqlite::Connection;
+use serde_json::json;
+use tintype::store::START_WITHIN;
+
+use crate::rigs::cluster::node::eventually;
 use crate::rigs::http::{GENERATE, TASKS};
 use crate::rigs::service::Service;
 
@@ -302,4 +307,25 @@ async fn concurrent_submits_never_overspend() {
     assert_eq!((accepted, refused), (10, 30));
     assert_eq!(caller.credits().await, 0);
     assert_eq!(service.shared.store.audit().await.expect("a store").drifts, []);
+}
+
+/// Another process, such as the command line, holds the write lock of SQLite while the time limit passes.
+#[tokio::test]
+async fn a_submit_that_the_sqlite_writer_reaches_too_late_never_begins() {
+    let service = Service::start_on_sqlite(&["--test-fault", "before-submit=delay"]).await;
+    let caller = service.caller("ada", 10).await;
+    let other = Connection::open(service.directory.path().join("tintype.db")).expect("the database");
+    other.execute_batch("BEGIN IMMEDIATE").expect("the write lock");
+    let late = async {
+        // The fault shows that the request has arrived. From then on its time limit counts.
+        eventually("the submit is on its way to the writer", || service.faults.all_happened()).await;
+        service.clock.advance(START_WITHIN + Duration::from_millis(1));
+        other.execute_batch("ROLLBACK").expect("the write lock is released");
+    };
+    let (answer, ()) = tokio::join!(caller.post(r#"{"prompt": "a boat"}"#), late);
+    answer.assert_error(500, "INTERNAL_ERROR");
+    assert_eq!(caller.credits().await, 10);
+    assert_eq!(caller.get(TASKS).await.json()["data"]["items"], json!([]));
+    assert_eq!(caller.post(r#"{"prompt": "a boat"}"#).await.status, 200, "the next submit begins in time");
+    assert_eq!(caller.credits().await, 8);
 }

@@ -253,6 +253,11 @@ impl Service {
         Self::start_with_files(FilesKind::chosen(), flags, change).await
     }
 
+    /// Starts with its database in SQLite, whatever `TEST_STORE` says.
+    pub async fn start_on_sqlite(flags: &[&str]) -> Self {
+        Self::start_on(Backend::Sqlite, FilesKind::chosen(), flags, |_| {}).await
+    }
+
     /// Starts with its database in PostgreSQL.
     pub async fn start_on_postgres(flags: &[&str]) -> Self {
         Self::start_on(Backend::Postgres, FilesKind::chosen(), flags, |_| {}).await
