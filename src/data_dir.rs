@@ -16,7 +16,7 @@ pub struct DataLock {
     _files: [File; 2],
 }
 
-/// Creates the directory unless it exists, readable by its owner only, and makes it survive a power failure.
+/// Creates the directory unless it exists, readable by its owner only, and syncs it and its ancestors.
 ///
 /// # Errors
 /// A sentence for the operator.

@@ -1,5 +1,5 @@
 //! Free space on the disks that hold the data. While it is low, the service accepts no tasks, so that it can finish
-//! those that it has accepted.
+//! the tasks that it has accepted.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};

@@ -73,7 +73,7 @@ pub async fn take(
     progress: &ProgressBar,
 ) -> Result<Contents, String> {
     let (partial, parent) = destination(to)?;
-    // Held before the database is copied: from then on no file that the copy names may be removed.
+    // Locked before the database is copied, so that no file that the copy names is removed.
     let kept = files.map(Files::keep_all).transpose();
     let _kept = kept.map_err(|error| format!("cannot protect the result files from removal: {error}"))?;
     let partial = Partial::claim(partial)?;

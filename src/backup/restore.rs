@@ -11,6 +11,7 @@ use crate::backup::results;
 use crate::clock::Clock;
 use crate::config::FileBackend;
 use crate::data_dir;
+use crate::domain::text::counted;
 use crate::files::Files;
 use crate::store::sqlite::{Snapshot, SqliteStore, companions, restoring};
 use crate::store::{Fleet as _, Tasks as _, Upkeep as _};
@@ -86,14 +87,14 @@ async fn inspect(from: &Path, despite_drifts: bool, progress: &ProgressBar) -> R
     refuse_drifts(&contents, despite_drifts).map_err(|error| damaged(&error))
 }
 
-/// Makes sure that a server starts on the database with these files. A bucket may be the store of another database
-/// already, and then both go on using it.
+/// Makes database and files share a marker, so that a server starts on them. If a bucket already has the marker of
+/// another database, this database adopts that marker, and both use the bucket.
 async fn mark(store: &SqliteStore, files: &Files) -> Result<(), String> {
     let known = store.files_marker().await.map_err(|error| error.to_string())?;
     match (known, files.marker().await.map_err(|error| error.to_string())?) {
         (_, Some(found)) => store.adopt_files(found).await.map_err(|error| error.to_string()),
         (Some(known), None) => files.create_marker(known).await.map(drop).map_err(|error| error.to_string()),
-        // A backup of an earlier release: the first start marks both.
+        // A backup of an earlier release has no marker; the first start creates one.
         (None, None) => Ok(()),
     }
 }
@@ -107,8 +108,10 @@ fn refuse_drifts(contents: &Contents, despite_drifts: bool) -> Result<(), String
     let task = first.task_id.map(|id| format!(", task {id}")).unwrap_or_default();
     let count = contents.drifts.len() as u64 + contents.drifts_left_out;
     Err(format!(
-        "{count} drifts, the first in account {}{task}: {}; use --despite-drifts to restore it anyway",
-        first.account_id, first.fault
+        "{}, the first in account {}{task}: {}; use --despite-drifts to restore it anyway",
+        counted(count, "drift", "drifts"),
+        first.account_id,
+        first.fault
     ))
 }
 

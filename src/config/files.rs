@@ -12,7 +12,7 @@ use super::s3::S3Settings;
 use super::timing::REMOVED_FILES_GRACE;
 use super::values::{base_url, duration};
 
-/// A signed link is handed out for this fraction of its lifetime, and signed for as much longer.
+/// Callers get a signed link for this fraction of its lifetime; its signature is valid for as much longer.
 const REUSE_FRACTION: u32 = 6;
 /// Longest lifetime: together with the time for which the link is reused it stays within the 7 days that S3 allows.
 const MAX_LIFETIME: Duration = Duration::from_secs(6 * 86_400);
@@ -50,7 +50,7 @@ pub enum FileUrls {
     Signed,
 }
 
-/// How links to result files are made.
+/// The kinds of links to result files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileLinks {
     /// This base URL and the name of the file.
@@ -61,7 +61,7 @@ pub enum FileLinks {
     Signed(SignedLinks),
 }
 
-/// How links are signed.
+/// Lifetimes of signed links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SignedLinks {
     /// Minimum time for which a link stays valid after a caller receives it.
@@ -69,12 +69,12 @@ pub struct SignedLinks {
 }
 
 impl SignedLinks {
-    /// How long after its signature a link is handed out.
+    /// Time after the signature during which callers get a link.
     pub fn handed_out_for(self) -> Duration {
         self.lifetime / REUSE_FRACTION
     }
 
-    /// How long a link is signed for. The extra second makes up for the fraction that the signature's time truncates.
+    /// Time for which a link is signed. The extra second makes up for the fraction that the signature's time truncates.
     pub fn signed_for(self) -> Duration {
         self.lifetime + self.handed_out_for() + Duration::from_secs(1)
     }
@@ -89,7 +89,7 @@ impl FileUrlSettings {
         }
     }
 
-    /// How to link to `files` of a service that callers reach at `public_url`.
+    /// The kind of links to `files` of a service that callers reach at `public_url`.
     pub fn links(&self, files: &FilesSettings, public_url: &str) -> FileLinks {
         let in_bucket = files.files.as_deref().is_some_and(|url| url.starts_with("s3:"));
         match (&self.file_url, self.file_urls) {

@@ -9,7 +9,7 @@ use clap::Args;
 use super::environment::secret_from_file;
 use super::values::duration;
 
-/// The Redis server for shared rate limits, as the operator gives it.
+/// Settings of the Redis server that counts shared rate limits.
 #[derive(Clone, Args)]
 pub struct RedisSettings {
     /// Redis that counts rate limits for all processes, as redis://USER:PASSWORD@HOST:PORT/DATABASE, or rediss://

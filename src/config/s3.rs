@@ -26,7 +26,7 @@ const AWS_VARIABLES: [&str; 18] = [
     "AWS_SSE_KMS_KEY_ID",
 ];
 const SECRET_KEY: &str = "AWS_SECRET_ACCESS_KEY";
-/// Any one of these tells where to get credentials.
+/// Each of these gives the location of credentials.
 const CREDENTIALS: [&str; 5] = [
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",

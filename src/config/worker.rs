@@ -27,13 +27,13 @@ pub struct WorkerSettings {
     /// Time after which a task is taken away from a worker that sends no heartbeat
     #[arg(long, env = "TINTYPE_LEASE", default_value = "30s", value_name = "DURATION", value_parser = lease)]
     pub lease: Duration,
-    /// Time that running renders get to finish when the server is told to stop
+    /// Time that running renders get to finish after a stop signal
     #[arg(long, env = "TINTYPE_DRAIN_TIMEOUT", default_value = "25s", value_name = "DURATION", value_parser = duration)]
     pub drain_timeout: Duration,
     /// Ports allowed in reference image URLs
     #[arg(long, env = "TINTYPE_REFERENCE_PORTS", default_value = "443", value_name = "PORT", value_delimiter = ',')]
     pub reference_ports: Vec<u16>,
-    /// For tests only: a host that references may come from although its address is not public
+    /// For tests only: a host that may serve references although its address is not public
     #[arg(
         long,
         env = "TINTYPE_TEST_REFERENCE_HOST",

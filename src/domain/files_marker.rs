@@ -1,4 +1,4 @@
-//! The marker that tells whether a database and a store of result files belong together.
+//! The marker that shows whether a database and a store of result files belong together.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,18 +12,18 @@ const MARKER_BYTES: usize = 16;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FilesMarker([u8; MARKER_BYTES]);
 
-/// The text is no marker.
+/// The text is not a marker.
 #[derive(Debug, thiserror::Error)]
 #[error("a marker has {} hexadecimal digits", 2 * MARKER_BYTES)]
 pub struct InvalidMarker;
 
 impl FilesMarker {
-    /// A new marker.
+    /// Creates a new marker.
     pub fn random() -> Self {
         Self(rand::random())
     }
 
-    /// The bytes of which it consists.
+    /// The bytes of the marker.
     pub fn as_bytes(&self) -> &[u8; MARKER_BYTES] {
         &self.0
     }

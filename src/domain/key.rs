@@ -110,7 +110,7 @@ pub struct ApiKey {
     pub leaked_at: Option<Timestamp>,
     /// Time of the last use that has been recorded so far.
     pub last_used_at: Option<Timestamp>,
-    /// Taken out of use over strikes, until it is enabled.
+    /// Suspended for strikes, until the operator enables the key.
     pub suspension: Option<Suspension>,
 }
 
@@ -153,7 +153,7 @@ pub enum KeyState {
     Active,
     /// Disabled by the operator, who can enable it again.
     Disabled,
-    /// Out of use over violations of the content policy.
+    /// Suspended for violations of the content policy.
     Suspended,
     /// Expired.
     Expired,

@@ -1,4 +1,4 @@
-//! The nouns of the interface, each with the rules that need nothing else. No I/O.
+//! The types of the domain with their validation. No I/O.
 
 pub mod address;
 pub mod cursor;

@@ -143,13 +143,13 @@ pub struct GenerateRequest {
     /// Public https URLs of PNG, JPEG or WebP reference images.
     #[schema(required = false, max_items = 4)]
     pub reference_images: Vec<String>,
-    /// The id of the HTTP request that asked for it, which its caller can quote to support.
+    /// Id of the HTTP request that created the task, which the caller can quote to support.
     #[schema(ignore)]
     #[serde(skip)]
     pub request_id: Option<String>,
 }
 
-/// Why a body is invalid: a sentence for the caller.
+/// A fault in a body; displays as a sentence for the caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidRequest(pub String);

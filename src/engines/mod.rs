@@ -1,4 +1,4 @@
-//! The engines of this release: the one place where `--engine` is resolved.
+//! The engines of this release. Only this module resolves `--engine`.
 
 use std::sync::Arc;
 

@@ -21,7 +21,8 @@ use crate::config::S3Settings;
 use crate::domain::model::Id;
 use crate::outbound::{Proxies, client_builder};
 
-/// Time limit for a write with all its retries: a finished render is worth waiting more than a minute for the bucket.
+/// Time limit for a write with all its retries. It is longer than a minute, because repeating a render costs more than
+/// waiting for the bucket.
 pub const WRITE_LIMIT: Duration = Duration::from_secs(75);
 /// Pause before the first retry of a write; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -49,7 +50,7 @@ impl fmt::Display for Bucket {
     }
 }
 
-/// Leaves out the client, which holds the credentials.
+/// Leaves out the client, which contains the credentials.
 impl fmt::Debug for Bucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Bucket").field(&self.to_string()).finish_non_exhaustive()
@@ -61,7 +62,7 @@ impl Bucket {
         let mut builder = AmazonS3Builder::new();
         for (name, value) in settings.variables() {
             let key = match name {
-                // AWS tools use this name, the library does not.
+                // The AWS tools read this variable, the library does not.
                 "AWS_EC2_METADATA_SERVICE_ENDPOINT" => AmazonS3ConfigKey::MetadataEndpoint,
                 _ => name.to_ascii_lowercase().parse()?,
             };
@@ -76,7 +77,7 @@ impl Bucket {
             .with_bucket_name(&settings.bucket)
             .with_allow_http(settings.plain_http())
             .with_conditional_put(S3ConditionalPut::ETagMatch)
-            // One file is removed at a time, and not every store knows how to remove many.
+            // The service removes one file at a time, and not every store supports the removal of many.
             .with_disable_bulk_delete(true)
             .with_retry(retry)
             .with_http_connector(Connector { authorities: settings.authorities.clone() })
@@ -185,7 +186,7 @@ pub(super) fn describe(error: &Error) -> String {
     let before = text.split_once('<').map_or(text.as_str(), |(before, _)| before);
     let whole: &dyn std::error::Error = error;
     let cause = std::iter::successors(whole.source(), |cause| cause.source()).last().map(ToString::to_string);
-    // Only the last cause tells where and why a connection failed.
+    // Only the last cause names the address and the reason of a failed connection.
     let cause = cause.as_deref().filter(|cause| !text.contains(cause) && !cause.contains('<'));
     let parts = [Some(before.trim_end_matches([':', ' '])), element("Code"), element("Message"), cause];
     parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ")

@@ -54,7 +54,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Removes the temporary file of an interrupted write, which the object store does not know.
+    /// Removes the temporary file of an interrupted write, which the object store cannot address.
     pub(super) fn remove_temporary(&self, name: &str) -> io::Result<()> {
         std::fs::remove_file(self.path.join(name))
     }

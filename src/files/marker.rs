@@ -7,10 +7,10 @@ use object_store::{Error, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload}
 use super::FilesError;
 use crate::domain::files_marker::FilesMarker;
 
-/// The name of the object that holds it, beside the days. No result file has such a name, so it is never served,
-/// listed or removed.
+/// Name of the object with the marker, beside the directories of the days. No result file has such a name, so the
+/// marker is never served, listed or removed.
 pub const MARKER: &str = "tintype-marker";
-/// More bytes than a marker and a line break have.
+/// Read limit in bytes, above the size of a marker and a line break.
 const MAX_BYTES: u64 = 64;
 
 pub(super) async fn read(objects: &dyn ObjectStore, key: &ObjectPath) -> Result<Option<FilesMarker>, FilesError> {

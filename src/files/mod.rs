@@ -120,7 +120,7 @@ impl Files {
     /// audit. Waits for a removal in progress.
     ///
     /// # Errors
-    /// [`FilesError`] when the lock cannot be had.
+    /// [`FilesError`] if locking fails.
     pub fn keep_all(&self) -> Result<FilesLock, FilesError> {
         Ok(FilesLock::share(self.guard.as_deref())?)
     }
@@ -128,7 +128,7 @@ impl Files {
     /// Locks the files for a removal; `None` while a backup or an audit reads them.
     ///
     /// # Errors
-    /// [`FilesError`] when the lock cannot be had.
+    /// [`FilesError`] if locking fails.
     pub fn try_removal(&self) -> Result<Option<FilesLock>, FilesError> {
         Ok(FilesLock::try_exclusive(self.guard.as_deref())?)
     }
@@ -203,7 +203,7 @@ impl Files {
     /// respond.
     ///
     /// # Errors
-    /// [`FilesError`]; a file that was written nevertheless is an orphan.
+    /// [`FilesError`]; if the file was written nevertheless, it is an orphan.
     pub async fn write(&self, task_id: Id, index: usize, png: Bytes) -> Result<String, FilesError> {
         self.faults.pass(Point::before(Effect::WriteFile)).await?;
         let name = match &self.backend {
@@ -291,7 +291,7 @@ impl Files {
     /// Gives this store a marker, durably, unless it has one.
     ///
     /// # Errors
-    /// [`FilesError`]; whether it has one is then unknown.
+    /// [`FilesError`]; it is then unknown whether the store has a marker.
     pub async fn create_marker(&self, marker: FilesMarker) -> Result<Creation, FilesError> {
         match marker::write(self.objects(), &self.key(MARKER), marker, PutMode::Create).await {
             Ok(()) => Ok(Creation::Done),
@@ -300,10 +300,10 @@ impl Files {
         }
     }
 
-    /// Gives this store a marker, durably, in place of the one that it has.
+    /// Replaces the marker of this store durably.
     ///
     /// # Errors
-    /// [`FilesError`]; which marker it has is then unknown.
+    /// [`FilesError`]; it is then unknown which marker the store has.
     pub async fn replace_marker(&self, marker: FilesMarker) -> Result<(), FilesError> {
         Ok(marker::write(self.objects(), &self.key(MARKER), marker, PutMode::Overwrite).await?)
     }

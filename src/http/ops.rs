@@ -53,12 +53,12 @@ fn text(content_type: &'static str, body: impl Into<Body>) -> Response<Body> {
     response
 }
 
-/// The process answers.
+/// Answers while the process is alive.
 pub(super) async fn live() -> Response<Body> {
     text("application/json", r#"{"status":"ok"}"#)
 }
 
-/// The database takes writes, the disk has room, and the server is not stopping.
+/// Succeeds while the database accepts writes, the disk has room and the server is not stopping.
 pub(super) async fn ready(
     State(api): State<Arc<ApiState>>,
     State(readiness): State<Readiness>,

@@ -167,13 +167,12 @@ pub(super) fn error_shape(request: &Request) -> ErrorShape {
     at(request).map_or(ErrorShape::Envelope, |route| route.errors)
 }
 
-/// The label of a request in metrics and the log. It never holds the requested path, which may hold anything.
+/// The label of a request in metrics and the log. It never contains the requested path, which may contain a key.
 pub(super) fn label(request: &Request) -> &'static str {
     at(request).map_or("none", Route::label)
 }
 
-/// Whether callers send keys to this path, or would if they spelt it right: a route that takes a key has the same first
-/// segment.
+/// Whether callers send keys to this path, perhaps by mistake: some route that takes a key has the same first segment.
 pub(super) fn takes_key(path: &str) -> bool {
     let segment = first_segment(path);
     ROUTES.iter().any(|route| route.access == Access::Key && first_segment(route.pattern) == segment)

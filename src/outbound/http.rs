@@ -1,4 +1,4 @@
-//! The set-up that all HTTP clients of the service share. Each use adds its own limits of time.
+//! The set-up that all HTTP clients of the service share. Each client adds its own time limits.
 
 use reqwest::ClientBuilder;
 use reqwest::redirect::Policy;
@@ -13,7 +13,7 @@ const USER_AGENT: &str = concat!("tintype/", env!("CARGO_PKG_VERSION"));
 pub enum Proxies {
     /// None: the client reaches its host directly or not at all.
     None,
-    /// Those of `HTTPS_PROXY` and its relatives.
+    /// The proxies that `HTTPS_PROXY` and the related variables name.
     FromEnvironment,
 }
 

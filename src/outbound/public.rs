@@ -1,6 +1,6 @@
 //! Requests to hosts that untrusted callers name. They reach public addresses only.
 //!
-//! Three checks hold that: an IP literal in the URL is checked before the request, because the connector resolves no
+//! Three checks enforce that: an IP literal in the URL is checked before the request, because the connector resolves no
 //! literals; [`PublicResolver`] yields public addresses only, and the connector dials what it yields; the peer of every
 //! response is checked before the response is returned.
 
@@ -44,7 +44,7 @@ impl fmt::Debug for SystemLookup {
 }
 
 impl SystemLookup {
-    /// Asks the operating system.
+    /// Resolves with the operating system.
     pub fn new() -> Self {
         Self::with(|name| Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect()))
     }
@@ -113,7 +113,7 @@ impl PublicResolver {
         Self { lookup, exception, own: own_addresses }
     }
 
-    /// The same on a machine with other addresses.
+    /// Replaces the addresses of this machine.
     #[cfg(test)]
     fn on_machine(self, own: fn() -> io::Result<Vec<IpAddr>>) -> Self {
         Self { own, ..self }
@@ -166,11 +166,11 @@ impl fmt::Debug for PublicResolver {
     }
 }
 
-/// No response came from a public address. For the log only: callers must not learn the cause.
+/// Failure to get a response from a public address. For the log only: callers must not learn the cause.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
     /// The URL names an address that is not public, or belongs to this machine.
-    #[error("the address {0} is not public or this machine's own")]
+    #[error("the address {0} is not public, or belongs to this machine")]
     Literal(IpAddr),
     /// No connection or no response. Without the URL, which may carry a secret.
     #[error("request failed: {}", describe(.0))]

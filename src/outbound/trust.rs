@@ -1,5 +1,5 @@
-//! TLS for clients: the public certificate authorities, compiled in because a machine may have none installed, and
-//! those that the operator names.
+//! TLS for clients: trusts the public certificate authorities, compiled in because a machine may have none installed, and
+//! the authorities that the operator names.
 
 use std::sync::Arc;
 

@@ -61,7 +61,7 @@ pub struct Rules {
     matcher: Matcher,
     moderation: Option<Moderation>,
     blocklist: Option<BlockList>,
-    /// When violations suspend a key; `None` means never.
+    /// The rule for suspending a key; `None` means never.
     pub strikes: Option<StrikeRule>,
 }
 

@@ -75,7 +75,7 @@ impl std::fmt::Debug for Moderation {
     }
 }
 
-/// Why there is no verdict: a message for the operator.
+/// Failure to get a verdict; displays as a message for the operator.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoAnswer {
     #[error("the request failed: {0}")]

@@ -44,7 +44,7 @@ const MAX_DECODERS: usize = 2;
 static DECODERS: Semaphore = Semaphore::const_new(MAX_DECODERS);
 static WARN_ABOUT_CONFINEMENT: Once = Once::new();
 
-/// Why a picture was not decoded.
+/// Failure to decode a picture.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
     /// The decoder rejected the picture.

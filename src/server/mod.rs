@@ -42,7 +42,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const TLS_HANDSHAKE: u8 = 0x16;
 /// Most connections that are refused with a 503 at the same time; further ones are closed without a response.
 const MAX_REFUSALS: usize = 64;
-/// Time limit for one such refusal.
+/// Time limit for one of these refusals.
 const REFUSAL_TIME_LIMIT: Duration = Duration::from_secs(1);
 
 /// Settings of a listener.

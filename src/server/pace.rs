@@ -112,7 +112,7 @@ pub(super) struct Paced<S> {
     /// Timer that fires no later than the next deadline. It is not reset for every request, so it may fire early; then
     /// it is set again.
     timer: Option<Pin<Box<Sleep>>>,
-    /// Time at which it last fired, or of the start of the connection.
+    /// Time at which the timer last fired, or of the start of the connection.
     fired_at: Instant,
     head: HeadCheck,
 }

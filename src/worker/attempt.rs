@@ -30,7 +30,7 @@ pub(super) enum Start {
 enum Attempt {
     /// The images or an error. The render slot, if the attempt had one, is held until the task has ended.
     Ended(Result<Vec<Bytes>, RenderError>, Option<RenderSlot>),
-    /// The worker was told to stop before the task had a render slot.
+    /// The worker received its stop before the task had a render slot.
     Stopped,
     /// The lease is lost, or the worker's drain time has passed.
     Cancelled,
@@ -141,7 +141,7 @@ impl Worker {
         let mut rendering = pin!(AssertUnwindSafe(self.renderer.render(claim, references, control)).catch_unwind());
         let outcome = tokio::select! {
             biased;
-            // First, because an engine that obeys reports an error, which is no failure of the attempt.
+            // Checked first: an engine that obeys the cancellation returns an error, which must not count as a lost attempt.
             () = cancel.cancelled() => None,
             rendered = &mut rendering => {
                 return Some(rendered.unwrap_or_else(|_| Err(RenderError::Again("the engine panicked".into()))));
@@ -154,7 +154,7 @@ impl Worker {
         drop(stopped);
         // The render slot stays taken meanwhile.
         if tokio::time::timeout(CANCEL_GRACE, rendering).await.is_err() {
-            tracing::warn!(task = %claim.lease.task_id, "the engine did not stop its cancelled render, which is abandoned");
+            tracing::warn!(task = %claim.lease.task_id, "the engine did not stop a cancelled render in time, so the worker abandons it");
         }
         outcome
     }

@@ -1,7 +1,7 @@
 //! Works on tasks: claim, wait for references, render, store the files, complete or fail.
 //!
-//! A task with references waits for them in a reference slot, because strangers decide how fast they arrive, and takes a
-//! render slot when all of them are there. It holds its lease meanwhile.
+//! A task with references waits for them in a reference slot, because the servers of strangers decide how fast they
+//! arrive, and takes a render slot once all of them have arrived. The worker renews its lease meanwhile.
 
 mod attempt;
 mod reference_slots;
@@ -82,7 +82,7 @@ impl Worker {
             let permits = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                // It ends only by a panic. Without it every lease would expire, so the worker ends too.
+                // The heartbeat ends only by a panic. Without it every lease would expire, so the worker ends too.
                 _ = &mut heartbeat => break,
                 permits = self.ready_slots(&slots) => permits,
             };
@@ -93,7 +93,7 @@ impl Worker {
                     () = self.shared.queued.notified() => {}
                     () = self.shared.store.tasks_elsewhere() => {}
                     () = self.reference_slots.freed() => {}
-                    // The random part keeps workers that were started together from polling together for ever.
+                    // The random part keeps workers that were started together from polling in step.
                     () = tokio::time::sleep(POLL_EVERY.mul_f64(0.75 + rand::random::<f64>() / 2.0)) => {}
                     () = stop.cancelled() => {}
                 }
@@ -107,8 +107,8 @@ impl Worker {
         drop(tokio::time::timeout(WITHDRAW_LIMIT, reporting).await);
     }
 
-    /// Claims tasks up to the number of slots and works on them to the end. Returns how many tasks that were. For tests,
-    /// which decide when a worker moves.
+    /// Claims tasks up to the number of slots and works on them to the end. Returns the number of tasks. For tests, which
+    /// step the worker.
     ///
     /// # Errors
     /// [`StoreError`] when no task could be claimed.

@@ -1,7 +1,7 @@
-//! Reference slots: how many tasks wait for their references at the same time.
+//! Reference slots limit the tasks that wait for their references at the same time.
 //!
-//! Such a task holds memory but no render slot. No account can take all reference slots, because its references may
-//! arrive as slowly as it likes.
+//! A task in a reference slot holds memory but no render slot. No account can take all reference slots, because an
+//! account can choose servers that send its references as slowly as they like.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,7 +36,7 @@ struct Taken {
     queue: VecDeque<Id>,
 }
 
-/// The slot of one task, until it is dropped.
+/// The slot of one task; dropping it releases the slot.
 #[derive(Debug)]
 pub(super) struct ReferenceSlot {
     account_id: Id,

@@ -20,7 +20,7 @@ use crate::store::Claim;
 use tintype_engine::picture::Picture;
 use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Progress};
 
-/// Why an attempt gave no images.
+/// Failure of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RenderError {
     /// The task fails, with this sentence for the caller.
@@ -33,14 +33,14 @@ pub enum RenderError {
     NotAvailable(String),
 }
 
-/// How the worker and a render talk to each other while it runs.
+/// The connection between the worker and a running render.
 #[derive(Debug)]
 pub struct RenderControl {
     /// Time left for the attempt.
     pub time_limit: Duration,
-    /// How far the render is.
+    /// Progress of the render.
     pub progress: Progress,
-    /// Cancelled when the images are of no more use.
+    /// Cancelled when the images are no longer needed.
     pub cancel: CancellationToken,
 }
 

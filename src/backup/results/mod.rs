@@ -31,7 +31,7 @@ const END: [u8; 12] = *b"\0\0\0\0IEND\xae\x42\x60\x82";
 pub struct Check {
     /// Files examined.
     pub files: u64,
-    /// Their total size.
+    /// Total size of these files.
     pub bytes: u64,
     /// Drifts, up to a limit.
     pub drifts: Vec<Drift>,

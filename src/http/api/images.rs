@@ -237,7 +237,7 @@ pub async fn generate(
         tracing::error!(
             %cause,
             account = %caller.account_id,
-            "closing the connection without an answer: the task may exist and be charged. Its caller should list its \
+            "closing the connection without an answer: the task may exist and be charged. The caller should list its \
              tasks; check the connection to the database"
         );
         return Ok(NoAnswer.into_response());

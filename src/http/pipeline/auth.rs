@@ -89,7 +89,7 @@ pub(super) async fn guard(api: &Arc<ApiState>, request: Request, next: Next) -> 
 }
 
 /// The key that a request sends, and the limit of its route; `None` without a route. A handler whose route is missing
-/// here stays closed, because it takes a [`Caller`].
+/// from the table refuses every request, because it takes a [`Caller`].
 fn credentials(api: &Arc<ApiState>, request: &Request) -> Result<Option<(KeySecret, Option<Usage>)>, ApiError> {
     if api.settings.require_https && !proxy::arrived_over_https(&api.settings.trusted_proxies, request) {
         return Err(ApiError::unauthorized());
@@ -105,7 +105,7 @@ fn credentials(api: &Arc<ApiState>, request: &Request) -> Result<Option<(KeySecr
     Ok(Some((secret, route.limit)))
 }
 
-/// Answers a failed authentication, later with each further failure from the same source.
+/// Answers a failed authentication, with a delay that grows with the failures of the same source.
 async fn refuse(api: &ApiState, source: Option<Source>, error: ApiError) -> Response {
     let patience = match source {
         Some(source) => api.failures.hold(source).await,
@@ -146,7 +146,9 @@ fn flag_leaked_keys(api: &Arc<ApiState>, query: &str) {
                 Ok(_) => {
                     tracing::warn!(key = %key.id, "a key was sent in a query string: rotate it with `tintype key rotate`")
                 }
-                Err(error) => tracing::error!(key = %key.id, %error, "could not flag a leaked key"),
+                Err(error) => {
+                    tracing::error!(key = %key.id, %error, "could not flag a key that was sent in a query string: rotate it with `tintype key rotate`")
+                }
             }
         }
     };
@@ -215,7 +217,7 @@ impl<S: Sync> axum::extract::FromRequestParts<S> for Caller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        // Absent only if the route table lists the route without a key; then nobody may pass.
+        // Absent only if the route table lists the route without a key, which is a bug; then the request is refused.
         parts.extensions.get::<Self>().copied().ok_or_else(ApiError::unauthorized)
     }
 }

@@ -1,8 +1,8 @@
 //! The stream below the HTTP library.
 //!
 //! Bytes that are not HTTP never reach a route: the HTTP library answers them with a bare status. This stream replaces
-//! that response with one that has our envelope. It also ends the connection of a peer that reads next to nothing of
-//! what is written to it.
+//! that response with one that has our envelope. It also ends the connection of a peer that reads too
+//! slowly.
 
 use std::io;
 use std::pin::Pin;

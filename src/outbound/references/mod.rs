@@ -88,11 +88,11 @@ impl Default for ReferenceOptions {
 pub struct ReferenceFault {
     /// Position among the references of the task, from 0.
     pub index: usize,
-    /// The cause, as far as the caller is told.
+    /// The cause that the caller learns.
     pub kind: FaultKind,
 }
 
-/// The cause of a [`ReferenceFault`], as far as the caller is told.
+/// The cause of a [`ReferenceFault`] that the caller learns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FaultKind {
     /// No complete answer came from a public host. Callers do not learn how far the attempt got.
@@ -166,7 +166,7 @@ enum Answer {
 }
 
 impl References {
-    /// Connects to nothing.
+    /// Creates a downloader without connecting.
     ///
     /// # Errors
     /// [`SetupError`]: the certificate authority of the test host cannot be used.
@@ -174,7 +174,7 @@ impl References {
         Self::with_lookup(options, Arc::new(SystemLookup::new()))
     }
 
-    /// The same, with `lookup` instead of the DNS.
+    /// [`References::new`] with `lookup` instead of the DNS.
     ///
     /// # Errors
     /// As [`References::new`].
@@ -206,8 +206,8 @@ impl References {
         self.fetch_all(None, urls).await
     }
 
-    /// The same for an account, which gets only some of the concurrent downloads, so that slow references of
-    /// one account do not delay others.
+    /// [`References::fetch`] for an account, which gets only some of the concurrent downloads, so that slow references of
+    /// one account do not delay other accounts.
     ///
     /// # Errors
     /// As [`References::fetch`].

@@ -60,7 +60,7 @@ async fn every_damaged_image_is_found() {
         let sound = fs::read(&harmed).expect("a file");
         harm(&harmed);
         let said = restore_refused(&copy, &installation);
-        assert!(said.contains("is damaged: 1 drifts") && said.contains(words), "{said}");
+        assert!(said.contains("is damaged: 1 drift,") && said.contains(words), "{said}");
         drop(fs::remove_dir(&harmed));
         fs::write(&harmed, sound).expect("a file");
     }
