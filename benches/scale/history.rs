@@ -55,14 +55,6 @@ pub async fn fill(client: &Client, store: &dyn Store, tasks: u32) -> Outcome<Vec
             &[&ids, &start, &tasks, &i32::try_from(ACCOUNTS)?, &LONG_AGO, &CREDITS],
         )
         .await?;
-    client
-        .execute(
-            "UPDATE accounts SET balance = balance + spent FROM
-             (SELECT account_id, sum(amount) AS spent FROM ledger WHERE kind = 'charge' GROUP BY account_id) s
-             WHERE id = account_id",
-            &[],
-        )
-        .await?;
     client.batch_execute("VACUUM ANALYZE").await?;
     client.batch_execute("CHECKPOINT").await?;
     let audit = store.audit().await?;

@@ -43,9 +43,9 @@ pub struct Options {
     /// Finished tasks in the database, for one set of figures each
     #[arg(long, value_delimiter = ',', default_values_t = [10_000, 1_000_000])]
     tasks: Vec<u32>,
-    /// Seconds that a snapshot is kept for
-    #[arg(long, default_value_t = 60.0)]
-    snapshot_seconds: f64,
+    /// Tasks that are done while a snapshot is kept
+    #[arg(long, default_value_t = 60_000)]
+    snapshot_tasks: usize,
     /// Parts to measure [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
@@ -59,7 +59,7 @@ pub struct Options {
 enum Part {
     /// Polls, pages, submits and claims, beside pgbench
     Rates,
-    /// Claims while somebody keeps an old snapshot open
+    /// The steps of a task while a reader keeps an old snapshot
     Snapshot,
 }
 

@@ -1,8 +1,8 @@
-//! Work while somebody keeps an old snapshot open, as a long report or a forgotten session does: no row that dies
-//! meanwhile can be vacuumed.
+//! Work while a reader keeps an old snapshot open, as a long report or a forgotten session does: vacuum removes no dead
+//! tuple meanwhile.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::future::join_all;
 use tintype::domain::model::{Account, Surface};
@@ -13,93 +13,105 @@ use crate::cluster::Cluster;
 use crate::load::request;
 use crate::{Options, Outcome, history, median, now, open};
 
-/// Tasks of one turn: submitted together, claimed and completed together.
+/// Tasks that are submitted, claimed and completed together while dead tuples are made.
 const TURN: usize = 64;
-/// Longest part without a snapshot.
-const BESIDE: Duration = Duration::from_secs(30);
+/// Time between two tasks while durations are measured: 100 tasks a second.
+const PACE: Duration = Duration::from_millis(10);
+/// Time for which durations are measured.
+const MEASURED: Duration = Duration::from_secs(30);
+/// Time before, in which the horizon of the queue moves past the tasks that were made in a hurry.
+const SETTLING: Duration = Duration::from_secs(25);
 const LEASE: Duration = Duration::from_secs(60);
 
-/// The durations of one part.
+/// The steps of a task, each with its durations in milliseconds.
 #[derive(Default)]
-struct Turns {
-    tasks: u64,
-    /// In milliseconds: all submits of a turn, one claim that found something, all its completions.
-    submits: Vec<f64>,
-    claims: Vec<f64>,
-    completions: Vec<f64>,
-}
+struct Steps([(&'static str, Vec<f64>); 6]);
 
-/// Prints the rate of tasks from submit to completed, and what its steps take in the middle, before, while and after a
-/// snapshot is kept.
+/// Makes as many dead tuples as ten minutes of 100 tasks a second leave under a snapshot, all of them of one account,
+/// and prints how long each step of a task takes at that pace, without and with them, and the ratio.
 pub async fn measure(cluster: &Cluster, options: &Options) -> Outcome<()> {
     let store = open(cluster).await?;
     let client = cluster.connect().await?;
-    let accounts = history::fill(&client, &*store, 1_000).await?;
-    let keeper = cluster.connect().await?;
-    let kept = Duration::from_secs_f64(options.snapshot_seconds / 6.0);
-    let beside = kept.min(BESIDE);
-    print!("{:<10}{:>10}{:>14}{:>12}{:>16}", "snapshot", "tasks/s", "64 submits", "one claim", "completions");
-    println!("{:>26}", "dead in queue, accounts");
-    for phase in ["none", "none", "kept", "kept", "kept", "kept", "kept", "kept", "closed", "closed", "closed"] {
-        let part = if phase == "kept" { kept } else { beside };
-        match phase {
-            "kept" => {
-                // The first time it begins; later this is one more statement in it.
-                keeper.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ").await?;
-                keeper.query_one("SELECT count(*) FROM queue", &[]).await?;
-            }
-            "closed" => keeper.batch_execute("ROLLBACK").await?,
-            _ => {}
-        }
-        let begun = now();
-        let Turns { tasks, mut submits, mut claims, mut completions } = turns(&store, &accounts, part).await?;
-        let rate = tasks as f64 / begun.elapsed().as_secs_f64();
-        let (submits, claims, completions) = (median(&mut submits), median(&mut claims), median(&mut completions));
-        print!("{phase:<10}{rate:>10.0}{submits:>11.1} ms{claims:>9.1} ms{completions:>13.1} ms");
-        println!("{:>14}{:>12}", dead_rows(&client, "queue").await?, dead_rows(&client, "accounts").await?);
+    let account = history::fill(&client, &*store, 1_000).await?.swap_remove(0);
+    let mut without = paced(&store, &account, MEASURED).await?;
+    let reader = cluster.connect().await?;
+    reader.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ").await?;
+    reader.query_one("SELECT count(*) FROM queue", &[]).await?;
+    for _ in 0..options.snapshot_tasks.div_ceil(TURN) {
+        turn(&store, &account).await?;
     }
+    paced(&store, &account, SETTLING).await?;
+    let mut with = paced(&store, &account, MEASURED).await?;
+    println!(
+        "{} dead tuples in the queue, {} in accounts",
+        dead(&client, "queue").await?,
+        dead(&client, "accounts").await?
+    );
+    println!("{:<14}{:>14}{:>14}{:>10}", "step", "no snapshot", "snapshot", "ratio");
+    for ((step, without), (_, with)) in without.0.iter_mut().zip(&mut with.0) {
+        let (without, with) = (median(without), median(with));
+        println!("{step:<14}{without:>11.2} ms{with:>11.2} ms{:>10.2}", with / without);
+    }
+    reader.batch_execute("ROLLBACK").await?;
     let audit = store.audit().await?;
     if audit.drifts.is_empty() { Ok(()) } else { Err(format!("drift: {:?}", audit.drifts[0]).into()) }
 }
 
-async fn turns(store: &Arc<dyn Store>, accounts: &[Account], part: Duration) -> Outcome<Turns> {
-    let begun = now();
-    let millis = |begun: Instant| begun.elapsed().as_secs_f64() * 1_000.0;
-    let mut all = Turns::default();
+/// One task at a time at [`PACE`], for `part`.
+async fn paced(store: &Arc<dyn Store>, account: &Account, part: Duration) -> Outcome<Steps> {
+    let (begun, mut next, mut steps) = (now(), now(), Steps::default());
     while begun.elapsed() < part {
-        let submitting = now();
-        let submits =
-            (0..TURN).map(|turn| store.submit(accounts[turn % accounts.len()].id, None, Surface::Api, request(), 0));
-        for submission in join_all(submits).await {
-            if !matches!(submission?, Submission::Accepted(_)) {
-                return Err("a submit was refused".into());
-            }
+        let mut step = now();
+        let mut done = 0;
+        let mut note = |name| {
+            let (as_named, durations) = &mut steps.0[done];
+            *as_named = name;
+            durations.push(step.elapsed().as_secs_f64() * 1_000.0);
+            (step, done) = (now(), done + 1);
+        };
+        let Submission::Accepted(task) = store.submit(account.id, None, Surface::Api, request(), 100).await? else {
+            return Err("a submit was refused".into());
+        };
+        note("submit");
+        let claims = store.claim(1, LEASE).await?;
+        note("claim");
+        store.find_task(account.id, Surface::Api, task.id).await?;
+        note("poll");
+        for claim in &claims {
+            store.complete(claim.lease, vec!["2026-11-21/a.png".into()]).await?;
         }
-        all.submits.push(millis(submitting));
-        // A look that costs much is not made at once again, so a claim may find nothing for a moment.
-        let mut open = TURN;
-        while open > 0 {
-            let claiming = now();
-            let claims = store.claim(TURN, LEASE).await?;
-            if claims.is_empty() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-                continue;
-            }
-            all.claims.push(millis(claiming));
-            let completing = now();
-            let ends = claims.iter().map(|claim| store.complete(claim.lease, vec!["2026-11-21/a.png".into()]));
-            for end in join_all(ends).await {
-                end?;
-            }
-            all.completions.push(millis(completing));
-            open -= claims.len();
-            all.tasks += claims.len() as u64;
-        }
+        note("complete");
+        store.list_tasks(account.id, Surface::Api, None, 20).await?;
+        note("list");
+        store.grant(account.id, 2, None).await?;
+        note("grant");
+        next += PACE;
+        tokio::time::sleep_until(next.into()).await;
     }
-    Ok(all)
+    Ok(steps)
 }
 
-async fn dead_rows(client: &Client, table: &str) -> Outcome<i64> {
+/// [`TURN`] tasks at once.
+async fn turn(store: &Arc<dyn Store>, account: &Account) -> Outcome<()> {
+    let submits = (0..TURN).map(|_| store.submit(account.id, None, Surface::Api, request(), 0));
+    for submission in join_all(submits).await {
+        if !matches!(submission?, Submission::Accepted(_)) {
+            return Err("a submit was refused".into());
+        }
+    }
+    let mut open = TURN;
+    while open > 0 {
+        let claims = store.claim(TURN, LEASE).await?;
+        let ends = claims.iter().map(|claim| store.complete(claim.lease, vec!["2026-11-21/a.png".into()]));
+        for end in join_all(ends).await {
+            end?;
+        }
+        open -= claims.len();
+    }
+    Ok(())
+}
+
+async fn dead(client: &Client, table: &str) -> Outcome<i64> {
     // The server's statistics lag unless they are flushed.
     client.batch_execute("SELECT pg_stat_force_next_flush()").await?;
     let sql = "SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = $1";

@@ -1,18 +1,13 @@
-//! Connections to the server: the configuration, TLS and the settings of a session.
+//! The configuration of connections to the server: URL, TLS, and the settings of a session.
 
-use std::future::poll_fn;
-use std::task::{Context, Poll};
+use std::path::Path;
 use std::time::Duration;
 
-use deadpool_postgres::Connect;
-use futures::future::BoxFuture;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::task::JoinHandle;
+use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
-use tokio_postgres::{AsyncMessage, Config, Connection, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::store::StoreError;
+use crate::outbound::trust;
 
 /// Longest wait for the server to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -21,26 +16,25 @@ const NETWORK_TIMEOUT: Duration = Duration::from_secs(15);
 /// The server cancels a statement that takes longer.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Settings of each session. An acknowledged write is on disk, whatever the default of the server. Waiting statements
-/// time out. The planner looks up rows by the intended indexes even while tables change quickly: statistics of the
-/// queue are always outdated, and plans based on them would read whole indexes of dead tuples.
-fn session() -> String {
+/// Settings of each session. An acknowledged write is on disk, whatever the default of the server, and waiting
+/// statements time out.
+pub(super) fn session() -> String {
     let statement_ms = STATEMENT_TIMEOUT.as_millis();
     format!(
         "SET statement_timeout = {statement_ms};
          SET lock_timeout = 5000;
          SET idle_in_transaction_session_timeout = 15000;
          SET default_transaction_isolation = 'read committed';
-         SET plan_cache_mode = force_generic_plan;
-         SET enable_seqscan = off;
-         SET enable_bitmapscan = off;
-         SET enable_hashjoin = off;
-         SET enable_mergejoin = off;
-         SET jit = off;
          SET client_min_messages = warning;
          SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
     )
 }
+
+/// Settings of a session whose statements look up rows by the indexes that they were written for, whatever the
+/// statistics say: those of the queue are always outdated, and a plan that was made while it was empty would read all of
+/// it when it is full. The server keeps one plan for each statement and connection.
+pub(super) const BY_INDEX: &str = "SET enable_seqscan = off; SET enable_bitmapscan = off;
+    SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; SET plan_cache_mode = force_generic_plan";
 
 /// Host and database of a configuration, for people.
 pub(super) fn describe(config: &Config) -> String {
@@ -57,7 +51,7 @@ pub(super) fn describe(config: &Config) -> String {
 ///
 /// # Errors
 /// A sentence for the operator, without the password.
-pub(super) fn configuration(url: &str) -> std::result::Result<Config, String> {
+pub(super) fn configuration(url: &str) -> Result<Config, String> {
     let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
         let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
         format!("--database is not a valid postgres:// URL{cause}")
@@ -91,80 +85,19 @@ fn is_local(config: &Config) -> bool {
     config.get_hosts().iter().all(of_host) && config.get_hostaddrs().iter().all(std::net::IpAddr::is_loopback)
 }
 
-/// A connection outside of the pool. It makes progress only while its messages are read.
-pub(super) struct Driven {
-    pub(super) client: tokio_postgres::Client,
-    pub(super) connection: Box<dyn Messages>,
-}
-
-/// The stream of messages from the server, encrypted or not.
-pub(super) trait Messages: Send {
-    /// See [`tokio_postgres::Connection::poll_message`].
-    fn poll_message(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<std::result::Result<AsyncMessage, tokio_postgres::Error>>>;
-}
-
-impl<S, T> Messages for Connection<S, T>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send,
-    T: AsyncRead + AsyncWrite + Unpin + Send,
-{
-    fn poll_message(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<std::result::Result<AsyncMessage, tokio_postgres::Error>>> {
-        Self::poll_message(self, cx)
-    }
-}
-
-/// Connects and applies the settings of a session.
-#[derive(Clone)]
-pub(super) struct Connector {
-    tls: Option<MakeRustlsConnect>,
-}
-
-impl Connector {
-    pub(super) fn new(tls: Option<MakeRustlsConnect>) -> Self {
-        Self { tls }
-    }
-
-    pub(super) async fn connect(&self, config: &Config) -> std::result::Result<Driven, tokio_postgres::Error> {
-        match self.tls.clone() {
-            Some(tls) => {
-                let (client, connection) = config.connect(tls).await?;
-                Ok(Driven { client, connection: Box::new(connection) })
-            }
-            None => {
-                let (client, connection) = config.connect(NoTls).await?;
-                Ok(Driven { client, connection: Box::new(connection) })
-            }
+/// TLS that trusts the public authorities and those in the file `ca`. The connector is not used where the URL asks for no
+/// TLS.
+///
+/// # Errors
+/// A sentence for the operator.
+pub(super) fn tls(config: &Config, ca: Option<&Path>) -> Result<MakeRustlsConnect, String> {
+    let unusable = |path: &Path, error: &dyn std::fmt::Display| format!("--database-ca {}: {error}", path.display());
+    let roots = match ca.filter(|_| config.get_ssl_mode() != SslMode::Disable) {
+        None => trust::roots(None)?,
+        Some(path) => {
+            let pem = std::fs::read(path).map_err(|error| unusable(path, &error))?;
+            trust::roots(Some(&pem)).map_err(|error| unusable(path, &error))?
         }
-    }
-}
-
-impl Connect for Connector {
-    fn connect(
-        &self,
-        config: &Config,
-    ) -> BoxFuture<'_, std::result::Result<(tokio_postgres::Client, JoinHandle<()>), tokio_postgres::Error>> {
-        let (config, connector) = (config.clone(), self.clone());
-        Box::pin(async move {
-            let Driven { client, connection } = connector.connect(&config).await?;
-            let driving = tokio::spawn(drive(connection));
-            client.batch_execute(&session()).await?;
-            Ok((client, driving))
-        })
-    }
-}
-
-/// Reads messages of the server until the connection ends.
-async fn drive(mut connection: Box<dyn Messages>) {
-    while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
-        if let Err(error) = message {
-            tracing::debug!(error = %StoreError::from(error), "a connection to the database ended");
-            return;
-        }
-    }
+    };
+    Ok(MakeRustlsConnect::new(trust::tls(roots).map_err(|error| error.to_string())?))
 }

@@ -8,8 +8,9 @@ use tokio_postgres::Transaction;
 use tokio_postgres::binary_copy::BinaryCopyInWriter;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
-use super::connection::Failure;
-use super::{PostgresStore, audit};
+use super::failure::Failure;
+use super::{PostgresStore, audit, partitions};
+use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::store::sqlite::Snapshot;
 use crate::store::{Audit, Result, StoreError};
@@ -25,10 +26,7 @@ struct Table {
 
 const TABLES: [Table; 7] = [
     Table { name: "secrets", columns: &[("name", Type::TEXT), ("value", Type::BYTEA)] },
-    Table {
-        name: "accounts",
-        columns: &[("id", Type::TEXT), ("name", Type::TEXT), ("balance", Type::INT8), ("unfinished", Type::INT8)],
-    },
+    Table { name: "accounts", columns: &[("id", Type::TEXT), ("name", Type::TEXT)] },
     Table {
         name: "api_keys",
         columns: &[
@@ -113,7 +111,7 @@ impl PostgresStore {
     /// # Errors
     /// [`StoreError`]; nothing was changed, unless the outcome is unknown.
     pub async fn import(&self, source: &Snapshot, expected: &Audit, progress: impl Fn(u64)) -> Result<Import> {
-        let mut client = self.database.answering_client().await?;
+        let mut client = self.database.reader().await?;
         let begun = client.transaction().await?;
         begun
             .batch_execute("SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0")
@@ -156,10 +154,10 @@ impl PostgresStore {
         let mut last = Value::Null;
         loop {
             let rows = source.rows(table.name, &names, &last, PIECE)?;
-            let Some(row) = rows.last() else { return Ok(()) };
+            let (Some(first), Some(row)) = (rows.first(), rows.last()) else { return Ok(()) };
             last = row[0].clone();
             if table.name == "tasks" {
-                self.make_room(&rows).await?;
+                partitions::prepare(&self.database, made_at(first)?, made_at(row)?).await?;
             }
             let sink = begun.copy_in(&format!("COPY {} ({}) FROM STDIN BINARY", table.name, names.join(", "))).await?;
             let mut writer = pin!(BinaryCopyInWriter::new(sink, &types));
@@ -171,18 +169,13 @@ impl PostgresStore {
             progress(rows.len() as u64);
         }
     }
+}
 
-    /// Creates the partitions for the tasks.
-    async fn make_room(&self, tasks: &[Vec<Value>]) -> Result<()> {
-        for task in tasks {
-            if let Value::Text(id) = &task[0] {
-                let id: Id =
-                    id.parse().map_err(|error| StoreError::Other(format!("the task {id:?}: {error}").into()))?;
-                self.partitions.prepare(&self.database, id.timestamp()).await?;
-            }
-        }
-        Ok(())
-    }
+/// The time of creation of a task, from its id in the first column.
+fn made_at(task: &[Value]) -> Result<Timestamp> {
+    let Value::Text(id) = &task[0] else { return Err(StoreError::Other("a task has no id".into())) };
+    let id: Id = id.parse().map_err(|error| StoreError::Other(format!("the task {id:?}: {error}").into()))?;
+    Ok(id.timestamp())
 }
 
 /// A SQLite value to write into a column.

@@ -7,18 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_postgres::AsyncMessage;
 
-use super::connect::Driven;
 use super::connection::Database;
 use crate::store::{Result, StoreError};
 
 /// Submits within this time share one notification.
 const DEBOUNCE: Duration = Duration::from_millis(5);
-/// Longest wait for a notification of this process to itself.
-const SELF_TEST: Duration = Duration::from_secs(5);
 /// Pause before reconnecting; random jitter of up to as much again keeps processes from reconnecting in step.
 const RECONNECT: Duration = Duration::from_millis(500);
 
@@ -79,52 +76,34 @@ async fn keep(database: Arc<Database>, shared: Arc<Shared>) {
 
 /// Listens and announces until the connection breaks.
 async fn listen(database: &Database, shared: &Shared, told: &mut bool) -> Result<()> {
-    let Driven { client, mut connection } = database.connect_apart().await?;
-    let (heard, mut notifications) = mpsc::unbounded_channel();
-    let driving = async move {
-        let mut messages = futures::stream::poll_fn(move |cx| connection.poll_message(cx));
+    let (client, mut connection) = database.connect_apart().await?;
+    let me = format!("{:016x}", rand::random::<u64>());
+    let reading = async {
+        let mut messages = futures::stream::poll_fn(|cx| connection.poll_message(cx));
         while let Some(message) = messages.next().await {
-            match message {
-                Ok(AsyncMessage::Notification(notification)) => drop(heard.send(notification.payload().to_owned())),
-                Ok(_) => {}
-                Err(error) => return StoreError::from(error),
+            if let AsyncMessage::Notification(notification) = message?
+                && notification.payload() != me
+            {
+                shared.heard.notify_one();
             }
         }
-        StoreError::Other("the connection was closed".into())
+        Err(StoreError::Other("the connection was closed".into()))
     };
-    let me = format!("{:016x}", rand::random::<u64>());
-    let talking = async {
+    let announcing = async {
         // The channel belongs to the schema, as the tables do.
         let channel: String = client.query_one("SELECT 'tintype_' || current_schema()", &[]).await?.try_get(0)?;
         client.batch_execute(&format!("LISTEN \"{channel}\"")).await?;
-        let announce = format!("NOTIFY \"{channel}\", '{me}'");
-        client.batch_execute(&announce).await?;
-        let echo = tokio::time::timeout(SELF_TEST, notifications.recv()).await;
-        if !matches!(echo, Ok(Some(_))) {
-            return Err(StoreError::Other(
-                "notifications do not arrive: a connection pooler may drop them, so connect to the server directly"
-                    .into(),
-            ));
-        }
         *told = false;
         // Notifications sent before this moment were missed.
         shared.heard.notify_one();
         loop {
-            tokio::select! {
-                payload = notifications.recv() => match payload {
-                    Some(payload) if payload == me => {}
-                    Some(_) => shared.heard.notify_one(),
-                    None => return Ok(()),
-                },
-                () = shared.announce.notified() => {
-                    tokio::time::sleep(DEBOUNCE).await;
-                    client.batch_execute(&announce).await?;
-                }
-            }
+            shared.announce.notified().await;
+            tokio::time::sleep(DEBOUNCE).await;
+            client.batch_execute(&format!("NOTIFY \"{channel}\", '{me}'")).await?;
         }
     };
     tokio::select! {
-        error = driving => Err(error),
-        outcome = talking => outcome,
+        ended = reading => ended,
+        ended = announcing => ended,
     }
 }

@@ -1,27 +1,23 @@
 //! PostgreSQL: one database that many processes share.
 //!
-//! A method is one statement, and so one round trip and one transaction; the few that take more say so. Frequent requests
-//! of many callers share a statement (`batch.rs`). Rows of the queue are locked before accounts, and both in the order of
-//! their ids, so that transactions never wait in a circle.
+//! A method is one statement, and so one round trip and one transaction; the few that take more say so. Submits share a
+//! statement (`batch.rs`). The balance of an account is that of its newest ledger entry: a row of `accounts` is the lock
+//! on it and never changes, so no transaction leaves dead tuples there. Rows of the queue are locked before accounts, and
+//! accounts in the order of their ids, so that transactions never wait in a circle.
 
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use tokio::sync::Mutex;
 use tokio_util::task::AbortOnDropHandle;
 
-use self::batch::{AccountBatches, Batcher, Request};
-use self::claim::Rota;
-use self::connection::{Database, MAX_CONNECTIONS};
+use self::batch::{Batcher, Request};
+use self::connection::Database;
 use self::listen_notify::Announcer;
-use self::partitions::Partitions;
-use self::queue::CompleteStatement;
-use self::submit::SubmitStatement;
-use self::tasks::TaskKey;
-use super::{Cause, Result, StoreError};
+use self::submit::{Attempt, Order, Submitter};
+use super::{Cause, Result, StoreError, Submission};
 use crate::clock::Clock;
-use crate::domain::model::Task;
+use crate::domain::model::Id;
 use crate::fault::{Effect, Faults, Point};
 
 mod accounts;
@@ -31,11 +27,12 @@ mod claim;
 mod columns;
 mod connect;
 mod connection;
+mod failure;
 mod files;
+mod horizon;
 mod import;
 mod keys;
 mod listen_notify;
-mod newest;
 mod partitions;
 mod queue;
 mod schema;
@@ -44,31 +41,23 @@ mod submit;
 mod sweep;
 mod tasks;
 mod time;
-mod tls;
 mod upkeep;
 mod workers;
 
 pub use self::import::Import;
 pub use self::schema::OpenError;
 
-/// Batches of submits under way at once: while one waits for its commit, the next is executed.
-const SUBMIT_LANES: usize = 2;
-/// Batches of polls under way at once.
-const FIND_LANES: usize = 4;
-
 /// A database on a PostgreSQL server.
 pub struct PostgresStore {
     database: Arc<Database>,
-    partitions: Arc<Partitions>,
     faults: Faults,
     announcer: Announcer,
     _upkeep: AbortOnDropHandle<()>,
-    submits: AccountBatches<SubmitStatement>,
-    finds: Vec<Batcher<TaskKey, Option<Task>>>,
-    completions: AccountBatches<CompleteStatement>,
+    submits: Batcher<Order, Submission>,
     /// Health checks may come from anywhere, and all write one row: one statement answers all.
     pings: Batcher<(), ()>,
-    rota: Mutex<Rota>,
+    /// The account that the last claim of this process ended with.
+    served_last: Mutex<Option<Id>>,
 }
 
 impl fmt::Debug for PostgresStore {
@@ -100,43 +89,31 @@ impl PostgresStore {
     ) -> std::result::Result<Self, OpenError> {
         let unusable = |error: String| OpenError::Unusable { name: "PostgreSQL database".into(), error };
         let config = connect::configuration(url).map_err(unusable)?;
-        let tls = tls::connector(&config, ca).map_err(unusable)?;
+        let tls = connect::tls(&config, ca).map_err(unusable)?;
         let database =
-            Database::new(&config, tls, clock).map_err(|error| unusable(connection::words(error).to_string()))?;
+            Database::new(config, tls, clock).map_err(|error| unusable(failure::words(error).to_string()))?;
         schema::migrate(&database).await?;
         let database = Arc::new(database);
-        let partitions = Arc::new(Partitions::default());
-        let name = database.name().to_owned();
-        let unusable = |error: StoreError| OpenError::Unusable { name, error: connection::words(error).to_string() };
-        upkeep::once(&database, &partitions).await.map_err(unusable)?;
-        let upkeep = tokio::spawn(upkeep::keep(database.clone(), partitions.clone()));
-        let submit =
-            SubmitStatement { database: database.clone(), partitions: partitions.clone(), faults: faults.clone() };
-        let finds = (0..FIND_LANES).map(|_| {
-            let database = database.clone();
-            Batcher::start(move |requests| {
-                let database = database.clone();
-                Box::pin(async move { tasks::find(&database, requests).await })
-            })
-        });
-        let complete = CompleteStatement { database: database.clone() };
+        let name = database.name();
+        let unusable = |error: StoreError| OpenError::Unusable { name, error: failure::words(error).to_string() };
+        let ahead_ms = upkeep::once(&database).await.map_err(unusable)?;
+        let upkeep = tokio::spawn(upkeep::keep(database.clone(), ahead_ms));
+        let submitter = Submitter { database: database.clone(), faults: faults.clone() };
         let of_pings = database.clone();
         let pings = Batcher::start(move |requests: Vec<Request<(), ()>>| {
             let database = of_pings.clone();
             Box::pin(async move {
                 let outcome = ping(&database).await;
                 requests.into_iter().for_each(|request| request.answer(outcome.clone()));
+                Vec::new()
             })
         });
         Ok(Self {
-            submits: AccountBatches::start(submit, SUBMIT_LANES, MAX_CONNECTIONS / 4),
-            completions: AccountBatches::start(complete, 1, MAX_CONNECTIONS / 4),
-            finds: finds.collect(),
+            submits: Batcher::start(move |orders| submitter.clone().run(orders, Attempt::Together)),
             pings,
-            rota: Mutex::default(),
+            served_last: Mutex::default(),
             announcer: Announcer::start(database.clone()),
             _upkeep: AbortOnDropHandle::new(upkeep),
-            partitions,
             database,
             faults,
         })

@@ -1,8 +1,6 @@
 //! The partitions of the table `tasks`: one for each month, created before its first task and dropped when it holds
 //! only removed tasks. Both happen under one advisory lock, and no month below the line in `history` is created again.
 
-use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::ToSpan as _;
@@ -10,100 +8,60 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 
 use tokio_postgres::Transaction;
-use tokio_postgres::error::SqlState;
 
 use super::connection::{Database, TRANSACTION_TIMEOUT};
+use super::failure::Failure;
 use super::schema::LOCK;
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::store::{Result, StoreError};
 
-/// Another transaction used the month to be dropped, or reading it took too long.
-const IN_USE: [SqlState; 3] = [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED, SqlState::QUERY_CANCELED];
-
 /// Longest wait for reading an old month: longer than the limit of its statements together.
 const READ_TIMEOUT: Duration = Duration::from_secs(11 * 60);
 
-/// Months whose partition is known to exist, by their first day.
-#[derive(Debug, Default)]
-pub(super) struct Partitions {
-    known: Mutex<BTreeSet<Date>>,
+/// Creates the partitions for tasks made between two times, unless they exist.
+pub(super) async fn prepare(database: &Database, first: Timestamp, last: Timestamp) -> Result<()> {
+    let (mut month, last) = (first_day(first)?, first_day(last)?);
+    while month <= last {
+        if create(database, month).await? == PartitionState::Dropped {
+            let dropped = format!("the partition of {month} was dropped: check the clock of the database");
+            return Err(StoreError::Other(dropped.into()));
+        }
+        month = next(month)?;
+    }
+    Ok(())
 }
 
-impl Partitions {
-    /// Creates the partition for tasks made at `time`, unless it is known to exist.
-    pub(super) async fn prepare(&self, database: &Database, time: Timestamp) -> Result<()> {
-        let month = first_day(time)?;
-        if self.known().contains(&month) {
-            return Ok(());
-        }
-        match self.create(database, month).await? {
-            PartitionState::Exists => Ok(()),
-            PartitionState::Dropped => Err(StoreError::Other(
-                format!("the partition of {month} was dropped: check the clock of the database").into(),
-            )),
+/// Creates the partitions for tasks made at `time` and in the month after it, unless they exist.
+pub(super) async fn prepare_ahead(database: &Database, time: Timestamp) -> Result<()> {
+    let month = first_day(time)?;
+    for month in [month, next(month)?] {
+        if create(database, month).await? == PartitionState::Dropped {
+            tracing::warn!(%month, "no task can be created: this month was dropped; check the clock of the database");
         }
     }
+    Ok(())
+}
 
-    /// Creates the partitions for tasks made at `time` and in the month after it, unless they exist: after a failover
-    /// one that was known may be missing.
-    pub(super) async fn prepare_ahead(&self, database: &Database, time: Timestamp) -> Result<()> {
-        let month = first_day(time)?;
-        for month in [month, next(month)?] {
-            if self.create(database, month).await? == PartitionState::Dropped {
-                tracing::warn!(%month, "no task can be created: this month was dropped; check the clock of the database");
-            }
+/// Drops the oldest month if it ended before `before` and each of its tasks was removed before `removed_before`; returns
+/// whether it did.
+pub(super) async fn forget_oldest(database: &Database, before: Timestamp, removed_before: Timestamp) -> Result<bool> {
+    // An unfinished month will get further tasks.
+    let before = before.min(database.now());
+    let look = async |looked: &Transaction<'_>| old_month(looked, before, removed_before).await;
+    let month = match database.transaction(READ_TIMEOUT, look).await {
+        Ok(Some(month)) => month,
+        // Another process has just dropped it.
+        Ok(None) | Err(Failure::Busy(_)) => return Ok(false),
+        Err(failure) => return Err(failure.into()),
+    };
+    let drop = async |begun: &Transaction<'_>| drop_month(begun, month).await;
+    match database.transaction(TRANSACTION_TIMEOUT, drop).await {
+        Err(Failure::Busy(_)) => {
+            tracing::info!(%month, "an old month is in use; its partition is dropped at a later sweep");
+            Ok(false)
         }
-        Ok(())
-    }
-
-    /// Forgets which partitions exist, so that each is checked again before its next task.
-    pub(super) fn forget_known(&self) {
-        self.known().clear();
-    }
-
-    async fn create(&self, database: &Database, month: Date) -> Result<PartitionState> {
-        let state = create(database, month).await?;
-        if state == PartitionState::Exists {
-            self.known().insert(month);
-        }
-        Ok(state)
-    }
-
-    /// Drops the oldest month if it ended before `before` and each of its tasks was removed before `removed_before`;
-    /// returns whether it did.
-    pub(super) async fn forget_oldest(
-        &self,
-        database: &Database,
-        before: Timestamp,
-        removed_before: Timestamp,
-    ) -> Result<bool> {
-        // An unfinished month will get further tasks.
-        let before = before.min(database.now());
-        let look = async |looked: &Transaction<'_>| old_month(looked, before, removed_before).await;
-        let month = match database.transaction(READ_TIMEOUT, look).await {
-            Ok(Some(month)) => month,
-            Ok(None) => return Ok(false),
-            // Another process has dropped it.
-            Err(Dropping::Database(error)) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => return Ok(false),
-            Err(error) => return Err(error.into()),
-        };
-        let drop = async |begun: &Transaction<'_>| drop_month(begun, month).await;
-        match database.transaction(TRANSACTION_TIMEOUT, drop).await {
-            Ok(true) => {}
-            Ok(false) => return Ok(false),
-            Err(Dropping::Database(error)) if error.code().is_some_and(|code| IN_USE.contains(code)) => {
-                tracing::info!(%month, "an old month is in use; its partition is dropped at a later sweep");
-                return Ok(false);
-            }
-            Err(error) => return Err(error.into()),
-        }
-        self.known().remove(&month);
-        Ok(true)
-    }
-
-    fn known(&self) -> std::sync::MutexGuard<'_, BTreeSet<Date>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        outcome => Ok(outcome?),
     }
 }
 
@@ -163,38 +121,7 @@ async fn create(database: &Database, month: Date) -> Result<PartitionState> {
         Ok(PartitionState::Exists)
     };
     // The next attempt sees whether it was created.
-    let made: Result<PartitionState> = database.transaction(TRANSACTION_TIMEOUT, make).await;
-    made.map_err(|error| match error {
-        StoreError::Unknown(words) => StoreError::Other(words),
-        error => error,
-    })
-}
-
-/// Why a month was not dropped.
-enum Dropping {
-    Database(tokio_postgres::Error),
-    Store(StoreError),
-}
-
-impl From<tokio_postgres::Error> for Dropping {
-    fn from(error: tokio_postgres::Error) -> Self {
-        Self::Database(error)
-    }
-}
-
-impl From<StoreError> for Dropping {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
-impl From<Dropping> for StoreError {
-    fn from(dropping: Dropping) -> Self {
-        match dropping {
-            Dropping::Database(error) => error.into(),
-            Dropping::Store(error) => error,
-        }
-    }
+    database.transaction(TRANSACTION_TIMEOUT, make).await.map_err(Failure::into_error)
 }
 
 /// The name of the partition of a month.
@@ -212,7 +139,7 @@ fn month_of(table: &str) -> Option<Date> {
 /// tasks.
 async fn oldest(begun: &Transaction<'_>) -> std::result::Result<Option<Date>, tokio_postgres::Error> {
     let partitions = "SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-        WHERE i.inhparent = 'tasks'::regclass AND EXISTS (SELECT 1 FROM account_names)";
+        WHERE i.inhparent = 'tasks'::regclass AND EXISTS (SELECT 1 FROM accounts)";
     let rows = begun.query(partitions, &[]).await?;
     let names = rows.iter().map(|row| row.try_get::<_, &str>(0)).collect::<std::result::Result<Vec<_>, _>>()?;
     Ok(names.into_iter().filter_map(month_of).min())
@@ -231,7 +158,7 @@ async fn old_month(
     looked: &Transaction<'_>,
     before: Timestamp,
     removed_before: Timestamp,
-) -> std::result::Result<Option<Date>, Dropping> {
+) -> std::result::Result<Option<Date>, Failure> {
     let Some(month) = oldest(looked).await? else { return Ok(None) };
     looked.batch_execute("SET LOCAL statement_timeout = '5min'").await?;
     if end(month)? > before || has_unremoved(looked, month).await? {
@@ -246,7 +173,7 @@ async fn old_month(
 /// Drops the partition of a month and moves the beginning of history behind it; `false` when it is no longer the first
 /// or holds a task again. All other statements on `tasks` queue behind a waiting table lock, so it waits for half a
 /// second: less than `deadlock_timeout`, so that no other transaction is chosen as the victim.
-async fn drop_month(begun: &Transaction<'_>, month: Date) -> std::result::Result<bool, Dropping> {
+async fn drop_month(begun: &Transaction<'_>, month: Date) -> std::result::Result<bool, Failure> {
     begun.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
     begun.batch_execute("SET LOCAL lock_timeout = '500ms'; SET LOCAL statement_timeout = '2s'").await?;
     if oldest(begun).await? != Some(month) {

@@ -5,11 +5,12 @@ use std::time::Duration;
 use tokio_postgres::Transaction;
 use tokio_postgres::error::SqlState;
 
-use super::connection::{Database, words};
+use super::connection::Database;
+use super::failure::words;
 use crate::store::StoreError;
 
 /// The migrations from an empty database to the current schema.
-const MIGRATIONS: [&str; 9] = [
+const MIGRATIONS: [&str; 10] = [
     include_str!("../../../migrations/postgres/0001_initial.sql"),
     include_str!("../../../migrations/postgres/0002_retention.sql"),
     include_str!("../../../migrations/postgres/0003_policy.sql"),
@@ -19,6 +20,7 @@ const MIGRATIONS: [&str; 9] = [
     include_str!("../../../migrations/postgres/0007_turns.sql"),
     include_str!("../../../migrations/postgres/0008_sweeps.sql"),
     include_str!("../../../migrations/postgres/0009_request_ids.sql"),
+    include_str!("../../../migrations/postgres/0010_ledger_balances.sql"),
 ];
 /// Key of the advisory lock for changes to the schema and the partitions and for the first account: "tint" in ASCII.
 pub(super) const LOCK: i64 = 0x7469_6E74;
@@ -74,15 +76,15 @@ pub(super) async fn migrate(database: &Database) -> Result<(), OpenError> {
 }
 
 fn unusable(database: &Database, error: StoreError) -> OpenError {
-    OpenError::Unusable { name: database.name().to_owned(), error: words(error).to_string() }
+    OpenError::Unusable { name: database.name(), error: words(error).to_string() }
 }
 
 /// The inner error is that of the server.
 async fn attempt(database: &Database) -> Result<Result<(), tokio_postgres::Error>, OpenError> {
-    let mut client = database.client().await.map_err(|error| unusable(database, error))?;
+    let mut client = database.reader().await.map_err(|error| unusable(database, error))?;
     let outcome = async {
         let begun = client.transaction().await?;
-        match steps(&begun, database.name()).await? {
+        match steps(&begun, &database.name()).await? {
             Ok(()) => begun.commit().await.map(Ok),
             refusal => begun.rollback().await.map(|()| refusal),
         }

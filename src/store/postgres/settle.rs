@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use tokio_postgres::Transaction;
 
-use super::batch::Locked;
 use super::connection::{Database, TRANSACTION_TIMEOUT};
-use super::newest;
+use super::failure::Failure;
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::store::Result;
@@ -26,7 +25,6 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// A submit that was not answered.
 #[derive(Debug)]
 pub(super) struct Unanswered {
-    /// In the order of their ids.
     pub(super) accounts: Vec<Id>,
     pub(super) tasks: Vec<Id>,
     /// By the server's clock.
@@ -53,19 +51,18 @@ impl Unanswered {
 
     /// The tasks that exist; `None` while the submit may still be done.
     async fn look(&self, database: &Database) -> Result<Option<HashSet<Id>>> {
-        let wanted = "wanted AS (SELECT unnest($1::text[]) AS account_id)";
-        let lock = format!("WITH {wanted}, {} SELECT account_id FROM locked", newest::locked("wanted", Locked::Wait));
+        let lock = "SELECT id FROM accounts WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE";
         let look = async |begun: &Transaction<'_>| {
             let now: Timestamp = begun.query_one("SELECT tintype_now(NULL)", &[]).await?.try_get(0)?;
             let is_over = database.given_time().is_some() || now >= self.deadline;
             if is_over {
-                begun.query(&lock, &[&self.accounts]).await?;
+                begun.query(lock, &[&self.accounts]).await?;
             }
             let rows = begun.query("SELECT id FROM tasks WHERE id = ANY ($1)", &[&self.tasks]).await?;
             let existing = rows.iter().map(|row| Ok(row.try_get(0)?)).collect::<Result<HashSet<Id>>>()?;
             // One task that exists tells that the whole statement was committed.
             Ok((is_over || !existing.is_empty()).then_some(existing))
         };
-        database.transaction(TRANSACTION_TIMEOUT, look).await
+        database.transaction(TRANSACTION_TIMEOUT, look).await.map_err(Failure::into_error)
     }
 }

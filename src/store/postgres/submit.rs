@@ -1,25 +1,29 @@
 //! Submits: one statement charges, queues and records a batch of tasks.
 //!
-//! The statement charges an account for all of its orders or for none. Where it charges none, the balance that it saw
-//! tells which orders the account can pay: the others are refused, and those go into another statement.
+//! Within a batch, the tasks of an account are accepted in their order until one of them exceeds the balance or the
+//! limit of unfinished tasks. That one is refused, and those after it go into the next batch if the account can pay them.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, LazyLock};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
 
-use super::batch::{AccountStatement, Leftover, Locked, Request, fail_all, or_exit};
+use futures::future::BoxFuture;
+use tokio_postgres::Row;
+
+use super::batch::{Request, or_exit};
 use super::columns::to_json;
-use super::connection::{Database, Failure, words};
-use super::newest;
-use super::partitions::Partitions;
+use super::connection::Database;
+use super::failure::{Failure, words};
+use super::partitions;
 use super::settle::Unanswered;
 use crate::clock::Timestamp;
 use crate::domain::model::{CREDITS_PER_IMAGE, Id, Status, Surface, Task};
 use crate::domain::request::GenerateRequest;
 use crate::fault::{Effect, Faults, Point};
-use crate::store::{START_WITHIN, StartLimit, StoreError, Submission};
+use crate::store::{Result, START_WITHIN, StartLimit, StoreError, Submission};
 
-/// Most statements for the orders of one batch: each time another process may have changed the balances in between.
-const MAX_ROUNDS: u32 = 16;
+/// Pause before the next batch after one whose accounts were all locked by other transactions.
+const LOCKED_PAUSE: Duration = Duration::from_millis(5);
 
 /// A task to submit.
 #[derive(Debug, Clone)]
@@ -33,84 +37,87 @@ pub(super) struct Order {
     pub(super) start: StartLimit,
 }
 
+type Asked = Request<Order, Submission>;
+
 /// The state of the submitter.
 #[derive(Debug, Clone)]
-pub(super) struct SubmitStatement {
+pub(super) struct Submitter {
     pub(super) database: Arc<Database>,
-    pub(super) partitions: Arc<Partitions>,
     pub(super) faults: Faults,
 }
 
-type Asked = Request<Order, Submission>;
+/// The way in which orders are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attempt {
+    /// In a batch.
+    Together,
+    /// Each in a statement of its own, after the database has refused a batch.
+    Alone,
+}
 
-/// An order with the id that its task is to have.
+/// An order with the id of its task.
 struct Sent {
     id: Id,
     asked: Asked,
 }
 
-/// A locked account, as the statement found it.
-struct LockedAccount {
-    balance: i64,
-    unfinished: i64,
-    charged: bool,
-}
-
-/// The accounts that a statement locked.
-struct Outcome {
-    accounts: BTreeMap<Id, LockedAccount>,
+/// The answer of the statement to one order.
+struct Found {
+    exists: bool,
+    /// Balance and unfinished tasks of the account before the statement; `None` if another transaction has locked it.
+    account: Option<(i64, i64)>,
+    accepted: bool,
     /// Whether the deadline had passed, so that nothing was done.
     late: bool,
 }
 
-impl AccountStatement for SubmitStatement {
-    type Query = Order;
-    type Answer = Submission;
-
-    async fn run(&self, mut open: Vec<Asked>, locked: Locked) -> Leftover<Asked> {
-        let mut skipped = Vec::new();
-        for _ in 0..MAX_ROUNDS {
-            open = self.startable(open);
-            if open.is_empty() {
-                return Leftover::Skipped(skipped);
+impl Submitter {
+    /// Runs one statement for these orders. Returns those that belong into the next one: of accounts that other
+    /// transactions had locked, and those that come after a refused order.
+    pub(super) fn run(self, orders: Vec<Asked>, attempt: Attempt) -> BoxFuture<'static, Vec<Asked>> {
+        Box::pin(async move {
+            let sent = self.startable(orders);
+            if sent.is_empty() {
+                return Vec::new();
             }
-            let sent: Vec<Sent> = open.into_iter().map(|asked| Sent { id: self.database.new_id(), asked }).collect();
             let deadline = self.deadline(&sent);
-            let outcome = match self.send(&sent, deadline, locked).await {
-                Ok(outcome) => outcome,
+            let error = match self.send(&sent, deadline).await {
+                Ok(found) => return self.answer(sent, found).await,
                 Err(Failure::Unknown(error)) => {
-                    let settling = self.clone().settle(sent, deadline, error);
-                    tokio::spawn(or_exit(settling));
-                    return Leftover::Skipped(skipped);
+                    tokio::spawn(or_exit(self.settle(sent, deadline, error)));
+                    return Vec::new();
                 }
-                Err(failure) => {
-                    // A failover may have lost the partition that the tasks belong to.
-                    self.partitions.forget_known();
-                    let skipped = skipped.into_iter().map(|(_, asked)| asked);
-                    return Leftover::Failed(failure, sent.into_iter().map(|one| one.asked).chain(skipped).collect());
+                Err(Failure::Refused(error)) if attempt == Attempt::Together => {
+                    tracing::warn!(orders = sent.len(), %error, "the database refused a batch of submits; sending each alone");
+                    return self.send_each(sent).await;
                 }
+                Err(failure) => StoreError::from(failure),
             };
-            if outcome.late
-                && let Err(error) = self.database.compare_clocks().await
-            {
-                tracing::warn!(%error, "could not compare the clocks after the server found a submit too late");
-            }
-            let (unsettled, locked_out) = answer(sent, outcome.accounts, locked);
-            open = unsettled;
-            skipped.extend(locked_out);
-        }
-        fail_all(open, &StoreError::Other("the account changes too quickly".into()));
-        Leftover::Skipped(skipped)
+            sent.into_iter().for_each(|one| one.asked.answer(Err(error.clone())));
+            Vec::new()
+        })
     }
-}
 
-impl SubmitStatement {
-    /// Refuses the orders that are too late or whose callers have gone, and returns the others.
-    fn startable(&self, orders: Vec<Asked>) -> Vec<Asked> {
+    /// Sends each order alone, so that a damaged account or task does not fail the others. A partition may be missing
+    /// because a failover lost it.
+    async fn send_each(self, sent: Vec<Sent>) -> Vec<Asked> {
+        let mut again = Vec::new();
+        for one in sent {
+            let made_at = one.id.timestamp();
+            match partitions::prepare(&self.database, made_at, made_at).await {
+                Ok(()) => again.extend(self.clone().run(vec![one.asked], Attempt::Alone).await),
+                Err(error) => one.asked.answer(Err(error)),
+            }
+        }
+        again
+    }
+
+    /// Refuses the orders that are too late or whose callers have gone, and gives the others their ids.
+    fn startable(&self, orders: Vec<Asked>) -> Vec<Sent> {
         let now = self.database.clock.elapsed();
         let (over, open): (Vec<_>, Vec<_>) = orders.into_iter().partition(|asked| asked.query.start.is_over(now));
         over.into_iter().for_each(|asked| asked.answer(Ok(Submission::NotStarted)));
-        open
+        open.into_iter().map(|asked| Sent { id: self.database.new_id(), asked }).collect()
     }
 
     /// When the first of these orders is too late, by the server's clock.
@@ -120,38 +127,62 @@ impl SubmitStatement {
         self.database.now().saturating_add(left.unwrap_or_default().min(START_WITHIN))
     }
 
-    async fn send(&self, sent: &[Sent], deadline: Timestamp, locked: Locked) -> Result<Outcome, Failure> {
-        for one in sent {
-            self.partitions.prepare(&self.database, one.id.timestamp()).await.map_err(Failure::Nothing)?;
-        }
+    async fn send(&self, sent: &[Sent], deadline: Timestamp) -> std::result::Result<Vec<Found>, Failure> {
         let passed = self.faults.pass(Point::before(Effect::Commit)).await;
-        passed.map_err(|error| Failure::Nothing(error.into()))?;
-        let rows = write(&self.database, sent, deadline, locked).await?;
+        passed.map_err(|error| Failure::NotSent(error.into()))?;
+        let rows = write(&self.database, sent, deadline).await?;
         let passed = self.faults.pass(Point::after(Effect::Commit)).await;
         passed.map_err(|error| Failure::Unknown(error.into()))?;
-        let mut outcome = Outcome { accounts: BTreeMap::new(), late: false };
-        for row in &rows {
-            let account = || -> crate::store::Result<_> {
-                Ok(LockedAccount {
-                    balance: row.try_get("balance")?,
-                    unfinished: row.try_get("unfinished")?,
-                    charged: row.try_get("charged")?,
-                })
-            };
-            let of_row = || -> crate::store::Result<_> { Ok((row.try_get("id")?, account()?, row.try_get("late")?)) };
-            let (id, account, late): (Id, LockedAccount, bool) = of_row().map_err(Failure::Unknown)?;
-            outcome.late |= late;
-            outcome.accounts.insert(id, account);
+        rows.iter().map(found).collect::<Result<_>>().map_err(Failure::Unknown)
+    }
+
+    /// Answers the orders that are settled, and returns the others.
+    async fn answer(&self, sent: Vec<Sent>, found: Vec<Found>) -> Vec<Asked> {
+        if found.iter().any(|found| found.late)
+            && let Err(error) = self.database.compare_clocks().await
+        {
+            tracing::warn!(%error, "could not compare the clocks after the server found a submit too late");
         }
-        Ok(outcome)
+        let all_locked = found.iter().all(|found| found.exists && found.account.is_none());
+        let mut accounts: HashMap<Id, (i64, i64)> = HashMap::new();
+        let mut again = Vec::new();
+        for (one, found) in sent.into_iter().zip(found) {
+            let order = &one.asked.query;
+            let Some(account) = found.account else {
+                if found.exists {
+                    again.push(one.asked);
+                } else {
+                    one.asked.answer(Err(StoreError::Other("there is no such account".into())));
+                }
+                continue;
+            };
+            let (balance, unfinished) = accounts.entry(order.account_id).or_insert(account);
+            let (cost, max_unfinished) = (order.request.cost(), i64::from(order.max_unfinished));
+            if !found.accepted && max_unfinished != 0 && *unfinished >= max_unfinished {
+                one.asked.answer(Ok(Submission::TooManyUnfinished));
+            } else if !found.accepted && *balance < cost {
+                one.asked.answer(Ok(Submission::InsufficientCredits { available: *balance }));
+            } else {
+                *balance -= cost;
+                *unfinished += 1;
+                if found.accepted {
+                    let task = one.task();
+                    one.asked.answer(Ok(Submission::Accepted(task)));
+                } else {
+                    again.push(one.asked);
+                }
+            }
+        }
+        if all_locked {
+            self.database.sleep(LOCKED_PAUSE).await;
+        }
+        again
     }
 
     /// Determines the outcome of a statement whose response was lost and answers its callers; those whose outcome stays
     /// unknown get [`StoreError::Unknown`].
     async fn settle(self, sent: Vec<Sent>, deadline: Timestamp, error: StoreError) {
-        let mut accounts: Vec<Id> = sent.iter().map(|one| one.asked.query.account_id).collect();
-        accounts.sort();
-        accounts.dedup();
+        let accounts: Vec<Id> = sent.iter().map(|one| one.asked.query.account_id).collect();
         let tasks: Vec<Id> = sent.iter().map(|one| one.id).collect();
         tracing::warn!(tasks = tasks.len(), %error, "the response to a submit was lost; querying its outcome");
         let existing = Unanswered { accounts, tasks, deadline }.settle(&self.database).await;
@@ -180,101 +211,45 @@ impl Sent {
     }
 }
 
-/// Answers the orders that are settled. Returns those that their accounts can pay but were not charged for, and those
-/// whose accounts were skipped.
-fn answer(
-    sent: Vec<Sent>,
-    mut accounts: BTreeMap<Id, LockedAccount>,
-    locked: Locked,
-) -> (Vec<Asked>, Vec<(Id, Asked)>) {
-    let (mut open, mut skipped) = (Vec::new(), Vec::new());
-    for one in sent {
-        let order = &one.asked.query;
-        let (account_id, cost, max_unfinished) =
-            (order.account_id, order.request.cost(), i64::from(order.max_unfinished));
-        match accounts.get_mut(&account_id) {
-            None if locked == Locked::Skip => skipped.push((account_id, one.asked)),
-            None => one.asked.answer(Err(StoreError::Other("there is no such account".into()))),
-            Some(account) if account.charged => {
-                let task = one.task();
-                one.asked.answer(Ok(Submission::Accepted(task)));
-            }
-            Some(account) if max_unfinished != 0 && account.unfinished >= max_unfinished => {
-                one.asked.answer(Ok(Submission::TooManyUnfinished));
-            }
-            Some(account) if account.balance < cost => {
-                one.asked.answer(Ok(Submission::InsufficientCredits { available: account.balance }));
-            }
-            Some(account) => {
-                account.balance -= cost;
-                account.unfinished += 1;
-                open.push(one.asked);
-            }
-        }
-    }
-    (open, skipped)
+fn found(row: &Row) -> Result<Found> {
+    let (balance, unfinished): (Option<i64>, Option<i64>) = (row.try_get("balance")?, row.try_get("unfinished")?);
+    Ok(Found {
+        exists: row.try_get("exists")?,
+        account: balance.zip(unfinished),
+        accepted: row.try_get("accepted")?,
+        late: row.try_get("late")?,
+    })
 }
 
-/// The orders of one account together.
-#[derive(Default)]
-struct Sum {
-    cost: i64,
-    tasks: i64,
-    /// Most unfinished tasks that the account may have before them.
-    room: Option<i64>,
-}
-
-impl Sum {
-    /// Adds an order and returns the cost of all so far.
-    fn add(&mut self, order: &Order) -> i64 {
-        if order.max_unfinished != 0 {
-            let room = i64::from(order.max_unfinished) - 1 - self.tasks;
-            self.room = Some(self.room.map_or(room, |least| least.min(room)));
-        }
-        self.cost += order.request.cost();
-        self.tasks += 1;
-        self.cost
-    }
-}
-
-/// $1 to $4 describe the accounts, $5 to $15 and $18 the tasks; `spent` is the cost of a task and those of its account
-/// before it. $16 is the deadline, null where the clock is moved by hand, and $17 the price of an image.
-fn statement(locked: Locked) -> String {
-    let (locked, is_locked, turned) = (newest::locked("wanted", locked), newest::IS_LOCKED, newest::TURNED);
-    format!(
-        "
+const SUBMIT: &str = "
     WITH
-    -- The accounts, in the order of their ids.
-    wanted AS (
-        SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) AS w (account_id, cost, tasks, room)
+    -- The orders; `spent` is the cost of an order and of those of its account before it, `place` their number.
+    orders AS (
+        SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::bigint[],
+                             $7::smallint[], $8::text[], $9::text[], $10::text[], $11::text[], $12::bigint[],
+                             $13::bigint[], $14::bigint[])
+            WITH ORDINALITY AS o (id, account_id, key_id, surface, image_to_image, made_at, n, aspect_ratio,
+                                  reference_images, prompt, request_id, spent, place, max_unfinished, ordinal)
     ),
-    -- Locks them; now nothing else charges or refunds them.
-    {locked},
-    -- Charges those that can pay for all of their orders, unless it is too late: the clock runs on while a statement
-    -- waits for locks, so one that waited too long does nothing (see settle.rs).
-    charged AS (
-        UPDATE accounts a SET balance = a.balance - locked.cost, unfinished = a.unfinished + locked.tasks, {turned}
-        FROM locked
-        WHERE {is_locked} AND locked.balance >= locked.cost AND locked.unfinished <= locked.room
-            AND ($16::bigint IS NULL OR extract(epoch FROM clock_timestamp()) * 1000 < $16)
-        RETURNING a.id, locked.balance
+    -- Locks the accounts in the order of their ids: nothing else charges or refunds them until the commit. An account
+    -- that another transaction has locked is skipped, so that it delays no other.
+    locked AS MATERIALIZED (
+        SELECT id FROM accounts WHERE id = ANY ($2) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
     ),
-    -- The same as two arrays: a join would compare each task with each account.
-    paid AS (
-        SELECT array_agg(id) AS accounts, array_agg(balance) AS balances FROM charged
+    -- The functions see all that was committed before the lock, which the snapshot of this statement may not.
+    found AS MATERIALIZED (
+        SELECT id, tintype_balance(id) AS balance, tintype_unfinished(id, $15, $16) AS unfinished FROM locked
     ),
-    -- The tasks of charged accounts, each with the balance after it.
-    new AS (
-        SELECT * FROM (
-            SELECT n.*, paid.balances[array_position(paid.accounts, n.account_id)] - n.spent AS balance
-            FROM paid,
-                unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::boolean[], $10::bigint[], $11::smallint[],
-                       $12::text[], $13::text[], $14::text[], $15::bigint[], $18::text[])
-                WITH ORDINALITY AS n (id, account_id, key_id, surface, image_to_image, made_at, n, aspect_ratio,
-                                      reference_images, prompt, spent, request_id, ordinal)
-            OFFSET 0
-        ) asked WHERE balance IS NOT NULL
+    -- An account's orders are accepted up to the first that it cannot pay or that exceeds its limit, and none when it
+    -- is too late ($17, null where tests move the clock).
+    judged AS MATERIALIZED (
+        SELECT orders.*, balance, unfinished,
+            bool_and(spent <= balance AND (max_unfinished = 0 OR unfinished + place <= max_unfinished)
+                AND ($17::bigint IS NULL OR extract(epoch FROM clock_timestamp()) * 1000 < $17))
+            OVER (PARTITION BY account_id ORDER BY ordinal) AS accepted
+        FROM orders JOIN found ON found.id = account_id
     ),
+    new AS (SELECT * FROM judged WHERE accepted),
     made AS (
         INSERT INTO tasks (id, account_id, surface, image_to_image, updated_at, n, aspect_ratio, reference_images, prompt,
                            request_id)
@@ -285,60 +260,56 @@ fn statement(locked: Locked) -> String {
         INSERT INTO queue (task_id, account_id, key_id) SELECT id, account_id, key_id FROM new
     ),
     -- In order, so that each balance follows from the entry before it.
-    booked AS (
+    charged AS (
         INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id)
-        SELECT account_id, 'charge', -$17::bigint * n, balance, made_at, id FROM new ORDER BY ordinal
+        SELECT account_id, 'charge', -$18::bigint * n, balance - spent, made_at, id FROM new ORDER BY ordinal
     )
-    -- What was found of each account that was locked.
-    SELECT account_id AS id, balance, unfinished, coalesce(account_id = ANY (accounts), false) AS charged,
-        coalesce(extract(epoch FROM clock_timestamp()) * 1000 >= $16, false) AS late
-    FROM locked, paid"
-    )
-}
+    -- One row for each order. It has no balance if its account was locked.
+    SELECT EXISTS (SELECT 1 FROM accounts WHERE accounts.id = orders.account_id) AS exists,
+        judged.balance, judged.unfinished, coalesce(judged.accepted, false) AS accepted,
+        coalesce(extract(epoch FROM clock_timestamp()) * 1000 >= $17, false) AS late
+    FROM orders LEFT JOIN judged ON judged.ordinal = orders.ordinal ORDER BY orders.ordinal";
 
-static SKIPPING: LazyLock<String> = LazyLock::new(|| statement(Locked::Skip));
-static WAITING: LazyLock<String> = LazyLock::new(|| statement(Locked::Wait));
-
-async fn write(
-    database: &Database,
-    sent: &[Sent],
-    deadline: Timestamp,
-    locked: Locked,
-) -> Result<Vec<tokio_postgres::Row>, Failure> {
-    let sql = if locked == Locked::Skip { &SKIPPING } else { &WAITING };
+async fn write(database: &Database, sent: &[Sent], deadline: Timestamp) -> std::result::Result<Vec<Row>, Failure> {
     let orders: Vec<&Order> = sent.iter().map(|one| &one.asked.query).collect();
-    let mut accounts: BTreeMap<Id, Sum> = BTreeMap::new();
-    let spent: Vec<i64> = orders.iter().map(|order| accounts.entry(order.account_id).or_default().add(order)).collect();
-    let of_account = |value: fn(&Sum) -> i64| -> Vec<i64> { accounts.values().map(value).collect() };
+    // Cost and number of the orders of each account so far.
+    let mut sums: HashMap<Id, (i64, i64)> = HashMap::new();
+    let (spent, place): (Vec<i64>, Vec<i64>) = orders
+        .iter()
+        .map(|order| {
+            let (spent, place) = sums.entry(order.account_id).or_default();
+            *spent += order.request.cost();
+            *place += 1;
+            (*spent, *place)
+        })
+        .unzip();
     let column = |value: fn(&Order) -> String| -> Vec<String> { orders.iter().map(|order| value(order)).collect() };
     let ids: Vec<Id> = sent.iter().map(|one| one.id).collect();
     let made_at: Vec<Timestamp> = ids.iter().map(|id| id.timestamp()).collect();
-    let n: Vec<i16> = orders.iter().map(|order| order.request.n.into()).collect();
-    let image_to_image: Vec<bool> = orders.iter().map(|order| !order.request.reference_images.is_empty()).collect();
-    let prompts: Vec<&str> = orders.iter().map(|order| order.request.prompt.as_str()).collect();
+    let most = orders.iter().map(|order| i64::from(order.max_unfinished)).max().unwrap_or_default();
     let deadline = database.given_time().is_none().then_some(deadline);
     database
         .write(
-            sql,
+            SUBMIT,
             &[
-                &accounts.keys().copied().collect::<Vec<Id>>(),
-                &of_account(|sum| sum.cost),
-                &of_account(|sum| sum.tasks),
-                &of_account(|sum| sum.room.unwrap_or(i64::MAX)),
                 &ids,
                 &orders.iter().map(|order| order.account_id).collect::<Vec<Id>>(),
                 &orders.iter().map(|order| order.key_id).collect::<Vec<Option<Id>>>(),
                 &column(|order| order.surface.as_str().to_owned()),
-                &image_to_image,
+                &orders.iter().map(|order| !order.request.reference_images.is_empty()).collect::<Vec<bool>>(),
                 &made_at,
-                &n,
+                &orders.iter().map(|order| i16::from(order.request.n)).collect::<Vec<i16>>(),
                 &column(|order| order.request.aspect_ratio.as_str().to_owned()),
                 &column(|order| to_json(&order.request.reference_images)),
-                &prompts,
+                &orders.iter().map(|order| order.request.prompt.as_str()).collect::<Vec<&str>>(),
+                &orders.iter().map(|order| order.request.request_id.as_deref()).collect::<Vec<Option<&str>>>(),
                 &spent,
+                &place,
+                &orders.iter().map(|order| i64::from(order.max_unfinished)).collect::<Vec<i64>>(),
+                &database.horizon(),
+                &most,
                 &deadline,
                 &CREDITS_PER_IMAGE,
-                &orders.iter().map(|order| order.request.request_id.as_deref()).collect::<Vec<Option<&str>>>(),
             ],
         )
         .await

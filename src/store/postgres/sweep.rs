@@ -1,163 +1,125 @@
 //! Sweeps: taking away lost leases, and failing overdue tasks.
 
-use super::connection::{Database, Failure, Parameter};
-use super::queue::{GivenUp, count, ended, give_up, given_up, gone, lost_limit, refund};
+use super::connection::{Database, Parameter};
+use super::failure::Failure;
+use super::queue::{GivenUp, Loss, millis};
 use crate::clock::Timestamp;
-use crate::domain::model::{CREDITS_PER_IMAGE, Id};
-use crate::store::{Rescue, Rescued, Result};
+use crate::domain::model::Id;
+use crate::store::{LONGEST_LEASE, Rescue, Rescued, Result};
 
 /// Most tasks that a sweep ends in one transaction.
-const SWEEP_BATCH: i64 = 256;
+const BATCH: usize = 256;
 
-/// The tasks that a sweep ends, and the error of those that it fails.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Sought<'a> {
-    /// Leases that ended after `from`, by the server's clock, or all that end after it.
-    Leases { which: Rescue, from: Timestamp, last_error: &'a str },
-    /// Tasks created up to `cutoff`.
-    Overdue { cutoff: Timestamp, error: &'a str },
+/// The tasks that a sweep gives up.
+#[derive(Debug)]
+enum Sought {
+    /// Leases that ended by `until`, or last longer than any lease: the server's clock was set back since. `until` is
+    /// `None` for the server's time. No task is below `horizon`.
+    Lost { until: Option<Timestamp>, horizon: Id },
+    /// Tasks with an id below `end`.
+    Overdue { end: Id },
+}
+
+/// A sweep.
+#[derive(Debug)]
+pub(super) struct Sweep<'a> {
+    sought: Sought,
+    loss: Loss<'a>,
 }
 
 /// Outcome of one step of a sweep.
 #[derive(Debug, Default)]
-pub(super) struct Step {
+pub(super) struct Swept {
     pub(super) rescued: Rescued,
     /// Whether there may be more to do.
     pub(super) more: bool,
 }
 
-/// Outcome of a statement.
-struct Batch {
-    found: usize,
-    rescued: Rescued,
-}
+impl<'a> Sweep<'a> {
+    /// Takes leases away.
+    pub(super) fn rescue(database: &Database, which: Rescue, loss: Loss<'a>) -> Self {
+        let until = match which {
+            Rescue::Expired => database.given_time(),
+            Rescue::All => Some(Timestamp::MAX.saturating_sub(LONGEST_LEASE)),
+        };
+        Self { sought: Sought::Lost { until, horizon: database.horizon() }, loss }
+    }
 
-impl Sought<'_> {
-    /// Ends or queues up to [`SWEEP_BATCH`] tasks. When an account cannot be written, because another transaction holds
-    /// it or its row is damaged, the accounts are swept one by one, so that it keeps no other waiting.
-    pub(super) async fn step(self, database: &Database) -> Result<Step> {
+    /// Fails the tasks created at or before `cutoff`.
+    pub(super) fn expire(cutoff: Timestamp, error: &'a str) -> Self {
+        // Ids begin with the time of creation, so the first id after the cutoff bounds a range of them.
+        let end = Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)));
+        Self { sought: Sought::Overdue { end }, loss: Loss::now(error) }
+    }
+
+    /// Condition for a row `q` of the queue, with the parameters of [`Sweep::parameters`] from `$first` on.
+    fn condition(&self, first: usize) -> String {
+        match self.sought {
+            Sought::Lost { .. } => {
+                let (now, longest) = (format!("tintype_now(${first})"), millis(LONGEST_LEASE));
+                let next = first + 1;
+                format!("q.task_id >= ${next} AND (q.lease_until <= {now} OR q.lease_until > {now} + {longest})")
+            }
+            Sought::Overdue { .. } => format!("q.task_id < ${first}"),
+        }
+    }
+
+    fn parameters(&self) -> Vec<Parameter<'_>> {
+        match &self.sought {
+            Sought::Lost { until, horizon } => vec![until, horizon],
+            Sought::Overdue { end } => vec![end],
+        }
+    }
+
+    /// Gives up tasks, at most [`BATCH`]. When that fails because of an account that another transaction has locked, or
+    /// whose rows are damaged, it sweeps the accounts one by one, so that this one delays no other.
+    pub(super) async fn step(&self, database: &Database) -> Result<Swept> {
         match self.batch(database, None).await {
-            Ok(Batch { found, rescued }) => {
-                let full = found as i64 >= SWEEP_BATCH;
-                let more = full && rescued != Rescued::default();
-                Ok(Step { rescued, more })
-            }
-            Err(Failure::Locked(error) | Failure::Refused(error)) => {
+            Err(Failure::Busy(error) | Failure::Refused(error)) => {
                 tracing::warn!(%error, "a sweep was refused; sweeping one account after the other");
-                self.by_accounts(database).await
             }
-            Err(failure) => Err(failure.into()),
+            outcome => return Ok(outcome?),
         }
-    }
-
-    async fn by_accounts(self, database: &Database) -> Result<Step> {
-        let mut step = Step::default();
-        for account_id in self.accounts(database).await? {
-            loop {
-                let Batch { found, rescued } = match self.batch(database, Some(&account_id)).await {
-                    Ok(batch) => batch,
-                    Err(Failure::Locked(error) | Failure::Refused(error)) => {
-                        tracing::error!(account = account_id, %error, "cannot sweep the tasks of an account; see `tintype credits audit`");
-                        break;
-                    }
-                    Err(failure) => return Err(failure.into()),
-                };
-                let is_last = (found as i64) < SWEEP_BATCH || rescued == Rescued::default();
-                step.rescued.queued += rescued.queued;
-                step.rescued.failed.extend(rescued.failed);
-                if is_last {
-                    break;
+        let sql = format!("SELECT DISTINCT q.account_id FROM queue q WHERE {}", self.condition(1));
+        let mut all = Swept::default();
+        for row in database.read(&sql, &self.parameters()).await? {
+            let account: &str = row.try_get(0)?;
+            match self.batch(database, Some(account)).await {
+                Ok(Swept { rescued, more }) => {
+                    all.rescued.queued += rescued.queued;
+                    all.rescued.failed.extend(rescued.failed);
+                    all.more |= more;
                 }
+                Err(Failure::Busy(error) | Failure::Refused(error)) => {
+                    tracing::error!(account, %error, "cannot sweep the tasks of an account; see `tintype credits audit`");
+                }
+                Err(failure) => return Err(failure.into()),
             }
         }
-        Ok(step)
+        Ok(all)
     }
 
-    /// The accounts of these tasks.
-    async fn accounts(self, database: &Database) -> Result<Vec<String>> {
-        let rows = match self {
-            Self::Leases { which, from, .. } => {
-                let sql = "SELECT DISTINCT account_id FROM queue
-                    WHERE lease_until > $1 AND lease_until <= tintype_now($2)";
-                database.read(sql, &[&from, &until(database, which)]).await?
-            }
-            Self::Overdue { cutoff, .. } => {
-                let sql = "SELECT DISTINCT account_id FROM queue WHERE task_id < $1";
-                database.read(sql, &[&after(cutoff)]).await?
-            }
-        };
-        rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
-    }
-
-    /// Up to [`SWEEP_BATCH`] of one account or of all.
-    async fn batch(self, database: &Database, account_id: Option<&str>) -> std::result::Result<Batch, Failure> {
-        let batch = match self {
-            Self::Leases { which, from, last_error } => rescue(database, account_id, which, from, last_error).await?,
-            Self::Overdue { cutoff, error } => expire(database, account_id, cutoff, error).await?,
-        };
-        let Batch { found, rescued } = &batch;
-        let done = rescued.queued + rescued.failed.len();
-        if *found > done {
-            let tasks = found - done;
-            tracing::error!(tasks, "could not end or requeue tasks: see `tintype credits audit`");
+    /// Gives up tasks of one account or of all. It skips tasks that another transaction is about to end.
+    async fn batch(&self, database: &Database, account: Option<&str>) -> std::result::Result<Swept, Failure> {
+        let lost = format!(
+            "SELECT q.task_id FROM queue q WHERE ($6::text IS NULL OR q.account_id = $6) AND {}
+             ORDER BY q.task_id LIMIT $7 FOR UPDATE SKIP LOCKED",
+            self.condition(8)
+        );
+        let limit = i64::try_from(BATCH).unwrap_or(i64::MAX);
+        let of_batch: [Parameter<'_>; 2] = [&account, &limit];
+        let parameters = [&of_batch, &self.parameters()[..]].concat();
+        let given_up = self.loss.give_up(database, &lost, &parameters).await?;
+        let found = given_up.len();
+        let mut rescued = Rescued::default();
+        for GivenUp { queued, failed } in given_up {
+            rescued.queued += usize::from(queued);
+            rescued.failed.extend(failed.map(|(ended, _)| ended));
         }
-        Ok(batch)
+        let ended = rescued.queued + rescued.failed.len();
+        if found > ended {
+            tracing::error!(tasks = found - ended, "could not end or requeue tasks: see `tintype credits audit`");
+        }
+        Ok(Swept { rescued, more: found == BATCH && ended > 0 })
     }
-}
-
-async fn rescue(
-    database: &Database,
-    account_id: Option<&str>,
-    which: Rescue,
-    from: Timestamp,
-    last_error: &str,
-) -> std::result::Result<Batch, Failure> {
-    let lost = "SELECT task_id FROM queue
-        WHERE lease_until > $7 AND lease_until <= tintype_now($6) AND ($8::text IS NULL OR account_id = $8)
-        ORDER BY lease_until LIMIT $5 FOR UPDATE SKIP LOCKED";
-    let sql = give_up(lost, "0");
-    let (until, given, limit) = (until(database, which), database.given_time(), lost_limit());
-    let parameters: [Parameter<'_>; 8] =
-        [&last_error, &given, &CREDITS_PER_IMAGE, &limit, &SWEEP_BATCH, &until, &from, &account_id];
-    let rows = database.write(&sql, &parameters).await?;
-    let GivenUp { lost, rescued } = given_up(&rows).map_err(Failure::Unknown)?;
-    Ok(Batch { found: lost, rescued })
-}
-
-/// The upper end of the range of the index on leases that a rescue reads.
-fn until(database: &Database, which: Rescue) -> Option<Timestamp> {
-    match which {
-        Rescue::Expired => database.given_time(),
-        Rescue::All => Some(Timestamp::MAX),
-    }
-}
-
-async fn expire(
-    database: &Database,
-    account_id: Option<&str>,
-    cutoff: Timestamp,
-    error: &str,
-) -> std::result::Result<Batch, Failure> {
-    let (gone, refund) = (gone("q.task_id IN (SELECT task_id FROM overdue)"), refund());
-    let sql = format!(
-        "WITH overdue AS (
-            SELECT task_id FROM queue
-            WHERE task_id < $4 AND ($6::text IS NULL OR account_id = $6)
-            ORDER BY task_id LIMIT $5 FOR UPDATE SKIP LOCKED
-        ), {gone}, {refund}
-        SELECT overdue, id, account_id, surface
-        FROM (SELECT count(*) AS overdue FROM overdue) counts LEFT JOIN failed ON true"
-    );
-    let given = database.given_time();
-    let parameters: [Parameter<'_>; 6] =
-        [&error, &given, &CREDITS_PER_IMAGE, &after(cutoff), &SWEEP_BATCH, &account_id];
-    let rows = database.write(&sql, &parameters).await?;
-    let outcome = || Ok((count(&rows[0], "overdue")?, ended(&rows)?));
-    let (found, failed) = outcome().map_err(Failure::Unknown)?;
-    Ok(Batch { found, rescued: Rescued { queued: 0, failed } })
-}
-
-/// Ids begin with the time of creation, so the first id after the cutoff bounds a range of them.
-fn after(cutoff: Timestamp) -> Id {
-    Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)))
 }

@@ -1,5 +1,5 @@
-//! Upkeep at the start of a process and from then on: it compares its clock with the server's, and creates the
-//! partition of the coming month.
+//! Upkeep of a process, at its start and every few seconds: compares the clocks, creates the partition of the coming
+//! month, and moves the horizon of the queue. And the methods that end and remove tasks in bulk.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,109 +7,64 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::connection::Database;
-use super::partitions::Partitions;
-use super::sweep::{Sought, Step};
+use super::queue::Loss;
+use super::sweep::Sweep;
 use super::tasks::IndexPosition;
-use super::{PostgresStore, audit, files, tasks};
-use crate::clock::{Clock, Timestamp};
+use super::{PostgresStore, audit, files, horizon, partitions, tasks};
+use crate::clock::Timestamp;
+use crate::domain::model::Id;
 use crate::fault::Effect;
-use crate::store::{Audit, Ended, LONGEST_LEASE, Rescue, Rescued, Result, Upkeep};
+use crate::store::{Audit, Ended, Rescue, Rescued, Result, Upkeep};
 
-/// The clocks of two machines are never the same; from here on it is worth a word.
+/// Difference between two clocks that is worth a warning.
 const CLOCKS_APART: Duration = Duration::from_secs(5);
-/// How often it is done...
-const EVERY: Duration = Duration::from_secs(60);
-/// ...and how soon when this machine's clock has been set...
-const SOON: Duration = Duration::from_secs(1);
-/// ...by as much.
-const STEP: Duration = Duration::from_secs(1);
 
-pub(super) async fn once(database: &Database, partitions: &Partitions) -> Result<()> {
-    let ahead = database.compare_clocks().await?;
-    if u128::from(ahead.unsigned_abs()) > CLOCKS_APART.as_millis() {
-        tracing::warn!(ahead_ms = ahead, "this machine's clock is not the database server's; the server's counts");
-    }
-    partitions.prepare_ahead(database, database.now()).await
+/// Does the upkeep once. Returns by how many milliseconds the server's clock is ahead.
+pub(super) async fn once(database: &Database) -> Result<i64> {
+    let ahead_ms = database.compare_clocks().await?;
+    partitions::prepare_ahead(database, database.now()).await?;
+    database.read_horizon().await?;
+    Ok(ahead_ms)
 }
 
-/// Does it again and again, from now on.
-pub(super) fn keep(database: Arc<Database>, partitions: Arc<Partitions>) -> impl Future<Output = ()> {
-    let mut last = Moment::of(&database.clock);
-    async move {
-        loop {
-            tokio::time::sleep(SOON).await;
-            let now = Moment::of(&database.clock);
-            if !last.is_over(now) {
-                continue;
-            }
-            last = now;
-            if let Err(error) = once(&database, &partitions).await {
+/// Does it from now on. `ahead_ms` is what [`once`] returned at the start.
+pub(super) async fn keep(database: Arc<Database>, mut ahead_ms: i64) {
+    let mut warned = false;
+    loop {
+        let apart = u128::from(ahead_ms.unsigned_abs()) > CLOCKS_APART.as_millis();
+        if apart && !warned {
+            tracing::warn!(ahead_ms, "this machine's clock is not the database server's; the server's counts");
+        }
+        warned = apart;
+        tokio::time::sleep(horizon::EVERY).await;
+        match once(&database).await {
+            Ok(ahead) => ahead_ms = ahead,
+            Err(error) => {
                 tracing::warn!(%error, "could not compare the clocks or prepare the tables of the coming month");
             }
         }
     }
 }
 
-/// A moment by both clocks of a process.
-#[derive(Debug, Clone, Copy)]
-struct Moment {
-    elapsed: Duration,
-    /// The wall clock at the origin of the monotonic clock, in milliseconds.
-    origin: i64,
-}
-
-impl Moment {
-    fn of(clock: &Clock) -> Self {
-        let elapsed = clock.elapsed();
-        Self { elapsed, origin: clock.now().saturating_sub(elapsed).as_millis() }
-    }
-
-    /// Whether what was done at this moment is to be done again.
-    fn is_over(self, now: Self) -> bool {
-        let set_by = Duration::from_millis(now.origin.abs_diff(self.origin));
-        now.elapsed.saturating_sub(self.elapsed) >= EVERY || set_by >= STEP
-    }
-}
-
 #[async_trait]
 impl Upkeep for PostgresStore {
     async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued> {
-        let ended = Sought::Leases { which, from: Timestamp::MIN, last_error };
-        // No lease is that long: the server's clock was set back since it was given.
-        let impossible = self.database.now().saturating_add(LONGEST_LEASE);
-        let impossible = Sought::Leases { which: Rescue::All, from: impossible, last_error };
-        let mut all = Rescued::default();
-        loop {
-            let step = async { Ok((ended.step(&self.database).await?, impossible.step(&self.database).await?)) };
-            let (ended, impossible) = self.write(Effect::Rescue, step).await?;
-            for Rescued { queued, failed } in [ended.rescued, impossible.rescued] {
-                all.queued += queued;
-                all.failed.extend(failed);
-            }
-            if !ended.more && !impossible.more {
-                return Ok(all);
-            }
-        }
+        let sweep = Sweep::rescue(&self.database, which, Loss::attempt(last_error, Duration::ZERO));
+        self.sweep(Effect::Rescue, sweep).await
     }
 
     async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>> {
-        let sought = Sought::Overdue { cutoff, error };
-        let mut all = Vec::new();
-        loop {
-            let Step { rescued, more } = self.write(Effect::Expire, sought.step(&self.database)).await?;
-            all.extend(rescued.failed);
-            if !more {
-                return Ok(all);
-            }
-        }
+        Ok(self.sweep(Effect::Expire, Sweep::expire(cutoff, error)).await?.failed)
     }
 
     async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize> {
         let mut all = 0;
-        let mut after = String::new();
+        let mut last = String::new();
         loop {
-            let page = tasks::removable_accounts(&self.database, &after, cutoff).await?;
-            for account_id in page.removable {
+            let sql = "SELECT id FROM accounts WHERE id > $1 ORDER BY id LIMIT 1000";
+            let page = self.database.read(sql, &[&last]).await?;
+            for row in &page {
+                let account_id: Id = row.try_get("id")?;
                 let mut next = Some(IndexPosition::default());
                 while let Some(after) = next {
                     let remove = tasks::remove(&self.database, account_id, &after, cutoff);
@@ -117,10 +72,10 @@ impl Upkeep for PostgresStore {
                     all += removal.removed;
                     next = removal.reached;
                 }
+                last = account_id.to_string();
             }
-            match page.last {
-                Some(last) => after = last.to_string(),
-                None => return Ok(all),
+            if page.is_empty() {
+                return Ok(all);
             }
         }
     }
@@ -128,7 +83,7 @@ impl Upkeep for PostgresStore {
     async fn forget_months(&self, before: Timestamp, removed_before: Timestamp) -> Result<usize> {
         let mut all = 0;
         loop {
-            let forget = self.partitions.forget_oldest(&self.database, before, removed_before);
+            let forget = partitions::forget_oldest(&self.database, before, removed_before);
             if !self.write(Effect::ForgetMonth, forget).await? {
                 return Ok(all);
             }
@@ -149,22 +104,17 @@ impl Upkeep for PostgresStore {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn it_is_done_once_a_minute_and_when_the_clock_was_set() {
-        let moment = |seconds, origin| Moment { elapsed: Duration::from_secs(seconds), origin };
-        let last = moment(1_000, 50_000);
-        for (now, is_over) in [
-            (moment(1_001, 50_000), false),
-            (moment(1_059, 50_900), false),
-            (moment(1_060, 50_000), true),
-            (moment(1_001, 47_000), true),
-            (moment(1_001, 3_650_000), true),
-        ] {
-            assert_eq!(last.is_over(now), is_over, "{now:?}");
+impl PostgresStore {
+    /// Runs the steps of a sweep, each a transaction of its own.
+    async fn sweep(&self, effect: Effect, sweep: Sweep<'_>) -> Result<Rescued> {
+        let mut all = Rescued::default();
+        loop {
+            let swept = self.write(effect, sweep.step(&self.database)).await?;
+            all.queued += swept.rescued.queued;
+            all.failed.extend(swept.rescued.failed);
+            if !swept.more {
+                return Ok(all);
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Reports of workers about their capacity, read by other processes.
+//! State that the processes of one database share: reports of workers about their capacity, secrets, and the clock.
 
 use std::time::Duration;
 
@@ -6,7 +6,6 @@ use async_trait::async_trait;
 use tokio_postgres::Row;
 
 use super::columns::number;
-use super::connection::Database;
 use super::queue::millis;
 use super::{PostgresStore, files};
 use crate::clock::Timestamp;
@@ -14,7 +13,7 @@ use crate::domain::files_marker::FilesMarker;
 use crate::domain::model::Id;
 use crate::store::{Fleet, Result, StoreError, WORKER_SILENCE, WorkerReport};
 
-/// Writes a report down, and passes by those that are silent: a row that somebody else is writing is left to him.
+/// Stores a report and deletes those of silent workers. It skips a row that another process is writing.
 const REPORT: &str = "
     WITH silent AS (
         SELECT id FROM workers WHERE id <> $1 AND seen_at <= tintype_now($4) - $5 FOR UPDATE SKIP LOCKED
@@ -23,26 +22,6 @@ const REPORT: &str = "
     )
     INSERT INTO workers AS w (id, slots, mean_ms, seen_at) VALUES ($1, $2, $3, tintype_now($4))
     ON CONFLICT (id) DO UPDATE SET slots = $2, mean_ms = $3, seen_at = tintype_now($4)";
-
-pub(super) async fn report(database: &Database, report: WorkerReport) -> Result<()> {
-    let slots = i32::try_from(report.slots).unwrap_or(i32::MAX);
-    let mean_ms = report.mean.map(|mean| millis(mean).max(1));
-    database.write(REPORT, &[&report.id, &slots, &mean_ms, &database.given_time(), &millis(WORKER_SILENCE)]).await?;
-    Ok(())
-}
-
-pub(super) async fn withdraw(database: &Database, id: Id) -> Result<()> {
-    database.write("DELETE FROM workers WHERE id = $1", &[&id]).await?;
-    Ok(())
-}
-
-pub(super) async fn others(database: &Database, id: Id) -> Result<Vec<WorkerReport>> {
-    // A report from the future was written before the clock was set back. It is ignored as well.
-    let sql = "SELECT id, slots::bigint AS slots, mean_ms FROM workers
-        WHERE id <> $1 AND seen_at > tintype_now($2) - $3 AND seen_at < tintype_now($2) + $3 ORDER BY id";
-    let rows = database.read(sql, &[&id, &database.given_time(), &millis(WORKER_SILENCE)]).await?;
-    rows.iter().map(worker).collect()
-}
 
 fn worker(row: &Row) -> Result<WorkerReport> {
     let mean_ms: Option<i64> = row.try_get("mean_ms")?;
@@ -56,15 +35,24 @@ fn worker(row: &Row) -> Result<WorkerReport> {
 #[async_trait]
 impl Fleet for PostgresStore {
     async fn report_worker(&self, report: WorkerReport) -> Result<()> {
-        self::report(&self.database, report).await
+        let slots = i32::try_from(report.slots).unwrap_or(i32::MAX);
+        let mean_ms = report.mean.map(|mean| millis(mean).max(1));
+        let (given, silence) = (self.database.given_time(), millis(WORKER_SILENCE));
+        self.database.write(REPORT, &[&report.id, &slots, &mean_ms, &given, &silence]).await?;
+        Ok(())
     }
 
     async fn withdraw_worker(&self, id: Id) -> Result<()> {
-        withdraw(&self.database, id).await
+        self.database.write("DELETE FROM workers WHERE id = $1", &[&id]).await?;
+        Ok(())
     }
 
     async fn other_workers(&self, id: Id) -> Result<Vec<WorkerReport>> {
-        others(&self.database, id).await
+        // A report from the future was written before the clock was set back. It is ignored as well.
+        let sql = "SELECT id, slots::bigint AS slots, mean_ms FROM workers
+            WHERE id <> $1 AND seen_at > tintype_now($2) - $3 AND seen_at < tintype_now($2) + $3 ORDER BY id";
+        let (given, silence) = (self.database.given_time(), millis(WORKER_SILENCE));
+        self.database.read(sql, &[&id, &given, &silence]).await?.iter().map(worker).collect()
     }
 
     async fn cursor_secret(&self) -> Result<[u8; 32]> {

@@ -48,7 +48,7 @@ fn compare_accounts(snapshot: &Connection, books: &mut Books) -> rusqlite::Resul
     let mut statement = snapshot.prepare("SELECT id, balance, unfinished FROM accounts ORDER BY id")?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
-        books.compare_account(row.get(0)?, row.get(1)?, row.get(2)?);
+        books.compare_account(row.get(0)?, Some((row.get(1)?, row.get(2)?)));
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use super::connection::BUSY_TIMEOUT;
 use super::writer;
 
 /// The migrations from an empty file to the current schema.
-pub(super) const MIGRATIONS: [&str; 9] = [
+pub(super) const MIGRATIONS: [&str; 10] = [
     include_str!("../../../migrations/sqlite/0001_initial.sql"),
     include_str!("../../../migrations/sqlite/0002_retention.sql"),
     include_str!("../../../migrations/sqlite/0003_policy.sql"),
@@ -19,6 +19,7 @@ pub(super) const MIGRATIONS: [&str; 9] = [
     include_str!("../../../migrations/sqlite/0007_turns.sql"),
     include_str!("../../../migrations/sqlite/0008_sweeps.sql"),
     include_str!("../../../migrations/sqlite/0009_request_ids.sql"),
+    include_str!("../../../migrations/sqlite/0010_ledger_balances.sql"),
 ];
 /// Application id of our SQLite files: "tint" in ASCII.
 const APPLICATION_ID: i32 = 0x7469_6E74;

@@ -211,7 +211,8 @@ async fn the_audit_still_adds_up_what_was_paid_for_forgotten_tasks() -> Result<(
     year.damage("UPDATE ledger SET amount = -1 WHERE task_id = '$completed'");
     let faults = year.faults().await?;
     assert!(faults[0].starts_with("entry 2 says the balance was 98"), "{faults:?}");
-    assert_eq!(faults.last().map(String::as_str), Some("the balance is 94 but its entries add up to 95"));
+    let last = faults.last().map_or("", String::as_str);
+    assert!(last.ends_with("says the balance was 94, but entries up to it add up to 95"), "{faults:?}");
     year.damage("UPDATE ledger SET amount = -2 WHERE task_id = '$completed'");
     assert_eq!(year.drifts().await?, []);
     Ok(())
@@ -226,8 +227,7 @@ async fn the_audit_still_compares_the_charges_and_refunds_of_forgotten_tasks() -
     // Books that add up, with a refund that is too much.
     year.damage(
         "UPDATE ledger SET amount = amount + 1 WHERE task_id = '$failed' AND kind = 'refund';
-         UPDATE ledger SET balance = balance + 1 WHERE id >= (SELECT id FROM ledger WHERE task_id = '$failed' AND kind = 'refund');
-         UPDATE accounts SET balance = balance + 1",
+         UPDATE ledger SET balance = balance + 1 WHERE id >= (SELECT id FROM ledger WHERE task_id = '$failed' AND kind = 'refund')",
     );
     assert_eq!(year.faults().await?, [disagree]);
     year.damage("DELETE FROM ledger WHERE task_id = '$failed' AND kind = 'charge'");

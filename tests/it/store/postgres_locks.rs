@@ -1,70 +1,22 @@
-//! Accounts that somebody has locked on a database server, and tasks that are about to end.
+//! Rows that another transaction has locked on a PostgreSQL server.
 
-use std::pin::pin;
+use tintype::domain::model::Status;
+use tintype::store::{Lease, LeaseWrite, Result};
 
-use futures::FutureExt as _;
-use futures::future::{join, join_all, maybe_done};
-use tintype::domain::model::{Id, Status};
-use tintype::store::{Claim, Lease, LeaseWrite, Result};
-
-use super::fixture::{Fixture, LEASE, drawn};
+use super::fixture::{LEASE, drawn};
 use super::postgres_server::fixture_with;
 use crate::rigs::postgres::{cluster, schema};
 
-/// Completes a task of each of `others` while the lease of somebody is completed whose account is held. Says whether all of
-/// them were answered while that one still waited.
-async fn go_on_without(fx: &Fixture, held: Lease, others: &[Id]) -> Result<bool> {
-    for other in others {
-        fx.submit(*other).await?;
-    }
-    let claims = fx.store.claim(others.len(), LEASE).await?;
-    assert_eq!(claims.len(), others.len());
-    let complete = |claims: &[Claim]| {
-        let leases: Vec<Lease> = claims.iter().map(|claim| claim.lease).collect();
-        join_all(leases.into_iter().map(|lease| fx.store.complete(lease, drawn())))
-    };
-    // The first of them keeps the rest until all have asked, or else they come one by one: both is to work.
-    let (some, rest) = claims.split_at(claims.len() / 2);
-    let mut before = pin!(maybe_done(complete(some)));
-    let mut waiting = pin!(maybe_done(fx.store.complete(held, drawn())));
-    let mut after = pin!(maybe_done(complete(rest)));
-    // All ask now, in this order.
-    _ = (before.as_mut().now_or_never(), waiting.as_mut().now_or_never(), after.as_mut().now_or_never());
-    join(before.as_mut(), after.as_mut()).await;
-    let outcomes = [before.take_output(), after.take_output()].into_iter().flatten().flatten();
-    for outcome in outcomes {
-        assert_eq!(outcome?, LeaseWrite::Done);
-    }
-    _ = waiting.as_mut().now_or_never();
-    Ok(waiting.take_output().is_none())
-}
-
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_somebody_holds_on_an_account_keeps_nobody_else_from_completing() -> Result<()> {
+async fn a_completion_does_not_wait_for_a_locked_account() -> Result<()> {
     let fx = fixture_with("");
     let held = fx.leased().await?;
-    let mut others = Vec::new();
-    for number in 0..8 {
-        others.push(fx.account(&format!("account {number}"), 1_000).await?);
-    }
     let holder = cluster().session().await;
     let hold = format!("BEGIN; SELECT * FROM {}.accounts WHERE name = 'ada' FOR UPDATE", schema(fx.directory.path()));
     holder.batch_execute(&hold).await.expect("nobody else holds it");
-    // First they share a statement with it, and then they find it apart. On a slow machine it may be answered before
-    // the others are, but not time after time.
-    let mut went_on = 0;
-    for _ in 0..8 {
-        went_on += u32::from(go_on_without(&fx, held, &others).await?);
-        if went_on == 2 {
-            break;
-        }
-    }
-    assert_eq!(went_on, 2, "the others were answered with it, or later");
-    assert_eq!(fx.task(held.task_id).await?.status, Status::Processing);
-    holder.batch_execute("ROLLBACK").await.expect("it was not cut");
-    // Some who asked for this have gone, and what they asked for is done all the same: by one of them.
-    fx.store.complete(held, drawn()).await?;
+    assert_eq!(fx.store.complete(held, drawn()).await?, LeaseWrite::Done);
     assert!(matches!(fx.task(held.task_id).await?.status, Status::Completed { .. }));
+    holder.batch_execute("ROLLBACK").await.expect("it was not cut");
     assert_eq!(fx.store.audit().await?.drifts, []);
     Ok(())
 }
@@ -93,5 +45,40 @@ async fn a_renewal_waits_for_no_task_that_is_about_to_end() -> Result<()> {
     assert_eq!(until(kept), now.saturating_add(LEASE).as_millis());
     assert_eq!(fx.store.renew(vec![ending], LEASE).await?, []);
     assert_eq!(until(ending), now.saturating_add(LEASE).as_millis());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_balance_that_waited_for_a_lock_follows_from_the_entries_before_it() -> Result<()> {
+    let fx = fixture_with("");
+    let lease = fx.leased().await?;
+    let ada = fx.store.find_account("ada").await?.expect("the account exists");
+    let schema = schema(fx.directory.path());
+    let holder = cluster().session().await;
+    for is_grant in [true, false] {
+        // Another transaction has locked the account and grants 5 credits.
+        let grant = format!(
+            "BEGIN; SELECT * FROM {schema}.accounts FOR UPDATE;
+             INSERT INTO {schema}.ledger (account_id, kind, amount, balance, created_at)
+             VALUES ('{}', 'grant', 5, {}, 1)",
+            ada.id,
+            fx.credits(ada.id).await? + 5
+        );
+        holder.batch_execute(&grant).await.expect("nobody else holds it");
+        let store = fx.store.clone();
+        let waits = tokio::spawn(async move {
+            if is_grant {
+                store.grant(ada.id, 1, None).await.map(|_| ())
+            } else {
+                store.fail(lease, "it sank").await.map(|_| ())
+            }
+        });
+        cluster().until_waiting(&schema).await;
+        holder.batch_execute("COMMIT").await.expect("it was not cut");
+        waits.await.expect("no panic")?;
+    }
+    // Two grants of 5, one of 1, and the refund of 2.
+    assert_eq!(fx.credits(ada.id).await?, ada.credits + 13);
+    assert_eq!(fx.store.audit().await?.drifts, []);
     Ok(())
 }

@@ -3,9 +3,9 @@
 use futures::future::try_join_all;
 use tempfile::TempDir;
 use tintype::domain::model::{Id, Surface};
-use tintype::store::{Rescue, Rescued, Result};
+use tintype::store::Result;
 
-use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, images};
+use super::fixture::{Fixture, MILLISECOND, UNLIMITED, images};
 use crate::rigs::postgres::{cluster, schema};
 use crate::rigs::service::Backend;
 
@@ -77,20 +77,5 @@ async fn a_removal_does_not_pass_over_what_it_removed_before() -> Result<()> {
     assert!(each < 6, "{each} index entries are read for each task that is removed");
     reader.batch_execute("ROLLBACK").await.expect("nothing was changed");
     assert_eq!(fx.store.audit().await?.drifts, []);
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_sweep_does_not_pass_over_leases_that_last() -> Result<()> {
-    let mut fx = Fixture::new(Backend::Postgres);
-    let ada = fx.account("ada", 10_000).await?;
-    submit_many(&fx, ada, Surface::Api, 500).await?;
-    assert_eq!(fx.store.claim(500, LEASE).await?.len(), 500);
-    let before = entries_read(&mut fx, "queue").await;
-    for _ in 0..100 {
-        assert_eq!(fx.store.rescue(Rescue::Expired, "gave up").await?, Rescued::default());
-    }
-    let each = (entries_read(&mut fx, "queue").await - before) / 100;
-    assert!(each < 20, "a sweep reads {each} index entries to find that no lease has run out");
     Ok(())
 }

@@ -1,6 +1,5 @@
 //! PostgreSQL only: broken connections, schemas, partitions, and notifications between processes.
 
-use std::pin::pin;
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -11,8 +10,10 @@ use tintype::domain::model::{Surface, Task};
 use tintype::fault::Faults;
 use tintype::store::postgres::{OpenError, PostgresStore};
 use tintype::store::{
-    AccountCreation, Fleet as _, MAX_LOST_LEASES, Rescue, Result, StoreError, Submission, WORKER_SILENCE, WorkerReport,
+    AccountCreation, Fleet as _, MAX_LOST_LEASES, Rescue, Result, StartLimit, StoreError, Submission, WORKER_SILENCE,
+    WorkerReport,
 };
+use tokio_util::sync::CancellationToken;
 
 use super::fixture::{Fixture, UNLIMITED, accepted, drawn, ids, images, new_key};
 use super::postgres_reads::entries_read;
@@ -71,9 +72,11 @@ async fn a_submit_that_was_cut_off_before_its_commit_is_an_error_and_charges_not
     let fx = fixture_with("");
     let ada = fx.account("ada", 10).await?;
     let schema = schema(fx.directory.path());
-    // Somebody holds the account, so the submit waits for it.
+    // The connection knows the statement from now on.
+    accepted(fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await?);
+    // The next submit has locked the account and waits for the table of the ledger.
     let holder = cluster().session().await;
-    let hold = format!("BEGIN; SELECT * FROM {schema}.accounts FOR UPDATE");
+    let hold = format!("BEGIN; LOCK TABLE {schema}.ledger IN SHARE MODE");
     holder.batch_execute(&hold).await.expect("nobody else holds it");
     let submitting = tokio::spawn({
         let store = fx.store.clone();
@@ -87,70 +90,39 @@ async fn a_submit_that_was_cut_off_before_its_commit_is_an_error_and_charges_not
     holder.batch_execute("ROLLBACK").await.expect("it was not cut");
     let error = submitting.await.expect("no panic").expect_err("its connection was cut");
     assert!(matches!(error, StoreError::Other(_)), "it is known that nothing was done: {error:?}");
-    assert_eq!(fx.credits(ada).await?, 10);
-    assert_eq!(fx.store.list_tasks(ada, Surface::Api, None, 10).await?, []);
+    assert_eq!(fx.credits(ada).await?, 8);
+    assert_eq!(fx.store.list_tasks(ada, Surface::Api, None, 10).await?.len(), 1);
     assert!(matches!(fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await?, Submission::Accepted(_)));
     assert_eq!(fx.store.audit().await?.drifts, []);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_somebody_holds_on_an_account_holds_up_no_other() -> Result<()> {
+async fn a_locked_account_delays_no_submit_of_another() -> Result<()> {
     let fx = fixture_with("");
     let schema = schema(fx.directory.path());
-    let ada = fx.account("ada", 100).await?;
-    let mut others = Vec::new();
-    // So many that some of them share statements with ada, however that is decided, and so few that all are answered
-    // while ada waits.
-    for number in 0..16 {
-        others.push(fx.account(&format!("account {number}"), 100).await?);
-    }
+    let (ada, bob) = (fx.account("ada", 100).await?, fx.account("bob", 100).await?);
     let submit = |account| fx.store.submit(account, None, Surface::Api, images(1), UNLIMITED);
-    let submit_others = || join_all(others.iter().map(|other| submit(*other)));
-    let all_accepted = |outcomes: Vec<Result<Submission>>| {
-        let tasks: Result<Vec<_>> = outcomes.into_iter().map(|one| one.map(accepted)).collect();
-        tasks.map(|_| ())
-    };
     let holder = cluster().session().await;
     let hold = format!("BEGIN; SELECT * FROM {schema}.accounts WHERE id = '{ada}' FOR UPDATE");
     holder.batch_execute(&hold).await.expect("nobody else holds it");
-    // Nobody is answered before all have asked, so that ada is in the middle of a statement.
-    let gate = cluster().session().await;
-    gate.batch_execute(&format!("BEGIN; LOCK TABLE {schema}.ledger IN SHARE MODE"))
-        .await
-        .expect("nobody else holds it");
-    let (mut before, mut after) = (pin!(submit_others()), pin!(submit_others()));
-    let (mut first, mut second, mut third, mut fourth) = (submit(ada), submit(ada), submit(ada), submit(ada));
-    assert!(before.as_mut().now_or_never().is_none());
-    assert!(
-        (&mut first).now_or_never().is_none()
-            && (&mut second).now_or_never().is_none()
-            && (&mut third).now_or_never().is_none()
-    );
-    assert!(after.as_mut().now_or_never().is_none());
-    gate.batch_execute("ROLLBACK").await.expect("it was not cut");
-    all_accepted(before.await)?;
-    all_accepted(after.await)?;
-    assert!((&mut first).now_or_never().is_none(), "it still waits for the lock");
-    // From now on ada waits by itself: what it is asked for meanwhile does so too.
-    assert!((&mut fourth).now_or_never().is_none());
-    cluster().until_waiting(&schema).await;
-    all_accepted(submit_others().await)?;
-    assert!(
-        (&mut first).now_or_never().is_none() && (&mut fourth).now_or_never().is_none(),
-        "they still wait for the lock"
-    );
-    // Concurrent requests are answered together, not after one wait each.
-    let error = first.await.expect_err("somebody holds the lock");
+    // More submits of ada than one statement takes, before and after one of bob.
+    let mut of_ada: Vec<_> = (0..40).map(|_| submit(ada)).collect();
+    assert!(join_all(&mut of_ada).now_or_never().is_none(), "all have asked");
+    accepted(submit(bob).await?);
+    let limit = StartLimit { deadline: fx.clock.elapsed(), hung_up: CancellationToken::new() };
+    let mut late = fx.store.submit_before(limit.clone(), ada, None, Surface::Api, images(1), UNLIMITED);
+    assert!((&mut late).now_or_never().is_none());
+    accepted(submit(bob).await?);
+    assert!(join_all(&mut of_ada).now_or_never().is_none(), "they still wait for the lock");
+    // A submit whose caller has gone stops waiting.
+    limit.hung_up.cancel();
+    assert_eq!(late.await?, Submission::NotStarted);
     holder.batch_execute("ROLLBACK").await.expect("it was not cut");
-    assert!(error.to_string().contains("55P03"), "{error}");
-    assert!(second.await.is_err() && third.await.is_err());
-    accepted(fourth.await?);
-    accepted(submit(ada).await?);
-    assert_eq!(fx.credits(ada).await?, 96);
-    for other in &others {
-        assert_eq!(fx.credits(*other).await?, 94);
+    for submission in join_all(of_ada).await {
+        accepted(submission?);
     }
+    assert_eq!((fx.credits(ada).await?, fx.credits(bob).await?), (20, 96));
     assert_eq!(fx.store.audit().await?.drifts, []);
     Ok(())
 }
@@ -393,10 +365,18 @@ async fn whoever_reports_passes_by_those_that_are_silent() -> Result<()> {
     Ok(())
 }
 
-/// Ada's account is damaged so that nothing can be taken from what it has unfinished.
+/// Sets the balance after ada's charges, and so what a refund of them adds up to.
+fn set_balance_of_ada(fx: &Fixture, balance: i64) {
+    cluster().execute(&format!(
+        "SET search_path = {}; UPDATE ledger SET balance = {balance}
+         WHERE kind = 'charge' AND account_id = (SELECT id FROM accounts WHERE name = 'ada')",
+        schema(fx.directory.path())
+    ));
+}
+
+/// Damages the ledger of ada so that a refund overflows.
 fn damage_ada(fx: &Fixture) {
-    cluster()
-        .execute(&format!("UPDATE {}.accounts SET unfinished = 0 WHERE name = 'ada'", schema(fx.directory.path())));
+    set_balance_of_ada(fx, i64::MAX);
 }
 
 async fn state(fx: &Fixture, task: &Task) -> Result<&'static str> {
@@ -413,7 +393,7 @@ async fn an_account_that_is_damaged_or_held_keeps_nobody_else_from_a_refund() ->
     assert_eq!((state(&fx, &of_ada).await?, state(&fx, &of_bob).await?), ("processing", "failed"));
     assert_eq!(fx.credits(bob).await?, 10);
     let schema = schema(fx.directory.path());
-    cluster().execute(&format!("UPDATE {schema}.accounts SET unfinished = 1 WHERE name = 'ada'"));
+    set_balance_of_ada(&fx, 8);
     let of_bob = fx.submit(bob).await?;
     let holder = cluster().session().await;
     let hold = format!("BEGIN; SELECT * FROM {schema}.accounts WHERE name = 'ada' FOR UPDATE");
@@ -474,8 +454,7 @@ async fn tasks_are_removed_whatever_the_number_of_accounts_before_theirs() -> Re
     let ada = fx.account("ada", 10).await?;
     // Ids that sort before hers, more than one statement looks up.
     fx.execute(
-        "INSERT INTO accounts (id, name, balance)
-         SELECT lpad(i::text, 21, '-'), 'account ' || i, 0 FROM generate_series(1, 2500) AS i",
+        "INSERT INTO accounts (id, name) SELECT lpad(i::text, 21, '-'), 'account ' || i FROM generate_series(1, 2500) AS i",
     );
     fx.submit(ada).await?;
     fx.store.fail(fx.claim().await?, "it sank").await?;

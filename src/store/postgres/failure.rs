@@ -1,0 +1,92 @@
+//! Errors of statements: what is known about their effect decides whether they can be repeated.
+
+use tokio_postgres::error::{Severity, SqlState};
+
+use crate::store::{Cause, StoreError};
+
+/// Errors because of another transaction, after which a later attempt may succeed.
+const BUSY: [SqlState; 4] = [
+    SqlState::LOCK_NOT_AVAILABLE,
+    SqlState::T_R_DEADLOCK_DETECTED,
+    SqlState::QUERY_CANCELED,
+    SqlState::UNDEFINED_TABLE,
+];
+
+/// Why a statement has no result.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// It was not sent, because no connection could be had.
+    NotSent(StoreError),
+    /// The server rolled it back.
+    Refused(StoreError),
+    /// The server rolled it back because of another transaction, which held a lock for too long or dropped the table.
+    Busy(StoreError),
+    /// Nothing was done, and another connection may do it: this one broke, or reached a read-only server.
+    Broken(StoreError),
+    /// The connection broke after the statement was sent: it may have taken effect.
+    Unknown(StoreError),
+}
+
+/// The cause of an error, without its outcome.
+pub(super) fn words(error: StoreError) -> Cause {
+    match error {
+        StoreError::Full(cause) | StoreError::Other(cause) | StoreError::Unknown(cause) => cause,
+    }
+}
+
+impl From<Failure> for StoreError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Unknown(error) => Self::Unknown(words(error)),
+            failure => failure.into_error(),
+        }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl From<tokio_postgres::Error> for Failure {
+    /// Only an error of the server tells that the statement was rolled back; any other leaves the outcome open.
+    fn from(error: tokio_postgres::Error) -> Self {
+        let refused = error.as_db_error().is_some_and(|server| server.parsed_severity() == Some(Severity::Error));
+        match error.code() {
+            Some(&SqlState::READ_ONLY_SQL_TRANSACTION) => Self::Broken(error.into()),
+            Some(code) if refused && BUSY.contains(code) => Self::Busy(error.into()),
+            _ if refused => Self::Refused(error.into()),
+            _ => Self::Unknown(error.into()),
+        }
+    }
+}
+
+impl From<tokio_postgres::Error> for StoreError {
+    /// Drops the details of a server error, which may contain a prompt.
+    fn from(error: tokio_postgres::Error) -> Self {
+        let Some(server) = error.as_db_error() else { return Self::Other(Cause::new(error)) };
+        let cause = Cause::from(format!("{} (SQLSTATE {})", server.message(), server.code().code()));
+        if *server.code() == SqlState::DISK_FULL { Self::Full(cause) } else { Self::Other(cause) }
+    }
+}
+
+impl Failure {
+    pub(super) fn into_error(self) -> StoreError {
+        match self {
+            Self::NotSent(error)
+            | Self::Refused(error)
+            | Self::Busy(error)
+            | Self::Broken(error)
+            | Self::Unknown(error) => error,
+        }
+    }
+
+    /// The same for a statement without effect until now, which another connection can repeat.
+    pub(super) fn without_effect(self) -> Self {
+        match self {
+            Self::Unknown(error) => Self::Broken(error),
+            failure => failure,
+        }
+    }
+}
