@@ -15,7 +15,7 @@ mod files;
 mod fixture;
 mod keys;
 mod leases;
-mod months;
+mod partitions;
 mod postgres_locks;
 mod postgres_reads;
 mod postgres_server;
@@ -175,8 +175,8 @@ macro_rules! suite {
                     a_removed_task_cannot_end_again,
                     submits_go_on_while_tasks_are_removed,
                 }
-                months {
-                    forgetting_months_changes_nothing_that_callers_see,
+                partitions {
+                    dropping_partitions_changes_nothing_that_callers_see,
                 }
                 completed {
                     completed_tasks_of_every_account_and_surface_are_walked_oldest_first,

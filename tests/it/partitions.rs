@@ -37,7 +37,7 @@ async fn remove_old(service: &Service) {
 }
 
 #[tokio::test]
-async fn a_month_goes_when_its_tasks_are_removed_and_their_files_are_gone() {
+async fn a_partition_is_dropped_once_its_tasks_and_their_files_are_removed() {
     let service = keeping_a_month().await;
     let caller = service.caller("ada", 100).await;
     let completed = ended(&caller, "a boat").await;
@@ -86,7 +86,7 @@ async fn a_month_goes_when_its_tasks_are_removed_and_their_files_are_gone() {
 }
 
 #[tokio::test]
-async fn a_month_with_a_file_left_stays_and_so_do_those_after_it() {
+async fn a_partition_with_a_file_left_stays_and_so_do_later_partitions() {
     let service = keeping_a_month().await;
     let caller = service.caller("ada", 100).await;
     ended(&caller, "a boat").await;
@@ -105,7 +105,7 @@ async fn a_month_with_a_file_left_stays_and_so_do_those_after_it() {
 }
 
 #[tokio::test]
-async fn a_month_stays_while_a_task_from_before_the_removal_is_worked_on() {
+async fn a_partition_stays_while_a_task_older_than_the_removal_is_unfinished() {
     let service = keeping_a_month().await;
     let caller = service.caller("ada", 100).await;
     ended(&caller, "a boat [[fail]]").await;
@@ -120,7 +120,7 @@ async fn a_month_stays_while_a_task_from_before_the_removal_is_worked_on() {
 }
 
 #[tokio::test]
-async fn a_month_stays_for_a_day_after_its_end() {
+async fn a_partition_stays_for_a_day_after_the_end_of_its_month() {
     let service = Service::start_on_postgres(&["--retention", "1h", "--submit-rate", "0"]).await;
     let caller = service.caller("ada", 100).await;
     service.clock.advance(DAY * 9);

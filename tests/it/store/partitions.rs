@@ -1,4 +1,4 @@
-//! Months that are forgotten as a whole: which may go, and what is left of them.
+//! Partitions of past months: the conditions for dropping them, and the data that stays.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ impl Year {
 }
 
 #[test]
-fn months_begin_when_they_do() {
+fn the_months_of_the_fixture_begin_at_midnight_utc() {
     for (begin, text) in [(DECEMBER, "2026-12-01"), (JANUARY, "2027-01-01"), (FEBRUARY, "2027-02-01")] {
         assert_eq!(Timestamp::of_day(text), Some(begin));
         assert_eq!(begin.to_string(), format!("{text}T00:00:00.000Z"));
@@ -82,7 +82,7 @@ fn months_begin_when_they_do() {
     assert_eq!(Timestamp::of_day("2026-13-01"), None);
 }
 
-pub async fn forgetting_months_changes_nothing_that_callers_see(fx: &Fixture) -> Result<()> {
+pub async fn dropping_partitions_changes_nothing_that_callers_see(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let old = fx.submit(ada).await?.id;
     fx.store.complete(fx.claim().await?, drawn()).await?;
@@ -106,7 +106,7 @@ pub async fn forgetting_months_changes_nothing_that_callers_see(fx: &Fixture) ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn months_go_oldest_first_up_to_one_in_which_a_task_is_left() -> Result<()> {
+async fn partitions_are_dropped_oldest_first_up_to_one_with_a_task_left() -> Result<()> {
     let year = Year::begin().await?;
     assert_eq!(year.forget(FEBRUARY).await?, 0, "no task is removed");
     assert_eq!(year.remove(DECEMBER).await?, 2);
@@ -130,7 +130,7 @@ async fn months_go_oldest_first_up_to_one_in_which_a_task_is_left() -> Result<()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_month_with_an_unfinished_task_stays() -> Result<()> {
+async fn a_partition_with_an_unfinished_task_stays() -> Result<()> {
     let year = Year::begin().await?;
     let schema = year.schema();
     // However that came about.
@@ -145,7 +145,7 @@ async fn a_month_with_an_unfinished_task_stays() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_month_whose_tasks_were_removed_just_now_stays() -> Result<()> {
+async fn a_partition_whose_tasks_were_just_removed_stays() -> Result<()> {
     let year = Year::begin().await?;
     let removed_at = year.fx.clock.now();
     assert_eq!(year.remove(DECEMBER).await?, 2);
@@ -155,7 +155,7 @@ async fn a_month_whose_tasks_were_removed_just_now_stays() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_month_that_somebody_reads_is_forgotten_another_time() -> Result<()> {
+async fn a_partition_that_another_transaction_reads_is_dropped_later() -> Result<()> {
     let year = Year::begin().await?;
     year.remove(DECEMBER).await?;
     let reader = cluster().session().await;
@@ -169,7 +169,7 @@ async fn a_month_that_somebody_reads_is_forgotten_another_time() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn processes_that_forget_at_once_forget_each_month_once() -> Result<()> {
+async fn concurrent_processes_drop_each_partition_once() -> Result<()> {
     let year = Year::begin().await?;
     year.remove(FEBRUARY).await?;
     let (now, others) = (year.fx.clock.now(), [year.fx.another_process(), year.fx.another_process()]);
@@ -183,7 +183,7 @@ async fn processes_that_forget_at_once_forget_each_month_once() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_task_is_made_in_a_month_that_was_forgotten() -> Result<()> {
+async fn no_task_is_created_in_a_dropped_partition() -> Result<()> {
     let year = Year::begin().await?;
     let elsewhere = year.fx.another_process();
     let now = year.fx.clock.now();
@@ -204,7 +204,7 @@ async fn no_task_is_made_in_a_month_that_was_forgotten() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_audit_still_adds_up_what_was_paid_for_forgotten_tasks() -> Result<()> {
+async fn the_audit_still_adds_up_the_charges_of_dropped_tasks() -> Result<()> {
     let year = Year::begin().await?;
     year.remove(DECEMBER).await?;
     year.forget(DECEMBER).await?;
@@ -219,7 +219,7 @@ async fn the_audit_still_adds_up_what_was_paid_for_forgotten_tasks() -> Result<(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_audit_still_compares_the_charges_and_refunds_of_forgotten_tasks() -> Result<()> {
+async fn the_audit_still_compares_charges_and_refunds_of_dropped_tasks() -> Result<()> {
     let year = Year::begin().await?;
     year.remove(DECEMBER).await?;
     year.forget(DECEMBER).await?;
@@ -236,7 +236,7 @@ async fn the_audit_still_compares_the_charges_and_refunds_of_forgotten_tasks() -
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn however_many_tasks_are_forgotten_none_of_their_entries_is_left_out() -> Result<()> {
+async fn the_audit_reads_all_entries_of_many_dropped_tasks() -> Result<()> {
     const MANY: u64 = 35_000;
     let year = Year::begin().await?;
     year.remove(DECEMBER).await?;
@@ -258,7 +258,7 @@ async fn however_many_tasks_are_forgotten_none_of_their_entries_is_left_out() ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn entries_of_a_task_that_is_gone_from_a_month_that_is_not_are_found() -> Result<()> {
+async fn the_audit_finds_entries_of_a_task_missing_from_a_partition_that_was_not_dropped() -> Result<()> {
     let year = Year::begin().await?;
     year.remove(DECEMBER).await?;
     year.forget(DECEMBER).await?;
@@ -273,7 +273,7 @@ async fn entries_of_a_task_that_is_gone_from_a_month_that_is_not_are_found() -> 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_month_is_forgotten_in_the_middle_of_an_audit() -> Result<()> {
+async fn no_partition_is_dropped_during_an_audit() -> Result<()> {
     let year = Year::begin().await?;
     year.remove(DECEMBER).await?;
     // Somebody holds the audit up.
