@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio_postgres::Row;
 
 use super::columns::{REQUEST, request, word};
-use super::connection::Database;
+use super::connection::{Database, Parameter};
 use super::queue::millis;
 use crate::domain::model::Id;
 use crate::store::{Claim, Lease, Result};
@@ -14,53 +14,45 @@ use crate::store::{Claim, Lease, Result};
 /// Condition for a task `q` that can be claimed. Below the horizon ($2) are only dead tuples.
 const CLAIMABLE: &str = "q.task_id >= $2 AND q.lease_until IS NULL AND q.ready_at <= tintype_now($3)";
 
-/// Claims up to $5 tasks of accounts that are not in $6, for $7 milliseconds, beginning after the account $1.
+/// Claims up to $4 tasks of accounts that are not in $5, for $6 milliseconds, beginning after the account $1.
 fn statement() -> String {
     format!(
         "
-    WITH RECURSIVE
-    -- Accounts with a task to claim, after the account that was served last. Each step goes to the next account in the
-    -- index `queue_of_account`, so that it does not matter how many tasks wait.
-    later (account_id, place) AS (
-        SELECT $1::text COLLATE \"C\", 0::bigint
-        UNION ALL
-        SELECT next.account_id, place + 1 FROM later, LATERAL (
-            SELECT q.account_id FROM queue q WHERE q.account_id > later.account_id AND {CLAIMABLE}
-            ORDER BY q.account_id, q.task_id LIMIT 1) next
-        WHERE place < $4
+    WITH
+    -- The accounts with a task to claim, at most as many as tasks are wanted: first those after the account that was
+    -- served last, then those from the beginning. An account costs one look-up in the index `queue_of_account`, however
+    -- many tasks wait.
+    later AS MATERIALIZED (
+        SELECT a.id AS account_id FROM accounts a, LATERAL (
+            SELECT 1 FROM queue q WHERE q.account_id = a.id AND {CLAIMABLE} ORDER BY q.task_id LIMIT 1) oldest
+        WHERE a.id > $1 AND a.id <> ALL ($5)
+        ORDER BY a.id LIMIT $4
     ),
-    -- Those from the beginning up to that account.
-    earlier (account_id, place) AS (
-        SELECT '' COLLATE \"C\", $4::bigint
-        UNION ALL
-        SELECT next.account_id, place + 1 FROM earlier, LATERAL (
-            SELECT q.account_id FROM queue q
-            WHERE q.account_id > earlier.account_id AND q.account_id <= $1 AND {CLAIMABLE}
-            ORDER BY q.account_id, q.task_id LIMIT 1) next
-        WHERE place < 2 * $4
+    earlier AS MATERIALIZED (
+        SELECT a.id AS account_id FROM accounts a, LATERAL (
+            SELECT 1 FROM queue q WHERE q.account_id = a.id AND {CLAIMABLE} ORDER BY q.task_id LIMIT 1) oldest
+        WHERE a.id <= $1 AND a.id <> ALL ($5)
+        ORDER BY a.id LIMIT greatest($4::bigint - (SELECT count(*) FROM later), 0)
     ),
-    -- The accounts in the order of their turns.
     turns AS MATERIALIZED (
-        SELECT account_id, row_number() OVER (ORDER BY place) AS turn FROM (
-            SELECT * FROM later WHERE place > 0 UNION ALL SELECT * FROM earlier WHERE place > $4
-        ) waiting
-        WHERE account_id <> ALL ($6) ORDER BY place LIMIT $5::bigint
+        SELECT account_id, row_number() OVER (ORDER BY account_id <= $1, account_id) AS turn
+        FROM (SELECT * FROM later UNION ALL SELECT * FROM earlier) waiting
     ),
     -- Locks an equal share of each account, oldest first. It skips tasks that another worker is claiming.
     locked AS MATERIALIZED (
         SELECT turn, task.task_id FROM turns, LATERAL (
             SELECT q.task_id FROM queue q WHERE q.account_id = turns.account_id AND {CLAIMABLE}
-            ORDER BY q.task_id LIMIT (SELECT ceil($5::bigint::numeric / greatest(count(*), 1))::bigint FROM turns)
+            ORDER BY q.task_id LIMIT (SELECT ceil($4::bigint::numeric / greatest(count(*), 1))::bigint FROM turns)
             FOR UPDATE SKIP LOCKED) task
     ),
     -- One task of each account, then a second one of each, and so on.
     picked AS MATERIALIZED (
         SELECT task_id, turn, row_number() OVER (PARTITION BY turn ORDER BY task_id) AS lap FROM locked
-        ORDER BY lap, turn LIMIT $5
+        ORDER BY lap, turn LIMIT $4
     ),
     -- Raises the epoch, the fencing token, so that no earlier worker can write.
     leased AS (
-        UPDATE queue q SET lease_epoch = q.lease_epoch + 1, lease_until = tintype_now($3) + $7, ready_at = 0
+        UPDATE queue q SET lease_epoch = q.lease_epoch + 1, lease_until = tintype_now($3) + $6, ready_at = 0
         FROM picked WHERE q.task_id = picked.task_id
         RETURNING q.task_id, q.account_id, q.lease_epoch, picked.lap, picked.turn
     )
@@ -82,22 +74,10 @@ pub(super) async fn claim(
     // Accounts with less than their share leave a rest to the others.
     while claims.len() < max {
         let most = (max - claims.len()) as i64;
-        let most_accounts = most + passed_over.len() as i64;
         let served = last.lock().unwrap_or_else(PoisonError::into_inner).map_or_else(String::new, |id| id.to_string());
-        let rows = database
-            .write(
-                &statement,
-                &[
-                    &served,
-                    &database.horizon(),
-                    &database.given_time(),
-                    &most_accounts,
-                    &most,
-                    &passed_over,
-                    &millis(lease),
-                ],
-            )
-            .await;
+        let (horizon, given, lease) = (database.horizon(), database.given_time(), millis(lease));
+        let parameters: [Parameter<'_>; 6] = [&served, &horizon, &given, &most, &passed_over, &lease];
+        let rows = database.write(&statement, &parameters).await;
         let rows = match rows {
             Ok(rows) if rows.is_empty() => break,
             Ok(rows) => rows,
