@@ -11,8 +11,9 @@ use super::queue::millis;
 use crate::domain::model::Id;
 use crate::store::{Claim, Lease, Result};
 
-/// Condition for a task `q` that can be claimed. Below the horizon ($2) are only dead tuples.
-const CLAIMABLE: &str = "q.task_id >= $2 AND q.lease_until IS NULL AND q.ready_at <= tintype_now($3)";
+/// Condition for a task `q` that can be claimed. Below the horizon ($2) are only dead tuples. The collation is that of
+/// the index `queue_of_account`.
+const CLAIMABLE: &str = "q.task_id COLLATE \"POSIX\" >= $2 AND q.lease_until IS NULL AND q.ready_at <= tintype_now($3)";
 
 /// Claims up to $4 tasks of accounts that are not in $5, for $6 milliseconds, beginning after the account $1.
 fn statement() -> String {
@@ -24,13 +25,15 @@ fn statement() -> String {
     -- many tasks wait.
     later AS MATERIALIZED (
         SELECT a.id AS account_id FROM accounts a, LATERAL (
-            SELECT 1 FROM queue q WHERE q.account_id = a.id AND {CLAIMABLE} ORDER BY q.task_id LIMIT 1) oldest
+            SELECT 1 FROM queue q WHERE q.account_id = a.id AND {CLAIMABLE}
+            ORDER BY q.task_id COLLATE \"POSIX\" LIMIT 1) oldest
         WHERE a.id > $1 AND a.id <> ALL ($5)
         ORDER BY a.id LIMIT $4
     ),
     earlier AS MATERIALIZED (
         SELECT a.id AS account_id FROM accounts a, LATERAL (
-            SELECT 1 FROM queue q WHERE q.account_id = a.id AND {CLAIMABLE} ORDER BY q.task_id LIMIT 1) oldest
+            SELECT 1 FROM queue q WHERE q.account_id = a.id AND {CLAIMABLE}
+            ORDER BY q.task_id COLLATE \"POSIX\" LIMIT 1) oldest
         WHERE a.id <= $1 AND a.id <> ALL ($5)
         ORDER BY a.id LIMIT greatest($4::bigint - (SELECT count(*) FROM later), 0)
     ),
@@ -42,7 +45,8 @@ fn statement() -> String {
     locked AS MATERIALIZED (
         SELECT turn, task.task_id FROM turns, LATERAL (
             SELECT q.task_id FROM queue q WHERE q.account_id = turns.account_id AND {CLAIMABLE}
-            ORDER BY q.task_id LIMIT (SELECT ceil($4::bigint::numeric / greatest(count(*), 1))::bigint FROM turns)
+            ORDER BY q.task_id COLLATE \"POSIX\"
+            LIMIT (SELECT ceil($4::bigint::numeric / greatest(count(*), 1))::bigint FROM turns)
             FOR UPDATE SKIP LOCKED) task
     ),
     -- One task of each account, then a second one of each, and so on.
@@ -53,11 +57,12 @@ fn statement() -> String {
     -- Raises the epoch, the fencing token, so that no earlier worker can write.
     leased AS (
         UPDATE queue q SET lease_epoch = q.lease_epoch + 1, lease_until = tintype_now($3) + $6, ready_at = 0
-        FROM picked WHERE q.task_id = picked.task_id
-        RETURNING q.task_id, q.account_id, q.lease_epoch, picked.lap, picked.turn
+        WHERE q.task_id = ANY (ARRAY (SELECT task_id FROM picked))
+        RETURNING q.task_id, q.account_id, q.lease_epoch
     )
     SELECT leased.task_id, leased.account_id, leased.lease_epoch, t.surface, {REQUEST}
-    FROM leased JOIN tasks t ON t.id = leased.task_id ORDER BY lap, turn"
+    FROM leased JOIN picked USING (task_id) JOIN tasks t ON t.id = leased.task_id
+    WHERE t.id = ANY (ARRAY (SELECT task_id FROM picked)) ORDER BY lap, turn"
     )
 }
 

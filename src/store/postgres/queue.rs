@@ -2,6 +2,9 @@
 //!
 //! Every write under a lease matches the epoch (the fencing token) in the `queue` row, and the row is deleted when the
 //! task becomes terminal. A worker that has lost its lease therefore cannot change anything.
+//!
+//! Statements name rows by an array of ids where a join would say the same: a plan that is made while a table is empty
+//! may join by reading all of its index, and the server keeps the plan when the table is full.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -32,11 +35,13 @@ const RENEW: &str = "
         SELECT * FROM unnest($1::text[], $2::bigint[]) AS held (task_id, lease_epoch)
     ),
     found AS MATERIALIZED (
-        SELECT q.task_id FROM held JOIN queue q USING (task_id, lease_epoch) WHERE q.lease_until IS NOT NULL
+        SELECT q.task_id FROM held JOIN queue q USING (task_id, lease_epoch)
+        WHERE q.task_id = ANY ($1) AND q.lease_until IS NOT NULL
         FOR UPDATE OF q SKIP LOCKED
     ),
     renewed AS (
-        UPDATE queue q SET lease_until = tintype_now($3) + $4 FROM found WHERE q.task_id = found.task_id
+        UPDATE queue q SET lease_until = tintype_now($3) + $4
+        WHERE q.task_id = ANY (ARRAY (SELECT task_id FROM found))
     )
     -- The leases that had been lost.
     SELECT task_id, lease_epoch FROM held WHERE NOT EXISTS (
@@ -52,7 +57,7 @@ const COMPLETE: &str = "
         RETURNING q.task_id
     )
     UPDATE tasks t SET status = 'completed', images = $3, updated_at = greatest(t.updated_at, tintype_now($4))
-    FROM gone WHERE t.id = gone.task_id RETURNING t.id";
+    FROM gone WHERE t.id = $1 RETURNING t.id";
 
 /// Selects one leased task for [`give_up`].
 pub(super) const LEASED: &str =
@@ -69,23 +74,24 @@ pub(super) fn give_up(lost: &str) -> String {
     queued AS (
         UPDATE queue q SET lease_until = NULL, lost_leases = q.lost_leases + 1,
             ready_at = CASE WHEN $5::bigint = 0 THEN 0 ELSE tintype_now($2) + $5 END
-        FROM lost WHERE q.task_id = lost.task_id AND q.lost_leases + 1 < $4
+        WHERE q.task_id = ANY (ARRAY (SELECT task_id FROM lost)) AND q.lost_leases + 1 < $4
         RETURNING q.task_id
     ),
     -- Only a task that is processing can fail.
     gone AS (
-        DELETE FROM queue q USING lost, tasks t
-        WHERE q.task_id = lost.task_id AND q.lost_leases + 1 >= $4 AND t.id = q.task_id AND t.status = 'processing'
+        DELETE FROM queue q USING tasks t
+        WHERE q.task_id = ANY (ARRAY (SELECT task_id FROM lost)) AND q.lost_leases + 1 >= $4
+            AND t.id = ANY (ARRAY (SELECT task_id FROM lost)) AND t.id = q.task_id AND t.status = 'processing'
         RETURNING q.task_id, q.account_id, q.key_id
     ),
     failed AS (
         UPDATE tasks t SET status = 'failed', error = $1, updated_at = greatest(t.updated_at, tintype_now($2))
-        FROM gone WHERE t.id = gone.task_id
+        FROM gone WHERE t.id = gone.task_id AND t.id = ANY (ARRAY (SELECT task_id FROM gone))
         RETURNING t.id, t.surface, gone.account_id, gone.key_id, t.n * $3::bigint AS amount
     ),
     -- Locks the accounts after the tasks and in the order of their ids, so that transactions never wait in a circle.
     locked AS MATERIALIZED (
-        SELECT id FROM accounts WHERE id IN (SELECT account_id FROM failed) ORDER BY id FOR NO KEY UPDATE
+        SELECT id FROM accounts WHERE id = ANY (ARRAY (SELECT account_id FROM failed)) ORDER BY id FOR NO KEY UPDATE
     ),
     -- The function sees all that was committed before the lock, which the snapshot of this statement may not.
     found AS MATERIALIZED (SELECT id, tintype_balance(id) AS balance FROM locked),
