@@ -39,9 +39,16 @@ CREATE INDEX queue_of_account ON queue (account_id, task_id COLLATE "POSIX");
 -- the snapshot of the statement that calls it may be older than the lock.
 CREATE FUNCTION tintype_balance(account text) RETURNS bigint LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    newest bigint;
+    found bigint;
 BEGIN
-    RETURN coalesce((
-        SELECT balance FROM ledger WHERE account_id = account COLLATE "C" ORDER BY id DESC LIMIT 1), 0);
+    SELECT id, balance INTO newest, found FROM ledger WHERE account_id = account COLLATE "C" ORDER BY id DESC LIMIT 1;
+    -- A new entry would not be the newest. Logical replication, for one, copies no sequence.
+    IF newest > (SELECT last_value FROM ledger_id_seq) THEN
+        RAISE EXCEPTION 'the sequence ledger_id_seq is behind the ledger: set it to the highest id of the ledger';
+    END IF;
+    RETURN coalesce(found, 0);
 END $$;
 
 -- Counts unfinished tasks from the id `first` on, up to `most`.

@@ -57,7 +57,7 @@ pub enum OpenError {
 }
 
 /// Migrates the schema, or fails and leaves it unchanged. Of several processes that start at the same time the first
-/// migrates and the others wait; running processes continue.
+/// migrates and the others wait.
 pub(super) async fn migrate(database: &Database) -> Result<(), OpenError> {
     let begun = database.clock.elapsed();
     loop {
@@ -120,7 +120,7 @@ async fn steps(begun: &Transaction<'_>, name: &str) -> Result<Result<(), OpenErr
     }
     // A waiting ALTER TABLE blocks all later statements on the table, so give up soon and try again. The timeout is
     // shorter than `deadlock_timeout`, so that the server never cancels other transactions instead.
-    begun.batch_execute("SET LOCAL lock_timeout = '500ms'").await?;
+    begun.batch_execute("SET LOCAL lock_timeout = '500ms'; SET LOCAL statement_timeout = 0").await?;
     for step in MIGRATIONS.iter().skip(done) {
         begun.batch_execute(step).await?;
     }

@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub(super) struct Unanswered {
     pub(super) accounts: Vec<Id>,
     pub(super) tasks: Vec<Id>,
-    /// By the server's clock.
+    /// The last of the tasks, by the server's clock.
     pub(super) deadline: Timestamp,
 }
 

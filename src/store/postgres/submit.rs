@@ -67,7 +67,7 @@ struct Found {
     /// Balance and unfinished tasks of the account before the statement; `None` if another transaction has locked it.
     account: Option<(i64, i64)>,
     accepted: bool,
-    /// Whether the deadline had passed, so that nothing was done.
+    /// Whether its deadline had passed, so that it was not accepted.
     late: bool,
 }
 
@@ -80,11 +80,12 @@ impl Submitter {
             if sent.is_empty() {
                 return Vec::new();
             }
-            let deadline = self.deadline(&sent);
-            let error = match self.send(&sent, deadline).await {
+            let deadlines = self.deadlines(&sent);
+            let error = match self.send(&sent, &deadlines).await {
                 Ok(found) => return self.answer(sent, found).await,
                 Err(Failure::Unknown(error)) => {
-                    tokio::spawn(or_exit(self.settle(sent, deadline, error)));
+                    let last = deadlines.into_iter().max().unwrap_or(Timestamp::MAX);
+                    tokio::spawn(or_exit(self.settle(sent, last, error)));
                     return Vec::new();
                 }
                 Err(Failure::Refused(error)) if attempt == Attempt::Together => {
@@ -120,17 +121,17 @@ impl Submitter {
         open.into_iter().map(|asked| Sent { id: self.database.new_id(), asked }).collect()
     }
 
-    /// When the first of these orders is too late, by the server's clock.
-    fn deadline(&self, sent: &[Sent]) -> Timestamp {
-        let now = self.database.clock.elapsed();
-        let left = sent.iter().map(|one| one.asked.query.start.deadline.saturating_sub(now)).min();
-        self.database.now().saturating_add(left.unwrap_or_default().min(START_WITHIN))
+    /// When each of these orders is too late, by the server's clock.
+    fn deadlines(&self, sent: &[Sent]) -> Vec<Timestamp> {
+        let (elapsed, now) = (self.database.clock.elapsed(), self.database.now());
+        let left = |one: &Sent| one.asked.query.start.deadline.saturating_sub(elapsed).min(START_WITHIN);
+        sent.iter().map(|one| now.saturating_add(left(one))).collect()
     }
 
-    async fn send(&self, sent: &[Sent], deadline: Timestamp) -> std::result::Result<Vec<Found>, Failure> {
+    async fn send(&self, sent: &[Sent], deadlines: &[Timestamp]) -> std::result::Result<Vec<Found>, Failure> {
         let passed = self.faults.pass(Point::before(Effect::Commit)).await;
         passed.map_err(|error| Failure::NotSent(error.into()))?;
-        let rows = write(&self.database, sent, deadline).await?;
+        let rows = write(&self.database, sent, deadlines).await?;
         let passed = self.faults.pass(Point::after(Effect::Commit)).await;
         passed.map_err(|error| Failure::Unknown(error.into()))?;
         rows.iter().map(found).collect::<Result<_>>().map_err(Failure::Unknown)
@@ -138,10 +139,13 @@ impl Submitter {
 
     /// Answers the orders that are settled, and returns the others.
     async fn answer(&self, sent: Vec<Sent>, found: Vec<Found>) -> Vec<Asked> {
-        if found.iter().any(|found| found.late)
-            && let Err(error) = self.database.compare_clocks().await
-        {
-            tracing::warn!(%error, "could not compare the clocks after the server found a submit too late");
+        if found.iter().any(|found| found.late) {
+            let database = self.database.clone();
+            tokio::spawn(async move {
+                if let Err(error) = database.compare_clocks().await {
+                    tracing::warn!(%error, "could not compare the clocks after the server found a submit too late");
+                }
+            });
         }
         let all_locked = found.iter().all(|found| found.exists && found.account.is_none());
         let mut accounts: HashMap<Id, (i64, i64)> = HashMap::new();
@@ -156,6 +160,11 @@ impl Submitter {
                 }
                 continue;
             };
+            if found.late && !found.accepted {
+                // It is refused when its start limit is over by the clock of this process, too.
+                again.push(one.asked);
+                continue;
+            }
             let (balance, unfinished) = accounts.entry(order.account_id).or_insert(account);
             let (cost, max_unfinished) = (order.request.cost(), i64::from(order.max_unfinished));
             if !found.accepted && max_unfinished != 0 && *unfinished >= max_unfinished {
@@ -227,9 +236,10 @@ const SUBMIT: &str = "
     orders AS (
         SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::bigint[],
                              $7::smallint[], $8::text[], $9::text[], $10::text[], $11::text[], $12::bigint[],
-                             $13::bigint[], $14::bigint[])
+                             $13::bigint[], $14::bigint[], $17::bigint[])
             WITH ORDINALITY AS o (id, account_id, key_id, surface, image_to_image, made_at, n, aspect_ratio,
-                                  reference_images, prompt, request_id, spent, place, max_unfinished, ordinal)
+                                  reference_images, prompt, request_id, spent, place, max_unfinished, deadline,
+                                  ordinal)
     ),
     -- Locks the accounts in the order of their ids: nothing else charges or refunds them until the commit. An account
     -- that another transaction has locked is skipped, so that it delays no other.
@@ -240,12 +250,12 @@ const SUBMIT: &str = "
     found AS MATERIALIZED (
         SELECT id, tintype_balance(id) AS balance, tintype_unfinished(id, $15, $16) AS unfinished FROM locked
     ),
-    -- An account's orders are accepted up to the first that it cannot pay or that exceeds its limit, and none when it
-    -- is too late ($17, null where tests move the clock).
+    -- An account's orders are accepted up to the first that it cannot pay, that exceeds its limit, or that is too late
+    -- (a deadline is null where tests move the clock).
     judged AS MATERIALIZED (
         SELECT orders.*, balance, unfinished,
             bool_and(spent <= balance AND (max_unfinished = 0 OR unfinished + place <= max_unfinished)
-                AND ($17::bigint IS NULL OR extract(epoch FROM clock_timestamp()) * 1000 < $17))
+                AND (deadline IS NULL OR extract(epoch FROM clock_timestamp()) * 1000 < deadline))
             OVER (PARTITION BY account_id ORDER BY ordinal) AS accepted
         FROM orders JOIN found ON found.id = account_id
     ),
@@ -267,10 +277,10 @@ const SUBMIT: &str = "
     -- One row for each order. It has no balance if its account was locked.
     SELECT EXISTS (SELECT 1 FROM accounts WHERE accounts.id = orders.account_id) AS exists,
         judged.balance, judged.unfinished, coalesce(judged.accepted, false) AS accepted,
-        coalesce(extract(epoch FROM clock_timestamp()) * 1000 >= $17, false) AS late
+        coalesce(extract(epoch FROM clock_timestamp()) * 1000 >= orders.deadline, false) AS late
     FROM orders LEFT JOIN judged ON judged.ordinal = orders.ordinal ORDER BY orders.ordinal";
 
-async fn write(database: &Database, sent: &[Sent], deadline: Timestamp) -> std::result::Result<Vec<Row>, Failure> {
+async fn write(database: &Database, sent: &[Sent], deadlines: &[Timestamp]) -> std::result::Result<Vec<Row>, Failure> {
     let orders: Vec<&Order> = sent.iter().map(|one| &one.asked.query).collect();
     // Cost and number of the orders of each account so far.
     let mut sums: HashMap<Id, (i64, i64)> = HashMap::new();
@@ -287,7 +297,8 @@ async fn write(database: &Database, sent: &[Sent], deadline: Timestamp) -> std::
     let ids: Vec<Id> = sent.iter().map(|one| one.id).collect();
     let made_at: Vec<Timestamp> = ids.iter().map(|id| id.timestamp()).collect();
     let most = orders.iter().map(|order| i64::from(order.max_unfinished)).max().unwrap_or_default();
-    let deadline = database.given_time().is_none().then_some(deadline);
+    let is_real = database.given_time().is_none();
+    let deadlines: Vec<Option<Timestamp>> = deadlines.iter().map(|deadline| is_real.then_some(*deadline)).collect();
     database
         .write(
             SUBMIT,
@@ -308,7 +319,7 @@ async fn write(database: &Database, sent: &[Sent], deadline: Timestamp) -> std::
                 &orders.iter().map(|order| i64::from(order.max_unfinished)).collect::<Vec<i64>>(),
                 &database.horizon(),
                 &most,
-                &deadline,
+                &deadlines,
                 &CREDITS_PER_IMAGE,
             ],
         )

@@ -17,7 +17,7 @@ enum Sought {
     /// `None` for the server's time. No task is below `horizon`.
     Lost { until: Option<Timestamp>, horizon: Id },
     /// Tasks with an id below `end`.
-    Overdue { end: Id },
+    Overdue { end: Id, horizon: Id },
 }
 
 /// A sweep.
@@ -46,33 +46,33 @@ impl<'a> Sweep<'a> {
     }
 
     /// Fails the tasks created at or before `cutoff`.
-    pub(super) fn expire(cutoff: Timestamp, error: &'a str) -> Self {
+    pub(super) fn expire(database: &Database, cutoff: Timestamp, error: &'a str) -> Self {
         // Ids begin with the time of creation, so the first id after the cutoff bounds a range of them.
         let end = Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)));
-        Self { sought: Sought::Overdue { end }, loss: Loss::now(error) }
+        Self { sought: Sought::Overdue { end, horizon: database.horizon() }, loss: Loss::now(error) }
     }
 
     /// Condition for a row `q` of the queue, with the parameters of [`Sweep::parameters`] from `$first` on.
     fn condition(&self, first: usize) -> String {
+        let next = first + 1;
         match self.sought {
             Sought::Lost { .. } => {
                 let (now, longest) = (format!("tintype_now(${first})"), millis(LONGEST_LEASE));
-                let next = first + 1;
                 format!("q.task_id >= ${next} AND (q.lease_until <= {now} OR q.lease_until > {now} + {longest})")
             }
-            Sought::Overdue { .. } => format!("q.task_id < ${first}"),
+            Sought::Overdue { .. } => format!("q.task_id < ${first} AND q.task_id >= ${next}"),
         }
     }
 
     fn parameters(&self) -> Vec<Parameter<'_>> {
         match &self.sought {
             Sought::Lost { until, horizon } => vec![until, horizon],
-            Sought::Overdue { end } => vec![end],
+            Sought::Overdue { end, horizon } => vec![end, horizon],
         }
     }
 
-    /// Gives up tasks, at most [`BATCH`]. When that fails because of an account that another transaction has locked, or
-    /// whose rows are damaged, it sweeps the accounts one by one, so that this one delays no other.
+    /// Gives up tasks, at most [`BATCH`]. When that fails because of an account whose rows are damaged, it sweeps the
+    /// accounts one by one, so that this one delays no other.
     pub(super) async fn step(&self, database: &Database) -> Result<Swept> {
         match self.batch(database, None).await {
             Err(Failure::Busy(error) | Failure::Refused(error)) => {
@@ -99,11 +99,13 @@ impl<'a> Sweep<'a> {
         Ok(all)
     }
 
-    /// Gives up tasks of one account or of all. It skips tasks that another transaction is about to end.
+    /// Gives up tasks of one account or of all. It skips tasks that another transaction is about to end, and those of
+    /// accounts that another transaction has locked, so that it never waits.
     async fn batch(&self, database: &Database, account: Option<&str>) -> std::result::Result<Swept, Failure> {
         let lost = format!(
-            "SELECT q.task_id FROM queue q WHERE ($6::text IS NULL OR q.account_id = $6) AND {}
-             ORDER BY q.task_id LIMIT $7 FOR UPDATE SKIP LOCKED",
+            "SELECT q.task_id FROM queue q JOIN accounts a ON a.id = q.account_id
+             WHERE ($6::text IS NULL OR q.account_id = $6) AND {}
+             ORDER BY q.task_id LIMIT $7 FOR UPDATE OF q SKIP LOCKED FOR NO KEY UPDATE OF a SKIP LOCKED",
             self.condition(8)
         );
         let limit = i64::try_from(BATCH).unwrap_or(i64::MAX);

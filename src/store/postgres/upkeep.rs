@@ -23,7 +23,9 @@ const CLOCKS_APART: Duration = Duration::from_secs(5);
 pub(super) async fn once(database: &Database) -> Result<i64> {
     let ahead_ms = database.compare_clocks().await?;
     partitions::prepare_ahead(database, database.now()).await?;
-    database.read_horizon().await?;
+    if let Err(error) = database.read_horizon().await {
+        tracing::warn!(%error, "could not read the oldest unfinished task; scans of the queue may be slow");
+    }
     Ok(ahead_ms)
 }
 
@@ -54,7 +56,7 @@ impl Upkeep for PostgresStore {
     }
 
     async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>> {
-        Ok(self.sweep(Effect::Expire, Sweep::expire(cutoff, error)).await?.failed)
+        Ok(self.sweep(Effect::Expire, Sweep::expire(&self.database, cutoff, error)).await?.failed)
     }
 
     async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize> {

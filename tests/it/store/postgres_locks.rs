@@ -1,11 +1,11 @@
 //! Rows that another transaction has locked on a PostgreSQL server.
 
 use tintype::domain::model::Status;
-use tintype::store::{Lease, LeaseWrite, Result};
+use tintype::store::{Ended, Lease, LeaseWrite, Result};
 
 use super::fixture::{LEASE, drawn};
 use super::postgres_server::fixture_with;
-use crate::rigs::postgres::{cluster, schema};
+use crate::rigs::postgres::{cluster, schema, waiting};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_completion_does_not_wait_for_a_locked_account() -> Result<()> {
@@ -79,6 +79,41 @@ async fn a_balance_that_waited_for_a_lock_follows_from_the_entries_before_it() -
     }
     // Two grants of 5, one of 1, and the refund of 2.
     assert_eq!(fx.credits(ada.id).await?, ada.credits + 13);
+    assert_eq!(fx.store.audit().await?.drifts, []);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_charged_while_the_sequence_is_behind_the_ledger() -> Result<()> {
+    let fx = fixture_with("");
+    let ada = fx.account("ada", 10).await?;
+    fx.submit(ada).await?;
+    let schema = schema(fx.directory.path());
+    cluster().execute(&format!("ALTER SEQUENCE {schema}.ledger_id_seq RESTART WITH 1"));
+    let error = fx.store.grant(ada, 1, None).await.expect_err("the entry would not be the newest");
+    assert!(error.to_string().contains("ledger_id_seq"), "{error}");
+    assert_eq!(fx.credits(ada).await?, 8);
+    cluster().execute(&format!("SELECT setval('{schema}.ledger_id_seq', (SELECT max(id) FROM {schema}.ledger))"));
+    fx.submit(ada).await?;
+    assert_eq!(fx.credits(ada).await?, 6);
+    assert_eq!(fx.store.audit().await?.drifts, []);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sweep_does_not_wait_for_a_locked_account() -> Result<()> {
+    let fx = fixture_with("");
+    let (ada, bob) = (fx.account("ada", 10).await?, fx.account("bob", 10).await?);
+    let (of_ada, of_bob) = (fx.submit(ada).await?.id, fx.submit(bob).await?.id);
+    let schema = schema(fx.directory.path());
+    let holder = cluster().session().await;
+    let hold = format!("BEGIN; SET lock_timeout = 0; SELECT * FROM {schema}.accounts WHERE id = '{ada}' FOR UPDATE");
+    holder.batch_execute(&hold).await.expect("nobody else holds it");
+    let ended = |ended: Vec<Ended>| ended.iter().map(|ended| ended.task_id).collect::<Vec<_>>();
+    assert_eq!(ended(fx.store.expire(fx.clock.now(), "too late").await?), [of_bob]);
+    assert_eq!(cluster().number(&waiting(&schema)), 0);
+    holder.batch_execute("ROLLBACK").await.expect("it was not cut");
+    assert_eq!(ended(fx.store.expire(fx.clock.now(), "too late").await?), [of_ada]);
     assert_eq!(fx.store.audit().await?.drifts, []);
     Ok(())
 }
