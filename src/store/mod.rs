@@ -2,8 +2,8 @@
 //!
 //! Each method is a verb of the domain and exactly one transaction, which is durable when the method returns. Only the
 //! methods of the sweeper, [`Upkeep::rescue`], [`Upkeep::expire`], [`Upkeep::remove_tasks`] and
-//! [`Upkeep::forget_months`], use several transactions. Lookups return `Option`; a refusal by a rule is an outcome, not an error. An error means
-//! that nothing was changed, unless it is [`StoreError::Unknown`].
+//! [`Upkeep::drop_partitions`], use several transactions. Lookups return `Option`; a refusal by a rule is an outcome, not
+//! an error. An error means that nothing was changed, unless it is [`StoreError::Unknown`].
 
 use std::time::Duration;
 
@@ -357,14 +357,14 @@ pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
     /// `removed_before`: afterwards no lookup finds these tasks. Starts with the oldest month and stops at the first that
     /// must stay or that another transaction uses. Ledger entries stay. Returns the number of months; always 0 for a
     /// database without partitions.
-    async fn forget_months(&self, before: Timestamp, removed_before: Timestamp) -> Result<usize>;
+    async fn drop_partitions(&self, before: Timestamp, removed_before: Timestamp) -> Result<usize>;
 
     /// Claims the first of `sweeps` that is due, by the database's time, and postpones it by `hold`, so that no other
     /// process claims it meanwhile; `None` if none is due. A sweep that was never claimed is due.
     async fn take_sweep(&self, sweeps: &[String], hold: Duration) -> Result<Option<String>>;
 
     /// Postpones a sweep by `pause`, at most [`LONGEST_PAUSE`].
-    async fn put_off_sweep(&self, sweep: &str, pause: Duration) -> Result<()>;
+    async fn postpone_sweep(&self, sweep: &str, pause: Duration) -> Result<()>;
 
     /// Recomputes every balance and matches every task with its charge and refund.
     async fn audit(&self) -> Result<Audit>;

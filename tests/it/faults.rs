@@ -50,7 +50,7 @@ impl Scene {
         let policy_path = policy.path().to_str().expect("text");
         let flags = ["--test-fault", fault, "--drain-timeout", "0s", "--retention", "30d", "--policy", policy_path];
         // Only PostgreSQL has partitions.
-        let service = match fault.contains("-forget-month=") {
+        let service = match fault.contains("-drop-partition=") {
             true => Service::start_on_postgres(&flags).await,
             false => Service::start_with(&flags).await,
         };

@@ -105,7 +105,7 @@ impl Sweeper {
             if swept.is_complete {
                 let once_a_week = FULL_ORPHAN_SWEEP_EVERY.mul_f64(0.5 + rand::random::<f64>() / 2.0);
                 let pause = if latest.contains(&day) { ORPHAN_SWEEP_EVERY - SWEEP_SLACK } else { once_a_week };
-                self.put_off_sweep(&day, pause).await;
+                self.postpone_sweep(&day, pause).await;
             }
         }
         removed
@@ -124,8 +124,8 @@ impl Sweeper {
         }
     }
 
-    pub(super) async fn put_off_sweep(&self, sweep: &str, pause: Duration) {
-        if let Err(error) = self.shared.store.put_off_sweep(sweep, pause).await {
+    pub(super) async fn postpone_sweep(&self, sweep: &str, pause: Duration) {
+        if let Err(error) = self.shared.store.postpone_sweep(sweep, pause).await {
             failed(&error);
         }
     }
@@ -136,7 +136,7 @@ impl Sweeper {
         loop {
             tokio::select! {
                 outcome = &mut work => return outcome,
-                () = tokio::time::sleep(FILE_SWEEP_LEASE / 4) => self.put_off_sweep(sweep, FILE_SWEEP_LEASE).await,
+                () = tokio::time::sleep(FILE_SWEEP_LEASE / 4) => self.postpone_sweep(sweep, FILE_SWEEP_LEASE).await,
             }
         }
     }

@@ -170,7 +170,7 @@ impl Sweeper {
         self.shared.removed_before.advance(self.shared.store.now().saturating_sub(retention));
         if self.take_sweep(&[REMOVALS.to_owned()]).await.is_some() {
             self.renewing_claim(REMOVALS, self.remove_old()).await;
-            self.put_off_sweep(REMOVALS, REMOVE_EVERY - SWEEP_SLACK).await;
+            self.postpone_sweep(REMOVALS, REMOVE_EVERY - SWEEP_SLACK).await;
         }
     }
 
@@ -197,15 +197,15 @@ impl Sweeper {
         if swept.removed > 0 {
             tracing::info!(files = swept.removed, "result files of removed tasks deleted");
         }
-        self.forget_months(cutoff.min(swept.clear_before)).await;
+        self.drop_partitions(cutoff.min(swept.clear_before)).await;
     }
 
     /// Drops the partitions of months that ended before `cutoff` and at least [`MONTH_AGE`] ago, if the files of all their
     /// tasks may be removed.
-    async fn forget_months(&self, cutoff: Timestamp) {
+    async fn drop_partitions(&self, cutoff: Timestamp) {
         let Some(removed_before) = self.may_remove_files().await else { return };
         let before = cutoff.min(self.shared.store.now().saturating_sub(MONTH_AGE));
-        match self.shared.store.forget_months(before, removed_before).await {
+        match self.shared.store.drop_partitions(before, removed_before).await {
             Ok(0) => {}
             Ok(months) => tracing::info!(months, "dropped the partitions of months in which every task was removed"),
             Err(error) => failed(&error),

@@ -43,8 +43,9 @@ const TAKE: &str = "
     WHERE s.due_at <= tintype_now($2) OR s.due_at > tintype_now($2) + $4
     RETURNING name";
 
-/// Puts a sweep off, and forgets those that nobody has taken in a long time: the days are gone, or due in any case.
-const PUT_OFF: &str = "
+/// Postpones a sweep. Also deletes the rows of sweeps that have long been due: the day of such a sweep has no files any
+/// more, or the sweep is due with or without a row.
+const POSTPONE: &str = "
     WITH gone AS (DELETE FROM sweeps WHERE due_at < tintype_now($2) - $4 AND name <> $1)
     INSERT INTO sweeps (name, due_at) VALUES ($1, tintype_now($2) + $3)
     ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at";
@@ -55,9 +56,9 @@ pub(super) async fn take_sweep(database: &Database, sweeps: &[String], hold: Dur
     Ok(taken.first().map(|row| row.try_get(0)).transpose()?)
 }
 
-pub(super) async fn put_off_sweep(database: &Database, sweep: &str, pause: Duration) -> Result<()> {
+pub(super) async fn postpone_sweep(database: &Database, sweep: &str, pause: Duration) -> Result<()> {
     let (pause, longest) = (millis(pause), millis(LONGEST_PAUSE));
-    database.write(PUT_OFF, &[&sweep, &database.given_time(), &pause, &longest]).await?;
+    database.write(POSTPONE, &[&sweep, &database.given_time(), &pause, &longest]).await?;
     Ok(())
 }
 

@@ -45,7 +45,7 @@ pub(super) async fn prepare_ahead(database: &Database, time: Timestamp) -> Resul
 
 /// Drops the oldest month if it ended before `before` and each of its tasks was removed before `removed_before`; returns
 /// whether it did.
-pub(super) async fn forget_oldest(database: &Database, before: Timestamp, removed_before: Timestamp) -> Result<bool> {
+pub(super) async fn drop_oldest(database: &Database, before: Timestamp, removed_before: Timestamp) -> Result<bool> {
     // An unfinished month will get further tasks.
     let before = before.min(database.now());
     let look = async |looked: &Transaction<'_>| old_month(looked, before, removed_before).await;

@@ -82,11 +82,11 @@ impl Upkeep for PostgresStore {
         }
     }
 
-    async fn forget_months(&self, before: Timestamp, removed_before: Timestamp) -> Result<usize> {
+    async fn drop_partitions(&self, before: Timestamp, removed_before: Timestamp) -> Result<usize> {
         let mut all = 0;
         loop {
-            let forget = partitions::forget_oldest(&self.database, before, removed_before);
-            if !self.write(Effect::ForgetMonth, forget).await? {
+            let drop_oldest = partitions::drop_oldest(&self.database, before, removed_before);
+            if !self.write(Effect::DropPartition, drop_oldest).await? {
                 return Ok(all);
             }
             all += 1;
@@ -97,8 +97,8 @@ impl Upkeep for PostgresStore {
         files::take_sweep(&self.database, sweeps, hold).await
     }
 
-    async fn put_off_sweep(&self, sweep: &str, pause: Duration) -> Result<()> {
-        files::put_off_sweep(&self.database, sweep, pause).await
+    async fn postpone_sweep(&self, sweep: &str, pause: Duration) -> Result<()> {
+        files::postpone_sweep(&self.database, sweep, pause).await
     }
 
     async fn audit(&self) -> Result<Audit> {

@@ -46,14 +46,14 @@ pub(super) fn take_sweep(writing: &mut Writing, sweeps: &[String], hold: Duratio
         .query_row(params![wanted, now, now.saturating_add(LONGEST_PAUSE)], |row| row.get::<_, String>(0))
         .optional()?;
     if let Some(sweep) = &due {
-        put_off_sweep(writing, sweep, hold)?;
+        postpone_sweep(writing, sweep, hold)?;
     }
     Ok(due)
 }
 
 /// Postpones a sweep. Also deletes the rows of sweeps that have long been due: the day of such a sweep has no files any
 /// more, or the sweep is due with or without a row.
-pub(super) fn put_off_sweep(writing: &mut Writing, sweep: &str, pause: Duration) -> rusqlite::Result<()> {
+pub(super) fn postpone_sweep(writing: &mut Writing, sweep: &str, pause: Duration) -> rusqlite::Result<()> {
     let now = writing.clock.now();
     let gone = now.saturating_sub(LONGEST_PAUSE);
     writing.connection.prepare_cached("DELETE FROM sweeps WHERE due_at < ?1")?.execute([gone])?;

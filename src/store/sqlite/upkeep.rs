@@ -87,7 +87,7 @@ impl Upkeep for SqliteStore {
         Ok(all)
     }
 
-    async fn forget_months(&self, _: Timestamp, _: Timestamp) -> Result<usize> {
+    async fn drop_partitions(&self, _: Timestamp, _: Timestamp) -> Result<usize> {
         Ok(0)
     }
 
@@ -96,9 +96,9 @@ impl Upkeep for SqliteStore {
         self.writer.write(move |writing| files::take_sweep(writing, &sweeps, hold)).await
     }
 
-    async fn put_off_sweep(&self, sweep: &str, pause: Duration) -> Result<()> {
+    async fn postpone_sweep(&self, sweep: &str, pause: Duration) -> Result<()> {
         let sweep = sweep.to_owned();
-        self.writer.write(move |writing| files::put_off_sweep(writing, &sweep, pause)).await
+        self.writer.write(move |writing| files::postpone_sweep(writing, &sweep, pause)).await
     }
 
     async fn audit(&self) -> Result<Audit> {

@@ -81,7 +81,7 @@ pub async fn a_sweep_that_was_put_off_is_due_in_time(fx: &Fixture) -> Result<()>
     let day = ["2026-11-21".to_owned()];
     let is_due = async || fx.store.take_sweep(&day, Duration::ZERO).await.map(|taken| taken.is_some());
     for pause in [HOLD, HOLD / 2, LONGEST_PAUSE] {
-        fx.another_process().put_off_sweep(&day[0], pause).await?;
+        fx.another_process().postpone_sweep(&day[0], pause).await?;
         fx.clock.advance(pause - MILLISECOND);
         assert!(!is_due().await?, "{pause:?}");
         fx.clock.advance(MILLISECOND);
@@ -95,7 +95,7 @@ pub async fn what_was_put_off_before_the_clock_was_set_back_is_due(fx: &Fixture)
     let day = ["2026-11-21".to_owned()];
     let before = fx.clock.now();
     fx.clock.advance(MILLISECOND);
-    fx.store.put_off_sweep(&day[0], LONGEST_PAUSE).await?;
+    fx.store.postpone_sweep(&day[0], LONGEST_PAUSE).await?;
     assert_eq!(fx.store.take_sweep(&day, HOLD).await?, None);
     fx.clock.set(before);
     assert_eq!(fx.store.take_sweep(&day, HOLD).await?.as_ref(), Some(&day[0]));
@@ -105,9 +105,9 @@ pub async fn what_was_put_off_before_the_clock_was_set_back_is_due(fx: &Fixture)
 
 pub async fn forgetting_a_day_that_is_gone_changes_no_other(fx: &Fixture) -> Result<()> {
     let [gone, kept] = ["2026-11-20".to_owned(), "2026-11-21".to_owned()];
-    fx.store.put_off_sweep(&gone, HOLD).await?;
+    fx.store.postpone_sweep(&gone, HOLD).await?;
     for _ in 0..3 {
-        fx.store.put_off_sweep(&kept, LONGEST_PAUSE).await?;
+        fx.store.postpone_sweep(&kept, LONGEST_PAUSE).await?;
         fx.clock.advance(LONGEST_PAUSE - MILLISECOND);
         assert_eq!(fx.store.take_sweep(std::slice::from_ref(&kept), HOLD).await?, None);
     }

@@ -47,7 +47,7 @@ impl Year {
 
     /// Forgets what ended before, however lately it was removed.
     async fn forget(&self, before: Timestamp) -> Result<usize> {
-        self.fx.store.forget_months(before, self.fx.clock.now()).await
+        self.fx.store.drop_partitions(before, self.fx.clock.now()).await
     }
 
     fn schema(&self) -> String {
@@ -92,7 +92,7 @@ pub async fn dropping_partitions_changes_nothing_that_callers_see(fx: &Fixture) 
     fx.store.remove_tasks(DECEMBER).await?;
     fx.clock.advance(MILLISECOND);
     let before = fx.state().await?;
-    let forgotten = fx.store.forget_months(fx.clock.now(), fx.clock.now()).await?;
+    let forgotten = fx.store.drop_partitions(fx.clock.now(), fx.clock.now()).await?;
     // November, and December, in which nothing happened.
     assert_eq!(forgotten, if fx.store.is_shared() { 2 } else { 0 });
     assert_eq!(fx.state().await?, before);
@@ -149,8 +149,8 @@ async fn a_partition_whose_tasks_were_just_removed_stays() -> Result<()> {
     let year = Year::begin().await?;
     let removed_at = year.fx.clock.now();
     assert_eq!(year.remove(DECEMBER).await?, 2);
-    assert_eq!(year.fx.store.forget_months(DECEMBER, removed_at).await?, 0);
-    assert_eq!(year.fx.store.forget_months(DECEMBER, removed_at.saturating_add(MILLISECOND)).await?, 1);
+    assert_eq!(year.fx.store.drop_partitions(DECEMBER, removed_at).await?, 0);
+    assert_eq!(year.fx.store.drop_partitions(DECEMBER, removed_at.saturating_add(MILLISECOND)).await?, 1);
     Ok(())
 }
 
@@ -174,7 +174,7 @@ async fn concurrent_processes_drop_each_partition_once() -> Result<()> {
     year.remove(FEBRUARY).await?;
     let (now, others) = (year.fx.clock.now(), [year.fx.another_process(), year.fx.another_process()]);
     let forgotten =
-        futures::future::try_join_all(others.iter().map(|store| store.forget_months(FEBRUARY, now))).await?;
+        futures::future::try_join_all(others.iter().map(|store| store.drop_partitions(FEBRUARY, now))).await?;
     // One may find the other at work and leave the rest for another time.
     let rest = year.forget(FEBRUARY).await?;
     assert_eq!(forgotten.iter().sum::<usize>() + rest, 3);
@@ -282,7 +282,7 @@ async fn no_partition_is_dropped_during_an_audit() -> Result<()> {
     let (store, now) = (year.fx.store.clone(), year.fx.clock.now());
     let auditing = tokio::spawn(async move { store.audit().await });
     cluster().until_waiting(&schema).await;
-    year.fx.store.forget_months(DECEMBER, now).await?;
+    year.fx.store.drop_partitions(DECEMBER, now).await?;
     holder.batch_execute("ROLLBACK").await.expect("it was not cut");
     assert_eq!(auditing.await.expect("no panic")?.drifts, []);
     assert_eq!(year.forget(DECEMBER).await?, 1);
