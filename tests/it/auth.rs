@@ -81,7 +81,7 @@ async fn every_bad_key_gets_the_same_401() {
 }
 
 #[tokio::test]
-async fn a_key_in_the_query_is_refused_whatever_else_is_right() {
+async fn a_key_in_the_query_is_refused_even_beside_a_valid_header() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
     let key = &caller.key;

@@ -159,7 +159,7 @@ async fn keep_submitting(server: Arc<Server>, key: String, stop: Arc<AtomicBool>
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_of_a_busy_server_is_restored_elsewhere_and_goes_on() {
+async fn a_restored_backup_of_a_busy_server_completes_its_tasks() {
     let directory = TempDir::new().expect("a directory");
     let data = directory.path().join("the data");
     let flags = ["--submit-rate", "0", "--read-rate", "0", "--max-unfinished", "0", "--renders", "4"];
@@ -229,7 +229,7 @@ fn assert_private(path: &Path) {
 }
 
 #[tokio::test]
-async fn backup_and_restore_keep_everything() {
+async fn backup_and_restore_keep_all_data() {
     let directory = TempDir::new().expect("a directory");
     let data = directory.path().join("data");
     let server = Server::start(&data, &[]);

@@ -149,7 +149,7 @@ fn questions(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_link_of_the_documents_leads_somewhere() {
+fn every_link_in_a_document_has_a_target() {
     let mut broken = Vec::new();
     for (path, text) in documents() {
         let folder = path.parent().expect("a folder");

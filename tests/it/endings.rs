@@ -43,7 +43,7 @@ fn waiting(subscriber: &mut Receiver<Ending>) -> Vec<Ending> {
 }
 
 #[tokio::test]
-async fn a_subscriber_hears_each_kind_of_ending_once() {
+async fn a_subscriber_receives_each_kind_of_ending_once() {
     let service = Service::start().await;
     let ada = service.caller("ada", 100).await;
     let (store, endings) = (&service.shared.store, &service.shared.endings);
@@ -83,7 +83,7 @@ async fn a_subscriber_hears_each_kind_of_ending_once() {
 }
 
 #[tokio::test]
-async fn a_subscriber_hears_nothing_of_a_write_that_ends_no_task() {
+async fn a_subscriber_receives_nothing_for_a_write_that_ends_no_task() {
     let service = Service::start().await;
     let ada = service.caller("ada", 100).await;
     let endings = &service.shared.endings;
@@ -110,7 +110,7 @@ async fn a_subscriber_hears_nothing_of_a_write_that_ends_no_task() {
 }
 
 #[tokio::test]
-async fn a_slow_subscriber_loses_the_oldest_endings_and_is_told_how_many() {
+async fn a_slow_subscriber_loses_the_oldest_endings_and_receives_their_number() {
     let service = Service::start().await;
     let ada = service.caller("ada", 10_000).await;
     let endings = &service.shared.endings;

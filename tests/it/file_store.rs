@@ -118,7 +118,7 @@ fn an_installation_of_an_earlier_release_adopts_its_store_at_the_first_start() {
 }
 
 #[test]
-fn a_start_that_was_cut_off_after_marking_the_files_goes_on() {
+fn a_start_after_one_interrupted_after_marking_the_files_succeeds() {
     let places = Places::started();
     let marker = fs::read_to_string(places.marker()).expect("a marker");
     places.forget();
@@ -139,7 +139,7 @@ fn a_damaged_marker_is_named_and_can_be_replaced() {
 }
 
 #[test]
-fn the_doctor_tells_whether_the_files_belong_to_the_database() {
+fn the_doctor_reports_whether_the_files_belong_to_the_database() {
     let places = Places::new();
     let files = |flags: &[&str]| -> Value {
         let output = run(&places.data(), ["doctor", "--json"].iter().chain(flags));
@@ -174,7 +174,7 @@ fn a_backup_and_a_move_keep_files_and_database_together() {
 }
 
 #[tokio::test]
-async fn of_processes_that_start_at_once_with_different_stores_one_wins() {
+async fn one_of_several_processes_that_start_with_different_stores_wins() {
     let directory = TempDir::new().expect("a directory");
     let store = Backend::of_services().open(&directory, &Clock::manual(NOON));
     let open = |name: &str| {

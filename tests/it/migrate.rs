@@ -76,7 +76,7 @@ fn sqlite(data: &TempDir) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_migrated_installation_keeps_everything_and_goes_on() {
+async fn a_migrated_installation_keeps_all_data_and_completes_its_tasks() {
     let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let key = installation(&data).await;
     let before = std::fs::read(data.path().join("tintype.db")).unwrap();

@@ -119,7 +119,7 @@ async fn the_document_is_served_and_is_openapi_3_1() {
 }
 
 #[tokio::test]
-async fn real_answers_are_what_the_document_says() {
+async fn real_answers_match_the_document() {
     let service = Service::start_with(&["--submit-rate", "7"]).await;
     let caller = service.caller("ada", 20).await;
     let document = document();

@@ -235,7 +235,7 @@ impl Drop for Pipe<'_> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_file_that_hangs_is_told_once_and_used_when_it_answers() {
+async fn a_policy_file_that_hangs_is_logged_once_and_used_when_it_answers() {
     let file = PolicyFile::new(WORDS);
     let service = file.service(&[]).await;
     let policy = &service.policy;

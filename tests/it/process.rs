@@ -105,7 +105,7 @@ fn an_unwritable_data_directory_is_reported() {
 }
 
 #[test]
-fn a_file_that_is_no_database_is_refused_and_left_alone() {
+fn a_file_that_is_no_database_is_refused_and_not_changed() {
     let data = TempDir::new().expect("a directory");
     let path = data.path().join("tintype.db");
     std::fs::write(&path, "a letter to grandmother").expect("a file");

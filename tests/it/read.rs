@@ -60,7 +60,7 @@ async fn a_completed_task_lists_its_images_in_order() {
 }
 
 #[tokio::test]
-async fn a_failed_task_says_why_and_is_refunded() {
+async fn a_failed_task_shows_its_error_and_is_refunded() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
     for (directive, about) in [("[[fail]]", "could not be generated"), ("[[policy]]", "content policy")] {
@@ -141,7 +141,7 @@ async fn a_cached_task_is_shown_only_to_its_owner() {
 }
 
 #[tokio::test]
-async fn answers_about_unfinished_tasks_say_when_to_poll() {
+async fn answers_about_unfinished_tasks_have_a_poll_hint() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
     let task_id = caller.submit_prompt("a boat").await;

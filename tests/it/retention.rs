@@ -48,7 +48,7 @@ async fn assert_sound(service: &Service) {
 }
 
 #[tokio::test]
-async fn old_tasks_are_removed_however_they_ended_and_young_ones_are_not() {
+async fn old_tasks_are_removed_after_any_ending_and_young_tasks_are_not() {
     let service = keeping_a_month().await;
     let caller = service.caller("ada", 100).await;
     let completed = ended(&caller, "a boat").await;
@@ -69,7 +69,7 @@ async fn old_tasks_are_removed_however_they_ended_and_young_ones_are_not() {
 }
 
 #[tokio::test]
-async fn a_removed_task_looks_like_one_that_never_was() {
+async fn a_removed_task_is_indistinguishable_from_a_missing_one() {
     let service = keeping_a_month().await;
     let caller = service.caller("ada", 100).await;
     let removed = ended(&caller, "a boat").await;
@@ -346,7 +346,7 @@ fn a_retention_below_an_hour_or_without_a_unit_is_refused() {
 }
 
 #[test]
-fn the_program_takes_a_retention_and_says_so() {
+fn the_program_accepts_a_retention_and_prints_it() {
     let data = TempDir::new().expect("a directory");
     let server = Server::start(data.path(), &["--retention", "30d"]);
     assert!(server.said.contains("kept for 30d"), "{}", server.said);

@@ -41,7 +41,7 @@ macro_rules! model {
             prop_state_machine! {
                 #![proptest_config(machine::config())]
                 #[test]
-                fn the_store_does_what_its_model_does(sequential machine::STEPS => Machine<Driver>);
+                fn the_store_behaves_like_its_model(sequential machine::STEPS => Machine<Driver>);
             }
         }
     };

@@ -68,7 +68,7 @@ async fn many_files_in_a_bucket_are_swept() {
 }
 
 #[tokio::test]
-async fn listing_a_day_that_is_not_there_is_an_error_on_a_disk_and_no_files_in_a_bucket() {
+async fn listing_a_missing_day_is_an_error_on_a_disk_and_empty_in_a_bucket() {
     let day = || "2026-11-21".to_owned();
     let disk = Service::start_on_disk(&[]).await;
     disk.shared.files.written_before(day(), Timestamp::MAX).try_next().await.expect_err("no such directory");
@@ -107,7 +107,7 @@ async fn a_single_process_sweeps_again_after_an_hour() {
 }
 
 #[tokio::test]
-async fn a_process_that_died_during_a_sweep_holds_its_day_only_for_a_while() {
+async fn a_process_that_died_during_a_sweep_holds_its_day_until_the_claim_ends() {
     let service = Service::start().await;
     let task = completed(&service.caller("ada", 100).await).await;
     service.clock.advance(ORPHAN_AGE * 2);

@@ -96,7 +96,7 @@ fn functions_stay_short() {
 }
 
 #[test]
-fn nothing_is_called_utils() {
+fn no_module_is_called_utils() {
     for (path, _) in all_sources() {
         let stem = path.file_stem().expect("a name").to_string_lossy().into_owned();
         assert!(

@@ -43,7 +43,7 @@ async fn a_killed_backup_leaves_no_backup_and_the_next_one_works() {
 }
 
 #[tokio::test]
-async fn a_server_refuses_an_unfinished_restore_and_says_what_to_remove() {
+async fn a_server_refuses_an_unfinished_restore_and_names_the_files_to_remove() {
     let installation = Installation::with_tasks(300).await;
     let copy = installation.back_up("copy");
     let mut hits = 0;

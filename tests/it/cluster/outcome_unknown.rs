@@ -82,7 +82,7 @@ fn callers(api: &Server) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_submit_that_has_not_begun_when_its_caller_hangs_up_never_begins() {
+async fn a_submit_that_has_not_started_when_its_caller_hangs_up_never_starts() {
     let site = Site::new().await;
     let schema = schema(&site.installation.data);
     let (api, key) = block_in_place(|| (site.start(Part::Api, 0, &[]), site.installation.account("ada", "100")));

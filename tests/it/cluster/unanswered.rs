@@ -80,7 +80,7 @@ async fn a_submit_whose_answer_is_lost_is_accepted_and_charged_once() {
 }
 
 #[tokio::test]
-async fn a_submit_that_arrives_after_its_caller_was_told_that_it_failed_does_nothing() {
+async fn a_submit_that_arrives_after_its_caller_got_an_error_does_nothing() {
     let directory = TempDir::new().unwrap();
     let (relay, store, account) = store(&directory).await;
     // It begins to listen by another connection.
@@ -100,7 +100,7 @@ async fn a_submit_that_arrives_after_its_caller_was_told_that_it_failed_does_not
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_answer_is_not_waited_for_without_end() {
+async fn a_statement_to_a_server_that_does_not_answer_times_out() {
     let directory = TempDir::new().unwrap();
     let (relay, store, account) = store(&directory).await;
     let hash = |byte| [byte; 32];
@@ -119,7 +119,7 @@ async fn a_server_that_does_not_answer_is_not_waited_for_without_end() {
 }
 
 #[tokio::test]
-async fn what_is_done_every_minute_needs_no_notifications() {
+async fn partitions_are_created_ahead_without_notifications() {
     let (directory, clock) = (TempDir::new().unwrap(), Clock::manual(NOON));
     let relay = Relay::to(&cluster().directory);
     relay.cut_answers("LISTEN", u32::MAX);

@@ -63,7 +63,7 @@ async fn the_redis_password_is_used_and_never_shown() {
 }
 
 #[tokio::test]
-async fn a_server_starts_without_its_redis_and_says_so_once() {
+async fn a_server_starts_without_its_redis_and_logs_it_once() {
     let redis = RedisServer::start_with(&["--requirepass", PASSWORD]);
     let (_directory, data, log) = places();
     let mut command = serve(&data, &log, "info");
@@ -191,7 +191,7 @@ fn the_doctor_checks_redis() {
 }
 
 #[test]
-fn a_user_with_the_rights_that_are_documented_is_enough() {
+fn a_redis_user_with_the_documented_rights_suffices() {
     let data = TempDir::new().expect("a directory");
     let redis = RedisServer::start();
     let docs = include_str!("../../../docs/rate-limits.md");

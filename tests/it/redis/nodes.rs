@@ -64,7 +64,7 @@ async fn without_redis_each_process_counts_alone() {
 }
 
 #[tokio::test]
-async fn redis_learns_no_secrets_and_keeps_nothing_for_long() {
+async fn redis_stores_no_secrets_and_every_entry_expires() {
     let redis = RedisServer::start();
     let url = redis.url();
     let service = Service::start_with(&counting(&url, &[])).await;

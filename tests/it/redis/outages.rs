@@ -158,7 +158,7 @@ async fn a_redis_without_free_memory_does_not_count() {
 }
 
 #[tokio::test]
-async fn rates_of_keys_hold_wherever_they_are_counted() {
+async fn rates_of_keys_hold_with_and_without_redis() {
     let mut redis = RedisServer::start();
     let url = redis.url();
     let service = Service::start_with(&counting(&url, &["--read-rate", "1"])).await;

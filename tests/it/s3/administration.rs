@@ -87,7 +87,7 @@ async fn an_installation_is_backed_up_and_restored_into_another_bucket() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_says_at_its_start_what_is_wrong_with_the_bucket() {
+async fn a_server_refuses_to_start_on_an_unusable_bucket_and_reports_the_cause() {
     let directory = TempDir::new().expect("a directory");
     let s3 = S3Server::start(directory.path(), "pictures").await;
     let data = directory.path().join("data");

@@ -93,7 +93,7 @@ async fn a_signed_link_is_shown_only_while_its_lifetime_is_left() {
 }
 
 #[tokio::test]
-async fn links_are_not_signed_where_they_would_not_last() {
+async fn signed_links_are_refused_without_permanent_bucket_credentials() {
     let service = Service::start_on_s3(&[]).await;
     let settings = ServerSettings::from_flags(["--file-urls", "signed"]).expect("valid flags");
     let build = async |files| {

@@ -23,7 +23,7 @@ pub async fn an_account_without_credits_has_no_entries(fx: &Fixture) -> Result<(
     Ok(())
 }
 
-pub async fn a_taken_name_changes_nothing(fx: &Fixture) -> Result<()> {
+pub async fn creating_an_account_with_a_taken_name_changes_nothing(fx: &Fixture) -> Result<()> {
     fx.account("ada", 10).await?;
     let before = fx.state().await?;
     assert_eq!(fx.store.create_account("ada", 99).await?, AccountCreation::NameTaken);
@@ -32,7 +32,7 @@ pub async fn a_taken_name_changes_nothing(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-pub async fn an_opening_balance_below_zero_is_an_error_and_makes_no_account(fx: &Fixture) -> Result<()> {
+pub async fn a_negative_opening_balance_is_an_error_and_creates_no_account(fx: &Fixture) -> Result<()> {
     fx.store.create_account("ada", -1).await.expect_err("a balance is never below zero");
     assert_eq!(fx.store.find_account("ada").await?, None);
     Ok(())
@@ -49,7 +49,7 @@ pub async fn an_account_is_found_by_name_and_by_id(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-pub async fn no_account_is_named_like_anothers_id(fx: &Fixture) -> Result<()> {
+pub async fn the_id_of_an_account_is_refused_as_a_name(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 10).await?;
     assert_eq!(fx.store.create_account(ada.as_str(), 20).await?, AccountCreation::NameTaken);
     assert_eq!(fx.store.find_account(ada.as_str()).await?.map(|found| found.credits), Some(10));
@@ -65,7 +65,7 @@ pub async fn accounts_are_listed_by_name(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-pub async fn the_first_account_comes_with_its_credits_and_key(fx: &Fixture) -> Result<()> {
+pub async fn create_first_account_creates_account_credits_and_key(fx: &Fixture) -> Result<()> {
     let key = new_key("studio");
     let first = fx.store.create_first_account("ada", 10, key.clone()).await?.expect("the database is empty");
     assert_eq!((first.name.as_str(), first.credits), ("ada", 10));
@@ -75,7 +75,7 @@ pub async fn the_first_account_comes_with_its_credits_and_key(fx: &Fixture) -> R
     Ok(())
 }
 
-pub async fn there_is_only_one_first_account(fx: &Fixture) -> Result<()> {
+pub async fn create_first_account_changes_nothing_if_an_account_exists(fx: &Fixture) -> Result<()> {
     fx.account("ada", 0).await?;
     let before = fx.state().await?;
     for name in ["ada", "bob"] {
@@ -86,7 +86,7 @@ pub async fn there_is_only_one_first_account(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_grant_adds_to_the_balance_and_keeps_its_note(fx: &Fixture) -> Result<()> {
+pub async fn a_grant_adds_to_the_balance_and_stores_its_note(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 10).await?;
     fx.clock.advance(MILLISECOND);
     assert_eq!(fx.store.grant(ada, 5, Some("invoice 7")).await?, Some(15));
@@ -100,7 +100,7 @@ pub async fn a_grant_adds_to_the_balance_and_keeps_its_note(fx: &Fixture) -> Res
     Ok(())
 }
 
-pub async fn a_grant_to_nobody_changes_nothing(fx: &Fixture) -> Result<()> {
+pub async fn a_grant_to_a_missing_account_changes_nothing(fx: &Fixture) -> Result<()> {
     let nobody = Fixture::new(fx.backend).account("eve", 0).await?;
     let before = fx.state().await?;
     for amount in [5, i64::MAX] {
@@ -111,7 +111,7 @@ pub async fn a_grant_to_nobody_changes_nothing(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_grant_that_the_books_cannot_hold_is_an_error_and_changes_nothing(fx: &Fixture) -> Result<()> {
+pub async fn a_grant_outside_the_allowed_range_is_an_error_and_changes_nothing(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 10).await?;
     let before = fx.state().await?;
     for amount in [-3, 0, MAX_BALANCE - 9, i64::MAX, i64::MIN] {
@@ -121,7 +121,7 @@ pub async fn a_grant_that_the_books_cannot_hold_is_an_error_and_changes_nothing(
     Ok(())
 }
 
-pub async fn a_refund_fits_into_the_fullest_account(fx: &Fixture) -> Result<()> {
+pub async fn a_refund_fits_into_an_account_with_the_maximum_balance(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 8).await?;
     let task = fx.submit_request(ada, Surface::Api, images(4)).await?;
     assert_eq!(fx.store.grant(ada, MAX_BALANCE, None).await?, Some(MAX_BALANCE));
@@ -136,7 +136,7 @@ fn line(entry: &LedgerEntry) -> (EntryKind, i64, i64, Option<TaskId>) {
     (entry.kind, entry.amount, entry.balance, entry.task_id)
 }
 
-pub async fn history_runs_newest_first_with_the_balance_after_each_entry(fx: &Fixture) -> Result<()> {
+pub async fn history_lists_entries_newest_first_with_the_balance_after_each(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 10).await?;
     let boat = fx.submit_request(ada, Surface::Api, images(2)).await?.id;
     let lease = fx.claim().await?;
@@ -157,7 +157,7 @@ pub async fn history_runs_newest_first_with_the_balance_after_each_entry(fx: &Fi
     Ok(())
 }
 
-pub async fn pages_of_history_meet_without_gap_or_overlap(fx: &Fixture) -> Result<()> {
+pub async fn pages_of_history_have_no_gap_and_no_overlap(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 1).await?;
     let bob = fx.account("bob", 1).await?;
     for amount in 2..=7 {

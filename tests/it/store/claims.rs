@@ -31,13 +31,13 @@ async fn three_accounts(fx: &Fixture) -> Result<[Vec<Id>; 3]> {
     Ok(tasks)
 }
 
-pub async fn claims_go_round_the_accounts_and_oldest_first_within_one(fx: &Fixture) -> Result<()> {
+pub async fn claims_take_accounts_round_robin_and_the_oldest_task_of_each(fx: &Fixture) -> Result<()> {
     let [ada, bob, cyd] = three_accounts(fx).await?;
     assert_eq!(claimed(fx, 100).await?, [ada[0], bob[0], cyd[0], ada[1], cyd[1], ada[2]]);
     Ok(())
 }
 
-pub async fn the_next_claim_goes_on_where_the_last_one_ended(fx: &Fixture) -> Result<()> {
+pub async fn a_claim_continues_the_round_robin_of_the_previous_claim(fx: &Fixture) -> Result<()> {
     let [ada, bob, cyd] = three_accounts(fx).await?;
     for expected in [ada[0], bob[0], cyd[0], ada[1], cyd[1], ada[2]] {
         assert_eq!(claimed(fx, 1).await?, [expected]);
@@ -45,7 +45,7 @@ pub async fn the_next_claim_goes_on_where_the_last_one_ended(fx: &Fixture) -> Re
     Ok(())
 }
 
-pub async fn a_claim_says_whose_task_it_is(fx: &Fixture) -> Result<()> {
+pub async fn a_claim_names_the_account_of_its_task(fx: &Fixture) -> Result<()> {
     let [ada, bob] = [fx.account("ada", 10).await?, fx.account("bob", 10).await?];
     for (account, task) in [(bob, fx.submit(bob).await?), (ada, fx.submit(ada).await?)] {
         assert_eq!(task.account_id, account);
@@ -60,7 +60,7 @@ async fn id(fx: &Fixture, name: &str) -> Result<Id> {
     Ok(fx.store.find_account(name).await?.expect("the account exists").id)
 }
 
-pub async fn accounts_that_are_passed_over_wait_while_others_go_on(fx: &Fixture) -> Result<()> {
+pub async fn claim_except_skips_the_given_accounts(fx: &Fixture) -> Result<()> {
     let [ada, bob, cyd] = three_accounts(fx).await?;
     let (id_of_ada, id_of_bob) = (id(fx, "ada").await?, id(fx, "bob").await?);
     let store = fx.store.as_ref();
@@ -73,7 +73,7 @@ pub async fn accounts_that_are_passed_over_wait_while_others_go_on(fx: &Fixture)
 }
 
 /// Asked by a process of the tests' clock, and by one whose clock goes on: what it found a moment ago is used again.
-pub async fn an_account_that_was_passed_over_keeps_its_turn(fx: &Fixture) -> Result<()> {
+pub async fn a_skipped_account_keeps_its_turn(fx: &Fixture) -> Result<()> {
     let [ada, bob, cyd] = three_accounts(fx).await?;
     let passed_over = [id(fx, "ada").await?];
     for store in [fx.another_process(), fx.process_with_clock(&Clock::system())] {
@@ -90,7 +90,7 @@ pub async fn an_account_that_was_passed_over_keeps_its_turn(fx: &Fixture) -> Res
     Ok(())
 }
 
-pub async fn passing_over_all_that_wait_claims_nothing(fx: &Fixture) -> Result<()> {
+pub async fn claim_except_of_every_waiting_account_claims_nothing(fx: &Fixture) -> Result<()> {
     three_accounts(fx).await?;
     let everybody = [id(fx, "ada").await?, id(fx, "bob").await?, id(fx, "cyd").await?];
     for store in [fx.another_process(), fx.process_with_clock(&Clock::system())] {
@@ -102,7 +102,7 @@ pub async fn passing_over_all_that_wait_claims_nothing(fx: &Fixture) -> Result<(
     Ok(())
 }
 
-pub async fn an_account_behind_hundreds_that_are_passed_over_is_served(fx: &Fixture) -> Result<()> {
+pub async fn claim_except_finds_an_account_behind_hundreds_of_skipped_ones(fx: &Fixture) -> Result<()> {
     let mut accounts = Vec::new();
     for number in 0..300 {
         accounts.push(fx.account(&format!("account {number}"), 2).await?);
@@ -122,7 +122,7 @@ pub async fn an_account_behind_hundreds_that_are_passed_over_is_served(fx: &Fixt
     Ok(())
 }
 
-pub async fn a_busy_account_does_not_make_another_wait(fx: &Fixture) -> Result<()> {
+pub async fn an_account_with_many_tasks_does_not_delay_another(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let bob = fx.account("bob", 100).await?;
     for _ in 0..20 {
@@ -133,7 +133,7 @@ pub async fn a_busy_account_does_not_make_another_wait(fx: &Fixture) -> Result<(
     Ok(())
 }
 
-pub async fn a_claim_takes_no_more_than_was_asked_for(fx: &Fixture) -> Result<()> {
+pub async fn a_claim_takes_at_most_the_given_number_of_tasks(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     for _ in 0..5 {
         fx.submit(ada).await?;
@@ -168,7 +168,7 @@ pub async fn a_released_task_is_claimed_again_at_once(fx: &Fixture) -> Result<()
     Ok(())
 }
 
-pub async fn a_task_queued_again_without_a_delay_is_claimable_whatever_the_clock(fx: &Fixture) -> Result<()> {
+pub async fn a_requeued_task_is_claimable_by_a_process_whose_clock_is_behind(fx: &Fixture) -> Result<()> {
     let lease = fx.leased().await?;
     let behind = fx.process_with_clock(&Clock::manual(NOON.saturating_sub(LEASE)));
     let claimed = async || behind.claim(1, LEASE).await.map(|claims| claims.first().map(|claim| claim.lease));
@@ -181,7 +181,7 @@ pub async fn a_task_queued_again_without_a_delay_is_claimable_whatever_the_clock
     Ok(())
 }
 
-pub async fn a_delayed_task_that_is_released_is_claimable_whatever_the_clock(fx: &Fixture) -> Result<()> {
+pub async fn a_released_delayed_task_is_claimable_by_a_process_whose_clock_is_behind(fx: &Fixture) -> Result<()> {
     let lease = fx.leased().await?;
     fx.store.retry(lease, LEASE, "no answer").await?;
     fx.clock.advance(LEASE);
@@ -191,7 +191,7 @@ pub async fn a_delayed_task_that_is_released_is_claimable_whatever_the_clock(fx:
     Ok(())
 }
 
-pub async fn a_delayed_task_waits_to_the_millisecond(fx: &Fixture) -> Result<()> {
+pub async fn a_delayed_task_is_claimable_at_its_exact_millisecond(fx: &Fixture) -> Result<()> {
     let lease = fx.leased().await?;
     let delay = Duration::from_secs(10);
     fx.store.retry(lease, delay, "no answer").await?;
@@ -202,7 +202,7 @@ pub async fn a_delayed_task_waits_to_the_millisecond(fx: &Fixture) -> Result<()>
     Ok(())
 }
 
-pub async fn a_delayed_task_lets_younger_ones_pass(fx: &Fixture) -> Result<()> {
+pub async fn a_delayed_task_does_not_delay_younger_tasks(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let older = fx.submit(ada).await?.id;
     let younger = fx.submit(ada).await?.id;
@@ -228,7 +228,7 @@ pub async fn a_finished_task_is_never_claimed(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-pub async fn every_claim_raises_the_epoch_whatever_ended_the_one_before(fx: &Fixture) -> Result<()> {
+pub async fn every_claim_raises_the_lease_epoch(fx: &Fixture) -> Result<()> {
     let mut held = fx.leased().await?;
     for turn in 0..6 {
         match turn % 3 {
@@ -243,7 +243,7 @@ pub async fn every_claim_raises_the_epoch_whatever_ended_the_one_before(fx: &Fix
     Ok(())
 }
 
-pub async fn a_rescue_does_not_reset_the_epoch(fx: &Fixture) -> Result<()> {
+pub async fn a_rescue_does_not_reset_the_lease_epoch(fx: &Fixture) -> Result<()> {
     let first = fx.leased().await?;
     fx.store.rescue(Rescue::All, "the worker died").await?;
     let second = fx.claim().await?;
@@ -255,7 +255,7 @@ pub async fn a_rescue_does_not_reset_the_epoch(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-pub async fn the_depth_of_the_queue_counts_waiting_and_leased_tasks(fx: &Fixture) -> Result<()> {
+pub async fn queue_depth_counts_waiting_and_leased_tasks(fx: &Fixture) -> Result<()> {
     assert_eq!(fx.store.queue_depth().await?, QueueDepth::default());
     let ada = fx.account("ada", 100).await?;
     let first = fx.submit(ada).await?.created_at();

@@ -15,7 +15,7 @@ async fn complete(fx: &Fixture, account: Id, surface: Surface, n: u8) -> Result<
     Ok(CompletedTask { id, account_id: account, images })
 }
 
-pub async fn completed_tasks_of_every_account_and_surface_are_walked_oldest_first(fx: &Fixture) -> Result<()> {
+pub async fn completed_tasks_returns_every_account_and_surface_oldest_first(fx: &Fixture) -> Result<()> {
     assert_eq!(fx.store.completed_tasks(None, 10).await?, []);
     let (ada, bob) = (fx.account("ada", 100).await?, fx.account("bob", 100).await?);
     let first = complete(fx, bob, Surface::Api, 4).await?;
@@ -31,7 +31,7 @@ pub async fn completed_tasks_of_every_account_and_surface_are_walked_oldest_firs
     Ok(())
 }
 
-pub async fn pages_of_completed_tasks_meet_without_gap_or_overlap(fx: &Fixture) -> Result<()> {
+pub async fn pages_of_completed_tasks_have_no_gap_and_no_overlap(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let mut all = Vec::new();
     for number in 0..7 {
@@ -56,7 +56,7 @@ pub async fn pages_of_completed_tasks_meet_without_gap_or_overlap(fx: &Fixture) 
     Ok(())
 }
 
-pub async fn a_walk_over_completed_tasks_begins_above_any_id(fx: &Fixture) -> Result<()> {
+pub async fn a_page_of_completed_tasks_may_start_at_an_id_of_no_task(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let older = complete(fx, ada, Surface::Api, 1).await?;
     fx.clock.advance(MILLISECOND);

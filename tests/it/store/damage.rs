@@ -6,7 +6,7 @@ use tintype::store::{Ended, MAX_LOST_LEASES, Rescue, Rescued, Result};
 
 use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, images};
 
-pub async fn a_task_that_cannot_be_read_keeps_no_other_from_being_claimed(fx: &Fixture) -> Result<()> {
+pub async fn an_unreadable_task_does_not_block_claims_of_other_tasks(fx: &Fixture) -> Result<()> {
     let (ada, bob) = (fx.account("ada", 10).await?, fx.account("bob", 10).await?);
     let (damaged, whole) = (fx.submit(ada).await?.id, fx.submit(bob).await?.id);
     fx.execute(&format!("UPDATE tasks SET aspect_ratio = 'round' WHERE id = '{damaged}'"));
@@ -31,7 +31,7 @@ pub async fn a_task_that_cannot_be_read_keeps_no_other_from_being_claimed(fx: &F
     Ok(())
 }
 
-pub async fn a_task_that_cannot_be_read_fails_no_other_poll(fx: &Fixture) -> Result<()> {
+pub async fn an_unreadable_task_fails_no_lookup_of_another_task(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let mut ids = Vec::new();
     for _ in 0..32 {

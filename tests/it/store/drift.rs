@@ -153,7 +153,7 @@ async fn a_refund_of_a_completed_task_is_found() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_refund_of_a_task_in_work_is_found() -> Result<()> {
+async fn a_refund_of_a_processing_task_is_found() -> Result<()> {
     let drifts = Books::damaged(
         "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id) VALUES ('$ada', 'refund', 2, 8, 0, '$waiting');
          UPDATE accounts SET balance = 8 WHERE id = '$ada'",
@@ -207,7 +207,7 @@ async fn a_wrong_count_of_unfinished_tasks_is_found() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_audit_counts_what_it_examined() -> Result<()> {
+async fn an_audit_counts_accounts_tasks_and_entries() -> Result<()> {
     let books = Books::open().await?;
     let audit = books.fx.store.audit().await?;
     assert_eq!((audit.accounts, audit.tasks, audit.entries), (2, 3, 6));
@@ -229,7 +229,7 @@ async fn a_second_refund_is_found() -> Result<()> {
 }
 
 #[tokio::test]
-async fn entries_of_a_task_that_is_gone_are_found() -> Result<()> {
+async fn entries_of_a_missing_task_are_found() -> Result<()> {
     let drifts = Books::damaged("DELETE FROM tasks WHERE id = '$completed'").await?;
     assert_eq!(drifts, [("$ada $completed".into(), "entry 3 is for a task that does not exist".into())]);
     Ok(())
@@ -243,7 +243,7 @@ async fn a_completed_task_without_images_is_found() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_database_itself_refuses_what_would_unbalance_the_books() -> Result<()> {
+async fn database_constraints_refuse_writes_that_unbalance_the_ledger() -> Result<()> {
     let books = Books::open().await?;
     let connection = Connection::open(books.fx.directory.path().join("tintype.db")).expect("the database");
     for sql in [
@@ -264,7 +264,7 @@ async fn the_database_itself_refuses_what_would_unbalance_the_books() -> Result<
 }
 
 #[tokio::test]
-async fn a_damaged_account_keeps_nobody_else_from_a_refund() -> Result<()> {
+async fn a_damaged_account_blocks_no_refund_of_another() -> Result<()> {
     let books = Books::open().await?;
     let of_bob = books.fx.submit(books.bob).await?;
     let connection = Connection::open(books.fx.directory.path().join("tintype.db")).expect("the database");

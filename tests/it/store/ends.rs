@@ -85,7 +85,7 @@ pub async fn refunded_credits_can_be_spent_again(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_waiting_task_can_be_failed_without_a_lease(fx: &Fixture) -> Result<()> {
+pub async fn fail_unleased_fails_a_waiting_task(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 10).await?;
     let id = fx.submit(ada).await?.id;
     fx.clock.advance(MILLISECOND);
@@ -95,7 +95,7 @@ pub async fn a_waiting_task_can_be_failed_without_a_lease(fx: &Fixture) -> Resul
     assert_final(fx, Lease { task_id: id, epoch: 0 }).await
 }
 
-pub async fn a_leased_task_can_be_failed_by_someone_else(fx: &Fixture) -> Result<()> {
+pub async fn fail_unleased_fails_a_leased_task(fx: &Fixture) -> Result<()> {
     let lease = fx.leased().await?;
     let ended = fx.ended(lease.task_id).await?;
     assert_eq!(fx.store.fail_unleased(lease.task_id, "the operator said so").await?, Some(ended));
@@ -103,7 +103,7 @@ pub async fn a_leased_task_can_be_failed_by_someone_else(fx: &Fixture) -> Result
     assert_final(fx, lease).await
 }
 
-pub async fn failing_a_task_that_does_not_exist_does_nothing(fx: &Fixture) -> Result<()> {
+pub async fn fail_unleased_of_a_missing_task_changes_nothing(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 10).await?;
     let before = fx.state().await?;
     assert_eq!(fx.store.fail_unleased(ada, "it sank").await?, None);
@@ -111,7 +111,7 @@ pub async fn failing_a_task_that_does_not_exist_does_nothing(fx: &Fixture) -> Re
     Ok(())
 }
 
-pub async fn a_task_that_wore_out_its_leases_is_final(fx: &Fixture) -> Result<()> {
+pub async fn a_task_that_failed_at_its_last_retry_is_final(fx: &Fixture) -> Result<()> {
     let mut lease = fx.leased().await?;
     for _ in 1..MAX_LOST_LEASES {
         fx.store.retry(lease, Duration::ZERO, "not yet").await?;
@@ -129,7 +129,7 @@ pub async fn an_expired_task_is_final(fx: &Fixture) -> Result<()> {
     assert_final(fx, lease).await
 }
 
-pub async fn expiry_fails_leased_and_waiting_tasks_up_to_the_cutoff_and_no_other(fx: &Fixture) -> Result<()> {
+pub async fn expire_fails_exactly_the_unfinished_tasks_up_to_the_cutoff(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let bob = fx.account("bob", 100).await?;
     let delayed = fx.submit(ada).await?;
@@ -151,7 +151,7 @@ pub async fn expiry_fails_leased_and_waiting_tasks_up_to_the_cutoff_and_no_other
     Ok(())
 }
 
-pub async fn expiry_leaves_tasks_that_have_ended(fx: &Fixture) -> Result<()> {
+pub async fn expire_leaves_ended_tasks_unchanged(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     fx.submit(ada).await?;
     fx.submit(ada).await?;
@@ -163,7 +163,7 @@ pub async fn expiry_leaves_tasks_that_have_ended(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-pub async fn nothing_but_its_end_moves_the_time_of_a_task(fx: &Fixture) -> Result<()> {
+pub async fn only_the_end_of_a_task_changes_its_updated_at(fx: &Fixture) -> Result<()> {
     let lease = fx.leased().await?;
     let before = fx.task(lease.task_id).await?;
     fx.clock.advance(MILLISECOND);
@@ -176,7 +176,7 @@ pub async fn nothing_but_its_end_moves_the_time_of_a_task(fx: &Fixture) -> Resul
     Ok(())
 }
 
-pub async fn a_task_is_never_updated_before_it_was_created(fx: &Fixture) -> Result<()> {
+pub async fn updated_at_is_never_before_created_at(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let behind = Clock::manual(NOON.saturating_sub(LEASE));
     let elsewhere = fx.process_with_clock(&behind);

@@ -17,7 +17,7 @@ fn told(fx: &Fixture, id: Id) -> TaskFiles {
     TaskFiles { id, is_processing: false, images: Vec::new(), updated_at: fx.clock.now(), removed_at: None }
 }
 
-pub async fn what_decides_about_files_is_told_of_each_task_that_there_is(fx: &Fixture) -> Result<()> {
+pub async fn task_files_returns_each_existing_task(fx: &Fixture) -> Result<()> {
     assert_eq!(fx.store.task_files(&[]).await?, []);
     let ada = fx.account("ada", 100).await?;
     let removed = fx.submit(ada).await?.id;
@@ -50,7 +50,7 @@ pub async fn what_decides_about_files_is_told_of_each_task_that_there_is(fx: &Fi
     Ok(())
 }
 
-pub async fn a_sweep_is_one_process_at_a_time(fx: &Fixture) -> Result<()> {
+pub async fn a_sweep_is_claimed_by_one_process_at_a_time(fx: &Fixture) -> Result<()> {
     let other = fx.another_process();
     let days = ["2026-11-21".to_owned(), "2026-11-20".to_owned()];
     assert_eq!(fx.store.take_sweep(&[], HOLD).await?, None);
@@ -66,7 +66,7 @@ pub async fn a_sweep_is_one_process_at_a_time(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-pub async fn one_of_many_that_want_a_sweep_at_once_gets_it(fx: &Fixture) -> Result<()> {
+pub async fn one_of_several_processes_takes_a_due_sweep(fx: &Fixture) -> Result<()> {
     let processes = [fx.another_process(), fx.another_process(), fx.store.clone()];
     let day = ["2026-11-21".to_owned()];
     for _ in 0..20 {
@@ -77,7 +77,7 @@ pub async fn one_of_many_that_want_a_sweep_at_once_gets_it(fx: &Fixture) -> Resu
     Ok(())
 }
 
-pub async fn a_sweep_that_was_put_off_is_due_in_time(fx: &Fixture) -> Result<()> {
+pub async fn a_postponed_sweep_is_due_after_its_pause(fx: &Fixture) -> Result<()> {
     let day = ["2026-11-21".to_owned()];
     let is_due = async || fx.store.take_sweep(&day, Duration::ZERO).await.map(|taken| taken.is_some());
     for pause in [HOLD, HOLD / 2, LONGEST_PAUSE] {
@@ -91,7 +91,7 @@ pub async fn a_sweep_that_was_put_off_is_due_in_time(fx: &Fixture) -> Result<()>
     Ok(())
 }
 
-pub async fn what_was_put_off_before_the_clock_was_set_back_is_due(fx: &Fixture) -> Result<()> {
+pub async fn a_sweep_postponed_before_the_clock_was_set_back_is_due(fx: &Fixture) -> Result<()> {
     let day = ["2026-11-21".to_owned()];
     let before = fx.clock.now();
     fx.clock.advance(MILLISECOND);
@@ -103,7 +103,7 @@ pub async fn what_was_put_off_before_the_clock_was_set_back_is_due(fx: &Fixture)
     Ok(())
 }
 
-pub async fn forgetting_a_day_that_is_gone_changes_no_other(fx: &Fixture) -> Result<()> {
+pub async fn deleting_an_old_sweep_changes_no_other(fx: &Fixture) -> Result<()> {
     let [gone, kept] = ["2026-11-20".to_owned(), "2026-11-21".to_owned()];
     fx.store.postpone_sweep(&gone, HOLD).await?;
     for _ in 0..3 {
@@ -117,7 +117,7 @@ pub async fn forgetting_a_day_that_is_gone_changes_no_other(fx: &Fixture) -> Res
     Ok(())
 }
 
-pub async fn the_first_marker_of_the_result_files_stands_until_another_store_is_adopted(fx: &Fixture) -> Result<()> {
+pub async fn the_first_files_marker_stays_until_another_is_adopted(fx: &Fixture) -> Result<()> {
     let (first, other, adopted) = (FilesMarker::random(), FilesMarker::random(), FilesMarker::random());
     assert_eq!(fx.store.files_marker().await?, None);
     assert_eq!(fx.store.claim_files(first).await?, first);

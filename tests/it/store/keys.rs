@@ -57,7 +57,7 @@ pub async fn a_key_is_found_by_its_hash_and_by_its_id(fx: &Fixture) -> Result<()
     Ok(())
 }
 
-pub async fn a_key_for_nobody_is_not_made(fx: &Fixture) -> Result<()> {
+pub async fn create_key_for_a_missing_account_creates_nothing(fx: &Fixture) -> Result<()> {
     let nobody = Fixture::new(fx.backend).account("eve", 0).await?;
     let key = new_key("");
     assert_eq!(fx.store.create_key(nobody, key.clone()).await?, None);
@@ -65,7 +65,7 @@ pub async fn a_key_for_nobody_is_not_made(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-pub async fn one_secret_is_never_two_keys(fx: &Fixture) -> Result<()> {
+pub async fn creating_a_key_with_a_hash_in_use_is_an_error(fx: &Fixture) -> Result<()> {
     let key = new_key("first");
     only_key(fx, key.clone()).await?;
     let bob = fx.account("bob", 0).await?;
@@ -75,7 +75,7 @@ pub async fn one_secret_is_never_two_keys(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-pub async fn keys_are_listed_oldest_first_of_one_account_or_of_all(fx: &Fixture) -> Result<()> {
+pub async fn list_keys_returns_one_account_or_all_oldest_first(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 0).await?;
     let bob = fx.account("bob", 0).await?;
     for (account, name) in [(bob, "first"), (ada, "second"), (bob, "third")] {
@@ -109,7 +109,7 @@ pub async fn a_revoked_key_stays_revoked(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_leaked_key_works_and_keeps_the_time_of_its_first_leak(fx: &Fixture) -> Result<()> {
+pub async fn a_leaked_key_stays_valid_and_keeps_the_time_of_its_first_leak(fx: &Fixture) -> Result<()> {
     let key = only_key(fx, new_key("")).await?;
     fx.clock.advance(HOUR);
     let leaked_at = Some(fx.clock.now());
@@ -120,7 +120,7 @@ pub async fn a_leaked_key_works_and_keeps_the_time_of_its_first_leak(fx: &Fixtur
     Ok(())
 }
 
-pub async fn one_key_changes_and_the_others_stay(fx: &Fixture) -> Result<()> {
+pub async fn a_key_change_affects_no_other_key(fx: &Fixture) -> Result<()> {
     let key = only_key(fx, new_key("")).await?;
     let other = fx.store.create_key(key.account_id, new_key("")).await?.expect("the account exists");
     let all = [KeyChange::Disable, KeyChange::FlagLeaked, KeyChange::Revoke];
@@ -134,7 +134,7 @@ pub async fn one_key_changes_and_the_others_stay(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_key_expires_to_the_millisecond(fx: &Fixture) -> Result<()> {
+pub async fn a_key_expires_at_its_exact_millisecond(fx: &Fixture) -> Result<()> {
     let end = NOON.saturating_add(HOUR);
     let key = only_key(fx, NewKey { expires_at: Some(end), ..new_key("") }).await?;
     let found = fx.store.find_key(key.id).await?.expect("the key exists");
@@ -143,7 +143,7 @@ pub async fn a_key_expires_to_the_millisecond(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-pub async fn the_last_use_of_a_key_is_noted_and_never_moves_back(fx: &Fixture) -> Result<()> {
+pub async fn the_last_use_of_a_key_is_recorded_and_never_moves_back(fx: &Fixture) -> Result<()> {
     let key = only_key(fx, new_key("")).await?;
     let other = fx.store.create_key(key.account_id, new_key("")).await?.expect("the account exists");
     let later = NOON.saturating_add(HOUR);
@@ -162,7 +162,7 @@ pub async fn the_last_use_of_a_key_is_noted_and_never_moves_back(fx: &Fixture) -
     Ok(())
 }
 
-pub async fn uses_of_revoked_and_unknown_keys_do_no_harm(fx: &Fixture) -> Result<()> {
+pub async fn touch_keys_records_revoked_keys_and_ignores_unknown_keys(fx: &Fixture) -> Result<()> {
     let key = only_key(fx, new_key("")).await?;
     let revoked = change(fx, key.id, KeyChange::Revoke).await?;
     let nobody = Fixture::new(fx.backend).account("eve", 0).await?;
@@ -171,7 +171,7 @@ pub async fn uses_of_revoked_and_unknown_keys_do_no_harm(fx: &Fixture) -> Result
     Ok(())
 }
 
-pub async fn a_rotated_key_hands_on_everything_but_its_secret(fx: &Fixture) -> Result<()> {
+pub async fn a_rotated_key_keeps_its_settings(fx: &Fixture) -> Result<()> {
     let old = only_key(fx, NewKey { submit_rate: Some(7), read_rate: Some(0), ..new_key("studio") }).await?;
     let hash = another_hash();
     fx.store.touch_keys(vec![(old.id, NOON)]).await?;
@@ -186,7 +186,7 @@ pub async fn a_rotated_key_hands_on_everything_but_its_secret(fx: &Fixture) -> R
     Ok(())
 }
 
-pub async fn a_disabled_key_is_followed_by_a_disabled_one(fx: &Fixture) -> Result<()> {
+pub async fn rotating_a_disabled_key_gives_a_disabled_key(fx: &Fixture) -> Result<()> {
     let old = only_key(fx, new_key("studio")).await?;
     change(fx, old.id, KeyChange::Disable).await?;
     let new = fx.store.rotate_key(old.id, another_hash(), "tt_new…", HOUR).await?.expect("the key is in force");
@@ -232,7 +232,7 @@ pub async fn a_revoked_or_unknown_key_is_not_rotated(fx: &Fixture) -> Result<()>
     Ok(())
 }
 
-pub async fn rotating_to_a_secret_in_use_is_an_error_and_leaves_the_old_key_alone(fx: &Fixture) -> Result<()> {
+pub async fn rotating_a_key_to_a_hash_in_use_is_an_error_and_changes_nothing(fx: &Fixture) -> Result<()> {
     let key = new_key("");
     let old = only_key(fx, key.clone()).await?;
     let before = fx.state().await?;

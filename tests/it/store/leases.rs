@@ -42,56 +42,56 @@ async fn assert_lost_to_the_next_worker(fx: &Fixture, old: Lease) -> Result<()> 
     Ok(())
 }
 
-pub async fn a_rescued_lease_writes_nothing(fx: &Fixture) -> Result<()> {
+pub async fn a_write_under_a_rescued_lease_is_refused(fx: &Fixture) -> Result<()> {
     let lease = fx.leased().await?;
     assert_eq!(fx.store.rescue(Rescue::All, "the worker died").await?, QUEUED);
     assert_lost(fx, lease).await?;
     assert_lost_to_the_next_worker(fx, lease).await
 }
 
-pub async fn a_released_lease_writes_nothing(fx: &Fixture) -> Result<()> {
+pub async fn a_write_under_a_released_lease_is_refused(fx: &Fixture) -> Result<()> {
     let lease = fx.leased().await?;
     assert_eq!(fx.store.release(lease).await?, LeaseWrite::Done);
     assert_lost(fx, lease).await?;
     assert_lost_to_the_next_worker(fx, lease).await
 }
 
-pub async fn a_lease_given_up_for_a_retry_writes_nothing(fx: &Fixture) -> Result<()> {
+pub async fn a_write_under_a_lease_given_up_for_a_retry_is_refused(fx: &Fixture) -> Result<()> {
     let lease = fx.leased().await?;
     assert_eq!(fx.store.retry(lease, Duration::ZERO, "no answer").await?, Retry::Queued);
     assert_lost(fx, lease).await?;
     assert_lost_to_the_next_worker(fx, lease).await
 }
 
-pub async fn the_lease_of_a_completed_task_writes_nothing(fx: &Fixture) -> Result<()> {
+pub async fn a_write_under_the_lease_of_a_completed_task_is_refused(fx: &Fixture) -> Result<()> {
     let lease = fx.leased().await?;
     assert_eq!(fx.store.complete(lease, drawn()).await?, LeaseWrite::Done);
     fx.clock.advance(MILLISECOND);
     assert_lost(fx, lease).await
 }
 
-pub async fn the_lease_of_a_failed_task_writes_nothing(fx: &Fixture) -> Result<()> {
+pub async fn a_write_under_the_lease_of_a_failed_task_is_refused(fx: &Fixture) -> Result<()> {
     let lease = fx.leased().await?;
     assert_eq!(fx.store.fail(lease, "it sank").await?, LeaseWrite::Done);
     fx.clock.advance(MILLISECOND);
     assert_lost(fx, lease).await
 }
 
-pub async fn the_lease_of_a_task_failed_by_the_operator_writes_nothing(fx: &Fixture) -> Result<()> {
+pub async fn a_write_under_the_lease_of_a_task_failed_by_the_operator_is_refused(fx: &Fixture) -> Result<()> {
     let lease = fx.leased().await?;
     assert!(fx.store.fail_unleased(lease.task_id, "it sank").await?.is_some());
     fx.clock.advance(MILLISECOND);
     assert_lost(fx, lease).await
 }
 
-pub async fn the_lease_of_an_expired_task_writes_nothing(fx: &Fixture) -> Result<()> {
+pub async fn a_write_under_the_lease_of_an_expired_task_is_refused(fx: &Fixture) -> Result<()> {
     let lease = fx.leased().await?;
     assert_eq!(fx.store.expire(fx.clock.now(), "too late").await?.len(), 1);
     fx.clock.advance(MILLISECOND);
     assert_lost(fx, lease).await
 }
 
-pub async fn a_lease_that_was_never_given_writes_nothing(fx: &Fixture) -> Result<()> {
+pub async fn a_write_under_a_lease_that_was_never_granted_is_refused(fx: &Fixture) -> Result<()> {
     let held = fx.leased().await?;
     let waiting = fx.submit(fx.task(held.task_id).await?.account_id).await?.id;
     for epoch in [i64::MIN, -1, 0, held.epoch + 1, i64::MAX] {
@@ -104,7 +104,7 @@ pub async fn a_lease_that_was_never_given_writes_nothing(fx: &Fixture) -> Result
     Ok(())
 }
 
-pub async fn a_renewed_lease_lasts_longer(fx: &Fixture) -> Result<()> {
+pub async fn renewing_a_lease_extends_it(fx: &Fixture) -> Result<()> {
     let lease = fx.leased().await?;
     fx.clock.advance(LEASE - MILLISECOND);
     assert_eq!(fx.store.renew(vec![lease], LEASE).await?, []);
@@ -115,7 +115,7 @@ pub async fn a_renewed_lease_lasts_longer(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-pub async fn renewing_returns_the_lost_leases_and_no_others(fx: &Fixture) -> Result<()> {
+pub async fn renew_returns_exactly_the_lost_leases(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let mut leases = Vec::new();
     for _ in 0..5 {
@@ -131,7 +131,7 @@ pub async fn renewing_returns_the_lost_leases_and_no_others(fx: &Fixture) -> Res
     Ok(())
 }
 
-pub async fn a_lease_past_its_time_is_held_until_it_is_taken_away(fx: &Fixture) -> Result<()> {
+pub async fn an_expired_lease_is_held_until_a_rescue_takes_it(fx: &Fixture) -> Result<()> {
     let lease = fx.leased().await?;
     fx.clock.advance(2 * LEASE);
     assert_eq!(fx.store.renew(vec![lease], LEASE).await?, []);
@@ -163,7 +163,7 @@ async fn assert_failed(fx: &Fixture, lease: Lease, error: &str) -> Result<()> {
     Ok(())
 }
 
-pub async fn the_last_retry_fails_and_refunds_with_its_own_sentence(fx: &Fixture) -> Result<()> {
+pub async fn the_last_retry_fails_and_refunds_the_task_with_its_error(fx: &Fixture) -> Result<()> {
     let mut lease = fx.leased().await?;
     for lost in 1..MAX_LOST_LEASES {
         assert_eq!(fx.store.retry(lease, Duration::ZERO, "not yet").await?, Retry::Queued);
@@ -174,7 +174,7 @@ pub async fn the_last_retry_fails_and_refunds_with_its_own_sentence(fx: &Fixture
     assert_failed(fx, lease, "that was it").await
 }
 
-pub async fn the_last_rescue_fails_and_refunds_with_its_own_sentence(fx: &Fixture) -> Result<()> {
+pub async fn the_last_rescue_fails_and_refunds_the_task_with_its_error(fx: &Fixture) -> Result<()> {
     let mut lease = fx.leased().await?;
     for lost in 1..MAX_LOST_LEASES {
         assert_eq!(fx.store.rescue(Rescue::All, "not yet").await?, QUEUED);
@@ -187,7 +187,7 @@ pub async fn the_last_rescue_fails_and_refunds_with_its_own_sentence(fx: &Fixtur
     assert_failed(fx, lease, "that was it").await
 }
 
-pub async fn retries_and_rescues_count_together(fx: &Fixture) -> Result<()> {
+pub async fn retries_and_rescues_count_toward_one_limit_of_lost_leases(fx: &Fixture) -> Result<()> {
     let mut lease = fx.leased().await?;
     for lost in 1..MAX_LOST_LEASES {
         fx.store.release(lease).await?;
@@ -203,7 +203,7 @@ pub async fn retries_and_rescues_count_together(fx: &Fixture) -> Result<()> {
     assert_failed(fx, lease, "that was it").await
 }
 
-pub async fn a_rescue_takes_exactly_the_leases_whose_time_has_come(fx: &Fixture) -> Result<()> {
+pub async fn a_rescue_takes_exactly_the_expired_leases(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let mut leases = Vec::new();
     for seconds in [10, 20, 30] {
@@ -223,7 +223,7 @@ pub async fn a_rescue_takes_exactly_the_leases_whose_time_has_come(fx: &Fixture)
     Ok(())
 }
 
-pub async fn a_rescue_of_all_takes_every_lease_and_leaves_what_waits(fx: &Fixture) -> Result<()> {
+pub async fn a_rescue_of_all_takes_every_lease_and_leaves_waiting_tasks(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     for _ in 0..4 {
         fx.submit(ada).await?;
@@ -244,7 +244,7 @@ pub async fn a_rescue_of_all_takes_every_lease_and_leaves_what_waits(fx: &Fixtur
     Ok(())
 }
 
-pub async fn a_lease_that_ends_later_than_any_lease_can_is_lost(fx: &Fixture) -> Result<()> {
+pub async fn a_rescue_takes_a_lease_that_ends_later_than_the_longest_lease(fx: &Fixture) -> Result<()> {
     fx.leased().await?;
     // As if the clock had been set back by ten minutes after the claim.
     fx.clock.set(fx.clock.now().saturating_sub(LONGEST_LEASE - LEASE));

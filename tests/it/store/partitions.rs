@@ -106,7 +106,7 @@ pub async fn dropping_partitions_changes_nothing_that_callers_see(fx: &Fixture) 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn partitions_are_dropped_oldest_first_up_to_one_with_a_task_left() -> Result<()> {
+async fn partitions_are_dropped_oldest_first_up_to_one_with_an_unremoved_task() -> Result<()> {
     let year = Year::begin().await?;
     assert_eq!(year.forget(FEBRUARY).await?, 0, "no task is removed");
     assert_eq!(year.remove(DECEMBER).await?, 2);
@@ -204,7 +204,7 @@ async fn no_task_is_created_in_a_dropped_partition() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_audit_still_adds_up_the_charges_of_dropped_tasks() -> Result<()> {
+async fn the_audit_sums_the_charges_of_dropped_tasks() -> Result<()> {
     let year = Year::begin().await?;
     year.remove(DECEMBER).await?;
     year.forget(DECEMBER).await?;
@@ -219,7 +219,7 @@ async fn the_audit_still_adds_up_the_charges_of_dropped_tasks() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_audit_still_compares_charges_and_refunds_of_dropped_tasks() -> Result<()> {
+async fn the_audit_compares_charges_and_refunds_of_dropped_tasks() -> Result<()> {
     let year = Year::begin().await?;
     year.remove(DECEMBER).await?;
     year.forget(DECEMBER).await?;

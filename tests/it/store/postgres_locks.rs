@@ -22,7 +22,7 @@ async fn a_completion_does_not_wait_for_a_locked_account() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_renewal_waits_for_no_task_that_is_about_to_end() -> Result<()> {
+async fn a_renewal_does_not_wait_for_a_locked_task() -> Result<()> {
     let fx = fixture_with("");
     let ada = fx.account("ada", 10).await?;
     for _ in 0..3 {
@@ -49,7 +49,7 @@ async fn a_renewal_waits_for_no_task_that_is_about_to_end() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_balance_that_waited_for_a_lock_follows_from_the_entries_before_it() -> Result<()> {
+async fn a_balance_written_after_a_lock_wait_includes_the_entry_of_the_lock_holder() -> Result<()> {
     let fx = fixture_with("");
     let lease = fx.leased().await?;
     let ada = fx.store.find_account("ada").await?.expect("the account exists");

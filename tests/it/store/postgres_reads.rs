@@ -35,7 +35,7 @@ fn analyze(fx: &Fixture) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_newest_tasks_of_an_account_are_found_past_those_of_all_others() -> Result<()> {
+async fn recent_tasks_of_an_account_reads_few_index_entries() -> Result<()> {
     let mut fx = Fixture::new(Backend::Postgres);
     let (ada, bob) = (fx.account("ada", 100).await?, fx.account("bob", 100_000).await?);
     let mut of_ada = [fx.submit_request(ada, Surface::Web, images(1)).await?, fx.submit(ada).await?];
@@ -59,7 +59,7 @@ async fn the_newest_tasks_of_an_account_are_found_past_those_of_all_others() -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_removal_does_not_pass_over_what_it_removed_before() -> Result<()> {
+async fn a_removal_does_not_read_removed_tasks_again() -> Result<()> {
     const MANY: usize = 5_000;
     let mut fx = Fixture::new(Backend::Postgres);
     let ada = fx.account("ada", 100_000).await?;

@@ -38,7 +38,7 @@ pub fn fixture_with(faults: &str) -> Fixture {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_submit_whose_answer_got_lost_is_answered_all_the_same() -> Result<()> {
+async fn a_submit_whose_commit_answer_is_lost_is_acknowledged() -> Result<()> {
     let fx = fixture_with("after-commit=error");
     let ada = fx.account("ada", 10).await?;
     let task = accepted(fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await?);
@@ -49,7 +49,7 @@ async fn a_submit_whose_answer_got_lost_is_answered_all_the_same() -> Result<()>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn however_many_ask_whether_it_takes_writes_one_connection_is_taken() -> Result<()> {
+async fn concurrent_pings_use_one_connection() -> Result<()> {
     let fx = fixture_with("");
     let ada = fx.account("ada", 10).await?;
     let schema = schema(fx.directory.path());
@@ -68,7 +68,7 @@ async fn however_many_ask_whether_it_takes_writes_one_connection_is_taken() -> R
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_submit_that_was_cut_off_before_its_commit_is_an_error_and_charges_nothing() -> Result<()> {
+async fn a_submit_whose_connection_ends_before_its_commit_is_an_error_and_charges_nothing() -> Result<()> {
     let fx = fixture_with("");
     let ada = fx.account("ada", 10).await?;
     let schema = schema(fx.directory.path());
@@ -128,7 +128,7 @@ async fn a_locked_account_delays_no_submit_of_another() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_goes_on_after_all_its_connections_were_cut() -> Result<()> {
+async fn a_store_reconnects_after_all_its_connections_were_terminated() -> Result<()> {
     let fx = fixture_with("");
     let ada = fx.account("ada", 10).await?;
     for _ in 0..5 {
@@ -154,7 +154,7 @@ async fn a_newer_schema_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tables_of_somebody_else_are_left_alone() {
+async fn a_schema_of_another_program_is_refused_and_not_changed() {
     let directory = TempDir::new().expect("a directory");
     let schema = schema(directory.path());
     cluster().url(directory.path());
@@ -165,7 +165,7 @@ async fn tables_of_somebody_else_are_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn processes_that_start_at_once_make_one_schema() {
+async fn processes_that_start_at_once_create_one_schema() {
     let directory = TempDir::new().expect("a directory");
     let started = join_all((0..6).map(|_| open(&directory))).await;
     for store in started {
@@ -174,7 +174,7 @@ async fn processes_that_start_at_once_make_one_schema() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_reads_the_password_in_an_error() {
+async fn an_error_does_not_contain_the_password() {
     for url in [
         "postgres://ada:secret@127.0.0.1:1/tintype",
         "postgres://ada:secret@/tintype",
@@ -187,7 +187,7 @@ async fn nobody_reads_the_password_in_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tasks_of_all_months_are_one_list() -> Result<()> {
+async fn list_task_ids_covers_all_partitions() -> Result<()> {
     let fx = fixture_with("");
     let ada = fx.account("ada", 100).await?;
     let mut submitted = Vec::new();
@@ -215,7 +215,7 @@ async fn tasks_of_all_months_are_one_list() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_process_hears_of_a_submit() -> Result<()> {
+async fn a_submit_notifies_another_process() -> Result<()> {
     let fx = fixture_with("");
     let ada = fx.account("ada", 10).await?;
     let elsewhere = fx.another_process();
@@ -227,7 +227,7 @@ async fn another_process_hears_of_a_submit() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn leases_go_by_the_clock_of_the_server() -> Result<()> {
+async fn leases_end_by_the_clock_of_the_database_server() -> Result<()> {
     let directory = TempDir::new().expect("a directory");
     let store = Backend::Postgres.open(&directory, &Clock::system());
     let fx = Fixture { store, clock: Clock::manual(NOON), backend: Backend::Postgres, directory };
@@ -252,7 +252,7 @@ fn set_back(schema: &str, by_ms: i64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_whose_clock_is_set_back_goes_on_charging() -> Result<()> {
+async fn a_process_whose_clock_is_set_back_continues_to_charge() -> Result<()> {
     let fx = fixture_with("");
     let ada = fx.account("ada", 10).await?;
     // As if its clock had shown ten seconds more when it was compared.
@@ -285,7 +285,7 @@ const FIRST_RELEASE: &str = "
     UPDATE tintype SET version = 1;";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_of_the_first_release_is_brought_up_to_date_with_all_it_holds() -> Result<()> {
+async fn a_database_of_the_first_release_is_migrated_with_all_its_data() -> Result<()> {
     let directory = TempDir::new().expect("a directory");
     cluster().url(directory.path());
     let initial = include_str!("../../../migrations/postgres/0001_initial.sql");
@@ -313,7 +313,7 @@ async fn a_database_of_the_first_release_is_brought_up_to_date_with_all_it_holds
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_old_snapshot_does_not_make_an_account_hard_to_find() -> Result<()> {
+async fn account_lookups_read_few_index_entries_despite_an_old_snapshot() -> Result<()> {
     let mut fx = fixture_with("");
     let ada = fx.account("ada", 100_000).await?;
     let reader = cluster().session().await;
@@ -354,7 +354,7 @@ async fn an_old_snapshot_does_not_make_an_account_hard_to_find() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_reports_passes_by_those_that_are_silent() -> Result<()> {
+async fn a_report_deletes_the_rows_of_silent_workers() -> Result<()> {
     let fx = fixture_with("");
     let worker = |id: &str| WorkerReport { id: id.parse().expect("an id"), slots: 1, mean: None };
     fx.store.report_worker(worker("FAAAAAAAAAAAAAAAAAAA1")).await?;
@@ -384,7 +384,7 @@ async fn state(fx: &Fixture, task: &Task) -> Result<&'static str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_that_is_damaged_or_held_keeps_nobody_else_from_a_refund() -> Result<()> {
+async fn a_damaged_or_locked_account_blocks_no_refund_of_another() -> Result<()> {
     let fx = fixture_with("");
     let (ada, bob) = (fx.account("ada", 10).await?, fx.account("bob", 10).await?);
     let (of_ada, of_bob) = (fx.submit(ada).await?, fx.submit(bob).await?);
@@ -407,7 +407,7 @@ async fn an_account_that_is_damaged_or_held_keeps_nobody_else_from_a_refund() ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_account_keeps_no_lost_lease_from_being_taken_away() -> Result<()> {
+async fn a_damaged_account_does_not_block_a_rescue() -> Result<()> {
     let fx = fixture_with("");
     let (ada, bob) = (fx.account("ada", 10).await?, fx.account("bob", 10).await?);
     let (of_ada, of_bob) = (fx.submit(ada).await?, fx.submit(bob).await?);
@@ -422,7 +422,7 @@ async fn a_damaged_account_keeps_no_lost_lease_from_being_taken_away() -> Result
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_without_its_row_keeps_no_other_from_ending_in_time() -> Result<()> {
+async fn a_queued_task_without_a_row_does_not_block_the_expiry_of_others() -> Result<()> {
     let fx = fixture_with("");
     let ada = fx.account("ada", 10_000).await?;
     let lost = fx.submit(ada).await?;
@@ -435,7 +435,7 @@ async fn a_task_without_its_row_keeps_no_other_from_ending_in_time() -> Result<(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn submits_that_find_their_connection_cut_go_by_another() -> Result<()> {
+async fn a_submit_on_a_broken_connection_uses_another() -> Result<()> {
     for _ in 0..10 {
         let fx = fixture_with("");
         let accounts = [fx.account("ada", 10).await?, fx.account("bob", 10).await?];
@@ -449,7 +449,7 @@ async fn submits_that_find_their_connection_cut_go_by_another() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tasks_are_removed_whatever_the_number_of_accounts_before_theirs() -> Result<()> {
+async fn remove_tasks_reaches_a_task_behind_thousands_of_accounts() -> Result<()> {
     let fx = fixture_with("");
     let ada = fx.account("ada", 10).await?;
     // Ids that sort before hers, more than one statement looks up.

@@ -56,7 +56,7 @@ impl Server {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_across_a_network_is_reached_encrypted() {
+async fn a_connection_across_a_network_is_encrypted() {
     let server = Server::start("127.0.0.1");
     let store = server.open("?sslmode=require", Some(&server.ca)).await.expect("its certificate is trusted");
     store.create_account("ada", 5).await.expect("a store that works");
@@ -65,7 +65,7 @@ async fn a_database_across_a_network_is_reached_encrypted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_whose_certificate_nobody_vouches_for_is_refused() {
+async fn a_server_with_an_untrusted_certificate_is_refused() {
     let server = Server::start("127.0.0.1");
     let error = server.open("?sslmode=require", None).await.expect_err("an unknown authority").to_string();
     assert!(error.contains("UnknownIssuer"), "{error}");
@@ -78,7 +78,7 @@ async fn a_server_whose_certificate_nobody_vouches_for_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_of_this_machine_need_not_encrypt() {
+async fn a_connection_to_a_local_server_may_be_unencrypted() {
     let server = Server::start("127.0.0.1");
     let _store = server.open("", None).await.expect("it takes either");
     let (encrypted, plain) = server.connections().await;

@@ -53,7 +53,7 @@ pub async fn concurrent_submits_never_overspend(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-pub async fn concurrent_submits_of_several_accounts_are_charged_to_their_own(fx: &Fixture) -> Result<()> {
+pub async fn concurrent_submits_charge_the_account_of_each_task(fx: &Fixture) -> Result<()> {
     let accounts = [fx.account("ada", 1_000).await?, fx.account("bob", 1_000).await?, fx.account("cyd", 50).await?];
     let submits = (0..90).map(|turn| submit(fx.store.clone(), accounts[turn % 3], (turn % 2 + 1) as u8, UNLIMITED));
     let mut submissions = together(submits).await.into_iter();
@@ -69,7 +69,7 @@ pub async fn concurrent_submits_of_several_accounts_are_charged_to_their_own(fx:
     Ok(())
 }
 
-pub async fn concurrent_submits_never_pass_the_limit_of_unfinished_tasks(fx: &Fixture) -> Result<()> {
+pub async fn concurrent_submits_never_exceed_the_limit_of_unfinished_tasks(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 1_000).await?;
     let elsewhere = fx.another_process();
     let submits = (0..60).map(|turn| {
@@ -95,7 +95,7 @@ pub async fn two_processes_submitting_at_once_never_overspend(fx: &Fixture) -> R
     Ok(())
 }
 
-pub async fn a_grant_by_another_process_while_submits_run_is_not_lost(fx: &Fixture) -> Result<()> {
+pub async fn a_grant_by_another_process_during_submits_is_not_lost(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 200).await?;
     let elsewhere = fx.another_process();
     let submits = together((0..50).map(|_| submit(fx.store.clone(), ada, 1, UNLIMITED)));
@@ -112,7 +112,7 @@ pub async fn a_grant_by_another_process_while_submits_run_is_not_lost(fx: &Fixtu
     Ok(())
 }
 
-pub async fn a_write_that_fails_spares_those_beside_it(fx: &Fixture) -> Result<()> {
+pub async fn a_failed_write_affects_no_other_write_of_its_batch(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let writes = (0..30).map(|turn| {
         let store = fx.store.clone();
@@ -130,7 +130,7 @@ pub async fn a_write_that_fails_spares_those_beside_it(fx: &Fixture) -> Result<(
     Ok(())
 }
 
-pub async fn a_submit_whose_caller_goes_away_is_whole_or_absent(fx: &Fixture) -> Result<()> {
+pub async fn a_cancelled_submit_is_committed_entirely_or_not_at_all(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     for _ in 0..10 {
         let submit = fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED);
@@ -199,7 +199,7 @@ pub async fn a_task_ended_by_two_processes_at_once_ends_once(fx: &Fixture) -> Re
     Ok(())
 }
 
-pub async fn a_name_wanted_twice_at_once_is_given_once(fx: &Fixture) -> Result<()> {
+pub async fn concurrent_creations_of_one_account_name_create_one_account(fx: &Fixture) -> Result<()> {
     let elsewhere = fx.another_process();
     let creations = (0..10).map(|turn| {
         let store = if turn % 2 == 0 { fx.store.clone() } else { elsewhere.clone() };
@@ -213,7 +213,7 @@ pub async fn a_name_wanted_twice_at_once_is_given_once(fx: &Fixture) -> Result<(
     Ok(())
 }
 
-pub async fn processes_starting_at_once_make_one_first_account(fx: &Fixture) -> Result<()> {
+pub async fn concurrent_first_starts_create_one_first_account(fx: &Fixture) -> Result<()> {
     let elsewhere = fx.another_process();
     let creations = (0..10).map(|turn| {
         let store = if turn % 2 == 0 { fx.store.clone() } else { elsewhere.clone() };

@@ -20,7 +20,7 @@ async fn record(fx: &Fixture, id: Id) -> Result<TaskRecord> {
     Ok(fx.store.inspect_task(id).await?.expect("the task exists"))
 }
 
-pub async fn a_removal_takes_what_ended_before_the_cutoff_and_nothing_else(fx: &Fixture) -> Result<()> {
+pub async fn remove_tasks_removes_exactly_the_tasks_that_ended_before_the_cutoff(fx: &Fixture) -> Result<()> {
     let (ada, bob) = (fx.account("ada", 100).await?, fx.account("bob", 100).await?);
     let late = fx.submit(ada).await?.id;
     let late_lease = fx.claim().await?;
@@ -43,7 +43,7 @@ pub async fn a_removal_takes_what_ended_before_the_cutoff_and_nothing_else(fx: &
     Ok(())
 }
 
-pub async fn a_removed_task_is_seen_by_the_operator_alone(fx: &Fixture) -> Result<()> {
+pub async fn only_the_operator_sees_a_removed_task(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let reference_images = vec!["https://example.com/boat.png".into()];
     let request = GenerateRequest { reference_images, request_id: Some("quoted".into()), ..images(1) };
@@ -66,7 +66,7 @@ pub async fn a_removed_task_is_seen_by_the_operator_alone(fx: &Fixture) -> Resul
     Ok(())
 }
 
-pub async fn a_removal_leaves_the_books_as_they_are(fx: &Fixture) -> Result<()> {
+pub async fn a_removal_changes_no_balance_and_no_ledger_entry(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let completed = completed(fx, ada).await?;
     let failed = fx.submit(ada).await?.id;
@@ -117,7 +117,7 @@ pub async fn a_removal_of_many_tasks_removes_each_once(fx: &Fixture) -> Result<(
     Ok(())
 }
 
-pub async fn pages_meet_where_tasks_were_removed(fx: &Fixture) -> Result<()> {
+pub async fn pages_of_a_list_skip_removed_tasks(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let oldest = fx.submit(ada).await?.id;
     let oldest_lease = fx.claim().await?;
@@ -147,7 +147,7 @@ pub async fn a_removed_task_cannot_end_again(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-pub async fn submits_go_on_while_tasks_are_removed(fx: &Fixture) -> Result<()> {
+pub async fn submits_succeed_during_a_removal(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 2_000).await?;
     for _ in 0..300 {
         fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await?;

@@ -39,7 +39,7 @@ fn closed_database(directory: &TempDir, sql: &str) -> PathBuf {
 }
 
 #[tokio::test]
-async fn reopening_keeps_everything() -> Result<()> {
+async fn a_reopened_database_keeps_all_data() -> Result<()> {
     let mut fx = Fixture::new(Backend::Sqlite);
     let ada = fx.account("ada", 100).await?;
     let key = fx.store.create_key(ada, new_key("studio")).await?.expect("the account exists");
@@ -61,7 +61,7 @@ async fn reopening_keeps_everything() -> Result<()> {
 }
 
 #[test]
-fn a_database_of_a_newer_release_is_refused_and_left_alone() {
+fn a_database_of_a_newer_release_is_refused_and_not_changed() {
     let directory = TempDir::new().expect("a temporary directory");
     let path = closed_database(&directory, "PRAGMA user_version = 99");
     let error = assert_refused(&path);
@@ -69,7 +69,7 @@ fn a_database_of_a_newer_release_is_refused_and_left_alone() {
 }
 
 #[tokio::test]
-async fn a_ping_leaves_the_schema_version_to_whoever_migrated() -> Result<()> {
+async fn a_ping_does_not_change_the_schema_version() -> Result<()> {
     let fx = Fixture::new(Backend::Sqlite);
     let database = Connection::open(fx.directory.path().join("tintype.db")).expect("the database");
     // A command of a later release ran beside this server.
@@ -100,7 +100,7 @@ const FIRST_RELEASE: &str = "
     PRAGMA user_version = 1;";
 
 #[tokio::test]
-async fn a_database_of_the_first_release_is_brought_up_to_date_with_all_it_holds() -> Result<()> {
+async fn a_database_of_the_first_release_is_migrated_with_all_its_data() -> Result<()> {
     let directory = TempDir::new().expect("a temporary directory");
     let old = Connection::open(directory.path().join("tintype.db")).expect("a database");
     old.execute_batch(include_str!("../../../migrations/sqlite/0001_initial.sql")).expect("valid SQL");
@@ -125,7 +125,7 @@ async fn a_database_of_the_first_release_is_brought_up_to_date_with_all_it_holds
 }
 
 #[test]
-fn a_schema_version_that_never_was_is_refused_and_left_alone() {
+fn an_invalid_schema_version_is_refused_and_not_changed() {
     let directory = TempDir::new().expect("a temporary directory");
     let path = closed_database(&directory, "PRAGMA user_version = -1");
     let error = assert_refused(&path);
@@ -133,7 +133,7 @@ fn a_schema_version_that_never_was_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_database_of_another_program_is_refused_and_left_alone() {
+fn a_database_of_another_program_is_refused_and_not_changed() {
     for sql in ["CREATE TABLE songs (title TEXT)", "PRAGMA application_id = 7", "CREATE TABLE accounts (id TEXT)"] {
         let directory = TempDir::new().expect("a temporary directory");
         let path = directory.path().join("tintype.db");
@@ -144,7 +144,7 @@ fn a_database_of_another_program_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_file_that_is_no_database_is_refused_and_left_alone() {
+fn a_file_that_is_no_database_is_refused_and_not_changed() {
     let long = "Dear diary, ".repeat(1_000);
     for text in ["x", "xy", "Dear diary, today I made a list of accounts.", &long] {
         let directory = TempDir::new().expect("a temporary directory");
@@ -195,7 +195,7 @@ fn processes_that_create_the_database_at_once_all_open_it() {
 }
 
 #[test]
-fn a_sound_file_passes_the_check_of_its_integrity() {
+fn an_undamaged_file_passes_the_integrity_check() {
     let directory = TempDir::new().expect("a temporary directory");
     let path = closed_database(&directory, "");
     open(&path).expect("our own database").check_integrity().expect("no damage");
@@ -237,7 +237,7 @@ fn long() -> GenerateRequest {
 }
 
 #[tokio::test]
-async fn a_submit_for_which_there_is_no_room_is_not_charged() -> Result<()> {
+async fn a_submit_to_a_full_database_is_not_charged() -> Result<()> {
     let (fx, ada) = full_database().await?;
     let before = fx.state().await?;
     for _ in 0..3 {
@@ -250,7 +250,7 @@ async fn a_submit_for_which_there_is_no_room_is_not_charged() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_submit_beside_one_without_room_is_acknowledged_only_if_it_is_kept() -> Result<()> {
+async fn a_submit_batched_with_one_that_does_not_fit_is_acknowledged_only_if_stored() -> Result<()> {
     let (fx, ada) = full_database().await?;
     let requests = [images(1), images(1), long(), images(1), long(), images(1)];
     let submits = requests.map(|request| fx.store.submit(ada, None, Surface::Api, request, UNLIMITED));
@@ -266,7 +266,7 @@ async fn a_submit_beside_one_without_room_is_acknowledged_only_if_it_is_kept() -
 }
 
 #[tokio::test]
-async fn a_submit_beside_a_sweep_without_room_is_acknowledged_only_if_it_is_kept() -> Result<()> {
+async fn a_submit_batched_with_an_expiry_that_does_not_fit_is_acknowledged_only_if_stored() -> Result<()> {
     let (fx, ada) = full_database().await?;
     let overdue = fx.submit(ada).await?.id;
     // More than there is room for.

@@ -53,7 +53,7 @@ pub async fn a_refused_task_is_failed_and_refunded_once(fx: &Fixture) -> Result<
     Ok(())
 }
 
-pub async fn a_lost_lease_makes_no_strike(fx: &Fixture) -> Result<()> {
+pub async fn a_refusal_under_a_lost_lease_adds_no_strike(fx: &Fixture) -> Result<()> {
     let (account, key) = owner(fx, "ada").await?;
     accepted(fx.store.submit(account, Some(key), Surface::Api, images(1), UNLIMITED).await?);
     let lost = fx.claim().await?;
@@ -69,7 +69,7 @@ pub async fn a_lost_lease_makes_no_strike(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-pub async fn the_last_strike_suspends_the_key_and_says_why(fx: &Fixture) -> Result<()> {
+pub async fn the_last_strike_suspends_the_key_and_records_the_reason(fx: &Fixture) -> Result<()> {
     let (account, key) = owner(fx, "ada").await?;
     for _ in 0..2 {
         assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, UNREMARKABLE);
@@ -88,7 +88,7 @@ pub async fn the_last_strike_suspends_the_key_and_says_why(fx: &Fixture) -> Resu
     Ok(())
 }
 
-pub async fn a_strike_counts_for_its_window_to_the_millisecond(fx: &Fixture) -> Result<()> {
+pub async fn a_strike_expires_at_the_exact_end_of_its_window(fx: &Fixture) -> Result<()> {
     let (account, key) = owner(fx, "ada").await?;
     let late = self::key(fx, account).await?;
     for key in [key, late] {
@@ -103,7 +103,7 @@ pub async fn a_strike_counts_for_its_window_to_the_millisecond(fx: &Fixture) -> 
     Ok(())
 }
 
-pub async fn strikes_of_one_key_are_no_others(fx: &Fixture) -> Result<()> {
+pub async fn strikes_of_one_key_do_not_count_for_another(fx: &Fixture) -> Result<()> {
     let (ada, first) = owner(fx, "ada").await?;
     let second = key(fx, ada).await?;
     let (bob, of_bob) = owner(fx, "bob").await?;
@@ -118,7 +118,7 @@ pub async fn strikes_of_one_key_are_no_others(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-pub async fn enabling_a_suspended_key_forgets_its_strikes(fx: &Fixture) -> Result<()> {
+pub async fn enabling_a_suspended_key_deletes_its_strikes(fx: &Fixture) -> Result<()> {
     let (account, key) = owner(fx, "ada").await?;
     let before = found(fx, key).await?;
     for _ in 0..3 {
@@ -132,7 +132,7 @@ pub async fn enabling_a_suspended_key_forgets_its_strikes(fx: &Fixture) -> Resul
     Ok(())
 }
 
-pub async fn without_a_rule_or_a_key_nothing_is_held_against_anyone(fx: &Fixture) -> Result<()> {
+pub async fn a_refusal_without_a_rule_or_a_key_adds_no_strike(fx: &Fixture) -> Result<()> {
     let (account, key) = owner(fx, "ada").await?;
     for _ in 0..5 {
         assert_eq!(strike(fx, account, Some(key), None).await?, UNREMARKABLE);
@@ -143,7 +143,7 @@ pub async fn without_a_rule_or_a_key_nothing_is_held_against_anyone(fx: &Fixture
     Ok(())
 }
 
-pub async fn tasks_that_fail_otherwise_are_no_strikes(fx: &Fixture) -> Result<()> {
+pub async fn a_failed_task_adds_no_strike(fx: &Fixture) -> Result<()> {
     let (account, key) = owner(fx, "ada").await?;
     for _ in 0..5 {
         accepted(fx.store.submit(account, Some(key), Surface::Api, images(1), UNLIMITED).await?);
@@ -160,7 +160,7 @@ async fn rotated(fx: &Fixture, key: Id) -> Result<ApiKey> {
     Ok(fx.store.rotate_key(key, new_key("").hash, "", HOUR).await?.expect("the key is in force"))
 }
 
-pub async fn a_suspended_key_is_followed_by_a_suspended_one(fx: &Fixture) -> Result<()> {
+pub async fn rotating_a_suspended_key_gives_a_suspended_key(fx: &Fixture) -> Result<()> {
     let (account, key) = owner(fx, "ada").await?;
     for _ in 0..3 {
         strike(fx, account, Some(key), THREE_AN_HOUR).await?;
@@ -179,7 +179,7 @@ pub async fn a_suspended_key_is_followed_by_a_suspended_one(fx: &Fixture) -> Res
     Ok(())
 }
 
-pub async fn the_strikes_of_a_key_count_for_the_one_that_follows_it(fx: &Fixture) -> Result<()> {
+pub async fn a_rotated_key_keeps_its_strikes(fx: &Fixture) -> Result<()> {
     let (account, key) = owner(fx, "ada").await?;
     for _ in 0..2 {
         assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, UNREMARKABLE);
@@ -191,7 +191,7 @@ pub async fn the_strikes_of_a_key_count_for_the_one_that_follows_it(fx: &Fixture
     Ok(())
 }
 
-pub async fn strikes_grow_old_whatever_key_they_were_made_with(fx: &Fixture) -> Result<()> {
+pub async fn strikes_keep_their_age_across_rotations(fx: &Fixture) -> Result<()> {
     let (account, key) = owner(fx, "ada").await?;
     strike(fx, account, Some(key), THREE_AN_HOUR).await?;
     fx.clock.advance(HOUR / 2);
@@ -203,7 +203,7 @@ pub async fn strikes_grow_old_whatever_key_they_were_made_with(fx: &Fixture) -> 
     Ok(())
 }
 
-pub async fn a_rotation_that_fails_leaves_the_strikes_where_they_are(fx: &Fixture) -> Result<()> {
+pub async fn a_failed_rotation_leaves_the_strikes_on_the_old_key(fx: &Fixture) -> Result<()> {
     let (account, key) = owner(fx, "ada").await?;
     for _ in 0..2 {
         strike(fx, account, Some(key), THREE_AN_HOUR).await?;

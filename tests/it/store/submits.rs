@@ -8,7 +8,7 @@ use tintype::store::{Result, START_WITHIN, StartLimit, Submission};
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, drawn, ids, images};
 use crate::rigs::service::NOON;
 
-pub async fn a_submit_charges_two_credits_an_image(fx: &Fixture) -> Result<()> {
+pub async fn a_submit_charges_two_credits_per_image(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let mut balance = 100;
     for n in 1..=4 {
@@ -23,7 +23,7 @@ pub async fn a_submit_charges_two_credits_an_image(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_task_is_readable_everywhere_as_soon_as_it_is_accepted(fx: &Fixture) -> Result<()> {
+pub async fn every_process_reads_a_task_as_soon_as_it_is_accepted(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 10).await?;
     let elsewhere = fx.another_process();
     let task = fx.submit(ada).await?;
@@ -43,7 +43,7 @@ pub async fn a_task_is_readable_everywhere_as_soon_as_it_is_accepted(fx: &Fixtur
     Ok(())
 }
 
-pub async fn what_was_asked_for_reaches_the_worker_unchanged(fx: &Fixture) -> Result<()> {
+pub async fn a_claim_returns_the_request_unchanged(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 1_000).await?;
     let prompts = ["a boat", "  '); DROP TABLE tasks; --\n\t\"?1\" %s {} \\ ", "船 🛥️ e\u{301}\u{202e}\u{feff}"];
     for (turn, aspect_ratio) in AspectRatio::ALL.into_iter().enumerate() {
@@ -64,7 +64,7 @@ pub async fn what_was_asked_for_reaches_the_worker_unchanged(fx: &Fixture) -> Re
     Ok(())
 }
 
-pub async fn the_last_credit_can_be_spent_and_no_more(fx: &Fixture) -> Result<()> {
+pub async fn a_submit_can_spend_the_last_credit_and_no_more(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 4).await?;
     fx.submit_request(ada, Surface::Api, images(2)).await?;
     assert_eq!(fx.credits(ada).await?, 0);
@@ -103,7 +103,7 @@ pub async fn a_submit_beyond_the_limit_of_unfinished_tasks_changes_nothing(fx: &
     Ok(())
 }
 
-pub async fn a_task_that_ends_makes_room_for_one_more(fx: &Fixture) -> Result<()> {
+pub async fn a_task_that_ends_allows_one_more_unfinished_task(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     fx.submit(ada).await?;
     for end in ["complete", "fail", "fail_unleased", "expire"] {
@@ -129,7 +129,7 @@ pub async fn a_task_that_ends_makes_room_for_one_more(fx: &Fixture) -> Result<()
     Ok(())
 }
 
-pub async fn a_limit_of_zero_unfinished_tasks_is_none(fx: &Fixture) -> Result<()> {
+pub async fn an_unfinished_limit_of_zero_means_no_limit(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 1_000).await?;
     let submits = (0..150).map(|_| fx.store.submit(ada, None, Surface::Api, images(1), 0));
     try_join_all(submits).await?.into_iter().for_each(|submission| drop(accepted(submission)));
@@ -137,7 +137,7 @@ pub async fn a_limit_of_zero_unfinished_tasks_is_none(fx: &Fixture) -> Result<()
     Ok(())
 }
 
-pub async fn a_submit_for_nobody_is_an_error_and_changes_nothing(fx: &Fixture) -> Result<()> {
+pub async fn a_submit_for_a_missing_account_is_an_error_and_changes_nothing(fx: &Fixture) -> Result<()> {
     let nobody = Fixture::new(fx.backend).account("eve", 10).await?;
     let before = fx.state().await?;
     fx.store.submit(nobody, None, Surface::Api, images(1), UNLIMITED).await.expect_err("there is no such account");
@@ -145,7 +145,7 @@ pub async fn a_submit_for_nobody_is_an_error_and_changes_nothing(fx: &Fixture) -
     Ok(())
 }
 
-pub async fn ids_rise_within_a_millisecond(fx: &Fixture) -> Result<()> {
+pub async fn task_ids_increase_within_a_millisecond(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let mut last = ada;
     for _ in 0..50 {
@@ -156,7 +156,7 @@ pub async fn ids_rise_within_a_millisecond(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_thousand_tasks_of_one_millisecond_all_say_so(fx: &Fixture) -> Result<()> {
+pub async fn a_thousand_tasks_of_one_millisecond_have_distinct_ids_with_that_time(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 2_000).await?;
     let submits = (0..1_000).map(|_| fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED));
     let submissions = try_join_all(submits).await?;
@@ -169,7 +169,7 @@ pub async fn a_thousand_tasks_of_one_millisecond_all_say_so(fx: &Fixture) -> Res
     Ok(())
 }
 
-pub async fn a_task_is_found_by_its_account_on_its_surface_only(fx: &Fixture) -> Result<()> {
+pub async fn find_task_requires_the_account_and_surface_of_the_task(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 10).await?;
     let bob = fx.account("bob", 10).await?;
     let api = fx.submit(ada).await?;
@@ -189,7 +189,7 @@ pub async fn a_task_is_found_by_its_account_on_its_surface_only(fx: &Fixture) ->
     Ok(())
 }
 
-pub async fn a_list_holds_one_account_and_one_surface_newest_first(fx: &Fixture) -> Result<()> {
+pub async fn list_tasks_returns_one_account_and_one_surface_newest_first(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let bob = fx.account("bob", 100).await?;
     let (mut api, mut web) = (Vec::new(), Vec::new());
@@ -206,7 +206,7 @@ pub async fn a_list_holds_one_account_and_one_surface_newest_first(fx: &Fixture)
     Ok(())
 }
 
-pub async fn pages_of_a_list_meet_without_gap_or_overlap(fx: &Fixture) -> Result<()> {
+pub async fn pages_of_a_list_have_no_gap_and_no_overlap(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let mut expected = Vec::new();
     for _ in 0..7 {
@@ -224,7 +224,7 @@ pub async fn pages_of_a_list_meet_without_gap_or_overlap(fx: &Fixture) -> Result
     Ok(())
 }
 
-pub async fn a_page_may_begin_at_any_id(fx: &Fixture) -> Result<()> {
+pub async fn a_page_may_start_at_an_id_of_no_task(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let first = fx.submit(ada).await?;
     let second = fx.submit(ada).await?;
@@ -236,7 +236,7 @@ pub async fn a_page_may_begin_at_any_id(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-pub async fn the_operator_sees_the_newest_tasks_of_every_surface(fx: &Fixture) -> Result<()> {
+pub async fn recent_tasks_returns_the_newest_tasks_of_every_surface(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let bob = fx.account("bob", 100).await?;
     let first = fx.submit(ada).await?;
@@ -250,7 +250,7 @@ pub async fn the_operator_sees_the_newest_tasks_of_every_surface(fx: &Fixture) -
     Ok(())
 }
 
-pub async fn a_submit_that_is_late_or_whose_caller_has_gone_never_begins(fx: &Fixture) -> Result<()> {
+pub async fn a_submit_past_its_deadline_or_after_its_caller_hung_up_does_not_start(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 10).await?;
     let limit = || StartLimit { deadline: fx.clock.elapsed() + START_WITHIN, ..StartLimit::none() };
     let (in_time, late, gone) = (limit(), limit(), limit());

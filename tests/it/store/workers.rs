@@ -28,7 +28,7 @@ async fn others(fx: &Fixture) -> Result<Option<Vec<WorkerReport>>> {
     Ok(None)
 }
 
-pub async fn a_worker_knows_of_the_others_what_they_said_last(fx: &Fixture) -> Result<()> {
+pub async fn other_workers_returns_the_last_report_of_each(fx: &Fixture) -> Result<()> {
     assert_eq!(others(fx).await?.unwrap_or_default(), []);
     for report in [worker(1), worker(3), worker(2)] {
         fx.store.report_worker(report).await?;
@@ -45,7 +45,7 @@ pub async fn a_worker_knows_of_the_others_what_they_said_last(fx: &Fixture) -> R
     Ok(())
 }
 
-pub async fn a_worker_that_withdrew_or_is_silent_is_not_counted_on(fx: &Fixture) -> Result<()> {
+pub async fn other_workers_omits_withdrawn_and_silent_workers(fx: &Fixture) -> Result<()> {
     fx.store.report_worker(worker(2)).await?;
     fx.clock.advance(SECOND);
     fx.store.report_worker(worker(3)).await?;
@@ -63,7 +63,7 @@ pub async fn a_worker_that_withdrew_or_is_silent_is_not_counted_on(fx: &Fixture)
     Ok(())
 }
 
-pub async fn what_a_worker_said_before_the_clock_was_set_back_does_not_count_for_long(fx: &Fixture) -> Result<()> {
+pub async fn other_workers_omits_a_report_from_before_the_clock_was_set_back(fx: &Fixture) -> Result<()> {
     let before = fx.clock.now();
     fx.clock.advance(WORKER_SILENCE * 60);
     fx.store.report_worker(worker(2)).await?;
