@@ -120,7 +120,7 @@ async fn until<T>(mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(FOR_EVER, trying).await.expect("it happens")
+    tokio::time::timeout(FOR_EVER, trying).await.expect("the attempt succeeds in time")
 }
 
 /// A TLS connection to a server with a certificate for `name` under `root`.

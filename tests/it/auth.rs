@@ -186,7 +186,7 @@ async fn changes_of_a_key_take_effect_within_a_second() {
     store.change_key(id, KeyChange::Revoke).await.expect("a store");
     assert_eq!(status().await, 401);
     store.change_key(id, KeyChange::Enable).await.expect("a store");
-    assert_eq!(status().await, 401, "revoked is for ever");
+    assert_eq!(status().await, 401, "a revoked key cannot be enabled");
 }
 
 #[tokio::test]
@@ -231,7 +231,7 @@ async fn plain_http_is_refused_in_production() {
     let caller = service.caller("ada", 10).await;
     caller.get(TASKS).await.assert_error(401, "UNAUTHORIZED");
     caller.post("{}").await.assert_error(401, "UNAUTHORIZED");
-    assert_eq!(forwarded(&caller, &["https"]).await, 401, "nobody vouches for the header");
+    assert_eq!(forwarded(&caller, &["https"]).await, 401, "the sender is not a trusted proxy");
     assert_eq!(service.call("GET", "/healthz", &[], "").await.status, 200, "only the API is guarded");
 }
 
@@ -289,7 +289,7 @@ async fn only_one_form_of_one_header_vouches_for_https() {
             let over_https = believed && trusted;
             assert_eq!(answer.status.as_u16(), if over_https { 200 } else { 401 }, "{headers:?}, trusted: {trusted}");
             assert_eq!(answer.headers.contains_key("strict-transport-security"), over_https, "{headers:?}");
-            assert!(!answer.headers.contains_key("location"), "nobody is redirected");
+            assert!(!answer.headers.contains_key("location"), "no caller is redirected to HTTPS");
         }
         // Failures are delayed after a while.
         trusting.clock.advance(Duration::from_secs(60));
@@ -311,23 +311,27 @@ async fn failed_authentications_from_one_address_are_delayed_and_valid_keys_are_
     let caller = service.caller("ada", 10).await;
     let from = |address: &'static str| [("x-forwarded-for", address), ("authorization", "Bearer tt_nonsense")];
     for _ in 0..300 {
-        assert_eq!(refused_after(&service, &from("192.0.2.1")).await, 0, "some failures are everybody's");
+        assert_eq!(refused_after(&service, &from("192.0.2.1")).await, 0, "the first failures are not delayed");
     }
     let late: Vec<_> = (0..9).map(|_| from("192.0.2.1")).collect();
     let waits = futures::future::join_all(late.iter().map(|headers| refused_after(&service, headers))).await;
     let mut sorted = waits.clone();
     sorted.sort_unstable();
-    assert_eq!(sorted, [0, 1, 2, 3, 4, 5, 6, 7, 8], "one after the other, and no more than eight");
+    assert_eq!(sorted, [0, 1, 2, 3, 4, 5, 6, 7, 8], "failures wait in turn, at most eight steps");
 
     let authorization = caller.authorization();
     let good = [("x-forwarded-for", "192.0.2.1"), ("authorization", authorization.as_str())];
     let start = tokio::time::Instant::now();
     assert_eq!(service.call("GET", TASKS, &good, "").await.status, 200);
-    assert_eq!(start.elapsed().as_secs(), 0, "a good key from there does not wait");
-    assert_eq!(refused_after(&service, &from("192.0.2.2")).await, 0, "nor does anybody elsewhere");
-    assert_eq!(refused_after(&service, &from("192.0.2.9, 192.0.2.1")).await, 1, "who is before that is anybody's word");
+    assert_eq!(start.elapsed().as_secs(), 0, "a valid key from the same address does not wait");
+    assert_eq!(refused_after(&service, &from("192.0.2.2")).await, 0, "another address does not wait");
+    assert_eq!(
+        refused_after(&service, &from("192.0.2.9, 192.0.2.1")).await,
+        1,
+        "addresses before the last hop are ignored"
+    );
     service.clock.advance(Duration::from_secs(60));
-    assert_eq!(refused_after(&service, &from("192.0.2.1")).await, 0, "and it passes");
+    assert_eq!(refused_after(&service, &from("192.0.2.1")).await, 0, "the delay ends after a minute");
 }
 
 #[tokio::test(start_paused = true)]

@@ -314,7 +314,7 @@ async fn a_backup_prints_what_it_copied() {
     let said = String::from_utf8(output.stdout).expect("text");
     assert!(said.contains("1 account, 2 tasks, 2 result files") && said.lines().count() == 1, "{said}");
     assert!(output.stderr.is_empty(), "no progress where there is no terminal");
-    // With a terminal there is.
+    // On a terminal it prints its progress.
     let (data, copy) = (installation.data(), installation.path("watched"));
     let command = format!("{TINTYPE} backup {} --data {}", copy.display(), data.display());
     let output = Command::new("script").args(["-qec", &command, "/dev/null"]).stdin(Stdio::null()).output();

@@ -34,7 +34,7 @@ fn accounts_are_created_and_listed() {
     assert_eq!(all, json!([ada, { "id": all[1]["id"], "name": "Ünal & Söhne", "credits": 0 }]));
     assert!(refused(data, &["account", "create", " ada "]).contains("already"));
     let id = ada["id"].as_str().expect("an id");
-    assert!(refused(data, &["account", "create", id]).contains("already"), "or it would catch what is meant for ada");
+    assert!(refused(data, &["account", "create", id]).contains("already"), "a name that is an id would be ambiguous");
     for bad in ["", " ", "a\nb", &"x".repeat(101)] {
         assert!(refused(data, &["account", "create", bad]).contains("name"), "{bad:?}");
     }

@@ -201,7 +201,7 @@ async fn one_address_cannot_take_all_connection_slots() {
     let said = rest(turned_away).await;
     assert!(said.starts_with("HTTP/1.1 503 ") && said.contains("\r\nx-request-id: "), "{said}");
     assert!(said.contains("\"INTERNAL_ERROR\""), "{said}");
-    assert_eq!(caller.get(TASKS).await.status, 200, "who comes from elsewhere goes on");
+    assert_eq!(caller.get(TASKS).await.status, 200, "a caller from another address is served");
 
     for host in 3..5 {
         let mut stream = connect_from(&service, host).await;

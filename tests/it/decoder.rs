@@ -167,7 +167,7 @@ async fn a_process_that_hangs_is_killed() {
     assert!(matches!(error, DecodeError::TimeLimit(_)), "{error}");
     assert!(!process.exists(), "killed and reaped");
 
-    // Nor does it outlive the task that waits for it.
+    // The process also ends with the task that waits for it.
     let waiting = start(decoder);
     let process = hanging().await;
     waiting.abort();

@@ -1,4 +1,4 @@
-//! A subscriber hears of every ending that its process commits, once.
+//! A subscriber receives every ending that its process commits, once.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ async fn a_subscriber_receives_each_kind_of_ending_once() {
     let (store, endings) = (&service.shared.store, &service.shared.endings);
     let mut subscriber = endings.subscribe();
     for surface in [Surface::Api, Surface::Web] {
-        let mut assert_heard = |task_id, how| {
+        let mut assert_received = |task_id, how| {
             assert_eq!(waiting(&mut subscriber), [Ending { task_id, account_id: ada.account.id, surface, how }]);
         };
         for (prompt, how) in [
@@ -61,7 +61,7 @@ async fn a_subscriber_receives_each_kind_of_ending_once() {
         ] {
             let task = submit(&ada, surface, prompt).await;
             service.work().await;
-            assert_heard(task, how);
+            assert_received(task, how);
         }
 
         let lost = submit(&ada, surface, "a boat").await;
@@ -69,16 +69,16 @@ async fn a_subscriber_receives_each_kind_of_ending_once() {
             assert_eq!(store.claim(1, LEASE).await.expect("a store").len(), 1);
             service.sweeper.sweep(Rescue::All).await;
         }
-        assert_heard(lost, How::Failed);
+        assert_received(lost, How::Failed);
 
         let overdue = submit(&ada, surface, "a boat").await;
         service.clock.advance(TASK_TIME_LIMIT);
         service.sweep().await;
-        assert_heard(overdue, How::Failed);
+        assert_received(overdue, How::Failed);
 
         let failed = submit(&ada, surface, "a boat").await;
         assert!(endings.fail_unleased(failed, "The operator ended it.").await.expect("a store"));
-        assert_heard(failed, How::Failed);
+        assert_received(failed, How::Failed);
     }
 }
 
@@ -122,9 +122,9 @@ async fn a_slow_subscriber_loses_the_oldest_endings_and_receives_their_number() 
     service.clock.advance(TASK_TIME_LIMIT);
     service.sweep().await;
     assert_eq!(slow.try_recv(), Err(TryRecvError::Lagged(1)));
-    let heard = waiting(&mut slow);
-    assert_eq!(heard.len(), MAX_WAITING);
-    assert!(heard.iter().all(|ending| ending.task_id != first), "the oldest is lost");
-    assert_eq!(waiting(&mut ready), heard, "one subscriber takes nothing from another");
-    assert_eq!(waiting(&mut endings.subscribe()), [], "a subscriber hears nothing from before");
+    let received = waiting(&mut slow);
+    assert_eq!(received.len(), MAX_WAITING);
+    assert!(received.iter().all(|ending| ending.task_id != first), "the oldest is lost");
+    assert_eq!(waiting(&mut ready), received, "each subscriber receives every ending");
+    assert_eq!(waiting(&mut endings.subscribe()), [], "a new subscriber receives no earlier ending");
 }

@@ -24,10 +24,10 @@ use crate::rigs::service::{Service, new_key};
 /// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// These end the process, so they need a real one.
+/// A fault at these effects ends the process, so tests need the real program.
 const OF_A_PROCESS: [Effect; 2] = [Effect::Commit, Effect::Checkpoint];
 
-/// All that outlives a process is done once or more, in a service where one thing goes wrong.
+/// A service with one injected fault, in which every durable effect happens at least once.
 struct Scene {
     service: Service,
     account: Account,
@@ -37,7 +37,7 @@ struct Scene {
     unanswered: usize,
 }
 
-/// Runs a step that a fault may spoil, in a Tokio task that may panic.
+/// Runs a step that a fault may fail, in a Tokio task that may panic.
 async fn attempt(act: impl Future + Send + 'static) {
     let act = async move { drop(act.await) };
     drop(tokio::spawn(act).await);
@@ -129,12 +129,12 @@ impl Scene {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, cut_off).await.expect("nothing is drawn any more");
+        tokio::time::timeout(PATIENCE, cut_off).await.expect("no render is running");
         self.service.clock.advance(LEASE);
-        // A fault spoils one of them at most.
+        // The fault fails at most one of the two sweeps.
         self.sweep().await;
         self.sweep().await;
-        // While a worker runs, nobody moves the clock for tasks that wait for a retry.
+        // While a worker runs, the clock stands still, so tasks must not wait for a retry.
         self.service.clock.advance(Duration::from_secs(1));
         let stop = CancellationToken::new();
         let running = tokio::spawn(worker.run(stop.clone()));
@@ -314,7 +314,7 @@ async fn a_process_exits_when_the_outcome_of_a_commit_is_unknown() {
             let turn = if is_of(point, Effect::Commit) { TURN } else { 1 };
             let fault = format!("{point}={action}@{turn}");
             let data = TempDir::new().expect("a directory");
-            // The first start leaves a write-ahead log, and the second checkpoints it before anybody submits.
+            // The first start leaves a write-ahead log, and the second checkpoints it before the first submit.
             let server = Server::start(data.path(), &[]);
             let key = server.first_key().expect("a key");
             server.stop();

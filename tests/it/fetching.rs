@@ -30,18 +30,18 @@ enum Event {
     Fetches(Id),
     /// Its references have arrived, or the wait for them has ended.
     Leaves(Id),
-    Draws(Id, Duration),
+    Renders(Id, Duration),
 }
 
-/// A renderer whose slow references arrive, and whose long renders end, when the test says so.
-struct Tide {
+/// A renderer whose slow references and long renders wait until the test releases them.
+struct GatedRenderer {
     events: UnboundedSender<Event>,
     references: Semaphore,
     renders: Semaphore,
 }
 
 /// Reports the end of the wait for the references of a task.
-struct Leaving<'a>(&'a Tide, Id);
+struct Leaving<'a>(&'a GatedRenderer, Id);
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
@@ -64,7 +64,7 @@ async fn pass(gate: &Semaphore) {
 }
 
 #[async_trait]
-impl Renderer for Tide {
+impl Renderer for GatedRenderer {
     async fn prepare(&self, claim: &Claim) -> Result<Vec<Picture>, RenderError> {
         if claim.request.reference_images.is_empty() {
             return Ok(Vec::new());
@@ -73,7 +73,7 @@ impl Renderer for Tide {
         let _leaving = Leaving(self, id);
         self.events.send(Event::Fetches(id)).expect("a test");
         let prompt = &claim.request.prompt;
-        assert!(!prompt.contains("panic"), "as asked for");
+        assert!(!prompt.contains("panic"), "the prompt asks for a panic");
         if prompt.contains("slow") {
             pass(&self.references).await;
         }
@@ -86,8 +86,8 @@ impl Renderer for Tide {
         references: Vec<Picture>,
         control: RenderControl,
     ) -> Result<Vec<Bytes>, RenderError> {
-        assert_eq!(references.len(), claim.request.reference_images.len(), "the render gets what was prepared");
-        self.events.send(Event::Draws(claim.lease.task_id, control.time_limit)).expect("a test");
+        assert_eq!(references.len(), claim.request.reference_images.len(), "the render gets every reference");
+        self.events.send(Event::Renders(claim.lease.task_id, control.time_limit)).expect("a test");
         if claim.request.prompt.contains("long") {
             pass(&self.renders).await;
         }
@@ -98,7 +98,7 @@ impl Renderer for Tide {
 /// A worker with such a renderer.
 struct Rig<'a> {
     service: &'a Service,
-    tide: Arc<Tide>,
+    renderer: Arc<GatedRenderer>,
     worker: Arc<Worker>,
     events: UnboundedReceiver<Event>,
 }
@@ -112,9 +112,10 @@ struct Running {
 impl<'a> Rig<'a> {
     fn new(service: &'a Service) -> Self {
         let (sender, events) = unbounded_channel();
-        let tide = Arc::new(Tide { events: sender, references: Semaphore::new(0), renders: Semaphore::new(0) });
-        let worker = service.worker_with(tide.clone());
-        Self { service, tide, worker, events }
+        let renderer =
+            Arc::new(GatedRenderer { events: sender, references: Semaphore::new(0), renders: Semaphore::new(0) });
+        let worker = service.worker_with(renderer.clone());
+        Self { service, renderer, worker, events }
     }
 
     fn run(&self) -> Running {
@@ -129,16 +130,16 @@ impl<'a> Rig<'a> {
 
     async fn next(&mut self) -> Event {
         let next = tokio::time::timeout(PATIENCE, self.events.recv()).await;
-        next.expect("something happens").expect("a worker")
+        next.expect("an event in time").expect("a worker")
     }
 
     /// Waits until this task is rendered. Meanwhile only `allowed` may begin to wait for references.
-    async fn drawn(&mut self, id: Id, allowed: &[Id]) {
+    async fn rendered(&mut self, id: Id, allowed: &[Id]) {
         loop {
             match self.next().await {
-                Event::Draws(drawn, _) if drawn == id => return,
+                Event::Renders(rendered, _) if rendered == id => return,
                 Event::Fetches(other) => assert!(allowed.contains(&other), "{other} waits for references"),
-                Event::Leaves(_) | Event::Draws(..) => {}
+                Event::Leaves(_) | Event::Renders(..) => {}
             }
         }
     }
@@ -150,7 +151,7 @@ impl<'a> Rig<'a> {
             let depth = store.queue_depth().await.expect("a store");
             (depth.waiting, depth.leased) == (waiting, leased)
         };
-        until(is_so, "the queue looks otherwise").await;
+        until(is_so, "the queue did not reach the expected depth").await;
     }
 
     /// Waits until these numbers of tasks hold reference slots and render slots: a slot is freed a moment after its
@@ -158,7 +159,7 @@ impl<'a> Rig<'a> {
     async fn gauges(&self, fetches: i64, renders: i64) {
         let metrics = &self.service.shared.metrics;
         let is_so = async || (metrics.fetches.get(), metrics.renders.get()) == (fetches, renders);
-        until(is_so, "the gauges show otherwise").await;
+        until(is_so, "the gauges did not reach the expected values").await;
     }
 
     /// Asserts that no attempt was counted as lost.
@@ -169,8 +170,8 @@ impl<'a> Rig<'a> {
 
     /// Releases every reference and render until all tasks are completed.
     async fn complete_all(&self, running: Running) {
-        self.tide.references.add_permits(100);
-        self.tide.renders.add_permits(100);
+        self.renderer.references.add_permits(100);
+        self.renderer.renders.add_permits(100);
         self.depth(0, 0).await;
         running.end().await;
         for task in self.service.shared.store.recent_tasks(None, 100).await.expect("a store") {
@@ -218,16 +219,16 @@ async fn stalled_references_hold_no_render_slot_and_only_a_share_of_the_referenc
     // Round robin: eve's tasks are claimed as often as bob's.
     for _ in 0..3 {
         let boat = submit(&bob, "a boat").await;
-        rig.drawn(boat, &[]).await;
+        rig.rendered(boat, &[]).await;
         let copy = submit_with_reference(&bob, "a copy").await;
-        rig.drawn(copy, &[copy]).await;
+        rig.rendered(copy, &[copy]).await;
     }
     rig.depth(3, 2).await;
     rig.gauges(2, 0).await;
 
-    rig.tide.references.add_permits(1);
+    rig.renderer.references.add_permits(1);
     assert_eq!(rig.next().await, Event::Leaves(slow[0]));
-    rig.drawn(slow[0], &slow[2..3]).await;
+    rig.rendered(slow[0], &slow[2..3]).await;
     rig.depth(2, 2).await;
     rig.complete_all(running).await;
 }
@@ -248,13 +249,13 @@ async fn a_task_without_a_free_reference_slot_is_released_and_claimed_again_when
     let slow = submit_with_reference(&late, "slow").await;
     for _ in 0..3 {
         let boat = submit(&bob, "a boat").await;
-        rig.drawn(boat, &[]).await;
+        rig.rendered(boat, &[]).await;
     }
     rig.depth(1, 8).await;
     rig.assert_unharmed(slow).await;
     rig.gauges(8, 0).await;
 
-    rig.tide.references.add_permits(1);
+    rig.renderer.references.add_permits(1);
     while rig.next().await != Event::Fetches(slow) {}
     rig.depth(0, 8).await;
     rig.complete_all(running).await;
@@ -312,15 +313,15 @@ async fn a_stopping_worker_releases_tasks_that_wait_for_a_render_slot_and_finish
     let slow = submit_with_reference(&ada, "slow").await;
     assert_eq!(rig.next().await, Event::Fetches(slow));
     let long = submit(&ada, "a long boat").await;
-    rig.drawn(long, &[]).await;
-    rig.tide.references.add_permits(1);
+    rig.rendered(long, &[]).await;
+    rig.renderer.references.add_permits(1);
     assert_eq!(rig.next().await, Event::Leaves(slow));
     // It keeps its reference slot until it has a render slot.
     rig.gauges(1, 1).await;
     running.stop.cancel();
     rig.depth(1, 1).await;
     rig.assert_unharmed(slow).await;
-    rig.tide.renders.add_permits(1);
+    rig.renderer.renders.add_permits(1);
     running.end().await;
     rig.depth(1, 0).await;
     rig.complete_all(rig.run()).await;
@@ -337,15 +338,15 @@ async fn tasks_are_rendered_in_the_order_in_which_their_references_arrive() {
     let second = submit_with_reference(&bob, "slow").await;
     assert_eq!(rig.next().await, Event::Fetches(second));
     let long = submit(&bob, "a long boat").await;
-    rig.drawn(long, &[]).await;
-    rig.tide.references.add_permits(1);
+    rig.rendered(long, &[]).await;
+    rig.renderer.references.add_permits(1);
     assert_eq!(rig.next().await, Event::Leaves(first));
-    rig.tide.references.add_permits(1);
+    rig.renderer.references.add_permits(1);
     assert_eq!(rig.next().await, Event::Leaves(second));
-    rig.tide.renders.add_permits(1);
+    rig.renderer.renders.add_permits(1);
     for expected in [first, second] {
         let next = rig.next().await;
-        assert!(matches!(next, Event::Draws(drawn, _) if drawn == expected), "{next:?}");
+        assert!(matches!(next, Event::Renders(rendered, _) if rendered == expected), "{next:?}");
     }
     rig.complete_all(running).await;
 }
@@ -359,10 +360,10 @@ async fn the_wait_for_references_counts_toward_the_attempt_and_not_toward_the_re
     let step = rig.step();
     assert_eq!(rig.next().await, Event::Fetches(slow));
     service.clock.advance(Duration::from_secs(8 * 60));
-    rig.tide.references.add_permits(1);
+    rig.renderer.references.add_permits(1);
     assert_eq!(step.await.expect("no panic"), 1);
     assert_eq!(rig.next().await, Event::Leaves(slow));
-    assert_eq!(rig.next().await, Event::Draws(slow, Duration::from_secs(60)));
+    assert_eq!(rig.next().await, Event::Renders(slow, Duration::from_secs(60)));
     // If the wait of eight minutes counted as rendering, the second of these would be refused.
     for _ in 0..3 {
         submit(&ada, "a boat").await;

@@ -241,8 +241,8 @@ fn a_real_server_refuses() {
 
 #[test]
 fn a_refused_connection_is_reported() {
-    let nobody = Port::take();
-    let url = format!("http://{}", nobody.address);
+    let closed = Port::take();
+    let url = format!("http://{}", closed.address);
     Generate::new(&url, "secret").run(["A fox"]).check(1, &["is `tintype serve` running", &url]);
 }
 
@@ -294,7 +294,7 @@ fn a_redirect_does_not_get_the_key() {
 
 #[test]
 fn plain_http_to_another_machine_needs_permission() {
-    // 192.0.2.0/24 is reserved for documentation: nobody answers there.
+    // 192.0.2.0/24 is reserved for documentation: no server answers there.
     let ended = Generate::new("http://192.0.2.1:9", "secret").run(["A fox"]);
     ended.check(2, &["plain HTTP", "192.0.2.1", "--insecure"]);
 }

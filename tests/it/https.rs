@@ -224,7 +224,7 @@ async fn strict_transport_security_is_sent_only_in_production() {
             assert_eq!(answer.status, status);
             assert_eq!(answer.headers.contains_key("strict-transport-security"), production, "{path}");
             let plain = caller.get(path).await;
-            assert!(!plain.headers.contains_key("strict-transport-security"), "{path}: nobody is told in plain HTTP");
+            assert!(!plain.headers.contains_key("strict-transport-security"), "{path}: not over plain HTTP");
         }
         caller.get(TASKS).await.assert_error(401, "UNAUTHORIZED");
     }

@@ -133,7 +133,7 @@ async fn an_api_without_a_worker_estimates_the_wait_from_the_workers_in_the_data
     second.worker.report().await;
     api.clock.advance(Duration::from_secs(1));
     caller.submit_prompt("a boat").await;
-    // It ends, and for a while the queue is too long again.
+    // The second worker ends, and the queue is too long again.
     api.shared.store.withdraw_worker(second.shared.backlog.id()).await.expect("a store");
     api.clock.advance(Duration::from_secs(1));
     let refused = caller.post(r#"{"prompt": "a boat"}"#).await;
@@ -165,11 +165,11 @@ async fn no_submit_waits_for_another_that_measures_the_queue() {
     let schema = schema(service.directory.path());
     // Another session locks the table that the measurement reads.
     let holder = cluster().session().await;
-    holder.batch_execute(&format!("BEGIN; LOCK TABLE {schema}.workers")).await.expect("nobody else holds it");
+    holder.batch_execute(&format!("BEGIN; LOCK TABLE {schema}.workers")).await.expect("the lock is free");
     let meanwhile = async {
         cluster().until_waiting(&schema).await;
         caller.submit_prompt("a boat").await;
-        holder.batch_execute("ROLLBACK").await.expect("it was not cut");
+        holder.batch_execute("ROLLBACK").await.expect("the session is open");
     };
     let (looked, ()) = tokio::join!(caller.post(r#"{"prompt": "a boat"}"#), meanwhile);
     assert_eq!(looked.status, 200);

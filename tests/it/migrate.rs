@@ -87,7 +87,7 @@ async fn a_migrated_installation_keeps_all_data_and_completes_its_tasks() {
     let target = cluster().open(elsewhere.path(), &Clock::system(), Faults::default());
     assert_eq!(everything(&*target).await, everything(&source).await);
     assert_eq!(target.audit().await.unwrap(), source.audit().await.unwrap());
-    assert_eq!(std::fs::read(data.path().join("tintype.db")).unwrap(), before, "the source stays as it was");
+    assert_eq!(std::fs::read(data.path().join("tintype.db")).unwrap(), before, "the source is not changed");
     drop(source);
 
     let server = Server::start(elsewhere.path(), &["--database", &url]);
@@ -96,7 +96,7 @@ async fn a_migrated_installation_keeps_all_data_and_completes_its_tasks() {
     let ended = ended(&server, &key, &new).await;
     assert_eq!(ended["status"], "completed");
     server.stop();
-    assert_eq!(target.queue_depth().await.unwrap().waiting, 0, "what was unfinished was worked on too");
+    assert_eq!(target.queue_depth().await.unwrap().waiting, 0, "the unfinished task was completed as well");
     assert_eq!(target.audit().await.unwrap().drifts, []);
 }
 

@@ -54,12 +54,12 @@ async fn a_partition_is_dropped_once_its_tasks_and_their_files_are_removed() {
     service.clock.advance(REMOVED_FILES_GRACE);
     service.sweeper.remove_old().await;
     assert_eq!(files(&service).len(), 3);
-    assert!(is_there(&service, "2026_11"), "a file is still there for whoever was just shown it");
+    assert!(is_there(&service, "2026_11"), "files stay for callers who read the URL before the removal");
     service.clock.advance(SECOND);
     service.sweeper.remove_old().await;
     assert_eq!(files(&service).len(), 1);
     assert!(!is_there(&service, "2026_11"));
-    assert!(is_there(&service, "2026_12"), "it has not grown old to its end");
+    assert!(is_there(&service, "2026_12"), "a task of this month may still be kept");
 
     assert_eq!(listed(&caller, "").await, (vec![young.clone()], None));
     assert_eq!(listed(&caller, &format!("?cursor={cursor}")).await, (vec![], None));
@@ -95,7 +95,7 @@ async fn a_partition_with_a_file_left_stays_and_so_do_later_partitions() {
     for _ in 0..2 {
         remove_old(&service).await;
     }
-    assert_eq!(files(&service), [unknown.as_str()], "nobody knows whose it is");
+    assert_eq!(files(&service), [unknown.as_str()], "the task of this file does not exist");
     assert!(is_there(&service, "2026_11") && is_there(&service, "2026_12"));
     service.shared.files.remove(&unknown).await.expect("a file");
     std::fs::write(service.directory.path().join("files").join(&unknown[..10]).join("notes.txt"), "a note")

@@ -127,7 +127,7 @@ async fn the_last_strike_suspends_the_key_and_enabling_it_lifts_that() {
     let task = service.call("GET", &format!("{TASKS}/{last}"), &with_second, "").await;
     assert_refused(&task.json()["data"]);
     let task = service.call("GET", &format!("{TASKS}/{waiting}"), &with_second, "").await;
-    assert_eq!(task.json()["data"]["status"], "completed", "what was paid for is drawn");
+    assert_eq!(task.json()["data"]["status"], "completed", "an accepted task is rendered");
     assert_eq!(bob.get(TASKS).await.status, 200);
     assert!(metrics(&service).contains("tintype_keys_suspended_total 1"));
 
@@ -137,7 +137,7 @@ async fn the_last_strike_suspends_the_key_and_enabling_it_lifts_that() {
         assert_refused(&outcome(&ada, "a bomb").await);
     }
     service.clock.advance(Duration::from_secs(1));
-    assert_eq!(ada.get(TASKS).await.status, 200, "the strikes before were forgotten");
+    assert_eq!(ada.get(TASKS).await.status, 200, "enabling the key deleted its strikes");
 }
 
 #[tokio::test]
@@ -157,10 +157,10 @@ async fn the_operator_sees_the_suspension_and_lifts_it_beside_a_running_server()
     let shown = String::from_utf8(binary::run(data.path(), ["key", "list"]).stdout).expect("text");
     assert!(shown.contains("suspended (3 violations of the content policy within 1h; suspended at 2"), "{shown}");
     let status = async || send(server.address, "GET", TASKS, &key, "").await.status;
-    until("it opens nothing", async || status().await == 401).await;
+    until("the suspended key is refused", async || status().await == 401).await;
     let id = listed[0]["id"].as_str().expect("an id");
     assert_eq!(binary::json(data.path(), &["key", "enable", id])["suspension"], Value::Null);
-    until("it works again", async || status().await == 200).await;
+    until("the enabled key works", async || status().await == 200).await;
 
     file.write("policy.toml", "[[rule]]\nname = \"boats\"\nwords = [\"boat\"]\n");
     until("the new rules hold", async || {
@@ -196,7 +196,7 @@ async fn a_broken_file_keeps_the_old_rules_and_a_mended_one_takes_over() {
     file.write("policy.toml", "[[rule]]\nname = \"arms\"\nwords = [\n\"boat\"");
     let error = policy.refresh().await.expect_err("a broken file");
     assert!(error.contains("policy.toml, line ") && !error.contains("boat"), "{error}");
-    assert_eq!(policy.refresh().await, Ok(false), "it is told once");
+    assert_eq!(policy.refresh().await, Ok(false), "the error is returned once");
     assert_refused(&outcome(&ada, "a bomb").await);
     assert_eq!(outcome(&ada, "a boat").await["status"], "completed");
     file.write("policy.toml", &format!("{WORDS}[blocklist]\nfile = \"known.txt\"\n"));
@@ -212,7 +212,7 @@ async fn a_broken_file_keeps_the_old_rules_and_a_mended_one_takes_over() {
     assert_eq!(outcome(&ada, "a bomb").await["status"], "completed");
 }
 
-/// A pipe in the place of the policy file: who reads it waits until this is dropped, and then reads an empty policy.
+/// A pipe in the place of the policy file. A reader waits until this value is dropped, and then reads an empty policy.
 struct Pipe<'a>(&'a PolicyFile);
 
 impl<'a> Pipe<'a> {
@@ -226,7 +226,7 @@ impl<'a> Pipe<'a> {
 
 impl Drop for Pipe<'_> {
     fn drop(&mut self) {
-        // Opened for both, a pipe waits for nobody; a reader that waits gets the end of file when it is closed.
+        // Opening a pipe for reading and writing does not wait; closing it gives the waiting reader the end of file.
         let pipe = File::options().read(true).write(true).open(self.0.path()).expect("a pipe");
         std::fs::remove_file(self.0.path()).expect("a pipe");
         self.0.write("policy.toml", "");
@@ -243,10 +243,10 @@ async fn a_policy_file_that_hangs_is_logged_once_and_used_when_it_answers() {
     let (read, ()) = tokio::join!(policy.refresh(), tokio::time::advance(Duration::from_secs(11)));
     let error = read.expect_err("no answer");
     assert!(error.contains("policy.toml") && error.contains("10 s"), "{error}");
-    assert_eq!(policy.refresh().await, Ok(false), "one reader waits, and no other begins");
+    assert_eq!(policy.refresh().await, Ok(false), "one reader waits, and no second one starts");
     let before = policy.describe();
     drop(pipe);
-    until("the rules that came late are in force", async || policy.describe() != before).await;
+    until("the new rules are in force", async || policy.describe() != before).await;
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn a_policy_file_can_be_checked_before_it_is_used() {
 }
 
 /// The picture of the built-in engine for a prompt.
-async fn drawing(prompt: &str) -> Picture {
+async fn rendered(prompt: &str) -> Picture {
     let time_limit = Duration::from_secs(60);
     let prompt = prompt.to_owned();
     let brief = Brief { prompt, width: 512, height: 384, seeds: vec![1], references: Vec::new(), time_limit };
@@ -329,7 +329,7 @@ async fn altered_pictures_keep_their_hash_and_different_pictures_differ() {
     ];
     let mut pictures = Vec::new();
     for prompt in prompts {
-        pictures.push(drawing(prompt).await);
+        pictures.push(rendered(prompt).await);
     }
     let distance = |one: &Picture, other: &Picture| (picture_hash(one) ^ picture_hash(other)).count_ones();
     for (index, picture) in pictures.iter().enumerate() {

@@ -99,7 +99,7 @@ async fn a_power_cut_under_load_loses_nothing_that_was_acknowledged() {
         let toll = lives(seed, 4).await;
         println!("{toll:?}");
         assert!(toll.findings.is_clean(), "seed {seed}: {toll:?}");
-        assert!(toll.completed > 0, "seed {seed}: nobody was told anything");
+        assert!(toll.completed > 0, "seed {seed}: no caller saw a completed task");
     }
 }
 

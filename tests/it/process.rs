@@ -229,7 +229,7 @@ async fn a_restart_resumes_the_tasks_of_a_killed_server() {
     server.signal("KILL");
     server.wait();
     let server = Server::start(data.path(), &["--renders", "1"]);
-    // The dead have lost their leases before anybody is served, long before these run out.
+    // The start takes the leases of the killed server away before it serves a request, long before they expire.
     assert_eq!(binary::json(data.path(), &["task", "show", &running])["lost_leases"], 1);
     assert_eq!(ended(&server, &key, &running).await["status"], "completed");
     assert_eq!(ended(&server, &key, &waiting).await["status"], "completed");
@@ -277,7 +277,7 @@ async fn the_list_of_keys_shows_which_were_used_and_which_leaked() {
     tokio::time::timeout(Duration::from_secs(30), flagged).await.expect("the key is flagged");
     server.stop();
     let keys = listed();
-    let last_used_at = keys[0]["last_used_at"].as_str().expect("a stop writes down what was used");
+    let last_used_at = keys[0]["last_used_at"].as_str().expect("a stop records the last use of keys");
     assert_eq!(keys[1]["last_used_at"], serde_json::Value::Null);
     let shown = binary::run(data.path(), ["key", "list"]).stdout;
     let shown = String::from_utf8(shown).expect("text");

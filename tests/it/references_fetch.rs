@@ -262,7 +262,7 @@ async fn redirects_do_not_leave_public_https() {
     }
     assert_eq!(server.requests(), paths.len());
     // The kernel completes connections to a listener by itself, so a connection would be waiting here.
-    assert_eq!(trap.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "somebody connected");
+    assert_eq!(trap.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "no connection was opened");
 }
 
 #[tokio::test]
@@ -355,7 +355,7 @@ async fn the_time_limit_covers_the_whole_download() {
     assert_eq!(server.fetch_with(hurried(), "/head").await, Err(FaultKind::Unreachable));
     assert_eq!(server.fetch_with(hurried(), "/body").await, Err(FaultKind::Unreachable));
 
-    // Nobody accepts here, so TLS never begins.
+    // This listener accepts no connection, so no TLS handshake begins.
     let deaf = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let elsewhere = Server { address: deaf.local_addr().unwrap(), ..server };
     assert_eq!(elsewhere.fetch_with(hurried(), "/body").await, Err(FaultKind::Unreachable));
@@ -389,7 +389,7 @@ async fn certificates_are_checked() {
     assert_eq!(server.fetch("/a.png").await, Ok((6, 4)));
     let other_authority = Server { ca_pem: certificate(HOST).1, ..server };
     assert_eq!(other_authority.fetch("/a.png").await, Err(FaultKind::Unreachable));
-    assert_eq!(other_authority.requests(), 1, "no request was sent to a server that is not who it should be");
+    assert_eq!(other_authority.requests(), 1, "no request was sent to a server with an untrusted certificate");
 
     let other_name = Server::start_as("other.example.com", [("/a.png", Reply::ok(&png()))]).await;
     assert_eq!(other_name.fetch("/a.png").await, Err(FaultKind::Unreachable));

@@ -149,7 +149,7 @@ async fn converse(stream: TcpStream, tls: TlsAcceptor, heads: Arc<Mutex<Vec<Stri
 }
 
 /// A certificate for every name and literal of these tests.
-fn everybody() -> CertificateParams {
+fn every_host() -> CertificateParams {
     let names =
         ["a.example", "b.example", "moves.example", "rebinds.example", A, B, V6, "127.0.0.1", "::1", "169.254.169.254"];
     CertificateParams::new(names.map(str::to_owned)).unwrap()
@@ -161,7 +161,7 @@ async fn the_vetted_addresses_are_dialled_with_the_name_of_the_host() {
         return;
     }
     let world = World::start(
-        everybody(),
+        every_host(),
         &[("a.example", &[&[A]]), ("b.example", &[&[V6, B]]), ("moves.example", &[&[A], &[B]])],
     )
     .await;
@@ -229,7 +229,7 @@ async fn no_address_that_is_not_public_is_ever_dialled() {
     ] {
         let answers: [&[&str]; 4] = [&[bad], &[A, bad], &[bad, V6], &[A, V6, B, bad]];
         for answer in answers {
-            let world = World::start(everybody(), &[("a.example", &[answer]), ("b.example", &[&[A]])]).await;
+            let world = World::start(every_host(), &[("a.example", &[answer]), ("b.example", &[&[A]])]).await;
             let direct = world.dialled_by("https://a.example:PORT/a.png").await;
             assert_eq!(direct, (Err(FaultKind::Unreachable), vec![]), "{answer:?}");
             let by_redirect = world.dialled_by(&redirect("b.example", "https://a.example:PORT/a.png")).await;
@@ -263,12 +263,12 @@ async fn redirects_and_dns_rebinding_reach_no_private_address() {
         "file:///etc/passwd",
         "gopher://127.0.0.1:PORT/",
     ] {
-        let world = World::start(everybody(), names).await;
+        let world = World::start(every_host(), names).await;
         let (outcome, dialled) = world.dialled_by(&redirect("a.example", target)).await;
         assert_eq!(outcome, Err(FaultKind::Unreachable), "{target}");
         assert!(dialled.iter().all(|ip| ip == A), "{target}: {dialled:?}");
     }
-    let world = World::start(everybody(), names).await;
+    let world = World::start(every_host(), names).await;
     let rebinds = redirect("rebinds.example", "https://rebinds.example:PORT/a.png");
     assert_eq!(world.dialled_by(&rebinds).await, (Err(FaultKind::Unreachable), vec![A.into()]));
 }
@@ -278,9 +278,9 @@ async fn a_server_with_a_bad_certificate_gets_no_request() {
     if !network::is_own("references_oracle::a_server_with_a_bad_certificate_gets_no_request") {
         return;
     }
-    let mut expired = everybody();
+    let mut expired = every_host();
     expired.not_after = date_time_ymd(2020, 1, 1);
-    let mut early = everybody();
+    let mut early = every_host();
     early.not_before = date_time_ymd(4000, 1, 1);
     let wrong_name = CertificateParams::new(["other.test".to_owned()]).unwrap();
     let too_wide = CertificateParams::new(["*.b.example".to_owned()]).unwrap();
@@ -292,8 +292,8 @@ async fn a_server_with_a_bad_certificate_gets_no_request() {
         assert_eq!(outcome, (Err(FaultKind::Unreachable), vec![A.into()]), "{what}");
         assert!(world.heads.lock().unwrap().is_empty(), "{what}");
     }
-    let mut self_signed = World::start(everybody(), &[("a.example", &[&[A]])]).await;
-    self_signed.ca_pem = certificate_with(everybody()).1;
+    let mut self_signed = World::start(every_host(), &[("a.example", &[&[A]])]).await;
+    self_signed.ca_pem = certificate_with(every_host()).1;
     assert_eq!(self_signed.fetch("https://a.example:PORT/a.png").await, Err(FaultKind::Unreachable));
     assert!(self_signed.heads.lock().unwrap().is_empty());
 }

@@ -101,7 +101,7 @@ async fn the_files_of_a_removed_task_follow_it_after_an_hour() {
     poll(&caller, task["task_id"].as_str().expect("a task_id")).await.assert_error(404, "NOT_FOUND");
     service.clock.advance(REMOVED_FILES_GRACE);
     service.sweeper.remove_old().await;
-    assert_eq!(service.fetch(url, &[]).await.status, 200, "whoever saw it just before can still fetch it");
+    assert_eq!(service.fetch(url, &[]).await.status, 200, "files stay for callers who read the URL before the removal");
     service.clock.advance(SECOND);
     service.sweeper.remove_old().await;
     service.fetch(url, &[]).await.assert_error(404, "NOT_FOUND");
@@ -168,9 +168,9 @@ async fn a_result_stays_while_an_unfinished_task_refers_to_it() {
     service.sweeper.remove_old().await;
     service.sweeper.sweep_orphans(usize::MAX).await;
     assert_eq!(caller.task(needing).await["status"], "processing");
-    assert_eq!(files(&service), [name], "somebody may be about to download it");
+    assert_eq!(files(&service), [name], "a worker may still download the reference");
     service.sweep().await;
-    assert_eq!(caller.task(needing).await["status"], "failed", "it was overdue");
+    assert_eq!(caller.task(needing).await["status"], "failed", "the task was overdue");
     service.sweeper.remove_old().await;
     assert_eq!(files(&service), Vec::<String>::new());
     assert_sound(&service).await;
@@ -219,7 +219,7 @@ async fn a_crash_before_the_files_were_deleted_is_repaired_by_the_orphan_sweep()
         let file = File::options().write(true).open(service.directory.path().join("files").join(name));
         file.and_then(|file| file.set_modified(UNIX_EPOCH)).expect("an old file");
     }
-    assert_eq!(service.sweeper.sweep_orphans(usize::MAX).await, 0, "it was removed just now");
+    assert_eq!(service.sweeper.sweep_orphans(usize::MAX).await, 0, "the task was removed just now");
     service.clock.advance(ORPHAN_AGE);
     assert_eq!(service.sweeper.sweep_orphans(usize::MAX).await, 1);
     let left = files(&service);
@@ -325,7 +325,7 @@ async fn a_server_that_has_just_started_removes_nothing() {
     service.clock.advance(SECOND * 600);
     let stop = CancellationToken::new();
     let sweeping = tokio::spawn(service.sweeper.clone().run(stop.clone()));
-    // Whatever is removed at the start is removed before the first sweep, a second later.
+    // A removal at the start would come before the first sweep, which is a second later.
     while caller.task(&overdue).await["status"] == "processing" {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

@@ -1,4 +1,4 @@
-//! Keys, prompts and passwords appear in no log, metric or file, whatever callers send and at every log level.
+//! Keys, prompts and passwords appear in no log, metric or file, for any request and at every log level.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -122,8 +122,8 @@ impl Scene {
     /// Searches everything that was written for secrets.
     fn assert_kept(&self) {
         let logs = files(&self.path("logs"));
-        assert!(logs.iter().any(|log| holds(log, "tintype")), "the logs are what is looked at");
-        assert!(files(&self.path("data")).iter().any(|file| holds(file, MARK)), "and so is the database");
+        assert!(logs.iter().any(|log| holds(log, "tintype")), "the search covers the logs");
+        assert!(files(&self.path("data")).iter().any(|file| holds(file, MARK)), "the search covers the database");
         for key in &self.keys {
             // Operators see its first characters as its name.
             let hidden = &key[10..];
@@ -265,7 +265,7 @@ async fn neither_https_nor_the_client_leaks_keys_or_prompts() {
     let key = server.first_key().expect("a key");
     scene.keys.push(key.clone());
     let url = format!("https://{}", server.address);
-    let nobody = "https://127.0.0.1:1";
+    let closed = "https://127.0.0.1:1";
     let wrong = format!("{key}x");
     let reference = format!("https://nowhere.test.example/a.png?{SIGNATURE}");
     for (url, key, prompt, more, code) in [
@@ -275,7 +275,7 @@ async fn neither_https_nor_the_client_leaks_keys_or_prompts() {
         (&url, &key, MARK.to_owned(), &["--reference", &reference], 3),
         (&url, &key, MARK.to_owned(), &["--aspect", MARK], 2),
         (&url, &wrong, MARK.to_owned(), &[], 4),
-        (nobody, &key, MARK.to_owned(), &[], 1),
+        (closed, &key, MARK.to_owned(), &[], 1),
     ] {
         let fixed = ["generate", &prompt, "--url", url, "--key", key, "--ca", &cert];
         let output = scene.run(&[&fixed[..], more].concat());

@@ -1,4 +1,4 @@
-//! The promises of `Store`, kept by every database that Tintype runs on.
+//! The conformance suite of `Store`: each driver passes every case.
 //!
 //! A case is a function that gets an empty database; its ledger is audited when it returns. Each case is listed once in
 //! `cases!` and runs on every backend under its own name. The compiler reports a case that is not listed as dead code.

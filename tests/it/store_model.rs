@@ -1,8 +1,7 @@
 //! `Store` against a model of it in plain collections, driven by random steps.
 //!
-//! The model is written from the words of the trait, not from any driver. Every step is taken by the
-//! model and by the database; their answers must agree, and then everything that the database shows. A
-//! case that fails is made as short as it will go, and its seed is kept in
+//! The model follows the documentation of the trait, not any driver. The model and the database take every step; their
+//! answers must agree, and then everything that the database returns. A failing case is shrunk, and its seed is saved in
 //! `store_model/proptest-regressions.txt`: commit it. `PROPTEST_CASES=5000` makes a long run.
 
 use crate::rigs::service::Backend;
@@ -30,7 +29,7 @@ macro_rules! model {
             use super::machine::{self, Machine};
             use super::*;
 
-            /// The backend as a type, which the state machine wants.
+            /// The backend as a type, which the state machine requires.
             #[derive(Debug)]
             pub struct Driver;
 

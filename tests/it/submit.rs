@@ -122,7 +122,7 @@ fn bad_bodies() -> Vec<(Vec<u8>, &'static str)> {
         text("{\"prompt\": null}", "prompt"),
         text("{\"prompt\": 7}", "prompt"),
         text("{\"prompt\": [\"a boat\"]}", "prompt"),
-        // How the JSON library marks values that it passes to itself as text.
+        // The mark of the JSON library for values that it passes to itself as text.
         text("{\"prompt\": {\"$serde_json::private::RawValue\": \"\\\"a boat\\\"\"}}", "prompt must be a string"),
         text("{\"prompt\": \"\"}", "prompt"),
         text("{\"prompt\": \" \\t\\r\\n\\u00a0\\u3000\"}", "prompt"),

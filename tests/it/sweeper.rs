@@ -91,9 +91,13 @@ async fn claim(service: &Service) -> Lease {
 async fn assert_spared_for_a_lease(service: &Service, lease: Lease) {
     sweep_for(service, LEASE - SWEEP_EVERY).await;
     let still_expired = Duration::ZERO;
-    assert_eq!(service.shared.store.renew(vec![lease], still_expired).await.expect("a store"), [], "it was taken away");
+    assert_eq!(
+        service.shared.store.renew(vec![lease], still_expired).await.expect("a store"),
+        [],
+        "the lease is not lost"
+    );
     sweep_for(service, SWEEP_EVERY).await;
-    assert_eq!(service.shared.store.renew(vec![lease], LEASE).await.expect("a store"), [lease], "it was kept");
+    assert_eq!(service.shared.store.renew(vec![lease], LEASE).await.expect("a store"), [lease], "the lease is lost");
 }
 
 #[tokio::test]

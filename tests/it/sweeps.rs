@@ -47,7 +47,7 @@ async fn a_day_of_many_files_is_swept_piece_by_piece(service: Service) {
     }
     let listed = service.shared.files.written_before(result[..10].to_owned(), Timestamp::MAX);
     let pieces: Vec<Vec<String>> = listed.try_collect().await.expect("a listing");
-    assert!(pieces.iter().all(|piece| (1..=256).contains(&piece.len())), "what is in memory is bounded");
+    assert!(pieces.iter().all(|piece| (1..=256).contains(&piece.len())), "each batch of names is bounded");
     let mut names = pieces.concat();
     names.sort();
     assert_eq!(names, files(&service));
@@ -86,7 +86,7 @@ async fn a_day_is_swept_by_one_process_in_an_hour() {
     assert_eq!(service.sweeper.sweep_orphans_in_turn().await, 1);
     left_behind(&service, task).await;
     for process in [&other, &service] {
-        assert_eq!(process.sweeper.sweep_orphans_in_turn().await, 0, "it was looked through just now");
+        assert_eq!(process.sweeper.sweep_orphans_in_turn().await, 0, "the day was swept just now");
     }
     service.clock.advance(ORPHAN_SWEEP_EVERY);
     assert_eq!(other.sweeper.sweep_orphans_in_turn().await, 1);
@@ -114,7 +114,7 @@ async fn a_process_that_died_during_a_sweep_holds_its_day_until_the_claim_ends()
     let orphan = left_behind(&service, task).await;
     let days = service.shared.files.days().await.expect("a list");
     assert_eq!(service.shared.store.take_sweep(&days, FILE_SWEEP_LEASE).await.expect("a store").as_ref(), days.first());
-    assert_eq!(service.sweeper.sweep_orphans_in_turn().await, 0, "somebody is at it");
+    assert_eq!(service.sweeper.sweep_orphans_in_turn().await, 0, "another process holds the claim");
     service.clock.advance(FILE_SWEEP_LEASE);
     assert_eq!(service.sweeper.sweep_orphans_in_turn().await, 1);
     assert!(!files(&service).contains(&orphan));
@@ -132,14 +132,14 @@ async fn an_old_day_is_swept_once_a_week_and_not_at_every_start() {
     }
     service.clock.advance(ORPHAN_AGE * 2);
     left_behind(&service, oldest).await;
-    assert_eq!(service.sweeper.sweep_orphans_in_turn().await, 1, "nobody has looked through it yet");
+    assert_eq!(service.sweeper.sweep_orphans_in_turn().await, 1, "the day was never swept");
     let orphan = left_behind(&service, oldest).await;
     service.clock.advance(ORPHAN_SWEEP_EVERY);
     let restarted = service.join(&[]).await;
     assert_eq!(restarted.sweeper.sweep_orphans_in_turn().await, 0);
     left_behind(&service, latest).await;
     service.clock.advance(ORPHAN_SWEEP_EVERY);
-    assert_eq!(restarted.sweeper.sweep_orphans_in_turn().await, 1, "what comes up now is on the latest days");
+    assert_eq!(restarted.sweeper.sweep_orphans_in_turn().await, 1, "only the latest days are due");
     assert!(files(&service).contains(&orphan));
     service.clock.advance(FULL_ORPHAN_SWEEP_EVERY);
     assert_eq!(restarted.sweeper.sweep_orphans_in_turn().await, 1);
@@ -188,7 +188,7 @@ async fn a_day_whose_sweep_was_interrupted_is_soon_due_again() {
     let (clock, store) = (service.clock.clone(), service.shared.store.clone());
     let other = service.beside(clock, store, breaking).await;
     assert_eq!(other.sweeper.sweep_orphans_in_turn().await, 0);
-    relaying.await.expect("it heard of the days, and no more");
+    relaying.await.expect("the relay passed the list of days only");
     assert_eq!(service.sweeper.sweep_orphans_in_turn().await, 0);
     service.clock.advance(FILE_SWEEP_LEASE);
     assert_eq!(service.sweeper.sweep_orphans_in_turn().await, 1);
@@ -212,10 +212,10 @@ async fn old_tasks_and_their_files_are_removed_by_one_process_in_an_hour() {
     for process in [&other, &service] {
         process.sweeper.remove_old_in_turn().await;
     }
-    assert_eq!(removed(), [1, 0], "somebody removed what was old in this hour");
+    assert_eq!(removed(), [1, 0], "the removal already ran in this hour");
     service.clock.advance(REMOVED_FILES_GRACE / 2);
     other.sweeper.remove_old_in_turn().await;
     assert_eq!(removed(), [1, 1]);
     let left = files(&service);
-    assert!(left.len() == 1 && left[0].contains(second.as_str()), "{left:?}: it is gone for an hour first");
+    assert!(left.len() == 1 && left[0].contains(second.as_str()), "{left:?}: its files stay for an hour");
 }

@@ -1,4 +1,4 @@
-//! The worker and the sweeper: how tasks end, whatever fails.
+//! The worker and the sweeper: the ends of tasks under every failure.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -87,8 +87,8 @@ async fn a_panicking_engine_costs_attempts_and_then_fails_the_task() {
     let task_id = caller.submit_prompt("a boat [[panic]]").await;
     let beside = caller.submit_prompt("a boat").await;
     assert_eq!(service.worker.step().await.expect("a store"), 2);
-    assert_eq!(caller.task(&task_id).await["status"], "processing", "one attempt is no end");
-    assert_eq!(caller.task(&beside).await["status"], "completed", "the task beside it does not notice");
+    assert_eq!(caller.task(&task_id).await["status"], "processing", "one lost attempt does not fail the task");
+    assert_eq!(caller.task(&beside).await["status"], "completed", "the other task is not affected");
     assert_eq!(service.worker.step().await.expect("a store"), 0, "not at once again");
     for _ in 0..2 {
         service.clock.advance(Duration::from_secs(1));
@@ -242,7 +242,11 @@ async fn a_heartbeat_keeps_a_lease_and_notices_its_loss() {
     slow.renew().await;
     step.await.expect("no panic").expect("a store");
     service.work().await;
-    assert_eq!(caller.task(&task_id).await["status"], "completed", "the gate never opened; another worker did it");
+    assert_eq!(
+        caller.task(&task_id).await["status"],
+        "completed",
+        "the first render never ended; another worker completed the task"
+    );
 }
 
 #[tokio::test]

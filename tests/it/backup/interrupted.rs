@@ -17,7 +17,7 @@ impl Drop for Killed {
 async fn a_killed_backup_leaves_no_backup_and_the_next_one_works() {
     let installation = Installation::with_tasks(5).await;
     let (data, copy) = (installation.data(), installation.path("copy"));
-    // A pipe that nobody writes to blocks the backup in the middle of its files.
+    // A pipe without a writer blocks the backup in the middle of its files.
     let pipe = installation.result(2);
     fs::remove_file(&pipe).expect("a file");
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("coreutils").success());

@@ -46,7 +46,7 @@ async fn a_bucket_outage_costs_no_lease_and_no_attempt() {
     let all_renewed = || ends(&site).iter().filter(|lease| renewed(*lease)).count() == 4;
     let outage = tokio::time::sleep(Duration::from_secs(seconds));
     tokio::join!(eventually("each lease is renewed", all_renewed), outage);
-    assert_eq!(site.leases(), held.into_keys().collect(), "what is drawn is held, and nothing else is begun");
+    assert_eq!(site.leases(), held.into_keys().collect(), "workers hold their rendered tasks and claim no others");
     site.s3.come_back().await;
     work_off(&site.installation, &Clock::system()).await;
     for task_id in &tasks {

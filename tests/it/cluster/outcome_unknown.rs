@@ -1,5 +1,5 @@
-//! Submits whose outcome is unknown when patience ends, and callers who hang up: no answer is false, and no task is
-//! charged after its caller has gone.
+//! Submits whose outcome is unknown at the time limit, and callers who hang up: no answer is false, and no task is
+//! charged after its caller hung up.
 
 use serde_json::json;
 use tintype::clock::Clock;
@@ -41,7 +41,7 @@ async fn cut_off(site: &Site, number: usize, cut: Cut) -> (i64, Vec<Status>) {
     assert!(answer.is_none(), "{:?}", answer.map(|answer| answer.status));
     assert_eq!(api.logged("closing the connection without an answer"), 1, "{:#?}", api.lines());
     relay.set(Passage::Open);
-    // The same process goes on.
+    // The same process accepts further submits.
     submit(&api.server, &key, "a boat").await;
     books(&site.installation, &name).await
 }
@@ -50,8 +50,8 @@ async fn cut_off(site: &Site, number: usize, cut: Cut) -> (i64, Vec<Status>) {
 async fn a_submit_whose_outcome_stays_unknown_gets_no_answer() {
     let site = Site::new().await;
     let (done, not_done) = tokio::join!(cut_off(&site, 0, Cut::AnswerAndAll), cut_off(&site, 1, Cut::StatementAndAll));
-    assert_eq!(done, (94, vec![Status::Processing; 3]), "it exists and is charged");
-    assert_eq!(not_done, (96, vec![Status::Processing; 2]), "it never arrived");
+    assert_eq!(done, (94, vec![Status::Processing; 3]), "the task exists and is charged");
+    assert_eq!(not_done, (96, vec![Status::Processing; 2]), "the statement never arrived");
     assert_eq!(site.installation.json(&["credits", "audit"])["drifts"], json!([]));
 }
 
@@ -97,7 +97,7 @@ async fn a_submit_that_has_not_started_when_its_caller_hangs_up_never_starts() {
     eventually("both are connected", || callers(&api.server) == 2).await;
     drop((begun, waiting));
     eventually("the API has seen both hang up", || callers(&api.server) == 0).await;
-    gate.batch_execute("ROLLBACK").await.expect("it was held until now");
+    gate.batch_execute("ROLLBACK").await.expect("the session is open");
     tokio::time::timeout(HANG, submit(&api.server, &key, "a boat after them")).await.expect("an answer");
     assert_eq!(books(&site.installation, "ada").await, (94, vec![Status::Processing; 3]));
     assert_eq!(site.installation.json(&["credits", "audit"])["drifts"], json!([]));

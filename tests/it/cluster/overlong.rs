@@ -35,5 +35,5 @@ async fn an_api_refuses_tasks_that_its_workers_would_not_finish_in_time() {
         tokio::time::timeout(PATIENCE, until(StatusCode::TOO_MANY_REQUESTS)).await.expect("the queue is overlong");
     refused.assert_error(429, "RATE_LIMITED");
     worker.stop().await;
-    tokio::time::timeout(PATIENCE, until(StatusCode::OK)).await.expect("nobody tells how long it will take");
+    tokio::time::timeout(PATIENCE, until(StatusCode::OK)).await.expect("without a worker the wait cannot be estimated");
 }

@@ -190,7 +190,7 @@ impl Crew {
         }
     }
 
-    /// Replaces processes that still have a fault ahead, because nobody would notice their death.
+    /// Replaces processes that still have a fault ahead, because no later step would replace them.
     async fn disarm(&mut self) {
         for node in self.nodes.iter_mut().filter(|node| node.armed) {
             node.stop().await;

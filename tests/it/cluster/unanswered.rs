@@ -54,8 +54,8 @@ async fn completions_whose_answer_is_lost_are_not_taken_for_lost_leases() {
     }
     let claims = store.claim(TASKS, LEASE).await.expect("a store");
     assert_eq!(claims.len(), TASKS);
-    relay.cut_answers("unheard-of", 1);
-    let complete = |claim: &tintype::store::Claim| store.complete(claim.lease, vec!["unheard-of.png".into()]);
+    relay.cut_answers("lost-answer", 1);
+    let complete = |claim: &tintype::store::Claim| store.complete(claim.lease, vec!["lost-answer.png".into()]);
     let outcomes = join_all(claims.iter().map(complete)).await;
     assert_eq!(relay.cuts_left(), 0);
     // A worker that is told that its lease is lost would remove the files that the task now names.
@@ -83,7 +83,7 @@ async fn a_submit_whose_answer_is_lost_is_accepted_and_charged_once() {
 async fn a_submit_that_arrives_after_its_caller_got_an_error_does_nothing() {
     let directory = TempDir::new().unwrap();
     let (relay, store, account) = store(&directory).await;
-    // It begins to listen by another connection.
+    // The store begins to listen on another connection.
     tokio::time::timeout(HANG, store.tasks_elsewhere()).await.expect("it listens");
     // Every connection learns the statement, so that it is sent at once.
     for _ in 0..8 {
@@ -108,7 +108,7 @@ async fn a_statement_to_a_server_that_does_not_answer_times_out() {
     let old = store.create_key(account, key).await.expect("a store").expect("an account");
     let rotate = || store.rotate_key(old.id, hash(2), "0123", Duration::ZERO);
     relay.set(Passage::Deaf);
-    // One is a transaction of several statements, the other a statement that is tried anew.
+    // The rotation is a transaction of several statements, the lookup a single statement that the store repeats.
     let (rotated, found) =
         tokio::time::timeout(2 * HANG, join(rotate(), store.find_key(old.id))).await.expect("an end");
     assert!(matches!(rotated, Err(StoreError::Other(_))), "nothing was done: {rotated:?}");
@@ -132,5 +132,5 @@ async fn partitions_are_created_ahead_without_notifications() {
     );
     assert_eq!(cluster().number(&months), 2);
     clock.advance(Duration::from_secs(62 * 24 * 3_600));
-    eventually("the coming month is made", || cluster().number(&months) == 4).await;
+    eventually("the partitions of this month and the next exist", || cluster().number(&months) == 4).await;
 }

@@ -191,7 +191,7 @@ async fn an_endpoint_without_an_answer_fails_closed_or_open_as_configured() {
                 _ => outcome(&ada, "a boat").await,
             };
             assert_eq!(task["status"], status, "{unreachable} {mood:?}: {task}");
-            assert_ne!(task["error"], REFUSED, "nobody refused it");
+            assert_ne!(task["error"], REFUSED, "the task failed without a refusal");
             assert_eq!(endpoint.asked().len(), tries, "{unreachable} {mood:?}");
         }
         let counted = metrics(&service);
@@ -207,8 +207,8 @@ async fn an_endpoint_without_an_answer_fails_closed_or_open_as_configured() {
 #[tokio::test]
 async fn a_closed_port_fails_closed_until_the_endpoint_is_there() {
     let endpoint = Endpoint::start().await;
-    let nobody = Port::take();
-    let url = format!("http://{}/", nobody.address);
+    let closed = Port::take();
+    let url = format!("http://{}/", closed.address);
     let file = PolicyFile::new(&format!("[moderation]\nurl = \"{url}\"\nunreachable = \"closed\"\n"));
     let service = file.service(&[]).await;
     let ada = service.caller("ada", 10).await;

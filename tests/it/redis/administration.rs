@@ -160,7 +160,7 @@ fn processes_that_count_alone_or_without_protection_log_it() {
     let said = start("api", None);
     assert!(said.contains(alone) && said.contains(unprotected), "{said}");
     let said = start("worker", None);
-    assert!(!said.contains(alone) && !said.contains(unprotected), "nobody calls a worker: {said}");
+    assert!(!said.contains(alone) && !said.contains(unprotected), "a worker has no callers to limit: {said}");
     let redis = RedisServer::start();
     let said = start("api", Some(&redis.url()));
     assert!(!said.contains(alone), "{said}");

@@ -10,7 +10,7 @@ use crate::rigs::http::{Answer, TASKS};
 use crate::rigs::redis::{RedisServer, counting};
 use crate::rigs::service::Service;
 
-/// How long to wait before a read.
+/// Time to wait before a read.
 #[derive(Debug, Clone, Copy)]
 enum Pause {
     None,

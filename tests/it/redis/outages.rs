@@ -51,7 +51,7 @@ async fn requests_continue_while_redis_is_down_and_limits_are_shared_again_when_
     }
     redis.kill();
     goes_on_alone(&caller).await;
-    assert_eq!(left(&caller.get(TASKS).await), 100 - 17, "alone it counts from the start");
+    assert_eq!(left(&caller.get(TASKS).await), 100 - 17, "without Redis the process counts from zero");
     redis.come_back();
     until(&service, true).await;
     let fallbacks = service.shared.metrics.rate_limit_fallbacks.get();

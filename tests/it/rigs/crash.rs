@@ -1,4 +1,4 @@
-//! The crash harness: processes that are killed at chosen moments, callers who remember their answers, and the final
+//! The crash harness: processes that are killed at chosen moments, callers that record their answers, and the final
 //! check of every promise.
 
 use std::fmt::{self, Display};

@@ -66,7 +66,9 @@ pub fn eventually<F: Future<Output = bool>>(what: &str, mut is_so: impl FnMut() 
             tokio::time::sleep(MOMENT).await;
         }
     };
-    async move { tokio::time::timeout(PATIENCE, looking).await.unwrap_or_else(|_| panic!("never so: {what}")) }
+    async move {
+        tokio::time::timeout(PATIENCE, looking).await.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}"))
+    }
 }
 
 impl Caller {

@@ -92,7 +92,7 @@ impl Disk {
         self.mount = Some(mount.unwrap_or_else(|error| {
             panic!(
                 "cannot mount a file system of this test: {error}. It needs the device /dev/fuse, readable and \
-                 writable for everybody (modprobe fuse; in a container, --device /dev/fuse), and user namespaces"
+                 writable for all users (modprobe fuse; in a container, --device /dev/fuse), and user namespaces"
             )
         }));
     }
@@ -144,14 +144,14 @@ impl Disk {
     /// Turns the power on again with the data that survived. No process may have files open on the disk.
     pub fn power_on(&mut self, survivors: Survivors) {
         self.power_off();
-        let mount = self.mount.take().expect("it is mounted");
+        let mount = self.mount.take().expect("a mounted disk");
         let unmounted = mount.umount_and_join();
         // The kernel reports requests of a killed process that the unmount interrupted; that is no failure.
         let is_over = match &unmounted {
             Ok(()) => true,
             Err(error) => error.kind() == ErrorKind::ConnectionAborted,
         };
-        assert!(is_over && !self.is_mounted(), "somebody uses the disk: {unmounted:?}");
+        assert!(is_over && !self.is_mounted(), "a process uses the disk: {unmounted:?}");
         let dice = match survivors {
             Survivors::None => None,
             Survivors::Some(seed) => Some(StdRng::seed_from_u64(seed)),
@@ -177,7 +177,7 @@ pub const ALL: Names = |_| true;
 /// Runs the test of this name in a process with a mount namespace of its own. Returns true in that process, where the
 /// test goes on, and false in this one once that process has succeeded.
 #[must_use]
-#[expect(clippy::disallowed_methods, reason = "it is no setting, but a word from this process to itself")]
+#[expect(clippy::disallowed_methods, reason = "this variable is no setting; this process sets it for its child")]
 pub fn inside(test: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;

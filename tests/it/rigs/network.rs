@@ -9,7 +9,7 @@ const INSIDE: &str = "TINTYPE_TEST_INSIDE_NETWORK";
 
 /// Runs the test of this name in a process with a network namespace of its own. Returns true in that process, where the
 /// test goes on, and false in this one once that process has succeeded.
-#[expect(clippy::disallowed_methods, reason = "it is no setting, but a word from this process to itself")]
+#[expect(clippy::disallowed_methods, reason = "this variable is no setting; this process sets it for its child")]
 pub fn is_own(test: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;

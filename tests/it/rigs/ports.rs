@@ -14,7 +14,7 @@ impl Port {
     /// Takes a free port of 127.0.0.1.
     pub fn take() -> Self {
         // The socket is bound and does not listen. Servers can share the port because they set SO_REUSEADDR as well;
-        // the system gives it to nobody else.
+        // the system gives it to no other process.
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.set_reuseaddr(true).expect("a socket");
         socket.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");

@@ -240,7 +240,7 @@ impl Cluster {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("it is never so: {sql}"));
+        tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {sql}"));
     }
 
     /// Waits until a statement of the store in a schema waits for a lock.
@@ -316,11 +316,11 @@ fn programs() -> PathBuf {
         programs.filter(|programs| programs.join("initdb").exists()).max()
     };
     debian::install("postgresql", || newest().is_some());
-    newest().expect("it was just found")
+    newest().expect("the package was just installed")
 }
 
-/// Starts a watcher process that stops the cluster and removes its directory when this process ends, however it ends.
-#[expect(clippy::zombie_processes, reason = "it ends after this process, which nobody outlives to wait")]
+/// Starts a watcher process that stops the cluster and removes its directory when this process ends, even by SIGKILL.
+#[expect(clippy::zombie_processes, reason = "the watcher ends after this process, so no parent can wait for it")]
 fn watch(programs: &Path, directory: &Path, owner: Option<(u32, u32)>) -> ChildStdin {
     let mut watcher = Command::new("setsid");
     if let Some((user, group)) = owner {

@@ -238,7 +238,7 @@ impl Service {
         Self::start_changed(flags, |_| {}).await
     }
 
-    /// Starts with result files in a directory, whatever `TEST_FILES` says.
+    /// Starts with result files in a directory, even if `TEST_FILES` names another store.
     pub async fn start_on_disk(flags: &[&str]) -> Self {
         Self::start_with_files(FilesKind::Disk, flags, |_| {}).await
     }
@@ -253,7 +253,7 @@ impl Service {
         Self::start_with_files(FilesKind::chosen(), flags, change).await
     }
 
-    /// Starts with its database in SQLite, whatever `TEST_STORE` says.
+    /// Starts with its database in SQLite, even if `TEST_STORE` names another driver.
     pub async fn start_on_sqlite(flags: &[&str]) -> Self {
         Self::start_on(Backend::Sqlite, FilesKind::chosen(), flags, |_| {}).await
     }

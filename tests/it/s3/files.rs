@@ -50,7 +50,7 @@ async fn a_bucket_is_reached_over_tls_with_a_configured_authority() {
     variables.push(("AWS_ENDPOINT_URL_S3".into(), format!("https://localhost:{}", s3.address.port())));
     let mut settings = S3Settings::parse("s3://pictures", variables).expect("settings");
     let stranger = Files::in_bucket(&settings).expect("files");
-    let said = stranger.check_access().await.expect_err("nobody vouches for it");
+    let said = stranger.check_access().await.expect_err("an untrusted certificate");
     assert!(said.contains("UnknownIssuer"), "{said}");
     settings.authorities = Some(authority.into_bytes());
     let stored = Files::in_bucket(&settings).expect("files");
@@ -95,7 +95,7 @@ async fn orphans_are_removed_and_results_stay() {
     let results = files(&service);
     let id = task_id.strip_prefix("imgmodel-").and_then(|id| id.parse().ok()).expect("an id");
     let orphan = service.shared.files.write(id, 1, Bytes::from_static(b"left behind")).await.expect("a file");
-    let unknown = service.shared.files.write(some_task(), 0, Bytes::from_static(b"who knows")).await.expect("a file");
+    let unknown = service.shared.files.write(some_task(), 0, Bytes::from_static(b"of no task")).await.expect("a file");
     // The bucket uses the real clock.
     let now = UNIX_EPOCH + Duration::from_millis(service.clock.now().as_millis().unsigned_abs());
     for name in files(&service) {
@@ -118,7 +118,7 @@ async fn the_files_of_removed_tasks_are_deleted() {
     assert_eq!(files(&service).len(), 2);
     service.clock.advance(ORPHAN_AGE);
     service.sweeper.remove_old().await;
-    assert_eq!(files(&service).len(), 2, "whoever saw them just before can still fetch them");
+    assert_eq!(files(&service).len(), 2, "files stay for callers who read the URL before the removal");
     service.clock.advance(REMOVED_FILES_GRACE * 2);
     service.sweeper.remove_old().await;
     assert_eq!(files(&service).len(), 0);

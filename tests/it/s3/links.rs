@@ -27,7 +27,7 @@ fn media_url(task: &Value) -> Url {
     task["media_url"].as_str().and_then(|url| url.parse().ok()).expect("a URL")
 }
 
-/// Fetches a URL as anybody could.
+/// Fetches a URL without credentials.
 async fn fetch(url: &Url) -> Answer {
     let address = format!("{}:{}", url.host_str().expect("a host"), url.port().expect("a port"));
     let target = &url[url::Position::BeforePath..];

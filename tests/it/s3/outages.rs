@@ -32,7 +32,7 @@ async fn an_attempt_survives_a_short_bucket_outage() {
     assert_eq!(step.await.expect("no panic").expect("a store"), 1);
     let task = caller.task(&task_id).await;
     assert_eq!(task["status"], "completed", "{task}");
-    assert_eq!(service.shared.metrics.attempts_lost.get(), 0, "what was drawn was kept");
+    assert_eq!(service.shared.metrics.attempts_lost.get(), 0, "the rendered images were kept");
     assert_eq!(service.fetch(task["media_url"].as_str().expect("a URL"), &[]).await.status, 200);
 }
 

@@ -101,13 +101,13 @@ pub async fn a_grant_adds_to_the_balance_and_stores_its_note(fx: &Fixture) -> Re
 }
 
 pub async fn a_grant_to_a_missing_account_changes_nothing(fx: &Fixture) -> Result<()> {
-    let nobody = Fixture::new(fx.backend).account("eve", 0).await?;
+    let missing = Fixture::new(fx.backend).account("eve", 0).await?;
     let before = fx.state().await?;
     for amount in [5, i64::MAX] {
-        assert_eq!(fx.store.grant(nobody, amount, None).await?, None);
+        assert_eq!(fx.store.grant(missing, amount, None).await?, None);
     }
     assert_eq!(fx.state().await?, before);
-    assert_eq!(fx.store.history(nobody, None, 100).await?, []);
+    assert_eq!(fx.store.history(missing, None, 100).await?, []);
     Ok(())
 }
 
@@ -131,7 +131,7 @@ pub async fn a_refund_fits_into_an_account_with_the_maximum_balance(fx: &Fixture
     Ok(())
 }
 
-/// One line of a history, without its id and time.
+/// An entry without its id and time.
 fn line(entry: &LedgerEntry) -> (EntryKind, i64, i64, Option<TaskId>) {
     (entry.kind, entry.amount, entry.balance, entry.task_id)
 }

@@ -6,7 +6,7 @@ use tintype::clock::Clock;
 use tintype::domain::model::{Id, Surface};
 use tintype::store::{Lease, QueueDepth, Rescue, Result, Store};
 
-use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, drawn, images};
+use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, images, one_file};
 use crate::rigs::service::NOON;
 
 /// Claims up to `max` tasks and returns their ids.
@@ -14,10 +14,10 @@ async fn claimed(fx: &Fixture, max: usize) -> Result<Vec<Id>> {
     Ok(fx.store.claim(max, LEASE).await?.iter().map(|claim| claim.lease.task_id).collect())
 }
 
-/// The same, passing over some accounts.
-async fn claimed_except(store: &dyn Store, max: usize, passed_over: &[Id]) -> Result<Vec<Id>> {
-    let claims = store.claim_except(max, LEASE, passed_over).await?;
-    assert!(claims.iter().all(|claim| !passed_over.contains(&claim.account_id)), "{claims:?}");
+/// Claims up to `max` tasks of accounts that are not in `skipped`, and returns their ids.
+async fn claimed_except(store: &dyn Store, max: usize, skipped: &[Id]) -> Result<Vec<Id>> {
+    let claims = store.claim_except(max, LEASE, skipped).await?;
+    assert!(claims.iter().all(|claim| !skipped.contains(&claim.account_id)), "{claims:?}");
     Ok(claims.iter().map(|claim| claim.lease.task_id).collect())
 }
 
@@ -72,17 +72,21 @@ pub async fn claim_except_skips_the_given_accounts(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-/// Asked by a process of the tests' clock, and by one whose clock goes on: what it found a moment ago is used again.
+/// Runs on a process with the stopped clock of the tests, and on one with a running clock.
 pub async fn a_skipped_account_keeps_its_turn(fx: &Fixture) -> Result<()> {
     let [ada, bob, cyd] = three_accounts(fx).await?;
-    let passed_over = [id(fx, "ada").await?];
+    let skipped = [id(fx, "ada").await?];
     for store in [fx.another_process(), fx.process_with_clock(&Clock::system())] {
         let mut claims = Vec::new();
-        for passed_over in [&passed_over[..], &passed_over, &[], &[], &passed_over, &[]] {
-            claims.extend(store.claim_except(1, LEASE, passed_over).await?.iter().map(|claim| claim.lease));
+        for skipped in [&skipped[..], &skipped, &[], &[], &skipped, &[]] {
+            claims.extend(store.claim_except(1, LEASE, skipped).await?.iter().map(|claim| claim.lease));
         }
         let tasks: Vec<_> = claims.iter().map(|lease| lease.task_id).collect();
-        assert_eq!(tasks, [bob[0], cyd[0], ada[0], cyd[1], ada[1]], "the fifth claim found nothing else");
+        assert_eq!(
+            tasks,
+            [bob[0], cyd[0], ada[0], cyd[1], ada[1]],
+            "the fifth claim returns nothing, because only ada has waiting tasks"
+        );
         for lease in claims {
             store.release(lease).await?;
         }
@@ -92,10 +96,10 @@ pub async fn a_skipped_account_keeps_its_turn(fx: &Fixture) -> Result<()> {
 
 pub async fn claim_except_of_every_waiting_account_claims_nothing(fx: &Fixture) -> Result<()> {
     three_accounts(fx).await?;
-    let everybody = [id(fx, "ada").await?, id(fx, "bob").await?, id(fx, "cyd").await?];
+    let all = [id(fx, "ada").await?, id(fx, "bob").await?, id(fx, "cyd").await?];
     for store in [fx.another_process(), fx.process_with_clock(&Clock::system())] {
         for _ in 0..3 {
-            assert_eq!(claimed_except(store.as_ref(), 5, &everybody).await?, []);
+            assert_eq!(claimed_except(store.as_ref(), 5, &all).await?, []);
         }
     }
     assert_eq!(claimed(fx, 100).await?.len(), 6);
@@ -220,7 +224,7 @@ pub async fn a_finished_task_is_never_claimed(fx: &Fixture) -> Result<()> {
     for _ in 0..3 {
         fx.submit(ada).await?;
     }
-    fx.store.complete(fx.claim().await?, drawn()).await?;
+    fx.store.complete(fx.claim().await?, one_file()).await?;
     fx.store.fail(fx.claim().await?, "it sank").await?;
     fx.store.fail_unleased(fx.store.recent_tasks(None, 1).await?[0].id, "it sank").await?;
     fx.clock.advance(2 * LEASE);
@@ -237,7 +241,7 @@ pub async fn every_claim_raises_the_lease_epoch(fx: &Fixture) -> Result<()> {
         }
         let Lease { task_id, epoch } = fx.another_process().claim(1, LEASE).await?[0].lease;
         assert_eq!(task_id, held.task_id);
-        assert!(epoch > held.epoch, "{epoch} came after {}", held.epoch);
+        assert!(epoch > held.epoch, "epoch {epoch} follows {}", held.epoch);
         held = Lease { task_id, epoch };
     }
     Ok(())
@@ -268,7 +272,7 @@ pub async fn queue_depth_counts_waiting_and_leased_tasks(fx: &Fixture) -> Result
     assert_eq!(fx.store.queue_depth().await?, depth(2, 0, Some(first)));
     fx.store.fail_unleased(lease.task_id, "it sank").await?;
     assert_eq!(fx.store.queue_depth().await?, depth(1, 0, Some(second)));
-    fx.store.complete(fx.claim().await?, drawn()).await?;
+    fx.store.complete(fx.claim().await?, one_file()).await?;
     assert_eq!(fx.store.queue_depth().await?, QueueDepth::default());
     Ok(())
 }

@@ -1,15 +1,15 @@
-//! Walking over the results of all completed tasks.
+//! Listing the results of all completed tasks.
 
 use tintype::domain::model::{Id, Surface};
 use tintype::store::{CompletedTask, Result};
 
 use super::fixture::{Fixture, MILLISECOND, images};
 
-/// A task that is completed with files of its own.
+/// Submits a task and completes it with files of its own.
 async fn complete(fx: &Fixture, account: Id, surface: Surface, n: u8) -> Result<CompletedTask> {
     let id = fx.submit_request(account, surface, images(n)).await?.id;
     let lease = fx.claim().await?;
-    assert_eq!(lease.task_id, id, "nothing else waits");
+    assert_eq!(lease.task_id, id, "no other task waits");
     let images: Vec<String> = (0..n).map(|index| format!("{id}-{index}.png")).collect();
     fx.store.complete(lease, images.clone()).await?;
     Ok(CompletedTask { id, account_id: account, images })

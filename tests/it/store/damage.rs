@@ -1,4 +1,4 @@
-//! A row that cannot be read holds up nobody but its owner.
+//! A row that cannot be read affects only its own task.
 
 use futures::future::join_all;
 use tintype::domain::model::{Status, Surface};
@@ -13,7 +13,7 @@ pub async fn an_unreadable_task_does_not_block_claims_of_other_tasks(fx: &Fixtur
     let claims = fx.store.claim(2, LEASE).await?;
     assert_eq!(claims.iter().map(|claim| claim.lease.task_id).collect::<Vec<_>>(), [whole]);
     fx.store.fail(claims[0].lease, "it sank").await?;
-    // Nobody works on it until it has lost enough leases.
+    // A claim leases the damaged task and does not return it, so it fails after enough lost leases.
     let ended = Ended { task_id: damaged, account_id: ada, surface: Surface::Api };
     for lost in 1..=MAX_LOST_LEASES {
         assert_eq!(fx.store.queue_depth().await?.leased, 1);
@@ -25,7 +25,7 @@ pub async fn an_unreadable_task_does_not_block_claims_of_other_tasks(fx: &Fixtur
         assert_eq!(fx.store.rescue(Rescue::Expired, "gave up").await?, rescued);
         assert!(fx.store.claim(2, LEASE).await?.is_empty());
     }
-    let found = fx.store.find_task(ada, Surface::Api, damaged).await?.expect("it exists");
+    let found = fx.store.find_task(ada, Surface::Api, damaged).await?.expect("the task exists");
     assert_eq!(found.status, Status::Failed("gave up".into()));
     assert_eq!(fx.credits(ada).await?, 10);
     Ok(())
@@ -40,17 +40,17 @@ pub async fn an_unreadable_task_fails_no_lookup_of_another_task(fx: &Fixture) ->
     fx.store.expire(fx.clock.now(), "it sank").await?;
     let damaged = ids[16];
     fx.execute(&format!("UPDATE tasks SET status = 'completed', error = NULL, images = '[' WHERE id = '{damaged}'"));
-    // So many at once that some of them share a statement with it.
+    // Some of so many concurrent lookups share a statement with that of the damaged task.
     let polls =
         ids.repeat(8).into_iter().map(|id| async move { (id, fx.store.find_task(ada, Surface::Api, id).await) });
     for (id, found) in join_all(polls).await {
         match found {
-            Ok(found) => assert_eq!(found.expect("it exists").id, id),
+            Ok(found) => assert_eq!(found.expect("the task exists").id, id),
             Err(error) => assert_eq!(id, damaged, "{error}"),
         }
     }
     assert!(fx.store.find_task(ada, Surface::Api, damaged).await.is_err());
-    // Its books are in order again.
+    // Repairs the row, because the fixture audits the ledger.
     fx.execute(&format!("UPDATE tasks SET status = 'failed', error = 'it sank', images = NULL WHERE id = '{damaged}'"));
     Ok(())
 }

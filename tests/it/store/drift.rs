@@ -1,13 +1,13 @@
-//! The audit sees what is wrong. The damage is done to the SQLite file behind the store's back.
+//! The audit finds damage. Each test writes the damage directly to the SQLite file.
 
 use rusqlite::Connection;
 use tintype::domain::model::{Id, Surface, TaskId};
 use tintype::store::{Drift, Result};
 
-use super::fixture::{Fixture, drawn, images};
+use super::fixture::{Fixture, images, one_file};
 use crate::rigs::service::Backend;
 
-/// Two accounts with 10 credits; the first has a completed task, a failed and a waiting one.
+/// Two accounts with 10 credits; the first has a completed, a failed and a waiting task.
 struct Books {
     fx: Fixture,
     ada: Id,
@@ -23,24 +23,24 @@ impl Books {
         let ada = fx.account("ada", 10).await?;
         let bob = fx.account("bob", 10).await?;
         let completed = fx.submit(ada).await?.id;
-        fx.store.complete(fx.claim().await?, drawn()).await?;
+        fx.store.complete(fx.claim().await?, one_file()).await?;
         let failed = fx.submit_request(ada, Surface::Web, images(2)).await?.id;
         fx.store.fail(fx.claim().await?, "it sank").await?;
         let waiting = fx.submit(ada).await?.id;
         Ok(Self { fx, ada, bob, completed, failed, waiting })
     }
 
-    /// Damages sound books with `sql`, the database's own guards off, and audits them. In `sql` and
-    /// in the answer the ids have names.
+    /// Executes `sql` with constraints off on a ledger without drifts, and audits it. In `sql` and in the result, names
+    /// such as `$ada` stand for ids.
     async fn damaged(sql: &str) -> Result<Vec<(String, String)>> {
         let books = Self::open().await?;
         assert_eq!(books.drifts().await?, []);
         let connection = Connection::open(books.fx.directory.path().join("tintype.db")).expect("the database");
         connection
             .execute_batch("PRAGMA foreign_keys = OFF; PRAGMA ignore_check_constraints = ON")
-            .expect("guards off");
+            .expect("constraints are off");
         let sql = books.names().into_iter().fold(sql.to_owned(), |sql, (name, id)| sql.replace(name, id.as_str()));
-        connection.execute_batch(&sql).expect("damage");
+        connection.execute_batch(&sql).expect("valid SQL");
         let drifts = books.drifts().await?;
         Ok(drifts.into_iter().map(|drift| books.described(drift)).collect())
     }
@@ -54,7 +54,7 @@ impl Books {
         [("$ada", ada), ("$bob", bob), ("$completed", completed), ("$failed", failed), ("$waiting", waiting)]
     }
 
-    /// Whose the drift is and what is wrong.
+    /// The account and task of a drift, and its description, with names instead of ids.
     fn described(&self, drift: Drift) -> (String, String) {
         let named =
             |text: String| self.names().into_iter().fold(text, |text, (name, id)| text.replace(id.as_str(), name));
@@ -269,11 +269,11 @@ async fn a_damaged_account_blocks_no_refund_of_another() -> Result<()> {
     let of_bob = books.fx.submit(books.bob).await?;
     let connection = Connection::open(books.fx.directory.path().join("tintype.db")).expect("the database");
     let damage = "UPDATE accounts SET unfinished = 0 WHERE name = 'ada'";
-    connection.execute_batch(damage).expect("damage");
+    connection.execute_batch(damage).expect("valid SQL");
     assert_eq!(books.fx.store.expire(books.fx.clock.now(), "too late").await?.len(), 1);
-    let task = books.fx.store.inspect_task(of_bob.id).await?.expect("it exists").task;
+    let task = books.fx.store.inspect_task(of_bob.id).await?.expect("the task exists").task;
     assert_eq!(task.status.as_str(), "failed");
-    let of_ada = books.fx.store.inspect_task(books.waiting).await?.expect("it exists").task;
-    assert_eq!(of_ada.status.as_str(), "processing", "untouched, for the operator to repair");
+    let of_ada = books.fx.store.inspect_task(books.waiting).await?.expect("the task exists").task;
+    assert_eq!(of_ada.status.as_str(), "processing", "the operator has to repair the account first");
     Ok(())
 }

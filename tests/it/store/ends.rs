@@ -1,4 +1,4 @@
-//! How tasks end, and that they stay so.
+//! The ends of tasks, and that an ended task never changes.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use tintype::clock::Clock;
 use tintype::domain::model::{EntryKind, Id, Status, Surface, TaskId};
 use tintype::store::{Lease, LeaseWrite, MAX_LOST_LEASES, Rescue, Result, Retry};
 
-use super::fixture::{Fixture, LEASE, MILLISECOND, drawn, images};
+use super::fixture::{Fixture, LEASE, MILLISECOND, images, one_file};
 use crate::rigs::service::NOON;
 
-/// Tries everything that could end or move a task: none of it changes anything any more.
+/// Asserts that no write of a worker, the operator or the sweeper changes an ended task.
 async fn assert_final(fx: &Fixture, lease: Lease) -> Result<()> {
     fx.clock.advance(LEASE);
     let before = fx.state().await?;
@@ -28,7 +28,7 @@ async fn assert_final(fx: &Fixture, lease: Lease) -> Result<()> {
     Ok(())
 }
 
-/// How often the task was refunded.
+/// Number of refunds of the task.
 async fn refunds(fx: &Fixture, id: Id) -> Result<usize> {
     let account = fx.task(id).await?.account_id;
     let entries = fx.store.history(account, None, 1_000).await?;
@@ -155,7 +155,7 @@ pub async fn expire_leaves_ended_tasks_unchanged(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     fx.submit(ada).await?;
     fx.submit(ada).await?;
-    fx.store.complete(fx.claim().await?, drawn()).await?;
+    fx.store.complete(fx.claim().await?, one_file()).await?;
     fx.store.fail(fx.claim().await?, "it sank").await?;
     let before = fx.state().await?;
     assert!(fx.store.expire(fx.clock.now(), "it took too long").await?.is_empty());
@@ -181,7 +181,7 @@ pub async fn updated_at_is_never_before_created_at(fx: &Fixture) -> Result<()> {
     let behind = Clock::manual(NOON.saturating_sub(LEASE));
     let elsewhere = fx.process_with_clock(&behind);
     let tasks = [fx.submit(ada).await?, fx.submit(ada).await?, fx.submit(ada).await?, fx.submit(ada).await?];
-    elsewhere.complete(fx.claim().await?, drawn()).await?;
+    elsewhere.complete(fx.claim().await?, one_file()).await?;
     elsewhere.fail(fx.claim().await?, "it sank").await?;
     elsewhere.fail_unleased(tasks[2].id, "it sank").await?;
     elsewhere.expire(fx.clock.now(), "it took too long").await?;
@@ -200,6 +200,6 @@ pub async fn completing_without_images_is_an_error_and_changes_nothing(fx: &Fixt
     let before = fx.state().await?;
     assert!(fx.store.complete(lease, Vec::new()).await.is_err());
     assert_eq!(fx.state().await?, before);
-    assert_eq!(fx.store.complete(lease, drawn()).await?, LeaseWrite::Done);
+    assert_eq!(fx.store.complete(lease, one_file()).await?, LeaseWrite::Done);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Queries of the sweeps of result files, and the exclusive turn of each sweep.
+//! Lookups for the sweeps of result files, the claims of sweeps, and the marker of the file store.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use tintype::domain::files_marker::FilesMarker;
 use tintype::domain::model::{Id, Surface};
 use tintype::store::{LONGEST_PAUSE, Result, TaskFiles};
 
-use super::fixture::{Fixture, MILLISECOND, drawn, images};
+use super::fixture::{Fixture, MILLISECOND, images, one_file};
 use crate::rigs::service::NOON;
 
 const HOLD: Duration = Duration::from_secs(600);
 const MONTH: Duration = Duration::from_secs(31 * 86_400);
 
-/// The answer about a task that changed at this moment and has no files.
-fn told(fx: &Fixture, id: Id) -> TaskFiles {
+/// The expected record of a task that changed now and has no files.
+fn record(fx: &Fixture, id: Id) -> TaskFiles {
     TaskFiles { id, is_processing: false, images: Vec::new(), updated_at: fx.clock.now(), removed_at: None }
 }
 
@@ -21,32 +21,32 @@ pub async fn task_files_returns_each_existing_task(fx: &Fixture) -> Result<()> {
     assert_eq!(fx.store.task_files(&[]).await?, []);
     let ada = fx.account("ada", 100).await?;
     let removed = fx.submit(ada).await?.id;
-    fx.store.complete(fx.claim().await?, drawn()).await?;
-    let mut removed = TaskFiles { images: drawn(), ..told(fx, removed) };
+    fx.store.complete(fx.claim().await?, one_file()).await?;
+    let mut removed = TaskFiles { images: one_file(), ..record(fx, removed) };
     fx.clock.advance(MILLISECOND);
     removed.removed_at = Some(fx.clock.now());
     assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, 1);
     let failed = fx.submit(ada).await?.id;
     fx.clock.advance(MILLISECOND);
     fx.store.fail(fx.claim().await?, "it sank").await?;
-    let failed = told(fx, failed);
+    let failed = record(fx, failed);
     fx.clock.advance(MONTH);
     let completed = fx.submit_request(ada, Surface::Web, images(2)).await?.id;
     let names = vec!["2026-11-21/a.png".to_owned(), "2026-11-21/b.png".to_owned()];
     fx.store.complete(fx.claim().await?, names.clone()).await?;
-    let completed = TaskFiles { images: names, ..told(fx, completed) };
+    let completed = TaskFiles { images: names, ..record(fx, completed) };
     let leased = fx.submit(ada).await?.id;
-    let leased = TaskFiles { is_processing: true, ..told(fx, leased) };
+    let leased = TaskFiles { is_processing: true, ..record(fx, leased) };
     fx.claim().await?;
     let waiting = fx.submit(ada).await?.id;
-    let waiting = TaskFiles { is_processing: true, ..told(fx, waiting) };
+    let waiting = TaskFiles { is_processing: true, ..record(fx, waiting) };
     let expected = [removed, failed, completed, leased, waiting];
     let mut asked = vec![Id::floor(NOON)];
     asked.extend(expected.iter().rev().map(|task| task.id));
     let mut found = fx.store.task_files(&asked).await?;
     found.sort_by_key(|task| task.id);
     assert_eq!(found, expected);
-    assert_eq!(fx.store.task_files(&asked[..2]).await?, expected[4..], "and of no other");
+    assert_eq!(fx.store.task_files(&asked[..2]).await?, expected[4..], "no other task is returned");
     Ok(())
 }
 
@@ -54,14 +54,14 @@ pub async fn a_sweep_is_claimed_by_one_process_at_a_time(fx: &Fixture) -> Result
     let other = fx.another_process();
     let days = ["2026-11-21".to_owned(), "2026-11-20".to_owned()];
     assert_eq!(fx.store.take_sweep(&[], HOLD).await?, None);
-    assert_eq!(fx.store.take_sweep(&days, HOLD).await?.as_ref(), Some(&days[0]), "the first of them");
+    assert_eq!(fx.store.take_sweep(&days, HOLD).await?.as_ref(), Some(&days[0]), "the first due sweep of the list");
     fx.clock.advance(MILLISECOND);
     assert_eq!(other.take_sweep(&days, HOLD).await?.as_ref(), Some(&days[1]));
     assert_eq!(fx.store.take_sweep(&days, HOLD).await?, None);
     fx.clock.advance(HOLD - MILLISECOND * 2);
     assert_eq!(other.take_sweep(&days, HOLD).await?, None);
     fx.clock.advance(MILLISECOND);
-    assert_eq!(other.take_sweep(&days, HOLD).await?.as_ref(), Some(&days[0]), "who took it was not heard of since");
+    assert_eq!(other.take_sweep(&days, HOLD).await?.as_ref(), Some(&days[0]), "the claim was not renewed");
     assert_eq!(fx.store.take_sweep(&days, HOLD).await?, None);
     Ok(())
 }
@@ -86,7 +86,7 @@ pub async fn a_postponed_sweep_is_due_after_its_pause(fx: &Fixture) -> Result<()
         assert!(!is_due().await?, "{pause:?}");
         fx.clock.advance(MILLISECOND);
         assert!(is_due().await?, "{pause:?}");
-        assert!(is_due().await?, "nobody holds it");
+        assert!(is_due().await?, "a claim without a hold ends at once");
     }
     Ok(())
 }
@@ -112,7 +112,7 @@ pub async fn deleting_an_old_sweep_changes_no_other(fx: &Fixture) -> Result<()> 
         assert_eq!(fx.store.take_sweep(std::slice::from_ref(&kept), HOLD).await?, None);
     }
     let both = [gone, kept];
-    assert_eq!(fx.store.take_sweep(&both, HOLD).await?.as_ref(), Some(&both[0]), "it is due as if it were new");
+    assert_eq!(fx.store.take_sweep(&both, HOLD).await?.as_ref(), Some(&both[0]), "a sweep without a row is due");
     assert_eq!(fx.store.take_sweep(&both, HOLD).await?, None);
     Ok(())
 }

@@ -14,7 +14,7 @@ use tintype::store::{AccountCreation, Ended, Lease, NewKey, QueueDepth, Result, 
 use crate::rigs::postgres::{cluster, schema};
 use crate::rigs::service::{self, Backend, NOON};
 
-/// How long the cases lease tasks for.
+/// Length of a lease in these tests.
 pub const LEASE: Duration = Duration::from_secs(60);
 /// The smallest step of a clock.
 pub const MILLISECOND: Duration = Duration::from_millis(1);
@@ -29,7 +29,7 @@ pub struct Fixture {
     pub directory: TempDir,
 }
 
-/// All that a store shows of itself.
+/// Everything that a store returns.
 #[derive(Debug, PartialEq)]
 pub struct State {
     accounts: Vec<Account>,
@@ -39,11 +39,11 @@ pub struct State {
     depth: QueueDepth,
 }
 
-/// Runs one case on a fresh database and audits the books it leaves.
+/// Runs one case on an empty database and audits the ledger afterwards.
 pub async fn check(backend: Backend, case: impl AsyncFnOnce(&Fixture) -> Result<()>) {
     let fixture = Fixture::new(backend);
-    case(&fixture).await.expect("a store that works");
-    assert_eq!(fixture.store.audit().await.expect("a store that works").drifts, []);
+    case(&fixture).await.expect("no store error");
+    assert_eq!(fixture.store.audit().await.expect("no store error").drifts, []);
 }
 
 impl Fixture {
@@ -51,23 +51,23 @@ impl Fixture {
         Self::inside(TempDir::new().expect("a temporary directory"), backend)
     }
 
-    /// On the database that is in `directory` already, if one is.
+    /// Opens the database in `directory`, or creates it.
     pub fn inside(directory: TempDir, backend: Backend) -> Self {
         let clock = Clock::manual(NOON);
         Self { store: backend.open(&directory, &clock), clock, backend, directory }
     }
 
-    /// The same database in the hands of another process.
+    /// Opens the same database as another process does.
     pub fn another_process(&self) -> Arc<dyn Store> {
         self.process_with_clock(&self.clock)
     }
 
-    /// The same database in the hands of a process that reads another clock.
+    /// Opens the same database as a process with another clock does.
     pub fn process_with_clock(&self, clock: &Clock) -> Arc<dyn Store> {
         self.backend.open(&self.directory, clock)
     }
 
-    /// Runs SQL behind the store's back.
+    /// Executes SQL directly, past the store.
     pub fn execute(&self, sql: &str) {
         match self.backend {
             Backend::Sqlite => {
@@ -80,7 +80,7 @@ impl Fixture {
         }
     }
 
-    /// A new account.
+    /// Creates an account.
     pub async fn account(&self, name: &str, credits: i64) -> Result<Id> {
         match self.store.create_account(name, credits).await? {
             AccountCreation::Created(account) => Ok(account.id),
@@ -88,24 +88,24 @@ impl Fixture {
         }
     }
 
-    /// Credits left.
+    /// The balance of the account.
     pub async fn credits(&self, account: Id) -> Result<i64> {
         let found = self.store.find_account(account.as_str()).await?;
         Ok(found.expect("the account exists").credits)
     }
 
-    /// A task for one image.
+    /// Submits a task for one image.
     pub async fn submit(&self, account: Id) -> Result<Task> {
         self.submit_request(account, Surface::Api, images(1)).await
     }
 
-    /// A task, a millisecond after whatever came before, so that its time is its own.
+    /// Moves the clock by a millisecond, so that no two tasks have the same time, and submits a task.
     pub async fn submit_request(&self, account: Id, surface: Surface, request: GenerateRequest) -> Result<Task> {
         self.clock.advance(MILLISECOND);
         Ok(accepted(self.store.submit(account, None, surface, request, UNLIMITED).await?))
     }
 
-    /// The task as a write that ends it names it.
+    /// The record that a write returns for a task that it ends.
     pub async fn ended(&self, id: Id) -> Result<Ended> {
         let Task { account_id, surface, .. } = self.task(id).await?;
         Ok(Ended { task_id: id, account_id, surface })
@@ -117,7 +117,7 @@ impl Fixture {
         Ok(claims.first().expect("a task waits").lease)
     }
 
-    /// A new account's only task, claimed.
+    /// Creates an account, submits a task and claims it.
     pub async fn leased(&self) -> Result<Lease> {
         let account = self.account("ada", 10).await?;
         self.submit(account).await?;
@@ -129,12 +129,12 @@ impl Fixture {
         Ok(self.store.inspect_task(id).await?.expect("the task exists").task)
     }
 
-    /// How many leases the task has lost; `None` once it is terminal.
+    /// Number of leases that the task has lost; `None` once it is terminal.
     pub async fn lost_leases(&self, id: Id) -> Result<Option<u32>> {
         Ok(self.store.inspect_task(id).await?.expect("the task exists").lost_leases)
     }
 
-    /// Everything, to be compared with everything later.
+    /// Reads everything, for a comparison with a later state.
     pub async fn state(&self) -> Result<State> {
         let accounts = self.store.list_accounts().await?;
         let mut entries = Vec::new();
@@ -151,7 +151,7 @@ impl Fixture {
     }
 }
 
-/// An order for `n` images.
+/// A request for `n` images.
 pub fn images(n: u8) -> GenerateRequest {
     GenerateRequest {
         prompt: "a boat".into(),
@@ -163,16 +163,16 @@ pub fn images(n: u8) -> GenerateRequest {
 }
 
 /// The names of one result file.
-pub fn drawn() -> Vec<String> {
+pub fn one_file() -> Vec<String> {
     vec!["boat.png".into()]
 }
 
-/// A key that nobody has.
+/// A key with a random secret.
 pub fn new_key(name: &str) -> NewKey {
     NewKey { name: name.into(), ..service::new_key(&KeySecret::random()) }
 }
 
-/// The task of a submission that must have been accepted.
+/// The accepted task; panics if the submit was refused.
 #[track_caller]
 pub fn accepted(submission: Submission) -> Task {
     match submission {

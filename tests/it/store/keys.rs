@@ -11,13 +11,13 @@ use crate::rigs::service::NOON;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A new account's only key.
+/// Creates an account with one key.
 async fn only_key(fx: &Fixture, key: NewKey) -> Result<ApiKey> {
     let account = fx.account("ada", 0).await?;
     Ok(fx.store.create_key(account, key).await?.expect("the account exists"))
 }
 
-/// Changes a key and returns it as the database has it then.
+/// Changes a key, checks that a lookup returns the same key, and returns it.
 async fn change(fx: &Fixture, id: Id, change: KeyChange) -> Result<ApiKey> {
     let changed = fx.store.change_key(id, change).await?.expect("the key exists");
     assert_eq!(fx.store.find_key(id).await?, Some(changed.clone()));
@@ -58,9 +58,9 @@ pub async fn a_key_is_found_by_its_hash_and_by_its_id(fx: &Fixture) -> Result<()
 }
 
 pub async fn create_key_for_a_missing_account_creates_nothing(fx: &Fixture) -> Result<()> {
-    let nobody = Fixture::new(fx.backend).account("eve", 0).await?;
+    let missing = Fixture::new(fx.backend).account("eve", 0).await?;
     let key = new_key("");
-    assert_eq!(fx.store.create_key(nobody, key.clone()).await?, None);
+    assert_eq!(fx.store.create_key(missing, key.clone()).await?, None);
     assert_eq!(fx.store.find_key_by_hash(key.hash).await?, None);
     Ok(())
 }
@@ -129,7 +129,7 @@ pub async fn a_key_change_affects_no_other_key(fx: &Fixture) -> Result<()> {
     }
     assert_eq!(fx.store.find_key(other.id).await?, Some(other));
     for each in all {
-        assert_eq!(fx.store.change_key(key.account_id, each).await?, None, "an account's id is no key's");
+        assert_eq!(fx.store.change_key(key.account_id, each).await?, None, "this is the id of an account");
     }
     Ok(())
 }
@@ -158,15 +158,15 @@ pub async fn the_last_use_of_a_key_is_recorded_and_never_moves_back(fx: &Fixture
         let last_used_at = Some(last);
         assert_eq!(fx.store.find_key(key.id).await?, Some(ApiKey { last_used_at, ..key.clone() }));
     }
-    assert_eq!(fx.store.find_key(other.id).await?, Some(other), "nobody used it");
+    assert_eq!(fx.store.find_key(other.id).await?, Some(other), "no use of this key was recorded");
     Ok(())
 }
 
 pub async fn touch_keys_records_revoked_keys_and_ignores_unknown_keys(fx: &Fixture) -> Result<()> {
     let key = only_key(fx, new_key("")).await?;
     let revoked = change(fx, key.id, KeyChange::Revoke).await?;
-    let nobody = Fixture::new(fx.backend).account("eve", 0).await?;
-    fx.store.touch_keys(vec![(nobody, NOON), (key.account_id, NOON), (key.id, NOON)]).await?;
+    let missing = Fixture::new(fx.backend).account("eve", 0).await?;
+    fx.store.touch_keys(vec![(missing, NOON), (key.account_id, NOON), (key.id, NOON)]).await?;
     assert_eq!(fx.store.list_keys(None).await?, [ApiKey { last_used_at: Some(NOON), ..revoked }]);
     Ok(())
 }

@@ -1,16 +1,16 @@
-//! Holding a lease, losing it, and what a worker that lost it can still do: nothing.
+//! Leases: a write under a lost lease is refused by its fencing token, the lease epoch.
 
 use std::time::Duration;
 
 use tintype::domain::model::Status;
 use tintype::store::{LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Result, Retry};
 
-use super::fixture::{Fixture, LEASE, MILLISECOND, drawn};
+use super::fixture::{Fixture, LEASE, MILLISECOND, one_file};
 
 const QUEUED: Rescued = Rescued { queued: 1, failed: Vec::new() };
 const NONE: Rescued = Rescued { queued: 0, failed: Vec::new() };
 
-/// Tries every write under `lease`: each is refused and nothing changes.
+/// Asserts that every write under `lease` is refused and changes nothing.
 async fn assert_lost(fx: &Fixture, lease: Lease) -> Result<()> {
     let before = fx.state().await?;
     assert_eq!(fx.store.renew(vec![lease], 10 * LEASE).await?, [lease]);
@@ -23,8 +23,8 @@ async fn assert_lost(fx: &Fixture, lease: Lease) -> Result<()> {
     Ok(())
 }
 
-/// Claims the task of a lost lease again and tries every write under the old lease: the new one
-/// neither ends nor lasts longer for it.
+/// Claims the task of a lost lease again. Asserts that writes under the old lease are refused and neither end nor extend
+/// the new one.
 async fn assert_lost_to_the_next_worker(fx: &Fixture, old: Lease) -> Result<()> {
     let current = fx.claim().await?;
     assert_eq!(current.task_id, old.task_id);
@@ -36,9 +36,9 @@ async fn assert_lost_to_the_next_worker(fx: &Fixture, old: Lease) -> Result<()> 
     assert_lost(fx, current).await?;
     let last = fx.claim().await?;
     assert_lost(fx, old).await?;
-    assert_eq!(fx.store.complete(last, drawn()).await?, LeaseWrite::Done);
+    assert_eq!(fx.store.complete(last, one_file()).await?, LeaseWrite::Done);
     assert_lost(fx, old).await?;
-    assert_eq!(fx.task(old.task_id).await?.status, Status::Completed(drawn()));
+    assert_eq!(fx.task(old.task_id).await?.status, Status::Completed(one_file()));
     Ok(())
 }
 
@@ -65,7 +65,7 @@ pub async fn a_write_under_a_lease_given_up_for_a_retry_is_refused(fx: &Fixture)
 
 pub async fn a_write_under_the_lease_of_a_completed_task_is_refused(fx: &Fixture) -> Result<()> {
     let lease = fx.leased().await?;
-    assert_eq!(fx.store.complete(lease, drawn()).await?, LeaseWrite::Done);
+    assert_eq!(fx.store.complete(lease, one_file()).await?, LeaseWrite::Done);
     fx.clock.advance(MILLISECOND);
     assert_lost(fx, lease).await
 }
@@ -100,7 +100,7 @@ pub async fn a_write_under_a_lease_that_was_never_granted_is_refused(fx: &Fixtur
     for epoch in [0, 1, held.epoch] {
         assert_lost(fx, Lease { task_id: waiting, epoch }).await?;
     }
-    assert_eq!(fx.store.complete(held, drawn()).await?, LeaseWrite::Done);
+    assert_eq!(fx.store.complete(held, one_file()).await?, LeaseWrite::Done);
     Ok(())
 }
 
@@ -123,7 +123,7 @@ pub async fn renew_returns_exactly_the_lost_leases(fx: &Fixture) -> Result<()> {
         leases.push(fx.claim().await?);
     }
     fx.store.release(leases[0]).await?;
-    fx.store.complete(leases[2], drawn()).await?;
+    fx.store.complete(leases[2], one_file()).await?;
     fx.store.fail(leases[4], "it sank").await?;
     assert_eq!(fx.store.renew(leases.clone(), LEASE).await?, [leases[0], leases[2], leases[4]]);
     assert_eq!(fx.store.renew(vec![leases[1], leases[3]], LEASE).await?, []);
@@ -137,7 +137,7 @@ pub async fn an_expired_lease_is_held_until_a_rescue_takes_it(fx: &Fixture) -> R
     assert_eq!(fx.store.renew(vec![lease], LEASE).await?, []);
     assert_eq!(fx.store.rescue(Rescue::Expired, "the worker died").await?, NONE);
     fx.clock.advance(2 * LEASE);
-    assert_eq!(fx.store.complete(lease, drawn()).await?, LeaseWrite::Done);
+    assert_eq!(fx.store.complete(lease, one_file()).await?, LeaseWrite::Done);
     Ok(())
 }
 
@@ -212,7 +212,7 @@ pub async fn a_rescue_takes_exactly_the_expired_leases(fx: &Fixture) -> Result<(
         leases.push(fx.store.claim(1, until).await?[0].lease);
     }
     fx.submit(ada).await?;
-    // The clock stepped a millisecond before each submit, so the second lease ends two short of 20 s from now.
+    // Each submit moved the clock by a millisecond, so the second lease ends 2 ms before 20 s from now.
     fx.clock.advance(Duration::from_secs(20) - 3 * MILLISECOND);
     assert_eq!(fx.store.rescue(Rescue::Expired, "the worker died").await?, QUEUED);
     assert_eq!(fx.store.renew(vec![leases[0]], LEASE).await?, [leases[0]]);
@@ -246,7 +246,7 @@ pub async fn a_rescue_of_all_takes_every_lease_and_leaves_waiting_tasks(fx: &Fix
 
 pub async fn a_rescue_takes_a_lease_that_ends_later_than_the_longest_lease(fx: &Fixture) -> Result<()> {
     fx.leased().await?;
-    // As if the clock had been set back by ten minutes after the claim.
+    // Sets the clock back, so that the lease ends later than a lease claimed now could.
     fx.clock.set(fx.clock.now().saturating_sub(LONGEST_LEASE - LEASE));
     assert_eq!(fx.store.rescue(Rescue::Expired, "the worker died").await?, NONE);
     fx.clock.set(fx.clock.now().saturating_sub(MILLISECOND));

@@ -6,17 +6,17 @@ use tintype::clock::Timestamp;
 use tintype::domain::model::{EntryKind, Id, Surface};
 use tintype::store::{Drift, Result, StoreError};
 
-use super::fixture::{Fixture, MILLISECOND, UNLIMITED, drawn, images};
+use super::fixture::{Fixture, MILLISECOND, UNLIMITED, images, one_file};
 use crate::rigs::postgres::{cluster, schema};
 use crate::rigs::service::{Backend, NOON};
 
 const DAY: Duration = Duration::from_secs(86_400);
-/// The months after the one in which all tests begin: 2026-12-01, 2027-01-01, 2027-02-01.
+/// The first days of the three months after the fixture's: 2026-12-01, 2027-01-01, 2027-02-01.
 const DECEMBER: Timestamp = Timestamp::from_millis(1_796_083_200_000);
 const JANUARY: Timestamp = Timestamp::from_millis(1_798_761_600_000);
 const FEBRUARY: Timestamp = Timestamp::from_millis(1_801_440_000_000);
 
-/// A database with a completed and a failed task in each of three months, the clock in the fourth.
+/// A database with a completed and a failed task in each of three months, and the clock in the fourth month.
 struct Year {
     fx: Fixture,
     account: Id,
@@ -31,7 +31,7 @@ impl Year {
         let (mut completed, mut failed) = (Vec::new(), Vec::new());
         for _ in 0..3 {
             completed.push(fx.submit(account).await?.id);
-            fx.store.complete(fx.claim().await?, drawn()).await?;
+            fx.store.complete(fx.claim().await?, one_file()).await?;
             failed.push(fx.submit(account).await?.id);
             fx.store.fail(fx.claim().await?, "it sank").await?;
             fx.clock.advance(DAY * 30);
@@ -45,8 +45,8 @@ impl Year {
         Ok(removed)
     }
 
-    /// Forgets what ended before, however lately it was removed.
-    async fn forget(&self, before: Timestamp) -> Result<usize> {
+    /// Drops the partitions of months that ended before `before`, without a minimum age of the removals.
+    async fn drop_partitions(&self, before: Timestamp) -> Result<usize> {
         self.fx.store.drop_partitions(before, self.fx.clock.now()).await
     }
 
@@ -54,7 +54,7 @@ impl Year {
         schema(self.fx.directory.path())
     }
 
-    /// Does something to the database behind its store's back, with the names of ids for these.
+    /// Executes SQL directly; names such as `$ada` stand for ids.
     fn damage(&self, sql: &str) {
         let sql = sql.replace("$completed", self.completed[0].as_str()).replace("$failed", self.failed[0].as_str());
         cluster().execute(&format!(
@@ -85,16 +85,16 @@ fn the_months_of_the_fixture_begin_at_midnight_utc() {
 pub async fn dropping_partitions_changes_nothing_that_callers_see(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let old = fx.submit(ada).await?.id;
-    fx.store.complete(fx.claim().await?, drawn()).await?;
+    fx.store.complete(fx.claim().await?, one_file()).await?;
     fx.clock.advance(DAY * 60);
     let young = fx.submit(ada).await?.id;
     fx.store.fail(fx.claim().await?, "it sank").await?;
     fx.store.remove_tasks(DECEMBER).await?;
     fx.clock.advance(MILLISECOND);
     let before = fx.state().await?;
-    let forgotten = fx.store.drop_partitions(fx.clock.now(), fx.clock.now()).await?;
-    // November, and December, in which nothing happened.
-    assert_eq!(forgotten, if fx.store.is_shared() { 2 } else { 0 });
+    let dropped = fx.store.drop_partitions(fx.clock.now(), fx.clock.now()).await?;
+    // The partition of November, and that of December, which holds no task.
+    assert_eq!(dropped, if fx.store.is_shared() { 2 } else { 0 });
     assert_eq!(fx.state().await?, before);
     assert_eq!(fx.store.find_task(ada, Surface::Api, old).await?, None);
     assert_eq!(fx.store.list_task_ids(ada, Surface::Api, Some(young), 10).await?, []);
@@ -108,21 +108,21 @@ pub async fn dropping_partitions_changes_nothing_that_callers_see(fx: &Fixture) 
 #[tokio::test(flavor = "multi_thread")]
 async fn partitions_are_dropped_oldest_first_up_to_one_with_an_unremoved_task() -> Result<()> {
     let year = Year::begin().await?;
-    assert_eq!(year.forget(FEBRUARY).await?, 0, "no task is removed");
+    assert_eq!(year.drop_partitions(FEBRUARY).await?, 0, "no task is removed");
     assert_eq!(year.remove(DECEMBER).await?, 2);
-    assert_eq!(year.forget(DECEMBER.saturating_sub(MILLISECOND)).await?, 0, "November is not over");
+    assert_eq!(year.drop_partitions(DECEMBER.saturating_sub(MILLISECOND)).await?, 0, "November is not over");
     let history = year.fx.store.history(year.account, None, 100).await?;
-    assert_eq!(year.forget(FEBRUARY).await?, 1);
+    assert_eq!(year.drop_partitions(FEBRUARY).await?, 1);
     assert!(year.fx.store.inspect_task(year.completed[0]).await?.is_none());
     assert_eq!(year.fx.store.history(year.account, None, 100).await?, history);
     let audit = year.fx.store.audit().await?;
     assert_eq!((audit.tasks, audit.entries, audit.drifts), (4, 10, vec![]));
-    // January is removed and December is not.
+    // Marks the tasks of January as removed, while those of December are not.
     let schema = year.schema();
     cluster().execute(&format!("UPDATE {schema}.tasks SET removed_at = 1 WHERE id >= '{}'", year.completed[2]));
-    assert_eq!(year.forget(FEBRUARY).await?, 0);
+    assert_eq!(year.drop_partitions(FEBRUARY).await?, 0);
     assert_eq!(year.remove(FEBRUARY).await?, 2);
-    assert_eq!(year.forget(Timestamp::MAX).await?, 2, "and not the month that goes on");
+    assert_eq!(year.drop_partitions(Timestamp::MAX).await?, 2, "the partition of the current month stays");
     assert_eq!(year.drifts().await?, []);
     assert_eq!(year.fx.credits(year.account).await?, 94);
     year.fx.submit(year.account).await?;
@@ -133,13 +133,13 @@ async fn partitions_are_dropped_oldest_first_up_to_one_with_an_unremoved_task() 
 async fn a_partition_with_an_unfinished_task_stays() -> Result<()> {
     let year = Year::begin().await?;
     let schema = year.schema();
-    // However that came about.
+    // No write leaves such a row; damage might.
     cluster().execute(&format!(
         "UPDATE {schema}.tasks SET status = 'processing', images = NULL WHERE id = '{}'",
         year.completed[0]
     ));
     assert_eq!(year.remove(FEBRUARY).await?, 5);
-    assert_eq!(year.forget(FEBRUARY).await?, 0);
+    assert_eq!(year.drop_partitions(FEBRUARY).await?, 0);
     assert!(year.fx.store.inspect_task(year.completed[0]).await?.is_some());
     Ok(())
 }
@@ -160,11 +160,11 @@ async fn a_partition_that_another_transaction_reads_is_dropped_later() -> Result
     year.remove(DECEMBER).await?;
     let reader = cluster().session().await;
     let read = format!("BEGIN; SELECT count(*) FROM {}.tasks", year.schema());
-    reader.batch_execute(&read).await.expect("a reader");
-    assert_eq!(year.forget(DECEMBER).await?, 0);
+    reader.batch_execute(&read).await.expect("a snapshot");
+    assert_eq!(year.drop_partitions(DECEMBER).await?, 0);
     year.fx.submit(year.account).await?;
-    reader.batch_execute("COMMIT").await.expect("an end");
-    assert_eq!(year.forget(DECEMBER).await?, 1);
+    reader.batch_execute("COMMIT").await.expect("the session is open");
+    assert_eq!(year.drop_partitions(DECEMBER).await?, 1);
     Ok(())
 }
 
@@ -173,11 +173,11 @@ async fn concurrent_processes_drop_each_partition_once() -> Result<()> {
     let year = Year::begin().await?;
     year.remove(FEBRUARY).await?;
     let (now, others) = (year.fx.clock.now(), [year.fx.another_process(), year.fx.another_process()]);
-    let forgotten =
+    let dropped =
         futures::future::try_join_all(others.iter().map(|store| store.drop_partitions(FEBRUARY, now))).await?;
-    // One may find the other at work and leave the rest for another time.
-    let rest = year.forget(FEBRUARY).await?;
-    assert_eq!(forgotten.iter().sum::<usize>() + rest, 3);
+    // A process that finds the lock taken leaves the rest for a later sweep.
+    let rest = year.drop_partitions(FEBRUARY).await?;
+    assert_eq!(dropped.iter().sum::<usize>() + rest, 3);
     assert_eq!(year.drifts().await?, []);
     Ok(())
 }
@@ -188,12 +188,12 @@ async fn no_task_is_created_in_a_dropped_partition() -> Result<()> {
     let elsewhere = year.fx.another_process();
     let now = year.fx.clock.now();
     year.remove(DECEMBER).await?;
-    assert_eq!(year.forget(DECEMBER).await?, 1);
+    assert_eq!(year.drop_partitions(DECEMBER).await?, 1);
     year.fx.clock.set(NOON);
-    // One process knows that the month is gone, the other remembers that it was there.
+    // One process knows that the partition was dropped, the other has cached that it exists.
     for store in [&year.fx.store, &elsewhere] {
         let submitted = store.submit(year.account, None, Surface::Api, images(1), UNLIMITED).await;
-        let error = submitted.expect_err("there is no place for it");
+        let error = submitted.expect_err("the partition was dropped");
         assert!(matches!(error, StoreError::Other(_)), "{error:?}");
     }
     assert_eq!(year.fx.credits(year.account).await?, 94);
@@ -207,7 +207,7 @@ async fn no_task_is_created_in_a_dropped_partition() -> Result<()> {
 async fn the_audit_sums_the_charges_of_dropped_tasks() -> Result<()> {
     let year = Year::begin().await?;
     year.remove(DECEMBER).await?;
-    year.forget(DECEMBER).await?;
+    year.drop_partitions(DECEMBER).await?;
     year.damage("UPDATE ledger SET amount = -1 WHERE task_id = '$completed'");
     let faults = year.faults().await?;
     assert!(faults[0].starts_with("entry 2 says the balance was 98"), "{faults:?}");
@@ -222,9 +222,9 @@ async fn the_audit_sums_the_charges_of_dropped_tasks() -> Result<()> {
 async fn the_audit_compares_charges_and_refunds_of_dropped_tasks() -> Result<()> {
     let year = Year::begin().await?;
     year.remove(DECEMBER).await?;
-    year.forget(DECEMBER).await?;
+    year.drop_partitions(DECEMBER).await?;
     let disagree = "the charge and the refund of the forgotten task do not agree";
-    // Books that add up, with a refund that is too much.
+    // Balances that add up, with a refund above the charge.
     year.damage(
         "UPDATE ledger SET amount = amount + 1 WHERE task_id = '$failed' AND kind = 'refund';
          UPDATE ledger SET balance = balance + 1 WHERE id >= (SELECT id FROM ledger WHERE task_id = '$failed' AND kind = 'refund')",
@@ -240,8 +240,8 @@ async fn the_audit_reads_all_entries_of_many_dropped_tasks() -> Result<()> {
     const MANY: u64 = 35_000;
     let year = Year::begin().await?;
     year.remove(DECEMBER).await?;
-    year.forget(DECEMBER).await?;
-    // Each failed, so that pieces end between a charge and its refund as well.
+    year.drop_partitions(DECEMBER).await?;
+    // Every task failed, so that some batches of the audit end between a charge and its refund.
     year.damage(&format!(
         "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id)
          SELECT '$ada', kind, amount, 94 + least(amount, 0), 1, left('$completed', 14) || lpad(number::text, 7, '0')
@@ -250,7 +250,7 @@ async fn the_audit_reads_all_entries_of_many_dropped_tasks() -> Result<()> {
     ));
     let audit = year.fx.store.audit().await?;
     assert_eq!((audit.tasks, audit.entries, audit.drifts), (4, 10 + 2 * MANY, vec![]));
-    // Of numbers 1,000, 11,000, 21,000 and 31,000.
+    // Damages the refunds of tasks 1,000, 11,000, 21,000 and 31,000.
     year.damage("UPDATE ledger SET amount = 1 WHERE kind = 'refund' AND right(task_id, 4) = '1000'");
     let faults = year.faults().await?;
     assert_eq!(faults.iter().filter(|fault| fault.contains("do not agree")).count(), 4);
@@ -261,13 +261,13 @@ async fn the_audit_reads_all_entries_of_many_dropped_tasks() -> Result<()> {
 async fn the_audit_finds_entries_of_a_task_missing_from_a_partition_that_was_not_dropped() -> Result<()> {
     let year = Year::begin().await?;
     year.remove(DECEMBER).await?;
-    year.forget(DECEMBER).await?;
+    year.drop_partitions(DECEMBER).await?;
     cluster().execute(&format!("DELETE FROM {}.tasks WHERE id = '{}'", year.schema(), year.completed[1]));
     let history = year.fx.store.history(year.account, None, 100).await?;
     let of_task = |kind| {
         history.iter().find(|entry| entry.task_id.is_some_and(|id| id.0 == year.completed[1]) && entry.kind == kind)
     };
-    let entry = of_task(EntryKind::Charge).expect("it was charged").id;
+    let entry = of_task(EntryKind::Charge).expect("the task was charged").id;
     assert_eq!(year.faults().await?, [format!("entry {entry} is for a task that does not exist")]);
     Ok(())
 }
@@ -276,16 +276,16 @@ async fn the_audit_finds_entries_of_a_task_missing_from_a_partition_that_was_not
 async fn no_partition_is_dropped_during_an_audit() -> Result<()> {
     let year = Year::begin().await?;
     year.remove(DECEMBER).await?;
-    // Somebody holds the audit up.
+    // A lock on the ledger blocks the audit.
     let (holder, schema) = (cluster().session().await, year.schema());
-    holder.batch_execute(&format!("BEGIN; LOCK TABLE {schema}.ledger")).await.expect("nobody else holds it");
+    holder.batch_execute(&format!("BEGIN; LOCK TABLE {schema}.ledger")).await.expect("the lock is free");
     let (store, now) = (year.fx.store.clone(), year.fx.clock.now());
     let auditing = tokio::spawn(async move { store.audit().await });
     cluster().until_waiting(&schema).await;
     year.fx.store.drop_partitions(DECEMBER, now).await?;
-    holder.batch_execute("ROLLBACK").await.expect("it was not cut");
+    holder.batch_execute("ROLLBACK").await.expect("the session is open");
     assert_eq!(auditing.await.expect("no panic")?.drifts, []);
-    assert_eq!(year.forget(DECEMBER).await?, 1);
+    assert_eq!(year.drop_partitions(DECEMBER).await?, 1);
     assert_eq!(year.drifts().await?, []);
     Ok(())
 }

@@ -3,7 +3,7 @@
 use tintype::domain::model::Status;
 use tintype::store::{Ended, Lease, LeaseWrite, Result};
 
-use super::fixture::{LEASE, drawn};
+use super::fixture::{LEASE, one_file};
 use super::postgres_server::fixture_with;
 use crate::rigs::postgres::{cluster, schema, waiting};
 
@@ -13,10 +13,10 @@ async fn a_completion_does_not_wait_for_a_locked_account() -> Result<()> {
     let held = fx.leased().await?;
     let holder = cluster().session().await;
     let hold = format!("BEGIN; SELECT * FROM {}.accounts WHERE name = 'ada' FOR UPDATE", schema(fx.directory.path()));
-    holder.batch_execute(&hold).await.expect("nobody else holds it");
-    assert_eq!(fx.store.complete(held, drawn()).await?, LeaseWrite::Done);
+    holder.batch_execute(&hold).await.expect("the lock is free");
+    assert_eq!(fx.store.complete(held, one_file()).await?, LeaseWrite::Done);
     assert!(matches!(fx.task(held.task_id).await?.status, Status::Completed { .. }));
-    holder.batch_execute("ROLLBACK").await.expect("it was not cut");
+    holder.batch_execute("ROLLBACK").await.expect("the session is open");
     assert_eq!(fx.store.audit().await?.drifts, []);
     Ok(())
 }
@@ -36,7 +36,7 @@ async fn a_renewal_does_not_wait_for_a_locked_task() -> Result<()> {
     holder.batch_execute(&format!("BEGIN; DELETE FROM {table} WHERE task_id = '{}'", ending.task_id)).await.unwrap();
     fx.clock.advance(LEASE / 2);
     assert_eq!(fx.store.renew(leases, LEASE).await?, [lost]);
-    holder.batch_execute("ROLLBACK").await.expect("it was not cut");
+    holder.batch_execute("ROLLBACK").await.expect("the session is open");
     let until = |lease: Lease| {
         cluster().number(&format!("SELECT lease_until FROM {table} WHERE task_id = '{}'", lease.task_id))
     };
@@ -56,7 +56,7 @@ async fn a_balance_written_after_a_lock_wait_includes_the_entry_of_the_lock_hold
     let schema = schema(fx.directory.path());
     let holder = cluster().session().await;
     for is_grant in [true, false] {
-        // Another transaction has locked the account and grants 5 credits.
+        // Another transaction holds the lock on the account and has inserted a grant of 5 credits.
         let grant = format!(
             "BEGIN; SELECT * FROM {schema}.accounts FOR UPDATE;
              INSERT INTO {schema}.ledger (account_id, kind, amount, balance, created_at)
@@ -64,7 +64,7 @@ async fn a_balance_written_after_a_lock_wait_includes_the_entry_of_the_lock_hold
             ada.id,
             fx.credits(ada.id).await? + 5
         );
-        holder.batch_execute(&grant).await.expect("nobody else holds it");
+        holder.batch_execute(&grant).await.expect("the lock is free");
         let store = fx.store.clone();
         let waits = tokio::spawn(async move {
             if is_grant {
@@ -74,7 +74,7 @@ async fn a_balance_written_after_a_lock_wait_includes_the_entry_of_the_lock_hold
             }
         });
         cluster().until_waiting(&schema).await;
-        holder.batch_execute("COMMIT").await.expect("it was not cut");
+        holder.batch_execute("COMMIT").await.expect("the session is open");
         waits.await.expect("no panic")?;
     }
     // Two grants of 5, one of 1, and the refund of 2.
@@ -108,11 +108,11 @@ async fn a_sweep_does_not_wait_for_a_locked_account() -> Result<()> {
     let schema = schema(fx.directory.path());
     let holder = cluster().session().await;
     let hold = format!("BEGIN; SET lock_timeout = 0; SELECT * FROM {schema}.accounts WHERE id = '{ada}' FOR UPDATE");
-    holder.batch_execute(&hold).await.expect("nobody else holds it");
+    holder.batch_execute(&hold).await.expect("the lock is free");
     let ended = |ended: Vec<Ended>| ended.iter().map(|ended| ended.task_id).collect::<Vec<_>>();
     assert_eq!(ended(fx.store.expire(fx.clock.now(), "too late").await?), [of_bob]);
     assert_eq!(cluster().number(&waiting(&schema)), 0);
-    holder.batch_execute("ROLLBACK").await.expect("it was not cut");
+    holder.batch_execute("ROLLBACK").await.expect("the session is open");
     assert_eq!(ended(fx.store.expire(fx.clock.now(), "too late").await?), [of_ada]);
     assert_eq!(fx.store.audit().await?.drifts, []);
     Ok(())

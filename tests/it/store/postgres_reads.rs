@@ -1,4 +1,4 @@
-//! How much PostgreSQL reads to find what is asked for, also among dead rows that an old snapshot keeps.
+//! Limits on the index entries that PostgreSQL reads per query, also while an old snapshot keeps dead rows.
 
 use futures::future::try_join_all;
 use tempfile::TempDir;
@@ -9,8 +9,8 @@ use super::fixture::{Fixture, MILLISECOND, UNLIMITED, images};
 use crate::rigs::postgres::{cluster, schema};
 use crate::rigs::service::Backend;
 
-/// Closes a store and opens another; returns how many index entries were read until then in the schema, of the tables
-/// whose names are like `tables`: the server counts what a session did when it ends, at the latest.
+/// Number of index entries read so far in the schema, of the tables whose names are like `tables`. Closes the store and
+/// opens another, because the server may count the reads of a session only when it ends.
 pub async fn entries_read(fx: &mut Fixture, tables: &str) -> i64 {
     let schema = schema(fx.directory.path());
     let closed = Backend::Postgres.open(&TempDir::new().expect("a directory"), &fx.clock);
@@ -29,7 +29,7 @@ async fn submit_many(fx: &Fixture, account: Id, surface: Surface, tasks: usize) 
     try_join_all(submits).await.map(|_| ())
 }
 
-/// Lets the server see that nearly all tasks are of one account: plans go by that.
+/// Updates the statistics of the planner, so that it knows that nearly all tasks belong to one account.
 fn analyze(fx: &Fixture) {
     fx.execute("ANALYZE tasks");
 }
@@ -40,7 +40,7 @@ async fn recent_tasks_of_an_account_reads_few_index_entries() -> Result<()> {
     let (ada, bob) = (fx.account("ada", 100).await?, fx.account("bob", 100_000).await?);
     let mut of_ada = [fx.submit_request(ada, Surface::Web, images(1)).await?, fx.submit(ada).await?];
     of_ada.reverse();
-    // So many more that the server would rather read all of them than go by the account.
+    // With so many tasks of bob, the planner may prefer reading all tasks to the index of accounts.
     let of_bob = fx.submit(bob).await?.id;
     fx.execute(&format!(
         "INSERT INTO tasks (id, account_id, surface, image_to_image, updated_at, n, aspect_ratio, reference_images, prompt)

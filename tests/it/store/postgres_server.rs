@@ -15,15 +15,15 @@ use tintype::store::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::fixture::{Fixture, UNLIMITED, accepted, drawn, ids, images, new_key};
+use super::fixture::{Fixture, UNLIMITED, accepted, ids, images, new_key, one_file};
 use super::postgres_reads::entries_read;
 use crate::rigs::postgres::{cluster, schema, waiting};
 use crate::rigs::service::{Backend, NOON};
 
-/// Longest wait for what must come.
+/// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Opens the schema of a directory, which may not work.
+/// Opens the store in the schema of a directory.
 async fn open(directory: &TempDir) -> std::result::Result<PostgresStore, OpenError> {
     let url = cluster().url(directory.path());
     PostgresStore::open(&url, None, Clock::manual(NOON), Faults::default()).await
@@ -53,16 +53,16 @@ async fn concurrent_pings_use_one_connection() -> Result<()> {
     let fx = fixture_with("");
     let ada = fx.account("ada", 10).await?;
     let schema = schema(fx.directory.path());
-    // Another session locks the row that all of them write.
+    // Another session locks the row that every ping writes.
     let holder = cluster().session().await;
     holder.batch_execute(&format!("BEGIN; SELECT * FROM {schema}.tintype FOR UPDATE")).await.expect("a lock");
     let mut pings: Vec<_> = (0..64).map(|_| fx.store.ping().boxed()).collect();
-    assert!(join_all(&mut pings).now_or_never().is_none(), "all have asked");
+    assert!(join_all(&mut pings).now_or_never().is_none(), "every ping has started");
     let submitting = fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED);
     assert!(matches!(submitting.await?, Submission::Accepted(_)));
     let waits = cluster().number(&waiting(&schema));
     assert!(waits <= 1, "{waits} connections wait");
-    holder.batch_execute("ROLLBACK").await.expect("it was not cut");
+    holder.batch_execute("ROLLBACK").await.expect("the session is open");
     drop(pings);
     fx.store.ping().await
 }
@@ -72,12 +72,12 @@ async fn a_submit_whose_connection_ends_before_its_commit_is_an_error_and_charge
     let fx = fixture_with("");
     let ada = fx.account("ada", 10).await?;
     let schema = schema(fx.directory.path());
-    // The connection knows the statement from now on.
+    // The first submit prepares the statement on its connection.
     accepted(fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await?);
     // The next submit has locked the account and waits for the table of the ledger.
     let holder = cluster().session().await;
     let hold = format!("BEGIN; LOCK TABLE {schema}.ledger IN SHARE MODE");
-    holder.batch_execute(&hold).await.expect("nobody else holds it");
+    holder.batch_execute(&hold).await.expect("the lock is free");
     let submitting = tokio::spawn({
         let store = fx.store.clone();
         async move { store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await }
@@ -87,9 +87,9 @@ async fn a_submit_whose_connection_ends_before_its_commit_is_an_error_and_charge
          WHERE application_name = '{schema}' AND wait_event_type = 'Lock'"
     );
     cluster().until(&terminate, |cut| cut > 0).await;
-    holder.batch_execute("ROLLBACK").await.expect("it was not cut");
-    let error = submitting.await.expect("no panic").expect_err("its connection was cut");
-    assert!(matches!(error, StoreError::Other(_)), "it is known that nothing was done: {error:?}");
+    holder.batch_execute("ROLLBACK").await.expect("the session is open");
+    let error = submitting.await.expect("no panic").expect_err("the connection was terminated");
+    assert!(matches!(error, StoreError::Other(_)), "the error says that nothing was written: {error:?}");
     assert_eq!(fx.credits(ada).await?, 8);
     assert_eq!(fx.store.list_tasks(ada, Surface::Api, None, 10).await?.len(), 1);
     assert!(matches!(fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await?, Submission::Accepted(_)));
@@ -105,20 +105,20 @@ async fn a_locked_account_delays_no_submit_of_another() -> Result<()> {
     let submit = |account| fx.store.submit(account, None, Surface::Api, images(1), UNLIMITED);
     let holder = cluster().session().await;
     let hold = format!("BEGIN; SELECT * FROM {schema}.accounts WHERE id = '{ada}' FOR UPDATE");
-    holder.batch_execute(&hold).await.expect("nobody else holds it");
-    // More submits of ada than one statement takes, before and after one of bob.
+    holder.batch_execute(&hold).await.expect("the lock is free");
+    // Ada's submits are more than one batch holds; bob submits between them.
     let mut of_ada: Vec<_> = (0..40).map(|_| submit(ada)).collect();
-    assert!(join_all(&mut of_ada).now_or_never().is_none(), "all have asked");
+    assert!(join_all(&mut of_ada).now_or_never().is_none(), "every submit has started");
     accepted(submit(bob).await?);
     let limit = StartLimit { deadline: fx.clock.elapsed(), hung_up: CancellationToken::new() };
     let mut late = fx.store.submit_before(limit.clone(), ada, None, Surface::Api, images(1), UNLIMITED);
     assert!((&mut late).now_or_never().is_none());
     accepted(submit(bob).await?);
-    assert!(join_all(&mut of_ada).now_or_never().is_none(), "they still wait for the lock");
-    // A submit whose caller has gone stops waiting.
+    assert!(join_all(&mut of_ada).now_or_never().is_none(), "the submits of ada still wait for the lock");
+    // A submit whose caller hung up stops waiting.
     limit.hung_up.cancel();
     assert_eq!(late.await?, Submission::NotStarted);
-    holder.batch_execute("ROLLBACK").await.expect("it was not cut");
+    holder.batch_execute("ROLLBACK").await.expect("the session is open");
     for submission in join_all(of_ada).await {
         accepted(submission?);
     }
@@ -159,7 +159,7 @@ async fn a_schema_of_another_program_is_refused_and_not_changed() {
     let schema = schema(directory.path());
     cluster().url(directory.path());
     cluster().execute(&format!("CREATE TABLE {schema}.accounts (name text)"));
-    let error = open(&directory).await.expect_err("not ours");
+    let error = open(&directory).await.expect_err("a schema of another program");
     assert!(matches!(error, OpenError::Foreign(_)), "{error}");
     assert_eq!(cluster().number(&format!("SELECT count(*) FROM pg_tables WHERE schemaname = '{schema}'")), 1);
 }
@@ -169,7 +169,7 @@ async fn processes_that_start_at_once_create_one_schema() {
     let directory = TempDir::new().expect("a directory");
     let started = join_all((0..6).map(|_| open(&directory))).await;
     for store in started {
-        store.expect("it waits for the first").ping().await.expect("a store that works");
+        store.expect("each start waits for the first").ping().await.expect("no store error");
     }
 }
 
@@ -181,7 +181,7 @@ async fn an_error_does_not_contain_the_password() {
         "postgres://ada:secret@host:x/t",
     ] {
         let opened = PostgresStore::open(url, None, Clock::manual(NOON), Faults::default()).await;
-        let error = opened.expect_err("nobody listens there").to_string();
+        let error = opened.expect_err("no server listens there").to_string();
         assert!(!error.contains("secret"), "{error}");
     }
 }
@@ -193,7 +193,7 @@ async fn list_task_ids_covers_all_partitions() -> Result<()> {
     let mut submitted = Vec::new();
     for _ in 0..5 {
         let task = fx.submit(ada).await?;
-        fx.store.complete(fx.claim().await?, drawn()).await?;
+        fx.store.complete(fx.claim().await?, one_file()).await?;
         submitted.push(task.id);
         fx.clock.advance(Duration::from_secs(20 * 24 * 3_600));
     }
@@ -209,7 +209,7 @@ async fn list_task_ids_covers_all_partitions() -> Result<()> {
         "SELECT count(*) FROM pg_class WHERE relispartition AND relkind = 'r' AND relnamespace = '{}'::regnamespace",
         schema(fx.directory.path())
     );
-    assert!(cluster().number(&months) >= 3, "they lie in partitions");
+    assert!(cluster().number(&months) >= 3, "each month has a partition");
     assert_eq!(fx.store.audit().await?.drifts, []);
     Ok(())
 }
@@ -219,10 +219,10 @@ async fn a_submit_notifies_another_process() -> Result<()> {
     let fx = fixture_with("");
     let ada = fx.account("ada", 10).await?;
     let elsewhere = fx.another_process();
-    // Once when it begins to listen: whatever was announced before was not heard.
-    tokio::time::timeout(PATIENCE, elsewhere.tasks_elsewhere()).await.expect("it listens");
+    // The first wait ends when the process begins to listen, because it has missed earlier notifications.
+    tokio::time::timeout(PATIENCE, elsewhere.tasks_elsewhere()).await.expect("the process listens");
     fx.submit(ada).await?;
-    tokio::time::timeout(PATIENCE, elsewhere.tasks_elsewhere()).await.expect("it hears");
+    tokio::time::timeout(PATIENCE, elsewhere.tasks_elsewhere()).await.expect("a notification");
     Ok(())
 }
 
@@ -243,7 +243,7 @@ async fn leases_end_by_the_clock_of_the_database_server() -> Result<()> {
     Ok(())
 }
 
-/// Lets the clock of the server be behind by so much in what the store in a schema is told of it.
+/// Sets the clock of the server back by `by_ms`, as the store in a schema reads it.
 fn set_back(schema: &str, by_ms: i64) {
     cluster().execute(&format!(
         "CREATE OR REPLACE FUNCTION {schema}.tintype_now(given bigint) RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE AS
@@ -255,7 +255,7 @@ fn set_back(schema: &str, by_ms: i64) {
 async fn a_process_whose_clock_is_set_back_continues_to_charge() -> Result<()> {
     let fx = fixture_with("");
     let ada = fx.account("ada", 10).await?;
-    // As if its clock had shown ten seconds more when it was compared.
+    // The process compares its clock with that of the server while the latter is 10 s behind.
     let schema = schema(fx.directory.path());
     set_back(&schema, 10_000);
     let store = fx.process_with_clock(&Clock::system());
@@ -291,8 +291,8 @@ async fn a_database_of_the_first_release_is_migrated_with_all_its_data() -> Resu
     let initial = include_str!("../../../migrations/postgres/0001_initial.sql");
     cluster().execute(&format!("SET search_path = {}; {initial}; {FIRST_RELEASE}", schema(directory.path())));
     let fx = Fixture::inside(directory, Backend::Postgres);
-    let ada = fx.store.find_account("ada").await?.expect("the account was kept").id;
-    assert_eq!(fx.store.find_account(ada.as_str()).await?.expect("it is found by its id").name, "ada");
+    let ada = fx.store.find_account("ada").await?.expect("the migration keeps the account").id;
+    assert_eq!(fx.store.find_account(ada.as_str()).await?.expect("the account is found by its id").name, "ada");
     let key = fx.store.list_keys(Some(ada)).await?.remove(0);
     assert_eq!((key.name.as_str(), key.last_used_at), ("laptop", None));
     let tasks = fx.store.list_tasks(ada, Surface::Api, None, 10).await?;
@@ -320,7 +320,7 @@ async fn account_lookups_read_few_index_entries_despite_an_old_snapshot() -> Res
     let begin =
         format!("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM {}.accounts", schema(fx.directory.path()));
     reader.batch_execute(&begin).await.expect("a snapshot");
-    // Each charge leaves a version of the account that the reader might still want to see.
+    // Each charge leaves a dead version of the account row, which the snapshot of the reader keeps.
     for _ in 0..3_000 {
         fx.submit(ada).await?;
     }
@@ -338,8 +338,8 @@ async fn account_lookups_read_few_index_entries_despite_an_old_snapshot() -> Res
     }
     let keyed = entries_read(&mut fx, "accounts").await;
     let each = [submitted - before, granted - submitted, keyed - granted].map(|read| read / 100);
-    assert!(each.iter().all(|read| *read < 20), "a submit, a grant and a new key read so many index entries: {each:?}");
-    // Nor for whoever looks what became of a submit.
+    assert!(each.iter().all(|read| *read < 20), "index entries read by a submit, a grant and a new key: {each:?}");
+    // A submit whose commit is not answered looks up its outcome, which also reads the account.
     let before = entries_read(&mut fx, "accounts").await;
     for _ in 0..5 {
         let faults = "after-commit=error".parse().expect("a plan");
@@ -347,7 +347,7 @@ async fn account_lookups_read_few_index_entries_despite_an_old_snapshot() -> Res
         fx.submit(ada).await?;
     }
     let each = (entries_read(&mut fx, "accounts").await - before) / 5;
-    assert!(each < 40, "a submit that is not answered reads {each} index entries to find its account");
+    assert!(each < 40, "a submit whose commit is not answered reads {each} index entries");
     reader.batch_execute("ROLLBACK").await.expect("nothing was changed");
     assert_eq!(fx.store.audit().await?.drifts, []);
     Ok(())
@@ -365,7 +365,7 @@ async fn a_report_deletes_the_rows_of_silent_workers() -> Result<()> {
     Ok(())
 }
 
-/// Sets the balance after ada's charges, and so what a refund of them adds up to.
+/// Sets the balance in the entries of ada's charges; a refund adds to it.
 fn set_balance_of_ada(fx: &Fixture, balance: i64) {
     cluster().execute(&format!(
         "SET search_path = {}; UPDATE ledger SET balance = {balance}
@@ -380,7 +380,7 @@ fn damage_ada(fx: &Fixture) {
 }
 
 async fn state(fx: &Fixture, task: &Task) -> Result<&'static str> {
-    Ok(fx.store.inspect_task(task.id).await?.expect("it exists").task.status.as_str())
+    Ok(fx.store.inspect_task(task.id).await?.expect("the task exists").task.status.as_str())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -397,10 +397,10 @@ async fn a_damaged_or_locked_account_blocks_no_refund_of_another() -> Result<()>
     let of_bob = fx.submit(bob).await?;
     let holder = cluster().session().await;
     let hold = format!("BEGIN; SELECT * FROM {schema}.accounts WHERE name = 'ada' FOR UPDATE");
-    holder.batch_execute(&hold).await.expect("nobody else holds it");
+    holder.batch_execute(&hold).await.expect("the lock is free");
     assert_eq!(fx.store.expire(fx.clock.now(), "too late").await?.len(), 1);
     assert_eq!((state(&fx, &of_ada).await?, state(&fx, &of_bob).await?), ("processing", "failed"));
-    holder.batch_execute("ROLLBACK").await.expect("it was held until now");
+    holder.batch_execute("ROLLBACK").await.expect("the session is open");
     assert_eq!(fx.store.expire(fx.clock.now(), "too late").await?.len(), 1);
     assert_eq!(fx.store.audit().await?.drifts, []);
     Ok(())
@@ -439,7 +439,7 @@ async fn a_submit_on_a_broken_connection_uses_another() -> Result<()> {
     for _ in 0..10 {
         let fx = fixture_with("");
         let accounts = [fx.account("ada", 10).await?, fx.account("bob", 10).await?];
-        // No connection knows the statement yet, so that it has to be told before anything is sent.
+        // No connection has prepared the statement, so the store fails before it sends the statement itself.
         cluster().terminate_all_of(fx.directory.path());
         let submits = (0..8).map(|turn| fx.submit(accounts[turn % 2]));
         futures::future::try_join_all(submits).await?;
@@ -452,7 +452,7 @@ async fn a_submit_on_a_broken_connection_uses_another() -> Result<()> {
 async fn remove_tasks_reaches_a_task_behind_thousands_of_accounts() -> Result<()> {
     let fx = fixture_with("");
     let ada = fx.account("ada", 10).await?;
-    // Ids that sort before hers, more than one statement looks up.
+    // More accounts than one batch holds, with ids that sort before ada's.
     fx.execute(
         "INSERT INTO accounts (id, name) SELECT lpad(i::text, 21, '-'), 'account ' || i FROM generate_series(1, 2500) AS i",
     );

@@ -1,4 +1,4 @@
-//! A PostgreSQL that is reached by the network, encrypted.
+//! Encrypted connections to a PostgreSQL server on the network.
 
 use std::path::{Path, PathBuf};
 
@@ -13,11 +13,11 @@ use crate::rigs::ports::Port;
 use crate::rigs::postgres::{Cluster, Durability};
 use crate::rigs::service::NOON;
 
-/// A cluster that has a certificate of its own for `name`.
+/// A cluster with a self-signed certificate for `name`.
 struct Server {
     cluster: Cluster,
     port: Port,
-    /// The authority that vouches for it: itself.
+    /// The certificate itself, because it is self-signed.
     ca: PathBuf,
     _directory: TempDir,
 }
@@ -41,7 +41,7 @@ impl Server {
         PostgresStore::open(&url, ca, Clock::manual(NOON), Faults::default()).await
     }
 
-    /// How many connections of stores are encrypted, and how many are not.
+    /// The numbers of encrypted and of plain connections of stores.
     async fn connections(&self) -> (i64, i64) {
         let mut config = tokio_postgres::Config::new();
         config.host_path(&self.cluster.directory).port(self.port.address.port()).user("tintype").dbname("postgres");
@@ -59,7 +59,7 @@ impl Server {
 async fn a_connection_across_a_network_is_encrypted() {
     let server = Server::start("127.0.0.1");
     let store = server.open("?sslmode=require", Some(&server.ca)).await.expect("its certificate is trusted");
-    store.create_account("ada", 5).await.expect("a store that works");
+    store.create_account("ada", 5).await.expect("no store error");
     let (encrypted, plain) = server.connections().await;
     assert!(encrypted > 0 && plain == 0, "{encrypted} encrypted, {plain} not");
 }
@@ -69,7 +69,7 @@ async fn a_server_with_an_untrusted_certificate_is_refused() {
     let server = Server::start("127.0.0.1");
     let error = server.open("?sslmode=require", None).await.expect_err("an unknown authority").to_string();
     assert!(error.contains("UnknownIssuer"), "{error}");
-    // Another machine might answer by that address.
+    // A certificate for another name: a different machine may answer at this address.
     let elsewhere = Server::start("db.example.com");
     let error = elsewhere.open("?sslmode=require", Some(&elsewhere.ca)).await.expect_err("another name").to_string();
     assert!(error.contains("not valid for name"), "{error}");
@@ -80,7 +80,7 @@ async fn a_server_with_an_untrusted_certificate_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_to_a_local_server_may_be_unencrypted() {
     let server = Server::start("127.0.0.1");
-    let _store = server.open("", None).await.expect("it takes either");
+    let _store = server.open("", None).await.expect("a local server needs no TLS");
     let (encrypted, plain) = server.connections().await;
     assert!(encrypted == 0 && plain > 0, "{encrypted} encrypted, {plain} not");
 }

@@ -1,4 +1,4 @@
-//! Many callers at once, in one process and in several.
+//! Concurrent callers, in one process and in several.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tintype::clock::Clock;
 use tintype::domain::model::{Id, Status, Surface};
 use tintype::store::{AccountCreation, LeaseWrite, Result, Store, Submission};
 
-use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, drawn, ids, images, new_key};
+use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, ids, images, new_key, one_file};
 use crate::rigs::service::NOON;
 
 /// Runs every future as a task of its own and returns their outputs in order.
@@ -59,13 +59,13 @@ pub async fn concurrent_submits_charge_the_account_of_each_task(fx: &Fixture) ->
     let mut submissions = together(submits).await.into_iter();
     let mut of_accounts = [Vec::new(), Vec::new(), Vec::new()];
     for turn in 0..90 {
-        of_accounts[turn % 3].push(submissions.next().expect("ninety submits"));
+        of_accounts[turn % 3].push(submissions.next().expect("one result per submit"));
     }
     for (account, submissions) in accounts.into_iter().zip(of_accounts) {
         assert_eq!(listed(fx, account).await?, accepted_ids(submissions)?);
     }
     assert_eq!((fx.credits(accounts[0]).await?, fx.credits(accounts[1]).await?), (910, 910));
-    assert!(fx.credits(accounts[2]).await? < 4, "there was demand for all its credits");
+    assert!(fx.credits(accounts[2]).await? < 4, "the submits asked for more than all its credits");
     Ok(())
 }
 
@@ -120,7 +120,7 @@ pub async fn a_failed_write_affects_no_other_write_of_its_batch(fx: &Fixture) ->
             if turn % 3 == 1 {
                 store.grant(ada, -1, None).await.expect_err("no such grant");
             } else {
-                accepted(submit(store, ada, 1, UNLIMITED).await.expect("a store that works"));
+                accepted(submit(store, ada, 1, UNLIMITED).await.expect("no store error"));
             }
         }
     });
@@ -136,14 +136,14 @@ pub async fn a_cancelled_submit_is_committed_entirely_or_not_at_all(fx: &Fixture
         let submit = fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED);
         drop(tokio::time::timeout(Duration::ZERO, submit).await);
     }
-    // Submits of one process are written in their order.
+    // One process writes its submits in order, so this submit comes after the cancelled ones.
     fx.submit(ada).await?;
     let tasks = listed(fx, ada).await?.len();
     assert_eq!(fx.credits(ada).await?, 100 - 2 * tasks as i64);
     Ok(())
 }
 
-/// Claims until nothing waits, or more than there can be was handed out.
+/// Claims until no task waits, or more than `most` tasks were claimed.
 async fn claim_all(store: Arc<dyn Store>, most: usize) -> Result<Vec<Id>> {
     let mut tasks = Vec::new();
     while tasks.len() <= most {
@@ -168,7 +168,7 @@ pub async fn concurrent_workers_never_claim_the_same_task(fx: &Fixture) -> Resul
     let mut claimed = HashSet::new();
     for tasks in together(stores.map(|store| claim_all(store, submitted.len()))).await {
         for id in tasks? {
-            assert!(claimed.insert(id), "{id} was handed out twice");
+            assert!(claimed.insert(id), "{id} was claimed twice");
         }
     }
     assert_eq!(claimed, submitted);
@@ -180,18 +180,17 @@ pub async fn a_task_ended_by_two_processes_at_once_ends_once(fx: &Fixture) -> Re
     let elsewhere = fx.another_process();
     together((0..20).map(|_| submit(fx.store.clone(), ada, 1, UNLIMITED))).await;
     let leases: Vec<_> = fx.store.claim(20, LEASE).await?.into_iter().map(|claim| claim.lease).collect();
-    let ends =
-        together(leases.into_iter().map(|lease| {
-            let (here, there) = (fx.store.clone(), elsewhere.clone());
-            async move {
-                (lease.task_id, join(here.complete(lease, drawn()), there.fail_unleased(lease.task_id, "no")).await)
-            }
-        }));
+    let ends = together(leases.into_iter().map(|lease| {
+        let (here, there) = (fx.store.clone(), elsewhere.clone());
+        async move {
+            (lease.task_id, join(here.complete(lease, one_file()), there.fail_unleased(lease.task_id, "no")).await)
+        }
+    }));
     let mut failures = 0;
     for (id, (completed, failed)) in ends.await {
         let (completed, failed) = (completed? == LeaseWrite::Done, failed?.is_some());
         assert!(completed != failed, "{id} ended both ways or not at all");
-        let expected = if completed { Status::Completed(drawn()) } else { Status::Failed("no".into()) };
+        let expected = if completed { Status::Completed(one_file()) } else { Status::Failed("no".into()) };
         assert_eq!(fx.task(id).await?.status, expected);
         failures += i64::from(failed);
     }

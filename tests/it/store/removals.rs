@@ -1,4 +1,4 @@
-//! Removing old tasks: callers no longer see them, the books do.
+//! Removing old tasks: callers no longer see them, and their ledger entries stay.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use tintype::domain::model::{Id, Status, Surface};
 use tintype::domain::request::GenerateRequest;
 use tintype::store::{Result, TaskRecord};
 
-use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, drawn, ids, images};
+use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, ids, images, one_file};
 
-/// A completed task, as the clock stands.
+/// Submits a task and completes it.
 async fn completed(fx: &Fixture, account: Id) -> Result<Id> {
     let id = fx.submit(account).await?.id;
-    fx.store.complete(fx.claim().await?, drawn()).await?;
+    fx.store.complete(fx.claim().await?, one_file()).await?;
     Ok(id)
 }
 
-/// Everything there is to know of a task.
+/// The record of a task as the operator sees it.
 async fn record(fx: &Fixture, id: Id) -> Result<TaskRecord> {
     Ok(fx.store.inspect_task(id).await?.expect("the task exists"))
 }
@@ -30,8 +30,8 @@ pub async fn remove_tasks_removes_exactly_the_tasks_that_ended_before_the_cutoff
     fx.store.fail(fx.claim().await?, "it sank").await?;
     fx.clock.advance(MILLISECOND);
     let cutoff = fx.clock.now();
-    // Made before the cutoff, but ended at it.
-    fx.store.complete(late_lease, drawn()).await?;
+    // Created before the cutoff, but ended at it.
+    fx.store.complete(late_lease, one_file()).await?;
     let young = completed(fx, bob).await?;
     assert_eq!(fx.store.remove_tasks(fx.task(old).await?.updated_at).await?, 0);
     assert_eq!(fx.store.remove_tasks(cutoff).await?, 2);
@@ -48,7 +48,7 @@ pub async fn only_the_operator_sees_a_removed_task(fx: &Fixture) -> Result<()> {
     let reference_images = vec!["https://example.com/boat.png".into()];
     let request = GenerateRequest { reference_images, request_id: Some("quoted".into()), ..images(1) };
     let removed = fx.submit_request(ada, Surface::Api, request).await?.id;
-    fx.store.complete(fx.claim().await?, drawn()).await?;
+    fx.store.complete(fx.claim().await?, one_file()).await?;
     let before = fx.task(removed).await?;
     fx.clock.advance(MILLISECOND);
     let kept = completed(fx, ada).await?;
@@ -60,7 +60,7 @@ pub async fn only_the_operator_sees_a_removed_task(fx: &Fixture) -> Result<()> {
     assert_eq!(ids(&fx.store.recent_tasks(Some(ada), 10).await?), [kept]);
     let record = record(fx, removed).await?;
     assert_eq!(record.removed_at, Some(fx.clock.now()));
-    assert_eq!(record.task, before, "the names of its files among the rest");
+    assert_eq!(record.task, before, "a removal keeps the names of the files");
     assert_eq!((record.request.prompt.as_str(), record.request.reference_images.len()), ("", 0));
     assert_eq!(record.request.request_id, None);
     Ok(())
@@ -90,9 +90,9 @@ pub async fn an_unfinished_task_is_never_removed(fx: &Fixture) -> Result<()> {
     fx.clock.advance(Duration::from_secs(365 * 86_400));
     assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, 0);
     assert_eq!(ids(&fx.store.list_tasks(ada, Surface::Api, None, 10).await?), [waiting, leased]);
-    fx.store.complete(lease, drawn()).await?;
-    assert_eq!(fx.task(leased).await?.status, Status::Completed(drawn()));
-    assert_eq!(fx.store.claim(1, LEASE).await?[0].request, images(1), "what was asked for is still known");
+    fx.store.complete(lease, one_file()).await?;
+    assert_eq!(fx.task(leased).await?.status, Status::Completed(one_file()));
+    assert_eq!(fx.store.claim(1, LEASE).await?[0].request, images(1), "the request is unchanged");
     Ok(())
 }
 
@@ -102,7 +102,7 @@ pub async fn a_removal_of_many_tasks_removes_each_once(fx: &Fixture) -> Result<(
     let submits = (0..MANY).map(|_| fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED));
     futures::future::try_join_all(submits).await?;
     for claim in fx.store.claim(MANY, LEASE).await? {
-        fx.store.complete(claim.lease, drawn()).await?;
+        fx.store.complete(claim.lease, one_file()).await?;
     }
     let all = fx.store.list_task_ids(ada, Surface::Api, None, u32::MAX).await?;
     fx.clock.advance(MILLISECOND);
@@ -124,7 +124,7 @@ pub async fn pages_of_a_list_skip_removed_tasks(fx: &Fixture) -> Result<()> {
     let removed = completed(fx, ada).await?;
     fx.clock.advance(MILLISECOND);
     let cutoff = fx.clock.now();
-    fx.store.complete(oldest_lease, drawn()).await?;
+    fx.store.complete(oldest_lease, one_file()).await?;
     let newest = completed(fx, ada).await?;
     assert_eq!(fx.store.remove_tasks(cutoff).await?, 1);
     let page = async |before| fx.store.list_task_ids(ada, Surface::Api, before, 1).await;

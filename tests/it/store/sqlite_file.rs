@@ -1,4 +1,4 @@
-//! The SQLite file: which ones are opened, and what happens when there is no more room in it.
+//! The SQLite file: opening and refusing files, migrating, and a full database.
 
 use std::fs;
 use std::io::{Seek as _, SeekFrom, Write as _};
@@ -14,23 +14,23 @@ use tintype::domain::request::GenerateRequest;
 use tintype::store::sqlite::{OpenError, SqliteStore};
 use tintype::store::{KeyChange, Result, StoreError};
 
-use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, drawn, ids, images, new_key};
+use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, ids, images, new_key, one_file};
 use crate::rigs::service::{Backend, NOON};
 
 fn open(path: &Path) -> std::result::Result<SqliteStore, OpenError> {
     SqliteStore::open(path, Clock::manual(NOON))
 }
 
-/// Asserts that the file is refused and not a byte of it changes, and returns the reason.
+/// Asserts that the file is refused and does not change, and returns the reason.
 #[track_caller]
 fn assert_refused(path: &Path) -> OpenError {
     let before = fs::read(path).expect("a file");
-    let error = open(path).expect_err("this file is not for us");
+    let error = open(path).expect_err("a refusal");
     assert!(fs::read(path).expect("a file") == before, "the file was changed");
     error
 }
 
-/// A database of ours in which nothing is open, changed with `sql`.
+/// Creates a database, closes it and changes it with `sql`.
 fn closed_database(directory: &TempDir, sql: &str) -> PathBuf {
     let path = directory.path().join("tintype.db");
     drop(open(&path).expect("a fresh database opens"));
@@ -47,13 +47,13 @@ async fn a_reopened_database_keeps_all_data() -> Result<()> {
     for _ in 0..4 {
         fx.submit(ada).await?;
     }
-    fx.store.complete(fx.claim().await?, drawn()).await?;
+    fx.store.complete(fx.claim().await?, one_file()).await?;
     fx.store.fail(fx.claim().await?, "it sank").await?;
     let lease = fx.claim().await?;
     let before = (fx.state().await?, fx.store.cursor_secret().await?);
-    // A handle elsewhere stands in while the first one closes.
-    let nowhere = Fixture::new(Backend::Sqlite);
-    fx.store = nowhere.store.clone();
+    // The store of another database takes the place of this one, so that this one is closed.
+    let other = Fixture::new(Backend::Sqlite);
+    fx.store = other.store.clone();
     fx.store = fx.another_process();
     assert_eq!((fx.state().await?, fx.store.cursor_secret().await?), before);
     assert_eq!(fx.store.renew(vec![lease], LEASE).await?, []);
@@ -72,7 +72,7 @@ fn a_database_of_a_newer_release_is_refused_and_not_changed() {
 async fn a_ping_does_not_change_the_schema_version() -> Result<()> {
     let fx = Fixture::new(Backend::Sqlite);
     let database = Connection::open(fx.directory.path().join("tintype.db")).expect("the database");
-    // A command of a later release ran beside this server.
+    // A command of a later release has migrated the database while this server runs.
     database.pragma_update(None, "user_version", 9).expect("a version");
     fx.store.ping().await?;
     let version: i64 = database.query_row("PRAGMA user_version", [], |row| row.get(0)).expect("a version");
@@ -107,19 +107,19 @@ async fn a_database_of_the_first_release_is_migrated_with_all_its_data() -> Resu
     old.execute_batch(FIRST_RELEASE).expect("valid SQL");
     drop(old);
     let fx = Fixture::inside(directory, Backend::Sqlite);
-    let ada = fx.store.find_account("ada").await?.expect("the account was kept").id;
+    let ada = fx.store.find_account("ada").await?.expect("the migration keeps the account").id;
     let tasks = fx.store.list_tasks(ada, Surface::Api, None, 10).await?;
     let states: Vec<_> = tasks.iter().map(|task| (&task.id.as_str()[20..], task.status.as_str())).collect();
     assert_eq!(states, [("3", "processing"), ("2", "failed"), ("1", "completed")]);
     assert_eq!((fx.credits(ada).await?, fx.store.history(ada, None, 10).await?.len()), (96, 5));
     assert_eq!(fx.store.cursor_secret().await?, [0; 32]);
     assert_eq!(fx.store.audit().await?.drifts, []);
-    fx.store.complete(fx.claim().await?, drawn()).await?;
+    fx.store.complete(fx.claim().await?, one_file()).await?;
     for task in &tasks {
-        assert_eq!(fx.store.inspect_task(task.id).await?.expect("it was kept").removed_at, None);
+        assert_eq!(fx.store.inspect_task(task.id).await?.expect("the migration keeps the task").removed_at, None);
     }
     assert_eq!(fx.store.audit().await?.drifts, []);
-    // Opening it again finds nothing more to do.
+    // A second start finds the migrated schema.
     assert_eq!(fx.another_process().list_tasks(ada, Surface::Api, None, 10).await?.len(), 3);
     Ok(())
 }
@@ -172,7 +172,7 @@ async fn an_empty_file_becomes_a_database() -> Result<()> {
     Ok(())
 }
 
-/// A directory that no slow disk holds up, where the system has one.
+/// A directory in memory, where the system has one, so that a slow disk does not delay the test.
 fn in_memory() -> TempDir {
     TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a temporary directory")
 }
@@ -187,7 +187,7 @@ fn processes_that_create_the_database_at_once_all_open_it() {
             for _ in 0..4 {
                 scope.spawn(|| {
                     start.wait();
-                    drop(open(&path).expect("whoever comes second finds it made"));
+                    drop(open(&path).expect("each process opens the database"));
                 });
             }
         });
@@ -198,18 +198,18 @@ fn processes_that_create_the_database_at_once_all_open_it() {
 fn an_undamaged_file_passes_the_integrity_check() {
     let directory = TempDir::new().expect("a temporary directory");
     let path = closed_database(&directory, "");
-    open(&path).expect("our own database").check_integrity().expect("no damage");
+    open(&path).expect("a valid database").check_integrity().expect("no damage");
 }
 
-/// Bytes a page, as few as SQLite can do with.
+/// Bytes per page: the minimum of SQLite.
 const PAGE_SIZE: u64 = 512;
-/// Pages a database, as many as SQLite can count.
+/// Pages per database: the maximum of SQLite.
 const MAX_PAGES: u32 = 0xFFFF_FFFE;
-/// Where the header of the file says how many pages there are.
+/// Offset of the number of pages in the header of the file.
 const PAGE_COUNT_OFFSET: u64 = 28;
 
-/// Takes all room from a closed database: it has every page that it can have, all but a few of them
-/// a hole in the file. SQLite then reports a full disk, without a disk having to be full.
+/// Fills a closed database: extends it to the maximum number of pages, nearly all of them a hole in a sparse file. SQLite
+/// then reports a full disk, although the disk has space.
 fn fill(path: &Path) {
     let mut file = fs::File::options().write(true).open(path).expect("the database");
     file.set_len(u64::from(MAX_PAGES) * PAGE_SIZE).expect("a file system with sparse files");
@@ -227,11 +227,11 @@ async fn full_database() -> Result<(Fixture, Id)> {
     Backend::Sqlite.open(&directory, &clock).create_account("ada", 100).await?;
     fill(&path);
     let fx = Fixture::inside(directory, Backend::Sqlite);
-    let ada = fx.store.find_account("ada").await?.expect("it was made before").id;
+    let ada = fx.store.find_account("ada").await?.expect("the account exists").id;
     Ok((fx, ada))
 }
 
-/// An order that takes many pages to write down.
+/// A request that takes many pages to store.
 fn long() -> GenerateRequest {
     GenerateRequest { prompt: "a boat ".repeat(4_000), ..images(1) }
 }
@@ -269,13 +269,13 @@ async fn a_submit_batched_with_one_that_does_not_fit_is_acknowledged_only_if_sto
 async fn a_submit_batched_with_an_expiry_that_does_not_fit_is_acknowledged_only_if_stored() -> Result<()> {
     let (fx, ada) = full_database().await?;
     let overdue = fx.submit(ada).await?.id;
-    // More than there is room for.
+    // An error message that does not fit into the database.
     let sentence = "it sank ".repeat(4_000);
     let sweep = fx.store.expire(fx.clock.now(), &sentence);
     let submits = (0..12).map(|_| fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED));
     let (swept, submissions) = tokio::join!(sweep, join_all(submits));
-    // SQLite may give up the row or the whole transaction, by itself or for what shared it; the sweep
-    // never says that it ended the task.
+    // SQLite may roll back the statement or the whole transaction; in neither case does the expiry report that it ended
+    // the task.
     assert_eq!(swept.unwrap_or_default(), []);
     let status = fx.store.inspect_task(overdue).await?.map(|record| record.task.status.as_str());
     assert_eq!(status, Some("processing"));

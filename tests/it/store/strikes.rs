@@ -1,4 +1,4 @@
-//! Refusing tasks over the content policy, and what that does to their keys.
+//! Refusals by the content policy, and the strikes that they add to keys.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, images, new_key};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const THREE_AN_HOUR: Option<StrikeRule> = Some(StrikeRule { limit: 3, window: HOUR });
-const UNREMARKABLE: Refusal = Refusal::Done { suspended: None };
+const NOT_SUSPENDED: Refusal = Refusal::Done { suspended: None };
 
-/// An account with credits and a key.
+/// Creates an account with credits and a key.
 async fn owner(fx: &Fixture, name: &str) -> Result<(Id, Id)> {
     let account = fx.account(name, 100).await?;
     Ok((account, key(fx, account).await?))
@@ -41,7 +41,7 @@ pub async fn a_refused_task_is_failed_and_refunded_once(fx: &Fixture) -> Result<
     let (account, key) = owner(fx, "ada").await?;
     let task = accepted(fx.store.submit(account, Some(key), Surface::Api, images(3), UNLIMITED).await?);
     let lease = fx.claim().await?;
-    assert_eq!(fx.store.refuse(lease, "refused", THREE_AN_HOUR).await?, UNREMARKABLE);
+    assert_eq!(fx.store.refuse(lease, "refused", THREE_AN_HOUR).await?, NOT_SUSPENDED);
     assert_eq!(fx.task(task.id).await?.status, Status::Failed("refused".into()));
     assert_eq!(fx.credits(account).await?, 100);
     let before = fx.state().await?;
@@ -63,7 +63,7 @@ pub async fn a_refusal_under_a_lost_lease_adds_no_strike(fx: &Fixture) -> Result
     }
     fx.store.complete(fx.claim().await?, vec!["boat.png".into()]).await?;
     for _ in 0..2 {
-        assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, UNREMARKABLE);
+        assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, NOT_SUSPENDED);
     }
     assert_eq!(state(fx, key).await?, KeyState::Active);
     Ok(())
@@ -72,7 +72,7 @@ pub async fn a_refusal_under_a_lost_lease_adds_no_strike(fx: &Fixture) -> Result
 pub async fn the_last_strike_suspends_the_key_and_records_the_reason(fx: &Fixture) -> Result<()> {
     let (account, key) = owner(fx, "ada").await?;
     for _ in 0..2 {
-        assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, UNREMARKABLE);
+        assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, NOT_SUSPENDED);
         assert_eq!(state(fx, key).await?, KeyState::Active);
     }
     assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(key) });
@@ -81,10 +81,14 @@ pub async fn the_last_strike_suspends_the_key_and_records_the_reason(fx: &Fixtur
     assert_eq!(suspension.at, fx.clock.now());
     assert_eq!(suspension.reason, "3 violations of the content policy within 1h");
     fx.clock.advance(LEASE);
-    assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, UNREMARKABLE, "it is suspended once");
+    assert_eq!(
+        strike(fx, account, Some(key), THREE_AN_HOUR).await?,
+        NOT_SUSPENDED,
+        "a suspended key is not suspended again"
+    );
     assert_eq!(found(fx, key).await?.suspension, Some(suspension));
     fx.clock.advance(HOUR * 24 * 365);
-    assert_eq!(state(fx, key).await?, KeyState::Suspended, "until somebody lifts it");
+    assert_eq!(state(fx, key).await?, KeyState::Suspended, "a suspension does not expire");
     Ok(())
 }
 
@@ -99,7 +103,7 @@ pub async fn a_strike_expires_at_the_exact_end_of_its_window(fx: &Fixture) -> Re
     fx.clock.advance(HOUR - Duration::from_millis(1));
     assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(key) });
     fx.clock.advance(Duration::from_millis(1));
-    assert_eq!(strike(fx, account, Some(late), THREE_AN_HOUR).await?, UNREMARKABLE);
+    assert_eq!(strike(fx, account, Some(late), THREE_AN_HOUR).await?, NOT_SUSPENDED);
     Ok(())
 }
 
@@ -109,7 +113,7 @@ pub async fn strikes_of_one_key_do_not_count_for_another(fx: &Fixture) -> Result
     let (bob, of_bob) = owner(fx, "bob").await?;
     for _ in 0..2 {
         for (account, key) in [(ada, first), (ada, second), (bob, of_bob)] {
-            assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, UNREMARKABLE);
+            assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, NOT_SUSPENDED);
         }
     }
     assert_eq!(strike(fx, ada, Some(first), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(first) });
@@ -126,7 +130,7 @@ pub async fn enabling_a_suspended_key_deletes_its_strikes(fx: &Fixture) -> Resul
     }
     assert_eq!(fx.store.change_key(key, KeyChange::Enable).await?, Some(before));
     for _ in 0..2 {
-        assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, UNREMARKABLE);
+        assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, NOT_SUSPENDED);
     }
     assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(key) });
     Ok(())
@@ -135,10 +139,10 @@ pub async fn enabling_a_suspended_key_deletes_its_strikes(fx: &Fixture) -> Resul
 pub async fn a_refusal_without_a_rule_or_a_key_adds_no_strike(fx: &Fixture) -> Result<()> {
     let (account, key) = owner(fx, "ada").await?;
     for _ in 0..5 {
-        assert_eq!(strike(fx, account, Some(key), None).await?, UNREMARKABLE);
-        assert_eq!(strike(fx, account, None, THREE_AN_HOUR).await?, UNREMARKABLE);
+        assert_eq!(strike(fx, account, Some(key), None).await?, NOT_SUSPENDED);
+        assert_eq!(strike(fx, account, None, THREE_AN_HOUR).await?, NOT_SUSPENDED);
     }
-    assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, UNREMARKABLE);
+    assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, NOT_SUSPENDED);
     assert_eq!(state(fx, key).await?, KeyState::Active);
     Ok(())
 }
@@ -150,7 +154,7 @@ pub async fn a_failed_task_adds_no_strike(fx: &Fixture) -> Result<()> {
         fx.store.fail(fx.claim().await?, "it sank").await?;
     }
     for _ in 0..2 {
-        assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, UNREMARKABLE);
+        assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, NOT_SUSPENDED);
     }
     Ok(())
 }
@@ -174,7 +178,11 @@ pub async fn rotating_a_suspended_key_gives_a_suspended_key(fx: &Fixture) -> Res
     fx.store.change_key(new.id, KeyChange::Enable).await?;
     assert_eq!((state(fx, new.id).await?, state(fx, key).await?), (KeyState::Active, KeyState::Suspended));
     for _ in 0..2 {
-        assert_eq!(strike(fx, account, Some(new.id), THREE_AN_HOUR).await?, UNREMARKABLE, "it began anew");
+        assert_eq!(
+            strike(fx, account, Some(new.id), THREE_AN_HOUR).await?,
+            NOT_SUSPENDED,
+            "enabling a key deletes its strikes"
+        );
     }
     Ok(())
 }
@@ -182,7 +190,7 @@ pub async fn rotating_a_suspended_key_gives_a_suspended_key(fx: &Fixture) -> Res
 pub async fn a_rotated_key_keeps_its_strikes(fx: &Fixture) -> Result<()> {
     let (account, key) = owner(fx, "ada").await?;
     for _ in 0..2 {
-        assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, UNREMARKABLE);
+        assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, NOT_SUSPENDED);
         fx.clock.advance(HOUR / 4);
     }
     let new = rotated(fx, key).await?;
@@ -198,7 +206,7 @@ pub async fn strikes_keep_their_age_across_rotations(fx: &Fixture) -> Result<()>
     strike(fx, account, Some(key), THREE_AN_HOUR).await?;
     let new = rotated(fx, rotated(fx, key).await?.id).await?.id;
     fx.clock.advance(HOUR / 2);
-    assert_eq!(strike(fx, account, Some(new), THREE_AN_HOUR).await?, UNREMARKABLE, "the first is an hour old");
+    assert_eq!(strike(fx, account, Some(new), THREE_AN_HOUR).await?, NOT_SUSPENDED, "the first strike has expired");
     assert_eq!(strike(fx, account, Some(new), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(new) });
     Ok(())
 }

@@ -5,7 +5,7 @@ use tintype::domain::model::{EntryKind, Id, Status, Surface, Task, TaskId};
 use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::store::{Result, START_WITHIN, StartLimit, Submission};
 
-use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, drawn, ids, images};
+use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, ids, images, one_file};
 use crate::rigs::service::NOON;
 
 pub async fn a_submit_charges_two_credits_per_image(fx: &Fixture) -> Result<()> {
@@ -114,7 +114,7 @@ pub async fn a_task_that_ends_allows_one_more_unfinished_task(fx: &Fixture) -> R
         );
         let lease = fx.claim().await?;
         match end {
-            "complete" => drop(fx.store.complete(lease, drawn()).await?),
+            "complete" => drop(fx.store.complete(lease, one_file()).await?),
             "fail" => drop(fx.store.fail(lease, "it sank").await?),
             "fail_unleased" => drop(fx.store.fail_unleased(lease.task_id, "it sank").await?),
             _ => drop(fx.store.expire(fx.clock.now(), "too late").await?),
@@ -138,9 +138,9 @@ pub async fn an_unfinished_limit_of_zero_means_no_limit(fx: &Fixture) -> Result<
 }
 
 pub async fn a_submit_for_a_missing_account_is_an_error_and_changes_nothing(fx: &Fixture) -> Result<()> {
-    let nobody = Fixture::new(fx.backend).account("eve", 10).await?;
+    let missing = Fixture::new(fx.backend).account("eve", 10).await?;
     let before = fx.state().await?;
-    fx.store.submit(nobody, None, Surface::Api, images(1), UNLIMITED).await.expect_err("there is no such account");
+    fx.store.submit(missing, None, Surface::Api, images(1), UNLIMITED).await.expect_err("there is no such account");
     assert_eq!(fx.state().await?, before);
     Ok(())
 }
@@ -185,7 +185,7 @@ pub async fn find_task_requires_the_account_and_surface_of_the_task(fx: &Fixture
     ] {
         assert_eq!(fx.store.find_task(account, surface, id).await?.as_ref(), expected);
     }
-    assert!(fx.store.inspect_task(ada).await?.is_none(), "an account's id is no task's");
+    assert!(fx.store.inspect_task(ada).await?.is_none(), "the id of an account is not the id of a task");
     Ok(())
 }
 

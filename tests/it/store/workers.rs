@@ -1,4 +1,4 @@
-//! Reports of workers to other processes, where there can be several.
+//! Reports of workers to other processes, on databases that several processes share.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ fn id(number: u8) -> Id {
     format!("FAAAAAAAAAAAAAAAAAAA{number}").parse().expect("an id")
 }
 
-/// A worker with as many slots as its number, that has ended no attempt.
+/// A worker with as many slots as its number, which has ended no attempt.
 fn worker(number: u8) -> WorkerReport {
     WorkerReport { id: id(number), slots: number.into(), mean: None }
 }
 
-/// Those beside the first, or nobody where one process is alone with its database.
+/// The workers other than the first; `None` on a database that only one process uses.
 async fn others(fx: &Fixture) -> Result<Option<Vec<WorkerReport>>> {
     let others = fx.another_process().other_workers(id(1)).await?;
     if fx.store.is_shared() {
@@ -38,7 +38,7 @@ pub async fn other_workers_returns_the_last_report_of_each(fx: &Fixture) -> Resu
     assert_eq!(found, [worker(2), worker(3)]);
     fx.another_process().report_worker(quick).await?;
     assert_eq!(others(fx).await?.unwrap_or_default(), [worker(2), quick]);
-    // A mean of zero counts as some time.
+    // A mean of zero is rounded up to a millisecond.
     fx.store.report_worker(WorkerReport { mean: Some(Duration::ZERO), ..quick }).await?;
     let found = others(fx).await?.unwrap_or_default();
     assert_eq!(found, [worker(2), WorkerReport { mean: Some(MILLISECOND), ..quick }]);
@@ -59,7 +59,7 @@ pub async fn other_workers_omits_withdrawn_and_silent_workers(fx: &Fixture) -> R
     fx.clock.advance(MILLISECOND);
     assert_eq!(others(fx).await?.unwrap_or_default(), [worker(3)]);
     fx.store.report_worker(worker(2)).await?;
-    assert_eq!(others(fx).await?.unwrap_or_default(), [worker(2), worker(3)], "it is back");
+    assert_eq!(others(fx).await?.unwrap_or_default(), [worker(2), worker(3)], "the worker reported again");
     Ok(())
 }
 

@@ -16,7 +16,7 @@ impl Model {
         }
     }
 
-    /// The account as the store shows it.
+    /// The account as the store returns it.
     pub fn shown_account(&self, index: usize) -> Account {
         let Holder { id, name, balance, .. } = self.accounts[index].clone();
         Account { id, name, credits: balance }
@@ -74,7 +74,7 @@ impl Model {
     }
 }
 
-/// The operator's words on a grant.
+/// The note on a grant.
 pub fn grant_note(note: bool) -> Option<String> {
     note.then(|| "thanks for all the boats".to_owned())
 }

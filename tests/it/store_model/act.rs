@@ -16,9 +16,9 @@ pub struct Step {
     /// The process that acts.
     pub by: usize,
     pub act: Act,
-    /// The process that everything is read from afterwards.
+    /// The process that reads everything afterwards.
     pub reader: usize,
-    /// The size of the pages it reads.
+    /// The size of the pages that it reads.
     pub page: u32,
 }
 
@@ -71,7 +71,7 @@ pub enum Act {
     Claim {
         max: usize,
         lease: Duration,
-        /// Accounts that are passed over.
+        /// Accounts that the claim skips.
         passed_over: Vec<usize>,
     },
     Renew {
@@ -119,11 +119,11 @@ pub enum Act {
     Ping,
 }
 
-/// A lease that was handed out at some time.
+/// A lease that a claim returned.
 #[derive(Debug, Clone, Copy)]
 pub struct Held {
     pub index: usize,
-    /// Added to its epoch: a lease that nobody was given, unless it is 0.
+    /// Added to its epoch: unless it is 0, no claim returned this lease.
     pub forged: i64,
 }
 
@@ -135,7 +135,7 @@ pub enum Name {
     IdOf(usize),
 }
 
-/// A key to be made.
+/// A key to be created.
 #[derive(Debug, Clone, Copy)]
 pub struct KeyOrder {
     pub secret: u8,
@@ -167,12 +167,12 @@ impl Order {
     }
 }
 
-/// The sentence that goes with a failure.
+/// The error message of a failure.
 pub fn sentence(error: u8) -> String {
     format!("It sank for reason {error}.")
 }
 
 /// The names of result files.
-pub fn drawn(images: u8) -> Vec<String> {
+pub fn file_names(images: u8) -> Vec<String> {
     (0..images).map(|image| format!("2026-11-21/boat-{image}.png")).collect()
 }

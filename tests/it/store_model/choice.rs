@@ -1,7 +1,7 @@
-//! The choice of the next step: random, with a bias to where faults would show.
+//! The choice of the next step: random, with a bias to the edges of rules.
 //!
-//! Steps chosen evenly would hardly ever reach a third lost lease, a full account or the very millisecond
-//! of a deadline, so targets are picked from what the model holds.
+//! Uniform choices would hardly ever reach a third lost lease, a full account or the exact millisecond of a deadline, so
+//! targets are chosen from the content of the model.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use super::model::{Model, Ticket};
 use super::process::MAX_LEAD;
 use crate::rigs::service::NOON;
 
-/// The bias of a case, so that cases differ more than random steps would make them.
+/// The bias of a case. It makes cases differ more than their random steps do.
 #[derive(Debug, Clone, Copy)]
 pub struct Taste {
-    /// Where the second process's clock begins.
+    /// The start of the second process's clock.
     pub other_clock: Timestamp,
     clock: u32,
     keys: u32,
@@ -50,7 +50,7 @@ pub fn step(model: &Model) -> BoxedStrategy<Step> {
         .boxed()
 }
 
-/// All that the process might do. The simplest stands first: failing cases shrink towards it.
+/// All steps of the process. The simplest comes first: failing cases shrink towards it.
 fn acts(model: &Model, by: usize) -> Choices {
     let mut choices = vec![(1, Just(Act::Ping).boxed()), (2, Just(Act::Restart).boxed())];
     choices.extend(account_acts(model));
@@ -94,8 +94,11 @@ fn account_acts(model: &Model) -> Choices {
         key,
     });
     let amount = prop_oneof![20 => 1..12_i64, 1 => Just(0), 1 => -5..0_i64, 1 => select(vec![i64::MAX, MAX_BALANCE, MAX_BALANCE - 5])];
-    let grant =
-        (anyone(model), amount, any::<bool>()).prop_map(|(account, amount, note)| Act::Grant { account, amount, note });
+    let grant = (any_account(model), amount, any::<bool>()).prop_map(|(account, amount, note)| Act::Grant {
+        account,
+        amount,
+        note,
+    });
     vec![
         (if few { 20 } else { 1 }, create.boxed()),
         (if model.accounts.is_empty() { 20 } else { 1 }, first.boxed()),
@@ -103,8 +106,8 @@ fn account_acts(model: &Model) -> Choices {
     ]
 }
 
-/// An account, or rarely nobody.
-fn anyone(model: &Model) -> impl Strategy<Value = Option<usize>> + use<> {
+/// An account, or rarely a missing one.
+fn any_account(model: &Model) -> impl Strategy<Value = Option<usize>> + use<> {
     prop_oneof![12 => (0..model.accounts.len().max(1)).prop_map(Some), 1 => Just(None)]
 }
 
@@ -130,8 +133,8 @@ fn key_acts(model: &Model, by: usize) -> Choices {
     let key = prop_oneof![12 => (known.saturating_sub(2)..known.max(1)).prop_map(Some), 2 => (0..known.max(1)).prop_map(Some), 1 => Just(None)];
     let change = select(vec![KeyChange::Enable, KeyChange::Disable, KeyChange::FlagLeaked, KeyChange::Revoke]);
     let overlap = prop_oneof![Just(0), Just(1), 0..20 * MINUTE as u64].prop_map(Duration::from_millis);
-    let create =
-        (anyone(model), key_order(model, model.now(by))).prop_map(|(account, key)| Act::CreateKey { account, key });
+    let create = (any_account(model), key_order(model, model.now(by)))
+        .prop_map(|(account, key)| Act::CreateKey { account, key });
     let changed = (key.clone(), change).prop_map(|(key, change)| Act::ChangeKey { key, change });
     let now = model.now(by);
     let use_of = (key.clone(), -11 * MINUTE..=11 * MINUTE).prop_map(move |(key, millis)| (key, moved(now, millis)));
@@ -149,7 +152,7 @@ fn key_acts(model: &Model, by: usize) -> Choices {
     choices.into_iter().filter(|(weight, _)| *weight > 0).collect()
 }
 
-/// Steps forward and back, and to the very milliseconds that matter.
+/// Steps forward and back, and to the exact milliseconds of deadlines.
 fn clock(model: &Model, by: usize) -> BoxedStrategy<Act> {
     let now = model.now(by);
     let lead = i64::try_from(MAX_LEAD.as_millis()).expect("a short time");
@@ -177,7 +180,7 @@ fn surface() -> impl Strategy<Value = Surface> {
 
 fn order() -> impl Strategy<Value = Order> {
     let references = prop_oneof![2 => Just(0), 1 => 1..=4_u8];
-    // The first key more than others, so that strikes meet on it.
+    // The first key is more likely than others, so that it gets several strikes.
     let key = prop_oneof![1 => Just(None), 3 => Just(Some(0)), 1 => (0..4_usize).prop_map(Some)];
     (1..=4_u8, 0..9_u8, 0..13_usize, references, key).prop_map(|(n, prompt, ratio, references, key)| Order {
         n,
@@ -208,7 +211,7 @@ fn submits(model: &Model) -> Choices {
     choices
 }
 
-/// A claim that mostly passes over nobody.
+/// A claim that in most cases skips no account.
 fn claim(model: &Model) -> BoxedStrategy<Act> {
     let some = proptest::collection::vec(0..model.accounts.len(), 1..3);
     let passed_over = prop_oneof![3 => Just(Vec::new()), 1 => some];
@@ -222,18 +225,18 @@ fn lease() -> impl Strategy<Value = Duration> {
         .prop_map(Duration::from_millis)
 }
 
-/// The leases that are held, and those that were lost: the stale actors.
+/// The leases that are held, and those that were lost.
 fn leases(model: &Model) -> (Vec<usize>, Vec<usize>) {
     (0..model.leases.len()).partition(|index| model.held(Held { index: *index, forged: 0 }).is_some())
 }
 
-/// Whether a task waits whose delay ends right now, or that no longer minds a delay it once had.
+/// Whether a waiting task has a delay that ends now, or an earlier delay that must have no effect any more.
 fn is_at_an_edge(task: &Ticket, now: Timestamp) -> bool {
     let waits = !task.status.is_terminal() && task.lease_until.is_none();
     waits && (task.ready_at == Some(now) || (task.ready_at.is_none() && task.delayed_until > Some(now)))
 }
 
-/// Giving back tasks that were once delayed.
+/// Releases of tasks that once had a delay.
 fn late_releases(model: &Model, current: &[usize]) -> Choices {
     let mut delayed = current.to_vec();
     delayed.retain(|index| {
@@ -246,13 +249,13 @@ fn late_releases(model: &Model, current: &[usize]) -> Choices {
     vec![(6, select(delayed).prop_map(|index| Act::Release { lease: Held { index, forged: 0 } }).boxed())]
 }
 
-/// Whether the task of a lease may still be harmed by it.
+/// Whether the task of a lease has not ended.
 fn is_unfinished(model: &Model, lease: usize) -> bool {
     let id = model.leases[lease].task_id;
     model.tasks.iter().any(|task| task.id == id && !task.status.is_terminal())
 }
 
-/// How often and for how long strikes count; to the very millisecond in which one grows too old.
+/// The limit and the window of strikes; some windows end at the exact age of a strike.
 fn strike_rule(model: &Model, by: usize) -> BoxedStrategy<Option<StrikeRule>> {
     let now = model.now(by);
     let ages: Vec<_> = model.keys.iter().flat_map(|key| &key.strikes).map(|at| now.since(*at)).collect();
@@ -292,7 +295,7 @@ fn lease_acts(leases: &[usize], weight: u32, rule: &BoxedStrategy<Option<StrikeR
     ]
 }
 
-/// Steps of others than workers: rescues, expiry, removal.
+/// Steps of the operator and the sweeper: rescues, failures, expiry.
 fn sweeps(model: &Model) -> Choices {
     let ends = model.taste.ends;
     let error = any::<u8>();

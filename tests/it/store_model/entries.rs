@@ -7,7 +7,7 @@ use super::model::Model;
 
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// The step it was written in. The order of a step's own entries is not promised.
+    /// The step that wrote it. Entries of one step have no guaranteed order.
     pub step: usize,
     pub account: usize,
     pub kind: EntryKind,
@@ -18,11 +18,11 @@ pub struct Entry {
 }
 
 impl Model {
-    /// Writes an entry and moves the balance by it.
+    /// Writes an entry and updates the balance.
     pub fn record(&mut self, account: usize, kind: EntryKind, amount: i64, at: Timestamp) -> &mut Entry {
         self.accounts[account].balance += amount;
         self.entries.push(Entry { step: self.steps, account, kind, amount, task: None, note: None, at });
-        self.entries.last_mut().expect("one was pushed")
+        self.entries.last_mut().expect("an entry was pushed")
     }
 
     /// Asserts the invariants that hold after every sequence of steps.

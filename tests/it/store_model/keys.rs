@@ -89,7 +89,7 @@ impl Model {
         Outcome::Key(Some(key.clone()))
     }
 
-    /// Counts one strike; whether it suspends the key.
+    /// Counts one strike, and returns whether it suspends the key.
     pub fn strike(&mut self, key: usize, rule: StrikeRule, now: Timestamp) -> bool {
         let Key { key, strikes, .. } = &mut self.keys[key];
         strikes.retain(|at| *at > now.saturating_sub(rule.window));

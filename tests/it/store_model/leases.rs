@@ -9,12 +9,12 @@ use tintype::store::{
     Claim, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry, StrikeRule,
 };
 
-use super::act::{Held, drawn, sentence};
+use super::act::{Held, file_names, sentence};
 use super::model::Model;
 use super::outcome::Outcome;
 
 impl Model {
-    /// The oldest task that may be claimed of each account.
+    /// The oldest claimable task of each account.
     fn claimable(&self, now: Timestamp) -> BTreeMap<Id, usize> {
         let mut oldest = BTreeMap::new();
         for (index, task) in self.tasks.iter().enumerate() {
@@ -114,7 +114,7 @@ impl Model {
         if images == 0 {
             return Outcome::Refused;
         }
-        self.end(index, Status::Completed(drawn(images)), self.now(by));
+        self.end(index, Status::Completed(file_names(images)), self.now(by));
         Outcome::Write(LeaseWrite::Done)
     }
 
@@ -168,7 +168,7 @@ impl Model {
         Outcome::Expired(overdue.into_iter().map(|index| self.ended(index)).collect()).sorted()
     }
 
-    /// The task as a write that ends it names it.
+    /// The record that a write returns for a task that it ends.
     fn ended(&self, index: usize) -> Ended {
         let task = &self.tasks[index];
         Ended { task_id: task.id, account_id: self.accounts[task.account].id, surface: task.surface }

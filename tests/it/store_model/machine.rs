@@ -16,9 +16,9 @@ use crate::rigs::service::Backend;
 
 /// Steps in a case.
 pub const STEPS: std::ops::RangeInclusive<usize> = 40..=60;
-/// Cases in a run, unless `PROPTEST_CASES` says so.
+/// Cases in a run, unless `PROPTEST_CASES` is set.
 const CASES: u32 = 30;
-/// Where the seeds of failures are kept: the path does not depend on where the test was started.
+/// The file with the seeds of failures: an absolute path, because the working directory may differ.
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/store_model/proptest-regressions.txt");
 
 /// The backend of the state machine.
@@ -59,7 +59,7 @@ impl ReferenceStateMachine for Model {
 pub struct Case {
     runtime: Runtime,
     real: Real,
-    /// Follows the ids that the real store makes, while the one that chose the steps foresaw them.
+    /// Takes its ids from the real store, while the model that chose the steps has invented them.
     model: Model,
 }
 
@@ -72,7 +72,7 @@ impl<D: Driver> StateMachineTest for Machine<D> {
 
     fn init_test(initial: &Model) -> Case {
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
-        // Drivers may want a runtime around them.
+        // Drivers may need a runtime.
         let real = runtime.block_on(async { Real::new(D::BACKEND, initial) });
         Case { runtime, real, model: initial.clone() }
     }
@@ -83,7 +83,7 @@ impl<D: Driver> StateMachineTest for Machine<D> {
             let due = case.model.take(&step, Some(&said));
             assert_eq!(said, due, "{step:?}");
             let reader = case.real.store(step.reader).as_ref();
-            view::compare(reader, &case.model, step.page).await.expect("a store that works");
+            view::compare(reader, &case.model, step.page).await.expect("no store error");
         });
         case
     }

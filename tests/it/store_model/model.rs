@@ -20,10 +20,10 @@ pub struct Model {
     pub accounts: Vec<Holder>,
     pub keys: Vec<Key>,
     pub tasks: Vec<Ticket>,
-    /// Every lease that was ever handed out.
+    /// Every lease that a claim returned.
     pub leases: Vec<Lease>,
     pub entries: Vec<Entry>,
-    /// How many steps were taken.
+    /// Number of steps taken.
     pub steps: usize,
 }
 
@@ -39,7 +39,7 @@ pub struct Holder {
 pub struct Key {
     pub hash: KeyHash,
     pub key: ApiKey,
-    /// When each of its strikes was, of those that are not too old.
+    /// The times of its strikes that have not expired.
     pub strikes: Vec<Timestamp>,
 }
 
@@ -48,21 +48,21 @@ pub struct Key {
 pub struct Ticket {
     pub id: Id,
     pub account: usize,
-    /// The key it came with.
+    /// The key that submitted it.
     pub key: Option<usize>,
     pub surface: Surface,
     pub request: GenerateRequest,
     pub status: Status,
     pub updated_at: Timestamp,
-    /// How it ended and when, written once.
+    /// Its end and the time of it, written once.
     pub ended: Option<(Status, Timestamp)>,
-    /// Of the last lease on it.
+    /// The epoch of its last lease.
     pub epoch: Option<i64>,
-    /// While it is leased.
+    /// The end of its lease, while it is leased.
     pub lease_until: Option<Timestamp>,
-    /// When it may be claimed, unless at once.
+    /// The end of its delay; without a delay it can be claimed at once.
     pub ready_at: Option<Timestamp>,
-    /// When its last delay ended or will end, which must not matter once it was claimed again.
+    /// The end of its last delay, which must have no effect after the next claim.
     pub delayed_until: Option<Timestamp>,
     pub lost_leases: u32,
 }

@@ -22,7 +22,7 @@ pub enum Outcome {
     Failed(Option<Ended>),
     Rescued(Rescued),
     Expired(Vec<Ended>),
-    /// An error: nothing happened.
+    /// An error: nothing was written.
     Refused,
     Quiet,
 }

@@ -6,19 +6,19 @@ use std::time::Duration;
 use tintype::clock::Timestamp;
 use tintype::domain::model::Id;
 
-/// Furthest that ids run ahead of a clock that has stepped back.
+/// Limit of the lead of ids over a clock that has stepped back.
 pub const MAX_LEAD: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone)]
 pub struct Process {
     now: Timestamp,
-    /// Where its clock has stood since it started.
+    /// Every time that its clock has shown since it started.
     stood: BTreeSet<Timestamp>,
-    /// The last id it made, while later ones must be higher.
+    /// Its last id, while later ids must be higher.
     last_id: Option<Id>,
-    /// The latest time that an id it made, shown or not, may hold.
+    /// The latest time that any of its ids, returned or not, may hold.
     latest: Timestamp,
-    /// For each account that has been waiting: those served since.
+    /// For each waiting account: the accounts served since it began to wait.
     passed_by: BTreeMap<Id, BTreeSet<Id>>,
     /// The account served last.
     served: Option<Id>,
@@ -44,7 +44,8 @@ impl Process {
         self.stood.insert(to);
     }
 
-    /// Ids follow a clock that has stepped back far. Whether a refused write uses one up is not promised.
+    /// Records that a write may have created an id: a refused write may create one or not. Ids follow a clock that has
+    /// stepped back far.
     pub fn may_use_an_id(&mut self) {
         if self.latest > self.now.saturating_add(MAX_LEAD) {
             self.last_id = None;
@@ -52,7 +53,7 @@ impl Process {
         self.latest = self.latest.max(self.now);
     }
 
-    /// The id of a thing made now: the one that the store said, if it is in order, or one foreseen.
+    /// The id of a row created now: the one that the store returned, after a check, or one that it could return.
     pub fn new_id(&mut self, said: Option<Id>, serial: usize) -> Id {
         self.may_use_an_id();
         let foreseen = self.last_id.map_or(self.now, |last| last.timestamp().max(self.now));
@@ -75,7 +76,7 @@ impl Process {
         after.or(waiting.keys().next()).copied()
     }
 
-    /// Serves an account of those that wait. Nobody who waits all the while sees another served twice.
+    /// Serves one of the waiting accounts. No other account may be served twice while an account waits.
     pub fn serve(&mut self, account: Id, waiting: &BTreeMap<Id, usize>) {
         self.passed_by.retain(|other, _| waiting.contains_key(other));
         self.passed_by.remove(&account);
@@ -92,7 +93,7 @@ impl Process {
     }
 }
 
-/// An id as a store might make it.
+/// An id that a store could create.
 fn foreseen_id(at: Timestamp, serial: usize) -> Id {
     let floor = Id::floor(at);
     let text = format!("{}{serial:08}", &floor.as_str()[..13]);

@@ -9,7 +9,7 @@ use tintype::domain::model::Id;
 use tintype::store::{LeaseWrite, Result, Store, Submission};
 
 use super::accounts::grant_note;
-use super::act::{Act, Order, Step, drawn, sentence};
+use super::act::{Act, Order, Step, file_names, sentence};
 use super::keys::{hash, hint, new_key};
 use super::model::Model;
 use super::outcome::Outcome;
@@ -31,12 +31,12 @@ impl Real {
         Self { backend, directory, clocks, stores }
     }
 
-    /// The database in the hands of one process.
+    /// The store of one process.
     pub fn store(&self, process: usize) -> &Arc<dyn Store> {
         self.stores[process].as_ref().expect("the process runs")
     }
 
-    /// Takes a step. The model is the one before it, and says what the numbers in the step mean.
+    /// Takes a step. The numbers in the step are indices into the model as it was before the step.
     pub async fn take(&mut self, model: &Model, step: &Step) -> Outcome {
         let by = step.by;
         match &step.act {
@@ -45,7 +45,7 @@ impl Real {
                 self.stores[by] = None;
                 self.stores[by] = Some(self.backend.open(&self.directory, &self.clocks[by]));
             }
-            Act::Ping => self.store(by).ping().await.expect("a store that works"),
+            Act::Ping => self.store(by).ping().await.expect("no store error"),
             act @ (Act::CreateAccount { .. }
             | Act::CreateFirstAccount { .. }
             | Act::CreateKey { .. }
@@ -66,7 +66,7 @@ async fn administer(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Outcome
         }
         Act::CreateFirstAccount { name, credits, key } => {
             let created = store.create_first_account(&model.name(*name), *credits, new_key(*key)).await;
-            let found = store.find_key_by_hash(hash(key.secret)).await.expect("a store that works");
+            let found = store.find_key_by_hash(hash(key.secret)).await.expect("no store error");
             Outcome::of(created, |account| Outcome::First(account.map(|account| (account, found.expect("its key")))))
         }
         Act::CreateKey { account, key } => {
@@ -113,7 +113,7 @@ async fn work(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Outcome {
         Act::Retry { lease, delay, error } => {
             Outcome::of(store.retry(model.lease(*lease), *delay, &sentence(*error)).await, Outcome::Retry)
         }
-        Act::Complete { lease, images } => write(store.complete(model.lease(*lease), drawn(*images)).await),
+        Act::Complete { lease, images } => write(store.complete(model.lease(*lease), file_names(*images)).await),
         Act::Fail { lease, error } => write(store.fail(model.lease(*lease), &sentence(*error)).await),
         Act::Refuse { lease, error, rule } => {
             Outcome::of(store.refuse(model.lease(*lease), &sentence(*error), *rule).await, Outcome::Refusal)
@@ -131,7 +131,7 @@ async fn work(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Outcome {
     }
 }
 
-/// The key that a task comes with.
+/// The key that submits a task.
 fn key_id(model: &Model, account: usize, order: &Order) -> Option<Id> {
     model.key_of(account, order.key).map(|key| model.keys[key].key.id)
 }
@@ -140,7 +140,7 @@ fn write(answer: Result<LeaseWrite>) -> Outcome {
     Outcome::of(answer, Outcome::Write)
 }
 
-/// Submits at once with a grant that no book can hold, and sorts the answers as the model does.
+/// Submits concurrently with a grant that overflows the balance and must fail, and sorts the answers as the model does.
 async fn crowd(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Result<Vec<Submission>> {
     let Act::Crowd { account, surface, order, max_unfinished, times } = act else { unreachable!("{act:?}") };
     let Some(index) = model.account(Some(*account)) else { return Ok(Vec::new()) };

@@ -9,7 +9,7 @@ use super::model::{Model, Ticket};
 use super::outcome::Outcome;
 
 impl Model {
-    /// The id of a thing that a process makes now.
+    /// The id of a row that a process creates now.
     pub fn new_id(&mut self, by: usize, said: Option<Id>) -> Id {
         let made = self.accounts.len() + self.keys.len() + self.tasks.len();
         let id = self.processes[by].new_id(said, made);
@@ -18,7 +18,7 @@ impl Model {
         id
     }
 
-    /// The task as the store shows it.
+    /// The task as the store returns it.
     pub fn shown_task(&self, index: usize) -> Task {
         let task = &self.tasks[index];
         Task {
@@ -46,7 +46,7 @@ impl Model {
         Outcome::Submission(self.submit_one(by, account, (surface, order, max_unfinished), said))
     }
 
-    /// A crowd's answers are sorted: those accepted by id, then the refusals.
+    /// The answers to a crowd are sorted: accepted tasks by id, then refusals.
     pub fn crowd(
         &mut self,
         by: usize,

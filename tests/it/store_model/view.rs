@@ -1,4 +1,4 @@
-//! Compares everything that a store shows with the model.
+//! Compares everything that a store returns with the model.
 
 use tintype::clock::Timestamp;
 use tintype::domain::model::{EntryKind, Id, LedgerEntry, Surface, Task, TaskId};
@@ -8,7 +8,7 @@ use super::entries::Entry;
 use super::model::Model;
 use crate::rigs::service::NOON;
 
-/// Compares all of it, reading lists in pages of `page`.
+/// Compares the store with the model, reading lists in pages of `page` items.
 pub async fn compare(store: &dyn Store, model: &Model, page: u32) -> Result<()> {
     accounts(store, model).await?;
     keys(store, model).await?;
@@ -64,7 +64,7 @@ fn newest_first(model: &Model, belongs: impl Fn(usize) -> bool) -> Vec<Task> {
 async fn tasks(store: &dyn Store, model: &Model) -> Result<()> {
     for (index, expected) in model.tasks.iter().enumerate() {
         let TaskRecord { task, request, lost_leases, removed_at: None } =
-            store.inspect_task(expected.id).await?.expect("a task that was accepted")
+            store.inspect_task(expected.id).await?.expect("an accepted task")
         else {
             panic!("nothing is removed here")
         };
@@ -88,7 +88,7 @@ async fn tasks(store: &dyn Store, model: &Model) -> Result<()> {
     Ok(())
 }
 
-/// Walks a list to its end; then begins it at a task that need not be in it.
+/// Reads a list to its end; then starts at a task that may not be in the list.
 async fn list(store: &dyn Store, model: &Model, (account, surface): (usize, Surface), page: u32) -> Result<()> {
     let id = model.accounts[account].id;
     let expected =
@@ -113,14 +113,14 @@ async fn list(store: &dyn Store, model: &Model, (account, surface): (usize, Surf
     Ok(())
 }
 
-/// An entry without what the store is free to choose; it sorts by step and task.
+/// An entry without the values that the store may choose; entries sort by step and task.
 type Line = (usize, Option<Id>, EntryKind, i64, Option<String>, Timestamp);
 
 async fn history(store: &dyn Store, model: &Model, account: usize, page: u32) -> Result<()> {
     let id = model.accounts[account].id;
     let expected: Vec<&Entry> = model.entries.iter().filter(|entry| entry.account == account).collect();
     let mut found: Vec<LedgerEntry> = Vec::new();
-    // One page past the last, which may be full.
+    // The last page may be full, so one more page is read.
     for _ in 0..=expected.len() / page as usize {
         let before = found.last().map(|entry| entry.id);
         found.extend(store.history(id, before, page).await?);

@@ -150,7 +150,7 @@ impl Kept {
     }
 
     async fn send(&mut self, key: &str, method: &str, path: &str, body: String) -> Result<(u16, Value), String> {
-        let sender = self.0.as_mut().ok_or("nobody listens")?;
+        let sender = self.0.as_mut().ok_or("no connection")?;
         let request = Request::builder().method(method).uri(path).header("host", "images.test");
         let request = request.header("authorization", format!("Bearer {key}"));
         let request = request.header("content-type", "application/json").body(Full::new(Bytes::from(body)));

@@ -139,8 +139,8 @@ impl Life {
         }
     }
 
-    /// Sends the callers to it, unless it will be stopped: nobody can take over a database that a stopped writer has
-    /// locked.
+    /// Sends the callers to it, unless it will be stopped: no process can take over a database that a stopped writer
+    /// has locked.
     pub fn meet(&self, clients: &Clients) {
         if !matches!(self.ending, Ending::Zombie) {
             clients.meet(self.address());

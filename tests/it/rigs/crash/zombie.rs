@@ -35,7 +35,7 @@ pub async fn haunt(life: &Life, tally: &mut Tally) {
             life.wait_until(PATIENCE, |life| life.logged("lease lost").is_some()).await;
             tally.zombie_writes_refused += u32::from(life.logged("lease lost").is_some());
         }
-        // The worker may have been stopped within a transaction, whose lock nobody can take over.
+        // The worker may have been stopped within a transaction, whose lock no other process can take over.
         _ => {}
     }
 }
