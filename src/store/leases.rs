@@ -116,3 +116,11 @@ pub struct Rescued {
     /// The tasks that were failed and refunded, in any order.
     pub failed: Vec<Ended>,
 }
+
+impl Rescued {
+    /// Adds the tasks that another rescue changed.
+    pub fn add(&mut self, other: Self) {
+        self.queued += other.queued;
+        self.failed.extend(other.failed);
+    }
+}

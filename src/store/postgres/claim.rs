@@ -9,7 +9,7 @@ use super::columns::{REQUEST, request, word};
 use super::connection::{Database, Parameter};
 use super::queue::millis;
 use crate::domain::model::Id;
-use crate::store::{Claim, Lease, Result};
+use crate::store::{Claim, Lease, Result, StoreError};
 
 /// Condition for a task `q` that can be claimed. Below the horizon ($2) are only dead tuples. The collation is that of
 /// the index `queue_of_account`.
@@ -17,6 +17,12 @@ const CLAIMABLE: &str = "q.task_id COLLATE \"POSIX\" >= $2 AND q.lease_until IS 
 
 /// Claims up to $4 tasks of accounts that are not in $5, for $6 milliseconds, beginning after the account $1.
 fn statement() -> String {
+    let waiting = format!(
+        "SELECT a.id AS account_id FROM accounts a, LATERAL (
+            SELECT 1 FROM queue q WHERE q.account_id = a.id AND {CLAIMABLE}
+            ORDER BY q.task_id COLLATE \"POSIX\" LIMIT 1) oldest
+        WHERE a.id <> ALL ($5)"
+    );
     format!(
         "
     WITH
@@ -24,18 +30,10 @@ fn statement() -> String {
     -- served last, then those from the beginning. An account costs one look-up in the index `queue_of_account`, however
     -- many tasks wait.
     later AS MATERIALIZED (
-        SELECT a.id AS account_id FROM accounts a, LATERAL (
-            SELECT 1 FROM queue q WHERE q.account_id = a.id AND {CLAIMABLE}
-            ORDER BY q.task_id COLLATE \"POSIX\" LIMIT 1) oldest
-        WHERE a.id > $1 AND a.id <> ALL ($5)
-        ORDER BY a.id LIMIT $4
+        {waiting} AND a.id > $1 ORDER BY a.id LIMIT $4
     ),
     earlier AS MATERIALIZED (
-        SELECT a.id AS account_id FROM accounts a, LATERAL (
-            SELECT 1 FROM queue q WHERE q.account_id = a.id AND {CLAIMABLE}
-            ORDER BY q.task_id COLLATE \"POSIX\" LIMIT 1) oldest
-        WHERE a.id <= $1 AND a.id <> ALL ($5)
-        ORDER BY a.id LIMIT greatest($4::bigint - (SELECT count(*) FROM later), 0)
+        {waiting} AND a.id <= $1 ORDER BY a.id LIMIT greatest($4::bigint - (SELECT count(*) FROM later), 0)
     ),
     turns AS MATERIALIZED (
         SELECT account_id, row_number() OVER (ORDER BY account_id <= $1, account_id) AS turn
@@ -89,7 +87,7 @@ pub(super) async fn claim(
             Err(failure) if claims.is_empty() => return Err(failure.into()),
             // Tasks that are already claimed are returned, so that they are worked on.
             Err(failure) => {
-                tracing::warn!(error = %crate::store::StoreError::from(failure), "could not claim more tasks");
+                tracing::warn!(error = %StoreError::from(failure), "could not claim more tasks");
                 break;
             }
         };

@@ -8,10 +8,11 @@ use tokio_postgres::Transaction;
 use super::columns::{KEY, api_key};
 use super::connection::{Database, Parameter, TRANSACTION_TIMEOUT};
 use super::failure::Failure;
+use super::queue::Loss;
 use super::{PostgresStore, queue};
 use crate::clock::Timestamp;
 use crate::domain::key::{ApiKey, KeyHash};
-use crate::domain::model::{CREDITS_PER_IMAGE, Id};
+use crate::domain::model::Id;
 use crate::fault::Effect;
 use crate::store::{KeyChange, Keys, Lease, NewKey, Refusal, Result, StrikeRule};
 
@@ -80,10 +81,10 @@ pub(super) async fn refuse(
     error: &str,
     rule: Option<StrikeRule>,
 ) -> Result<Refusal> {
-    let (given, now) = (database.given_time(), database.now());
+    let (loss, now) = (Loss::now(database, error), database.now());
     let refuse = async |begun: &Transaction<'_>| {
-        let parameters: [Parameter<'_>; 7] =
-            [&error, &given, &CREDITS_PER_IMAGE, &0_i32, &0_i64, &lease.task_id, &lease.epoch];
+        let of_lease: [Parameter<'_>; 2] = [&lease.task_id, &lease.epoch];
+        let parameters = [&loss.parameters()[..], &of_lease].concat();
         let row = begun.query_opt(&queue::give_up(queue::LEASED), &parameters).await?;
         let given_up = row.as_ref().map(queue::given_up).transpose()?;
         let Some((_, key_id)) = given_up.and_then(|task| task.failed) else { return Ok(Refusal::Lost) };

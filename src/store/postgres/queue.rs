@@ -16,6 +16,7 @@ use super::columns::{number, to_json, word};
 use super::connection::{Database, Parameter};
 use super::failure::Failure;
 use super::{PostgresStore, claim, keys};
+use crate::clock::Timestamp;
 use crate::domain::model::{CREDITS_PER_IMAGE, Id};
 use crate::fault::Effect;
 use crate::store::{
@@ -110,11 +111,13 @@ pub(super) fn give_up(lost: &str) -> String {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Loss<'a> {
     /// A sentence for the caller.
-    pub(super) error: &'a str,
+    error: &'a str,
     /// Lost leases after which a task fails.
-    pub(super) most: i32,
-    /// Time until a task that is queued again can be claimed.
-    pub(super) delay: Duration,
+    most: i32,
+    /// Milliseconds until a task that is queued again can be claimed.
+    delay_ms: i64,
+    /// The time, where tests move the clock.
+    given: Option<Timestamp>,
 }
 
 /// A task that was given up.
@@ -127,13 +130,19 @@ pub(super) struct GivenUp {
 
 impl<'a> Loss<'a> {
     /// The task fails now.
-    pub(super) fn now(error: &'a str) -> Self {
-        Self { error, most: 0, delay: Duration::ZERO }
+    pub(super) fn now(database: &Database, error: &'a str) -> Self {
+        Self { error, most: 0, delay_ms: 0, given: database.given_time() }
     }
 
     /// The task fails when it has lost [`MAX_LOST_LEASES`].
-    pub(super) fn attempt(error: &'a str, delay: Duration) -> Self {
-        Self { error, most: i32::try_from(MAX_LOST_LEASES).unwrap_or(i32::MAX), delay }
+    pub(super) fn attempt(database: &Database, error: &'a str, delay: Duration) -> Self {
+        let most = i32::try_from(MAX_LOST_LEASES).unwrap_or(i32::MAX);
+        Self { error, most, delay_ms: millis(delay), given: database.given_time() }
+    }
+
+    /// Parameters of [`give_up`], before those of its query.
+    pub(super) fn parameters(&self) -> [Parameter<'_>; 5] {
+        [&self.error, &self.given, &CREDITS_PER_IMAGE, &self.most, &self.delay_ms]
     }
 
     /// Gives up the tasks that `lost` selects with these parameters.
@@ -143,9 +152,7 @@ impl<'a> Loss<'a> {
         lost: &str,
         parameters: &[Parameter<'_>],
     ) -> std::result::Result<Vec<GivenUp>, Failure> {
-        let (given, delay) = (database.given_time(), millis(self.delay));
-        let own: [Parameter<'_>; 5] = [&self.error, &given, &CREDITS_PER_IMAGE, &self.most, &delay];
-        let rows = database.write(&give_up(lost), &[&own, parameters].concat()).await?;
+        let rows = database.write(&give_up(lost), &[&self.parameters(), parameters].concat()).await?;
         rows.iter().map(given_up).collect::<Result<_>>().map_err(Failure::Unknown)
     }
 
@@ -204,7 +211,7 @@ impl Queue for PostgresStore {
 
     async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry> {
         let retry = async {
-            Ok(match Loss::attempt(last_error, delay).of_lease(&self.database, lease).await? {
+            Ok(match Loss::attempt(&self.database, last_error, delay).of_lease(&self.database, lease).await? {
                 Some(GivenUp { queued: true, .. }) => Retry::Queued,
                 Some(GivenUp { failed: Some(_), .. }) => Retry::Failed,
                 _ => Retry::Lost,
@@ -224,7 +231,7 @@ impl Queue for PostgresStore {
 
     async fn fail(&self, lease: Lease, error: &str) -> Result<LeaseWrite> {
         let fail = async {
-            let given_up = Loss::now(error).of_lease(&self.database, lease).await?;
+            let given_up = Loss::now(&self.database, error).of_lease(&self.database, lease).await?;
             Ok(done_if(given_up.is_some_and(|task| task.failed.is_some())))
         };
         self.write(Effect::Fail, fail).await
@@ -237,7 +244,7 @@ impl Queue for PostgresStore {
     async fn fail_unleased(&self, id: Id, error: &str) -> Result<Option<Ended>> {
         let fail = async {
             let any = "SELECT task_id FROM queue WHERE task_id = $6 FOR UPDATE";
-            let given_up = Loss::now(error).give_up(&self.database, any, &[&id]).await?.pop();
+            let given_up = Loss::now(&self.database, error).give_up(&self.database, any, &[&id]).await?.pop();
             Ok(given_up.and_then(|task| task.failed).map(|(ended, _)| ended))
         };
         self.write(Effect::FailUnleased, fail).await

@@ -1,8 +1,8 @@
 //! Finding out what became of a submit whose answer was lost.
 //!
-//! The ids of its tasks are chosen before it is sent, and while it runs it holds the locks on its accounts. It does
-//! nothing once its deadline has passed when it gets them. So a transaction that holds these locks after the deadline
-//! sees the tasks, or they will never exist.
+//! The submitter chooses the ids of the tasks before it sends them. The statement locks their accounts, and creates no
+//! task whose deadline has passed by then. So a transaction that locks the accounts after the last deadline sees the
+//! tasks, or they will never exist.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub(super) struct Unanswered {
     pub(super) accounts: Vec<Id>,
     pub(super) tasks: Vec<Id>,
-    /// The last of the tasks, by the server's clock.
+    /// The last deadline of the tasks, by the server's clock.
     pub(super) deadline: Timestamp,
 }
 

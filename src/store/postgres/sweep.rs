@@ -14,16 +14,18 @@ const BATCH: usize = 256;
 #[derive(Debug)]
 enum Sought {
     /// Leases that ended by `until`, or last longer than any lease: the server's clock was set back since. `until` is
-    /// `None` for the server's time. No task is below `horizon`.
-    Lost { until: Option<Timestamp>, horizon: Id },
+    /// `None` for the server's time.
+    Lost { until: Option<Timestamp> },
     /// Tasks with an id below `end`.
-    Overdue { end: Id, horizon: Id },
+    Overdue { end: Id },
 }
 
 /// A sweep.
 #[derive(Debug)]
 pub(super) struct Sweep<'a> {
     sought: Sought,
+    /// No unfinished task is below this id.
+    horizon: Id,
     loss: Loss<'a>,
 }
 
@@ -42,32 +44,32 @@ impl<'a> Sweep<'a> {
             Rescue::Expired => database.given_time(),
             Rescue::All => Some(Timestamp::MAX.saturating_sub(LONGEST_LEASE)),
         };
-        Self { sought: Sought::Lost { until, horizon: database.horizon() }, loss }
+        Self { sought: Sought::Lost { until }, horizon: database.horizon(), loss }
     }
 
     /// Fails the tasks created at or before `cutoff`.
     pub(super) fn expire(database: &Database, cutoff: Timestamp, error: &'a str) -> Self {
         // Ids begin with the time of creation, so the first id after the cutoff bounds a range of them.
         let end = Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)));
-        Self { sought: Sought::Overdue { end, horizon: database.horizon() }, loss: Loss::now(error) }
+        Self { sought: Sought::Overdue { end }, horizon: database.horizon(), loss: Loss::now(database, error) }
     }
 
     /// Condition for a row `q` of the queue, with the parameters of [`Sweep::parameters`] from `$first` on.
     fn condition(&self, first: usize) -> String {
-        let next = first + 1;
-        match self.sought {
+        let sought = match self.sought {
             Sought::Lost { .. } => {
                 let (now, longest) = (format!("tintype_now(${first})"), millis(LONGEST_LEASE));
-                format!("q.task_id >= ${next} AND (q.lease_until <= {now} OR q.lease_until > {now} + {longest})")
+                format!("(q.lease_until <= {now} OR q.lease_until > {now} + {longest})")
             }
-            Sought::Overdue { .. } => format!("q.task_id < ${first} AND q.task_id >= ${next}"),
-        }
+            Sought::Overdue { .. } => format!("q.task_id < ${first}"),
+        };
+        format!("{sought} AND q.task_id >= ${}", first + 1)
     }
 
-    fn parameters(&self) -> Vec<Parameter<'_>> {
+    fn parameters(&self) -> [Parameter<'_>; 2] {
         match &self.sought {
-            Sought::Lost { until, horizon } => vec![until, horizon],
-            Sought::Overdue { end, horizon } => vec![end, horizon],
+            Sought::Lost { until } => [until, &self.horizon],
+            Sought::Overdue { end } => [end, &self.horizon],
         }
     }
 
@@ -86,8 +88,7 @@ impl<'a> Sweep<'a> {
             let account: &str = row.try_get(0)?;
             match self.batch(database, Some(account)).await {
                 Ok(Swept { rescued, more }) => {
-                    all.rescued.queued += rescued.queued;
-                    all.rescued.failed.extend(rescued.failed);
+                    all.rescued.add(rescued);
                     all.more |= more;
                 }
                 Err(Failure::Busy(error) | Failure::Refused(error)) => {
@@ -110,7 +111,7 @@ impl<'a> Sweep<'a> {
         );
         let limit = i64::try_from(BATCH).unwrap_or(i64::MAX);
         let of_batch: [Parameter<'_>; 2] = [&account, &limit];
-        let parameters = [&of_batch, &self.parameters()[..]].concat();
+        let parameters = [of_batch, self.parameters()].concat();
         let given_up = self.loss.give_up(database, &lost, &parameters).await?;
         let found = given_up.len();
         let mut rescued = Rescued::default();

@@ -51,7 +51,7 @@ pub(super) async fn keep(database: Arc<Database>, mut ahead_ms: i64) {
 #[async_trait]
 impl Upkeep for PostgresStore {
     async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued> {
-        let sweep = Sweep::rescue(&self.database, which, Loss::attempt(last_error, Duration::ZERO));
+        let sweep = Sweep::rescue(&self.database, which, Loss::attempt(&self.database, last_error, Duration::ZERO));
         self.sweep(Effect::Rescue, sweep).await
     }
 
@@ -112,8 +112,7 @@ impl PostgresStore {
         let mut all = Rescued::default();
         loop {
             let swept = self.write(effect, sweep.step(&self.database)).await?;
-            all.queued += swept.rescued.queued;
-            all.failed.extend(swept.rescued.failed);
+            all.add(swept.rescued);
             if !swept.more {
                 return Ok(all);
             }

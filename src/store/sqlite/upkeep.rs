@@ -51,8 +51,7 @@ impl Upkeep for SqliteStore {
             let last_error = last_error.to_owned();
             let some = self.write(Effect::Rescue, move |writing| queue::rescue(writing, which, &last_error)).await?;
             let changed = some.queued + some.failed.len();
-            all.queued += some.queued;
-            all.failed.extend(some.failed);
+            all.add(some);
             if changed < queue::SWEEP_BATCH {
                 return Ok(all);
             }
