@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn public_addresses() {
+    fn public_addresses_pass() {
         check(
             true,
             &[
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn special_ipv4_addresses() {
+    fn special_ipv4_addresses_are_refused() {
         check(
             false,
             &[
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn special_ipv6_addresses() {
+    fn special_ipv6_addresses_are_refused() {
         check(
             false,
             &[

@@ -97,7 +97,7 @@ fn a_phrase_is_found_across_what_stands_between_its_words() {
 }
 
 #[test]
-fn letters_that_differ_in_small_or_in_capital_alone_are_the_same() {
+fn letters_that_fold_to_one_letter_in_either_case_are_the_same() {
     assert_refused(&["straße"], &["STRASSE", "Straße", "STRAẞE", "strasse"]);
     assert_refused(&["STRASSE"], &["straße"]);
     assert_refused(&["istanbul"], &["İSTANBUL", "ISTANBUL", "ıstanbul", "İstanbul"]);
@@ -139,7 +139,7 @@ fn every_rule_that_refuses_is_named() {
 }
 
 #[test]
-fn a_rule_without_letters_is_no_rule() {
+fn a_rule_without_letters_is_refused() {
     for word in ["", " ", "...", "\u{200b}", "\u{301}"] {
         let rule = Rule { name: "empty".into(), words: vec![word.into()] };
         assert!(Matcher::new(&[rule]).is_err(), "{word:?}");
@@ -147,7 +147,7 @@ fn a_rule_without_letters_is_no_rule() {
 }
 
 #[test]
-fn a_block_list_is_read_to_the_line() {
+fn an_error_in_a_block_list_gives_its_line() {
     let grey = Picture::from_rgb(2, 1, vec![0, 0, 0, 255, 255, 255]).expect("two pixels");
     let list = BlockList::parse(&format!("# known\n\n{:016x}  # a boat\n", picture_hash(&grey)), 0).expect("a list");
     assert_eq!(list.len(), 1);

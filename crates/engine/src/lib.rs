@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_report_is_kept() {
+    fn only_the_latest_progress_report_is_kept() {
         let progress = Progress::default();
         assert_eq!(progress.latest(), None);
         progress.report(Stage::Step { done: 3, of: 20 });

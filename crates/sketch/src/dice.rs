@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wave_is_a_sine() {
+    fn the_wave_follows_the_sine() {
         for step in 0..100 {
             let turns = step as f32 * 0.037 - 1.3;
             assert!((wave(turns) - (turns * std::f32::consts::TAU).sin()).abs() < 0.002);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_stays_in_range_everywhere() {
+    fn noise_stays_between_its_bounds() {
         let noise = Noise::new(Dice::new(7, "test"));
         for (x, y) in [(0.0, 0.0), (-3.7, 1e9), (-1e9, -1e-9), (255.9, 256.1)] {
             assert!((0.0..=1.0).contains(&noise.fractal(x, y, 5)));

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn selectors_do_not_hide_an_emoji() {
+    fn a_variation_selector_does_not_hide_an_emoji() {
         for emoji in ["✈️", "☂️", "🕯️", "❤️", "🐻‍❄️", "🐦‍⬛", "🦊"] {
             assert!(Glyph::of_emoji(emoji).is_some(), "{emoji}");
         }

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn vague_words_find_nothing() {
+    fn words_without_a_picture_find_nothing() {
         for word in ["animal", "face", "nature", "ok", "in"] {
             assert_eq!(Lexicon::of(Language::English).exact(word), None, "{word}");
         }

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fox_in_the_snow_is_no_snowman() {
+    fn a_fox_in_the_snow_is_a_fox_in_every_language() {
         for text in [
             "a red fox in the snow",
             "ein roter Fuchs im Schnee",
@@ -372,12 +372,12 @@ mod tests {
     }
 
     #[test]
-    fn emoji_are_drawn_as_themselves() {
+    fn an_emoji_in_the_prompt_is_drawn() {
         assert_eq!(names("🦄✈️ and ☕"), ["🦄", "✈", "☕"]);
     }
 
     #[test]
-    fn no_prompt_is_too_strange() {
+    fn a_scene_is_read_from_any_prompt() {
         let mut long = "cat dog [[ \u{200d}🏳️‍🌈 \u{0}é𝔘 ".repeat(1_000);
         long.push('\u{fe0f}');
         assert!(Scene::read(&long).subjects.len() <= MAX_SUBJECTS);

@@ -371,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_of_the_file_is_understood() {
+    fn every_line_of_the_vocabulary_is_valid() {
         for line in include_str!("vocabulary.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
             let (key, list) = line.split_once(": ").unwrap_or_else(|| panic!("no key: {line}"));
             assert!(Meaning::named(key).is_some(), "unknown key {key}");

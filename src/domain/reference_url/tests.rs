@@ -69,7 +69,7 @@ fn other_schemes_are_refused() {
 }
 
 #[test]
-fn blank_and_control_characters_are_refused() {
+fn blank_and_control_characters_in_a_url_are_refused() {
     check(
         Err(UrlFault::Characters),
         &[

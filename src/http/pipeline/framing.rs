@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_with_one_interpretation_pass() {
+    fn a_request_head_with_one_interpretation_passes() {
         for request in [
             "GET / HTTP/1.1\r\nhost: x\r\n\r\n",
             "\r\n\r\nGET / HTTP/1.1\r\nhost: x\r\n\r\n",
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_with_two_interpretations_are_found() {
+    fn a_request_head_with_two_interpretations_is_found() {
         for request in [
             "GET / HTTP/1.1\nhost: x\n\n",
             "GET / HTTP/1.1\r\nhost: x\n\r\n",

@@ -119,7 +119,7 @@ async fn an_account_with_all_its_downloads_waits_while_other_accounts_go_on() {
 }
 
 #[test]
-fn faults_are_sentences() {
+fn a_reference_fault_names_the_entry_in_a_sentence() {
     let sentence = |index, kind| ReferenceFault { index, kind }.to_string();
     assert_eq!(sentence(1, FaultKind::Unreachable), "reference_images[1] could not be downloaded.");
     assert_eq!(sentence(0, FaultKind::TooLarge), "reference_images[0] is too large.");
