@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::account::MAX_GRANT;
 use super::{Failure, Outcome, describe, existing_files, find_account, open_store, or_dash, progress, show, table};
 use crate::backup::results::{self, Check};
-use crate::config::{DataSettings, files_from_env};
+use crate::config::DataSettings;
 use crate::domain::model::LedgerEntry;
 use crate::domain::text::{self, counted};
 use crate::files::Files;
@@ -68,6 +68,9 @@ pub(super) struct AuditArgs {
     /// s3://BUCKET/PREFIX [default: the files that `tintype serve` would use]
     #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     files: Option<String>,
+    /// The files that `tintype serve` would use
+    #[arg(long, env = "TINTYPE_FILES", hide = true)]
+    served_files: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -136,23 +139,25 @@ async fn audit(args: AuditArgs, data: &DataSettings) -> Outcome {
     let books = store.audit().await?;
     let check = match &args.files {
         None => None,
-        Some(url) => Some(check_files(&*store, url, books.tasks, !args.json, data).await?),
+        Some(url) => {
+            let url = if url.is_empty() { args.served_files.as_deref() } else { Some(url.as_str()) };
+            Some(check_files(&*store, url, books.tasks, !args.json, data).await?)
+        }
     };
     let findings = Findings::new(books, check);
     show(args.json, &findings, || findings.text())?;
     Ok(if findings.drifts.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Checks the result files of all completed tasks. An empty `url` means the files that `tintype serve` would use.
+/// Checks the result files of all completed tasks.
 async fn check_files(
     store: &dyn Store,
-    url: &str,
+    url: Option<&str>,
     tasks: u64,
     visible: bool,
     data: &DataSettings,
 ) -> Result<Check, Failure> {
-    let url = if url.is_empty() { files_from_env()? } else { Some(url.to_owned()) };
-    let files = existing_files(data, url.as_deref()).await?;
+    let files = existing_files(data, url).await?;
     let _kept = files.as_ref().map(Files::keep_all).transpose()?;
     let bar = progress::bar(visible);
     results::begin(&bar, "checking the result files", tasks);
@@ -160,7 +165,7 @@ async fn check_files(
     let check = results::check(files.as_ref(), page, &bar).await;
     bar.finish_and_clear();
     check.map_err(|error| {
-        let place = data.file_backend(url.as_deref()).map(|place| place.to_string()).unwrap_or_default();
+        let place = data.file_backend(url).map(|place| place.to_string()).unwrap_or_default();
         Failure(format!("cannot check the result files in {place}: {error}"))
     })
 }

@@ -1,6 +1,6 @@
 //! `tintype generate`: submits a task to a running server, waits for it and saves its images.
 
-use std::fmt::{self, Debug, Display};
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use serde::{Serialize, Serializer};
 use tintype_client::{Client, ClientError, Finished, PlainHttp, Refusal, SetupError, TaskId, TaskRequest};
 use url::Url;
 
-use crate::config::{base_url, secret_from_file};
+use crate::config::ClientSettings;
 
 /// The exit codes; [`EXIT_CODES`] explains them to users.
 mod exit {
@@ -46,9 +46,6 @@ Exit codes:
   9    the task is complete, and its images could not be saved
   130  interrupted; a task that was created continues";
 
-/// The default address of `tintype serve`.
-const DEFAULT_URL: &str = "http://127.0.0.1:8080";
-
 const HOW_TO_GET_A_KEY: &str =
     "create one with `tintype key create --account NAME` on the server, and give it as --key or TINTYPE_KEY";
 
@@ -75,34 +72,8 @@ pub(super) struct GenerateArgs {
     /// Do not show progress
     #[arg(long)]
     quiet: bool,
-    /// URL of the server
-    #[arg(long, env = "TINTYPE_URL", default_value = DEFAULT_URL, value_name = "URL", value_parser = base_url)]
-    url: String,
-    /// API key
-    #[arg(long, env = "TINTYPE_KEY", hide_env_values = true, value_name = "KEY")]
-    key: Option<Hidden>,
-    /// PEM file with certificate authorities to trust in addition to the public ones
-    #[arg(long, env = "TINTYPE_CA", value_name = "FILE")]
-    ca: Option<PathBuf>,
-    /// Allow sending the key over plain HTTP to another machine
-    #[arg(long)]
-    insecure: bool,
-}
-
-/// A secret that `Debug` does not show.
-#[derive(Clone)]
-struct Hidden(String);
-
-impl From<String> for Hidden {
-    fn from(text: String) -> Self {
-        Self(text)
-    }
-}
-
-impl Debug for Hidden {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Hidden")
-    }
+    #[command(flatten)]
+    server: ClientSettings,
 }
 
 /// A failure: the exit code and a sentence.
@@ -131,7 +102,7 @@ pub(super) async fn run(args: GenerateArgs) -> ExitCode {
     let mut report = Report::default();
     let outcome = tokio::select! {
         outcome = generate(&args, &mut report) => outcome,
-        Ok(()) = tokio::signal::ctrl_c() => Err(report.interrupted(&args.url)),
+        Ok(()) = tokio::signal::ctrl_c() => Err(report.interrupted(&args.server.url)),
     };
     let code = match outcome {
         Ok(()) => exit::SAVED,
@@ -166,7 +137,8 @@ async fn generate(args: &GenerateArgs, report: &mut Report) -> Result<(), Stop> 
         let seconds = wait.as_secs_f64();
         spinner.println(format!("{task_id}: {error}; trying again in {seconds:.0} s"));
     };
-    let finished = client.wait(task, on_retry).await.map_err(|error| not_finished(&error, &task_id, &args.url))?;
+    let finished =
+        client.wait(task, on_retry).await.map_err(|error| not_finished(&error, &task_id, &args.server.url))?;
     spinner.finish_and_clear();
     match finished {
         Finished::Completed(images) => {
@@ -182,17 +154,16 @@ async fn generate(args: &GenerateArgs, report: &mut Report) -> Result<(), Stop> 
 
 fn client(args: &GenerateArgs) -> Result<Client, Stop> {
     let usage = |sentence: String| Stop(exit::USAGE, sentence);
-    let key = match &args.key {
-        Some(Hidden(key)) => Some(key.clone()),
-        None => secret_from_file("TINTYPE_KEY_FILE").map_err(usage)?,
+    let server = &args.server;
+    let Some(key) = server.key().map_err(usage)? else {
+        return Err(usage(format!("an API key is needed: {HOW_TO_GET_A_KEY}")));
     };
-    let Some(key) = key else { return Err(usage(format!("an API key is needed: {HOW_TO_GET_A_KEY}"))) };
-    let plain_http = if args.insecure { PlainHttp::Anywhere } else { PlainHttp::LoopbackOnly };
+    let plain_http = if server.insecure { PlainHttp::Anywhere } else { PlainHttp::LoopbackOnly };
     let unusable = |error: &dyn Display| {
-        usage(format!("cannot use {}: {error}", args.ca.as_deref().unwrap_or(Path::new("--ca")).display()))
+        usage(format!("cannot use {}: {error}", server.ca.as_deref().unwrap_or(Path::new("--ca")).display()))
     };
-    let authorities = args.ca.as_deref().map(fs::read).transpose().map_err(|error| unusable(&error))?;
-    Client::new(&args.url, &key, plain_http, authorities.as_deref()).map_err(|error| match error {
+    let authorities = server.ca.as_deref().map(fs::read).transpose().map_err(|error| unusable(&error))?;
+    Client::new(&server.url, &key, plain_http, authorities.as_deref()).map_err(|error| match error {
         SetupError::Authority => unusable(&error),
         SetupError::Key => usage(format!("{error}: {HOW_TO_GET_A_KEY}")),
         SetupError::PlainHttp(_) => usage(format!("{error}: use an https URL, or --insecure if you trust the network")),
@@ -223,7 +194,7 @@ fn prepare_directory(directory: &Path) -> Result<(), Stop> {
 
 /// Explains a failed submit: no task was created, or one may exist.
 fn not_submitted(error: &ClientError, args: &GenerateArgs) -> Stop {
-    let url = &args.url;
+    let url = &args.server.url;
     match error {
         ClientError::Unreachable(cause) => {
             Stop(exit::OTHER, format!("cannot connect to {url} ({cause}): is `tintype serve` running there?"))

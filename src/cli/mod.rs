@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
 use crate::clock::Clock;
-use crate::config::{DataSettings, DatabaseUrl, FileBackend, ignore_empty_variables};
+use crate::config::{self, DataSettings, DatabaseUrl, FileBackend, SettingsError, ShownSetting};
 use crate::data_dir;
 use crate::domain::model::Account;
 use crate::fault::Faults;
@@ -23,6 +23,7 @@ use crate::store::{Drift, Store};
 
 mod account;
 mod backup;
+mod configuration;
 mod credits;
 mod doctor;
 mod files;
@@ -52,6 +53,9 @@ struct Cli {
     /// Format of the log, which goes to standard error
     #[arg(long, global = true, help_heading = "Global options", env = "TINTYPE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
+    /// File with settings, in TOML under the names of their flags [default: tintype.toml in the data directory]
+    #[arg(long, global = true, help_heading = "Global options", env = "TINTYPE_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
     #[command(flatten)]
     data: DataSettings,
     #[command(subcommand)]
@@ -100,6 +104,9 @@ enum Command {
     Restore(restore::RestoreArgs),
     /// Move an installation from SQLite to PostgreSQL
     Migrate(migrate::MigrateArgs),
+    /// Show the settings and where each comes from
+    #[command(subcommand)]
+    Config(configuration::ConfigCommand),
     /// Check that this machine and its data can run a server
     Doctor(doctor::DoctorArgs),
     /// Print the OpenAPI description of the API
@@ -124,17 +131,24 @@ pub(crate) type Outcome = Result<ExitCode, Failure>;
 
 /// Runs the command that the process arguments name.
 pub fn main() -> ExitCode {
-    let matches = ignore_empty_variables(Cli::command()).get_matches();
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    if matches!(cli.command, Command::DecodePicture) {
+    let arguments = config::arguments();
+    if arguments.get(1).is_some_and(|argument| argument == sandbox::COMMAND) {
         // A decoder process must confine itself before this program opens or starts anything else.
+        return sandbox::main();
+    }
+    let read = match config::read(Cli::command(), &arguments) {
+        Ok(read) => read,
+        Err(error) => return explain(error),
+    };
+    let cli = Cli::from_arg_matches(&read.matches).unwrap_or_else(|error| error.exit());
+    if matches!(cli.command, Command::DecodePicture) {
         return sandbox::main();
     }
     if let Err(error) = start_logging(&cli.log, cli.log_format) {
         eprintln!("tintype: {error}");
         return ExitCode::from(2);
     }
-    match run(cli.command, &cli.data) {
+    match run(cli.command, &cli.data, &read.settings) {
         Ok(code) => code,
         Err(Failure(message)) => {
             eprintln!("tintype: {message}");
@@ -158,7 +172,23 @@ fn start_logging(filter: &str, format: LogFormat) -> Result<(), String> {
     Ok(())
 }
 
-fn run(command: Command, data: &DataSettings) -> Outcome {
+/// Prints the reason why the settings cannot be used, or the help that was asked for.
+fn explain(error: SettingsError) -> ExitCode {
+    match error {
+        SettingsError::File(sentence) => {
+            eprintln!("tintype: {sentence}");
+            ExitCode::from(2)
+        }
+        SettingsError::Usage(error, notes) => {
+            // An error here means that the output was closed early.
+            drop(error.print());
+            notes.iter().for_each(|note| eprintln!("note: {note}"));
+            ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+        }
+    }
+}
+
+fn run(command: Command, data: &DataSettings, settings: &[ShownSetting]) -> Outcome {
     let server = matches!(command, Command::Serve(_) | Command::Api(_) | Command::Worker(_));
     let mut runtime = if server {
         tokio::runtime::Builder::new_multi_thread()
@@ -181,6 +211,7 @@ fn run(command: Command, data: &DataSettings) -> Outcome {
             Command::Backup(args) => backup::run(args, data).await,
             Command::Restore(args) => restore::run(args, data).await,
             Command::Migrate(args) => migrate::run(args, data).await,
+            Command::Config(command) => configuration::run(command, settings),
             Command::Doctor(args) => doctor::run(args, data).await,
             Command::DecodePicture => unreachable!("main() runs this command without a runtime"),
             Command::Openapi => {

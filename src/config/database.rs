@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::Args;
 
-use super::environment::secret_from_file;
+use super::environment::secret_in;
 
 /// Location of the data. Every command accepts these flags, before or after its own.
 #[derive(Debug, Clone, Args)]
@@ -31,6 +31,9 @@ pub struct DataSettings {
         value_name = "URL"
     )]
     pub database: Option<String>,
+    /// File that holds the URL of --database
+    #[arg(long, global = true, help_heading = "Global options", env = "TINTYPE_DATABASE_FILE", value_name = "FILE")]
+    pub database_file: Option<PathBuf>,
     /// PEM file with certificate authorities to trust for PostgreSQL, in addition to the public ones
     #[arg(long, global = true, help_heading = "Global options", env = "TINTYPE_DATABASE_CA", value_name = "FILE")]
     pub database_ca: Option<PathBuf>,
@@ -77,7 +80,7 @@ impl DataSettings {
     pub fn database(&self) -> Result<DatabaseUrl, String> {
         let given = match &self.database {
             Some(url) => Some(url.clone()),
-            None => secret_from_file("TINTYPE_DATABASE_FILE")?,
+            None => self.database_file.as_deref().map(|file| secret_in(file, "--database-file")).transpose()?,
         };
         given.map_or_else(|| Ok(DatabaseUrl::Sqlite(self.data.join("tintype.db"))), |url| url.parse())
     }

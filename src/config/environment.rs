@@ -1,6 +1,7 @@
 //! Access to environment variables beyond those that clap reads for flags.
 
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
 /// Reads an environment variable; an empty one counts as absent.
 ///
@@ -12,25 +13,24 @@ pub(super) fn variable(name: &str) -> Result<Option<String>, String> {
     value.into_string().map(Some).map_err(|_| format!("{name} is not valid UTF-8"))
 }
 
-/// Reads a secret from the file that an environment variable names, without the trailing newline that editors add.
+/// Reads a secret from a file that `setting` names, without the trailing newline that editors add.
 ///
 /// # Errors
 /// A sentence for the operator: the file cannot be read.
-#[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
-pub fn secret_from_file(variable: &str) -> Result<Option<String>, String> {
-    let Some(path) = std::env::var_os(variable).filter(|path| !path.is_empty()) else { return Ok(None) };
-    let path = PathBuf::from(path);
-    let text = std::fs::read_to_string(&path)
-        .map_err(|error| format!("cannot read {} (from {variable}): {error}", path.display()))?;
-    Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
+pub(super) fn secret_in(path: &Path, setting: &str) -> Result<String, String> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("cannot read {} (from {setting}): {error}", path.display()))?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// Makes an empty environment variable count as absent. Compose files and unit files that pass a variable through set
-/// it to the empty string when it is not set outside.
+/// Whether an environment variable is set to the empty string, which counts as absent. Compose files and unit files
+/// that pass a variable through set it to the empty string when it is not set outside.
 #[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
-pub fn ignore_empty_variables(command: clap::Command) -> clap::Command {
-    let is_empty = |name: &std::ffi::OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
-    command
-        .mut_args(|arg| if arg.get_env().is_some_and(is_empty) { arg.env(None::<&str>) } else { arg })
-        .mut_subcommands(ignore_empty_variables)
+pub(super) fn is_empty_variable(name: &OsStr) -> bool {
+    std::env::var_os(name).is_some_and(|value| value.is_empty())
+}
+
+/// The arguments of this process, starting with its name.
+pub fn arguments() -> Vec<OsString> {
+    std::env::args_os().collect()
 }

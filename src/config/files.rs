@@ -7,7 +7,6 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::database::DataSettings;
-use super::environment::variable;
 use super::s3::S3Settings;
 use super::timing::REMOVED_FILES_GRACE;
 use super::values::{base_url, duration};
@@ -134,14 +133,6 @@ impl DataSettings {
             _ => Err("--files must be file:PATH or s3://BUCKET/PREFIX".into()),
         }
     }
-}
-
-/// The value of `TINTYPE_FILES`, for a `--files` flag whose value is optional.
-///
-/// # Errors
-/// A sentence for the operator: the value is not UTF-8.
-pub fn files_from_env() -> Result<Option<String>, String> {
-    variable("TINTYPE_FILES")
 }
 
 /// Parses the lifetime of a signed URL.

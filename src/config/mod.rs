@@ -1,12 +1,15 @@
 //! Every setting, with its flag, its environment variable and its default, in one file per group. No other module
-//! reads the environment.
+//! reads the environment or the config file.
 
 mod acme;
+mod client;
 mod connections;
 mod database;
 mod engine;
 mod environment;
+mod file;
 mod files;
+mod layers;
 mod limits;
 mod policy;
 mod redis;
@@ -18,13 +21,16 @@ mod values;
 mod worker;
 
 pub use self::acme::AcmeSettings;
+pub use self::client::ClientSettings;
 pub use self::connections::{
     ConnectionLimits, MAX_BODY, MAX_HEADER, MAX_HEADER_FIELDS, MIN_WRITE_PROGRESS, RESERVED_FILE_DESCRIPTORS,
 };
 pub use self::database::{DataSettings, DatabaseUrl};
 pub use self::engine::EngineSettings;
-pub use self::environment::{ignore_empty_variables, secret_from_file};
-pub use self::files::{FileBackend, FileLinks, FileUrlSettings, FileUrls, FilesSettings, SignedLinks, files_from_env};
+pub use self::environment::arguments;
+pub use self::file::CONFIG_FILE;
+pub use self::files::{FileBackend, FileLinks, FileUrlSettings, FileUrls, FilesSettings, SignedLinks};
+pub use self::layers::{CommandLine, SettingsError, ShownSetting, Source, read};
 pub use self::limits::LimitSettings;
 pub use self::policy::PolicySettings;
 pub use self::redis::{RedisServer, RedisSettings};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::environment::secret_from_file;
+use super::environment::secret_in;
 use super::values::duration;
 
 /// Settings of the Redis server that counts shared rate limits.
@@ -16,6 +16,9 @@ pub struct RedisSettings {
     /// for TLS [default: each process counts on its own]
     #[arg(long, env = "TINTYPE_REDIS", hide_env_values = true, value_name = "URL")]
     redis: Option<String>,
+    /// File that holds the URL of --redis
+    #[arg(long, env = "TINTYPE_REDIS_FILE", value_name = "FILE")]
+    redis_file: Option<PathBuf>,
     /// PEM file with certificate authorities to trust for Redis, in addition to the public ones
     #[arg(long, env = "TINTYPE_REDIS_CA", value_name = "FILE")]
     redis_ca: Option<PathBuf>,
@@ -57,7 +60,7 @@ impl RedisSettings {
     pub fn server(&self) -> Result<Option<RedisServer>, String> {
         let given = match &self.redis {
             Some(url) => Some(url.clone()),
-            None => secret_from_file("TINTYPE_REDIS_FILE")?,
+            None => self.redis_file.as_deref().map(|file| secret_in(file, "--redis-file")).transpose()?,
         };
         let Some(url) = given else { return Ok(None) };
         let read = |path: &PathBuf| {

@@ -1,8 +1,9 @@
 //! An S3-compatible bucket. Credentials and endpoint come from the environment variables that the AWS tools read.
 
 use std::fmt;
+use std::path::Path;
 
-use super::environment::{secret_from_file, variable};
+use super::environment::{secret_in, variable};
 
 /// The variables of the AWS tools that are passed on.
 const AWS_VARIABLES: [&str; 18] = [
@@ -26,6 +27,7 @@ const AWS_VARIABLES: [&str; 18] = [
     "AWS_SSE_KMS_KEY_ID",
 ];
 const SECRET_KEY: &str = "AWS_SECRET_ACCESS_KEY";
+const SECRET_KEY_FILE: &str = "AWS_SECRET_ACCESS_KEY_FILE";
 /// Each of these gives the location of credentials.
 const CREDENTIALS: [&str; 5] = [
     "AWS_ACCESS_KEY_ID",
@@ -115,7 +117,9 @@ fn aws_variables() -> Result<Vec<(String, String)>, String> {
         variables.extend(variable(name)?.map(|value| (name.to_owned(), value)));
     }
     if !variables.iter().any(|(name, _)| name == SECRET_KEY) {
-        variables.extend(secret_from_file("AWS_SECRET_ACCESS_KEY_FILE")?.map(|secret| (SECRET_KEY.to_owned(), secret)));
+        let file = variable(SECRET_KEY_FILE)?;
+        let secret = file.map(|file| secret_in(Path::new(&file), SECRET_KEY_FILE)).transpose()?;
+        variables.extend(secret.map(|secret| (SECRET_KEY.to_owned(), secret)));
     }
     Ok(variables)
 }

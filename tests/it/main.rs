@@ -9,6 +9,7 @@ mod auth;
 mod backup;
 mod cli;
 mod cluster;
+mod configuration;
 mod connections;
 mod crash;
 mod decoder;

@@ -1,0 +1,40 @@
+//! `tintype config` shows the settings.
+
+use clap::{Args, Subcommand};
+
+use super::{Outcome, show, table};
+use crate::config::{ClientSettings, ServerSettings, ShownSetting, Source};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ConfigCommand {
+    /// Show every setting that holds, and where it comes from. Takes the flags of `serve` and `generate`
+    Show(Box<ShowArgs>),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ShowArgs {
+    #[command(flatten)]
+    _server: ServerSettings,
+    #[command(flatten)]
+    _client: ClientSettings,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(command: ConfigCommand, settings: &[ShownSetting]) -> Outcome {
+    let ConfigCommand::Show(args) = command;
+    show(args.json, &settings, || table(["SETTING", "VALUE", "SOURCE"], settings.iter().map(row)))
+}
+
+fn row(setting: &ShownSetting) -> [String; 3] {
+    let value = setting.value.as_ref().map_or_else(|| "-".to_owned(), |values| values.join(", "));
+    let source = match setting.source {
+        Source::Flag => "flag",
+        Source::Environment => "environment",
+        Source::File => "file",
+        Source::Default => "default",
+    };
+    let origin = setting.origin.as_ref().map_or_else(|| source.to_owned(), |origin| format!("{source} {origin}"));
+    [setting.name.clone(), value, origin]
+}

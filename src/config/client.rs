@@ -1,0 +1,61 @@
+//! The client: the server to call, and the key.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::environment::secret_in;
+use super::values::base_url;
+
+/// The default address of `tintype serve`.
+const DEFAULT_URL: &str = "http://127.0.0.1:8080";
+
+/// The server that a client calls, and the key that it sends.
+#[derive(Debug, Clone, Args)]
+pub struct ClientSettings {
+    /// URL of the server
+    #[arg(long, env = "TINTYPE_URL", default_value = DEFAULT_URL, value_name = "URL", value_parser = base_url)]
+    pub url: String,
+    /// API key
+    #[arg(long, env = "TINTYPE_KEY", hide_env_values = true, value_name = "KEY")]
+    key: Option<Hidden>,
+    /// File that holds the API key
+    #[arg(long, env = "TINTYPE_KEY_FILE", value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// PEM file with certificate authorities to trust in addition to the public ones
+    #[arg(long, env = "TINTYPE_CA", value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// Allow sending the key over plain HTTP to another machine
+    #[arg(long)]
+    pub insecure: bool,
+}
+
+/// A secret that `Debug` does not show.
+#[derive(Clone)]
+struct Hidden(String);
+
+impl From<String> for Hidden {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hidden")
+    }
+}
+
+impl ClientSettings {
+    /// The API key, if there is one.
+    ///
+    /// # Errors
+    /// A sentence for the user: its file cannot be read.
+    pub fn key(&self) -> Result<Option<String>, String> {
+        match &self.key {
+            Some(Hidden(key)) => Ok(Some(key.clone())),
+            None => self.key_file.as_deref().map(|file| secret_in(file, "--key-file")).transpose(),
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! The layers of settings: a flag wins over its environment variable, that over the config file, that over the
+//! default. Values of the file join the command line as flags, so that the rules between flags hold for them too.
+
+use std::error::Error as _;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use serde::Serialize;
+
+use super::environment::is_empty_variable;
+use super::file::{CONFIG_FILE, ConfigFile, Entry, Place, Value};
+
+/// Start of the name of every environment variable of a setting.
+const PREFIX: &str = "TINTYPE_";
+/// Text in the place of a secret.
+const MASK: &str = "********";
+
+/// The command line after the environment and the config file were read.
+#[derive(Debug)]
+pub struct CommandLine {
+    /// The values of all flags.
+    pub matches: ArgMatches,
+    /// Each setting of the command that was named.
+    pub settings: Vec<ShownSetting>,
+}
+
+/// A setting, its value and its origin, without secrets.
+#[derive(Debug, Serialize)]
+pub struct ShownSetting {
+    /// Name, which is that of its flag.
+    pub name: String,
+    /// Values as written; `None` if it is not set.
+    pub value: Option<Vec<String>>,
+    /// The layer that the value comes from.
+    pub source: Source,
+    /// The environment variable, or the file with the line.
+    pub origin: Option<String>,
+}
+
+/// A layer of settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// A flag of this command.
+    Flag,
+    /// An environment variable.
+    Environment,
+    /// The config file.
+    File,
+    /// Nothing sets it.
+    Default,
+}
+
+/// The settings cannot be used.
+#[derive(Debug)]
+pub enum SettingsError {
+    /// The command line cannot be parsed, or asks for help. The notes name lines of the config file that took part.
+    Usage(clap::Error, Vec<String>),
+    /// The config file cannot be read: a sentence for the operator.
+    File(String),
+}
+
+impl From<clap::Error> for SettingsError {
+    fn from(error: clap::Error) -> Self {
+        Self::Usage(error, Vec::new())
+    }
+}
+
+/// A flag that has an environment variable, and so a place in the config file.
+#[derive(Debug, Clone)]
+pub(super) struct Setting {
+    pub(super) name: String,
+    arg: Arg,
+}
+
+impl Setting {
+    fn of(arg: &Arg) -> Option<Self> {
+        let variable = arg.get_env()?.to_str()?.strip_prefix(PREFIX)?;
+        Some(Self { name: variable.to_lowercase().replace('_', "-"), arg: arg.clone() })
+    }
+
+    fn variable(&self) -> String {
+        format!("{PREFIX}{}", self.name.to_uppercase().replace('-', "_"))
+    }
+
+    fn long(&self) -> &str {
+        self.arg.get_long().unwrap_or(&self.name)
+    }
+
+    pub(super) fn is_switch(&self) -> bool {
+        matches!(self.arg.get_action(), ArgAction::SetTrue)
+    }
+
+    pub(super) fn takes_many(&self) -> bool {
+        matches!(self.arg.get_action(), ArgAction::Append)
+    }
+
+    /// Checks one value by the parser of the flag.
+    pub(super) fn check(&self, text: &str) -> Result<(), String> {
+        let alone = Arg::new("value").action(ArgAction::Append).value_parser(self.arg.get_value_parser().clone());
+        let alone = self.arg.get_value_delimiter().into_iter().fold(alone, Arg::value_delimiter);
+        let parsed = Command::new("tintype").no_binary_name(true).arg(alone.long("value"));
+        parsed.try_get_matches_from([format!("--value={text}")]).map(drop).map_err(|error| {
+            let possible = self.arg.get_possible_values();
+            let names: Vec<_> = possible.iter().map(clap::builder::PossibleValue::get_name).collect();
+            match error.source() {
+                Some(reason) => format!("{}: {reason}", self.name),
+                None if names.is_empty() => format!("{} cannot be {text:?}", self.name),
+                None => format!("{} cannot be {text:?}: choose one of {}", self.name, names.join(", ")),
+            }
+        })
+    }
+
+    fn is_secret(&self) -> bool {
+        self.arg.is_hide_env_values_set()
+    }
+
+    /// Whether a flag or an environment variable sets it.
+    fn is_explicit(&self, matches: &ArgMatches) -> bool {
+        self.source(matches).is_some_and(|source| source != ValueSource::DefaultValue)
+    }
+
+    fn source(&self, matches: &ArgMatches) -> Option<ValueSource> {
+        matches.value_source(self.arg.get_id().as_str())
+    }
+
+    fn value(&self, matches: &ArgMatches) -> Option<Vec<String>> {
+        let id = self.arg.get_id().as_str();
+        if self.is_switch() {
+            return Some(vec![matches.get_flag(id).to_string()]);
+        }
+        let raw = matches.get_raw(id)?.map(|value| value.to_string_lossy().into_owned());
+        let masked =
+            |value: String| if self.is_secret() && !value.starts_with("sqlite:") { MASK.into() } else { value };
+        Some(raw.map(masked).collect())
+    }
+}
+
+/// Reads the command line, the environment and the config file.
+///
+/// # Errors
+/// [`SettingsError`]. A request for help or the version is one too.
+pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, SettingsError> {
+    let mut known = command.clone();
+    known.build();
+    let set = without_variables(command, &is_empty_variable);
+    // This pass finds the command and the config file. Its errors come again in the second one, with the file.
+    let first = match set.clone().ignore_errors(true).try_get_matches_from(arguments) {
+        Ok(first) => first,
+        Err(error) => return Err(set.try_get_matches_from(arguments).err().unwrap_or(error).into()),
+    };
+    let (of_command, matches) = leaf(&known, &first);
+    let settings: Vec<_> = of_command.get_arguments().filter_map(Setting::of).collect();
+    let file = config_file(&first, &known).map_err(SettingsError::File)?;
+    let entries = file.iter().flat_map(|file| &file.entries);
+    let added: Vec<(&Setting, &Entry)> = entries
+        .filter_map(|entry| settings.iter().find(|setting| setting.name == entry.name).map(|setting| (setting, entry)))
+        .filter(|(setting, _)| !setting.is_explicit(matches))
+        .filter(|(setting, _)| {
+            let partner = partner(setting, &settings);
+            !partner.is_some_and(|partner| partner.is_explicit(matches))
+        })
+        .collect();
+    // A secret named by a flag wins over one in the environment, whichever of the two forms each has.
+    let outdone: Vec<_> = settings
+        .iter()
+        .filter(|setting| setting.source(matches) == Some(ValueSource::EnvVariable))
+        .filter(|setting| {
+            let partner = partner(setting, &settings);
+            partner.is_some_and(|partner| partner.source(matches) == Some(ValueSource::CommandLine))
+        })
+        .map(|setting| OsString::from(setting.variable()))
+        .collect();
+    let set = without_variables(set, &|variable| outdone.iter().any(|name| name == variable));
+    let matches = set.try_get_matches_from(with_entries(arguments, &added)).map_err(|error| {
+        let text = error.to_string();
+        let taking_part = added.iter().filter(|(setting, _)| text.contains(&format!("--{}", setting.long())));
+        let note = |(setting, entry): &(&Setting, &Entry)| {
+            format!("--{} is set in {}", setting.long(), place(file.as_ref(), entry))
+        };
+        SettingsError::Usage(error, taking_part.map(note).collect())
+    })?;
+    let of_command = leaf(&known, &matches).1;
+    let shown = settings.iter().filter(|setting| !setting.arg.is_hide_set() && setting.name != "config");
+    let settings = shown.map(|setting| show(setting, of_command, &added, file.as_ref())).collect();
+    Ok(CommandLine { matches, settings })
+}
+
+fn show(
+    setting: &Setting,
+    matches: &ArgMatches,
+    added: &[(&Setting, &Entry)],
+    file: Option<&ConfigFile>,
+) -> ShownSetting {
+    let entry = added.iter().find(|(added, _)| added.name == setting.name).map(|(_, entry)| *entry);
+    let (source, origin) = match (entry, setting.source(matches)) {
+        (Some(entry), _) => (Source::File, Some(place(file, entry))),
+        (None, Some(ValueSource::CommandLine)) => (Source::Flag, None),
+        (None, Some(ValueSource::EnvVariable)) => (Source::Environment, Some(setting.variable())),
+        (None, _) => (Source::Default, None),
+    };
+    ShownSetting { name: setting.name.clone(), value: setting.value(matches), source, origin }
+}
+
+fn place(file: Option<&ConfigFile>, entry: &Entry) -> String {
+    let path = file.map_or_else(String::new, |file| file.path.display().to_string());
+    format!("{path}:{}", entry.line)
+}
+
+/// The other form of a secret: `x-file` of `x`, and `x` of `x-file`.
+fn partner<'a>(setting: &Setting, settings: &'a [Setting]) -> Option<&'a Setting> {
+    let name = match setting.name.strip_suffix("-file") {
+        Some(name) => name.to_owned(),
+        None => format!("{}-file", setting.name),
+    };
+    settings.iter().find(|other| other.name == name)
+}
+
+/// The command line with the entries of the file. They stand before `--`, behind which no flag is one.
+fn with_entries(arguments: &[OsString], entries: &[(&Setting, &Entry)]) -> Vec<OsString> {
+    let end = arguments.iter().position(|argument| argument == "--").unwrap_or(arguments.len());
+    let flags = entries.iter().flat_map(|(setting, entry)| match &entry.value {
+        Value::Switch(true) => vec![OsString::from(format!("--{}", setting.long()))],
+        Value::Switch(false) => Vec::new(),
+        Value::Texts(texts) => {
+            texts.iter().map(|text| OsString::from(format!("--{}={text}", setting.long()))).collect()
+        }
+    });
+    arguments[..end].iter().cloned().chain(flags).chain(arguments[end..].iter().cloned()).collect()
+}
+
+/// The config file that `--config` names, or that of the data directory.
+fn config_file(matches: &ArgMatches, command: &Command) -> Result<Option<ConfigFile>, String> {
+    let mut settings = Vec::new();
+    collect_settings(command, &mut settings);
+    let path = |id: &str| matches.try_get_one::<PathBuf>(id).ok().flatten();
+    match path("config") {
+        Some(named) => ConfigFile::read(named, Place::Named, &settings),
+        None => {
+            let data = path("data").map_or(Path::new("."), PathBuf::as_path);
+            ConfigFile::read(&data.join(CONFIG_FILE), Place::DataDirectory, &settings)
+        }
+    }
+}
+
+/// The settings of all commands, each once.
+fn collect_settings(command: &Command, found: &mut Vec<Setting>) {
+    for setting in command.get_arguments().filter(|arg| !arg.is_hide_set()).filter_map(Setting::of) {
+        if !found.iter().any(|known| known.name == setting.name) {
+            found.push(setting);
+        }
+    }
+    for command in command.get_subcommands() {
+        collect_settings(command, found);
+    }
+}
+
+/// The command that was named, with its values.
+fn leaf<'a>(command: &'a Command, matches: &'a ArgMatches) -> (&'a Command, &'a ArgMatches) {
+    match matches.subcommand() {
+        Some((name, matches)) => {
+            command.find_subcommand(name).map_or((command, matches), |command| leaf(command, matches))
+        }
+        None => (command, matches),
+    }
+}
+
+/// The command without some environment variables.
+fn without_variables(command: Command, unwanted: &dyn Fn(&OsStr) -> bool) -> Command {
+    command
+        .mut_args(|arg| if arg.get_env().is_some_and(unwanted) { arg.env(None::<&str>) } else { arg })
+        .mut_subcommands(|command| without_variables(command, unwanted))
+}

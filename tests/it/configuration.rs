@@ -1,0 +1,224 @@
+//! The config file, the order of the layers of settings, and `tintype config show`.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::rigs::binary::{Server, tintype};
+
+/// A data directory with a config file.
+fn data(file: &str) -> TempDir {
+    let data = TempDir::new().expect("a directory");
+    std::fs::write(data.path().join("tintype.toml"), file).expect("a file");
+    data
+}
+
+/// The program on a data directory.
+fn on(data: &Path, arguments: &[&str]) -> Command {
+    let mut command = tintype();
+    command.args(arguments).arg("--data").arg(data);
+    command
+}
+
+fn said(mut command: Command) -> String {
+    let Output { status, stdout, stderr } = command.output().expect("the program runs");
+    assert!(!status.success(), "{}", String::from_utf8_lossy(&stdout));
+    String::from_utf8(stderr).expect("text")
+}
+
+/// The settings that `config show` prints.
+fn settings(mut command: Command) -> Value {
+    let output = command.arg("--json").output().expect("the program runs");
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[track_caller]
+fn setting(settings: &Value, name: &str) -> Value {
+    let mut all = settings.as_array().expect("settings").iter();
+    all.find(|setting| setting["name"] == name).unwrap_or_else(|| panic!("{name} in {settings}")).clone()
+}
+
+/// The error for a config file with this content.
+fn refusal(file: &str) -> String {
+    said(on(data(file).path(), &["account", "list"]))
+}
+
+#[test]
+fn a_flag_wins_over_the_environment_that_over_the_file_and_that_over_the_default() {
+    let data = data("submit-rate = 1\nread-rate = \"2/min\"\nmax-unfinished = 3\n\nproduction = true\n");
+    let mut command = on(data.path(), &["config", "show", "--submit-rate", "10"]);
+    command.env("TINTYPE_SUBMIT_RATE", "100").env("TINTYPE_READ_RATE", "200").env("TINTYPE_PRODUCTION", "false");
+    let settings = settings(command);
+    let path = data.path().join("tintype.toml");
+    for (name, value, source, origin) in [
+        ("submit-rate", json!(["10"]), "flag", Value::Null),
+        ("read-rate", json!(["200"]), "environment", json!("TINTYPE_READ_RATE")),
+        ("max-unfinished", json!(["3"]), "file", json!(format!("{}:3", path.display()))),
+        ("production", json!(["false"]), "environment", json!("TINTYPE_PRODUCTION")),
+        ("engine", json!(["sketch"]), "default", Value::Null),
+        ("policy", Value::Null, "default", Value::Null),
+        ("data", json!([data.path()]), "flag", Value::Null),
+    ] {
+        let expected = json!({ "name": name, "value": value, "source": source, "origin": origin });
+        assert_eq!(setting(&settings, name), expected);
+    }
+}
+
+#[test]
+fn the_table_of_settings_names_the_line_of_each() {
+    let data = data("# comment\nlisten = \"127.0.0.1:9\"\ntrusted-proxy = [\"10.0.0.0/8\", \"::1\"]\n");
+    let output = on(data.path(), &["config", "show"]).output().expect("the program runs");
+    let table = String::from_utf8(output.stdout).expect("text");
+    let line = |name: &str| {
+        let found = table.lines().find(|line| line.split_whitespace().next() == Some(name));
+        found.unwrap_or_else(|| panic!("{name} in {table}")).split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let path = data.path().join("tintype.toml").display().to_string();
+    assert_eq!(line("listen"), format!("listen 127.0.0.1:9 file {path}:2"));
+    assert_eq!(line("trusted-proxy"), format!("trusted-proxy 10.0.0.0/8, ::1 file {path}:3"));
+    assert_eq!(line("lease"), "lease 30s default");
+}
+
+#[tokio::test]
+async fn a_server_obeys_its_file() {
+    let file =
+        "listen = \"127.0.0.1:0\"\nlog = \"warn\"\npublic-url = \"https://images.example.com\"\nkey = \"unused\"\n";
+    let data = data(file);
+    let path = data.path().join("tintype.toml");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).expect("a file");
+    // The commands of the client read the same file, so a server passes over their settings.
+    let server = Server::spawn(on(data.path(), &["serve"]));
+    assert_ne!(server.address.port(), 8080);
+    server.stop();
+}
+
+#[test]
+fn the_file_that_config_names_replaces_that_of_the_data_directory() {
+    let data = data("engine = \"not-read\"\n");
+    let elsewhere = TempDir::new().expect("a directory");
+    let named = elsewhere.path().join("other.toml");
+    std::fs::write(&named, format!("data = \"{}\"\nlease = \"10s\"\n", data.path().display())).expect("a file");
+    let mut by_flag = tintype();
+    by_flag.args(["config", "show", "--config"]).arg(&named);
+    let mut by_variable = tintype();
+    by_variable.args(["config", "show"]).env("TINTYPE_CONFIG", &named);
+    for command in [by_flag, by_variable] {
+        let settings = settings(command);
+        assert_eq!(setting(&settings, "data")["value"], json!([data.path()]));
+        assert_eq!(setting(&settings, "lease")["value"], json!(["10s"]));
+        assert_eq!(setting(&settings, "engine")["source"], "default");
+    }
+    let mut missing = tintype();
+    missing.args(["account", "list", "--config"]).arg(elsewhere.path().join("none.toml"));
+    assert!(said(missing).contains("none.toml"));
+}
+
+#[test]
+fn an_unknown_name_is_an_error_that_names_the_nearest() {
+    for (file, line, nearest) in [
+        ("\nlissten = \"127.0.0.1:0\"", "line 2", "did you mean \"listen\"?"),
+        ("public_url = \"https://a.example\"", "line 1", "did you mean \"public-url\"?"),
+        ("zzz = 1", "line 1", "tintype config show"),
+        ("[server]\nlisten = \"127.0.0.1:0\"", "line 1", "there is no setting \"server\""),
+        ("test-fault = \"x\"", "line 1", "there is no setting"),
+    ] {
+        let said = refusal(file);
+        assert!(said.contains("tintype.toml") && said.contains(line) && said.contains(nearest), "{said}");
+    }
+}
+
+#[test]
+fn a_value_of_the_wrong_type_or_form_is_an_error_with_its_line() {
+    for (file, expected) in [
+        ("production = \"yes\"", "line 1: production must be true or false"),
+        ("\n\nlisten = true", "line 3: listen takes a text in quotes or a number"),
+        ("engine = [\"sketch\"]", "line 1: engine takes one value, not a list"),
+        ("lease = { seconds = 3 }", "line 1: lease takes a value, not a table"),
+        ("lease = \"soon\"", "line 1: lease: \"soon\" is not a duration"),
+        ("log = \"info\"\nlog-format = \"xml\"", "line 2: log-format cannot be \"xml\": choose one of text, json"),
+        ("trusted-proxy = [\"10.0.0.0/8\", \"everyone\"]", "line 1: trusted-proxy: \"everyone\" is not a network"),
+        ("renders = 0", "line 1: renders: 0 is not in 1..=1024"),
+        ("listen = ", "line 1: "),
+        ("lease = \"1s\"\nlease = \"2s\"", "line 2: duplicate key"),
+    ] {
+        let said = refusal(file);
+        assert!(said.contains(expected), "{file}: {said}");
+    }
+}
+
+#[test]
+fn the_file_of_the_data_directory_cannot_move_it() {
+    assert!(refusal("data = \"/elsewhere\"").contains("line 1: data cannot be set in this file"));
+    assert!(refusal("config = \"/elsewhere\"").contains("line 1: config cannot be set in this file"));
+}
+
+#[test]
+fn rules_between_flags_hold_for_the_file_and_the_error_names_it() {
+    let alone = data("tls-cert = \"cert.pem\"\n");
+    let refused = said(on(alone.path(), &["serve", "--listen", "127.0.0.1:0"]));
+    assert!(refused.contains("--tls-key") && refused.contains("tintype.toml:1"), "{refused}");
+    let both = data("tls-cert = \"cert.pem\"\ntls-key = \"key.pem\"\n");
+    let refused = said(on(both.path(), &["serve", "--acme-domain", "a.example"]));
+    assert!(refused.contains("cannot be used with") && refused.contains("tintype.toml:1"), "{refused}");
+    // A flag from the command line and its partner from the file belong together.
+    let refused = said(on(both.path(), &["serve", "--listen", "127.0.0.1:0", "--tls-cert", "/nowhere/cert.pem"]));
+    assert!(refused.contains("/nowhere/cert.pem"), "{refused}");
+}
+
+#[test]
+fn a_secret_that_every_user_can_read_is_refused() {
+    for secret in
+        ["database = \"postgres://u:pass-71c2@h/d\"", "redis = \"redis://:pass-71c2@h\"", "key = \"pass-71c2\""]
+    {
+        let data = data(&format!("\n{secret}\n"));
+        let path = data.path().join("tintype.toml");
+        for (mode, refused) in [(0o644, true), (0o640, false), (0o600, false)] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("a file");
+            let output = on(data.path(), &["config", "show"]).output().expect("the program runs");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(if refused { 2 } else { 0 }), "{said}");
+            assert_eq!(said.contains("line 2") && said.contains("chmod o-r"), refused, "{said}");
+            let both = [output.stdout, output.stderr].concat();
+            assert!(!String::from_utf8_lossy(&both).contains("pass-71c2"), "the secret is shown");
+        }
+    }
+}
+
+#[test]
+fn a_secret_in_a_file_has_the_rank_of_the_setting_that_names_it() {
+    let elsewhere = TempDir::new().expect("a directory");
+    let path = |name: &str| elsewhere.path().join(name).display().to_string();
+    for name in ["file", "variable", "flag"] {
+        std::fs::write(path(name), format!("sqlite:{}\n", path(&format!("{name}.db")))).expect("a file");
+    }
+    let data = data(&format!("database-file = \"{}\"\n", path("file")));
+    let create = |command: &mut Command| {
+        let output = command.args(["account", "create", "ada", "--data"]).arg(data.path()).output();
+        assert!(output.expect("the program runs").status.success());
+    };
+    let exists = || ["file", "variable", "flag"].map(|name| elsewhere.path().join(format!("{name}.db")).exists());
+    create(&mut tintype());
+    assert_eq!(exists(), [true, false, false]);
+    create(tintype().env("TINTYPE_DATABASE", format!("sqlite:{}", path("variable.db"))));
+    assert_eq!(exists(), [true, true, false]);
+    create(
+        tintype()
+            .env("TINTYPE_DATABASE", format!("sqlite:{}", path("nowhere.db")))
+            .args(["--database-file", &path("flag")]),
+    );
+    assert_eq!(exists(), [true, true, true]);
+    assert!(!elsewhere.path().join("nowhere.db").exists());
+    assert!(refusal("database = \"sqlite:x\"\ndatabase-file = \"y\"").contains("exclude each other"));
+}
+
+#[test]
+fn help_and_the_version_need_no_valid_file() {
+    let data = data("nonsense");
+    for flag in ["--help", "--version"] {
+        assert!(on(data.path(), &[flag]).output().expect("the program runs").status.success());
+    }
+}
