@@ -45,7 +45,7 @@ pub fn shared(data: &Path, settings: &ServerSettings) -> Outcome<Arc<Shared>> {
     let files = data.join("files");
     std::fs::create_dir(&files)?;
     let files = Files::on_disk(&files)?;
-    Ok(Shared::new(settings, clock, store, files, Vec::new(), settings.worker.render_slots(2)))
+    Ok(Shared::new(settings, clock, store, files, Vec::new(), settings.worker.render_slots(None)))
 }
 
 impl Service {
@@ -55,7 +55,7 @@ impl Service {
         let address = listener.local_addr()?;
         let settings = settings(1)?;
         let shared = shared(data, &settings)?;
-        let engine = engines::choose(&settings.worker.engine.engine)?.info;
+        let engine = engines::choose(&settings.worker.engine)?.info;
         let api_settings = ApiSettings::new(&settings, &format!("http://{address}"))?;
         let api = ApiState::open(api_settings, shared.clone(), engine).await?;
         let stop = CancellationToken::new();

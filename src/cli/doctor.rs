@@ -9,12 +9,13 @@ use serde::Serialize;
 use super::{Failure, Outcome, open_files, open_or_create_store, show};
 use crate::clock::{Clock, Timestamp};
 use crate::config::{
-    DataSettings, DatabaseUrl, EngineSettings, FilesSettings, PolicySettings, RedisSettings, RetentionSettings,
+    DataSettings, DatabaseUrl, EngineSettings, EngineTarget, FilesSettings, PolicySettings, RedisSettings,
+    RetentionSettings,
 };
 use crate::data_dir;
 use crate::domain::model::IdSource;
 use crate::domain::text::counted;
-use crate::engines;
+use crate::engines::{self, Surroundings};
 use crate::fault::Faults;
 use crate::files::{Creation, FileName};
 use crate::policy::Policy;
@@ -29,6 +30,8 @@ use tintype_engine::{Brief, CancellationToken, Progress};
 const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
 /// A clock that shows a time before this, 2026-01-01, is wrong: this release is younger.
 const EARLIEST: Timestamp = Timestamp::from_millis(1_767_225_600_000);
+/// Time limit for the probe of the engine.
+const PROBE_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
@@ -193,21 +196,25 @@ async fn policy(settings: &PolicySettings) -> Result<String, String> {
     Ok(policy.describe().unwrap_or_else(|| "no policy file; only the engine refuses prompts".into()))
 }
 
+/// Probes the engine. Only the built-in engine also renders: a picture of a server may cost money.
 async fn engine(settings: &EngineSettings) -> Result<String, String> {
-    let choice = engines::choose(&settings.engine)?;
-    let brief = Brief {
-        prompt: "A lighthouse at dusk".into(),
-        width: 256,
-        height: 256,
-        seeds: vec![1],
-        references: Vec::new(),
-        time_limit: std::time::Duration::from_secs(60),
-    };
-    choice
-        .build()
-        .render(brief, Progress::default(), CancellationToken::new())
-        .await
-        .map_err(|error| error.to_string())?;
+    let choice = engines::choose(settings)?;
+    let engine = choice.build(Surroundings { quotes_server: true, ..Surroundings::default() })?;
+    let probe = tokio::time::timeout(PROBE_LIMIT, engine.probe()).await;
+    let probe = probe.map_err(|_| format!("{} gave no answer within {} s", settings.engine, PROBE_LIMIT.as_secs()))?;
+    probe.map_err(|error| error.to_string())?;
+    if settings.engine == EngineTarget::Sketch {
+        let brief = Brief {
+            prompt: "A lighthouse at dusk".into(),
+            width: 256,
+            height: 256,
+            seeds: vec![1],
+            references: Vec::new(),
+            time_limit: std::time::Duration::from_secs(60),
+        };
+        let rendering = engine.render(brief, Progress::default(), CancellationToken::new());
+        rendering.await.map_err(|error| error.to_string())?;
+    }
     Ok(choice.info.description)
 }
 

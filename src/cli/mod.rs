@@ -113,7 +113,10 @@ enum Command {
     Openapi,
     /// Decode one picture from standard input; the server runs this in a child process
     #[command(hide = true, name = sandbox::COMMAND)]
-    DecodePicture,
+    DecodePicture {
+        /// Longest side of the decoded picture, in pixels
+        side: String,
+    },
 }
 
 /// Failure of a command: a sentence for standard error.
@@ -134,15 +137,15 @@ pub fn main() -> ExitCode {
     let arguments = config::arguments();
     if arguments.get(1).is_some_and(|argument| argument == sandbox::COMMAND) {
         // A decoder process must confine itself before this program opens or starts anything else.
-        return sandbox::main();
+        return sandbox::main(arguments.get(2).and_then(|side| side.to_str()));
     }
     let read = match config::read(Cli::command(), &arguments) {
         Ok(read) => read,
         Err(error) => return explain(error),
     };
     let cli = Cli::from_arg_matches(&read.matches).unwrap_or_else(|error| error.exit());
-    if matches!(cli.command, Command::DecodePicture) {
-        return sandbox::main();
+    if let Command::DecodePicture { side } = cli.command {
+        return sandbox::main(Some(&side));
     }
     if let Err(error) = start_logging(&cli.log, cli.log_format) {
         eprintln!("tintype: {error}");
@@ -213,7 +216,7 @@ fn run(command: Command, data: &DataSettings, settings: &[ShownSetting]) -> Outc
             Command::Migrate(args) => migrate::run(args, data).await,
             Command::Config(command) => configuration::run(command, settings),
             Command::Doctor(args) => doctor::run(args, data).await,
-            Command::DecodePicture => unreachable!("main() runs this command without a runtime"),
+            Command::DecodePicture { .. } => unreachable!("main() runs this command without a runtime"),
             Command::Openapi => {
                 say(&crate::http::docs::openapi_json());
                 Ok(ExitCode::SUCCESS)

@@ -14,12 +14,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Failure, Outcome, open_files, say};
 use crate::clock::Clock;
-use crate::config::{DataSettings, DatabaseUrl, FileUrls, LOCK_PATIENCE, ServerSettings};
+use crate::config::{DataSettings, DatabaseUrl, FileUrls, ServerSettings};
 use crate::data_dir;
 use crate::domain::key::KeySecret;
-use crate::engines;
+use crate::engines::{self, Surroundings};
 use crate::http::{ApiSettings, ApiState, Readiness, metrics_router, router};
 use crate::policy::Policy;
+use crate::sandbox::Decoder;
 use crate::server::{self, Certificate, Front};
 use crate::service::Shared;
 use crate::service::file_store;
@@ -110,7 +111,7 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
     server::raise_file_limit();
     data_dir::create(&data.data)?;
     let _lock = match &database {
-        DatabaseUrl::Sqlite(path) => Some(data_dir::lock(&data.data, path, LOCK_PATIENCE)?),
+        DatabaseUrl::Sqlite(path) => Some(data_dir::lock(&data.data, path)?),
         DatabaseUrl::Postgres(_) => None,
     };
     let clock = Clock::system();
@@ -152,7 +153,7 @@ async fn open_parts(
     if let DatabaseUrl::Sqlite(path) = database {
         directories.push(data_dir::directory_of(path).to_owned());
     }
-    let engine = engines::choose(&server.worker.engine.engine)?;
+    let engine = engines::choose(&server.worker.engine)?;
     let slots = server.worker.render_slots(engine.info.slots);
     let shared = Shared::new(server, clock, store, files, directories, slots);
     let api = match url {
@@ -178,7 +179,10 @@ async fn open_parts(
                 shared.clone(),
                 policy.clone(),
                 engine.info.clone(),
-                engine.build(),
+                engine.build(Surroundings {
+                    decoder: Decoder::new(&server.worker.test_picture_decoder),
+                    quotes_server: false,
+                })?,
             )?;
             let worker = Worker::new(server.worker.clone(), slots, shared.clone(), policy.clone(), Arc::new(renderer));
             Some(Rendering { worker, policy, engine: engine.info.description })

@@ -1,11 +1,250 @@
 //! The engine.
 
-use clap::Args;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+use url::Url;
+
+use super::environment::secret_in;
+
+/// Most servers of one engine.
+const MAX_SERVERS: usize = 64;
 
 /// The engine that renders the images.
-#[derive(Debug, Clone, Args)]
+#[derive(Clone, Args)]
 pub struct EngineSettings {
-    /// Engine that renders the images: sketch
+    /// Engine that renders the images: sketch, openai:URL, sd-server:URL or comfyui:URL; several servers of the same kind
+    /// and model as URL,URL
     #[arg(long, env = "TINTYPE_ENGINE", default_value = "sketch", value_name = "NAME[:URL]")]
-    pub engine: String,
+    pub engine: EngineTarget,
+    /// Kind of server behind openai:URL [default: openai for api.openai.com, localai for others]
+    #[arg(long, env = "TINTYPE_ENGINE_PROFILE", value_name = "PROFILE", value_enum)]
+    pub engine_profile: Option<EngineProfile>,
+    /// Model that the engine is asked for [default: the server's own, and gpt-image-1 at OpenAI]
+    #[arg(long, env = "TINTYPE_ENGINE_MODEL", value_name = "NAME")]
+    pub engine_model: Option<String>,
+    /// Key that is sent to the engine and to no other host
+    #[arg(long, env = "TINTYPE_ENGINE_KEY", hide_env_values = true, value_name = "KEY")]
+    pub engine_key: Option<String>,
+    /// File that holds --engine-key
+    #[arg(long, env = "TINTYPE_ENGINE_KEY_FILE", value_name = "FILE")]
+    pub engine_key_file: Option<PathBuf>,
+    /// PEM file with certificate authorities to trust for the engine, in addition to the public ones
+    #[arg(long, env = "TINTYPE_ENGINE_CA", value_name = "FILE")]
+    pub engine_ca: Option<PathBuf>,
+    /// Sizes that the model renders well; others are made from the nearest [default: any, or those of OpenAI's model]
+    #[arg(long, env = "TINTYPE_ENGINE_SIZES", value_name = "WxH", value_delimiter = ',', value_parser = picture_size)]
+    pub engine_sizes: Vec<(u32, u32)>,
+    /// Most reference images that the model takes; 0 for a model that renders from text alone [default: 4, or those of
+    /// OpenAI's model]
+    #[arg(long, env = "TINTYPE_ENGINE_REFERENCES", value_name = "N")]
+    pub engine_references: Option<usize>,
+}
+
+/// Leaves out the key.
+impl fmt::Debug for EngineSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineSettings").field("engine", &self.engine).finish_non_exhaustive()
+    }
+}
+
+impl EngineSettings {
+    /// The key to send to the engine.
+    ///
+    /// # Errors
+    /// A sentence for the operator: the file cannot be read, or is empty.
+    pub fn key(&self) -> Result<Option<String>, String> {
+        let (None, Some(path)) = (&self.engine_key, &self.engine_key_file) else { return Ok(self.engine_key.clone()) };
+        match secret_in(path, "--engine-key-file")? {
+            key if key.is_empty() => Err(format!("{} (from --engine-key-file) is empty", path.display())),
+            key => Ok(Some(key)),
+        }
+    }
+
+    /// PEM of certificate authorities to trust in addition to the public ones.
+    ///
+    /// # Errors
+    /// A sentence for the operator: the file cannot be read.
+    pub fn authorities(&self) -> Result<Option<Vec<u8>>, String> {
+        let read = |path: &PathBuf| {
+            std::fs::read(path).map_err(|error| format!("cannot read --engine-ca {}: {error}", path.display()))
+        };
+        self.engine_ca.as_ref().map(read).transpose()
+    }
+}
+
+/// An engine as `--engine` names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EngineTarget {
+    /// The built-in sketch engine.
+    Sketch,
+    /// Servers that others run. All of them are of one kind and have the same model.
+    Servers(ServerKind, Vec<Url>),
+}
+
+/// The protocol of a server that renders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ServerKind {
+    /// OpenAI's Images API.
+    #[value(name = "openai")]
+    OpenAi,
+    /// The server of stable-diffusion.cpp.
+    #[value(name = "sd-server")]
+    SdServer,
+    /// ComfyUI.
+    #[value(name = "comfyui")]
+    ComfyUi,
+}
+
+/// The dialect of OpenAI's Images API that a server speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum EngineProfile {
+    /// OpenAI itself
+    #[value(name = "openai")]
+    OpenAi,
+    /// vLLM-Omni
+    VllmOmni,
+    /// SGLang-Diffusion
+    Sglang,
+    /// LocalAI and servers without a profile of their own
+    #[value(name = "localai")]
+    LocalAi,
+}
+
+/// The name of a value on the command line.
+fn name_of(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+impl fmt::Display for ServerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&name_of(self))
+    }
+}
+
+impl fmt::Display for EngineProfile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&name_of(self))
+    }
+}
+
+impl fmt::Display for EngineTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sketch => f.write_str("sketch"),
+            Self::Servers(kind, urls) => {
+                let urls: Vec<&str> = urls.iter().map(|url| url.as_str().trim_end_matches('/')).collect();
+                write!(f, "{kind}:{}", urls.join(","))
+            }
+        }
+    }
+}
+
+impl FromStr for EngineTarget {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, urls) = text.split_once(':').map_or((text, None), |(name, urls)| (name, Some(urls)));
+        match (name, ServerKind::from_str(name, false), urls) {
+            ("sketch", _, None) => Ok(Self::Sketch),
+            ("sketch", _, Some(_)) => Err("the sketch engine is built in and takes no URL".into()),
+            (_, Ok(kind), Some(urls)) => {
+                let urls = urls.split(',').map(|url| server_url(url.trim())).collect::<Result<Vec<_>, _>>()?;
+                match urls.len() {
+                    ..=MAX_SERVERS => Ok(Self::Servers(kind, urls)),
+                    more => Err(format!("{more} servers are too many: give at most {MAX_SERVERS}")),
+                }
+            }
+            (_, Ok(kind), None) => Err(format!("{kind} needs the URL of its server, such as {}", example(kind))),
+            (_, Err(_), _) => Err(format!(
+                "there is no engine {name:?}; this release has: sketch, openai:URL, sd-server:URL, comfyui:URL"
+            )),
+        }
+    }
+}
+
+fn example(kind: ServerKind) -> &'static str {
+    match kind {
+        ServerKind::OpenAi => "openai:http://127.0.0.1:8000/v1",
+        ServerKind::SdServer => "sd-server:http://127.0.0.1:1234",
+        ServerKind::ComfyUi => "comfyui:http://127.0.0.1:8188",
+    }
+}
+
+/// Parses the base URL of a server. Its path ends with a slash, so that relative paths can be joined to it. The error
+/// does not repeat the URL, which may hold a password.
+fn server_url(text: &str) -> Result<Url, String> {
+    let mut url = Url::parse(text).map_err(|error| format!("the engine's URL is not valid: {error}"))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(format!("the engine's URL begins with {}:// instead of http:// or https://", url.scheme()));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(
+            "the engine's URL holds a user name or a password, which would show in logs: give a key as --engine-key-file"
+                .into(),
+        );
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err(
+            "the engine's URL has a query or a fragment: give the base URL alone, such as http://127.0.0.1:8000/v1"
+                .into(),
+        );
+    }
+    let path = format!("{}/", url.path().trim_end_matches('/'));
+    url.set_path(&path);
+    Ok(url)
+}
+
+/// Parses `1024x768`.
+fn picture_size(text: &str) -> Result<(u32, u32), String> {
+    let side = |side: &str| side.parse().ok().filter(|side| (64..=4_096).contains(side));
+    text.split_once('x')
+        .and_then(|(width, height)| Some((side(width)?, side(height)?)))
+        .ok_or_else(|| format!("{text:?} is not a size such as 1024x768, with sides from 64 to 4096 pixels"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_is_a_name_with_the_urls_of_its_servers() {
+        for (text, shown) in [
+            ("sketch", "sketch"),
+            ("openai:https://api.openai.com/v1/", "openai:https://api.openai.com/v1"),
+            ("sd-server:http://[::1]:1234", "sd-server:http://[::1]:1234"),
+            ("comfyui:http://10.0.0.5:8188,http://10.0.0.6:8188", "comfyui:http://10.0.0.5:8188,http://10.0.0.6:8188"),
+        ] {
+            assert_eq!(text.parse::<EngineTarget>().expect(text).to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn an_engine_that_cannot_be_used_is_refused_with_the_reason() {
+        for (text, reason) in [
+            ("dall-e", "there is no engine"),
+            ("sketch:http://a.example", "takes no URL"),
+            ("openai", "needs the URL of its server, such as openai:http"),
+            ("openai:", "is not valid"),
+            ("openai:api.example.com", "is not valid"),
+            ("comfyui:ws://a.example", "begins with ws://"),
+            ("openai:http://ada:hunter2@a.example", "user name or a password"),
+            ("openai:http://a.example/v1?key=hunter2", "query or a fragment"),
+            ("openai:http://a.example,", "is not valid"),
+            (&format!("openai:{}", vec!["http://a.example"; 65].join(",")), "too many"),
+        ] {
+            let refusal = text.parse::<EngineTarget>().expect_err(text);
+            assert!(refusal.contains(reason) && !refusal.contains("hunter2"), "{text}: {refusal}");
+        }
+    }
+
+    #[test]
+    fn a_size_has_two_sides_within_limits() {
+        assert_eq!(picture_size("512x768"), Ok((512, 768)));
+        for text in ["512", "512x", "x512", "512x0", "63x512", "4097x512", "-512x512", "512x512x512", "512X512"] {
+            assert!(picture_size(text).is_err(), "{text}");
+        }
+    }
 }

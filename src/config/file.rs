@@ -119,7 +119,7 @@ impl Entry {
             let url = url::Url::parse(text);
             url.is_ok_and(|url| url.password().is_some() || url.query_pairs().any(|(name, _)| name == "password"))
         };
-        self.name == "key" || texts.iter().any(has_password)
+        ["key", "engine-key"].contains(&self.name.as_str()) || texts.iter().any(has_password)
     }
 }
 

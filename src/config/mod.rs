@@ -26,7 +26,7 @@ pub use self::connections::{
     ConnectionLimits, MAX_BODY, MAX_HEADER, MAX_HEADER_FIELDS, MIN_WRITE_PROGRESS, RESERVED_FILE_DESCRIPTORS,
 };
 pub use self::database::{DataSettings, DatabaseUrl};
-pub use self::engine::EngineSettings;
+pub use self::engine::{EngineProfile, EngineSettings, EngineTarget, ServerKind};
 pub use self::environment::arguments;
 pub use self::file::CONFIG_FILE;
 pub use self::files::{FileBackend, FileLinks, FileUrlSettings, FileUrls, FilesSettings, SignedLinks};

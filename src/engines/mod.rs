@@ -1,32 +1,73 @@
 //! The engines of this release. Only this module resolves `--engine`.
+//!
+//! Each driver of a server that others run has a file of its own. It describes the engine without connecting, and builds
+//! it from an [`Endpoint`] for each server and the [`Results`] that examine the files which come back. No driver makes an
+//! HTTP client or decodes a picture by itself.
 
+pub mod endpoint;
+pub mod prompt;
+pub mod results;
+
+use std::fmt;
 use std::sync::Arc;
 
 use tintype_engine::{Engine, EngineInfo};
 use tintype_sketch::Sketch;
 
+use crate::config::{EngineSettings, EngineTarget, ServerKind};
+use crate::sandbox::Decoder;
+
+/// The surroundings of an engine in a process that renders.
+#[derive(Debug, Clone, Default)]
+pub struct Surroundings {
+    /// Decodes the pictures that a server returns.
+    pub decoder: Decoder,
+    /// Whether errors quote the words of a server. They may repeat the prompt, so that only commands whose prompt is the
+    /// operator's own may show them.
+    pub quotes_server: bool,
+}
+
+type Build = dyn Fn(Surroundings) -> Result<Arc<dyn Engine>, String> + Send + Sync;
+
 /// An engine that was chosen by its name and is not built yet.
-#[derive(Debug)]
 pub struct EngineChoice {
     /// The description of the engine.
     pub info: EngineInfo,
-    build: fn() -> Arc<dyn Engine>,
+    build: Box<Build>,
 }
 
-impl EngineChoice {
-    /// Builds the engine, in a process that renders.
-    pub fn build(&self) -> Arc<dyn Engine> {
-        (self.build)()
+impl fmt::Debug for EngineChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineChoice").field("info", &self.info).finish_non_exhaustive()
     }
 }
 
-/// The engine that `--engine` names.
+impl EngineChoice {
+    fn new(
+        info: EngineInfo,
+        build: impl Fn(Surroundings) -> Result<Arc<dyn Engine>, String> + Send + Sync + 'static,
+    ) -> Self {
+        Self { info, build: Box::new(build) }
+    }
+
+    /// Builds the engine, in a process that renders. It connects to no server yet.
+    ///
+    /// # Errors
+    /// A sentence for the operator: the engine's key or certificate authorities cannot be used.
+    pub fn build(&self, surroundings: Surroundings) -> Result<Arc<dyn Engine>, String> {
+        (self.build)(surroundings)
+    }
+}
+
+/// The engine that the settings name. Reads no key and connects to no server.
 ///
 /// # Errors
-/// A sentence for the operator when there is no such engine.
-pub fn choose(name: &str) -> Result<EngineChoice, String> {
-    match name {
-        "sketch" => Ok(EngineChoice { info: Sketch::info(), build: || Arc::new(Sketch::new()) }),
-        _ => Err(format!("there is no engine {name:?}; this release has: sketch")),
+/// A sentence for the operator: the settings contradict each other.
+pub fn choose(settings: &EngineSettings) -> Result<EngineChoice, String> {
+    match &settings.engine {
+        EngineTarget::Sketch => Ok(EngineChoice::new(Sketch::info(), |_| Ok(Arc::new(Sketch::new())))),
+        EngineTarget::Servers(kind @ (ServerKind::OpenAi | ServerKind::SdServer | ServerKind::ComfyUi), _) => {
+            Err(format!("this release has no driver for {kind}"))
+        }
     }
 }

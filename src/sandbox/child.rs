@@ -10,18 +10,20 @@ use tintype_engine::picture::{Picture, PictureError};
 /// Longest file that the process reads, in bytes.
 const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Decodes standard input to standard output. The process refuses to work if it cannot set its resource limits.
-pub fn main() -> ExitCode {
-    match confine().map_err(io::Error::other).and_then(answer) {
+/// Decodes standard input to standard output, scaled down to `side` pixels per side at most. The process refuses to work
+/// without a number there, or if it cannot set its resource limits.
+pub fn main(side: Option<&str>) -> ExitCode {
+    let Some(side) = side.and_then(|side| side.parse().ok()) else { return ExitCode::FAILURE };
+    match confine().map_err(io::Error::other).and_then(|confinement| answer(confinement, side)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-fn answer(confinement: Confinement) -> io::Result<()> {
+fn answer(confinement: Confinement, side: u32) -> io::Result<()> {
     let mut file = Vec::new();
     io::stdin().lock().take(MAX_FILE_BYTES).read_to_end(&mut file)?;
-    let decoded = Picture::decode(&file);
+    let decoded = Picture::decode_within(&file, side);
     let (outcome, width, height, rest) = match &decoded {
         Ok(picture) => (PICTURE, picture.width(), picture.height(), picture.as_rgb()),
         Err(PictureError::UnknownFormat) => (UNKNOWN_FORMAT, 0, 0, &[][..]),

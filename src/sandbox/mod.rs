@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
 
-use tintype_engine::picture::{Picture, PictureError, REFERENCE_SIDE};
+use tintype_engine::picture::{Picture, PictureError, REFERENCE_SIDE, RESULT_SIDE};
 
 pub use child::main;
 pub use confinement::{CPU_SECONDS, MEMORY_BYTES};
@@ -32,7 +32,6 @@ const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Length of the header: outcome, confinement, then width and height in big-endian.
 const HEADER_BYTES: usize = 10;
-const MAX_ANSWER_BYTES: usize = HEADER_BYTES + 3 * (REFERENCE_SIDE as usize) * (REFERENCE_SIDE as usize);
 
 const PICTURE: u8 = 0;
 const UNKNOWN_FORMAT: u8 = 1;
@@ -102,7 +101,19 @@ impl Decoder {
     /// # Errors
     /// [`DecodeError`].
     pub async fn decode(&self, bytes: &[u8]) -> Result<Picture, DecodeError> {
-        let (picture, confinement) = self.run(bytes).await?;
+        self.decode_within(bytes, REFERENCE_SIDE).await
+    }
+
+    /// Decodes a picture that an engine returned, which is scaled down to [`RESULT_SIDE`] pixels per side at most.
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub async fn decode_result(&self, bytes: &[u8]) -> Result<Picture, DecodeError> {
+        self.decode_within(bytes, RESULT_SIDE).await
+    }
+
+    async fn decode_within(&self, bytes: &[u8], side: u32) -> Result<Picture, DecodeError> {
+        let (picture, confinement) = self.run(bytes, side).await?;
         if confinement == Confinement::LimitsOnly {
             WARN_ABOUT_CONFINEMENT.call_once(|| {
                 tracing::warn!("seccomp is not available: pictures are decoded under resource limits only");
@@ -117,16 +128,16 @@ impl Decoder {
     /// [`DecodeError`]; its cause is this machine, not the picture.
     pub async fn probe(&self) -> Result<Confinement, DecodeError> {
         let white = Picture::from_rgb(1, 1, vec![255; 3]).ok_or(DecodeError::Garbled)?;
-        let (picture, confinement) = self.run(&white.to_png()).await?;
+        let (picture, confinement) = self.run(&white.to_png(), REFERENCE_SIDE).await?;
         if picture == white { Ok(confinement) } else { Err(DecodeError::Garbled) }
     }
 
-    async fn run(&self, bytes: &[u8]) -> Result<(Picture, Confinement), DecodeError> {
+    async fn run(&self, bytes: &[u8], side: u32) -> Result<(Picture, Confinement), DecodeError> {
         let _permit = DECODERS.acquire().await.expect("the semaphore is never closed");
-        let mut child = self.start().map_err(DecodeError::NotStarted)?;
-        let exchanged = tokio::time::timeout(self.time_limit, exchange(&mut child, bytes)).await;
+        let mut child = self.start(side).map_err(DecodeError::NotStarted)?;
+        let exchanged = tokio::time::timeout(self.time_limit, exchange(&mut child, bytes, side)).await;
         let error = match exchanged {
-            Ok(Ok((status, answer))) if status.success() => return parse(&answer),
+            Ok(Ok((status, answer))) if status.success() => return parse(&answer, side),
             Ok(Ok((status, _))) => DecodeError::Crashed(status),
             Ok(Err(error)) => error,
             Err(_) => DecodeError::TimeLimit(self.time_limit),
@@ -138,10 +149,11 @@ impl Decoder {
         Err(error)
     }
 
-    fn start(&self) -> io::Result<Child> {
+    fn start(&self, side: u32) -> io::Result<Child> {
         Command::new(&self.program)
             .arg0("tintype")
             .arg(COMMAND)
+            .arg(side.to_string())
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::piped())
@@ -153,7 +165,8 @@ impl Decoder {
 }
 
 /// Writes the file and reads the answer concurrently, up to the longest valid answer.
-async fn exchange(child: &mut Child, bytes: &[u8]) -> Result<(ExitStatus, Vec<u8>), DecodeError> {
+async fn exchange(child: &mut Child, bytes: &[u8], side: u32) -> Result<(ExitStatus, Vec<u8>), DecodeError> {
+    let max_bytes = HEADER_BYTES + 3 * (side as usize) * (side as usize);
     let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(DecodeError::Garbled);
     };
@@ -164,7 +177,7 @@ async fn exchange(child: &mut Child, bytes: &[u8]) -> Result<(ExitStatus, Vec<u8
     };
     let read = async move {
         let mut answer = Vec::new();
-        let outcome = output.take(MAX_ANSWER_BYTES as u64 + 1).read_to_end(&mut answer).await;
+        let outcome = output.take(max_bytes as u64 + 1).read_to_end(&mut answer).await;
         outcome.map(|_| answer).map_err(|_| DecodeError::Garbled)
     };
     let mut write = std::pin::pin!(write);
@@ -173,14 +186,14 @@ async fn exchange(child: &mut Child, bytes: &[u8]) -> Result<(ExitStatus, Vec<u8
         answer = &mut read => answer?,
         () = &mut write => read.await?,
     };
-    if answer.len() > MAX_ANSWER_BYTES {
+    if answer.len() > max_bytes {
         return Err(DecodeError::Garbled);
     }
     let status = child.wait().await.map_err(|_| DecodeError::Garbled)?;
     Ok((status, answer))
 }
 
-fn parse(answer: &[u8]) -> Result<(Picture, Confinement), DecodeError> {
+fn parse(answer: &[u8], side: u32) -> Result<(Picture, Confinement), DecodeError> {
     let (header, rgb) = answer.split_first_chunk::<HEADER_BYTES>().ok_or(DecodeError::Garbled)?;
     let [outcome, confinement, w0, w1, w2, w3, h0, h1, h2, h3] = *header;
     match outcome {
@@ -191,7 +204,7 @@ fn parse(answer: &[u8]) -> Result<(Picture, Confinement), DecodeError> {
         _ => return Err(DecodeError::Garbled),
     }
     let (width, height) = (u32::from_be_bytes([w0, w1, w2, w3]), u32::from_be_bytes([h0, h1, h2, h3]));
-    let sides = 1..=REFERENCE_SIDE;
+    let sides = 1..=side;
     if !sides.contains(&width) || !sides.contains(&height) || rgb.len() as u64 != u64::from(width * height) * 3 {
         return Err(DecodeError::Garbled);
     }

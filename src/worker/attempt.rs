@@ -94,10 +94,7 @@ impl Worker {
         let time_limit = self.time_limit(claim, took);
         match self.render(claim, references, time_limit, cancel).await {
             Some(rendered) => {
-                // A lost attempt, such as one that was cut off, says nothing about the next one.
-                if !matches!(rendered, Err(RenderError::Again(_) | RenderError::NotAvailable(_))) {
-                    self.shared.backlog.observe(self.shared.clock.elapsed().saturating_sub(slot_since));
-                }
+                self.shared.backlog.observe(self.shared.clock.elapsed().saturating_sub(slot_since));
                 Attempt::Ended(rendered, Some(slot))
             }
             None => Attempt::Cancelled,

@@ -78,6 +78,7 @@ impl Worker {
         let working = stop.child_token();
         let reporting = AbortOnDropHandle::new(tokio::spawn(self.clone().report_while(working.clone())));
         let mut running = JoinSet::new();
+        stop.run_until_cancelled(self.probe_at_start()).await;
         loop {
             let permits = tokio::select! {
                 biased;
@@ -141,27 +142,38 @@ impl Worker {
         if !self.engine_is_down.load(Ordering::SeqCst) {
             return true;
         }
-        match tokio::time::timeout(PROBE_LIMIT, self.renderer.probe()).await {
-            Ok(Ok(())) => {
+        match self.probe_engine().await {
+            Ok(()) => {
                 self.engine_is_down.store(false, Ordering::SeqCst);
                 tracing::info!("the engine is available again; claiming tasks");
                 true
             }
-            Ok(Err(cause)) => {
+            Err(cause) => {
                 tracing::debug!(cause, "the engine is still not available");
-                false
-            }
-            Err(_) => {
-                tracing::debug!("the engine did not answer a probe in time");
                 false
             }
         }
     }
 
+    /// Probes the engine before the first claim, so that no task is claimed in vain.
+    async fn probe_at_start(&self) {
+        if let Err(cause) = self.probe_engine().await {
+            self.suspend(&cause);
+        }
+    }
+
+    async fn probe_engine(&self) -> Result<(), String> {
+        let probe = tokio::time::timeout(PROBE_LIMIT, self.renderer.probe()).await;
+        probe.unwrap_or_else(|_| Err(format!("no answer to a probe within {} s", PROBE_LIMIT.as_secs())))
+    }
+
     /// Notes that the engine is not available.
     fn suspend(&self, cause: &str) {
         if !self.engine_is_down.swap(true, Ordering::SeqCst) {
-            tracing::error!(cause, "the engine is not available; no task is claimed until a probe succeeds");
+            tracing::error!(
+                cause,
+                "the engine is not available; no task is claimed until a probe succeeds: start it, or see `tintype doctor --engine NAME:URL`"
+            );
         }
     }
 

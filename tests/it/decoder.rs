@@ -63,8 +63,13 @@ fn proc_line(path: &Path, name: &str) -> Option<String> {
 
 #[test]
 fn the_process_is_confined_before_it_reads() {
-    let mut child =
-        Command::new(TINTYPE).arg(COMMAND).env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = Command::new(TINTYPE)
+        .args([COMMAND, "64"])
+        .env_clear()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let proc = Path::new("/proc").join(child.id().to_string());
     // The filter is installed last; the process then waits for its input.
     while proc_line(&proc.join("status"), "Seccomp:").as_deref() != Some("2") {
@@ -188,12 +193,12 @@ async fn memory_and_processor_time_are_limited() {
     // Limits below its own, which it must not raise.
     let picture = bombs::flat_png(8_192, 6_144);
     assert!(decode(&picture).await.is_ok(), "within the ordinary limits");
-    let poor = script(&directory, &format!("ulimit -v 120000; exec {TINTYPE} {COMMAND}"));
+    let poor = script(&directory, &format!("ulimit -v 120000; exec {TINTYPE} \"$@\""));
     let error = poor.decode(&picture).await.unwrap_err();
     assert!(matches!(error, DecodeError::Crashed(_)), "{error}");
     assert!(poor.decode(&two_halves(ImageFormat::Png, 8, 4)).await.is_ok(), "enough for a small one");
 
-    let hurried = script(&directory, &format!("ulimit -t 0; exec {TINTYPE} {COMMAND}"));
+    let hurried = script(&directory, &format!("ulimit -t 0; exec {TINTYPE} \"$@\""));
     let error = hurried.decode(&picture).await.unwrap_err();
     assert!(matches!(error, DecodeError::Crashed(_)), "{error}");
 }

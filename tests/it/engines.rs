@@ -21,6 +21,8 @@ struct TestEngine {
     hangs: bool,
     /// Whether a render that hangs goes on after it was cancelled.
     ignores_cancellation: bool,
+    /// Renders that were asked for, and those that began.
+    asked: AtomicUsize,
     briefs: AtomicUsize,
     began: Notify,
     cancelled: AtomicBool,
@@ -34,6 +36,7 @@ impl Engine for TestEngine {
         progress: Progress,
         cancel: CancellationToken,
     ) -> Result<Vec<Picture>, EngineError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
         self.probe().await?;
         self.briefs.fetch_add(1, Ordering::SeqCst);
         self.began.notify_one();
@@ -66,7 +69,7 @@ fn info() -> EngineInfo {
         max_references: 4,
         max_pictures: None,
         typical_duration: Duration::from_secs(1),
-        slots: 2,
+        slots: None,
     }
 }
 
@@ -105,7 +108,7 @@ async fn an_engine_that_is_not_available_costs_no_attempt_and_gets_no_task_until
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_running_worker_probes_its_engine() {
+async fn a_running_worker_probes_its_engine_before_it_claims_a_task() {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
     let task_id = caller.submit_prompt("a boat").await;
@@ -115,6 +118,7 @@ async fn a_running_worker_probes_its_engine() {
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(caller.task(&task_id).await["status"], "processing");
     assert_eq!(lost_leases(&caller, &task_id).await, Some(0));
+    assert_eq!(engine.asked.load(Ordering::SeqCst), 0, "the probe at the start failed");
     engine.is_down.store(false, Ordering::SeqCst);
     while caller.task(&task_id).await["status"] == "processing" {
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -17,6 +17,9 @@ pub const MAX_PIXELS: u64 = 8_192 * 6_144;
 const MAX_DECODER_BYTES: u64 = 256 * 1024 * 1024;
 /// References are scaled down to fit a square of this side, because no engine uses more detail.
 pub const REFERENCE_SIDE: u32 = 1_024;
+/// Pictures that an engine returned are scaled down to fit a square of this side: more than twice the longest side of a
+/// result.
+pub const RESULT_SIDE: u32 = 4_096;
 
 /// An opaque picture with 8 bits for each of red, green and blue.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,6 +80,14 @@ impl Picture {
     /// # Errors
     /// [`PictureError`]: the format, the size, or damaged data.
     pub fn decode(bytes: &[u8]) -> Result<Self, PictureError> {
+        Self::decode_within(bytes, REFERENCE_SIDE)
+    }
+
+    /// [`Picture::decode`], scaled down to at most `side` pixels per side.
+    ///
+    /// # Errors
+    /// As [`Picture::decode`].
+    pub fn decode_within(bytes: &[u8], side: u32) -> Result<Self, PictureError> {
         let format = match image::guess_format(bytes) {
             Ok(format @ (ImageFormat::Png | ImageFormat::Jpeg | ImageFormat::WebP)) => format,
             _ => return Err(PictureError::UnknownFormat),
@@ -98,11 +109,7 @@ impl Picture {
         }
         let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
         let decoded = DynamicImage::from_decoder(decoder)?;
-        let mut shrunk = if width.max(height) > REFERENCE_SIDE {
-            decoded.thumbnail(REFERENCE_SIDE, REFERENCE_SIDE)
-        } else {
-            decoded
-        };
+        let mut shrunk = if width.max(height) > side { decoded.thumbnail(side, side) } else { decoded };
         shrunk.apply_orientation(orientation);
         Ok(Self { pixels: flatten(&shrunk) })
     }

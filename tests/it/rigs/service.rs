@@ -16,11 +16,12 @@ use tintype::config::{ConnectionLimits, ServerSettings};
 use tintype::data_dir::backup_lock;
 use tintype::domain::key::KeySecret;
 use tintype::domain::model::{Account, Id};
-use tintype::engines::{self, EngineChoice};
+use tintype::engines::{self, EngineChoice, Surroundings};
 use tintype::fault::Faults;
 use tintype::files::{Files, WRITE_LIMIT};
 use tintype::http::{ApiSettings, ApiState, Readiness, router};
 use tintype::policy::Policy;
+use tintype::sandbox::Decoder;
 use tintype::server::{self, Certificate, Front};
 use tintype::service::Shared;
 use tintype::service::sweeper::Sweeper;
@@ -140,7 +141,7 @@ impl Process {
         let engine = chosen_engine(&settings);
         let api = ApiState::open(api, shared.clone(), engine.info.clone()).await.expect("an API");
         let policy = Policy::open(settings.policy.policy.as_deref()).await.expect("a policy");
-        let renderer = renderer(&settings, &shared, &policy, engine.info.clone(), engine.build());
+        let renderer = renderer(&settings, &shared, &policy, engine.info.clone(), build(&engine, &settings));
         let worker = worker(&settings, &shared, &policy, Arc::new(renderer));
         let sweeper = Sweeper::new(shared.clone(), &settings);
         Self { settings, shared, api, policy, worker, sweeper }
@@ -155,7 +156,7 @@ impl Process {
     /// A second renderer of this process.
     pub fn renderer(&self) -> EngineRenderer {
         let engine = chosen_engine(&self.settings);
-        self.renderer_with(engine.info.clone(), engine.build())
+        self.renderer_with(engine.info.clone(), build(&engine, &self.settings))
     }
 
     /// A renderer of this process with another engine.
@@ -170,7 +171,12 @@ impl Process {
 }
 
 fn chosen_engine(settings: &ServerSettings) -> EngineChoice {
-    engines::choose(&settings.worker.engine.engine).expect("an engine")
+    engines::choose(&settings.worker.engine).expect("an engine")
+}
+
+fn build(choice: &EngineChoice, settings: &ServerSettings) -> Arc<dyn Engine> {
+    let decoder = Decoder::new(&settings.worker.test_picture_decoder);
+    choice.build(Surroundings { decoder, quotes_server: false }).expect("an engine")
 }
 
 fn slots(settings: &ServerSettings) -> usize {

@@ -1,0 +1,82 @@
+//! Tags inside prompts that engines obey instead of painting.
+
+/// The tag with which stable-diffusion.cpp takes any argument of its own.
+const OPEN_ARGUMENTS: &str = "<sd_cpp_extra_args>";
+const CLOSE_ARGUMENTS: &str = "</sd_cpp_extra_args>";
+/// Tags that load a file of the engine, up to the next `>`.
+const FILE_TAGS: [&str; 4] = ["<lora:", "<lyco:", "<hypernet:", "<embedding:"];
+
+/// The prompt without the tags that engines obey: arguments of stable-diffusion.cpp and files to load. Callers must not
+/// reach the settings of an engine through their prompt. Each tag leaves a space, so that its surroundings cannot join
+/// into another tag.
+pub fn without_tags(prompt: &str) -> String {
+    // Only ASCII letters change their case, so that positions in both texts are the same.
+    let lower = prompt.to_ascii_lowercase();
+    let mut kept = String::with_capacity(prompt.len());
+    let mut at = 0;
+    while let Some(opening) = lower[at..].find('<').map(|found| at + found) {
+        kept.push_str(&prompt[at..opening]);
+        at = match tag_length(&lower[opening..]) {
+            Some(length) => {
+                kept.push(' ');
+                opening + length
+            }
+            None => {
+                kept.push('<');
+                opening + 1
+            }
+        };
+    }
+    kept.push_str(&prompt[at..]);
+    kept
+}
+
+/// The length of the tag with which `text`, in lower case, begins. Of a tag without an end only its beginning counts.
+fn tag_length(text: &str) -> Option<usize> {
+    if text.starts_with(OPEN_ARGUMENTS) {
+        let end = text.find(CLOSE_ARGUMENTS).map(|end| end + CLOSE_ARGUMENTS.len());
+        return Some(end.unwrap_or(OPEN_ARGUMENTS.len()));
+    }
+    if text.starts_with(CLOSE_ARGUMENTS) {
+        return Some(CLOSE_ARGUMENTS.len());
+    }
+    let tag = FILE_TAGS.iter().find(|tag| text.starts_with(**tag))?;
+    Some(text.find('>').map_or(tag.len(), |end| end + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_that_engines_obey_are_taken_out_of_a_prompt() {
+        for (prompt, kept) in [
+            ("a boat", "a boat"),
+            ("a <b> boat < 3 > 2", "a <b> boat < 3 > 2"),
+            ("a <lora:evil:1.0> boat", "a   boat"),
+            ("a <LoRA:evil:1.0>boat<hypernet:x:1>", "a  boat "),
+            ("a<sd_cpp_extra_args>{\"seed\": 1}</sd_cpp_extra_args>boat", "a boat"),
+            ("a<sd_cpp_extra_args>{\"x\": \"<lora:a:1>\"}", "a {\"x\": \" \"}"),
+            ("a </sd_cpp_extra_args> boat", "a   boat"),
+            ("<lora:without an end", " without an end"),
+            // The rest must not join into a tag.
+            ("<lo<lora:a:1>ra:b:1>", "<lo ra:b:1>"),
+            ("<<lora:lora:a:1>", "< "),
+            ("<sd_cpp_<lora:a:1>extra_args>{}</sd_cpp_extra_args>", "<sd_cpp_ extra_args>{} "),
+            ("ein Boot <lora:ä:1> über ÄÖÜ", "ein Boot   über ÄÖÜ"),
+        ] {
+            assert_eq!(without_tags(prompt), kept, "{prompt}");
+        }
+    }
+
+    #[test]
+    fn nothing_that_an_engine_obeys_survives_any_nesting() {
+        let pieces = ["<lora:", "<sd_cpp_extra_args>", "</sd_cpp_extra_args>", "<lo", "ra:", ">", "x:1", "<"];
+        let count = pieces.len();
+        for index in 0..count.pow(4) {
+            let prompt: String = (0..4_u32).map(|place| pieces[index / count.pow(place) % count]).collect();
+            let kept = without_tags(&prompt);
+            assert!(!kept.contains("<lora:") && !kept.contains("sd_cpp_extra_args>"), "{prompt:?} leaves {kept:?}");
+        }
+    }
+}
