@@ -4,6 +4,10 @@ use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Interval at which a lock that another process holds is tried again.
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 const LOCK: &str = "tintype.lock";
 
@@ -52,22 +56,43 @@ fn sync_parents(directory: &Path) -> io::Result<()> {
 }
 
 /// Locks the data directory and the database, which may be outside of it, for this process. The operating system
-/// releases both locks when the process ends, however it ends.
+/// releases both locks when the process ends, however it ends; after a SIGKILL that takes a moment, so this function
+/// waits for each lock for `patience`.
 ///
 /// # Errors
 /// A sentence for the operator: another server holds a lock, or a lock file cannot be written.
-pub fn lock(directory: &Path, database: &Path) -> Result<DataLock, String> {
+pub fn lock(directory: &Path, database: &Path, patience: Duration) -> Result<DataLock, String> {
     let mut beside_database = database.as_os_str().to_owned();
     beside_database.push(".lock");
-    let _files = [lock_file(&directory.join(LOCK), directory)?, lock_file(Path::new(&beside_database), database)?];
+    let _files = [
+        lock_file(&directory.join(LOCK), directory, patience)?,
+        lock_file(Path::new(&beside_database), database, patience)?,
+    ];
     Ok(DataLock { _files })
 }
 
-fn lock_file(path: &Path, what: &Path) -> Result<File, String> {
+/// Locks the file. Waits for `patience` while another process holds the lock.
+fn lock_patiently(file: &File, what: &Path, patience: Duration) -> Result<(), TryLockError> {
+    let mut waited = Duration::ZERO;
+    loop {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) if waited < patience => {
+                if waited.is_zero() {
+                    tracing::warn!(data = %what.display(), "another process holds the lock on the data; waiting for its end");
+                }
+                std::thread::sleep(LOCK_PAUSE);
+                waited += LOCK_PAUSE;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn lock_file(path: &Path, what: &Path, patience: Duration) -> Result<File, String> {
     let unusable = |error: io::Error| format!("cannot write in the data directory: {}: {error}", path.display());
     let mut file =
         OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(unusable)?;
-    match file.try_lock() {
+    match lock_patiently(&file, what, patience) {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut holder = String::new();

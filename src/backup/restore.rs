@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use indicatif::ProgressBar;
 
@@ -46,7 +47,7 @@ pub async fn restore(
     inspect(from, despite_drifts, progress).await?;
     data_dir::create(&target.data)?;
     let files = target.open_files().await?;
-    let _lock = data_dir::lock(&target.data, &target.database)?;
+    let _lock = data_dir::lock(&target.data, &target.database, Duration::ZERO)?;
     target.check_free()?;
     match target.fill(from, &files, despite_drifts, progress).await {
         Ok(contents) => Ok(contents),

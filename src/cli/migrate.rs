@@ -1,6 +1,7 @@
 //! `tintype migrate` moves an installation from SQLite to PostgreSQL.
 
 use std::path::Path;
+use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
@@ -103,7 +104,7 @@ fn contents(books: &Audit) -> String {
 
 /// Locks the database until the migration ends, because tasks that a server accepts meanwhile would not be moved.
 fn lock(database: &Path) -> Result<DataLock, String> {
-    data_dir::lock(data_dir::directory_of(database), database)
+    data_dir::lock(data_dir::directory_of(database), database, Duration::ZERO)
 }
 
 /// Takes a snapshot of the database in an unlinked file and audits it. A drift is an error.

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Failure, Outcome, open_files, say};
 use crate::clock::Clock;
-use crate::config::{DataSettings, DatabaseUrl, FileUrls, ServerSettings};
+use crate::config::{DataSettings, DatabaseUrl, FileUrls, LOCK_PATIENCE, ServerSettings};
 use crate::data_dir;
 use crate::domain::key::KeySecret;
 use crate::engines::{self, Surroundings};
@@ -111,7 +111,7 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
     server::raise_file_limit();
     data_dir::create(&data.data)?;
     let _lock = match &database {
-        DatabaseUrl::Sqlite(path) => Some(data_dir::lock(&data.data, path)?),
+        DatabaseUrl::Sqlite(path) => Some(data_dir::lock(&data.data, path, LOCK_PATIENCE)?),
         DatabaseUrl::Postgres(_) => None,
     };
     let clock = Clock::system();

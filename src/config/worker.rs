@@ -18,7 +18,7 @@ pub struct WorkerSettings {
     #[command(flatten)]
     /// The engine that renders the images.
     pub engine: EngineSettings,
-    /// Tasks to render at the same time [default: the slots of the engine, or the number of cores]
+    /// Tasks to render at the same time [default: as many as the engine takes]
     #[arg(long, env = "TINTYPE_RENDERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub renders: Option<u16>,
     /// Time limit for one attempt at a task, from the download of its references to the finished images
@@ -58,9 +58,8 @@ pub struct WorkerSettings {
 
 impl WorkerSettings {
     /// Number of tasks rendered at the same time by an engine with this many slots.
-    pub fn render_slots(&self, engine_slots: Option<usize>) -> usize {
-        let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        self.renders.map(usize::from).or(engine_slots).unwrap_or_else(cores)
+    pub fn render_slots(&self, engine_slots: usize) -> usize {
+        self.renders.map_or(engine_slots, usize::from).max(1)
     }
 
     /// Interval at which the worker renews its leases.

@@ -5,6 +5,7 @@
 //! A submit refreshes these reports and the length of the queue when they are too old; other submits do not wait for the
 //! refresh.
 
+use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,8 +22,13 @@ const MAX_REFRESH_INTERVAL: Duration = Duration::from_secs(60);
 /// Between these bounds the interval is this many times the duration of the last refresh: counting a queue with many dead
 /// tuples is slow, and must not keep the database busy.
 const REFRESH_INTERVAL_FACTOR: u32 = 10;
-/// Weight of one attempt in the moving average.
-const WEIGHT: f64 = 1.0 / 16.0;
+/// Attempts from which the mean is computed: the latest ones.
+const SAMPLES: usize = 32;
+/// Fewest attempts with a known mean. A single one says little about the next.
+pub const MIN_SAMPLES: usize = 4;
+/// One of this many attempts, at least one, is left out of the mean: the longest. A few slow ones among many must not
+/// stop all submits.
+const ONE_OUTLIER_IN: usize = 8;
 
 /// The length of the queue and the capacity of all workers, as last read by this process.
 #[derive(Debug)]
@@ -36,7 +42,7 @@ pub struct Backlog {
     mean_known: Notify,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 struct Known {
     /// Time of the next refresh; `None` means at once.
     refresh_at: Option<Duration>,
@@ -44,8 +50,21 @@ struct Known {
     others: Capacity,
     /// Whether this process renders.
     renders: bool,
-    /// Mean time that an attempt holds a slot; `None` until the first one has ended.
-    mean: Option<Duration>,
+    /// How long the latest attempts held a slot.
+    samples: VecDeque<Duration>,
+}
+
+impl Known {
+    /// Mean time that an attempt holds a slot; `None` until [`MIN_SAMPLES`] have ended.
+    fn mean(&self) -> Option<Duration> {
+        if self.samples.len() < MIN_SAMPLES {
+            return None;
+        }
+        let mut usual: Vec<Duration> = self.samples.iter().copied().collect();
+        usual.sort_unstable();
+        usual.truncate(usual.len() - (usual.len() / ONE_OUTLIER_IN).max(1));
+        Some(usual.iter().sum::<Duration>() / u32::try_from(usual.len()).unwrap_or(u32::MAX))
+    }
 }
 
 /// The combined capacity of some workers. Workers without a finished attempt are assumed to be as fast as the others.
@@ -95,14 +114,17 @@ impl Backlog {
         }
     }
 
-    /// Records how long an attempt held a slot.
+    /// Records how long an attempt held a slot. An attempt that was cut off must not be recorded: it says how long the
+    /// worker was willing to wait.
     pub fn observe(&self, took: Duration) {
         let mut known = self.known();
-        let mean = known.mean.unwrap_or_else(|| {
+        known.samples.push_back(took);
+        if known.samples.len() > SAMPLES {
+            known.samples.pop_front();
+        }
+        if known.samples.len() == MIN_SAMPLES {
             self.mean_known.notify_one();
-            took
-        });
-        known.mean = Some(mean.mul_f64(1.0 - WEIGHT) + took.mul_f64(WEIGHT));
+        }
         known.renders = true;
     }
 
@@ -110,10 +132,10 @@ impl Backlog {
     pub fn report(&self) -> WorkerReport {
         let mut known = self.known();
         known.renders = true;
-        WorkerReport { id: self.own, slots: self.slots, mean: known.mean }
+        WorkerReport { id: self.own, slots: self.slots, mean: known.mean() }
     }
 
-    /// Waits until the first attempt has ended.
+    /// Waits until enough attempts have ended for a mean.
     pub async fn mean_known(&self) {
         self.mean_known.notified().await;
     }
@@ -133,8 +155,8 @@ impl Backlog {
     pub async fn excess(&self, store: &dyn Store) -> Option<Duration> {
         let query = async { Ok((store.other_workers(self.own).await?, store.queue_depth().await?.waiting)) };
         self.refresh(query).await;
-        let known = *self.known();
-        let own = known.renders.then_some((self.slots, known.mean));
+        let known = self.known();
+        let own = known.renders.then(|| (self.slots, known.mean()));
         let all = own.map_or(known.others, |(slots, mean)| known.others.with(slots, mean));
         all.wait(known.waiting)?.checked_sub(TASK_TIME_LIMIT).filter(|excess| !excess.is_zero())
     }
@@ -233,6 +255,26 @@ mod tests {
         drop(tokio::time::timeout(Duration::ZERO, backlog.refresh(std::future::pending())).await);
         backlog.refresh(async { Ok((Vec::new(), 7)) }).await;
         assert_eq!(backlog.known().waiting, 7);
+    }
+
+    #[test]
+    fn an_outlier_and_a_single_attempt_do_not_decide_the_mean() {
+        let (backlog, _) = backlog();
+        let mean = |took: Duration| {
+            backlog.observe(took);
+            backlog.known().mean()
+        };
+        assert_eq!([SECOND * 175, SECOND, SECOND].map(mean), [None; 3], "too few attempts");
+        assert_eq!(mean(SECOND), Some(SECOND));
+        for _ in 0..SAMPLES {
+            mean(SECOND);
+        }
+        assert_eq!([SECOND * 175; SAMPLES / ONE_OUTLIER_IN].map(mean), [Some(SECOND); SAMPLES / ONE_OUTLIER_IN]);
+        assert!(mean(SECOND * 175) > Some(SECOND * 2), "slow attempts that are no exception count");
+        for _ in 0..SAMPLES {
+            mean(SECOND * 2);
+        }
+        assert_eq!(mean(SECOND * 2), Some(SECOND * 2), "only the latest attempts count");
     }
 
     #[test]

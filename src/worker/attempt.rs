@@ -94,7 +94,10 @@ impl Worker {
         let time_limit = self.time_limit(claim, took);
         match self.render(claim, references, time_limit, cancel).await {
             Some(rendered) => {
-                self.shared.backlog.observe(self.shared.clock.elapsed().saturating_sub(slot_since));
+                // A lost attempt, such as one that was cut off, says nothing about the next one.
+                if !matches!(rendered, Err(RenderError::Again(_) | RenderError::NotAvailable(_))) {
+                    self.shared.backlog.observe(self.shared.clock.elapsed().saturating_sub(slot_since));
+                }
                 Attempt::Ended(rendered, Some(slot))
             }
             None => Attempt::Cancelled,

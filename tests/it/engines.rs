@@ -69,7 +69,7 @@ fn info() -> EngineInfo {
         max_references: 4,
         max_pictures: None,
         typical_duration: Duration::from_secs(1),
-        slots: None,
+        slots: 2,
     }
 }
 

@@ -1,9 +1,16 @@
 //! Rate limits and their headers, and limits on unfinished tasks (interface, section 7).
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
+use bytes::Bytes;
 use serde_json::json;
-use tintype::store::WORKER_SILENCE;
+use tintype::clock::Clock;
+use tintype::service::backlog::MIN_SAMPLES;
+use tintype::store::{Claim, WORKER_SILENCE};
+use tintype::worker::render::{RenderControl, RenderError, Renderer};
+use tintype_engine::Picture;
 
 use crate::rigs::http::TASKS;
 use crate::rigs::postgres::{cluster, schema};
@@ -96,11 +103,49 @@ async fn unfinished_tasks_are_limited_per_account() {
     }
 }
 
+/// As many attempts as an estimate takes, of a minute each.
+fn observe_attempts_of_a_minute(service: &Service) {
+    (0..MIN_SAMPLES).for_each(|_| service.shared.backlog.observe(Duration::from_secs(60)));
+}
+
+/// A renderer whose renders hang, or end after a time of the service's clock.
+struct Slow {
+    clock: Clock,
+    takes: Option<Duration>,
+}
+
+#[async_trait]
+impl Renderer for Slow {
+    async fn render(&self, _: &Claim, _: Vec<Picture>, control: RenderControl) -> Result<Vec<Bytes>, RenderError> {
+        self.clock.advance(self.takes.unwrap_or(control.time_limit));
+        match self.takes {
+            Some(_) => Err(RenderError::Final("It sank.".into())),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn neither_a_hung_attempt_nor_a_single_slow_one_makes_submits_refused() {
+    let service = Service::start_on_sqlite(&["--renders", "1", "--submit-rate", "0"]).await;
+    let caller = service.caller("ada", 200).await;
+    for takes in [None, Some(Duration::from_secs(170))] {
+        caller.submit_prompt("a boat").await;
+        let worker = service.worker_with(Arc::new(Slow { clock: service.clock.clone(), takes }));
+        assert_eq!(worker.step().await.expect("a store"), 1);
+        for _ in 0..10 {
+            caller.submit_prompt("a boat").await;
+        }
+        service.clock.advance(Duration::from_secs(1));
+        caller.submit_prompt("a boat").await;
+    }
+}
+
 #[tokio::test]
 async fn a_submit_that_would_not_finish_in_time_is_refused_at_once() {
     let service = Service::start_with(&["--renders", "1", "--submit-rate", "0"]).await;
     let caller = service.caller("ada", 100).await;
-    service.shared.backlog.observe(Duration::from_secs(60));
+    observe_attempts_of_a_minute(&service);
     for _ in 0..9 {
         caller.submit_prompt("a boat").await;
     }
@@ -119,7 +164,7 @@ async fn an_api_without_a_worker_estimates_the_wait_from_the_workers_in_the_data
     let api = Service::start_on_postgres(&["--submit-rate", "0"]).await;
     let worker = api.join(&["--renders", "1"]).await;
     let caller = api.caller("ada", 100).await;
-    worker.shared.backlog.observe(Duration::from_secs(60));
+    observe_attempts_of_a_minute(&worker);
     worker.worker.report().await;
     for _ in 0..9 {
         caller.submit_prompt("a boat").await;
@@ -149,7 +194,7 @@ async fn the_estimated_wait_counts_the_workers_of_other_processes() {
     let serving = Service::start_on_postgres(&["--renders", "1", "--submit-rate", "0"]).await;
     let beside = serving.join(&["--renders", "1"]).await;
     let caller = serving.caller("ada", 100).await;
-    serving.shared.backlog.observe(Duration::from_secs(60));
+    observe_attempts_of_a_minute(&serving);
     serving.worker.report().await;
     beside.worker.report().await;
     for _ in 0..17 {

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use crate::rigs::binary::{self, Server, tintype};
 use crate::rigs::http::{GENERATE, TASKS, ended, send};
+use crate::rigs::ports::Port;
 
 /// Starts a server that logs to a file.
 fn serve(data: &Path, log: &Path, flags: &[&str]) -> Server {
@@ -60,4 +61,22 @@ async fn the_request_id_of_a_submit_leads_to_its_failed_render() {
         let found = lines.iter().any(|line| line.contains(event) && line.contains(task));
         assert!(found, "{event}: {lines:#?}");
     }
+}
+
+#[tokio::test]
+async fn a_successful_read_is_counted_and_not_logged() {
+    let directory = TempDir::new().expect("a directory");
+    let (data, log) = (directory.path().join("data"), directory.path().join("log"));
+    let metrics = Port::take();
+    let server = serve(&data, &log, &["--metrics-listen", &metrics.address.to_string()]);
+    let key = server.first_key().expect("a key");
+    let read = send(server.address, "GET", TASKS, &key, "").await;
+    assert_eq!(read.status, 200);
+    let refused = send(server.address, "GET", &format!("{TASKS}/nothing"), &key, "").await;
+    let counted = send(metrics.address, "GET", "/metrics", &key, "").await;
+    let counted = String::from_utf8_lossy(&counted.body).into_owned();
+    assert!(counted.contains(&format!("http_requests_total{{route=\"{TASKS}\",status=\"200\"}} 1")), "{counted}");
+    server.stop();
+    assert_eq!(lines(&log, read.header("x-request-id")), [""; 0]);
+    assert_eq!(lines(&log, refused.header("x-request-id")).len(), 1);
 }

@@ -1,5 +1,6 @@
 //! The server as a process: its start, stop and death, and its messages when it cannot run.
 
+use std::io::Read as _;
 use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
@@ -80,6 +81,27 @@ fn a_second_server_on_the_same_data_is_refused() {
     }
     first.stop();
     Server::start(data.path(), &[]).stop();
+}
+
+#[test]
+fn a_server_waits_for_the_end_of_the_one_that_was_killed() {
+    let data = TempDir::new().expect("a directory");
+    // The test holds the lock in place of the process that is ending.
+    let dying = std::fs::File::create(data.path().join("tintype.lock")).expect("a file");
+    dying.lock().expect("the lock is free");
+    let mut command = tintype();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--log", "warn", "--data"]).arg(data.path());
+    let (mut log, end) = std::io::pipe().expect("a pipe");
+    command.stderr(end);
+    let start = std::thread::spawn(|| Server::spawn(command));
+    let mut said = Vec::new();
+    while !said.ends_with(b"waiting for its end") && !said.ends_with(b"stop it") {
+        let mut byte = [0];
+        log.read_exact(&mut byte).expect("the server still runs");
+        said.extend(byte);
+    }
+    dying.unlock().expect("the lock is held");
+    start.join().expect("the server starts").stop();
 }
 
 #[test]

@@ -29,8 +29,9 @@ pub struct EngineInfo {
     pub max_pictures: Option<usize>,
     /// How long one task usually takes; clients are told to wait about this long before polling.
     pub typical_duration: Duration,
-    /// Tasks that it renders at the same time; `None` for one on each core.
-    pub slots: Option<usize>,
+    /// Tasks that it takes at the same time, at least one. An engine that waits for another machine takes more than this
+    /// machine has cores; one that works on the cores itself limits how many of its tasks do so at a time.
+    pub slots: usize,
 }
 
 /// Sizes that an engine renders natively.

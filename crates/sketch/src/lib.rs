@@ -35,6 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::sync::Semaphore;
 
 use self::directive::{Ending, Rehearsal};
 use self::painting::Painting;
@@ -42,14 +43,38 @@ use self::reference::Reference;
 use self::scene::Scene;
 use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, Sizes, Stage};
 
+/// Tasks at the same time. While some paint, others store their files or sit out a delay that they rehearse.
+const SLOTS: usize = 8;
+
 /// Renders prompts as illustrated scenes, without any model.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Sketch;
+#[derive(Debug, Clone)]
+pub struct Sketch {
+    /// One permit for each core: more painters at a time would take longer and hold more memory.
+    cores: Arc<Semaphore>,
+}
+
+impl Default for Sketch {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self { cores: Arc::new(Semaphore::new(cores)) }
+    }
+}
 
 impl Sketch {
     /// Creates the engine. Its word lists are built when the first prompt needs them.
     pub fn new() -> Self {
-        Self
+        Self::default()
+    }
+
+    /// Runs `work` on the blocking pool once a core is free for it; `None` if the render is cancelled before.
+    async fn paint<T: Send + 'static>(
+        &self,
+        cancel: &CancellationToken,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let core = cancel.run_until_cancelled(self.cores.acquire()).await?;
+        let _core = core.expect("the semaphore is never closed");
+        Some(off_thread(work).await)
     }
 
     /// The description of the engine.
@@ -62,7 +87,7 @@ impl Sketch {
             max_references: 4,
             max_pictures: None,
             typical_duration: Duration::from_millis(300),
-            slots: None,
+            slots: SLOTS,
         }
     }
 }
@@ -91,23 +116,19 @@ impl Engine for Sketch {
             None => {}
         }
         let Brief { width, height, seeds, references, .. } = brief;
-        let painting = off_thread(move || Painting {
+        let study = move || Painting {
             scene: Scene::read(&rehearsal.words),
             references: references.iter().map(Reference::study).collect(),
             width,
             height,
-        })
-        .await;
-        let painting = Arc::new(painting);
+        };
+        let painting = Arc::new(self.paint(&cancel, study).await.ok_or_else(cancelled)?);
         // One blocking job per picture: after a cancellation at most one picture is still being painted.
         let of = u32::try_from(seeds.len()).unwrap_or(u32::MAX);
         let mut pictures = Vec::with_capacity(seeds.len());
         for (seed, done) in seeds.into_iter().zip(1..) {
-            if cancel.is_cancelled() {
-                return Err(cancelled());
-            }
             let painting = Arc::clone(&painting);
-            pictures.push(off_thread(move || painting.paint(seed)).await);
+            pictures.push(self.paint(&cancel, move || painting.paint(seed)).await.ok_or_else(cancelled)?);
             progress.report(Stage::Step { done, of });
         }
         Ok(pictures)
