@@ -10,11 +10,16 @@ use super::reference_url;
 
 /// Longest error message, in characters: it may quote a part of the body, but not all of it.
 const MAX_SENTENCE_CHARS: usize = 600;
+/// Longest list of ignored fields, in bytes.
+const MAX_HEADER: usize = 500;
 
-/// An accepted body obeys the interface, and another JSON parser reads the same values from it.
+/// An accepted body obeys the interface, another JSON parser reads the same values from it, and the names of its ignored
+/// fields fit a header.
 pub fn body(data: &[u8]) -> bool {
-    match GenerateRequest::parse(data, &[HTTPS_PORT]) {
-        Ok(request) => {
+    match GenerateRequest::parse_noting(data, &[HTTPS_PORT]) {
+        Ok((request, ignored)) => {
+            let header = ignored.to_string();
+            assert!(header.len() <= MAX_HEADER && header.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{header}");
             check_limits(&request);
             check_reading(data, &request).expect("the fields of an accepted body have the right types");
             let written = serde_json::to_vec(&request).expect("a request is always JSON");

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::domain::ignored_fields::IgnoredFields;
 use crate::domain::model::CREDITS_PER_IMAGE;
 use crate::domain::reference_url::ReferenceUrl;
 
@@ -165,6 +166,14 @@ impl GenerateRequest {
     /// # Errors
     /// [`InvalidRequest`] with the first fault.
     pub fn parse(body: &[u8], reference_ports: &[u16]) -> Result<Self, InvalidRequest> {
+        Self::parse_noting(body, reference_ports).map(|(request, _)| request)
+    }
+
+    /// Does the same, and returns the names of the fields that the service does not know too.
+    ///
+    /// # Errors
+    /// [`InvalidRequest`] with the first fault.
+    pub fn parse_noting(body: &[u8], reference_ports: &[u16]) -> Result<(Self, IgnoredFields), InvalidRequest> {
         let fields: Fields = serde_json::from_slice(body).map_err(|error| {
             let fault = error.to_string();
             match fault.strip_prefix(REPEATED) {
@@ -181,7 +190,7 @@ impl GenerateRequest {
             reference_images: reference_images(fields.reference_images, reference_ports)?,
             request_id: None,
         };
-        Ok(request)
+        Ok((request, fields.ignored))
     }
 }
 
@@ -258,7 +267,7 @@ impl<'de> Visitor<'de> for JsonVisitor {
     }
 }
 
-/// The known fields, still untyped. The visitor is hand-written, because a derived one accepts repeated unknown fields
+/// The known fields, still untyped, and the names of the others. The visitor is hand-written, because a derived one accepts repeated unknown fields
 /// and skips their contents without a limit on nesting.
 #[derive(Default)]
 struct Fields {
@@ -266,6 +275,7 @@ struct Fields {
     aspect_ratio: Option<Json>,
     n: Option<Json>,
     reference_images: Option<Json>,
+    ignored: IgnoredFields,
 }
 
 impl<'de> Deserialize<'de> for Fields {
@@ -293,7 +303,7 @@ impl<'de> Visitor<'de> for FieldsVisitor {
                 "aspect_ratio" => fields.aspect_ratio = Some(value),
                 "n" => fields.n = Some(value),
                 "reference_images" => fields.reference_images = Some(value),
-                _ => {}
+                _ => fields.ignored.note(&name),
             }
             if let Some(repeated) = seen.replace(name) {
                 let shown: String = repeated.chars().take(40).collect();

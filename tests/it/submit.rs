@@ -90,6 +90,24 @@ async fn unknown_fields_and_idempotency_keys_are_ignored() {
     assert_eq!(caller.credits().await, 96);
 }
 
+#[tokio::test]
+async fn a_header_names_the_ignored_fields_of_a_submit() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    for (body, names) in [
+        (json!({ "prompt": "a boat" }), None),
+        (json!({ "prompt": "a boat", "aspect": "16:9", "seed": 1, "size": null }), Some("aspect, seed, size")),
+        (json!({ "Prompt": "b", "prompt": "a boat" }), Some("Prompt")),
+        (json!({ "prompt": "a boat", "a\r\nx-injected: b": 1 }), Some("a%0D%0Ax-injected%3A%20b")),
+    ] {
+        let answer = caller.post(body.to_string()).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let named = answer.headers.get("x-ignored-fields").map(|value| value.to_str().expect("text"));
+        assert_eq!(named, names, "{body}");
+        assert!(!answer.headers.contains_key("x-injected"), "{answer:?}");
+    }
+}
+
 /// Bodies that are refused, each with what the message must mention.
 fn bad_bodies() -> Vec<(Vec<u8>, &'static str)> {
     let text = |body: &str, about| (body.as_bytes().to_vec(), about);

@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 use super::body::read_json;
 use super::{Success, success};
 use crate::clock::Timestamp;
+use crate::domain::ignored_fields::IgnoredFields;
 use crate::domain::model::{Id, MODEL_NAME, Status, Surface, Task, TaskId};
 use crate::domain::request::GenerateRequest;
 use crate::files::FilesError;
@@ -27,6 +28,8 @@ use crate::store::{StoreError, Submission};
 
 /// The suggested wait before the next poll, in seconds with a fraction.
 static POLL_AFTER: HeaderName = HeaderName::from_static("x-poll-after");
+/// The names of the fields of a submit that the service does not know.
+static IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-ignored-fields");
 /// `Retry-After` of a submit beyond the limit of unfinished tasks, in seconds.
 const UNFINISHED_RETRY_SECONDS: u64 = 5;
 
@@ -200,6 +203,16 @@ fn with_poll_hint(mut response: Response, api: &ApiState, share: f64) -> Respons
     response
 }
 
+/// Names the ignored fields of a submit, which are often misspelled ones.
+fn naming(ignored: IgnoredFields, mut response: Response) -> Response {
+    if !ignored.is_empty()
+        && let Ok(names) = HeaderValue::try_from(ignored.to_string())
+    {
+        response.headers_mut().insert(IGNORED_FIELDS.clone(), names);
+    }
+    response
+}
+
 /// Create a task
 ///
 /// Charges 2 credits per image and returns at once; poll the task until it is `completed` or `failed`.
@@ -227,7 +240,7 @@ pub async fn generate(
     let body = read_json(request, &api.settings.connections).await?;
     let arrived = api.shared.clock.elapsed();
     caller.check_again(&api).await?;
-    let mut request = GenerateRequest::parse(&body, &api.settings.reference_ports)
+    let (mut request, ignored) = GenerateRequest::parse_noting(&body, &api.settings.reference_ports)
         .map_err(|fault| ApiError::invalid_request(fault.to_string()))?;
     request.request_id = Some(request_id.to_string());
     let required = request.cost();
@@ -243,7 +256,7 @@ pub async fn generate(
         return Ok(NoAnswer.into_response());
     }
     match submission? {
-        Submission::Accepted(task) => Ok(with_poll_hint(success(CreatedTask::new(&task)), &api, 1.0)),
+        Submission::Accepted(task) => Ok(naming(ignored, with_poll_hint(success(CreatedTask::new(&task)), &api, 1.0))),
         Submission::InsufficientCredits { available } => Err(ApiError::insufficient_credits(required, available)),
         Submission::TooManyUnfinished => Err(ApiError::rate_limited(
             format!("The account has {} unfinished tasks, which is its limit.", api.settings.limits.max_unfinished),
