@@ -28,8 +28,13 @@ const PIECE: usize = 16 * 1024;
         description = "Turns prompts into images, asynchronously: submit a task, poll it until it is `completed` or \
                        `failed`, fetch the PNGs. Each image costs 2 credits; a failed task is refunded."
     ),
-    paths(super::api::images::generate, super::api::images::find, super::api::images::list),
-    tags((name = "images", description = "Tasks created through the API")),
+    paths(
+        super::api::images::generate, super::api::images::find, super::api::images::list, super::api::account::find
+    ),
+    tags(
+        (name = "images", description = "Tasks created through the API"),
+        (name = "account", description = "The account that owns the key")
+    ),
     modifiers(&Bearer)
 )]
 struct Api;

@@ -22,11 +22,15 @@ pub const TASKS: &str = "/api/v1/images/task";
 /// The pattern of one task.
 pub const TASK: &str = "/api/v1/images/task/{id}";
 
+/// The pattern of the caller's account.
+pub const ACCOUNT: &str = "/api/v1/account";
+
 /// The routes.
-pub static ROUTES: [Route; 12] = [
+pub static ROUTES: [Route; 13] = [
     api(Method::POST, GENERATE, Usage::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, Usage::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, Usage::Read, |method| on(method, api::images::find)),
+    api(Method::GET, ACCOUNT, Usage::Read, |method| on(method, api::account::find)),
     open(Surface::Files, "/files/{*name}", |method| on(method, files::serve)),
     open(Surface::Docs, "/", |method| on(method, docs::home)),
     open(Surface::Docs, "/docs", |method| on(method, docs::home)),
@@ -142,6 +146,16 @@ impl Route {
     pub(super) fn of(request: &Request) -> Option<&'static Self> {
         let pattern = matched_pattern(request)?;
         ROUTES.iter().find(|route| route.pattern == pattern && route.answers(request.method()))
+    }
+
+    /// The methods of the routes for the path of a request, as a list for a header; `None` without a route.
+    pub(super) fn methods_at(request: &Request) -> Option<String> {
+        let pattern = matched_pattern(request)?;
+        let methods = ROUTES.iter().filter(|route| route.pattern == pattern).map(|route| match route.method {
+            Method::GET => "GET, HEAD",
+            ref method => method.as_str(),
+        });
+        Some(methods.collect::<Vec<_>>().join(", "))
     }
 
     fn answers(&self, method: &Method) -> bool {

@@ -279,6 +279,9 @@ pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
     /// The ids of the page that [`Tasks::list_tasks`] returns.
     async fn list_task_ids(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Id>>;
 
+    /// The number of an account's tasks on one surface that have not ended.
+    async fn count_unfinished(&self, account_id: Id, surface: Surface) -> Result<u64>;
+
     /// Any task, for the operator, including removed ones whose partition still exists.
     async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>>;
 

@@ -4,6 +4,7 @@
 
 mod rigs;
 
+mod account;
 mod acme;
 mod auth;
 mod backup;
@@ -11,6 +12,7 @@ mod cli;
 mod cluster;
 mod configuration;
 mod connections;
+mod cors;
 mod crash;
 mod decoder;
 mod disk_faults;

@@ -86,6 +86,7 @@ macro_rules! suite {
                     a_thousand_tasks_of_one_millisecond_have_distinct_ids_with_that_time,
                     find_task_requires_the_account_and_surface_of_the_task,
                     list_tasks_returns_one_account_and_one_surface_newest_first,
+                    count_unfinished_counts_one_account_and_one_surface_until_each_task_ends,
                     pages_of_a_list_have_no_gap_and_no_overlap,
                     a_page_may_start_at_an_id_of_no_task,
                     recent_tasks_returns_the_newest_tasks_of_every_surface,

@@ -6,6 +6,7 @@ use axum::response::Response;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+pub mod account;
 mod body;
 pub mod images;
 

@@ -116,12 +116,18 @@ impl RateLimits {
         self.shared.as_ref().is_some_and(SharedLimits::is_up)
     }
 
-    /// Counts one request; `None` if the key is not limited.
-    pub async fn count(&self, key: &ApiKey, usage: Usage) -> Option<Allowance> {
+    /// Requests per minute that a key may send; `None` if it is not limited.
+    pub fn of(&self, key: &ApiKey, usage: Usage) -> Option<u32> {
         let limit = match usage {
             Usage::Submit => key.submit_rate.unwrap_or(self.submit_rate),
             Usage::Read => key.read_rate.unwrap_or(self.read_rate),
         };
+        (limit > 0).then_some(limit)
+    }
+
+    /// Counts one request; `None` if the key is not limited.
+    pub async fn count(&self, key: &ApiKey, usage: Usage) -> Option<Allowance> {
+        let limit = self.of(key, usage)?;
         let quota = Quota::per_minute(NonZeroU32::new(limit)?);
         let Some(shared) = &self.shared else { return Some(self.count_locally(key.id, usage, quota)) };
         Some(match shared.count(key.id, usage, quota).await {

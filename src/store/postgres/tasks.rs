@@ -116,6 +116,13 @@ impl Tasks for PostgresStore {
         self.database.read(&sql, &parameters).await?.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }
 
+    async fn count_unfinished(&self, account_id: Id, surface: Surface) -> Result<u64> {
+        let sql = "SELECT count(*) AS unfinished FROM tasks
+            WHERE id = ANY (ARRAY (SELECT task_id FROM queue WHERE account_id = $1)) AND surface = $2";
+        let counted = self.database.read_one(sql, &[&account_id, &surface.as_str()]).await?;
+        counted.map_or(Ok(0), |row| number(&row, "unfinished"))
+    }
+
     async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>> {
         let sql = format!(
             "SELECT {TASK}, {REQUEST}, removed_at,

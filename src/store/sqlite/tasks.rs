@@ -83,6 +83,18 @@ fn refusal(connection: &Connection, account_id: Id, max_unfinished: u32) -> rusq
     }
 }
 
+/// Counts the unfinished tasks of the account ?1 on the surface ?2. Each half reads an index of the queue; leased tasks
+/// are few.
+const UNFINISHED: &str = "
+    SELECT count(*) FROM tasks WHERE surface = ?2 AND id IN (
+        SELECT task_id FROM queue WHERE account_id = ?1 AND lease_until IS NULL
+        UNION ALL
+        SELECT task_id FROM queue WHERE account_id = ?1 AND lease_until IS NOT NULL)";
+
+fn count_unfinished(connection: &Connection, account_id: Id, surface: Surface) -> rusqlite::Result<u64> {
+    connection.prepare_cached(UNFINISHED)?.query_row(params![account_id, surface.as_str()], |row| row.get(0))
+}
+
 /// The columns of a [`Task`], in the order in which it reads them.
 const TASK: &str = "id, account_id, surface, image_to_image, status, updated_at, images, error";
 
@@ -256,6 +268,10 @@ impl Tasks for SqliteStore {
         self.read(|connection| list_ids(connection, account_id, surface, before, limit))
     }
 
+    async fn count_unfinished(&self, account_id: Id, surface: Surface) -> Result<u64> {
+        self.read(|connection| count_unfinished(connection, account_id, surface))
+    }
+
     async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>> {
         self.read(|connection| inspect(connection, id))
     }
@@ -295,6 +311,21 @@ mod tests {
         let range = "INDEX tasks_of_account (account_id=? AND surface=? AND id<?)";
         assert_eq!(plan(&format!("SELECT id {PAGE}")), [format!("SEARCH tasks USING COVERING {range}")]);
         assert_eq!(plan(&format!("SELECT {TASK} {PAGE}")), [format!("SEARCH tasks USING {range}")]);
+    }
+
+    #[test]
+    fn unfinished_tasks_are_counted_by_indexes() {
+        let plan = plan(UNFINISHED);
+        let searches: Vec<_> =
+            plan.iter().filter(|step| step.contains(" queue ") || step.contains(" tasks ")).collect();
+        assert_eq!(
+            searches,
+            [
+                "SEARCH tasks USING PRIMARY KEY (id=?)",
+                "SEARCH queue USING INDEX queue_waiting (account_id=?)",
+                "SEARCH queue USING INDEX queue_leased (lease_until>?)",
+            ]
+        );
     }
 
     #[test]

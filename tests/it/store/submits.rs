@@ -206,6 +206,33 @@ pub async fn list_tasks_returns_one_account_and_one_surface_newest_first(fx: &Fi
     Ok(())
 }
 
+pub async fn count_unfinished_counts_one_account_and_one_surface_until_each_task_ends(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let bob = fx.account("bob", 100).await?;
+    for _ in 0..3 {
+        fx.submit(ada).await?;
+    }
+    fx.submit_request(ada, Surface::Web, images(1)).await?;
+    fx.submit(bob).await?;
+    let counts = async || -> Result<[u64; 4]> {
+        let store = &fx.store;
+        Ok([
+            store.count_unfinished(ada, Surface::Api).await?,
+            store.count_unfinished(ada, Surface::Web).await?,
+            store.count_unfinished(bob, Surface::Api).await?,
+            store.count_unfinished(bob, Surface::Web).await?,
+        ])
+    };
+    assert_eq!(counts().await?, [3, 1, 1, 0]);
+    let lease = fx.claim().await?;
+    assert_eq!(counts().await?, [3, 1, 1, 0], "a leased task is unfinished");
+    fx.store.complete(lease, one_file()).await?;
+    assert_eq!(counts().await?, [2, 1, 1, 0]);
+    fx.store.fail_unleased(fx.store.list_task_ids(bob, Surface::Api, None, 1).await?[0], "no").await?;
+    assert_eq!(counts().await?, [2, 1, 0, 0]);
+    Ok(())
+}
+
 pub async fn pages_of_a_list_have_no_gap_and_no_overlap(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let mut expected = Vec::new();

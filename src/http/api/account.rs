@@ -1,0 +1,76 @@
+//! The caller's own account: its balance, and the limits of the key.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{Success, success};
+use crate::domain::model::Surface;
+use crate::http::pipeline::auth::Caller;
+use crate::http::pipeline::error::{ApiError, ErrorBody};
+use crate::http::routes;
+use crate::http::state::ApiState;
+use crate::service::limits::Usage;
+
+/// The account that owns the key.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Account)]
+pub struct AccountBody {
+    /// The name that the operator gave to the account.
+    name: String,
+    /// Credits left. Each image costs 2.
+    credits: i64,
+    /// Tasks created through the API, with any key of the account, that are still `processing`.
+    unfinished_tasks: u64,
+    /// The limits of this key and its account.
+    limits: AccountLimits,
+}
+
+/// Limits; null means that there is none.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct AccountLimits {
+    /// Submits per minute that are allowed with this key.
+    #[schema(required = true, minimum = 1)]
+    submits_per_minute: Option<u32>,
+    /// Other calls per minute that are allowed with this key.
+    #[schema(required = true, minimum = 1)]
+    reads_per_minute: Option<u32>,
+    /// Tasks of the account that may be unfinished at the same time.
+    #[schema(required = true, minimum = 1)]
+    unfinished_tasks: Option<u32>,
+}
+
+/// Retrieve the account
+///
+/// The balance of the account that owns the key, its unfinished tasks, and the limits that apply.
+#[utoipa::path(
+    get, path = routes::ACCOUNT, operation_id = "getAccount", tag = "account",
+    security(("key" = [])),
+    responses(
+        (status = 200, description = "The account", body = Success<AccountBody>),
+        (status = 401, description = "UNAUTHORIZED", body = ErrorBody),
+        (status = 429, description = "RATE_LIMITED, with the header Retry-After", body = ErrorBody),
+        (status = 500, description = "INTERNAL_ERROR", body = ErrorBody),
+    ),
+)]
+pub async fn find(State(api): State<Arc<ApiState>>, caller: Caller) -> Result<Response, ApiError> {
+    let key = caller.check_again(&api).await?;
+    let store = &api.shared.store;
+    // An account that was deleted since the key was checked has no valid key any more.
+    let account = store.find_account(&caller.account_id.to_string()).await?.ok_or_else(ApiError::unauthorized)?;
+    let unfinished_tasks = store.count_unfinished(account.id, Surface::Api).await?;
+    let max_unfinished = api.settings.limits.max_unfinished;
+    Ok(success(AccountBody {
+        name: account.name,
+        credits: account.credits,
+        unfinished_tasks,
+        limits: AccountLimits {
+            submits_per_minute: api.limits.of(&key, Usage::Submit),
+            reads_per_minute: api.limits.of(&key, Usage::Read),
+            unfinished_tasks: (max_unfinished > 0).then_some(max_unfinished),
+        },
+    }))
+}
