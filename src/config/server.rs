@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use super::acme::AcmeSettings;
 use super::files::{FileUrlSettings, FilesSettings};
 use super::limits::LimitSettings;
+use super::origins::OriginSettings;
 use super::policy::PolicySettings;
 use super::redis::RedisSettings;
 use super::retention::RetentionSettings;
@@ -52,6 +53,9 @@ pub struct ServerSettings {
     /// Networks of reverse proxies whose X-Forwarded-Proto and X-Forwarded-For headers are trusted
     #[arg(long, env = "TINTYPE_TRUSTED_PROXY", value_name = "CIDR", num_args = 1.., value_delimiter = ',', value_parser = network)]
     pub trusted_proxy: Vec<IpNet>,
+    #[command(flatten)]
+    /// Origins of web pages that may call the API.
+    pub origins: OriginSettings,
     #[command(flatten)]
     /// Retention of finished tasks.
     pub retention: RetentionSettings,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::config::{ConnectionLimits, FileLinks, LimitSettings, RedisServer, ServerSettings};
+use crate::config::{AllowedOrigins, ConnectionLimits, FileLinks, LimitSettings, RedisServer, ServerSettings};
 use crate::service::Shared;
 use crate::service::failures::Failures;
 use crate::service::keyring::Keyring;
@@ -32,13 +32,15 @@ pub struct ApiSettings {
     pub file_links: FileLinks,
     /// Ports allowed in reference image URLs.
     pub reference_ports: Vec<u16>,
+    /// Origins of web pages that may call the API.
+    pub origins: Arc<AllowedOrigins>,
 }
 
 impl ApiSettings {
     /// The settings of an API that callers reach at `listening_url` unless `--public-url` is set.
     ///
     /// # Errors
-    /// A sentence for the operator when the password of Redis cannot be read.
+    /// A sentence for the operator when the password of Redis cannot be read, or the allowed origins contradict each other.
     pub fn new(settings: &ServerSettings, listening_url: &str) -> Result<Self, String> {
         let public_url = settings.public_url.as_deref().unwrap_or(listening_url);
         Ok(Self {
@@ -54,6 +56,7 @@ impl ApiSettings {
             redis: settings.redis.server()?,
             file_links: settings.file_urls.links(&settings.files, public_url),
             reference_ports: settings.worker.reference_ports.clone(),
+            origins: Arc::new(settings.origins.allowed()?),
         })
     }
 }

@@ -6,11 +6,13 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 
+use self::cors::Cors;
 use super::ops::Readiness;
 use super::state::ApiState;
 use crate::service::Shared;
 
 pub mod auth;
+mod cors;
 pub mod error;
 pub mod framing;
 mod host;
@@ -26,11 +28,13 @@ pub(super) async fn run(
     next: Next,
 ) -> Response {
     let strict = api.settings.production && proxy::arrived_over_https(&api.settings.trusted_proxies, &request);
-    let answer = async |request| match host::refuse_ambiguous(&request) {
+    let cors = Cors::of(&api.settings.origins, &request);
+    let answer = async |request| match host::refuse_ambiguous(&request).or_else(|| cors.preflight(&request)) {
         None => leftover::discard_after_error(request, |request| auth::guard(&api, request, next)).await,
-        Some(refusal) => refusal,
+        Some(response) => response,
     };
-    readiness.close_when_stopping(observe::observe(&api.shared, strict, request, answer).await)
+    let response = observe::observe(&api.shared, strict, request, answer).await;
+    readiness.close_when_stopping(cors.allow(response))
 }
 
 /// The steps of a request for metrics, which comes from the operator.

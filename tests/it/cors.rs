@@ -1,0 +1,166 @@
+//! Calls of web pages on other origins: a browser asks first, and lets only pages of allowed origins read a response.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use crate::rigs::http::{Answer, GENERATE, TASKS};
+use crate::rigs::service::{Caller, Service};
+
+const PAGE: &str = "https://app.example.com";
+const OTHER: &str = "https://app.example.com.evil.example";
+const TASK: &str = "/api/v1/images/task/imgmodel-AAAAAAAAAAAAAAAAAAAAA";
+
+/// Sends a preflight request as Chromium does.
+async fn preflight(service: &Service, path: &str, origin: &str) -> Answer {
+    let headers = [
+        ("origin", origin),
+        ("access-control-request-method", "POST"),
+        ("access-control-request-headers", "authorization,content-type,prefer"),
+    ];
+    service.call("OPTIONS", path, &headers, "").await
+}
+
+async fn get(caller: &Caller<'_>, path: &str, origins: &[&str]) -> Answer {
+    let authorization = caller.authorization();
+    let mut headers = vec![("authorization", authorization.as_str())];
+    headers.extend(origins.iter().map(|origin| ("origin", *origin)));
+    caller.service.call("GET", path, &headers, "").await
+}
+
+fn allows(answer: &Answer) -> Option<&str> {
+    assert!(!answer.headers.contains_key("access-control-allow-credentials"), "{answer:?}");
+    answer.headers.get("access-control-allow-origin").map(|origin| origin.to_str().expect("text"))
+}
+
+/// The members of a list header.
+fn members(answer: &Answer, name: &str) -> BTreeSet<String> {
+    answer.header(name).split(',').map(|member| member.trim().to_lowercase()).collect()
+}
+
+fn set(members: &[&str]) -> BTreeSet<String> {
+    members.iter().map(|member| (*member).to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_server_without_allowed_origins_answers_as_if_there_were_no_browsers() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let answer = get(&caller, TASKS, &[PAGE]).await;
+    assert_eq!((answer.status.as_u16(), allows(&answer)), (200, None));
+    assert!(!answer.headers.contains_key("access-control-expose-headers"));
+    let answer = preflight(&service, GENERATE, PAGE).await;
+    answer.assert_error(405, "INVALID_REQUEST");
+    assert_eq!(allows(&answer), None);
+}
+
+#[tokio::test]
+async fn a_preflight_request_is_answered_before_authentication_and_rate_limits() {
+    let service = Service::start_with(&["--production", "--cors-origin", PAGE, "http://localhost:5173"]).await;
+    for (path, methods) in [(GENERATE, &["post"][..]), (TASKS, &["get", "head"]), (TASK, &["get", "head"])] {
+        for origin in [PAGE, "http://localhost:5173"] {
+            let answer = preflight(&service, path, origin).await;
+            assert_eq!((answer.status.as_u16(), allows(&answer)), (204, Some(origin)), "{path}");
+            assert_eq!(members(&answer, "access-control-allow-methods"), set(methods));
+            let sent = members(&answer, "access-control-allow-headers");
+            assert!(sent.is_superset(&set(&["authorization", "content-type", "prefer", "*"])), "{sent:?}");
+            assert!(answer.header("access-control-max-age").parse::<u32>().expect("seconds") >= 600);
+            assert_eq!(members(&answer, "vary"), set(&["origin"]));
+            assert!(!answer.headers.contains_key("ratelimit"), "{answer:?}");
+            assert!(!answer.header("x-request-id").is_empty());
+        }
+    }
+}
+
+#[tokio::test]
+async fn other_origins_and_other_paths_are_answered_as_without_cors() {
+    let service = Service::start_with(&["--cors-origin", PAGE]).await;
+    let caller = service.caller("ada", 10).await;
+    for origin in
+        [OTHER, "http://app.example.com", "https://app.example.com:444", "null", "", "*", "HTTPS://APP.EXAMPLE.COM"]
+    {
+        let answer = preflight(&service, GENERATE, origin).await;
+        answer.assert_error(405, "INVALID_REQUEST");
+        assert_eq!(allows(&answer), None, "{origin}");
+        let answer = get(&caller, TASKS, &[origin]).await;
+        assert_eq!((answer.status.as_u16(), allows(&answer)), (200, None), "{origin}");
+        assert_eq!(members(&answer, "vary"), set(&["origin"]), "a cache must not show this to the allowed origin");
+    }
+    let answer = get(&caller, TASKS, &[PAGE, PAGE]).await;
+    assert_eq!(allows(&answer), None, "no browser sends two origins");
+    for path in ["/", "/docs/", "/openapi.json", "/healthz", "/readyz"] {
+        assert_eq!(allows(&get(&caller, path, &[PAGE]).await), None, "{path}");
+        let answer = preflight(&service, path, PAGE).await;
+        assert_eq!((answer.status.as_u16(), allows(&answer)), (405, None), "{path}");
+    }
+    // Not a preflight request: no browser sends it.
+    let answer = service.call("OPTIONS", GENERATE, &[("origin", PAGE)], "").await;
+    answer.assert_error(405, "INVALID_REQUEST");
+    assert_eq!(allows(&answer), Some(PAGE));
+}
+
+#[tokio::test]
+async fn a_page_of_an_allowed_origin_may_read_every_error() {
+    let service = Service::start_with(&["--cors-origin", PAGE, "--submit-rate", "4"]).await;
+    let caller = service.caller("ada", 3).await;
+    let authorization = caller.authorization();
+    let post = async |body: &str| {
+        let headers =
+            [("authorization", authorization.as_str()), ("content-type", "application/json"), ("origin", PAGE)];
+        service.call("POST", GENERATE, &headers, body.to_owned()).await
+    };
+    let mut errors = vec![
+        (400, post("{").await),
+        (402, post(r#"{"prompt": "a boat", "n": 2}"#).await),
+        (413, post(&" ".repeat(300 * 1024)).await),
+        (400, post("{}").await),
+        (429, post("{}").await),
+        (401, service.call("GET", TASKS, &[("origin", PAGE)], "").await),
+        (401, get(&caller, &format!("{TASKS}?token=x"), &[PAGE]).await),
+        (404, get(&caller, TASK, &[PAGE]).await),
+        (404, get(&caller, "/api/v2/none", &[PAGE]).await),
+        (405, service.call("PUT", GENERATE, &[("origin", PAGE)], "").await),
+    ];
+    let headers = [("origin", PAGE), ("host", "twice.example")];
+    errors.push((400, service.call("GET", TASKS, &headers, "").await));
+    for (status, answer) in errors {
+        assert_eq!((answer.status.as_u16(), allows(&answer)), (status, Some(PAGE)), "{answer:?}");
+        assert_eq!(members(&answer, "vary"), set(&["origin"]));
+    }
+}
+
+#[tokio::test]
+async fn a_page_may_read_every_header_that_the_api_documents() {
+    let service = Service::start_with(&["--cors-origin", "*", "--submit-rate", "1"]).await;
+    let caller = service.caller("ada", 10).await;
+    let body = json!({ "prompt": "a boat", "aspect": "16:9" }).to_string();
+    let first = caller.post(body.clone()).await;
+    let task = format!("{TASKS}/{}", first.json()["data"]["task_id"].as_str().expect("a task_id"));
+    let answers = [first, caller.post(body).await, get(&caller, &task, &[PAGE]).await];
+    assert_eq!(answers[1].status, 429);
+    // Those that the standard or the browser handles itself.
+    let known = ["cache-control", "content-type", "content-length", "date", "vary", "connection"];
+    let exposed = members(&answers[2], "access-control-expose-headers");
+    for answer in &answers {
+        for name in answer.headers.keys().map(|name| name.as_str()) {
+            let told = known.contains(&name) || name.starts_with("access-control-");
+            assert!(told || exposed.contains(name), "{name} is not exposed: {exposed:?}");
+        }
+    }
+    assert!(exposed.is_superset(&set(&["retry-after", "x-request-id", "ratelimit", "ratelimit-policy"])));
+}
+
+#[tokio::test]
+async fn a_star_allows_every_origin_and_nothing_else() {
+    let service = Service::start_with(&["--cors-origin", "*"]).await;
+    let caller = service.caller("ada", 10).await;
+    for origin in [PAGE, OTHER, "null"] {
+        let answer = get(&caller, TASKS, &[origin]).await;
+        assert_eq!((answer.status.as_u16(), allows(&answer)), (200, Some("*")));
+        assert!(!answer.headers.contains_key("vary"), "the response is the same for every origin");
+        assert_eq!(preflight(&service, GENERATE, origin).await.status, 204);
+    }
+    assert_eq!(allows(&get(&caller, TASKS, &[]).await), None);
+    let answer = get(&caller, "/docs/", &[PAGE]).await;
+    assert_eq!(allows(&answer), None);
+}
