@@ -6,11 +6,12 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::{Failure, Outcome, find_account, open_store, show, table};
-use crate::clock::Timestamp;
+use crate::clock::{Clock, Timestamp};
 use crate::config::DataSettings;
 use crate::domain::model::{Id, Status, Surface, Task, TaskId};
 use crate::domain::request::GenerateRequest;
 use crate::domain::text;
+use crate::metrics::Metrics;
 use crate::service::endings::Endings;
 use crate::store::TaskRecord;
 
@@ -144,7 +145,9 @@ async fn show_one(args: OneTaskArgs, data: &DataSettings) -> Outcome {
 async fn fail(args: FailArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let id = args.task.id;
-    let failed = Endings::new(store.clone(), Arc::default()).fail_unleased(id, &args.reason).await?;
+    let failed = Endings::new(store.clone(), Arc::new(Metrics::new(Clock::system().now())))
+        .fail_unleased(id, &args.reason)
+        .await?;
     let record = store.inspect_task(id).await?.ok_or_else(|| no_such_task(id))?;
     if !failed {
         return Err(Failure(format!("task {} is already {}", TaskId(id), record.task.status.as_str())));

@@ -195,6 +195,9 @@ pub enum Violation {
 }
 
 impl Violation {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Words, Self::Moderation, Self::Blocklist, Self::Engine];
+
     /// The name that is shown.
     pub fn as_str(self) -> &'static str {
         match self {

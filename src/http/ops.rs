@@ -10,6 +10,7 @@ use axum::http::{Response, StatusCode};
 
 use super::pipeline::error::ApiError;
 use super::state::ApiState;
+use crate::metrics;
 use crate::service::Shared;
 
 /// Whether the server is ready for new requests. It stops being ready some time before it closes its listener.
@@ -73,8 +74,8 @@ pub(super) async fn ready(
 }
 
 /// Counters and gauges.
-pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> Result<Response<Body>, ApiError> {
+pub(super) async fn expose_metrics(State(shared): State<Arc<Shared>>) -> Result<Response<Body>, ApiError> {
     let depth = shared.store.queue_depth().await?;
     let exposition = shared.metrics.expose(&depth, shared.clock.now(), shared.disk.free());
-    Ok(text("application/openmetrics-text; version=1.0.0; charset=utf-8", exposition))
+    Ok(text(metrics::CONTENT_TYPE, exposition))
 }

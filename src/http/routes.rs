@@ -12,6 +12,7 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use super::ops::Readiness;
 use super::state::ApiState;
 use super::{api, docs, files, ops, pipeline};
+use crate::metrics::Metrics;
 use crate::service::Shared;
 use crate::service::limits::Usage;
 
@@ -39,7 +40,7 @@ pub static ROUTES: [Route; 13] = [
     open(Surface::Docs, "/openapi.json", |method| on(method, docs::openapi)),
     open(Surface::Ops, "/healthz", |method| on(method, ops::live)),
     open(Surface::Ops, "/readyz", |method| on(method, ops::ready)),
-    metrics("/metrics", |method| on(method, ops::metrics)),
+    metrics("/metrics", |method| on(method, ops::expose_metrics)),
 ];
 
 /// One method of one URL pattern.
@@ -166,6 +167,10 @@ impl Route {
         MethodFilter::try_from(self.method.clone()).expect("the table holds standard methods")
     }
 
+    fn count_from_zero(&self, metrics: &Metrics) {
+        metrics.expect(self.label(), method_label(&self.method), statuses(self.surface));
+    }
+
     /// The route in metrics and the log.
     fn label(&self) -> &'static str {
         match self.surface {
@@ -173,6 +178,16 @@ impl Route {
             Surface::Files => "/files/{name}",
             Surface::Api | Surface::Ops | Surface::Metrics => self.pattern,
         }
+    }
+}
+
+/// The statuses that a route is known to answer with: their counters exist before the first such answer.
+const fn statuses(surface: Surface) -> &'static [u16] {
+    match surface {
+        Surface::Api => &[200, 400, 401, 402, 404, 429, 500],
+        Surface::Files => &[200, 404, 500],
+        Surface::Docs | Surface::Metrics => &[200, 500],
+        Surface::Ops => &[200, 503],
     }
 }
 
@@ -184,6 +199,20 @@ pub(super) fn error_shape(request: &Request) -> ErrorShape {
 /// The label of a request in metrics and the log. It never contains the requested path, which may contain a key.
 pub(super) fn label(request: &Request) -> &'static str {
     at(request).map_or("none", Route::label)
+}
+
+/// The label of a method in metrics. Callers may invent methods, and each label costs memory.
+pub(super) fn method_label(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        _ => "other",
+    }
 }
 
 /// Whether callers send keys to this path, perhaps by mistake: some route that takes a key has the same first segment.
@@ -209,7 +238,10 @@ fn matched_pattern(request: &Request) -> Option<&str> {
 /// The router of the listener for callers.
 pub fn router(api: Arc<ApiState>, readiness: Readiness) -> Router {
     let routes = ROUTES.iter().fold(Router::new(), |router, route| match route.handler {
-        Handler::Service(handler) => router.route(route.pattern, handler(route.filter())),
+        Handler::Service(handler) => {
+            route.count_from_zero(&api.shared.metrics);
+            router.route(route.pattern, handler(route.filter()))
+        }
         Handler::Metrics(_) => router,
     });
     // One layer for all steps, because each layer costs every request several allocations.
@@ -222,7 +254,10 @@ pub fn router(api: Arc<ApiState>, readiness: Readiness) -> Router {
 /// The router of the listener for metrics.
 pub fn metrics_router(shared: Arc<Shared>) -> Router {
     let routes = ROUTES.iter().fold(Router::new(), |router, route| match route.handler {
-        Handler::Metrics(handler) => router.route(route.pattern, handler(route.filter())),
+        Handler::Metrics(handler) => {
+            route.count_from_zero(&shared.metrics);
+            router.route(route.pattern, handler(route.filter()))
+        }
         Handler::Service(_) => router,
     });
     routes

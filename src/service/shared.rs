@@ -52,7 +52,7 @@ impl Shared {
         directories: Vec<PathBuf>,
         render_slots: usize,
     ) -> Arc<Self> {
-        let metrics = Arc::new(Metrics::new());
+        let metrics = Arc::new(Metrics::new(clock.now()));
         Arc::new(Self {
             disk: Disk::new(directories, settings.min_free_space, clock.clone()),
             backlog: Backlog::new(render_slots, clock.clone()),

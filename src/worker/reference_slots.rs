@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus::IntGauge;
 use tokio::sync::Notify;
 
 use crate::domain::model::Id;
@@ -26,7 +26,7 @@ pub(super) struct ReferenceSlots {
     taken: Mutex<Taken>,
     /// Notified when an account that was passed over may have tasks claimed again.
     freed: Notify,
-    gauge: Gauge,
+    gauge: IntGauge,
 }
 
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ pub(super) struct ReferenceSlot {
 
 impl ReferenceSlots {
     /// The reference slots of a worker with `render_slots` render slots. The gauge shows how many are taken.
-    pub(super) fn new(render_slots: usize, gauge: Gauge) -> Arc<Self> {
+    pub(super) fn new(render_slots: usize, gauge: IntGauge) -> Arc<Self> {
         let share = render_slots.max(MIN_SHARE);
         Arc::new(Self { total: SHARES * share, share, taken: Mutex::default(), freed: Notify::new(), gauge })
     }
@@ -121,8 +121,12 @@ mod tests {
         Id::floor(Timestamp::from_millis(number))
     }
 
+    fn unregistered() -> IntGauge {
+        IntGauge::new("slots", "Taken slots").expect("a valid name")
+    }
+
     fn slots(render_slots: usize) -> Arc<ReferenceSlots> {
-        ReferenceSlots::new(render_slots, Gauge::default())
+        ReferenceSlots::new(render_slots, unregistered())
     }
 
     fn take(slots: &Arc<ReferenceSlots>, number: i64, count: usize) -> Vec<ReferenceSlot> {
@@ -177,7 +181,7 @@ mod tests {
 
     #[test]
     fn the_gauge_shows_the_taken_slots() {
-        let gauge = Gauge::default();
+        let gauge = unregistered();
         let slots = ReferenceSlots::new(1, gauge.clone());
         let held = take(&slots, 1, 3);
         assert_eq!(gauge.get(), 3);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus::IntGauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -37,11 +37,11 @@ impl RenderSlots {
 #[derive(Debug)]
 pub(super) struct RenderSlot {
     _permit: OwnedSemaphorePermit,
-    renders: Gauge,
+    renders: IntGauge,
 }
 
 impl RenderSlot {
-    pub(super) fn new(permit: OwnedSemaphorePermit, renders: &Gauge) -> Self {
+    pub(super) fn new(permit: OwnedSemaphorePermit, renders: &IntGauge) -> Self {
         renders.inc();
         Self { _permit: permit, renders: renders.clone() }
     }

@@ -31,6 +31,7 @@ mod https;
 mod limits;
 mod list;
 mod log;
+mod metrics;
 mod migrate;
 mod openapi;
 mod partitions;

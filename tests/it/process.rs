@@ -333,10 +333,9 @@ async fn metrics_have_a_listener_of_their_own() {
     for line in [
         "tintype_tasks_submitted_total 1",
         "tintype_credits_charged_total 2",
-        "tintype_http_requests_total{route=\"/api/v1/images/generate\",status=\"200\"} 1",
+        "tintype_http_requests_total{method=\"POST\",route=\"/api/v1/images/generate\",status=\"200\"} 1",
         "tintype_tasks_removed_total 0",
         "tintype_queue_waiting 0",
-        "# EOF",
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }

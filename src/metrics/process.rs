@@ -1,0 +1,56 @@
+//! The metrics that every process has, under the names that Prometheus gives them everywhere.
+
+use procfs::process::{LimitValue, Process};
+use prometheus::{Counter, Gauge, IntGauge, Registry};
+
+use super::registered;
+use crate::clock::Timestamp;
+
+/// Processor time, memory and file descriptors of this process, as the kernel counts them.
+#[derive(Debug)]
+pub(super) struct ProcessMetrics {
+    cpu_seconds: Counter,
+    resident_bytes: IntGauge,
+    open_fds: IntGauge,
+    max_fds: IntGauge,
+}
+
+impl ProcessMetrics {
+    pub(super) fn new(registry: &Registry, started: Timestamp) -> Self {
+        let gauge = |name, help| registered(registry, IntGauge::new(name, help));
+        // The clock and not the kernel says when, because /proc/stat, which has the time of the boot, is hidden from a
+        // service under systemd's ProcSubset=pid.
+        let start = Gauge::new("process_start_time_seconds", "Time when this process started, in Unix time");
+        registered(registry, start).set(started.as_millis() as f64 / 1_000.0);
+        let cpu_seconds = Counter::new("process_cpu_seconds_total", "Processor time used, in user and system mode");
+        Self {
+            cpu_seconds: registered(registry, cpu_seconds),
+            resident_bytes: gauge("process_resident_memory_bytes", "Resident memory"),
+            open_fds: gauge("process_open_fds", "Open file descriptors"),
+            max_fds: gauge("process_max_fds", "Limit of open file descriptors"),
+        }
+    }
+
+    /// Reads the counts from /proc. Those that cannot be read stay as they were.
+    pub(super) fn read(&self) {
+        let Ok(process) = Process::myself() else { return };
+        if let Ok(stat) = process.stat() {
+            let seconds = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
+            // Two scrapes at once may each have read; a counter never falls.
+            self.cpu_seconds.inc_by((seconds - self.cpu_seconds.get()).max(0.0));
+            self.resident_bytes.set(gauge(stat.rss.saturating_mul(procfs::page_size())));
+        }
+        if let Ok(count) = process.fd_count() {
+            self.open_fds.set(gauge(count as u64));
+        }
+        if let Ok(limits) = process.limits()
+            && let LimitValue::Value(max) = limits.max_open_files.soft_limit
+        {
+            self.max_fds.set(gauge(max));
+        }
+    }
+}
+
+fn gauge(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
