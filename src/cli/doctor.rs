@@ -1,10 +1,12 @@
 //! `tintype doctor` checks whether this machine and its data can run a server.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
+use tokio::process::Command;
 
 use super::{Failure, Outcome, open_files, open_or_create_store, show};
 use crate::clock::{Clock, Timestamp};
@@ -199,6 +201,12 @@ async fn policy(settings: &PolicySettings) -> Result<String, String> {
 /// Probes the engine. Only the built-in engine also renders: a picture of a server may cost money.
 async fn engine(settings: &EngineSettings) -> Result<String, String> {
     let choice = engines::choose(settings)?;
+    if settings.engine == EngineTarget::OwnSdServer {
+        // A second process would load the model once more, beside the one of a running server.
+        return version(&settings.engine_program)
+            .await
+            .map(|version| format!("{}: {version}", choice.info.description));
+    }
     let engine = choice.build(Surroundings { quotes_server: true, ..Surroundings::default() })?;
     let probe = tokio::time::timeout(PROBE_LIMIT, engine.probe()).await;
     let probe = probe.map_err(|_| format!("{} gave no answer within {} s", settings.engine, PROBE_LIMIT.as_secs()))?;
@@ -216,6 +224,16 @@ async fn engine(settings: &EngineSettings) -> Result<String, String> {
         rendering.await.map_err(|error| error.to_string())?;
     }
     Ok(choice.info.description)
+}
+
+/// The version of a program that renders, from its first line.
+async fn version(program: &Path) -> Result<String, String> {
+    let run = Command::new(program).arg("--version").kill_on_drop(true).output();
+    let output = tokio::time::timeout(PROBE_LIMIT, run).await;
+    let output = output.map_err(|_| format!("{} --version did not end", program.display()))?;
+    let output = output.map_err(|error| format!("cannot run {} (--engine-program): {error}", program.display()))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok(text.lines().next().unwrap_or("unknown version").trim().to_owned())
 }
 
 async fn references() -> Result<String, String> {

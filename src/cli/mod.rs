@@ -14,6 +14,7 @@ use crate::clock::Clock;
 use crate::config::{self, DataSettings, DatabaseUrl, FileBackend, SettingsError, ShownSetting};
 use crate::data_dir;
 use crate::domain::model::Account;
+use crate::engines::supervisor;
 use crate::fault::Faults;
 use crate::files::Files;
 use crate::sandbox;
@@ -138,6 +139,9 @@ pub fn main() -> ExitCode {
     if arguments.get(1).is_some_and(|argument| argument == sandbox::COMMAND) {
         // A decoder process must confine itself before this program opens or starts anything else.
         return sandbox::main(arguments.get(2).and_then(|side| side.to_str()));
+    }
+    if arguments.get(1).is_some_and(|argument| argument == supervisor::COMMAND) {
+        return supervisor::main(arguments.get(2..).unwrap_or_default());
     }
     let read = match config::read(Cli::command(), &arguments) {
         Ok(read) => read,

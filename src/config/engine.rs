@@ -16,7 +16,7 @@ const MAX_SERVERS: usize = 64;
 #[derive(Clone, Args)]
 pub struct EngineSettings {
     /// Engine that renders the images: sketch, openai:URL, sd-server:URL or comfyui:URL; several servers of the same kind
-    /// and model as URL,URL
+    /// and model as URL,URL; sd-server without a URL runs --engine-program itself
     #[arg(long, env = "TINTYPE_ENGINE", default_value = "sketch", value_name = "NAME[:URL]")]
     pub engine: EngineTarget,
     /// Kind of server behind openai:URL [default: openai for api.openai.com, localai for others]
@@ -41,6 +41,16 @@ pub struct EngineSettings {
     /// OpenAI's model]
     #[arg(long, env = "TINTYPE_ENGINE_REFERENCES", value_name = "N")]
     pub engine_references: Option<usize>,
+    /// Program that --engine sd-server runs: stable-diffusion.cpp's server
+    #[arg(long, env = "TINTYPE_ENGINE_PROGRAM", default_value = "sd-server", value_name = "FILE")]
+    pub engine_program: PathBuf,
+    /// Arguments of that program in the syntax of a shell, such as "--diffusion-model model.gguf --vae vae.safetensors";
+    /// without --listen-ip, --listen-port and --verbose
+    #[arg(long, env = "TINTYPE_ENGINE_ARGS", default_value = "", value_name = "ARGS", allow_hyphen_values = true)]
+    pub engine_args: String,
+    /// Devices on which that program runs, once on each, such as 0,1 [default: once, and the program chooses]
+    #[arg(long, env = "TINTYPE_ENGINE_DEVICES", value_name = "DEVICE", value_delimiter = ',', value_parser = device)]
+    pub engine_devices: Vec<String>,
 }
 
 /// Leaves out the key.
@@ -73,6 +83,37 @@ impl EngineSettings {
         };
         self.engine_ca.as_ref().map(read).transpose()
     }
+
+    /// The arguments of the program that this process runs.
+    ///
+    /// # Errors
+    /// A sentence for the operator: there are none, or they cannot be read.
+    pub fn arguments(&self) -> Result<Vec<String>, String> {
+        let arguments = shlex::split(&self.engine_args).ok_or("--engine-args has a quote without an end")?;
+        let reserved = |argument: &&String| {
+            let name = argument.split('=').next().unwrap_or_default();
+            ["-l", "--listen-ip", "--listen-port", "-v", "--verbose"].contains(&name)
+        };
+        match arguments.iter().find(reserved).map(String::as_str) {
+            None if arguments.is_empty() => {
+                Err("--engine sd-server needs --engine-args with at least a model, such as --engine-args \"--model v1-5.gguf\"; to use a server that runs already, give its URL".into())
+            }
+            None => Ok(arguments),
+            Some(name @ ("-v" | "--verbose")) => {
+                Err(format!("--engine-args must not have {name}: the program would print the prompts of callers"))
+            }
+            Some(name) => Err(format!("--engine-args must not have {name}: the program listens on a free port of this machine")),
+        }
+    }
+
+    /// The devices on which this process runs the program; `None` leaves the choice to the program.
+    pub fn devices(&self) -> Vec<Option<String>> {
+        if self.engine_devices.is_empty() {
+            vec![None]
+        } else {
+            self.engine_devices.iter().cloned().map(Some).collect()
+        }
+    }
 }
 
 /// An engine as `--engine` names it.
@@ -82,6 +123,8 @@ pub enum EngineTarget {
     Sketch,
     /// Servers that others run. All of them are of one kind and have the same model.
     Servers(ServerKind, Vec<Url>),
+    /// The server of stable-diffusion.cpp, as a child of this process on each device.
+    OwnSdServer,
 }
 
 /// The protocol of a server that renders.
@@ -134,6 +177,7 @@ impl fmt::Display for EngineTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sketch => f.write_str("sketch"),
+            Self::OwnSdServer => f.write_str("sd-server"),
             Self::Servers(kind, urls) => {
                 let urls: Vec<&str> = urls.iter().map(|url| url.as_str().trim_end_matches('/')).collect();
                 write!(f, "{kind}:{}", urls.join(","))
@@ -157,6 +201,7 @@ impl FromStr for EngineTarget {
                     more => Err(format!("{more} servers are too many: give at most {MAX_SERVERS}")),
                 }
             }
+            (_, Ok(ServerKind::SdServer), None) => Ok(Self::OwnSdServer),
             (_, Ok(kind), None) => Err(format!("{kind} needs the URL of its server, such as {}", example(kind))),
             (_, Err(_), _) => Err(format!(
                 "there is no engine {name:?}; this release has: sketch, openai:URL, sd-server:URL, comfyui:URL"
@@ -197,6 +242,15 @@ fn server_url(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
+/// Parses the name of a device, which becomes the value of an environment variable.
+fn device(text: &str) -> Result<String, String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-:".contains(&byte);
+    match (1..=64).contains(&text.len()) && text.bytes().all(plain) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("{text:?} is not a device such as 0 or GPU-8932f937")),
+    }
+}
+
 /// Parses `1024x768`.
 fn picture_size(text: &str) -> Result<(u32, u32), String> {
     let side = |side: &str| side.parse().ok().filter(|side| (64..=4_096).contains(side));
@@ -213,6 +267,7 @@ mod tests {
     fn an_engine_is_a_name_with_the_urls_of_its_servers() {
         for (text, shown) in [
             ("sketch", "sketch"),
+            ("sd-server", "sd-server"),
             ("openai:https://api.openai.com/v1/", "openai:https://api.openai.com/v1"),
             ("sd-server:http://[::1]:1234", "sd-server:http://[::1]:1234"),
             ("comfyui:http://10.0.0.5:8188,http://10.0.0.6:8188", "comfyui:http://10.0.0.5:8188,http://10.0.0.6:8188"),

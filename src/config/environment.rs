@@ -30,6 +30,41 @@ pub(super) fn is_empty_variable(name: &OsStr) -> bool {
     std::env::var_os(name).is_some_and(|value| value.is_empty())
 }
 
+/// Beginnings of the variables that a program which renders may need. Others stay with the service, since they may hold
+/// secrets.
+const OF_ENGINES: [&str; 24] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LANG",
+    "LC_",
+    "TZ",
+    "TMPDIR",
+    "XDG_",
+    "LD_LIBRARY_PATH",
+    "CUDA",
+    "NVIDIA_",
+    "HIP_",
+    "HSA_",
+    "ROCR_",
+    "AMD_",
+    "GPU_",
+    "GGML_",
+    "OMP_",
+    "VK_",
+    "MESA_",
+    "SYCL_",
+    "ONEAPI_",
+    "ZE",
+    "SD_",
+];
+
+/// The environment of a program that renders.
+pub fn environment_of_engine() -> Vec<(OsString, OsString)> {
+    let needed = |name: &OsStr| OF_ENGINES.iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes()));
+    std::env::vars_os().filter(|(name, _)| needed(name)).collect()
+}
+
 /// The arguments of this process, starting with its name.
 pub fn arguments() -> Vec<OsString> {
     std::env::args_os().collect()

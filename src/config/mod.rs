@@ -28,7 +28,7 @@ pub use self::connections::{
 };
 pub use self::database::{DataSettings, DatabaseUrl};
 pub use self::engine::{EngineProfile, EngineSettings, EngineTarget, ServerKind};
-pub use self::environment::arguments;
+pub use self::environment::{arguments, environment_of_engine};
 pub use self::file::CONFIG_FILE;
 pub use self::files::{FileBackend, FileLinks, FileUrlSettings, FileUrls, FilesSettings, SignedLinks};
 pub use self::layers::{CommandLine, SettingsError, ShownSetting, Source, read};

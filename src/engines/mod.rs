@@ -7,6 +7,8 @@
 pub mod endpoint;
 pub mod prompt;
 pub mod results;
+mod sd_server;
+pub mod supervisor;
 
 use std::fmt;
 use std::sync::Arc;
@@ -66,7 +68,9 @@ impl EngineChoice {
 pub fn choose(settings: &EngineSettings) -> Result<EngineChoice, String> {
     match &settings.engine {
         EngineTarget::Sketch => Ok(EngineChoice::new(Sketch::info(), |_| Ok(Arc::new(Sketch::new())))),
-        EngineTarget::Servers(kind @ (ServerKind::OpenAi | ServerKind::SdServer | ServerKind::ComfyUi), _) => {
+        EngineTarget::OwnSdServer => sd_server::choose(&[], settings),
+        EngineTarget::Servers(ServerKind::SdServer, urls) => sd_server::choose(urls, settings),
+        EngineTarget::Servers(kind @ (ServerKind::OpenAi | ServerKind::ComfyUi), _) => {
             Err(format!("this release has no driver for {kind}"))
         }
     }

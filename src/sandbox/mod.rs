@@ -9,7 +9,7 @@ mod child;
 mod confinement;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Once;
 use std::time::Duration;
@@ -89,6 +89,11 @@ impl Decoder {
     /// Creates a decoder whose processes run `program`.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self { program: program.into(), time_limit: TIME_LIMIT }
+    }
+
+    /// The program that the processes run: this one.
+    pub fn program(&self) -> &Path {
+        &self.program
     }
 
     /// Replaces the time limit.

@@ -44,6 +44,7 @@ mod references_fetch;
 mod references_oracle;
 mod retention;
 mod s3;
+mod sd_server;
 mod secrets;
 mod space;
 mod store;

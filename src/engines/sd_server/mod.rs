@@ -1,0 +1,222 @@
+//! stable-diffusion.cpp's server: at a URL where somebody runs it, or as a child of this process on each device.
+//!
+//! A server renders one picture after another, and nothing stops a picture that is being rendered. An attached server
+//! whose picture is no longer wanted therefore takes no work until it is done; a child is killed and started again.
+
+mod api;
+mod child;
+mod server;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, Sizes};
+use url::Url;
+
+use self::api::Api;
+use self::child::SdServerProgram;
+use self::server::{Kill, ReferenceUse, Report, Server};
+use super::endpoint::Endpoint;
+use super::results::Results;
+use super::supervisor::Supervisor;
+use super::{EngineChoice, Surroundings};
+use crate::config::EngineSettings;
+
+/// A guess until durations have been measured.
+const TYPICAL_DURATION: Duration = Duration::from_secs(30);
+/// Words in the names of models that look at reference pictures.
+const EDITING_MODELS: [&str; 6] = ["edit", "kontext", "klein", "flux2", "flux.2", "flux-2"];
+
+/// Servers at these URLs, or children of this process if there are none.
+///
+/// # Errors
+/// A sentence for the operator: the settings contradict each other.
+pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineChoice, String> {
+    let (count, description) = match urls {
+        [] => (settings.devices().len(), "stable-diffusion.cpp's server, run by this process".to_owned()),
+        [url] => (1, format!("stable-diffusion.cpp's server at {}", url.as_str().trim_end_matches('/'))),
+        [first, ..] => {
+            let first = first.as_str().trim_end_matches('/');
+            (urls.len(), format!("{} servers of stable-diffusion.cpp, such as {first}", urls.len()))
+        }
+    };
+    let max_references = settings.engine_references.unwrap_or(1);
+    let info = EngineInfo {
+        name: "sd-server".into(),
+        description,
+        sizes: match settings.engine_sizes.as_slice() {
+            [] => Sizes::Any,
+            sizes => Sizes::Of(sizes.to_vec()),
+        },
+        max_references,
+        max_pictures: None,
+        typical_duration: TYPICAL_DURATION,
+        slots: count,
+    };
+    if urls.is_empty() {
+        settings.arguments()?;
+    }
+    let (urls, settings) = (urls.to_vec(), settings.clone());
+    Ok(EngineChoice::new(info, move |surroundings| {
+        let places = if urls.is_empty() {
+            settings.devices().into_iter().map(|device| Place::child(device, &settings, &surroundings)).collect()
+        } else {
+            let endpoints = Endpoint::all(&urls, &settings, &surroundings)?;
+            let results = Results::new(surroundings.decoder.clone());
+            let attach = |endpoint| Ok(Place::attached(Server::new(Api::new(endpoint), results.clone())));
+            endpoints.into_iter().map(attach).collect::<Result<Vec<_>, String>>()
+        }?;
+        Ok(Arc::new(SdServer { places, max_references }))
+    }))
+}
+
+/// The engine.
+#[derive(Debug)]
+struct SdServer {
+    places: Vec<Place>,
+    max_references: usize,
+}
+
+/// A server, which may be down, and how many renders it has.
+struct Place {
+    host: Host,
+    renders: AtomicUsize,
+}
+
+enum Host {
+    Attached(Arc<Server>),
+    Child(Arc<Supervisor<Arc<Server>>>),
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let host = match &self.host {
+            Host::Attached(server) => server.api().name(),
+            Host::Child(_) => "child",
+        };
+        f.debug_struct("Place").field("host", &host).finish_non_exhaustive()
+    }
+}
+
+impl Place {
+    fn attached(server: Server) -> Self {
+        Self { host: Host::Attached(Arc::new(server)), renders: AtomicUsize::new(0) }
+    }
+
+    /// Starts a child on a device.
+    fn child(device: Option<String>, settings: &EngineSettings, surroundings: &Surroundings) -> Result<Self, String> {
+        let (program, start) = SdServerProgram::new(device, settings, surroundings)?;
+        Ok(Self { host: Host::Child(Arc::new(Supervisor::new(program, start))), renders: AtomicUsize::new(0) })
+    }
+
+    async fn render(
+        &self,
+        brief: &Brief,
+        max_references: usize,
+        progress: &Progress,
+        cancel: &CancellationToken,
+    ) -> Result<Vec<Picture>, EngineError> {
+        let pictures = brief.seeds.len();
+        let (server, report, kill) = match &self.host {
+            Host::Attached(server) => (server.clone(), Report::new(progress, pictures, None), None),
+            Host::Child(supervisor) => {
+                let running = supervisor.running()?;
+                let (supervisor, number) = (supervisor.clone(), running.number);
+                let kill: Kill = Arc::new(move |why: &str| supervisor.replace(number, why));
+                (running.link, Report::new(progress, pictures, Some(running.steps)), Some(kill))
+            }
+        };
+        let references = if brief.references.is_empty() || max_references > 1 {
+            ReferenceUse::Shown
+        } else {
+            reference_use(server.api().capabilities().await?.model())
+        };
+        server.render(brief, references, &report, cancel, kill).await
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        match &self.host {
+            Host::Attached(server) => server.probe().await,
+            Host::Child(supervisor) => supervisor.running()?.link.probe().await,
+        }
+    }
+}
+
+/// How a model takes one reference picture, by its name.
+fn reference_use(model: &str) -> ReferenceUse {
+    let model = model.to_lowercase();
+    let edits = EDITING_MODELS.iter().any(|word| model.contains(word));
+    if edits { ReferenceUse::Shown } else { ReferenceUse::PaintedOver }
+}
+
+#[async_trait]
+impl Engine for SdServer {
+    async fn render(
+        &self,
+        brief: Brief,
+        progress: Progress,
+        cancel: CancellationToken,
+    ) -> Result<Vec<Picture>, EngineError> {
+        let mut places: Vec<&Place> = self.places.iter().collect();
+        places.sort_by_key(|place| place.renders.load(Ordering::SeqCst));
+        let mut causes = Vec::new();
+        for place in places {
+            let _counted = Counted::new(&place.renders);
+            match place.render(&brief, self.max_references, &progress, &cancel).await {
+                Err(EngineError::NotAvailable(cause)) => causes.push(cause),
+                outcome => return outcome,
+            }
+        }
+        Err(EngineError::NotAvailable(causes.join("; ")))
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        let asked = futures::future::join_all(self.places.iter().map(Place::probe)).await;
+        let mut causes = Vec::new();
+        for answer in asked {
+            match answer {
+                Ok(()) => return Ok(()),
+                Err(EngineError::NotAvailable(cause)) => causes.push(cause),
+                Err(error) => causes.push(error.to_string()),
+            }
+        }
+        Err(EngineError::NotAvailable(causes.join("; ")))
+    }
+}
+
+/// Counts a render while it lasts.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    fn new(renders: &'a AtomicUsize) -> Self {
+        renders.fetch_add(1, Ordering::SeqCst);
+        Self(renders)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_model_tells_whether_it_looks_at_references() {
+        for (model, expected) in [
+            ("flux1-kontext-dev-Q4_0.gguf", ReferenceUse::Shown),
+            ("Qwen-Image-Edit-2511.gguf", ReferenceUse::Shown),
+            ("FLUX.2-klein-4B.safetensors", ReferenceUse::Shown),
+            ("v1-5-pruned-emaonly.safetensors", ReferenceUse::PaintedOver),
+            ("", ReferenceUse::PaintedOver),
+        ] {
+            assert_eq!(reference_use(model), expected, "{model}");
+        }
+    }
+}

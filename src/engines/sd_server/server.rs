@@ -1,0 +1,311 @@
+//! One running server and the jobs that this process has in it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Value, json};
+use tintype_engine::{Brief, CancellationToken, EngineError, Picture, Progress, Stage};
+use tokio::runtime::Handle;
+use tokio::sync::Mutex;
+
+use super::api::{Api, Cancellation, Job};
+use crate::engines::endpoint::Fault;
+use crate::engines::prompt::without_tags;
+use crate::engines::results::Results;
+use crate::engines::supervisor::Steps;
+
+/// One job is rendered while another one waits, so that the server is never idle between two pictures of a task.
+const MOST_JOBS: usize = 2;
+const FIRST_POLL: Duration = Duration::from_millis(250);
+const LAST_POLL: Duration = Duration::from_secs(1);
+/// So many polls in a row may come to nothing.
+const MISSED_POLLS: u32 = 5;
+/// The server rounds sizes up to what its model needs, at most to a multiple of this.
+const ROUNDING: u32 = 64;
+/// So much may the ratio of a picture differ because of that.
+const MOST_DISTORTION: f64 = 0.15;
+/// Side of the picture that warms a server up, in pixels.
+const FIRST_PICTURE: u32 = 256;
+
+/// How a model takes reference pictures. The server does not tell: it accepts both from every model, and a model that
+/// was not made for one ignores it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReferenceUse {
+    /// All as `ref_images`, which models for editing look at.
+    Shown,
+    /// The first as `init_image`, which any model paints over.
+    PaintedOver,
+}
+
+/// One running server.
+#[derive(Debug)]
+pub(super) struct Server {
+    api: Api,
+    results: Results,
+    /// Jobs that nobody waits for any more, and that the server is still rendering.
+    leftovers: AtomicUsize,
+}
+
+impl Server {
+    pub(super) fn new(api: Api, results: Results) -> Self {
+        Self { api, results, leftovers: AtomicUsize::new(0) }
+    }
+
+    pub(super) fn api(&self) -> &Api {
+        &self.api
+    }
+
+    /// Whether the server takes work. One that still renders a cancelled job does not.
+    ///
+    /// # Errors
+    /// [`EngineError::NotAvailable`].
+    pub(super) async fn probe(&self) -> Result<(), EngineError> {
+        self.is_free()?;
+        self.api.capabilities().await.map(drop)
+    }
+
+    /// Renders a small picture in one step.
+    ///
+    /// # Errors
+    /// [`EngineError`]: the server cannot render.
+    pub(super) async fn warm_up(&self) -> Result<(), EngineError> {
+        let job = json!({
+            "prompt": "a lighthouse",
+            "width": FIRST_PICTURE,
+            "height": FIRST_PICTURE,
+            "seed": 1,
+            "batch_count": 1,
+            "sample_params": { "sample_steps": 1 },
+            "embed_image_metadata": false,
+        });
+        let id = self.api.submit(&job).await.map_err(|fault| fault.error)?;
+        let progress = Progress::default();
+        let report = Report::new(&progress, 1, None);
+        match self.ended(&id, 0, &report).await? {
+            Job::Completed(_) => Ok(()),
+            Job::Failed(words) => Err(self.api.failed(&words)),
+            Job::Unfinished | Job::Gone => Err(EngineError::Temporary("the server lost the job".into())),
+        }
+    }
+
+    fn is_free(&self) -> Result<(), EngineError> {
+        match self.leftovers.load(Ordering::SeqCst) {
+            0 => Ok(()),
+            jobs => {
+                let cause = format!("{} still renders {jobs} pictures that nobody waits for", self.api.name());
+                Err(EngineError::NotAvailable(cause))
+            }
+        }
+    }
+
+    /// Renders one picture for each seed. `kill` ends the server, if it is a child of this process: nothing else stops a
+    /// job that is being rendered.
+    ///
+    /// # Errors
+    /// [`EngineError`]. [`EngineError::NotAvailable`] only while no job has been submitted.
+    pub(super) async fn render(
+        self: &Arc<Self>,
+        brief: &Brief,
+        references: ReferenceUse,
+        report: &Report<'_>,
+        cancel: &CancellationToken,
+        kill: Option<Kill>,
+    ) -> Result<Vec<Picture>, EngineError> {
+        self.is_free()?;
+        let mut jobs = Jobs { server: self.clone(), waiting: VecDeque::new(), kill };
+        let work = async {
+            let mut seeds = brief.seeds.iter();
+            let mut pictures = Vec::with_capacity(brief.seeds.len());
+            while pictures.len() < brief.seeds.len() {
+                while jobs.waiting.len() < MOST_JOBS
+                    && let Some(seed) = seeds.as_slice().first()
+                {
+                    match self.api.submit(&body(brief, *seed, references)).await {
+                        Ok(id) => jobs.waiting.push_back(id),
+                        // Others use the server too. The next job can wait until this one is done.
+                        Err(Fault { error: EngineError::NotAvailable(_), .. }) if !jobs.waiting.is_empty() => break,
+                        Err(fault) => return Err(begun(fault.error, !pictures.is_empty())),
+                    }
+                    seeds.next();
+                }
+                let Some(id) = jobs.waiting.front().cloned() else { continue };
+                let ended = self.ended(&id, pictures.len(), report).await?;
+                jobs.waiting.pop_front();
+                pictures.push(self.picture(ended, brief).await?);
+            }
+            Ok(pictures)
+        };
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => Err(EngineError::Temporary("the render was cancelled".into())),
+            pictures = work => pictures,
+        }
+    }
+
+    /// Waits for the end of a job.
+    async fn ended(&self, id: &str, index: usize, report: &Report<'_>) -> Result<Job, EngineError> {
+        let (mut pause, mut missed) = (FIRST_POLL, 0);
+        loop {
+            report.pause(index, pause).await;
+            pause = (pause * 2).min(LAST_POLL);
+            match self.api.job(id).await {
+                Ok(Job::Unfinished) => missed = 0,
+                Ok(ended) => return Ok(ended),
+                // Nothing listens there any more, so the job died with its server.
+                Err(Fault { error: error @ EngineError::NotAvailable(_), .. }) => return Err(begun(error, true)),
+                Err(fault) => {
+                    missed += 1;
+                    if missed == MISSED_POLLS {
+                        return Err(begun(fault.error, true));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The one picture of a job that has ended.
+    async fn picture(&self, ended: Job, brief: &Brief) -> Result<Picture, EngineError> {
+        let name = self.api.name();
+        let files = match ended {
+            Job::Completed(files) => files,
+            Job::Failed(words) => return Err(self.api.failed(&words)),
+            Job::Unfinished | Job::Gone => {
+                let cause = format!("{name} lost a job, most likely because it was started again");
+                return Err(EngineError::Temporary(cause));
+            }
+        };
+        let [file] = files.as_slice() else {
+            let cause = format!("{name} answered with {} pictures instead of 1", files.len());
+            return Err(EngineError::Temporary(cause));
+        };
+        let picture = self.results.picture(file).await?;
+        let (width, height) = (picture.width(), picture.height());
+        // A server that enlarges its pictures is welcome to.
+        let ratio = f64::from(width) * f64::from(brief.height) / (f64::from(height) * f64::from(brief.width));
+        let large_enough = width + ROUNDING > brief.width && height + ROUNDING > brief.height;
+        if !large_enough || (ratio - 1.0).abs() > MOST_DISTORTION {
+            let cause = format!("{name} rendered {width}x{height} instead of {}x{}", brief.width, brief.height);
+            return Err(EngineError::Temporary(cause));
+        }
+        Ok(picture)
+    }
+
+    /// Cancels jobs that nobody waits for. Until the server has finished what it is rendering, it is not free; a child is
+    /// killed instead.
+    async fn abandon(&self, ids: VecDeque<String>, kill: Option<Kill>) {
+        for id in ids {
+            let mut missed = 0;
+            while missed < MISSED_POLLS {
+                match self.api.cancel(&id).await {
+                    Ok(Cancellation::Done) | Err(Fault { error: EngineError::NotAvailable(_), .. }) => break,
+                    Ok(Cancellation::Rendering) => missed = 0,
+                    Err(_) => missed += 1,
+                }
+                if let Some(kill) = &kill {
+                    return kill("it was rendering a picture that nobody waits for, and nothing else stops it");
+                }
+                tokio::time::sleep(LAST_POLL).await;
+            }
+            self.leftovers.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Ends the child that a server runs in, for this reason.
+pub(super) type Kill = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// An error after a job of the same brief was submitted: the attempt counts.
+fn begun(error: EngineError, begun: bool) -> EngineError {
+    match error {
+        EngineError::NotAvailable(cause) | EngineError::Permanent(cause) if begun => EngineError::Temporary(cause),
+        error => error,
+    }
+}
+
+/// Jobs that were submitted and whose pictures have not arrived. Dropping them cancels them.
+struct Jobs {
+    server: Arc<Server>,
+    /// Ids, in the order of submission.
+    waiting: VecDeque<String>,
+    kill: Option<Kill>,
+}
+
+impl Drop for Jobs {
+    fn drop(&mut self) {
+        // Without a runtime the process is ending.
+        if let (false, Ok(runtime)) = (self.waiting.is_empty(), Handle::try_current()) {
+            let (server, ids, kill) = (self.server.clone(), std::mem::take(&mut self.waiting), self.kill.take());
+            server.leftovers.fetch_add(ids.len(), Ordering::SeqCst);
+            runtime.spawn(async move { server.abandon(ids, kill).await });
+        }
+    }
+}
+
+/// Progress of a brief, from the pictures that are done and the steps of the present one.
+pub(super) struct Report<'a> {
+    progress: &'a Progress,
+    pictures: usize,
+    /// Steps done and all steps of the present picture, from a server that tells them.
+    steps: Option<Mutex<Steps>>,
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn new(progress: &'a Progress, pictures: usize, mut steps: Option<Steps>) -> Self {
+        // Those of the render before.
+        steps.iter_mut().for_each(Steps::mark_unchanged);
+        Self { progress, pictures, steps: steps.map(Mutex::new) }
+    }
+
+    /// Waits, and reports the steps of the picture `index` meanwhile.
+    async fn pause(&self, index: usize, time: Duration) {
+        let (index, pictures) = (u32::try_from(index).unwrap_or(0), u32::try_from(self.pictures).unwrap_or(1));
+        let Some(steps) = &self.steps else {
+            if index > 0 {
+                self.progress.report(Stage::Fraction(index as f32 / pictures as f32));
+            }
+            return tokio::time::sleep(time).await;
+        };
+        let following = async {
+            let mut steps = steps.lock().await;
+            while steps.changed().await.is_ok() {
+                if let Some((done, of)) = *steps.borrow_and_update() {
+                    let done = index.saturating_mul(of).saturating_add(done);
+                    self.progress.report(Stage::Step { done, of: pictures.saturating_mul(of) });
+                }
+            }
+            // The child has gone.
+            std::future::pending::<()>().await;
+        };
+        drop(tokio::time::timeout(time, following).await);
+    }
+}
+
+/// The body of a job for one picture. Everything else is as the server was started.
+fn body(brief: &Brief, seed: u64, references: ReferenceUse) -> Value {
+    let mut body = json!({
+        "prompt": without_tags(&brief.prompt),
+        "width": brief.width,
+        "height": brief.height,
+        // The server takes a negative number as a wish for a random seed, and keeps seeds in 64 bits with a sign.
+        "seed": seed >> 1,
+        "batch_count": 1,
+        "output_format": "png",
+        // The prompt, otherwise.
+        "embed_image_metadata": false,
+    });
+    let mut pictures = brief.references.iter().map(|picture| BASE64_STANDARD.encode(picture.to_png()));
+    match references {
+        ReferenceUse::Shown if !brief.references.is_empty() => body["ref_images"] = pictures.collect(),
+        ReferenceUse::PaintedOver => {
+            if let Some(picture) = pictures.next() {
+                body["init_image"] = picture.into();
+            }
+        }
+        ReferenceUse::Shown => {}
+    }
+    body
+}

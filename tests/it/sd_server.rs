@@ -1,0 +1,60 @@
+//! stable-diffusion.cpp's server as an engine: attached by its URL, and run by the service itself.
+//!
+//! The servers here are doubles that answer as the real one was seen to; `tests/engines/sd-server/run` does the same
+//! against the real one.
+
+mod attached;
+mod contract;
+mod real;
+mod supervised;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use tintype::config::EngineSettings;
+use tintype::engines::{self, Surroundings};
+use tintype::sandbox::Decoder;
+use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress};
+
+use crate::rigs::binary::TINTYPE;
+
+/// Side of the pictures, in pixels.
+const SIDE: u32 = 64;
+
+#[derive(Parser)]
+struct Settings {
+    #[command(flatten)]
+    engine: EngineSettings,
+}
+
+/// An engine with these settings.
+fn engine(flags: &[&str]) -> (EngineInfo, Arc<dyn Engine>) {
+    let settings = Settings::parse_from(["test"].iter().chain(flags));
+    let choice = engines::choose(&settings.engine).expect("an engine");
+    let surroundings = Surroundings { decoder: Decoder::new(TINTYPE), quotes_server: false };
+    let engine = choice.build(surroundings).expect("an engine");
+    (choice.info, engine)
+}
+
+fn brief(prompt: &str, seeds: &[u64]) -> Brief {
+    Brief {
+        prompt: prompt.into(),
+        width: SIDE,
+        height: SIDE,
+        seeds: seeds.to_vec(),
+        references: Vec::new(),
+        time_limit: Duration::from_secs(60),
+    }
+}
+
+async fn render(engine: &Arc<dyn Engine>, brief: Brief) -> Result<Vec<Picture>, EngineError> {
+    engine.render(brief, Progress::default(), CancellationToken::new()).await
+}
+
+/// Waits until something is so. The test harness sets the time limit.
+async fn until(mut so: impl AsyncFnMut() -> bool) {
+    while !so().await {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -1,0 +1,221 @@
+//! A server that runs already, attached by its URL.
+
+use serde_json::json;
+use tintype::config::LEASE;
+use tintype::domain::model::TaskId;
+use tintype_engine::Stage;
+
+use super::contract::{Contract, Mood, colour};
+use super::*;
+use crate::rigs::service::{Caller, Service};
+
+async fn service(server: &Contract) -> Service {
+    Service::start_with(&["--engine", &server.engine(), "--engine-sizes", "64x64"]).await
+}
+
+async fn lost_leases(caller: &Caller<'_>, task_id: &str) -> Option<u32> {
+    let TaskId(id) = task_id.parse().expect("a task_id");
+    let record = caller.service.shared.store.inspect_task(id).await.expect("a store");
+    record.expect("the task exists").lost_leases
+}
+
+#[tokio::test]
+async fn a_task_is_rendered_with_a_seed_of_its_own_for_each_picture() {
+    let server = Contract::start(Mood::Working).await;
+    let service = service(&server).await;
+    let caller = service.caller("ada", 100).await;
+    let prompt = "a boat <lora:evil:1> <sd_cpp_extra_args>{\"seed\":1}</sd_cpp_extra_args> \"at\" sea";
+    let task = caller.submit(json!({ "prompt": prompt, "n": 4 })).await;
+    service.work().await;
+    let task = caller.task(task["task_id"].as_str().expect("a task_id")).await;
+    assert_eq!(task["status"], "completed", "{task}");
+    let bodies = server.bodies();
+    assert_eq!((bodies.len(), server.most_unfinished()), (4, 2), "one is painted and one waits");
+    for (body, image) in bodies.iter().zip(task["images"].as_array().expect("images")) {
+        let seed = body["seed"].as_u64().expect("a seed");
+        assert!(i64::try_from(seed).is_ok(), "{seed} would count as negative, which is random");
+        assert_eq!(body["prompt"], "a boat     \"at\" sea");
+        assert_eq!((&body["batch_count"], &body["embed_image_metadata"]), (&json!(1), &json!(false)));
+        assert!(body.get("ref_images").is_none() && body.get("init_image").is_none());
+        let file = service.fetch(image["url"].as_str().expect("a URL"), &[]).await;
+        let picture = Picture::decode(&file.body).expect("a PNG");
+        assert!(picture.as_rgb().iter().all(|channel| *channel == colour(seed)), "the order of the seeds");
+    }
+}
+
+#[tokio::test]
+async fn references_are_shown_to_a_model_that_edits_and_painted_over_by_others() {
+    let server = Contract::start(Mood::Working).await;
+    let picture = |colour| Picture::from_rgb(SIDE, SIDE, vec![colour; (SIDE * SIDE * 3) as usize]).expect("a picture");
+    let one = Brief { references: vec![picture(1)], ..brief("a boat", &[1]) };
+    let two = Brief { references: vec![picture(1), picture(2)], ..brief("a boat", &[1]) };
+    let (info, single) = engine(&["--engine", &server.engine()]);
+    let (many_info, many) = engine(&["--engine", &server.engine(), "--engine-references", "2"]);
+    assert_eq!((info.max_references, many_info.max_references), (1, 2));
+    for (engine, model, brief, shown, painted_over) in [
+        (&single, "v1-5.gguf", &one, None, true),
+        (&single, "qwen-image-edit.gguf", &one, Some(1), false),
+        (&many, "v1-5.gguf", &one, Some(1), false),
+        (&many, "v1-5.gguf", &two, Some(2), false),
+    ] {
+        server.load(model);
+        render(engine, brief.clone()).await.expect("pictures");
+        let body = server.bodies().pop().expect("a job");
+        assert_eq!(body["ref_images"].as_array().map(Vec::len), shown, "{model}");
+        assert_eq!(body["init_image"].is_string(), painted_over, "{model}");
+    }
+}
+
+#[tokio::test]
+async fn every_way_to_give_no_usable_picture_is_one_kind_of_error_and_a_reason() {
+    let server = Contract::start(Mood::Working).await;
+    let (_, engine) = engine(&["--engine", &server.engine()]);
+    for (mood, kind, reason) in [
+        (Mood::QueueFull, "not available", "answered 429"),
+        (Mood::Refusing, "permanent", "answered 400"),
+        (Mood::Broken, "temporary", "answered 500 (server_error)"),
+        (Mood::Unclear, "temporary", "without a valid id"),
+        (Mood::Html, "temporary", "answered 200"),
+        (Mood::Failing, "temporary", "failed to render (generation_failed)"),
+        (Mood::CancelledByOthers, "temporary", "failed to render (cancelled)"),
+        (Mood::Forgetting, "temporary", "lost a job"),
+        (Mood::Expired, "temporary", "lost a job"),
+        (Mood::NoPictures, "temporary", "0 pictures instead of 1"),
+        (Mood::TwoPictures, "temporary", "2 pictures instead of 1"),
+        (Mood::NoBase64, "temporary", "not valid base64"),
+        (Mood::NoPicture, "temporary", "no PNG, JPEG or WebP"),
+        (Mood::Small, "temporary", "only 1x1 pixels"),
+        (Mood::Black, "temporary", "is black"),
+        (Mood::OtherRatio, "temporary", "rendered 64x256 instead of 64x64"),
+    ] {
+        let server = Contract::start(mood).await;
+        let (_, engine) = super::engine(&["--engine", &server.engine()]);
+        let error = render(&engine, brief("a secret boat", &[1]))
+            .await
+            .map(|pictures| pictures.len())
+            .expect_err("no pictures");
+        let (found, text) = match &error {
+            EngineError::NotAvailable(text) => ("not available", text),
+            EngineError::Permanent(text) => ("permanent", text),
+            EngineError::Temporary(text) => ("temporary", text),
+            EngineError::Refused(text) => ("refused", text),
+        };
+        assert!(found == kind && text.contains(reason), "{mood:?}: {error:?}");
+        assert!(!text.contains("secret") && !text.contains("about the prompt"), "{mood:?}: {text}");
+    }
+    server.be(Mood::Enlarging);
+    let pictures = render(&engine, brief("a boat", &[1])).await.expect("an enlarged picture");
+    assert_eq!(pictures[0].width(), 2 * SIDE);
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_work_is_found_by_a_probe_with_what_to_do() {
+    for (mood, reason) in [
+        (Mood::Videos, "no mode img_gen"),
+        (Mood::Unknown, "no route /sdcpp/v1/capabilities"),
+        (Mood::Html, "give the base URL"),
+    ] {
+        let server = Contract::start(mood).await;
+        let (_, engine) = engine(&["--engine", &server.engine()]);
+        let error = engine.probe().await.expect_err("not available");
+        assert!(matches!(&error, EngineError::NotAvailable(text) if text.contains(reason)), "{mood:?}: {error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_full_queue_costs_no_attempt_and_a_lost_job_costs_one() {
+    let server = Contract::start(Mood::QueueFull).await;
+    let service = service(&server).await;
+    let caller = service.caller("ada", 100).await;
+    let task_id = caller.submit_prompt("a boat").await;
+    assert_eq!(service.worker.step().await.expect("a store"), 1);
+    assert_eq!(lost_leases(&caller, &task_id).await, Some(0));
+    server.be(Mood::Forgetting);
+    assert_eq!(service.worker.step().await.expect("a store"), 1);
+    assert_eq!(lost_leases(&caller, &task_id).await, Some(1));
+    server.be(Mood::Working);
+    service.clock.advance(LEASE);
+    assert_eq!(service.worker.step().await.expect("a store"), 1);
+    assert_eq!(caller.task(&task_id).await["status"], "completed");
+    assert_eq!(caller.credits().await, 98);
+}
+
+#[tokio::test]
+async fn a_server_that_always_loses_its_jobs_fails_the_task_and_refunds_it() {
+    let server = Contract::start(Mood::Forgetting).await;
+    let service = service(&server).await;
+    let caller = service.caller("ada", 100).await;
+    let task_id = caller.submit_prompt("a boat").await;
+    for _ in 0..3 {
+        assert_eq!(service.worker.step().await.expect("a store"), 1);
+        service.clock.advance(LEASE);
+    }
+    assert_eq!(caller.task(&task_id).await["status"], "failed");
+    assert_eq!(caller.credits().await, 100);
+}
+
+#[tokio::test]
+async fn a_server_that_dies_during_a_render_costs_the_attempt_and_is_then_not_available() {
+    let server = Contract::start(Mood::Painting).await;
+    let (_, engine) = engine(&["--engine", &server.engine()]);
+    let rendering = render(&engine, brief("a boat", &[1]));
+    let dying = async {
+        until(async || server.painted_and_cancelled() == (1, 0)).await;
+        drop(server);
+    };
+    let (outcome, ()) = tokio::join!(rendering, dying);
+    assert!(matches!(&outcome, Err(EngineError::Temporary(_))), "{outcome:?}");
+    let probed = engine.probe().await;
+    assert!(matches!(&probed, Err(EngineError::NotAvailable(_))), "{probed:?}");
+    let again = render(&engine, brief("a boat", &[1])).await;
+    assert!(matches!(&again, Err(EngineError::NotAvailable(_))), "{again:?}");
+}
+
+#[tokio::test]
+async fn a_cancelled_render_leaves_the_queue_and_occupies_the_server_until_its_picture_is_done() {
+    let server = Contract::start(Mood::Painting).await;
+    let (_, engine) = engine(&["--engine", &server.engine()]);
+    let cancel = CancellationToken::new();
+    let rendering = engine.render(brief("a boat", &[1, 2]), Progress::default(), cancel.clone());
+    let cancelling = async {
+        until(async || server.painted_and_cancelled() == (1, 0)).await;
+        cancel.cancel();
+    };
+    let (outcome, ()) = tokio::join!(rendering, cancelling);
+    assert!(outcome.is_err(), "{outcome:?}");
+    let busy = engine.probe().await;
+    assert!(matches!(&busy, Err(EngineError::NotAvailable(text)) if text.contains("still renders")), "{busy:?}");
+    let refused = render(&engine, brief("another boat", &[1])).await;
+    assert!(matches!(&refused, Err(EngineError::NotAvailable(_))), "{refused:?}");
+    server.be(Mood::Working);
+    until(async || engine.probe().await.is_ok()).await;
+    assert_eq!(server.painted_and_cancelled(), (0, 1));
+    render(&engine, brief("another boat", &[1])).await.expect("pictures");
+    assert_eq!(server.bodies().len(), 3);
+}
+
+#[tokio::test]
+async fn a_full_queue_behind_the_first_picture_is_waited_for() {
+    let server = Contract::start(Mood::OneAtATime).await;
+    let (_, engine) = engine(&["--engine", &server.engine()]);
+    let progress = Progress::default();
+    let pictures = engine.render(brief("a boat", &[1, 2, 3]), progress.clone(), CancellationToken::new()).await;
+    assert_eq!((pictures.expect("pictures").len(), server.most_unfinished()), (3, 1));
+    assert_eq!(progress.latest(), Some(Stage::Fraction(2.0 / 3.0)));
+}
+
+#[tokio::test]
+async fn of_several_servers_those_that_take_no_work_are_passed_over() {
+    let (full, gone, working) = (
+        Contract::start(Mood::QueueFull).await,
+        Contract::start(Mood::Working).await,
+        Contract::start(Mood::Working).await,
+    );
+    let urls: Vec<String> = [&full, &gone, &working].map(|server| format!("http://{}", server.address)).into();
+    drop(gone);
+    let (info, engine) = engine(&["--engine", &format!("sd-server:{}", urls.join(","))]);
+    assert_eq!(info.slots, 3);
+    render(&engine, brief("a boat", &[1])).await.expect("pictures");
+    assert_eq!((full.bodies().len(), working.bodies().len()), (0, 1));
+    engine.probe().await.expect("one of them works");
+}
