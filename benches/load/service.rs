@@ -59,7 +59,12 @@ impl Service {
         let api_settings = ApiSettings::new(&settings, &format!("http://{address}"))?;
         let api = ApiState::open(api_settings, shared.clone(), engine).await?;
         let stop = CancellationToken::new();
-        tokio::spawn(server::serve(listener, router(api, Readiness::new()), Front::default(), stop.clone()));
+        tokio::spawn(server::serve(
+            vec![listener.into()],
+            router(api, Readiness::new()),
+            Front::default(),
+            stop.clone(),
+        ));
         Ok(Self { shared, address, _stop: stop.drop_guard() })
     }
 }
@@ -83,7 +88,7 @@ pub async fn ceiling(load: &Load) -> Outcome<Load> {
     let address = listener.local_addr()?;
     let path = path(&load.requests[0])?;
     let router = Router::new().route(path, get(answer).post(answer_after_body));
-    tokio::spawn(server::serve(listener, router, Front::default(), CancellationToken::new()));
+    tokio::spawn(server::serve(vec![listener.into()], router, Front::default(), CancellationToken::new()));
     Ok(Load { address, requests: load.requests.clone() })
 }
 

@@ -24,6 +24,7 @@ use crate::store::{Drift, Store};
 
 mod account;
 mod backup;
+mod banner;
 mod configuration;
 mod credits;
 mod doctor;

@@ -7,34 +7,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::banner::FirstKey;
 use super::{Failure, Outcome, open_files, say};
 use crate::clock::Clock;
 use crate::config::{DataSettings, DatabaseUrl, FileUrls, LOCK_PATIENCE, ServerSettings};
 use crate::data_dir;
-use crate::domain::key::KeySecret;
 use crate::engines::{self, Surroundings};
 use crate::http::{ApiSettings, ApiState, Readiness, metrics_router, router};
 use crate::policy::Policy;
 use crate::sandbox::Decoder;
-use crate::server::{self, Certificate, Front};
+use crate::server::{self, Certificate, Front, Listener};
 use crate::service::Shared;
 use crate::service::file_store;
 use crate::service::sweeper::Sweeper;
 use crate::store::postgres::{self, PostgresStore};
 use crate::store::sqlite::SqliteStore;
-use crate::store::{NewKey, Rescue, Store, StoreError};
+use crate::store::{Rescue, Store, StoreError};
 use crate::worker::Worker;
 use crate::worker::render::EngineRenderer;
-
-/// Name of the account that the first start creates.
-const FIRST_ACCOUNT: &str = "default";
-/// Credits of that account: enough for 500 images.
-const FIRST_CREDITS: i64 = 1_000;
 
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
@@ -68,8 +62,10 @@ struct Rendering {
 
 /// The sockets of a server process.
 struct Listeners {
-    api: Option<TcpListener>,
-    metrics: Option<TcpListener>,
+    /// Of the API; empty in a process without it.
+    api: Vec<Listener>,
+    /// Of the metrics; empty without --metrics-listen.
+    metrics: Vec<Listener>,
     certificate: Option<Arc<Certificate>>,
 }
 
@@ -80,21 +76,44 @@ impl Listeners {
             _ if server.serves_https() => Some(Certificate::order(&server.acme, &data.data, clock.clone())?),
             _ => None,
         };
-        let api = match role {
-            Role::Worker => None,
-            Role::Everything | Role::Api => Some(bind(server.listen, "--listen").await?),
-        };
-        let metrics = match server.metrics_listen {
-            Some(address) => Some(bind(address, "--metrics-listen").await?),
-            None => None,
-        };
+        let (mut api, mut metrics) = (Vec::new(), Vec::new());
+        if role != Role::Worker {
+            for address in &server.listen {
+                api.extend(Listener::bind(address, "--listen").await?);
+            }
+        }
+        if let Some(address) = &server.metrics_listen {
+            metrics = Listener::bind(address, "--metrics-listen").await?;
+        }
         Ok(Self { api, metrics, certificate })
     }
 
-    /// The URL of the API on this machine.
-    fn url(&self) -> std::io::Result<Option<String>> {
-        let Some(listener) = &self.api else { return Ok(None) };
-        Ok(Some(listening_url(listener.local_addr()?, self.certificate.is_some())))
+    /// The TCP addresses of the API.
+    fn addresses(&self) -> std::io::Result<Vec<SocketAddr>> {
+        self.api.iter().filter_map(|listener| listener.address().transpose()).collect()
+    }
+
+    /// Where the API is reached on this machine: URLs, and the paths of sockets.
+    fn places(&self) -> std::io::Result<Vec<String>> {
+        let tls = self.certificate.is_some();
+        let place = |listener: &Listener| match (listener.address()?, listener.path()) {
+            (None, Some(path)) => Ok(format!("unix:{}", path.display())),
+            (address, _) => Ok(address.map_or_else(String::new, |address| listening_url(address, tls))),
+        };
+        self.api.iter().map(place).collect()
+    }
+
+    /// The URL of the API, for result URLs and commands to paste; `None` in a process without the API.
+    fn url(&self, server: &ServerSettings) -> Result<Option<String>, Failure> {
+        if self.api.is_empty() {
+            return Ok(None);
+        }
+        // A server with a certificate from ACME is reached by the name in the certificate, on port 443.
+        let named = server.acme.acme_domain.first().map(|name| format!("https://{name}"));
+        let listening = self.addresses()?.first().map(|address| listening_url(*address, self.certificate.is_some()));
+        server.public_url.clone().or(named).or(listening).map(Some).ok_or_else(|| {
+            Failure("--listen unix:PATH alone needs --public-url, which every result URL starts with".into())
+        })
     }
 }
 
@@ -116,22 +135,26 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
     };
     let clock = Clock::system();
     let listeners = Listeners::bind(&server, data, role, &clock).await?;
-    if let Some(listener) = &listeners.api {
-        warn_about_callers(&server, listener.local_addr()?, listeners.certificate.is_some());
+    if !listeners.api.is_empty() {
+        warn_about_callers(&server, &listeners.addresses()?, listeners.certificate.is_some());
     }
     if server.worker.test_reference_host.is_some() {
         tracing::warn!(
             "--test-reference-host makes a private host reachable for reference images: never use it in production"
         );
     }
-    let url = listeners.url()?;
+    let url = listeners.url(&server)?;
     let parts = open_parts(&server, data, &database, clock, role, url.as_deref()).await?;
     if let DatabaseUrl::Sqlite(_) = &database {
         // This process holds the lock on the database, so every process that held a lease has ended.
         parts.sweeper.sweep(Rescue::All).await;
     }
-    let key = if parts.api.is_some() { first_key(&*parts.shared.store).await? } else { None };
-    announce(&parts, &server, data, url, key.as_ref())?;
+    let key = if parts.api.is_some() { FirstKey::create(&*parts.shared.store, &data.data).await? } else { None };
+    announce(&parts, &server, data, &listeners.places()?)?;
+    if let (Some(url), Some(key)) = (&url, key) {
+        key.announce(url);
+    }
+    say("\nReady.");
     work(parts, listeners, server.shutdown_delay, &mut signals).await?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
@@ -158,9 +181,7 @@ async fn open_parts(
     let shared = Shared::new(server, clock, store, files, directories, slots);
     let api = match url {
         Some(url) => {
-            // A server with a certificate from ACME is reached by the name in the certificate, on port 443.
-            let named = server.acme.acme_domain.first().map(|name| format!("https://{name}"));
-            let settings = ApiSettings::new(server, named.as_deref().unwrap_or(url))?;
+            let settings = ApiSettings::new(server, url)?;
             if settings.redis.is_none() && shared.store.is_shared() {
                 tracing::info!(
                     "this process counts rate limits on its own; to share the counts between processes, give each of them --redis"
@@ -198,14 +219,14 @@ async fn work(parts: Parts, listeners: Listeners, delay: Duration, signals: &mut
     let delay = if api.is_some() { delay } else { Duration::ZERO };
     let readiness = Readiness::new();
     let mut running = JoinSet::new();
-    if let (Some(api), Some(listener)) = (&api, listeners.api) {
+    if let Some(api) = &api {
         let ApiSettings { connections, trusted_proxies, .. } = api.settings.clone();
         let front = Front { certificate: listeners.certificate, limits: connections, trusted_proxies };
-        running.spawn(server::serve(listener, router(api.clone(), readiness.clone()), front, close.clone()));
+        running.spawn(server::serve(listeners.api, router(api.clone(), readiness.clone()), front, close.clone()));
         running.spawn(api.keys.clone().run(stop.clone()));
     }
-    if let Some(listener) = listeners.metrics {
-        running.spawn(server::serve(listener, metrics_router(shared), Front::default(), close.clone()));
+    if !listeners.metrics.is_empty() {
+        running.spawn(server::serve(listeners.metrics, metrics_router(shared), Front::default(), close.clone()));
     }
     if let Some(Rendering { worker, policy, .. }) = rendering {
         running.spawn(worker.run(stop.clone()));
@@ -263,15 +284,6 @@ impl StopSignals {
     }
 }
 
-async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener, Failure> {
-    TcpListener::bind(address).await.map_err(|error| match error.kind() {
-        std::io::ErrorKind::AddrInUse => {
-            Failure(format!("{address} is in use by another program: stop it, or choose another address with {flag}"))
-        }
-        _ => Failure(format!("cannot listen on {address}: {error}")),
-    })
-}
-
 fn listening_url(address: SocketAddr, tls: bool) -> String {
     let scheme = if tls { "https" } else { "http" };
     // The unspecified address is not a destination; this machine always reaches itself at its loopback address.
@@ -279,8 +291,9 @@ fn listening_url(address: SocketAddr, tls: bool) -> String {
     format!("{scheme}://{}", SocketAddr::new(host, address.port()))
 }
 
-fn warn_about_callers(server: &ServerSettings, listening: SocketAddr, tls: bool) {
-    if server.public_url.is_none() && server.acme.acme_domain.is_empty() && listening.ip().is_unspecified() {
+fn warn_about_callers(server: &ServerSettings, listening: &[SocketAddr], tls: bool) {
+    let unspecified = listening.first().is_some_and(|address| address.ip().is_unspecified());
+    if server.public_url.is_none() && server.acme.acme_domain.is_empty() && unspecified {
         tracing::warn!(
             "result URLs will point to 127.0.0.1: set --public-url to the URL at which callers reach this server"
         );
@@ -295,7 +308,7 @@ fn warn_about_callers(server: &ServerSettings, listening: SocketAddr, tls: bool)
             "every API call will be refused: with --production, set --acme-domain, --tls-cert and --tls-key, or --trusted-proxy"
         );
     }
-    if !server.production && !listening.ip().is_loopback() {
+    if !server.production && listening.iter().any(|address| !address.ip().is_loopback()) {
         tracing::warn!(
             "callers send their keys over plain HTTP, which anybody on the network can read: use HTTPS and --production"
         );
@@ -330,32 +343,15 @@ async fn open_store(
     }
 }
 
-/// Creates an account with some credits and a key if the database has no account; returns the key.
-async fn first_key(store: &dyn Store) -> Result<Option<KeySecret>, Failure> {
-    let secret = KeySecret::random();
-    let key = NewKey {
-        hash: secret.hash(),
-        hint: secret.hint(),
-        name: "first key".into(),
-        submit_rate: None,
-        read_rate: None,
-        expires_at: None,
-    };
-    let account = store.create_first_account(FIRST_ACCOUNT, FIRST_CREDITS, key).await?;
-    Ok(account.map(|_| secret))
-}
-
-/// Prints the addresses and locations of this server on standard output and, after the first start, its first key.
-fn announce(
-    parts: &Parts,
-    server: &ServerSettings,
-    data: &DataSettings,
-    url: Option<String>,
-    key: Option<&KeySecret>,
-) -> Result<(), Failure> {
+/// Prints the addresses and locations of this server on standard output.
+fn announce(parts: &Parts, server: &ServerSettings, data: &DataSettings, places: &[String]) -> Result<(), Failure> {
     say(&format!("Tintype {} is running.\n", env!("CARGO_PKG_VERSION")));
-    if let Some(url) = &url {
-        say(&format!("  API     {url}/api/v1\n  Docs    {url}/docs/"));
+    for place in places {
+        let url = if place.starts_with("unix:") { place.clone() } else { format!("{place}/api/v1") };
+        say(&format!("  API     {url}"));
+    }
+    if let Some(url) = places.iter().find(|place| !place.starts_with("unix:")) {
+        say(&format!("  Docs    {url}/docs/"));
     }
     say(&format!("  Data    {}", data.data.display()));
     if let DatabaseUrl::Postgres(url) = data.database()? {
@@ -376,16 +372,5 @@ fn announce(
     if let Some(policy) = parts.rendering.as_ref().and_then(|rendering| rendering.policy.describe()) {
         say(&format!("  Policy  {policy}"));
     }
-    if let (Some(url), Some(key)) = (url, key) {
-        let key = key.reveal();
-        say(&format!(
-            "\nThis is your first API key, for the account \"{FIRST_ACCOUNT}\" with {FIRST_CREDITS} credits. \
-             It is shown this once:\n\n  {key}\n\nTry it:\n\n  \
-             curl {url}/api/v1/images/generate \\\n    -H 'Authorization: Bearer {key}' \\\n    \
-             -H 'Content-Type: application/json' \\\n    -d '{{\"prompt\": \"A red fox in the snow at dawn\"}}'\n\n\
-             or, in another terminal:\n\n  TINTYPE_URL={url} TINTYPE_KEY={key} tintype generate \"A red fox in the snow at dawn\""
-        ));
-    }
-    say("\nReady.");
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::environment::secret_in;
-use super::values::base_url;
+use super::values::server_url;
 
 /// The default address of `tintype serve`.
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
@@ -14,8 +14,8 @@ const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 /// The server that a client calls, and the key that it sends.
 #[derive(Debug, Clone, Args)]
 pub struct ClientSettings {
-    /// URL of the server
-    #[arg(long, env = "TINTYPE_URL", default_value = DEFAULT_URL, value_name = "URL", value_parser = base_url)]
+    /// URL of the server, such as https://images.example.com or 127.0.0.1:8080
+    #[arg(long, env = "TINTYPE_URL", default_value = DEFAULT_URL, value_name = "URL", value_parser = server_url)]
     pub url: String,
     /// API key
     #[arg(long, env = "TINTYPE_KEY", hide_env_values = true, value_name = "KEY")]

@@ -1,7 +1,7 @@
 //! Access to environment variables beyond those that clap reads for flags.
 
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Reads an environment variable; an empty one counts as absent.
 ///
@@ -63,6 +63,17 @@ const OF_ENGINES: [&str; 24] = [
 pub fn environment_of_engine() -> Vec<(OsString, OsString)> {
     let needed = |name: &OsStr| OF_ENGINES.iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes()));
     std::env::vars_os().filter(|(name, _)| needed(name)).collect()
+}
+
+/// The command that runs this program again: its name if the search path leads to it, otherwise its path.
+#[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
+pub fn program() -> PathBuf {
+    let Ok(path) = std::env::current_exe() else { return PathBuf::from("tintype") };
+    let name = path.file_name().map(PathBuf::from).unwrap_or_default();
+    let search = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&search).map(|folder| folder.join(&name)).find(|file| file.is_file());
+    let is_this = found.is_some_and(|found| found.canonicalize().ok() == path.canonicalize().ok());
+    if is_this { name } else { path }
 }
 
 /// The arguments of this process, starting with its name.

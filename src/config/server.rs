@@ -1,34 +1,34 @@
 //! The settings of a server process.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use bytesize::ByteSize;
 use clap::Args;
 use clap::builder::BoolishValueParser;
-use ipnet::IpNet;
 
 use super::acme::AcmeSettings;
 use super::files::{FileUrlSettings, FilesSettings};
 use super::limits::LimitSettings;
+use super::listen::{ListenAddress, TrustedProxy};
 use super::origins::OriginSettings;
 use super::policy::PolicySettings;
 use super::redis::RedisSettings;
 use super::retention::RetentionSettings;
-use super::values::{base_url, duration, network, size};
+use super::values::{base_url, duration, size};
 use super::worker::WorkerSettings;
 use crate::fault::Faults;
 
 /// All settings of a server process except [`DataSettings`](super::DataSettings).
 #[derive(Debug, Clone, Args)]
 pub struct ServerSettings {
-    /// Address to listen on, as IP:PORT
-    #[arg(long, env = "TINTYPE_LISTEN", default_value = "127.0.0.1:8080", value_name = "ADDR")]
-    pub listen: SocketAddr,
+    /// Addresses to listen on: HOST:PORT, PORT on the loopback address, :PORT on every address, or unix:PATH for a
+    /// proxy on this machine
+    #[arg(long, env = "TINTYPE_LISTEN", default_value = "127.0.0.1:8080", value_name = "ADDR", num_args = 1.., value_delimiter = ',')]
+    pub listen: Vec<ListenAddress>,
     /// Address to serve Prometheus metrics on [default: none]
     #[arg(long, env = "TINTYPE_METRICS_LISTEN", value_name = "ADDR")]
-    pub metrics_listen: Option<SocketAddr>,
+    pub metrics_listen: Option<ListenAddress>,
     /// URL at which callers reach the API [default: the listen address]
     #[arg(long, env = "TINTYPE_PUBLIC_URL", value_name = "URL", value_parser = base_url)]
     pub public_url: Option<String>,
@@ -50,9 +50,10 @@ pub struct ServerSettings {
     #[command(flatten)]
     /// Certificate from an ACME authority.
     pub acme: AcmeSettings,
-    /// Networks of reverse proxies whose X-Forwarded-Proto and X-Forwarded-For headers are trusted
-    #[arg(long, env = "TINTYPE_TRUSTED_PROXY", value_name = "CIDR", num_args = 1.., value_delimiter = ',', value_parser = network)]
-    pub trusted_proxy: Vec<IpNet>,
+    /// Networks of reverse proxies whose X-Forwarded-Proto and X-Forwarded-For headers are trusted; unix stands for
+    /// all that connect to a Unix domain socket
+    #[arg(long, env = "TINTYPE_TRUSTED_PROXY", value_name = "CIDR", num_args = 1.., value_delimiter = ',')]
+    pub trusted_proxy: Vec<TrustedProxy>,
     #[command(flatten)]
     /// Origins of web pages that may call the API.
     pub origins: OriginSettings,

@@ -35,6 +35,25 @@ pub fn base_url(text: &str) -> Result<String, String> {
     Ok(text.trim_end_matches('/').to_owned())
 }
 
+/// Parses the URL of a server to call. Without a scheme it means http on this machine and https elsewhere.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn server_url(text: &str) -> Result<String, String> {
+    if text.contains("://") {
+        return base_url(text);
+    }
+    let url = url::Url::parse(&format!("http://{text}"));
+    let local = match url.as_ref().ok().and_then(url::Url::host) {
+        Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        Some(url::Host::Ipv4(address)) => address.is_loopback(),
+        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    };
+    base_url(&format!("{}://{text}", if local { "http" } else { "https" }))
+        .map_err(|_| format!("{text:?} is not the URL of a server, such as http://127.0.0.1:8080"))
+}
+
 /// Parses `10.0.0.0/8` or a single address.
 pub(super) fn network(text: &str) -> Result<IpNet, String> {
     let text = text.trim();

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use ipnet::IpNet;
-
-use crate::config::{AllowedOrigins, ConnectionLimits, FileLinks, LimitSettings, RedisServer, ServerSettings};
+use crate::config::{
+    AllowedOrigins, ConnectionLimits, FileLinks, LimitSettings, RedisServer, ServerSettings, TrustedProxy,
+};
 use crate::service::Shared;
 use crate::service::failures::Failures;
 use crate::service::keyring::Keyring;
@@ -20,8 +20,8 @@ pub struct ApiSettings {
     pub require_https: bool,
     /// Whether responses tell browsers to use only HTTPS.
     pub production: bool,
-    /// Networks whose `X-Forwarded-Proto` and `X-Forwarded-For` are trusted.
-    pub trusted_proxies: Vec<IpNet>,
+    /// Peers whose `X-Forwarded-Proto` and `X-Forwarded-For` are trusted.
+    pub trusted_proxies: Vec<TrustedProxy>,
     /// Limits on connections.
     pub connections: ConnectionLimits,
     /// Limits on callers.

@@ -2,14 +2,12 @@
 //! once.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ipnet::IpNet;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::config::ConnectionLimits;
-use crate::domain::source::Source;
+use crate::config::{ConnectionLimits, TrustedProxy};
+use crate::domain::source::{Peer, Source};
 
 /// All connection slots.
 #[derive(Debug)]
@@ -17,7 +15,7 @@ pub(super) struct ConnectionSlots {
     free: Arc<Semaphore>,
     per_address: usize,
     /// Peers that forward the requests of many callers.
-    exempt: Vec<IpNet>,
+    exempt: Vec<TrustedProxy>,
     taken: Mutex<HashMap<Source, usize>>,
 }
 
@@ -31,7 +29,7 @@ pub(super) struct ConnectionSlot {
 
 impl ConnectionSlots {
     /// Creates as many slots as `limits` allow, but no more than `files` in total.
-    pub(super) fn new(limits: &ConnectionLimits, files: usize, exempt: Vec<IpNet>) -> Arc<Self> {
+    pub(super) fn new(limits: &ConnectionLimits, files: usize, exempt: Vec<TrustedProxy>) -> Arc<Self> {
         Arc::new(Self {
             free: Arc::new(Semaphore::new(limits.max_connections.clamp(1, files.max(1)))),
             per_address: limits.max_per_address,
@@ -40,11 +38,12 @@ impl ConnectionSlots {
         })
     }
 
-    /// Takes a slot for a peer, if one is free.
-    pub(super) fn take(self: &Arc<Self>, peer: IpAddr) -> Option<ConnectionSlot> {
+    /// Takes a slot for a peer, if one is free. The permissions of a Unix domain socket decide who connects to it, so
+    /// its peers are limited in total only.
+    pub(super) fn take(self: &Arc<Self>, peer: Peer) -> Option<ConnectionSlot> {
         let permit = self.free.clone().try_acquire_owned().ok()?;
-        let peer = peer.to_canonical();
-        let limited = self.per_address > 0 && !self.exempt.iter().any(|network| network.contains(&peer));
+        let exempt = peer == Peer::Socket || self.exempt.iter().any(|proxy| proxy.is(peer));
+        let limited = self.per_address > 0 && !exempt;
         let source = limited.then(|| Source::of(peer));
         if let Some(source) = source {
             let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,12 +76,12 @@ mod tests {
 
     fn slots(max_connections: usize, max_per_address: usize, exempt: &[&str]) -> Arc<ConnectionSlots> {
         let limits = ConnectionLimits { max_connections, max_per_address, ..ConnectionLimits::DEFAULT };
-        let exempt = exempt.iter().map(|network| network.parse().expect("a network")).collect();
+        let exempt = exempt.iter().map(|proxy| proxy.parse().expect("a proxy")).collect();
         ConnectionSlots::new(&limits, usize::MAX >> 4, exempt)
     }
 
     fn take(slots: &Arc<ConnectionSlots>, peer: &str) -> Option<ConnectionSlot> {
-        slots.take(peer.parse().expect("an address"))
+        slots.take(Peer::Address(peer.parse().expect("an address")))
     }
 
     #[test]

@@ -2,11 +2,12 @@
 
 mod acme;
 mod connection_slots;
+mod listener;
 mod pace;
 mod tls;
 mod validity;
 
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,20 +19,22 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use ipnet::IpNet;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service as _;
 
-use crate::config::{ConnectionLimits, MAX_HEADER, MAX_HEADER_FIELDS, RESERVED_FILE_DESCRIPTORS};
+use crate::config::{ConnectionLimits, MAX_HEADER, MAX_HEADER_FIELDS, RESERVED_FILE_DESCRIPTORS, TrustedProxy};
+use crate::domain::source::Peer;
 use crate::http::{Arrival, Enveloping, NoAnswer, refusal};
-use connection_slots::ConnectionSlots;
+use connection_slots::{ConnectionSlot, ConnectionSlots};
+use listener::Accepted;
 use pace::{AnswerBody, Paced, Stage};
 
+pub use listener::{Listener, SocketListener};
 pub use tls::Certificate;
 
 /// Time that open requests get to finish when the server stops.
@@ -53,7 +56,7 @@ pub struct Front {
     /// Limits on connections.
     pub limits: ConnectionLimits,
     /// Peers without a limit on connections per address.
-    pub trusted_proxies: Vec<IpNet>,
+    pub trusted_proxies: Vec<TrustedProxy>,
 }
 
 impl Default for Front {
@@ -86,54 +89,86 @@ fn spare_files() -> usize {
     files.saturating_sub(RESERVED_FILE_DESCRIPTORS).clamp(1, Semaphore::MAX_PERMITS)
 }
 
-/// Serves `router` on `listener` until `stop`, then waits for open requests to finish.
-pub async fn serve(listener: TcpListener, router: Router, front: Front, stop: CancellationToken) {
-    let slots = ConnectionSlots::new(&front.limits, spare_files(), front.trusted_proxies);
-    let refusals = Arc::new(Semaphore::new(MAX_REFUSALS));
-    let host = Host { router, tls: front.certificate.as_ref().map(Certificate::acceptor), limits: front.limits };
+/// Serves `router` on all listeners until `stop`, then waits for open requests to finish.
+pub async fn serve(listeners: Vec<Listener>, router: Router, front: Front, stop: CancellationToken) {
+    let door = Door {
+        slots: ConnectionSlots::new(&front.limits, spare_files(), front.trusted_proxies),
+        refusals: Arc::new(Semaphore::new(MAX_REFUSALS)),
+        host: Host { router, tls: front.certificate.as_ref().map(Certificate::acceptor), limits: front.limits },
+        open: GracefulShutdown::new(),
+    };
     if let Some(certificate) = front.certificate {
         let stop = stop.clone();
         tokio::spawn(async move { stop.run_until_cancelled(certificate.watch()).await });
     }
-    let open = GracefulShutdown::new();
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = stop.cancelled() => break,
-        };
-        // Responses are small and written at once, so waiting to fill a packet would only delay them.
-        let (stream, peer) = match accepted.and_then(|(stream, peer)| stream.set_nodelay(true).map(|()| (stream, peer)))
-        {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "could not accept a connection; trying again");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
+    let admitting = listeners.into_iter().map(|listener| door.admit(listener, &stop));
+    futures::future::join_all(admitting).await;
+    if tokio::time::timeout(CLOSE_TIME_LIMIT, door.open.shutdown()).await.is_err() {
+        tracing::warn!("some requests did not finish in time and were aborted");
+    }
+}
+
+/// The way in, which all listeners share.
+struct Door {
+    slots: Arc<ConnectionSlots>,
+    refusals: Arc<Semaphore>,
+    host: Host,
+    open: GracefulShutdown,
+}
+
+impl Door {
+    /// Accepts connections until `stop`.
+    async fn admit(&self, listener: Listener, stop: &CancellationToken) {
+        while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
+            match accepted {
+                Ok(Accepted::Tcp(stream, address)) => self.enter_from(stream, address.ip()),
+                Ok(Accepted::Socket(stream)) => self.enter_from_socket(stream),
+                Err(error) => {
+                    tracing::warn!(%error, "could not accept a connection; trying again");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
             }
-        };
-        let Some(slot) = slots.take(peer.ip()) else {
-            tracing::debug!(%peer, "refused a connection: the limit on connections is reached");
-            if host.tls.is_none()
-                && let Ok(permit) = refusals.clone().try_acquire_owned()
-            {
-                tokio::spawn(refuse(stream, permit));
-            }
-            continue;
-        };
-        let (host, watcher) = (host.clone(), open.watcher());
+        }
+    }
+
+    fn enter_from(&self, stream: TcpStream, address: IpAddr) {
+        let peer = Peer::Address(address);
+        let Some((stream, slot)) = self.slot(stream, peer, self.host.tls.is_some()) else { return };
+        let (host, watcher) = (self.host.clone(), self.open.watcher());
         tokio::spawn(async move {
             host.welcome(stream, peer, watcher).await;
             drop(slot);
         });
     }
-    drop(listener);
-    if tokio::time::timeout(CLOSE_TIME_LIMIT, open.shutdown()).await.is_err() {
-        tracing::warn!("some requests did not finish in time and were aborted");
+
+    /// Nothing leaves this machine on the way to a proxy at a Unix domain socket, so there is no TLS.
+    fn enter_from_socket(&self, stream: UnixStream) {
+        let Some((stream, slot)) = self.slot(stream, Peer::Socket, false) else { return };
+        let (host, watcher) = (self.host.clone(), self.open.watcher());
+        tokio::spawn(async move {
+            host.converse(stream, Peer::Socket, false, watcher).await;
+            drop(slot);
+        });
+    }
+
+    /// A slot for a connection, which is refused if there is none.
+    fn slot<S>(&self, stream: S, peer: Peer, tls: bool) -> Option<(S, ConnectionSlot)>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        if let Some(slot) = self.slots.take(peer) {
+            return Some((stream, slot));
+        }
+        tracing::debug!(%peer, "refused a connection: the limit on connections is reached");
+        if let Some(permit) = (!tls).then(|| self.refusals.clone().try_acquire_owned().ok()).flatten() {
+            tokio::spawn(refuse(stream, permit));
+        }
+        None
     }
 }
 
 /// Responds with 503 to any plain HTTP request.
-async fn refuse(mut stream: TcpStream, permit: OwnedSemaphorePermit) {
+async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, permit: OwnedSemaphorePermit) {
     let answer = async {
         // Closing a connection with unread data resets it, which would discard the response.
         drop(stream.read(&mut [0; 4_096]).await);
@@ -148,7 +183,7 @@ async fn refuse(mut stream: TcpStream, permit: OwnedSemaphorePermit) {
 
 impl Host {
     /// Detects whether a connection uses TLS, and serves it.
-    async fn welcome(self, stream: TcpStream, peer: SocketAddr, watcher: Watcher) {
+    async fn welcome(self, stream: TcpStream, peer: Peer, watcher: Watcher) {
         let Some(tls) = self.tls.clone() else {
             return self.converse(stream, peer, false, watcher).await;
         };
@@ -170,7 +205,7 @@ impl Host {
     }
 
     /// Serves HTTP/1.1 over one connection until it ends.
-    async fn converse<S>(self, stream: S, peer: SocketAddr, tls: bool, watcher: Watcher)
+    async fn converse<S>(self, stream: S, peer: Peer, tls: bool, watcher: Watcher)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {

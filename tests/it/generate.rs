@@ -83,16 +83,19 @@ impl Ended {
 struct Host {
     server: Server,
     data: TempDir,
+    key: String,
 }
 
 impl Host {
     fn start() -> Self {
         let data = tempfile::tempdir().unwrap();
-        Self { server: Server::start(data.path(), &[]), data }
+        let server = Server::start(data.path(), &[]);
+        let key = server.first_key().unwrap();
+        Self { server, data, key }
     }
 
     fn generate(&self) -> Generate {
-        Generate::new(&self.server.url(), &self.server.first_key().unwrap())
+        Generate::new(&self.server.url(), &self.key)
     }
 }
 

@@ -1,6 +1,5 @@
 //! Authentication, in this order: HTTPS in production, no key in the query, a valid key, its rate limit.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::extract::Request;
@@ -15,7 +14,7 @@ use super::error::ApiError;
 use super::proxy;
 use crate::domain::key::{ApiKey, KeyHash, KeySecret};
 use crate::domain::model::Id;
-use crate::domain::source::Source;
+use crate::domain::source::{Peer, Source};
 use crate::http::routes::{self, Access, Route};
 use crate::http::state::ApiState;
 use crate::service::failures::Patience;
@@ -36,7 +35,7 @@ static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy"
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival {
     /// The other end of the connection.
-    pub peer: SocketAddr,
+    pub peer: Peer,
     /// Whether this server terminated TLS.
     pub tls: bool,
     /// Whether the head of the request has a single interpretation.

@@ -5,34 +5,33 @@ use std::net::{IpAddr, SocketAddr};
 use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::http::header::HeaderValue;
-use ipnet::IpNet;
 
 use super::auth::Arrival;
-use crate::domain::source::Source;
+use crate::config::TrustedProxy;
+use crate::domain::source::{Peer, Source};
 
 /// Whether a request came over HTTPS, to us or to a trusted proxy.
-pub(super) fn arrived_over_https(trusted: &[IpNet], request: &Request) -> bool {
+pub(super) fn arrived_over_https(trusted: &[TrustedProxy], request: &Request) -> bool {
     let Some(arrival) = request.extensions().get::<Arrival>() else { return false };
     // More than one value means that the client added one of its own.
     let mut forwarded = request.headers().get_all("x-forwarded-proto").iter();
     let https = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"https");
     let mut forwarded_over_https = || forwarded.next().is_some_and(https) && forwarded.next().is_none();
-    arrival.tls || (is_trusted(trusted, arrival.peer.ip()) && forwarded_over_https())
+    arrival.tls || (is_trusted(trusted, arrival.peer) && forwarded_over_https())
 }
 
 /// The source of a request: the peer, or the last hop before the trusted proxies.
-pub(super) fn source(trusted: &[IpNet], request: &Request) -> Option<Source> {
-    let peer = request.extensions().get::<Arrival>()?.peer.ip();
+pub(super) fn source(trusted: &[TrustedProxy], request: &Request) -> Option<Source> {
+    let peer = request.extensions().get::<Arrival>()?.peer;
     Some(Source::of(last_untrusted(trusted, peer, request.headers())))
 }
 
-fn is_trusted(trusted: &[IpNet], address: IpAddr) -> bool {
-    let address = address.to_canonical();
-    trusted.iter().any(|network| network.contains(&address))
+fn is_trusted(trusted: &[TrustedProxy], peer: Peer) -> bool {
+    trusted.iter().any(|proxy| proxy.is(peer))
 }
 
 /// Walks back from the peer while the hops are trusted: a trusted hop names the one before it.
-fn last_untrusted(trusted: &[IpNet], peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+fn last_untrusted(trusted: &[TrustedProxy], peer: Peer, headers: &HeaderMap) -> Peer {
     let mut hop = peer;
     let lines: Vec<_> = headers.get_all("x-forwarded-for").iter().collect();
     let hops = lines.iter().rev().flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
@@ -41,7 +40,7 @@ fn last_untrusted(trusted: &[IpNet], peer: IpAddr, headers: &HeaderMap) -> IpAdd
             break;
         }
         let Some(before) = address(text) else { break };
-        hop = before;
+        hop = Peer::Address(before);
     }
     hop
 }
@@ -59,14 +58,15 @@ mod tests {
 
     #[test]
     fn the_source_is_the_last_hop_that_is_not_trusted() {
-        let trusted: Vec<IpNet> =
+        let trusted: Vec<TrustedProxy> =
             ["10.0.0.0/8", "fd00::/8"].iter().map(|network| network.parse().expect("a network")).collect();
         let found = |peer: &str, lines: &[&str]| {
             let mut headers = HeaderMap::new();
             for line in lines {
                 headers.append("x-forwarded-for", line.parse().expect("a value"));
             }
-            last_untrusted(&trusted, peer.parse().expect("an address"), &headers).to_string()
+            let peer = Peer::Address(peer.parse().expect("an address"));
+            last_untrusted(&trusted, peer, &headers).to_string()
         };
         for (peer, lines, source) in [
             ("198.51.100.1", &["192.0.2.1"][..], "198.51.100.1"),
@@ -87,5 +87,16 @@ mod tests {
         ] {
             assert_eq!(found(peer, lines), source, "{peer} {lines:?}");
         }
+    }
+
+    #[test]
+    fn a_unix_domain_socket_is_a_proxy_only_if_it_is_trusted() {
+        let headers =
+            HeaderMap::from_iter([("x-forwarded-for".parse().expect("a name"), HeaderValue::from_static("192.0.2.1"))]);
+        let forwarded = Peer::Address("192.0.2.1".parse().expect("an address"));
+        assert_eq!(last_untrusted(&[TrustedProxy::Socket], Peer::Socket, &headers), forwarded);
+        let others = ["127.0.0.0/8".parse().expect("a network")];
+        assert_eq!(last_untrusted(&others, Peer::Socket, &headers), Peer::Socket);
+        assert_eq!(last_untrusted(&[TrustedProxy::Socket], forwarded, &headers), forwarded);
     }
 }

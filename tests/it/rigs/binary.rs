@@ -98,8 +98,9 @@ impl Server {
             if length == 0 {
                 return Err(std::mem::take(&mut server.said));
             }
-            if let Some(url) = server.said[start..].trim().strip_prefix("API") {
-                let host = url.trim().split('/').nth(2).expect("a host");
+            let url = server.said[start..].trim().strip_prefix("API").map(str::trim);
+            if let Some(url) = url.filter(|url| server.address.port() == 0 && url.starts_with("http")) {
+                let host = url.split('/').nth(2).expect("a host");
                 server.address = host.parse().expect("an address");
             }
         }
@@ -140,9 +141,14 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    /// The key that a first start shows.
+    /// The key of a first start, from the file that its output names. The file is gone afterwards, as an operator
+    /// leaves it.
     pub fn first_key(&self) -> Option<String> {
-        self.said.lines().map(str::trim).find(|line| line.starts_with("tt_")).map(str::to_owned)
+        let path = self.said.lines().map(str::trim).find(|line| line.ends_with("/first-key"))?;
+        let path = self.path(Path::new(path));
+        let key = std::fs::read_to_string(&path).expect("the file of the first key");
+        std::fs::remove_file(path).expect("the file of the first key");
+        Some(key.trim().to_owned())
     }
 
     /// Sends a signal by its name.

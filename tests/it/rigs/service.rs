@@ -346,7 +346,8 @@ impl Service {
         };
         let ApiSettings { connections, trusted_proxies, .. } = process.api.settings.clone();
         let front = Front { certificate, limits: connections, trusted_proxies };
-        tokio::spawn(server::serve(listener, router(process.api.clone(), readiness.clone()), front, stop.clone()));
+        let router = router(process.api.clone(), readiness.clone());
+        tokio::spawn(server::serve(vec![listener.into()], router, front, stop.clone()));
         let (s3, _redis, _stop) = (None, None, stop.drop_guard());
         Self { process, clock, address, readiness, directory, faults, s3, _redis, _stop }
     }

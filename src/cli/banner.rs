@@ -1,0 +1,116 @@
+//! The lines that a server prints when it is ready, and the first key of a new installation.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IsTerminal as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use super::{Failure, say};
+use crate::config::program;
+use crate::domain::key::KeySecret;
+use crate::store::{NewKey, Store};
+
+/// Name of the account that the first start creates.
+const FIRST_ACCOUNT: &str = "default";
+/// Credits of that account: enough for 500 images.
+const FIRST_CREDITS: i64 = 1_000;
+/// File of the first key in the data directory.
+const FIRST_KEY: &str = "first-key";
+const PROMPT: &str = "A red fox in the snow at dawn";
+
+/// How the operator gets the first key.
+#[derive(Debug)]
+pub(super) enum FirstKey {
+    /// On the terminal.
+    Shown(KeySecret),
+    /// In a file that only its owner can read.
+    Saved(PathBuf),
+    /// Not at all: the file could not be written.
+    Lost(PathBuf, io::Error),
+}
+
+impl FirstKey {
+    /// Creates an account with some credits and a key if the database has no account. The key goes to the terminal if
+    /// there is one. Otherwise standard output may be a journal that others read, so it goes into a file.
+    pub(super) async fn create(store: &dyn Store, data: &Path) -> Result<Option<Self>, Failure> {
+        let secret = KeySecret::random();
+        let key = NewKey {
+            hash: secret.hash(),
+            hint: secret.hint(),
+            name: "first key".into(),
+            submit_rate: None,
+            read_rate: None,
+            expires_at: None,
+        };
+        if store.create_first_account(FIRST_ACCOUNT, FIRST_CREDITS, key).await?.is_none() {
+            return Ok(None);
+        }
+        if io::stdout().is_terminal() {
+            return Ok(Some(Self::Shown(secret)));
+        }
+        let path = std::path::absolute(data)?.join(FIRST_KEY);
+        Ok(Some(match save(&path, secret.reveal()) {
+            Ok(()) => Self::Saved(path),
+            Err(error) => Self::Lost(path, error),
+        }))
+    }
+
+    /// The key, and commands to paste, for an API at `url`.
+    pub(super) fn announce(&self, url: &str) {
+        let account = format!("the account \"{FIRST_ACCOUNT}\" with {FIRST_CREDITS} credits");
+        let program = quoted(&program());
+        let key = match self {
+            Self::Shown(secret) => {
+                let key = secret.reveal();
+                say(&format!("\nThis is your first API key, for {account}. It is shown this once:\n\n  {key}"));
+                key.to_owned()
+            }
+            Self::Saved(path) => {
+                say(&format!(
+                    "\nYour first API key, for {account}, is in a file that only its owner can read:\n\n  {}\n\n\
+                     Keep the key in a safe place, and delete the file.",
+                    path.display()
+                ));
+                format!("$(cat {})", quoted(path))
+            }
+            Self::Lost(path, error) => {
+                say(&format!(
+                    "\nYour first API key, for {account}, could not be saved in {}: {error}.\nCreate another one: \
+                     {program} key create --account {FIRST_ACCOUNT}",
+                    path.display()
+                ));
+                return;
+            }
+        };
+        say(&format!(
+            "\nTry it in another terminal:\n\n  TINTYPE_KEY={key} {program} generate --url {url} \"{PROMPT}\"\n\n\
+             or over HTTP. This submits a task:\n\n  \
+             key={key}\n  \
+             answer=$(curl -s {url}/api/v1/images/generate \\\n    -H \"Authorization: Bearer $key\" \\\n    \
+             -H 'Content-Type: application/json' \\\n    -d '{{\"prompt\": \"{PROMPT}\"}}'); echo \"$answer\"\n\n\
+             and this polls it; repeat it until the task is completed:\n\n  \
+             task_id=$(echo \"$answer\" | grep -o 'imgmodel-[A-Za-z0-9_-]*')\n  \
+             curl -s {url}/api/v1/images/task/$task_id -H \"Authorization: Bearer $key\""
+        ));
+    }
+}
+
+/// Writes a file that only its owner can read, in place of one that an earlier installation left.
+fn save(path: &Path, key: &str) -> io::Result<()> {
+    let unfinished = path.with_added_extension(format!("{}.part", std::process::id()));
+    let write = || {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+        writeln!(file, "{key}")?;
+        file.sync_all()?;
+        fs::rename(&unfinished, path)?;
+        File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+    };
+    write().inspect_err(|_| drop(fs::remove_file(&unfinished)))
+}
+
+/// A path as a word of a shell.
+fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let plain = |char: char| char.is_ascii_alphanumeric() || "/._-+".contains(char);
+    if text.chars().all(plain) { text.into_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}

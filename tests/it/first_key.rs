@@ -1,0 +1,93 @@
+//! The first key: on a terminal or in a file, never in a journal, with commands that can be pasted.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::rigs::binary::{Server, TINTYPE, json, tintype};
+use crate::rigs::debian;
+use crate::rigs::http::{TASKS, send};
+
+fn run(script: &str, folder: &Path) -> String {
+    let output = Command::new("sh").args(["-ec", script]).current_dir(folder).output().expect("a shell");
+    assert!(output.status.success(), "{script}: {output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// The indented lines between two lines of the output.
+fn block<'a>(said: &'a str, after: &str, before: &str) -> &'a str {
+    let rest = said.split_once(after).unwrap_or_else(|| panic!("{after:?} in {said}")).1;
+    rest.split_once(before).unwrap_or_else(|| panic!("{before:?} in {said}")).0.trim()
+}
+
+#[tokio::test]
+async fn without_a_terminal_the_key_is_in_a_file_for_its_owner_alone() {
+    let data = TempDir::new().expect("a directory");
+    let log = data.path().join("server.log");
+    let mut command = tintype();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--log", "trace", "--data"]).arg(data.path());
+    command.stderr(std::fs::File::create(&log).expect("a file"));
+    let server = Server::spawn(command);
+    let file = data.path().join("first-key");
+    let key = std::fs::read_to_string(&file).expect("a file");
+    assert_eq!(std::fs::metadata(&file).expect("a file").permissions().mode() & 0o777, 0o600);
+    assert_eq!(send(server.address, "GET", TASKS, key.trim(), "").await.status, 200);
+    let logged = std::fs::read_to_string(&log).expect("a log");
+    assert!(!server.said.contains(key.trim()) && !logged.contains(key.trim()));
+    assert!(server.said.contains("delete the file"), "{}", server.said);
+    server.stop();
+}
+
+#[test]
+fn the_commands_of_the_first_start_can_be_pasted() {
+    debian::needs("curl", "curl");
+    // The path needs quotes in a shell.
+    let folder = TempDir::with_prefix("it's a ").expect("a directory");
+    let server = Server::start(&folder.path().join("data"), &[]);
+    let generate = block(&server.said, "in another terminal:\n", "\n\nor over HTTP");
+    assert!(generate.contains(&format!(" {TINTYPE} generate --url {} ", server.url())), "{generate}");
+    let saved = run(generate, folder.path());
+    assert!(saved.ends_with(".png\n") && folder.path().join(saved.trim()).exists(), "{saved}");
+    let submit = block(&server.said, "This submits a task:\n", "\n\nand this polls it");
+    let poll = block(&server.said, "until the task is completed:\n", "\n\nReady.");
+    let answers = run(&format!("{submit}\n{poll}"), folder.path());
+    assert_eq!(answers.matches("\"task_id\":\"imgmodel-").count(), 2, "{answers}");
+    server.stop();
+}
+
+#[test]
+fn a_terminal_shows_the_key_and_no_file_holds_it() {
+    let folder = TempDir::new().expect("a directory");
+    let data = folder.path().join("data");
+    // `script` comes from bsdutils, which every Debian has. It gives the server a terminal.
+    let serve = format!("{TINTYPE} serve --listen 127.0.0.1:0 --log off --data {}", data.display());
+    let mut command = Command::new("script");
+    command.args(["--quiet", "--return", "--command", &serve, "/dev/null"]);
+    let mut server = command.stdout(std::process::Stdio::piped()).spawn().expect("script runs");
+    let mut said = String::new();
+    let mut output = std::io::BufReader::new(server.stdout.take().expect("a pipe"));
+    while !said.ends_with("Ready.\r\n") {
+        let read = std::io::BufRead::read_line(&mut output, &mut said).expect("a pipe");
+        assert_ne!(read, 0, "{said}");
+    }
+    assert!(said.contains("shown this once:\r\n\r\n  tt_"), "{said}");
+    assert!(said.contains("\r\n  TINTYPE_KEY=tt_") && said.contains("\r\n  key=tt_"), "{said}");
+    assert!(!data.join("first-key").exists());
+    let lock = std::fs::read_to_string(data.join("tintype.lock")).expect("the lock names the server");
+    run(&format!("kill {}", lock.trim()), folder.path());
+    assert!(server.wait().expect("script ends").success());
+    assert_eq!(json(&data, &["key", "list"]).as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn a_key_file_of_an_earlier_installation_is_replaced() {
+    let data = TempDir::new().expect("a directory");
+    std::fs::write(data.path().join("first-key"), "tt_old").expect("a file");
+    let server = Server::start(data.path(), &[]);
+    assert!(server.first_key().expect("a key").len() > 30);
+    server.stop();
+    let names = std::fs::read_dir(data.path()).expect("a directory").map(|entry| entry.expect("an entry").file_name());
+    assert!(names.into_iter().all(|name| !name.to_string_lossy().contains("part")), "no temporary file is left");
+}
