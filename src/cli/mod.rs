@@ -35,6 +35,7 @@ mod migrate;
 mod policy;
 mod progress;
 mod restore;
+mod queue;
 mod serve;
 mod task;
 
@@ -93,6 +94,9 @@ enum Command {
     #[command(subcommand)]
     Task(task::TaskCommand),
     /// Move the result files to another store
+    /// Pause and resume the queue of tasks
+    #[command(subcommand)]
+    Queue(queue::QueueCommand),
     #[command(subcommand)]
     Files(files::FilesCommand),
     /// Test a content policy and hash pictures for its block list
@@ -217,6 +221,7 @@ fn run(command: Command, data: &DataSettings, settings: &[ShownSetting]) -> Outc
             Command::Policy(command) => policy::run(command),
             Command::Generate(args) => Ok(generate::run(args).await),
             Command::Backup(args) => backup::run(args, data).await,
+            Command::Queue(command) => queue::run(command, data).await,
             Command::Restore(args) => restore::run(args, data).await,
             Command::Migrate(args) => migrate::run(args, data).await,
             Command::Config(command) => configuration::run(command, settings),

@@ -57,6 +57,7 @@ pub struct Metrics {
     waiting: IntGauge,
     leased: IntGauge,
     oldest_seconds: IntGauge,
+    paused: IntGauge,
     disk_free: IntGauge,
 }
 
@@ -118,6 +119,7 @@ impl Metrics {
             waiting: gauge("tintype_queue_waiting", "Tasks waiting for a worker"),
             leased: gauge("tintype_queue_leased", "Tasks leased to a worker"),
             oldest_seconds: gauge("tintype_queue_oldest_seconds", "Age of the oldest unfinished task"),
+            paused: gauge("tintype_queue_paused", "1 while `tintype queue pause` keeps workers from claiming"),
             disk_free: gauge("tintype_disk_free_bytes", "Free space for the data; -1 if unknown"),
             registry,
         };
@@ -172,6 +174,7 @@ impl Metrics {
         self.waiting.set(gauge(depth.waiting));
         self.leased.set(gauge(depth.leased));
         self.oldest_seconds.set(depth.oldest.map_or(0, |oldest| gauge(now.since(oldest).as_secs())));
+        self.paused.set(i64::from(depth.paused_at.is_some()));
         self.disk_free.set(free.map_or(-1, gauge));
         self.process.read();
         let encoded = TextEncoder::new().encode_to_string(&self.registry.gather());

@@ -11,17 +11,13 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::places::Places;
+use super::refresh::Refresh;
 use crate::clock::Clock;
 use crate::config::TASK_TIME_LIMIT;
 use crate::domain::model::{Id, IdSource};
-use crate::store::{Result, Store, WorkerReport};
+use crate::store::{QueueDepth, Result, Store, WorkerReport};
 
-/// Shortest and longest interval between two refreshes.
-const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
-const MAX_REFRESH_INTERVAL: Duration = Duration::from_secs(60);
-/// Between these bounds the interval is this many times the duration of the last refresh: counting a queue with many dead
-/// tuples is slow, and must not keep the database busy.
-const REFRESH_INTERVAL_FACTOR: u32 = 10;
 /// Attempts from which the mean is computed: the latest ones.
 const SAMPLES: usize = 32;
 /// Fewest attempts with a known mean. A single one says little about the next.
@@ -33,20 +29,27 @@ const ONE_OUTLIER_IN: usize = 8;
 /// The length of the queue and the capacity of all workers, as last read by this process.
 #[derive(Debug)]
 pub struct Backlog {
-    clock: Clock,
     own: Id,
     slots: u32,
     known: Mutex<Known>,
-    /// Held during a refresh.
-    refreshing: tokio::sync::Mutex<()>,
+    refresh: Refresh,
+    places: Places,
     mean_known: Notify,
+}
+
+/// The place of an unfinished task in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Its rank by age among all waiting tasks, from 1; 0 while a worker has it.
+    pub position: u64,
+    /// Estimated time until it ends; `None` if that is unknown.
+    pub wait: Option<Duration>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Time of the next refresh; `None` means at once.
-    refresh_at: Option<Duration>,
     waiting: u64,
+    is_paused: bool,
     others: Capacity,
     /// Whether this process renders.
     renders: bool,
@@ -98,18 +101,18 @@ impl Capacity {
     }
 }
 
-/// Result of a refresh: the reports of other workers, and the number of waiting tasks.
-type Refreshed = (Vec<WorkerReport>, u64);
+/// Result of a refresh: the reports of other workers, and the length of the queue.
+type Refreshed = (Vec<WorkerReport>, QueueDepth);
 
 impl Backlog {
     /// Creates a backlog for a process that renders with `slots` slots, if it renders at all.
     pub fn new(slots: usize, clock: Clock) -> Self {
         Self {
             own: IdSource::default().next(clock.now()),
-            clock,
+            refresh: Refresh::new(clock.clone()),
+            places: Places::new(clock),
             slots: u32::try_from(slots).unwrap_or(u32::MAX),
             known: Mutex::default(),
-            refreshing: tokio::sync::Mutex::default(),
             mean_known: Notify::new(),
         }
     }
@@ -153,35 +156,40 @@ impl Backlog {
     /// Time by which a task that is accepted now would exceed its limit; `None` if it would end in time, or if that is
     /// unknown.
     pub async fn excess(&self, store: &dyn Store) -> Option<Duration> {
-        let query = async { Ok((store.other_workers(self.own).await?, store.queue_depth().await?.waiting)) };
-        self.refresh(query).await;
+        self.measure(store).await;
+        let waiting = self.known().waiting;
+        self.wait(waiting)?.checked_sub(TASK_TIME_LIMIT).filter(|excess| !excess.is_zero())
+    }
+
+    /// The place of an unfinished task. Both numbers are estimates: they are up to a few seconds old, and workers take
+    /// turns between accounts.
+    pub async fn place(&self, store: &dyn Store, id: Id) -> Place {
+        self.measure(store).await;
+        let position = self.places.of(store, id).await;
+        Place { position, wait: self.wait(position) }
+    }
+
+    /// Time until a task behind `waiting` others ends; `None` while that is unknown, as during a pause.
+    fn wait(&self, waiting: u64) -> Option<Duration> {
         let known = self.known();
         let own = known.renders.then(|| (self.slots, known.mean()));
         let all = own.map_or(known.others, |(slots, mean)| known.others.with(slots, mean));
-        all.wait(known.waiting)?.checked_sub(TASK_TIME_LIMIT).filter(|excess| !excess.is_zero())
+        all.wait(waiting).filter(|_| !known.is_paused)
     }
 
-    /// Runs `query` if a refresh is due and no other one is running. A failed refresh is repeated after the interval.
+    async fn measure(&self, store: &dyn Store) {
+        self.refresh(async { Ok((store.other_workers(self.own).await?, store.queue_depth().await?)) }).await;
+    }
+
+    /// Runs `query` if a refresh is due and no other one is running.
     async fn refresh(&self, query: impl Future<Output = Result<Refreshed>>) {
-        let Ok(_refreshing) = self.refreshing.try_lock() else { return };
-        let started = self.clock.elapsed();
-        if self.known().refresh_at.is_some_and(|at| started < at) {
-            return;
-        }
-        let refreshed = query.await;
-        let ended = self.clock.elapsed();
-        let interval = ended.saturating_sub(started) * REFRESH_INTERVAL_FACTOR;
-        let mut known = self.known();
-        known.refresh_at = Some(ended + interval.clamp(MIN_REFRESH_INTERVAL, MAX_REFRESH_INTERVAL));
-        match refreshed {
-            Ok((others, waiting)) => {
-                let add = |all: Capacity, other: WorkerReport| all.with(other.slots, other.mean);
-                (known.others, known.waiting) = (others.into_iter().fold(Capacity::default(), add), waiting);
-            }
-            Err(error) => {
-                tracing::warn!(%error, "could not query the queue; the next refresh tries again, and until then the estimate uses the last known state");
-            }
-        }
+        let update = |(others, depth): Refreshed| {
+            let add = |all: Capacity, other: WorkerReport| all.with(other.slots, other.mean);
+            let mut known = self.known();
+            known.others = others.into_iter().fold(Capacity::default(), add);
+            (known.waiting, known.is_paused) = (depth.waiting, depth.paused_at.is_some());
+        };
+        self.refresh.run(query, update).await;
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -203,6 +211,10 @@ mod tests {
         (Backlog::new(2, clock.clone()), clock)
     }
 
+    fn depth(waiting: u64) -> QueueDepth {
+        QueueDepth { waiting, ..QueueDepth::default() }
+    }
+
     #[tokio::test]
     async fn a_slow_refresh_is_repeated_less_often() {
         let (backlog, clock) = backlog();
@@ -211,7 +223,7 @@ mod tests {
             let query = async {
                 refreshes.set(refreshes.get() + 1);
                 clock.advance(takes);
-                Ok((Vec::new(), 0))
+                Ok((Vec::new(), depth(0)))
             };
             backlog.refresh(query).await;
             refreshes.get()
@@ -236,7 +248,7 @@ mod tests {
         let slow = backlog.refresh(async {
             started.notify_one();
             release.notified().await;
-            Ok((Vec::new(), 7))
+            Ok((Vec::new(), depth(7)))
         });
         let meanwhile = async {
             started.notified().await;
@@ -253,7 +265,7 @@ mod tests {
     async fn a_cancelled_refresh_is_repeated_by_the_next_caller() {
         let (backlog, _) = backlog();
         drop(tokio::time::timeout(Duration::ZERO, backlog.refresh(std::future::pending())).await);
-        backlog.refresh(async { Ok((Vec::new(), 7)) }).await;
+        backlog.refresh(async { Ok((Vec::new(), depth(7))) }).await;
         assert_eq!(backlog.known().waiting, 7);
     }
 

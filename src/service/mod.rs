@@ -8,6 +8,8 @@ pub mod finished;
 pub mod keyring;
 pub mod limits;
 pub mod links;
+mod places;
+mod refresh;
 mod shared;
 pub mod sweeper;
 pub mod task_ages;

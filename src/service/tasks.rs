@@ -7,10 +7,12 @@ use tokio_util::sync::CancellationToken;
 
 use tracing::Instrument as _;
 
+use crate::config::TASK_TIME_LIMIT;
 use crate::domain::cursor::CursorSigner;
 use crate::domain::model::{Id, Surface, Task, TaskId};
 use crate::domain::request::GenerateRequest;
 use crate::service::Shared;
+use crate::service::backlog::Place;
 use crate::service::finished::Finished;
 use crate::store::{Cause, Result, START_WITHIN, StartLimit, StoreError, Submission};
 
@@ -112,6 +114,13 @@ impl Tasks {
             self.finished.insert(task, read_at);
         }
         Ok(found)
+    }
+
+    /// The place of an unfinished task in the queue. Its wait ends with the time limit of the task at the latest.
+    pub async fn place(&self, task: &Task) -> Place {
+        let place = self.shared.backlog.place(&*self.shared.store, task.id).await;
+        let left = TASK_TIME_LIMIT.saturating_sub(self.shared.ages.of(task.id));
+        Place { wait: place.wait.map(|wait| wait.min(left)), ..place }
     }
 
     /// A page of at most `limit` of an account's tasks on one surface. No cursor, or an empty one, means the first page.

@@ -137,6 +137,9 @@ pub struct QueueDepth {
     /// Time at which the oldest of them was submitted.
     #[serde(skip)]
     pub oldest: Option<Timestamp>,
+    /// Time since which the queue is paused.
+    #[serde(skip)]
+    pub paused_at: Option<Timestamp>,
 }
 
 /// Capacity of a process that renders.
@@ -299,7 +302,8 @@ pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
 /// Tasks that have not ended, and the leases on them.
 #[async_trait]
 pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
-    /// Leases up to `max` waiting tasks for `lease`: round robin over accounts, oldest first within one.
+    /// Leases up to `max` waiting tasks for `lease`: round robin over accounts, oldest first within one. None while the
+    /// queue is paused.
     async fn claim(&self, max: usize, lease: Duration) -> Result<Vec<Claim>> {
         self.claim_except(max, lease, &[]).await
     }
@@ -333,6 +337,19 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
 
     /// Number of unfinished tasks.
     async fn queue_depth(&self) -> Result<QueueDepth>;
+
+    /// The oldest waiting tasks, in order, at most `limit`.
+    async fn waiting_tasks(&self, limit: u32) -> Result<Vec<Id>>;
+
+    /// Pauses the queue: no claim by any process returns a task until [`Queue::resume_queue`]. Returns the time since
+    /// which it is paused.
+    async fn pause_queue(&self) -> Result<Timestamp>;
+
+    /// Ends the pause of the queue. Returns the time since which it was paused, if it was.
+    async fn resume_queue(&self) -> Result<Option<Timestamp>>;
+
+    /// Time since which the queue is paused.
+    async fn queue_paused_at(&self) -> Result<Option<Timestamp>>;
 
     /// Waits until another process may have queued a task. This is only a hint: the method may return late, without
     /// reason, or never.

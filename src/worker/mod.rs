@@ -48,6 +48,8 @@ pub struct Worker {
     held: Mutex<HashMap<Lease, CancellationToken>>,
     /// Whether the engine was not available when it was asked last.
     engine_is_down: AtomicBool,
+    /// Whether the queue was paused when the worker looked last.
+    is_paused: AtomicBool,
 }
 
 impl std::fmt::Debug for Worker {
@@ -66,8 +68,17 @@ impl Worker {
         renderer: Arc<dyn Renderer>,
     ) -> Arc<Self> {
         let reference_slots = ReferenceSlots::new(slot_count, shared.metrics.fetches.clone());
-        let (held, engine_is_down) = (Mutex::default(), AtomicBool::new(false));
-        Arc::new(Self { shared, settings, policy, renderer, slot_count, reference_slots, held, engine_is_down })
+        Arc::new(Self {
+            shared,
+            settings,
+            policy,
+            renderer,
+            slot_count,
+            reference_slots,
+            held: Mutex::default(),
+            engine_is_down: AtomicBool::new(false),
+            is_paused: AtomicBool::new(false),
+        })
     }
 
     /// Works until `stop`. Then releases the tasks that have no render slot, lets running renders finish for the drain
@@ -90,6 +101,7 @@ impl Worker {
             // Must not be cancelled: a claimed task belongs to no attempt until it is started.
             let queue = self.claim_into(permits, &mut running, &slots).await;
             if queue == QueueState::Drained {
+                self.notice_pause().await;
                 tokio::select! {
                     () = self.shared.queued.notified() => {}
                     () = self.shared.store.tasks_elsewhere() => {}
@@ -183,6 +195,19 @@ impl Worker {
         let claims = self.shared.store.claim_except(most, self.settings.lease, &passed_over).await?;
         let queue = if claims.len() < most { QueueState::Drained } else { QueueState::MayHoldMore };
         Ok(Claimed { claims, queue })
+    /// Logs the beginning and the end of a pause of the queue, during which nothing is claimed.
+    async fn notice_pause(&self) {
+        // An error here is one of the claim that comes next, which logs it.
+        let Ok(since) = self.shared.store.queue_paused_at().await else { return };
+        match (since, self.is_paused.swap(since.is_some(), Ordering::SeqCst)) {
+            (Some(since), false) => {
+                tracing::warn!(%since, "the queue is paused; no task is claimed until `tintype queue resume`");
+            }
+            (None, true) => tracing::info!("the queue is no longer paused; claiming tasks"),
+            _ => {}
+        }
+    }
+
     }
 
     /// Starts attempts at waiting tasks in these slots. After the stop it releases claimed tasks instead.

@@ -40,6 +40,7 @@ mod partitions;
 mod policy;
 mod power_loss;
 mod process;
+mod queue;
 mod read;
 mod redis;
 mod references_fetch;

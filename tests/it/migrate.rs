@@ -51,6 +51,7 @@ async fn installation(data: &TempDir) -> String {
     store.change_key(bad.id, KeyChange::FlagLeaked).await.expect("a store");
     store.grant(ada.id, 7, Some("for being nice")).await.expect("a store");
     submit(None, Surface::Api).await;
+    store.pause_queue().await.expect("a store");
     secret.reveal().to_owned()
 }
 
@@ -92,6 +93,7 @@ async fn a_migrated_installation_keeps_all_data_and_completes_its_tasks() {
 
     let server = Server::start(elsewhere.path(), &["--database", &url]);
     assert_eq!(server.first_key(), None, "it is not a first start");
+    target.resume_queue().await.expect("a store");
     let new = submit(&server, &key, "A boat").await;
     let ended = ended(&server, &key, &new).await;
     assert_eq!(ended["status"], "completed");

@@ -112,6 +112,8 @@ macro_rules! suite {
                     every_claim_raises_the_lease_epoch,
                     a_rescue_does_not_reset_the_lease_epoch,
                     queue_depth_counts_waiting_and_leased_tasks,
+                    waiting_tasks_returns_the_oldest_in_order,
+                    no_process_claims_from_a_paused_queue,
                 }
                 leases {
                     a_rescue_takes_a_lease_that_ends_later_than_the_longest_lease,

@@ -23,6 +23,7 @@ use crate::http::pipeline::error::{ApiError, ErrorBody, NoAnswer};
 use crate::http::pipeline::observe::RequestId;
 use crate::http::routes;
 use crate::http::state::ApiState;
+use crate::service::backlog::Place;
 use crate::service::tasks::{DEFAULT_PAGE, MAX_PAGE};
 use crate::store::{StoreError, Submission};
 
@@ -30,6 +31,10 @@ use crate::store::{StoreError, Submission};
 static POLL_AFTER: HeaderName = HeaderName::from_static("x-poll-after");
 /// The names of the fields of a submit that the service does not know.
 static IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-ignored-fields");
+/// The place of a processing task in the queue: 1 is the next, 0 is being worked on. An estimate.
+static QUEUE_POSITION: HeaderName = HeaderName::from_static("x-queue-position");
+/// The estimated time until a processing task ends, in whole seconds.
+static EXPECTED_WAIT: HeaderName = HeaderName::from_static("x-expected-wait");
 /// `Retry-After` of a submit beyond the limit of unfinished tasks, in seconds.
 const UNFINISHED_RETRY_SECONDS: u64 = 5;
 
@@ -213,6 +218,17 @@ fn naming(ignored: IgnoredFields, mut response: Response) -> Response {
     response
 }
 
+/// Adds the place of an unfinished task in the queue and, where it is known, the estimated time until it ends.
+fn with_place(mut response: Response, place: Place) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(QUEUE_POSITION.clone(), place.position.into());
+    if let Some(wait) = place.wait {
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        headers.insert(EXPECTED_WAIT.clone(), seconds.max(1).into());
+    }
+    response
+}
+
 /// Create a task
 ///
 /// Charges 2 credits per image and returns at once; poll the task until it is `completed` or `failed`.
@@ -276,7 +292,11 @@ pub async fn generate(
     security(("key" = [])),
     params(("id" = String, Path, description = "The `task_id` returned at creation")),
     responses(
-        (status = 200, description = "The task, in any state", body = Success<TaskBody>),
+        (status = 200, description = "The task, in any state", body = Success<TaskBody>, headers(
+            ("X-Queue-Position" = u64, description = "While processing: its rank by age among all waiting tasks; \
+                0 while it is being worked on. An estimate: workers take turns between accounts"),
+            ("X-Expected-Wait" = u64, description = "While processing, if known: estimated seconds until it ends"),
+        )),
         (status = 401, description = "UNAUTHORIZED", body = ErrorBody),
         (status = 404, description = "NOT_FOUND", body = ErrorBody),
         (status = 429, description = "RATE_LIMITED, with the header Retry-After", body = ErrorBody),
@@ -292,7 +312,11 @@ pub async fn find(
     let task_id: TaskId = id.ok().and_then(|Path(text)| text.parse().ok()).ok_or_else(ApiError::no_such_task)?;
     let task = api.tasks.find(caller.account_id, Surface::Api, task_id).await?.ok_or_else(ApiError::no_such_task)?;
     let response = success(task_json(&api, &task).await?);
-    Ok(if task.status.is_terminal() { response } else { with_poll_hint(response, &api, 0.5) })
+    if task.status.is_terminal() {
+        return Ok(response);
+    }
+    let place = api.tasks.place(&task).await;
+    Ok(with_place(with_poll_hint(response, &api, 0.5), place))
 }
 
 /// The query of a list request, still as text.

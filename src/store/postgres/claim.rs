@@ -21,7 +21,7 @@ fn statement() -> String {
         "SELECT a.id AS account_id FROM accounts a, LATERAL (
             SELECT 1 FROM queue q WHERE q.account_id = a.id AND {CLAIMABLE}
             ORDER BY q.task_id COLLATE \"POSIX\" LIMIT 1) oldest
-        WHERE a.id <> ALL ($5)"
+        WHERE a.id <> ALL ($5) AND NOT EXISTS (SELECT 1 FROM queue_pause)"
     );
     format!(
         "

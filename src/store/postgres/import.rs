@@ -24,7 +24,7 @@ struct Table {
     columns: &'static [(&'static str, Type)],
 }
 
-const TABLES: [Table; 7] = [
+const TABLES: [Table; 8] = [
     Table { name: "secrets", columns: &[("name", Type::TEXT), ("value", Type::BYTEA)] },
     Table { name: "accounts", columns: &[("id", Type::TEXT), ("name", Type::TEXT)] },
     Table {
@@ -90,6 +90,7 @@ const TABLES: [Table; 7] = [
             ("note", Type::TEXT),
         ],
     },
+    Table { name: "queue_pause", columns: &[("id", Type::INT8), ("paused_at", Type::INT8)] },
     Table { name: "strikes", columns: &[("task_id", Type::TEXT), ("key_id", Type::TEXT), ("created_at", Type::INT8)] },
 ];
 

@@ -252,7 +252,8 @@ impl Queue for PostgresStore {
 
     async fn queue_depth(&self) -> Result<QueueDepth> {
         let sql = "SELECT count(*) FILTER (WHERE lease_until IS NULL) AS waiting,
-                count(*) FILTER (WHERE lease_until IS NOT NULL) AS leased, min(task_id) AS oldest
+                count(*) FILTER (WHERE lease_until IS NOT NULL) AS leased, min(task_id) AS oldest,
+                (SELECT paused_at FROM queue_pause) AS paused_at
             FROM queue WHERE task_id >= $1";
         let rows = self.database.read(sql, &[&self.database.horizon()]).await?;
         let oldest: Option<Id> = rows[0].try_get("oldest")?;
@@ -260,7 +261,31 @@ impl Queue for PostgresStore {
             waiting: number(&rows[0], "waiting")?,
             leased: number(&rows[0], "leased")?,
             oldest: oldest.map(Id::timestamp),
+            paused_at: rows[0].try_get("paused_at")?,
         })
+    }
+
+    async fn waiting_tasks(&self, limit: u32) -> Result<Vec<Id>> {
+        let sql = "SELECT task_id FROM queue WHERE task_id >= $1 AND lease_until IS NULL ORDER BY task_id LIMIT $2";
+        let rows = self.database.read(sql, &[&self.database.horizon(), &i64::from(limit)]).await?;
+        rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+    }
+
+    async fn pause_queue(&self) -> Result<Timestamp> {
+        let sql = "INSERT INTO queue_pause AS p (id, paused_at) VALUES (1, tintype_now($1))
+            ON CONFLICT (id) DO UPDATE SET paused_at = p.paused_at RETURNING paused_at";
+        let rows = self.database.write(sql, &[&self.database.given_time()]).await?;
+        Ok(rows[0].try_get(0)?)
+    }
+
+    async fn resume_queue(&self) -> Result<Option<Timestamp>> {
+        let rows = self.database.write("DELETE FROM queue_pause RETURNING paused_at", &[]).await?;
+        Ok(rows.first().map(|row| row.try_get(0)).transpose()?)
+    }
+
+    async fn queue_paused_at(&self) -> Result<Option<Timestamp>> {
+        let row = self.database.read_one("SELECT paused_at FROM queue_pause", &[]).await?;
+        Ok(row.map(|row| row.try_get(0)).transpose()?)
     }
 
     async fn tasks_elsewhere(&self) {

@@ -34,6 +34,9 @@ pub(super) fn claim(
     let now = writing.clock.now();
     let connection = &writing.connection;
     let mut claims = Vec::new();
+    if paused_at(connection)?.is_some() {
+        return Ok(claims);
+    }
     while claims.len() < max {
         let after_last = next_waiting(connection, &writing.last_served, now, passed_over)?;
         let Some((account_id, task_id)) = (match after_last {
@@ -282,7 +285,8 @@ pub(super) fn depth(connection: &Connection) -> rusqlite::Result<QueueDepth> {
         .prepare_cached(
             "SELECT count(*) FILTER (WHERE lease_until IS NULL) AS waiting,
                     count(*) FILTER (WHERE lease_until IS NOT NULL) AS leased,
-                    min(task_id) AS oldest
+                    min(task_id) AS oldest,
+                    (SELECT paused_at FROM queue_pause) AS paused_at
              FROM queue",
         )?
         .query_row([], |row| {
@@ -291,8 +295,38 @@ pub(super) fn depth(connection: &Connection) -> rusqlite::Result<QueueDepth> {
                 waiting: row.get("waiting")?,
                 leased: row.get("leased")?,
                 oldest: oldest.map(Id::timestamp),
+                paused_at: row.get("paused_at")?,
             })
         })
+}
+
+fn waiting(connection: &Connection, limit: u32) -> rusqlite::Result<Vec<Id>> {
+    connection
+        .prepare_cached("SELECT task_id FROM queue WHERE lease_until IS NULL ORDER BY task_id LIMIT ?1")?
+        .query_map([limit], |row| row.get(0))?
+        .collect()
+}
+
+fn paused_at(connection: &Connection) -> rusqlite::Result<Option<Timestamp>> {
+    connection.prepare_cached("SELECT paused_at FROM queue_pause")?.query_row([], |row| row.get(0)).optional()
+}
+
+fn pause(writing: &mut Writing) -> rusqlite::Result<Timestamp> {
+    writing
+        .connection
+        .prepare_cached(
+            "INSERT INTO queue_pause AS p (id, paused_at) VALUES (1, ?1)
+             ON CONFLICT (id) DO UPDATE SET paused_at = p.paused_at RETURNING paused_at",
+        )?
+        .query_row([writing.clock.now()], |row| row.get(0))
+}
+
+fn resume(writing: &mut Writing) -> rusqlite::Result<Option<Timestamp>> {
+    writing
+        .connection
+        .prepare_cached("DELETE FROM queue_pause RETURNING paused_at")?
+        .query_row([], |row| row.get(0))
+        .optional()
 }
 
 #[async_trait]
@@ -336,5 +370,21 @@ impl Queue for SqliteStore {
 
     async fn queue_depth(&self) -> Result<QueueDepth> {
         self.read(depth)
+    }
+
+    async fn waiting_tasks(&self, limit: u32) -> Result<Vec<Id>> {
+        self.read(|connection| waiting(connection, limit))
+    }
+
+    async fn pause_queue(&self) -> Result<Timestamp> {
+        self.writer.write(pause).await
+    }
+
+    async fn resume_queue(&self) -> Result<Option<Timestamp>> {
+        self.writer.write(resume).await
+    }
+
+    async fn queue_paused_at(&self) -> Result<Option<Timestamp>> {
+        self.read(paused_at)
     }
 }

@@ -9,7 +9,7 @@ use super::connection::BUSY_TIMEOUT;
 use super::writer;
 
 /// The migrations from an empty file to the current schema.
-pub(super) const MIGRATIONS: [&str; 10] = [
+pub(super) const MIGRATIONS: [&str; 11] = [
     include_str!("../../../migrations/sqlite/0001_initial.sql"),
     include_str!("../../../migrations/sqlite/0002_retention.sql"),
     include_str!("../../../migrations/sqlite/0003_policy.sql"),
@@ -23,6 +23,7 @@ pub(super) const MIGRATIONS: [&str; 10] = [
 ];
 /// Application id of our SQLite files: "tint" in ASCII.
 const APPLICATION_ID: i32 = 0x7469_6E74;
+    include_str!("../../../migrations/sqlite/0011_queue_pause.sql"),
 /// Length of the shortest non-empty SQLite file: its smallest page size.
 const MIN_FILE_BYTES: u64 = 512;
 

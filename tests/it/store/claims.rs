@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tintype::clock::Clock;
 use tintype::domain::model::{Id, Surface};
-use tintype::store::{Lease, QueueDepth, Rescue, Result, Store};
+use tintype::store::{Lease, LeaseWrite, QueueDepth, Rescue, Result, Store};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, images, one_file};
 use crate::rigs::service::NOON;
@@ -264,7 +264,7 @@ pub async fn queue_depth_counts_waiting_and_leased_tasks(fx: &Fixture) -> Result
     let ada = fx.account("ada", 100).await?;
     let first = fx.submit(ada).await?.created_at();
     let second = fx.submit(ada).await?.created_at();
-    let depth = |waiting, leased, oldest| QueueDepth { waiting, leased, oldest };
+    let depth = |waiting, leased, oldest| QueueDepth { waiting, leased, oldest, paused_at: None };
     assert_eq!(fx.store.queue_depth().await?, depth(2, 0, Some(first)));
     let lease = fx.claim().await?;
     assert_eq!(fx.store.queue_depth().await?, depth(1, 1, Some(first)));
@@ -274,5 +274,42 @@ pub async fn queue_depth_counts_waiting_and_leased_tasks(fx: &Fixture) -> Result
     assert_eq!(fx.store.queue_depth().await?, depth(1, 0, Some(second)));
     fx.store.complete(fx.claim().await?, one_file()).await?;
     assert_eq!(fx.store.queue_depth().await?, QueueDepth::default());
+    Ok(())
+}
+
+pub async fn waiting_tasks_returns_the_oldest_in_order(fx: &Fixture) -> Result<()> {
+    let (ada, bob) = (fx.account("ada", 100).await?, fx.account("bob", 100).await?);
+    let mut ids = Vec::new();
+    for account in [bob, ada, bob, ada] {
+        ids.push(fx.submit(account).await?.id);
+    }
+    assert_eq!(fx.store.waiting_tasks(3).await?, ids[..3]);
+    let lease = fx.claim().await?;
+    ids.retain(|id| *id != lease.task_id);
+    assert_eq!(fx.store.waiting_tasks(10).await?, ids);
+    Ok(())
+}
+
+pub async fn no_process_claims_from_a_paused_queue(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let id = fx.submit(ada).await?.id;
+    let held = fx.claim().await?;
+    fx.submit(ada).await?;
+    let other = fx.another_process();
+    assert_eq!(fx.store.queue_paused_at().await?, None);
+    let since = fx.store.pause_queue().await?;
+    fx.clock.advance(LEASE / 2);
+    assert_eq!(other.pause_queue().await?, since);
+    assert_eq!((other.queue_paused_at().await?, other.queue_depth().await?.paused_at), (Some(since), Some(since)));
+    for store in [&fx.store, &other] {
+        assert_eq!(store.claim(10, LEASE).await?.len(), 0);
+    }
+    // Leased tasks go on.
+    assert_eq!(fx.store.renew(vec![held], LEASE).await?, []);
+    assert_eq!(fx.store.complete(held, one_file()).await?, LeaseWrite::Done);
+    assert_eq!(other.resume_queue().await?, Some(since));
+    assert_eq!(fx.store.resume_queue().await?, None);
+    let claims = fx.store.claim(10, LEASE).await?;
+    assert!(claims.len() == 1 && claims[0].lease.task_id != id);
     Ok(())
 }

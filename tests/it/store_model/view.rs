@@ -153,5 +153,5 @@ fn depth(model: &Model) -> QueueDepth {
     let unfinished = || model.tasks.iter().filter(|task| !task.status.is_terminal());
     let leased = unfinished().filter(|task| task.lease_until.is_some()).count() as u64;
     let oldest = unfinished().map(|task| task.id.timestamp()).min();
-    QueueDepth { waiting: unfinished().count() as u64 - leased, leased, oldest }
+    QueueDepth { waiting: unfinished().count() as u64 - leased, leased, oldest, paused_at: None }
 }

@@ -1,0 +1,95 @@
+//! `tintype queue` stops and resumes the claims of all workers, and shows the queue.
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::{Outcome, open_store, show};
+use crate::clock::Timestamp;
+use crate::config::DataSettings;
+use crate::domain::text::counted;
+use crate::store::{QueueDepth, Store};
+
+/// Consequence of a pause that outlasts the tasks, for operators.
+pub(super) const TASKS_EXPIRE: &str = "a task that is not finished 9 minutes after its submit fails and is refunded";
+
+#[derive(Debug, Subcommand)]
+pub(super) enum QueueCommand {
+    /// Stop claiming tasks on every worker, for maintenance
+    #[command(after_help = "\
+Within a second no worker claims another task; tasks that a worker is working on are finished. Submits are still \
+accepted and wait, but a task that is not finished 9 minutes after its submit fails and is refunded. The pause is kept \
+in the database: it survives restarts, backups and migrations, until `tintype queue resume`.")]
+    Pause(JsonArgs),
+    /// Claim tasks again
+    Resume(JsonArgs),
+    /// Show how many tasks wait, how many are worked on, and whether the queue is paused
+    Show(JsonArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct JsonArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The state of the queue.
+#[derive(Debug, Serialize)]
+struct ShownQueue {
+    paused_at: Option<Timestamp>,
+    waiting: u64,
+    leased: u64,
+    oldest_submitted_at: Option<Timestamp>,
+}
+
+impl From<QueueDepth> for ShownQueue {
+    fn from(depth: QueueDepth) -> Self {
+        let QueueDepth { waiting, leased, oldest, paused_at } = depth;
+        Self { paused_at, waiting, leased, oldest_submitted_at: oldest }
+    }
+}
+
+impl ShownQueue {
+    fn text(&self) -> String {
+        let oldest =
+            self.oldest_submitted_at.map(|at| format!("; the oldest was submitted at {at}")).unwrap_or_default();
+        let waits = if self.waiting == 1 { "waits" } else { "wait" };
+        format!("{} {waits}, {} worked on{oldest}", counted(self.waiting, "task", "tasks"), self.leased)
+    }
+}
+
+pub(super) async fn run(command: QueueCommand, data: &DataSettings) -> Outcome {
+    let store = open_store(data).await?;
+    match command {
+        QueueCommand::Pause(args) => {
+            let since = store.pause_queue().await?;
+            print(&*store, args.json, |_| {
+                format!(
+                    "Paused since {since}: no worker claims a task. Submits are accepted, but {TASKS_EXPIRE}. \
+                     `tintype queue resume` ends the pause."
+                )
+            })
+            .await
+        }
+        QueueCommand::Resume(args) => {
+            let said = match store.resume_queue().await? {
+                Some(since) => format!("Resumed; it was paused since {since}."),
+                None => "The queue was not paused.".into(),
+            };
+            print(&*store, args.json, |_| said).await
+        }
+        QueueCommand::Show(args) => {
+            print(&*store, args.json, |queue| match queue.paused_at {
+                Some(since) => format!("Paused since {since}: {TASKS_EXPIRE}. `tintype queue resume` ends the pause."),
+                None => "Not paused.".into(),
+            })
+            .await
+        }
+    }
+}
+
+/// Prints the state of the queue, after a sentence for people.
+async fn print(store: &dyn Store, json: bool, sentence: impl FnOnce(&ShownQueue) -> String) -> Outcome {
+    let queue = ShownQueue::from(store.queue_depth().await?);
+    show(json, &queue, || format!("{}\n{}", sentence(&queue), queue.text()))
+}

@@ -1,0 +1,158 @@
+//! The queue: its pause for maintenance, and the places of tasks in it.
+
+use std::fs::File;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tintype::domain::model::TaskId;
+use tintype::service::backlog::MIN_SAMPLES;
+
+use crate::rigs::binary::{self, Server, refused, tintype};
+use crate::rigs::http::{Answer, TASKS, ended, submit};
+use crate::rigs::service::{Caller, Service};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn a_paused_queue_accepts_tasks_and_works_on_none_until_it_is_resumed() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let since = service.shared.store.pause_queue().await.expect("a store");
+    service.clock.advance(SECOND);
+    assert_eq!(service.shared.store.pause_queue().await.expect("a store"), since, "the pause goes on");
+    let task_id = caller.submit_prompt("a boat").await;
+    service.work().await;
+    assert_eq!(caller.task(&task_id).await["status"], "processing");
+    assert_eq!(service.call("GET", "/readyz", &[], "").await.status, 200);
+    let depth = service.shared.store.queue_depth().await.expect("a store");
+    let metrics = service.shared.metrics.expose(&depth, service.clock.now(), None);
+    assert!(metrics.contains("tintype_queue_paused 1"), "{metrics}");
+    assert_eq!(service.shared.store.resume_queue().await.expect("a store"), Some(since));
+    assert_eq!(service.shared.store.resume_queue().await.expect("a store"), None);
+    service.work().await;
+    assert_eq!(caller.task(&task_id).await["status"], "completed");
+}
+
+#[tokio::test]
+async fn a_task_that_waits_through_a_pause_of_9_minutes_is_refunded() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    service.shared.store.pause_queue().await.expect("a store");
+    let task_id = caller.submit_prompt("a boat").await;
+    service.clock.advance(Duration::from_secs(9 * 60));
+    service.sweep().await;
+    assert_eq!(caller.task(&task_id).await["status"], "failed");
+    assert_eq!(caller.credits().await, 10);
+}
+
+#[tokio::test]
+async fn no_submit_is_refused_because_a_paused_queue_is_long() {
+    let service = Service::start_with(&["--renders", "1", "--submit-rate", "0"]).await;
+    let caller = service.caller("ada", 100).await;
+    (0..MIN_SAMPLES).for_each(|_| service.shared.backlog.observe(Duration::from_secs(60)));
+    service.shared.store.pause_queue().await.expect("a store");
+    for _ in 0..20 {
+        caller.submit_prompt("a boat").await;
+    }
+    service.shared.store.resume_queue().await.expect("a store");
+    service.clock.advance(SECOND);
+    caller.post(r#"{"prompt": "a boat"}"#).await.assert_error(429, "RATE_LIMITED");
+}
+
+#[tokio::test]
+async fn the_operator_pauses_and_resumes_a_running_server() {
+    let directory = TempDir::new().expect("a directory");
+    let (data, log) = (directory.path().join("data"), directory.path().join("log"));
+    let mut command = tintype();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--log", "info", "--data"]).arg(&data);
+    command.stderr(File::create(&log).expect("a file"));
+    let server = Server::spawn(command);
+    let key = server.first_key().expect("a key");
+    let logged = async |event: &str| {
+        while !std::fs::read_to_string(&log).expect("a log").contains(event) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let shown = |command: &str| binary::json(&data, &["queue", command]);
+    assert_eq!(shown("show"), json!({ "paused_at": null, "waiting": 0, "leased": 0, "oldest_submitted_at": null }));
+    let paused = shown("pause");
+    assert!(paused["paused_at"].is_string(), "{paused}");
+    logged("the queue is paused").await;
+    let task_id = submit(&server, &key, "a boat").await;
+    let shown_now = shown("show");
+    assert_eq!((&shown_now["paused_at"], &shown_now["waiting"]), (&paused["paused_at"], &json!(1)));
+    let output = binary::run(&data, ["doctor", "--json"]);
+    let checks: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let check = checks.as_array().expect("checks").iter().find(|check| check["check"] == "queue").expect("a check");
+    assert!(check["ok"] == false && check["detail"].as_str().expect("text").contains("queue resume"), "{check}");
+    assert_eq!(shown("resume")["paused_at"], Value::Null);
+    assert_eq!(ended(&server, &key, &task_id).await["status"], "completed");
+    logged("no longer paused").await;
+    server.stop();
+}
+
+#[test]
+fn a_pause_says_what_becomes_of_waiting_tasks_and_survives_a_backup() {
+    let directory = TempDir::new().expect("a directory");
+    let (data, copy, restored) =
+        (directory.path().join("data"), directory.path().join("copy"), directory.path().join("restored"));
+    assert!(refused(&data, &["queue", "pause"]).contains("there is no database"));
+    binary::json(&data, &["account", "create", "ada"]);
+    let output = binary::run(&data, ["queue", "pause"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("9 minutes") && said.contains("refunded") && said.contains("queue resume"), "{said}");
+    binary::json(&data, &["backup", copy.to_str().expect("text")]);
+    binary::json(&restored, &["restore", copy.to_str().expect("text")]);
+    let show = |data| binary::json(data, &["queue", "show"]);
+    assert_eq!(show(&restored)["paused_at"], show(&data)["paused_at"]);
+}
+
+/// The two headers of a poll.
+fn place(answer: &Answer) -> (Option<&str>, Option<&str>) {
+    let header = |name: &str| answer.headers.get(name).map(|value| value.to_str().expect("text"));
+    (header("x-queue-position"), header("x-expected-wait"))
+}
+
+async fn poll(caller: &Caller<'_>, task_id: &str) -> Answer {
+    caller.get(&format!("{TASKS}/{task_id}")).await
+}
+
+#[tokio::test]
+async fn a_poll_of_a_processing_task_shows_its_place_and_expected_wait() {
+    let service = Service::start_with(&["--renders", "1", "--submit-rate", "0"]).await;
+    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
+    let mut tasks = Vec::new();
+    for caller in [&ada, &ada, &ada, &bob] {
+        tasks.push((caller, caller.submit_prompt("a boat").await));
+        service.clock.advance(Duration::from_millis(1));
+    }
+    let positions = async || {
+        let mut positions = Vec::new();
+        for (caller, task_id) in &tasks {
+            positions.push(place(&poll(caller, task_id).await).0.map(str::to_owned));
+        }
+        positions
+    };
+    assert_eq!(positions().await, ["1", "2", "3", "4"].map(|place| Some(place.to_owned())));
+    assert_eq!(place(&poll(&bob, &tasks[3].1).await), (Some("4"), None), "no attempt has ended yet");
+
+    // One is claimed, and the others move up a second later.
+    let lease = service.shared.store.claim(1, SECOND * 60).await.expect("a store").remove(0).lease;
+    (0..MIN_SAMPLES).for_each(|_| service.shared.backlog.observe(SECOND * 10));
+    assert_eq!(place(&poll(&ada, &tasks[1].1).await), (Some("2"), Some("30")), "the queue was read a moment ago");
+    service.clock.advance(SECOND);
+    assert_eq!(positions().await, ["0", "1", "2", "3"].map(|place| Some(place.to_owned())));
+    assert_eq!(place(&poll(&ada, &tasks[0].1).await), (Some("0"), Some("10")));
+
+    // A task that was submitted since then is the last; its wait ends with its time limit.
+    let last = ada.submit_prompt("a boat").await;
+    assert_eq!(place(&poll(&ada, &last).await), (Some("4"), Some("50")));
+    (0..64).for_each(|_| service.shared.backlog.observe(SECOND * 300));
+    assert_eq!(place(&poll(&ada, &last).await), (Some("4"), Some("540")));
+
+    let TaskId(id) = tasks[0].1.parse().expect("a task_id");
+    assert_eq!(id, lease.task_id);
+    service.shared.store.fail(lease, "it sank").await.expect("a store");
+    assert_eq!(place(&poll(&ada, &tasks[0].1).await), (None, None), "it has ended");
+}
