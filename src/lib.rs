@@ -15,6 +15,7 @@ pub mod files;
 pub mod http;
 pub mod metrics;
 pub mod outbound;
+pub mod owner;
 pub mod policy;
 pub mod sandbox;
 pub mod server;

@@ -10,8 +10,8 @@ pub const LEASE: Duration = Duration::from_secs(30);
 pub const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// Interval at which the files of the content policy are checked for changes.
 pub const POLICY_CHECK_EVERY: Duration = Duration::from_secs(1);
-/// Interval at which a worker probes an engine that was not available.
-pub const ENGINE_PROBE_EVERY: Duration = Duration::from_secs(1);
+/// Interval at which a worker probes an engine that was not available, and tries to write result files after it could not.
+pub const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// Interval at which a worker reports its capabilities to the other processes.
 pub const WORKER_REPORT_EVERY: Duration = Duration::from_secs(5);
 /// Interval at which the last uses of keys are written to the database.

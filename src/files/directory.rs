@@ -10,11 +10,14 @@ use futures::{StreamExt as _, stream};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStoreExt as _, PutPayload};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
 
 use super::name::{DAY_LENGTH, FileName};
 use super::{FilesError, NAME_BATCH, NameBatches};
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
+use crate::owner;
 
 /// A directory of result files.
 #[derive(Debug)]
@@ -46,12 +49,26 @@ impl Directory {
         if *synced() == day {
             return Ok(());
         }
-        match tokio::fs::create_dir(self.path.join(day)).await {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error.into()),
+        let directory = self.path.join(day);
+        match tokio::fs::create_dir(&directory).await {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(FilesError(format!("cannot create {}: {error}", directory.display()).into()));
+            }
             _ => tokio::fs::File::open(&self.path).await?.sync_all().await?,
         }
         day.clone_into(&mut synced());
         Ok(())
+    }
+
+    /// Checks that this process may write files of this day.
+    pub(super) fn check_day(&self, today: Timestamp) -> Result<(), String> {
+        let day = self.path.join(&today.to_string()[..DAY_LENGTH]);
+        let written = if day.exists() { &day } else { &self.path };
+        match accessat(CWD, written, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
+            Err(Errno::ACCESS) => Err(owner::denied(written)),
+            Err(error @ Errno::ROFS) => Err(format!("cannot write in {}: {error}", written.display())),
+            _ => Ok(()),
+        }
     }
 
     /// Removes the temporary file of an interrupted write, which the object store cannot address.

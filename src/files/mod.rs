@@ -7,6 +7,7 @@ mod marker;
 mod name;
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -40,6 +41,17 @@ pub struct Files {
     backend: Backend,
     faults: Faults,
     guard: Option<PathBuf>,
+    /// Why files cannot be written, if they cannot.
+    trouble: Mutex<Option<Trouble>>,
+}
+
+/// A reason why files cannot be written.
+#[derive(Debug, Clone, Copy)]
+enum Trouble {
+    /// The last write, of this many bytes for this task, failed.
+    Write(Id, usize),
+    /// The permissions of a directory forbid it.
+    Permissions,
 }
 
 #[derive(Debug)]
@@ -92,7 +104,7 @@ impl Files {
     }
 
     fn new(backend: Backend) -> Self {
-        Self { backend, faults: Faults::default(), guard: None }
+        Self { backend, faults: Faults::default(), guard: None, trouble: Mutex::default() }
     }
 
     /// Sets the faults to inject.
@@ -205,6 +217,58 @@ impl Files {
     /// # Errors
     /// [`FilesError`]; if the file was written nevertheless, it is an orphan.
     pub async fn write(&self, task_id: Id, index: usize, png: Bytes) -> Result<String, FilesError> {
+        let bytes = png.len();
+        let written = self.write_now(task_id, index, png).await;
+        match &written {
+            Ok(_) => self.note(None, ""),
+            Err(error) => self.note(Some(Trouble::Write(task_id, bytes)), &error.to_string()),
+        }
+        written
+    }
+
+    /// Whether the last write succeeded and, for a directory, permissions did not change since [`Files::try_again`].
+    pub fn are_writable(&self) -> bool {
+        self.trouble().is_none()
+    }
+
+    /// Tries again a write that failed, and checks that a directory may be written to on this day.
+    pub async fn try_again(&self, today: Timestamp) {
+        let trouble = *self.trouble();
+        match (&self.backend, trouble) {
+            (_, Some(Trouble::Write(task_id, bytes))) => {
+                if let Ok(name) = self.write(task_id, 0, Bytes::from(vec![0; bytes])).await
+                    && let Err(error) = self.remove(&name).await
+                {
+                    tracing::warn!(name, %error, "could not remove a file written as a test; the sweep for orphans will");
+                }
+            }
+            (Backend::Directory(directory), _) => match directory.check_day(today) {
+                Ok(()) => self.note(None, ""),
+                Err(error) => self.note(Some(Trouble::Permissions), &error),
+            },
+            (Backend::Bucket(_), _) => {}
+        }
+    }
+
+    /// Notes whether files can be written, and logs when that changes.
+    fn note(&self, trouble: Option<Trouble>, error: &str) {
+        let files = self.describe();
+        match (trouble, std::mem::replace(&mut *self.trouble(), trouble)) {
+            (Some(_), None) => tracing::error!(
+                files,
+                error,
+                "result files cannot be written, so no task is claimed until they can: check owner, permissions and disk"
+            ),
+            (None, Some(_)) => tracing::info!(files, "result files can be written again"),
+            _ => {}
+        }
+    }
+
+    fn trouble(&self) -> MutexGuard<'_, Option<Trouble>> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn write_now(&self, task_id: Id, index: usize, png: Bytes) -> Result<String, FilesError> {
         self.faults.pass(Point::before(Effect::WriteFile)).await?;
         let name = match &self.backend {
             Backend::Directory(directory) => directory.write(task_id, index, png).await?,

@@ -59,7 +59,8 @@ pub(super) async fn live() -> Response<Body> {
     text("application/json", r#"{"status":"ok"}"#)
 }
 
-/// Succeeds while the database accepts writes, the disk has room and the server is not stopping.
+/// Succeeds while the database accepts writes, result files can be written, the disk has room and the server is not
+/// stopping.
 pub(super) async fn ready(
     State(api): State<Arc<ApiState>>,
     State(readiness): State<Readiness>,
@@ -68,6 +69,9 @@ pub(super) async fn ready(
     let not_ready = ApiError::of_status(StatusCode::SERVICE_UNAVAILABLE);
     if readiness.is_stopping() || shared.disk.is_low() {
         return Err(not_ready);
+    }
+    if !shared.files.are_writable() {
+        return Err(not_ready.because(format!("result files cannot be written: {}", shared.files.describe())));
     }
     shared.store.ping().await.map_err(|error| not_ready.because(error))?;
     Ok(text("application/json", r#"{"status":"ready"}"#))

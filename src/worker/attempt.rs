@@ -14,7 +14,8 @@ use super::render::{RenderControl, RenderError};
 use super::render_slots::{RenderSlot, RenderSlots};
 use super::{CANCEL_GRACE, Worker};
 use crate::config::TASK_TIME_LIMIT;
-use crate::store::{Claim, Lease, LeaseWrite};
+use crate::files::FilesError;
+use crate::store::{Claim, Lease, LeaseWrite, StoreError};
 use tintype_engine::Progress;
 use tintype_engine::picture::Picture;
 
@@ -34,6 +35,14 @@ enum Attempt {
     Stopped,
     /// The lease is lost, or the worker's drain time has passed.
     Cancelled,
+}
+
+/// Why the pictures of a task are not its images.
+enum NotSaved {
+    /// A file could not be written.
+    Files(FilesError),
+    /// The task could not be completed, or it is unknown whether it was.
+    Task(StoreError),
 }
 
 /// A task that is ready to be rendered.
@@ -62,8 +71,14 @@ impl Worker {
         let endings = &self.shared.endings;
         match rendered {
             Ok(pngs) => {
-                if let Err(cause) = self.save(&claim, pngs, started).await {
-                    endings.retry(&claim, &cause).await;
+                match self.save(&claim, pngs, started).await {
+                    Ok(()) => {}
+                    // The task is not at fault. The worker claims nothing until files can be written again.
+                    Err(NotSaved::Files(error)) => {
+                        tracing::warn!(task = %lease.task_id, %error, "could not store the pictures of a task");
+                        self.release(lease).await;
+                    }
+                    Err(NotSaved::Task(error)) => endings.retry(&claim, &error.to_string()).await,
                 }
             }
             Err(RenderError::Final(sentence)) => endings.fail(&claim, &sentence).await,
@@ -172,17 +187,17 @@ impl Worker {
     /// Stores the files, then completes the task. When the lease is lost, the files are removed again. When it is unknown
     /// whether the completion was saved, they stay; the sweep for orphans removes them if it was not. The error says why
     /// the attempt came to nothing.
-    async fn save(&self, claim: &Claim, pngs: Vec<Bytes>, started: Duration) -> Result<(), String> {
+    async fn save(&self, claim: &Claim, pngs: Vec<Bytes>, started: Duration) -> Result<(), NotSaved> {
         let files = &self.shared.files;
         let writes = pngs.into_iter().enumerate().map(|(index, png)| files.write(claim.lease.task_id, index, png));
         let written = futures::future::join_all(writes).await;
         let names: Vec<String> = written.iter().filter_map(|write| write.as_ref().ok().cloned()).collect();
         let saved = match written.into_iter().find_map(Result::err) {
-            Some(error) => Err(error.to_string()),
+            Some(error) => Err(NotSaved::Files(error)),
             None => {
                 let took = self.shared.clock.elapsed().saturating_sub(started);
                 let completed = self.shared.endings.complete(claim, &names, took).await;
-                match completed.map_err(|error| error.to_string())? {
+                match completed.map_err(NotSaved::Task)? {
                     LeaseWrite::Done => return Ok(()),
                     LeaseWrite::Lost => Ok(()),
                 }

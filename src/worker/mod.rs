@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
 
-use crate::config::{ENGINE_PROBE_EVERY, POLL_EVERY, WORKER_REPORT_EVERY, WorkerSettings};
+use crate::config::{POLL_EVERY, PROBE_EVERY, WORKER_REPORT_EVERY, WorkerSettings};
 use crate::policy::Policy;
 use crate::service::Shared;
 use crate::store::{Claim, Lease, LeaseWrite, StoreError};
@@ -126,7 +126,7 @@ impl Worker {
     /// # Errors
     /// [`StoreError`] when no task could be claimed.
     pub async fn step(self: &Arc<Self>) -> Result<usize, StoreError> {
-        if !self.engine_is_available().await {
+        if !self.files_are_writable().await || !self.engine_is_available().await {
             return Ok(0);
         }
         let Claimed { claims, .. } = self.claim(self.slot_count).await?;
@@ -140,13 +140,19 @@ impl Worker {
         Ok(count)
     }
 
-    /// Waits for free render slots of an engine that is available.
+    /// Waits for free render slots, while result files can be written and the engine is available.
     async fn ready_slots(&self, slots: &RenderSlots) -> Vec<OwnedSemaphorePermit> {
-        while self.engine_is_down.load(Ordering::SeqCst) {
-            tokio::time::sleep(ENGINE_PROBE_EVERY).await;
+        while !self.files_are_writable().await || self.engine_is_down.load(Ordering::SeqCst) {
+            tokio::time::sleep(PROBE_EVERY).await;
             self.engine_is_available().await;
         }
         slots.acquire_all_free().await
+    }
+
+    /// Whether the pictures of a task could be stored. Tries again a write that failed.
+    async fn files_are_writable(&self) -> bool {
+        self.shared.files.try_again(self.shared.store.now()).await;
+        self.shared.files.are_writable()
     }
 
     /// Probes the engine if it was not available when it was asked last.
@@ -189,12 +195,6 @@ impl Worker {
         }
     }
 
-    /// Claims tasks for this many free render slots.
-    async fn claim(&self, slots: usize) -> Result<Claimed, StoreError> {
-        let (most, passed_over) = self.reference_slots.to_claim(slots);
-        let claims = self.shared.store.claim_except(most, self.settings.lease, &passed_over).await?;
-        let queue = if claims.len() < most { QueueState::Drained } else { QueueState::MayHoldMore };
-        Ok(Claimed { claims, queue })
     /// Logs the beginning and the end of a pause of the queue, during which nothing is claimed.
     async fn notice_pause(&self) {
         // An error here is one of the claim that comes next, which logs it.
@@ -208,6 +208,12 @@ impl Worker {
         }
     }
 
+    /// Claims tasks for this many free render slots.
+    async fn claim(&self, slots: usize) -> Result<Claimed, StoreError> {
+        let (most, passed_over) = self.reference_slots.to_claim(slots);
+        let claims = self.shared.store.claim_except(most, self.settings.lease, &passed_over).await?;
+        let queue = if claims.len() < most { QueueState::Drained } else { QueueState::MayHoldMore };
+        Ok(Claimed { claims, queue })
     }
 
     /// Starts attempts at waiting tasks in these slots. After the stop it releases claimed tasks instead.

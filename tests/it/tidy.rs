@@ -17,7 +17,7 @@ const LAYERS: &[&[&str]] = &[
     &["config"],
     &["outbound"],
     &["sandbox"],
-    &["data_dir", "disk"],
+    &["data_dir", "disk", "owner"],
     &["clock", "fault"],
     &["domain"],
 ];

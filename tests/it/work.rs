@@ -9,6 +9,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tintype::clock::Clock;
 use tintype::config::{LEASE, ORPHAN_AGE, TASK_TIME_LIMIT};
+use tintype::domain::model::TaskId;
 use tintype::domain::request::AspectRatio;
 use tintype::files::Files;
 use tintype::store::{Claim, LeaseWrite, Rescue};
@@ -348,4 +349,28 @@ async fn a_failure_or_refusal_that_the_database_did_not_take_is_tried_again() {
             assert_refunded(&caller, &task_id, about).await;
         }
     }
+}
+
+#[tokio::test]
+async fn a_worker_whose_files_fail_costs_no_attempt_and_claims_nothing_until_a_write_succeeds() {
+    let service = Service::start_on_disk(&[]).await;
+    let caller = service.caller("ada", 100).await;
+    let (files, away) = (service.directory.path().join("files"), service.directory.path().join("away"));
+    let ready = async || service.call("GET", "/readyz", &[], "").await.status.as_u16();
+    let task_id = caller.submit_prompt("a boat").await;
+    std::fs::rename(&files, &away).expect("a free name");
+    assert_eq!(ready().await, 200);
+    assert_eq!(service.worker.step().await.expect("a store"), 1);
+    assert_eq!(ready().await, 503);
+    for _ in 0..5 {
+        assert_eq!(service.worker.step().await.expect("a store"), 0, "no task is claimed");
+    }
+    let TaskId(id) = task_id.parse().expect("a task_id");
+    let record = service.shared.store.inspect_task(id).await.expect("a store").expect("the task exists");
+    assert_eq!(record.lost_leases, Some(0));
+    std::fs::rename(&away, &files).expect("a free name");
+    assert_eq!(service.worker.step().await.expect("a store"), 1);
+    assert_eq!(ready().await, 200);
+    assert_eq!(caller.task(&task_id).await["status"], "completed");
+    assert_eq!(crate::rigs::service::files(&service).len(), 1, "the test writes are removed");
 }

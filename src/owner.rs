@@ -1,0 +1,214 @@
+//! Root works on the data of another user as that user, so that it leaves no file that the service cannot write.
+//!
+//! User ids and capabilities belong to threads: everything here must run on the main thread while it is the only one.
+//! Threads that start later inherit what it has become.
+
+use std::ffi::OsString;
+use std::fs::{self, Metadata};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::process::{Gid, Uid, geteuid};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, set_capabilities, set_keep_capabilities, set_thread_groups, set_thread_res_gid,
+    set_thread_res_uid,
+};
+
+/// Most symbolic links on the way to the data, as in the kernel.
+const MAX_LINKS: usize = 40;
+/// The capabilities that [`with_destination_rights`] raises: to enter and write any directory, and to replace an empty
+/// one in a directory with the sticky bit.
+const DESTINATION: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::FOWNER);
+
+/// A right of root that a command needs beside those of the owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeps {
+    /// None.
+    Nothing,
+    /// To listen on ports below 1024.
+    LowPorts,
+    /// To read files that only root can read.
+    ReadSource,
+    /// To create and rename a destination in a directory that only root can write, within [`with_destination_rights`].
+    WriteDestination,
+}
+
+/// The user that owns the data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Owner {
+    uid: u32,
+    gid: u32,
+    path: PathBuf,
+}
+
+/// If this process runs as root, it becomes the owner of the first of `places` that belongs to another user. Where a
+/// place does not exist, or all of them belong to root, nothing changes. Returns a sentence for the log if it changed.
+///
+/// # Errors
+/// A sentence for the operator: the places belong to several users, a user leads root to somewhere else by a symbolic
+/// link, or this process may not change its user.
+pub fn become_owner(places: &[&Path], keeps: Keeps) -> Result<Option<String>, String> {
+    if !geteuid().is_root() {
+        return Ok(None);
+    }
+    let mut owners = Vec::new();
+    for place in places {
+        owners.extend(owner(place)?);
+    }
+    let Some(owner) = owners.first() else { return Ok(None) };
+    if let Some(other) = owners.iter().find(|other| other.uid != owner.uid) {
+        return Err(format!(
+            "{} belongs to {}, but {} to {}: give both to one user, with chown -R",
+            owner.path.display(),
+            name(owner.uid),
+            other.path.display(),
+            name(other.uid)
+        ));
+    }
+    let failed = |error: rustix::io::Errno| {
+        let name = name(owner.uid);
+        format!(
+            "{} belongs to {name}, and root cannot become {name} here ({error}): run this as {name}",
+            owner.path.display()
+        )
+    };
+    change(owner, keeps).map_err(failed)?;
+    Ok(Some(format!("running as {}, who owns {}", name(owner.uid), owner.path.display())))
+}
+
+/// Runs `act` with the rights that [`Keeps::WriteDestination`] kept, if this thread has any. Only what touches the
+/// destination belongs in here: with these rights, links in the data could lead anywhere.
+pub fn with_destination_rights<T>(act: impl FnOnce() -> T) -> T {
+    let before = rustix::thread::capabilities(None).ok();
+    let raised = before.filter(|sets| !geteuid().is_root() && sets.permitted.contains(DESTINATION)).filter(|sets| {
+        let effective = sets.effective | DESTINATION;
+        set_capabilities(None, CapabilitySets { effective, ..*sets }).is_ok()
+    });
+    let outcome = act();
+    if let Some(sets) = raised {
+        set_capabilities(None, sets).expect("a thread may lower its capabilities");
+    }
+    outcome
+}
+
+/// Name of a user for people, or its number.
+pub fn name(uid: u32) -> String {
+    user(uid).map_or_else(|| format!("user {uid}"), |(name, _)| name)
+}
+
+/// A sentence for the operator: this process may not use a file or directory as it must.
+pub fn denied(path: &Path) -> String {
+    let own = name(geteuid().as_raw());
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.uid() != geteuid().as_raw() => {
+            let of = name(metadata.uid());
+            format!(
+                "permission denied: {} belongs to {of}, not to {own}; give it to the user of the service with chown",
+                path.display()
+            )
+        }
+        Ok(_) => format!("permission denied: the mode of {} keeps {own} out", path.display()),
+        Err(error) => format!("{own} cannot look at {}: {error}", path.display()),
+    }
+}
+
+/// Name and group of a user in /etc/passwd. Users from elsewhere, such as those of `DynamicUser=`, are not there.
+fn user(uid: u32) -> Option<(String, u32)> {
+    let users = fs::read_to_string("/etc/passwd").ok()?;
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (name, id, group) = (fields.next()?, fields.nth(1)?, fields.next()?);
+        (id.parse() == Ok(uid)).then_some((name.to_owned(), group.parse().ok()?))
+    })
+}
+
+/// The user that owns a place; `None` if that is root, or if there is no such place.
+fn owner(place: &Path) -> Result<Option<Owner>, String> {
+    let (found, links) = match follow(place) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        found => found.map_err(|error| format!("cannot look at {}: {error}", place.display()))?,
+    };
+    let stranger = |(_, uid): &&(PathBuf, u32)| *uid != 0 && *uid != found.uid();
+    if let Some((link, uid)) = links.iter().find(stranger) {
+        return Err(format!(
+            "the symbolic link {} of {} leads to data of {}: give the path of the data itself",
+            link.display(),
+            name(*uid),
+            name(found.uid())
+        ));
+    }
+    let path = place.to_owned();
+    // The group of root is no group for others.
+    let group = || if found.gid() == 0 { found.uid() } else { found.gid() };
+    let gid = user(found.uid()).map_or_else(group, |(_, gid)| gid);
+    Ok((found.uid() != 0).then_some(Owner { uid: found.uid(), gid, path }))
+}
+
+/// What a path leads to, and the symbolic links on the way with their owners.
+fn follow(path: &Path) -> io::Result<(Metadata, Vec<(PathBuf, u32)>)> {
+    let mut at = PathBuf::from("/");
+    let mut links = Vec::new();
+    let mut ahead = steps(&std::path::absolute(path)?);
+    while let Some(step) = ahead.pop() {
+        if step == ".." {
+            at.pop();
+            continue;
+        }
+        let next = at.join(&step);
+        let metadata = fs::symlink_metadata(&next)?;
+        if !metadata.is_symlink() {
+            at = next;
+            continue;
+        }
+        let target = fs::read_link(&next)?;
+        if target.is_absolute() {
+            at = PathBuf::from("/");
+        }
+        ahead.extend(steps(&target));
+        links.push((next, metadata.uid()));
+        if links.len() > MAX_LINKS {
+            return Err(io::Error::other("too many symbolic links"));
+        }
+    }
+    Ok((fs::symlink_metadata(&at)?, links))
+}
+
+/// The names in a path, the last one first.
+fn steps(path: &Path) -> Vec<OsString> {
+    let named = |component: Component<'_>| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    };
+    path.components().rev().filter_map(named).collect()
+}
+
+fn change(owner: &Owner, keeps: Keeps) -> rustix::io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
+    set_keep_capabilities(true)?;
+    set_thread_groups(&[gid])?;
+    set_thread_res_gid(gid, gid, gid)?;
+    set_thread_res_uid(uid, uid, uid)?;
+    set_keep_capabilities(false)?;
+    let (mut effective, mut permitted) = match keeps {
+        Keeps::Nothing => (CapabilitySet::empty(), CapabilitySet::empty()),
+        Keeps::LowPorts => (CapabilitySet::NET_BIND_SERVICE, CapabilitySet::empty()),
+        Keeps::ReadSource => (CapabilitySet::DAC_READ_SEARCH, CapabilitySet::empty()),
+        Keeps::WriteDestination => (CapabilitySet::empty(), DESTINATION),
+    };
+    // Root may lack some of them, as in a container.
+    let had = rustix::thread::capabilities(None)?.permitted;
+    let have = |effective, permitted: CapabilitySet| {
+        let (effective, permitted) = (had & effective, had & (permitted | effective));
+        set_capabilities(None, CapabilitySets { effective, permitted, inheritable: CapabilitySet::empty() })
+    };
+    let search = CapabilitySet::DAC_READ_SEARCH;
+    have(effective, permitted | search)?;
+    // The data of a unit with `DynamicUser=` is in a directory that only root can enter.
+    if fs::metadata(&owner.path).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
+        effective |= search;
+        permitted |= search;
+    }
+    have(effective, permitted)
+}
