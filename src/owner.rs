@@ -126,7 +126,7 @@ fn user(uid: u32) -> Option<(String, u32)> {
 /// The user that owns a place; `None` if that is root, or if there is no such place.
 fn owner(place: &Path) -> Result<Option<Owner>, String> {
     let (found, links) = match follow(place) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
         found => found.map_err(|error| format!("cannot look at {}: {error}", place.display()))?,
     };
     let stranger = |(_, uid): &&(PathBuf, u32)| *uid != 0 && *uid != found.uid();
@@ -145,7 +145,7 @@ fn owner(place: &Path) -> Result<Option<Owner>, String> {
     Ok((found.uid() != 0).then_some(Owner { uid: found.uid(), gid, path }))
 }
 
-/// What a path leads to, and the symbolic links on the way with their owners.
+/// The file or directory that a path leads to, and the symbolic links on the way with their owners.
 fn follow(path: &Path) -> io::Result<(Metadata, Vec<(PathBuf, u32)>)> {
     let mut at = PathBuf::from("/");
     let mut links = Vec::new();

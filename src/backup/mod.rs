@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use indicatif::ProgressBar;
 
 use crate::files::{Files, MARKER};
+use crate::owner::with_destination_rights;
 use crate::store::sqlite::Snapshot;
 use crate::store::{Audit, Drift};
 
@@ -72,19 +73,19 @@ pub async fn take(
     to: &Path,
     progress: &ProgressBar,
 ) -> Result<Contents, String> {
-    let (partial, parent) = destination(to)?;
+    let (partial, parent) = with_destination_rights(|| destination(to))?;
     // Locked before the database is copied, so that no file that the copy names is removed.
     let kept = files.map(Files::keep_all).transpose();
     let _kept = kept.map_err(|error| format!("cannot protect the result files from removal: {error}"))?;
-    let partial = Partial::claim(partial)?;
+    let partial = with_destination_rights(|| Partial::claim(partial))?;
     let filled = fill(database, files, &partial.path, progress).await;
     let named = filled.and_then(|contents| {
         let unnamed = |error| format!("cannot rename {} to {}: {error}", partial.path.display(), to.display());
-        fs::rename(&partial.path, to).map(|()| contents).map_err(unnamed)
+        with_destination_rights(|| fs::rename(&partial.path, to)).map(|()| contents).map_err(unnamed)
     });
     match named {
-        Ok(contents) => results::sync_directory(&parent).map(|()| contents),
-        Err(error) => match fs::remove_dir_all(&partial.path) {
+        Ok(contents) => with_destination_rights(|| results::sync_directory(&parent)).map(|()| contents),
+        Err(error) => match with_destination_rights(|| fs::remove_dir_all(&partial.path)) {
             Ok(()) => Err(format!("{error}; no backup was made at {}", to.display())),
             Err(left) => {
                 Err(format!("{error}; remove {}, which could not be removed ({left})", partial.path.display()))
@@ -159,7 +160,15 @@ impl Partial {
 
 async fn fill(database: &Path, files: Option<&Files>, into: &Path, progress: &ProgressBar) -> Result<Contents, String> {
     let (copy, directory) = (into.join(DATABASE), into.join(FILES));
-    let unwritable = |path: &Path, error: io::Error| format!("cannot write {}: {error}", path.display());
+    let unwritable = |path: &Path, error: io::Error| match error.kind() {
+        ErrorKind::PermissionDenied => {
+            format!(
+                "cannot write {}: {error}; the owner of the data must be able to enter its directories",
+                path.display()
+            )
+        }
+        _ => format!("cannot write {}: {error}", path.display()),
+    };
     progress.set_message("copying the database");
     // Created here, so that only its owner can read it.
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&copy);

@@ -61,7 +61,13 @@ pub async fn restore(
 /// Checks that a directory is a complete backup, without writing anything.
 async fn inspect(from: &Path, despite_drifts: bool, progress: &ProgressBar) -> Result<(), String> {
     let database = from.join(DATABASE);
-    if !database.is_file() {
+    let found = fs::metadata(&database).map(|metadata| metadata.is_file());
+    if let Err(error) = found.as_ref()
+        && error.kind() != ErrorKind::NotFound
+    {
+        return Err(format!("cannot read the backup {}: {error}", database.display()));
+    }
+    if !found.is_ok_and(|is_file| is_file) {
         return Err(format!("{} is not a backup: it contains no {DATABASE}", from.display()));
     }
     if let Some(open) = companions(&database).iter().find(|path| path.exists()) {

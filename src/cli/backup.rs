@@ -24,7 +24,7 @@ pub(super) struct BackupArgs {
     /// Directory to create; an existing one must be empty
     to: PathBuf,
     #[command(flatten)]
-    files: FilesSettings,
+    pub(super) files: FilesSettings,
     /// Print JSON
     #[arg(long)]
     json: bool,

@@ -1,31 +1,36 @@
-//! `tintype doctor` checks whether this machine and its data can run a server.
+//! `tintype doctor` checks whether this machine and its data can run a server, and changes nothing.
 
+use std::fs::File;
+use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::Args;
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat};
+use rustix::io::Errno;
 use serde::Serialize;
 use tokio::process::Command;
 
-use super::{Failure, Outcome, open_files, open_or_create_store, show};
+use super::queue::TASKS_EXPIRE;
+use super::{Outcome, is_there, show};
 use crate::clock::{Clock, Timestamp};
 use crate::config::{
-    DataSettings, DatabaseUrl, EngineSettings, EngineTarget, FilesSettings, PolicySettings, RedisSettings,
+    DataSettings, DatabaseUrl, EngineSettings, EngineTarget, FileBackend, FilesSettings, PolicySettings, RedisSettings,
     RetentionSettings,
 };
 use crate::data_dir;
 use crate::domain::model::IdSource;
 use crate::domain::text::counted;
 use crate::engines::{self, Surroundings};
-use crate::fault::Faults;
-use crate::files::{Creation, FileName};
+use crate::files::{Creation, FileName, Files};
+use crate::owner;
 use crate::policy::Policy;
 use crate::sandbox::{Confinement, Decoder};
 use crate::service::{file_store, limits};
-use crate::store::Store;
 use crate::store::postgres::PostgresStore;
-use crate::store::sqlite::SqliteStore;
+use crate::store::sqlite::Snapshot;
+use crate::store::{Fleet as _, Queue as _, Upkeep as _};
 use tintype_engine::{Brief, CancellationToken, Progress};
 
 /// The check of the free space fails below this number of bytes: the images of one task take a few MiB.
@@ -42,7 +47,7 @@ pub(super) struct DoctorArgs {
     #[command(flatten)]
     policy: PolicySettings,
     #[command(flatten)]
-    files: FilesSettings,
+    pub(super) files: FilesSettings,
     #[command(flatten)]
     redis: RedisSettings,
     #[command(flatten)]
@@ -77,6 +82,7 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings) -> Outcome {
         Check::new("free space", free_space(data)),
         Check::new("server", server(data)),
         Check::new("database", database(data).await),
+        Check::new("queue", queue(data).await),
         Check::new("files", files(data, args.files.files.as_deref()).await),
         Check::new("rate limits", rate_limits(&args.redis).await),
         Check::new("engine", engine(&args.engine).await),
@@ -99,16 +105,56 @@ fn clock() -> Result<String, String> {
 }
 
 fn directory(data: &DataSettings) -> Result<String, String> {
-    data_dir::create(&data.data)?;
-    let probe = data.data.join(".doctor");
-    std::fs::write(&probe, b"probe")
-        .and_then(|()| std::fs::remove_file(&probe))
-        .map_err(|error| format!("cannot write in {}: {error}", data.data.display()))?;
+    if !is_there(&data.data)? {
+        return Ok(format!("none yet; the first start creates {}", data.data.display()));
+    }
+    writable(&data.data)?;
+    strangers(&data.data)?;
     Ok(data.data.display().to_string())
 }
 
+/// Checks that this process may create files in a directory.
+fn writable(directory: &Path) -> Result<(), String> {
+    let access = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
+    match accessat(CWD, directory, access, AtFlags::EACCESS) {
+        Err(Errno::ACCESS) => Err(owner::denied(directory)),
+        Err(error @ (Errno::ROFS | Errno::NOENT | Errno::NOTDIR)) => {
+            Err(format!("cannot write in {}: {error}", directory.display()))
+        }
+        _ if directory.is_dir() => Ok(()),
+        _ => Err(format!("{} is not a directory", directory.display())),
+    }
+}
+
+/// Finds entries of a directory that belong to others than the directory, such as those that root made by mistake.
+fn strangers(directory: &Path) -> Result<(), String> {
+    let unreadable = |error: std::io::Error| format!("cannot look into {}: {error}", directory.display());
+    let own = std::fs::metadata(directory).map_err(unreadable)?.uid();
+    for entry in std::fs::read_dir(directory).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        // An entry that was removed meanwhile has no owner any more.
+        let Ok(metadata) = entry.metadata() else { continue };
+        // The directory of a mounted file system has one that belongs to root.
+        if metadata.uid() != own && entry.file_name() != "lost+found" {
+            return Err(format!(
+                "{} belongs to {}, but {} to {}: run `chown -R {} {}` as root",
+                entry.path().display(),
+                owner::name(metadata.uid()),
+                directory.display(),
+                owner::name(own),
+                owner::name(own),
+                directory.display()
+            ));
+        }
+    }
+    Ok(())
+}
+
 fn free_space(data: &DataSettings) -> Result<String, String> {
-    let filesystem = rustix::fs::statvfs(&data.data).map_err(|error| format!("unknown: {error}"))?;
+    // A data directory that does not exist yet will be on the disk of the nearest directory that does.
+    let nearest = std::path::absolute(&data.data).map_err(|error| error.to_string())?;
+    let nearest = nearest.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    let filesystem = rustix::fs::statvfs(nearest).map_err(|error| format!("unknown: {error}"))?;
     let free = filesystem.f_bavail.saturating_mul(filesystem.f_frsize);
     let shown = format!("{:.1} GiB", free as f64 / LITTLE_SPACE as f64);
     if free < LITTLE_SPACE {
@@ -128,25 +174,22 @@ fn server(data: &DataSettings) -> Result<String, String> {
 }
 
 async fn database(data: &DataSettings) -> Result<String, String> {
-    let store: Box<dyn Store> = match data.database()? {
-        DatabaseUrl::Sqlite(path) if !path.exists() => {
-            return Ok(format!("no database yet; the first start creates {}", path.display()));
+    let audit = match existing_database(data).await? {
+        Existing::None => return Ok("none yet; the first start creates it".into()),
+        Existing::Older => {
+            return Ok("without the tables of this release; the next start creates or migrates them".into());
         }
-        DatabaseUrl::Sqlite(path) => {
-            let store = SqliteStore::open(&path, Clock::system()).map_err(|error| error.to_string())?;
-            store.check_integrity().map_err(|error| error.to_string())?;
-            Box::new(store)
+        Existing::Sqlite(database) => {
+            database.check_integrity().map_err(|error| error.to_string())?;
+            database.audit()
         }
-        DatabaseUrl::Postgres(url) => {
-            let ca = data.database_ca.as_deref();
-            let store = PostgresStore::open(&url, ca, Clock::system(), Faults::default()).await;
-            let store = store.map_err(|error| error.to_string())?;
+        Existing::Postgres(store) => {
             store.check_durability().await?;
-            Box::new(store)
+            store.ping().await.map_err(|error| error.to_string())?;
+            store.audit().await
         }
     };
-    store.ping().await.map_err(|error| error.to_string())?;
-    let audit = store.audit().await.map_err(|error| error.to_string())?;
+    let audit = audit.map_err(|error| error.to_string())?;
     if !audit.drifts.is_empty() {
         let drifts = counted(audit.drifts.len() as u64, "drift", "drifts");
         return Err(format!("{drifts} in the ledger; see `tintype credits audit`"));
@@ -155,34 +198,103 @@ async fn database(data: &DataSettings) -> Result<String, String> {
     Ok(format!("{accounts}, {}: all balances match", counted(audit.tasks, "task", "tasks")))
 }
 
+async fn queue(data: &DataSettings) -> Result<String, String> {
+    let depth = match existing_database(data).await? {
+        Existing::None | Existing::Older => return Ok("empty".into()),
+        Existing::Sqlite(database) => database.queue_depth(),
+        Existing::Postgres(store) => store.queue_depth().await,
+    };
+    let depth = depth.map_err(|error| error.to_string())?;
+    match depth.paused_at {
+        Some(since) => Err(format!("paused since {since}; {TASKS_EXPIRE}; `tintype queue resume` ends the pause")),
+        None => Ok(format!("{} waiting, {} worked on", depth.waiting, depth.leased)),
+    }
+}
+
+/// The database as it is. Nothing is created or migrated.
+enum Existing {
+    None,
+    Older,
+    Sqlite(Snapshot),
+    Postgres(Box<PostgresStore>),
+}
+
+async fn existing_database(data: &DataSettings) -> Result<Existing, String> {
+    Ok(match data.database()? {
+        DatabaseUrl::Sqlite(path) if !is_there(&path)? => Existing::None,
+        DatabaseUrl::Sqlite(path) => {
+            let database = Snapshot::open_in_place(&path).map_err(|error| error.to_string())?;
+            if database.is_current() { Existing::Sqlite(database) } else { Existing::Older }
+        }
+        DatabaseUrl::Postgres(url) => {
+            let ca = data.database_ca.as_deref();
+            let found = PostgresStore::open_current(&url, ca).await.map_err(|error| error.to_string())?;
+            found.map_or(Existing::Older, |store| Existing::Postgres(Box::new(store)))
+        }
+    })
+}
+
 async fn files(data: &DataSettings, files: Option<&str>) -> Result<String, String> {
-    let files = open_files(data, files).await.map_err(|Failure(sentence)| sentence)?;
+    let backend = data.file_backend(files)?;
+    let known = match existing_database(data).await? {
+        Existing::None | Existing::Older => None,
+        Existing::Sqlite(database) => database.files_marker().map_err(|error| error.to_string())?,
+        Existing::Postgres(store) => store.files_marker().await.map_err(|error| error.to_string())?,
+    };
+    if let FileBackend::Directory(directory) = &backend
+        && !is_there(directory)?
+    {
+        return match known {
+            None => Ok(format!("none yet; the first start creates {}", directory.display())),
+            Some(_) => Err(format!(
+                "there is no directory {}: point --files at the result files of this database, or run `tintype files adopt` \
+                 after you have moved them",
+                directory.display()
+            )),
+        };
+    }
+    let files = Files::on_backend(&backend).map_err(|error| error.to_string())?;
+    files.check_access().await?;
     let clock = Clock::system();
     let started = clock.elapsed();
+    match files.directory() {
+        Some(directory) => try_directory(directory)?,
+        None => try_bucket(&files, &clock).await?,
+    }
+    let took = clock.elapsed() - started;
+    let marked = match known {
+        Some(known) => file_store::compare(known, &files).await.map(|()| "belongs to this database")?,
+        None => "the first start assigns it to the database",
+    };
+    Ok(format!("{} ({marked}; a durable write took {:.1} ms)", files.describe(), took.as_secs_f64() * 1e3))
+}
+
+/// Writes a file that has no name, so that nothing is left of it, and checks who owns what a service would write.
+fn try_directory(directory: &Path) -> Result<(), String> {
+    writable(directory)?;
+    strangers(directory)?;
+    let unnamed = OFlags::TMPFILE | OFlags::WRONLY;
+    let unwritable = |error: std::io::Error| format!("cannot write in {}: {error}", directory.display());
+    match rustix::fs::open(directory, unnamed, Mode::RUSR | Mode::WUSR).map(File::from) {
+        Ok(mut file) => file.write_all(b"probe").and_then(|()| file.sync_all()).map_err(unwritable),
+        // Not every file system has files without a name.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => Ok(()),
+        Err(error) => Err(unwritable(error.into())),
+    }
+}
+
+/// Writes an object to a bucket and removes it.
+async fn try_bucket(files: &Files, clock: &Clock) -> Result<(), String> {
     let probe = IdSource::default().next(clock.now());
     let name = files.write(probe, 0, bytes::Bytes::from_static(b"probe")).await.map_err(|error| error.to_string())?;
-    let took = clock.elapsed() - started;
     let named = FileName::parse(&name).ok_or("the file store chose an invalid name: report this as a bug")?;
     let again = files.create(named, bytes::Bytes::from_static(b"other")).await;
     files.remove(&name).await.map_err(|error| error.to_string())?;
     match again.map_err(|error| error.to_string())? {
-        Creation::Exists => {}
+        Creation::Exists => Ok(()),
         Creation::Done => {
-            return Err(format!("{} overwrote a file: use a store that obeys If-None-Match: *", files.describe()));
+            Err(format!("{} overwrote a file: use a store that obeys If-None-Match: *", files.describe()))
         }
-    }
-    let marked = match existing_store(data).await? {
-        Some(store) => file_store::check(&*store, &files).await?.is_some(),
-        None => false,
-    };
-    let marked = if marked { "belongs to this database" } else { "the first start assigns it to the database" };
-    Ok(format!("{} ({marked}; a durable write took {:.1} ms)", files.describe(), took.as_secs_f64() * 1e3))
-}
-
-async fn existing_store(data: &DataSettings) -> Result<Option<Arc<dyn Store>>, String> {
-    match data.database()? {
-        DatabaseUrl::Sqlite(path) if !path.exists() => Ok(None),
-        _ => open_or_create_store(data).await.map(Some).map_err(|Failure(sentence)| sentence),
     }
 }
 

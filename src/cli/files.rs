@@ -22,7 +22,7 @@ with any other copy of the files do not start. Stop all servers first, and run `
 check that every image exists.")]
 pub(super) struct AdoptArgs {
     #[command(flatten)]
-    files: FilesSettings,
+    pub(super) files: FilesSettings,
     /// Print JSON
     #[arg(long)]
     json: bool,

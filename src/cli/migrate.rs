@@ -25,7 +25,7 @@ stays unchanged: never start a server on it again, or its tasks will run twice. 
 pub(super) struct MigrateArgs {
     /// Database to move, as sqlite:PATH
     #[arg(long, value_name = "URL")]
-    from: DatabaseUrl,
+    pub(super) from: DatabaseUrl,
     /// Destination, as postgres://USER:PASSWORD@HOST/DATABASE [default: --database]
     #[arg(long, value_name = "URL")]
     to: Option<DatabaseUrl>,

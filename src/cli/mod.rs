@@ -33,9 +33,10 @@ mod generate;
 mod key;
 mod migrate;
 mod policy;
+mod privileges;
 mod progress;
-mod restore;
 mod queue;
+mod restore;
 mod serve;
 mod task;
 
@@ -93,10 +94,10 @@ enum Command {
     /// List, show and fail tasks
     #[command(subcommand)]
     Task(task::TaskCommand),
-    /// Move the result files to another store
     /// Pause and resume the queue of tasks
     #[command(subcommand)]
     Queue(queue::QueueCommand),
+    /// Move the result files to another store
     #[command(subcommand)]
     Files(files::FilesCommand),
     /// Test a content policy and hash pictures for its block list
@@ -160,7 +161,10 @@ pub fn main() -> ExitCode {
         eprintln!("tintype: {error}");
         return ExitCode::from(2);
     }
-    match run(cli.command, &cli.data, &read.settings) {
+    let mut data = cli.data;
+    let outcome =
+        privileges::become_owner(&cli.command, &mut data).and_then(|()| run(cli.command, &data, &read.settings));
+    match outcome {
         Ok(code) => code,
         Err(Failure(message)) => {
             eprintln!("tintype: {message}");
@@ -217,11 +221,11 @@ fn run(command: Command, data: &DataSettings, settings: &[ShownSetting]) -> Outc
             Command::Key(command) => key::run(command, data).await,
             Command::Credits(command) => credits::run(command, data).await,
             Command::Task(command) => task::run(command, data).await,
+            Command::Queue(command) => queue::run(command, data).await,
             Command::Files(command) => files::run(command, data).await,
             Command::Policy(command) => policy::run(command),
             Command::Generate(args) => Ok(generate::run(args).await),
             Command::Backup(args) => backup::run(args, data).await,
-            Command::Queue(command) => queue::run(command, data).await,
             Command::Restore(args) => restore::run(args, data).await,
             Command::Migrate(args) => migrate::run(args, data).await,
             Command::Config(command) => configuration::run(command, settings),
@@ -248,13 +252,18 @@ async fn open_store(settings: &DataSettings) -> Result<Arc<dyn Store>, Failure> 
 
 fn existing_file(path: &Path) -> Result<(), Failure> {
     // After an interrupted restore, the attempt to open the database gives a better message than this function.
-    if path.exists() || restoring(path).exists() {
+    if is_there(path)? || is_there(&restoring(path))? {
         return Ok(());
     }
     Err(Failure(format!(
         "there is no database at {}: create one with `tintype serve` or `tintype account create`, or set --data",
         path.display()
     )))
+}
+
+/// Whether a path exists. A path that may not be looked at is an error, not absent.
+fn is_there(path: &Path) -> Result<bool, String> {
+    path.try_exists().map_err(|error| format!("cannot look at {}: {error}", path.display()))
 }
 
 async fn open_or_create_store(settings: &DataSettings) -> Result<Arc<dyn Store>, Failure> {
@@ -281,7 +290,7 @@ async fn open_files(settings: &DataSettings, files: Option<&str>) -> Result<File
 /// Opens the result files that `--files` names; `None` if the directory does not exist.
 async fn existing_files(settings: &DataSettings, files: Option<&str>) -> Result<Option<Files>, Failure> {
     match settings.file_backend(files)? {
-        FileBackend::Directory(directory) if !directory.exists() => Ok(None),
+        FileBackend::Directory(directory) if !is_there(&directory)? => Ok(None),
         _ => open_files(settings, files).await.map(Some),
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct RestoreArgs {
     /// Directory created by `tintype backup`
     from: PathBuf,
     #[command(flatten)]
-    files: FilesSettings,
+    pub(super) files: FilesSettings,
     /// Restore even if the audit of the backup finds drifts, such as a missing image
     #[arg(long)]
     despite_drifts: bool,

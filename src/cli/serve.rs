@@ -33,7 +33,7 @@ use crate::worker::render::EngineRenderer;
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
     #[command(flatten)]
-    server: ServerSettings,
+    pub(super) server: ServerSettings,
 }
 
 /// The parts of the service that this process runs.

@@ -26,18 +26,6 @@ pub async fn open(store: &dyn Store, files: &Files) -> Result<(), String> {
     compare(known, files).await
 }
 
-/// Checks, without changing anything, that `files` belongs to the database; `None` if the database has no marker yet.
-///
-/// # Errors
-/// A sentence for the operator.
-pub async fn check(store: &dyn Store, files: &Files) -> Result<Option<FilesMarker>, String> {
-    let known = store.files_marker().await.map_err(|error| error.to_string())?;
-    if let Some(known) = known {
-        compare(known, files).await?;
-    }
-    Ok(known)
-}
-
 /// Makes `files` the store of the database, with a new marker, so that no process starts again with another copy of the
 /// files.
 ///
@@ -65,7 +53,11 @@ async fn find_or_create(files: &Files) -> Result<FilesMarker, String> {
     }
 }
 
-async fn compare(known: FilesMarker, files: &Files) -> Result<(), String> {
+/// Checks, without changing anything, that `files` is the store with this marker.
+///
+/// # Errors
+/// A sentence for the operator.
+pub async fn compare(known: FilesMarker, files: &Files) -> Result<(), String> {
     let fault = match files.marker().await {
         Ok(Some(found)) if found == known => return Ok(()),
         Ok(Some(found)) => format!("has the marker {found} of another store"),

@@ -46,6 +46,7 @@ mod redis;
 mod references_fetch;
 mod references_oracle;
 mod retention;
+mod root;
 mod s3;
 mod sd_server;
 mod secrets;

@@ -119,6 +119,23 @@ impl PostgresStore {
         })
     }
 
+    /// [`PostgresStore::open`] for a database that has the current schema already; `None` for any other one, which stays
+    /// as it is.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub async fn open_current(url: &str, ca: Option<&Path>) -> std::result::Result<Option<Self>, OpenError> {
+        let unusable = |error: String| OpenError::Unusable { name: "PostgreSQL database".into(), error };
+        let config = connect::configuration(url).map_err(unusable)?;
+        let tls = connect::tls(&config, ca).map_err(unusable)?;
+        let database =
+            Database::new(config, tls, Clock::system()).map_err(|error| unusable(failure::words(error).to_string()))?;
+        match schema::is_current(&database).await? {
+            true => Self::open(url, ca, Clock::system(), Faults::default()).await.map(Some),
+            false => Ok(None),
+        }
+    }
+
     /// Checks that an acknowledged write survives a power cut.
     ///
     /// # Errors

@@ -76,6 +76,25 @@ pub(super) async fn migrate(database: &Database) -> Result<(), OpenError> {
     }
 }
 
+/// Whether the schema needs no migration.
+pub(super) async fn is_current(database: &Database) -> Result<bool, OpenError> {
+    let found = async {
+        let exists = database.read_one("SELECT 1 WHERE to_regclass('tintype') IS NOT NULL", &[]).await?;
+        if exists.is_none() {
+            return Ok(None);
+        }
+        let row = database.read_one("SELECT version FROM tintype", &[]).await?;
+        Ok(row.map(|row| row.try_get::<_, i32>(0)).transpose()?)
+    };
+    let found = found.await.map_err(|error| unusable(database, error))?;
+    match found.map(|version| usize::try_from(version).unwrap_or(usize::MAX)) {
+        Some(version) if version > MIGRATIONS.len() => {
+            Err(OpenError::Newer { found: version as i64, known: MIGRATIONS.len() })
+        }
+        version => Ok(version == Some(MIGRATIONS.len())),
+    }
+}
+
 fn unusable(database: &Database, error: StoreError) -> OpenError {
     OpenError::Unusable { name: database.name(), error: words(error).to_string() }
 }

@@ -29,7 +29,7 @@ mod writer;
 
 use self::connection::{Readers, connect};
 pub use self::schema::OpenError;
-use self::schema::{is_a_fragment, migrate};
+use self::schema::{check_write_permission, is_a_fragment, migrate};
 pub use self::snapshot::Snapshot;
 
 /// A database in one SQLite file.
@@ -82,6 +82,7 @@ impl SqliteStore {
         if is_a_fragment(path).map_err(|error| unusable(&error))? {
             return Err(unusable(&"the file is not a database"));
         }
+        check_write_permission(path).map_err(|error| unusable(&error))?;
         let unfinished = restoring(path);
         if unfinished.exists() && !path.exists() {
             let advice = format!("remove {} and the result files beside it, and restore again", unfinished.display());

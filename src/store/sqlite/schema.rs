@@ -4,9 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode};
+use rustix::fs::{Access, AtFlags};
+use rustix::io::Errno;
 
 use super::connection::BUSY_TIMEOUT;
-use super::writer;
+use super::{companions, writer};
+use crate::owner;
 
 /// The migrations from an empty file to the current schema.
 pub(super) const MIGRATIONS: [&str; 11] = [
@@ -20,10 +23,10 @@ pub(super) const MIGRATIONS: [&str; 11] = [
     include_str!("../../../migrations/sqlite/0008_sweeps.sql"),
     include_str!("../../../migrations/sqlite/0009_request_ids.sql"),
     include_str!("../../../migrations/sqlite/0010_ledger_balances.sql"),
+    include_str!("../../../migrations/sqlite/0011_queue_pause.sql"),
 ];
 /// Application id of our SQLite files: "tint" in ASCII.
 const APPLICATION_ID: i32 = 0x7469_6E74;
-    include_str!("../../../migrations/sqlite/0011_queue_pause.sql"),
 /// Length of the shortest non-empty SQLite file: its smallest page size.
 const MIN_FILE_BYTES: u64 = 512;
 
@@ -84,6 +87,27 @@ pub(super) fn is_a_fragment(path: &Path) -> std::io::Result<bool> {
         Ok(metadata) => Ok((1..MIN_FILE_BYTES).contains(&metadata.len())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+/// Checks that this process may read the file and, where they exist, its companions. SQLite would only say that it
+/// cannot open them.
+pub(super) fn check_permission(path: &Path) -> Result<(), String> {
+    allowed(path, Access::READ_OK)?;
+    companions(path).iter().try_for_each(|companion| allowed(companion, Access::READ_OK))
+}
+
+/// Checks that this process may read and write the file and, where they exist, its companions.
+pub(super) fn check_write_permission(path: &Path) -> Result<(), String> {
+    let both = Access::READ_OK | Access::WRITE_OK;
+    allowed(path, both)?;
+    companions(path).iter().try_for_each(|companion| allowed(companion, both))
+}
+
+fn allowed(path: &Path, access: Access) -> Result<(), String> {
+    match rustix::fs::accessat(rustix::fs::CWD, path, access, AtFlags::EACCESS) {
+        Err(Errno::ACCESS) => Err(owner::denied(path)),
+        _ => Ok(()),
     }
 }
 

@@ -8,14 +8,13 @@ use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, OpenFlags, ToSql};
 
 use super::connection::connect;
-use super::schema::{MIGRATIONS, OpenError, Schema, is_a_fragment, schema};
-use super::{audit, files, integrity, tasks};
+use super::schema::{MIGRATIONS, OpenError, Schema, check_permission, is_a_fragment, schema};
+use super::{audit, companions, files, integrity, queue, tasks};
 use crate::domain::files_marker::FilesMarker;
 use crate::domain::model::Id;
-use crate::store::{Audit, CompletedTask, Result};
+use crate::store::{Audit, CompletedTask, QueueDepth, Result};
 
-/// A database file that no other process has open, such as the file of a backup. Reading it takes no locks and writes
-/// neither to the file nor to its directory.
+/// A database file to read, such as the file of a backup. Reading it writes neither to the file nor to its directory.
 pub struct Snapshot {
     connection: Connection,
     current: bool,
@@ -56,13 +55,31 @@ impl Snapshot {
     /// # Errors
     /// [`OpenError`].
     pub fn open(path: &Path) -> std::result::Result<Self, OpenError> {
+        // With `immutable` SQLite takes no lock and opens no log, so a read-only disk is enough.
+        Self::open_as(path, Some("immutable=1"))
+    }
+
+    /// Opens the database of an installation where it is, whether or not a server runs on it. Creates no file.
+    ///
+    /// # Errors
+    /// [`OpenError`], also if the last server was killed and only the next one can read its log.
+    pub fn open_in_place(path: &Path) -> std::result::Result<Self, OpenError> {
+        let [log, index, _] = companions(path);
+        match (std::fs::metadata(&log).is_ok_and(|log| log.len() > 0), index.exists()) {
+            (_, true) if log.exists() => Self::open_as(path, None),
+            (true, _) => Err(unusable(path, &"the last server was killed; the next one reads its log")),
+            (false, _) => Self::open(path),
+        }
+    }
+
+    fn open_as(path: &Path, query: Option<&str>) -> std::result::Result<Self, OpenError> {
         if is_a_fragment(path).map_err(|error| unusable(path, &error))? {
             return Err(unusable(path, &"the file is not a database"));
         }
+        check_permission(path).map_err(|error| unusable(path, &error))?;
         let absolute = std::path::absolute(path).map_err(|error| unusable(path, &error))?;
         let mut url = url::Url::from_file_path(&absolute).map_err(|()| unusable(path, &"not a path"))?;
-        // With `immutable` SQLite takes no lock and opens no log, so a read-only disk is enough.
-        url.set_query(Some("immutable=1"));
+        url.set_query(query);
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(url.as_str(), flags).map_err(|error| unusable(path, &error))?;
         let current = match schema(&connection).map_err(|error| unusable(path, &error))? {
@@ -93,6 +110,14 @@ impl Snapshot {
     /// [`crate::store::StoreError`].
     pub fn audit(&self) -> Result<Audit> {
         Ok(audit::audit(&self.connection)?)
+    }
+
+    /// See [`crate::store::Queue::queue_depth`].
+    ///
+    /// # Errors
+    /// [`crate::store::StoreError`].
+    pub fn queue_depth(&self) -> Result<QueueDepth> {
+        Ok(queue::depth(&self.connection)?)
     }
 
     /// See [`crate::store::Fleet::files_marker`].

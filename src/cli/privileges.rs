@@ -1,0 +1,71 @@
+//! The user that a command runs as: root becomes the owner of the data that the command works on.
+
+use std::path::PathBuf;
+
+use super::{Command, Failure, files};
+use crate::config::{DataSettings, DatabaseUrl, FileBackend};
+use crate::data_dir::directory_of;
+use crate::owner::{self, Keeps};
+
+impl Command {
+    /// Whether the command works on data, and the right of root that it needs beside those of the owner of the data.
+    fn keeps(&self) -> Option<Keeps> {
+        match self {
+            Self::Serve(_) | Self::Api(_) | Self::Worker(_) => Some(Keeps::LowPorts),
+            Self::Backup(_) => Some(Keeps::WriteDestination),
+            Self::Restore(_) => Some(Keeps::ReadSource),
+            Self::Account(_)
+            | Self::Key(_)
+            | Self::Credits(_)
+            | Self::Task(_)
+            | Self::Queue(_)
+            | Self::Files(_)
+            | Self::Migrate(_)
+            | Self::Doctor(_) => Some(Keeps::Nothing),
+            Self::Policy(_) | Self::Generate(_) | Self::Config(_) | Self::Openapi | Self::DecodePicture { .. } => None,
+        }
+    }
+
+    /// The value of `--files`.
+    fn files(&self) -> Option<&str> {
+        match self {
+            Self::Serve(args) | Self::Api(args) | Self::Worker(args) => args.server.files.files.as_deref(),
+            Self::Backup(args) => args.files.files.as_deref(),
+            Self::Restore(args) => args.files.files.as_deref(),
+            Self::Doctor(args) => args.files.files.as_deref(),
+            Self::Files(files::FilesCommand::Adopt(args)) => args.files.files.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// The files and directories that say whose data the command works on.
+    fn places(&self, data: &DataSettings) -> Result<Vec<PathBuf>, Failure> {
+        let database = match self {
+            Self::Migrate(args) => args.from.clone(),
+            _ => data.database()?,
+        };
+        Ok(match database {
+            // A database that is not there yet belongs to whom its directory belongs to.
+            DatabaseUrl::Sqlite(path) if !path.exists() => vec![directory_of(&path).to_owned(), data.data.clone()],
+            DatabaseUrl::Sqlite(path) => vec![path, data.data.clone()],
+            DatabaseUrl::Postgres(_) => match data.file_backend(self.files()) {
+                Ok(FileBackend::Directory(files)) => vec![files, data.data.clone()],
+                // The command itself reports an error in the settings.
+                Ok(FileBackend::Bucket(_)) | Err(_) => vec![data.data.clone()],
+            },
+        })
+    }
+}
+
+/// Makes root the owner of the data before the command touches it. Must run while this process has a single thread.
+pub(super) fn become_owner(command: &Command, data: &mut DataSettings) -> Result<(), Failure> {
+    let Some(keeps) = command.keeps() else { return Ok(()) };
+    // The owner of the data may be unable to read it.
+    data.read_secrets()?;
+    let places = command.places(data)?;
+    let places: Vec<_> = places.iter().map(PathBuf::as_path).collect();
+    if let Some(sentence) = owner::become_owner(&places, keeps)? {
+        tracing::info!("{sentence}");
+    }
+    Ok(())
+}

@@ -1,0 +1,285 @@
+//! Root and the service user: root works on the data of another user as that user, and leaves nothing of its own.
+//!
+//! These tests need a second user, so they must run as root.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, symlink};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::rigs::binary::{Server, TINTYPE, json, printed, refused, run, tintype};
+use crate::rigs::http::{ended, send, submit};
+
+/// The user of the service: nobody, who has an entry in /etc/passwd everywhere.
+const SERVICE: u32 = 65_534;
+
+/// A data directory that belongs to the service user, in a directory that belongs to root.
+struct Places {
+    directory: TempDir,
+}
+
+impl Places {
+    fn new() -> Self {
+        assert!(rustix::process::geteuid().is_root(), "this test needs a second user: run the tests as root");
+        let directory = TempDir::new().expect("a directory");
+        open(directory.path());
+        let places = Self { directory };
+        give(&places.create("data"));
+        places
+    }
+
+    /// Creates a directory of root that others may enter.
+    fn create(&self, name: &str) -> PathBuf {
+        let path = self.directory.path().join(name);
+        fs::create_dir(&path).expect("a directory");
+        open(&path);
+        path
+    }
+
+    fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    /// `tintype serve` as the service user.
+    fn serve(&self) -> Command {
+        let mut command = tintype();
+        command.args(["serve", "--listen", "127.0.0.1:0", "--log", "warn", "--data"]).arg(self.data());
+        command.uid(SERVICE).gid(SERVICE);
+        command
+    }
+
+    /// Fails if anything in the data directory belongs to another than the service user.
+    fn assert_all_of_service(&self) {
+        for path in tree(&self.data()) {
+            let owner = fs::symlink_metadata(&path).expect("an entry").uid();
+            assert_eq!(owner, SERVICE, "{}", path.display());
+        }
+    }
+}
+
+/// Lets all users enter and read a directory.
+fn open(path: &Path) {
+    fs::set_permissions(path, Permissions::from_mode(0o755)).expect("permissions");
+}
+
+/// Gives a file or directory to the service user.
+fn give(path: &Path) {
+    chown(path, Some(SERVICE), Some(SERVICE)).expect("root may give files away");
+}
+
+/// A path and everything below it.
+fn tree(path: &Path) -> Vec<PathBuf> {
+    let mut found = vec![path.to_owned()];
+    if fs::symlink_metadata(path).expect("an entry").is_dir() {
+        for entry in fs::read_dir(path).expect("a directory") {
+            found.extend(tree(&entry.expect("an entry").path()));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Runs a command as the service user.
+fn run_as_service(data: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(TINTYPE);
+    command.env_clear().args(arguments).arg("--data").arg(data).uid(SERVICE).gid(SERVICE);
+    command.output().expect("the program runs")
+}
+
+/// The checks of a doctor that finds nothing wrong.
+#[track_caller]
+fn healthy(data: &Path) -> Value {
+    json(data, &["doctor"])
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("text")
+}
+
+#[tokio::test]
+async fn what_root_does_to_the_data_of_a_service_belongs_to_the_service() {
+    let places = Places::new();
+    let data = places.data();
+    json(&data, &["account", "create", "ada", "--credits", "10"]);
+    let key = json(&data, &["key", "create", "--account", "ada"])["key"].as_str().expect("a key").to_owned();
+    json(&data, &["credits", "grant", "ada", "10"]);
+    json(&data, &["queue", "pause"]);
+    json(&data, &["queue", "resume"]);
+    healthy(&data);
+    places.assert_all_of_service();
+
+    // The service uses what root has made, and root works beside it.
+    let server = Server::spawn(places.serve());
+    let task_id = submit(&server, &key, "a boat").await;
+    json(&data, &["task", "list"]);
+    healthy(&data);
+    assert_eq!(ended(&server, &key, &task_id).await["status"], "completed");
+    let backups = places.create("backups");
+    let backup = backups.join("today");
+    json(&data, &["backup", text(&backup)]);
+    places.assert_all_of_service();
+    server.stop();
+    healthy(&data);
+    places.assert_all_of_service();
+
+    // A backup that only root can read is restored into data of the service.
+    for path in tree(&backup) {
+        chown(&path, Some(0), Some(0)).expect("root may take files");
+    }
+    fs::rename(&data, places.directory.path().join("old")).expect("a free name");
+    give(&places.create("data"));
+    json(&data, &["restore", text(&backup)]);
+    places.assert_all_of_service();
+    let server = Server::spawn(places.serve());
+    assert_eq!(ended(&server, &key, &task_id).await["status"], "completed");
+    server.stop();
+    assert_eq!(fs::metadata(&backups).expect("a directory").uid(), 0);
+}
+
+#[test]
+fn a_backup_to_a_place_that_the_service_cannot_reach_says_so_and_leaves_nothing() {
+    let places = Places::new();
+    json(&places.data(), &["account", "create", "ada"]);
+    let backups = places.create("backups");
+    fs::set_permissions(&backups, Permissions::from_mode(0o700)).expect("permissions");
+    let said = refused(&places.data(), &["backup", text(&backups.join("today"))]);
+    assert!(said.contains("ermission denied") && said.contains("nobody") && said.contains("no backup"), "{said}");
+    assert_eq!(tree(&backups), [backups]);
+}
+
+#[tokio::test]
+async fn a_server_that_root_starts_runs_as_the_owner_of_the_data_on_any_port() {
+    let places = Places::new();
+    // Each test process has its own loopback address, so the low port is free.
+    let address = format!("127.{}.{}.1:443", std::process::id() / 256 % 256, std::process::id() % 256);
+    let mut command = tintype();
+    command.args(["serve", "--listen", &address, "--log", "warn", "--data"]).arg(places.data());
+    let server = Server::spawn(command);
+    let key = server.first_key().expect("a key");
+    let task_id = submit(&server, &key, "a boat").await;
+    assert_eq!(ended(&server, &key, &task_id).await["status"], "completed");
+    places.assert_all_of_service();
+    server.stop();
+    Server::spawn(places.serve()).stop();
+}
+
+#[test]
+fn data_in_a_directory_that_only_root_can_enter_is_found() {
+    let places = Places::new();
+    // As systemd lays out the data of a unit with DynamicUser=yes.
+    let private = places.create("private");
+    fs::rename(places.data(), private.join("tintype")).expect("a free name");
+    fs::set_permissions(&private, Permissions::from_mode(0o700)).expect("permissions");
+    symlink("private/tintype", places.data()).expect("a free name");
+    json(&places.data(), &["account", "create", "ada"]);
+    healthy(&places.data());
+    for path in tree(&private.join("tintype")) {
+        assert_eq!(fs::metadata(&path).expect("an entry").uid(), SERVICE, "{}", path.display());
+    }
+}
+
+#[test]
+fn root_follows_no_link_of_another_user_to_data_that_is_not_theirs() {
+    let places = Places::new();
+    let secret = places.create("secret");
+    json(&secret, &["account", "create", "ada"]);
+    let link = places.data().join("link");
+    symlink(&secret, &link).expect("a free name");
+    lchown(&link, Some(SERVICE), Some(SERVICE)).expect("root may give links away");
+    for command in [&["account", "create", "eve"][..], &["doctor"]] {
+        let said = refused(&link, command);
+        assert!(said.contains("symbolic link") && said.contains("nobody"), "{said}");
+    }
+    assert_eq!(json(&secret, &["account", "list"]).as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn the_doctor_changes_nothing() {
+    let places = Places::new();
+    let missing = places.directory.path().join("missing");
+    healthy(&missing);
+    assert!(!missing.exists());
+    let data = places.data();
+    let look = || {
+        let entries = tree(&data).into_iter().map(|path| {
+            let metadata = fs::metadata(&path).expect("an entry");
+            (path, metadata.modified().expect("a time"), metadata.len(), metadata.uid())
+        });
+        entries.collect::<Vec<_>>()
+    };
+    let untouched = |about: &str| {
+        let before = look();
+        healthy(&data);
+        assert_eq!(look(), before, "{about}");
+    };
+    untouched("an empty directory");
+    Server::spawn(places.serve()).stop();
+    untouched("a stopped service");
+    let server = Server::spawn(places.serve());
+    server.signal("STOP");
+    untouched("a service that runs");
+    server.signal("CONT");
+    server.stop();
+}
+
+#[test]
+fn the_doctor_finds_what_root_left_in_the_data() {
+    let places = Places::new();
+    Server::spawn(places.serve()).stop();
+    chown(places.data().join("files"), Some(0), Some(0)).expect("root may take files");
+    let output = run(&places.data(), ["doctor", "--json"]);
+    let checks: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let failed: Vec<_> = checks.as_array().expect("checks").iter().filter(|check| check["ok"] == false).collect();
+    let detail = failed[0]["detail"].as_str().expect("text");
+    assert!(detail.contains("files belongs to root") && detail.contains("chown -R nobody"), "{checks}");
+}
+
+#[test]
+fn a_command_without_permission_says_so() {
+    let places = Places::new();
+    let data = places.create("of-root");
+    json(&data, &["account", "create", "ada"]);
+    let denied = |about: &str| {
+        for command in [&["account", "list"][..], &["serve", "--listen", "127.0.0.1:0"]] {
+            let output = run_as_service(&data, command);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{about}: {said}");
+            assert!(said.contains("ermission denied") && !said.contains("there is no database"), "{about}: {said}");
+        }
+    };
+    denied("a database of root");
+    fs::set_permissions(&data, Permissions::from_mode(0o700)).expect("permissions");
+    denied("a directory of root");
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_written_cost_no_attempt_and_turn_readyz_red() {
+    let places = Places::new();
+    let mut command = places.serve();
+    let log = places.directory.path().join("log");
+    command.stderr(fs::File::create(&log).expect("a file"));
+    let server = Server::spawn(command);
+    let key = server.first_key().expect("a key");
+    let files = places.data().join("files");
+    let until = async |status: u16| {
+        while send(server.address, "GET", "/readyz", "", "").await.status != status {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    chown(&files, Some(0), Some(0)).expect("root may take files");
+    open(&files);
+    until(503).await;
+    let task_id = submit(&server, &key, "a boat").await;
+    let said = fs::read_to_string(&log).expect("a log");
+    assert!(said.contains("cannot be written") && said.contains(text(&files)), "{said}");
+    give(&files);
+    until(200).await;
+    assert_eq!(ended(&server, &key, &task_id).await["status"], "completed");
+    server.stop();
+    let output = run_as_service(&places.data(), &["credits", "audit", "--files", "--json"]);
+    printed(&output);
+}
