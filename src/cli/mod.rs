@@ -23,6 +23,7 @@ use crate::store::sqlite::{SqliteStore, restoring};
 use crate::store::{Drift, Store};
 
 mod account;
+mod allocator;
 mod backup;
 mod banner;
 mod configuration;
@@ -126,6 +127,12 @@ enum Command {
     },
 }
 
+impl Command {
+    fn is_server(&self) -> bool {
+        matches!(self, Self::Serve(_) | Self::Api(_) | Self::Worker(_))
+    }
+}
+
 /// Failure of a command: a sentence for standard error.
 #[derive(Debug)]
 pub(crate) struct Failure(String);
@@ -160,6 +167,9 @@ pub fn main() -> ExitCode {
     if let Err(error) = start_logging(&cli.log, cli.log_format) {
         eprintln!("tintype: {error}");
         return ExitCode::from(2);
+    }
+    if cli.command.is_server() {
+        allocator::set_up(&arguments);
     }
     let mut data = cli.data;
     let outcome =
@@ -205,8 +215,7 @@ fn explain(error: SettingsError) -> ExitCode {
 }
 
 fn run(command: Command, data: &DataSettings, settings: &[ShownSetting]) -> Outcome {
-    let server = matches!(command, Command::Serve(_) | Command::Api(_) | Command::Worker(_));
-    let mut runtime = if server {
+    let mut runtime = if command.is_server() {
         tokio::runtime::Builder::new_multi_thread()
     } else {
         tokio::runtime::Builder::new_current_thread()

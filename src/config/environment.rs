@@ -80,3 +80,18 @@ pub fn program() -> PathBuf {
 pub fn arguments() -> Vec<OsString> {
     std::env::args_os().collect()
 }
+
+/// Marks a process that has started its own program again.
+pub const STARTED_AGAIN: &str = "TINTYPE_STARTED_AGAIN";
+
+/// Whether this process has started its own program again.
+#[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
+pub fn was_started_again() -> bool {
+    std::env::var_os(STARTED_AGAIN).is_some()
+}
+
+/// The value of a variable that other software reads, or a default.
+#[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
+pub fn variable_or(name: &str, default: &str) -> OsString {
+    std::env::var_os(name).unwrap_or_else(|| default.into())
+}

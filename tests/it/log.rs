@@ -75,7 +75,10 @@ async fn a_successful_read_is_counted_and_not_logged() {
     let refused = send(server.address, "GET", &format!("{TASKS}/nothing"), &key, "").await;
     let counted = send(metrics.address, "GET", "/metrics", &key, "").await;
     let counted = String::from_utf8_lossy(&counted.body).into_owned();
-    assert!(counted.contains(&format!("http_requests_total{{method=\"GET\",route=\"{TASKS}\",status=\"200\"}} 1")), "{counted}");
+    assert!(
+        counted.contains(&format!("http_requests_total{{method=\"GET\",route=\"{TASKS}\",status=\"200\"}} 1")),
+        "{counted}"
+    );
     server.stop();
     assert_eq!(lines(&log, read.header("x-request-id")), [""; 0]);
     assert_eq!(lines(&log, refused.header("x-request-id")).len(), 1);

@@ -104,6 +104,29 @@ fn a_server_waits_for_the_end_of_the_one_that_was_killed() {
     start.join().expect("the server starts").stop();
 }
 
+#[tokio::test]
+async fn a_server_gives_the_memory_of_ended_renders_back() {
+    let data = TempDir::new().expect("a directory");
+    let server = Server::start(data.path(), &[]);
+    let key = server.first_key().expect("a key");
+    let before = server.heap();
+    let mut tasks = Vec::new();
+    for _ in 0..16 {
+        tasks.push(submit(&server, &key, "a boat").await);
+    }
+    for task_id in &tasks {
+        assert_eq!(ended(&server, &key, task_id).await["status"], "completed");
+    }
+    // The buffers of the last task are freed a moment after callers can see its end.
+    let freed = async {
+        while server.heap() > before + 24 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    assert!(tokio::time::timeout(PATIENCE, freed).await.is_ok(), "{} MiB, {before} MiB before", server.heap());
+    server.stop();
+}
+
 #[test]
 fn a_port_in_use_is_reported_and_creates_no_first_key() {
     let data = TempDir::new().expect("a directory");

@@ -115,8 +115,17 @@ impl Server {
 
     /// Resident memory in MiB.
     pub fn memory(&self) -> u64 {
+        self.mebibytes("VmRSS:")
+    }
+
+    /// Resident memory in MiB without that of files, such as the program.
+    pub fn heap(&self) -> u64 {
+        self.mebibytes("RssAnon:")
+    }
+
+    fn mebibytes(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).expect("a process");
-        let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
+        let kib = status.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok());
         kib.map(|kib: u64| kib / 1024).expect("a number")
     }
 
