@@ -18,7 +18,7 @@ pub const MAX_REFERENCES: usize = 4;
 /// Longest prompt, in characters.
 pub const MAX_PROMPT_CHARS: usize = 32_000;
 
-/// Aspect ratio of the images.
+/// Aspect ratio of the images, about one megapixel each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 pub enum AspectRatio {
     /// 1024x1024
@@ -129,26 +129,43 @@ impl FromStr for AspectRatio {
     }
 }
 
-/// A valid request for one task.
+/// A request for one task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct GenerateRequest {
     /// Description of the images. At least one character that is not white space, and no U+0000.
-    #[schema(min_length = 1, max_length = 32_000, example = "A red fox in the snow at dawn")]
+    #[schema(
+        min_length = 1,
+        max_length = 32_000,
+        pattern = r"^[^\u0000]*[^\u0000\s][^\u0000]*$",
+        example = "A red fox in the snow at dawn"
+    )]
     pub prompt: String,
-    /// Aspect ratio of the images.
-    #[schema(required = false, default = "1:1")]
+    // No `default` in the schema: generators of clients then make the field one that must be given.
+    /// Aspect ratio of the images. `1:1` if omitted.
+    #[schema(required = false, example = "16:9")]
     pub aspect_ratio: AspectRatio,
-    /// Number of images. Each costs 2 credits.
-    #[schema(required = false, default = 1, minimum = 1, maximum = 4)]
+    /// Number of images, 1 if omitted. Each costs 2 credits.
+    #[schema(required = false, minimum = 1, maximum = 4, example = 2)]
     pub n: u8,
-    /// Public https URLs of PNG, JPEG or WebP reference images.
-    #[schema(required = false, max_items = 4)]
+    /// Public https URLs of PNG, JPEG or WebP reference images; none if omitted. The service downloads them when it works
+    /// on the task, and the task fails if it cannot.
+    #[schema(required = false, value_type = Vec<ReferenceImage>, max_items = 4)]
     pub reference_images: Vec<String>,
     /// Id of the HTTP request that created the task, which the caller can quote to support.
     #[schema(ignore)]
     #[serde(skip)]
     pub request_id: Option<String>,
 }
+
+/// The URL of a reference image: https, a public host name in its ASCII form, the usual port, no user name. A server may
+/// be set up to allow other ports.
+#[derive(Debug, utoipa::ToSchema)]
+#[schema(
+    value_type = String, format = "uri", max_length = 4_096, example = "https://example.com/fox.jpg",
+    pattern = r"^[Hh][Tt][Tt][Pp][Ss]://([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)+[A-Za-z]{2,63}(:443)?(/([A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*)?(\?([A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*)?(#([A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*)?$"
+)]
+#[expect(dead_code, reason = "documents the rules of ReferenceUrl")]
+pub struct ReferenceImage(String);
 
 /// A fault in a body; displays as a sentence for the caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

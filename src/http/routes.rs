@@ -27,17 +27,18 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 13] = [
+pub static ROUTES: [Route; 14] = [
     api(Method::POST, GENERATE, Usage::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, Usage::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, Usage::Read, |method| on(method, api::images::find)),
     api(Method::GET, ACCOUNT, Usage::Read, |method| on(method, api::account::find)),
     open(Surface::Files, "/files/{*name}", |method| on(method, files::serve)),
-    open(Surface::Docs, "/", |method| on(method, docs::home)),
-    open(Surface::Docs, "/docs", |method| on(method, docs::home)),
-    open(Surface::Docs, "/docs/", |method| on(method, docs::index)),
-    open(Surface::Docs, "/docs/{asset}", |method| on(method, docs::asset)),
-    open(Surface::Docs, "/openapi.json", |method| on(method, docs::openapi)),
+    open(Surface::Docs, "/", |method| on(method, docs::page)),
+    open(Surface::Docs, "/favicon.ico", |method| on(method, docs::page)),
+    open(Surface::Docs, "/docs", |method| on(method, docs::with_slash)),
+    open(Surface::Docs, "/docs/", |method| on(method, docs::page)),
+    open(Surface::Docs, "/docs/{asset}", |method| on(method, docs::page)),
+    open(Surface::Docs, "/openapi.json", |method| on(method, docs::page)),
     open(Surface::Ops, "/healthz", |method| on(method, ops::live)),
     open(Surface::Ops, "/readyz", |method| on(method, ops::ready)),
     metrics("/metrics", |method| on(method, ops::expose_metrics)),

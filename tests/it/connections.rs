@@ -145,7 +145,7 @@ async fn a_request_that_trickles_in_is_cut_off() {
 async fn a_connection_whose_peer_reads_too_slowly_is_closed() {
     let service = Service::start_changed(&[], distinct).await;
     let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
-    let request = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\n\r\n";
+    let request = "GET /docs/scalar.js HTTP/1.1\r\nhost: x\r\n\r\n";
     stream.write_all(request.repeat(64).as_bytes()).await.expect("the service reads");
     let mut taken = 0;
     let dripping = async {
@@ -174,7 +174,7 @@ fn slow_readers_of_a_large_page_share_one_copy_of_it() {
     let before = server.memory();
     let begun = |_| {
         let mut stream = std::net::TcpStream::connect(server.address).expect("the service listens");
-        let request = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\n\r\n";
+        let request = "GET /docs/scalar.js HTTP/1.1\r\nhost: x\r\n\r\n";
         stream.write_all(request.as_bytes()).expect("the service reads");
         stream.read_exact(&mut [0]).expect("an answer");
         stream
@@ -256,7 +256,7 @@ async fn good_callers_are_served_during_an_attack() {
     let service = Service::start_with(&flags).await;
     let caller = service.caller("ada", 1_000).await;
     let attacker = service.caller("eve", 1_000).await;
-    let slow_read = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\n\r\n".repeat(16);
+    let slow_read = "GET /docs/scalar.js HTTP/1.1\r\nhost: x\r\n\r\n".repeat(16);
     let slow_body = post_head(&attacker, 1_000) + "{";
     for (name, said) in [
         ("connection flood", ""),

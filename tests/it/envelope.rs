@@ -181,7 +181,7 @@ async fn connections_with_an_incomplete_request_are_closed() {
 async fn a_connection_whose_peer_reads_nothing_is_closed() {
     let service = Service::start().await;
     let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
-    let request = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\n\r\n";
+    let request = "GET /docs/scalar.js HTTP/1.1\r\nhost: x\r\n\r\n";
     let wanted = 16;
     stream.write_all(request.repeat(wanted).as_bytes()).await.expect("the service reads");
     // The paused clock advances only while the server waits.

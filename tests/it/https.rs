@@ -235,7 +235,7 @@ async fn an_https_connection_whose_peer_reads_nothing_is_closed() {
     let site = Site::new();
     let service = site.serve(&["--max-connections-per-address", "1"]).await;
     let mut stream = connect(&service, &site.pair, BOTH).await.expect("a handshake");
-    let request = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\n\r\n";
+    let request = "GET /docs/scalar.js HTTP/1.1\r\nhost: x\r\n\r\n";
     stream.write_all(request.repeat(16).as_bytes()).await.expect("the service reads");
     // The paused clock advances only while the service waits.
     tokio::time::sleep(Duration::from_secs(120)).await;

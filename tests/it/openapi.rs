@@ -51,6 +51,14 @@ fn faults(document: &Value, schema: &Value, value: &Value, place: &str) -> Vec<S
     found
 }
 
+/// The object itself, or the one that it refers to.
+fn resolved<'a>(document: &'a Value, object: &'a Value) -> &'a Value {
+    match object["$ref"].as_str() {
+        Some(reference) => document.pointer(&reference[1..]).expect("an existing component"),
+        None => object,
+    }
+}
+
 fn has_type(wanted: &Value, value: &Value) -> bool {
     let is = |name: &str| match name {
         "null" => value.is_null(),
@@ -72,7 +80,7 @@ fn has_type(wanted: &Value, value: &Value) -> bool {
 
 /// Compares an answer with the schema of its operation and status.
 fn assert_documented(document: &Value, path: &str, method: &str, status: u16, body: &Value) {
-    let response = &document["paths"][path][method]["responses"][status.to_string()];
+    let response = resolved(document, &document["paths"][path][method]["responses"][status.to_string()]);
     let schema = &response["content"]["application/json"]["schema"];
     assert!(schema.is_object(), "{method} {path} {status} is not documented");
     let found = faults(document, schema, body, "body");
@@ -163,18 +171,147 @@ async fn the_request_schema_states_every_rule_that_a_schema_can_express() {
     }
 }
 
-#[tokio::test]
-async fn the_page_loads_nothing_from_other_hosts() {
-    let service = Service::start().await;
-    let index = service.call("GET", "/docs/", &[], "").await;
-    assert_eq!(index.status, 200);
-    let html = String::from_utf8(index.body.to_vec()).expect("text");
-    assert!(!html.contains("http://") && !html.contains("https://"), "{html}");
-    for asset in ["swagger-ui.css", "swagger-ui-bundle.js", "swagger-ui-standalone-preset.js", "swagger-initializer.js"]
-    {
-        assert!(html.contains(asset), "{html}");
-        assert_eq!(service.call("GET", &format!("/docs/{asset}"), &[], "").await.status, 200, "{asset}");
+/// Every response of every operation, each with the name of its place.
+fn responses(document: &Value) -> Vec<(String, &Value)> {
+    let mut found = Vec::new();
+    for (path, operations) in document["paths"].as_object().expect("paths") {
+        for (method, operation) in operations.as_object().expect("operations") {
+            for (status, response) in operation["responses"].as_object().expect("responses") {
+                found.push((format!("{method} {path} {status}"), resolved(document, response)));
+            }
+        }
     }
-    let initializer = service.call("GET", "/docs/swagger-initializer.js", &[], "").await;
-    assert!(String::from_utf8_lossy(&initializer.body).contains("/openapi.json"));
+    assert!(found.len() > 20, "{found:?}");
+    found
+}
+
+#[test]
+fn every_response_has_an_example_that_matches_its_schema() {
+    let document = document();
+    for (place, response) in responses(&document) {
+        let content = &response["content"]["application/json"];
+        let several = content["examples"].as_object().into_iter().flatten().map(|(_, example)| &example["value"]);
+        let examples: Vec<_> = several.chain(content.get("example")).collect();
+        assert!(!examples.is_empty(), "{place} has no example");
+        for example in examples {
+            let found = faults(&document, &content["schema"], example, &place);
+            assert!(found.is_empty(), "{found:#?}");
+            assert_eq!(undocumented(&document, &content["schema"], example, &place), [""; 0]);
+        }
+    }
+}
+
+#[test]
+fn the_example_of_an_error_is_its_own() {
+    let document = document();
+    let code = |status: &str| match status {
+        "401" => "UNAUTHORIZED",
+        "402" => "INSUFFICIENT_CREDITS",
+        "404" => "NOT_FOUND",
+        "429" => "RATE_LIMITED",
+        status if status.starts_with('4') => "INVALID_REQUEST",
+        _ => "INTERNAL_ERROR",
+    };
+    let mut seen = 0;
+    for (place, response) in responses(&document) {
+        let status = place.rsplit(' ').next().expect("a status");
+        if status != "200" {
+            assert_eq!(response["content"]["application/json"]["example"]["error"]["code"], code(status), "{place}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 20);
+}
+
+#[tokio::test]
+async fn the_headers_of_real_answers_are_documented() {
+    let service = Service::start_with(&["--submit-rate", "3"]).await;
+    let caller = service.caller("ada", 4).await;
+    let document = document();
+    // Headers that every answer over HTTP may have say nothing about this API.
+    let general = ["content-type", "content-length", "cache-control", "date", "connection"];
+    let task = format!("{TASKS}/imgmodel-AAAAAAAAAAAAAAAAAAAAA");
+    let mut answers =
+        vec![(TASKS, "get", caller.get(TASKS).await), ("/api/v1/images/task/{id}", "get", caller.get(&task).await)];
+    for body in [r#"{"prompt": "a boat"}"#, "{}", r#"{"prompt": "a boat", "n": 4}"#, "{}"] {
+        answers.push((GENERATE, "post", caller.post(body).await));
+    }
+    answers.push((TASKS, "get", service.call("GET", TASKS, &[], "").await));
+    answers.push((TASKS, "get", service.call("PUT", TASKS, &[], "").await));
+    let statuses: Vec<_> = answers.iter().map(|(_, _, answer)| answer.status.as_u16()).collect();
+    assert_eq!(statuses, [200, 404, 200, 400, 402, 429, 401, 405]);
+    for (path, method, answer) in answers {
+        let response = &document["paths"][path][method]["responses"][answer.status.as_str()];
+        let documented = resolved(&document, response)["headers"].as_object().expect("headers");
+        let documented: Vec<_> = documented.keys().map(|name| name.to_lowercase()).collect();
+        for name in answer.headers.keys().map(|name| name.as_str()).filter(|name| !general.contains(name)) {
+            assert!(documented.iter().any(|known| known == name), "{path} {}: {name}", answer.status);
+        }
+    }
+}
+
+#[test]
+fn everything_has_a_description() {
+    let document = document();
+    let mut bare = Vec::new();
+    let mut check = |place: String, described: &Value| {
+        if described["description"].as_str().unwrap_or_default().is_empty() {
+            bare.push(place);
+        }
+    };
+    for (name, schema) in document["components"]["schemas"].as_object().expect("schemas") {
+        check(name.clone(), schema);
+        for (property, schema) in schema["properties"].as_object().into_iter().flatten() {
+            check(format!("{name}.{property}"), resolved(&document, schema));
+        }
+    }
+    for (name, header) in document["components"]["headers"].as_object().expect("headers") {
+        check(name.clone(), header);
+    }
+    for (path, operations) in document["paths"].as_object().expect("paths") {
+        for (method, operation) in operations.as_object().expect("operations") {
+            check(format!("{method} {path}"), operation);
+            for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                check(format!("{method} {path} {}", parameter["name"]), parameter);
+            }
+        }
+    }
+    for (place, response) in responses(&document) {
+        check(place, response);
+    }
+    assert!(bare.is_empty(), "{bare:#?}");
+}
+
+#[test]
+fn no_schema_is_copied_into_another() {
+    let document = document();
+    let schemas = document["components"]["schemas"].as_object().expect("schemas");
+    for name in ["TaskEnvelope", "CreatedTaskEnvelope", "TaskPageEnvelope"] {
+        let data = name.trim_end_matches("Envelope");
+        assert_eq!(schemas[name]["properties"]["data"], json!({ "$ref": format!("#/components/schemas/{data}") }));
+    }
+}
+
+#[tokio::test]
+async fn pages_have_a_policy_and_are_sent_once_to_a_browser_that_keeps_them() {
+    let service = Service::start().await;
+    for path in [
+        "/",
+        "/docs/",
+        "/docs/page.css",
+        "/docs/page.js",
+        "/docs/quick-start.js",
+        "/docs/scalar.js",
+        "/docs/icon.svg",
+        "/favicon.ico",
+    ] {
+        let page = service.call("GET", path, &[], "").await;
+        assert_eq!(page.status, 200, "{path}");
+        let policy = page.header("content-security-policy");
+        assert!(policy.contains("default-src 'none'; script-src 'self';"), "{path}: {policy}");
+        assert_eq!(page.header("x-content-type-options"), "nosniff");
+        let kept = service.call("GET", path, &[("if-none-match", page.header("etag"))], "").await;
+        assert_eq!((kept.status.as_u16(), kept.body.len()), (304, 0), "{path}");
+    }
+    assert_eq!(service.call("GET", "/docs", &[], "").await.header("location"), "/docs/");
 }

@@ -79,7 +79,7 @@ impl Attack {
     }
 
     fn tactic(self, target: &Target) -> Tactic {
-        let slow_read = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(16);
+        let slow_read = "GET /docs/scalar.js HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(16);
         let slow_body = format!(
             "POST {GENERATE} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
              content-type: application/json\r\ncontent-length: 1000\r\n\r\n{{",

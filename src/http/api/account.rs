@@ -7,10 +7,10 @@ use axum::response::Response;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Success, success};
+use super::{Success, examples, success};
 use crate::domain::model::Surface;
 use crate::http::pipeline::auth::Caller;
-use crate::http::pipeline::error::{ApiError, ErrorBody};
+use crate::http::pipeline::error::ApiError;
 use crate::http::routes;
 use crate::http::state::ApiState;
 use crate::service::limits::Usage;
@@ -50,10 +50,7 @@ pub struct AccountLimits {
     get, path = routes::ACCOUNT, operation_id = "getAccount", tag = "account",
     security(("key" = [])),
     responses(
-        (status = 200, description = "The account", body = Success<AccountBody>),
-        (status = 401, description = "UNAUTHORIZED", body = ErrorBody),
-        (status = 429, description = "RATE_LIMITED, with the header Retry-After", body = ErrorBody),
-        (status = 500, description = "INTERNAL_ERROR", body = ErrorBody),
+        (status = 200, description = "The account", body = Success<AccountBody>, example = json!(examples::account())),
     ),
 )]
 pub async fn find(State(api): State<Arc<ApiState>>, caller: Caller) -> Result<Response, ApiError> {

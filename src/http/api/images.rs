@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::body::read_json;
-use super::{Success, success};
+use super::{Success, examples, success};
 use crate::clock::Timestamp;
 use crate::domain::ignored_fields::IgnoredFields;
 use crate::domain::model::{Id, MODEL_NAME, Status, Surface, Task, TaskId};
@@ -41,13 +41,33 @@ const UNFINISHED_RETRY_SECONDS: u64 = 5;
 /// A result image.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Image {
-    /// URL of the PNG.
+    /// URL of the PNG. It needs no key.
+    #[schema(format = "uri")]
     url: String,
     /// Always `image/png`.
+    #[schema(value_type = ContentType)]
     content_type: &'static str,
 }
 
-/// The state of a task.
+/// The format of a result image.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ContentType)]
+#[expect(dead_code, reason = "documents the only format")]
+enum ContentType {
+    #[serde(rename = "image/png")]
+    Png,
+}
+
+/// The neutral name of the generator and its model.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = ModelName)]
+#[expect(dead_code, reason = "documents model::MODEL_NAME")]
+enum ModelWord {
+    ImgModel,
+}
+
+/// The state of a task. It changes once, from `processing` to `completed` or `failed`.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = Status)]
@@ -58,7 +78,7 @@ enum StatusWord {
     Failed,
 }
 
-/// Whether reference images were given.
+/// `image-to-image` if the task has reference images, otherwise `text-to-image`.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schema(as = TaskType)]
@@ -73,30 +93,36 @@ enum TypeWord {
 #[schema(as = Task)]
 pub struct TaskBody<'a> {
     /// Internal row identifier. Not used for polling.
-    #[schema(value_type = String, min_length = 21, max_length = 21)]
+    #[schema(value_type = String, pattern = "^[A-Za-z0-9_-]{21}$")]
     id: Id,
     /// The identifier to poll with.
     #[schema(value_type = String, pattern = "^imgmodel-[A-Za-z0-9_-]{21}$")]
     task_id: TaskId,
+    /// Poll while this is `processing`.
     #[schema(value_type = StatusWord)]
     status: &'static str,
     /// Always `imgmodel`.
+    #[schema(value_type = ModelWord)]
     provider: &'static str,
     /// Always `imgmodel`.
+    #[schema(value_type = ModelWord)]
     model: &'static str,
+    /// Whether the task has reference images.
     #[schema(value_type = TypeWord)]
     r#type: &'static str,
-    /// The URL of the first image, once completed.
-    #[schema(required = true)]
+    /// The URL of the first image, once completed; null until then and when failed.
+    #[schema(required = true, format = "uri")]
     media_url: Option<String>,
-    /// The images in order, once completed.
-    #[schema(required = true)]
+    /// The images in order, once completed; null until then and when failed.
+    #[schema(required = true, min_items = 1, max_items = 4)]
     images: Option<Vec<Image>>,
-    /// Why the task failed, once it has.
+    /// A sentence that says why the task failed; null unless failed.
     #[schema(required = true)]
     error: Option<&'a str>,
+    /// Creation in UTC, with milliseconds.
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
+    /// Last change of the status in UTC, with milliseconds.
     #[schema(value_type = String, format = DateTime)]
     updated_at: Timestamp,
 }
@@ -105,24 +131,30 @@ pub struct TaskBody<'a> {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct CreatedTask {
     /// Internal row identifier. Not used for polling.
-    #[schema(value_type = String, min_length = 21, max_length = 21)]
+    #[schema(value_type = String, pattern = "^[A-Za-z0-9_-]{21}$")]
     id: Id,
     /// The identifier to poll with.
     #[schema(value_type = String, pattern = "^imgmodel-[A-Za-z0-9_-]{21}$")]
     task_id: TaskId,
+    /// Poll while this is `processing`.
     #[schema(value_type = StatusWord)]
     status: &'static str,
     /// Always `imgmodel`.
+    #[schema(value_type = ModelWord)]
     provider: &'static str,
     /// Always `imgmodel`.
+    #[schema(value_type = ModelWord)]
     model: &'static str,
+    /// Whether the task has reference images.
     #[schema(value_type = TypeWord)]
     r#type: &'static str,
-    /// Always null.
-    #[schema(required = true)]
+    /// Null, because no image exists yet.
+    #[schema(required = true, format = "uri")]
     media_url: Option<String>,
-    /// Always empty.
+    /// Empty, because no image exists yet.
+    #[schema(max_items = 0)]
     images: Vec<Image>,
+    /// Creation in UTC, with milliseconds.
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
 }
@@ -131,10 +163,11 @@ pub struct CreatedTask {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TaskPage)]
 pub struct PageBody {
-    #[schema(value_type = Vec<TaskBody>)]
+    /// At most `limit` tasks.
+    #[schema(value_type = Vec<TaskBody>, max_items = 100)]
     items: Vec<Arc<RawValue>>,
-    /// Pass it as `cursor` to get the next page; null on the last one.
-    #[schema(required = true)]
+    /// Pass it as `cursor` to get the next page; null on the last one. Opaque.
+    #[schema(required = true, pattern = "^[A-Za-z0-9_-]{44}$")]
     next_cursor: Option<String>,
 }
 
@@ -237,14 +270,20 @@ fn with_place(mut response: Response, place: Place) -> Response {
 #[utoipa::path(
     post, path = routes::GENERATE, operation_id = "generate", tag = "images",
     security(("key" = [])),
-    request_body = GenerateRequest,
+    request_body(content = GenerateRequest, description = "The prompt, and any of the options", examples(
+        ("Prompt" = (summary = "A prompt", value = json!({ "prompt": "A red fox in the snow at dawn" }))),
+        ("Two wide images" = (summary = "Two wide images", value = json!({
+            "prompt": "A lighthouse in a storm, watercolour", "aspect_ratio": "16:9", "n": 2
+        }))),
+        ("Rehearsed failure" = (summary = "A task that fails, as a rehearsal", value = json!({
+            "prompt": "A red fox in the snow at dawn [[fail]]"
+        }))),
+    )),
     responses(
-        (status = 200, description = "Accepted and charged", body = Success<CreatedTask>),
-        (status = 400, description = "INVALID_REQUEST", body = ErrorBody),
-        (status = 401, description = "UNAUTHORIZED", body = ErrorBody),
-        (status = 402, description = "INSUFFICIENT_CREDITS, with `required` and `available`", body = ErrorBody),
-        (status = 429, description = "RATE_LIMITED, with the header Retry-After", body = ErrorBody),
-        (status = 500, description = "INTERNAL_ERROR; nothing stays charged", body = ErrorBody),
+        (status = 200, description = "Accepted and charged. The task is processing.", body = Success<CreatedTask>,
+            example = json!(examples::created())),
+        (status = 400, description = "`INVALID_REQUEST`: the message names the field and its rule.", body = ErrorBody,
+            example = json!(examples::invalid("n must be an integer from 1 to 4."))),
     ),
 )]
 pub async fn generate(
@@ -287,20 +326,19 @@ pub async fn generate(
 }
 
 /// Retrieve a task
+///
+/// The task in any state: one that is processing or has failed is an answer with status 200 as well.
 #[utoipa::path(
     get, path = routes::TASK, operation_id = "getTask", tag = "images",
     security(("key" = [])),
-    params(("id" = String, Path, description = "The `task_id` returned at creation")),
+    params(("id" = String, Path, pattern = "^imgmodel-[A-Za-z0-9_-]{21}$",
+        description = "The `task_id` that the submit returned")),
     responses(
-        (status = 200, description = "The task, in any state", body = Success<TaskBody>, headers(
-            ("X-Queue-Position" = u64, description = "While processing: its rank by age among all waiting tasks; \
-                0 while it is being worked on. An estimate: workers take turns between accounts"),
-            ("X-Expected-Wait" = u64, description = "While processing, if known: estimated seconds until it ends"),
+        (status = 200, description = "The task", body = Success<TaskBody>, examples(
+            ("Processing" = (summary = "Poll again", value = json!(examples::processing()))),
+            ("Completed" = (summary = "Download the images", value = json!(examples::completed()))),
+            ("Failed" = (summary = "The credits are refunded", value = json!(examples::failed()))),
         )),
-        (status = 401, description = "UNAUTHORIZED", body = ErrorBody),
-        (status = 404, description = "NOT_FOUND", body = ErrorBody),
-        (status = 429, description = "RATE_LIMITED, with the header Retry-After", body = ErrorBody),
-        (status = 500, description = "INTERNAL_ERROR", body = ErrorBody),
     ),
 )]
 pub async fn find(
@@ -334,15 +372,14 @@ pub struct ListQuery {
     get, path = routes::TASKS, operation_id = "listTasks", tag = "images",
     security(("key" = [])),
     params(
-        ("limit" = Option<u32>, Query, description = "Page size", minimum = 1, maximum = 100, example = 20),
-        ("cursor" = Option<String>, Query, description = "The previous response's `next_cursor`"),
+        ("limit" = Option<u32>, Query, description = "Page size, 20 if omitted", minimum = 1, maximum = 100),
+        ("cursor" = Option<String>, Query, pattern = "^([A-Za-z0-9_-]{44})?$",
+            description = "The previous page's `next_cursor`. Omit it for the first page."),
     ),
     responses(
-        (status = 200, description = "One page", body = Success<PageBody>),
-        (status = 400, description = "INVALID_REQUEST", body = ErrorBody),
-        (status = 401, description = "UNAUTHORIZED", body = ErrorBody),
-        (status = 429, description = "RATE_LIMITED, with the header Retry-After", body = ErrorBody),
-        (status = 500, description = "INTERNAL_ERROR", body = ErrorBody),
+        (status = 200, description = "One page", body = Success<PageBody>, example = json!(examples::page())),
+        (status = 400, description = "`INVALID_REQUEST`: the limit or the cursor is wrong.", body = ErrorBody,
+            example = json!(examples::invalid("limit must be an integer from 1 to 100."))),
     ),
 )]
 pub async fn list(

@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 pub mod account;
 mod body;
+mod examples;
 pub mod images;
 
 /// The body of every success.
@@ -15,6 +16,7 @@ pub mod images;
 pub struct Success<T> {
     /// Always true.
     success: bool,
+    /// The result.
     data: T,
 }
 

@@ -14,7 +14,7 @@ use crate::files::FilesError;
 use crate::http::routes::ErrorShape;
 use crate::store::StoreError;
 
-/// The error codes.
+/// The code of an error: one of six, which never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum ErrorCode {
@@ -56,28 +56,34 @@ struct Shortage {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ErrorEnvelope)]
 pub struct ErrorBody<'a> {
+    /// The error itself.
     error: ErrorDetail<'a>,
     /// With `INSUFFICIENT_CREDITS` only: credits the task costs, also inside `error`.
+    #[schema(value_type = i64, required = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     required: Option<i64>,
     /// With `INSUFFICIENT_CREDITS` only: credits in the account, also inside `error`.
+    #[schema(value_type = i64, required = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     available: Option<i64>,
 }
 
-/// The error.
+/// An error: a code for programs, a message for people, and the request id for support.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ErrorDetail)]
 pub struct ErrorDetail<'a> {
+    /// Stable; safe to branch on.
     code: ErrorCode,
     /// For people; may change between versions.
     message: &'a str,
     /// The same as the header `X-Request-Id`.
     request_id: &'a str,
     /// With `INSUFFICIENT_CREDITS` only: credits the task costs.
+    #[schema(value_type = i64, required = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     required: Option<i64>,
     /// With `INSUFFICIENT_CREDITS` only: credits in the account.
+    #[schema(value_type = i64, required = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     available: Option<i64>,
 }
@@ -172,8 +178,13 @@ impl ApiError {
         self.cause.as_deref()
     }
 
+    /// The status.
+    pub(in crate::http) fn status(&self) -> StatusCode {
+        self.status
+    }
+
     /// The envelope.
-    pub(super) fn body(&self, request_id: &str) -> Vec<u8> {
+    pub(in crate::http) fn body(&self, request_id: &str) -> Vec<u8> {
         let (required, available) = self.shortage.map(|shortage| (shortage.required, shortage.available)).unzip();
         let error = ErrorDetail { code: self.code, message: &self.message, request_id, required, available };
         serde_json::to_vec(&ErrorBody { error, required, available }).expect("an error is always JSON")

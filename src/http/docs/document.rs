@@ -1,0 +1,348 @@
+//! The OpenAPI 3.1 document of the public API.
+//!
+//! Macros beside the handlers describe paths, parameters and successes, and 400 where an operation has rules of its own.
+//! This file adds the parts that all operations share: their errors, written by the code that sends them, and the headers
+//! of responses.
+
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+use utoipa::openapi::extensions::Extensions;
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::schema::Schema;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{
+    ContactBuilder, Content, Header, HeaderBuilder, Object, OpenApi, Ref, RefOr, Response, ResponseBuilder, Type,
+};
+use utoipa::{Modify, OpenApi as _};
+
+use super::super::pipeline::error::ApiError;
+use crate::domain::request::AspectRatio;
+
+/// The request id of the examples.
+const EXAMPLE_REQUEST_ID: &str = "kCf1TtZ7Ovb2gYyzS1Wk";
+
+const JSON: &str = "application/json";
+
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(title = "Tintype", description = include_str!("introduction.md")),
+    servers((url = "/", description = "The server that serves this document")),
+    paths(
+        crate::http::api::images::generate, crate::http::api::images::find, crate::http::api::images::list,
+        crate::http::api::account::find
+    ),
+    tags(
+        (name = "images", description = "Create tasks and get their images. An account sees the tasks that were created \
+                                         through the API with any of its keys."),
+        (name = "account", description = "The account that owns the key.")
+    ),
+    modifiers(&Names, &Errors, &Headers)
+)]
+struct Api;
+
+/// The document, as JSON.
+pub fn openapi_json() -> String {
+    Api::openapi().to_pretty_json().expect("our own document is always JSON")
+}
+
+/// An error that operations share.
+struct Refusal {
+    /// The name of the component.
+    name: &'static str,
+    description: &'static str,
+    example: ApiError,
+    /// The header that comes with it, besides those of every response.
+    header: Option<&'static str>,
+    operations: Operations,
+}
+
+/// The operations that can answer with an error.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Operations {
+    All,
+    /// Those with a body.
+    WithBody,
+    /// Those that name a task in the path.
+    OfOneTask,
+}
+
+impl Operations {
+    fn include(self, path: &str, operation: &Operation) -> bool {
+        match self {
+            Self::All => true,
+            Self::WithBody => operation.request_body.is_some(),
+            Self::OfOneTask => path.contains("{id}"),
+        }
+    }
+}
+
+/// Every error that operations share.
+fn refusals() -> Vec<Refusal> {
+    refusals_of_rules().into_iter().chain(refusals_by_status()).collect()
+}
+
+/// The errors that have a code or a message of their own.
+fn refusals_of_rules() -> [Refusal; 4] {
+    [
+        Refusal {
+            name: "Unauthorized",
+            description: "`UNAUTHORIZED`: no valid key, or a key that came in the URL or, in production, over plain HTTP. \
+                          The response is the same for every cause.",
+            example: ApiError::unauthorized(),
+            header: Some("WWW-Authenticate"),
+            operations: Operations::All,
+        },
+        Refusal {
+            name: "InsufficientCredits",
+            description: "`INSUFFICIENT_CREDITS`: the account has fewer credits than the task costs. Nothing was charged.",
+            example: ApiError::insufficient_credits(4, 3),
+            header: None,
+            operations: Operations::WithBody,
+        },
+        Refusal {
+            name: "NotFound",
+            description: "`NOT_FOUND`: this account has created no such task through the API.",
+            example: ApiError::no_such_task(),
+            header: None,
+            operations: Operations::OfOneTask,
+        },
+        Refusal {
+            name: "RateLimited",
+            description: "`RATE_LIMITED`: the rate limit of the key is exceeded; for a submit also: the account has too \
+                          many unfinished tasks, or the queue is too long.",
+            example: ApiError::rate_limited("The rate limit of this key is exceeded. Try again in 7 s.", 7),
+            header: Some("Retry-After"),
+            operations: Operations::All,
+        },
+    ]
+}
+
+/// The errors whose message follows from their status.
+fn refusals_by_status() -> impl Iterator<Item = Refusal> {
+    use Operations::{All, WithBody};
+    let rows = [
+        ("InvalidRequest", StatusCode::BAD_REQUEST, All, "`INVALID_REQUEST`: the request is not plain HTTP."),
+        ("MethodNotAllowed", StatusCode::METHOD_NOT_ALLOWED, All, "`INVALID_REQUEST`: the path has no such method."),
+        ("RequestTimeout", StatusCode::REQUEST_TIMEOUT, WithBody, "`INVALID_REQUEST`: the body arrived too slowly."),
+        (
+            "ContentTooLarge",
+            StatusCode::PAYLOAD_TOO_LARGE,
+            WithBody,
+            "`INVALID_REQUEST`: the body is larger than 256 KiB.",
+        ),
+        ("UriTooLong", StatusCode::URI_TOO_LONG, All, "`INVALID_REQUEST`: path and query are too long."),
+        (
+            "HeadersTooLarge",
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            All,
+            "`INVALID_REQUEST`: the headers are too large or too many.",
+        ),
+        (
+            "InternalError",
+            StatusCode::INTERNAL_SERVER_ERROR,
+            All,
+            "`INTERNAL_ERROR`: the service failed. Nothing stays charged. Try again after 2, 4 and 8 seconds.",
+        ),
+        (
+            "Unavailable",
+            StatusCode::SERVICE_UNAVAILABLE,
+            All,
+            "`INTERNAL_ERROR`: the server has too many connections. Try again later.",
+        ),
+    ];
+    rows.into_iter().map(|(name, status, operations, description)| {
+        let header = (status == StatusCode::METHOD_NOT_ALLOWED).then_some("Allow");
+        Refusal { name, description, example: ApiError::of_status(status), header, operations }
+    })
+}
+
+/// Adds the errors that operations share, each with the body that the service really sends.
+struct Errors;
+
+impl Modify for Errors {
+    fn modify(&self, document: &mut OpenApi) {
+        let refusals = refusals();
+        for (path, operation) in operations(document) {
+            for refusal in &refusals {
+                if !refusal.operations.include(path, operation) {
+                    continue;
+                }
+                let component = Ref::from_response_name(refusal.name);
+                let status = refusal.example.status().as_u16().to_string();
+                // An operation with rules of its own describes its 400 itself.
+                operation.responses.responses.entry(status).or_insert(RefOr::Ref(component));
+            }
+        }
+        let components = document.components.get_or_insert_default();
+        for refusal in refusals {
+            let mut content = Content::new(Some(Ref::from_schema_name("ErrorEnvelope")));
+            content.example = Some(example(&refusal.example));
+            let mut response = ResponseBuilder::new().description(refusal.description).content(JSON, content).build();
+            response.headers.extend(refusal.header.map(header));
+            components.responses.insert(refusal.name.into(), RefOr::T(response));
+        }
+    }
+}
+
+/// The body of an error, as an example.
+pub fn example(error: &ApiError) -> Value {
+    serde_json::from_slice(&error.body(EXAMPLE_REQUEST_ID)).expect("an error is always JSON")
+}
+
+/// The headers of responses: name, type, an example, and a description.
+fn headers() -> [(&'static str, Type, Value, &'static str); 10] {
+    [
+        ("X-Request-Id", Type::String, json!(EXAMPLE_REQUEST_ID), "Names this request. Quote it to support."),
+        (
+            "RateLimit-Policy",
+            Type::String,
+            json!("\"submit\";q=60;w=60"),
+            "The limit of this key that the request counted against: `q` requests in `w` seconds.",
+        ),
+        (
+            "RateLimit",
+            Type::String,
+            json!("\"submit\";r=59;t=1"),
+            "The state of that limit: `r` requests are left; in `t` seconds all are again.",
+        ),
+        (
+            "X-Poll-After",
+            Type::Number,
+            json!(10.0),
+            "Seconds to wait before the next poll. Absent once the task has ended.",
+        ),
+        (
+            "X-Queue-Position",
+            Type::Integer,
+            json!(3),
+            "While the task is processing: its rank by age among all waiting tasks, and 0 while a worker has it. An \
+             estimate: workers take turns between accounts.",
+        ),
+        (
+            "X-Expected-Wait",
+            Type::Integer,
+            json!(12),
+            "While the task is processing, if it can be estimated: seconds until the task ends.",
+        ),
+        (
+            "X-Ignored-Fields",
+            Type::String,
+            json!("aspect, seed"),
+            "The fields of the body that the service does not know and has ignored. Absent if there are none.",
+        ),
+        ("Retry-After", Type::Integer, json!(7), "Seconds to wait before the next request, at least 1."),
+        ("WWW-Authenticate", Type::String, json!("Bearer"), "Always `Bearer`."),
+        ("Allow", Type::String, json!("GET,HEAD"), "The methods of this path."),
+    ]
+}
+
+/// The entry of a response for a header.
+fn header(name: &'static str) -> (String, RefOr<Header>) {
+    (name.into(), RefOr::Ref(Ref::new(format!("#/components/headers/{name}"))))
+}
+
+/// Describes the headers of every response.
+struct Headers;
+
+impl Modify for Headers {
+    fn modify(&self, document: &mut OpenApi) {
+        for (path, operation) in operations(document) {
+            let mut own = Vec::new();
+            if Operations::WithBody.include(path, operation) {
+                own.extend(["X-Poll-After", "X-Ignored-Fields"]);
+            } else if Operations::OfOneTask.include(path, operation) {
+                own.extend(["X-Poll-After", "X-Queue-Position", "X-Expected-Wait"]);
+            }
+            for (status, response) in &mut operation.responses.responses {
+                let RefOr::T(response) = response else { continue };
+                add_common_headers(response);
+                if status == "200" {
+                    response.headers.extend(own.iter().map(|name| header(name)));
+                }
+            }
+        }
+        let components = document.components.get_or_insert_default();
+        let before_keys = ["Unauthorized", "MethodNotAllowed", "UriTooLong", "HeadersTooLarge", "Unavailable"];
+        for (name, response) in &mut components.responses {
+            let RefOr::T(response) = response else { continue };
+            // These are sent before a key is looked up, or tell nothing about one.
+            if before_keys.contains(&name.as_str()) {
+                response.headers.extend([header("X-Request-Id")]);
+            } else {
+                add_common_headers(response);
+            }
+        }
+        for (name, kind, example, description) in headers() {
+            let schema = Object::with_type(kind);
+            let header =
+                HeaderBuilder::new().schema(Some(schema)).description(Some(description)).example(Some(example));
+            components.headers.insert(name.into(), RefOr::T(header.build()));
+        }
+    }
+}
+
+fn add_common_headers(response: &mut Response) {
+    response.headers.extend(["X-Request-Id", "RateLimit", "RateLimit-Policy"].map(header));
+}
+
+/// Adds names and references that the macros cannot express.
+struct Names;
+
+impl Modify for Names {
+    fn modify(&self, document: &mut OpenApi) {
+        document.info.contact = Some(ContactBuilder::new().name(Some("The operator of this server")).build());
+        let components = document.components.get_or_insert_default();
+        let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("tt_ and 38 letters and digits");
+        let bearer = bearer.description(Some("An API key of this server. Its operator issues keys."));
+        components.add_security_scheme("key", SecurityScheme::Http(bearer.build()));
+        if let Some(RefOr::T(Schema::Object(ratios))) = components.schemas.get_mut("AspectRatio") {
+            ratios.extensions = Some(ratio_names());
+        }
+        let schemas = std::mem::take(&mut components.schemas);
+        components.schemas = schemas.into_iter().map(|(name, schema)| refer_to_data(name, schema)).collect();
+        for (_, operation) in operations(document) {
+            for response in operation.responses.responses.values_mut() {
+                let RefOr::T(response) = response else { continue };
+                for content in response.content.values_mut() {
+                    let RefOr::T(content) = content else { continue };
+                    if let Some(RefOr::Ref(schema)) = &mut content.schema {
+                        schema.ref_location = envelope_name(&schema.ref_location);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Names of the aspect ratios for generators of clients, because `16:9` is no identifier, and their sizes.
+fn ratio_names() -> Extensions {
+    let name = |ratio: &AspectRatio| format!("Ratio{}", ratio.as_str().replace(':', "x"));
+    let size = |ratio: &AspectRatio| format!("{}x{} pixels", ratio.size().0, ratio.size().1);
+    let names: Vec<_> = AspectRatio::ALL.iter().map(name).collect();
+    let sizes: Vec<_> = AspectRatio::ALL.iter().map(size).collect();
+    Extensions::from_iter([("x-enum-varnames", json!(names)), ("x-enum-descriptions", json!(sizes))])
+}
+
+/// The derived name of `Success<Task>` is `Success_Task`; callers know it as `TaskEnvelope`.
+fn envelope_name(name: &str) -> String {
+    match name.split_once("Success_") {
+        Some((path, data)) => format!("{path}{data}Envelope"),
+        None => name.into(),
+    }
+}
+
+/// Renames the schema of an envelope, and replaces its copy of the data's schema by a reference.
+fn refer_to_data(name: String, mut schema: RefOr<Schema>) -> (String, RefOr<Schema>) {
+    if let (Some(data), RefOr::T(Schema::Object(object))) = (name.strip_prefix("Success_"), &mut schema) {
+        object.properties.insert("data".into(), RefOr::Ref(Ref::from_schema_name(data)));
+    }
+    (envelope_name(&name), schema)
+}
+
+/// Every operation with its path.
+fn operations(document: &mut OpenApi) -> impl Iterator<Item = (&str, &mut Operation)> {
+    document.paths.paths.iter_mut().flat_map(|(path, item)| {
+        let all = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
+        all.into_iter().flatten().map(|operation| (path.as_str(), operation))
+    })
+}

@@ -1,0 +1,112 @@
+//! Pages for people: the home page, and the reference of the API with a quick start. Everything is served from the
+//! binary, and the pages load nothing from other hosts.
+
+use std::convert::Infallible;
+use std::sync::OnceLock;
+
+use axum::body::{Body, Bytes};
+use axum::http::header::{self, HeaderMap, HeaderValue};
+use axum::http::{Response, StatusCode, Uri};
+use axum::response::{IntoResponse as _, Redirect};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use sha2::{Digest as _, Sha256};
+
+pub use self::document::openapi_json;
+use super::pipeline::error::ApiError;
+
+pub(super) mod document;
+
+/// Allows scripts, pictures and requests of this server only. The reference sets inline styles, and has pictures in its
+/// style sheet.
+const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; \
+                           img-src 'self' data: blob:; connect-src 'self'; frame-ancestors 'none'; \
+                           base-uri 'none'; form-action 'none'";
+
+/// Bytes of a page that are written at once, which bounds the buffer for a slow reader.
+const PIECE: usize = 16 * 1024;
+
+const HTML: &str = "text/html; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const STYLE: &str = "text/css; charset=utf-8";
+const PICTURE: &str = "image/svg+xml";
+
+/// Every page with its path.
+static PAGES: [(&str, Page); 9] = [
+    ("/", Page::new(HTML, || include_str!("pages/home.html").into())),
+    ("/docs/", Page::new(HTML, || include_str!("pages/reference.html").into())),
+    ("/docs/page.css", Page::new(STYLE, || include_str!("pages/page.css").into())),
+    ("/docs/page.js", Page::new(SCRIPT, || include_str!("pages/page.js").into())),
+    ("/docs/quick-start.js", Page::new(SCRIPT, || include_str!("pages/quick-start.js").into())),
+    ("/docs/scalar.js", Page::new(SCRIPT, scalar)),
+    ("/docs/icon.svg", Page::new(PICTURE, || include_str!("pages/icon.svg").into())),
+    ("/favicon.ico", Page::new(PICTURE, || include_str!("pages/icon.svg").into())),
+    ("/openapi.json", Page::new("application/json", || openapi_json().into())),
+];
+
+/// A page or a part of one.
+struct Page {
+    content_type: &'static str,
+    make: fn() -> Bytes,
+    /// Made once, because anybody may request it without a limit.
+    made: OnceLock<Made>,
+}
+
+struct Made {
+    body: Bytes,
+    /// Changes with the body.
+    etag: HeaderValue,
+}
+
+/// The program that shows the reference.
+fn scalar() -> Bytes {
+    scalar_api_reference::get_asset("scalar.js").expect("the crate embeds this file").into()
+}
+
+impl Page {
+    const fn new(content_type: &'static str, make: fn() -> Bytes) -> Self {
+        Self { content_type, make, made: OnceLock::new() }
+    }
+
+    fn made(&self) -> &Made {
+        self.made.get_or_init(|| {
+            let body = (self.make)();
+            let hash = BASE64_URL_SAFE_NO_PAD.encode(&Sha256::digest(&body)[..12]);
+            let etag = HeaderValue::try_from(format!("\"{hash}\"")).expect("the letters of Base64 are plain");
+            Made { body, etag }
+        })
+    }
+
+    /// The page, or 304 for a browser that has it.
+    fn answer(&self, request: &HeaderMap) -> Response<Body> {
+        let Made { body, etag } = self.made();
+        let mut response = Response::new(Body::empty());
+        if request.get(header::IF_NONE_MATCH) == Some(etag) {
+            *response.status_mut() = StatusCode::NOT_MODIFIED;
+        } else {
+            let pieces = (0..body.len()).step_by(PIECE).map(|start| body.slice(start..body.len().min(start + PIECE)));
+            let pieces: Vec<_> = pieces.map(Ok::<_, Infallible>).collect();
+            *response.body_mut() = Body::from_stream(futures::stream::iter(pieces));
+            response.headers_mut().insert(header::CONTENT_LENGTH, body.len().into());
+        }
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.content_type));
+        headers.insert(header::ETAG, etag.clone());
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_POLICY));
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+        response
+    }
+}
+
+/// Serves the page at the requested path.
+pub(super) async fn page(path: Uri, request: HeaderMap) -> Result<Response<Body>, ApiError> {
+    let found = PAGES.iter().find(|(known, _)| *known == path.path());
+    found.map(|(_, page)| page.answer(&request)).ok_or_else(ApiError::not_found)
+}
+
+/// Relative links of the reference need the slash.
+pub(super) async fn with_slash() -> Response<Body> {
+    Redirect::to("/docs/").into_response()
+}
