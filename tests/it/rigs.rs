@@ -1,6 +1,7 @@
 //! The harness of the tests: servers, disks, networks and clusters that features are tested on.
 
 pub mod binary;
+pub mod browser;
 pub mod certificates;
 pub mod cluster;
 pub mod crash;
@@ -10,6 +11,7 @@ pub mod disk;
 pub mod http;
 pub mod installation;
 pub mod network;
+pub mod packages;
 pub mod ports;
 pub mod postgres;
 pub mod redis;

@@ -1,0 +1,121 @@
+//! Clients that generators make of the OpenAPI document compile under the strictest rules and run a task, and checkers
+//! of documents find nothing.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::rigs::binary::Server;
+use crate::rigs::packages::{npm, python, run};
+use crate::rigs::service::Service;
+use crate::tidy::root;
+
+/// A folder with the document, and links to the programs and settings in `tests/it/clients/`.
+fn workshop() -> TempDir {
+    let folder = TempDir::new().expect("a directory");
+    std::fs::write(folder.path().join("openapi.json"), tintype::http::docs::openapi_json()).expect("a file");
+    for entry in std::fs::read_dir(root().join("tests/it/clients")).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        std::fs::copy(&path, folder.path().join(path.file_name().expect("a name"))).expect("a copy");
+    }
+    folder
+}
+
+/// A program of an npm package, run in the folder.
+fn node_program(folder: &Path, name: &str) -> Command {
+    let installed = npm().join("node_modules");
+    let linked = folder.join("node_modules");
+    if !linked.exists() {
+        std::os::unix::fs::symlink(&installed, linked).expect("a link");
+    }
+    let mut command = Command::new(installed.join(".bin").join(name));
+    command.current_dir(folder);
+    command
+}
+
+/// A program of a Python package, run in the folder.
+fn python_program(folder: &Path, name: &str) -> Command {
+    let programs: PathBuf = python();
+    let inherited = std::env::join_paths([programs.clone(), "/usr/bin".into(), "/bin".into()]).expect("paths");
+    let mut command = Command::new(programs.join(name));
+    command.current_dir(folder).env("PATH", inherited).env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+}
+
+/// Checks that a client printed the URL of a PNG, and that it is there.
+#[track_caller]
+fn assert_image(said: &str, server: &Server) {
+    let (url, content_type) = said.trim().split_once(' ').unwrap_or_else(|| panic!("no image: {said}"));
+    assert_eq!(content_type, "image/png");
+    assert!(url.starts_with(&server.url()) && url.ends_with(".png"), "{said}");
+}
+
+#[test]
+fn checkers_find_nothing_in_the_document() {
+    let folder = workshop();
+    let mut spectral = node_program(folder.path(), "spectral");
+    let flags = ["lint", "--ruleset", "spectral.yaml", "--fail-severity", "hint", "openapi.json"];
+    run(spectral.args(flags));
+    run(Command::new("node").args(["lint.mjs", "openapi.json"]).current_dir(folder.path()));
+}
+
+#[test]
+fn typescript_clients_run_a_task() {
+    let folder = workshop();
+    let types = ["openapi.json", "--enum", "--output", "schema.ts"];
+    run(node_program(folder.path(), "openapi-typescript").args(types));
+    run(node_program(folder.path(), "openapi-ts").args(["--file", "hey.config.mjs"]));
+    run(node_program(folder.path(), "tsc").args(["--project", "tsconfig.json"]));
+    let data = TempDir::new().expect("a directory");
+    let server = Server::start(data.path(), &["--read-rate", "0"]);
+    let key = server.first_key().expect("a key");
+    for program in ["built/fetch.js", "built/hey.js"] {
+        let said = run(Command::new("node").args([program, &server.url(), &key]).current_dir(folder.path()));
+        assert_image(&said, &server);
+    }
+    server.stop();
+}
+
+#[test]
+fn the_python_client_runs_a_task() {
+    let folder = workshop();
+    let mut generate = python_program(folder.path(), "openapi-python-client");
+    generate.args(["generate", "--path", "openapi.json", "--meta", "none", "--output-path", "tintype_client"]);
+    run(generate.args(["--config", "generator.yaml", "--fail-on-warning"]));
+    run(python_program(folder.path(), "mypy").args(["--strict", "task.py", "tintype_client"]));
+    let data = TempDir::new().expect("a directory");
+    let server = Server::start(data.path(), &["--read-rate", "0"]);
+    let key = server.first_key().expect("a key");
+    let said = run(python_program(folder.path(), "python3").args(["task.py", &server.url(), &key]));
+    assert_image(&said, &server);
+    server.stop();
+}
+
+/// Requests that a schema allows are accepted, all others are refused, and every answer is as documented.
+///
+/// `SCHEMATHESIS_SECONDS` gives it more time.
+#[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::disallowed_methods, reason = "how the tests run is no setting")]
+async fn the_service_behaves_as_the_document_says() {
+    // Nothing works on the tasks here, so that nothing is drawn, and no host of a reference image is looked up.
+    let flags = ["--submit-rate", "0", "--read-rate", "0", "--max-unfinished", "1000000"];
+    let service = Service::start_with(&flags).await;
+    let caller = service.caller("ada", 10_000_000).await;
+    let authorization = format!("Authorization: {}", caller.authorization());
+    let document = format!("http://{}/openapi.json", service.address);
+    let effort = match std::env::var("SCHEMATHESIS_SECONDS") {
+        Ok(seconds) => vec!["--max-time".to_owned(), seconds, "--max-examples".to_owned(), "1000000".to_owned()],
+        Err(_) => ["--max-examples", "12", "--seed", "1"].map(str::to_owned).into(),
+    };
+    let said = tokio::task::spawn_blocking(move || {
+        let folder = workshop();
+        let mut command = python_program(folder.path(), "schemathesis");
+        command.args(["--config-file", "schemathesis.toml", "run", &document, "--header", &authorization]);
+        command.args(["--no-color", "--checks", "all", "--generation-database", "none"]).args(effort);
+        run(&mut command)
+    });
+    let said = said.await.expect("schemathesis runs");
+    println!("{said}");
+    assert!(said.contains("Tested: 3"), "{said}");
+}

@@ -1,0 +1,148 @@
+//! The pages of a server in a real browser.
+
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::rigs::binary::Server;
+use crate::rigs::browser::Browser;
+use crate::rigs::debian;
+use crate::rigs::packages::run;
+
+const KEY_FIELD: &str = "document.querySelector('#key')";
+
+fn server() -> (TempDir, Server, String) {
+    let data = TempDir::new().expect("a directory");
+    let server = Server::start(data.path(), &[]);
+    let key = server.first_key().expect("a key");
+    (data, server, key)
+}
+
+/// The button with this text.
+fn button(text: &str) -> String {
+    format!("[...document.querySelectorAll('button')].find(button => button.textContent.includes('{text}'))")
+}
+
+/// Checks that the page asked this server only, and that nothing went wrong on it.
+#[track_caller]
+fn assert_quiet(browser: &Browser, server: &Server) {
+    let elsewhere: Vec<_> = browser.requests.iter().filter(|url| !url.starts_with(&server.url())).collect();
+    assert!(elsewhere.is_empty(), "{elsewhere:?}");
+    assert!(!browser.requests.is_empty());
+    assert!(browser.errors.is_empty(), "{:#?}", browser.errors);
+}
+
+#[test]
+fn the_home_page_leads_to_the_documentation() {
+    let (_data, server, _) = server();
+    let mut browser = Browser::start();
+    browser.open(&server.url());
+    assert_eq!(browser.evaluate("document.title"), "Tintype");
+    let text = browser.evaluate("document.body.innerText");
+    let address = format!("curl {}/api/v1/images/generate", server.url());
+    assert!(text.as_str().expect("text").contains(&address), "{text}");
+    assert!(text.as_str().expect("text").contains("tintype key create"), "{text}");
+    browser.click("document.querySelector('a.button')");
+    browser.until("document.querySelector('#reference h1')?.textContent.includes('Tintype')");
+    assert_eq!(browser.evaluate("location.pathname"), "/docs/");
+    assert_quiet(&browser, &server);
+    server.stop();
+}
+
+#[test]
+fn a_pasted_key_generates_an_image_and_is_stored_nowhere() {
+    let (_data, server, key) = server();
+    let mut browser = Browser::start();
+    browser.open(&format!("{}/docs/", server.url()));
+    browser.paste(KEY_FIELD, &key);
+    browser.click("document.querySelector('#try button')");
+    let width = browser.until("document.querySelector('#result img')?.naturalWidth");
+    assert_eq!(width, 1024);
+    let stored = "JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie, location.href])";
+    let stored = browser.evaluate(stored);
+    assert!(!stored.as_str().expect("text").contains(&key), "{stored}");
+    assert_quiet(&browser, &server);
+    browser.open(&format!("{}/docs/", server.url()));
+    assert_eq!(browser.evaluate("document.querySelector('#key').value"), "");
+    server.stop();
+}
+
+#[test]
+fn the_forms_of_the_reference_work_at_the_first_click() {
+    let (_data, server, key) = server();
+    let mut browser = Browser::start();
+    browser.open(&format!("{}/docs/#tag/images/POST/api/v1/images/generate", server.url()));
+    browser.paste(KEY_FIELD, &key);
+    browser.press("Tab");
+    browser.click(&button("Test Request"));
+    browser.click(&format!("[{}].find(button => button?.offsetParent)", button("Send")));
+    let shown = browser.until("document.body.innerText.match(/imgmodel-[A-Za-z0-9_-]{21}/g)?.at(-1)");
+    let status = browser.until("document.body.innerText.includes('200 OK')");
+    assert_eq!(status, true, "{shown}");
+    assert_quiet(&browser, &server);
+    server.stop();
+}
+
+#[test]
+fn an_error_is_shown_to_its_caller() {
+    let (_data, server, _) = server();
+    let mut browser = Browser::start();
+    browser.open(&format!("{}/docs/", server.url()));
+    browser.paste(KEY_FIELD, "tt_nonsense");
+    browser.press("Enter");
+    let said = browser.until("document.querySelector('#result p')?.textContent");
+    assert!(said.as_str().expect("text").starts_with("UNAUTHORIZED: "), "{said}");
+    server.stop();
+}
+
+#[test]
+fn the_programs_of_the_quick_start_run_as_they_are() {
+    debian::needs("curl", "curl");
+    debian::needs("node", "nodejs");
+    let (_data, server, key) = server();
+    let mut browser = Browser::start();
+    browser.open(&format!("{}/docs/", server.url()));
+    let absent = browser.evaluate("document.querySelector('#program').textContent");
+    assert!(absent.as_str().expect("text").contains("YOUR_API_KEY"), "{absent}");
+    browser.paste(KEY_FIELD, &key);
+    let prompt = "a boat's \"wake\" $(id) \\n é";
+    browser.paste("document.querySelector('#prompt')", prompt);
+    browser.click("document.querySelector('#tab-curl')");
+    let mut programs = vec![];
+    for (interpreter, flags) in
+        [("sh", vec!["-c"]), ("python3", vec!["-c"]), ("node", vec!["--input-type=module", "-e"])]
+    {
+        let program = browser.evaluate("document.querySelector('#program').textContent");
+        // Right of the last tab is nothing more.
+        browser.press("ArrowRight");
+        let Value::String(program) = program else { panic!("no program: {program}") };
+        let mut command = Command::new(interpreter);
+        command.args(flags).arg(program);
+        programs.push(std::thread::spawn(move || run(&mut command)));
+    }
+    for program in programs {
+        let said = program.join().expect("a program that ends well");
+        assert!(said.contains(&format!("{}/files/", server.url())), "{said}");
+    }
+    assert_quiet(&browser, &server);
+    server.stop();
+}
+
+#[test]
+fn the_pages_fit_a_telephone_and_follow_the_dark() {
+    let (_data, server, _) = server();
+    let mut browser = Browser::start();
+    browser.resize(375, 800);
+    browser.prefer_dark(true);
+    for path in ["/", "/docs/"] {
+        browser.open(&format!("{}{path}", server.url()));
+        browser.until("path => path, document.readyState === 'complete'");
+        let width = browser.evaluate("document.documentElement.scrollWidth");
+        assert!(width.as_u64().is_some_and(|width| width <= 375), "{path} is {width} pixels wide");
+        let dark = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).every(part => part < 60)";
+        assert_eq!(browser.evaluate(dark), true, "{path}");
+    }
+    assert_quiet(&browser, &server);
+    server.stop();
+}

@@ -1,0 +1,257 @@
+//! A headless Chromium that opens pages as a person does. It speaks the DevTools protocol over a pipe: messages of JSON,
+//! each ended by a zero byte.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::rigs::debian;
+
+/// Programs that will do, the first one preferred. Debian's package of the first is installed if there is none.
+const PROGRAMS: [&str; 2] = ["chromium-headless-shell", "chromium"];
+
+/// Nothing of these reaches the network or needs a screen. A sandbox of Chromium's own does not run as root.
+const FLAGS: [&str; 12] = [
+    "--headless",
+    "--remote-debugging-pipe",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-crash-reporter",
+    "--hide-scrollbars",
+];
+
+/// Longest wait for a condition on a page, in milliseconds. Ends a test whose page will never fulfil it.
+const PATIENCE_MILLIS: u64 = 60_000;
+
+/// A browser with one page and a profile of its own. It ends with the thread that started it at the latest.
+pub struct Browser {
+    process: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    calls: u64,
+    /// The page; commands without one are for the browser.
+    session: Option<String>,
+    /// The URL of every request that the page sent.
+    pub requests: Vec<String>,
+    /// Errors on the page: uncaught exceptions, and complaints of the browser such as violations of the page's policy.
+    pub errors: Vec<String>,
+    loaded: bool,
+    _profile: TempDir,
+}
+
+impl Browser {
+    /// Starts it with an empty page of 1,280 by 900 pixels.
+    pub fn start() -> Self {
+        let profile = TempDir::new().expect("a directory");
+        // The protocol is on descriptors 3 and 4. `setpriv`, from util-linux, ends the browser when the test is killed.
+        let script = r#"exec setpriv --pdeathsig KILL "$@" 3<&0 4>&1 </dev/null >/dev/null 2>&1"#;
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh", program()]).args(FLAGS);
+        command.arg(format!("--user-data-dir={}", profile.path().display())).arg("about:blank");
+        // Caches of fonts and the like go into the profile.
+        command.env("HOME", profile.path()).env("TMPDIR", profile.path());
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a shell");
+        let input = process.stdin.take().expect("a pipe");
+        let output = BufReader::new(process.stdout.take().expect("a pipe"));
+        let (requests, errors) = (Vec::new(), Vec::new());
+        let mut browser = Self {
+            process,
+            input,
+            output,
+            calls: 0,
+            session: None,
+            requests,
+            errors,
+            loaded: false,
+            _profile: profile,
+        };
+        let page = browser.call("Target.createTarget", json!({ "url": "about:blank" }));
+        let attached = json!({ "targetId": page["targetId"], "flatten": true });
+        let session = browser.call("Target.attachToTarget", attached);
+        browser.session = session["sessionId"].as_str().map(str::to_owned);
+        for domain in ["Page", "Runtime", "Network", "Log"] {
+            browser.call(&format!("{domain}.enable"), json!({}));
+        }
+        browser.resize(1_280, 900);
+        browser
+    }
+
+    /// Changes the size of the page, in pixels.
+    pub fn resize(&mut self, width: u32, height: u32) {
+        let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 700 });
+        self.call("Emulation.setDeviceMetricsOverride", size);
+    }
+
+    /// Prefers dark pages, or bright ones.
+    pub fn prefer_dark(&mut self, dark: bool) {
+        let scheme = json!({ "name": "prefers-color-scheme", "value": if dark { "dark" } else { "light" } });
+        self.call("Emulation.setEmulatedMedia", json!({ "features": [scheme] }));
+    }
+
+    /// Opens a page and waits until it has loaded.
+    pub fn open(&mut self, url: &str) {
+        self.loaded = false;
+        let answer = self.call("Page.navigate", json!({ "url": url }));
+        assert!(answer["errorText"].is_null(), "{url}: {answer}");
+        while !self.loaded {
+            let message = self.read();
+            self.note(&message);
+        }
+    }
+
+    /// The value of an expression in JavaScript on the page; promises are awaited.
+    pub fn evaluate(&mut self, expression: &str) -> Value {
+        let question = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
+        let answer = self.call("Runtime.evaluate", question);
+        assert!(answer["exceptionDetails"].is_null(), "{expression}: {}", answer["exceptionDetails"]);
+        answer["result"]["value"].clone()
+    }
+
+    /// Waits until an expression is true for JavaScript, and returns its value. A page that never fulfils it is
+    /// photographed.
+    pub fn until(&mut self, expression: &str) -> Value {
+        let wait = format!(
+            "new Promise((fulfil) => {{
+                const ask = () => {{
+                    const value = ({expression});
+                    if (value || performance.now() > end) fulfil(value); else setTimeout(ask, 20);
+                }};
+                const end = performance.now() + {PATIENCE_MILLIS};
+                ask();
+            }})"
+        );
+        let value = self.evaluate(&wait);
+        if matches!(value, Value::Null | Value::Bool(false)) {
+            let picture = Path::new(env!("CARGO_TARGET_TMPDIR")).join("page.png");
+            self.photograph(&picture);
+            let text = self.evaluate("document.body.innerText");
+            panic!("{expression} stays {value}; see {}: {text}\n{:#?}", picture.display(), self.errors);
+        }
+        value
+    }
+
+    /// Clicks in the middle of the element that an expression gives, once there is one.
+    pub fn click(&mut self, element: &str) {
+        let middle = format!(
+            "(() => {{
+                const element = ({element});
+                if (!element) return null;
+                element.scrollIntoView({{ block: 'center', behavior: 'instant' }});
+                const box = element.getBoundingClientRect();
+                const [x, y] = [box.x + box.width / 2, box.y + box.height / 2];
+                const hit = document.elementFromPoint(x, y);
+                return hit && (element.contains(hit) || hit.contains(element)) ? {{ x, y }} : null;
+            }})()"
+        );
+        let at = self.until(&middle);
+        for kind in ["mousePressed", "mouseReleased"] {
+            let event = json!({ "type": kind, "x": at["x"], "y": at["y"], "button": "left", "clickCount": 1 });
+            self.call("Input.dispatchMouseEvent", event);
+        }
+    }
+
+    /// Clicks into the field that an expression gives, and pastes text over its content.
+    pub fn paste(&mut self, field: &str, text: &str) {
+        self.click(field);
+        self.evaluate("document.execCommand('selectAll')");
+        self.call("Input.insertText", json!({ "text": text }));
+    }
+
+    /// Presses a key by its name, such as `Tab` or `ArrowRight`.
+    pub fn press(&mut self, key: &str) {
+        let code = match key {
+            "Tab" => 9,
+            "Enter" => 13,
+            "ArrowRight" => 39,
+            other => panic!("give the code of {other} here"),
+        };
+        for kind in ["keyDown", "keyUp"] {
+            let text = if key == "Enter" && kind == "keyDown" { "\r" } else { "" };
+            let event = json!({ "type": kind, "key": key, "windowsVirtualKeyCode": code, "text": text });
+            self.call("Input.dispatchKeyEvent", event);
+        }
+    }
+
+    /// Writes a picture of what is visible, as PNG.
+    pub fn photograph(&mut self, path: &Path) {
+        let picture = self.call("Page.captureScreenshot", json!({ "format": "png" }));
+        let png = BASE64_STANDARD.decode(picture["data"].as_str().expect("a picture")).expect("Base64");
+        std::fs::write(path, png).expect("a writable path");
+    }
+
+    /// Sends a command and returns its result.
+    fn call(&mut self, method: &str, parameters: Value) -> Value {
+        self.calls += 1;
+        let mut message = json!({ "id": self.calls, "method": method, "params": parameters });
+        if let Some(session) = &self.session {
+            message["sessionId"] = session.as_str().into();
+        }
+        write!(self.input, "{message}\0").expect("the browser reads");
+        loop {
+            let mut answer = self.read();
+            if answer["id"] == self.calls {
+                assert!(answer["error"].is_null(), "{method}: {}", answer["error"]);
+                return answer["result"].take();
+            }
+            self.note(&answer);
+        }
+    }
+
+    fn read(&mut self) -> Value {
+        let mut message = Vec::new();
+        self.output.read_until(0, &mut message).expect("a pipe");
+        assert_eq!(message.pop(), Some(0), "the browser has ended");
+        serde_json::from_slice(&message).expect("JSON")
+    }
+
+    /// Takes note of an event.
+    fn note(&mut self, event: &Value) {
+        let parameters = &event["params"];
+        match event["method"].as_str() {
+            Some("Page.loadEventFired") => self.loaded = true,
+            Some("Network.requestWillBeSent") => {
+                self.requests.push(parameters["request"]["url"].as_str().unwrap_or_default().to_owned());
+            }
+            Some("Runtime.exceptionThrown") => self.errors.push(parameters["exceptionDetails"].to_string()),
+            Some("Log.entryAdded") if parameters["entry"]["level"] == "error" => {
+                self.errors.push(parameters["entry"].to_string());
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // A browser that ends by itself leaves no process behind that still writes to the profile.
+        self.session = None;
+        let asked = write!(self.input, "{}\0", json!({ "id": 0, "method": "Browser.close" }));
+        if asked.is_err() {
+            drop(self.process.kill());
+        }
+        drop(std::io::copy(&mut self.output, &mut std::io::sink()));
+        drop(self.process.wait());
+    }
+}
+
+fn program() -> &'static str {
+    let is_there = |program: &&&str| {
+        let find = format!("command -v {program} >/dev/null");
+        Command::new("sh").args(["-c", &find]).status().expect("a shell").success()
+    };
+    PROGRAMS.iter().find(is_there).copied().unwrap_or_else(|| {
+        debian::needs(PROGRAMS[0], PROGRAMS[0]);
+        PROGRAMS[0]
+    })
+}

@@ -1,0 +1,74 @@
+//! Programs from the registries of npm and PyPI: generators of clients, their compilers, and checkers of the OpenAPI
+//! document. `tests/it/clients/` locks their versions and hashes. They are installed once, below `target/`.
+
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::rigs::debian;
+use crate::tidy::root;
+
+/// The folder with `node_modules`.
+pub fn npm() -> PathBuf {
+    let locked = [include_str!("../clients/package.json"), include_str!("../clients/package-lock.json")];
+    install("npm", &locked, |folder| {
+        debian::needs("node", "nodejs");
+        debian::needs("npm", "npm");
+        for name in ["package.json", "package-lock.json"] {
+            std::fs::copy(root().join("tests/it/clients").join(name), folder.join(name)).expect("a file");
+        }
+        // No package runs a program of its own while it is installed.
+        let flags = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"];
+        run(Command::new("npm").args(flags).current_dir(folder));
+    })
+}
+
+/// The folder with the programs of Python packages.
+pub fn python() -> PathBuf {
+    let locked = [include_str!("../clients/requirements.txt")];
+    let environment = install("python", &locked, |folder| {
+        debian::install("python3-venv", || {
+            Command::new("python3")
+                .args(["-c", "import ensurepip"])
+                .output()
+                .is_ok_and(|output| output.status.success())
+        });
+        run(Command::new("python3").args(["-m", "venv"]).arg(folder));
+        let mut pip = Command::new(folder.join("bin/pip"));
+        pip.args(["install", "--quiet", "--only-binary=:all:", "--require-hashes", "--requirement"]);
+        run(pip.arg(root().join("tests/it/clients/requirements.txt")));
+    });
+    environment.join("bin")
+}
+
+/// A folder that `fill` has filled, in this run or an earlier one, for the files of locks given.
+fn install(name: &str, locked: &[&str], fill: impl FnOnce(&Path)) -> PathBuf {
+    let mut hasher = DefaultHasher::new();
+    locked.hash(&mut hasher);
+    let parent = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let folder = parent.join(format!("{name}-{:016x}", hasher.finish()));
+    let lock = File::create(parent.join(format!("{name}.lock"))).expect("a lock file");
+    lock.lock().expect("a lock");
+    let complete = folder.join("complete");
+    if !complete.exists() {
+        eprintln!("installing packages of {name} into {}", folder.display());
+        // An installation that broke off has left parts.
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder).expect("a folder of this test");
+        }
+        std::fs::create_dir_all(&folder).expect("a folder");
+        fill(&folder);
+        std::fs::write(&complete, "").expect("a file");
+    }
+    folder
+}
+
+/// Runs a command that succeeds, and returns its output.
+#[track_caller]
+pub fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{command:?}: {said}{}", String::from_utf8_lossy(&output.stderr));
+    said
+}
