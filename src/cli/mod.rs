@@ -29,6 +29,7 @@ mod banner;
 mod configuration;
 mod credits;
 mod doctor;
+mod engine;
 mod files;
 mod generate;
 mod key;
@@ -104,6 +105,9 @@ enum Command {
     /// Test a content policy and hash pictures for its block list
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
+    /// Show, check and try the engine that renders
+    #[command(subcommand)]
+    Engine(engine::EngineCommand),
     /// Turn a prompt into images through a running server
     Generate(generate::GenerateArgs),
     /// Back up the database and the result files of a running or stopped server
@@ -233,6 +237,7 @@ fn run(command: Command, data: &DataSettings, settings: &[ShownSetting]) -> Outc
             Command::Queue(command) => queue::run(command, data).await,
             Command::Files(command) => files::run(command, data).await,
             Command::Policy(command) => policy::run(command),
+            Command::Engine(command) => engine::run(command).await,
             Command::Generate(args) => Ok(generate::run(args).await),
             Command::Backup(args) => backup::run(args, data).await,
             Command::Restore(args) => restore::run(args, data).await,

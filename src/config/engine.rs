@@ -37,8 +37,8 @@ pub struct EngineSettings {
     /// Sizes that the model renders well; others are made from the nearest [default: any, or those of OpenAI's model]
     #[arg(long, env = "TINTYPE_ENGINE_SIZES", value_name = "WxH", value_delimiter = ',', value_parser = picture_size)]
     pub engine_sizes: Vec<(u32, u32)>,
-    /// Most reference images that the model takes; 0 for a model that renders from text alone [default: 4, or those of
-    /// OpenAI's model]
+    /// Most reference images that the model takes; 0 for a model that renders from text alone [default: 0 with the
+    /// profile localai, those of OpenAI's model, or 4]
     #[arg(long, env = "TINTYPE_ENGINE_REFERENCES", value_name = "N")]
     pub engine_references: Option<usize>,
     /// Program that --engine sd-server runs: stable-diffusion.cpp's server

@@ -4,6 +4,7 @@ pub mod address;
 pub mod cursor;
 pub mod files_marker;
 pub mod ignored_fields;
+pub mod images_api;
 pub mod key;
 pub mod model;
 pub mod reference_url;

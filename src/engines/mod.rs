@@ -1,13 +1,16 @@
 //! The engines of this release. Only this module resolves `--engine`.
 //!
 //! Each driver of a server that others run has a file of its own. It describes the engine without connecting, and builds
-//! it from an [`Endpoint`] for each server and the [`Results`] that examine the files which come back. No driver makes an
-//! HTTP client or decodes a picture by itself.
+//! it from an [`endpoint::Endpoint`] for each server, [`servers::Servers`], which chooses among them, and the
+//! [`results::Results`] that turn returned files into pictures. No driver makes an HTTP client or decodes a picture by
+//! itself.
 
 pub mod endpoint;
+mod openai;
 pub mod prompt;
 pub mod results;
 mod sd_server;
+pub mod servers;
 pub mod supervisor;
 
 use std::fmt;
@@ -18,6 +21,9 @@ use tintype_sketch::Sketch;
 
 use crate::config::{EngineSettings, EngineTarget, ServerKind};
 use crate::sandbox::Decoder;
+
+/// The engines of this release, as `--engine` names them.
+pub const KNOWN: [&str; 4] = ["sketch", "openai:URL", "sd-server:URL", "sd-server"];
 
 /// The surroundings of an engine in a process that renders.
 #[derive(Debug, Clone, Default)]
@@ -69,9 +75,8 @@ pub fn choose(settings: &EngineSettings) -> Result<EngineChoice, String> {
     match &settings.engine {
         EngineTarget::Sketch => Ok(EngineChoice::new(Sketch::info(), |_| Ok(Arc::new(Sketch::new())))),
         EngineTarget::OwnSdServer => sd_server::choose(&[], settings),
+        EngineTarget::Servers(ServerKind::OpenAi, urls) => openai::choose(urls, settings),
         EngineTarget::Servers(ServerKind::SdServer, urls) => sd_server::choose(urls, settings),
-        EngineTarget::Servers(kind @ (ServerKind::OpenAi | ServerKind::ComfyUi), _) => {
-            Err(format!("this release has no driver for {kind}"))
-        }
+        EngineTarget::Servers(kind @ ServerKind::ComfyUi, _) => Err(format!("this release has no driver for {kind}")),
     }
 }

@@ -1,9 +1,15 @@
 //! Files that a server returned, until they are pictures. They are decoded in a confined process, like the files of
 //! strangers: a server may be broken, or not the operator's own.
 
+use std::time::Duration;
+
+use reqwest::Method;
 use tintype_engine::picture::PictureError;
 use tintype_engine::{EngineError, Picture};
 
+use super::endpoint::{Endpoint, Fault, Words};
+use crate::domain::reference_url::{HTTPS_PORT, ReferenceUrl};
+use crate::outbound::references::{ReferenceOptions, References};
 use crate::sandbox::{DecodeError, Decoder};
 
 /// Largest file of one picture, in bytes.
@@ -50,6 +56,46 @@ impl Results {
     }
 }
 
+/// Downloads files that a server names instead of sending them.
+#[derive(Debug)]
+pub struct Downloads {
+    references: References,
+}
+
+impl Downloads {
+    /// Downloads as callers' references are.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub fn new() -> Result<Self, String> {
+        let options = ReferenceOptions { max_bytes: MAX_FILE_BYTES, ..ReferenceOptions::default() };
+        Ok(Self { references: References::new(options).map_err(|error| error.to_string())? })
+    }
+
+    /// The file at a URL that a server named. A URL of the server's own origin is asked for with its key. Any other is
+    /// untrusted: it must be public and use https, and gets no key.
+    ///
+    /// # Errors
+    /// The fault of the server. [`EngineError::Temporary`]: another URL could not be downloaded.
+    pub async fn download(&self, endpoint: &Endpoint, url: &str, limit: Duration) -> Result<Vec<u8>, Fault> {
+        let name = endpoint.name();
+        let refuse =
+            |why: String| Fault::from(EngineError::Temporary(format!("{name} returned a picture by a URL that {why}")));
+        let resolved = endpoint.resolve(url).ok_or_else(|| refuse("is not valid".into()))?;
+        if let Some(request) = endpoint.request_for(Method::GET, &resolved) {
+            let answer = endpoint.send(request, MAX_FILE_BYTES, limit).await?;
+            return match answer.status.is_success() {
+                true => Ok(answer.body),
+                false => Err(refuse(endpoint.failure(&answer, &Words::default()).error.to_string())),
+            };
+        }
+        let public =
+            ReferenceUrl::parse(resolved.as_str(), &[HTTPS_PORT]).map_err(|fault| refuse(fault.to_string()))?;
+        self.references.file(&public).await.map_err(|kind| refuse(kind.to_string()))
+    }
+}
+
+/// The error of a file that is no use.
 fn unusable(why: &str) -> EngineError {
     EngineError::Temporary(format!("a picture from the engine {why}"))
 }

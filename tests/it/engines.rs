@@ -14,6 +14,11 @@ use tokio::sync::Notify;
 
 use crate::rigs::service::{Caller, Service};
 
+mod command;
+mod openai;
+mod openai_faults;
+mod servers;
+
 /// An engine that a test controls.
 #[derive(Debug, Default)]
 struct TestEngine {

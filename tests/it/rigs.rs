@@ -9,6 +9,7 @@ pub mod crowd;
 pub mod debian;
 pub mod disk;
 pub mod http;
+pub mod images_api;
 pub mod installation;
 pub mod network;
 pub mod packages;

@@ -2,12 +2,15 @@
 
 use std::io::Cursor;
 
+use fast_image_resize::images::Image;
+use fast_image_resize::{FilterType as resizing, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 use image::metadata::Orientation;
 use image::{
     DynamicImage, ExtendedColorType, ImageDecoder, ImageEncoder, ImageError, ImageFormat, ImageReader, Limits,
     RgbImage, imageops,
 };
+use moxcms::{ColorProfile, DataColorSpace, Layout, TransformOptions};
 
 /// Longest side of a reference picture, in pixels.
 pub const MAX_SIDE: u32 = 8_192;
@@ -72,8 +75,8 @@ impl Picture {
     }
 
     /// Decodes PNG, JPEG or WebP, detected by content, within fixed limits on size and memory. Of an animation it
-    /// decodes the first frame. It applies the EXIF orientation and drops all other metadata, blends transparency with
-    /// white, and scales the picture down to at most [`REFERENCE_SIDE`] pixels per side.
+    /// decodes the first frame. It applies the EXIF orientation and an ICC profile of RGB, drops all other metadata,
+    /// blends transparency with white, and scales the picture down to at most [`REFERENCE_SIDE`] pixels per side.
     ///
     /// The decoder processes untrusted data, so a server must call it only in a confined process.
     ///
@@ -108,10 +111,12 @@ impl Picture {
             return Err(PictureError::Damaged("empty".into()));
         }
         let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+        let profile = decoder.icc_profile().ok().flatten();
         let decoded = DynamicImage::from_decoder(decoder)?;
         let mut shrunk = if width.max(height) > side { decoded.thumbnail(side, side) } else { decoded };
         shrunk.apply_orientation(orientation);
-        Ok(Self { pixels: flatten(&shrunk) })
+        let flat = flatten(&shrunk);
+        Ok(Self { pixels: profile.and_then(|profile| in_srgb(&flat, &profile)).unwrap_or(flat) })
     }
 
     /// The picture at exactly `width` x `height`, scaled to cover that size and cropped around the centre.
@@ -119,9 +124,15 @@ impl Picture {
         if self.width() == width && self.height() == height {
             return self;
         }
-        let covered =
-            DynamicImage::ImageRgb8(self.pixels).resize_to_fill(width, height, imageops::FilterType::Lanczos3);
-        Self { pixels: covered.into_rgb8() }
+        let (from_width, from_height) = (self.width(), self.height());
+        let source = Image::from_vec_u8(from_width, from_height, self.pixels.into_raw(), PixelType::U8x3);
+        let source = source.expect("a picture has three bytes for each pixel");
+        let mut covered = Image::new(width, height, PixelType::U8x3);
+        let lanczos = ResizeAlg::Convolution(resizing::Lanczos3);
+        let options = ResizeOptions::new().resize_alg(lanczos).fit_into_destination(Some((0.5, 0.5)));
+        Resizer::new().resize(&source, &mut covered, &options).expect("both pictures have the same type of pixels");
+        let pixels = RgbImage::from_raw(width, height, covered.into_vec());
+        Self { pixels: pixels.expect("a picture has three bytes for each pixel") }
     }
 
     /// The picture scaled down, if necessary, to at most `side` pixels per side.
@@ -160,4 +171,63 @@ fn flatten(picture: &DynamicImage) -> RgbImage {
             |channel: u8| ((u32::from(channel) * u32::from(a) + 255 * (255 - u32::from(a)) + 127) / 255) as u8;
         image::Rgb([over_white(r), over_white(g), over_white(b)])
     })
+}
+
+/// The picture in sRGB, from the colours of an ICC profile. `None` if the profile is damaged or not of RGB: the numbers
+/// are then taken as they are.
+fn in_srgb(picture: &RgbImage, profile: &[u8]) -> Option<RgbImage> {
+    let source = ColorProfile::new_from_slice(profile).ok()?;
+    if source.color_space != DataColorSpace::Rgb {
+        return None;
+    }
+    let srgb = ColorProfile::new_srgb();
+    let transform = source.create_transform_8bit(Layout::Rgb, &srgb, Layout::Rgb, TransformOptions::default()).ok()?;
+    let mut pixels = vec![0; picture.as_raw().len()];
+    transform.transform(picture.as_raw(), &mut pixels).ok()?;
+    RgbImage::from_raw(picture.width(), picture.height(), pixels)
+}
+
+#[cfg(test)]
+mod tests {
+    use image::ImageEncoder as _;
+
+    use super::*;
+
+    /// A PNG of one colour with an ICC profile.
+    fn tagged(colour: [u8; 3], profile: Vec<u8>) -> Vec<u8> {
+        let mut png = Vec::new();
+        let mut encoder = PngEncoder::new(&mut png);
+        encoder.set_icc_profile(profile).expect("PNG holds profiles");
+        encoder.write_image(&colour.repeat(64), 8, 8, ExtendedColorType::Rgb8).expect("a PNG");
+        png
+    }
+
+    #[test]
+    fn a_picture_with_a_colour_profile_is_decoded_to_srgb() {
+        let p3 = ColorProfile::new_display_p3().encode().expect("a profile");
+        let picture = Picture::decode(&tagged([230, 100, 100], p3)).expect("a picture");
+        // The same colour lies further from grey in sRGB, whose red is weaker.
+        let [red, green, _] = picture.as_rgb()[..3] else { panic!("a pixel") };
+        assert!(red > 238 && green < 95, "{red} {green}");
+        let srgb = ColorProfile::new_srgb().encode().expect("a profile");
+        for profile in [srgb, b"no profile".to_vec()] {
+            let picture = Picture::decode(&tagged([230, 100, 100], profile)).expect("a picture");
+            assert!(picture.as_rgb()[..3].iter().zip([230, 100, 100]).all(|(a, b)| a.abs_diff(b) <= 1));
+        }
+    }
+
+    #[test]
+    fn a_picture_is_scaled_to_cover_a_size_and_cropped_around_the_centre() {
+        // Three vertical stripes: red, green and blue.
+        let row: Vec<u8> =
+            [[255, 0, 0], [0, 255, 0], [0, 0, 255]].iter().flat_map(|colour| colour.repeat(40)).collect();
+        let stripes = Picture::from_rgb(120, 40, row.repeat(40)).expect("a picture");
+        let fitted = stripes.clone().fit(80, 80);
+        assert_eq!((fitted.width(), fitted.height()), (80, 80));
+        let centre = &fitted.as_rgb()[(40 * 80 + 40) * 3..][..3];
+        assert_eq!(centre, [0, 255, 0], "the middle third is left");
+        assert_eq!(stripes.clone().fit(120, 40), stripes);
+        let grey = Picture::from_rgb(1, 1, vec![7; 3]).expect("a picture").fit(9, 5);
+        assert!(grey.as_rgb().iter().all(|level| *level == 7) && grey.as_rgb().len() == 135);
+    }
 }

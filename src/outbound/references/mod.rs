@@ -215,6 +215,17 @@ impl References {
         self.fetch_all(Some(account), urls).await
     }
 
+    /// Downloads a file that a server named, under the same guards as a reference, without decoding it.
+    ///
+    /// # Errors
+    /// [`FaultKind`].
+    pub async fn file(&self, url: &ReferenceUrl) -> Result<Vec<u8>, FaultKind> {
+        self.bytes(url).await.map_err(|error| {
+            tracing::debug!(url = url.loggable(), %error, "a file cannot be downloaded");
+            error.kind()
+        })
+    }
+
     async fn fetch_all(&self, account: Option<Id>, urls: &[ReferenceUrl]) -> Result<Vec<Picture>, ReferenceFault> {
         let fetch = |(index, url)| self.fetch_one(account, index, url);
         // Collected first: a stream over the lazy iterator is not `Send` in the compiler's eyes.
@@ -243,10 +254,19 @@ impl References {
         };
         let slot = self.hosts.take(url.host()).await;
         let _download = self.downloads.acquire().await.expect("the semaphore is never closed");
-        let bytes = tokio::time::timeout(self.options.time_limit, self.download(url, slot))
-            .await
-            .map_err(|_| FetchError::TimeLimit)??;
+        let bytes = self.bytes_in_time(url, slot).await?;
         Ok(self.options.decoder.decode(&bytes).await?)
+    }
+
+    async fn bytes(&self, url: &ReferenceUrl) -> Result<Vec<u8>, FetchError> {
+        let slot = self.hosts.take(url.host()).await;
+        let _download = self.downloads.acquire().await.expect("the semaphore is never closed");
+        self.bytes_in_time(url, slot).await
+    }
+
+    async fn bytes_in_time(&self, url: &ReferenceUrl, slot: OwnedSemaphorePermit) -> Result<Vec<u8>, FetchError> {
+        let download = tokio::time::timeout(self.options.time_limit, self.download(url, slot));
+        download.await.map_err(|_| FetchError::TimeLimit)?
     }
 
     /// `slot` is for the host of `url`.

@@ -1,0 +1,242 @@
+//! `tintype engine`: which engine renders, whether it takes work, and one picture to try it.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::{Failure, Outcome, show};
+use crate::clock::Clock;
+use crate::config::{EngineSettings, EngineTarget};
+use crate::domain::request::{AspectRatio, InvalidRequest};
+use crate::engines::{self, EngineChoice, Surroundings};
+use tintype_engine::{Brief, CancellationToken, EngineInfo, Progress, Sizes};
+
+/// Time limit for a probe.
+const PROBE_LIMIT: Duration = Duration::from_secs(10);
+/// The seed of a picture unless `--seed` gives another.
+const SEED: u64 = 1;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum EngineCommand {
+    /// Show the engine of the settings, and the kinds of engines that this release knows
+    List(ListArgs),
+    /// Check whether an engine takes work
+    Check(CheckArgs),
+    /// Render one picture with an engine, save it as PNG and show how long each stage took
+    Try(TryArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    #[command(flatten)]
+    engine: EngineSettings,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CheckArgs {
+    /// Engine to check, as NAME or NAME:URL [default: the one of --engine]
+    name: Option<EngineTarget>,
+    #[command(flatten)]
+    engine: EngineSettings,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct TryArgs {
+    /// Engine to try, as NAME or NAME:URL
+    name: EngineTarget,
+    /// Prompt
+    prompt: String,
+    #[command(flatten)]
+    engine: EngineSettings,
+    /// Aspect ratio, such as 16:9
+    #[arg(long, value_name = "W:H", default_value = "1:1", value_parser = aspect_ratio)]
+    aspect: AspectRatio,
+    /// Seed of the picture
+    #[arg(long, value_name = "N", default_value_t = SEED)]
+    seed: u64,
+    /// Time limit
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = crate::config::duration)]
+    timeout: Duration,
+    /// File to write; it must not exist
+    #[arg(long, value_name = "FILE", default_value = "try.png")]
+    out: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// An engine as the command line shows it.
+#[derive(Debug, Serialize)]
+struct Shown {
+    engine: String,
+    description: String,
+    sizes: Vec<String>,
+    max_references: usize,
+    slots: usize,
+}
+
+impl Shown {
+    fn new(target: &EngineTarget, info: &EngineInfo) -> Self {
+        let sizes = match &info.sizes {
+            Sizes::Any => vec!["any".into()],
+            Sizes::Of(sizes) => sizes.iter().map(|(width, height)| format!("{width}x{height}")).collect(),
+        };
+        let (engine, description) = (target.to_string(), info.description.clone());
+        Self { engine, description, sizes, max_references: info.max_references, slots: info.slots }
+    }
+
+    fn text(&self) -> String {
+        let Self { engine, description, sizes, max_references, slots } = self;
+        let sizes = sizes.join(", ");
+        format!(
+            "{engine}\n  {description}\n  sizes: {sizes}; reference images: {max_references}; tasks at a time: {slots}"
+        )
+    }
+}
+
+/// The engine of the settings, and all kinds.
+#[derive(Debug, Serialize)]
+struct Listed {
+    configured: Shown,
+    known: &'static [&'static str],
+}
+
+/// The outcome of a check.
+#[derive(Debug, Serialize)]
+struct Checked {
+    #[serde(flatten)]
+    shown: Shown,
+    ok: bool,
+    /// The reason why the engine takes no work.
+    error: Option<String>,
+    seconds: f64,
+}
+
+/// A picture that was rendered, and the seconds that each stage took.
+#[derive(Debug, Serialize)]
+struct Tried {
+    engine: String,
+    file: PathBuf,
+    /// The size that the engine returned.
+    rendered: String,
+    /// The size of the file.
+    size: String,
+    bytes: usize,
+    render_seconds: f64,
+    resize_seconds: f64,
+    encode_seconds: f64,
+}
+
+pub(super) async fn run(command: EngineCommand) -> Outcome {
+    match command {
+        EngineCommand::List(args) => list(&args),
+        EngineCommand::Check(args) => check(args).await,
+        EngineCommand::Try(args) => try_out(args).await,
+    }
+}
+
+fn list(args: &ListArgs) -> Outcome {
+    let choice = engines::choose(&args.engine)?;
+    let configured = Shown::new(&args.engine.engine, &choice.info);
+    let listed = Listed { configured, known: &engines::KNOWN };
+    show(args.json, &listed, || {
+        format!("{}\n\nThis release knows: {}", listed.configured.text(), listed.known.join(", "))
+    })
+}
+
+fn chosen(target: EngineTarget, settings: EngineSettings) -> Result<(EngineTarget, EngineChoice), Failure> {
+    let choice = engines::choose(&EngineSettings { engine: target.clone(), ..settings })?;
+    Ok((target, choice))
+}
+
+fn aspect_ratio(text: &str) -> Result<AspectRatio, String> {
+    text.parse().map_err(|error: InvalidRequest| error.0)
+}
+
+async fn check(args: CheckArgs) -> Outcome {
+    let target = args.name.unwrap_or_else(|| args.engine.engine.clone());
+    let (target, choice) = chosen(target, args.engine)?;
+    let engine = choice.build(Surroundings { quotes_server: true, ..Surroundings::default() })?;
+    let clock = Clock::system();
+    let begun = clock.elapsed();
+    let probe = tokio::time::timeout(PROBE_LIMIT, engine.probe()).await;
+    let error = match probe {
+        Ok(probe) => probe.err().map(|error| error.to_string()),
+        Err(_) => Some(format!("no answer within {} s", PROBE_LIMIT.as_secs())),
+    };
+    let seconds = (clock.elapsed() - begun).as_secs_f64();
+    let checked = Checked { shown: Shown::new(&target, &choice.info), ok: error.is_none(), error, seconds };
+    show(args.json, &checked, || {
+        let outcome = match &checked.error {
+            None => format!("takes work (answered within {:.0} ms)", seconds * 1e3),
+            Some(error) => format!("takes no work: {error}"),
+        };
+        format!("{}\n  {outcome}", checked.shown.text())
+    })?;
+    Ok(if checked.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn try_out(args: TryArgs) -> Outcome {
+    let (width, height) = args.aspect.size();
+    // Before the render, which may cost money.
+    let mut file = std::fs::File::create_new(&args.out)
+        .map_err(|error| format!("cannot create {}: {error}", args.out.display()))?;
+    let tried = paint(&args, (width, height), &mut file).await;
+    let tried = tried.inspect_err(|_| drop(std::fs::remove_file(&args.out)))?;
+    show(args.json, &tried, || {
+        let Tried { rendered, size, bytes, render_seconds, resize_seconds, encode_seconds, .. } = &tried;
+        let file = args.out.display();
+        format!(
+            "{file}: {size}, {bytes} bytes\n  rendered as {rendered} in {render_seconds:.2} s, resized in {resize_seconds:.3} s, encoded in {encode_seconds:.3} s"
+        )
+    })
+}
+
+async fn paint(args: &TryArgs, (width, height): (u32, u32), file: &mut std::fs::File) -> Result<Tried, Failure> {
+    let (target, choice) = chosen(args.name.clone(), args.engine.clone())?;
+    let engine = choice.build(Surroundings { quotes_server: true, ..Surroundings::default() })?;
+    let (native_width, native_height) = choice.info.sizes.nearest(width, height);
+    let brief = Brief {
+        prompt: args.prompt.clone(),
+        width: native_width,
+        height: native_height,
+        seeds: vec![args.seed],
+        references: Vec::new(),
+        time_limit: args.timeout,
+    };
+    let clock = Clock::system();
+    let seconds = |begun: Duration| (clock.elapsed() - begun).as_secs_f64();
+    let begun = clock.elapsed();
+    let rendering = engine.render(brief, Progress::default(), CancellationToken::new());
+    let rendered = tokio::time::timeout(args.timeout, rendering).await;
+    let rendered = rendered.map_err(|_| format!("no picture within {} s", args.timeout.as_secs()))??;
+    let picture = rendered.into_iter().next().ok_or("the engine returned no picture")?;
+    let (render_seconds, native) = (seconds(begun), format!("{}x{}", picture.width(), picture.height()));
+    let begun = clock.elapsed();
+    let picture = picture.fit(width, height);
+    let resize_seconds = seconds(begun);
+    let begun = clock.elapsed();
+    let png = picture.to_png();
+    let encode_seconds = seconds(begun);
+    file.write_all(&png).map_err(|error| format!("cannot write {}: {error}", args.out.display()))?;
+    Ok(Tried {
+        engine: target.to_string(),
+        file: args.out.clone(),
+        rendered: native,
+        size: format!("{width}x{height}"),
+        bytes: png.len(),
+        render_seconds,
+        resize_seconds,
+        encode_seconds,
+    })
+}

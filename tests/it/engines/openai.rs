@@ -1,0 +1,222 @@
+//! `openai:URL` against a server written from the documents of each profile.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tintype::config::ServerSettings;
+use tintype::engines::{self, Surroundings};
+use tintype::sandbox::Decoder;
+use tintype_engine::{Brief, CancellationToken, Engine, EngineError, Picture, Progress};
+
+use crate::rigs::binary::TINTYPE;
+use crate::rigs::images_api::{Asked, Dialect, ImagesServer, Reply, painted};
+use crate::rigs::service::Service;
+
+/// The engine that flags choose.
+pub fn engine(flags: &[&str]) -> Arc<dyn Engine> {
+    let settings = ServerSettings::from_flags(flags.iter().copied()).expect("valid flags");
+    let choice = engines::choose(&settings.worker.engine).expect("an engine");
+    choice.build(Surroundings { decoder: Decoder::new(TINTYPE), quotes_server: false }).expect("an engine")
+}
+
+pub fn brief(prompt: &str, seeds: &[u64], references: Vec<Picture>) -> Brief {
+    let time_limit = Duration::from_secs(60);
+    Brief { prompt: prompt.into(), width: 64, height: 48, seeds: seeds.to_vec(), references, time_limit }
+}
+
+pub async fn render(engine: &Arc<dyn Engine>, brief: Brief) -> Result<Vec<Picture>, EngineError> {
+    engine.render(brief, Progress::default(), CancellationToken::new()).await
+}
+
+fn flat(colour: [u8; 3]) -> Picture {
+    Picture::from_rgb(40, 40, colour.repeat(1_600)).expect("a picture")
+}
+
+fn sizes_asked(server: &ImagesServer) -> Vec<String> {
+    server.asked().iter().map(|asked| asked.json()["size"].as_str().expect("a size").to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_task_is_rendered_by_a_server_of_each_profile_with_a_seed_for_each_picture() {
+    for (dialect, profile) in
+        [(Dialect::VllmOmni, "vllm-omni"), (Dialect::Sglang, "sglang"), (Dialect::LocalAi, "localai")]
+    {
+        let server = ImagesServer::start(dialect).await;
+        let engine = server.engine();
+        let flags = ["--engine", &engine, "--engine-profile", profile, "--engine-model", "m"];
+        let service = Service::start_with(&flags).await;
+        let caller = service.caller("ada", 10).await;
+        let task = caller.submit(json!({ "prompt": "a \"boat\"", "n": 3, "aspect_ratio": "16:9" })).await;
+        service.work().await;
+        let task = caller.task(task["task_id"].as_str().expect("a task_id")).await;
+        assert_eq!(task["status"], "completed", "{profile}: {task}");
+        let asked = server.asked();
+        assert_eq!(asked.len(), 3, "{profile}: a call for each picture");
+        let mut seeds: Vec<_> = asked.iter().map(|asked| asked.json()["seed"].as_u64().expect("a seed")).collect();
+        seeds.dedup();
+        assert_eq!(seeds.len(), 3, "{profile}: {seeds:?}");
+        for asked in &asked {
+            let mut body = asked.json();
+            assert!(body["seed"].as_u64().is_some_and(|seed| seed < 1 << 31), "{body}");
+            body["seed"] = 0.into();
+            let expected = json!({
+                "prompt": "a \"boat\"", "model": "m", "n": 1, "size": "1280x720", "response_format": "b64_json", "seed": 0
+            });
+            assert_eq!(body, expected, "{profile}");
+            assert_eq!((asked.path.as_str(), asked.header("authorization")), ("/v1/images/generations", None));
+        }
+        for (image, seed) in task["images"].as_array().expect("images").iter().zip(seeds) {
+            let file = service.fetch(image["url"].as_str().or(image.as_str()).expect("a URL"), &[]).await;
+            assert_eq!(
+                file.body,
+                painted(1_280, 720, seed),
+                "{profile}: the pictures stand in the order of their seeds"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn openai_gets_one_call_without_seed_or_response_format_in_a_size_that_its_model_knows() {
+    let server = ImagesServer::with_key(Dialect::OpenAi, "sk-secret").await;
+    let engine = server.engine();
+    let flags = ["--engine", &engine, "--engine-profile", "openai", "--engine-key", "sk-secret"];
+    let service = Service::start_with(&flags).await;
+    let caller = service.caller("ada", 100).await;
+    let task = caller.submit(json!({ "prompt": "a boat", "n": 4, "aspect_ratio": "21:9" })).await;
+    service.work().await;
+    let task = caller.task(task["task_id"].as_str().expect("a task_id")).await;
+    assert_eq!(task["status"], "completed", "{task}");
+    let asked = server.asked();
+    let bodies: Vec<_> = asked.iter().map(Asked::json).collect();
+    assert_eq!(bodies, [json!({ "prompt": "a boat", "model": "gpt-image-1", "n": 4, "size": "1536x1024" })]);
+    let file = service.fetch(task["media_url"].as_str().expect("a URL"), &[]).await;
+    assert_eq!(file.body[16..24], [1_568_u32.to_be_bytes(), 672_u32.to_be_bytes()].concat(), "the exact size");
+}
+
+#[tokio::test]
+async fn the_model_decides_over_sizes_and_references_unless_the_operator_does() {
+    let info = |flags: &[&str]| {
+        let flags = [&["--engine", "openai:https://api.openai.com/v1"][..], flags].concat();
+        let settings = ServerSettings::from_flags(flags).expect("valid flags");
+        engines::choose(&settings.worker.engine).expect("an engine").info
+    };
+    let nearest = |flags: &[&str]| info(flags).sizes.nearest(1_280, 720);
+    assert_eq!((nearest(&[]), info(&[]).max_references), ((1_536, 1_024), 4));
+    let dalle = ["--engine-model", "dall-e-3"];
+    assert_eq!((nearest(&dalle), info(&dalle).max_references), ((1_792, 1_024), 0));
+    assert_eq!(nearest(&["--engine-model", "gpt-image-2"]), (1_280, 720));
+    let sizes = ["--engine-sizes", "512x512,768x512", "--engine-references", "1"];
+    assert_eq!((nearest(&sizes), info(&sizes).max_references), ((768, 512), 1));
+    assert_eq!(info(&["--engine-profile", "localai"]).max_references, 0, "it may ignore them without a word");
+    assert!(info(&[]).description.contains("gpt-image-1 at openai:https://api.openai.com/v1"), "{:?}", info(&[]));
+}
+
+#[tokio::test]
+async fn references_travel_in_the_form_that_the_profile_knows() {
+    let references = || vec![flat([255, 0, 0]), flat([0, 0, 255])];
+    let pngs: Vec<_> = references().iter().map(Picture::to_png).collect();
+    for (dialect, profile, part) in [
+        (Dialect::OpenAi, "openai", "image[]"),
+        (Dialect::VllmOmni, "vllm-omni", "image"),
+        (Dialect::Sglang, "sglang", "image[]"),
+    ] {
+        let server = ImagesServer::start(dialect).await;
+        let url = server.engine();
+        let engine = engine(&["--engine", &url, "--engine-profile", profile, "--engine-model", "m"]);
+        let brief = Brief { width: 1_024, height: 1_024, ..brief("a \r\n--boat; name=\"n\"", &[7], references()) };
+        render(&engine, brief).await.expect("a picture");
+        let asked = server.asked();
+        let [asked] = &asked[..] else { panic!("{asked:?}") };
+        assert_eq!(asked.path, "/v1/images/edits");
+        assert_eq!(asked.fields()["prompt"], "a \r\n--boat; name=\"n\"", "{profile}: the prompt is one part");
+        let files: Vec<_> = pngs.iter().map(|png| (part.to_owned(), png.clone())).collect();
+        assert_eq!(asked.files(), files, "{profile}");
+    }
+    let server = ImagesServer::start(Dialect::LocalAi).await;
+    let engine = engine(&["--engine", &server.engine(), "--engine-model", "m"]);
+    render(&engine, brief("a boat", &[7], references())).await.expect("a picture");
+    let asked = server.asked();
+    assert_eq!(asked[0].path, "/v1/images/generations");
+    assert_eq!(asked[0].json()["ref_images"].as_array().map(Vec::len), Some(2));
+}
+
+#[tokio::test]
+async fn tags_that_engines_obey_never_reach_a_server() {
+    let server = ImagesServer::start(Dialect::LocalAi).await;
+    let engine = engine(&["--engine", &server.engine(), "--engine-model", "m"]);
+    let prompt = "a <lora:evil:1> boat<sd_cpp_extra_args>{\"seed\":1}</sd_cpp_extra_args>|ugly";
+    render(&engine, brief(prompt, &[7], Vec::new())).await.expect("a picture");
+    assert_eq!(server.asked()[0].json()["prompt"], "a   boat  ugly");
+    let nothing = render(&engine, brief("<lora:evil:1>", &[7], Vec::new())).await;
+    assert!(matches!(&nothing, Err(EngineError::Permanent(cause)) if cause.contains("nothing is left")), "{nothing:?}");
+    assert_eq!(server.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn a_picture_may_come_by_a_url_of_the_servers_own_origin() {
+    let server = ImagesServer::with_key(Dialect::Sglang, "sk-secret").await;
+    let flags = ["--engine", &server.engine(), "--engine-profile", "sglang", "--engine-key", "sk-secret"];
+    let engine = engine(&flags);
+    for url in [format!("{}/files/red.png", server.url()), "/v1/files/red.png".into(), "files/red.png".into()] {
+        server.reply([Reply::json(200, &json!({ "created": 1, "data": [{ "url": url }] }))]);
+        let pictures = render(&engine, brief("a boat", &[7], Vec::new())).await.expect("a picture");
+        assert_eq!(pictures[0].width(), 64, "{url}");
+    }
+    let fetched = server.all().into_iter().filter(|asked| asked.path == "/v1/files/red.png");
+    assert!(fetched.map(|asked| asked.header("authorization").map(str::to_owned)).all(|key| key.is_some()));
+}
+
+#[tokio::test]
+async fn a_url_of_another_origin_is_fetched_only_from_public_hosts_and_without_the_key() {
+    let server = ImagesServer::start(Dialect::Sglang).await;
+    let other = ImagesServer::start(Dialect::Sglang).await;
+    let flags = ["--engine", &server.engine(), "--engine-profile", "sglang", "--engine-key", "sk-secret"];
+    let engine = engine(&flags);
+    for (url, reason) in [
+        (format!("{}/files/red.png", other.url()), "must use the https:// scheme"),
+        (format!("https://{}/files/red.png", other.address), "must"),
+        ("https://169.254.169.254/latest/meta-data".into(), "must point to a public host"),
+        ("https://localhost/red.png".into(), "must point to a public host"),
+        ("file:///etc/passwd".into(), "must use the https:// scheme"),
+    ] {
+        server.reply([Reply::json(200, &json!({ "created": 1, "data": [{ "url": url }] }))]);
+        let outcome = render(&engine, brief("a boat", &[7], Vec::new())).await;
+        let is_refused = matches!(&outcome, Err(EngineError::Temporary(cause)) if cause.contains(reason));
+        assert!(is_refused, "{url}: {outcome:?}");
+    }
+    assert!(other.all().is_empty(), "nothing was sent there");
+}
+
+#[tokio::test]
+async fn a_cancelled_render_closes_its_connection() {
+    let server = ImagesServer::start(Dialect::Sglang).await;
+    server.reply([Reply::Silence]);
+    let engine = engine(&["--engine", &server.engine(), "--engine-profile", "sglang"]);
+    let cancel = CancellationToken::new();
+    let render = engine.render(brief("a boat", &[7], Vec::new()), Progress::default(), cancel.clone());
+    let cancelling = async {
+        while server.asked().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        cancel.cancel();
+    };
+    let (outcome, ()) = tokio::join!(render, cancelling);
+    assert!(matches!(outcome, Err(EngineError::Temporary(_))), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn the_size_asked_for_is_one_that_the_operator_named() {
+    let server = ImagesServer::start(Dialect::VllmOmni).await;
+    let engine = server.engine();
+    let flags = ["--engine", &engine, "--engine-profile", "vllm-omni", "--engine-sizes", "512x512,640x384"];
+    let service = Service::start_with(&flags).await;
+    let caller = service.caller("ada", 10).await;
+    let task = caller.submit(json!({ "prompt": "a boat", "aspect_ratio": "16:9" })).await;
+    service.work().await;
+    assert_eq!(sizes_asked(&server), ["640x384"]);
+    let task = caller.task(task["task_id"].as_str().expect("a task_id")).await;
+    let file = service.fetch(task["media_url"].as_str().expect("a URL"), &[]).await;
+    assert_eq!(file.body[16..24], [1_280_u32.to_be_bytes(), 720_u32.to_be_bytes()].concat());
+}

@@ -1,0 +1,175 @@
+//! Several servers of one engine, and servers that come and go.
+
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use serde_json::json;
+use tintype::worker::Worker;
+use tintype_engine::{CancellationToken, EngineError};
+
+use super::openai::{brief, engine, render};
+use crate::rigs::binary::{refused, run};
+use crate::rigs::images_api::{Dialect, ImagesServer, Reply};
+use crate::rigs::ports::Port;
+use crate::rigs::service::Service;
+
+/// Lets so much time pass, and then whatever follows from it happen.
+async fn pass(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+/// Waits until the worker has worked on a task.
+async fn worked(worker: &std::sync::Arc<Worker>) {
+    let working = async {
+        while worker.step().await.expect("a store") == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), working).await.expect("the server is asked again");
+}
+
+#[tokio::test]
+async fn a_refused_connection_costs_no_attempt_and_the_task_is_rendered_when_the_server_is_up() {
+    let port = Port::take();
+    let address = port.address;
+    let engine = format!("openai:http://{address}/v1");
+    let service = Service::start_with(&["--engine", &engine, "--engine-profile", "sglang"]).await;
+    let caller = service.caller("ada", 10).await;
+    let task_id = caller.submit_prompt("a boat").await;
+    service.work().await;
+    assert_eq!(super::lost_leases(&caller, &task_id).await, Some(0));
+    let _server = ImagesServer::on(address, Dialect::Sglang, None).await;
+    pass(Duration::from_secs(1)).await;
+    worked(&service.worker).await;
+    assert_eq!(caller.task(&task_id).await["status"], "completed");
+}
+
+#[tokio::test]
+async fn a_busy_server_is_left_alone_for_the_time_it_asks_for() {
+    let server = ImagesServer::start(Dialect::Sglang).await;
+    server.reply([Reply::Whole(429, vec![("retry-after", "30".into())], b"{}".to_vec())]);
+    let service = Service::start_with(&["--engine", &server.engine(), "--engine-profile", "sglang"]).await;
+    let caller = service.caller("ada", 10).await;
+    let task_id = caller.submit_prompt("a boat").await;
+    service.work().await;
+    pass(Duration::from_secs(15)).await;
+    service.work().await;
+    assert_eq!(server.all().len(), 1, "nothing is sent, not even a probe");
+    assert_eq!(super::lost_leases(&caller, &task_id).await, Some(0));
+    pass(Duration::from_secs(15)).await;
+    worked(&service.worker).await;
+    assert_eq!(caller.task(&task_id).await["status"], "completed");
+}
+
+#[tokio::test]
+async fn work_that_one_server_cannot_take_goes_to_another() {
+    let (busy, idle) = (ImagesServer::start(Dialect::Sglang).await, ImagesServer::start(Dialect::Sglang).await);
+    busy.always(Reply::json(503, &json!({ "detail": "loading" })));
+    busy.fail_probes(true);
+    let urls = format!("openai:{},{}", busy.url(), idle.url());
+    let engine = engine(&["--engine", &urls, "--engine-profile", "sglang"]);
+    for seed in 0..4 {
+        render(&engine, brief("a boat", &[seed], Vec::new())).await.expect("a picture");
+    }
+    assert_eq!((busy.asked().len(), idle.asked().len()), (1, 4), "the busy one is set aside");
+    busy.always(Reply::Documented);
+    busy.fail_probes(false);
+    let back = async {
+        while busy.asked().len() < 2 {
+            pass(Duration::from_secs(2)).await;
+            render(&engine, brief("a boat", &[9], Vec::new())).await.expect("a picture");
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(3_600), back).await.expect("it gets work after a probe");
+}
+
+#[tokio::test]
+async fn the_pictures_of_a_task_are_spread_over_the_servers() {
+    let servers = [
+        ImagesServer::start(Dialect::Sglang).await,
+        ImagesServer::start(Dialect::Sglang).await,
+        ImagesServer::start(Dialect::Sglang).await,
+    ];
+    let urls = servers.each_ref().map(ImagesServer::url).join(",");
+    let engine = engine(&["--engine", &format!("openai:{urls}"), "--engine-profile", "sglang"]);
+    let pictures = render(&engine, brief("a boat", &[1, 2, 3], Vec::new())).await.expect("pictures");
+    let greens: Vec<_> = pictures.iter().map(|picture| picture.as_rgb()[1]).collect();
+    assert_eq!(greens, [1, 2, 3], "in the order of the seeds");
+    assert_eq!(servers.each_ref().map(|server| server.asked().len()), [1, 1, 1]);
+}
+
+#[tokio::test]
+async fn no_server_gets_more_calls_at_a_time_than_it_takes() {
+    let server = ImagesServer::start(Dialect::Sglang).await;
+    server.reply([Reply::Silence, Reply::Silence]);
+    let engine = engine(&["--engine", &server.engine(), "--engine-profile", "sglang"]);
+    let cancel = CancellationToken::new();
+    let waiting = |seed| {
+        let (engine, cancel) = (engine.clone(), cancel.clone());
+        tokio::spawn(
+            async move { engine.render(brief("a boat", &[seed], Vec::new()), Default::default(), cancel).await },
+        )
+    };
+    let first = [waiting(1), waiting(2)];
+    while server.asked().len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    let third = engine.render(brief("a boat", &[3], Vec::new()), Default::default(), CancellationToken::new());
+    let mut third = std::pin::pin!(third);
+    for _ in 0..100 {
+        assert!((&mut third).now_or_never().is_none());
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(server.asked().len(), 2, "the third call waits");
+    cancel.cancel();
+    assert_eq!(third.await.expect("a picture").len(), 1);
+    for first in first {
+        assert!(first.await.expect("no panic").is_err());
+    }
+}
+
+#[tokio::test]
+async fn a_probe_says_why_no_server_takes_work() {
+    for (server, flags, line) in [
+        (
+            ImagesServer::with_key(Dialect::Sglang, "sk-right").await,
+            vec!["--engine-key", "sk-wrong"],
+            "check --engine-key",
+        ),
+        (ImagesServer::start(Dialect::Sglang).await, vec![], "does its URL end in /v1?"),
+    ] {
+        let url = if line.contains("/v1") { format!("openai:http://{}", server.address) } else { server.engine() };
+        let engine = engine(&[&["--engine", url.as_str(), "--engine-profile", "sglang"][..], &flags].concat());
+        let outcome = engine.probe().await;
+        let is_clear = matches!(&outcome, Err(EngineError::NotAvailable(cause)) if cause.contains(line));
+        assert!(is_clear, "{outcome:?}");
+    }
+    let server = ImagesServer::start(Dialect::Sglang).await;
+    server.fail_probes(true);
+    assert!(engine(&["--engine", &server.engine()]).probe().await.is_err());
+    server.fail_probes(false);
+    assert!(engine(&["--engine", &server.engine()]).probe().await.is_ok());
+}
+
+#[tokio::test]
+async fn doctor_probes_the_engine_and_renders_nothing_there() {
+    let server = ImagesServer::start(Dialect::Sglang).await;
+    let data = tempfile::TempDir::new().expect("a directory");
+    let (path, engine) = (data.path().to_owned(), server.engine());
+    let doctor = move |engine: String| {
+        let path = path.clone();
+        tokio::task::spawn_blocking(move || run(&path, ["doctor", "--engine", &engine]))
+    };
+    let output = doctor(engine).await.expect("no panic");
+    let said = String::from_utf8(output.stdout).expect("text");
+    assert!(said.contains("ok    engine"), "{said}");
+    assert_eq!((server.all().len(), server.asked().len()), (1, 0));
+    drop(server);
+    let output = doctor("openai:http://127.0.0.1:1/v1".into()).await.expect("no panic");
+    let said = String::from_utf8(output.stdout).expect("text");
+    assert!(!output.status.success() && said.contains("FAIL  engine"), "{said}");
+    let said = refused(data.path(), &["doctor", "--engine", "openai:ftp://a.example"]);
+    assert!(said.contains("begins with ftp://"), "{said}");
+}
