@@ -33,6 +33,8 @@ const FLAGS: [&str; 12] = [
 
 /// Longest wait for a condition on a page, in milliseconds. Ends a test whose page will never fulfil it.
 const PATIENCE_MILLIS: u64 = 60_000;
+/// Looks at an element, 20 ms apart, at which it must be in the same place before it is clicked.
+const STILL: u32 = 10;
 
 /// A browser with one page and a profile of its own. It ends with the thread that started it at the latest.
 pub struct Browser {
@@ -141,7 +143,8 @@ impl Browser {
         value
     }
 
-    /// Clicks in the middle of the element that an expression gives, once there is one.
+    /// Clicks in the middle of the element that an expression gives, once there is one and it has stopped moving: parts of
+    /// a page that appear later shift the others.
     pub fn click(&mut self, element: &str) {
         let middle = format!(
             "(() => {{
@@ -150,8 +153,10 @@ impl Browser {
                 element.scrollIntoView({{ block: 'center', behavior: 'instant' }});
                 const box = element.getBoundingClientRect();
                 const [x, y] = [box.x + box.width / 2, box.y + box.height / 2];
+                const still = window.lastMiddle?.x === x && window.lastMiddle.y === y ? window.lastMiddle.still + 1 : 0;
+                window.lastMiddle = {{ x, y, still }};
                 const hit = document.elementFromPoint(x, y);
-                return hit && (element.contains(hit) || hit.contains(element)) ? {{ x, y }} : null;
+                return still >= {STILL} && hit && (element.contains(hit) || hit.contains(element)) ? {{ x, y }} : null;
             }})()"
         );
         let at = self.until(&middle);
