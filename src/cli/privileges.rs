@@ -22,7 +22,12 @@ impl Command {
             | Self::Files(_)
             | Self::Migrate(_)
             | Self::Doctor(_) => Some(Keeps::Nothing),
-            Self::Policy(_) | Self::Generate(_) | Self::Config(_) | Self::Openapi | Self::DecodePicture { .. } => None,
+            Self::Policy(_)
+            | Self::Engine(_)
+            | Self::Generate(_)
+            | Self::Config(_)
+            | Self::Openapi
+            | Self::DecodePicture { .. } => None,
         }
     }
 
