@@ -1,5 +1,6 @@
 //! `tintype key`: API keys.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -11,7 +12,7 @@ use crate::domain::key::{ApiKey, KeySecret, KeyState, Suspension};
 use crate::domain::model::Id;
 use crate::domain::text;
 use crate::domain::timestamp::Timestamp;
-use crate::store::{KeyChange, NewKey};
+use crate::store::{KeyChange, NewKey, Store};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum KeyCommand {
@@ -19,6 +20,8 @@ pub(super) enum KeyCommand {
     Create(CreateArgs),
     /// List keys without their secrets
     List(ListArgs),
+    /// Show one key without its secret
+    Show(OneKeyArgs),
     /// Disable a key until it is enabled again
     Disable(OneKeyArgs),
     /// Enable a disabled or suspended key and clear its strikes
@@ -86,6 +89,8 @@ pub(super) struct RotateArgs {
 struct ShownKey<'a> {
     #[serde(flatten)]
     key: &'a ApiKey,
+    /// Name of the account.
+    account: &'a str,
     state: KeyState,
 }
 
@@ -103,6 +108,7 @@ pub(super) async fn run(command: KeyCommand, data: &DataSettings) -> Outcome {
     match command {
         KeyCommand::Create(args) => create(args, data).await,
         KeyCommand::List(args) => list(args, data).await,
+        KeyCommand::Show(args) => show_one(args, data).await,
         KeyCommand::Disable(args) => change(args, KeyChange::Disable, data).await,
         KeyCommand::Enable(args) => change(args, KeyChange::Enable, data).await,
         KeyCommand::Revoke(args) => change(args, KeyChange::Revoke, data).await,
@@ -157,14 +163,17 @@ async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
         None => None,
     };
     let keys = store.list_keys(account).await?;
+    let accounts = store.list_accounts().await?;
+    let names: HashMap<Id, &str> = accounts.iter().map(|account| (account.id, account.name.as_str())).collect();
     let now = store.now();
-    let shown: Vec<_> = keys.iter().map(|key| ShownKey { key, state: key.state(now) }).collect();
+    let name = |key: &ApiKey| names.get(&key.account_id).copied().unwrap_or_default();
+    let shown: Vec<_> = keys.iter().map(|key| ShownKey { key, account: name(key), state: key.state(now) }).collect();
     show(args.json, &shown, || {
-        let rows = shown.iter().map(|ShownKey { key, .. }| {
+        let rows = shown.iter().map(|ShownKey { key, account, .. }| {
             [
                 key.id.to_string(),
                 key.hint.clone(),
-                key.account_id.to_string(),
+                (*account).to_owned(),
                 state(key, now),
                 or_dash(key.expires_at),
                 or_dash(key.last_used_at),
@@ -173,6 +182,39 @@ async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
         });
         table(["ID", "KEY", "ACCOUNT", "STATE", "EXPIRES", "LAST USED", "NAME"], rows)
     })
+}
+
+async fn show_one(args: OneKeyArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data).await?;
+    let key = store.find_key(args.id).await?.ok_or_else(|| no_such_key(args.id))?;
+    let account = account_name(&*store, &key).await?;
+    let now = store.now();
+    show(args.json, &ShownKey { key: &key, account: &account, state: key.state(now) }, || {
+        let rate = |rate: Option<u32>| match rate {
+            None => "that of the server".to_owned(),
+            Some(0) => "unlimited".to_owned(),
+            Some(rate) => format!("{rate}/min"),
+        };
+        let rows = [
+            ("ID", key.id.to_string()),
+            ("KEY", key.hint.clone()),
+            ("NAME", key.name.clone()),
+            ("ACCOUNT", format!("{account} ({})", key.account_id)),
+            ("STATE", state(&key, now)),
+            ("SUBMITS", rate(key.submit_rate)),
+            ("READS", rate(key.read_rate)),
+            ("CREATED", key.created_at.to_string()),
+            ("EXPIRES", or_dash(key.expires_at)),
+            ("LAST USED", or_dash(key.last_used_at)),
+        ];
+        rows.map(|(name, value)| format!("{name:<9}  {value}").trim_end().to_owned()).join("\n")
+    })
+}
+
+/// The name of the account that owns a key.
+async fn account_name(store: &dyn Store, key: &ApiKey) -> Result<String, Failure> {
+    let account = store.find_account(key.account_id.as_str()).await?;
+    Ok(account.map(|account| account.name).unwrap_or_default())
 }
 
 fn state(key: &ApiKey, now: Timestamp) -> String {
@@ -198,8 +240,9 @@ async fn change(args: OneKeyArgs, change: KeyChange, data: &DataSettings) -> Out
     if change == KeyChange::Enable && key.state(now) == KeyState::Revoked {
         return Err(Failure(format!("key {} is revoked, which cannot be undone: create a new key", key.id)));
     }
-    show(args.json, &ShownKey { key: &key, state: key.state(now) }, || {
-        format!("Key {} ({}) is {}.", key.id, key.hint, state(&key, now))
+    let account = account_name(&*store, &key).await?;
+    show(args.json, &ShownKey { key: &key, account: &account, state: key.state(now) }, || {
+        format!("Key {} ({}) of {account} is {}.", key.id, key.hint, state(&key, now))
     })
 }
 

@@ -26,15 +26,19 @@ mod account;
 mod allocator;
 mod backup;
 mod banner;
+mod completions;
 mod configuration;
 mod credits;
 mod doctor;
 mod engine;
 mod files;
+mod following;
 mod generate;
+mod get;
 mod key;
 mod migrate;
 mod policy;
+mod preview;
 mod privileges;
 mod progress;
 mod queue;
@@ -110,6 +114,8 @@ enum Command {
     Engine(engine::EngineCommand),
     /// Turn a prompt into images through a running server
     Generate(generate::GenerateArgs),
+    /// Wait for a task of a running server and save its images
+    Get(get::GetArgs),
     /// Back up the database and the result files of a running or stopped server
     Backup(backup::BackupArgs),
     /// Create an installation from a backup
@@ -123,6 +129,11 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Print the OpenAPI description of the API
     Openapi,
+    /// Print the script that completes this command in a shell
+    Completions(completions::CompletionsArgs),
+    /// Write the manual pages of all commands into a directory
+    #[command(hide = true)]
+    Man(completions::ManArgs),
     /// Decode one picture from standard input; the server runs this in a child process
     #[command(hide = true, name = sandbox::COMMAND)]
     DecodePicture {
@@ -239,6 +250,9 @@ fn run(command: Command, data: &DataSettings, settings: &[ShownSetting]) -> Outc
             Command::Policy(command) => policy::run(command),
             Command::Engine(command) => engine::run(command).await,
             Command::Generate(args) => Ok(generate::run(args).await),
+            Command::Get(args) => Ok(get::run(args).await),
+            Command::Completions(args) => completions::print(args, Cli::command()),
+            Command::Man(args) => completions::write_manual(args, Cli::command()),
             Command::Backup(args) => backup::run(args, data).await,
             Command::Restore(args) => restore::run(args, data).await,
             Command::Migrate(args) => migrate::run(args, data).await,

@@ -25,8 +25,11 @@ impl Command {
             Self::Policy(_)
             | Self::Engine(_)
             | Self::Generate(_)
+            | Self::Get(_)
             | Self::Config(_)
             | Self::Openapi
+            | Self::Completions(_)
+            | Self::Man(_)
             | Self::DecodePicture { .. } => None,
         }
     }

@@ -76,6 +76,29 @@ pub fn program() -> PathBuf {
     if is_this { name } else { path }
 }
 
+/// A protocol by which a terminal shows images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Graphics {
+    /// That of kitty.
+    Kitty,
+    /// That of iTerm2.
+    Iterm,
+}
+
+/// The protocol of the terminal that this process runs in, by the variables that terminals set. A multiplexer between
+/// passes no images on.
+#[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
+pub fn terminal_graphics() -> Option<Graphics> {
+    let variable = |name: &str| std::env::var(name).unwrap_or_default();
+    let (term, program) = (variable("TERM"), variable("TERM_PROGRAM"));
+    if !variable("TMUX").is_empty() || term.starts_with("screen") || term.starts_with("tmux") {
+        return None;
+    }
+    let kitty = term == "xterm-kitty" || term == "xterm-ghostty" || program == "ghostty";
+    let iterm = ["iTerm.app", "WezTerm"].contains(&program.as_str()) || variable("LC_TERMINAL") == "iTerm2";
+    if kitty { Some(Graphics::Kitty) } else { iterm.then_some(Graphics::Iterm) }
+}
+
 /// The arguments of this process, starting with its name.
 pub fn arguments() -> Vec<OsString> {
     std::env::args_os().collect()

@@ -29,7 +29,10 @@ pub use self::connections::{
 };
 pub use self::database::{DataSettings, DatabaseUrl};
 pub use self::engine::{EngineProfile, EngineSettings, EngineTarget, ServerKind};
-pub use self::environment::{STARTED_AGAIN, arguments, environment_of_engine, program, variable_or, was_started_again};
+pub use self::environment::{
+    Graphics, STARTED_AGAIN, arguments, environment_of_engine, program, terminal_graphics, variable_or,
+    was_started_again,
+};
 pub use self::file::CONFIG_FILE;
 pub use self::files::{FileBackend, FileLinks, FileUrlSettings, FileUrls, FilesSettings, SignedLinks};
 pub use self::layers::{CommandLine, SettingsError, ShownSetting, Source, read};

@@ -373,3 +373,53 @@ fn a_flag_wins_over_every_form_of_its_variable() {
         );
     }
 }
+
+#[test]
+fn keys_are_listed_and_shown_with_the_name_of_their_account() {
+    let data = data();
+    let data = data.path();
+    run(data, &["account", "create", "ada"]);
+    let created = run(data, &["key", "create", "--account", "ada", "--name", "laptop", "--submit-rate", "0"]);
+    let id = created["id"].as_str().expect("an id");
+    let shown = run(data, &["key", "show", id]);
+    assert_eq!(
+        (&shown["account"], &shown["name"], &shown["state"]),
+        (&json!("ada"), &json!("laptop"), &json!("active"))
+    );
+    assert_eq!(run(data, &["key", "list"]), json!([shown]));
+    assert!(shown.get("key").is_none() && shown.get("hash").is_none(), "{shown}");
+    let text = String::from_utf8(binary::run(data, ["key", "show", id]).stdout).expect("text");
+    assert!(text.contains("ACCOUNT    ada (") && text.contains("SUBMITS    unlimited"), "{text}");
+    assert!(!text.contains(&created["key"].as_str().expect("a key")[10..]), "{text}");
+    let table = String::from_utf8(binary::run(data, ["key", "list"]).stdout).expect("text");
+    assert!(table.lines().nth(1).is_some_and(|row| row.contains("  ada  ")), "{table}");
+    assert!(refused(data, &["key", "show", "AAAAAAAAAAAAAAAAAAAAA"]).contains("no key"));
+}
+
+#[test]
+fn completions_and_manual_pages_know_every_command() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = tintype().args(["completions", shell]).output().expect("the program runs");
+        let script = String::from_utf8(output.stdout).expect("text");
+        assert!(output.status.success() && script.contains("generate") && script.contains("listen"), "{shell}");
+    }
+    let script = tintype().args(["completions", "bash"]).output().expect("the program runs").stdout;
+    let folder = data();
+    let file = folder.path().join("tintype.bash");
+    std::fs::write(&file, script).expect("a file");
+    let complete =
+        "source \"$1\"; COMP_WORDS=(tintype key sh) COMP_CWORD=2; _tintype tintype sh key; echo \"${COMPREPLY[@]}\"";
+    let bash = std::process::Command::new("bash").args(["-c", complete, "bash"]).arg(&file).output();
+    let completed = String::from_utf8(bash.expect("bash runs").stdout).expect("text");
+    assert_eq!(completed.trim(), "show");
+
+    let pages = folder.path().join("man");
+    std::fs::create_dir(&pages).expect("a folder");
+    assert!(tintype().arg("man").arg(&pages).status().expect("the program runs").success());
+    for page in ["tintype.1", "tintype-serve.1", "tintype-key-create.1", "tintype-get.1"] {
+        let text = std::fs::read_to_string(pages.join(page)).unwrap_or_else(|error| panic!("{page}: {error}"));
+        assert!(text.contains(".SH NAME") && text.contains(".SH OPTIONS"), "{page}: {text}");
+    }
+    let said = tintype().args(["man", "/nowhere/at/all"]).output().expect("the program runs");
+    assert!(String::from_utf8_lossy(&said.stderr).contains("/nowhere/at/all"), "{said:?}");
+}

@@ -15,6 +15,9 @@ use tempfile::TempDir;
 use crate::rigs::binary::{self, Server, tintype};
 use crate::rigs::ports::Port;
 
+mod connection;
+mod terminal;
+
 const TASK_ID: &str = "imgmodel-AAAAAAAAAAAAAAAAAAAAA";
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\nand so on";
 /// A poll hint that keeps the tests short.
@@ -419,6 +422,42 @@ fn an_interrupted_wait_names_the_task() {
     }
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
     let ended = Ended::new(generate.out, child.wait_with_output().unwrap());
-    ended.check(130, &["continues", TASK_ID, "curl"]);
+    ended.check(130, &["continues", &format!("tintype get {TASK_ID} --url {}", script.url)]);
     assert_eq!((&ended.json()["task_id"], &ended.json()["status"]), (&json!(TASK_ID), &json!("processing")));
+}
+
+#[test]
+fn a_task_is_fetched_later_and_again() {
+    let host = Host::start();
+    let generated = host.generate().run(["A lighthouse", "--aspect", "16:9", "-n", "2", "--json"]).json();
+    let task_id = generated["task_id"].as_str().unwrap();
+    let bare = task_id.strip_prefix("imgmodel-").unwrap();
+    let out = tempfile::tempdir().unwrap();
+    // The address needs no scheme.
+    let address = host.server.address.to_string();
+    // The second time an image is missing, and the other is there already.
+    for (id, missing) in [(task_id, ""), (bare, "-2.png"), (bare, "-1.png")] {
+        drop(fs::remove_file(out.path().join(format!("{task_id}{missing}"))));
+        let mut get = tintype();
+        get.args(["get", "--url", &address, "--key", &host.key, "--out"]).arg(out.path()).arg(id);
+        let output = get.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 2);
+        for position in [1, 2] {
+            assert_is_png(&out.path().join(format!("{task_id}-{position}.png")));
+        }
+    }
+    let mut unknown = tintype();
+    unknown.args(["get", TASK_ID, "--url", &address, "--key", &host.key, "--out"]).arg(out.path());
+    let output = unknown.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && said.contains("has no task"), "{said}");
+}
+
+#[test]
+fn a_local_reference_is_refused_before_anything_is_sent() {
+    let script = Script::start(|_| vec![accepted()]);
+    let said = ["./fox.png", "https URL", "Nothing was submitted"];
+    script.generate().run(["A fox", "--reference", "./fox.png"]).check(2, &said);
+    assert!(script.requests().is_empty());
 }

@@ -141,6 +141,15 @@ pub enum ClientError {
     /// No connection was made, so nothing was sent.
     #[error("no connection: {0}")]
     Unreachable(String),
+    /// Nothing listens at the address, so nothing was sent.
+    #[error("no connection: nothing listens there")]
+    NothingThere,
+    /// The certificate of the server is not accepted, so nothing was sent.
+    #[error("the certificate of the server is not accepted: {0}")]
+    Certificate(String),
+    /// The server does not speak TLS, so nothing was sent.
+    #[error("the server does not speak TLS")]
+    NotTls,
     /// Something was sent, and no complete answer came.
     #[error("no complete answer: {0}")]
     NoAnswer(String),
@@ -221,8 +230,8 @@ struct ErrorDetail {
 }
 
 impl Client {
-    /// A client of the API below `base_url`. Connects to nothing. Trusts the public certificate authorities and those
-    /// in `authorities` (PEM).
+    /// A client of the API below `base_url`. Connects to nothing. Trusts the public certificate authorities, those in
+    /// `authorities` (PEM), and a server that presents one of the certificates in it.
     ///
     /// # Errors
     /// [`SetupError`].
@@ -269,7 +278,7 @@ impl Client {
     /// Creates a task. Never sends more than one request.
     ///
     /// # Errors
-    /// [`ClientError`]. No task exists after `Unreachable`, `Redirected`, a `Refused` by the API itself or with a 4xx
+    /// [`ClientError`]. No task exists after `Unreachable`, `NothingThere`, `Certificate`, `NotTls`, `Redirected`, a `Refused` by the API itself or with a 4xx
     /// status. After any other error a task may exist.
     pub async fn submit(&self, request: &TaskRequest) -> Result<Accepted, ClientError> {
         let body = serde_json::to_vec(request).expect("our own types are always JSON");
@@ -376,10 +385,25 @@ fn is_loopback(url: &Url) -> bool {
 
 impl From<reqwest::Error> for ClientError {
     fn from(error: reqwest::Error) -> Self {
-        let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
-        let cause = causes.last().map(ToString::to_string).unwrap_or_default();
-        if error.is_connect() { Self::Unreachable(cause) } else { Self::NoAnswer(cause) }
+        let causes = || std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
+        let cause = causes().last().map(ToString::to_string).unwrap_or_default();
+        if !error.is_connect() {
+            return Self::NoAnswer(cause);
+        }
+        match causes().find_map(tls_error) {
+            Some(rustls::Error::InvalidCertificate(fault)) => return Self::Certificate(fault.to_string()),
+            Some(rustls::Error::InvalidMessage(_)) => return Self::NotTls,
+            _ => {}
+        }
+        let refused = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionRefused;
+        let nothing_there = causes().any(|cause| cause.downcast_ref().is_some_and(refused));
+        if nothing_there { Self::NothingThere } else { Self::Unreachable(cause) }
     }
+}
+
+/// The TLS error in an error, which may be wrapped in several of I/O.
+fn tls_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
+    error.downcast_ref().or_else(|| tls_error(error.downcast_ref::<std::io::Error>()?.get_ref()?))
 }
 
 /// Returns a 200 and turns any other response into an error.

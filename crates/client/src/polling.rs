@@ -93,7 +93,10 @@ impl Backoff {
                 Some(NOT_YET_THERE)
             }
             ClientError::Refused(refusal) if !refusal.status.is_server_error() => None,
-            ClientError::Refused(_) | ClientError::Unreachable(_) | ClientError::NoAnswer(_) => {
+            ClientError::Refused(_)
+            | ClientError::Unreachable(_)
+            | ClientError::NothingThere
+            | ClientError::NoAnswer(_) => {
                 let wait = FAILURE_WAITS.get(self.failures).copied();
                 self.failures += 1;
                 wait

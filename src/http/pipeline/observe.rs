@@ -85,7 +85,7 @@ pub(super) async fn observe<F: Future<Output = Response>>(
     let took = shared.clock.elapsed().saturating_sub(started);
     let status = response.status().as_u16();
     shared.metrics.answered(route, routes::method_label(&method), status, took);
-    let millis = took.as_secs_f64() * 1_000.0;
+    let millis = took.as_micros() as f64 / 1_000.0;
     let cause = error.as_ref().and_then(ApiError::cause).map(tracing::field::display);
     if status >= 500 && cause.is_some() {
         tracing::error!(%method, route, status, millis, cause, "the request failed");

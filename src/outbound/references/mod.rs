@@ -240,7 +240,9 @@ impl References {
         url: &ReferenceUrl,
     ) -> Result<Picture, ReferenceFault> {
         self.picture(account, url).await.map_err(|error| {
-            tracing::debug!(index, url = url.loggable(), %error, "a reference image cannot be used");
+            // The caller gets a vaguer sentence, which tells nothing about the network of this server.
+            let account = account.map(tracing::field::display);
+            tracing::info!(account, index, url = url.loggable(), %error, "a reference image cannot be used");
             ReferenceFault { index, kind: error.kind() }
         })
     }

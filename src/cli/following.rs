@@ -1,0 +1,408 @@
+//! Waits for a task of a running server and saves its images, for `tintype generate` and `tintype get`.
+
+use std::fmt::Display;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use reqwest::StatusCode;
+use serde::{Serialize, Serializer};
+use tintype_client::{Accepted, Client, ClientError, Finished, PlainHttp, Refusal, SetupError, TaskId};
+use url::Url;
+
+use super::preview;
+use crate::config::{ClientSettings, program};
+
+/// The exit codes; [`EXIT_CODES`] explains them to users.
+pub(super) mod exit {
+    pub(in crate::cli) const SAVED: u8 = 0;
+    pub(in crate::cli) const OTHER: u8 = 1;
+    pub(in crate::cli) const USAGE: u8 = 2;
+    pub(in crate::cli) const TASK_FAILED: u8 = 3;
+    pub(in crate::cli) const KEY_REFUSED: u8 = 4;
+    pub(in crate::cli) const NO_CREDITS: u8 = 5;
+    pub(in crate::cli) const RATE_LIMITED: u8 = 6;
+    pub(in crate::cli) const NOT_FINISHED: u8 = 7;
+    pub(in crate::cli) const NO_ANSWER: u8 = 8;
+    pub(in crate::cli) const NOT_SAVED: u8 = 9;
+    /// The code that shells report for a process that ended by Ctrl-C.
+    pub(in crate::cli) const INTERRUPTED: u8 = 130;
+}
+
+pub(super) const EXIT_CODES: &str = "\
+Exit codes:
+  0    the images are saved
+  1    any other error
+  2    the arguments are invalid, or the server rejected the request
+  3    the task failed; its credits were refunded
+  4    the key was not accepted
+  5    not enough credits
+  6    too many requests; no task was created
+  7    not finished after 10 minutes
+  8    no answer from the server; the task may exist and be charged
+  9    the task is complete, and its images could not be saved
+  130  interrupted; a task that was created continues";
+
+const HOW_TO_GET_A_KEY: &str =
+    "create one with `tintype key create --account NAME` on the server, and give it as --key or TINTYPE_KEY";
+
+/// How often the progress bar moves.
+const TICK: Duration = Duration::from_millis(100);
+
+#[derive(Debug, Args)]
+pub(super) struct FollowArgs {
+    /// Directory to save the images in
+    #[arg(long, default_value = ".", value_name = "DIR")]
+    pub(super) out: PathBuf,
+    /// Open the images with the program that this desktop has for them
+    #[arg(long)]
+    open: bool,
+    /// Do not show the images in terminals that can
+    #[arg(long)]
+    no_preview: bool,
+    /// Print one JSON object instead of paths
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Do not show progress
+    #[arg(long)]
+    quiet: bool,
+    #[command(flatten)]
+    pub(super) server: ClientSettings,
+}
+
+/// A failure: the exit code and a sentence.
+#[derive(Debug)]
+pub(super) struct Stop(pub(super) u8, pub(super) String);
+
+/// The progress so far, which `--json` prints at the end.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Report {
+    #[serde(skip)]
+    pub(super) submitting: bool,
+    task_id: Option<TaskId>,
+    status: Option<&'static str>,
+    files: Vec<String>,
+    #[serde(serialize_with = "as_strings")]
+    images: Vec<Url>,
+    error: Option<String>,
+}
+
+fn as_strings<S: Serializer>(urls: &[Url], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(urls.iter().map(Url::as_str))
+}
+
+/// Runs a command that follows a task until it ends or is interrupted; prints the report and any error.
+pub(super) async fn run(args: &FollowArgs, follow: impl AsyncFnOnce(&mut Report) -> Result<(), Stop>) -> ExitCode {
+    let mut report = Report::default();
+    let outcome = tokio::select! {
+        outcome = follow(&mut report) => outcome,
+        Ok(()) = tokio::signal::ctrl_c() => Err(Stop(exit::INTERRUPTED, String::new())),
+    };
+    let code = match outcome {
+        Ok(()) => exit::SAVED,
+        Err(Stop(code, sentence)) => {
+            let sentence = if code == exit::INTERRUPTED { report.interrupted(&args.server.url) } else { sentence };
+            eprintln!("tintype: {sentence}");
+            report.error = Some(sentence);
+            code
+        }
+    };
+    if args.json {
+        // An error here means that standard output was closed early, which is no failure of ours.
+        drop(report.print());
+    }
+    ExitCode::from(code)
+}
+
+/// Waits for a task and saves its images.
+pub(super) async fn follow(
+    client: &Client,
+    task: Accepted,
+    args: &FollowArgs,
+    report: &mut Report,
+) -> Result<(), Stop> {
+    let task_id = task.task_id.clone();
+    (report.task_id, report.status) = (Some(task_id.clone()), Some("processing"));
+    let bar = waiting_bar(args.shows_progress(), task.poll_after.filter(|wait| !wait.is_zero()));
+    bar.set_message(task_id.to_string());
+    let on_retry = |error: &ClientError, wait: Duration| {
+        let seconds = wait.as_secs_f64();
+        bar.println(format!("{task_id}: {error}; trying again in {seconds:.0} s"));
+    };
+    let finished = tokio::select! {
+        finished = client.wait(task, on_retry) => finished,
+        () = advance(&bar) => unreachable!("the bar advances until it is dropped"),
+    };
+    bar.finish_and_clear();
+    match finished.map_err(|error| not_finished(&error, &task_id, &args.server.url))? {
+        Finished::Completed(images) => {
+            (report.status, report.images) = (Some("completed"), images);
+            save_all(client, &task_id, args, report).await
+        }
+        Finished::Failed(reason) => {
+            report.status = Some("failed");
+            Err(Stop(exit::TASK_FAILED, format!("task {task_id} failed: {reason}")))
+        }
+    }
+}
+
+pub(super) fn client(server: &ClientSettings) -> Result<Client, Stop> {
+    let usage = |sentence: String| Stop(exit::USAGE, sentence);
+    let Some(key) = server.key().map_err(usage)? else {
+        return Err(usage(format!("an API key is needed: {HOW_TO_GET_A_KEY}")));
+    };
+    let plain_http = if server.insecure { PlainHttp::Anywhere } else { PlainHttp::LoopbackOnly };
+    let unusable = |error: &dyn Display| {
+        usage(format!("cannot use {}: {error}", server.ca.as_deref().unwrap_or(Path::new("--ca")).display()))
+    };
+    let authorities = server.ca.as_deref().map(fs::read).transpose().map_err(|error| unusable(&error))?;
+    Client::new(&server.url, &key, plain_http, authorities.as_deref()).map_err(|error| match error {
+        SetupError::Authority => unusable(&error),
+        SetupError::Key => usage(format!("{error}: {HOW_TO_GET_A_KEY}")),
+        SetupError::PlainHttp(_) => usage(format!("{error}: use an https URL, or --insecure if you trust the network")),
+        SetupError::Url => usage(error.to_string()),
+        SetupError::Tls(_) | SetupError::Http(_) => Stop(exit::OTHER, error.to_string()),
+    })
+}
+
+/// Checks that files can be saved, before anything is charged.
+pub(super) fn prepare_directory(directory: &Path) -> Result<(), Stop> {
+    let probe = directory.join(format!(".tintype-{}.part", std::process::id()));
+    let created = fs::create_dir_all(directory).and_then(|()| File::create_new(&probe));
+    created.and_then(|_| fs::remove_file(&probe)).map_err(|error| {
+        Stop(exit::OTHER, format!("cannot save files in {}: {error}; choose another --out", directory.display()))
+    })
+}
+
+/// Explains a failed submit: no task was created, or one may exist.
+pub(super) fn not_submitted(error: &ClientError, url: &str) -> Stop {
+    match error {
+        error if let Some(sentence) = no_connection(error, url) => Stop(exit::OTHER, sentence),
+        ClientError::Redirected(to) => {
+            Stop(exit::OTHER, format!("{url} redirects to {to}: give the final address as --url"))
+        }
+        ClientError::Refused(refusal) => match refusal.status {
+            StatusCode::UNAUTHORIZED => key_refused(url),
+            StatusCode::PAYMENT_REQUIRED => {
+                let advice = "add some with `tintype credits grant ACCOUNT AMOUNT` on the server";
+                Stop(exit::NO_CREDITS, format!("not enough credits: {advice}. The server says: {refusal}"))
+            }
+            StatusCode::TOO_MANY_REQUESTS => {
+                let wait = refusal.retry_after.map_or(60, |wait| wait.as_secs().max(1));
+                let advice = format!("no task was created, try again in {wait} s");
+                Stop(exit::RATE_LIMITED, format!("too many requests: {advice}. The server says: {refusal}"))
+            }
+            StatusCode::NOT_FOUND => {
+                Stop(exit::OTHER, format!("there is no Tintype API at {url}: give the address of one as --url"))
+            }
+            status if status.is_client_error() => Stop(exit::USAGE, format!("the server says: {refusal}")),
+            _ if refusal.from_api => Stop(exit::OTHER, format!("no task was created: {}", for_support(refusal))),
+            _ => may_exist(error, url),
+        },
+        _ => may_exist(error, url),
+    }
+}
+
+/// The submit may have arrived, so only the user can decide to repeat it.
+pub(super) fn may_exist(error: &dyn Display, url: &str) -> Stop {
+    let look = look(&format!("{url}/api/v1/images/task"));
+    Stop(exit::NO_ANSWER, format!("{error}: the task may exist and be charged, so check before you try again: {look}"))
+}
+
+/// Explains why the command stopped polling a task that exists.
+fn not_finished(error: &ClientError, task_id: &TaskId, url: &str) -> Stop {
+    let again = get_later(task_id, url);
+    match error {
+        ClientError::NotFinished => {
+            let advice = format!("contact support with the task_id {task_id}");
+            Stop(exit::NOT_FINISHED, format!("not finished after 10 minutes: {advice}"))
+        }
+        ClientError::Refused(refusal) if refusal.status == StatusCode::UNAUTHORIZED => {
+            let Stop(code, sentence) = key_refused(url);
+            Stop(code, format!("{sentence}; task {task_id} continues"))
+        }
+        ClientError::Certificate(_) | ClientError::NotTls => {
+            Stop(exit::OTHER, no_connection(error, url).unwrap_or_else(|| error.to_string()))
+        }
+        ClientError::Unreachable(_) | ClientError::NothingThere | ClientError::NoAnswer(_) => {
+            Stop(exit::NO_ANSWER, format!("{error}: task {task_id} continues; get it later: {again}"))
+        }
+        ClientError::Refused(refusal) if refusal.status == StatusCode::NOT_FOUND => {
+            Stop(exit::OTHER, format!("{url} has no task {task_id} of the account that owns this key"))
+        }
+        ClientError::Refused(refusal) => {
+            let reason = for_support(refusal);
+            Stop(exit::OTHER, format!("cannot follow task {task_id} ({reason}); get it later: {again}"))
+        }
+        _ => Stop(exit::OTHER, format!("cannot follow task {task_id} ({error}); get it later: {again}")),
+    }
+}
+
+fn key_refused(url: &str) -> Stop {
+    Stop(exit::KEY_REFUSED, format!("{url} does not accept the key: {HOW_TO_GET_A_KEY}"))
+}
+
+fn for_support(refusal: &Refusal) -> String {
+    match &refusal.request_id {
+        Some(id) => format!("{refusal} (request id {id})"),
+        None => refusal.to_string(),
+    }
+}
+
+/// A command that shows a resource. The key stays a variable: this line may end up in a log.
+fn look(url: &str) -> String {
+    format!("curl -H \"Authorization: Bearer $TINTYPE_KEY\" {url}")
+}
+
+/// The command that continues where this one stopped.
+fn get_later(task_id: &TaskId, url: &str) -> String {
+    format!("{} get {task_id} --url {url}", program().display())
+}
+
+/// Explains why there was no connection; `None` for other errors. Nothing was sent.
+fn no_connection(error: &ClientError, url: &str) -> Option<String> {
+    match error {
+        ClientError::NothingThere => {
+            Some(format!("nothing listens at {url} (connection refused): is `tintype serve` running there?"))
+        }
+        ClientError::Certificate(cause) => {
+            let advice = "if it is the right server, give its certificate, or that of its authority, as --ca FILE";
+            Some(format!("the certificate of {url} is not accepted ({cause}): {advice}"))
+        }
+        ClientError::NotTls => {
+            Some(format!("{url} does not speak HTTPS: use http://, with --insecure if it is another machine"))
+        }
+        ClientError::Unreachable(cause) => Some(format!("cannot connect to {url} ({cause})")),
+        _ => None,
+    }
+}
+
+/// Downloads and saves every image it can, and shows each at once; fails with the first error.
+async fn save_all(client: &Client, task_id: &TaskId, args: &FollowArgs, report: &mut Report) -> Result<(), Stop> {
+    let mut failure = None;
+    for (position, url) in report.images.iter().enumerate() {
+        let path = args.out.join(format!("{task_id}-{}.png", position + 1));
+        let bar = byte_bar(args.shows_progress(), format!("image {} of {}", position + 1, report.images.len()));
+        let downloaded = client.download(url, |bytes, total| {
+            if let Some(total) = total {
+                bar.set_length(total);
+            }
+            bar.set_position(bytes);
+        });
+        let downloaded = downloaded.await;
+        bar.finish_and_clear();
+        let saved = match downloaded {
+            Ok(image) => save(&path, &image)
+                .map(|()| args.present(&path, &image))
+                .map_err(|error| format!("cannot save {}: {error}", path.display())),
+            Err(error) => Err(format!("cannot download image {}: {error}", position + 1)),
+        };
+        match saved {
+            Ok(()) => report.files.push(path.to_string_lossy().into_owned()),
+            Err(reason) => failure = failure.or(Some(reason)),
+        }
+    }
+    match failure {
+        None => Ok(()),
+        Some(reason) => Err(Stop(exit::NOT_SAVED, format!("{reason}; {}", report.where_images_are()))),
+    }
+}
+
+/// Writes a file atomically, and never over another.
+fn save(path: &Path, content: &[u8]) -> io::Result<()> {
+    let unfinished = path.with_added_extension(format!("{}.part", std::process::id()));
+    let write = || {
+        let mut file = File::create_new(&unfinished)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        // A rename replaces its target, so an empty file of ours claims the name first.
+        match File::create_new(path) {
+            // An earlier run saved this image.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && fs::read(path)? == content => {
+                return fs::remove_file(&unfinished);
+            }
+            claimed => claimed?,
+        };
+        fs::rename(&unfinished, path).inspect_err(|_| drop(fs::remove_file(path)))
+    };
+    write().inspect_err(|_| drop(fs::remove_file(&unfinished)))
+}
+
+/// A bar over the time that the server expects, or a spinner if it expects none.
+fn waiting_bar(visible: bool, expected: Option<Duration>) -> ProgressBar {
+    let (template, length) = match expected {
+        Some(_) => ("{msg} {bar:30} {elapsed}", expected.map(|expected| expected.as_millis() as u64)),
+        None => ("{spinner} {msg} {elapsed}", None),
+    };
+    let style = ProgressStyle::with_template(template).expect("the template is well-formed");
+    ProgressBar::with_draw_target(length, draw_target(visible)).with_style(style)
+}
+
+/// Moves the bar with the time. A task that takes longer than expected leaves it short of its end.
+async fn advance(bar: &ProgressBar) {
+    loop {
+        let end = bar.length().unwrap_or(u64::MAX);
+        let elapsed = u64::try_from(bar.elapsed().as_millis()).unwrap_or(u64::MAX);
+        bar.set_position(elapsed.min(end - end / 20));
+        tokio::time::sleep(TICK).await;
+    }
+}
+
+fn byte_bar(visible: bool, message: String) -> ProgressBar {
+    let template = "{msg} {bar:30} {binary_bytes} of {binary_total_bytes}";
+    let style = ProgressStyle::with_template(template).expect("the template is well-formed");
+    let bar = ProgressBar::with_draw_target(None, draw_target(visible)).with_style(style);
+    bar.with_message(message)
+}
+
+/// Standard error shows progress only when it is a terminal.
+fn draw_target(visible: bool) -> ProgressDrawTarget {
+    if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
+}
+
+impl FollowArgs {
+    fn shows_progress(&self) -> bool {
+        !self.quiet && !self.json
+    }
+
+    /// Prints the path of an image that was saved, and shows it.
+    fn present(&self, path: &Path, image: &[u8]) {
+        if !self.json {
+            // An error here means that standard output was closed early, which is no failure of ours.
+            drop(writeln!(io::stdout().lock(), "{}", path.display()));
+            if !self.no_preview && !self.quiet {
+                preview::show(image);
+            }
+        }
+        if self.open {
+            preview::open(path);
+        }
+    }
+}
+
+impl Report {
+    /// The message after Ctrl-C.
+    fn interrupted(&self, url: &str) -> String {
+        match &self.task_id {
+            Some(id) if !self.images.is_empty() => {
+                format!("interrupted; {}, and {} saves them", self.where_images_are(), get_later(id, url))
+            }
+            Some(id) => format!("interrupted; task {id} continues, and this waits for it: {}", get_later(id, url)),
+            None if self.submitting => may_exist(&"interrupted", url).1,
+            None => "interrupted; nothing was submitted".to_owned(),
+        }
+    }
+
+    fn where_images_are(&self) -> String {
+        let urls = self.images.iter().map(Url::as_str).collect::<Vec<_>>().join(" ");
+        format!("the task is complete, its images are at {urls}")
+    }
+
+    fn print(&self) -> io::Result<()> {
+        writeln!(io::stdout().lock(), "{}", serde_json::to_string_pretty(self)?)
+    }
+}
