@@ -1,4 +1,4 @@
-//! `tintype credits` grants credits, shows balances and ledgers, and audits the ledger.
+//! `tintype credits` grants and takes credits, shows balances and ledgers, and audits the ledger.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use crate::config::DataSettings;
 use crate::domain::model::LedgerEntry;
 use crate::domain::text::{self, counted};
 use crate::files::Files;
-use crate::store::{Audit, Drift, Store};
+use crate::store::{Audit, Drift, Store, Taking};
 
 /// Ledger entries per page.
 const HISTORY_PAGE: u32 = 1_000;
@@ -21,6 +21,8 @@ const HISTORY_PAGE: u32 = 1_000;
 pub(super) enum CreditsCommand {
     /// Grant credits to an account
     Grant(GrantArgs),
+    /// Take credits from an account, down to none
+    Take(TakeArgs),
     /// Show the balance of an account
     Balance(AccountArgs),
     /// Show the ledger of an account, newest entries first
@@ -48,6 +50,21 @@ pub(super) struct GrantArgs {
     /// Note for the ledger, at most 500 characters
     #[arg(long, value_name = "TEXT", value_parser = text::ledger_note)]
     note: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct TakeArgs {
+    /// Name or id of the account
+    account: String,
+    /// Credits to take
+    #[arg(value_parser = clap::value_parser!(i64).range(1..=MAX_GRANT))]
+    amount: i64,
+    /// Reason for the ledger, at most 500 characters
+    #[arg(long, value_name = "TEXT", value_parser = text::ledger_note)]
+    note: String,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -86,6 +103,7 @@ struct Balance<'a> {
 pub(super) async fn run(command: CreditsCommand, data: &DataSettings) -> Outcome {
     match command {
         CreditsCommand::Grant(args) => grant(args, data).await,
+        CreditsCommand::Take(args) => take(args, data).await,
         CreditsCommand::Balance(args) => balance(args, data).await,
         CreditsCommand::History(args) => history(args, data).await,
         CreditsCommand::Audit(args) => audit(args, data).await,
@@ -100,6 +118,21 @@ async fn grant(args: GrantArgs, data: &DataSettings) -> Outcome {
     show(args.json, &Balance { account: &account.name, credits }, || {
         format!("Granted {}; {} has {credits}.", counted(args.amount, "credit", "credits"), account.name)
     })
+}
+
+async fn take(args: TakeArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data).await?;
+    let account = find_account(&*store, &args.account).await?;
+    let name = &account.name;
+    match store.take(account.id, args.amount, &args.note).await?.ok_or("the account no longer exists")? {
+        Taking::Taken(credits) => show(args.json, &Balance { account: name, credits }, || {
+            format!("Took {}; {name} has {credits} left.", counted(args.amount, "credit", "credits"))
+        }),
+        Taking::TooFew(available) => Err(Failure(format!(
+            "{name} has only {}, so nothing was taken: take {available} or less",
+            counted(available, "credit", "credits")
+        ))),
+    }
 }
 
 async fn balance(args: AccountArgs, data: &DataSettings) -> Outcome {

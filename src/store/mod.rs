@@ -54,6 +54,15 @@ pub enum AccountCreation {
     NameTaken,
 }
 
+/// Outcome of taking credits away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taking {
+    /// The credits were taken, and the account has so many left.
+    Taken(i64),
+    /// Nothing changed: the account has only so many.
+    TooFew(i64),
+}
+
 /// A key to create.
 #[derive(Debug, Clone)]
 pub struct NewKey {
@@ -212,6 +221,10 @@ pub trait Accounts: std::fmt::Debug + Send + Sync + 'static {
     /// not positive, or that would raise the balance above [`MAX_BALANCE`](crate::domain::model::MAX_BALANCE), is an
     /// error.
     async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>>;
+
+    /// Takes credits away, which is a grant with a negative amount in the ledger; `None` if the account does not exist.
+    /// An amount that is not positive is an error.
+    async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<Taking>>;
 
     /// Ledger entries of an account, newest first, older than the entry `before`.
     async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>>;

@@ -71,6 +71,25 @@ fn credits_are_granted_shown_and_audited() {
 }
 
 #[test]
+fn credits_are_taken_with_a_note_and_never_below_zero() {
+    let data = data();
+    let data = data.path();
+    run(data, &["account", "create", "ada", "--credits", "10"]);
+    let taken = run(data, &["credits", "take", "ada", "4", "--note", "granted twice"]);
+    assert_eq!(taken, json!({ "account": "ada", "credits": 6 }));
+    let said = refused(data, &["credits", "take", "ada", "7", "--note", "too many"]);
+    assert!(said.contains("ada has only 6 credits") && said.contains("take 6 or less"), "{said}");
+    assert!(refused(data, &["credits", "take", "ada", "1"]).contains("--note"));
+    for bad in ["0", "-5", "1.5"] {
+        assert!(!binary::run(data, ["credits", "take", "ada", "--note", "x", "--", bad]).status.success(), "{bad}");
+    }
+    let newest = &run(data, &["credits", "history", "ada"])[0];
+    assert_eq!((&newest["kind"], &newest["amount"], &newest["balance"]), (&json!("grant"), &json!(-4), &json!(6)));
+    assert_eq!(newest["note"], "granted twice");
+    assert_eq!(run(data, &["credits", "audit"])["drifts"], json!([]));
+}
+
+#[test]
 fn an_audit_that_finds_drift_exits_with_1() {
     let data = data();
     let data = data.path();

@@ -10,7 +10,7 @@ use super::{PostgresStore, keys};
 use crate::clock::Timestamp;
 use crate::domain::model::{Account, Id, LedgerEntry, MAX_BALANCE, TaskId};
 use crate::fault::Effect;
-use crate::store::{AccountCreation, Accounts, NewKey, Result, StoreError};
+use crate::store::{AccountCreation, Accounts, NewKey, Result, StoreError, Taking};
 
 /// Creates the account $1 with the name $2 and $3 credits at the time $4. A name never equals the id of another account.
 const CREATE: &str = "
@@ -41,6 +41,23 @@ const GRANT: &str = "
         RETURNING account_id, balance
     )
     SELECT granted.balance FROM found LEFT JOIN granted ON account_id = id";
+
+/// Takes $2 credits from the account $1 if it has them. Waits for charges and refunds.
+const TAKE: &str = "
+    WITH
+    locked AS MATERIALIZED (SELECT id FROM accounts WHERE id = $1 FOR NO KEY UPDATE),
+    -- The function sees all that was committed before the lock, which the snapshot of this statement may not.
+    found AS MATERIALIZED (SELECT id, tintype_balance(id) AS balance FROM locked),
+    taken AS (
+        INSERT INTO ledger (account_id, kind, amount, balance, created_at, note)
+        SELECT id, 'grant', -$2::bigint, balance - $2, $3::bigint, $4 FROM found WHERE balance >= $2
+        RETURNING account_id, balance
+    )
+    SELECT found.balance AS available, taken.balance AS remaining FROM found LEFT JOIN taken ON account_id = id";
+
+fn check_positive(amount: i64) -> Result<()> {
+    if amount > 0 { Ok(()) } else { Err(StoreError::Other("a number of credits must be positive".into())) }
+}
 
 fn check(credits: i64) -> Result<()> {
     if credits > MAX_BALANCE { Err(too_much()) } else { Ok(()) }
@@ -98,6 +115,7 @@ impl Accounts for PostgresStore {
 
     async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>> {
         let grant = async {
+            check_positive(amount)?;
             let now = self.database.now();
             let rows = self.database.write(GRANT, &[&account_id, &amount, &MAX_BALANCE, &now, &note]).await?;
             let Some(row) = rows.first() else { return Ok(None) };
@@ -105,6 +123,18 @@ impl Accounts for PostgresStore {
             balance.map(Some).ok_or_else(too_much)
         };
         self.write(Effect::Grant, grant).await
+    }
+
+    async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<Taking>> {
+        let take = async {
+            check_positive(amount)?;
+            let rows = self.database.write(TAKE, &[&account_id, &amount, &self.database.now(), &note]).await?;
+            let Some(row) = rows.first() else { return Ok(None) };
+            let left: Option<i64> = row.try_get("remaining")?;
+            let available = row.try_get("available")?;
+            Ok(Some(left.map_or(Taking::TooFew(available), Taking::Taken)))
+        };
+        self.write(Effect::Grant, take).await
     }
 
     async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>> {

@@ -12,7 +12,15 @@ use crate::clock::Timestamp;
 use crate::domain::key::{ApiKey, KeyHash, Suspension};
 use crate::domain::model::{Account, EntryKind, Id, LedgerEntry, MAX_BALANCE, TaskId};
 use crate::fault::Effect;
-use crate::store::{AccountCreation, Accounts, KeyChange, Keys, NewKey, Result};
+use crate::store::{AccountCreation, Accounts, KeyChange, Keys, NewKey, Result, Taking};
+
+/// Rejects an amount that is not positive.
+fn check_positive(amount: i64) -> rusqlite::Result<()> {
+    if amount > 0 {
+        return Ok(());
+    }
+    Err(rusqlite::Error::ToSqlConversionFailure("a number of credits must be positive".into()))
+}
 
 /// Rejects a balance above the limit, beyond which a later refund could overflow.
 fn check_limit(balance: i64) -> rusqlite::Result<()> {
@@ -233,11 +241,28 @@ pub(super) fn grant(
         .query_row(params![account_id, amount], |row| row.get(0))
         .optional()?;
     if let Some(balance) = balance {
+        check_positive(amount)?;
         check_limit(balance)?;
         let granted = Entry { kind: EntryKind::Grant, amount, task_id: None, note };
         granted.record(&writing.connection, account_id, balance, writing.clock.now())?;
     }
     Ok(balance)
+}
+
+pub(super) fn take(writing: &mut Writing, account_id: Id, amount: i64, note: &str) -> rusqlite::Result<Option<Taking>> {
+    check_positive(amount)?;
+    let connection = &writing.connection;
+    let left: Option<i64> = connection
+        .prepare_cached("UPDATE accounts SET balance = balance - ?2 WHERE id = ?1 AND balance >= ?2 RETURNING balance")?
+        .query_row(params![account_id, amount], |row| row.get(0))
+        .optional()?;
+    if let Some(left) = left {
+        let taken = Entry { kind: EntryKind::Grant, amount: -amount, task_id: None, note: Some(note) };
+        taken.record(connection, account_id, left, writing.clock.now())?;
+        return Ok(Some(Taking::Taken(left)));
+    }
+    let mut balance = connection.prepare_cached("SELECT balance FROM accounts WHERE id = ?1")?;
+    balance.query_row([account_id], |row| row.get(0).map(Taking::TooFew)).optional()
 }
 
 pub(super) fn history(
@@ -288,6 +313,11 @@ impl Accounts for SqliteStore {
     async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>> {
         let note = note.map(str::to_owned);
         self.write(Effect::Grant, move |writing| grant(writing, account_id, amount, note.as_deref())).await
+    }
+
+    async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<Taking>> {
+        let note = note.to_owned();
+        self.write(Effect::Grant, move |writing| take(writing, account_id, amount, &note)).await
     }
 
     async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>> {

@@ -1,7 +1,7 @@
 //! Accounts, grants and the ledger.
 
 use tintype::domain::model::{EntryKind, LedgerEntry, MAX_BALANCE, Surface, TaskId};
-use tintype::store::{AccountCreation, Result};
+use tintype::store::{AccountCreation, Result, Taking};
 
 use super::fixture::{Fixture, MILLISECOND, images, new_key};
 use crate::rigs::service::NOON;
@@ -97,6 +97,26 @@ pub async fn a_grant_adds_to_the_balance_and_stores_its_note(fx: &Fixture) -> Re
     assert_eq!((first.amount, first.balance, first.note.as_deref()), (5, 15, Some("invoice 7")));
     assert_eq!(first.created_at, NOON.saturating_add(MILLISECOND));
     assert_eq!((second.amount, second.balance, second.note.as_deref()), (1, 16, None));
+    Ok(())
+}
+
+pub async fn credits_are_taken_down_to_none_and_never_further(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 10).await?;
+    assert_eq!(fx.store.take(ada, 4, "a mistake").await?, Some(Taking::Taken(6)));
+    let before = fx.state().await?;
+    assert_eq!(fx.store.take(ada, 7, "too many").await?, Some(Taking::TooFew(6)));
+    for amount in [0, -1, i64::MIN] {
+        fx.store.take(ada, amount, "nonsense").await.expect_err("no such amount");
+    }
+    let missing = Fixture::new(fx.backend).account("eve", 0).await?;
+    assert_eq!(fx.store.take(missing, 1, "nobody").await?, None);
+    assert_eq!(fx.state().await?, before);
+    assert_eq!(fx.store.take(ada, 6, "the rest").await?, Some(Taking::Taken(0)));
+    let entries = fx.store.history(ada, None, 2).await?;
+    let facts: Vec<_> = entries.iter().map(|entry| (entry.kind, entry.amount, entry.balance)).collect();
+    assert_eq!(facts, [(EntryKind::Grant, -6, 0), (EntryKind::Grant, -4, 6)]);
+    assert_eq!(entries[1].note.as_deref(), Some("a mistake"));
+    assert_eq!(fx.store.audit().await?.drifts, []);
     Ok(())
 }
 
