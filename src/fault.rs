@@ -37,6 +37,8 @@ effects! {
     CreateAccount = "create-account",
     /// The first account and its key are created.
     CreateFirstAccount = "create-first-account",
+    /// An account is enabled, disabled or deleted.
+    ChangeAccount = "change-account",
     /// A key is added.
     CreateKey = "create-key",
     /// A key is enabled, disabled or revoked.

@@ -1,13 +1,19 @@
-//! `tintype account` creates and lists accounts, which own keys, credits and tasks.
+//! `tintype account` creates, lists, disables and deletes accounts, which own keys, credits and tasks.
+
+use std::io::{self, IsTerminal as _};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::{Failure, Outcome, open_or_create_store, open_store, show, table};
+use super::{Failure, Outcome, find_account, open_or_create_store, open_store, show, table};
 use crate::config::{DataSettings, DatabaseUrl};
 use crate::data_dir;
+use crate::domain::model::{Account, Surface};
 use crate::domain::text::{self, counted};
-use crate::store::AccountCreation;
+use crate::store::{AccountChange, AccountCreation, Store};
 
+/// A task that ended now ended before this much later.
+const MILLISECOND: Duration = Duration::from_millis(1);
 /// Largest grant, in credits.
 pub(super) const MAX_GRANT: i64 = 1_000_000_000_000;
 
@@ -17,6 +23,13 @@ pub(super) enum AccountCommand {
     Create(CreateArgs),
     /// List all accounts
     List(ListArgs),
+    /// Disable an account until it is enabled again: its keys stop working, and its unfinished tasks go on
+    Disable(OneAccountArgs),
+    /// Enable a disabled account
+    Enable(OneAccountArgs),
+    /// Delete an account for good: revoke its keys, and remove its tasks with their prompts and images. Its ledger stays,
+    /// and so does its name
+    Delete(DeleteArgs),
 }
 
 #[derive(Debug, Args)]
@@ -39,10 +52,31 @@ pub(super) struct ListArgs {
     json: bool,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct OneAccountArgs {
+    /// Name or id of the account
+    account: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DeleteArgs {
+    #[command(flatten)]
+    account: OneAccountArgs,
+    /// Do not ask for confirmation
+    #[arg(long)]
+    yes: bool,
+}
+
 pub(super) async fn run(command: AccountCommand, data: &DataSettings) -> Outcome {
     match command {
         AccountCommand::Create(args) => create(args, data).await,
         AccountCommand::List(args) => list(args, data).await,
+        AccountCommand::Disable(args) => change(args, AccountChange::Disable, data).await,
+        AccountCommand::Enable(args) => change(args, AccountChange::Enable, data).await,
+        AccountCommand::Delete(args) => delete(args, data).await,
     }
 }
 
@@ -63,8 +97,78 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
 async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
     let accounts = open_store(data).await?.list_accounts().await?;
     show(args.json, &accounts, || {
-        let rows =
-            accounts.iter().map(|account| [account.name.clone(), account.id.to_string(), account.credits.to_string()]);
-        table(["NAME", "ID", "CREDITS"], rows)
+        let rows = accounts.iter().map(|account| {
+            [account.name.clone(), account.id.to_string(), account.credits.to_string(), state(account).to_owned()]
+        });
+        table(["NAME", "ID", "CREDITS", "STATE"], rows)
     })
+}
+
+fn state(account: &Account) -> &'static str {
+    match (account.deleted_at, account.disabled_at) {
+        (Some(_), _) => "deleted",
+        (None, Some(_)) => "disabled",
+        (None, None) => "active",
+    }
+}
+
+async fn change(args: OneAccountArgs, change: AccountChange, data: &DataSettings) -> Outcome {
+    let store = open_store(data).await?;
+    let account = existing(&*store, &args.account).await?;
+    let account = store.change_account(account.id, change).await?.ok_or("the account no longer exists")?;
+    show(args.json, &account, || format!("Account {} is {}.", account.name, state(&account)))
+}
+
+/// Finds an account that is not deleted.
+async fn existing(store: &dyn Store, name_or_id: &str) -> Result<Account, Failure> {
+    let account = find_account(store, name_or_id).await?;
+    match account.deleted_at {
+        Some(at) => Err(Failure(format!("account {} was deleted at {at}, which cannot be undone", account.name))),
+        None => Ok(account),
+    }
+}
+
+/// Every step can be repeated after an interruption.
+async fn delete(args: DeleteArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data).await?;
+    let OneAccountArgs { account, json } = args.account;
+    let account = find_account(&*store, &account).await?;
+    let name = &account.name;
+    if account.deleted_at.is_none() {
+        if !args.yes && !confirmed(name)? {
+            return Err(Failure(format!(
+                "nothing was changed: confirm with the name of the account, or --yes, to delete {name}"
+            )));
+        }
+        // Without valid keys the account gets no new tasks.
+        store.change_account(account.id, AccountChange::Disable).await?;
+        let web = store.count_unfinished(account.id, Surface::Web).await?;
+        let unfinished = store.count_unfinished(account.id, Surface::Api).await? + web;
+        if unfinished > 0 {
+            return Err(Failure(format!(
+                "{name} has {}: it is disabled and not deleted; wait until they have ended and repeat this command",
+                counted(unfinished, "unfinished task", "unfinished tasks")
+            )));
+        }
+    }
+    let deleted = store.change_account(account.id, AccountChange::Delete).await?;
+    let deleted = deleted.ok_or("the account no longer exists")?;
+    let removed = store.remove_tasks_of(account.id, store.now().saturating_add(MILLISECOND)).await?;
+    show(json, &deleted, || {
+        format!(
+            "Deleted account {name} and {}. The server removes their images within a week; the ledger stays.",
+            counted(removed as u64, "task", "tasks")
+        )
+    })
+}
+
+/// Asks on the terminal for the name of the account.
+fn confirmed(name: &str) -> Result<bool, Failure> {
+    if !io::stdin().is_terminal() {
+        return Ok(false);
+    }
+    eprint!("This revokes all keys of {name} and erases its prompts and images for good. Type its name to go on: ");
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    Ok(answer.trim() == name)
 }

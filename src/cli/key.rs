@@ -225,12 +225,13 @@ fn state(key: &ApiKey, now: Timestamp) -> String {
         KeyState::Expired => "expired",
         KeyState::Revoked => "revoked",
     };
+    let of_account = if key.account_disabled && key.revoked_at.is_none() { " (its account is disabled)" } else { "" };
     let advice = if key.leaked_at.is_some() { " (seen in a URL: rotate this)" } else { "" };
     let reason = match &key.suspension {
         Some(Suspension { at, reason }) => format!(" ({reason}; suspended at {at})"),
         None => String::new(),
     };
-    format!("{state}{reason}{advice}")
+    format!("{state}{of_account}{reason}{advice}")
 }
 
 async fn change(args: OneKeyArgs, change: KeyChange, data: &DataSettings) -> Outcome {

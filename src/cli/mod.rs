@@ -88,13 +88,13 @@ enum Command {
     Api(serve::ServeArgs),
     /// Run a worker without the API
     Worker(serve::ServeArgs),
-    /// Create and list accounts
+    /// Create, list, disable and delete accounts
     #[command(subcommand)]
     Account(account::AccountCommand),
     /// Create, list, disable and rotate API keys
     #[command(subcommand)]
     Key(key::KeyCommand),
-    /// Grant, show and audit credits
+    /// Grant, take, show and audit credits
     #[command(subcommand)]
     Credits(credits::CreditsCommand),
     /// List, show and fail tasks

@@ -104,6 +104,8 @@ pub struct ApiKey {
     pub expires_at: Option<Timestamp>,
     /// Disabled by the operator, who can enable it again.
     pub disabled: bool,
+    /// The account is disabled, and with it all of its keys.
+    pub account_disabled: bool,
     /// Revoked permanently.
     pub revoked_at: Option<Timestamp>,
     /// Time at which the key was first seen in a query string; it should be rotated.
@@ -135,7 +137,7 @@ impl ApiKey {
             KeyState::Revoked
         } else if self.expires_at.is_some_and(|end| end <= now) {
             KeyState::Expired
-        } else if self.disabled {
+        } else if self.disabled || self.account_disabled {
             KeyState::Disabled
         } else if self.suspension.is_some() {
             KeyState::Suspended

@@ -277,6 +277,19 @@ pub struct Account {
     pub name: String,
     /// Credits left.
     pub credits: i64,
+    /// Time at which it was disabled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disabled_at: Option<Timestamp>,
+    /// Time at which it was deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deleted_at: Option<Timestamp>,
+}
+
+impl Account {
+    /// An account that was just created.
+    pub fn new(id: Id, name: String, credits: i64) -> Self {
+        Self { id, name, credits, disabled_at: None, deleted_at: None }
+    }
 }
 
 /// Kind of a ledger entry.

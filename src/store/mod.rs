@@ -63,6 +63,17 @@ pub enum Taking {
     TooFew(i64),
 }
 
+/// A change to an account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccountChange {
+    /// Makes the keys of a disabled account valid again, apart from those that are not valid by themselves.
+    Enable,
+    /// Makes all of its keys invalid. Its unfinished tasks go on.
+    Disable,
+    /// Disables it for good and revokes its keys. Its ledger stays, and its tasks until [`Upkeep::remove_tasks_of`].
+    Delete,
+}
+
 /// A key to create.
 #[derive(Debug, Clone)]
 pub struct NewKey {
@@ -216,6 +227,9 @@ pub trait Accounts: std::fmt::Debug + Send + Sync + 'static {
 
     /// All accounts, sorted by name.
     async fn list_accounts(&self) -> Result<Vec<Account>>;
+
+    /// Changes an account and returns it; `None` if it does not exist. A deleted account stays as it is.
+    async fn change_account(&self, id: Id, change: AccountChange) -> Result<Option<Account>>;
 
     /// Adds credits and returns the new balance; `None` if the account does not exist. An amount that is
     /// not positive, or that would raise the balance above [`MAX_BALANCE`](crate::domain::model::MAX_BALANCE), is an
@@ -385,6 +399,9 @@ pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
     /// except [`Tasks::inspect_task`] and [`Tasks::task_files`]. Its ledger entries and the names of its files stay.
     /// Returns the number of tasks.
     async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize>;
+
+    /// Removes the tasks of one account that ended before `cutoff` of [`Fleet::now`], as [`Upkeep::remove_tasks`] does.
+    async fn remove_tasks_of(&self, account_id: Id, cutoff: Timestamp) -> Result<usize>;
 
     /// Drops the partitions of months that ended before `before` and in which every task was removed before
     /// `removed_before`: afterwards no lookup finds these tasks. Starts with the oldest month and stops at the first that

@@ -6,7 +6,7 @@ use serde_json::json;
 use tintype::clock::Clock;
 use tintype::config::KEY_CACHE_TTL;
 use tintype::domain::model::Id;
-use tintype::store::KeyChange;
+use tintype::store::{AccountChange, KeyChange};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -182,6 +182,10 @@ async fn changes_of_a_key_take_effect_within_a_second() {
     store.change_key(id, KeyChange::Disable).await.expect("a store");
     assert_eq!(status().await, 401);
     store.change_key(id, KeyChange::Enable).await.expect("a store");
+    assert_eq!(status().await, 200);
+    store.change_account(caller.account.id, AccountChange::Disable).await.expect("a store");
+    assert_eq!(status().await, 401);
+    store.change_account(caller.account.id, AccountChange::Enable).await.expect("a store");
     assert_eq!(status().await, 200);
     store.change_key(id, KeyChange::Revoke).await.expect("a store");
     assert_eq!(status().await, 401);

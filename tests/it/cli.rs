@@ -71,6 +71,54 @@ fn credits_are_granted_shown_and_audited() {
 }
 
 #[test]
+fn an_account_is_disabled_enabled_and_deleted() {
+    let data = data();
+    let data = data.path();
+    run(data, &["account", "create", "ada", "--credits", "10"]);
+    let key = run(data, &["key", "create", "--account", "ada"]);
+    let id = key["id"].as_str().expect("an id");
+    assert!(run(data, &["account", "disable", "ada"])["disabled_at"].is_string());
+    assert_eq!(run(data, &["key", "show", id])["state"], "disabled");
+    let table = String::from_utf8(binary::run(data, ["account", "list"]).stdout).expect("text");
+    assert!(table.contains("disabled"), "{table}");
+    assert_eq!(names(&run(data, &["account", "enable", "ada"])), ["id", "name", "credits"]);
+    assert_eq!(run(data, &["key", "show", id])["state"], "active");
+
+    let said = refused(data, &["account", "delete", "ada"]);
+    assert!(said.contains("nothing was changed") && said.contains("--yes"), "{said}");
+    assert_eq!(run(data, &["key", "show", id])["state"], "active");
+    assert!(run(data, &["account", "delete", "ada", "--yes"])["deleted_at"].is_string());
+    assert_eq!(run(data, &["key", "show", id])["state"], "revoked");
+    assert!(refused(data, &["account", "enable", "ada"]).contains("cannot be undone"));
+    // The ledger stays, and repeating the command finishes what an interruption left.
+    assert_eq!(run(data, &["credits", "history", "ada"])[0]["amount"], 10);
+    run(data, &["account", "delete", "ada", "--yes"]);
+    assert!(refused(data, &["account", "create", "ada"]).contains("already"));
+    assert_eq!(run(data, &["credits", "audit"])["drifts"], json!([]));
+    assert!(refused(data, &["account", "disable", "eve"]).contains("no account"));
+}
+
+#[tokio::test]
+async fn an_account_with_unfinished_tasks_is_disabled_and_not_deleted() {
+    let data = data();
+    let data = data.path();
+    let account = run(data, &["account", "create", "ada", "--credits", "10"]);
+    let account_id = account["id"].as_str().and_then(|id| id.parse().ok()).expect("an id");
+    let store = SqliteStore::open(&data.join("tintype.db"), Clock::system()).expect("a store");
+    let request = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("valid");
+    let submitted = store.submit(account_id, None, Surface::Web, request, 0).await.expect("a store");
+    let tintype::store::Submission::Accepted(task) = submitted else { panic!("not accepted") };
+    let said = refused(data, &["account", "delete", "ada", "--yes"]);
+    assert!(said.contains("1 unfinished task") && said.contains("disabled"), "{said}");
+    let task_id = task.task_id().to_string();
+    assert_eq!(run(data, &["task", "show", &task_id])["request"]["prompt"], "a boat");
+    run(data, &["task", "fail", &task_id]);
+    run(data, &["account", "delete", "ada", "--yes"]);
+    let erased = run(data, &["task", "show", &task_id]);
+    assert!(erased["request"]["prompt"] == "" && erased["removed_at"].is_string(), "{erased}");
+}
+
+#[test]
 fn credits_are_taken_with_a_note_and_never_below_zero() {
     let data = data();
     let data = data.path();

@@ -13,7 +13,7 @@ use tintype::config::{LEASE, ORPHAN_AGE};
 use tintype::domain::key::KeySecret;
 use tintype::domain::model::{Account, EntryKind, Id};
 use tintype::fault::{Effect, Point};
-use tintype::store::{KeyChange, Rescue};
+use tintype::store::{AccountChange, KeyChange, Rescue};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -101,6 +101,8 @@ impl Scene {
         attempt(async move { store.rotate_key(key, secret.hash(), &secret.hint(), Duration::ZERO).await }).await;
         let store = self.service.shared.store.clone();
         attempt(async move { store.grant(account, 10, None).await }).await;
+        let store = self.service.shared.store.clone();
+        attempt(async move { store.change_account(account, AccountChange::Enable).await }).await;
     }
 
     /// Steps the worker through everything that it can do by itself.

@@ -46,6 +46,8 @@ macro_rules! suite {
                     create_first_account_changes_nothing_if_an_account_exists,
                     a_grant_adds_to_the_balance_and_stores_its_note,
                     credits_are_taken_down_to_none_and_never_further,
+                    a_disabled_account_has_no_valid_key_and_a_deleted_one_never_again,
+                    the_tasks_of_one_account_are_removed_and_no_others,
                     a_grant_to_a_missing_account_changes_nothing,
                     a_grant_outside_the_allowed_range_is_an_error_and_changes_nothing,
                     a_refund_fits_into_an_account_with_the_maximum_balance,

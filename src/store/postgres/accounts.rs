@@ -10,7 +10,7 @@ use super::{PostgresStore, keys};
 use crate::clock::Timestamp;
 use crate::domain::model::{Account, Id, LedgerEntry, MAX_BALANCE, TaskId};
 use crate::fault::Effect;
-use crate::store::{AccountCreation, Accounts, NewKey, Result, StoreError, Taking};
+use crate::store::{AccountChange, AccountCreation, Accounts, NewKey, Result, StoreError, Taking};
 
 /// Creates the account $1 with the name $2 and $3 credits at the time $4. A name never equals the id of another account.
 const CREATE: &str = "
@@ -26,8 +26,18 @@ const CREATE: &str = "
 
 /// The columns of an [`Account`] and their table.
 const ACCOUNT: &str = "id, name, coalesce(
-        (SELECT balance FROM ledger WHERE account_id = accounts.id ORDER BY ledger.id DESC LIMIT 1), 0) AS balance
-    FROM accounts";
+        (SELECT balance FROM ledger WHERE account_id = accounts.id ORDER BY ledger.id DESC LIMIT 1), 0) AS balance,
+    disabled_at, deleted_at FROM accounts";
+
+/// Disables the account $1 at the time $2, or enables it. A time $3 deletes it and revokes its keys.
+const CHANGE: &str = "
+    WITH changed AS (
+        UPDATE accounts SET disabled_at = CASE WHEN $2::bigint IS NULL THEN NULL ELSE coalesce(disabled_at, $2) END,
+            deleted_at = $3::bigint
+        WHERE id = $1 AND deleted_at IS NULL RETURNING id
+    )
+    UPDATE api_keys SET revoked_at = $3 FROM changed
+    WHERE account_id = changed.id AND revoked_at IS NULL AND $3 IS NOT NULL";
 
 /// Grants $2 credits to the account $1, unless it would then have more than $3. Waits for charges and refunds.
 const GRANT: &str = "
@@ -77,7 +87,7 @@ impl Accounts for PostgresStore {
             if created.is_empty() {
                 return Ok(AccountCreation::NameTaken);
             }
-            Ok(AccountCreation::Created(Account { id, name: name.to_owned(), credits }))
+            Ok(AccountCreation::Created(Account::new(id, name.to_owned(), credits)))
         };
         self.write(Effect::CreateAccount, create).await
     }
@@ -96,7 +106,7 @@ impl Accounts for PostgresStore {
                 begun.query(CREATE, &[&account_id, &name, &credits, &now]).await?;
                 let key = keys::NewRow::new(key_id, account_id, &key);
                 begun.query(&keys::insertion(), &key.parameters()).await?;
-                Ok(Some(Account { id: account_id, name: name.to_owned(), credits }))
+                Ok(Some(Account::new(account_id, name.to_owned(), credits)))
             };
             Ok(self.database.transaction(TRANSACTION_TIMEOUT, create).await?)
         };
@@ -111,6 +121,18 @@ impl Accounts for PostgresStore {
     async fn list_accounts(&self) -> Result<Vec<Account>> {
         let rows = self.database.read(&format!("SELECT {ACCOUNT} ORDER BY name"), &[]).await?;
         rows.iter().map(account).collect()
+    }
+
+    async fn change_account(&self, id: Id, change: AccountChange) -> Result<Option<Account>> {
+        let now = self.database.now();
+        let (disabled_at, deleted_at) = match change {
+            AccountChange::Enable => (None, None),
+            AccountChange::Disable => (Some(now), None),
+            AccountChange::Delete => (Some(now), Some(now)),
+        };
+        let change = async { Ok(self.database.write(CHANGE, &[&id, &disabled_at, &deleted_at]).await?) };
+        self.write(Effect::ChangeAccount, change).await?;
+        self.find_account(id.as_str()).await
     }
 
     async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>> {

@@ -113,13 +113,20 @@ pub(super) fn request(row: &Row) -> Result<GenerateRequest> {
 }
 
 pub(super) fn account(row: &Row) -> Result<Account> {
-    Ok(Account { id: row.try_get("id")?, name: row.try_get("name")?, credits: row.try_get("balance")? })
+    Ok(Account {
+        id: row.try_get("id")?,
+        name: row.try_get("name")?,
+        credits: row.try_get("balance")?,
+        disabled_at: row.try_get("disabled_at")?,
+        deleted_at: row.try_get("deleted_at")?,
+    })
 }
 
 /// The columns of a key, listed by name. After a later release adds a column, a prepared `SELECT *` would fail once on
 /// every connection.
 pub(super) const KEY: &str = "id, account_id, name, hint, submit_rate, read_rate, expires_at, disabled, revoked_at, \
-                              leaked_at, last_used_at, suspended_at, suspended_for";
+                              leaked_at, last_used_at, suspended_at, suspended_for, EXISTS (SELECT 1 FROM accounts a \
+                              WHERE a.id = account_id AND a.disabled_at IS NOT NULL) AS account_disabled";
 
 pub(super) fn api_key(row: &Row) -> Result<ApiKey> {
     let id: Id = row.try_get("id")?;
@@ -141,6 +148,7 @@ pub(super) fn api_key(row: &Row) -> Result<ApiKey> {
         created_at: id.timestamp(),
         expires_at: row.try_get("expires_at")?,
         disabled: row.try_get("disabled")?,
+        account_disabled: row.try_get("account_disabled")?,
         revoked_at: row.try_get("revoked_at")?,
         leaked_at: row.try_get("leaked_at")?,
         last_used_at: row.try_get("last_used_at")?,

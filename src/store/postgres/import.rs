@@ -26,7 +26,10 @@ struct Table {
 
 const TABLES: [Table; 8] = [
     Table { name: "secrets", columns: &[("name", Type::TEXT), ("value", Type::BYTEA)] },
-    Table { name: "accounts", columns: &[("id", Type::TEXT), ("name", Type::TEXT)] },
+    Table {
+        name: "accounts",
+        columns: &[("id", Type::TEXT), ("name", Type::TEXT), ("disabled_at", Type::INT8), ("deleted_at", Type::INT8)],
+    },
     Table {
         name: "api_keys",
         columns: &[

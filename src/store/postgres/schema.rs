@@ -10,7 +10,7 @@ use super::failure::words;
 use crate::store::StoreError;
 
 /// The migrations from an empty database to the current schema.
-const MIGRATIONS: [&str; 12] = [
+const MIGRATIONS: [&str; 13] = [
     include_str!("../../../migrations/postgres/0001_initial.sql"),
     include_str!("../../../migrations/postgres/0002_retention.sql"),
     include_str!("../../../migrations/postgres/0003_policy.sql"),
@@ -23,6 +23,7 @@ const MIGRATIONS: [&str; 12] = [
     include_str!("../../../migrations/postgres/0010_ledger_balances.sql"),
     include_str!("../../../migrations/postgres/0011_queue_pause.sql"),
     include_str!("../../../migrations/postgres/0012_taken_credits.sql"),
+    include_str!("../../../migrations/postgres/0013_disabled_accounts.sql"),
 ];
 /// Key of the advisory lock for changes to the schema and the partitions and for the first account: "tint" in ASCII.
 pub(super) const LOCK: i64 = 0x7469_6E74;

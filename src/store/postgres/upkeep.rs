@@ -67,19 +67,25 @@ impl Upkeep for PostgresStore {
             let page = self.database.read(sql, &[&last]).await?;
             for row in &page {
                 let account_id: Id = row.try_get("id")?;
-                let mut next = Some(IndexPosition::default());
-                while let Some(after) = next {
-                    let remove = tasks::remove(&self.database, account_id, &after, cutoff);
-                    let removal = self.write(Effect::RemoveTasks, remove).await?;
-                    all += removal.removed;
-                    next = removal.reached;
-                }
+                all += self.remove_tasks_of(account_id, cutoff).await?;
                 last = account_id.to_string();
             }
             if page.is_empty() {
                 return Ok(all);
             }
         }
+    }
+
+    async fn remove_tasks_of(&self, account_id: Id, cutoff: Timestamp) -> Result<usize> {
+        let mut all = 0;
+        let mut next = Some(IndexPosition::default());
+        while let Some(after) = next {
+            let remove = tasks::remove(&self.database, account_id, &after, cutoff);
+            let removal = self.write(Effect::RemoveTasks, remove).await?;
+            all += removal.removed;
+            next = removal.reached;
+        }
+        Ok(all)
     }
 
     async fn drop_partitions(&self, before: Timestamp, removed_before: Timestamp) -> Result<usize> {

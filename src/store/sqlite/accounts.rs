@@ -12,7 +12,7 @@ use crate::clock::Timestamp;
 use crate::domain::key::{ApiKey, KeyHash, Suspension};
 use crate::domain::model::{Account, EntryKind, Id, LedgerEntry, MAX_BALANCE, TaskId};
 use crate::fault::Effect;
-use crate::store::{AccountCreation, Accounts, KeyChange, Keys, NewKey, Result, Taking};
+use crate::store::{AccountChange, AccountCreation, Accounts, KeyChange, Keys, NewKey, Result, Taking};
 
 /// Rejects an amount that is not positive.
 fn check_positive(amount: i64) -> rusqlite::Result<()> {
@@ -49,7 +49,7 @@ pub(super) fn create(writing: &mut Writing, name: &str, credits: i64) -> rusqlit
         let opening = Entry { kind: EntryKind::Grant, amount: credits, task_id: None, note: Some("opening balance") };
         opening.record(&writing.connection, id, credits, now)?;
     }
-    Ok(AccountCreation::Created(Account { id, name: name.to_owned(), credits }))
+    Ok(AccountCreation::Created(Account::new(id, name.to_owned(), credits)))
 }
 
 pub(super) fn create_first(
@@ -72,7 +72,13 @@ pub(super) fn create_first(
 }
 
 fn account(row: &Row<'_>) -> rusqlite::Result<Account> {
-    Ok(Account { id: row.get("id")?, name: row.get("name")?, credits: row.get("balance")? })
+    Ok(Account {
+        id: row.get("id")?,
+        name: row.get("name")?,
+        credits: row.get("balance")?,
+        disabled_at: row.get("disabled_at")?,
+        deleted_at: row.get("deleted_at")?,
+    })
 }
 
 pub(super) fn find(connection: &Connection, name_or_id: &str) -> rusqlite::Result<Option<Account>> {
@@ -87,6 +93,37 @@ pub(super) fn list(connection: &Connection) -> rusqlite::Result<Vec<Account>> {
     connection.prepare_cached("SELECT * FROM accounts ORDER BY name")?.query_map([], account)?.collect()
 }
 
+pub(super) fn change_account(
+    writing: &mut Writing,
+    id: Id,
+    change: AccountChange,
+) -> rusqlite::Result<Option<Account>> {
+    let now = writing.clock.now();
+    let (disabled_at, deleted_at) = match change {
+        AccountChange::Enable => (None, None),
+        AccountChange::Disable => (Some(now), None),
+        AccountChange::Delete => (Some(now), Some(now)),
+    };
+    let changed = writing
+        .connection
+        .prepare_cached(
+            "UPDATE accounts SET disabled_at = iif(?2 IS NULL, NULL, coalesce(disabled_at, ?2)), deleted_at = ?3
+             WHERE id = ?1 AND deleted_at IS NULL",
+        )?
+        .execute(params![id, disabled_at, deleted_at])?;
+    if changed > 0 && change == AccountChange::Delete {
+        writing
+            .connection
+            .prepare_cached("UPDATE api_keys SET revoked_at = ?2 WHERE account_id = ?1 AND revoked_at IS NULL")?
+            .execute(params![id, now])?;
+    }
+    find(&writing.connection, id.as_str())
+}
+
+/// All columns of keys, and whether the account is disabled.
+const KEYS: &str = "SELECT *, EXISTS (SELECT 1 FROM accounts a WHERE a.id = account_id AND a.disabled_at IS NOT NULL)
+    AS account_disabled FROM api_keys";
+
 fn api_key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
     let id: Id = row.get("id")?;
     Ok(ApiKey {
@@ -99,6 +136,7 @@ fn api_key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
         created_at: id.timestamp(),
         expires_at: row.get("expires_at")?,
         disabled: row.get("disabled")?,
+        account_disabled: row.get("account_disabled")?,
         revoked_at: row.get("revoked_at")?,
         leaked_at: row.get("leaked_at")?,
         last_used_at: row.get("last_used_at")?,
@@ -133,16 +171,16 @@ pub(super) fn create_key(writing: &mut Writing, account_id: Id, key: &NewKey) ->
 }
 
 pub(super) fn find_key(connection: &Connection, id: Id) -> rusqlite::Result<Option<ApiKey>> {
-    connection.prepare_cached("SELECT * FROM api_keys WHERE id = ?1")?.query_row([id], api_key).optional()
+    connection.prepare_cached(&format!("{KEYS} WHERE id = ?1"))?.query_row([id], api_key).optional()
 }
 
 pub(super) fn find_key_by_hash(connection: &Connection, hash: &KeyHash) -> rusqlite::Result<Option<ApiKey>> {
-    connection.prepare_cached("SELECT * FROM api_keys WHERE hash = ?1")?.query_row([hash], api_key).optional()
+    connection.prepare_cached(&format!("{KEYS} WHERE hash = ?1"))?.query_row([hash], api_key).optional()
 }
 
 pub(super) fn list_keys(connection: &Connection, account_id: Option<Id>) -> rusqlite::Result<Vec<ApiKey>> {
     connection
-        .prepare_cached("SELECT * FROM api_keys WHERE ?1 IS NULL OR account_id = ?1 ORDER BY id")?
+        .prepare_cached(&format!("{KEYS} WHERE ?1 IS NULL OR account_id = ?1 ORDER BY id"))?
         .query_map([account_id], api_key)?
         .collect()
 }
@@ -308,6 +346,10 @@ impl Accounts for SqliteStore {
 
     async fn list_accounts(&self) -> Result<Vec<Account>> {
         self.read(list)
+    }
+
+    async fn change_account(&self, id: Id, change: AccountChange) -> Result<Option<Account>> {
+        self.write(Effect::ChangeAccount, move |writing| change_account(writing, id, change)).await
     }
 
     async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>> {

@@ -12,7 +12,7 @@ use super::{companions, writer};
 use crate::owner;
 
 /// The migrations from an empty file to the current schema.
-pub(super) const MIGRATIONS: [&str; 12] = [
+pub(super) const MIGRATIONS: [&str; 13] = [
     include_str!("../../../migrations/sqlite/0001_initial.sql"),
     include_str!("../../../migrations/sqlite/0002_retention.sql"),
     include_str!("../../../migrations/sqlite/0003_policy.sql"),
@@ -25,6 +25,7 @@ pub(super) const MIGRATIONS: [&str; 12] = [
     include_str!("../../../migrations/sqlite/0010_ledger_balances.sql"),
     include_str!("../../../migrations/sqlite/0011_queue_pause.sql"),
     include_str!("../../../migrations/sqlite/0012_taken_credits.sql"),
+    include_str!("../../../migrations/sqlite/0013_disabled_accounts.sql"),
 ];
 /// Application id of our SQLite files: "tint" in ASCII.
 const APPLICATION_ID: i32 = 0x7469_6E74;

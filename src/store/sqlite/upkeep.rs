@@ -74,16 +74,21 @@ impl Upkeep for SqliteStore {
     async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize> {
         let mut all = 0;
         for account_id in self.read(|connection| accounts(connection, cutoff))? {
-            loop {
-                let remove = move |writing: &mut Writing| remove(writing, account_id, cutoff);
-                let some = self.write(Effect::RemoveTasks, remove).await?;
-                all += some;
-                if some < BATCH {
-                    break;
-                }
-            }
+            all += self.remove_tasks_of(account_id, cutoff).await?;
         }
         Ok(all)
+    }
+
+    async fn remove_tasks_of(&self, account_id: Id, cutoff: Timestamp) -> Result<usize> {
+        let mut all = 0;
+        loop {
+            let remove = move |writing: &mut Writing| remove(writing, account_id, cutoff);
+            let some = self.write(Effect::RemoveTasks, remove).await?;
+            all += some;
+            if some < BATCH {
+                return Ok(all);
+            }
+        }
     }
 
     async fn drop_partitions(&self, _: Timestamp, _: Timestamp) -> Result<usize> {

@@ -1,7 +1,8 @@
 //! Accounts, grants and the ledger.
 
+use tintype::domain::key::KeyState;
 use tintype::domain::model::{EntryKind, LedgerEntry, MAX_BALANCE, Surface, TaskId};
-use tintype::store::{AccountCreation, Result, Taking};
+use tintype::store::{AccountChange, AccountCreation, Result, Taking};
 
 use super::fixture::{Fixture, MILLISECOND, images, new_key};
 use crate::rigs::service::NOON;
@@ -116,6 +117,53 @@ pub async fn credits_are_taken_down_to_none_and_never_further(fx: &Fixture) -> R
     let facts: Vec<_> = entries.iter().map(|entry| (entry.kind, entry.amount, entry.balance)).collect();
     assert_eq!(facts, [(EntryKind::Grant, -6, 0), (EntryKind::Grant, -4, 6)]);
     assert_eq!(entries[1].note.as_deref(), Some("a mistake"));
+    assert_eq!(fx.store.audit().await?.drifts, []);
+    Ok(())
+}
+
+pub async fn a_disabled_account_has_no_valid_key_and_a_deleted_one_never_again(fx: &Fixture) -> Result<()> {
+    let (ada, bob) = (fx.account("ada", 10).await?, fx.account("bob", 10).await?);
+    let key = fx.store.create_key(ada, new_key("ada's")).await?.expect("the account exists");
+    let other = fx.store.create_key(bob, new_key("bob's")).await?.expect("the account exists");
+    let state = async |id| fx.store.find_key(id).await.map(|key| key.expect("a key").state(fx.store.now()));
+    let at = Some(fx.store.now());
+    let disabled = fx.store.change_account(ada, AccountChange::Disable).await?.expect("the account exists");
+    assert_eq!((disabled.disabled_at, disabled.deleted_at), (at, None));
+    fx.clock.advance(MILLISECOND);
+    let again = fx.store.change_account(ada, AccountChange::Disable).await?;
+    assert_eq!(again, Some(disabled), "the time of the first change stays");
+    assert_eq!((state(key.id).await?, state(other.id).await?), (KeyState::Disabled, KeyState::Active));
+    assert!(fx.store.list_keys(Some(ada)).await?[0].account_disabled);
+    let enabled = fx.store.change_account(ada, AccountChange::Enable).await?.expect("the account exists");
+    assert_eq!((enabled.disabled_at, state(key.id).await?), (None, KeyState::Active));
+    let deleted = fx.store.change_account(ada, AccountChange::Delete).await?.expect("the account exists");
+    assert!(deleted.deleted_at.is_some() && deleted.disabled_at.is_some() && deleted.credits == 10, "{deleted:?}");
+    for change in [AccountChange::Enable, AccountChange::Disable, AccountChange::Delete] {
+        assert_eq!(fx.store.change_account(ada, change).await?, Some(deleted.clone()), "{change:?}");
+    }
+    assert_eq!((state(key.id).await?, state(other.id).await?), (KeyState::Revoked, KeyState::Active));
+    assert_eq!(fx.store.history(ada, None, 100).await?.len(), 1);
+    let missing = Fixture::new(fx.backend).account("eve", 0).await?;
+    assert_eq!(fx.store.change_account(missing, AccountChange::Disable).await?, None);
+    Ok(())
+}
+
+pub async fn the_tasks_of_one_account_are_removed_and_no_others(fx: &Fixture) -> Result<()> {
+    let (ada, bob) = (fx.account("ada", 10).await?, fx.account("bob", 10).await?);
+    let (ended, unfinished, other) = (
+        fx.submit_request(ada, Surface::Api, images(1)).await?,
+        fx.submit_request(ada, Surface::Web, images(1)).await?,
+        fx.submit_request(bob, Surface::Api, images(1)).await?,
+    );
+    for task in [&ended, &other] {
+        assert!(fx.store.fail_unleased(task.id, "it sank").await?.is_some());
+    }
+    fx.clock.advance(MILLISECOND);
+    let cutoff = fx.store.now().saturating_add(MILLISECOND);
+    assert_eq!(fx.store.remove_tasks_of(ada, cutoff).await?, 1);
+    let removed = async |id| fx.store.inspect_task(id).await.map(|record| record.expect("a task").removed_at.is_some());
+    assert!(removed(ended.id).await? && !removed(unfinished.id).await? && !removed(other.id).await?);
+    assert_eq!(fx.store.remove_tasks_of(ada, cutoff).await?, 0);
     assert_eq!(fx.store.audit().await?.drifts, []);
     Ok(())
 }

@@ -44,6 +44,7 @@ pub async fn a_key_is_found_by_its_hash_and_by_its_id(fx: &Fixture) -> Result<()
         created_at: NOON,
         expires_at,
         disabled: false,
+        account_disabled: false,
         revoked_at: None,
         leaked_at: None,
         last_used_at: None,

@@ -64,6 +64,7 @@ impl Model {
             created_at: id.timestamp(),
             expires_at,
             disabled: false,
+            account_disabled: false,
             revoked_at: None,
             leaked_at: None,
             last_used_at: None,
