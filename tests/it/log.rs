@@ -83,3 +83,26 @@ async fn a_successful_read_is_counted_and_not_logged() {
     assert_eq!(lines(&log, read.header("x-request-id")), [""; 0]);
     assert_eq!(lines(&log, refused.header("x-request-id")).len(), 1);
 }
+
+#[tokio::test]
+async fn the_cause_of_an_unusable_reference_is_logged_with_its_task_and_account_and_not_shown() {
+    let directory = TempDir::new().expect("a directory");
+    let (data, log) = (directory.path().join("data"), directory.path().join("log"));
+    let server = serve(&data, &log, &[]);
+    let key = server.first_key().expect("a key");
+    let body = json!({ "prompt": "a boat", "reference_images": ["https://nowhere.test.example/a.png?signature"] });
+    let answer = send(server.address, "POST", GENERATE, &key, &body.to_string()).await;
+    let task_id = answer.json()["data"]["task_id"].as_str().expect("a task_id").to_owned();
+    let task = ended(&server, &key, &task_id).await;
+    server.stop();
+    let shown = task["error"].as_str().expect("a sentence");
+    assert!(shown.contains("reference_images[0]") && !shown.contains("nowhere"), "{shown}");
+    let account = binary::json(&data, &["account", "list"])[0]["id"].as_str().expect("an id").to_owned();
+    let lines = lines(&log, task_id.strip_prefix("imgmodel-").expect("a task_id"));
+    let cause = lines.iter().find(|line| line.contains("a reference image cannot be used"));
+    let cause = cause.unwrap_or_else(|| panic!("{lines:#?}"));
+    for part in [account.as_str(), "https://nowhere.test.example/a.png", "error="] {
+        assert!(cause.contains(part), "{part} is not in {cause}");
+    }
+    assert!(!cause.contains("signature"), "{cause}");
+}
