@@ -5,6 +5,7 @@
 //! [`results::Results`] that turn returned files into pictures. No driver makes an HTTP client or decodes a picture by
 //! itself.
 
+mod counted;
 pub mod endpoint;
 mod openai;
 pub mod prompt;

@@ -19,6 +19,9 @@ use crate::engines::results::MAX_FILE_BYTES;
 const MAX_ANSWER: usize = 4 * 1024 * 1024;
 /// A picture in base64, and the JSON around it.
 const MAX_JOB: usize = MAX_FILE_BYTES / 3 * 4 + 64 * 1024;
+/// Values of a server that does not tell its own.
+const DEFAULT_STRENGTH: f64 = 0.75;
+const DEFAULT_STEPS: u32 = 20;
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Time for a body with reference pictures, or an answer with a picture.
 const PICTURE_LIMIT: Duration = Duration::from_secs(60);
@@ -34,6 +37,21 @@ pub(super) struct Api {
 pub(super) struct Capabilities {
     model: Model,
     supported_modes: Vec<String>,
+    #[serde(default)]
+    defaults: Defaults,
+}
+
+/// Values of a job that does not name them.
+#[derive(Debug, Default, Deserialize)]
+struct Defaults {
+    strength: Option<f64>,
+    #[serde(default)]
+    sample_params: SampleParams,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct SampleParams {
+    sample_steps: Option<u32>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -46,6 +64,16 @@ impl Capabilities {
     /// The file name of the model.
     pub(super) fn model(&self) -> &str {
         &self.model.name
+    }
+
+    /// How strongly a reference is painted over, from 0 to 1: as the server was started, but never so strongly that the
+    /// first step removes the reference. `None` if the server paints in one step, which always removes it.
+    pub(super) fn strength(&self) -> Option<f64> {
+        let asked = self.defaults.strength.unwrap_or(DEFAULT_STRENGTH);
+        let steps = self.defaults.sample_params.sample_steps.unwrap_or(DEFAULT_STEPS);
+        // The server begins at step `steps - 1 - floor(steps * strength)`, and step 0 is all noise.
+        let most = f64::from(steps.checked_sub(2)?) + 0.5;
+        Some(asked.min(most / f64::from(steps)))
     }
 }
 

@@ -16,9 +16,10 @@ use async_trait::async_trait;
 use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, Sizes};
 use url::Url;
 
-use self::api::Api;
+use self::api::{Api, Capabilities};
 use self::child::SdServerProgram;
 use self::server::{Kill, ReferenceUse, Report, Server};
+use super::counted::Counted;
 use super::endpoint::Endpoint;
 use super::results::Results;
 use super::supervisor::Supervisor;
@@ -132,7 +133,7 @@ impl Place {
         let references = if brief.references.is_empty() || max_references > 1 {
             ReferenceUse::Shown
         } else {
-            reference_use(server.api().capabilities().await?.model())
+            reference_use(&server.api().capabilities().await?)?
         };
         server.render(brief, references, &report, cancel, kill).await
     }
@@ -145,11 +146,22 @@ impl Place {
     }
 }
 
-/// How a model takes one reference picture, by its name.
-fn reference_use(model: &str) -> ReferenceUse {
+/// How a server's model takes one reference picture, by the name of the model.
+fn reference_use(capabilities: &Capabilities) -> Result<ReferenceUse, EngineError> {
+    if is_for_editing(capabilities.model()) {
+        return Ok(ReferenceUse::Shown);
+    }
+    let strength = capabilities.strength().ok_or_else(|| {
+        let cause = "sd-server paints in one step, which leaves nothing of a reference: give its --steps more, or this service --engine-references 0";
+        EngineError::Permanent(cause.into())
+    })?;
+    Ok(ReferenceUse::PaintedOver { strength })
+}
+
+/// Whether a model looks at reference pictures, by its name.
+fn is_for_editing(model: &str) -> bool {
     let model = model.to_lowercase();
-    let edits = EDITING_MODELS.iter().any(|word| model.contains(word));
-    if edits { ReferenceUse::Shown } else { ReferenceUse::PaintedOver }
+    EDITING_MODELS.iter().any(|word| model.contains(word))
 }
 
 #[async_trait]
@@ -187,22 +199,6 @@ impl Engine for SdServer {
     }
 }
 
-/// Counts a render while it lasts.
-struct Counted<'a>(&'a AtomicUsize);
-
-impl<'a> Counted<'a> {
-    fn new(renders: &'a AtomicUsize) -> Self {
-        renders.fetch_add(1, Ordering::SeqCst);
-        Self(renders)
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,13 +206,13 @@ mod tests {
     #[test]
     fn the_name_of_a_model_tells_whether_it_looks_at_references() {
         for (model, expected) in [
-            ("flux1-kontext-dev-Q4_0.gguf", ReferenceUse::Shown),
-            ("Qwen-Image-Edit-2511.gguf", ReferenceUse::Shown),
-            ("FLUX.2-klein-4B.safetensors", ReferenceUse::Shown),
-            ("v1-5-pruned-emaonly.safetensors", ReferenceUse::PaintedOver),
-            ("", ReferenceUse::PaintedOver),
+            ("flux1-kontext-dev-Q4_0.gguf", true),
+            ("Qwen-Image-Edit-2511.gguf", true),
+            ("FLUX.2-klein-4B.safetensors", true),
+            ("v1-5-pruned-emaonly.safetensors", false),
+            ("", false),
         ] {
-            assert_eq!(reference_use(model), expected, "{model}");
+            assert_eq!(is_for_editing(model), expected, "{model}");
         }
     }
 }

@@ -33,12 +33,15 @@ const FIRST_PICTURE: u32 = 256;
 
 /// How a model takes reference pictures. The server does not tell: it accepts both from every model, and a model that
 /// was not made for one ignores it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum ReferenceUse {
     /// All as `ref_images`, which models for editing look at.
     Shown,
     /// The first as `init_image`, which any model paints over.
-    PaintedOver,
+    PaintedOver {
+        /// How strongly, from 0 to 1.
+        strength: f64,
+    },
 }
 
 /// One running server.
@@ -300,9 +303,10 @@ fn body(brief: &Brief, seed: u64, references: ReferenceUse) -> Value {
     let mut pictures = brief.references.iter().map(|picture| BASE64_STANDARD.encode(picture.to_png()));
     match references {
         ReferenceUse::Shown if !brief.references.is_empty() => body["ref_images"] = pictures.collect(),
-        ReferenceUse::PaintedOver => {
+        ReferenceUse::PaintedOver { strength } => {
             if let Some(picture) = pictures.next() {
                 body["init_image"] = picture.into();
+                body["strength"] = strength.into();
             }
         }
         ReferenceUse::Shown => {}

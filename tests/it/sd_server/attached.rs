@@ -67,6 +67,22 @@ async fn references_are_shown_to_a_model_that_edits_and_painted_over_by_others()
 }
 
 #[tokio::test]
+async fn a_reference_is_never_painted_over_so_strongly_that_nothing_of_it_is_left() {
+    let server = Contract::start(Mood::Working).await;
+    let (_, engine) = engine(&["--engine", &server.engine()]);
+    let picture = Picture::from_rgb(SIDE, SIDE, vec![1; (SIDE * SIDE * 3) as usize]).expect("a picture");
+    let brief = Brief { references: vec![picture], ..brief("a boat", &[1]) };
+    for (steps, strength) in [(20, 0.75), (4, 0.625), (2, 0.25)] {
+        server.paint_in(steps);
+        render(&engine, brief.clone()).await.expect("pictures");
+        assert_eq!(server.bodies().pop().expect("a job")["strength"], strength, "{steps} steps");
+    }
+    server.paint_in(1);
+    let refused = render(&engine, brief).await.map(|pictures| pictures.len());
+    assert!(matches!(&refused, Err(EngineError::Permanent(text)) if text.contains("one step")), "{refused:?}");
+}
+
+#[tokio::test]
 async fn every_way_to_give_no_usable_picture_is_one_kind_of_error_and_a_reason() {
     let server = Contract::start(Mood::Working).await;
     let (_, engine) = engine(&["--engine", &server.engine()]);

@@ -67,6 +67,7 @@ struct Job {
 struct Inner {
     mood: Mood,
     model: &'static str,
+    steps: u32,
     jobs: Vec<Job>,
     queue: VecDeque<usize>,
     most_unfinished: usize,
@@ -87,7 +88,8 @@ impl Contract {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (jobs, queue) = (Vec::new(), VecDeque::new());
-        let inner = Arc::new(Mutex::new(Inner { mood, model: "v1-5.gguf", jobs, queue, most_unfinished: 0 }));
+        let inner =
+            Arc::new(Mutex::new(Inner { mood, model: "v1-5.gguf", steps: 20, jobs, queue, most_unfinished: 0 }));
         let routes = Router::new()
             .route("/sdcpp/v1/capabilities", get(capabilities))
             .route("/sdcpp/v1/img_gen", post(submit))
@@ -112,6 +114,10 @@ impl Contract {
 
     pub fn load(&self, model: &'static str) {
         self.inner.lock().unwrap().model = model;
+    }
+
+    pub fn paint_in(&self, steps: u32) {
+        self.inner.lock().unwrap().steps = steps;
     }
 
     /// The bodies of all jobs.
@@ -162,7 +168,8 @@ async fn capabilities(State(inner): Shared) -> Response {
         mood => {
             let modes = if mood == Mood::Videos { ["vid_gen"] } else { ["img_gen"] };
             let model = json!({ "name": inner.model, "stem": inner.model, "path": inner.model });
-            json!({ "model": model, "supported_modes": modes, "features": { "ref_images": true } })
+            let defaults = json!({ "strength": 0.75, "sample_params": { "sample_steps": inner.steps, "eta": null } });
+            json!({ "model": model, "supported_modes": modes, "defaults": defaults, "features": { "ref_images": true } })
                 .to_string()
                 .into_response()
         }
