@@ -10,7 +10,7 @@ use image::{
     DynamicImage, ExtendedColorType, ImageDecoder, ImageEncoder, ImageError, ImageFormat, ImageReader, Limits,
     RgbImage, imageops,
 };
-use moxcms::{ColorProfile, DataColorSpace, Layout, TransformOptions};
+use qcms::{DataType, Intent, Profile, Transform};
 
 /// Longest side of a reference picture, in pixels.
 pub const MAX_SIDE: u32 = 8_192;
@@ -176,20 +176,17 @@ fn flatten(picture: &DynamicImage) -> RgbImage {
 /// The picture in sRGB, from the colours of an ICC profile. `None` if the profile is damaged or not of RGB: the numbers
 /// are then taken as they are.
 fn in_srgb(picture: &RgbImage, profile: &[u8]) -> Option<RgbImage> {
-    let source = ColorProfile::new_from_slice(profile).ok()?;
-    if source.color_space != DataColorSpace::Rgb {
-        return None;
-    }
-    let srgb = ColorProfile::new_srgb();
-    let transform = source.create_transform_8bit(Layout::Rgb, &srgb, Layout::Rgb, TransformOptions::default()).ok()?;
-    let mut pixels = vec![0; picture.as_raw().len()];
-    transform.transform(picture.as_raw(), &mut pixels).ok()?;
-    RgbImage::from_raw(picture.width(), picture.height(), pixels)
+    let source = Profile::new_from_slice(profile, false)?;
+    let transform = Transform::new(&source, &Profile::new_sRGB(), DataType::RGB8, Intent::default())?;
+    let mut converted = picture.clone();
+    transform.apply(&mut converted);
+    Some(converted)
 }
 
 #[cfg(test)]
 mod tests {
     use image::ImageEncoder as _;
+    use moxcms::ColorProfile;
 
     use super::*;
 
