@@ -73,8 +73,6 @@ effects! {
     Expire = "expire",
     /// Tasks past the retention are removed.
     RemoveTasks = "remove-tasks",
-    /// The partition of a month is dropped.
-    DropPartition = "drop-partition",
     /// A batch of writes is committed. Only the database driver knows when.
     Commit = "commit",
     /// The write-ahead log is checkpointed into the database.

@@ -10,7 +10,7 @@ use crate::Outcome;
 pub const ACCOUNTS: u32 = 100;
 /// More than any of them can spend here.
 const CREDITS: i64 = 1_000_000_000;
-/// 2026-10-15, so that the tasks are in a partition of their own.
+/// 2026-10-15.
 const LONG_AGO: i64 = 1_792_022_400_000;
 
 /// Accounts with `tasks` completed tasks, all paid for.
@@ -24,16 +24,7 @@ pub async fn fill(client: &Client, store: &dyn Store, tasks: u32) -> Outcome<Vec
     }
     let ids: Vec<&str> = accounts.iter().map(|account| account.id.as_str()).collect();
     let floor = Id::floor(tintype::clock::Timestamp::from_millis(LONG_AGO));
-    let next = Id::floor(tintype::clock::Timestamp::from_millis(LONG_AGO + 40 * 86_400_000));
     let start = &floor.as_str()[..14];
-    client
-        .batch_execute(&format!(
-            "CREATE TABLE tasks_old PARTITION OF tasks FOR VALUES FROM ('{}') TO ('{}')",
-            floor.as_str(),
-            // The store itself creates partitions from the current month on.
-            present_month(client).await?.unwrap_or_else(|| next.to_string())
-        ))
-        .await?;
     let tasks = i32::try_from(tasks)?;
     client
         .execute(
@@ -62,16 +53,4 @@ pub async fn fill(client: &Client, store: &dyn Store, tasks: u32) -> Outcome<Vec
         return Err(format!("the books of the benchmark do not balance: {:?}", audit.drifts[0]).into());
     }
     Ok(accounts)
-}
-
-/// The lower end of the earliest partition that the store made.
-async fn present_month(client: &Client) -> Outcome<Option<String>> {
-    let row = client
-        .query_one(
-            "SELECT min(substring(pg_get_expr(relpartbound, oid) FROM 'FROM \\(''([^'']+)''\\)'))
-             FROM pg_class WHERE relispartition AND relkind = 'r'",
-            &[],
-        )
-        .await?;
-    Ok(row.try_get(0)?)
 }

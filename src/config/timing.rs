@@ -27,9 +27,6 @@ pub const FILE_SWEEP_LEASE: Duration = Duration::from_secs(10 * 60);
 pub const SWEEP_SLACK: Duration = Duration::from_secs(5 * 60);
 /// An orphaned file is removed when neither it nor its task has changed for this long.
 pub const ORPHAN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
-/// Shortest time from the end of a month to the removal of its partitions: a clock that is set back by hours must still
-/// find them.
-pub const MONTH_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Interval at which tasks past the retention are removed.
 pub const REMOVE_EVERY: Duration = Duration::from_secs(60 * 60);
 /// Delay from the start of a process to its first removal: time for the operator to notice a wrong `--retention`.

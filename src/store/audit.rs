@@ -85,16 +85,9 @@ pub(super) struct Queued {
 pub(super) struct Books {
     audit: Audit,
     sums: HashMap<Id, Sums>,
-    /// Tasks with a lower id may have been dropped with the partitions of their month.
-    first_id: Option<Id>,
 }
 
 impl Books {
-    /// Starts an audit of a database that may have dropped the tasks below `first_id`.
-    pub(super) fn since(first_id: Id) -> Self {
-        Self { first_id: Some(first_id), ..Self::default() }
-    }
-
     fn drift(&mut self, account_id: Id, task_id: Option<Id>, fault: String) {
         self.audit.drifts.push(Drift { account_id, task_id: task_id.map(TaskId), fault });
     }
@@ -144,14 +137,6 @@ impl Books {
     ) -> Result<(), Error> {
         let before = |id: Id| until.is_none_or(|until| id < until);
         while let Some(stray) = next_if(entries, |entry| before(entry.task_id))? {
-            if self.first_id.is_some_and(|first_id| stray.task_id < first_id) {
-                let mut of_task = vec![stray];
-                while let Some(entry) = next_if(entries, |entry| entry.task_id == of_task[0].task_id)? {
-                    of_task.push(entry);
-                }
-                self.check_forgotten(&of_task);
-                continue;
-            }
             let fault = format!("entry {} is for a task that does not exist", stray.id);
             self.drift(stray.account_id, Some(stray.task_id), fault);
         }
@@ -185,24 +170,6 @@ impl Books {
             if count == 0 && kind == EntryKind::Refund && task.status == "failed" {
                 self.drift(task.account_id, Some(task.id), "the failed task was never refunded".into());
             }
-        }
-    }
-
-    /// Checks that a dropped task was charged once and refunded at most once, the same amount, to the same account.
-    fn check_forgotten(&mut self, entries: &[Entry]) {
-        let of_kind = |kind| entries.iter().filter(move |entry: &&Entry| entry.kind == kind).collect::<Vec<_>>();
-        let sound = match (&of_kind(EntryKind::Charge)[..], &of_kind(EntryKind::Refund)[..]) {
-            ([_], []) => true,
-            ([charge], [refund]) => charge.amount == -refund.amount && charge.account_id == refund.account_id,
-            _ => false,
-        };
-        if !sound {
-            let Entry { account_id, task_id, .. } = entries[0];
-            self.drift(
-                account_id,
-                Some(task_id),
-                "the charge and the refund of the forgotten task do not agree".into(),
-            );
         }
     }
 

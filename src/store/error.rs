@@ -1,4 +1,4 @@
-//! Errors of the store, which keep their causes.
+//! Errors of the store.
 
 use std::error::Error;
 use std::fmt;
@@ -16,6 +16,56 @@ pub enum StoreError {
     /// The connection to the database broke before it said whether the change was made.
     #[error("it is unknown whether the change was made; check before you repeat it: {0}")]
     Unknown(#[source] Cause),
+}
+
+/// Failure to open a database; displays as a sentence for the operator.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The database cannot be reached, read, written or created.
+    #[error("cannot open the {name}: {error}")]
+    Unusable {
+        /// The database and its file or host.
+        name: String,
+        /// Message of the database, the system or the network.
+        error: String,
+    },
+    /// A restore of this database did not finish, so an empty database must not take its place.
+    #[error("a restore of {path} did not finish: {advice}")]
+    Unrestored {
+        /// The file.
+        path: String,
+        /// Advice for the operator.
+        advice: String,
+    },
+    /// The copy could not be written.
+    #[error("cannot write {path}: {error}")]
+    Copy {
+        /// The copy.
+        path: String,
+        /// Message of SQLite.
+        error: String,
+    },
+    /// The database contains tables of another program.
+    #[error("the {0} is a database of another program: Tintype needs a database or a schema of its own")]
+    Foreign(String),
+    /// An earlier release wrote the database, and it cannot be migrated because it is opened read-only.
+    #[error("the database was written by an older Tintype (schema {found}; this one knows {known})")]
+    Older {
+        /// The schema found.
+        found: i64,
+        /// The schema this binary writes.
+        known: usize,
+    },
+    /// A later release wrote the database.
+    #[error(
+        "the database was written by a newer Tintype (schema {found}; this one knows {known}): upgrade this binary or restore a backup"
+    )]
+    Newer {
+        /// The schema found.
+        found: i64,
+        /// The schema this binary writes.
+        known: usize,
+    },
 }
 
 /// The cause of a [`StoreError`], or its description where the original may hold a prompt. Displays with its own causes

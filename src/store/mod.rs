@@ -1,9 +1,9 @@
 //! The store: accounts, keys, credits and tasks in a database.
 //!
 //! Each method is a verb of the domain and exactly one transaction, which is durable when the method returns. Only the
-//! methods of the sweeper, [`Upkeep::rescue`], [`Upkeep::expire`], [`Upkeep::remove_tasks`] and
-//! [`Upkeep::drop_partitions`], use several transactions. Lookups return `Option`; a refusal by a rule is an outcome, not
-//! an error. An error means that nothing was changed, unless it is [`StoreError::Unknown`].
+//! methods of the sweeper, [`Upkeep::rescue`], [`Upkeep::expire`] and [`Upkeep::remove_tasks`], use several transactions.
+//! Lookups return `Option`; a refusal by a rule is an outcome, not an error. An error means that nothing was changed,
+//! unless it is [`StoreError::Unknown`].
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub mod postgres;
 pub mod sqlite;
 
 pub use self::audit::{Audit, Drift};
-pub use self::error::{Cause, StoreError};
+pub use self::error::{Cause, OpenError, StoreError};
 pub use self::leases::{
     Claim, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry, StrikeRule,
 };
@@ -312,7 +312,7 @@ pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
     /// The number of an account's tasks on one surface that have not ended.
     async fn count_unfinished(&self, account_id: Id, surface: Surface) -> Result<u64>;
 
-    /// Any task, for the operator, including removed ones whose partition still exists.
+    /// Any task, for the operator, including removed ones.
     async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>>;
 
     /// Tasks of one account or of all, newest first, for the operator.
@@ -322,7 +322,7 @@ pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
     /// `after`, for the operator.
     async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>>;
 
-    /// The state of the existing tasks among `ids`, in any order, including removed ones whose partition still exists.
+    /// The state of the existing tasks among `ids`, in any order, including removed ones.
     async fn task_files(&self, ids: &[Id]) -> Result<Vec<TaskFiles>>;
 }
 
@@ -402,12 +402,6 @@ pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
 
     /// Removes the tasks of one account that ended before `cutoff` of [`Fleet::now`], as [`Upkeep::remove_tasks`] does.
     async fn remove_tasks_of(&self, account_id: Id, cutoff: Timestamp) -> Result<usize>;
-
-    /// Drops the partitions of months that ended before `before` and in which every task was removed before
-    /// `removed_before`: afterwards no lookup finds these tasks. Starts with the oldest month and stops at the first that
-    /// must stay or that another transaction uses. Ledger entries stay. Returns the number of months; always 0 for a
-    /// database without partitions.
-    async fn drop_partitions(&self, before: Timestamp, removed_before: Timestamp) -> Result<usize>;
 
     /// Claims the first of `sweeps` that is due, by the database's time, and postpones it by `hold`, so that no other
     /// process claims it meanwhile; `None` if none is due. A sweep that was never claimed is due.

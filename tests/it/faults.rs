@@ -49,11 +49,7 @@ impl Scene {
         std::fs::write(&policy, "[strikes]\nlimit = 100\nwindow = \"1h\"").expect("a file");
         let policy_path = policy.path().to_str().expect("text");
         let flags = ["--test-fault", fault, "--drain-timeout", "0s", "--retention", "30d", "--policy", policy_path];
-        // Only PostgreSQL has partitions.
-        let service = match fault.contains("-drop-partition=") {
-            true => Service::start_on_postgres(&flags).await,
-            false => Service::start_with(&flags).await,
-        };
+        let service = Service::start_with(&flags).await;
         let secret = KeySecret::random();
         // Repeats a failed step once, as a person would: a fault happens once.
         for _ in 0..2 {

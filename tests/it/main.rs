@@ -38,7 +38,6 @@ mod metrics;
 mod migrate;
 mod openapi;
 mod pages;
-mod partitions;
 mod policy;
 mod power_loss;
 mod process;

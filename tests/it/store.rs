@@ -15,7 +15,6 @@ mod files;
 mod fixture;
 mod keys;
 mod leases;
-mod partitions;
 mod postgres_locks;
 mod postgres_reads;
 mod postgres_server;
@@ -180,9 +179,6 @@ macro_rules! suite {
                     pages_of_a_list_skip_removed_tasks,
                     a_removed_task_cannot_end_again,
                     submits_succeed_during_a_removal,
-                }
-                partitions {
-                    dropping_partitions_changes_nothing_that_callers_see,
                 }
                 completed {
                     completed_tasks_returns_every_account_and_surface_oldest_first,

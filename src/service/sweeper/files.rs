@@ -41,8 +41,6 @@ impl FileRule {
 pub(super) struct Swept {
     /// Number of removed files.
     pub(super) removed: usize,
-    /// The swept days have no files of tasks created before this time.
-    pub(super) clear_before: Timestamp,
     /// Whether every day was swept completely.
     is_complete: bool,
 }
@@ -151,11 +149,11 @@ impl Sweeper {
     }
 
     pub(super) async fn sweep_files(&self, days: impl Iterator<Item = String>, rule: FileRule) -> Swept {
-        let mut swept = Swept { removed: 0, clear_before: Timestamp::MAX, is_complete: true };
+        let mut swept = Swept { removed: 0, is_complete: true };
         for day in days {
             let (Some(_removing), Some(removed_before)) = (self.lock_for_removal(), self.may_remove_files().await)
             else {
-                return Swept { clear_before: Timestamp::MIN, is_complete: false, ..swept };
+                return Swept { is_complete: false, ..swept };
             };
             let before = swept.removed;
             let mut left = self.sweep_day(&day, &rule, removed_before, &mut swept.removed).await;
@@ -164,9 +162,6 @@ impl Sweeper {
                 left = self.sweep_day(&day, &rule, removed_before, &mut swept.removed).await;
             }
             swept.is_complete &= left.is_some();
-            if left != Some(0) {
-                swept.clear_before = swept.clear_before.min(Timestamp::of_day(&day).unwrap_or(Timestamp::MIN));
-            }
         }
         swept
     }
@@ -227,7 +222,7 @@ impl Sweeper {
     /// Time before which a task must have been removed for its files to be removable; `None` if no files may be removed
     /// now. It is never later than the creation of the oldest unfinished task, so that this task keeps every file that it
     /// may need.
-    pub(super) async fn may_remove_files(&self) -> Option<Timestamp> {
+    async fn may_remove_files(&self) -> Option<Timestamp> {
         let depth = self.shared.store.queue_depth().await.inspect_err(failed).ok()?;
         let aged = self.shared.store.now().saturating_sub(self.removed_files_grace);
         Some(depth.oldest.map_or(aged, |oldest| oldest.min(aged)))

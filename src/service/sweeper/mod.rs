@@ -6,10 +6,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Timestamp;
-use crate::config::{
-    FIRST_REMOVAL, MONTH_AGE, ORPHAN_SWEEP_EVERY, REMOVE_EVERY, SWEEP_EVERY, SWEEP_SLACK, ServerSettings,
-};
+use crate::config::{FIRST_REMOVAL, ORPHAN_SWEEP_EVERY, REMOVE_EVERY, SWEEP_EVERY, SWEEP_SLACK, ServerSettings};
 use crate::service::Shared;
 use crate::service::task_ages::ClockWatch;
 use crate::store::{Rescue, StoreError};
@@ -174,9 +171,9 @@ impl Sweeper {
         }
     }
 
-    /// Removes in this order: tasks that ended longer ago than the retention, if there is one; files of tasks that were
-    /// removed some time ago, because a URL must work for some time after a caller has read it; partitions of months
-    /// without tasks. Logs an error and leaves it to the next sweep.
+    /// Removes tasks that ended longer ago than the retention, if there is one; then files of tasks that were removed some
+    /// time ago, because a URL must work for some time after a caller has read it. Logs an error and leaves it to the next
+    /// sweep.
     pub async fn remove_old(&self) {
         let Some(retention) = self.retention else { return };
         let cutoff = self.shared.store.now().saturating_sub(retention);
@@ -196,19 +193,6 @@ impl Sweeper {
         let swept = self.sweep_files(days, FileRule::REMOVED).await;
         if swept.removed > 0 {
             tracing::info!(files = swept.removed, "result files of removed tasks deleted");
-        }
-        self.drop_partitions(cutoff.min(swept.clear_before)).await;
-    }
-
-    /// Drops the partitions of months that ended before `cutoff` and at least [`MONTH_AGE`] ago, if the files of all their
-    /// tasks may be removed.
-    async fn drop_partitions(&self, cutoff: Timestamp) {
-        let Some(removed_before) = self.may_remove_files().await else { return };
-        let before = cutoff.min(self.shared.store.now().saturating_sub(MONTH_AGE));
-        match self.shared.store.drop_partitions(before, removed_before).await {
-            Ok(0) => {}
-            Ok(months) => tracing::info!(months, "dropped the partitions of months in which every task was removed"),
-            Err(error) => failed(&error),
         }
     }
 }

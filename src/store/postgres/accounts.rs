@@ -4,7 +4,6 @@ use async_trait::async_trait;
 use tokio_postgres::{Row, Transaction};
 
 use super::columns::{account, word};
-use super::connection::TRANSACTION_TIMEOUT;
 use super::schema::LOCK;
 use super::{PostgresStore, keys};
 use crate::clock::Timestamp;
@@ -12,10 +11,11 @@ use crate::domain::model::{Account, Id, LedgerEntry, MAX_BALANCE, TaskId};
 use crate::fault::Effect;
 use crate::store::{AccountChange, AccountCreation, Accounts, NewKey, Result, StoreError, Taking};
 
-/// Creates the account $1 with the name $2 and $3 credits at the time $4. A name never equals the id of another account.
+/// Creates the account $1 with the name $2 and $3 credits at the time $4; if $5, only as the first account. A name never
+/// equals the id of another account.
 const CREATE: &str = "
     WITH created AS (
-        INSERT INTO accounts (id, name) SELECT $1, $2 WHERE NOT EXISTS (SELECT 1 FROM accounts WHERE id = $2)
+        INSERT INTO accounts (id, name) SELECT $1, $2 WHERE NOT EXISTS (SELECT 1 FROM accounts WHERE $5 OR id = $2)
         ON CONFLICT DO NOTHING RETURNING id
     ),
     granted AS (
@@ -83,7 +83,7 @@ impl Accounts for PostgresStore {
         let create = async {
             check(credits)?;
             let id = self.database.new_id();
-            let created = self.database.write(CREATE, &[&id, &name, &credits, &self.database.now()]).await?;
+            let created = self.database.write(CREATE, &[&id, &name, &credits, &self.database.now(), &false]).await?;
             if created.is_empty() {
                 return Ok(AccountCreation::NameTaken);
             }
@@ -99,16 +99,13 @@ impl Accounts for PostgresStore {
             let create = async |begun: &Transaction<'_>| {
                 // Processes that start at the same time wait here for the first of them.
                 begun.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
-                let any: bool = begun.query_one("SELECT EXISTS (SELECT 1 FROM accounts)", &[]).await?.try_get(0)?;
-                if any {
+                if begun.query(CREATE, &[&account_id, &name, &credits, &now, &true]).await?.is_empty() {
                     return Ok(None);
                 }
-                begun.query(CREATE, &[&account_id, &name, &credits, &now]).await?;
-                let key = keys::NewRow::new(key_id, account_id, &key);
-                begun.query(&keys::insertion(), &key.parameters()).await?;
+                keys::add(begun, key_id, account_id, &key).await?;
                 Ok(Some(Account::new(account_id, name.to_owned(), credits)))
             };
-            Ok(self.database.transaction(TRANSACTION_TIMEOUT, create).await?)
+            Ok(self.database.transaction(create).await?)
         };
         self.write(Effect::CreateFirstAccount, create).await
     }

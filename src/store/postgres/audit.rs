@@ -4,22 +4,18 @@ use tokio_postgres::{IsolationLevel, Row, Transaction};
 
 use super::columns::word;
 use super::connection::Database;
-use crate::domain::model::{CREDITS_PER_IMAGE, Id};
+use crate::domain::model::CREDITS_PER_IMAGE;
 use crate::store::audit::{AccountEntry, Books, Entry, Queued, Task};
 use crate::store::{Audit, Result};
 
-/// Rows per page.
+/// Ledger entries per page.
 const PAGE: i64 = 10_000;
-/// Most ledger entries per page of tasks. A task has at most two, so there are more only after tasks have been dropped.
-const MOST_ENTRIES: i64 = 3 * PAGE;
 
 pub(super) async fn audit(database: &Database) -> Result<Audit> {
     let mut client = database.reader().await?;
     // One snapshot, so that all checks see the same state.
     let snapshot = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead).read_only(true);
     let snapshot = snapshot.start().await?;
-    // Before the snapshot is taken, so that no partition is dropped in the middle of the audit.
-    snapshot.batch_execute("LOCK TABLE ONLY tasks IN ACCESS SHARE MODE").await?;
     let audit = of(&snapshot).await?;
     snapshot.rollback().await?;
     Ok(audit)
@@ -27,8 +23,7 @@ pub(super) async fn audit(database: &Database) -> Result<Audit> {
 
 /// The rows as a transaction sees them.
 pub(super) async fn of(snapshot: &Transaction<'_>) -> Result<Audit> {
-    let first_id: Id = snapshot.query_one("SELECT first_id FROM history", &[]).await?.try_get(0)?;
-    let mut books = Books::since(first_id);
+    let mut books = Books::default();
     add_up_entries(snapshot, &mut books).await?;
     match_tasks(snapshot, &mut books).await?;
     compare_accounts(snapshot, &mut books).await?;
@@ -62,59 +57,31 @@ async fn add_up_entries(snapshot: &Transaction<'_>, books: &mut Books) -> Result
     }
 }
 
+/// Matches tasks, entries and queue in pages, whose bounds are ids of tasks.
 async fn match_tasks(snapshot: &Transaction<'_>, books: &mut Books) -> Result<()> {
-    let tasks = snapshot
-        .prepare(
-            "SELECT id, account_id, status, images IS NOT NULL AS has_images, n FROM tasks
-             WHERE id > $1 ORDER BY id LIMIT $2",
-        )
-        .await?;
-    let entries = snapshot
-        .prepare(
-            "SELECT id, task_id, account_id, kind, amount FROM ledger
-             WHERE task_id IS NOT NULL AND task_id > $1 AND task_id <= $2 ORDER BY task_id, id LIMIT $3",
-        )
-        .await?;
-    let queue = snapshot
-        .prepare("SELECT task_id, account_id FROM queue WHERE task_id > $1 AND task_id <= $2 ORDER BY task_id")
-        .await?;
+    let page_end = "SELECT task_id FROM ledger WHERE task_id > $1 ORDER BY task_id LIMIT 1 OFFSET $2";
+    let tasks = "SELECT id, account_id, status, images IS NOT NULL AS has_images, n FROM tasks
+        WHERE id > $1 AND id <= $2 ORDER BY id";
+    let entries = "SELECT id, task_id, account_id, kind, amount FROM ledger
+        WHERE task_id > $1 AND task_id <= $2 ORDER BY task_id, id";
+    let queue = "SELECT task_id, account_id FROM queue WHERE task_id > $1 AND task_id <= $2 ORDER BY task_id";
     let mut after = String::new();
     loop {
-        let mut of_page = snapshot.query(&tasks, &[&after, &PAGE]).await?;
-        let mut is_last = of_page.is_empty();
+        let end = snapshot.query_opt(page_end, &[&after, &PAGE]).await?;
+        let is_last = end.is_none();
         // "~" sorts after every id.
-        let mut until = match of_page.last() {
-            Some(row) => row.try_get("id")?,
-            None => "~".to_owned(),
-        };
-        let mut entries = snapshot.query(&entries, &[&after, &until, &MOST_ENTRIES]).await?;
-        if let Some(whole) = whole_tasks(&entries)? {
-            entries.truncate(whole);
-            until = entries[whole - 1].try_get("task_id")?;
-            of_page.retain(|row| row.get::<_, &str>("id") <= until.as_str());
-            is_last = false;
-        }
-        let queue = snapshot.query(&queue, &[&after, &until]).await?;
+        let until = end.map_or(Ok("~".to_owned()), |row| row.try_get(0))?;
+        let tasks = snapshot.query(tasks, &[&after, &until]).await?;
+        let entries = snapshot.query(entries, &[&after, &until]).await?;
+        let queue = snapshot.query(queue, &[&after, &until]).await?;
         let mut entries = entries.iter().map(entry).peekable();
         let mut queue = queue.iter().map(queued).peekable();
-        books.match_tasks(of_page.iter().map(task), &mut entries, &mut queue)?;
+        books.match_tasks(tasks.iter().map(task), &mut entries, &mut queue)?;
         books.report_strays(&mut entries, &mut queue, None)?;
         if is_last {
             return Ok(());
         }
         after = until;
-    }
-}
-
-/// Number of entries that belong to tasks before that of the last entry, which may have more entries on the next page.
-fn whole_tasks(entries: &[Row]) -> Result<Option<usize>> {
-    match entries.last() {
-        Some(last) if entries.len() as i64 == MOST_ENTRIES => {
-            let last: &str = last.try_get("task_id")?;
-            let whole = entries.iter().rposition(|row| row.get::<_, &str>("task_id") != last);
-            Ok(whole.map(|before| before + 1))
-        }
-        _ => Ok(None),
     }
 }
 

@@ -1,6 +1,5 @@
 //! Batches: requests that arrive while a statement is under way share the next one.
 
-use std::fmt;
 use std::panic::AssertUnwindSafe;
 
 use futures::FutureExt as _;
@@ -27,14 +26,9 @@ impl<Q, A> Request<Q, A> {
 }
 
 /// The inbox of a task that runs one batch at a time. Dropping it ends the task after the last batch.
+#[derive(Debug)]
 pub(super) struct Batcher<Q, A> {
     inbox: mpsc::UnboundedSender<Request<Q, A>>,
-}
-
-impl<Q, A> fmt::Debug for Batcher<Q, A> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batcher").finish_non_exhaustive()
-    }
 }
 
 impl<Q: Send + 'static, A: Send + 'static> Batcher<Q, A> {

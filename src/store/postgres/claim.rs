@@ -67,7 +67,7 @@ fn statement() -> String {
 /// Claims up to `max` tasks of accounts that are not passed over. `last` is the account that this process served last.
 pub(super) async fn claim(
     database: &Database,
-    last: &Mutex<Option<Id>>,
+    last: &Mutex<String>,
     max: usize,
     lease: Duration,
     passed_over: &[Id],
@@ -77,23 +77,19 @@ pub(super) async fn claim(
     // Accounts with less than their share leave a rest to the others.
     while claims.len() < max {
         let most = (max - claims.len()) as i64;
-        let served = last.lock().unwrap_or_else(PoisonError::into_inner).map_or_else(String::new, |id| id.to_string());
+        let served = last.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (horizon, given, lease) = (database.horizon(), database.given_time(), millis(lease));
         let parameters: [Parameter<'_>; 6] = [&served, &horizon, &given, &most, &passed_over, &lease];
-        let rows = database.write(&statement, &parameters).await;
-        let rows = match rows {
-            Ok(rows) if rows.is_empty() => break,
-            Ok(rows) => rows,
-            Err(failure) if claims.is_empty() => return Err(failure.into()),
+        let rows = match database.write(&statement, &parameters).await {
             // Tasks that are already claimed are returned, so that they are worked on.
-            Err(failure) => {
+            Err(failure) if !claims.is_empty() => {
                 tracing::warn!(error = %StoreError::from(failure), "could not claim more tasks");
                 break;
             }
+            rows => rows?,
         };
-        if let Some(account_id) = rows.iter().rev().find_map(|row| row.try_get("account_id").ok()) {
-            *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(account_id);
-        }
+        let Some(row) = rows.last() else { break };
+        *last.lock().unwrap_or_else(PoisonError::into_inner) = row.try_get("account_id")?;
         claims.extend(rows.iter().filter_map(readable));
     }
     Ok(claims)

@@ -60,7 +60,7 @@ pub(super) fn word<T: FromStr<Err: std::fmt::Display>>(row: &Row, column: &str) 
 }
 
 /// Reads a column with JSON.
-fn json<T: serde::de::DeserializeOwned>(row: &Row, column: &str) -> Result<T> {
+pub(super) fn json<T: serde::de::DeserializeOwned>(row: &Row, column: &str) -> Result<T> {
     serde_json::from_str(row.try_get(column)?).map_err(|error| odd(column, error))
 }
 
@@ -91,11 +91,6 @@ pub(super) fn task(row: &Row) -> Result<Task> {
         status,
         updated_at: row.try_get("updated_at")?,
     })
-}
-
-/// The names in the column `images`.
-pub(super) fn images(row: &Row) -> Result<Vec<String>> {
-    json(row, "images")
 }
 
 /// The columns of a [`GenerateRequest`].

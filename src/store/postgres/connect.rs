@@ -47,10 +47,7 @@ pub(super) fn describe(config: &Config) -> String {
     format!("PostgreSQL database {database:?} at {}", hosts.join(", "))
 }
 
-/// Parses a `postgres://` URL and adds defaults.
-///
-/// # Errors
-/// A sentence for the operator, without the password.
+/// Parses a `postgres://` URL and adds defaults. An error is a sentence for the operator, without the password.
 pub(super) fn configuration(url: &str) -> Result<Config, String> {
     let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
         let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
@@ -86,10 +83,7 @@ fn is_local(config: &Config) -> bool {
 }
 
 /// TLS that trusts the public authorities and those in the file `ca`. The connector is not used where the URL asks for no
-/// TLS.
-///
-/// # Errors
-/// A sentence for the operator.
+/// TLS. An error is a sentence for the operator.
 pub(super) fn tls(config: &Config, ca: Option<&Path>) -> Result<MakeRustlsConnect, String> {
     let unusable = |path: &Path, error: &dyn std::fmt::Display| format!("--database-ca {}: {error}", path.display());
     let roots = match ca.filter(|_| config.get_ssl_mode() != SslMode::Disable) {

@@ -9,7 +9,6 @@ use deadpool_postgres::{
     TimeoutType,
 };
 use tokio::runtime::Handle;
-use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Config, Connection, Row, Socket, Transaction};
@@ -25,15 +24,15 @@ use crate::store::{Cause, Result, StoreError};
 /// Most connections of each of the two pools of one process.
 const MAX_CONNECTIONS: usize = 8;
 /// Longest wait for a connection of the pool.
-pub(super) const POOL_WAIT: Duration = Duration::from_secs(10);
+const POOL_WAIT: Duration = Duration::from_secs(10);
 /// Time for which a statement waits while the server is unreachable: about the duration of a restart.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause before the next attempt to reach the server.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Longest wait for the response to a statement: longer than the limit of the server, so that its error arrives.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest wait for a transaction of several statements.
-pub(super) const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(30);
+const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A parameter of a statement.
 pub(super) type Parameter<'a> = &'a (dyn ToSql + Sync);
@@ -55,7 +54,7 @@ pub(super) struct Database {
     runtime: Handle,
     /// Time of the server at the start of this process's monotonic clock, in milliseconds.
     pub(super) origin: AtomicI64,
-    /// See `horizon.rs`; milliseconds.
+    /// See [`Database::horizon`]; milliseconds.
     pub(super) horizon_ms: AtomicI64,
 }
 
@@ -137,45 +136,18 @@ impl Database {
         }
     }
 
-    /// Runs one writing statement in a transaction of its own. Tries another connection if the connection was broken
-    /// before the statement was sent, or if the server is read-only.
-    ///
-    /// # Errors
-    /// [`Failure`].
+    /// Runs one writing statement in a transaction of its own.
     pub(super) async fn write(
         &self,
         sql: &str,
         parameters: &[Parameter<'_>],
     ) -> std::result::Result<Vec<Row>, Failure> {
-        self.query(&self.writers, sql, parameters, |failure| failure).await
+        self.query(&self.writers, sql, parameters, |failure| failure).await.map(|(_, rows)| rows)
     }
 
-    /// Runs one reading statement. Tries another connection if the connection breaks.
+    /// Runs one reading statement.
     pub(super) async fn read(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
-        Ok(self.query(&self.readers, sql, parameters, Failure::without_effect).await?)
-    }
-
-    /// Runs one statement; `of_statement` judges its failure.
-    async fn query(
-        &self,
-        pool: &Pool,
-        sql: &str,
-        parameters: &[Parameter<'_>],
-        of_statement: fn(Failure) -> Failure,
-    ) -> std::result::Result<Vec<Row>, Failure> {
-        let mut tries = Tries::begin(&self.clock);
-        loop {
-            let query = async |client: &mut Client| {
-                let prepared = client.prepare_cached(sql).await;
-                let statement = prepared.map_err(|error| Failure::from(error).without_effect())?;
-                Ok(client.query(&statement, parameters).await?)
-            };
-            let outcome = self.borrowed(pool).await?.run(self, ANSWER_TIMEOUT, query).await;
-            match outcome.map_err(of_statement) {
-                Err(Failure::Broken(error)) => tries.again_after(error)?,
-                outcome => return outcome,
-            }
-        }
+        Ok(self.query(&self.readers, sql, parameters, Failure::without_effect).await?.1)
     }
 
     /// The first row of [`Database::read`], if any.
@@ -183,51 +155,68 @@ impl Database {
         Ok(self.read(sql, parameters).await?.into_iter().next())
     }
 
-    /// Runs `work` in one transaction and commits it. An error of `work` rolls it back, as does exceeding `limit`.
-    ///
-    /// # Errors
-    /// [`Failure`].
+    /// Runs one statement; `of_statement` judges its failure. Repeats it on another connection while it fails without
+    /// effect because the connection was broken or the server is read-only. Returns the connection, too.
+    async fn query(
+        &self,
+        pool: &Pool,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+        of_statement: fn(Failure) -> Failure,
+    ) -> std::result::Result<(Borrowed, Vec<Row>), Failure> {
+        let begun = self.clock.elapsed();
+        // All connections of the pool may be broken; the one after them is new.
+        let mut others = MAX_CONNECTIONS + 1;
+        loop {
+            let client = self.client(pool).await.map_err(Failure::Broken)?;
+            let mut connection = Borrowed { client: Some(client), is_idle: true };
+            let query = async |client: &mut Client| {
+                let query = async {
+                    let prepared = client.prepare_cached(sql).await;
+                    let statement = prepared.map_err(|error| Failure::from(error).without_effect())?;
+                    Ok(client.query(&statement, parameters).await?)
+                };
+                self.answered(ANSWER_TIMEOUT, query).await.map_err(of_statement)
+            };
+            let outcome = connection.run(query).await;
+            let is_early = self.clock.elapsed().saturating_sub(begun) < PATIENCE;
+            if others == 0 || !is_early || !matches!(outcome, Err(Failure::Broken(_))) {
+                return outcome.map(|rows| (connection, rows));
+            }
+            others -= 1;
+        }
+    }
+
+    /// Runs `work` in one transaction and commits it. An error of `work` rolls it back.
     pub(super) async fn transaction<T>(
         &self,
-        limit: Duration,
         work: impl AsyncFnOnce(&Transaction<'_>) -> std::result::Result<T, Failure>,
     ) -> std::result::Result<T, Failure> {
+        // Changes nothing: finds a connection that responds and whose server is not read-only.
+        let is_writable = "UPDATE tintype SET version = version WHERE false";
+        let (mut connection, _) = self.query(&self.writers, is_writable, &[], Failure::without_effect).await?;
         let transaction = async |client: &mut Client| {
             let attempt = async {
                 let begun = client.transaction().await?;
                 let done = work(&begun).await?;
                 Ok((begun, done))
             };
-            let (begun, done) = attempt.await.map_err(Failure::without_effect)?;
-            begun.commit().await?;
+            let attempt = self.answered(TRANSACTION_TIMEOUT, attempt).await;
+            let (begun, done) = attempt.map_err(Failure::without_effect)?;
+            self.answered(ANSWER_TIMEOUT, async { Ok(begun.commit().await?) }).await?;
             Ok(done)
         };
-        self.answering().await?.run(self, limit, transaction).await
+        connection.run(transaction).await
     }
 
-    /// A connection that has just responded, so that a transaction of several statements can start on it.
-    async fn answering(&self) -> std::result::Result<Borrowed, Failure> {
-        let mut tries = Tries::begin(&self.clock);
-        loop {
-            let is_writable = async |client: &mut Client| {
-                let shown = client.query_one("SELECT current_setting('transaction_read_only') = 'off'", &[]).await?;
-                if shown.try_get(0)? {
-                    Ok(())
-                } else {
-                    Err(Failure::Broken(StoreError::Other("the server is read-only".into())))
-                }
-            };
-            let mut connection = self.borrowed(&self.writers).await?;
-            match connection.run(self, ANSWER_TIMEOUT, is_writable).await.map_err(Failure::without_effect) {
-                Err(Failure::Broken(error)) => tries.again_after(error)?,
-                outcome => return outcome.map(|()| connection),
-            }
-        }
-    }
-
-    async fn borrowed(&self, pool: &Pool) -> std::result::Result<Borrowed, Failure> {
-        let client = self.client(pool).await.map_err(Failure::NotSent)?;
-        Ok(Borrowed { client: Some(client), is_idle: true })
+    /// Awaits the response to `work`, for `limit` at the most.
+    async fn answered<T>(
+        &self,
+        limit: Duration,
+        work: impl Future<Output = std::result::Result<T, Failure>>,
+    ) -> std::result::Result<T, Failure> {
+        let silent = || StoreError::Other(format!("the server did not respond for {} s", limit.as_secs()).into());
+        self.within(limit, work).await.unwrap_or_else(|| Err(Failure::Unknown(silent())))
     }
 
     /// Awaits `future`; `None` if it takes longer than `limit`.
@@ -255,19 +244,12 @@ struct Borrowed {
 }
 
 impl Borrowed {
-    /// Runs `work`, for `limit` at the most. A connection that is broken or silent leaves the pool.
     async fn run<T>(
         &mut self,
-        database: &Database,
-        limit: Duration,
         work: impl AsyncFnOnce(&mut Client) -> std::result::Result<T, Failure>,
     ) -> std::result::Result<T, Failure> {
         self.is_idle = false;
-        let client = self.client.as_mut().expect("it is there until the end");
-        let Some(outcome) = database.within(limit, work(client)).await else {
-            let silent = format!("the server did not respond for {} s", limit.as_secs());
-            return Err(Failure::Unknown(StoreError::Other(silent.into())));
-        };
+        let outcome = work(self.client.as_mut().expect("it is there until the end")).await;
         self.is_idle = !matches!(outcome, Err(Failure::Broken(_) | Failure::Unknown(_)));
         outcome
     }
@@ -281,41 +263,12 @@ impl Drop for Borrowed {
     }
 }
 
-/// Number and duration of the retries of an operation on other connections.
-struct Tries<'a> {
-    clock: &'a Clock,
-    begun: Duration,
-    left: usize,
-}
-
-impl<'a> Tries<'a> {
-    fn begin(clock: &'a Clock) -> Self {
-        // All connections of the pool may be broken; the one after them is new.
-        Self { clock, begun: clock.elapsed(), left: MAX_CONNECTIONS + 1 }
-    }
-
-    /// Returns the error unless there is a try left.
-    fn again_after(&mut self, error: StoreError) -> std::result::Result<(), Failure> {
-        if self.left == 0 || self.clock.elapsed().saturating_sub(self.begun) >= PATIENCE {
-            return Err(Failure::NotSent(error));
-        }
-        self.left -= 1;
-        Ok(())
-    }
-}
-
-/// Whether a retry soon cannot help.
+/// Whether a retry soon cannot help: a wrong password stays wrong, but a server that starts, stops (class 57) or has too
+/// many connections (class 53) recovers.
 fn is_final(error: &PoolError) -> bool {
-    // A server that starts, stops or has too many connections recovers soon; a wrong password stays wrong.
-    const PASSING: [SqlState; 4] = [
-        SqlState::CANNOT_CONNECT_NOW,
-        SqlState::ADMIN_SHUTDOWN,
-        SqlState::CRASH_SHUTDOWN,
-        SqlState::TOO_MANY_CONNECTIONS,
-    ];
     match error {
         PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
-            error.code().is_some_and(|code| !PASSING.contains(code))
+            error.code().is_some_and(|code| !matches!(&code.code()[..2], "53" | "57"))
         }
         PoolError::Timeout(_) => false,
         _ => true,

@@ -5,23 +5,17 @@ use tokio_postgres::error::{Severity, SqlState};
 use crate::store::{Cause, StoreError};
 
 /// Errors because of another transaction, after which a later attempt may succeed.
-const BUSY: [SqlState; 4] = [
-    SqlState::LOCK_NOT_AVAILABLE,
-    SqlState::T_R_DEADLOCK_DETECTED,
-    SqlState::QUERY_CANCELED,
-    SqlState::UNDEFINED_TABLE,
-];
+const BUSY: [SqlState; 3] = [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED, SqlState::QUERY_CANCELED];
 
 /// Why a statement has no result.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// It was not sent, because no connection could be had.
-    NotSent(StoreError),
     /// The server rolled it back.
     Refused(StoreError),
-    /// The server rolled it back because of another transaction, which held a lock for too long or dropped the table.
+    /// The server rolled it back because of another transaction, which held a lock for too long.
     Busy(StoreError),
-    /// Nothing was done, and another connection may do it: this one broke, or reached a read-only server.
+    /// Nothing was done, and another connection may do it: none could be had, or this one broke or reached a read-only
+    /// server.
     Broken(StoreError),
     /// The connection broke after the statement was sent: it may have taken effect.
     Unknown(StoreError),
@@ -38,7 +32,7 @@ impl From<Failure> for StoreError {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Unknown(error) => Self::Unknown(words(error)),
-            failure => failure.into_error(),
+            Failure::Refused(error) | Failure::Busy(error) | Failure::Broken(error) => error,
         }
     }
 }
@@ -72,16 +66,6 @@ impl From<tokio_postgres::Error> for StoreError {
 }
 
 impl Failure {
-    pub(super) fn into_error(self) -> StoreError {
-        match self {
-            Self::NotSent(error)
-            | Self::Refused(error)
-            | Self::Busy(error)
-            | Self::Broken(error)
-            | Self::Unknown(error) => error,
-        }
-    }
-
     /// The same for a statement without effect until now, which another connection can repeat.
     pub(super) fn without_effect(self) -> Self {
         match self {

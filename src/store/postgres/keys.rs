@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use tokio_postgres::Transaction;
 
 use super::columns::{KEY, api_key};
-use super::connection::{Database, Parameter, TRANSACTION_TIMEOUT};
+use super::connection::{Database, Parameter};
 use super::failure::Failure;
 use super::queue::Loss;
 use super::{PostgresStore, queue};
@@ -16,34 +16,21 @@ use crate::domain::model::Id;
 use crate::fault::Effect;
 use crate::store::{KeyChange, Keys, Lease, NewKey, Refusal, Result, StrikeRule};
 
-/// Adds a key to the account $2, if it exists. [`NewRow`] gives the parameters.
-pub(super) fn insertion() -> String {
-    format!(
-        "INSERT INTO api_keys (id, account_id, hash, name, hint, submit_rate, read_rate, expires_at)
-         SELECT $1, id, $3, $4, $5, $6, $7, $8 FROM accounts WHERE id = $2 RETURNING {KEY}"
-    )
-}
-
-/// The row of a new key.
-pub(super) struct NewRow<'a> {
+/// Adds a key to an account; `None` if the account does not exist.
+pub(super) async fn add(
+    begun: &Transaction<'_>,
     id: Id,
     account_id: Id,
-    hash: &'a [u8],
-    submit_rate: Option<i64>,
-    read_rate: Option<i64>,
-    key: &'a NewKey,
-}
-
-impl<'a> NewRow<'a> {
-    pub(super) fn new(id: Id, account_id: Id, key: &'a NewKey) -> Self {
-        let (submit_rate, read_rate) = (key.submit_rate.map(i64::from), key.read_rate.map(i64::from));
-        Self { id, account_id, hash: &key.hash, submit_rate, read_rate, key }
-    }
-
-    pub(super) fn parameters(&self) -> [Parameter<'_>; 8] {
-        let Self { id, account_id, hash, submit_rate, read_rate, key } = self;
-        [id, account_id, hash, &key.name, &key.hint, submit_rate, read_rate, &key.expires_at]
-    }
+    key: &NewKey,
+) -> std::result::Result<Option<ApiKey>, Failure> {
+    let sql = format!(
+        "INSERT INTO api_keys (id, account_id, hash, name, hint, submit_rate, read_rate, expires_at)
+         SELECT $1, id, $3, $4, $5, $6, $7, $8 FROM accounts WHERE id = $2 RETURNING {KEY}"
+    );
+    let (submit_rate, read_rate) = (key.submit_rate.map(i64::from), key.read_rate.map(i64::from));
+    let parameters: [Parameter<'_>; 8] =
+        [&id, &account_id, &&key.hash[..], &key.name, &key.hint, &submit_rate, &read_rate, &key.expires_at];
+    Ok(begun.query_opt(&sql, &parameters).await?.as_ref().map(api_key).transpose()?)
 }
 
 /// Ends the key $2 at the time $5 and adds the key $1, which takes over what is set for it.
@@ -83,8 +70,7 @@ pub(super) async fn refuse(
 ) -> Result<Refusal> {
     let (loss, now) = (Loss::now(database, error), database.now());
     let refuse = async |begun: &Transaction<'_>| {
-        let of_lease: [Parameter<'_>; 2] = [&lease.task_id, &lease.epoch];
-        let parameters = [&loss.parameters()[..], &of_lease].concat();
+        let parameters = loss.parameters(&[&lease.task_id, &lease.epoch]);
         let row = begun.query_opt(&queue::give_up(queue::LEASED), &parameters).await?;
         let given_up = row.as_ref().map(queue::given_up).transpose()?;
         let Some((_, key_id)) = given_up.and_then(|task| task.failed) else { return Ok(Refusal::Lost) };
@@ -96,7 +82,7 @@ pub(super) async fn refuse(
         }
         Ok(Refusal::Done { suspended })
     };
-    Ok(database.transaction(TRANSACTION_TIMEOUT, refuse).await?)
+    Ok(database.transaction(refuse).await?)
 }
 
 /// Adds a strike to the key of a task; returns whether it suspends the key.
@@ -123,11 +109,9 @@ async fn strike(
 #[async_trait]
 impl Keys for PostgresStore {
     async fn create_key(&self, account_id: Id, key: NewKey) -> Result<Option<ApiKey>> {
-        let create = async {
-            let row = NewRow::new(self.database.new_id(), account_id, &key);
-            let rows = self.database.write(&insertion(), &row.parameters()).await?;
-            rows.first().map(api_key).transpose()
-        };
+        let id = self.database.new_id();
+        let add = async |begun: &Transaction<'_>| add(begun, id, account_id, &key).await;
+        let create = async { Ok(self.database.transaction(add).await?) };
         self.write(Effect::CreateKey, create).await
     }
 
@@ -174,7 +158,7 @@ impl Keys for PostgresStore {
             let new = begun.query_opt(&sql, &[&new_id, &id, &hash, &hint, &end]).await?;
             Ok(new.as_ref().map(api_key).transpose()?)
         };
-        let rotate = async { Ok(self.database.transaction(TRANSACTION_TIMEOUT, rotate).await?) };
+        let rotate = async { Ok(self.database.transaction(rotate).await?) };
         self.write(Effect::RotateKey, rotate).await
     }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
 use tokio_postgres::AsyncMessage;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::connection::Database;
 use crate::store::{Result, StoreError};
@@ -23,7 +23,7 @@ const RECONNECT: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct Announcer {
     shared: Arc<Shared>,
-    keeping: JoinHandle<()>,
+    _keeping: AbortOnDropHandle<()>,
 }
 
 #[derive(Debug, Default)]
@@ -34,18 +34,12 @@ struct Shared {
     announce: Notify,
 }
 
-impl Drop for Announcer {
-    fn drop(&mut self) {
-        self.keeping.abort();
-    }
-}
-
 impl Announcer {
     /// Listens on a connection outside of the pool.
     pub(super) fn start(database: Arc<Database>) -> Self {
         let shared = Arc::<Shared>::default();
         let keeping = tokio::spawn(keep(database, shared.clone()));
-        Self { shared, keeping }
+        Self { shared, _keeping: AbortOnDropHandle::new(keeping) }
     }
 
     /// Notifies other processes soon.
@@ -62,13 +56,10 @@ impl Announcer {
 async fn keep(database: Arc<Database>, shared: Arc<Shared>) {
     let mut told = false;
     loop {
-        match listen(&database, &shared, &mut told).await {
-            Ok(()) => {}
-            Err(error) if !told => {
-                tracing::warn!(%error, "could not listen for notifications of other processes; workers poll for tasks every second");
-                told = true;
-            }
-            Err(error) => tracing::debug!(%error, "could not listen for notifications of other processes"),
+        if let Err(error) = listen(&database, &shared, &mut told).await
+            && !std::mem::replace(&mut told, true)
+        {
+            tracing::warn!(%error, "could not listen for notifications of other processes; workers poll for tasks every second");
         }
         tokio::time::sleep(RECONNECT.mul_f64(1.0 + rand::random::<f64>())).await;
     }

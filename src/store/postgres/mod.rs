@@ -5,19 +5,17 @@
 //! on it and never changes, so no transaction leaves dead tuples there. Rows of the queue are locked before accounts, and
 //! accounts in the order of their ids, so that transactions never wait in a circle.
 
-use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use tokio_util::task::AbortOnDropHandle;
 
-use self::batch::{Batcher, Request};
+use self::batch::Batcher;
 use self::connection::Database;
 use self::listen_notify::Announcer;
-use self::submit::{Attempt, Order, Submitter};
-use super::{Cause, Result, StoreError, Submission};
+use self::submit::{Order, Submitter};
+use super::{Cause, OpenError, Result, StoreError, Submission};
 use crate::clock::Clock;
-use crate::domain::model::Id;
 use crate::fault::{Effect, Faults, Point};
 
 mod accounts;
@@ -28,42 +26,32 @@ mod columns;
 mod connect;
 mod connection;
 mod failure;
-mod files;
-mod horizon;
 mod import;
 mod keys;
 mod listen_notify;
-mod partitions;
 mod queue;
 mod schema;
 mod settle;
 mod submit;
 mod sweep;
 mod tasks;
-mod time;
 mod upkeep;
 mod workers;
 
 pub use self::import::Import;
-pub use self::schema::OpenError;
 
 /// A database on a PostgreSQL server.
+#[derive(Debug)]
 pub struct PostgresStore {
     database: Arc<Database>,
     faults: Faults,
     announcer: Announcer,
     _upkeep: AbortOnDropHandle<()>,
     submits: Batcher<Order, Submission>,
-    /// Health checks may come from anywhere, and all write one row: one statement answers all.
-    pings: Batcher<(), ()>,
-    /// The account that the last claim of this process ended with.
-    served_last: Mutex<Option<Id>>,
-}
-
-impl fmt::Debug for PostgresStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PostgresStore").field("database", &self.database).finish_non_exhaustive()
-    }
+    /// Held during a health check. They may come from anywhere, and all together take one connection.
+    ping: tokio::sync::Mutex<()>,
+    /// The account that the last claim of this process ended with; empty before the first.
+    served_last: Mutex<String>,
 }
 
 /// Host and database that a `postgres://` URL names, without what opens them.
@@ -72,6 +60,14 @@ impl fmt::Debug for PostgresStore {
 /// A sentence for the operator, without the password.
 pub fn describe(url: &str) -> std::result::Result<String, String> {
     connect::configuration(url).map(|config| connect::describe(&config))
+}
+
+/// The database that `url` names, not yet connected.
+fn connect(url: &str, ca: Option<&Path>, clock: Clock) -> std::result::Result<Database, OpenError> {
+    let unusable = |error: String| OpenError::Unusable { name: "PostgreSQL database".into(), error };
+    let config = connect::configuration(url).map_err(unusable)?;
+    let tls = connect::tls(&config, ca).map_err(unusable)?;
+    Database::new(config, tls, clock).map_err(|error| unusable(failure::words(error).to_string()))
 }
 
 impl PostgresStore {
@@ -87,30 +83,16 @@ impl PostgresStore {
         clock: Clock,
         faults: Faults,
     ) -> std::result::Result<Self, OpenError> {
-        let unusable = |error: String| OpenError::Unusable { name: "PostgreSQL database".into(), error };
-        let config = connect::configuration(url).map_err(unusable)?;
-        let tls = connect::tls(&config, ca).map_err(unusable)?;
-        let database =
-            Database::new(config, tls, clock).map_err(|error| unusable(failure::words(error).to_string()))?;
+        let database = connect(url, ca, clock)?;
         schema::migrate(&database).await?;
         let database = Arc::new(database);
-        let name = database.name();
-        let unusable = |error: StoreError| OpenError::Unusable { name, error: failure::words(error).to_string() };
-        let ahead_ms = upkeep::once(&database).await.map_err(unusable)?;
+        let once = upkeep::once(&database).await;
+        let ahead_ms = once.map_err(|error| schema::unusable(&database, error.into()))?;
         let upkeep = tokio::spawn(upkeep::keep(database.clone(), ahead_ms));
         let submitter = Submitter { database: database.clone(), faults: faults.clone() };
-        let of_pings = database.clone();
-        let pings = Batcher::start(move |requests: Vec<Request<(), ()>>| {
-            let database = of_pings.clone();
-            Box::pin(async move {
-                let outcome = ping(&database).await;
-                requests.into_iter().for_each(|request| request.answer(outcome.clone()));
-                Vec::new()
-            })
-        });
         Ok(Self {
-            submits: Batcher::start(move |orders| submitter.clone().run(orders, Attempt::Together)),
-            pings,
+            submits: Batcher::start(move |orders| submitter.clone().run(orders)),
+            ping: tokio::sync::Mutex::default(),
             served_last: Mutex::default(),
             announcer: Announcer::start(database.clone()),
             _upkeep: AbortOnDropHandle::new(upkeep),
@@ -125,11 +107,7 @@ impl PostgresStore {
     /// # Errors
     /// [`OpenError`].
     pub async fn open_current(url: &str, ca: Option<&Path>) -> std::result::Result<Option<Self>, OpenError> {
-        let unusable = |error: String| OpenError::Unusable { name: "PostgreSQL database".into(), error };
-        let config = connect::configuration(url).map_err(unusable)?;
-        let tls = connect::tls(&config, ca).map_err(unusable)?;
-        let database =
-            Database::new(config, tls, Clock::system()).map_err(|error| unusable(failure::words(error).to_string()))?;
+        let database = connect(url, ca, Clock::system())?;
         match schema::is_current(&database).await? {
             true => Self::open(url, ca, Clock::system(), Faults::default()).await.map(Some),
             false => Ok(None),
@@ -157,10 +135,4 @@ impl PostgresStore {
         passed.map_err(|error| StoreError::Unknown(Cause::new(error)))?;
         outcome
     }
-}
-
-/// Writes a value that is there already: changes nothing, but a read-only server refuses it.
-async fn ping(database: &Database) -> Result<()> {
-    database.write("UPDATE tintype SET version = version", &[]).await?;
-    Ok(())
 }

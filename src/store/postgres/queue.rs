@@ -112,7 +112,7 @@ pub(super) fn give_up(lost: &str) -> String {
 pub(super) struct Loss<'a> {
     /// A sentence for the caller.
     error: &'a str,
-    /// Lost leases after which a task fails.
+    /// Lost leases after which a task fails; 0: now.
     most: i32,
     /// Milliseconds until a task that is queued again can be claimed.
     delay_ms: i64,
@@ -136,23 +136,23 @@ impl<'a> Loss<'a> {
 
     /// The task fails when it has lost [`MAX_LOST_LEASES`].
     pub(super) fn attempt(database: &Database, error: &'a str, delay: Duration) -> Self {
-        let most = i32::try_from(MAX_LOST_LEASES).unwrap_or(i32::MAX);
-        Self { error, most, delay_ms: millis(delay), given: database.given_time() }
+        Self { most: MAX_LOST_LEASES as i32, delay_ms: millis(delay), ..Self::now(database, error) }
     }
 
-    /// Parameters of [`give_up`], before those of its query.
-    pub(super) fn parameters(&self) -> [Parameter<'_>; 5] {
-        [&self.error, &self.given, &CREDITS_PER_IMAGE, &self.most, &self.delay_ms]
+    /// Parameters of [`give_up`], with those of its query.
+    pub(super) fn parameters<'b>(&'b self, of_query: &[Parameter<'b>]) -> Vec<Parameter<'b>> {
+        let own: [Parameter<'_>; 5] = [&self.error, &self.given, &CREDITS_PER_IMAGE, &self.most, &self.delay_ms];
+        [&own, of_query].concat()
     }
 
     /// Gives up the tasks that `lost` selects with these parameters.
     pub(super) async fn give_up(
-        self,
+        &self,
         database: &Database,
         lost: &str,
-        parameters: &[Parameter<'_>],
+        of_query: &[Parameter<'_>],
     ) -> std::result::Result<Vec<GivenUp>, Failure> {
-        let rows = database.write(&give_up(lost), &[&self.parameters(), parameters].concat()).await?;
+        let rows = database.write(&give_up(lost), &self.parameters(of_query)).await?;
         rows.iter().map(given_up).collect::<Result<_>>().map_err(Failure::Unknown)
     }
 
@@ -163,14 +163,11 @@ impl<'a> Loss<'a> {
 }
 
 pub(super) fn given_up(row: &Row) -> Result<GivenUp> {
-    let account_id: Option<Id> = row.try_get("account_id")?;
-    let failed = match account_id {
-        Some(account_id) => {
-            let ended = Ended { task_id: row.try_get("task_id")?, account_id, surface: word(row, "surface")? };
-            Some((ended, row.try_get("key_id")?))
-        }
-        None => None,
-    };
+    let mut failed = None;
+    if let Some(account_id) = row.try_get("account_id")? {
+        let ended = Ended { task_id: row.try_get("task_id")?, account_id, surface: word(row, "surface")? };
+        failed = Some((ended, row.try_get("key_id")?));
+    }
     Ok(GivenUp { queued: row.try_get("queued")?, failed })
 }
 

@@ -14,16 +14,16 @@ use super::batch::{Request, or_exit};
 use super::columns::to_json;
 use super::connection::Database;
 use super::failure::{Failure, words};
-use super::partitions;
-use super::settle::Unanswered;
+use super::settle::settle;
 use crate::clock::Timestamp;
 use crate::domain::model::{CREDITS_PER_IMAGE, Id, Status, Surface, Task};
 use crate::domain::request::GenerateRequest;
 use crate::fault::{Effect, Faults, Point};
 use crate::store::{Result, START_WITHIN, StartLimit, StoreError, Submission};
 
-/// Pause before the next batch after one whose accounts were all locked by other transactions.
-const LOCKED_PAUSE: Duration = Duration::from_millis(5);
+/// Pause before the next batch after one without an answer: all accounts were locked by other transactions, or all orders
+/// too late by the server's clock but not yet by that of this process.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// A task to submit.
 #[derive(Debug, Clone)]
@@ -46,18 +46,11 @@ pub(super) struct Submitter {
     pub(super) faults: Faults,
 }
 
-/// The way in which orders are sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Attempt {
-    /// In a batch.
-    Together,
-    /// Each in a statement of its own, after the database has refused a batch.
-    Alone,
-}
-
 /// An order with the id of its task.
 struct Sent {
     id: Id,
+    /// When it is too late, by the server's clock.
+    deadline: Timestamp,
     asked: Asked,
 }
 
@@ -67,30 +60,31 @@ struct Found {
     /// Balance and unfinished tasks of the account before the statement; `None` if another transaction has locked it.
     account: Option<(i64, i64)>,
     accepted: bool,
-    /// Whether its deadline had passed, so that it was not accepted.
-    late: bool,
 }
 
 impl Submitter {
     /// Runs one statement for these orders. Returns those that belong into the next one: of accounts that other
-    /// transactions had locked, and those that come after a refused order.
-    pub(super) fn run(self, orders: Vec<Asked>, attempt: Attempt) -> BoxFuture<'static, Vec<Asked>> {
+    /// transactions had locked, those that come after a refused order, and those that were too late, which it refuses.
+    pub(super) fn run(self, orders: Vec<Asked>) -> BoxFuture<'static, Vec<Asked>> {
         Box::pin(async move {
             let sent = self.startable(orders);
             if sent.is_empty() {
                 return Vec::new();
             }
-            let deadlines = self.deadlines(&sent);
-            let error = match self.send(&sent, &deadlines).await {
+            let error = match self.send(&sent).await {
                 Ok(found) => return self.answer(sent, found).await,
                 Err(Failure::Unknown(error)) => {
-                    let last = deadlines.into_iter().max().unwrap_or(Timestamp::MAX);
-                    tokio::spawn(or_exit(self.settle(sent, last, error)));
+                    tokio::spawn(or_exit(self.settle(sent, error)));
                     return Vec::new();
                 }
-                Err(Failure::Refused(error)) if attempt == Attempt::Together => {
+                // A damaged account or task does not fail the others.
+                Err(Failure::Refused(error)) if sent.len() > 1 => {
                     tracing::warn!(orders = sent.len(), %error, "the database refused a batch of submits; sending each alone");
-                    return self.send_each(sent).await;
+                    let mut again = Vec::new();
+                    for one in sent {
+                        again.extend(self.clone().run(vec![one.asked]).await);
+                    }
+                    return again;
                 }
                 Err(failure) => StoreError::from(failure),
             };
@@ -99,39 +93,24 @@ impl Submitter {
         })
     }
 
-    /// Sends each order alone, so that a damaged account or task does not fail the others. A partition may be missing
-    /// because a failover lost it.
-    async fn send_each(self, sent: Vec<Sent>) -> Vec<Asked> {
-        let mut again = Vec::new();
-        for one in sent {
-            let made_at = one.id.timestamp();
-            match partitions::prepare(&self.database, made_at, made_at).await {
-                Ok(()) => again.extend(self.clone().run(vec![one.asked], Attempt::Alone).await),
-                Err(error) => one.asked.answer(Err(error)),
-            }
-        }
-        again
-    }
-
-    /// Refuses the orders that are too late or whose callers have gone, and gives the others their ids.
+    /// Refuses the orders that are too late or whose callers have gone, and gives the others their ids and deadlines.
     fn startable(&self, orders: Vec<Asked>) -> Vec<Sent> {
-        let now = self.database.clock.elapsed();
-        let (over, open): (Vec<_>, Vec<_>) = orders.into_iter().partition(|asked| asked.query.start.is_over(now));
-        over.into_iter().for_each(|asked| asked.answer(Ok(Submission::NotStarted)));
-        open.into_iter().map(|asked| Sent { id: self.database.new_id(), asked }).collect()
-    }
-
-    /// When each of these orders is too late, by the server's clock.
-    fn deadlines(&self, sent: &[Sent]) -> Vec<Timestamp> {
         let (elapsed, now) = (self.database.clock.elapsed(), self.database.now());
-        let left = |one: &Sent| one.asked.query.start.deadline.saturating_sub(elapsed).min(START_WITHIN);
-        sent.iter().map(|one| now.saturating_add(left(one))).collect()
+        let (over, open): (Vec<_>, Vec<_>) = orders.into_iter().partition(|asked| asked.query.start.is_over(elapsed));
+        over.into_iter().for_each(|asked| asked.answer(Ok(Submission::NotStarted)));
+        let sent = |asked: Asked| {
+            let left = asked.query.start.deadline.saturating_sub(elapsed).min(START_WITHIN);
+            // The server's clock does not move with a manual one.
+            let deadline = if self.database.clock.is_manual() { Timestamp::MAX } else { now.saturating_add(left) };
+            Sent { id: self.database.new_id(), deadline, asked }
+        };
+        open.into_iter().map(sent).collect()
     }
 
-    async fn send(&self, sent: &[Sent], deadlines: &[Timestamp]) -> std::result::Result<Vec<Found>, Failure> {
+    async fn send(&self, sent: &[Sent]) -> std::result::Result<Vec<Found>, Failure> {
         let passed = self.faults.pass(Point::before(Effect::Commit)).await;
-        passed.map_err(|error| Failure::NotSent(error.into()))?;
-        let rows = write(&self.database, sent, deadlines).await?;
+        passed.map_err(|error| Failure::Broken(error.into()))?;
+        let rows = write(&self.database, sent).await?;
         let passed = self.faults.pass(Point::after(Effect::Commit)).await;
         passed.map_err(|error| Failure::Unknown(error.into()))?;
         rows.iter().map(found).collect::<Result<_>>().map_err(Failure::Unknown)
@@ -139,15 +118,7 @@ impl Submitter {
 
     /// Answers the orders that are settled, and returns the others.
     async fn answer(&self, sent: Vec<Sent>, found: Vec<Found>) -> Vec<Asked> {
-        if found.iter().any(|found| found.late) {
-            let database = self.database.clone();
-            tokio::spawn(async move {
-                if let Err(error) = database.compare_clocks().await {
-                    tracing::warn!(%error, "could not compare the clocks after the server found a submit too late");
-                }
-            });
-        }
-        let all_locked = found.iter().all(|found| found.exists && found.account.is_none());
+        let count = sent.len();
         let mut accounts: HashMap<Id, (i64, i64)> = HashMap::new();
         let mut again = Vec::new();
         for (one, found) in sent.into_iter().zip(found) {
@@ -160,11 +131,6 @@ impl Submitter {
                 }
                 continue;
             };
-            if found.late && !found.accepted {
-                // It is refused when its start limit is over by the clock of this process, too.
-                again.push(one.asked);
-                continue;
-            }
             let (balance, unfinished) = accounts.entry(order.account_id).or_insert(account);
             let (cost, max_unfinished) = (order.request.cost(), i64::from(order.max_unfinished));
             if !found.accepted && max_unfinished != 0 && *unfinished >= max_unfinished {
@@ -182,19 +148,20 @@ impl Submitter {
                 }
             }
         }
-        if all_locked {
-            self.database.sleep(LOCKED_PAUSE).await;
+        if again.len() == count {
+            self.database.sleep(PAUSE).await;
         }
         again
     }
 
     /// Determines the outcome of a statement whose response was lost and answers its callers; those whose outcome stays
     /// unknown get [`StoreError::Unknown`].
-    async fn settle(self, sent: Vec<Sent>, deadline: Timestamp, error: StoreError) {
+    async fn settle(self, sent: Vec<Sent>, error: StoreError) {
+        let deadline = sent.iter().map(|one| one.deadline).max().unwrap_or(Timestamp::MAX);
         let accounts: Vec<Id> = sent.iter().map(|one| one.asked.query.account_id).collect();
         let tasks: Vec<Id> = sent.iter().map(|one| one.id).collect();
         tracing::warn!(tasks = tasks.len(), %error, "the response to a submit was lost; querying its outcome");
-        let existing = Unanswered { accounts, tasks, deadline }.settle(&self.database).await;
+        let existing = settle(&self.database, &accounts, &tasks, deadline).await;
         for one in sent {
             let answer = match &existing {
                 Some(existing) if existing.contains(&one.id) => Ok(Submission::Accepted(one.task())),
@@ -222,24 +189,19 @@ impl Sent {
 
 fn found(row: &Row) -> Result<Found> {
     let (balance, unfinished): (Option<i64>, Option<i64>) = (row.try_get("balance")?, row.try_get("unfinished")?);
-    Ok(Found {
-        exists: row.try_get("exists")?,
-        account: balance.zip(unfinished),
-        accepted: row.try_get("accepted")?,
-        late: row.try_get("late")?,
-    })
+    Ok(Found { exists: row.try_get("exists")?, account: balance.zip(unfinished), accepted: row.try_get("accepted")? })
 }
 
 const SUBMIT: &str = "
     WITH
     -- The orders; `spent` is the cost of an order and of those of its account before it, `place` their number.
     orders AS (
-        SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::bigint[],
-                             $7::smallint[], $8::text[], $9::text[], $10::text[], $11::text[], $12::bigint[],
-                             $13::bigint[], $14::bigint[], $17::bigint[])
+        SELECT *, ($15::bigint * sum(n) OVER of_account)::bigint AS spent, row_number() OVER of_account AS place
+        FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::bigint[], $7::bigint[],
+                    $8::text[], $9::text[], $10::text[], $11::text[], $12::bigint[], $13::bigint[])
             WITH ORDINALITY AS o (id, account_id, key_id, surface, image_to_image, made_at, n, aspect_ratio,
-                                  reference_images, prompt, request_id, spent, place, max_unfinished, deadline,
-                                  ordinal)
+                                  reference_images, prompt, request_id, max_unfinished, deadline, ordinal)
+        WINDOW of_account AS (PARTITION BY account_id ORDER BY ordinal)
     ),
     -- Locks the accounts in the order of their ids: nothing else charges or refunds them until the commit. An account
     -- that another transaction has locked is skipped, so that it delays no other.
@@ -248,14 +210,13 @@ const SUBMIT: &str = "
     ),
     -- The functions see all that was committed before the lock, which the snapshot of this statement may not.
     found AS MATERIALIZED (
-        SELECT id, tintype_balance(id) AS balance, tintype_unfinished(id, $15, $16) AS unfinished FROM locked
+        SELECT id, tintype_balance(id) AS balance, tintype_unfinished(id, $14, $16) AS unfinished FROM locked
     ),
-    -- An account's orders are accepted up to the first that it cannot pay, that exceeds its limit, or that is too late
-    -- (a deadline is null where tests move the clock).
+    -- An account's orders are accepted up to the first that it cannot pay, that exceeds its limit, or that is too late.
     judged AS MATERIALIZED (
         SELECT orders.*, balance, unfinished,
             bool_and(spent <= balance AND (max_unfinished = 0 OR unfinished + place <= max_unfinished)
-                AND (deadline IS NULL OR extract(epoch FROM clock_timestamp()) * 1000 < deadline))
+                AND extract(epoch FROM clock_timestamp()) * 1000 < deadline)
             OVER (PARTITION BY account_id ORDER BY ordinal) AS accepted
         FROM orders JOIN found ON found.id = account_id
     ),
@@ -272,55 +233,39 @@ const SUBMIT: &str = "
     -- In order, so that each balance follows from the entry before it.
     charged AS (
         INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id)
-        SELECT account_id, 'charge', -$18::bigint * n, balance - spent, made_at, id FROM new ORDER BY ordinal
+        SELECT account_id, 'charge', -$15 * n, balance - spent, made_at, id FROM new ORDER BY ordinal
     )
     -- One row for each order. It has no balance if its account was locked.
     SELECT EXISTS (SELECT 1 FROM accounts WHERE accounts.id = orders.account_id) AS exists,
-        judged.balance, judged.unfinished, coalesce(judged.accepted, false) AS accepted,
-        coalesce(extract(epoch FROM clock_timestamp()) * 1000 >= orders.deadline, false) AS late
+        judged.balance, judged.unfinished, coalesce(judged.accepted, false) AS accepted
     FROM orders LEFT JOIN judged ON judged.ordinal = orders.ordinal ORDER BY orders.ordinal";
 
-async fn write(database: &Database, sent: &[Sent], deadlines: &[Timestamp]) -> std::result::Result<Vec<Row>, Failure> {
+async fn write(database: &Database, sent: &[Sent]) -> std::result::Result<Vec<Row>, Failure> {
     let orders: Vec<&Order> = sent.iter().map(|one| &one.asked.query).collect();
-    // Cost and number of the orders of each account so far.
-    let mut sums: HashMap<Id, (i64, i64)> = HashMap::new();
-    let (spent, place): (Vec<i64>, Vec<i64>) = orders
-        .iter()
-        .map(|order| {
-            let (spent, place) = sums.entry(order.account_id).or_default();
-            *spent += order.request.cost();
-            *place += 1;
-            (*spent, *place)
-        })
-        .unzip();
     let column = |value: fn(&Order) -> String| -> Vec<String> { orders.iter().map(|order| value(order)).collect() };
-    let ids: Vec<Id> = sent.iter().map(|one| one.id).collect();
-    let made_at: Vec<Timestamp> = ids.iter().map(|id| id.timestamp()).collect();
-    let most = orders.iter().map(|order| i64::from(order.max_unfinished)).max().unwrap_or_default();
-    let is_real = database.given_time().is_none();
-    let deadlines: Vec<Option<Timestamp>> = deadlines.iter().map(|deadline| is_real.then_some(*deadline)).collect();
+    let number = |value: fn(&Order) -> i64| -> Vec<i64> { orders.iter().map(|order| value(order)).collect() };
+    let limits = number(|order| order.max_unfinished.into());
+    let most = limits.iter().max().copied().unwrap_or_default();
     database
         .write(
             SUBMIT,
             &[
-                &ids,
+                &sent.iter().map(|one| one.id).collect::<Vec<Id>>(),
                 &orders.iter().map(|order| order.account_id).collect::<Vec<Id>>(),
                 &orders.iter().map(|order| order.key_id).collect::<Vec<Option<Id>>>(),
                 &column(|order| order.surface.as_str().to_owned()),
                 &orders.iter().map(|order| !order.request.reference_images.is_empty()).collect::<Vec<bool>>(),
-                &made_at,
-                &orders.iter().map(|order| i16::from(order.request.n)).collect::<Vec<i16>>(),
+                &sent.iter().map(|one| one.id.timestamp()).collect::<Vec<Timestamp>>(),
+                &number(|order| order.request.n.into()),
                 &column(|order| order.request.aspect_ratio.as_str().to_owned()),
                 &column(|order| to_json(&order.request.reference_images)),
                 &orders.iter().map(|order| order.request.prompt.as_str()).collect::<Vec<&str>>(),
                 &orders.iter().map(|order| order.request.request_id.as_deref()).collect::<Vec<Option<&str>>>(),
-                &spent,
-                &place,
-                &orders.iter().map(|order| i64::from(order.max_unfinished)).collect::<Vec<i64>>(),
+                &limits,
+                &sent.iter().map(|one| one.deadline).collect::<Vec<Timestamp>>(),
                 &database.horizon(),
-                &most,
-                &deadlines,
                 &CREDITS_PER_IMAGE,
+                &most,
             ],
         )
         .await

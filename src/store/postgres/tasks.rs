@@ -1,80 +1,67 @@
-//! Reading tasks, and removing old ones.
+//! Submitting tasks and reading them, and removing old ones.
+
+use std::cmp::Reverse;
 
 use async_trait::async_trait;
 use tokio_postgres::Row;
 
-use super::columns::{REQUEST, TASK, images, number, request, task};
-use super::connection::{Database, Parameter};
+use super::PostgresStore;
+use super::columns::{REQUEST, TASK, json, number, request, task};
+use super::connection::Database;
 use super::submit::Order;
-use super::{PostgresStore, files};
 use crate::clock::Timestamp;
 use crate::domain::model::{Id, Surface, Task};
 use crate::domain::request::GenerateRequest;
 use crate::fault::Effect;
 use crate::store::{CompletedTask, Result, StartLimit, Submission, TaskFiles, TaskRecord, Tasks};
 
-/// One page of an account's tasks: a range of the index `tasks_of_account`, which holds none that is removed.
-const PAGE: &str = "FROM tasks WHERE account_id = $1 AND surface = $2 AND id < $3 AND removed_at IS NULL
-    ORDER BY id DESC LIMIT $4";
-
-/// The exclusive upper end of a page. "~" sorts after every id.
-fn upper(before: Option<Id>) -> String {
-    before.map_or_else(|| "~".to_owned(), |id| id.to_string())
-}
-
-/// The first page of both surfaces together. Each is asked for as a range of surfaces, whose order no index has but
-/// `tasks_of_account`: in the order of their ids alone all tasks of others might be read.
-fn recent_of_account() -> String {
-    let page = |surface: Surface| {
-        format!(
-            "SELECT {TASK} FROM (SELECT {TASK} FROM tasks
-                 WHERE account_id = $1 AND surface BETWEEN '{surface}' AND '{surface}' AND removed_at IS NULL
-                 ORDER BY surface DESC, id DESC LIMIT $2) AS {surface}",
-            surface = surface.as_str()
-        )
-    };
-    format!("{} UNION ALL {} ORDER BY id DESC LIMIT $2", page(Surface::Api), page(Surface::Web))
-}
-
 /// Tasks that are removed in one transaction.
-const REMOVAL_BATCH: usize = 256;
-/// A position in the index `tasks_of_account` of an account: a surface and an id.
-pub(super) type IndexPosition = (String, String);
+pub(super) const REMOVAL_BATCH: usize = 1000;
 
-/// The result of a removal.
-pub(super) struct Removal {
-    pub(super) removed: usize,
-    /// How far it came, if there may be more.
-    pub(super) reached: Option<IndexPosition>,
+/// Removes up to [`REMOVAL_BATCH`] tasks of an account; returns their number. No task ends before it is created, so $2 is
+/// the lowest id of the cutoff. Only the index `tasks_of_account`, which holds no removed task, is in the order of
+/// surfaces.
+pub(super) async fn remove(database: &Database, account_id: Id, cutoff: Timestamp) -> Result<usize> {
+    let sql = "UPDATE tasks SET removed_at = $4, prompt = '', reference_images = '[]', request_id = NULL
+        WHERE id = ANY (ARRAY (
+            SELECT id FROM tasks WHERE account_id = $3 AND id < $2 AND removed_at IS NULL AND status <> 'processing'
+                AND updated_at < $1
+            ORDER BY surface, id LIMIT $5 FOR NO KEY UPDATE SKIP LOCKED))
+        RETURNING id";
+    let (floor, now, limit) = (Id::floor(cutoff), database.now(), REMOVAL_BATCH as i64);
+    Ok(database.write(sql, &[&cutoff, &floor, &account_id, &now, &limit]).await?.len())
 }
 
-/// The condition for the removal of a task `t`: $1 is the cutoff and $2 the lowest id of that time, because no task
-/// ends before it is created. Only the index `tasks_of_account` has them in the order of their surfaces; any other
-/// contains all removed tasks.
-const REMOVABLE: &str = "t.id < $2 AND t.removed_at IS NULL AND t.status <> 'processing' AND t.updated_at < $1";
+fn task_files(row: &Row) -> Result<TaskFiles> {
+    Ok(TaskFiles {
+        id: row.try_get("id")?,
+        is_processing: row.try_get("is_processing")?,
+        images: json(row, "images")?,
+        updated_at: row.try_get("updated_at")?,
+        removed_at: row.try_get("removed_at")?,
+    })
+}
 
-/// Removes up to [`REMOVAL_BATCH`] tasks of an account, from behind `after`: up to there the index may be full of dead
-/// entries.
-pub(super) async fn remove(
-    database: &Database,
-    account_id: Id,
-    after: &IndexPosition,
-    cutoff: Timestamp,
-) -> Result<Removal> {
-    let sql = format!(
-        "UPDATE tasks t SET removed_at = $4, prompt = '', reference_images = '[]', request_id = NULL
-         FROM (SELECT t.id FROM tasks t WHERE t.account_id = $3 AND (t.surface, t.id) > ($6, $7) AND {REMOVABLE}
-               ORDER BY t.surface, t.id LIMIT $5 FOR NO KEY UPDATE SKIP LOCKED) old
-         WHERE t.id = old.id RETURNING t.surface, t.id"
-    );
-    let limit = i64::try_from(REMOVAL_BATCH).unwrap_or(i64::MAX);
-    let parameters: [Parameter<'_>; 7] =
-        [&cutoff, &Id::floor(cutoff), &account_id, &database.now(), &limit, &after.0, &after.1];
-    let rows = database.write(&sql, &parameters).await?;
-    let place = |row: &Row| Ok((row.try_get("surface")?, row.try_get("id")?));
-    let places: Vec<IndexPosition> = rows.iter().map(place).collect::<Result<_>>()?;
-    let removed = places.len();
-    Ok(Removal { removed, reached: places.into_iter().max().filter(|_| removed == REMOVAL_BATCH) })
+impl PostgresStore {
+    /// One page of an account's tasks: a range of the index `tasks_of_account`. No other index has the order of surfaces,
+    /// so that the planner cannot prefer to read the tasks of all accounts.
+    async fn page(
+        &self,
+        columns: &str,
+        account_id: Id,
+        surface: Surface,
+        before: Option<Id>,
+        limit: u32,
+    ) -> Result<Vec<Row>> {
+        let sql = format!(
+            "SELECT {columns} FROM tasks
+             WHERE account_id = $1 AND (surface, id) < ($2, $3) AND surface >= $2 AND removed_at IS NULL
+             ORDER BY surface DESC, id DESC LIMIT $4"
+        );
+        // "~" sorts after every id.
+        let upper = before.map_or_else(|| "~".to_owned(), |id| id.to_string());
+        self.database.read(&sql, &[&account_id, &surface.as_str(), &upper, &i64::from(limit)]).await
+    }
 }
 
 #[async_trait]
@@ -105,15 +92,12 @@ impl Tasks for PostgresStore {
     }
 
     async fn list_tasks(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Task>> {
-        let sql = format!("SELECT {TASK} {PAGE}");
-        let parameters: [Parameter<'_>; 4] = [&account_id, &surface.as_str(), &upper(before), &i64::from(limit)];
-        self.database.read(&sql, &parameters).await?.iter().map(task).collect()
+        self.page(TASK, account_id, surface, before, limit).await?.iter().map(task).collect()
     }
 
     async fn list_task_ids(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Id>> {
-        let sql = format!("SELECT id {PAGE}");
-        let parameters: [Parameter<'_>; 4] = [&account_id, &surface.as_str(), &upper(before), &i64::from(limit)];
-        self.database.read(&sql, &parameters).await?.iter().map(|row| Ok(row.try_get(0)?)).collect()
+        let rows = self.page("id", account_id, surface, before, limit).await?;
+        rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }
 
     async fn count_unfinished(&self, account_id: Id, surface: Surface) -> Result<u64> {
@@ -140,15 +124,15 @@ impl Tasks for PostgresStore {
     }
 
     async fn recent_tasks(&self, account_id: Option<Id>, limit: u32) -> Result<Vec<Task>> {
-        let limit = i64::from(limit);
-        let rows = match account_id {
-            Some(account_id) => self.database.read(&recent_of_account(), &[&account_id, &limit]).await?,
-            None => {
-                let sql = format!("SELECT {TASK} FROM tasks WHERE removed_at IS NULL ORDER BY id DESC LIMIT $1");
-                self.database.read(&sql, &[&limit]).await?
-            }
+        let Some(account_id) = account_id else {
+            let sql = format!("SELECT {TASK} FROM tasks WHERE removed_at IS NULL ORDER BY id DESC LIMIT $1");
+            return self.database.read(&sql, &[&i64::from(limit)]).await?.iter().map(task).collect();
         };
-        rows.iter().map(task).collect()
+        let mut tasks = self.list_tasks(account_id, Surface::Api, None, limit).await?;
+        tasks.extend(self.list_tasks(account_id, Surface::Web, None, limit).await?);
+        tasks.sort_by_key(|task| Reverse(task.id));
+        tasks.truncate(limit as usize);
+        Ok(tasks)
     }
 
     async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
@@ -157,12 +141,18 @@ impl Tasks for PostgresStore {
             WHERE id > $1 AND status = 'completed' AND removed_at IS NULL ORDER BY id LIMIT $2";
         let rows = self.database.read(sql, &[&after, &i64::from(limit)]).await?;
         let completed = |row: &Row| {
-            Ok(CompletedTask { id: row.try_get("id")?, account_id: row.try_get("account_id")?, images: images(row)? })
+            Ok(CompletedTask {
+                id: row.try_get("id")?,
+                account_id: row.try_get("account_id")?,
+                images: json(row, "images")?,
+            })
         };
         rows.iter().map(completed).collect()
     }
 
     async fn task_files(&self, ids: &[Id]) -> Result<Vec<TaskFiles>> {
-        files::of_tasks(&self.database, ids).await
+        let sql = "SELECT id, status = 'processing' AS is_processing, coalesce(images, '[]') AS images, updated_at, removed_at FROM tasks
+            WHERE id = ANY ($1)";
+        self.database.read(sql, &[&ids]).await?.iter().map(task_files).collect()
     }
 }

@@ -1,28 +1,34 @@
-//! Upkeep of a process, at its start and every few seconds: compares the clocks, creates the partition of the coming
-//! month, and moves the horizon of the queue. And the methods that end and remove tasks in bulk.
+//! Upkeep of a process, at its start and every few seconds: compares the clocks and moves the horizon of the queue. And
+//! the methods that end and remove tasks in bulk.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::connection::Database;
-use super::queue::Loss;
+use super::connection::{Database, Parameter};
+use super::queue::{Loss, millis};
 use super::sweep::Sweep;
-use super::tasks::IndexPosition;
-use super::{PostgresStore, audit, files, horizon, partitions, tasks};
+use super::{PostgresStore, audit, tasks};
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::fault::Effect;
-use crate::store::{Audit, Ended, Rescue, Rescued, Result, Upkeep};
+use crate::store::{Audit, Ended, LONGEST_PAUSE, Rescue, Rescued, Result, Upkeep};
 
+/// Time between two rounds of upkeep.
+const EVERY: Duration = Duration::from_secs(10);
+/// Age up to which new tasks may still appear: longer than a submit may wait for its statement.
+const MARGIN: Duration = Duration::from_secs(10);
+/// A response within this time tells the server's time well enough: the error is at most half of it. A later one is
+/// ignored.
+const PRECISE_WITHIN: Duration = Duration::from_secs(1);
 /// Difference between two clocks that is worth a warning.
 const CLOCKS_APART: Duration = Duration::from_secs(5);
 
 /// Does the upkeep once. Returns by how many milliseconds the server's clock is ahead.
 pub(super) async fn once(database: &Database) -> Result<i64> {
     let ahead_ms = database.compare_clocks().await?;
-    partitions::prepare_ahead(database, database.now()).await?;
     if let Err(error) = database.read_horizon().await {
         tracing::warn!(%error, "could not read the oldest unfinished task; scans of the queue may be slow");
     }
@@ -38,25 +44,92 @@ pub(super) async fn keep(database: Arc<Database>, mut ahead_ms: i64) {
             tracing::warn!(ahead_ms, "this machine's clock is not the database server's; the server's counts");
         }
         warned = apart;
-        tokio::time::sleep(horizon::EVERY).await;
+        tokio::time::sleep(EVERY).await;
         match once(&database).await {
             Ok(ahead) => ahead_ms = ahead,
-            Err(error) => {
-                tracing::warn!(%error, "could not compare the clocks or prepare the tables of the coming month");
-            }
+            Err(error) => tracing::warn!(%error, "could not compare the clocks"),
         }
+    }
+}
+
+/// Takes the first sweep that is due, unless somebody is quicker.
+const TAKE: &str = "
+    WITH first AS (
+        SELECT wanted.name FROM unnest($1::text[]) WITH ORDINALITY AS wanted (name, place)
+        LEFT JOIN sweeps s ON s.name = wanted.name
+        WHERE s.due_at IS NULL OR s.due_at <= tintype_now($2) OR s.due_at > tintype_now($2) + $4
+        ORDER BY place LIMIT 1
+    )
+    INSERT INTO sweeps AS s (name, due_at) SELECT name, tintype_now($2) + $3 FROM first
+    ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at
+    WHERE s.due_at <= tintype_now($2) OR s.due_at > tintype_now($2) + $4
+    RETURNING name";
+
+/// Postpones a sweep. Also deletes the rows of sweeps that have long been due: the day of such a sweep has no files any
+/// more, or the sweep is due with or without a row.
+const POSTPONE: &str = "
+    WITH gone AS (DELETE FROM sweeps WHERE due_at < tintype_now($2) - $4 AND name <> $1)
+    INSERT INTO sweeps (name, due_at) VALUES ($1, tintype_now($2) + $3)
+    ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at";
+
+impl Database {
+    /// Estimate of the server's time, which this process advances with its own monotonic clock. Setting the clock of this
+    /// machine therefore has no effect.
+    pub(super) fn now(&self) -> Timestamp {
+        if self.clock.is_manual() {
+            return self.clock.now();
+        }
+        Timestamp::from_millis(self.origin.load(Ordering::Relaxed)).saturating_add(self.clock.elapsed())
+    }
+
+    /// Reads the server's clock; returns by how many milliseconds it is ahead of the clock of this machine.
+    async fn compare_clocks(&self) -> Result<i64> {
+        if self.clock.is_manual() {
+            return Ok(0);
+        }
+        let sent = self.clock.elapsed();
+        let rows = self.read("SELECT tintype_now(NULL)", &[]).await?;
+        let took = self.clock.elapsed().saturating_sub(sent);
+        let theirs: Timestamp = rows[0].try_get(0)?;
+        // As if the server had read its clock half-way through the request.
+        if took <= PRECISE_WITHIN {
+            self.origin.store(theirs.saturating_sub(sent + took / 2).as_millis(), Ordering::Relaxed);
+        }
+        Ok(self.now().as_millis() - self.clock.now().as_millis())
+    }
+
+    /// The horizon: a lower bound of the ids of unfinished tasks, at which statements begin. Vacuum removes no dead tuple of
+    /// the queue while a reader keeps an old snapshot, such as a backup, and a scan from the beginning would pass over all
+    /// of them. The horizon is only an estimate: a task below it that comes late, after its process was frozen, waits until
+    /// the next reading includes it.
+    pub(super) fn horizon(&self) -> Id {
+        Id::floor(Timestamp::from_millis(self.horizon_ms.load(Ordering::Relaxed)))
+    }
+
+    /// Reads the oldest unfinished task, among any number of dead tuples, and moves the horizon before it. Tests that
+    /// move the clock have no horizon.
+    async fn read_horizon(&self) -> Result<()> {
+        if self.clock.is_manual() {
+            return Ok(());
+        }
+        let now = self.now();
+        let oldest: Option<Id> = self.read("SELECT min(task_id) FROM queue", &[]).await?[0].try_get(0)?;
+        let oldest = oldest.map_or(now, |id| id.timestamp().min(now));
+        self.horizon_ms.store(oldest.saturating_sub(MARGIN).as_millis(), Ordering::Relaxed);
+        Ok(())
     }
 }
 
 #[async_trait]
 impl Upkeep for PostgresStore {
     async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued> {
-        let sweep = Sweep::rescue(&self.database, which, Loss::attempt(&self.database, last_error, Duration::ZERO));
-        self.sweep(Effect::Rescue, sweep).await
+        let loss = Loss::attempt(&self.database, last_error, Duration::ZERO);
+        self.write(Effect::Rescue, Sweep::rescue(&self.database, which, loss).run(&self.database)).await
     }
 
     async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>> {
-        Ok(self.sweep(Effect::Expire, Sweep::expire(&self.database, cutoff, error)).await?.failed)
+        let sweep = Sweep::expire(&self.database, cutoff, Loss::now(&self.database, error));
+        Ok(self.write(Effect::Expire, sweep.run(&self.database)).await?.failed)
     }
 
     async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize> {
@@ -65,63 +138,42 @@ impl Upkeep for PostgresStore {
         loop {
             let sql = "SELECT id FROM accounts WHERE id > $1 ORDER BY id LIMIT 1000";
             let page = self.database.read(sql, &[&last]).await?;
+            let Some(row) = page.last() else { return Ok(all) };
+            last = row.try_get("id")?;
             for row in &page {
                 let account_id: Id = row.try_get("id")?;
                 all += self.remove_tasks_of(account_id, cutoff).await?;
-                last = account_id.to_string();
-            }
-            if page.is_empty() {
-                return Ok(all);
             }
         }
     }
 
     async fn remove_tasks_of(&self, account_id: Id, cutoff: Timestamp) -> Result<usize> {
         let mut all = 0;
-        let mut next = Some(IndexPosition::default());
-        while let Some(after) = next {
-            let remove = tasks::remove(&self.database, account_id, &after, cutoff);
-            let removal = self.write(Effect::RemoveTasks, remove).await?;
-            all += removal.removed;
-            next = removal.reached;
-        }
-        Ok(all)
-    }
-
-    async fn drop_partitions(&self, before: Timestamp, removed_before: Timestamp) -> Result<usize> {
-        let mut all = 0;
         loop {
-            let drop_oldest = partitions::drop_oldest(&self.database, before, removed_before);
-            if !self.write(Effect::DropPartition, drop_oldest).await? {
+            let remove = tasks::remove(&self.database, account_id, cutoff);
+            let removed = self.write(Effect::RemoveTasks, remove).await?;
+            all += removed;
+            if removed < tasks::REMOVAL_BATCH {
                 return Ok(all);
             }
-            all += 1;
         }
     }
 
     async fn take_sweep(&self, sweeps: &[String], hold: Duration) -> Result<Option<String>> {
-        files::take_sweep(&self.database, sweeps, hold).await
+        let parameters: [Parameter<'_>; 4] =
+            [&sweeps, &self.database.given_time(), &millis(hold), &millis(LONGEST_PAUSE)];
+        let taken = self.database.write(TAKE, &parameters).await?;
+        Ok(taken.first().map(|row| row.try_get(0)).transpose()?)
     }
 
     async fn postpone_sweep(&self, sweep: &str, pause: Duration) -> Result<()> {
-        files::postpone_sweep(&self.database, sweep, pause).await
+        let parameters: [Parameter<'_>; 4] =
+            [&sweep, &self.database.given_time(), &millis(pause), &millis(LONGEST_PAUSE)];
+        self.database.write(POSTPONE, &parameters).await?;
+        Ok(())
     }
 
     async fn audit(&self) -> Result<Audit> {
         audit::audit(&self.database).await
-    }
-}
-
-impl PostgresStore {
-    /// Runs the steps of a sweep, each a transaction of its own.
-    async fn sweep(&self, effect: Effect, sweep: Sweep<'_>) -> Result<Rescued> {
-        let mut all = Rescued::default();
-        loop {
-            let swept = self.write(effect, sweep.step(&self.database)).await?;
-            all.add(swept.rescued);
-            if !swept.more {
-                return Ok(all);
-            }
-        }
     }
 }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use self::writer::{Writer, Writing};
-use super::{Cause, Fleet, Result, StoreError, WorkerReport};
+use super::{Cause, Fleet, OpenError, Result, StoreError, WorkerReport};
 use crate::clock::{Clock, Timestamp};
 use crate::domain::files_marker::FilesMarker;
 use crate::domain::model::{Id, IdSource};
@@ -28,7 +28,6 @@ mod upkeep;
 mod writer;
 
 use self::connection::{Readers, connect};
-pub use self::schema::OpenError;
 use self::schema::{check_write_permission, is_a_fragment, migrate};
 pub use self::snapshot::Snapshot;
 
@@ -75,10 +74,8 @@ impl SqliteStore {
     /// # Errors
     /// [`OpenError`]; the file is then unchanged.
     pub fn open_with_faults(path: &Path, clock: Clock, faults: Faults) -> std::result::Result<Self, OpenError> {
-        let unusable = |error: &dyn fmt::Display| OpenError::Unusable {
-            path: path.display().to_string(),
-            error: error.to_string(),
-        };
+        let unusable =
+            |error: &dyn fmt::Display| OpenError::Unusable { name: schema::name(path), error: error.to_string() };
         if is_a_fragment(path).map_err(|error| unusable(&error))? {
             return Err(unusable(&"the file is not a database"));
         }

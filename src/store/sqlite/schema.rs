@@ -10,9 +10,10 @@ use rustix::io::Errno;
 use super::connection::BUSY_TIMEOUT;
 use super::{companions, writer};
 use crate::owner;
+use crate::store::OpenError;
 
 /// The migrations from an empty file to the current schema.
-pub(super) const MIGRATIONS: [&str; 13] = [
+pub(super) const MIGRATIONS: [&str; 14] = [
     include_str!("../../../migrations/sqlite/0001_initial.sql"),
     include_str!("../../../migrations/sqlite/0002_retention.sql"),
     include_str!("../../../migrations/sqlite/0003_policy.sql"),
@@ -26,61 +27,12 @@ pub(super) const MIGRATIONS: [&str; 13] = [
     include_str!("../../../migrations/sqlite/0011_queue_pause.sql"),
     include_str!("../../../migrations/sqlite/0012_taken_credits.sql"),
     include_str!("../../../migrations/sqlite/0013_disabled_accounts.sql"),
+    include_str!("../../../migrations/sqlite/0014_one_table_of_tasks.sql"),
 ];
 /// Application id of our SQLite files: "tint" in ASCII.
 const APPLICATION_ID: i32 = 0x7469_6E74;
 /// Length of the shortest non-empty SQLite file: its smallest page size.
 const MIN_FILE_BYTES: u64 = 512;
-
-/// Failure to open a database; displays as a sentence for the operator.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The file cannot be read, written or created.
-    #[error("cannot open the database {path}: {error}")]
-    Unusable {
-        /// The file.
-        path: String,
-        /// Message of SQLite.
-        error: String,
-    },
-    /// A restore of this database did not finish, so an empty database must not take its place.
-    #[error("a restore of {path} did not finish: {advice}")]
-    Unrestored {
-        /// The file.
-        path: String,
-        /// Advice for the operator.
-        advice: String,
-    },
-    /// The copy could not be written.
-    #[error("cannot write {path}: {error}")]
-    Copy {
-        /// The copy.
-        path: String,
-        /// Message of SQLite.
-        error: String,
-    },
-    /// The file belongs to another program.
-    #[error("{0} is a database of another program")]
-    Foreign(String),
-    /// An earlier release wrote the file, and it cannot be migrated because it is opened read-only.
-    #[error("the database was written by an older Tintype (schema {found}; this one knows {known})")]
-    Older {
-        /// The schema found.
-        found: i64,
-        /// The schema this binary writes.
-        known: usize,
-    },
-    /// A later release wrote the file.
-    #[error(
-        "the database was written by a newer Tintype (schema {found}; this one knows {known}): upgrade this binary or restore a backup"
-    )]
-    Newer {
-        /// The schema found.
-        found: i64,
-        /// The schema this binary writes.
-        known: usize,
-    },
-}
 
 /// Whether the file is not empty but too short for a database; SQLite would treat it as empty. This does not open the
 /// file, because closing it would release the POSIX locks that this process may hold on it.
@@ -113,13 +65,17 @@ fn allowed(path: &Path, access: Access) -> Result<(), String> {
     }
 }
 
+/// The name of a database file in messages.
+pub(super) fn name(path: &Path) -> String {
+    format!("database {}", path.display())
+}
+
 pub(super) fn migrate(connection: &mut Connection, path: &Path) -> std::result::Result<(), OpenError> {
-    let unusable =
-        |error: rusqlite::Error| OpenError::Unusable { path: path.display().to_string(), error: error.to_string() };
+    let unusable = |error: rusqlite::Error| OpenError::Unusable { name: name(path), error: error.to_string() };
     let pending = match schema(connection).map_err(unusable)? {
         Schema::Ours => false,
         Schema::Empty | Schema::Older(_) => true,
-        Schema::Foreign => return Err(OpenError::Foreign(path.display().to_string())),
+        Schema::Foreign => return Err(OpenError::Foreign(name(path))),
         Schema::Newer(found) => return Err(OpenError::Newer { found, known: MIGRATIONS.len() }),
     };
     // A copy made by `Snapshot::take` is not in WAL mode.

@@ -8,11 +8,11 @@ use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, OpenFlags, ToSql};
 
 use super::connection::connect;
-use super::schema::{MIGRATIONS, OpenError, Schema, check_permission, is_a_fragment, schema};
+use super::schema::{MIGRATIONS, Schema, check_permission, is_a_fragment, name, schema};
 use super::{audit, companions, files, integrity, queue, tasks};
 use crate::domain::files_marker::FilesMarker;
 use crate::domain::model::Id;
-use crate::store::{Audit, CompletedTask, QueueDepth, Result};
+use crate::store::{Audit, CompletedTask, OpenError, QueueDepth, Result};
 
 /// A database file to read, such as the file of a backup. Reading it writes neither to the file nor to its directory.
 pub struct Snapshot {
@@ -39,7 +39,7 @@ impl Snapshot {
             Schema::Ours => {}
             Schema::Older(found) => return Err(OpenError::Older { found, known: MIGRATIONS.len() }),
             Schema::Newer(found) => return Err(OpenError::Newer { found, known: MIGRATIONS.len() }),
-            Schema::Empty | Schema::Foreign => return Err(OpenError::Foreign(database.display().to_string())),
+            Schema::Empty | Schema::Foreign => return Err(OpenError::Foreign(name(database))),
         }
         // SQLite's backup API starts over whenever another process writes. VACUUM INTO reads in one transaction,
         // during which others can write to the write-ahead log.
@@ -86,7 +86,7 @@ impl Snapshot {
             Schema::Ours => true,
             Schema::Older(_) => false,
             Schema::Newer(found) => return Err(OpenError::Newer { found, known: MIGRATIONS.len() }),
-            Schema::Empty | Schema::Foreign => return Err(OpenError::Foreign(path.display().to_string())),
+            Schema::Empty | Schema::Foreign => return Err(OpenError::Foreign(name(path))),
         };
         Ok(Self { connection, current })
     }
@@ -155,7 +155,7 @@ impl Snapshot {
 }
 
 fn unusable(path: &Path, error: &dyn Display) -> OpenError {
-    OpenError::Unusable { path: path.display().to_string(), error: error.to_string() }
+    OpenError::Unusable { name: name(path), error: error.to_string() }
 }
 
 /// A path as an SQLite parameter: its bytes, which need not be UTF-8.

@@ -91,10 +91,6 @@ impl Upkeep for SqliteStore {
         }
     }
 
-    async fn drop_partitions(&self, _: Timestamp, _: Timestamp) -> Result<usize> {
-        Ok(0)
-    }
-
     async fn take_sweep(&self, sweeps: &[String], hold: Duration) -> Result<Option<String>> {
         let sweeps = sweeps.to_owned();
         self.writer.write(move |writing| files::take_sweep(writing, &sweeps, hold)).await

@@ -14,10 +14,10 @@ use tintype::store::{
     AccountCreation, Accounts as _, Keys as _, LeaseWrite, NewKey, Queue as _, StoreError, Submission, Tasks as _,
 };
 
-use crate::rigs::cluster::node::{HANG, eventually};
+use crate::rigs::cluster::node::HANG;
 use crate::rigs::cluster::relay::{Passage, Relay};
-use crate::rigs::postgres::{cluster, schema, url};
-use crate::rigs::service::{NOON, new_key};
+use crate::rigs::postgres::{cluster, url};
+use crate::rigs::service::new_key;
 
 const LEASE: Duration = Duration::from_secs(60);
 /// Tasks that are completed at once.
@@ -116,21 +116,4 @@ async fn a_statement_to_a_server_that_does_not_answer_times_out() {
     relay.set(Passage::Open);
     let new = rotate().await.expect("a store").expect("the key is there");
     assert_ne!(new.id, old.id);
-}
-
-#[tokio::test]
-async fn partitions_are_created_ahead_without_notifications() {
-    let (directory, clock) = (TempDir::new().unwrap(), Clock::manual(NOON));
-    let relay = Relay::to(&cluster().directory);
-    relay.cut_answers("LISTEN", u32::MAX);
-    cluster().url(directory.path());
-    let url = url(relay.directory.path(), directory.path());
-    let _store = PostgresStore::open(&url, None, clock.clone(), Faults::default()).await.expect("a store");
-    let months = format!(
-        "SELECT count(*) FROM pg_class WHERE relispartition AND relkind = 'r' AND relnamespace = '{}'::regnamespace",
-        schema(directory.path())
-    );
-    assert_eq!(cluster().number(&months), 2);
-    clock.advance(Duration::from_secs(62 * 24 * 3_600));
-    eventually("the partitions of this month and the next exist", || cluster().number(&months) == 4).await;
 }

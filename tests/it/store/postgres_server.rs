@@ -1,5 +1,6 @@
-//! PostgreSQL only: broken connections, schemas, partitions, and notifications between processes.
+//! PostgreSQL only: broken connections, schemas, and notifications between processes.
 
+use std::path::Path;
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -8,14 +9,14 @@ use tempfile::TempDir;
 use tintype::clock::Clock;
 use tintype::domain::model::{Surface, Task};
 use tintype::fault::Faults;
-use tintype::store::postgres::{OpenError, PostgresStore};
+use tintype::store::postgres::PostgresStore;
 use tintype::store::{
-    AccountCreation, Fleet as _, MAX_LOST_LEASES, Rescue, Result, StartLimit, StoreError, Submission, WORKER_SILENCE,
-    WorkerReport,
+    AccountCreation, Fleet as _, MAX_LOST_LEASES, OpenError, Rescue, Result, StartLimit, StoreError, Submission,
+    WORKER_SILENCE, WorkerReport,
 };
 use tokio_util::sync::CancellationToken;
 
-use super::fixture::{Fixture, UNLIMITED, accepted, ids, images, new_key, one_file};
+use super::fixture::{Fixture, UNLIMITED, accepted, ids, images, new_key};
 use super::postgres_reads::entries_read;
 use crate::rigs::postgres::{cluster, schema, waiting};
 use crate::rigs::service::{Backend, NOON};
@@ -187,34 +188,6 @@ async fn an_error_does_not_contain_the_password() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn list_task_ids_covers_all_partitions() -> Result<()> {
-    let fx = fixture_with("");
-    let ada = fx.account("ada", 100).await?;
-    let mut submitted = Vec::new();
-    for _ in 0..5 {
-        let task = fx.submit(ada).await?;
-        fx.store.complete(fx.claim().await?, one_file()).await?;
-        submitted.push(task.id);
-        fx.clock.advance(Duration::from_secs(20 * 24 * 3_600));
-    }
-    submitted.reverse();
-    let listed = fx.store.list_task_ids(ada, Surface::Api, None, 10).await?;
-    assert_eq!(listed, submitted);
-    for id in &listed {
-        assert!(fx.store.find_task(ada, Surface::Api, *id).await?.is_some());
-    }
-    let page = fx.store.list_task_ids(ada, Surface::Api, Some(listed[1]), 2).await?;
-    assert_eq!(page, listed[2..4]);
-    let months = format!(
-        "SELECT count(*) FROM pg_class WHERE relispartition AND relkind = 'r' AND relnamespace = '{}'::regnamespace",
-        schema(fx.directory.path())
-    );
-    assert!(cluster().number(&months) >= 3, "each month has a partition");
-    assert_eq!(fx.store.audit().await?.drifts, []);
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_submit_notifies_another_process() -> Result<()> {
     let fx = fixture_with("");
     let ada = fx.account("ada", 10).await?;
@@ -308,6 +281,65 @@ async fn a_database_of_the_first_release_is_migrated_with_all_its_data() -> Resu
         assert_eq!(fx.store.create_account(taken, 5).await?, AccountCreation::NameTaken, "{taken}");
     }
     assert_eq!(fx.store.list_accounts().await?.len(), 2);
+    assert_eq!(fx.store.audit().await?.drifts, []);
+    Ok(())
+}
+
+/// A removed, a kept and a waiting task in partitions of two months. The months of a completed and of a failed
+/// task, whose ids end in 1 and 2, were dropped.
+const TASKS_BY_MONTH: &str = "
+    INSERT INTO secrets VALUES ('cursor', '\\x00');
+    INSERT INTO accounts VALUES ('FAAAAAAAAAAAAAAAAAAA0', 'ada');
+    CREATE TABLE tasks_1953_11 PARTITION OF tasks FOR VALUES FROM ('FBAAAAAAAAAAAAAAAAAA0') TO ('FCAAAAAAAAAAAAAAAAAA0');
+    CREATE TABLE tasks_1953_12 PARTITION OF tasks FOR VALUES FROM ('FCAAAAAAAAAAAAAAAAAA0') TO ('FDAAAAAAAAAAAAAAAAAA0');
+    UPDATE history SET first_id = 'FBAAAAAAAAAAAAAAAAAA0';
+    INSERT INTO tasks (id, account_id, surface, image_to_image, status, updated_at, images, n, aspect_ratio,
+        reference_images, prompt, removed_at, request_id) VALUES
+      ('FBAAAAAAAAAAAAAAAAAA3', 'FAAAAAAAAAAAAAAAAAAA0', 'web', false, 'completed', 1000, '[\"a.png\"]', 2, '1:1', '[]', '', 2000, NULL),
+      ('FCAAAAAAAAAAAAAAAAAA4', 'FAAAAAAAAAAAAAAAAAAA0', 'api', true, 'completed', 1000, '[\"b.png\"]', 1, '16:9', '[]', 'a boat', NULL, 'quoted'),
+      ('FCAAAAAAAAAAAAAAAAAA5', 'FAAAAAAAAAAAAAAAAAAA0', 'api', false, 'processing', 1000, NULL, 1, '1:1', '[]', 'a ship', NULL, NULL);
+    INSERT INTO queue (task_id, account_id) VALUES ('FCAAAAAAAAAAAAAAAAAA5', 'FAAAAAAAAAAAAAAAAAAA0');
+    INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id)
+    SELECT 'FAAAAAAAAAAAAAAAAAAA0', kind, amount, balance, 1, task_id FROM (VALUES
+      ('grant', 100, 100, NULL),
+      ('charge', -8, 92, 'FAAAAAAAAAAAAAAAAAAA1'),
+      ('charge', -2, 90, 'FAAAAAAAAAAAAAAAAAAA2'),
+      ('refund', 2, 92, 'FAAAAAAAAAAAAAAAAAAA2'),
+      ('charge', -4, 88, 'FBAAAAAAAAAAAAAAAAAA3'),
+      ('charge', -2, 86, 'FCAAAAAAAAAAAAAAAAAA4'),
+      ('charge', -2, 84, 'FCAAAAAAAAAAAAAAAAAA5')) AS entry (kind, amount, balance, task_id);
+    UPDATE tintype SET version = 10;";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_with_partitions_and_dropped_months_is_migrated() -> Result<()> {
+    let directory = TempDir::new().expect("a directory");
+    cluster().url(directory.path());
+    let migrations = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations/postgres");
+    let mut earlier: Vec<_> =
+        std::fs::read_dir(migrations).expect("a folder").map(|file| file.expect("a file").path()).collect();
+    earlier.sort();
+    let earlier: String =
+        earlier[..10].iter().map(|path| std::fs::read_to_string(path).expect("a migration")).collect();
+    cluster()
+        .execute(&format!("SET search_path = {}; BEGIN; {earlier}; {TASKS_BY_MONTH} COMMIT", schema(directory.path())));
+    let fx = Fixture::inside(directory, Backend::Postgres);
+    let ada = fx.store.find_account("ada").await?.expect("the migration keeps the account");
+    assert_eq!(ada.credits, 84);
+    let audit = fx.store.audit().await?;
+    assert_eq!((audit.tasks, audit.entries, audit.drifts), (5, 7, vec![]));
+    let listed = fx.store.list_tasks(ada.id, Surface::Api, None, 10).await?;
+    let listed: Vec<_> = listed.iter().map(|task| (&task.id.as_str()[20..], task.status.as_str())).collect();
+    assert_eq!(listed, [("5", "processing"), ("4", "completed")], "removed tasks stay hidden");
+    let record =
+        async |id: &str| fx.store.inspect_task(id.parse().expect("an id")).await.map(|task| task.expect("a row"));
+    let kept = record("FCAAAAAAAAAAAAAAAAAA4").await?;
+    assert_eq!((kept.request.prompt.as_str(), kept.request.request_id.as_deref()), ("a boat", Some("quoted")));
+    assert_eq!((kept.task.image_to_image, kept.request.aspect_ratio.as_str()), (true, "16:9"));
+    let dropped = [record("FAAAAAAAAAAAAAAAAAAA1").await?, record("FAAAAAAAAAAAAAAAAAAA2").await?];
+    let ends = dropped.each_ref().map(|task| (task.task.status.as_str(), task.request.n, task.removed_at.is_some()));
+    assert_eq!(ends, [("completed", 4, true), ("failed", 1, true)]);
+    assert_eq!(fx.claim().await?.task_id.as_str(), "FCAAAAAAAAAAAAAAAAAA5");
+    fx.submit(ada.id).await?;
     assert_eq!(fx.store.audit().await?.drifts, []);
     Ok(())
 }

@@ -7,7 +7,8 @@ use tempfile::TempDir;
 use tintype::clock::Clock;
 use tintype::fault::Faults;
 use tintype::store::Accounts as _;
-use tintype::store::postgres::{OpenError, PostgresStore};
+use tintype::store::OpenError;
+use tintype::store::postgres::PostgresStore;
 
 use crate::rigs::ports::Port;
 use crate::rigs::postgres::{Cluster, Durability};

@@ -11,8 +11,8 @@ use tempfile::TempDir;
 use tintype::clock::Clock;
 use tintype::domain::model::{Id, Surface};
 use tintype::domain::request::GenerateRequest;
-use tintype::store::sqlite::{OpenError, SqliteStore};
-use tintype::store::{KeyChange, Result, StoreError};
+use tintype::store::sqlite::SqliteStore;
+use tintype::store::{KeyChange, OpenError, Result, StoreError};
 
 use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, ids, images, new_key, one_file};
 use crate::rigs::service::{Backend, NOON};

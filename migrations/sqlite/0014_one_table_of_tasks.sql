@@ -1,0 +1,1 @@
+-- The tasks have been in one table here from the beginning.
