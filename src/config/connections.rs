@@ -10,6 +10,15 @@ pub const MAX_HEADER: usize = 64 * 1024;
 pub const MAX_HEADER_FIELDS: usize = 100;
 /// Bytes that a slow reader must accept within [`ConnectionLimits::write_stall`].
 pub const MIN_WRITE_PROGRESS: usize = 16 * 1024;
+/// Size of the send buffer of a connection, in bytes. The kernel doubles it to account for its own structures. It bounds
+/// the data that a peer has not acknowledged.
+pub const SEND_BUFFER: usize = 256 * 1024;
+/// Bytes of a connection that wait in the kernel until the peer makes room, beyond which a write stalls.
+pub const MAX_UNSENT: u32 = 64 * 1024;
+/// Connections beyond the limits that are answered all the same: with the health of the server, or with 503.
+pub const RESERVED_CONNECTIONS: usize = 64;
+/// Most of these for one IPv4 address or one IPv6 /64 network.
+pub const RESERVE_PER_SOURCE: usize = 16;
 /// File descriptors that connections leave free for the database, result files and downloads.
 pub const RESERVED_FILE_DESCRIPTORS: usize = 256;
 
@@ -29,7 +38,8 @@ pub struct ConnectionLimits {
     pub body_total: Duration,
     /// Longest wait for the next request after a response.
     pub keep_alive: Duration,
-    /// Time within which a slow reader must accept [`MIN_WRITE_PROGRESS`] bytes, or all that remain.
+    /// Time within which a slow reader must accept [`MIN_WRITE_PROGRESS`] bytes, or all that remain. Time, too, after the
+    /// last response within which it must close.
     pub write_stall: Duration,
     /// Most open connections.
     pub max_connections: usize,

@@ -25,7 +25,8 @@ mod worker;
 pub use self::acme::AcmeSettings;
 pub use self::client::ClientSettings;
 pub use self::connections::{
-    ConnectionLimits, MAX_BODY, MAX_HEADER, MAX_HEADER_FIELDS, MIN_WRITE_PROGRESS, RESERVED_FILE_DESCRIPTORS,
+    ConnectionLimits, MAX_BODY, MAX_HEADER, MAX_HEADER_FIELDS, MAX_UNSENT, MIN_WRITE_PROGRESS, RESERVE_PER_SOURCE,
+    RESERVED_CONNECTIONS, RESERVED_FILE_DESCRIPTORS, SEND_BUFFER,
 };
 pub use self::database::{DataSettings, DatabaseUrl};
 pub use self::engine::{EngineProfile, EngineSettings, EngineTarget, ServerKind};

@@ -13,6 +13,6 @@ pub use pipeline::auth::Arrival;
 pub use pipeline::error::NoAnswer;
 pub use pipeline::framing::HeadCheck;
 pub use pipeline::malformed::Enveloping;
-pub use pipeline::observe::{REQUEST_ID, refusal};
+pub use pipeline::observe::REQUEST_ID;
 pub use routes::{metrics_router, router};
 pub use state::{ApiSettings, ApiState};

@@ -1,21 +1,30 @@
-//! Connection slots: the limits on connections, in total and per source. A connection without a slot is refused at
-//! once.
+//! Connection slots: the limits on connections, in total and per source. A connection beyond them may take a slot of the
+//! reserve, so that a balancer still learns of the health of this server, and others get a response that says no. Without
+//! any slot it is closed at once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::config::{ConnectionLimits, TrustedProxy};
+use crate::config::{ConnectionLimits, RESERVE_PER_SOURCE, RESERVED_CONNECTIONS, TrustedProxy};
 use crate::domain::source::{Peer, Source};
 
 /// All connection slots.
 #[derive(Debug)]
 pub(super) struct ConnectionSlots {
-    free: Arc<Semaphore>,
-    per_address: usize,
+    regular: Arc<Pool>,
+    reserve: Arc<Pool>,
     /// Peers that forward the requests of many callers.
     exempt: Vec<TrustedProxy>,
+}
+
+/// Slots with limits of their own.
+#[derive(Debug)]
+struct Pool {
+    free: Arc<Semaphore>,
+    /// Most slots of one source; 0 means unlimited.
+    per_source: usize,
     taken: Mutex<HashMap<Source, usize>>,
 }
 
@@ -24,43 +33,52 @@ pub(super) struct ConnectionSlots {
 pub(super) struct ConnectionSlot {
     _permit: OwnedSemaphorePermit,
     source: Option<Source>,
-    slots: Arc<ConnectionSlots>,
+    pool: Arc<Pool>,
+    /// Whether the slot is one of the reserve.
+    pub(super) reserve: bool,
 }
 
 impl ConnectionSlots {
     /// Creates as many slots as `limits` allow, but no more than `files` in total.
-    pub(super) fn new(limits: &ConnectionLimits, files: usize, exempt: Vec<TrustedProxy>) -> Arc<Self> {
-        Arc::new(Self {
-            free: Arc::new(Semaphore::new(limits.max_connections.clamp(1, files.max(1)))),
-            per_address: limits.max_per_address,
-            exempt,
-            taken: Mutex::default(),
-        })
+    pub(super) fn new(limits: &ConnectionLimits, files: usize, exempt: Vec<TrustedProxy>) -> Self {
+        let slots = limits.max_connections.clamp(1, files.max(1));
+        let pool = |slots, per_source| {
+            Arc::new(Pool { free: Arc::new(Semaphore::new(slots)), per_source, taken: Mutex::default() })
+        };
+        let (regular, reserve) = (pool(slots, limits.max_per_address), pool(RESERVED_CONNECTIONS, RESERVE_PER_SOURCE));
+        Self { regular, reserve, exempt }
     }
 
     /// Takes a slot for a peer, if one is free. The permissions of a Unix domain socket decide who connects to it, so
     /// its peers are limited in total only.
-    pub(super) fn take(self: &Arc<Self>, peer: Peer) -> Option<ConnectionSlot> {
-        let permit = self.free.clone().try_acquire_owned().ok()?;
+    pub(super) fn take(&self, peer: Peer) -> Option<ConnectionSlot> {
+        let source = Source::of(peer);
         let exempt = peer == Peer::Socket || self.exempt.iter().any(|proxy| proxy.is(peer));
-        let limited = self.per_address > 0 && !exempt;
-        let source = limited.then(|| Source::of(peer));
+        let regular = self.regular.take((!exempt).then_some(source), false);
+        regular.or_else(|| self.reserve.take(Some(source), true))
+    }
+}
+
+impl Pool {
+    fn take(self: &Arc<Self>, source: Option<Source>, reserve: bool) -> Option<ConnectionSlot> {
+        let permit = self.free.clone().try_acquire_owned().ok()?;
+        let source = source.filter(|_| self.per_source > 0);
         if let Some(source) = source {
             let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
             let count = taken.entry(source).or_default();
-            if *count >= self.per_address {
+            if *count >= self.per_source {
                 return None;
             }
             *count += 1;
         }
-        Some(ConnectionSlot { _permit: permit, source, slots: self.clone() })
+        Some(ConnectionSlot { _permit: permit, source, pool: self.clone(), reserve })
     }
 }
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let Some(source) = self.source else { return };
-        let mut taken = self.slots.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.pool.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = taken.get_mut(&source) {
             *count -= 1;
             if *count == 0 {
@@ -74,13 +92,13 @@ impl Drop for ConnectionSlot {
 mod tests {
     use super::*;
 
-    fn slots(max_connections: usize, max_per_address: usize, exempt: &[&str]) -> Arc<ConnectionSlots> {
+    fn slots(max_connections: usize, max_per_address: usize, exempt: &[&str]) -> ConnectionSlots {
         let limits = ConnectionLimits { max_connections, max_per_address, ..ConnectionLimits::DEFAULT };
         let exempt = exempt.iter().map(|proxy| proxy.parse().expect("a proxy")).collect();
         ConnectionSlots::new(&limits, usize::MAX >> 4, exempt)
     }
 
-    fn take(slots: &Arc<ConnectionSlots>, peer: &str) -> Option<ConnectionSlot> {
+    fn take(slots: &ConnectionSlots, peer: &str) -> Option<ConnectionSlot> {
         slots.take(Peer::Address(peer.parse().expect("an address")))
     }
 
@@ -93,7 +111,7 @@ mod tests {
         assert!(take(&slots, "192.0.2.1").is_some());
         drop(held);
         assert!(take(&slots, "2001:db8::2").is_some());
-        assert!(slots.taken.lock().expect("a lock").is_empty(), "a source without connections is forgotten");
+        assert!(slots.regular.taken.lock().expect("a lock").is_empty(), "a source without connections is forgotten");
     }
 
     #[test]
@@ -112,5 +130,24 @@ mod tests {
         let held: Vec<_> = (0..3).filter_map(|_| take(&slots, "192.0.2.1")).collect();
         assert_eq!(held.len(), 3);
         assert!(take(&slots, "192.0.2.2").is_none());
+    }
+
+    #[test]
+    fn the_reserve_is_for_connections_beyond_the_limits_and_no_source_takes_all_of_it() {
+        let slots = slots(1, 1, &[]);
+        let first = slots.take(Peer::Address("192.0.2.1".parse().expect("an address"))).expect("a slot");
+        assert!(!first.reserve);
+        let taken = |peer: &str| {
+            let peer = Peer::Address(peer.parse().expect("an address"));
+            std::iter::from_fn(|| slots.take(peer)).inspect(|slot| assert!(slot.reserve)).collect::<Vec<_>>()
+        };
+        let held: Vec<_> = (1..=9).map(|host| taken(&format!("192.0.2.{host}"))).collect();
+        let counts: Vec<_> = held.iter().map(Vec::len).collect();
+        assert_eq!(counts[..4], [RESERVE_PER_SOURCE; 4]);
+        assert_eq!(counts.iter().sum::<usize>(), RESERVED_CONNECTIONS);
+        drop(held);
+        assert_eq!(taken("192.0.2.1").len(), RESERVE_PER_SOURCE);
+        drop(first);
+        assert!(take(&slots, "192.0.2.1").is_some());
     }
 }

@@ -4,9 +4,11 @@ use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, lookup_host};
 
+use super::socket;
 use crate::config::ListenAddress;
 
 /// Permissions of a Unix domain socket: its owner and its group may connect.
@@ -79,6 +81,14 @@ impl Listener {
         match self {
             Self::Tcp(_) => None,
             Self::Socket(socket) => Some(&socket.path),
+        }
+    }
+
+    /// Bounds the kernel's memory for the connections that it accepts; see [`socket::bound`].
+    pub(super) fn bound(&self, stall_limit: Duration) -> io::Result<()> {
+        match self {
+            Self::Tcp(listener) => socket::bound(listener, stall_limit),
+            Self::Socket(_) => Ok(()),
         }
     }
 

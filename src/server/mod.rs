@@ -4,15 +4,16 @@ mod acme;
 mod connection_slots;
 mod listener;
 mod pace;
+mod socket;
 mod tls;
 mod validity;
 
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::StatusCode;
 use futures::FutureExt as _;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -20,19 +21,20 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Semaphore, oneshot};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service as _;
 
 use crate::config::{ConnectionLimits, MAX_HEADER, MAX_HEADER_FIELDS, RESERVED_FILE_DESCRIPTORS, TrustedProxy};
 use crate::domain::source::Peer;
-use crate::http::{Arrival, Enveloping, NoAnswer, refusal};
+use crate::http::{Arrival, Enveloping, NoAnswer};
 use connection_slots::{ConnectionSlot, ConnectionSlots};
 use listener::Accepted;
 use pace::{AnswerBody, Paced, Stage};
+use socket::{Ending, Lent, Socket};
 
 pub use listener::{Listener, SocketListener};
 pub use tls::Certificate;
@@ -43,10 +45,8 @@ const CLOSE_TIME_LIMIT: Duration = Duration::from_secs(10);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The first byte of every TLS connection.
 const TLS_HANDSHAKE: u8 = 0x16;
-/// Most connections that are refused with a 503 at the same time; further ones are closed without a response.
-const MAX_REFUSALS: usize = 64;
-/// Time limit for one of these refusals.
-const REFUSAL_TIME_LIMIT: Duration = Duration::from_secs(1);
+/// Time limit for a connection of the reserve, and again for its peer to close.
+const RESERVE_TIME_LIMIT: Duration = Duration::from_secs(2);
 
 /// Settings of a listener.
 #[derive(Debug)]
@@ -73,6 +73,15 @@ struct Host {
     limits: ConnectionLimits,
 }
 
+/// One connection as the service sees it.
+#[derive(Clone, Copy)]
+struct Visit {
+    peer: Peer,
+    tls: bool,
+    /// The connection is one of the reserve.
+    over_limit: bool,
+}
+
 /// Raises the limit on open files of this process to its hard limit.
 pub fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
@@ -93,13 +102,17 @@ fn spare_files() -> usize {
 pub async fn serve(listeners: Vec<Listener>, router: Router, front: Front, stop: CancellationToken) {
     let door = Door {
         slots: ConnectionSlots::new(&front.limits, spare_files(), front.trusted_proxies),
-        refusals: Arc::new(Semaphore::new(MAX_REFUSALS)),
         host: Host { router, tls: front.certificate.as_ref().map(Certificate::acceptor), limits: front.limits },
         open: GracefulShutdown::new(),
     };
     if let Some(certificate) = front.certificate {
         let stop = stop.clone();
         tokio::spawn(async move { stop.run_until_cancelled(certificate.watch()).await });
+    }
+    for listener in &listeners {
+        if let Err(error) = listener.bound(front.limits.write_stall) {
+            tracing::warn!(%error, "could not bound the memory of connections: slow readers cost the kernel more of it");
+        }
     }
     let admitting = listeners.into_iter().map(|listener| door.admit(listener, &stop));
     futures::future::join_all(admitting).await;
@@ -110,8 +123,7 @@ pub async fn serve(listeners: Vec<Listener>, router: Router, front: Front, stop:
 
 /// The way in, which all listeners share.
 struct Door {
-    slots: Arc<ConnectionSlots>,
-    refusals: Arc<Semaphore>,
+    slots: ConnectionSlots,
     host: Host,
     open: GracefulShutdown,
 }
@@ -132,61 +144,67 @@ impl Door {
     }
 
     fn enter_from(&self, stream: TcpStream, address: IpAddr) {
-        let peer = Peer::Address(address);
-        let Some((stream, slot)) = self.slot(stream, peer, self.host.tls.is_some()) else { return };
+        let Some((slot, visit)) = self.slot(Peer::Address(address)) else { return };
         let (host, watcher) = (self.host.clone(), self.open.watcher());
         tokio::spawn(async move {
-            host.welcome(stream, peer, watcher).await;
+            let (stream, returned) = Lent::new(stream);
+            let limit = host.limits.write_stall;
+            finish(host.welcome(stream, visit, watcher), returned, visit, limit).await;
             drop(slot);
         });
     }
 
     /// Nothing leaves this machine on the way to a proxy at a Unix domain socket, so there is no TLS.
     fn enter_from_socket(&self, stream: UnixStream) {
-        let Some((stream, slot)) = self.slot(stream, Peer::Socket, false) else { return };
+        let Some((slot, visit)) = self.slot(Peer::Socket) else { return };
         let (host, watcher) = (self.host.clone(), self.open.watcher());
         tokio::spawn(async move {
-            host.converse(stream, Peer::Socket, false, watcher).await;
+            let (stream, returned) = Lent::new(stream);
+            let limit = host.limits.write_stall;
+            finish(host.converse(stream, visit, watcher), returned, visit, limit).await;
             drop(slot);
         });
     }
 
-    /// A slot for a connection, which is refused if there is none.
-    fn slot<S>(&self, stream: S, peer: Peer, tls: bool) -> Option<(S, ConnectionSlot)>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        if let Some(slot) = self.slots.take(peer) {
-            return Some((stream, slot));
+    /// A slot for a connection, which is closed if there is none.
+    fn slot(&self, peer: Peer) -> Option<(ConnectionSlot, Visit)> {
+        let Some(slot) = self.slots.take(peer) else {
+            tracing::debug!(%peer, "closed a connection: the limit on connections is reached");
+            return None;
+        };
+        if slot.reserve {
+            tracing::debug!(%peer, "the limit on connections is reached: this one may only ask for the server's health");
         }
-        tracing::debug!(%peer, "refused a connection: the limit on connections is reached");
-        if let Some(permit) = (!tls).then(|| self.refusals.clone().try_acquire_owned().ok()).flatten() {
-            tokio::spawn(refuse(stream, permit));
-        }
-        None
+        let visit = Visit { peer, tls: false, over_limit: slot.reserve };
+        Some((slot, visit))
     }
 }
 
-/// Responds with 503 to any plain HTTP request.
-async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, permit: OwnedSemaphorePermit) {
-    let answer = async {
-        // Closing a connection with unread data resets it, which would discard the response.
-        drop(stream.read(&mut [0; 4_096]).await);
-        stream.write_all(&refusal(StatusCode::SERVICE_UNAVAILABLE)).await?;
-        stream.shutdown().await?;
-        stream.read(&mut [0; 4_096]).await
+/// Serves a connection, then waits until its peer has closed it, or has had the time to.
+async fn finish<S: Socket>(
+    service: impl Future<Output = Ending>,
+    returned: oneshot::Receiver<S>,
+    visit: Visit,
+    limit: Duration,
+) {
+    let (ending, limit) = if visit.over_limit {
+        let served = tokio::time::timeout(RESERVE_TIME_LIMIT, service).await;
+        (served.unwrap_or(Ending::Broken), RESERVE_TIME_LIMIT)
+    } else {
+        (service.await, limit)
     };
-    // This response is a courtesy, so errors do not matter.
-    drop(tokio::time::timeout(REFUSAL_TIME_LIMIT, answer).await);
-    drop(permit);
+    if let Ok(stream) = returned.await {
+        socket::close(stream, ending, limit).await;
+    }
 }
 
 impl Host {
     /// Detects whether a connection uses TLS, and serves it.
-    async fn welcome(self, stream: TcpStream, peer: Peer, watcher: Watcher) {
+    async fn welcome(self, stream: Lent<TcpStream>, visit: Visit, watcher: Watcher) -> Ending {
         let Some(tls) = self.tls.clone() else {
-            return self.converse(stream, peer, false, watcher).await;
+            return self.converse(stream, visit, watcher).await;
         };
+        let peer = visit.peer;
         let shake_hands = async {
             let mut first = [0];
             tokio::time::timeout(self.limits.first_byte, stream.peek(&mut first)).await??;
@@ -195,26 +213,35 @@ impl Host {
         };
         match tokio::time::timeout(self.limits.handshake, shake_hands).await {
             Ok(Ok(Ok(stream))) if tls::is_challenge(stream.get_ref().1) => {
-                tracing::debug!(%peer, "answered an ACME challenge")
+                tracing::debug!(%peer, "answered an ACME challenge");
+                Ending::Complete
             }
-            Ok(Ok(Ok(stream))) => self.converse(stream, peer, true, watcher).await,
-            Ok(Ok(Err(stream))) => self.converse(stream, peer, false, watcher).await,
-            Ok(Err(error)) => tracing::debug!(%error, %peer, "the TLS handshake failed"),
-            Err(_) => tracing::debug!(%peer, "the TLS handshake took too long"),
+            Ok(Ok(Ok(stream))) => self.converse(stream, Visit { tls: true, ..visit }, watcher).await,
+            Ok(Ok(Err(stream))) => self.converse(stream, visit, watcher).await,
+            Ok(Err(error)) if error.kind() == io::ErrorKind::TimedOut => Ending::Broken,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, %peer, "the TLS handshake failed");
+                Ending::Complete
+            }
+            Err(_) => {
+                tracing::debug!(%peer, "the TLS handshake took too long");
+                Ending::Broken
+            }
         }
     }
 
     /// Serves HTTP/1.1 over one connection until it ends.
-    async fn converse<S>(self, stream: S, peer: Peer, tls: bool, watcher: Watcher)
+    async fn converse<S>(self, stream: S, visit: Visit, watcher: Watcher) -> Ending
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let Visit { peer, tls, over_limit } = visit;
         let stage = Arc::new(Stage::new());
         let stream = Paced::new(stream, stage.clone(), self.limits);
         let stream = Enveloping::new(stream, self.limits.write_stall);
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
             let unambiguous = stage.begin_exchange();
-            request.extensions_mut().insert(Arrival { peer, tls, unambiguous });
+            request.extensions_mut().insert(Arrival { peer, tls, unambiguous, over_limit });
             let stage = stage.clone();
             self.router.clone().call(request).map(move |Ok(answer)| match answer.extensions().get::<NoAnswer>() {
                 // An error of the service makes hyper close the connection.
@@ -224,14 +251,20 @@ impl Host {
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
+            .keep_alive(!over_limit)
             // The stream enforces the time limits; it distinguishes waiting for a request from waiting for its end.
             .header_read_timeout(None)
             .max_headers(MAX_HEADER_FIELDS)
             .max_header_size(MAX_HEADER)
             .max_buf_size(MAX_HEADER)
             .serve_connection(TokioIo::new(stream), service);
-        if let Err(error) = watcher.watch(connection).await {
-            tracing::debug!(%error, %peer, "a connection ended with an error");
+        match watcher.watch(connection).await {
+            Ok(()) => Ending::Complete,
+            Err(error) => {
+                tracing::debug!(%error, %peer, "a connection ended with an error");
+                // A request that cannot be parsed has a response, and one that gets none is to end in peace.
+                if error.is_parse() || error.is_user() { Ending::Complete } else { Ending::Broken }
+            }
         }
     }
 }

@@ -185,7 +185,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
             }
             return Poll::Ready(read);
         }
-        this.poll_late(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
+        // An idle connection ends as if its peer had closed it: in order, since nothing is owed.
+        let idle = this.stage.now.load(Ordering::Relaxed) == KEPT;
+        this.poll_late(context).map(|()| if idle { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) })
     }
 }
 

@@ -147,24 +147,92 @@ async fn a_connection_whose_peer_reads_too_slowly_is_closed() {
     let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
     let request = "GET /docs/scalar.js HTTP/1.1\r\nhost: x\r\n\r\n";
     stream.write_all(request.repeat(64).as_bytes()).await.expect("the service reads");
-    let mut taken = 0;
+    let mut answers = Vec::new();
     let dripping = async {
-        let mut byte = [0; 16];
+        let mut bytes = [0; 16];
         // The peer reads once every ten seconds.
-        while stream.read(&mut byte).await.is_ok_and(|read| read > 0) {
-            taken += byte.len();
+        while let Ok(read) = stream.read(&mut bytes).await {
+            answers.extend_from_slice(&bytes[..read]);
             tokio::time::sleep(Duration::from_secs(10)).await;
-            if taken > 100_000 {
+            if read == 0 || answers.len() > 100_000 {
                 break;
             }
         }
     };
     // A peer sees the end only after it has read everything under way, so the test asks the service instead.
     drop(timeout(Duration::from_secs(600), dripping).await);
-    let mut answers = Vec::new();
     drop(timeout(FOR_EVER, stream.read_to_end(&mut answers)).await.expect("an end"));
     let begun = answers.windows(15).filter(|window| window == b"HTTP/1.1 200 OK").count();
     assert!(taken > 0 && begun < 63, "{begun} more answers were begun after {taken} bytes of the first");
+}
+
+/// A connection from 127.0.0.`host` whose peer takes little from the network.
+async fn connect_narrow(service: &Service, host: u8) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(4_096).expect("a small buffer");
+    socket.bind(([127, 0, 0, host], 0).into()).expect("a local address");
+    socket.connect(service.address).await.expect("the service listens")
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_kernel_holds_little_of_what_a_peer_does_not_read_and_the_connection_is_aborted() {
+    let service = Service::start_changed(&[], distinct).await;
+    let mut stream = connect_narrow(&service, 2).await;
+    let request = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.expect("the service reads");
+    // Everything waits for this peer until the service gives up. An aborted connection discards what was under way.
+    tokio::time::sleep(FOR_EVER).await;
+    let mut taken = Vec::new();
+    let read = stream.read_to_end(&mut taken).await.expect_err("the connection is reset");
+    assert_eq!(read.kind(), std::io::ErrorKind::ConnectionReset, "after {} bytes", taken.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_keeps_its_slot_until_its_peer_has_closed_or_is_too_late() {
+    let flags = ["--max-connections-per-address", "1"];
+    let service = Service::start_changed(&flags, distinct).await;
+    let status = async || {
+        let mut stream = connect_from(&service, 2).await;
+        stream.write_all(b"GET /docs/ HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.expect("a reader");
+        rest(stream).await.get(9..12).map(str::to_owned)
+    };
+    for request in ["GET /openapi.json HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", "nonsense\r\n\r\n"] {
+        let mut unread = connect_narrow(&service, 2).await;
+        unread.write_all(request.as_bytes()).await.expect("the service reads");
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(status().await.as_deref(), Some("503"), "the response of {request:?} lingers in the kernel");
+        tokio::time::sleep(Duration::from_secs(55)).await;
+        assert_eq!(status().await.as_deref(), Some("200"), "{request:?}");
+        drop(unread);
+    }
+}
+
+#[tokio::test]
+async fn an_address_at_its_limit_still_learns_of_the_health_of_the_server() {
+    for flags in [["--max-connections-per-address", "1"], ["--max-connections", "1"]] {
+        let service = Service::start_with(&flags).await;
+        let caller = service.caller("ada", 10).await;
+        let mut held = connect_from(&service, 2).await;
+        held.write_all(get(TASKS, &caller).as_bytes()).await.expect("the service reads");
+        assert!(one_answer(&mut held).await.starts_with("HTTP/1.1 200 "));
+        let ask = async |line: &str| {
+            let mut stream = connect_from(&service, 2).await;
+            let request = format!("{line} HTTP/1.1\r\nhost: x\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.expect("the service reads");
+            rest(stream).await
+        };
+        for path in ["/healthz", "/readyz"] {
+            let answer = ask(&format!("GET {path}")).await;
+            assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\r\nconnection: close\r\n"), "{answer}");
+            assert!(ask(&format!("HEAD {path}")).await.starts_with("HTTP/1.1 200 "));
+        }
+        service.readiness.stop();
+        assert!(ask("GET /readyz").await.starts_with("HTTP/1.1 503 "));
+        for line in ["GET /docs/", "GET /healthz/", "POST /healthz", "GET /metrics", "GET /api/v1/account"] {
+            let answer = ask(line).await;
+            assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("\"INTERNAL_ERROR\""), "{line}: {answer}");
+        }
+    }
 }
 
 #[test]

@@ -40,6 +40,8 @@ pub struct Arrival {
     pub tls: bool,
     /// Whether the head of the request has a single interpretation.
     pub unambiguous: bool,
+    /// Whether the connection exceeds the limits on connections.
+    pub over_limit: bool,
 }
 
 /// The account and the key of an authenticated request.

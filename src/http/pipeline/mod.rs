@@ -20,6 +20,7 @@ mod leftover;
 pub mod malformed;
 pub mod observe;
 mod proxy;
+mod reserve;
 
 /// The steps of a request of a caller.
 pub(super) async fn run(
@@ -29,7 +30,8 @@ pub(super) async fn run(
 ) -> Response {
     let strict = api.settings.production && proxy::arrived_over_https(&api.settings.trusted_proxies, &request);
     let cors = Cors::of(&api.settings.origins, &request);
-    let answer = async |request| match host::refuse_ambiguous(&request).or_else(|| cors.preflight(&request)) {
+    let early = |request: &Request| host::refuse_ambiguous(request).or_else(|| reserve::refuse_over_limit(request));
+    let answer = async |request| match early(&request).or_else(|| cors.preflight(&request)) {
         None => leftover::discard_after_error(request, |request| auth::guard(&api, request, next)).await,
         Some(response) => response,
     };
@@ -39,5 +41,9 @@ pub(super) async fn run(
 
 /// The steps of a request for metrics, which comes from the operator.
 pub(super) async fn run_metrics(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    observe::observe(&shared, false, request, |request| next.run(request)).await
+    let answer = async |request| match reserve::refuse_over_limit(&request) {
+        None => next.run(request).await,
+        Some(refusal) => refusal,
+    };
+    observe::observe(&shared, false, request, answer).await
 }

@@ -1,0 +1,141 @@
+//! The kernel's part of a connection: memory for data that the peer does not read, and the end of the connection.
+//!
+//! A socket that is closed while data waits for its peer stays in the kernel, with the data, where no limit counts it. So
+//! a connection keeps its slot until its peer has closed too, and is aborted, which frees the memory at once, when the
+//! peer takes too long.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::oneshot;
+
+use crate::config::{MAX_UNSENT, SEND_BUFFER};
+
+/// Most bytes that a peer may send after the last response.
+const MAX_DISCARDED: u64 = 1024 * 1024;
+
+/// Bounds the memory of all connections that the listener will accept, and the time for which the kernel waits for a
+/// peer that acknowledges or reads nothing.
+pub(super) fn bound(listener: &TcpListener, stall_limit: Duration) -> io::Result<()> {
+    let socket = SockRef::from(listener);
+    socket.set_send_buffer_size(SEND_BUFFER)?;
+    socket.set_tcp_notsent_lowat(MAX_UNSENT)?;
+    socket.set_tcp_user_timeout(Some(stall_limit))
+}
+
+/// A connection in the kernel.
+pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin + Send {
+    /// Makes closing the connection discard what the peer has not read.
+    fn abort(&self);
+}
+
+impl Socket for TcpStream {
+    fn abort(&self) {
+        // An error means that the connection is gone.
+        drop(self.set_zero_linger());
+    }
+}
+
+impl Socket for UnixStream {
+    // The kernel discards it in any case.
+    fn abort(&self) {}
+}
+
+/// How the exchange of requests and responses ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// The last response was written, or the peer closed between two requests.
+    Complete,
+    /// The peer was too slow, or disappeared.
+    Broken,
+}
+
+/// Closes a connection: waits up to `limit` until the peer has closed too, else aborts it.
+pub(super) async fn close(mut stream: impl Socket, ending: Ending, limit: Duration) {
+    let closed = ending == Ending::Complete
+        && tokio::time::timeout(limit, is_closed_by_peer(&mut stream)).await.unwrap_or(false);
+    // Otherwise the kernel would keep what the peer has not read, uncounted.
+    if !closed {
+        stream.abort();
+    }
+}
+
+/// Sends the end of the stream, and waits for that of the peer. Returns whether it came.
+async fn is_closed_by_peer(stream: &mut impl Socket) -> bool {
+    if stream.shutdown().await.is_err() {
+        return true;
+    }
+    let discarded = tokio::io::copy(&mut stream.take(MAX_DISCARDED), &mut tokio::io::sink()).await;
+    discarded.is_ok_and(|bytes| bytes < MAX_DISCARDED)
+}
+
+/// A stream that returns itself when its user drops it.
+#[derive(Debug)]
+pub(super) struct Lent<S> {
+    stream: Option<S>,
+    owner: Option<oneshot::Sender<S>>,
+}
+
+impl<S> Lent<S> {
+    /// Lends a stream; the receiver gets it back.
+    pub(super) fn new(stream: S) -> (Self, oneshot::Receiver<S>) {
+        let (owner, returned) = oneshot::channel();
+        (Self { stream: Some(stream), owner: Some(owner) }, returned)
+    }
+
+    /// The stream, which is here until this value is dropped.
+    fn stream(&mut self) -> Pin<&mut S>
+    where
+        S: Unpin,
+    {
+        Pin::new(self.stream.as_mut().expect("only dropping takes the stream"))
+    }
+}
+
+impl Lent<TcpStream> {
+    /// Waits for the first bytes without taking them.
+    pub(super) async fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match &self.stream {
+            Some(stream) => stream.peek(buffer).await,
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+}
+
+impl<S> Drop for Lent<S> {
+    fn drop(&mut self) {
+        if let (Some(stream), Some(owner)) = (self.stream.take(), self.owner.take()) {
+            // Without an owner the stream is closed.
+            drop(owner.send(stream));
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Lent<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.stream().poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Lent<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
+        self.stream().poll_write(context, buffer)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream().poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream().poll_shutdown(context)
+    }
+}
