@@ -224,6 +224,10 @@ async fn work(parts: Parts, listeners: Listeners, delay: Duration, signals: &mut
         let front = Front { certificate: listeners.certificate, limits: connections, trusted_proxies };
         running.spawn(server::serve(listeners.api, router(api.clone(), readiness.clone()), front, close.clone()));
         running.spawn(api.keys.clone().run(stop.clone()));
+        let (shared, stop) = (api.shared.clone(), stop.clone());
+        running.spawn(async move {
+            stop.run_until_cancelled(shared.endings.hear()).await;
+        });
     }
     if !listeners.metrics.is_empty() {
         running.spawn(server::serve(listeners.metrics, metrics_router(shared), Front::default(), close.clone()));

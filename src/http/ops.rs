@@ -1,12 +1,12 @@
 //! Health, readiness and metrics, for the operator.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{self, HeaderValue};
 use axum::http::{Response, StatusCode};
+use tokio_util::sync::CancellationToken;
 
 use super::pipeline::error::ApiError;
 use super::state::ApiState;
@@ -15,22 +15,27 @@ use crate::service::Shared;
 
 /// Whether the server is ready for new requests. It stops being ready some time before it closes its listener.
 #[derive(Debug, Clone)]
-pub struct Readiness(Arc<AtomicBool>);
+pub struct Readiness(CancellationToken);
 
 impl Readiness {
     /// Ready.
     pub fn new() -> Self {
-        Self(Arc::new(AtomicBool::new(true)))
+        Self(CancellationToken::new())
     }
 
-    /// Makes `/readyz` fail, and makes each answer the last of its connection, so that a balancer sends the next
-    /// request to another server.
+    /// Makes `/readyz` fail, ends every wait for a task, and makes each answer the last of its connection, so that a
+    /// balancer sends the next request to another server.
     pub fn stop(&self) {
-        self.0.store(false, Ordering::SeqCst);
+        self.0.cancel();
     }
 
     fn is_stopping(&self) -> bool {
-        !self.0.load(Ordering::SeqCst)
+        self.0.is_cancelled()
+    }
+
+    /// Completes when the server begins to stop.
+    pub(super) async fn stopping(&self) {
+        self.0.cancelled().await;
     }
 
     /// Makes an answer the last of its connection if the server is stopping.

@@ -9,7 +9,10 @@ use tokio::sync::broadcast;
 use crate::clock::Timestamp;
 use crate::domain::model::{Id, Surface, Violation};
 use crate::metrics::Metrics;
-use crate::store::{Claim, Ended, Lease, LeaseWrite, Refusal, Rescue, Rescued, Result, Retry, Store, StrikeRule};
+use crate::service::waiters::Waiters;
+use crate::store::{
+    Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, Refusal, Rescue, Rescued, Result, Retry, Store, StrikeRule,
+};
 
 // Errors of failed tasks: sentences for the owner, without internals.
 
@@ -69,12 +72,14 @@ pub struct Endings {
     store: Arc<dyn Store>,
     metrics: Arc<Metrics>,
     told: broadcast::Sender<Ending>,
+    /// Callers that wait for the end of a task.
+    pub waiters: Waiters,
 }
 
 impl Endings {
     /// Ends tasks of this store.
     pub fn new(store: Arc<dyn Store>, metrics: Arc<Metrics>) -> Self {
-        Self { store, metrics, told: broadcast::Sender::new(MAX_WAITING) }
+        Self { store, metrics, told: broadcast::Sender::new(MAX_WAITING), waiters: Waiters::default() }
     }
 
     /// The endings that this process commits from now on, each once. A subscriber that falls behind loses the oldest of
@@ -210,12 +215,24 @@ impl Endings {
         tracing::info!(task = %ended.task_id, reason, "task failed and refunded");
     }
 
-    /// Counts a committed ending and tells subscribers.
+    /// Wakes the callers of this process that wait for tasks which other processes end, forever.
+    pub async fn hear(&self) {
+        loop {
+            match self.store.endings_elsewhere().await {
+                EndingsElsewhere::Of(tasks) => tasks.into_iter().for_each(|task| self.waiters.wake(task)),
+                EndingsElsewhere::Missed => self.waiters.wake_all(),
+            }
+        }
+    }
+
+    /// Counts a committed ending, and tells subscribers, waiting callers and other processes.
     fn ended(&self, ended: Ended, how: How) {
         let Ended { task_id, account_id, surface } = ended;
         self.metrics.task_ended(how.as_str());
         // An error means that there is no subscriber.
         drop(self.told.send(Ending { task_id, account_id, surface, how }));
+        self.waiters.wake(task_id);
+        self.store.announce_ending(task_id);
     }
 }
 

@@ -14,5 +14,6 @@ mod shared;
 pub mod sweeper;
 pub mod task_ages;
 pub mod tasks;
+pub mod waiters;
 
 pub use shared::Shared;

@@ -123,6 +123,46 @@ impl Tasks {
         Place { wait: place.wait.map(|wait| wait.min(left)), ..place }
     }
 
+    /// Waits until the task has ended, and returns it then. `None` if it has not ended within `limit` or before `released`
+    /// completes, or if too many callers wait already. The store is asked at the beginning and at the end alone.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn wait(
+        &self,
+        key_id: Id,
+        account_id: Id,
+        surface: Surface,
+        task_id: TaskId,
+        limit: Duration,
+        released: impl Future<Output = ()>,
+    ) -> Result<Option<Arc<Task>>> {
+        let TaskId(id) = task_id;
+        let Some(waiter) = self.shared.endings.waiters.enter(key_id, id) else { return Ok(None) };
+        let over = async {
+            tokio::select! {
+                () = tokio::time::sleep(limit) => {}
+                () = released => {}
+            }
+        };
+        tokio::pin!(over);
+        let mut last = false;
+        loop {
+            // Begins before the look, so that no ending after the look is missed.
+            let ended = waiter.ended();
+            let found = self.find(account_id, surface, task_id).await?;
+            match found.filter(|task| task.status.is_terminal()) {
+                None if last => return Ok(None),
+                None => {}
+                ended => return Ok(ended),
+            }
+            last = tokio::select! {
+                () = ended => false,
+                () = &mut over => true,
+            };
+        }
+    }
+
     /// A page of at most `limit` of an account's tasks on one surface. No cursor, or an empty one, means the first page.
     ///
     /// # Errors

@@ -212,6 +212,15 @@ pub struct TaskFiles {
     pub removed_at: Option<Timestamp>,
 }
 
+/// Endings of tasks by other processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EndingsElsewhere {
+    /// Of these tasks.
+    Of(Vec<Id>),
+    /// Some were missed, so any task may have ended.
+    Missed,
+}
+
 /// Accounts and their credits.
 #[async_trait]
 pub trait Accounts: std::fmt::Debug + Send + Sync + 'static {
@@ -381,6 +390,14 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
     /// Waits until another process may have queued a task. This is only a hint: the method may return late, without
     /// reason, or never.
     async fn tasks_elsewhere(&self) {
+        std::future::pending().await
+    }
+
+    /// Tells other processes soon that this one has ended a task. This is only a hint, which may be lost.
+    fn announce_ending(&self, _task_id: Id) {}
+
+    /// Waits until other processes have ended tasks.
+    async fn endings_elsewhere(&self) -> EndingsElsewhere {
         std::future::pending().await
     }
 }

@@ -59,4 +59,5 @@ mod surface;
 mod sweeper;
 mod sweeps;
 mod tidy;
+mod waiting;
 mod work;

@@ -5,19 +5,21 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
-use axum::http::header::{HeaderName, HeaderValue};
+use axum::http::header::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::body::read_json;
+use super::prefer::Wait;
 use super::{Success, examples, success};
 use crate::clock::Timestamp;
 use crate::domain::ignored_fields::IgnoredFields;
 use crate::domain::model::{Id, MODEL_NAME, Status, Surface, Task, TaskId};
 use crate::domain::request::GenerateRequest;
 use crate::files::FilesError;
+use crate::http::ops::Readiness;
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::{ApiError, ErrorBody, NoAnswer};
 use crate::http::pipeline::observe::RequestId;
@@ -241,6 +243,23 @@ fn with_poll_hint(mut response: Response, api: &ApiState, share: f64) -> Respons
     response
 }
 
+/// The response with the whole task if the caller wants to wait for its end and it ends in time.
+async fn ended_within(
+    wait: Option<Wait>,
+    api: &ApiState,
+    readiness: &Readiness,
+    caller: &Caller,
+    task_id: TaskId,
+) -> Result<Option<Response>, ApiError> {
+    let Some(wait) = wait else { return Ok(None) };
+    let (key_id, account_id, released) = (caller.key_id, caller.account_id, readiness.stopping());
+    let ended = api.tasks.wait(key_id, account_id, Surface::Api, task_id, wait.limit(), released).await?;
+    // The key may have been revoked meanwhile.
+    caller.check_again(api).await?;
+    let Some(task) = ended else { return Ok(None) };
+    Ok(Some(wait.applied_to(success(task_json(api, &task).await?))))
+}
+
 /// Names the ignored fields of a submit, which are often misspelled ones.
 fn naming(ignored: IgnoredFields, mut response: Response) -> Response {
     if !ignored.is_empty()
@@ -267,6 +286,9 @@ fn with_place(mut response: Response, place: Place) -> Response {
 /// Charges 2 credits per image and returns at once; poll the task until it is `completed` or `failed`.
 /// Credits are refunded automatically if it fails. There is no idempotency key: repeating a submit
 /// creates and charges another task.
+///
+/// With `Prefer: wait=N` the response waits up to N seconds, at most 60, for the end of the task. If the task ends in that
+/// time, `data` is the whole task and `Preference-Applied` says so; otherwise the response is the usual one.
 #[utoipa::path(
     post, path = routes::GENERATE, operation_id = "generate", tag = "images",
     security(("key" = [])),
@@ -288,10 +310,12 @@ fn with_place(mut response: Response, place: Place) -> Response {
 )]
 pub async fn generate(
     State(api): State<Arc<ApiState>>,
+    State(readiness): State<Readiness>,
     caller: Caller,
     Extension(request_id): Extension<RequestId>,
     request: Request,
 ) -> Result<Response, ApiError> {
+    let wait = Wait::of(request.headers());
     let body = read_json(request, &api.settings.connections).await?;
     let arrived = api.shared.clock.elapsed();
     caller.check_again(&api).await?;
@@ -311,7 +335,17 @@ pub async fn generate(
         return Ok(NoAnswer.into_response());
     }
     match submission? {
-        Submission::Accepted(task) => Ok(naming(ignored, with_poll_hint(success(CreatedTask::new(&task)), &api, 1.0))),
+        Submission::Accepted(task) => {
+            let ended = ended_within(wait, &api, &readiness, &caller, task.task_id()).await;
+            // The task is charged, so an error of the wait must not look like one of the submit.
+            let ended = ended.unwrap_or_else(|error| {
+                let cause = error.cause().map(tracing::field::display);
+                tracing::warn!(task = %task.id, cause, "the task was accepted, but its caller could not wait for its end");
+                None
+            });
+            let response = ended.unwrap_or_else(|| with_poll_hint(success(CreatedTask::new(&task)), &api, 1.0));
+            Ok(naming(ignored, response))
+        }
         Submission::InsufficientCredits { available } => Err(ApiError::insufficient_credits(required, available)),
         Submission::TooManyUnfinished => Err(ApiError::rate_limited(
             format!("The account has {} unfinished tasks, which is its limit.", api.settings.limits.max_unfinished),
@@ -331,8 +365,12 @@ pub async fn generate(
 #[utoipa::path(
     get, path = routes::TASK, operation_id = "getTask", tag = "images",
     security(("key" = [])),
-    params(("id" = String, Path, pattern = "^imgmodel-[A-Za-z0-9_-]{21}$",
-        description = "The `task_id` that the submit returned")),
+    params(
+        ("id" = String, Path, pattern = "^imgmodel-[A-Za-z0-9_-]{21}$",
+            description = "The `task_id` that the submit returned"),
+        ("Prefer" = Option<String>, Header, example = "wait=30",
+            description = "`wait=N`: wait up to N seconds, at most 60, for the end of the task"),
+    ),
     responses(
         (status = 200, description = "The task", body = Success<TaskBody>, examples(
             ("Processing" = (summary = "Poll again", value = json!(examples::processing()))),
@@ -343,16 +381,26 @@ pub async fn generate(
 )]
 pub async fn find(
     State(api): State<Arc<ApiState>>,
+    State(readiness): State<Readiness>,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     // A malformed task id gets the same response as an unknown one.
     let task_id: TaskId = id.ok().and_then(|Path(text)| text.parse().ok()).ok_or_else(ApiError::no_such_task)?;
     let task = api.tasks.find(caller.account_id, Surface::Api, task_id).await?.ok_or_else(ApiError::no_such_task)?;
-    let response = success(task_json(&api, &task).await?);
+    let wait = Wait::of(&headers);
     if task.status.is_terminal() {
+        let response = success(task_json(&api, &task).await?);
+        return Ok(match wait {
+            Some(wait) => wait.applied_to(response),
+            None => response,
+        });
+    }
+    if let Some(response) = ended_within(wait, &api, &readiness, &caller, task_id).await? {
         return Ok(response);
     }
+    let response = success(task_json(&api, &task).await?);
     let place = api.tasks.place(&task).await;
     Ok(with_place(with_poll_hint(response, &api, 0.5), place))
 }

@@ -10,6 +10,7 @@ pub mod account;
 mod body;
 mod examples;
 pub mod images;
+mod prefer;
 
 /// The body of every success.
 #[derive(Debug, Serialize, ToSchema)]

@@ -174,7 +174,7 @@ impl ApiError {
     }
 
     /// The cause, for the log.
-    pub(super) fn cause(&self) -> Option<&(dyn Error + Send + Sync)> {
+    pub(in crate::http) fn cause(&self) -> Option<&(dyn Error + Send + Sync)> {
         self.cause.as_deref()
     }
 

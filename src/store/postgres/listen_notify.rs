@@ -1,9 +1,12 @@
-//! LISTEN/NOTIFY: wakes the workers of other processes when a task is queued.
+//! LISTEN/NOTIFY: wakes the workers of other processes when a task is queued, and callers that wait at other processes
+//! when a task has ended.
 //!
-//! A notification is only a hint, because workers poll every second anyway. Therefore no submit waits for it, a burst
-//! of submits sends one, and workers poll after a lost connection.
+//! A notification is only a hint: workers poll every second anyway, and a caller looks once more when its time is over.
+//! Therefore no write waits for it, a burst sends one, and after a lost connection everybody looks.
+//!
+//! The payload is the name of the sending process and, for ended tasks, their ids or [`ANY`].
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -12,9 +15,16 @@ use tokio_postgres::AsyncMessage;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::connection::Database;
-use crate::store::{Result, StoreError};
+use crate::domain::model::Id;
+use crate::store::{EndingsElsewhere, Result, StoreError};
 
-/// Submits within this time share one notification.
+/// Stands for the ids of tasks that a process did not name in time.
+const ANY: &str = "*";
+/// Most ids in one notification, whose payload is limited to 8,000 bytes.
+const IDS_PER_NOTIFICATION: usize = 300;
+/// Most ids that wait to be sent or read; more become [`ANY`].
+const MAX_IDS: usize = 10_000;
+/// Submits, or endings, within this time share one notification.
 const DEBOUNCE: Duration = Duration::from_millis(5);
 /// Pause before reconnecting; random jitter of up to as much again keeps processes from reconnecting in step.
 const RECONNECT: Duration = Duration::from_millis(500);
@@ -32,6 +42,54 @@ struct Shared {
     heard: Notify,
     /// This process has queued a task.
     announce: Notify,
+    /// Other processes have ended tasks.
+    heard_endings: Endings,
+    /// This process has ended tasks.
+    announce_endings: Endings,
+}
+
+/// Ended tasks on their way to a reader.
+#[derive(Debug)]
+struct Endings {
+    unread: Mutex<EndingsElsewhere>,
+    some: Notify,
+}
+
+impl Default for Endings {
+    fn default() -> Self {
+        Self { unread: Mutex::new(EndingsElsewhere::Of(Vec::new())), some: Notify::new() }
+    }
+}
+
+impl Endings {
+    /// Adds ended tasks.
+    fn push(&self, task_ids: impl IntoIterator<Item = Id>) {
+        self.change(|unread| {
+            let EndingsElsewhere::Of(ids) = unread else { return };
+            ids.extend(task_ids);
+            if ids.len() > MAX_IDS {
+                *unread = EndingsElsewhere::Missed;
+            }
+        });
+    }
+
+    /// Notes that some are missing.
+    fn miss(&self) {
+        self.change(|unread| *unread = EndingsElsewhere::Missed);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut EndingsElsewhere)) {
+        change(&mut self.unread.lock().unwrap_or_else(PoisonError::into_inner));
+        self.some.notify_one();
+    }
+
+    /// Waits for the first, and for others that follow within `delay`.
+    async fn take(&self, delay: Duration) -> EndingsElsewhere {
+        self.some.notified().await;
+        tokio::time::sleep(delay).await;
+        let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut unread, EndingsElsewhere::Of(Vec::new()))
+    }
 }
 
 impl Announcer {
@@ -45,6 +103,16 @@ impl Announcer {
     /// Notifies other processes soon.
     pub(super) fn announce(&self) {
         self.shared.announce.notify_one();
+    }
+
+    /// Tells other processes soon that this one has ended a task.
+    pub(super) fn announce_ending(&self, task_id: Id) {
+        self.shared.announce_endings.push([task_id]);
+    }
+
+    /// Waits until other processes have ended tasks.
+    pub(super) async fn heard_endings(&self) -> EndingsElsewhere {
+        self.shared.heard_endings.take(Duration::ZERO).await
     }
 
     /// Waits until another process has queued a task, or may have.
@@ -61,6 +129,8 @@ async fn keep(database: Arc<Database>, shared: Arc<Shared>) {
         {
             tracing::warn!(%error, "could not listen for notifications of other processes; workers poll for tasks every second");
         }
+        // Notifications of this process may have been lost with the connection.
+        shared.announce_endings.miss();
         tokio::time::sleep(RECONNECT.mul_f64(1.0 + rand::random::<f64>())).await;
     }
 }
@@ -72,10 +142,8 @@ async fn listen(database: &Database, shared: &Shared, told: &mut bool) -> Result
     let reading = async {
         let mut messages = futures::stream::poll_fn(|cx| connection.poll_message(cx));
         while let Some(message) = messages.next().await {
-            if let AsyncMessage::Notification(notification) = message?
-                && notification.payload() != me
-            {
-                shared.heard.notify_one();
+            if let AsyncMessage::Notification(notification) = message? {
+                hear(shared, &me, notification.payload());
             }
         }
         Err(StoreError::Other("the connection was closed".into()))
@@ -87,14 +155,45 @@ async fn listen(database: &Database, shared: &Shared, told: &mut bool) -> Result
         *told = false;
         // Notifications sent before this moment were missed.
         shared.heard.notify_one();
-        loop {
-            shared.announce.notified().await;
-            tokio::time::sleep(DEBOUNCE).await;
-            client.batch_execute(&format!("NOTIFY \"{channel}\", '{me}'")).await?;
+        shared.heard_endings.miss();
+        let notify = async |payload: &str| client.batch_execute(&format!("NOTIFY \"{channel}\", '{payload}'")).await;
+        let queued = async {
+            loop {
+                shared.announce.notified().await;
+                tokio::time::sleep(DEBOUNCE).await;
+                notify(&me).await?;
+            }
+        };
+        let ended = async {
+            loop {
+                match shared.announce_endings.take(DEBOUNCE).await {
+                    EndingsElsewhere::Missed => notify(&format!("{me} {ANY}")).await?,
+                    EndingsElsewhere::Of(ids) => {
+                        for ids in ids.chunks(IDS_PER_NOTIFICATION) {
+                            let ids: Vec<_> = ids.iter().map(Id::as_str).collect();
+                            notify(&format!("{me} {}", ids.join(" "))).await?;
+                        }
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            failed = queued => failed,
+            failed = ended => failed,
         }
     };
     tokio::select! {
         ended = reading => ended,
         ended = announcing => ended,
+    }
+}
+
+/// Passes a notification on, unless this process sent it.
+fn hear(shared: &Shared, me: &str, payload: &str) {
+    match payload.split_once(' ') {
+        _ if payload.starts_with(me) => {}
+        None => shared.heard.notify_one(),
+        Some((_, ANY)) => shared.heard_endings.miss(),
+        Some((_, ids)) => shared.heard_endings.push(ids.split(' ').filter_map(|id| id.parse().ok())),
     }
 }

@@ -20,7 +20,8 @@ use crate::clock::Timestamp;
 use crate::domain::model::{CREDITS_PER_IMAGE, Id};
 use crate::fault::Effect;
 use crate::store::{
-    Claim, Ended, Lease, LeaseWrite, MAX_LOST_LEASES, Queue, QueueDepth, Refusal, Result, Retry, StrikeRule,
+    Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, MAX_LOST_LEASES, Queue, QueueDepth, Refusal, Result, Retry,
+    StrikeRule,
 };
 
 /// For a parameter.
@@ -287,5 +288,13 @@ impl Queue for PostgresStore {
 
     async fn tasks_elsewhere(&self) {
         self.announcer.heard().await;
+    }
+
+    fn announce_ending(&self, task_id: Id) {
+        self.announcer.announce_ending(task_id);
+    }
+
+    async fn endings_elsewhere(&self) -> EndingsElsewhere {
+        self.announcer.heard_endings().await
     }
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::join_all;
 use tempfile::TempDir;
-use tintype::clock::Clock;
-use tintype::domain::model::{Surface, Task};
+use tintype::clock::{Clock, Timestamp};
+use tintype::domain::model::{Id, Surface, Task};
 use tintype::fault::Faults;
 use tintype::store::postgres::PostgresStore;
 use tintype::store::{
-    AccountCreation, Fleet as _, MAX_LOST_LEASES, OpenError, Rescue, Result, StartLimit, StoreError, Submission,
-    WORKER_SILENCE, WorkerReport,
+    AccountCreation, EndingsElsewhere, Fleet as _, MAX_LOST_LEASES, OpenError, Rescue, Result, StartLimit, Store,
+    StoreError, Submission, WORKER_SILENCE, WorkerReport,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -196,6 +196,34 @@ async fn a_submit_notifies_another_process() -> Result<()> {
     tokio::time::timeout(PATIENCE, elsewhere.tasks_elsewhere()).await.expect("the process listens");
     fx.submit(ada).await?;
     tokio::time::timeout(PATIENCE, elsewhere.tasks_elsewhere()).await.expect("a notification");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ending_is_announced_to_other_processes() -> Result<()> {
+    let fx = fixture_with("");
+    let elsewhere = fx.another_process();
+    let heard = async |store: &dyn Store| {
+        tokio::time::timeout(PATIENCE, store.endings_elsewhere()).await.expect("a notification")
+    };
+    // A process that begins to listen has missed earlier notifications.
+    for store in [&fx.store, &elsewhere] {
+        assert_eq!(heard(&**store).await, EndingsElsewhere::Missed);
+    }
+    // More than one notification can name.
+    let ids: Vec<_> = (0..700).map(|millis| Id::floor(Timestamp::from_millis(millis))).collect();
+    ids.iter().for_each(|id| fx.store.announce_ending(*id));
+    let mut found = Vec::new();
+    while found.len() < ids.len() {
+        match heard(&*elsewhere).await {
+            EndingsElsewhere::Of(some) => found.extend(some),
+            EndingsElsewhere::Missed => panic!("the connections did not break"),
+        }
+    }
+    assert_eq!(found, ids);
+    elsewhere.announce_ending(ids[7]);
+    let found = heard(&*fx.store).await;
+    assert_eq!(found, EndingsElsewhere::Of(vec![ids[7]]), "a process does not hear itself");
     Ok(())
 }
 
