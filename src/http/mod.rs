@@ -1,6 +1,7 @@
 //! HTTP: the route table, the steps that every request passes, and the handlers.
 
 pub mod api;
+mod compression;
 pub mod docs;
 mod files;
 mod ops;

@@ -1,5 +1,7 @@
 //! Listing tasks: interface, section 4.3.
 
+use std::io::Read as _;
+
 use serde_json::{Value, json};
 use tintype::domain::model::Surface;
 use tintype::domain::request::{AspectRatio, GenerateRequest};
@@ -20,6 +22,36 @@ async fn page(caller: &Caller<'_>, query: &str) -> (Vec<Value>, Option<String>) 
 
 fn ids(items: &[Value]) -> Vec<String> {
     items.iter().map(|item| item["task_id"].as_str().expect("a task_id").to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_long_page_is_compressed_for_a_caller_that_accepts_gzip() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    for _ in 0..10 {
+        caller.submit_prompt("a boat").await;
+    }
+    let authorization = caller.authorization();
+    let list = async |method: &str, path: &str, accepts: &str| {
+        let headers = [("authorization", authorization.as_str()), ("accept-encoding", accepts)];
+        service.call(method, path, &headers, "").await
+    };
+    let plain = list("GET", TASKS, "br, gzip;q=0").await;
+    assert!(plain.body.len() > 1_024 && !plain.headers.contains_key("content-encoding"), "{plain:?}");
+    let packed = list("GET", TASKS, "gzip, deflate, br").await;
+    assert_eq!((packed.status.as_u16(), packed.header("content-encoding")), (200, "gzip"));
+    assert_eq!(packed.header("content-length"), packed.body.len().to_string());
+    let mut unpacked = Vec::new();
+    flate2::read::GzDecoder::new(&*packed.body).read_to_end(&mut unpacked).expect("gzip");
+    assert_eq!(unpacked, plain.body);
+    assert!(packed.body.len() * 2 < plain.body.len());
+    for answer in [&plain, &packed] {
+        assert_eq!(answer.header("vary"), "accept-encoding");
+    }
+    let head = list("HEAD", TASKS, "gzip").await;
+    assert_eq!((head.header("content-encoding"), head.body.len()), ("gzip", 0));
+    let short = list("GET", &format!("{TASKS}?limit=1"), "gzip").await;
+    assert!(!short.headers.contains_key("content-encoding") && !short.headers.contains_key("vary"), "{short:?}");
 }
 
 #[tokio::test]

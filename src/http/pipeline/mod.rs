@@ -9,6 +9,7 @@ use axum::response::Response;
 use self::cors::Cors;
 use super::ops::Readiness;
 use super::state::ApiState;
+use super::{compression, routes};
 use crate::service::Shared;
 
 pub mod auth;
@@ -29,13 +30,18 @@ pub(super) async fn run(
     next: Next,
 ) -> Response {
     let strict = api.settings.production && proxy::arrived_over_https(&api.settings.trusted_proxies, &request);
+    let is_api = routes::takes_key(request.uri().path());
+    let gzip = compression::accepts_gzip(request.headers());
     let cors = Cors::of(&api.settings.origins, &request);
     let early = |request: &Request| host::refuse_ambiguous(request).or_else(|| reserve::refuse_over_limit(request));
     let answer = async |request| match early(&request).or_else(|| cors.preflight(&request)) {
         None => leftover::discard_after_error(request, |request| auth::guard(&api, request, next)).await,
         Some(response) => response,
     };
-    let response = observe::observe(&api.shared, strict, request, answer).await;
+    let mut response = observe::observe(&api.shared, strict, request, answer).await;
+    if is_api {
+        response = compression::compress(gzip, response).await;
+    }
     readiness.close_when_stopping(cors.allow(response))
 }
 
