@@ -1,4 +1,4 @@
-//! gzip for text that is longer than 1 KiB.
+//! gzip for JSON that is longer than 1 KiB, for each response, and for the embedded pages, once.
 //!
 //! The size of a compressed response tells whether parts of it are alike (BREACH). That matters where a stranger can make
 //! a browser send requests with the rights of its user and put words of his own beside a secret. Responses of the API are
@@ -17,8 +17,8 @@ use http_body_util::BodyExt as _;
 /// Shorter texts hardly shrink.
 const MIN_BYTES: u64 = 1_024;
 
-const GZIP: HeaderValue = HeaderValue::from_static("gzip");
-const ACCEPT_ENCODING: HeaderValue = HeaderValue::from_static("accept-encoding");
+pub(super) const GZIP: HeaderValue = HeaderValue::from_static("gzip");
+pub(super) const ACCEPT_ENCODING: HeaderValue = HeaderValue::from_static("accept-encoding");
 
 /// Whether a request accepts gzip (RFC 9110, section 12.5.3).
 pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
@@ -70,7 +70,8 @@ pub(super) async fn compress(gzip: bool, response: Response) -> Response {
     Response::from_parts(parts, body)
 }
 
-fn pack(plain: &[u8], level: Compression) -> Bytes {
+/// Compresses a text.
+pub(super) fn pack(plain: &[u8], level: Compression) -> Bytes {
     let mut encoder = GzEncoder::new(Vec::new(), level);
     let written = encoder.write_all(plain).and_then(|()| encoder.finish());
     written.expect("a vector takes everything").into()

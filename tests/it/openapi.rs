@@ -1,5 +1,7 @@
 //! The OpenAPI document, compared with the router and with real answers.
 
+use std::io::Read as _;
+
 use serde_json::{Value, json};
 
 use crate::rigs::http::{GENERATE, TASKS};
@@ -312,6 +314,17 @@ async fn pages_have_a_policy_and_are_sent_once_to_a_browser_that_keeps_them() {
         assert_eq!(page.header("x-content-type-options"), "nosniff");
         let kept = service.call("GET", path, &[("if-none-match", page.header("etag"))], "").await;
         assert_eq!((kept.status.as_u16(), kept.body.len()), (304, 0), "{path}");
+        let accepts = ("accept-encoding", "gzip, br");
+        let packed = service.call("GET", path, &[accepts], "").await;
+        assert_eq!((packed.header("content-encoding"), packed.header("vary")), ("gzip", "accept-encoding"), "{path}");
+        let mut unpacked = Vec::new();
+        flate2::read::GzDecoder::new(&*packed.body).read_to_end(&mut unpacked).expect("gzip");
+        assert_eq!(unpacked, page.body, "{path}");
+        assert_ne!(packed.header("etag"), page.header("etag"), "{path}");
+        let kept = service.call("GET", path, &[accepts, ("if-none-match", packed.header("etag"))], "").await;
+        assert_eq!((kept.status.as_u16(), kept.body.len()), (304, 0), "{path}");
+        let head = service.call("HEAD", path, &[accepts], "").await;
+        assert_eq!(head.header("content-length"), packed.header("content-length"), "{path}");
     }
     assert_eq!(service.call("GET", "/docs", &[], "").await.header("location"), "/docs/");
 }

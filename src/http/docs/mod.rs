@@ -10,9 +10,11 @@ use axum::http::{Response, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Redirect};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use flate2::Compression;
 use sha2::{Digest as _, Sha256};
 
 pub use self::document::openapi_json;
+use super::compression::{ACCEPT_ENCODING, GZIP, accepts_gzip, pack};
 use super::pipeline::error::ApiError;
 
 pub(super) mod document;
@@ -53,6 +55,13 @@ struct Page {
 }
 
 struct Made {
+    plain: Representation,
+    /// For browsers that accept it.
+    gzip: Representation,
+}
+
+/// A page in one encoding.
+struct Representation {
     body: Bytes,
     /// Changes with the body.
     etag: HeaderValue,
@@ -72,14 +81,17 @@ impl Page {
         self.made.get_or_init(|| {
             let body = (self.make)();
             let hash = BASE64_URL_SAFE_NO_PAD.encode(&Sha256::digest(&body)[..12]);
-            let etag = HeaderValue::try_from(format!("\"{hash}\"")).expect("the letters of Base64 are plain");
-            Made { body, etag }
+            let etag =
+                |suffix| HeaderValue::try_from(format!("\"{hash}{suffix}\"")).expect("the letters of Base64 are plain");
+            let gzip = Representation { body: pack(&body, Compression::best()), etag: etag("-gzip") };
+            Made { plain: Representation { body, etag: etag("") }, gzip }
         })
     }
 
     /// The page, or 304 for a browser that has it.
     fn answer(&self, request: &HeaderMap) -> Response<Body> {
-        let Made { body, etag } = self.made();
+        let gzip = accepts_gzip(request);
+        let Representation { body, etag } = if gzip { &self.made().gzip } else { &self.made().plain };
         let mut response = Response::new(Body::empty());
         if request.get(header::IF_NONE_MATCH) == Some(etag) {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
@@ -92,6 +104,10 @@ impl Page {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.content_type));
         headers.insert(header::ETAG, etag.clone());
+        headers.insert(header::VARY, ACCEPT_ENCODING);
+        if gzip {
+            headers.insert(header::CONTENT_ENCODING, GZIP);
+        }
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_POLICY));
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
