@@ -98,8 +98,9 @@ mod tests {
         ConnectionSlots::new(&limits, usize::MAX >> 4, exempt)
     }
 
+    /// Takes a regular slot.
     fn take(slots: &ConnectionSlots, peer: &str) -> Option<ConnectionSlot> {
-        slots.take(Peer::Address(peer.parse().expect("an address")))
+        slots.take(Peer::Address(peer.parse().expect("an address"))).filter(|slot| !slot.reserve)
     }
 
     #[test]

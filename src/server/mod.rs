@@ -239,10 +239,11 @@ impl Host {
         let stage = Arc::new(Stage::new());
         let stream = Paced::new(stream, stage.clone(), self.limits);
         let stream = Enveloping::new(stream, self.limits.write_stall);
+        let of_service = stage.clone();
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
-            let unambiguous = stage.begin_exchange();
+            let unambiguous = of_service.begin_exchange();
             request.extensions_mut().insert(Arrival { peer, tls, unambiguous, over_limit });
-            let stage = stage.clone();
+            let stage = of_service.clone();
             self.router.clone().call(request).map(move |Ok(answer)| match answer.extensions().get::<NoAnswer>() {
                 // An error of the service makes hyper close the connection.
                 Some(no_answer) => Err(*no_answer),
@@ -263,7 +264,13 @@ impl Host {
             Err(error) => {
                 tracing::debug!(%error, %peer, "a connection ended with an error");
                 // A request that cannot be parsed has a response, and one that gets none is to end in peace.
-                if error.is_parse() || error.is_user() { Ending::Complete } else { Ending::Broken }
+                if error.is_parse() || error.is_user() {
+                    Ending::Complete
+                } else if stage.awaits_request() {
+                    Ending::Late
+                } else {
+                    Ending::Broken
+                }
             }
         }
     }

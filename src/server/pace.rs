@@ -50,6 +50,11 @@ impl Stage {
         !self.ambiguous.swap(false, Ordering::Relaxed)
     }
 
+    /// Whether a request is due or incomplete.
+    pub(super) fn awaits_request(&self) -> bool {
+        matches!(self.now.load(Ordering::Acquire), FRESH | HEADER)
+    }
+
     fn end_exchange(&self) {
         let nanos = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.answered.store(nanos, Ordering::Relaxed);

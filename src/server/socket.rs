@@ -16,6 +16,8 @@ use tokio::sync::oneshot;
 
 use crate::config::{MAX_UNSENT, SEND_BUFFER};
 
+/// Longest wait for the end of a peer that was too slow with its request.
+const LATE_TIME_LIMIT: Duration = Duration::from_secs(2);
 /// Most bytes that a peer may send after the last response.
 const MAX_DISCARDED: u64 = 1024 * 1024;
 
@@ -51,14 +53,17 @@ impl Socket for UnixStream {
 pub(super) enum Ending {
     /// The last response was written, or the peer closed between two requests.
     Complete,
-    /// The peer was too slow, or disappeared.
+    /// The peer did not send a request in time.
+    Late,
+    /// The peer read too slowly, or disappeared.
     Broken,
 }
 
 /// Closes a connection: waits up to `limit` until the peer has closed too, else aborts it.
 pub(super) async fn close(mut stream: impl Socket, ending: Ending, limit: Duration) {
-    let closed = ending == Ending::Complete
-        && tokio::time::timeout(limit, is_closed_by_peer(&mut stream)).await.unwrap_or(false);
+    let limit = if ending == Ending::Late { limit.min(LATE_TIME_LIMIT) } else { limit };
+    let closed =
+        ending != Ending::Broken && tokio::time::timeout(limit, is_closed_by_peer(&mut stream)).await.unwrap_or(false);
     // Otherwise the kernel would keep what the peer has not read, uncounted.
     if !closed {
         stream.abort();

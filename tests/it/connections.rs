@@ -178,7 +178,7 @@ async fn connect_narrow(service: &Service, host: u8) -> TcpStream {
 async fn the_kernel_holds_little_of_what_a_peer_does_not_read_and_the_connection_is_aborted() {
     let service = Service::start_changed(&[], distinct).await;
     let mut stream = connect_narrow(&service, 2).await;
-    let request = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let request = "GET /docs/scalar.js HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
     stream.write_all(request.as_bytes()).await.expect("the service reads");
     // Everything waits for this peer until the service gives up. An aborted connection discards what was under way.
     tokio::time::sleep(FOR_EVER).await;
