@@ -163,7 +163,7 @@ async fn a_connection_whose_peer_reads_too_slowly_is_closed() {
     drop(timeout(Duration::from_secs(600), dripping).await);
     drop(timeout(FOR_EVER, stream.read_to_end(&mut answers)).await.expect("an end"));
     let begun = answers.windows(15).filter(|window| window == b"HTTP/1.1 200 OK").count();
-    assert!(taken > 0 && begun < 63, "{begun} more answers were begun after {taken} bytes of the first");
+    assert!((1..63).contains(&begun), "{begun} answers were begun");
 }
 
 /// A connection from 127.0.0.`host` whose peer takes little from the network.

@@ -53,7 +53,8 @@ pub(super) async fn migrate(database: &Database) -> Result<(), OpenError> {
 pub(super) async fn is_current(database: &Database) -> Result<bool, OpenError> {
     let found = async {
         let mut client = database.reader().await?;
-        Ok(version(&client.transaction().await?, &database.name()).await?)
+        let begun = client.transaction().await?;
+        Ok(version(&begun, &database.name()).await?)
     };
     let found: Result<_, Failure> = found.await;
     Ok(found.map_err(|failure| unusable(database, failure))?? == MIGRATIONS.len())
