@@ -368,7 +368,7 @@ pub async fn generate(
     params(
         ("id" = String, Path, pattern = "^imgmodel-[A-Za-z0-9_-]{21}$",
             description = "The `task_id` that the submit returned"),
-        ("Prefer" = Option<String>, Header, example = "wait=30",
+        ("Prefer" = Option<String>, Header, example = "wait=5",
             description = "`wait=N`: wait up to N seconds, at most 60, for the end of the task"),
     ),
     responses(

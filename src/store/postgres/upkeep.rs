@@ -20,8 +20,8 @@ use crate::store::{Audit, Ended, LONGEST_PAUSE, Rescue, Rescued, Result, Upkeep}
 const EVERY: Duration = Duration::from_secs(10);
 /// Age up to which new tasks may still appear: longer than a submit may wait for its statement.
 const MARGIN: Duration = Duration::from_secs(10);
-/// A response within this time tells the server's time well enough: the error is at most half of it. A later one is
-/// ignored.
+/// A response within this time tells the server's time well enough: the error is at most half of it. A later one counts
+/// only if it contradicts the estimate, which is then wrong.
 const PRECISE_WITHIN: Duration = Duration::from_secs(1);
 /// Difference between two clocks that is worth a warning.
 const CLOCKS_APART: Duration = Duration::from_secs(5);
@@ -92,8 +92,10 @@ impl Database {
         let took = self.clock.elapsed().saturating_sub(sent);
         let theirs: Timestamp = rows[0].try_get(0)?;
         // As if the server had read its clock half-way through the request.
-        if took <= PRECISE_WITHIN {
-            self.origin.store(theirs.saturating_sub(sent + took / 2).as_millis(), Ordering::Relaxed);
+        let origin = theirs.saturating_sub(sent + took / 2).as_millis();
+        let off = Duration::from_millis(origin.abs_diff(self.origin.load(Ordering::Relaxed)));
+        if took <= PRECISE_WITHIN || off > took / 2 {
+            self.origin.store(origin, Ordering::Relaxed);
         }
         Ok(self.now().as_millis() - self.clock.now().as_millis())
     }
