@@ -25,14 +25,16 @@ async fn a_first_start_keeps_the_key_that_it_showed_and_one_cut_short_starts_ove
         disk.set(Faults { cut_after: Some(cut_after), ..Faults::default() });
         let server = Server::attempt(disk.serve());
         disk.power_off();
-        let key = server.ok().and_then(|server| server.first_key());
+        let key_file = server.ok().and_then(|server| server.first_key_file());
         disk.power_on(survivors(cut_after));
         let server = Server::spawn(disk.serve());
-        if let Some(key) = key {
+        if let Some(key_file) = key_file {
             shown += 1;
-            assert_eq!(server.first_key(), None, "cut after {cut_after}: the first start was forgotten");
-            let answer = try_send(server.address, "GET", TASKS, &key, "").await.expect("an answer");
-            assert_eq!(answer.status, 200, "cut after {cut_after}: the key that was shown is lost");
+            assert_eq!(server.first_key_file(), None, "cut after {cut_after}: the first start was forgotten");
+            let key = std::fs::read_to_string(server.path(&key_file));
+            let key = key.unwrap_or_else(|error| panic!("cut after {cut_after}: the file that was named: {error}"));
+            let answer = try_send(server.address, "GET", TASKS, key.trim(), "").await.expect("an answer");
+            assert_eq!(answer.status, 200, "cut after {cut_after}: the key that was saved is lost");
         }
         drop(server);
         assert_eq!(integrity(&disk.data()), "ok", "cut after {cut_after}");

@@ -153,11 +153,16 @@ impl Server {
     /// The key of a first start, from the file that its output names. The file is gone afterwards, as an operator
     /// leaves it.
     pub fn first_key(&self) -> Option<String> {
-        let path = self.said.lines().map(str::trim).find(|line| line.ends_with("/first-key"))?;
-        let path = self.path(Path::new(path));
+        let path = self.path(&self.first_key_file()?);
         let key = std::fs::read_to_string(&path).expect("the file of the first key");
         std::fs::remove_file(path).expect("the file of the first key");
         Some(key.trim().to_owned())
+    }
+
+    /// The file of the first key that the output of a first start names, as the server sees it.
+    pub fn first_key_file(&self) -> Option<PathBuf> {
+        let path = self.said.lines().map(str::trim).find(|line| line.ends_with("/first-key"))?;
+        Some(PathBuf::from(path))
     }
 
     /// Sends a signal by its name.
