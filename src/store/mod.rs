@@ -240,8 +240,8 @@ pub trait Accounts: std::fmt::Debug + Send + Sync + 'static {
     /// Changes an account and returns it; `None` if it does not exist. A deleted account stays as it is.
     async fn change_account(&self, id: Id, change: AccountChange) -> Result<Option<Account>>;
 
-    /// Adds credits and returns the new balance; `None` if the account does not exist. An amount that is
-    /// not positive, or that would raise the balance above [`MAX_BALANCE`](crate::domain::model::MAX_BALANCE), is an
+    /// Adds credits and returns the new balance; `None` if the account does not exist. An amount that is not
+    /// positive, of any account, or that would raise the balance above [`MAX_BALANCE`](crate::domain::model::MAX_BALANCE), is an
     /// error.
     async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>>;
 

@@ -17,6 +17,7 @@ mod keys;
 mod leases;
 mod postgres_locks;
 mod postgres_reads;
+mod postgres_schema;
 mod postgres_server;
 mod postgres_tls;
 mod processes;

@@ -273,13 +273,13 @@ pub(super) fn grant(
     amount: i64,
     note: Option<&str>,
 ) -> rusqlite::Result<Option<i64>> {
+    check_positive(amount)?;
     let balance: Option<i64> = writing
         .connection
         .prepare_cached("UPDATE accounts SET balance = balance + ?2 WHERE id = ?1 RETURNING balance")?
         .query_row(params![account_id, amount], |row| row.get(0))
         .optional()?;
     if let Some(balance) = balance {
-        check_positive(amount)?;
         check_limit(balance)?;
         let granted = Entry { kind: EntryKind::Grant, amount, task_id: None, note };
         granted.record(&writing.connection, account_id, balance, writing.clock.now())?;

@@ -64,8 +64,11 @@ impl Model {
     }
 
     pub fn grant(&mut self, by: usize, account: Option<usize>, amount: i64, note: bool) -> Outcome {
+        if amount <= 0 {
+            return Outcome::Refused;
+        }
         let Some(index) = self.account(account) else { return Outcome::Balance(None) };
-        if amount <= 0 || amount > MAX_BALANCE - self.accounts[index].balance {
+        if amount > MAX_BALANCE - self.accounts[index].balance {
             return Outcome::Refused;
         }
         let at = self.now(by);
