@@ -1,6 +1,5 @@
 //! PostgreSQL only: broken connections, and notifications between processes.
 
-use std::path::Path;
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -11,8 +10,8 @@ use tintype::domain::model::{Id, Surface, Task};
 use tintype::fault::Faults;
 use tintype::store::postgres::PostgresStore;
 use tintype::store::{
-    AccountCreation, EndingsElsewhere, Fleet as _, MAX_LOST_LEASES, OpenError, Rescue, Result, StartLimit, Store,
-    StoreError, Submission, WORKER_SILENCE, WorkerReport,
+    EndingsElsewhere, MAX_LOST_LEASES, OpenError, Rescue, Result, StartLimit, Store, StoreError, Submission,
+    WORKER_SILENCE, WorkerReport,
 };
 use tokio_util::sync::CancellationToken;
 
