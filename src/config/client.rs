@@ -14,7 +14,7 @@ const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 /// The server that a client calls, and the key that it sends.
 #[derive(Debug, Clone, Args)]
 pub struct ClientSettings {
-    /// URL of the server, such as https://images.example.com or 127.0.0.1:8080
+    /// URL of the server, such as `https://images.example.com` or `127.0.0.1:8080`
     #[arg(long, env = "TINTYPE_URL", default_value = DEFAULT_URL, value_name = "URL", value_parser = server_url)]
     pub url: String,
     /// API key

@@ -8,7 +8,7 @@ const ANY: &str = "*";
 /// The flag for allowed origins.
 #[derive(Debug, Clone, Default, Args)]
 pub struct OriginSettings {
-    /// Origins of web pages that may call the API from a browser with a key, such as https://app.example.com, or * for
+    /// Origins of web pages that may call the API from a browser with a key, such as `https://app.example.com`, or `*` for
     /// all [default: none]
     #[arg(long, env = "TINTYPE_CORS_ORIGIN", value_name = "ORIGIN", num_args = 1.., value_delimiter = ',', value_parser = origin)]
     pub cors_origin: Vec<String>,
