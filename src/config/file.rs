@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use rustix::process::geteuid;
 use toml::de::{DeTable, DeValue};
 
 use super::layers::Setting;
@@ -24,7 +25,10 @@ pub(super) enum Place {
     /// The file that `--config` names.
     Named,
     /// The file in the data directory, which cannot say where that directory is.
-    DataDirectory,
+    DataDirectory {
+        /// Whether the file may be any user's, because this process becomes the owner of the data before it acts on it.
+        any_owner: bool,
+    },
 }
 
 /// A config file that was read and checked.
@@ -57,9 +61,9 @@ impl ConfigFile {
     /// # Errors
     /// A sentence for the operator that names the file and, where there is one, the line.
     pub(super) fn read(path: &Path, place: Place, settings: &[Setting]) -> Result<Option<Self>, String> {
-        let (text, mode) = match text(path) {
+        let (text, mode) = match text(path, place) {
             Ok(found) => found,
-            Err(error) if place == Place::DataDirectory && is_out_of_reach(path, &error) => return Ok(None),
+            Err(error) if place != Place::Named && is_out_of_reach(path, &error) => return Ok(None),
             Err(error) => return Err(format!("cannot read the config file {}: {error}", path.display())),
         };
         let at = |offset: usize| text[..offset.min(text.len())].matches('\n').count() + 1;
@@ -123,10 +127,15 @@ impl Entry {
     }
 }
 
-/// The content of a file and its mode.
-fn text(path: &Path) -> std::io::Result<(String, u32)> {
+/// The content of a file and its mode. The settings can name programs to run and keys to send, so a file that is merely
+/// found must be of root or of this user.
+fn text(path: &Path, place: Place) -> std::io::Result<(String, u32)> {
     let file = File::open(path)?;
-    let mode = file.metadata()?.mode();
+    let (mode, owner) = (file.metadata()?.mode(), file.metadata()?.uid());
+    if place == (Place::DataDirectory { any_owner: false }) && ![0, geteuid().as_raw()].contains(&owner) {
+        let reason = format!("it belongs to user {owner}: set --config to it if you trust it");
+        return Err(std::io::Error::new(ErrorKind::PermissionDenied, reason));
+    }
     let mut text = String::new();
     // The size in the metadata is no limit: it is 0 for a pipe or a device.
     file.take(MAX_BYTES + 1).read_to_string(&mut text)?;
@@ -144,7 +153,7 @@ fn is_out_of_reach(path: &Path, error: &std::io::Error) -> bool {
 }
 
 fn setting<'a>(name: &str, place: Place, settings: &'a [Setting]) -> Result<&'a Setting, String> {
-    if name == "config" || (name == "data" && place == Place::DataDirectory) {
+    if name == "config" || (name == "data" && place != Place::Named) {
         return Err(format!("{name} cannot be set in this file, which is found by it: use --{name}"));
     }
     settings.iter().find(|setting| setting.name == name).ok_or_else(|| {

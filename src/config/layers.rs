@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use rustix::process::geteuid;
 use serde::Serialize;
 
 use super::environment::is_empty_variable;
@@ -231,6 +232,9 @@ fn with_entries(arguments: &[OsString], entries: &[(&Setting, &Entry)]) -> Vec<O
     arguments[..end].iter().cloned().chain(flags).chain(arguments[end..].iter().cloned()).collect()
 }
 
+/// The commands as which root stays root.
+const KEEP_USER: [&str; 4] = ["engine", "generate", "get", "policy"];
+
 /// The config file that `--config` names, or that of the data directory.
 fn config_file(matches: &ArgMatches, command: &Command) -> Result<Option<ConfigFile>, String> {
     let mut settings = Vec::new();
@@ -240,7 +244,9 @@ fn config_file(matches: &ArgMatches, command: &Command) -> Result<Option<ConfigF
         Some(named) => ConfigFile::read(named, Place::Named, &settings),
         None => {
             let data = path("data").map_or(Path::new("."), PathBuf::as_path);
-            ConfigFile::read(&data.join(CONFIG_FILE), Place::DataDirectory, &settings)
+            let keeps_user = matches.subcommand_name().is_none_or(|name| KEEP_USER.contains(&name));
+            let any_owner = geteuid().is_root() && !keeps_user;
+            ConfigFile::read(&data.join(CONFIG_FILE), Place::DataDirectory { any_owner }, &settings)
         }
     }
 }

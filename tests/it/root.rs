@@ -283,3 +283,24 @@ async fn files_that_cannot_be_written_cost_no_attempt_and_turn_readyz_red() {
     let output = run_as_service(&places.data(), &["credits", "audit", "--files", "--json"]);
     printed(&output);
 }
+
+#[test]
+fn commands_that_stay_root_trust_no_config_file_of_the_service_user() {
+    let places = Places::new();
+    let (file, program, ran) =
+        (places.data().join("tintype.toml"), places.data().join("program"), places.data().join("ran"));
+    fs::write(&program, format!("#!/bin/sh\nid -u > {}\n", ran.display())).expect("a program");
+    open(&program);
+    let settings = format!("engine = \"sd-server\"\nengine-program = {program:?}\nengine-args = \"-m model\"\n");
+    fs::write(&file, settings).expect("a file");
+    give(&file);
+    for command in [&["engine", "check"][..], &["engine", "list"], &["generate", "a boat"]] {
+        let output = tintype().args(command).arg("--data").arg(places.data()).output().expect("the command runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("belongs to user 65534"), "{command:?}: {said}");
+    }
+    assert!(!ran.exists(), "a program of the service user ran as root");
+    chown(&file, Some(0), Some(0)).expect("root may take files");
+    let output = tintype().args(["engine", "list", "--data"]).arg(places.data()).output().expect("the command runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
