@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use futures::future::join_all;
+use rustix::fs::{Mode, OFlags};
 
 use super::{END, ResultFile, SIGNATURE, judge};
 
@@ -38,13 +39,24 @@ pub(super) async fn in_threads<T: Send + 'static>(
     Ok(done)
 }
 
+/// Opens a result file by its path below its day. Neither may be a symbolic link: a user could make root, who backs up
+/// and restores, copy a file that only root can read.
+fn open(path: &Path) -> io::Result<File> {
+    let (Some(day), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::Error::from(ErrorKind::InvalidFilename));
+    };
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let day = rustix::fs::open(day, flags | OFlags::DIRECTORY, Mode::empty())?;
+    Ok(File::from(rustix::fs::openat(day, name, flags, Mode::empty())?))
+}
+
 /// Returns the size of a PNG, or its fault.
 pub(super) fn examine(path: &Path) -> Result<u64, String> {
     let unreadable = |error: io::Error| match error.kind() {
         ErrorKind::NotFound => "is missing".to_owned(),
         _ => format!("cannot be read: {error}"),
     };
-    let file = File::open(path).map_err(unreadable)?;
+    let file = open(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
     let size = metadata.len();
     if !metadata.is_file() {
@@ -62,7 +74,7 @@ pub(super) fn examine(path: &Path) -> Result<u64, String> {
 
 /// Copies a result file durably. The caller must sync the directory that contains it.
 pub(super) fn copy_file(from: &Path, to: &Path) -> Result<(), String> {
-    let source = match File::open(from) {
+    let source = match open(from) {
         Ok(source) => source,
         Err(error) => {
             unreadable(from, &error);

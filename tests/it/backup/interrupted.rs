@@ -1,7 +1,12 @@
 //! A backup or restore that is killed or runs out of space leaves nothing behind that could be used, and the next one
 //! works.
 
+use std::io::Write as _;
+
 use super::*;
+
+/// Bytes that a pipe holds on Linux.
+const PIPE_CAPACITY: usize = 65_536;
 
 /// A process that is killed when this is dropped, also when the test fails.
 struct Killed(Child);
@@ -17,12 +22,14 @@ impl Drop for Killed {
 async fn a_killed_backup_leaves_no_backup_and_the_next_one_works() {
     let installation = Installation::with_tasks(5).await;
     let (data, copy) = (installation.data(), installation.path("copy"));
-    // A pipe without a writer blocks the backup in the middle of its files.
-    let pipe = installation.result(2);
-    fs::remove_file(&pipe).expect("a file");
-    assert!(Command::new("mkfifo").arg(&pipe).status().expect("coreutils").success());
-    let backup = tintype().args(["backup", text(&copy), "--data"]).arg(&data).spawn().expect("a backup");
-    let mut backup = Killed(backup);
+    // The backup logs that a file is missing, and a full pipe that nobody reads blocks it there.
+    let missing = installation.result(2);
+    fs::remove_file(&missing).expect("a file");
+    let (_unread, mut log) = std::io::pipe().expect("a pipe");
+    log.write_all(&[b' '; PIPE_CAPACITY]).expect("an empty pipe");
+    let mut backup = tintype();
+    backup.args(["backup", text(&copy), "--data"]).arg(&data).stderr(log);
+    let mut backup = Killed(backup.spawn().expect("a backup"));
     let partial = installation.path("copy.partial");
     while !partial.join("files").exists() {
         assert!(backup.0.try_wait().expect("a child").is_none(), "the backup ended");
@@ -35,8 +42,7 @@ async fn a_killed_backup_leaves_no_backup_and_the_next_one_works() {
     drop(backup);
     assert!(files.try_removal().expect("a lock").is_some());
     assert!(partial.exists() && !copy.exists());
-    fs::remove_file(&pipe).expect("a pipe");
-    fs::write(&pipe, png()).expect("a file");
+    fs::write(&missing, png()).expect("a file");
     installation.back_up("copy");
     assert_eq!(names_in(installation.directory.path()), ["copy", "data"]);
     assert_eq!(names_in(&copy), ["files", "tintype.db"]);
