@@ -1,10 +1,11 @@
 //! The config file, `tintype.toml`: the settings under the names of their flags.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use rustix::process::geteuid;
 use toml::de::{DeTable, DeValue};
 
@@ -130,8 +131,18 @@ impl Entry {
 /// The content of a file and its mode. The settings can name programs to run and keys to send, so a file that is merely
 /// found must be of root or of this user.
 fn text(path: &Path, place: Place) -> std::io::Result<(String, u32)> {
-    let file = File::open(path)?;
-    let (mode, owner) = (file.metadata()?.mode(), file.metadata()?.uid());
+    let mut options = OpenOptions::new();
+    options.read(true);
+    if place != Place::Named {
+        // The owner of the directory may have put a pipe there, whose opening would wait for a writer.
+        options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+    }
+    let file = options.open(path)?;
+    let metadata = file.metadata()?;
+    let (mode, owner) = (metadata.mode(), metadata.uid());
+    if place != Place::Named && !metadata.is_file() {
+        return Err(std::io::Error::new(ErrorKind::InvalidInput, "it is not a file"));
+    }
     if place == (Place::DataDirectory { any_owner: false }) && ![0, geteuid().as_raw()].contains(&owner) {
         let reason = format!("it belongs to user {owner}: set --config to it if you trust it");
         return Err(std::io::Error::new(ErrorKind::PermissionDenied, reason));

@@ -157,6 +157,16 @@ fn the_file_of_the_data_directory_cannot_move_it() {
 }
 
 #[test]
+fn a_pipe_in_the_place_of_the_found_file_is_an_error() {
+    let data = TempDir::new().expect("a directory");
+    let file = data.path().join("tintype.toml");
+    let made = Command::new("mkfifo").arg(&file).status().expect("mkfifo runs");
+    assert!(made.success());
+    let refused = said(on(data.path(), &["account", "list"]));
+    assert!(refused.contains("tintype.toml") && refused.contains("it is not a file"), "{refused}");
+}
+
+#[test]
 fn rules_between_flags_hold_for_the_file_and_the_error_names_it() {
     let alone = data("tls-cert = \"cert.pem\"\n");
     let refused = said(on(alone.path(), &["serve", "--listen", "127.0.0.1:0"]));
