@@ -76,14 +76,16 @@ impl Downloads {
     /// untrusted: it must be public and use https, and gets no key.
     ///
     /// # Errors
-    /// The fault of the server. [`EngineError::Temporary`]: another URL could not be downloaded.
+    /// [`EngineError::Temporary`].
     pub async fn download(&self, endpoint: &Endpoint, url: &str, limit: Duration) -> Result<Vec<u8>, Fault> {
         let name = endpoint.name();
         let refuse =
             |why: String| Fault::from(EngineError::Temporary(format!("{name} returned a picture by a URL that {why}")));
         let resolved = endpoint.resolve(url).ok_or_else(|| refuse("is not valid".into()))?;
         if let Some(request) = endpoint.request_for(Method::GET, &resolved) {
-            let answer = endpoint.send(request, MAX_FILE_BYTES, limit).await?;
+            // The picture was rendered, so another attempt has its cost, whatever the cause.
+            let sent = endpoint.send(request, MAX_FILE_BYTES, limit).await;
+            let answer = sent.map_err(|fault| refuse(format!("could not be downloaded ({})", fault.error)))?;
             return match answer.status.is_success() {
                 true => Ok(answer.body),
                 false => Err(refuse(endpoint.failure(&answer, &Words::default()).error.to_string())),

@@ -114,6 +114,8 @@ fn nonsense() -> Vec<(Reply, Meaning, &'static str)> {
         (data(json!([])), Temporary, "0 pictures instead of 1"),
         (data(json!([{}])), Temporary, "neither b64_json nor url"),
         (data(json!([{ "b64_json": "not base64!" }])), Temporary, "no base64"),
+        (data(json!([{ "url": "files/none.png" }])), Temporary, "returned a picture by a URL that"),
+        (data(json!([{ "url": "files/moved.png" }])), Temporary, "returned a picture by a URL that"),
         (Reply::file(b"<html>a boat of secrets</html>"), Temporary, "no PNG, JPEG or WebP"),
         (Reply::file(b"GIF89a"), Temporary, "no PNG, JPEG or WebP"),
         (Reply::file(&cut), Temporary, "damaged"),

@@ -288,6 +288,7 @@ fn documented(dialect: Dialect, key: Option<&'static str>, asked: &Asked) -> Ans
         ("GET", "/v1/models") => {
             json_answer(200, &json!({ "object": "list", "data": [{ "id": "m", "object": "model" }] }))
         }
+        ("GET", "/v1/files/moved.png") => (302, vec![("location", "red.png".into())], Vec::new()),
         ("GET", "/v1/files/red.png") => (200, vec![("content-type", "image/png".into())], painted(64, 64, 0)),
         ("POST", "/v1/images/generations") => generated(dialect, &asked.json(), &[]),
         ("POST", "/v1/images/edits") if dialect == Dialect::LocalAi => {
