@@ -9,6 +9,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
+use rustix::io::Errno;
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, set_capabilities, set_keep_capabilities, set_thread_groups, set_thread_res_gid,
@@ -66,7 +67,7 @@ pub fn become_owner(places: &[&Path], keeps: Keeps) -> Result<Option<String>, St
             name(other.uid)
         ));
     }
-    let failed = |error: rustix::io::Errno| {
+    let failed = |error: Errno| {
         let name = name(owner.uid);
         format!(
             "{} belongs to {name}, and root cannot become {name} here ({error}): run this as {name}",
@@ -185,6 +186,8 @@ fn steps(path: &Path) -> Vec<OsString> {
 }
 
 fn change(owner: &Owner, keeps: Keeps) -> rustix::io::Result<()> {
+    // The owner may be unable to follow the links.
+    let real = fs::canonicalize(&owner.path).map_err(|_| Errno::ACCESS)?;
     let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
     set_keep_capabilities(true)?;
     set_thread_groups(&[gid])?;
@@ -206,7 +209,13 @@ fn change(owner: &Owner, keeps: Keeps) -> rustix::io::Result<()> {
     let search = CapabilitySet::DAC_READ_SEARCH;
     have(effective, permitted | search)?;
     // The data of a unit with `DynamicUser=` is in a directory that only root can enter.
-    if fs::metadata(&owner.path).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
+    if fs::metadata(&real).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
+        let closed = real.ancestors().skip(1).find_map(|directory| fs::symlink_metadata(directory).ok());
+        if closed.is_none_or(|directory| directory.uid() != 0) {
+            // A user who closes a directory of its own must not get the right to read everything by that.
+            have(effective, permitted)?;
+            return Err(Errno::ACCESS);
+        }
         effective |= search;
         permitted |= search;
     }

@@ -198,6 +198,18 @@ fn root_follows_no_link_of_another_user_to_data_that_is_not_theirs() {
 }
 
 #[test]
+fn root_reads_nothing_for_a_user_who_closes_a_directory_of_their_own() {
+    let places = Places::new();
+    let data = places.data();
+    json(&data, &["account", "create", "ada"]);
+    fs::set_permissions(&data, Permissions::from_mode(0o200)).expect("permissions");
+    for command in [&["account", "list"][..], &["doctor"]] {
+        let said = refused(&data, command);
+        assert!(said.contains("ermission denied"), "{said}");
+    }
+}
+
+#[test]
 fn the_doctor_changes_nothing() {
     let places = Places::new();
     let missing = places.directory.path().join("missing");
