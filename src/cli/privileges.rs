@@ -52,16 +52,18 @@ impl Command {
             Self::Migrate(args) => args.from.clone(),
             _ => data.database()?,
         };
-        Ok(match database {
+        let mut places = match database {
             // A database that is not there yet belongs to whom its directory belongs to.
-            DatabaseUrl::Sqlite(path) if !path.exists() => vec![directory_of(&path).to_owned(), data.data.clone()],
-            DatabaseUrl::Sqlite(path) => vec![path, data.data.clone()],
-            DatabaseUrl::Postgres(_) => match data.file_backend(self.files()) {
-                Ok(FileBackend::Directory(files)) => vec![files, data.data.clone()],
-                // The command itself reports an error in the settings.
-                Ok(FileBackend::Bucket(_)) | Err(_) => vec![data.data.clone()],
-            },
-        })
+            DatabaseUrl::Sqlite(path) if !path.exists() => vec![directory_of(&path).to_owned()],
+            DatabaseUrl::Sqlite(path) => vec![path],
+            DatabaseUrl::Postgres(_) => Vec::new(),
+        };
+        // The command itself reports an error in the settings.
+        if let Ok(FileBackend::Directory(files)) = data.file_backend(self.files()) {
+            places.push(files);
+        }
+        places.push(data.data.clone());
+        Ok(places)
     }
 }
 
