@@ -20,14 +20,18 @@ use crate::config::{MAX_UNSENT, SEND_BUFFER};
 const LATE_TIME_LIMIT: Duration = Duration::from_secs(2);
 /// Most bytes that a peer may send after the last response.
 const MAX_DISCARDED: u64 = 1024 * 1024;
+/// How many times the limit for slow readers the kernel waits for a peer that acknowledges nothing or whose window stays
+/// closed. The window of a peer that reads slowly opens only when much of its buffer is free again, so the kernel must be
+/// more patient than [`close`] and the limits on writes, which see what is read.
+const KERNEL_PATIENCE: u32 = 4;
 
-/// Bounds the memory of all connections that the listener will accept, and the time for which the kernel waits for a
-/// peer that acknowledges or reads nothing.
+/// Bounds the memory of all connections that the listener will accept, and, as a last resort, the time for which the
+/// kernel waits for a peer that acknowledges or reads nothing.
 pub(super) fn bound(listener: &TcpListener, stall_limit: Duration) -> io::Result<()> {
     let socket = SockRef::from(listener);
     socket.set_send_buffer_size(SEND_BUFFER)?;
     socket.set_tcp_notsent_lowat(MAX_UNSENT)?;
-    socket.set_tcp_user_timeout(Some(stall_limit))
+    socket.set_tcp_user_timeout(Some(stall_limit.saturating_mul(KERNEL_PATIENCE)))
 }
 
 /// A connection in the kernel.
