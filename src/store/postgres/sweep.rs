@@ -66,8 +66,8 @@ impl<'a> Sweep<'a> {
     async fn sweep_account(&self, database: &Database, account: &str) -> std::result::Result<Rescued, Failure> {
         let lost = format!(
             "SELECT q.task_id FROM queue q JOIN accounts a ON a.id = q.account_id
-             WHERE {} AND q.task_id >= $7 AND q.account_id = $8
-             ORDER BY q.task_id LIMIT {BATCH} FOR UPDATE OF q SKIP LOCKED FOR NO KEY UPDATE OF a SKIP LOCKED",
+             WHERE {} AND q.task_id COLLATE \"POSIX\" >= $7 AND q.account_id = $8
+             ORDER BY q.task_id COLLATE \"POSIX\" LIMIT {BATCH} FOR UPDATE OF q SKIP LOCKED FOR NO KEY UPDATE OF a SKIP LOCKED",
             self.sought.replace("$bound", "$6")
         );
         let mut all = Rescued::default();
