@@ -140,19 +140,19 @@ async fn delete(args: DeleteArgs, data: &DataSettings) -> Outcome {
                 "nothing was changed: confirm with the name of the account, or --yes, to delete {name}"
             )));
         }
-        // Without valid keys the account gets no new tasks.
+        // Without valid keys the account soon gets no new tasks.
         store.change_account(account.id, AccountChange::Disable).await?;
-        let web = store.count_unfinished(account.id, Surface::Web).await?;
-        let unfinished = store.count_unfinished(account.id, Surface::Api).await? + web;
-        if unfinished > 0 {
-            return Err(Failure(format!(
-                "{name} has {}: it is disabled and not deleted; wait until they have ended and repeat this command",
-                counted(unfinished, "unfinished task", "unfinished tasks")
-            )));
-        }
     }
     let deleted = store.change_account(account.id, AccountChange::Delete).await?;
     let deleted = deleted.ok_or("the account no longer exists")?;
+    if deleted.deleted_at.is_none() {
+        let web = store.count_unfinished(account.id, Surface::Web).await?;
+        let unfinished = store.count_unfinished(account.id, Surface::Api).await? + web;
+        return Err(Failure(format!(
+            "{name} has {}: it is disabled and not deleted; wait until they have ended and repeat this command",
+            counted(unfinished, "unfinished task", "unfinished tasks")
+        )));
+    }
     let removed = store.remove_tasks_of(account.id, store.now().saturating_add(MILLISECOND)).await?;
     show(json, &deleted, || {
         format!(

@@ -70,7 +70,8 @@ pub enum AccountChange {
     Enable,
     /// Makes all of its keys invalid. Its unfinished tasks go on.
     Disable,
-    /// Disables it for good and revokes its keys. Its ledger stays, and its tasks until [`Upkeep::remove_tasks_of`].
+    /// Disables it for good and revokes its keys, unless it has unfinished tasks. It takes no submit afterwards. Its
+    /// ledger stays, and its tasks until [`Upkeep::remove_tasks_of`].
     Delete,
 }
 
@@ -237,12 +238,12 @@ pub trait Accounts: std::fmt::Debug + Send + Sync + 'static {
     /// All accounts, sorted by name.
     async fn list_accounts(&self) -> Result<Vec<Account>>;
 
-    /// Changes an account and returns it; `None` if it does not exist. A deleted account stays as it is.
+    /// Changes an account and returns it; `None` if it does not exist. A deleted account stays as it is, and so does one
+    /// that has unfinished tasks and would be deleted.
     async fn change_account(&self, id: Id, change: AccountChange) -> Result<Option<Account>>;
 
-    /// Adds credits and returns the new balance; `None` if the account does not exist. An amount that is not
-    /// positive, of any account, or that would raise the balance above [`MAX_BALANCE`](crate::domain::model::MAX_BALANCE), is an
-    /// error.
+    /// Adds credits and returns the new balance; `None` if the account does not exist. An amount is an error if it is not
+    /// positive or would raise the balance above [`MAX_BALANCE`](crate::domain::model::MAX_BALANCE).
     async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>>;
 
     /// Takes credits away, which is a grant with a negative amount in the ledger; `None` if the account does not exist.

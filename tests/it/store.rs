@@ -47,6 +47,7 @@ macro_rules! suite {
                     a_grant_adds_to_the_balance_and_stores_its_note,
                     credits_are_taken_down_to_none_and_never_further,
                     a_disabled_account_has_no_valid_key_and_a_deleted_one_never_again,
+                    an_account_with_unfinished_tasks_is_not_deleted_and_a_deleted_one_takes_no_submit,
                     the_tasks_of_one_account_are_removed_and_no_others,
                     a_grant_to_a_missing_account_changes_nothing,
                     a_grant_outside_the_allowed_range_is_an_error_and_changes_nothing,

@@ -29,15 +29,25 @@ const ACCOUNT: &str = "id, name, coalesce(
         (SELECT balance FROM ledger WHERE account_id = accounts.id ORDER BY ledger.id DESC LIMIT 1), 0) AS balance,
     disabled_at, deleted_at FROM accounts";
 
-/// Disables the account $1 at the time $2, or enables it. A time $3 deletes it and revokes its keys.
+/// Disables the account $1 at the time $2, or enables it. A time $3 deletes it and revokes its keys, unless it has
+/// unfinished tasks.
 const CHANGE: &str = "
-    WITH changed AS (
-        UPDATE accounts SET disabled_at = CASE WHEN $2::bigint IS NULL THEN NULL ELSE coalesce(disabled_at, $2) END,
-            deleted_at = $3::bigint
-        WHERE id = $1 AND deleted_at IS NULL RETURNING id
+    WITH
+    -- Waits for submits.
+    locked AS MATERIALIZED (SELECT id FROM accounts WHERE id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE),
+    -- The function sees all that was committed before the lock, which the snapshot of this statement may not.
+    idle AS MATERIALIZED (SELECT id FROM locked WHERE $3::bigint IS NULL OR tintype_unfinished(id, '', 1) = 0),
+    changed AS (
+        UPDATE accounts a
+        SET disabled_at = CASE WHEN $2::bigint IS NULL THEN NULL ELSE coalesce(disabled_at, $2) END, deleted_at = $3
+        FROM idle WHERE a.id = idle.id RETURNING a.id
+    ),
+    -- In the order in which other statements lock keys.
+    keys AS MATERIALIZED (
+        SELECT k.id FROM api_keys k WHERE account_id IN (SELECT id FROM changed) AND revoked_at IS NULL
+        AND $3 IS NOT NULL ORDER BY k.id FOR NO KEY UPDATE
     )
-    UPDATE api_keys SET revoked_at = $3 FROM changed
-    WHERE account_id = changed.id AND revoked_at IS NULL AND $3 IS NOT NULL";
+    UPDATE api_keys SET revoked_at = $3 FROM keys WHERE api_keys.id = keys.id";
 
 /// Grants $2 credits to the account $1, unless it would then have more than $3. Waits for charges and refunds.
 const GRANT: &str = "

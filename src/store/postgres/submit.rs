@@ -60,6 +60,8 @@ struct Found {
     /// Balance and unfinished tasks of the account before the statement; `None` if another transaction has locked it.
     account: Option<(i64, i64)>,
     accepted: bool,
+    /// Whether its deadline had passed, so that it was not accepted.
+    late: bool,
 }
 
 impl Submitter {
@@ -118,6 +120,11 @@ impl Submitter {
 
     /// Answers the orders that are settled, and returns the others.
     async fn answer(&self, sent: Vec<Sent>, found: Vec<Found>) -> Vec<Asked> {
+        if found.iter().any(|found| found.late) {
+            // The server's clock may have been set ahead.
+            let database = self.database.clone();
+            tokio::spawn(async move { database.compare_clocks().await });
+        }
         let count = sent.len();
         let mut accounts: HashMap<Id, (i64, i64)> = HashMap::new();
         let mut again = Vec::new();
@@ -131,6 +138,12 @@ impl Submitter {
                 }
                 continue;
             };
+            if found.late {
+                // It takes nothing from those after it. It is refused when its start limit is over by the clock of this
+                // process, too.
+                again.push(one.asked);
+                continue;
+            }
             let (balance, unfinished) = accounts.entry(order.account_id).or_insert(account);
             let (cost, max_unfinished) = (order.request.cost(), i64::from(order.max_unfinished));
             if !found.accepted && max_unfinished != 0 && *unfinished >= max_unfinished {
@@ -189,7 +202,12 @@ impl Sent {
 
 fn found(row: &Row) -> Result<Found> {
     let (balance, unfinished): (Option<i64>, Option<i64>) = (row.try_get("balance")?, row.try_get("unfinished")?);
-    Ok(Found { exists: row.try_get("exists")?, account: balance.zip(unfinished), accepted: row.try_get("accepted")? })
+    Ok(Found {
+        exists: row.try_get("exists")?,
+        account: balance.zip(unfinished),
+        accepted: row.try_get("accepted")?,
+        late: row.try_get("late")?,
+    })
 }
 
 const SUBMIT: &str = "
@@ -206,7 +224,7 @@ const SUBMIT: &str = "
     -- Locks the accounts in the order of their ids: nothing else charges or refunds them until the commit. An account
     -- that another transaction has locked is skipped, so that it delays no other.
     locked AS MATERIALIZED (
-        SELECT id FROM accounts WHERE id = ANY ($2) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+        SELECT id FROM accounts WHERE id = ANY ($2) AND deleted_at IS NULL ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
     ),
     -- The functions see all that was committed before the lock, which the snapshot of this statement may not.
     found AS MATERIALIZED (
@@ -236,8 +254,9 @@ const SUBMIT: &str = "
         SELECT account_id, 'charge', -$15 * n, balance - spent, made_at, id FROM new ORDER BY ordinal
     )
     -- One row for each order. It has no balance if its account was locked.
-    SELECT EXISTS (SELECT 1 FROM accounts WHERE accounts.id = orders.account_id) AS exists,
-        judged.balance, judged.unfinished, coalesce(judged.accepted, false) AS accepted
+    SELECT EXISTS (SELECT 1 FROM accounts WHERE accounts.id = orders.account_id AND deleted_at IS NULL) AS exists,
+        judged.balance, judged.unfinished, coalesce(judged.accepted, false) AS accepted,
+        NOT coalesce(judged.accepted, false) AND extract(epoch FROM clock_timestamp()) * 1000 >= orders.deadline AS late
     FROM orders LEFT JOIN judged ON judged.ordinal = orders.ordinal ORDER BY orders.ordinal";
 
 async fn write(database: &Database, sent: &[Sent]) -> std::result::Result<Vec<Row>, Failure> {

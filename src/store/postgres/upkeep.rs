@@ -83,7 +83,7 @@ impl Database {
     }
 
     /// Reads the server's clock; returns by how many milliseconds it is ahead of the clock of this machine.
-    async fn compare_clocks(&self) -> Result<i64> {
+    pub(super) async fn compare_clocks(&self) -> Result<i64> {
         if self.clock.is_manual() {
             return Ok(0);
         }

@@ -108,7 +108,7 @@ pub(super) fn change_account(
         .connection
         .prepare_cached(
             "UPDATE accounts SET disabled_at = iif(?2 IS NULL, NULL, coalesce(disabled_at, ?2)), deleted_at = ?3
-             WHERE id = ?1 AND deleted_at IS NULL",
+             WHERE id = ?1 AND deleted_at IS NULL AND (?3 IS NULL OR unfinished = 0)",
         )?
         .execute(params![id, disabled_at, deleted_at])?;
     if changed > 0 && change == AccountChange::Delete {

@@ -26,7 +26,7 @@ pub(super) fn submit(
     let charged = connection
         .prepare_cached(
             "UPDATE accounts SET balance = balance - ?2, unfinished = unfinished + 1
-             WHERE id = ?1 AND balance >= ?2 AND (?3 = 0 OR unfinished < ?3)",
+             WHERE id = ?1 AND deleted_at IS NULL AND balance >= ?2 AND (?3 = 0 OR unfinished < ?3)",
         )?
         .execute(params![account_id, cost, max_unfinished])?;
     if charged == 0 {
@@ -74,7 +74,7 @@ pub(super) fn submit(
 /// Determines why an account was not charged.
 fn refusal(connection: &Connection, account_id: Id, max_unfinished: u32) -> rusqlite::Result<Submission> {
     let (available, unfinished): (i64, u32) = connection
-        .prepare_cached("SELECT balance, unfinished FROM accounts WHERE id = ?1")?
+        .prepare_cached("SELECT balance, unfinished FROM accounts WHERE id = ?1 AND deleted_at IS NULL")?
         .query_row([account_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
     if max_unfinished != 0 && unfinished >= max_unfinished {
         Ok(Submission::TooManyUnfinished)

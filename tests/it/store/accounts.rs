@@ -4,7 +4,7 @@ use tintype::domain::key::KeyState;
 use tintype::domain::model::{EntryKind, LedgerEntry, MAX_BALANCE, Surface, TaskId};
 use tintype::store::{AccountChange, AccountCreation, Result, Taking};
 
-use super::fixture::{Fixture, MILLISECOND, images, new_key};
+use super::fixture::{Fixture, MILLISECOND, UNLIMITED, images, new_key};
 use crate::rigs::service::NOON;
 
 pub async fn a_new_account_holds_its_opening_grant(fx: &Fixture) -> Result<()> {
@@ -145,6 +145,29 @@ pub async fn a_disabled_account_has_no_valid_key_and_a_deleted_one_never_again(f
     assert_eq!(fx.store.history(ada, None, 100).await?.len(), 1);
     let missing = Fixture::new(fx.backend).account("eve", 0).await?;
     assert_eq!(fx.store.change_account(missing, AccountChange::Disable).await?, None);
+    Ok(())
+}
+
+pub async fn an_account_with_unfinished_tasks_is_not_deleted_and_a_deleted_one_takes_no_submit(
+    fx: &Fixture,
+) -> Result<()> {
+    let ada = fx.account("ada", 10).await?;
+    let key = fx.store.create_key(ada, new_key("ada's")).await?.expect("the account exists");
+    fx.submit(ada).await?;
+    let before = fx.state().await?;
+    let kept = fx.another_process().change_account(ada, AccountChange::Delete).await?.expect("the account exists");
+    assert_eq!((kept.disabled_at, kept.deleted_at), (None, None));
+    assert_eq!(fx.state().await?, before, "the key {} is valid", key.name);
+    let lease = fx.claim().await?;
+    fx.store.fail(lease, "failed").await?;
+    let deleted = fx.store.change_account(ada, AccountChange::Delete).await?.expect("the account exists");
+    assert!(deleted.deleted_at.is_some() && deleted.credits == 10, "{deleted:?}");
+    let before = fx.state().await?;
+    for max_unfinished in [UNLIMITED, 1] {
+        let refused = fx.store.submit(ada, None, Surface::Api, images(1), max_unfinished).await;
+        refused.expect_err("the account is deleted");
+    }
+    assert_eq!(fx.state().await?, before);
     Ok(())
 }
 
