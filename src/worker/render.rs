@@ -171,8 +171,9 @@ impl EngineRenderer {
         let mut pictures = Vec::with_capacity(seeds.len());
         for seeds in seeds.chunks(self.info.max_pictures.unwrap_or(seeds.len()).max(1)) {
             let (prompt, references) = (request.prompt.clone(), references.clone());
+            let part = progress.part(pictures.len(), seeds.len(), usize::from(request.n));
             let brief = Brief { prompt, width, height, seeds: seeds.to_vec(), references, time_limit };
-            let rendered = self.engine.render(brief, progress.clone(), cancel.clone()).await?;
+            let rendered = self.engine.render(brief, part, cancel.clone()).await?;
             if rendered.len() != seeds.len() {
                 let cause = format!("the engine rendered {} pictures instead of {}", rendered.len(), seeds.len());
                 return Err(EngineError::Temporary(cause));

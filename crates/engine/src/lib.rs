@@ -93,6 +93,17 @@ pub enum Stage {
     Fraction(f32),
 }
 
+impl Stage {
+    /// The part of the work that is done, from 0 to 1, whatever an engine has reported.
+    pub fn fraction(self) -> f32 {
+        let part = match self {
+            Self::Step { done, of } => done as f32 / of as f32,
+            Self::Fraction(part) => part,
+        };
+        if part.is_nan() { 0.0 } else { part.clamp(0.0, 1.0) }
+    }
+}
+
 impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -106,12 +117,45 @@ impl fmt::Display for Stage {
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
     latest: watch::Sender<Option<Stage>>,
+    part: Option<Part>,
+}
+
+/// Some pictures of a render.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    /// Pictures before them.
+    before: u32,
+    pictures: u32,
+    /// All pictures of the render.
+    of: u32,
+}
+
+impl Part {
+    /// The stage of the whole render at this stage of the part. Steps stay steps where all parts have as many.
+    fn of_whole(self, stage: Stage) -> Stage {
+        let Self { before, pictures, of: all } = self;
+        let parts_are_equal = pictures > 0 && all % pictures == 0 && before % pictures == 0;
+        match stage {
+            Stage::Step { done, of } if parts_are_equal => {
+                let done = (before / pictures).saturating_mul(of).saturating_add(done);
+                Stage::Step { done, of: (all / pictures).saturating_mul(of) }
+            }
+            _ => Stage::Fraction((before as f32 + stage.fraction() * pictures as f32) / all as f32),
+        }
+    }
 }
 
 impl Progress {
     /// Reports how far the render is.
     pub fn report(&self, stage: Stage) {
+        let stage = self.part.map_or(stage, |part| part.of_whole(stage));
         self.latest.send_replace(Some(stage));
+    }
+
+    /// The handle for a brief that covers `pictures` of the `of` pictures of a render, after the first `before`.
+    pub fn part(&self, before: usize, pictures: usize, of: usize) -> Self {
+        let [before, pictures, of] = [before, pictures, of].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+        Self { latest: self.latest.clone(), part: Some(Part { before, pictures, of }) }
     }
 
     /// The latest report.
@@ -190,5 +234,38 @@ mod tests {
         assert_eq!(progress.latest().map(|stage| stage.to_string()).as_deref(), Some("step 3 of 20"));
         progress.report(Stage::Fraction(0.5));
         assert_eq!(progress.latest().map(|stage| stage.to_string()).as_deref(), Some("50 %"));
+    }
+
+    #[test]
+    fn the_progress_of_a_part_is_one_of_the_whole() {
+        let progress = Progress::default();
+        let reported = |part: &Progress, stage| {
+            part.report(stage);
+            progress.latest().expect("a report")
+        };
+        let second_half = progress.part(2, 2, 4);
+        assert_eq!(reported(&second_half, Stage::Step { done: 5, of: 20 }), Stage::Step { done: 25, of: 40 });
+        assert_eq!(reported(&second_half, Stage::Fraction(0.5)), Stage::Fraction(0.75));
+        // Of three pictures and a fourth one, the steps of the first three do not tell those of the last.
+        assert_eq!(reported(&progress.part(0, 3, 4), Stage::Step { done: 10, of: 20 }), Stage::Fraction(0.375));
+        assert_eq!(
+            reported(&progress.part(3, 1, 4), Stage::Step { done: 0, of: 20 }),
+            Stage::Step { done: 60, of: 80 }
+        );
+    }
+
+    #[test]
+    fn a_fraction_is_between_0_and_1() {
+        let stages = [
+            (Stage::Step { done: 7, of: 20 }, 0.35),
+            (Stage::Step { done: 30, of: 20 }, 1.0),
+            (Stage::Step { done: 0, of: 0 }, 0.0),
+            (Stage::Step { done: 1, of: 0 }, 1.0),
+            (Stage::Fraction(-1.0), 0.0),
+            (Stage::Fraction(f32::NAN), 0.0),
+        ];
+        for (stage, fraction) in stages {
+            assert_eq!(stage.fraction(), fraction, "{stage:?}");
+        }
     }
 }

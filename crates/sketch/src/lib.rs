@@ -45,6 +45,8 @@ use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, 
 
 /// Tasks at the same time. While some paint, others store their files or sit out a delay that they rehearse.
 const SLOTS: usize = 8;
+/// Steps that a rehearsed delay is reported in, as diffusion models report theirs.
+const REHEARSED_STEPS: u32 = 20;
 
 /// Renders prompts as illustrated scenes, without any model.
 #[derive(Debug, Clone)]
@@ -102,7 +104,7 @@ impl Engine for Sketch {
     ) -> Result<Vec<Picture>, EngineError> {
         let rehearsal = Rehearsal::read(&brief.prompt);
         if !rehearsal.delay.is_zero() {
-            let delay = tokio::time::sleep(rehearsal.delay);
+            let delay = sit_out(rehearsal.delay, &progress);
             cancel.run_until_cancelled(delay).await.ok_or_else(cancelled)?;
         }
         match rehearsal.ending {
@@ -129,9 +131,23 @@ impl Engine for Sketch {
         for (seed, done) in seeds.into_iter().zip(1..) {
             let painting = Arc::clone(&painting);
             pictures.push(self.paint(&cancel, move || painting.paint(seed)).await.ok_or_else(cancelled)?);
-            progress.report(Stage::Step { done, of });
+            // After a delay, which was nearly all of the work, the few milliseconds of the painting are no step.
+            if rehearsal.delay.is_zero() {
+                progress.report(Stage::Step { done, of });
+            }
         }
         Ok(pictures)
+    }
+}
+
+/// Sits out a rehearsed delay, and reports it in steps.
+async fn sit_out(delay: Duration, progress: &Progress) {
+    let mut steps = tokio::time::interval((delay / REHEARSED_STEPS).max(Duration::from_nanos(1)));
+    // The first tick is at once.
+    steps.tick().await;
+    for done in 1..=REHEARSED_STEPS {
+        steps.tick().await;
+        progress.report(Stage::Step { done, of: REHEARSED_STEPS });
     }
 }
 
@@ -220,5 +236,16 @@ mod tests {
         let seeds = brief("a cat", 64, 64, &[1, 2]);
         Sketch::new().render(seeds, progress.clone(), CancellationToken::new()).await.unwrap();
         assert_eq!(progress.latest(), Some(Stage::Step { done: 2, of: 2 }));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rehearsed_delay_is_reported_in_steps() {
+        let progress = Progress::default();
+        let begun = tokio::time::Instant::now();
+        sit_out(Duration::from_secs(10), &progress.clone()).await;
+        assert_eq!(begun.elapsed().as_secs(), 10);
+        let delayed = brief("a cat [[delay 1s]]", 64, 64, &[1, 2]);
+        Sketch::new().render(delayed, progress.clone(), CancellationToken::new()).await.unwrap();
+        assert_eq!(progress.latest(), Some(Stage::Step { done: REHEARSED_STEPS, of: REHEARSED_STEPS }));
     }
 }
