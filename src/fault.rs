@@ -55,6 +55,8 @@ effects! {
     Claim = "claim",
     /// Leases are renewed.
     Renew = "renew",
+    /// The progress of attempts is written down.
+    ReportProgress = "report-progress",
     /// A lease is given back without using up an attempt.
     Release = "release",
     /// A failed attempt is queued again.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tintype_engine::Stage;
+
 use crate::domain::model::{Id, Surface};
 use crate::domain::request::GenerateRequest;
 
@@ -38,6 +40,15 @@ impl Claim {
     pub fn ended(&self) -> Ended {
         Ended { task_id: self.lease.task_id, account_id: self.account_id, surface: self.surface }
     }
+}
+
+/// How far an attempt is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AttemptProgress {
+    /// Time for which the attempt has been rendering.
+    pub running: Duration,
+    /// The latest report of its engine.
+    pub stage: Option<Stage>,
 }
 
 /// Outcome of a write under a lease.

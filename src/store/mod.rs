@@ -26,7 +26,8 @@ pub mod sqlite;
 pub use self::audit::{Audit, Drift};
 pub use self::error::{Cause, OpenError, StoreError};
 pub use self::leases::{
-    Claim, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry, StrikeRule,
+    AttemptProgress, Claim, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry,
+    StrikeRule,
 };
 
 /// A worker without a report for this long, by the clock of the database, counts as gone.
@@ -310,8 +311,19 @@ pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
         self.submit_before(StartLimit::none(), account_id, key_id, surface, request, max_unfinished).await
     }
 
-    /// The task if this account created it on this surface.
-    async fn find_task(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Task>>;
+    /// The task if this account created it on this surface, and how far the present attempt at it is, if its worker has
+    /// reported that.
+    async fn poll_task(
+        &self,
+        account_id: Id,
+        surface: Surface,
+        id: Id,
+    ) -> Result<Option<(Task, Option<AttemptProgress>)>>;
+
+    /// The task of [`Tasks::poll_task`] alone.
+    async fn find_task(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Task>> {
+        Ok(self.poll_task(account_id, surface, id).await?.map(|(task, _)| task))
+    }
 
     /// Tasks of an account on one surface, newest first, older than the task `before`.
     async fn list_tasks(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Task>>;
@@ -351,6 +363,11 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
 
     /// Extends leases to `lease` from now; returns the leases that had been lost.
     async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>>;
+
+    /// Writes down how far attempts are, apart from the tasks. The report of an attempt whose lease is lost has no effect.
+    /// [`Tasks::poll_task`] shows a report until the lease ends, and [`Upkeep::rescue`] deletes it afterwards. A report
+    /// may get lost: no backup keeps it, no other database gets it, and a crash of the database may erase it.
+    async fn report_progress(&self, attempts: Vec<(Lease, AttemptProgress)>) -> Result<()>;
 
     /// Returns a task to the queue. The attempt does not count as lost.
     async fn release(&self, lease: Lease) -> Result<LeaseWrite>;
@@ -407,7 +424,7 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
 #[async_trait]
 pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
     /// Takes leases away. Their tasks are queued again, or failed with `last_error` after [`MAX_LOST_LEASES`] lost
-    /// leases.
+    /// leases. Also deletes the progress of attempts that have ended.
     async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued>;
 
     /// Fails and refunds every unfinished task created at or before `cutoff` of [`Fleet::now`]; returns them in any order.

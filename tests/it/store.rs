@@ -21,6 +21,7 @@ mod postgres_schema;
 mod postgres_server;
 mod postgres_tls;
 mod processes;
+mod progress;
 mod removals;
 mod sqlite_file;
 mod strikes;
@@ -138,6 +139,13 @@ macro_rules! suite {
                     retries_and_rescues_count_toward_one_limit_of_lost_leases,
                     a_rescue_takes_exactly_the_expired_leases,
                     a_rescue_of_all_takes_every_lease_and_leaves_waiting_tasks,
+                }
+                progress {
+                    the_owner_of_a_task_reads_the_latest_progress,
+                    progress_is_reported_for_many_attempts_at_once,
+                    progress_under_a_lost_lease_is_not_written,
+                    progress_ends_with_its_lease,
+                    a_sweep_leaves_the_progress_of_running_attempts,
                 }
                 damage {
                     an_unreadable_task_does_not_block_claims_of_other_tasks,

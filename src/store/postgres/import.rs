@@ -11,7 +11,8 @@ use crate::store::{Audit, Result, StoreError};
 /// Rows per batch.
 const PIECE: u32 = 1_000;
 
-/// The tables that both databases have. Their first column is their key.
+/// The tables that both databases have, without `progress`, which its workers report again. Their first column is their
+/// key.
 const TABLES: [&str; 8] = ["secrets", "accounts", "api_keys", "tasks", "queue", "ledger", "queue_pause", "strikes"];
 
 /// Outcome of an import.

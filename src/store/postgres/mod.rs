@@ -29,6 +29,7 @@ mod failure;
 mod import;
 mod keys;
 mod listen_notify;
+mod progress;
 mod queue;
 mod schema;
 mod settle;

@@ -15,13 +15,13 @@ use tokio_postgres::Row;
 use super::columns::{number, to_json, word};
 use super::connection::{Database, Parameter};
 use super::failure::Failure;
-use super::{PostgresStore, claim, keys};
+use super::{PostgresStore, claim, keys, progress};
 use crate::clock::Timestamp;
 use crate::domain::model::{CREDITS_PER_IMAGE, Id};
 use crate::fault::Effect;
 use crate::store::{
-    Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, MAX_LOST_LEASES, Queue, QueueDepth, Refusal, Result, Retry,
-    StrikeRule,
+    AttemptProgress, Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, MAX_LOST_LEASES, Queue, QueueDepth, Refusal,
+    Result, Retry, StrikeRule,
 };
 
 /// For a parameter.
@@ -193,6 +193,10 @@ impl Queue for PostgresStore {
             Ok(leases.iter().filter(|lease| lost.contains(lease)).copied().collect())
         };
         self.write(Effect::Renew, renew).await
+    }
+
+    async fn report_progress(&self, attempts: Vec<(Lease, AttemptProgress)>) -> Result<()> {
+        self.write(Effect::ReportProgress, progress::report(&self.database, &attempts)).await
     }
 
     async fn release(&self, lease: Lease) -> Result<LeaseWrite> {

@@ -5,15 +5,15 @@ use std::cmp::Reverse;
 use async_trait::async_trait;
 use tokio_postgres::Row;
 
-use super::PostgresStore;
 use super::columns::{REQUEST, TASK, json, number, request, task};
 use super::connection::Database;
 use super::submit::Order;
+use super::{PostgresStore, progress};
 use crate::clock::Timestamp;
 use crate::domain::model::{Id, Surface, Task};
 use crate::domain::request::GenerateRequest;
 use crate::fault::Effect;
-use crate::store::{CompletedTask, Result, StartLimit, Submission, TaskFiles, TaskRecord, Tasks};
+use crate::store::{AttemptProgress, CompletedTask, Result, StartLimit, Submission, TaskFiles, TaskRecord, Tasks};
 
 /// Tasks that are removed in one transaction.
 pub(super) const REMOVAL_BATCH: usize = 1000;
@@ -83,12 +83,13 @@ impl Tasks for PostgresStore {
         Ok(submission)
     }
 
-    async fn find_task(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Task>> {
-        let sql = format!(
-            "SELECT {TASK} FROM tasks WHERE id = $1 AND account_id = $2 AND surface = $3 AND removed_at IS NULL"
-        );
-        let found = self.database.read_one(&sql, &[&id, &account_id, &surface.as_str()]).await?;
-        found.as_ref().map(task).transpose()
+    async fn poll_task(
+        &self,
+        account_id: Id,
+        surface: Surface,
+        id: Id,
+    ) -> Result<Option<(Task, Option<AttemptProgress>)>> {
+        progress::poll(&self.database, account_id, surface, id).await
     }
 
     async fn list_tasks(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Task>> {

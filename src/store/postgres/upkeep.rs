@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use super::connection::{Database, Parameter};
 use super::queue::{Loss, millis};
 use super::sweep::Sweep;
-use super::{PostgresStore, audit, tasks};
+use super::{PostgresStore, audit, progress, tasks};
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::fault::Effect;
@@ -126,7 +126,13 @@ impl Database {
 impl Upkeep for PostgresStore {
     async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued> {
         let loss = Loss::attempt(&self.database, last_error, Duration::ZERO);
-        self.write(Effect::Rescue, Sweep::rescue(&self.database, which, loss).run(&self.database)).await
+        let rescued =
+            self.write(Effect::Rescue, Sweep::rescue(&self.database, which, loss).run(&self.database)).await?;
+        // The tasks are rescued all the same.
+        if let Err(error) = progress::forget_ended(&self.database).await {
+            tracing::debug!(%error, "could not delete the progress of attempts that have ended; the next sweep tries again");
+        }
+        Ok(rescued)
     }
 
     async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>> {

@@ -19,6 +19,7 @@ mod audit;
 mod columns;
 mod connection;
 mod files;
+mod progress;
 mod queue;
 mod schema;
 mod snapshot;

@@ -13,13 +13,13 @@ use super::accounts::Entry;
 use super::columns::{to_json, word};
 use super::tasks::{REQUEST, request};
 use super::writer::{Writing, in_savepoint};
-use super::{SqliteStore, strikes};
+use super::{SqliteStore, progress, strikes};
 use crate::clock::Timestamp;
 use crate::domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, Surface};
 use crate::fault::Effect;
 use crate::store::{
-    Claim, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Queue, QueueDepth, Refusal, Rescue, Rescued,
-    Result, Retry, StrikeRule,
+    AttemptProgress, Claim, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Queue, QueueDepth, Refusal,
+    Rescue, Rescued, Result, Retry, StrikeRule,
 };
 
 /// Tasks that a sweep ends per transaction, so that the writes of callers can run in between.
@@ -244,6 +244,7 @@ pub(super) fn rescue(writing: &mut Writing, which: Rescue, last_error: &str) -> 
         rescued.queued += queued;
         rescued.failed.extend(failed);
     }
+    progress::forget_ended(&writing.connection)?;
     Ok(rescued)
 }
 
@@ -338,6 +339,10 @@ impl Queue for SqliteStore {
 
     async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>> {
         self.write(Effect::Renew, move |writing| renew(writing, &leases, lease)).await
+    }
+
+    async fn report_progress(&self, attempts: Vec<(Lease, AttemptProgress)>) -> Result<()> {
+        self.write(Effect::ReportProgress, move |writing| progress::report(writing, &attempts)).await
     }
 
     async fn release(&self, lease: Lease) -> Result<LeaseWrite> {

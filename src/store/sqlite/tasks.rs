@@ -6,11 +6,11 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use super::accounts::Entry;
 use super::columns::{json, to_json, word};
 use super::writer::Writing;
-use super::{SqliteStore, files};
+use super::{SqliteStore, files, progress};
 use crate::domain::model::{EntryKind, Id, Status, Surface, Task};
 use crate::domain::request::GenerateRequest;
 use crate::fault::Effect;
-use crate::store::{CompletedTask, Result, StartLimit, Submission, TaskFiles, TaskRecord, Tasks};
+use crate::store::{AttemptProgress, CompletedTask, Result, StartLimit, Submission, TaskFiles, TaskRecord, Tasks};
 
 pub(super) fn submit(
     writing: &mut Writing,
@@ -96,9 +96,9 @@ fn count_unfinished(connection: &Connection, account_id: Id, surface: Surface) -
 }
 
 /// The columns of a [`Task`], in the order in which it reads them.
-const TASK: &str = "id, account_id, surface, image_to_image, status, updated_at, images, error";
+pub(super) const TASK: &str = "id, account_id, surface, image_to_image, status, updated_at, images, error";
 
-fn task(row: &Row<'_>) -> rusqlite::Result<Task> {
+pub(super) fn task(row: &Row<'_>) -> rusqlite::Result<Task> {
     let status = match row.get_ref(4)?.as_str()? {
         "completed" => Status::Completed(json(row, 6)?),
         "failed" => Status::Failed(row.get(7)?),
@@ -125,20 +125,6 @@ pub(super) fn request(row: &Row<'_>) -> rusqlite::Result<GenerateRequest> {
         reference_images: json(row, "reference_images")?,
         request_id: row.get("request_id")?,
     })
-}
-
-pub(super) fn find(
-    connection: &Connection,
-    account_id: Id,
-    surface: Surface,
-    id: Id,
-) -> rusqlite::Result<Option<Task>> {
-    connection
-        .prepare_cached(&format!(
-            "SELECT {TASK} FROM tasks WHERE id = ?1 AND account_id = ?2 AND surface = ?3 AND removed_at IS NULL"
-        ))?
-        .query_row(params![id, account_id, surface.as_str()], task)
-        .optional()
 }
 
 /// One page of an account's tasks: a range of the index `tasks_of_account`, which excludes removed tasks.
@@ -256,8 +242,14 @@ impl Tasks for SqliteStore {
         self.write(Effect::Submit, submit).await
     }
 
-    async fn find_task(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Task>> {
-        self.read(|connection| find(connection, account_id, surface, id))
+    async fn poll_task(
+        &self,
+        account_id: Id,
+        surface: Surface,
+        id: Id,
+    ) -> Result<Option<(Task, Option<AttemptProgress>)>> {
+        let now = self.clock.now();
+        self.read(|connection| progress::poll(connection, account_id, surface, id, now))
     }
 
     async fn list_tasks(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Task>> {

@@ -80,6 +80,20 @@ impl Fixture {
         }
     }
 
+    /// Number of rows of a table.
+    pub fn count(&self, table: &str) -> i64 {
+        match self.backend {
+            Backend::Sqlite => {
+                let connection = Connection::open(self.directory.path().join("tintype.db")).expect("the database");
+                let count = connection.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0));
+                count.expect("a table")
+            }
+            Backend::Postgres => {
+                cluster().number(&format!("SELECT count(*) FROM {}.{table}", schema(self.directory.path())))
+            }
+        }
+    }
+
     /// Creates an account.
     pub async fn account(&self, name: &str, credits: i64) -> Result<Id> {
         match self.store.create_account(name, credits).await? {

@@ -1,7 +1,7 @@
 //! Rows that another transaction has locked on a PostgreSQL server.
 
 use tintype::domain::model::Status;
-use tintype::store::{Ended, Lease, LeaseWrite, Result};
+use tintype::store::{AttemptProgress, Ended, Lease, LeaseWrite, Rescue, Result};
 
 use super::fixture::{LEASE, one_file};
 use super::postgres_server::fixture_with;
@@ -18,6 +18,26 @@ async fn a_completion_does_not_wait_for_a_locked_account() -> Result<()> {
     assert!(matches!(fx.task(held.task_id).await?.status, Status::Completed { .. }));
     holder.batch_execute("ROLLBACK").await.expect("the session is open");
     assert_eq!(fx.store.audit().await?.drifts, []);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locked_progress_delays_no_task() -> Result<()> {
+    let fx = fixture_with("");
+    let lease = fx.leased().await?;
+    let progress = AttemptProgress { running: LEASE, stage: None };
+    fx.store.report_progress(vec![(lease, progress)]).await?;
+    let holder = cluster().session().await;
+    let hold = format!("BEGIN; SELECT * FROM {}.progress FOR UPDATE", schema(fx.directory.path()));
+    holder.batch_execute(&hold).await.expect("the lock is free");
+    fx.store.rescue(Rescue::All, "the worker died").await?;
+    let again = fx.claim().await?;
+    assert_eq!(fx.store.complete(again, one_file()).await?, LeaseWrite::Done);
+    fx.store.rescue(Rescue::Expired, "the worker died").await?;
+    assert_eq!(fx.count("progress"), 1, "the sweep does not wait either");
+    holder.batch_execute("ROLLBACK").await.expect("the session is open");
+    fx.store.rescue(Rescue::Expired, "the worker died").await?;
+    assert_eq!(fx.count("progress"), 0);
     Ok(())
 }
 

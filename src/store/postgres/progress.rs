@@ -1,0 +1,86 @@
+//! Statements for the progress of attempts. A row counts while the queue has the lease of its epoch. Nothing here waits
+//! for a row that ends a task, and no statement that ends a task touches this table.
+
+use std::time::Duration;
+
+use tintype_engine::Stage;
+use tokio_postgres::Row;
+
+use super::columns::{TASK, number, task};
+use super::connection::{Database, Parameter};
+use super::queue::millis;
+use crate::domain::model::{Id, Surface, Task};
+use crate::store::{AttemptProgress, Lease, Result};
+
+/// Reports that are late, of an attempt that has since lost its lease, are left out.
+const REPORT: &str = "
+    INSERT INTO progress AS p (task_id, lease_epoch, started_at, step, steps, fraction)
+    SELECT told.task_id, told.lease_epoch, tintype_now($7) - told.running_ms, told.step, told.steps, told.fraction
+    FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::real[])
+        AS told (task_id, lease_epoch, running_ms, step, steps, fraction)
+    WHERE told.lease_epoch = (
+        SELECT q.lease_epoch FROM queue q WHERE q.task_id = told.task_id AND q.lease_until IS NOT NULL)
+    ORDER BY told.task_id
+    ON CONFLICT (task_id) DO UPDATE SET lease_epoch = excluded.lease_epoch, started_at = excluded.started_at,
+        step = excluded.step, steps = excluded.steps, fraction = excluded.fraction
+    WHERE p.lease_epoch <= excluded.lease_epoch";
+
+/// Skips rows that a worker is writing.
+const FORGET_ENDED: &str = "
+    DELETE FROM progress WHERE task_id = ANY (ARRAY (
+        SELECT p.task_id FROM progress p
+        WHERE p.lease_epoch IS DISTINCT FROM (
+            SELECT q.lease_epoch FROM queue q WHERE q.task_id = p.task_id AND q.lease_until IS NOT NULL)
+        FOR UPDATE SKIP LOCKED))";
+
+pub(super) async fn report(database: &Database, attempts: &[(Lease, AttemptProgress)]) -> Result<()> {
+    let of = |lease: &Lease, progress: &AttemptProgress| {
+        let (step, steps, fraction) = match progress.stage {
+            Some(Stage::Step { done, of }) => (Some(i64::from(done)), Some(i64::from(of)), None),
+            Some(Stage::Fraction(fraction)) => (None, None, Some(fraction)),
+            None => (None, None, None),
+        };
+        (lease.task_id, lease.epoch, millis(progress.running), step, steps, fraction)
+    };
+    let columns: (Vec<_>, Vec<_>, Vec<_>, Vec<_>, Vec<_>, Vec<_>) =
+        attempts.iter().map(|(lease, progress)| of(lease, progress)).collect();
+    let (ids, epochs, running, step, steps, fraction) = columns;
+    let given = database.given_time();
+    let parameters: [Parameter<'_>; 7] = [&ids, &epochs, &running, &step, &steps, &fraction, &given];
+    database.write(REPORT, &parameters).await?;
+    Ok(())
+}
+
+/// Deletes the progress of attempts that have ended.
+pub(super) async fn forget_ended(database: &Database) -> Result<()> {
+    database.write(FORGET_ENDED, &[]).await?;
+    Ok(())
+}
+
+/// A task with the progress of the present attempt at it. One look-up by key in each table.
+pub(super) async fn poll(
+    database: &Database,
+    account_id: Id,
+    surface: Surface,
+    id: Id,
+) -> Result<Option<(Task, Option<AttemptProgress>)>> {
+    let sql = format!(
+        "SELECT {TASK}, tintype_now($4) - p.started_at AS running_ms, p.step, p.steps, p.fraction
+         FROM tasks LEFT JOIN progress p ON p.task_id = id AND status = 'processing' AND p.lease_epoch =
+             (SELECT q.lease_epoch FROM queue q WHERE q.task_id = p.task_id AND q.lease_until IS NOT NULL)
+         WHERE id = $1 AND account_id = $2 AND surface = $3 AND removed_at IS NULL"
+    );
+    let found = database.read_one(&sql, &[&id, &account_id, &surface.as_str(), &database.given_time()]).await?;
+    found.map(|row| Ok((task(&row)?, progress(&row)?))).transpose()
+}
+
+fn progress(row: &Row) -> Result<Option<AttemptProgress>> {
+    let Some(running_ms) = row.try_get::<_, Option<i64>>("running_ms")? else { return Ok(None) };
+    let fraction: Option<f32> = row.try_get("fraction")?;
+    let stage = match row.try_get::<_, Option<i64>>("step")? {
+        Some(_) => Some(Stage::Step { done: number(row, "step")?, of: number(row, "steps")? }),
+        None => fraction.map(Stage::Fraction),
+    };
+    let running = Duration::from_millis(u64::try_from(running_ms).unwrap_or(0));
+    Ok(Some(AttemptProgress { running, stage }))
+}

@@ -1,0 +1,68 @@
+//! Statements for the progress of attempts. A row counts while the queue has the lease of its epoch.
+
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use tintype_engine::Stage;
+
+use super::tasks::{TASK, task};
+use super::writer::Writing;
+use crate::clock::Timestamp;
+use crate::domain::model::{Id, Surface, Task};
+use crate::store::{AttemptProgress, Lease};
+
+pub(super) fn report(writing: &mut Writing, attempts: &[(Lease, AttemptProgress)]) -> rusqlite::Result<()> {
+    let now = writing.clock.now();
+    let mut report = writing.connection.prepare_cached(
+        "INSERT INTO progress (task_id, lease_epoch, started_at, step, steps, fraction)
+         SELECT task_id, lease_epoch, ?3, ?4, ?5, ?6 FROM queue
+         WHERE task_id = ?1 AND lease_epoch = ?2 AND lease_until IS NOT NULL
+         ON CONFLICT (task_id) DO UPDATE SET lease_epoch = excluded.lease_epoch, started_at = excluded.started_at,
+             step = excluded.step, steps = excluded.steps, fraction = excluded.fraction",
+    )?;
+    for (lease, progress) in attempts {
+        let started_at = now.saturating_sub(progress.running);
+        let (step, steps, fraction) = match progress.stage {
+            Some(Stage::Step { done, of }) => (Some(done), Some(of), None),
+            Some(Stage::Fraction(fraction)) => (None, None, Some(fraction)),
+            None => (None, None, None),
+        };
+        report.execute(params![lease.task_id, lease.epoch, started_at, step, steps, fraction])?;
+    }
+    Ok(())
+}
+
+/// Deletes the progress of attempts that have ended.
+pub(super) fn forget_ended(connection: &Connection) -> rusqlite::Result<()> {
+    let ended = "DELETE FROM progress WHERE NOT EXISTS (
+        SELECT 1 FROM queue q
+        WHERE q.task_id = progress.task_id AND q.lease_epoch = progress.lease_epoch AND q.lease_until IS NOT NULL)";
+    connection.prepare_cached(ended)?.execute([]).map(drop)
+}
+
+/// A task with the progress of the present attempt at it. One look-up by key in each table.
+pub(super) fn poll(
+    connection: &Connection,
+    account_id: Id,
+    surface: Surface,
+    id: Id,
+    now: Timestamp,
+) -> rusqlite::Result<Option<(Task, Option<AttemptProgress>)>> {
+    connection
+        .prepare_cached(&format!(
+            "SELECT {TASK}, p.started_at, p.step, p.steps, p.fraction
+             FROM tasks LEFT JOIN progress p ON p.task_id = id AND status = 'processing' AND p.lease_epoch =
+                 (SELECT lease_epoch FROM queue q WHERE q.task_id = p.task_id AND q.lease_until IS NOT NULL)
+             WHERE id = ?1 AND account_id = ?2 AND surface = ?3 AND removed_at IS NULL"
+        ))?
+        .query_row(params![id, account_id, surface.as_str()], |row| Ok((task(row)?, progress(row, now)?)))
+        .optional()
+}
+
+fn progress(row: &Row<'_>, now: Timestamp) -> rusqlite::Result<Option<AttemptProgress>> {
+    let Some(started_at) = row.get::<_, Option<Timestamp>>("started_at")? else { return Ok(None) };
+    let fraction: Option<f32> = row.get("fraction")?;
+    let stage = match (row.get("step")?, row.get("steps")?) {
+        (Some(done), Some(of)) => Some(Stage::Step { done, of }),
+        _ => fraction.map(Stage::Fraction),
+    };
+    Ok(Some(AttemptProgress { running: now.since(started_at), stage }))
+}

@@ -1,0 +1,119 @@
+//! Progress of attempts: reported under a lease, read with the task, and gone with the lease.
+
+use std::time::Duration;
+
+use tintype::domain::model::{Id, Surface, Task};
+use tintype::store::{AttemptProgress, Lease, LeaseWrite, Rescue, Result};
+use tintype_engine::Stage;
+
+use super::fixture::{Fixture, LEASE, one_file};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn step(done: u32) -> AttemptProgress {
+    AttemptProgress { running: SECOND * done, stage: Some(Stage::Step { done, of: 20 }) }
+}
+
+/// The progress that the owner of a task reads at another process.
+async fn read(fx: &Fixture, task_id: Id) -> Result<Option<AttemptProgress>> {
+    let Task { account_id, surface, .. } = fx.task(task_id).await?;
+    let polled = fx.another_process().poll_task(account_id, surface, task_id).await?;
+    Ok(polled.expect("the task exists").1)
+}
+
+async fn report(fx: &Fixture, lease: Lease, done: u32) -> Result<()> {
+    fx.store.report_progress(vec![(lease, step(done))]).await
+}
+
+pub async fn the_owner_of_a_task_reads_the_latest_progress(fx: &Fixture) -> Result<()> {
+    let lease = fx.leased().await?;
+    let before = fx.state().await?;
+    assert_eq!(read(fx, lease.task_id).await?, None);
+    for stage in [None, Some(Stage::Fraction(0.25)), Some(Stage::Step { done: 0, of: u32::MAX })] {
+        let progress = AttemptProgress { running: SECOND * 10, stage };
+        fx.store.report_progress(vec![(lease, progress)]).await?;
+        assert_eq!(read(fx, lease.task_id).await?, Some(progress));
+    }
+    fx.clock.advance(SECOND * 5);
+    let running = read(fx, lease.task_id).await?.map(|progress| progress.running);
+    assert_eq!(running, Some(SECOND * 15), "the attempt goes on between reports");
+    let Task { account_id, .. } = fx.task(lease.task_id).await?;
+    assert_eq!(fx.store.poll_task(account_id, Surface::Web, lease.task_id).await?, None);
+    assert_eq!(fx.state().await?, before, "nothing else has changed");
+    Ok(())
+}
+
+pub async fn progress_is_reported_for_many_attempts_at_once(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 10).await?;
+    for _ in 0..3 {
+        fx.submit(ada).await?;
+    }
+    let leases: Vec<Lease> = fx.store.claim(3, LEASE).await?.iter().map(|claim| claim.lease).collect();
+    fx.store.release(leases[1]).await?;
+    let fraction = AttemptProgress { running: SECOND, stage: Some(Stage::Fraction(0.5)) };
+    fx.store.report_progress(vec![(leases[2], fraction), (leases[1], step(2)), (leases[0], step(1))]).await?;
+    let expected = [Some(step(1)), None, Some(fraction)];
+    for (lease, expected) in leases.iter().zip(expected) {
+        assert_eq!(read(fx, lease.task_id).await?, expected);
+    }
+    Ok(())
+}
+
+pub async fn progress_under_a_lost_lease_is_not_written(fx: &Fixture) -> Result<()> {
+    let lost = fx.leased().await?;
+    fx.store.release(lost).await?;
+    report(fx, lost, 1).await?;
+    assert_eq!(read(fx, lost.task_id).await?, None, "the task waits");
+    let current = fx.claim().await?;
+    report(fx, lost, 1).await?;
+    assert_eq!(read(fx, lost.task_id).await?, None, "the next worker has reported nothing");
+    report(fx, current, 2).await?;
+    report(fx, lost, 3).await?;
+    assert_eq!(read(fx, lost.task_id).await?, Some(step(2)));
+    fx.store.complete(current, one_file()).await?;
+    report(fx, current, 4).await?;
+    assert_eq!((read(fx, lost.task_id).await?, fx.count("progress")), (None, 1));
+    fx.store.rescue(Rescue::Expired, "").await?;
+    assert_eq!(fx.count("progress"), 0);
+    Ok(())
+}
+
+pub async fn progress_ends_with_its_lease(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    for how in 0..8 {
+        let task = fx.submit(ada).await?;
+        let lease = fx.claim().await?;
+        assert_eq!(lease.task_id, task.id);
+        report(fx, lease, 7).await?;
+        match how {
+            0 => drop(fx.store.complete(lease, one_file()).await?),
+            1 => drop(fx.store.fail(lease, "it sank").await?),
+            2 => drop(fx.store.refuse(lease, "no", None).await?),
+            3 => drop(fx.store.fail_unleased(lease.task_id, "it sank").await?),
+            4 => drop(fx.store.expire(fx.clock.now(), "too late").await?),
+            5 => drop(fx.store.retry(lease, Duration::ZERO, "again").await?),
+            6 => drop(fx.store.rescue(Rescue::All, "the worker died").await?),
+            _ => drop(fx.store.release(lease).await?),
+        }
+        assert_eq!(read(fx, task.id).await?, None, "{how}");
+        assert_eq!(fx.store.rescue(Rescue::Expired, "").await?.queued, 0);
+        assert_eq!(fx.count("progress"), 0, "{how}");
+        // Those that wait again must not be claimed in place of the next.
+        fx.store.fail_unleased(task.id, "it sank").await?;
+    }
+    Ok(())
+}
+
+pub async fn a_sweep_leaves_the_progress_of_running_attempts(fx: &Fixture) -> Result<()> {
+    let lease = fx.leased().await?;
+    report(fx, lease, 7).await?;
+    fx.store.rescue(Rescue::Expired, "").await?;
+    assert_eq!(read(fx, lease.task_id).await?, Some(step(7)));
+    fx.clock.advance(LEASE);
+    fx.store.rescue(Rescue::Expired, "").await?;
+    assert_eq!((read(fx, lease.task_id).await?, fx.count("progress")), (None, 0), "the lease has expired");
+    let current = fx.claim().await?;
+    assert_eq!(read(fx, lease.task_id).await?, None, "a new attempt begins anew");
+    assert_eq!(fx.store.complete(current, one_file()).await?, LeaseWrite::Done);
+    Ok(())
+}
