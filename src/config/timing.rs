@@ -14,6 +14,8 @@ pub const POLICY_CHECK_EVERY: Duration = Duration::from_secs(1);
 pub const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// Interval at which a worker reports its capabilities to the other processes.
 pub const WORKER_REPORT_EVERY: Duration = Duration::from_secs(5);
+/// Shortest interval at which a worker reports how far its attempts are.
+pub const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 /// Interval at which the last uses of keys are written to the database.
 pub const RECORD_KEY_USES_EVERY: Duration = Duration::from_secs(60);
 /// Interval at which the sweeper looks for orphaned result files of the latest days.

@@ -15,7 +15,7 @@ use super::render_slots::{RenderSlot, RenderSlots};
 use super::{CANCEL_GRACE, Worker};
 use crate::config::TASK_TIME_LIMIT;
 use crate::files::FilesError;
-use crate::store::{Claim, Lease, LeaseWrite, StoreError};
+use crate::store::{Claim, LeaseWrite, StoreError};
 use tintype_engine::Progress;
 use tintype_engine::picture::Picture;
 
@@ -60,7 +60,7 @@ impl Worker {
     pub(super) async fn work(&self, claim: Claim, start: Start, slots: RenderSlots) {
         let lease = claim.lease;
         let cancel = CancellationToken::new();
-        let _held = HeldLease::new(self, lease, cancel.clone());
+        let _held = self.held.hold(lease, cancel.clone());
         let started = self.shared.clock.elapsed();
         // Nothing after the render is cancelled: it is short, and no write takes place under a lost lease.
         let (rendered, _slot) = match self.attempt(&claim, start, &slots, &cancel).await {
@@ -153,6 +153,7 @@ impl Worker {
         cancel: &CancellationToken,
     ) -> Option<Result<Vec<Bytes>, RenderError>> {
         let (progress, stop) = (Progress::default(), cancel.child_token());
+        self.held.renders(claim.lease, self.shared.clock.elapsed(), progress.clone());
         // Also where this future is dropped.
         let stopped = stop.clone().drop_guard();
         let control = RenderControl { time_limit, progress: progress.clone(), cancel: stop };
@@ -209,25 +210,6 @@ impl Worker {
             }
         }
         saved
-    }
-}
-
-/// Holds a lease in the worker's heartbeats until dropped, however the attempt ends.
-struct HeldLease<'a> {
-    worker: &'a Worker,
-    lease: Lease,
-}
-
-impl<'a> HeldLease<'a> {
-    fn new(worker: &'a Worker, lease: Lease, cancel: CancellationToken) -> Self {
-        worker.held().insert(lease, cancel);
-        Self { worker, lease }
-    }
-}
-
-impl Drop for HeldLease<'_> {
-    fn drop(&mut self) {
-        self.worker.held().remove(&self.lease);
     }
 }
 

@@ -4,13 +4,13 @@
 //! arrive, and takes a render slot once all of them have arrived. The worker renews its lease meanwhile.
 
 mod attempt;
+mod held;
 mod reference_slots;
 pub mod render;
 mod render_slots;
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
@@ -19,13 +19,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
 
-use crate::config::{POLL_EVERY, PROBE_EVERY, WORKER_REPORT_EVERY, WorkerSettings};
+use crate::config::{POLL_EVERY, PROBE_EVERY, PROGRESS_EVERY, WORKER_REPORT_EVERY, WorkerSettings};
 use crate::policy::Policy;
 use crate::service::Shared;
 use crate::store::{Claim, Lease, LeaseWrite, StoreError};
 use crate::worker::render::Renderer;
 
 use self::attempt::Start;
+use self::held::HeldLeases;
 use self::reference_slots::ReferenceSlots;
 use self::render_slots::RenderSlots;
 
@@ -44,8 +45,8 @@ pub struct Worker {
     renderer: Arc<dyn Renderer>,
     slot_count: usize,
     reference_slots: Arc<ReferenceSlots>,
-    /// Leases of the attempts under way, each with the token that cancels its attempt.
-    held: Mutex<HashMap<Lease, CancellationToken>>,
+    /// The attempts under way.
+    held: HeldLeases,
     /// Whether the engine was not available when it was asked last.
     engine_is_down: AtomicBool,
     /// Whether the queue was paused when the worker looked last.
@@ -75,7 +76,7 @@ impl Worker {
             renderer,
             slot_count,
             reference_slots,
-            held: Mutex::default(),
+            held: HeldLeases::default(),
             engine_is_down: AtomicBool::new(false),
             is_paused: AtomicBool::new(false),
         })
@@ -88,6 +89,7 @@ impl Worker {
         let mut heartbeat = tokio::spawn(self.clone().send_heartbeats());
         let working = stop.child_token();
         let reporting = AbortOnDropHandle::new(tokio::spawn(self.clone().report_while(working.clone())));
+        let _progress = AbortOnDropHandle::new(tokio::spawn(self.clone().report_progress_forever()));
         let mut running = JoinSet::new();
         stop.run_until_cancelled(self.probe_at_start()).await;
         loop {
@@ -279,22 +281,40 @@ impl Worker {
 
     /// One heartbeat: renews the leases of all attempts under way and cancels those whose lease is lost.
     pub async fn renew(&self) {
-        let leases: Vec<Lease> = self.held().keys().copied().collect();
+        let leases = self.held.leases();
         if leases.is_empty() {
             return;
         }
         match self.shared.store.renew(leases, self.settings.lease).await {
             Ok(lost) => {
-                let held = self.held();
                 for lease in lost {
                     // An attempt whose task has just ended has no lease either, and is no longer held.
-                    if let Some(cancel) = held.get(&lease).filter(|cancel| !cancel.is_cancelled()) {
+                    if self.held.cancel(lease) {
                         tracing::warn!(task = %lease.task_id, "lease lost; the attempt is cancelled");
-                        cancel.cancel();
                     }
                 }
             }
             Err(error) => tracing::error!(%error, "could not renew leases; trying again at the next heartbeat"),
+        }
+    }
+
+    async fn report_progress_forever(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(PROGRESS_EVERY).await;
+            self.report_progress().await;
+        }
+    }
+
+    /// Writes down how far the attempts are whose progress has changed since the last report, for everybody who polls
+    /// their tasks. A report that fails is repeated with the next one; no attempt waits for it.
+    pub async fn report_progress(&self) {
+        let changed = self.held.changed(self.shared.clock.elapsed());
+        if changed.is_empty() {
+            return;
+        }
+        match self.shared.store.report_progress(changed.clone()).await {
+            Ok(()) => self.held.reported(&changed),
+            Err(error) => tracing::debug!(%error, "could not report the progress of attempts; trying again soon"),
         }
     }
 
@@ -333,12 +353,11 @@ impl Worker {
         if tokio::time::timeout(self.settings.drain_timeout, join_all(&mut running)).await.is_ok() {
             return;
         }
-        let unfinished = self.held().clone();
-        unfinished.values().for_each(CancellationToken::cancel);
+        let unfinished = self.held.cancel_all();
         // Engines get a moment to stop; the attempts that are still under way then are aborted.
         drop(tokio::time::timeout(CANCEL_GRACE, join_all(&mut running)).await);
         running.shutdown().await;
-        for lease in unfinished.into_keys() {
+        for lease in unfinished {
             self.release(lease).await;
         }
     }
@@ -351,10 +370,6 @@ impl Worker {
                 tracing::error!(task = %lease.task_id, %error, "could not release the task; its lease will expire")
             }
         }
-    }
-
-    fn held(&self) -> std::sync::MutexGuard<'_, HashMap<Lease, CancellationToken>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

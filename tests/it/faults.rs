@@ -118,6 +118,8 @@ impl Scene {
         if self.renders(&step).await {
             let beating = worker.clone();
             attempt(async move { beating.renew().await }).await;
+            let reporting = worker.clone();
+            attempt(async move { reporting.report_progress().await }).await;
         }
         step.abort();
         drop(step.await);
