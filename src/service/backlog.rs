@@ -16,7 +16,7 @@ use super::refresh::Refresh;
 use crate::clock::Clock;
 use crate::config::TASK_TIME_LIMIT;
 use crate::domain::model::{Id, IdSource};
-use crate::store::{QueueDepth, Result, Store, WorkerReport};
+use crate::store::{AttemptProgress, QueueDepth, Result, Store, WorkerReport};
 
 /// Attempts from which the mean is computed: the latest ones.
 const SAMPLES: usize = 32;
@@ -25,6 +25,12 @@ pub const MIN_SAMPLES: usize = 4;
 /// One of this many attempts, at least one, is left out of the mean: the longest. A few slow ones among many must not
 /// stop all submits.
 const ONE_OUTLIER_IN: usize = 8;
+
+/// The part of a render from which its pace tells the whole time.
+const TELLING_PART: f64 = 0.02;
+/// The shortest and the longest time that a caller is told to wait before a poll. The interface recommends up to 10 s.
+const SHORTEST_POLL: Duration = Duration::from_millis(50);
+const LONGEST_POLL: Duration = Duration::from_secs(10);
 
 /// The length of the queue and the capacity of all workers, as last read by this process.
 #[derive(Debug)]
@@ -44,6 +50,26 @@ pub struct Place {
     pub position: u64,
     /// Estimated time until it ends; `None` if that is unknown.
     pub wait: Option<Duration>,
+}
+
+impl Place {
+    /// Time after which the next poll of the task is worth it: when it has probably ended, within the limits of the
+    /// interface, and not before another tenth of its age, so that a task that never ends is asked for less and less
+    /// often. `typical` is the time that its engine says to take, for as long as nothing was measured.
+    pub fn poll_after(self, age: Duration, typical: Duration) -> Duration {
+        let left = self.wait.unwrap_or_else(|| typical.saturating_sub(age));
+        left.max(age / 10).clamp(SHORTEST_POLL, LONGEST_POLL)
+    }
+}
+
+/// Estimated time until an attempt ends: at the pace of its steps if it reports some, otherwise what is left of the usual
+/// time, which is `None` if it is unknown.
+fn left(attempt: AttemptProgress, usual: Option<Duration>) -> Option<Duration> {
+    let AttemptProgress { running, stage } = attempt;
+    match stage.map(|stage| f64::from(stage.fraction())).filter(|part| *part >= TELLING_PART) {
+        Some(part) => Some(running.mul_f64((1.0 - part) / part)),
+        None => usual.map(|usual| usual.saturating_sub(running)),
+    }
 }
 
 #[derive(Debug, Default)]
@@ -91,13 +117,14 @@ impl Capacity {
         self
     }
 
+    /// Mean time of an attempt; `None` if no worker knows its own.
+    fn mean(self) -> Option<Duration> {
+        (self.known_slots > 0.0).then(|| Duration::from_secs_f64(self.known_slots / self.rate))
+    }
+
     /// Time until a task behind `waiting` others ends; `None` if no mean is known.
     fn wait(self, waiting: u64) -> Option<Duration> {
-        if self.known_slots == 0.0 {
-            return None;
-        }
-        let mean = Duration::from_secs_f64(self.known_slots / self.rate);
-        Some(mean.mul_f64(waiting as f64 / self.slots + 1.0))
+        Some(self.mean()?.mul_f64(waiting as f64 / self.slots + 1.0))
     }
 }
 
@@ -161,20 +188,41 @@ impl Backlog {
         self.wait(waiting)?.checked_sub(TASK_TIME_LIMIT).filter(|excess| !excess.is_zero())
     }
 
-    /// The place of an unfinished task. Both numbers are estimates: they are up to a few seconds old, and workers take
-    /// turns between accounts.
-    pub async fn place(&self, store: &dyn Store, id: Id) -> Place {
+    /// The place of an unfinished task, and the time until it ends. Both are estimates: they are up to a few seconds old,
+    /// and workers take turns between accounts. `attempt` is the progress of the present attempt at the task, if there is
+    /// a report of it.
+    pub async fn place(&self, store: &dyn Store, id: Id, attempt: Option<AttemptProgress>) -> Place {
         self.measure(store).await;
-        let position = self.places.of(store, id).await;
-        Place { position, wait: self.wait(position) }
+        match attempt {
+            Some(attempt) => Place { position: 0, wait: left(attempt, self.mean()) },
+            None => match self.places.of(store, id).await {
+                // A pause of the queue does not stop it.
+                0 => Place { position: 0, wait: self.mean() },
+                position => Place { position, wait: self.wait(position) },
+            },
+        }
+    }
+
+    /// The place of a task that was just accepted, behind all others.
+    pub fn last_place(&self) -> Place {
+        let position = self.known().waiting;
+        Place { position, wait: self.wait(position.saturating_sub(1)) }
+    }
+
+    /// Measured mean time of an attempt, by all workers; `None` until enough attempts have ended.
+    pub fn mean(&self) -> Option<Duration> {
+        self.capacity(&self.known()).mean()
     }
 
     /// Time until a task behind `waiting` others ends; `None` while that is unknown, as during a pause.
     fn wait(&self, waiting: u64) -> Option<Duration> {
         let known = self.known();
-        let own = known.renders.then(|| (self.slots, known.mean()));
-        let all = own.map_or(known.others, |(slots, mean)| known.others.with(slots, mean));
-        all.wait(waiting).filter(|_| !known.is_paused)
+        self.capacity(&known).wait(waiting).filter(|_| !known.is_paused)
+    }
+
+    /// The capacity of all workers, with that of this process if it renders.
+    fn capacity(&self, known: &Known) -> Capacity {
+        if known.renders { known.others.with(self.slots, known.mean()) } else { known.others }
     }
 
     async fn measure(&self, store: &dyn Store) {

@@ -14,7 +14,7 @@ use crate::domain::request::GenerateRequest;
 use crate::service::Shared;
 use crate::service::backlog::Place;
 use crate::service::finished::Finished;
-use crate::store::{Cause, Result, START_WITHIN, StartLimit, StoreError, Submission};
+use crate::store::{AttemptProgress, Cause, Result, START_WITHIN, StartLimit, StoreError, Submission};
 
 /// Page size if the caller gives none.
 pub const DEFAULT_PAGE: u32 = 20;
@@ -28,6 +28,15 @@ pub struct Page {
     pub tasks: Vec<Arc<Task>>,
     /// Cursor of the next page, if there is one.
     pub next_cursor: Option<String>,
+}
+
+/// A task as its owner polls it.
+#[derive(Debug, PartialEq)]
+pub struct Found {
+    /// The task.
+    pub task: Arc<Task>,
+    /// The progress of the present attempt at it, if there is a report of it.
+    pub attempt: Option<AttemptProgress>,
 }
 
 /// The cursor is unreadable or was issued to another account.
@@ -100,31 +109,33 @@ impl Tasks {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn find(&self, account_id: Id, surface: Surface, task_id: TaskId) -> Result<Option<Arc<Task>>> {
+    pub async fn find(&self, account_id: Id, surface: Surface, task_id: TaskId) -> Result<Option<Found>> {
         let TaskId(id) = task_id;
         // Only the owner gets an answer from the cache: for other accounts, a cached task must take as long as a task that
         // does not exist.
         let cached = self.finished.get(id).filter(|task| task.account_id == account_id && task.surface == surface);
-        if cached.is_some() {
-            return Ok(cached);
+        if let Some(task) = cached {
+            return Ok(Some(Found { task, attempt: None }));
         }
         let read_at = self.shared.clock.elapsed();
-        let found = self.shared.store.find_task(account_id, surface, id).await?.map(Arc::new);
-        if let Some(task) = found.as_ref().filter(|task| task.status.is_terminal()) {
-            self.finished.insert(task, read_at);
+        let polled = self.shared.store.poll_task(account_id, surface, id).await?;
+        let Some((task, attempt)) = polled.map(|(task, attempt)| (Arc::new(task), attempt)) else { return Ok(None) };
+        if task.status.is_terminal() {
+            self.finished.insert(&task, read_at);
         }
-        Ok(found)
+        Ok(Some(Found { task, attempt }))
     }
 
     /// The place of an unfinished task in the queue. Its wait ends with the time limit of the task at the latest.
-    pub async fn place(&self, task: &Task) -> Place {
-        let place = self.shared.backlog.place(&*self.shared.store, task.id).await;
-        let left = TASK_TIME_LIMIT.saturating_sub(self.shared.ages.of(task.id));
+    pub async fn place(&self, found: &Found) -> Place {
+        let id = found.task.id;
+        let place = self.shared.backlog.place(&*self.shared.store, id, found.attempt).await;
+        let left = TASK_TIME_LIMIT.saturating_sub(self.shared.ages.of(id));
         Place { wait: place.wait.map(|wait| wait.min(left)), ..place }
     }
 
-    /// Waits until the task has ended, and returns it then. `None` if it has not ended within `limit` or before `released`
-    /// completes, or if too many callers wait already. The store is asked at the beginning and at the end alone.
+    /// Waits until the task has ended, but not longer than `limit` and not after `released` completes, and returns the task
+    /// as it is then. `None` if too many callers wait already. The store is asked at the beginning and at the end alone.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -136,7 +147,7 @@ impl Tasks {
         task_id: TaskId,
         limit: Duration,
         released: impl Future<Output = ()>,
-    ) -> Result<Option<Arc<Task>>> {
+    ) -> Result<Option<Found>> {
         let TaskId(id) = task_id;
         let Some(waiter) = self.shared.endings.waiters.enter(key_id, id) else { return Ok(None) };
         let over = async {
@@ -151,10 +162,8 @@ impl Tasks {
             // Begins before the look, so that no ending after the look is missed.
             let ended = waiter.ended();
             let found = self.find(account_id, surface, task_id).await?;
-            match found.filter(|task| task.status.is_terminal()) {
-                None if last => return Ok(None),
-                None => {}
-                ended => return Ok(ended),
+            if last || found.as_ref().is_some_and(|found| found.task.status.is_terminal()) {
+                return Ok(found);
             }
             last = tokio::select! {
                 () = ended => false,

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 /// The tests that speak to a whole service in their own process.
-const MODULES: [&str; 17] = [
+const MODULES: [&str; 18] = [
     "auth::",
     "endings::",
     "envelope::",
@@ -13,6 +13,7 @@ const MODULES: [&str; 17] = [
     "limits::",
     "list::",
     "policy::",
+    "progress::",
     "queue::",
     "read::",
     "retention::",

@@ -41,6 +41,7 @@ mod pages;
 mod policy;
 mod power_loss;
 mod process;
+mod progress;
 mod queue;
 mod read;
 mod redis;

@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::body::read_json;
+use super::hints::{with_place, with_poll_hint};
 use super::prefer::Wait;
 use super::{Success, examples, success};
 use crate::clock::Timestamp;
@@ -25,18 +26,11 @@ use crate::http::pipeline::error::{ApiError, ErrorBody, NoAnswer};
 use crate::http::pipeline::observe::RequestId;
 use crate::http::routes;
 use crate::http::state::ApiState;
-use crate::service::backlog::Place;
-use crate::service::tasks::{DEFAULT_PAGE, MAX_PAGE};
+use crate::service::tasks::{DEFAULT_PAGE, Found, MAX_PAGE};
 use crate::store::{StoreError, Submission};
 
-/// The suggested wait before the next poll, in seconds with a fraction.
-static POLL_AFTER: HeaderName = HeaderName::from_static("x-poll-after");
 /// The names of the fields of a submit that the service does not know.
 static IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-ignored-fields");
-/// The place of a processing task in the queue: 1 is the next, 0 is being worked on. An estimate.
-static QUEUE_POSITION: HeaderName = HeaderName::from_static("x-queue-position");
-/// The estimated time until a processing task ends, in whole seconds.
-static EXPECTED_WAIT: HeaderName = HeaderName::from_static("x-expected-wait");
 /// `Retry-After` of a submit beyond the limit of unfinished tasks, in seconds.
 const UNFINISHED_RETRY_SECONDS: u64 = 5;
 
@@ -235,29 +229,48 @@ impl CreatedTask {
     }
 }
 
-fn with_poll_hint(mut response: Response, api: &ApiState, share: f64) -> Response {
-    let seconds = api.engine.typical_duration.as_secs_f64() * share;
-    if let Ok(value) = HeaderValue::try_from(format!("{:.2}", seconds.max(0.05))) {
-        response.headers_mut().insert(POLL_AFTER.clone(), value);
-    }
-    response
-}
-
-/// The response with the whole task if the caller wants to wait for its end and it ends in time.
-async fn ended_within(
+/// The task at its end, or when the time is over that the caller wants to wait for it; `None` if there was no wait.
+async fn waited_for(
     wait: Option<Wait>,
     api: &ApiState,
     readiness: &Readiness,
     caller: &Caller,
     task_id: TaskId,
-) -> Result<Option<Response>, ApiError> {
+) -> Result<Option<Found>, ApiError> {
     let Some(wait) = wait else { return Ok(None) };
     let (key_id, account_id, released) = (caller.key_id, caller.account_id, readiness.stopping());
-    let ended = api.tasks.wait(key_id, account_id, Surface::Api, task_id, wait.limit(), released).await?;
+    let found = api.tasks.wait(key_id, account_id, Surface::Api, task_id, wait.limit(), released).await?;
     // The key may have been revoked meanwhile.
     caller.check_again(api).await?;
-    let Some(task) = ended else { return Ok(None) };
-    Ok(Some(wait.applied_to(success(task_json(api, &task).await?))))
+    Ok(found)
+}
+
+/// The response with the whole task, for a caller who may have waited for its end.
+async fn ended(task: &Task, wait: Option<Wait>, api: &ApiState) -> Result<Response, ApiError> {
+    let response = success(task_json(api, task).await?);
+    Ok(match wait {
+        Some(wait) => wait.applied_to(response),
+        None => response,
+    })
+}
+
+/// The response to an accepted submit: the whole task if its caller waits and it ends in time.
+async fn accepted(
+    task: &Task,
+    wait: Option<Wait>,
+    api: &ApiState,
+    readiness: &Readiness,
+    caller: &Caller,
+) -> Result<Response, ApiError> {
+    match waited_for(wait, api, readiness, caller, task.task_id()).await? {
+        Some(found) if found.task.status.is_terminal() => ended(&found.task, wait, api).await,
+        _ => Ok(created(task, api)),
+    }
+}
+
+/// The response to an accepted submit whose task has not ended.
+fn created(task: &Task, api: &ApiState) -> Response {
+    with_poll_hint(success(CreatedTask::new(task)), api, task.id, api.shared.backlog.last_place())
 }
 
 /// Names the ignored fields of a submit, which are often misspelled ones.
@@ -266,17 +279,6 @@ fn naming(ignored: IgnoredFields, mut response: Response) -> Response {
         && let Ok(names) = HeaderValue::try_from(ignored.to_string())
     {
         response.headers_mut().insert(IGNORED_FIELDS.clone(), names);
-    }
-    response
-}
-
-/// Adds the place of an unfinished task in the queue and, where it is known, the estimated time until it ends.
-fn with_place(mut response: Response, place: Place) -> Response {
-    let headers = response.headers_mut();
-    headers.insert(QUEUE_POSITION.clone(), place.position.into());
-    if let Some(wait) = place.wait {
-        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-        headers.insert(EXPECTED_WAIT.clone(), seconds.max(1).into());
     }
     response
 }
@@ -336,14 +338,13 @@ pub async fn generate(
     }
     match submission? {
         Submission::Accepted(task) => {
-            let ended = ended_within(wait, &api, &readiness, &caller, task.task_id()).await;
+            let response = accepted(&task, wait, &api, &readiness, &caller).await;
             // The task is charged, so an error of the wait must not look like one of the submit.
-            let ended = ended.unwrap_or_else(|error| {
+            let response = response.unwrap_or_else(|error| {
                 let cause = error.cause().map(tracing::field::display);
                 tracing::warn!(task = %task.id, cause, "the task was accepted, but its caller could not wait for its end");
-                None
+                created(&task, &api)
             });
-            let response = ended.unwrap_or_else(|| with_poll_hint(success(CreatedTask::new(&task)), &api, 1.0));
             Ok(naming(ignored, response))
         }
         Submission::InsufficientCredits { available } => Err(ApiError::insufficient_credits(required, available)),
@@ -388,21 +389,19 @@ pub async fn find(
 ) -> Result<Response, ApiError> {
     // A malformed task id gets the same response as an unknown one.
     let task_id: TaskId = id.ok().and_then(|Path(text)| text.parse().ok()).ok_or_else(ApiError::no_such_task)?;
-    let task = api.tasks.find(caller.account_id, Surface::Api, task_id).await?.ok_or_else(ApiError::no_such_task)?;
+    let mut found =
+        api.tasks.find(caller.account_id, Surface::Api, task_id).await?.ok_or_else(ApiError::no_such_task)?;
     let wait = Wait::of(&headers);
-    if task.status.is_terminal() {
-        let response = success(task_json(&api, &task).await?);
-        return Ok(match wait {
-            Some(wait) => wait.applied_to(response),
-            None => response,
-        });
+    if !found.task.status.is_terminal() {
+        found = waited_for(wait, &api, &readiness, &caller, task_id).await?.unwrap_or(found);
     }
-    if let Some(response) = ended_within(wait, &api, &readiness, &caller, task_id).await? {
-        return Ok(response);
+    if found.task.status.is_terminal() {
+        return ended(&found.task, wait, &api).await;
     }
-    let response = success(task_json(&api, &task).await?);
-    let place = api.tasks.place(&task).await;
-    Ok(with_place(with_poll_hint(response, &api, 0.5), place))
+    let response = success(task_json(&api, &found.task).await?);
+    let place = api.tasks.place(&found).await;
+    let stage = found.attempt.and_then(|attempt| attempt.stage);
+    Ok(with_place(with_poll_hint(response, &api, found.task.id, place), place, stage))
 }
 
 /// The query of a list request, still as text.

@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 pub mod account;
 mod body;
 mod examples;
+mod hints;
 pub mod images;
 mod prefer;
 

@@ -190,7 +190,7 @@ pub fn example(error: &ApiError) -> Value {
 }
 
 /// The headers of responses: name, type, an example, and a description.
-fn headers() -> [(&'static str, Type, Value, &'static str); 10] {
+fn headers() -> [(&'static str, Type, Value, &'static str); 12] {
     [
         ("X-Request-Id", Type::String, json!(EXAMPLE_REQUEST_ID), "Names this request. Quote it to support."),
         (
@@ -225,6 +225,19 @@ fn headers() -> [(&'static str, Type, Value, &'static str); 10] {
             "While the task is processing, if it can be estimated: seconds until the task ends.",
         ),
         (
+            "X-Progress",
+            Type::Number,
+            json!(0.35),
+            "While a worker has the task, if its engine tells: the part of the work that is done, from 0 to 1. About a \
+             second old.",
+        ),
+        (
+            "X-Steps",
+            Type::String,
+            json!("7/20"),
+            "While a worker has the task, if its engine works in steps: the steps that are done, and all of them.",
+        ),
+        (
             "X-Ignored-Fields",
             Type::String,
             json!("aspect, seed"),
@@ -249,9 +262,9 @@ impl Modify for Headers {
         for (path, operation) in operations(document) {
             let mut own = Vec::new();
             if Operations::WithBody.include(path, operation) {
-                own.extend(["X-Poll-After", "X-Ignored-Fields"]);
+                own.extend(["X-Poll-After", "X-Expected-Wait", "X-Ignored-Fields"]);
             } else if Operations::OfOneTask.include(path, operation) {
-                own.extend(["X-Poll-After", "X-Queue-Position", "X-Expected-Wait"]);
+                own.extend(["X-Poll-After", "X-Queue-Position", "X-Expected-Wait", "X-Progress", "X-Steps"]);
             }
             for (status, response) in &mut operation.responses.responses {
                 let RefOr::T(response) = response else { continue };

@@ -1,0 +1,50 @@
+//! Headers of responses about an unfinished task: when to poll it, and how far it is.
+
+use axum::http::header::{HeaderName, HeaderValue};
+use axum::response::Response;
+use tintype_engine::Stage;
+
+use crate::domain::model::Id;
+use crate::http::state::ApiState;
+use crate::service::backlog::Place;
+
+/// The suggested wait before the next poll, in seconds with a fraction.
+static POLL_AFTER: HeaderName = HeaderName::from_static("x-poll-after");
+/// The estimated time until the task ends, in whole seconds.
+static EXPECTED_WAIT: HeaderName = HeaderName::from_static("x-expected-wait");
+/// The place of the task in the queue: 1 is the next, 0 is being worked on. An estimate.
+static QUEUE_POSITION: HeaderName = HeaderName::from_static("x-queue-position");
+/// The part of the task's work that is done, from 0 to 1.
+static PROGRESS: HeaderName = HeaderName::from_static("x-progress");
+/// The steps of the task that are done, and all of them, as in `7/20`.
+static STEPS: HeaderName = HeaderName::from_static("x-steps");
+
+/// Says when to poll an unfinished task and, where it is known, the estimated time until the task ends.
+pub(super) fn with_poll_hint(mut response: Response, api: &ApiState, id: Id, place: Place) -> Response {
+    let poll_after = place.poll_after(api.shared.ages.of(id), api.engine.typical_duration);
+    let headers = response.headers_mut();
+    if let Ok(value) = HeaderValue::try_from(format!("{:.2}", poll_after.as_secs_f64())) {
+        headers.insert(POLL_AFTER.clone(), value);
+    }
+    if let Some(wait) = place.wait {
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        headers.insert(EXPECTED_WAIT.clone(), seconds.max(1).into());
+    }
+    response
+}
+
+/// Adds the place of an unfinished task in the queue, and how far its engine says to be.
+pub(super) fn with_place(mut response: Response, place: Place, stage: Option<Stage>) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(QUEUE_POSITION.clone(), place.position.into());
+    let Some(stage) = stage else { return response };
+    if let Ok(part) = HeaderValue::try_from(format!("{:.2}", stage.fraction())) {
+        headers.insert(PROGRESS.clone(), part);
+    }
+    if let Stage::Step { done, of } = stage
+        && let Ok(steps) = HeaderValue::try_from(format!("{done}/{of}"))
+    {
+        headers.insert(STEPS.clone(), steps);
+    }
+    response
+}
