@@ -5,7 +5,6 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -15,6 +14,7 @@ use tintype_client::{Accepted, Client, ClientError, Finished, PlainHttp, Refusal
 use url::Url;
 
 use super::preview;
+use super::waiting::WaitingBar;
 use crate::config::{ClientSettings, program};
 
 /// The exit codes; [`EXIT_CODES`] explains them to users.
@@ -49,9 +49,6 @@ Exit codes:
 
 const HOW_TO_GET_A_KEY: &str =
     "create one with `tintype key create --account NAME` on the server, and give it as --key or TINTYPE_KEY";
-
-/// How often the progress bar moves.
-const TICK: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Args)]
 pub(super) struct FollowArgs {
@@ -127,17 +124,12 @@ pub(super) async fn follow(
 ) -> Result<(), Stop> {
     let task_id = task.task_id.clone();
     (report.task_id, report.status) = (Some(task_id.clone()), Some("processing"));
-    let bar = waiting_bar(args.shows_progress(), task.poll_after.filter(|wait| !wait.is_zero()));
-    bar.set_message(task_id.to_string());
-    let on_retry = |error: &ClientError, wait: Duration| {
-        let seconds = wait.as_secs_f64();
-        bar.println(format!("{task_id}: {error}; trying again in {seconds:.0} s"));
-    };
+    let bar = WaitingBar::new(draw_target(args.shows_progress()), &task);
     let finished = tokio::select! {
-        finished = client.wait(task, on_retry) => finished,
-        () = advance(&bar) => unreachable!("the bar advances until it is dropped"),
+        finished = client.wait(task, |event| bar.hear(event)) => finished,
+        () = bar.advance() => unreachable!("the bar advances until it is dropped"),
     };
-    bar.finish_and_clear();
+    drop(bar);
     match finished.map_err(|error| not_finished(&error, &task_id, &args.server.url))? {
         Finished::Completed(images) => {
             (report.status, report.images) = (Some("completed"), images);
@@ -330,26 +322,6 @@ fn save(path: &Path, content: &[u8]) -> io::Result<()> {
         fs::rename(&unfinished, path).inspect_err(|_| drop(fs::remove_file(path)))
     };
     write().inspect_err(|_| drop(fs::remove_file(&unfinished)))
-}
-
-/// A bar over the time that the server expects, or a spinner if it expects none.
-fn waiting_bar(visible: bool, expected: Option<Duration>) -> ProgressBar {
-    let (template, length) = match expected {
-        Some(_) => ("{msg} {bar:30} {elapsed}", expected.map(|expected| expected.as_millis() as u64)),
-        None => ("{spinner} {msg} {elapsed}", None),
-    };
-    let style = ProgressStyle::with_template(template).expect("the template is well-formed");
-    ProgressBar::with_draw_target(length, draw_target(visible)).with_style(style)
-}
-
-/// Moves the bar with the time. A task that takes longer than expected leaves it short of its end.
-async fn advance(bar: &ProgressBar) {
-    loop {
-        let end = bar.length().unwrap_or(u64::MAX);
-        let elapsed = u64::try_from(bar.elapsed().as_millis()).unwrap_or(u64::MAX);
-        bar.set_position(elapsed.min(end - end / 20));
-        tokio::time::sleep(TICK).await;
-    }
 }
 
 fn byte_bar(visible: bool, message: String) -> ProgressBar {

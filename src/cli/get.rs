@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use tintype_client::{Accepted, InvalidTaskId, TaskId};
+use tintype_client::{Accepted, InvalidTaskId, Processing, TaskId};
 
 use super::following::{self, EXIT_CODES, FollowArgs};
 
@@ -28,7 +28,8 @@ pub(super) async fn run(args: GetArgs) -> ExitCode {
         let client = following::client(&follow.server)?;
         following::prepare_directory(&follow.out)?;
         // The task may have ended long ago.
-        let task = Accepted { task_id, poll_after: Some(Duration::ZERO) };
+        let state = Processing { poll_after: Some(Duration::ZERO), ..Processing::default() };
+        let task = Accepted { task_id, state };
         following::follow(&client, task, &follow, report).await
     })
     .await

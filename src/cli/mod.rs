@@ -45,6 +45,7 @@ mod queue;
 mod restore;
 mod serve;
 mod task;
+mod waiting;
 
 /// Self-hosted service that turns prompts into images, with API keys and credits
 #[derive(Debug, Parser)]

@@ -6,6 +6,7 @@
 //!   this machine only, unless the caller allows more.
 
 mod polling;
+mod processing;
 mod tls;
 
 use std::fmt;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 
 use polling::{Polled, persist, poll_until_finished};
+pub use processing::{Processing, Waiting};
 
 /// A task that is not terminal after this time is stuck.
 pub const STUCK_AFTER: Duration = Duration::from_secs(10 * 60);
@@ -40,8 +42,6 @@ const MAX_IMAGE_REDIRECTS: usize = 3;
 const MAX_MESSAGE_CHARS: usize = 500;
 
 const PNG_SIGNATURE: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
-/// Suggested seconds until the next poll, with a fraction.
-static POLL_AFTER: HeaderName = HeaderName::from_static("x-poll-after");
 
 /// Hosts that the key may be sent to over plain HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,12 +95,12 @@ pub struct TaskRequest {
 }
 
 /// A task that was created and charged.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Accepted {
     /// The id to poll.
     pub task_id: TaskId,
-    /// The server's suggestion for the wait before the first poll.
-    pub poll_after: Option<Duration>,
+    /// What the server says about the task.
+    pub state: Processing,
 }
 
 /// A terminal task.
@@ -283,29 +283,25 @@ impl Client {
     pub async fn submit(&self, request: &TaskRequest) -> Result<Accepted, ClientError> {
         let body = serde_json::to_vec(request).expect("our own types are always JSON");
         let request = self.api.post(&self.generate_url).header(header::CONTENT_TYPE, "application/json").body(body);
-        let (task, poll_after) = self.call(request).await?;
+        let (task, state) = self.call(request).await?;
         let task_id = task.task_id.parse().map_err(|_| ClientError::NotThisApi)?;
-        Ok(Accepted { task_id, poll_after })
+        Ok(Accepted { task_id, state })
     }
 
-    /// Polls a task that was just created until it is terminal, as the interface recommends. Calls `on_retry` with each
-    /// error that it retries and the wait before the retry.
+    /// Polls a task that was just created until it is terminal, as the interface recommends. Calls `on_event` after each
+    /// poll that does not end the wait.
     ///
     /// # Errors
     /// [`ClientError`]: `NotFinished` after [`STUCK_AFTER`]; another when a retry cannot help.
-    pub async fn wait(
-        &self,
-        task: Accepted,
-        on_retry: impl FnMut(&ClientError, Duration),
-    ) -> Result<Finished, ClientError> {
+    pub async fn wait(&self, task: Accepted, on_event: impl FnMut(Waiting<'_>)) -> Result<Finished, ClientError> {
         let url = self.task_url(&task.task_id);
-        poll_until_finished(task.poll_after, async || self.poll(&url).await, on_retry).await
+        poll_until_finished(task.state.poll_after, async || self.poll(&url).await, on_event).await
     }
 
     async fn poll(&self, url: &str) -> Result<Polled, ClientError> {
-        let (task, poll_after) = self.call(self.api.get(url)).await?;
+        let (task, state) = self.call(self.api.get(url)).await?;
         match (task.status.as_str(), task.images) {
-            ("processing", _) => Ok(Polled::Processing { poll_after }),
+            ("processing", _) => Ok(Polled::Processing(state)),
             ("failed", _) => {
                 let reason = task.error.as_deref().unwrap_or("The server gave no reason.");
                 Ok(Polled::Finished(Finished::Failed(printable(reason))))
@@ -348,13 +344,13 @@ impl Client {
     }
 
     /// Sends one request with the key; returns the task and the suggested wait before the next poll.
-    async fn call(&self, request: reqwest::RequestBuilder) -> Result<(TaskBody, Option<Duration>), ClientError> {
+    async fn call(&self, request: reqwest::RequestBuilder) -> Result<(TaskBody, Processing), ClientError> {
         let request = request.header(header::AUTHORIZATION, self.authorization.clone()).timeout(ANSWER_LIMIT);
         let response = success(request.send().await?).await?;
-        let poll_after = seconds(response.headers(), &POLL_AFTER);
+        let state = Processing::read(response.headers());
         let body = read(response, MAX_ANSWER_BYTES, |_, _| ()).await?.ok_or(ClientError::NotThisApi)?;
         let success: Success<TaskBody> = serde_json::from_slice(&body).map_err(|_| ClientError::NotThisApi)?;
-        Ok((success.data, poll_after))
+        Ok((success.data, state))
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use reqwest::StatusCode;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{ClientError, Finished, STUCK_AFTER};
+use super::{ClientError, Finished, Processing, STUCK_AFTER, Waiting};
 
 /// Longest wait before the first poll. The server may suggest less.
 const FIRST_POLL: Duration = Duration::from_secs(10);
@@ -23,7 +23,7 @@ const LONGEST_THROTTLE: Duration = Duration::from_secs(60);
 /// The outcome of one poll.
 #[derive(Debug)]
 pub(super) enum Polled {
-    Processing { poll_after: Option<Duration> },
+    Processing(Processing),
     Finished(Finished),
 }
 
@@ -31,7 +31,7 @@ pub(super) enum Polled {
 pub(super) async fn poll_until_finished(
     poll_after: Option<Duration>,
     mut poll: impl AsyncFnMut() -> Result<Polled, ClientError>,
-    mut on_retry: impl FnMut(&ClientError, Duration),
+    mut on_event: impl FnMut(Waiting<'_>),
 ) -> Result<Finished, ClientError> {
     let polling = async {
         let mut wait = suggested_or(poll_after, FIRST_POLL);
@@ -40,13 +40,14 @@ pub(super) async fn poll_until_finished(
             sleep(wait).await;
             wait = match poll().await {
                 Ok(Polled::Finished(finished)) => return Ok(finished),
-                Ok(Polled::Processing { poll_after }) => {
+                Ok(Polled::Processing(state)) => {
                     backoff = Backoff::default();
-                    suggested_or(poll_after, NEXT_POLL)
+                    on_event(Waiting::Processing(state));
+                    suggested_or(state.poll_after, NEXT_POLL)
                 }
                 Err(error) => {
                     let Some(wait) = backoff.wait_after(&error) else { return Err(error) };
-                    on_retry(&error, wait);
+                    on_event(Waiting::Retry(&error, wait));
                     wait
                 }
             };
@@ -114,7 +115,8 @@ mod tests {
     type Answer = Result<Polled, ClientError>;
 
     fn processing(poll_after: Option<f64>) -> Answer {
-        Ok(Polled::Processing { poll_after: poll_after.map(Duration::from_secs_f64) })
+        let poll_after = poll_after.map(Duration::from_secs_f64);
+        Ok(Polled::Processing(Processing { poll_after, ..Processing::default() }))
     }
 
     fn done() -> Answer {
@@ -144,7 +146,7 @@ mod tests {
             last = Instant::now();
             answers.next().unwrap_or_else(|| processing(None))
         };
-        let result = poll_until_finished(hint.map(Duration::from_secs_f64), poll, |_, _| ()).await;
+        let result = poll_until_finished(hint.map(Duration::from_secs_f64), poll, |_| ()).await;
         (waits, result)
     }
 
