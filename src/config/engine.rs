@@ -38,9 +38,15 @@ pub struct EngineSettings {
     #[arg(long, env = "TINTYPE_ENGINE_SIZES", value_name = "WxH", value_delimiter = ',', value_parser = picture_size)]
     pub engine_sizes: Vec<(u32, u32)>,
     /// Most reference images that the model takes; 0 for a model that renders from text alone [default: 0 with the
-    /// profile localai, those of OpenAI's model, or 4]
+    /// profile localai, those of OpenAI's model, as many as the workflow has nodes for, or 4]
     #[arg(long, env = "TINTYPE_ENGINE_REFERENCES", value_name = "N")]
     pub engine_references: Option<usize>,
+    /// Workflow in ComfyUI's API format, which --engine comfyui:URL runs for each picture
+    #[arg(long, env = "TINTYPE_ENGINE_WORKFLOW", value_name = "FILE")]
+    pub engine_workflow: Option<PathBuf>,
+    /// Nodes of that workflow that get the prompt, the seed and so on: a list of {type, key, node_ids} as in Open WebUI
+    #[arg(long, env = "TINTYPE_ENGINE_WORKFLOW_NODES", value_name = "FILE")]
+    pub engine_workflow_nodes: Option<PathBuf>,
     /// Program that --engine sd-server runs: stable-diffusion.cpp's server
     #[arg(long, env = "TINTYPE_ENGINE_PROGRAM", default_value = "sd-server", value_name = "FILE")]
     pub engine_program: PathBuf,

@@ -70,6 +70,16 @@ pub struct Fault {
     pub pause: Option<Duration>,
 }
 
+impl Fault {
+    /// The same fault after the server has begun the work: the attempt counts, and another one may succeed.
+    pub fn begun(self) -> Self {
+        match self.error {
+            EngineError::NotAvailable(cause) | EngineError::Permanent(cause) => EngineError::Temporary(cause).into(),
+            error => error.into(),
+        }
+    }
+}
+
 impl From<EngineError> for Fault {
     fn from(error: EngineError) -> Self {
         Self { error, pause: None }

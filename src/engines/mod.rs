@@ -5,7 +5,9 @@
 //! [`results::Results`] that turn returned files into pictures. No driver makes an HTTP client or decodes a picture by
 //! itself.
 
+mod comfyui;
 mod counted;
+mod driver;
 pub mod endpoint;
 mod openai;
 pub mod prompt;
@@ -24,7 +26,7 @@ use crate::config::{EngineSettings, EngineTarget, ServerKind};
 use crate::sandbox::Decoder;
 
 /// The engines of this release, as `--engine` names them.
-pub const KNOWN: [&str; 4] = ["sketch", "openai:URL", "sd-server:URL", "sd-server"];
+pub const KNOWN: [&str; 5] = ["sketch", "openai:URL", "sd-server:URL", "sd-server", "comfyui:URL"];
 
 /// The surroundings of an engine in a process that renders.
 #[derive(Debug, Clone, Default)]
@@ -78,6 +80,6 @@ pub fn choose(settings: &EngineSettings) -> Result<EngineChoice, String> {
         EngineTarget::OwnSdServer => sd_server::choose(&[], settings),
         EngineTarget::Servers(ServerKind::OpenAi, urls) => openai::choose(urls, settings),
         EngineTarget::Servers(ServerKind::SdServer, urls) => sd_server::choose(urls, settings),
-        EngineTarget::Servers(kind @ ServerKind::ComfyUi, _) => Err(format!("this release has no driver for {kind}")),
+        EngineTarget::Servers(ServerKind::ComfyUi, urls) => comfyui::choose(urls, settings),
     }
 }

@@ -1,4 +1,6 @@
-//! Tags inside prompts that engines obey instead of painting.
+//! Words inside prompts that engines obey instead of painting.
+
+use tintype_engine::EngineError;
 
 /// The tag with which stable-diffusion.cpp takes any argument of its own.
 const OPEN_ARGUMENTS: &str = "<sd_cpp_extra_args>";
@@ -9,7 +11,7 @@ const FILE_TAGS: [&str; 4] = ["<lora:", "<lyco:", "<hypernet:", "<embedding:"];
 /// The prompt without the tags that engines obey: arguments of stable-diffusion.cpp and files to load. Callers must not
 /// reach the settings of an engine through their prompt. Each tag leaves a space, so that its surroundings cannot join
 /// into another tag.
-pub fn without_tags(prompt: &str) -> String {
+fn without_tags(prompt: &str) -> String {
     // Only ASCII letters change their case, so that positions in both texts are the same.
     let lower = prompt.to_ascii_lowercase();
     let mut kept = String::with_capacity(prompt.len());
@@ -29,6 +31,19 @@ pub fn without_tags(prompt: &str) -> String {
     }
     kept.push_str(&prompt[at..]);
     kept
+}
+
+/// The prompt as an engine may see it: without tags, and with a space for each of `reserved`, which mean something to this
+/// engine.
+///
+/// # Errors
+/// [`EngineError::Permanent`]: nothing is left of it.
+pub fn for_engine(prompt: &str, reserved: &[&str]) -> Result<String, EngineError> {
+    let words = reserved.iter().fold(without_tags(prompt), |words, reserved| words.replace(reserved, " "));
+    match words.trim().is_empty() {
+        true => Err(EngineError::Permanent("without the tags that engines obey, nothing is left of the prompt".into())),
+        false => Ok(words),
+    }
 }
 
 /// The length of the tag with which `text`, in lower case, begins. Of a tag without an end only its beginning counts.

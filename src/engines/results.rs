@@ -1,8 +1,9 @@
-//! Files that a server returned, until they are pictures. They are decoded in a confined process, like the files of
-//! strangers: a server may be broken, or not the operator's own.
+//! Pictures as files, to servers and back. Returned files are decoded in a confined process, like the files of strangers:
+//! a server may be broken, or not the operator's own.
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use reqwest::Method;
 use tintype_engine::picture::PictureError;
 use tintype_engine::{EngineError, Picture};
@@ -95,6 +96,15 @@ impl Downloads {
             ReferenceUrl::parse(resolved.as_str(), &[HTTPS_PORT]).map_err(|fault| refuse(fault.to_string()))?;
         self.references.file(&public).await.map_err(|kind| refuse(kind.to_string()))
     }
+}
+
+/// References as PNGs.
+///
+/// # Errors
+/// [`EngineError::Temporary`]: the encoder panicked.
+pub async fn to_pngs(references: Vec<Picture>) -> Result<Vec<Bytes>, EngineError> {
+    let encode = move || references.iter().map(|picture| Bytes::from(picture.to_png())).collect();
+    tokio::task::spawn_blocking(encode).await.map_err(|error| EngineError::Temporary(error.to_string()))
 }
 
 /// The error of a file that is no use.

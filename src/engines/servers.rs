@@ -11,7 +11,7 @@ use futures::future::join_all;
 use tintype_engine::EngineError;
 use tokio::sync::Notify;
 
-use super::endpoint::{Endpoint, Fault};
+use super::endpoint::Fault;
 
 /// Wait before a server that was set aside is probed. It doubles each time that the server is set aside again before it
 /// has done any work, because some servers answer probes and refuse work.
@@ -22,32 +22,30 @@ const MAX_ASKED_PAUSE: Duration = Duration::from_secs(600);
 /// Interval between the following probes.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
 
-/// Finds out whether a server takes work.
+/// One server of an engine.
 #[async_trait]
-pub trait Probe: Send + Sync + 'static {
-    /// Asks a server.
+pub trait Server: fmt::Debug + Send + Sync + 'static {
+    /// The server for the operator, such as its URL.
+    fn name(&self) -> &str;
+
+    /// Finds out whether it takes work.
     ///
     /// # Errors
-    /// The reason why it takes no work.
-    async fn probe(&self, endpoint: &Endpoint) -> Result<(), Fault>;
+    /// The reason why it takes none.
+    async fn probe(&self) -> Result<(), Fault>;
 }
 
 /// The servers of one engine.
-pub struct Servers {
-    shared: Arc<Shared>,
+#[derive(Debug)]
+pub struct Servers<S> {
+    shared: Arc<Shared<S>>,
 }
 
-impl fmt::Debug for Servers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Servers").field("endpoints", &self.shared.endpoints).finish_non_exhaustive()
-    }
-}
-
-struct Shared {
-    endpoints: Vec<Arc<Endpoint>>,
+#[derive(Debug)]
+struct Shared<S> {
+    servers: Vec<Arc<S>>,
     /// Calls that one server takes at the same time.
     calls_per_server: usize,
-    probe: Box<dyn Probe>,
     states: Mutex<Vec<State>>,
     /// A place became free, or a server was set aside or came back.
     changed: Notify,
@@ -67,43 +65,42 @@ struct State {
 }
 
 /// A place at a server, until it is dropped.
-struct Seat<'a> {
-    shared: &'a Arc<Shared>,
+struct Seat<'a, S> {
+    shared: &'a Arc<Shared<S>>,
     index: usize,
 }
 
-impl Drop for Seat<'_> {
+impl<S> Drop for Seat<'_, S> {
     fn drop(&mut self) {
         self.shared.states()[self.index].load -= 1;
         self.shared.changed.notify_waiters();
     }
 }
 
-impl Servers {
+impl<S: Server> Servers<S> {
     /// Servers that take `calls_per_server` calls at the same time each.
-    pub fn new(endpoints: Vec<Endpoint>, calls_per_server: usize, probe: impl Probe) -> Self {
-        let states = Mutex::new(vec![State::default(); endpoints.len()]);
-        let endpoints = endpoints.into_iter().map(Arc::new).collect();
-        let (probe, changed) = (Box::new(probe), Notify::new());
-        Self { shared: Arc::new(Shared { endpoints, calls_per_server, probe, states, changed }) }
+    pub fn new(servers: impl IntoIterator<Item = S>, calls_per_server: usize) -> Self {
+        let servers: Vec<_> = servers.into_iter().map(Arc::new).collect();
+        let (states, changed) = (Mutex::new(vec![State::default(); servers.len()]), Notify::new());
+        Self { shared: Arc::new(Shared { servers, calls_per_server, states, changed }) }
     }
 
     /// The number of servers.
     pub fn count(&self) -> usize {
-        self.shared.endpoints.len()
+        self.shared.servers.len()
     }
 
     /// Runs `work` at the least loaded server. If that is not available, another one gets the work.
     ///
     /// # Errors
     /// The error of `work`; [`EngineError::NotAvailable`] when no server is left.
-    pub async fn call<T, F>(&self, work: impl Fn(Arc<Endpoint>) -> F) -> Result<T, EngineError>
+    pub async fn call<T, F>(&self, work: impl Fn(Arc<S>) -> F) -> Result<T, EngineError>
     where
         F: Future<Output = Result<T, Fault>>,
     {
         loop {
             let seat = self.seat().await?;
-            match work(self.shared.endpoints[seat.index].clone()).await {
+            match work(self.shared.servers[seat.index].clone()).await {
                 Ok(done) => {
                     self.shared.states()[seat.index].set_aside = 0;
                     return Ok(done);
@@ -121,32 +118,26 @@ impl Servers {
     /// # Errors
     /// [`EngineError::NotAvailable`] when none of all servers takes work.
     pub async fn probe(&self) -> Result<(), EngineError> {
-        let outcomes = self.probe_each().await;
-        let causes: Vec<_> = outcomes.iter().filter_map(|(_, outcome)| outcome.as_ref().err().cloned()).collect();
-        match causes.len() == outcomes.len() {
-            true => Err(EngineError::NotAvailable(causes.join("; "))),
-            false => Ok(()),
-        }
-    }
-
-    /// The name of each server, and whether it takes work or the reason why not.
-    pub async fn probe_each(&self) -> Vec<(String, Result<(), String>)> {
-        let probing = self.shared.endpoints.iter().enumerate().map(async |(index, endpoint)| {
+        let probing = self.shared.servers.iter().enumerate().map(async |(index, server)| {
             let aside = self.shared.states()[index].aside.clone();
-            let outcome = match aside {
+            match aside {
                 Some(cause) => Err(cause),
-                None => self.shared.probe.probe(endpoint).await.map_err(|fault| {
+                None => server.probe().await.map_err(|fault| {
                     let cause = cause_of(fault.error);
                     self.shared.set_aside(index, cause.clone(), fault.pause);
                     cause
                 }),
-            };
-            (endpoint.name().to_owned(), outcome)
+            }
         });
-        join_all(probing).await
+        let outcomes = join_all(probing).await;
+        if outcomes.iter().any(Result::is_ok) {
+            return Ok(());
+        }
+        let causes: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
+        Err(EngineError::NotAvailable(causes.join("; ")))
     }
 
-    async fn seat(&self) -> Result<Seat<'_>, EngineError> {
+    async fn seat(&self) -> Result<Seat<'_, S>, EngineError> {
         loop {
             let mut changed = pin!(self.shared.changed.notified());
             changed.as_mut().enable();
@@ -158,11 +149,13 @@ impl Servers {
     }
 }
 
-impl Shared {
+impl<S> Shared<S> {
     fn states(&self) -> MutexGuard<'_, Vec<State>> {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
+impl<S: Server> Shared<S> {
     /// Takes a place at the least loaded server, if one has a place.
     fn take(&self) -> Result<Option<usize>, EngineError> {
         let mut states = self.states();
@@ -193,7 +186,7 @@ impl Shared {
             state.aside = Some(cause.clone());
             pause.map_or(doubled, |asked| asked.clamp(FIRST_PAUSE, MAX_ASKED_PAUSE))
         };
-        let server = self.endpoints[index].name();
+        let server = self.servers[index].name();
         tracing::warn!(
             server,
             cause,
@@ -206,13 +199,13 @@ impl Shared {
 }
 
 /// Probes a server that was set aside until it takes work again, or its engine is gone.
-async fn bring_back(shared: Weak<Shared>, index: usize, pause: Duration) {
+async fn bring_back<S: Server>(shared: Weak<Shared<S>>, index: usize, pause: Duration) {
     tokio::time::sleep(pause).await;
     loop {
         let Some(shared) = shared.upgrade() else { return };
-        match shared.probe.probe(&shared.endpoints[index]).await {
+        match shared.servers[index].probe().await {
             Ok(()) => {
-                tracing::info!(server = shared.endpoints[index].name(), "a server of the engine takes work again");
+                tracing::info!(server = shared.servers[index].name(), "a server of the engine takes work again");
                 shared.states()[index].aside = None;
                 shared.changed.notify_waiters();
                 return;

@@ -3,7 +3,7 @@
 use tintype_engine::{EngineError, Sizes};
 use url::Url;
 
-use super::super::prompt::without_tags;
+use super::super::prompt::for_engine;
 use crate::config::{EngineProfile, EngineSettings};
 
 /// The model that OpenAI is asked for unless `--engine-model` names another.
@@ -130,16 +130,7 @@ impl Dialect {
     /// # Errors
     /// [`EngineError::Permanent`]: nothing is left of them.
     pub(super) fn prompt(&self, prompt: &str) -> Result<String, EngineError> {
-        let mut words = without_tags(prompt);
-        if self.profile == EngineProfile::LocalAi {
-            // LocalAI takes the words behind it for a negative prompt.
-            words = words.replace('|', " ");
-        }
-        match words.trim().is_empty() {
-            true => {
-                Err(EngineError::Permanent("without the tags that engines obey, nothing is left of the prompt".into()))
-            }
-            false => Ok(words),
-        }
+        // LocalAI takes the words behind a bar for a negative prompt.
+        for_engine(prompt, if self.profile == EngineProfile::LocalAi { &["|"] } else { &[] })
     }
 }

@@ -17,14 +17,15 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::multipart::{Form, Part};
 use reqwest::{Method, RequestBuilder};
-use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, Sizes, Stage};
+use tintype_engine::{Brief, Engine, EngineError, EngineInfo, Picture, Progress, Sizes, Stage};
 use url::Url;
 
 use self::answer::{Complaint, File};
 use self::dialect::{Dialect, References};
+use super::driver::{Driven, Driver};
 use super::endpoint::{Endpoint, Fault};
-use super::results::{Downloads, MAX_FILE_BYTES, Results};
-use super::servers::{Probe, Servers};
+use super::results::{Downloads, MAX_FILE_BYTES, Results, to_pngs};
+use super::servers::{Server, Servers};
 use super::{EngineChoice, Surroundings};
 use crate::config::EngineSettings;
 use crate::domain::images_api::GenerationRequest;
@@ -69,8 +70,9 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
             tracing::warn!(server, "the engine's key travels unencrypted: use https, or an encrypted network");
         }
         let (results, downloads) = (Results::new(surroundings.decoder.clone()), Downloads::new()?);
-        let servers = Servers::new(endpoints, dialect.calls_per_server(), ModelList);
-        Ok(Arc::new(ImagesApi { servers, dialect: dialect.clone(), results, downloads }) as Arc<dyn Engine>)
+        let servers = Servers::new(endpoints.into_iter().map(ImagesServer), dialect.calls_per_server());
+        let api = ImagesApi { servers, dialect: dialect.clone(), results, downloads };
+        Ok(Arc::new(Driven(api)) as Arc<dyn Engine>)
     };
     Ok(EngineChoice::new(info, build))
 }
@@ -78,7 +80,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
 /// Servers with OpenAI's Images API.
 #[derive(Debug)]
 struct ImagesApi {
-    servers: Servers,
+    servers: Servers<ImagesServer>,
     dialect: Dialect,
     results: Results,
     downloads: Downloads,
@@ -96,27 +98,11 @@ struct Call {
 }
 
 #[async_trait]
-impl Engine for ImagesApi {
-    async fn render(
-        &self,
-        brief: Brief,
-        progress: Progress,
-        cancel: CancellationToken,
-    ) -> Result<Vec<Picture>, EngineError> {
-        let cancelled = || Err(EngineError::Temporary("the render was cancelled".into()));
-        cancel.run_until_cancelled(self.paint(brief, progress)).await.unwrap_or_else(cancelled)
-    }
-
-    async fn probe(&self) -> Result<(), EngineError> {
-        self.servers.probe().await
-    }
-}
-
-impl ImagesApi {
-    async fn paint(&self, brief: Brief, progress: Progress) -> Result<Vec<Picture>, EngineError> {
+impl Driver for ImagesApi {
+    async fn paint(&self, brief: Brief, progress: &Progress) -> Result<Vec<Picture>, EngineError> {
         let count = brief.seeds.len();
         let (prompt, size) = (self.dialect.prompt(&brief.prompt)?, format!("{}x{}", brief.width, brief.height));
-        let references = encode(brief.references).await?;
+        let references = to_pngs(brief.references).await?;
         let call = |seeds: &[u64]| {
             let call = Call {
                 prompt: prompt.clone(),
@@ -138,9 +124,15 @@ impl ImagesApi {
         Ok(rendered)
     }
 
+    async fn probe(&self) -> Result<(), EngineError> {
+        self.servers.probe().await
+    }
+}
+
+impl ImagesApi {
     /// The pictures of one call. They are decoded when the server has the next call already.
     async fn pictures(&self, call: Call) -> Result<Vec<Picture>, EngineError> {
-        let files = self.servers.call(|endpoint| self.files(endpoint, &call)).await?;
+        let files = self.servers.call(|server| self.files(server, &call)).await?;
         let mut pictures = Vec::with_capacity(files.len());
         for file in files {
             pictures.push(self.results.picture(&file).await?);
@@ -148,16 +140,17 @@ impl ImagesApi {
         Ok(pictures)
     }
 
-    async fn files(&self, endpoint: Arc<Endpoint>, call: &Call) -> Result<Vec<Vec<u8>>, Fault> {
-        let request = self.request(&endpoint, call)?;
+    async fn files(&self, server: Arc<ImagesServer>, call: &Call) -> Result<Vec<Vec<u8>>, Fault> {
+        let ImagesServer(endpoint) = &*server;
+        let request = self.request(endpoint, call)?;
         // Base64 takes four bytes for three.
         let max_bytes = call.seeds.len() * (MAX_FILE_BYTES / 3 * 4) + MAX_REST;
         let answer = endpoint.send(request, max_bytes, call.limit).await?;
         let mut files = Vec::with_capacity(call.seeds.len());
-        for file in answer::files(&endpoint, &answer, call.seeds.len())? {
+        for file in answer::files(endpoint, &answer, call.seeds.len())? {
             files.push(match file {
                 File::Bytes(bytes) => bytes,
-                File::At(url) => self.downloads.download(&endpoint, &url, call.limit).await?,
+                File::At(url) => self.downloads.download(endpoint, &url, call.limit).await?,
             });
         }
         Ok(files)
@@ -209,18 +202,18 @@ fn edit_form(body: GenerationRequest, name: &'static str, references: &[Bytes]) 
     })
 }
 
-/// The references as PNGs.
-async fn encode(references: Vec<Picture>) -> Result<Vec<Bytes>, EngineError> {
-    let encode = move || references.iter().map(|picture| Bytes::from(picture.to_png())).collect();
-    tokio::task::spawn_blocking(encode).await.map_err(|error| EngineError::Temporary(error.to_string()))
-}
-
-/// A server takes work if it lists its models.
-struct ModelList;
+/// One server with OpenAI's Images API. It takes work if it lists its models.
+#[derive(Debug)]
+struct ImagesServer(Endpoint);
 
 #[async_trait]
-impl Probe for ModelList {
-    async fn probe(&self, endpoint: &Endpoint) -> Result<(), Fault> {
+impl Server for ImagesServer {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    async fn probe(&self) -> Result<(), Fault> {
+        let Self(endpoint) = self;
         let request = endpoint.request(Method::GET, "models")?;
         let answer = endpoint.send(request, MAX_MODELS, PROBE_LIMIT).await?;
         if answer.status.is_success() && serde_json::from_slice::<serde_json::Value>(&answer.body).is_ok() {

@@ -13,13 +13,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, Sizes};
+use tintype_engine::{Brief, EngineError, EngineInfo, Picture, Progress, Sizes};
 use url::Url;
 
 use self::api::{Api, Capabilities};
 use self::child::SdServerProgram;
 use self::server::{Kill, ReferenceUse, Report, Server};
 use super::counted::Counted;
+use super::driver::{Driven, Driver};
 use super::endpoint::Endpoint;
 use super::results::Results;
 use super::supervisor::Supervisor;
@@ -70,7 +71,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
             let attach = |endpoint| Ok(Place::attached(Server::new(Api::new(endpoint), results.clone())));
             endpoints.into_iter().map(attach).collect::<Result<Vec<_>, String>>()
         }?;
-        Ok(Arc::new(SdServer { places, max_references }))
+        Ok(Arc::new(Driven(SdServer { places, max_references })))
     }))
 }
 
@@ -118,7 +119,6 @@ impl Place {
         brief: &Brief,
         max_references: usize,
         progress: &Progress,
-        cancel: &CancellationToken,
     ) -> Result<Vec<Picture>, EngineError> {
         let pictures = brief.seeds.len();
         let (server, report, kill) = match &self.host {
@@ -135,7 +135,7 @@ impl Place {
         } else {
             reference_use(&server.api().capabilities().await?)?
         };
-        server.render(brief, references, &report, cancel, kill).await
+        server.render(brief, references, &report, kill).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
@@ -165,19 +165,14 @@ fn is_for_editing(model: &str) -> bool {
 }
 
 #[async_trait]
-impl Engine for SdServer {
-    async fn render(
-        &self,
-        brief: Brief,
-        progress: Progress,
-        cancel: CancellationToken,
-    ) -> Result<Vec<Picture>, EngineError> {
+impl Driver for SdServer {
+    async fn paint(&self, brief: Brief, progress: &Progress) -> Result<Vec<Picture>, EngineError> {
         let mut places: Vec<&Place> = self.places.iter().collect();
         places.sort_by_key(|place| place.renders.load(Ordering::SeqCst));
         let mut causes = Vec::new();
         for place in places {
             let _counted = Counted::new(&place.renders);
-            match place.render(&brief, self.max_references, &progress, &cancel).await {
+            match place.render(&brief, self.max_references, progress).await {
                 Err(EngineError::NotAvailable(cause)) => causes.push(cause),
                 outcome => return outcome,
             }

@@ -8,13 +8,13 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
-use tintype_engine::{Brief, CancellationToken, EngineError, Picture, Progress, Stage};
+use tintype_engine::{Brief, EngineError, Picture, Progress, Stage};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
 use super::api::{Api, Cancellation, Job};
 use crate::engines::endpoint::Fault;
-use crate::engines::prompt::without_tags;
+use crate::engines::prompt::for_engine;
 use crate::engines::results::Results;
 use crate::engines::supervisor::Steps;
 
@@ -115,38 +115,33 @@ impl Server {
         brief: &Brief,
         references: ReferenceUse,
         report: &Report<'_>,
-        cancel: &CancellationToken,
         kill: Option<Kill>,
     ) -> Result<Vec<Picture>, EngineError> {
         self.is_free()?;
-        let mut jobs = Jobs { server: self.clone(), waiting: VecDeque::new(), kill };
-        let work = async {
-            let mut seeds = brief.seeds.iter();
-            let mut pictures = Vec::with_capacity(brief.seeds.len());
-            while pictures.len() < brief.seeds.len() {
-                while jobs.waiting.len() < MOST_JOBS
-                    && let Some(seed) = seeds.as_slice().first()
-                {
-                    match self.api.submit(&body(brief, *seed, references)).await {
-                        Ok(id) => jobs.waiting.push_back(id),
-                        // Others use the server too. The next job can wait until this one is done.
-                        Err(Fault { error: EngineError::NotAvailable(_), .. }) if !jobs.waiting.is_empty() => break,
-                        Err(fault) => return Err(begun(fault.error, !pictures.is_empty())),
-                    }
-                    seeds.next();
+        let prompt = for_engine(&brief.prompt, &[])?;
+        let mut jobs = VecDeque::new();
+        let mut seeds = brief.seeds.iter();
+        let mut pictures = Vec::with_capacity(brief.seeds.len());
+        while pictures.len() < brief.seeds.len() {
+            while jobs.len() < MOST_JOBS
+                && let Some(seed) = seeds.as_slice().first()
+            {
+                match Submitted::begin(self, body(brief, &prompt, *seed, references), kill.clone()).await {
+                    Ok(job) => jobs.push_back(job),
+                    // Others use the server too. The next job can wait until this one is done.
+                    Err(Fault { error: EngineError::NotAvailable(_), .. }) if !jobs.is_empty() => break,
+                    Err(fault) if pictures.is_empty() => return Err(fault.error),
+                    Err(fault) => return Err(fault.begun().error),
                 }
-                let Some(id) = jobs.waiting.front().cloned() else { continue };
-                let ended = self.ended(&id, pictures.len(), report).await?;
-                jobs.waiting.pop_front();
-                pictures.push(self.picture(ended, brief).await?);
+                seeds.next();
             }
-            Ok(pictures)
-        };
-        tokio::select! {
-            biased;
-            () = cancel.cancelled() => Err(EngineError::Temporary("the render was cancelled".into())),
-            pictures = work => pictures,
+            let Some(job) = jobs.front_mut() else { continue };
+            let ended = self.ended(&job.id, pictures.len(), report).await?;
+            job.has_ended = true;
+            jobs.pop_front();
+            pictures.push(self.picture(ended, brief).await?);
         }
+        Ok(pictures)
     }
 
     /// Waits for the end of a job.
@@ -159,11 +154,13 @@ impl Server {
                 Ok(Job::Unfinished) => missed = 0,
                 Ok(ended) => return Ok(ended),
                 // Nothing listens there any more, so the job died with its server.
-                Err(Fault { error: error @ EngineError::NotAvailable(_), .. }) => return Err(begun(error, true)),
+                Err(Fault { error: error @ EngineError::NotAvailable(_), .. }) => {
+                    return Err(Fault::from(error).begun().error);
+                }
                 Err(fault) => {
                     missed += 1;
                     if missed == MISSED_POLLS {
-                        return Err(begun(fault.error, true));
+                        return Err(fault.begun().error);
                     }
                 }
             }
@@ -197,53 +194,56 @@ impl Server {
         Ok(picture)
     }
 
-    /// Cancels jobs that nobody waits for. Until the server has finished what it is rendering, it is not free; a child is
+    /// Cancels a job that nobody waits for. Until the server has finished what it is rendering, it is not free; a child is
     /// killed instead.
-    async fn abandon(&self, ids: VecDeque<String>, kill: Option<Kill>) {
-        for id in ids {
-            let mut missed = 0;
-            while missed < MISSED_POLLS {
-                match self.api.cancel(&id).await {
-                    Ok(Cancellation::Done) | Err(Fault { error: EngineError::NotAvailable(_), .. }) => break,
-                    Ok(Cancellation::Rendering) => missed = 0,
-                    Err(_) => missed += 1,
-                }
-                if let Some(kill) = &kill {
-                    return kill("it was rendering a picture that nobody waits for, and nothing else stops it");
-                }
-                tokio::time::sleep(LAST_POLL).await;
+    async fn abandon(&self, id: &str, kill: Option<Kill>) {
+        let mut missed = 0;
+        while missed < MISSED_POLLS {
+            match self.api.cancel(id).await {
+                Ok(Cancellation::Done) | Err(Fault { error: EngineError::NotAvailable(_), .. }) => break,
+                Ok(Cancellation::Rendering) => missed = 0,
+                Err(_) => missed += 1,
             }
-            self.leftovers.fetch_sub(1, Ordering::SeqCst);
+            if let Some(kill) = &kill {
+                return kill("it was rendering a picture that nobody waits for, and nothing else stops it");
+            }
+            tokio::time::sleep(LAST_POLL).await;
         }
+        self.leftovers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 /// Ends the child that a server runs in, for this reason.
 pub(super) type Kill = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// An error after a job of the same brief was submitted: the attempt counts.
-fn begun(error: EngineError, begun: bool) -> EngineError {
-    match error {
-        EngineError::NotAvailable(cause) | EngineError::Permanent(cause) if begun => EngineError::Temporary(cause),
-        error => error,
-    }
-}
-
-/// Jobs that were submitted and whose pictures have not arrived. Dropping them cancels them.
-struct Jobs {
+/// A job in a server. Dropping it before its end cancels it.
+struct Submitted {
     server: Arc<Server>,
-    /// Ids, in the order of submission.
-    waiting: VecDeque<String>,
+    id: String,
+    has_ended: bool,
     kill: Option<Kill>,
 }
 
-impl Drop for Jobs {
+impl Submitted {
+    /// Submits a job. If the future is dropped meanwhile, the submit goes on, and then the job is cancelled: only the
+    /// answer tells its id.
+    async fn begin(server: &Arc<Server>, body: Value, kill: Option<Kill>) -> Result<Self, Fault> {
+        let server = server.clone();
+        let submitting = tokio::spawn(async move {
+            let id = server.api.submit(&body).await?;
+            Ok(Self { server, id, has_ended: false, kill })
+        });
+        submitting.await.map_err(|error| EngineError::Temporary(error.to_string()))?
+    }
+}
+
+impl Drop for Submitted {
     fn drop(&mut self) {
         // Without a runtime the process is ending.
-        if let (false, Ok(runtime)) = (self.waiting.is_empty(), Handle::try_current()) {
-            let (server, ids, kill) = (self.server.clone(), std::mem::take(&mut self.waiting), self.kill.take());
-            server.leftovers.fetch_add(ids.len(), Ordering::SeqCst);
-            runtime.spawn(async move { server.abandon(ids, kill).await });
+        if let (false, Ok(runtime)) = (self.has_ended, Handle::try_current()) {
+            let (server, id, kill) = (self.server.clone(), std::mem::take(&mut self.id), self.kill.take());
+            server.leftovers.fetch_add(1, Ordering::SeqCst);
+            runtime.spawn(async move { server.abandon(&id, kill).await });
         }
     }
 }
@@ -288,9 +288,9 @@ impl<'a> Report<'a> {
 }
 
 /// The body of a job for one picture. Everything else is as the server was started.
-fn body(brief: &Brief, seed: u64, references: ReferenceUse) -> Value {
+fn body(brief: &Brief, prompt: &str, seed: u64, references: ReferenceUse) -> Value {
     let mut body = json!({
-        "prompt": without_tags(&brief.prompt),
+        "prompt": prompt,
         "width": brief.width,
         "height": brief.height,
         // The server takes a negative number as a wish for a random seed, and keeps seeds in 64 bits with a sign.

@@ -1,0 +1,282 @@
+//! `comfyui:URL`: fills in a workflow of the operator, queues it in ComfyUI, and fetches the picture that it saves.
+//!
+//! Each picture is a run of its own under an id of ours, so that a run whose answer was lost can be cancelled.
+
+mod api;
+mod events;
+mod steps;
+mod workflow;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use tintype_engine::{Brief, EngineError, EngineInfo, Picture, Progress, Sizes};
+use tokio::runtime::Handle;
+use tokio_util::task::TaskTracker;
+use url::Url;
+
+use self::api::{ComfyServer, File, Run};
+use self::events::Events;
+use self::steps::Steps;
+use self::workflow::{Values, Workflow};
+use super::EngineChoice;
+use super::driver::{Driven, Driver};
+use super::endpoint::{Endpoint, Fault};
+use super::prompt::for_engine;
+use super::results::{Results, to_pngs};
+use super::servers::{Server as _, Servers};
+use crate::config::EngineSettings;
+
+/// A guess until durations have been measured.
+const TYPICAL_DURATION: Duration = Duration::from_secs(30);
+/// One run is rendered while another one waits, so that the server is never idle between two pictures.
+const RUNS_PER_SERVER: usize = 2;
+/// The state of a run is asked for when the websocket tells its end, and so often in case that it does not.
+const POLL_EVERY: Duration = Duration::from_secs(1);
+/// So many polls in a row may come to nothing.
+const MISSED_POLLS: u32 = 5;
+/// Time for cancellations; less than the worker waits for an engine to stop.
+const SETTLE_LIMIT: Duration = Duration::from_millis(1_500);
+/// With this word ComfyUI loads a file of the server.
+const RESERVED: [&str; 1] = ["embedding:"];
+
+/// Describes the engine without connecting.
+///
+/// # Errors
+/// A sentence for the operator: there is no workflow, or it cannot be used.
+pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineChoice, String> {
+    let (Some(graph), Some(mapping)) = (&settings.engine_workflow, &settings.engine_workflow_nodes) else {
+        return Err("--engine comfyui needs --engine-workflow, a workflow in ComfyUI's API format, and --engine-workflow-nodes, which names its nodes: see docs/comfyui.md".into());
+    };
+    let workflow = Arc::new(Workflow::read(graph, mapping)?);
+    let takes = workflow.max_references();
+    let max_references = match settings.engine_references {
+        Some(more) if more > takes => {
+            return Err(format!(
+                "--engine-references is {more}, but --engine-workflow-nodes has {takes} nodes for images"
+            ));
+        }
+        references => references.unwrap_or(takes),
+    };
+    let info = EngineInfo {
+        name: "comfyui".into(),
+        description: format!("{}, by a workflow in ComfyUI", settings.engine),
+        sizes: match settings.engine_sizes.as_slice() {
+            [] => Sizes::Any,
+            sizes => Sizes::Of(sizes.to_vec()),
+        },
+        max_references,
+        max_pictures: None,
+        typical_duration: TYPICAL_DURATION,
+        slots: urls.len() * RUNS_PER_SERVER,
+    };
+    let (urls, settings) = (urls.to_vec(), settings.clone());
+    Ok(EngineChoice::new(info, move |surroundings| {
+        let endpoints = Endpoint::all(&urls, &settings, &surroundings)?;
+        let servers = endpoints.into_iter().map(|endpoint| ComfyServer::new(endpoint, workflow.node_classes()));
+        let (servers, results) = (Servers::new(servers, RUNS_PER_SERVER), Results::new(surroundings.decoder));
+        let (workflow, model, ending) = (workflow.clone(), settings.engine_model.clone(), TaskTracker::new());
+        // A closed tracker can be waited for; it takes tasks as before.
+        ending.close();
+        Ok(Arc::new(Driven(ComfyUi { servers, workflow, model, results, ending })))
+    }))
+}
+
+/// The engine.
+#[derive(Debug)]
+struct ComfyUi {
+    servers: Servers<ComfyServer>,
+    workflow: Arc<Workflow>,
+    model: Option<String>,
+    results: Results,
+    /// Submits, and cancellations of runs that nobody waits for.
+    ending: TaskTracker,
+}
+
+/// One picture of a brief.
+struct Order<'a> {
+    prompt: &'a str,
+    width: u32,
+    height: u32,
+    seed: u64,
+    /// Names and PNGs.
+    references: &'a [(String, Bytes)],
+    index: usize,
+}
+
+#[async_trait]
+impl Driver for ComfyUi {
+    async fn paint(&self, brief: Brief, progress: &Progress) -> Result<Vec<Picture>, EngineError> {
+        let prompt = for_engine(&brief.prompt, &RESERVED)?;
+        let references: Vec<_> = to_pngs(brief.references).await?.into_iter().map(named).collect();
+        let steps = Steps::new(progress, brief.seeds.len());
+        let orders = brief.seeds.iter().enumerate().map(|(index, seed)| {
+            let (width, height, references) = (brief.width, brief.height, references.as_slice());
+            self.picture(Order { prompt: &prompt, width, height, seed: *seed, references, index }, &steps)
+        });
+        let orders: Vec<_> = orders.collect();
+        stream::iter(orders).buffered(self.servers.count() * RUNS_PER_SERVER).try_collect().await
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        self.servers.probe().await
+    }
+
+    async fn settle(&self) {
+        drop(tokio::time::timeout(SETTLE_LIMIT, self.ending.wait()).await);
+    }
+}
+
+impl ComfyUi {
+    async fn picture(&self, order: Order<'_>, steps: &Steps<'_>) -> Result<Picture, EngineError> {
+        let file = self.servers.call(|server| self.file(server, &order, steps)).await?;
+        let picture = self.results.picture(&file).await?;
+        steps.done(order.index);
+        Ok(picture)
+    }
+
+    async fn file(&self, server: Arc<ComfyServer>, order: &Order<'_>, steps: &Steps<'_>) -> Result<Vec<u8>, Fault> {
+        let mut references = Vec::with_capacity(order.references.len());
+        for (name, png) in order.references {
+            references.push(server.upload(name.clone(), png.clone()).await?);
+        }
+        let graph = self.workflow.fill(&Values {
+            prompt: order.prompt,
+            width: order.width,
+            height: order.height,
+            seed: order.seed,
+            model: self.model.as_deref(),
+            references: &references,
+        });
+        let id = uuid();
+        let mut events = Events::open(server.endpoint(), &id).await;
+        let mut run = Submitted::begin(&server, id, graph, &self.ending).await?;
+        let ended = run.ended(&mut events, |done, of| steps.step(order.index, done, of)).await?;
+        let files = match ended {
+            Run::Completed(files) => files,
+            Run::Failed(words) => return Err(server.failed(&words).into()),
+            Run::Unfinished | Run::Gone => {
+                let cause = format!("{} lost a run, most likely because it was started again", server.name());
+                return Err(EngineError::Temporary(cause).into());
+            }
+        };
+        self.fetch(&server, &files).await
+    }
+
+    async fn fetch(&self, server: &ComfyServer, files: &[File]) -> Result<Vec<u8>, Fault> {
+        let Some(file) = files.first() else {
+            let cause = format!("{} ran the workflow, which saved no picture", server.name());
+            return Err(EngineError::Temporary(cause).into());
+        };
+        server.fetch(file).await.map_err(Fault::begun)
+    }
+}
+
+/// A run in the queue of a server. Dropping it before its end cancels it.
+#[derive(Debug)]
+struct Submitted {
+    server: Arc<ComfyServer>,
+    id: String,
+    has_ended: bool,
+    ending: TaskTracker,
+}
+
+impl Submitted {
+    /// Queues a run. If the future is dropped meanwhile, the submit goes on, and then the run is cancelled.
+    async fn begin(server: &Arc<ComfyServer>, id: String, graph: Value, ending: &TaskTracker) -> Result<Self, Fault> {
+        let mut run = Self { server: server.clone(), id, has_ended: false, ending: ending.clone() };
+        let submitting = ending.spawn(async move {
+            match run.server.submit(&graph, &run.id).await {
+                Ok(queued) => {
+                    run.id = queued.id;
+                    match queued.left_out {
+                        None => Ok(run),
+                        Some(words) => Err(run.server.incomplete(&words).into()),
+                    }
+                }
+                // After any other fault, the server may have queued it all the same.
+                Err(fault) => {
+                    if !matches!(fault.error, EngineError::Temporary(_)) {
+                        run.forget();
+                    }
+                    Err(fault)
+                }
+            }
+        });
+        submitting.await.map_err(|error| EngineError::Temporary(error.to_string()))?
+    }
+
+    /// Takes note that there is nothing to cancel.
+    fn forget(&mut self) {
+        self.has_ended = true;
+    }
+
+    /// Waits for the end of the run.
+    async fn ended(&mut self, events: &mut Events, on_step: impl Fn(u32, u32)) -> Result<Run, Fault> {
+        let mut missed = 0;
+        loop {
+            drop(tokio::time::timeout(POLL_EVERY, events.end(&on_step)).await);
+            match self.server.run(&self.id).await {
+                Ok(Run::Unfinished) => missed = 0,
+                Ok(ended) => {
+                    self.forget();
+                    return Ok(ended);
+                }
+                Err(fault) => {
+                    missed += 1;
+                    if missed == MISSED_POLLS {
+                        return Err(fault.begun());
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Submitted {
+    fn drop(&mut self) {
+        // Without a runtime the process is ending.
+        if let (false, Ok(runtime)) = (self.has_ended, Handle::try_current()) {
+            let (server, id) = (self.server.clone(), std::mem::take(&mut self.id));
+            let cancelling = async move {
+                // A run that goes on ends by itself.
+                if let Err(fault) = server.cancel(&id).await {
+                    tracing::debug!(server = server.name(), cause = %fault.error, "a run could not be cancelled");
+                }
+            };
+            self.ending.spawn_on(cancelling, &runtime);
+        }
+    }
+}
+
+/// A reference with the name of its content: the server has no way to remove a file, and keeps one of each name.
+fn named(png: Bytes) -> (String, Bytes) {
+    let digest: String = Sha256::digest(&png).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    (format!("tintype-{digest}.png"), png)
+}
+
+/// A random UUID in the only form that the server takes.
+fn uuid() -> String {
+    let bits = rand::random::<u128>() & !(0xf000 << 64) & !(0xc000 << 48) | (0x4000 << 64) | (0x8000 << 48);
+    let hex = format!("{bits:032x}");
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::uuid;
+
+    #[test]
+    fn an_id_is_a_random_uuid_in_its_canonical_form() {
+        let id = uuid();
+        let lengths: Vec<_> = id.split('-').map(str::len).collect();
+        assert_eq!(lengths, [8, 4, 4, 4, 12], "{id}");
+        assert!(id.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte)), "{id}");
+        assert!(&id[14..15] == "4" && "89ab".contains(&id[19..20]), "{id}");
+    }
+}

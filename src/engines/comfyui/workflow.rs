@@ -1,0 +1,244 @@
+//! A workflow in ComfyUI's API format, and the inputs of its nodes that a brief fills in.
+//!
+//! The mapping has the form that Open WebUI uses, so that people can bring their files: a list of
+//! `{"type": "prompt", "key": "text", "node_ids": ["6"]}`.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+/// Kinds of values that a mapping may name. An empty one is a fixed value.
+const KINDS: [&str; 10] = ["", "model", "prompt", "negative_prompt", "image", "width", "height", "n", "steps", "seed"];
+/// Largest file, in bytes.
+const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
+
+/// A workflow that can be filled in.
+#[derive(Debug)]
+pub(super) struct Workflow {
+    graph: Map<String, Value>,
+    mappings: Vec<Mapping>,
+}
+
+/// Inputs of nodes that get one value.
+#[derive(Debug)]
+struct Mapping {
+    kind: String,
+    /// The name of the input.
+    key: String,
+    node_ids: Vec<String>,
+    /// A fixed value.
+    value: Value,
+}
+
+/// A mapping as the file has it.
+#[derive(Deserialize)]
+struct Entry {
+    #[serde(rename = "type", default)]
+    kind: Option<String>,
+    #[serde(default)]
+    key: Option<String>,
+    #[serde(default)]
+    node_ids: Vec<Value>,
+    #[serde(default)]
+    value: Value,
+}
+
+/// The values for one picture.
+#[derive(Debug)]
+pub(super) struct Values<'a> {
+    pub(super) prompt: &'a str,
+    pub(super) width: u32,
+    pub(super) height: u32,
+    pub(super) seed: u64,
+    pub(super) model: Option<&'a str>,
+    /// Names of uploaded references.
+    pub(super) references: &'a [String],
+}
+
+impl From<Entry> for Mapping {
+    fn from(entry: Entry) -> Self {
+        let kind = entry.kind.unwrap_or_default();
+        // Without a name the usual one of its kind, as in Open WebUI.
+        let usual = match kind.as_str() {
+            "prompt" | "negative_prompt" => "text",
+            "n" => "batch_size",
+            "model" => "ckpt_name",
+            kind => kind,
+        };
+        let key = entry.key.filter(|key| !key.is_empty()).unwrap_or_else(|| usual.to_owned());
+        let id = |id: Value| id.as_str().map_or_else(|| id.to_string(), str::to_owned);
+        Self { kind, key, node_ids: entry.node_ids.into_iter().map(id).collect(), value: entry.value }
+    }
+}
+
+impl Workflow {
+    /// Reads the files of a workflow and its mapping.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub(super) fn read(graph: &Path, mapping: &Path) -> Result<Self, String> {
+        let read = |path: &Path, setting: &str| {
+            let name = || format!("{setting} {}", path.display());
+            let length = std::fs::metadata(path).map_err(|error| format!("cannot read {}: {error}", name()))?.len();
+            if length > MAX_FILE_BYTES {
+                return Err(format!("{} has {length} bytes: at most {MAX_FILE_BYTES} are read", name()));
+            }
+            std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", name()))
+        };
+        Self::parse(&read(graph, "--engine-workflow")?, &read(mapping, "--engine-workflow-nodes")?)
+    }
+
+    fn parse(graph: &str, mapping: &str) -> Result<Self, String> {
+        let graph: Map<String, Value> =
+            serde_json::from_str(graph).map_err(|error| format!("--engine-workflow is not a JSON object: {error}"))?;
+        if graph.get("nodes").is_some_and(Value::is_array) {
+            return Err(
+                "--engine-workflow is in the format of ComfyUI's editor: export it with \"Export (API)\"".into()
+            );
+        }
+        let entries: Vec<Entry> = serde_json::from_str(mapping).map_err(|error| {
+            format!("--engine-workflow-nodes is not a list such as [{{\"type\":\"prompt\",\"key\":\"text\",\"node_ids\":[\"6\"]}}]: {error}")
+        })?;
+        let workflow = Self { graph, mappings: entries.into_iter().map(Mapping::from).collect() };
+        workflow.check()?;
+        Ok(workflow)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if let Some((id, _)) = self.graph.iter().find(|(_, node)| !node["class_type"].is_string()) {
+            return Err(format!("--engine-workflow: node {id} has no class_type: export it with \"Export (API)\""));
+        }
+        for mapping in &self.mappings {
+            let kind = &mapping.kind;
+            if !KINDS.contains(&kind.as_str()) {
+                let known = KINDS[1..].join(", ");
+                return Err(format!("--engine-workflow-nodes has the unknown type {kind:?}; there are {known}"));
+            }
+            if mapping.key.is_empty() {
+                return Err("--engine-workflow-nodes has an entry with neither type nor key".into());
+            }
+            let lacking = |node: &&String| !self.graph.get(*node).is_some_and(|node| node["inputs"].is_object());
+            if let Some(node) = mapping.node_ids.iter().find(lacking) {
+                return Err(format!(
+                    "--engine-workflow-nodes gives {} to node {node}, which the workflow lacks",
+                    mapping.key
+                ));
+            }
+        }
+        for (kind, consequence) in
+            [("prompt", "every picture would show the same"), ("seed", "the pictures of a task would be the same")]
+        {
+            if self.inputs_of(kind).next().is_none() {
+                return Err(format!("--engine-workflow-nodes has no node for {kind}: {consequence}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nodes that get values of a kind, each with the name of its input.
+    fn inputs_of(&self, kind: &str) -> impl Iterator<Item = (&String, &String)> {
+        let mappings = self.mappings.iter().filter(move |mapping| mapping.kind == kind);
+        mappings.flat_map(|mapping| mapping.node_ids.iter().map(|node| (node, &mapping.key)))
+    }
+
+    /// Most reference pictures that the workflow takes.
+    pub(super) fn max_references(&self) -> usize {
+        self.inputs_of("image").count()
+    }
+
+    /// Kinds of nodes that the server must have.
+    pub(super) fn node_classes(&self) -> Vec<String> {
+        let mut classes: Vec<_> =
+            self.graph.values().filter_map(|node| node["class_type"].as_str()).map(str::to_owned).collect();
+        classes.sort();
+        classes.dedup();
+        classes
+    }
+
+    /// The graph for one picture. Nodes for references beyond the given ones keep the file that the workflow names.
+    pub(super) fn fill(&self, values: &Values<'_>) -> Value {
+        let mut graph = self.graph.clone();
+        let mut set = |node: &str, key: &str, value: Value| {
+            if let Some(inputs) = graph.get_mut(node).and_then(|node| node["inputs"].as_object_mut()) {
+                inputs.insert(key.to_owned(), value);
+            }
+        };
+        for mapping in &self.mappings {
+            let value = match (mapping.kind.as_str(), values.model) {
+                ("prompt", _) => values.prompt.into(),
+                ("width", _) => values.width.into(),
+                ("height", _) => values.height.into(),
+                // Each picture is a run of its own, with a seed of its own.
+                ("n", _) => 1.into(),
+                // 53 bits survive where nodes compute with floating-point numbers.
+                ("seed", _) => (values.seed >> 11).into(),
+                ("model", Some(model)) => model.into(),
+                ("", _) => mapping.value.clone(),
+                // As the workflow has them.
+                _ => continue,
+            };
+            for node in &mapping.node_ids {
+                set(node, &mapping.key, value.clone());
+            }
+        }
+        for ((node, key), name) in self.inputs_of("image").zip(values.references) {
+            set(node, key, name.as_str().into());
+        }
+        Value::Object(graph)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const GRAPH: &str = r#"{"3": {"class_type": "KSampler", "inputs": {"seed": 1, "model": ["4", 0]}},
+        "4": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "a.safetensors"}},
+        "6": {"class_type": "CLIPTextEncode", "inputs": {"text": "", "clip": ["4", 1]}},
+        "10": {"class_type": "LoadImage", "inputs": {"image": "default.png"}}}"#;
+    const MAPPING: &str = r#"[{"type": "prompt", "key": "text", "node_ids": ["6"]},
+        {"type": "seed", "key": "", "node_ids": [3]}, {"type": "image", "key": "image", "node_ids": ["10"]},
+        {"type": "steps", "key": "steps", "node_ids": ["3"]}, {"type": "model", "node_ids": ["4"]},
+        {"key": "cfg", "node_ids": ["3"], "value": 7}]"#;
+
+    fn values<'a>() -> Values<'a> {
+        Values { prompt: "say \"hello\"", width: 64, height: 64, seed: u64::MAX, model: None, references: &[] }
+    }
+
+    #[test]
+    fn a_brief_fills_in_the_inputs_that_the_mapping_names_and_no_others() {
+        let workflow = Workflow::parse(GRAPH, MAPPING).expect("a workflow");
+        assert_eq!(workflow.max_references(), 1);
+        assert_eq!(workflow.node_classes(), ["CLIPTextEncode", "CheckpointLoaderSimple", "KSampler", "LoadImage"]);
+        let graph = workflow.fill(&values());
+        assert_eq!(graph["6"]["inputs"], json!({ "text": "say \"hello\"", "clip": ["4", 1] }));
+        assert_eq!(graph["3"]["inputs"], json!({ "seed": (1_u64 << 53) - 1, "model": ["4", 0], "cfg": 7 }));
+        assert_eq!(graph["4"]["inputs"]["ckpt_name"], "a.safetensors");
+        assert_eq!(graph["10"]["inputs"]["image"], "default.png");
+        let references = ["mine.png".to_owned(), "left over.png".to_owned()];
+        let graph = workflow.fill(&Values { model: Some("b.safetensors"), references: &references, ..values() });
+        assert_eq!(graph["4"]["inputs"]["ckpt_name"], "b.safetensors");
+        assert_eq!(graph["10"]["inputs"]["image"], "mine.png");
+    }
+
+    #[test]
+    fn files_that_do_not_fit_together_are_refused_with_the_reason() {
+        for (graph, mapping, reason) in [
+            ("[]", MAPPING, "not a JSON object"),
+            (r#"{"nodes": [], "links": []}"#, MAPPING, "Export (API)"),
+            (r#"{"last_node_id": 9}"#, MAPPING, "Export (API)"),
+            (GRAPH, "{}", "not a list"),
+            (GRAPH, r#"[{"type": "colour", "node_ids": ["3"]}]"#, "unknown type \"colour\""),
+            (GRAPH, r#"[{"type": "seed", "node_ids": ["99"]}]"#, "node 99"),
+            (GRAPH, r#"[{"node_ids": ["3"], "value": 1}]"#, "neither type nor key"),
+            (GRAPH, r#"[{"type": "seed", "node_ids": ["3"]}]"#, "no node for prompt"),
+            (GRAPH, r#"[{"type": "prompt", "node_ids": ["6"]}]"#, "no node for seed"),
+        ] {
+            let refusal = Workflow::parse(graph, mapping).expect_err(reason);
+            assert!(refusal.contains(reason), "{refusal}");
+        }
+    }
+}

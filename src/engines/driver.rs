@@ -1,0 +1,49 @@
+//! Cancellation, which is the same for all engines that drive servers.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use tintype_engine::{Brief, CancellationToken, Engine, EngineError, Picture, Progress};
+
+/// Renders with servers.
+#[async_trait]
+pub(super) trait Driver: fmt::Debug + Send + Sync + 'static {
+    /// Renders one picture for each seed, in the order of the seeds. Dropping the future cancels the render.
+    ///
+    /// # Errors
+    /// One of [`EngineError`].
+    async fn paint(&self, brief: Brief, progress: &Progress) -> Result<Vec<Picture>, EngineError>;
+
+    /// Checks whether a server takes work.
+    ///
+    /// # Errors
+    /// [`EngineError::NotAvailable`] while none does.
+    async fn probe(&self) -> Result<(), EngineError>;
+
+    /// Waits until the servers know of renders that were cancelled, as far as this takes a moment.
+    async fn settle(&self) {}
+}
+
+/// The engine of a driver.
+#[derive(Debug)]
+pub(super) struct Driven<D>(pub(super) D);
+
+#[async_trait]
+impl<D: Driver> Engine for Driven<D> {
+    async fn render(
+        &self,
+        brief: Brief,
+        progress: Progress,
+        cancel: CancellationToken,
+    ) -> Result<Vec<Picture>, EngineError> {
+        if let Some(pictures) = cancel.run_until_cancelled(self.0.paint(brief, &progress)).await {
+            return pictures;
+        }
+        self.0.settle().await;
+        Err(EngineError::Temporary("the render was cancelled".into()))
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        self.0.probe().await
+    }
+}
