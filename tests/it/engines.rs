@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 
 use crate::rigs::service::{Caller, Service};
 
+mod comfyui;
 mod command;
 mod openai;
 mod openai_faults;

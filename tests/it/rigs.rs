@@ -8,6 +8,7 @@ pub mod crash;
 pub mod crowd;
 pub mod debian;
 pub mod disk;
+pub mod faulty_http;
 pub mod http;
 pub mod images_api;
 pub mod installation;

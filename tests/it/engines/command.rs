@@ -21,7 +21,10 @@ fn the_list_shows_the_engine_of_the_settings_and_the_known_kinds() {
     let data = TempDir::new().unwrap();
     let listed = json(data.path(), &["engine", "list"]);
     assert_eq!(listed["configured"]["engine"], "sketch");
-    assert_eq!(listed["known"], serde_json::json!(["sketch", "openai:URL", "sd-server:URL", "sd-server"]));
+    assert_eq!(
+        listed["known"],
+        serde_json::json!(["sketch", "openai:URL", "sd-server:URL", "sd-server", "comfyui:URL"])
+    );
     let settings = ["engine", "list", "--engine", "openai:https://api.openai.com/v1", "--engine-references", "2"];
     let listed = json(data.path(), &settings);
     assert_eq!(listed["configured"]["sizes"], serde_json::json!(["1024x1024", "1536x1024", "1024x1536"]));

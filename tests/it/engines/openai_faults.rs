@@ -13,7 +13,7 @@ use crate::rigs::service::{Caller, Service};
 
 /// The meaning of a fault for the task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Meaning {
+pub enum Meaning {
     /// Refused by the content policy, at once.
     Refused,
     /// Failed at once.
@@ -25,7 +25,7 @@ enum Meaning {
 }
 
 impl Meaning {
-    fn of(error: &EngineError) -> Self {
+    pub fn of(error: &EngineError) -> Self {
         match error {
             EngineError::Refused(_) => Self::Refused,
             EngineError::Permanent(_) => Self::Permanent,
@@ -35,7 +35,7 @@ impl Meaning {
     }
 
     /// The sentence for the caller, and how often the server is asked.
-    fn ending(self) -> Option<(&'static str, usize)> {
+    pub fn ending(self) -> Option<(&'static str, usize)> {
         match self {
             Self::Refused => Some(("was refused by the content policy", 1)),
             Self::Permanent => Some(("The images could not be generated. The credits were refunded.", 1)),
@@ -45,7 +45,7 @@ impl Meaning {
     }
 }
 
-fn html(status: u16) -> Reply {
+pub fn html(status: u16) -> Reply {
     let body = b"<html><body>502 Bad Gateway: a boat of secrets</body></html>".to_vec();
     Reply::Whole(status, vec![("content-type", "text/html; charset=utf-8".into())], body)
 }
@@ -59,7 +59,7 @@ fn flat(side: u32, level: u8) -> Vec<u8> {
 }
 
 /// A PNG whose header claims 20,000 pixels a side.
-fn enormous() -> Vec<u8> {
+pub fn enormous() -> Vec<u8> {
     let mut png = painted(64, 64, 1);
     png[16..24].copy_from_slice(&[20_000_u32.to_be_bytes(), 20_000_u32.to_be_bytes()].concat());
     let crc = crc32fast::hash(&png[12..29]);

@@ -1,5 +1,5 @@
 //! A server with OpenAI's Images API, written from the documents of its profiles: it answers as they say, refuses what
-//! they refuse, and misbehaves on demand. It speaks HTTP by hand, so that it can break off anywhere.
+//! they refuse, and misbehaves on demand.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -9,9 +9,11 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use tintype_engine::Picture;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
+
+pub use super::faulty_http::{Asked, Reply};
+use super::faulty_http::{answer, read};
 
 /// The documents that the server is written from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,100 +22,6 @@ pub enum Dialect {
     VllmOmni,
     Sglang,
     LocalAi,
-}
-
-/// The next thing that the server does with a request for pictures.
-#[derive(Debug, Clone)]
-pub enum Reply {
-    /// Answers as the documents say.
-    Documented,
-    /// Sends this status, these headers and this body.
-    Whole(u16, Vec<(&'static str, String)>, Vec<u8>),
-    /// Announces more bytes than it sends, and closes.
-    Truncated(Vec<u8>),
-    /// Sends a head and one byte, and then nothing.
-    Drip,
-    /// Reads the request and closes.
-    HangUp,
-    /// Reads the request and never answers.
-    Silence,
-    /// Sends white space without end.
-    Endless,
-}
-
-impl Reply {
-    /// An answer in JSON.
-    pub fn json(status: u16, body: &Value) -> Self {
-        Self::Whole(status, vec![("content-type", "application/json".into())], body.to_string().into_bytes())
-    }
-
-    /// An answer with this file as its only picture.
-    pub fn file(bytes: &[u8]) -> Self {
-        Self::json(200, &json!({ "created": 1, "data": [{ "b64_json": BASE64_STANDARD.encode(bytes) }] }))
-    }
-}
-
-/// A request that the server received.
-#[derive(Debug, Clone)]
-pub struct Asked {
-    pub method: String,
-    pub path: String,
-    pub headers: Vec<(String, String)>,
-    pub body: Vec<u8>,
-}
-
-impl Asked {
-    pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
-    }
-
-    pub fn json(&self) -> Value {
-        serde_json::from_slice(&self.body).expect("JSON")
-    }
-
-    /// The parts of a form: each with its name, its file name and its content.
-    pub fn parts(&self) -> Vec<(String, Option<String>, Vec<u8>)> {
-        let (_, boundary) = self.header("content-type").expect("a type").split_once("boundary=").expect("a boundary");
-        let separator = format!("--{boundary}");
-        let mut parts = Vec::new();
-        for part in split(&self.body, separator.as_bytes()).into_iter().skip(1) {
-            let Some(at) = find(part, b"\r\n\r\n") else { break };
-            let head = String::from_utf8_lossy(&part[..at]).into_owned();
-            let value = |name: &str| {
-                let (_, rest) = head.split_once(&format!("{name}=\""))?;
-                rest.split('"').next().map(str::to_owned)
-            };
-            parts.push((value("; name").expect("a name"), value("filename"), part[at + 4..part.len() - 2].to_vec()));
-        }
-        parts
-    }
-
-    /// The fields of a form that are no files.
-    pub fn fields(&self) -> Value {
-        let texts = self.parts().into_iter().filter(|(_, file, _)| file.is_none());
-        texts.map(|(name, _, text)| (name, Value::from(String::from_utf8(text).expect("text")))).collect()
-    }
-
-    /// The names of the parts that are files, and the files.
-    pub fn files(&self) -> Vec<(String, Vec<u8>)> {
-        let files = self.parts().into_iter().filter(|(_, file, _)| file.is_some());
-        files.map(|(name, _, bytes)| (name, bytes)).collect()
-    }
-}
-
-fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
-    text.windows(wanted.len()).position(|window| window == wanted)
-}
-
-fn split<'a>(text: &'a [u8], separator: &[u8]) -> Vec<&'a [u8]> {
-    let mut pieces = Vec::new();
-    let mut rest = text;
-    while let Some(at) = find(rest, separator) {
-        pieces.push(&rest[..at]);
-        rest = &rest[at + separator.len()..];
-    }
-    pieces.push(rest);
-    pieces
 }
 
 /// The server, until it is dropped.
@@ -208,63 +116,14 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>, dialect: Dialect
             (false, false) => Reply::Documented,
         }
     };
-    let (status, headers, body) = match reply {
-        Reply::Documented => documented(dialect, key, &asked),
-        Reply::Whole(status, headers, body) => (status, headers, body),
-        Reply::HangUp => return,
-        Reply::Silence => return std::future::pending().await,
-        Reply::Truncated(body) => {
-            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len() + 100);
-            drop(stream.write_all(&[head.as_bytes(), &body].concat()).await);
-            return;
+    let reply = match reply {
+        Reply::Documented => {
+            let (status, headers, body) = documented(dialect, key, &asked);
+            Reply::Whole(status, headers, body)
         }
-        Reply::Drip => {
-            drop(stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n{").await);
-            return std::future::pending().await;
-        }
-        Reply::Endless => {
-            drop(stream.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await);
-            let chunk = [b"100000\r\n".to_vec(), vec![b' '; 0x10_0000], b"\r\n".to_vec()].concat();
-            while stream.write_all(&chunk).await.is_ok() {}
-            return;
-        }
+        reply => reply,
     };
-    let mut head = format!("HTTP/1.1 {status} Status\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
-    for (name, value) in headers {
-        head += &format!("{name}: {value}\r\n");
-    }
-    drop(stream.write_all(&[head.as_bytes(), b"\r\n", &body].concat()).await);
-}
-
-async fn read(stream: &mut TcpStream) -> Option<Asked> {
-    let mut bytes = Vec::new();
-    let end = loop {
-        if let Some(at) = find(&bytes, b"\r\n\r\n") {
-            break at + 4;
-        }
-        if stream.read_buf(&mut bytes).await.ok()? == 0 {
-            return None;
-        }
-    };
-    let head = String::from_utf8(bytes[..end].to_vec()).expect("a head in ASCII");
-    let mut lines = head.lines();
-    let mut first = lines.next()?.split(' ');
-    let (method, path) = (first.next()?.to_owned(), first.next()?.to_owned());
-    let headers: Vec<_> = lines
-        .filter_map(|line| line.split_once(": "))
-        .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
-        .collect();
-    let length = headers
-        .iter()
-        .find(|(name, _)| name == "content-length")
-        .map_or(0, |(_, value)| value.parse::<usize>().expect("a length"));
-    let mut body = bytes.split_off(end);
-    while body.len() < length {
-        if stream.read_buf(&mut body).await.ok()? == 0 {
-            return None;
-        }
-    }
-    Some(Asked { method, path, headers, body })
+    answer(stream, reply).await;
 }
 
 type Answer = (u16, Vec<(&'static str, String)>, Vec<u8>);

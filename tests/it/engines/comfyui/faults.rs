@@ -1,0 +1,199 @@
+//! Every way in which ComfyUI misbehaves: the operator's line, the caller's sentence, the attempts and the refund.
+
+use futures::future::join_all;
+
+use super::*;
+use crate::engines::lost_leases;
+use crate::engines::openai_faults::{Meaning, enormous, html};
+use crate::rigs::images_api::painted;
+
+/// A fault of the server.
+#[derive(Debug, Clone)]
+enum Fault {
+    /// This reply to requests whose method and path begin so.
+    At(&'static str, Reply),
+    Run(Outcome),
+    LeavesNodesOut,
+}
+
+impl Fault {
+    fn befall(self, server: &Contract) {
+        match self {
+            Self::At(route, reply) => server.reply(route, reply),
+            Self::Run(outcome) => server.outcome(outcome),
+            Self::LeavesNodesOut => server.leave_nodes_out(),
+        }
+    }
+}
+
+fn submit(reply: Reply) -> Fault {
+    Fault::At("POST /prompt", reply)
+}
+
+fn saves(file: &[u8]) -> Fault {
+    Fault::Run(Outcome::Saves(file.to_vec()))
+}
+
+fn whole(status: u16, header: (&'static str, &str)) -> Reply {
+    Reply::Whole(status, vec![(header.0, header.1.into())], Vec::new())
+}
+
+/// Faults before a run is queued.
+fn of_submits() -> Vec<(Fault, Meaning, &'static str)> {
+    use Meaning::{NotAvailable, Permanent, Temporary};
+    let node = json!({ "6": { "class_type": "CLIPTextEncode", "errors": [
+        { "type": "value_not_in_list", "message": "a boat of secrets", "details": "text" }] } });
+    let error = json!({ "type": "prompt_outputs_failed_validation", "message": "a boat of secrets" });
+    let missing =
+        json!({ "error": { "type": "missing_node_type", "message": "a boat of secrets" }, "node_errors": {} });
+    let uploads = |reply| Fault::At("POST /upload/image", reply);
+    vec![
+        (
+            submit(Reply::json(400, &json!({ "error": error, "node_errors": node }))),
+            Permanent,
+            "400 (value_not_in_list)",
+        ),
+        (submit(Reply::json(400, &missing)), Permanent, "answered 400 (missing_node_type)"),
+        (submit(Reply::json(400, &json!({ "error": "a boat of secrets" }))), Permanent, "answered 400"),
+        (Fault::LeavesNodesOut, Permanent, "does not run the whole workflow (value_not_in_list)"),
+        (submit(Reply::json(503, &json!({}))), NotAvailable, "answered 503"),
+        (submit(Reply::json(429, &json!({}))), NotAvailable, "answered 429"),
+        (submit(Reply::json(401, &json!({}))), NotAvailable, "check --engine-key"),
+        (submit(whole(307, ("location", "http://10.0.0.1/"))), NotAvailable, "redirect"),
+        (submit(whole(302, ("location", "/login"))), NotAvailable, "redirect"),
+        (submit(html(500)), Temporary, "answered 500"),
+        (submit(html(200)), Temporary, "answered 200 with text/html instead of JSON"),
+        (submit(Reply::Whole(200, Vec::new(), Vec::new())), Temporary, "answered 200 with bytes"),
+        (submit(Reply::json(200, &json!({ "error": "a boat of secrets" }))), Temporary, "without a valid id"),
+        (submit(Reply::json(200, &json!({ "prompt_id": "../../x" }))), Temporary, "without a valid id"),
+        (submit(Reply::HangUp), Temporary, "http"),
+        (submit(Reply::Truncated(b"{\"prompt_id\": ".to_vec())), Temporary, "http"),
+        (submit(Reply::Endless), Temporary, "answered with more than"),
+        (uploads(html(500)), Temporary, "answered 500"),
+        (uploads(html(413)), Permanent, "answered 413"),
+        (uploads(Reply::json(200, &json!({ "subfolder": "x" }))), Temporary, "did not name a file"),
+    ]
+}
+
+/// Faults of a run that was queued.
+fn of_runs() -> Vec<(Fault, Meaning, &'static str)> {
+    use Meaning::Temporary;
+    let picture = painted(64, 64, 1);
+    let failed = json!({ "exception_type": "torch.OutOfMemoryError", "exception_message": "a boat of secrets" });
+    let polls = |reply| Fault::At("GET /api/jobs", reply);
+    let files = |reply| Fault::At("GET /view", reply);
+    let black = Picture::from_rgb(64, 64, vec![0; 64 * 64 * 3]).expect("a picture").to_png();
+    let tiny = Picture::from_rgb(1, 1, vec![9; 3]).expect("a picture").to_png();
+    vec![
+        (Fault::Run(Outcome::Ends("execution_error", failed)), Temporary, "failed to render (torch.OutOfMemoryError)"),
+        (Fault::Run(Outcome::Ends("execution_interrupted", json!({}))), Temporary, "failed to render (cancelled)"),
+        (Fault::Run(Outcome::SavesNothing), Temporary, "saved no picture"),
+        (Fault::Run(Outcome::Forgotten), Temporary, "lost a run"),
+        (polls(html(200)), Temporary, "answered 200 with text/html"),
+        (polls(html(503)), Temporary, "answered 503"),
+        (polls(Reply::json(200, &json!({ "status": "a boat of secrets" }))), Temporary, "unknown state"),
+        (files(html(404)), Temporary, "answered 404"),
+        (files(whole(302, ("location", "http://10.0.0.1/"))), Temporary, "redirect"),
+        (files(Reply::Endless), Temporary, "answered with more than"),
+        (files(Reply::Truncated(picture.clone())), Temporary, "http"),
+        (saves(b"<html>a boat of secrets</html>"), Temporary, "no PNG, JPEG or WebP"),
+        (saves(b"GIF89a"), Temporary, "no PNG, JPEG or WebP"),
+        (saves(b""), Temporary, "no PNG, JPEG or WebP"),
+        (saves(&picture[..picture.len() / 2]), Temporary, "damaged"),
+        (saves(&tiny), Temporary, "only 1x1 pixels"),
+        (saves(&enormous()), Temporary, "too many pixels"),
+        (saves(&black), Temporary, "is black"),
+    ]
+}
+
+#[tokio::test]
+async fn each_fault_of_a_server_has_a_line_for_the_operator_without_the_prompt() {
+    let files = Files::new();
+    let trials = of_submits().into_iter().chain(of_runs()).map(async |(fault, meaning, line)| {
+        let server = Contract::start(Age::New).await;
+        fault.clone().befall(&server);
+        let engine = files.engine(&server.url(), &[]);
+        let brief = Brief { references: vec![flat(1)], ..brief(&[7]) };
+        let error = render(&engine, brief).await.expect_err("a fault");
+        assert_eq!(Meaning::of(&error), meaning, "{fault:?}: {error}");
+        let shown = error.to_string();
+        assert!(shown.contains(line) && !shown.contains("secrets"), "{fault:?}: {shown}");
+        until(async || server.unfinished().is_empty()).await;
+    });
+    join_all(trials).await;
+}
+
+#[tokio::test]
+async fn each_meaning_of_a_fault_ends_its_task_with_a_plain_sentence_and_a_refund_or_leaves_it_waiting() {
+    let failed = Outcome::Ends("execution_error", json!({ "exception_message": "a boat of secrets" }));
+    for (fault, meaning) in [
+        (submit(Reply::json(400, &json!({}))), Meaning::Permanent),
+        (Fault::LeavesNodesOut, Meaning::Permanent),
+        (Fault::Run(failed), Meaning::Temporary),
+        (submit(html(500)), Meaning::Temporary),
+        (submit(Reply::json(503, &json!({}))), Meaning::NotAvailable),
+        (submit(whole(307, ("location", "http://10.0.0.1/"))), Meaning::NotAvailable),
+    ] {
+        let (server, files) = (Contract::start(Age::New).await, Files::new());
+        fault.clone().befall(&server);
+        let service = files.service(&server.url(), &["--engine-sizes", "64x64"]).await;
+        let caller = service.caller("ada", 10).await;
+        let task_id = caller.submit_prompt("a boat of secrets").await;
+        service.work().await;
+        let (task, credits) = (caller.task(&task_id).await, caller.credits().await);
+        match meaning.ending() {
+            Some((sentence, attempts)) => {
+                assert!(task["error"].as_str().is_some_and(|error| error.contains(sentence)), "{fault:?}: {task}");
+                assert_eq!((credits, server.asked("POST /prompt").len()), (10, attempts), "{fault:?}");
+            }
+            None => {
+                assert_eq!((task["status"].as_str(), credits), (Some("processing"), 8), "{fault:?}: {task}");
+                assert_eq!(lost_leases(&caller, &task_id).await, Some(0), "{fault:?}");
+                assert_eq!(server.asked("POST /prompt").len(), 1, "{fault:?}: nothing more is claimed");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_or_drips_costs_an_attempt_when_the_time_limit_has_passed() {
+    for (route, reply) in [
+        ("POST /prompt", Reply::Silence),
+        ("POST /prompt", Reply::Drip),
+        ("GET /api/jobs", Reply::Silence),
+        ("GET /view", Reply::Drip),
+    ] {
+        let (server, files) = (Contract::start(Age::New).await, Files::new());
+        server.reply(route, reply.clone());
+        let limits = ["--engine-sizes", "64x64", "--render-timeout", "20s"];
+        let service = files.service(&server.url(), &limits).await;
+        let caller = service.caller("ada", 10).await;
+        let task_id = caller.submit_prompt("a boat of secrets").await;
+        for attempt in 1..=3 {
+            let passing = async {
+                until(async || server.asked(route).len() >= attempt).await;
+                tokio::time::pause();
+                tokio::time::advance(Duration::from_secs(20)).await;
+                tokio::time::resume();
+            };
+            let (stepped, ()) = tokio::join!(service.worker.step(), passing);
+            assert_eq!(stepped.expect("a store"), 1, "{route} {reply:?}");
+            service.clock.advance(Duration::from_secs(5));
+        }
+        let (task, credits) = (caller.task(&task_id).await, caller.credits().await);
+        assert!(task["error"].as_str().is_some_and(|error| error.contains("after several attempts")), "{task}");
+        assert_eq!(credits, 10);
+        until(async || server.unfinished().is_empty()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_available_is_passed_over_and_gets_work_again_after_a_probe() {
+    let (busy, idle, files) = (Contract::start(Age::New).await, Contract::start(Age::New).await, Files::new());
+    busy.reply("POST /prompt", Reply::json(503, &json!({})));
+    let engine = files.engine(&format!("{},{}", busy.url(), idle.url()), &[]);
+    for _ in 0..3 {
+        render(&engine, brief(&[1])).await.expect("a picture");
+    }
+    assert_eq!((busy.asked("POST /prompt").len(), idle.graphs().len()), (1, 3), "the busy one is set aside");
+}
