@@ -115,7 +115,12 @@ impl Endpoint {
             .map_err(|error| describe(&error))?;
         let quotes_server = surroundings.quotes_server;
         let endpoint = |base: &Url| Self { base: base.clone(), http: http.clone(), key: key.clone(), quotes_server };
-        Ok(urls.iter().map(endpoint).collect())
+        let endpoints: Vec<_> = urls.iter().map(endpoint).collect();
+        for endpoint in endpoints.iter().filter(|endpoint| endpoint.exposes_key()) {
+            let server = endpoint.name();
+            tracing::warn!(server, "the engine's key travels unencrypted: use https, or an encrypted network");
+        }
+        Ok(endpoints)
     }
 
     /// The server for the operator: its base URL.
@@ -124,7 +129,7 @@ impl Endpoint {
     }
 
     /// Whether the key would travel unencrypted over a network.
-    pub fn exposes_key(&self) -> bool {
+    fn exposes_key(&self) -> bool {
         let here = match self.base.host() {
             Some(url::Host::Domain(name)) => name == "localhost",
             Some(url::Host::Ipv4(address)) => address.is_loopback(),

@@ -65,10 +65,6 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
     let (urls, settings) = (urls.to_vec(), settings.clone());
     let build = move |surroundings: Surroundings| {
         let endpoints = Endpoint::all(&urls, &settings, &surroundings)?;
-        for endpoint in endpoints.iter().filter(|endpoint| endpoint.exposes_key()) {
-            let server = endpoint.name();
-            tracing::warn!(server, "the engine's key travels unencrypted: use https, or an encrypted network");
-        }
         let (results, downloads) = (Results::new(surroundings.decoder.clone()), Downloads::new()?);
         let servers = Servers::new(endpoints.into_iter().map(ImagesServer), dialect.calls_per_server());
         let api = ImagesApi { servers, dialect: dialect.clone(), results, downloads };

@@ -211,6 +211,24 @@ async fn a_cancelled_render_leaves_the_queue_and_occupies_the_server_until_its_p
 }
 
 #[tokio::test]
+async fn a_render_that_is_cancelled_while_its_submit_is_under_way_leaves_no_job() {
+    let server = Contract::start(Mood::Painting).await;
+    let (_, engine) = engine(&["--engine", &server.engine()]);
+    server.take_submits(false);
+    let cancel = CancellationToken::new();
+    let rendering = engine.render(brief("a boat", &[1]), Progress::default(), cancel.clone());
+    let cancelling = async {
+        until(async || server.submits() == 1).await;
+        cancel.cancel();
+    };
+    let (outcome, ()) = tokio::join!(rendering, cancelling);
+    assert!(outcome.is_err(), "{outcome:?}");
+    server.take_submits(true);
+    until(async || server.painted_and_cancelled() == (0, 1)).await;
+    assert_eq!(server.bodies().len(), 1);
+}
+
+#[tokio::test]
 async fn a_full_queue_behind_the_first_picture_is_waited_for() {
     let server = Contract::start(Mood::OneAtATime).await;
     let (_, engine) = engine(&["--engine", &server.engine()]);

@@ -15,6 +15,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use tintype_engine::Picture;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::SIDE;
@@ -71,6 +72,9 @@ struct Inner {
     jobs: Vec<Job>,
     queue: VecDeque<usize>,
     most_unfinished: usize,
+    /// Submits that arrived, and whether they are answered.
+    submits: usize,
+    takes_submits: watch::Sender<bool>,
 }
 
 /// The server. It stops when it is dropped.
@@ -88,8 +92,16 @@ impl Contract {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (jobs, queue) = (Vec::new(), VecDeque::new());
-        let inner =
-            Arc::new(Mutex::new(Inner { mood, model: "v1-5.gguf", steps: 20, jobs, queue, most_unfinished: 0 }));
+        let inner = Arc::new(Mutex::new(Inner {
+            mood,
+            model: "v1-5.gguf",
+            steps: 20,
+            jobs,
+            queue,
+            most_unfinished: 0,
+            submits: 0,
+            takes_submits: watch::Sender::new(true),
+        }));
         let routes = Router::new()
             .route("/sdcpp/v1/capabilities", get(capabilities))
             .route("/sdcpp/v1/img_gen", post(submit))
@@ -118,6 +130,16 @@ impl Contract {
 
     pub fn paint_in(&self, steps: u32) {
         self.inner.lock().unwrap().steps = steps;
+    }
+
+    /// Submits wait from now on, or are queued.
+    pub fn take_submits(&self, take: bool) {
+        self.inner.lock().unwrap().takes_submits.send_replace(take);
+    }
+
+    /// How many submits arrived.
+    pub fn submits(&self) -> usize {
+        self.inner.lock().unwrap().submits
     }
 
     /// The bodies of all jobs.
@@ -181,6 +203,12 @@ fn refusal(status: u16, body: &'static str) -> Response {
 }
 
 async fn submit(State(inner): Shared, body: Bytes) -> Response {
+    let mut takes_submits = {
+        let mut inner = inner.lock().unwrap();
+        inner.submits += 1;
+        inner.takes_submits.subscribe()
+    };
+    takes_submits.wait_for(|take| *take).await.expect("the server lives");
     let mut inner = inner.lock().unwrap();
     match inner.mood {
         Mood::OneAtATime if inner.unfinished() == 0 => {}
