@@ -155,15 +155,18 @@ async fn one_child_runs_on_each_device() {
     flags.extend(["--engine-devices".into(), "0,1".into()]);
     let (info, engine) = engine(&flags.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(info.slots, 2);
-    until(async || program.processes().len() == 2).await;
     let device = |process: &Pid| {
         let environment = fs::read(format!("/proc/{}/environ", process.as_raw_nonzero())).expect("a process");
         let environment = String::from_utf8(environment).expect("text");
         environment.split('\0').find_map(|line| line.strip_prefix("CUDA_VISIBLE_DEVICES=")).map(str::to_owned)
     };
-    let mut devices: Vec<_> = program.processes().iter().map(device).collect();
-    devices.sort();
-    assert_eq!(devices, [Some("0".into()), Some("1".into())]);
+    // A process that is just beginning has no environment yet.
+    until(async || {
+        let mut devices: Vec<_> = program.processes().iter().map(device).collect();
+        devices.sort();
+        devices == [Some("0".into()), Some("1".into())]
+    })
+    .await;
     drop(engine);
 }
 
