@@ -20,8 +20,10 @@ use crate::engines::supervisor::Steps;
 
 /// One job is rendered while another one waits, so that the server is never idle between two pictures of a task.
 const MOST_JOBS: usize = 2;
+/// Wait before the first poll of a brief; a job may take less than a second.
 const FIRST_POLL: Duration = Duration::from_millis(250);
-const LAST_POLL: Duration = Duration::from_secs(1);
+/// Wait between two polls of a brief, and between two attempts to cancel a job.
+const POLL_EVERY: Duration = Duration::from_secs(1);
 /// So many polls in a row may come to nothing.
 const MISSED_POLLS: u32 = 5;
 /// The server rounds sizes up to what its model needs, at most to a multiple of this.
@@ -146,10 +148,11 @@ impl Server {
 
     /// Waits for the end of a job.
     async fn ended(&self, id: &str, index: usize, report: &Report<'_>) -> Result<Job, EngineError> {
-        let (mut pause, mut missed) = (FIRST_POLL, 0);
+        // The job before it was polled a moment ago.
+        let (mut pause, mut missed) = (if index == 0 { FIRST_POLL } else { POLL_EVERY }, 0);
         loop {
             report.pause(index, pause).await;
-            pause = (pause * 2).min(LAST_POLL);
+            pause = POLL_EVERY;
             match self.api.job(id).await {
                 Ok(Job::Unfinished) => missed = 0,
                 Ok(ended) => return Ok(ended),
@@ -207,7 +210,7 @@ impl Server {
             if let Some(kill) = &kill {
                 return kill("it was rendering a picture that nobody waits for, and nothing else stops it");
             }
-            tokio::time::sleep(LAST_POLL).await;
+            tokio::time::sleep(POLL_EVERY).await;
         }
         self.leftovers.fetch_sub(1, Ordering::SeqCst);
     }

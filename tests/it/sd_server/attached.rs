@@ -44,6 +44,19 @@ async fn a_task_is_rendered_with_a_seed_of_its_own_for_each_picture() {
 }
 
 #[tokio::test]
+async fn a_brief_is_polled_at_most_once_a_second() {
+    let server = Contract::start(Mood::Working).await;
+    let (_, engine) = engine(&["--engine", &server.engine()]);
+    render(&engine, brief("a boat", &[1, 2])).await.expect("pictures");
+    let polls = server.polls();
+    // Each job needs one poll to begin and one to end.
+    assert_eq!(polls.len(), 4);
+    let pauses: Vec<_> = polls.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    // The server sees a poll a little later than it was sent, and not always by as much.
+    assert!(pauses.iter().all(|pause| pause.as_millis() > 900), "{pauses:?}");
+}
+
+#[tokio::test]
 async fn references_are_shown_to_a_model_that_edits_and_painted_over_by_others() {
     let server = Contract::start(Mood::Working).await;
     let picture = |colour| Picture::from_rgb(SIDE, SIDE, vec![colour; (SIDE * SIDE * 3) as usize]).expect("a picture");

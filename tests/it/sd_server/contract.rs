@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tintype_engine::Picture;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::SIDE;
@@ -75,6 +76,7 @@ struct Inner {
     /// Submits that arrived, and whether they are answered.
     submits: usize,
     takes_submits: watch::Sender<bool>,
+    polls: Vec<Instant>,
 }
 
 /// The server. It stops when it is dropped.
@@ -101,6 +103,7 @@ impl Contract {
             most_unfinished: 0,
             submits: 0,
             takes_submits: watch::Sender::new(true),
+            polls: Vec::new(),
         }));
         let routes = Router::new()
             .route("/sdcpp/v1/capabilities", get(capabilities))
@@ -150,6 +153,11 @@ impl Contract {
     /// How many jobs were unfinished at the same time.
     pub fn most_unfinished(&self) -> usize {
         self.inner.lock().unwrap().most_unfinished
+    }
+
+    /// The times at which it was asked about a job.
+    pub fn polls(&self) -> Vec<Instant> {
+        self.inner.lock().unwrap().polls.clone()
     }
 
     /// How many jobs are being painted, and how many were cancelled.
@@ -236,6 +244,7 @@ fn number(id: &str) -> usize {
 
 async fn job(State(inner): Shared, Path(id): Path<String>) -> Response {
     let mut inner = inner.lock().unwrap();
+    inner.polls.push(Instant::now());
     match inner.mood {
         Mood::Forgetting => return refusal(404, r#"{"error":"job not found"}"#),
         Mood::Expired => return refusal(410, r#"{"error":"job expired"}"#),
