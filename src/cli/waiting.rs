@@ -77,7 +77,7 @@ impl WaitingBar {
     fn show(&self, state: Processing) {
         // A poll that tells nothing changes nothing.
         let known = Estimate::of(state, self.bar.elapsed()).or(self.known.get());
-        let template = if known.is_some() { "{msg} {bar:30} {elapsed}" } else { "{spinner} {msg} {elapsed}" };
+        let template = if known.is_some() { "{msg} {bar:24} {elapsed}" } else { "{spinner} {msg} {elapsed}" };
         self.bar.set_style(ProgressStyle::with_template(template).expect("the template is well-formed"));
         self.bar.set_message(format!("{}{}", self.task_id, stage(state)));
         self.known.set(known);

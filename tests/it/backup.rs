@@ -21,7 +21,7 @@ use tintype::domain::model::{Surface, TaskId};
 use tintype::domain::request::GenerateRequest;
 use tintype::files::Files;
 use tintype::store::sqlite::SqliteStore;
-use tintype::store::{LeaseWrite, Queue as _, Tasks as _};
+use tintype::store::{Accounts as _, AttemptProgress, LeaseWrite, Queue as _, Tasks as _};
 use tintype_engine::picture::Picture;
 
 use crate::rigs::binary::{self, Server, TINTYPE, in_mount_namespace, refused, run, tintype};
@@ -362,4 +362,24 @@ async fn nothing_is_removed_while_a_backup_needs_it() {
     assert!(!path.exists());
     let removing = service.shared.files.try_removal().expect("a lock");
     assert!(removing.is_some() && service.shared.files.try_removal().expect("a lock").is_none(), "one at a time");
+}
+
+#[tokio::test]
+async fn a_backup_during_a_render_restores_no_progress() {
+    let installation = Installation::with_tasks(0).await;
+    let data = installation.data();
+    let store = SqliteStore::open(&data.join("tintype.db"), Clock::system()).expect("a store");
+    let account = store.find_account("ada").await.expect("a store").expect("an account").id;
+    let request = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("valid");
+    store.submit(account, None, Surface::Api, request, 0).await.expect("a store");
+    let lease = store.claim(1, LEASE).await.expect("a store")[0].lease;
+    let progress = AttemptProgress { running: LEASE / 2, stage: None };
+    store.report_progress(vec![(lease, progress)]).await.expect("a store");
+    let (copy, restored) = (installation.back_up("copy"), installation.path("restored"));
+    binary::json(&restored, &["restore", text(&copy)]);
+    // Its start takes all leases away.
+    Server::start(&restored, &[]).stop();
+    let database = rusqlite::Connection::open(restored.join("tintype.db")).expect("a database");
+    let rows: i64 = database.query_row("SELECT count(*) FROM progress", [], |row| row.get(0)).expect("a count");
+    assert_eq!(rows, 0);
 }

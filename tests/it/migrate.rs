@@ -12,8 +12,8 @@ use tintype::fault::Faults;
 use tintype::service::endings::REFUSED;
 use tintype::store::sqlite::SqliteStore;
 use tintype::store::{
-    AccountCreation, Accounts as _, KeyChange, Keys as _, Queue as _, Store, StrikeRule, Submission, Tasks as _,
-    Upkeep as _,
+    AccountCreation, Accounts as _, AttemptProgress, KeyChange, Keys as _, Queue as _, Store, StrikeRule, Submission,
+    Tasks as _, Upkeep as _,
 };
 
 use crate::rigs::binary::{self, Server};
@@ -100,6 +100,29 @@ async fn a_migrated_installation_keeps_all_data_and_completes_its_tasks() {
     server.stop();
     assert_eq!(target.queue_depth().await.unwrap().waiting, 0, "the unfinished task was completed as well");
     assert_eq!(target.audit().await.unwrap().drifts, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_progress_of_attempts_is_not_migrated() {
+    let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    installation(&data).await;
+    let store = SqliteStore::open(&data.path().join("tintype.db"), Clock::system()).expect("a database");
+    store.resume_queue().await.expect("a store");
+    let claim = store.claim(1, LEASE).await.expect("a store").remove(0);
+    let progress = AttemptProgress { running: LEASE / 2, stage: None };
+    store.report_progress(vec![(claim.lease, progress)]).await.expect("a store");
+    let shown = async |store: &dyn Store| {
+        let polled = store.poll_task(claim.account_id, claim.surface, claim.lease.task_id).await.expect("a store");
+        polled.expect("the task exists").1
+    };
+    assert!(shown(&store).await.is_some());
+    drop(store);
+    let url = cluster().url(elsewhere.path());
+    binary::json(elsewhere.path(), &["migrate", "--from", &sqlite(&data), "--to", &url]);
+    let target = cluster().open(elsewhere.path(), &Clock::system(), Faults::default());
+    assert_eq!(shown(&*target).await, None);
+    let rows = format!("SELECT count(*) FROM {}.progress", schema(elsewhere.path()));
+    assert_eq!(cluster().number(&rows), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

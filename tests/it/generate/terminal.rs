@@ -2,17 +2,18 @@
 
 use std::process::{Command, Stdio};
 
-use super::Host;
+use serde_json::json;
+
+use super::{Host, SOON, Script, TASK_ID, accepted, answer, completed, png};
 use crate::rigs::binary::TINTYPE;
 
 /// Runs `tintype generate` on a terminal of this kind, and returns what it shows.
-fn on_terminal(host: &Host, variable: &str, more: &str) -> String {
+fn on_terminal(url: &str, key: &str, variable: &str, more: &str) -> String {
     let out = tempfile::tempdir().unwrap();
-    let url = host.server.url();
     let command = format!("{} generate fox --url {url} --out {} {more}", TINTYPE, out.path().display());
     let mut script = Command::new("script");
     script.args(["--quiet", "--return", "--command", &command, "/dev/null"]).stdin(Stdio::null());
-    script.env_remove("TMUX").env_remove("TERM_PROGRAM").env("TERM", "xterm").env("TINTYPE_KEY", &host.key);
+    script.env_remove("TMUX").env_remove("TERM_PROGRAM").env("TERM", "xterm").env("TINTYPE_KEY", key);
     let (name, value) = variable.split_once('=').unwrap();
     let output = script.env(name, value).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -30,9 +31,31 @@ fn terminals_that_can_show_images_do() {
         ("TERM=xterm-kitty", "--no-preview", [false, false]),
         ("TERM=xterm-kitty", "--json", [false, false]),
     ] {
-        let said = on_terminal(&host, variable, more);
+        let said = on_terminal(&host.server.url(), &host.key, variable, more);
         assert_eq!([said.contains(kitty), said.contains(iterm)], shown, "{variable} {more}");
         // Base64 of the signature of every PNG.
         assert_eq!(said.contains("iVBORw0KGgo"), shown.contains(&true), "{variable} {more}");
     }
+}
+
+#[test]
+fn the_bar_shows_the_place_in_the_queue_and_then_the_steps_of_the_engine() {
+    let unfinished = |headers: &str| {
+        let data = json!({"task_id": TASK_ID, "status": "processing", "images": null, "error": null});
+        let body = json!({"success": true, "data": data}).to_string();
+        answer("200 OK", &format!("{SOON}{headers}"), body.as_bytes())
+    };
+    let script = Script::start(|url| {
+        vec![
+            accepted(),
+            unfinished("x-queue-position: 3\r\n"),
+            unfinished("x-queue-position: 0\r\nx-progress: 0.35\r\nx-steps: 7/20\r\nx-expected-wait: 9\r\n"),
+            unfinished("x-queue-position: 0\r\nx-progress: 0.50\r\nx-expected-wait: 9\r\n"),
+            completed(&[format!("{url}/1.png")]),
+            png(),
+        ]
+    });
+    let said = on_terminal(&script.url, "secret", "TERM=xterm", "");
+    let places: Vec<_> = [", 3 in the queue", ", step 7 of 20", ", 50 % done"].map(|words| said.find(words)).to_vec();
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?} in {said:?}");
 }
