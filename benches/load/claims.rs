@@ -53,7 +53,7 @@ impl Renderer for FixedRenderer {
 pub async fn measure(directory: &TempDir, count: usize, rounds: usize) -> Outcome<Rates> {
     let data = directory.path().join("claims");
     std::fs::create_dir(&data)?;
-    let settings = service::settings(RENDERS)?;
+    let settings = service::settings(&["--renders", &RENDERS.to_string()])?;
     let shared = service::shared(&data, &settings)?;
     let callers = fixture::callers(&*shared.store, "claims", ACCOUNTS).await?;
     let (mut worker, mut store) = (Vec::new(), Vec::new());

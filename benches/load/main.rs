@@ -16,6 +16,7 @@ use self::report::{Aim, Report};
 mod attack;
 mod claims;
 mod disk;
+mod engine;
 mod fixture;
 mod generator;
 mod report;
@@ -41,6 +42,9 @@ pub struct Options {
     /// Tasks that a worker completes in each round
     #[arg(long, default_value_t = 5_000)]
     claims: usize,
+    /// Tasks beside an engine that answers at once
+    #[arg(long, default_value_t = 200)]
+    pictures: usize,
     /// Tasks in the database for the start-up measurement
     #[arg(long, default_value_t = 100_000)]
     tasks: usize,
@@ -63,6 +67,7 @@ enum Part {
     Submit,
     Claim,
     Start,
+    Engine,
     Attack,
 }
 
@@ -113,6 +118,9 @@ fn measure(options: &Options) -> Outcome<Report> {
         report.fact("serve: idle memory, resident", startup.idle_mib, "MiB", Some(Aim::AtMost(40.0)));
         report.fact("serve: idle memory, private", startup.private_mib, "MiB", None);
         report.fact("credits audit", startup.audited_per_second, "tasks/s", Some(Aim::AtLeast(100_000.0)));
+    }
+    if options.wants(Part::Engine) {
+        engine::measure(&runtime, &directory, options, &mut report)?;
     }
     if options.wants(Part::Attack) {
         report.attacks = attack::measure(&runtime, &directory, options)?;

@@ -31,11 +31,12 @@ pub struct Service {
     _stop: DropGuard,
 }
 
-/// Settings without limits on callers.
-pub fn settings(renders: usize) -> Outcome<ServerSettings> {
-    let renders = renders.to_string();
-    let flags = ["--submit-rate", "0", "--read-rate", "0", "--max-unfinished", "0", "--renders", renders.as_str()];
-    Ok(ServerSettings::from_flags(flags)?)
+/// Settings without limits on callers, and these flags.
+pub fn settings(flags: &[&str]) -> Outcome<ServerSettings> {
+    let unlimited = ["--submit-rate", "0", "--read-rate", "0", "--max-unfinished", "0"];
+    let mut settings = ServerSettings::from_flags(unlimited.iter().chain(flags).copied())?;
+    settings.worker.test_picture_decoder = env!("CARGO_BIN_EXE_tintype").into();
+    Ok(settings)
 }
 
 /// Builds the shared parts of a process on an empty data directory.
@@ -50,13 +51,12 @@ pub fn shared(data: &Path, settings: &ServerSettings) -> Outcome<Arc<Shared>> {
 
 impl Service {
     /// Starts the service on an empty data directory.
-    pub async fn start(data: &Path) -> Outcome<Self> {
+    pub async fn start(data: &Path, settings: &ServerSettings) -> Outcome<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let settings = settings(1)?;
-        let shared = shared(data, &settings)?;
+        let shared = shared(data, settings)?;
         let engine = engines::choose(&settings.worker.engine)?.info;
-        let api_settings = ApiSettings::new(&settings, &format!("http://{address}"))?;
+        let api_settings = ApiSettings::new(settings, &format!("http://{address}"))?;
         let api = ApiState::open(api_settings, shared.clone(), engine).await?;
         let stop = CancellationToken::new();
         tokio::spawn(server::serve(

@@ -11,7 +11,7 @@ use tintype::store::Store;
 use crate::fixture::{self, CREDITS, Caller, PROMPT};
 use crate::generator::{Load, Window, histogram};
 use crate::report::HttpRow;
-use crate::service::{Service, ceiling};
+use crate::service::{self, Service, ceiling};
 use crate::{Options, Outcome, Part, median};
 
 pub const GENERATE: &str = "/api/v1/images/generate";
@@ -75,7 +75,8 @@ impl Series {
 pub fn measure(runtime: &tokio::runtime::Runtime, directory: &TempDir, options: &Options) -> Outcome<Vec<HttpRow>> {
     let data = directory.path().join("http");
     std::fs::create_dir(&data)?;
-    let service = runtime.block_on(Service::start(&data))?;
+    let settings = service::settings(&["--renders", "1"])?;
+    let service = runtime.block_on(Service::start(&data, &settings))?;
     let (bare, subjects) = runtime.block_on(subjects(&service, options))?;
     let mut ceiling = Series::default();
     let mut all: Vec<_> = subjects.iter().map(|_| (Series::default(), Vec::new(), Vec::new())).collect();
