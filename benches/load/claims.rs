@@ -71,7 +71,7 @@ async fn run_worker(settings: &ServerSettings, shared: &Arc<Shared>, count: usiz
     let picture = Picture::from_rgb(SIDE, SIDE, vec![128; (SIDE * SIDE * 3) as usize]).ok_or("a picture")?;
     let renderer = Arc::new(FixedRenderer { png: picture.to_png().into(), rendered: AtomicUsize::new(0) });
     let policy = Policy::open(None).await?;
-    let worker = Worker::new(settings.worker.clone(), RENDERS, shared.clone(), policy, renderer.clone());
+    let worker = Worker::new(settings.worker.clone(), "bench", RENDERS, shared.clone(), policy, renderer.clone());
     let stop = CancellationToken::new();
     let started = now();
     let running = tokio::spawn(worker.run(stop.clone()));

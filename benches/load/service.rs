@@ -46,7 +46,7 @@ pub fn shared(data: &Path, settings: &ServerSettings) -> Outcome<Arc<Shared>> {
     let files = data.join("files");
     std::fs::create_dir(&files)?;
     let files = Files::on_disk(&files)?;
-    Ok(Shared::new(settings, clock, store, files, Vec::new(), settings.worker.render_slots(2)))
+    Ok(Shared::new(settings, clock, store, files, Vec::new()))
 }
 
 impl Service {

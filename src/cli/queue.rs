@@ -44,7 +44,7 @@ struct ShownQueue {
 
 impl From<QueueDepth> for ShownQueue {
     fn from(depth: QueueDepth) -> Self {
-        let QueueDepth { waiting, leased, oldest, paused_at } = depth;
+        let QueueDepth { waiting, leased, oldest, paused_at, .. } = depth;
         Self { paused_at, waiting, leased, oldest_submitted_at: oldest }
     }
 }

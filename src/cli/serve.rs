@@ -178,7 +178,7 @@ async fn open_parts(
     }
     let engine = engines::choose(&server.worker.engine)?;
     let slots = server.worker.render_slots(engine.info.slots);
-    let shared = Shared::new(server, clock, store, files, directories, slots);
+    let shared = Shared::new(server, clock, store, files, directories);
     let api = match url {
         Some(url) => {
             let settings = ApiSettings::new(server, url)?;
@@ -205,7 +205,9 @@ async fn open_parts(
                     quotes_server: false,
                 })?,
             )?;
-            let worker = Worker::new(server.worker.clone(), slots, shared.clone(), policy.clone(), Arc::new(renderer));
+            let name = server.worker.engine.engine.to_string();
+            let renderer = Arc::new(renderer);
+            let worker = Worker::new(server.worker.clone(), &name, slots, shared.clone(), policy.clone(), renderer);
             Some(Rendering { worker, policy, engine: engine.info.description })
         }
     };

@@ -1,12 +1,12 @@
 //! Estimates how long a task that is accepted now would wait, so that a submit is refused at once if its task would
 //! only time out and be refunded.
 //!
-//! Every process counts its own render slots, if it renders, and the slots that other processes report to the database.
+//! Every process counts the render slots of its own workers, and the slots that other processes report to the database.
 //! A submit refreshes these reports and the length of the queue when they are too old; other submits do not wait for the
 //! refresh.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -15,7 +15,8 @@ use super::places::Places;
 use super::refresh::Refresh;
 use crate::clock::Clock;
 use crate::config::TASK_TIME_LIMIT;
-use crate::domain::model::{Id, IdSource};
+use crate::domain::model::{Id, IdSource, Task};
+use crate::domain::request::MAX_REFERENCES;
 use crate::store::{AttemptProgress, QueueDepth, Result, Store, WorkerReport};
 
 /// Attempts from which the mean is computed: the latest ones.
@@ -35,12 +36,23 @@ const LONGEST_POLL: Duration = Duration::from_secs(10);
 /// The length of the queue and the capacity of all workers, as last read by this process.
 #[derive(Debug)]
 pub struct Backlog {
-    own: Id,
-    slots: u32,
+    clock: Clock,
+    ids: IdSource,
+    own: Mutex<Vec<Arc<Pace>>>,
     known: Mutex<Known>,
     refresh: Refresh,
     places: Places,
-    mean_known: Notify,
+}
+
+/// How fast one worker of this process renders.
+#[derive(Debug)]
+pub struct Pace {
+    id: Id,
+    engine: String,
+    max_references: u32,
+    slots: u32,
+    measured: Mutex<Measured>,
+    news: Notify,
 }
 
 /// The place of an unfinished task in the queue.
@@ -75,15 +87,21 @@ fn left(attempt: AttemptProgress, usual: Option<Duration>) -> Option<Duration> {
 #[derive(Debug, Default)]
 struct Known {
     waiting: u64,
+    /// Of these, tasks with at least one reference, at least two, and so on.
+    needing: [u64; MAX_REFERENCES],
     is_paused: bool,
-    others: Capacity,
-    /// Whether this process renders.
+    others: Vec<WorkerReport>,
+}
+
+#[derive(Debug, Default)]
+struct Measured {
+    /// Whether the worker takes work.
     renders: bool,
     /// How long the latest attempts held a slot.
     samples: VecDeque<Duration>,
 }
 
-impl Known {
+impl Measured {
     /// Mean time that an attempt holds a slot; `None` until [`MIN_SAMPLES`] have ended.
     fn mean(&self) -> Option<Duration> {
         if self.samples.len() < MIN_SAMPLES {
@@ -131,113 +149,169 @@ impl Capacity {
 /// Result of a refresh: the reports of other workers, and the length of the queue.
 type Refreshed = (Vec<WorkerReport>, QueueDepth);
 
-impl Backlog {
-    /// Creates a backlog for a process that renders with `slots` slots, if it renders at all.
-    pub fn new(slots: usize, clock: Clock) -> Self {
-        Self {
-            own: IdSource::default().next(clock.now()),
-            refresh: Refresh::new(clock.clone()),
-            places: Places::new(clock),
-            slots: u32::try_from(slots).unwrap_or(u32::MAX),
-            known: Mutex::default(),
-            mean_known: Notify::new(),
-        }
-    }
-
+impl Pace {
     /// Records how long an attempt held a slot. An attempt that was cut off must not be recorded: it says how long the
     /// worker was willing to wait.
     pub fn observe(&self, took: Duration) {
-        let mut known = self.known();
-        known.samples.push_back(took);
-        if known.samples.len() > SAMPLES {
-            known.samples.pop_front();
+        let mut measured = self.measured();
+        measured.samples.push_back(took);
+        if measured.samples.len() > SAMPLES {
+            measured.samples.pop_front();
         }
-        if known.samples.len() == MIN_SAMPLES {
-            self.mean_known.notify_one();
+        if measured.samples.len() == MIN_SAMPLES {
+            self.news.notify_one();
         }
-        known.renders = true;
+        measured.renders = true;
     }
 
-    /// The report of this process for other processes. Also records that this process renders.
-    pub fn report(&self) -> WorkerReport {
+    /// The report of the worker for all processes. Also records whether it takes work.
+    pub fn report(&self, is_available: bool) -> WorkerReport {
+        let mut measured = self.measured();
+        measured.renders = is_available;
+        WorkerReport {
+            id: self.id,
+            engine: self.engine.clone(),
+            max_references: self.max_references,
+            slots: self.slots,
+            mean: measured.mean(),
+            is_available,
+        }
+    }
+
+    /// Makes the next report due at once.
+    pub fn report_soon(&self) {
+        self.news.notify_one();
+    }
+
+    /// Waits until there is something to report: enough attempts have ended for a mean, or [`Pace::report_soon`].
+    pub async fn news(&self) {
+        self.news.notified().await;
+    }
+
+    fn measured(&self) -> MutexGuard<'_, Measured> {
+        self.measured.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Backlog {
+    /// Creates the backlog of a process without workers.
+    pub fn new(clock: Clock) -> Self {
+        Self {
+            refresh: Refresh::new(clock.clone()),
+            places: Places::new(clock.clone()),
+            clock,
+            ids: IdSource::default(),
+            own: Mutex::default(),
+            known: Mutex::default(),
+        }
+    }
+
+    /// Adds a worker of this process, which counts from its first report or observation on.
+    pub fn add_worker(&self, engine: &str, max_references: u32, slots: usize) -> Arc<Pace> {
+        let pace = Arc::new(Pace {
+            id: self.ids.next(self.clock.now()),
+            engine: engine.to_owned(),
+            max_references,
+            slots: u32::try_from(slots).unwrap_or(u32::MAX),
+            measured: Mutex::default(),
+            news: Notify::new(),
+        });
+        self.own().push(pace.clone());
+        pace
+    }
+
+    /// Counts one more waiting task, with this many references.
+    pub fn grow(&self, references: usize) {
         let mut known = self.known();
-        known.renders = true;
-        WorkerReport { id: self.own, slots: self.slots, mean: known.mean() }
+        known.waiting += 1;
+        known.needing.iter_mut().take(references).for_each(|needing| *needing += 1);
     }
 
-    /// Waits until enough attempts have ended for a mean.
-    pub async fn mean_known(&self) {
-        self.mean_known.notified().await;
-    }
-
-    /// Id of this process in its reports.
-    pub fn id(&self) -> Id {
-        self.own
-    }
-
-    /// Counts one more waiting task.
-    pub fn grow(&self) {
-        self.known().waiting += 1;
-    }
-
-    /// Time by which a task that is accepted now would exceed its limit; `None` if it would end in time, or if that is
-    /// unknown.
-    pub async fn excess(&self, store: &dyn Store) -> Option<Duration> {
+    /// Time by which a task with this many references that is accepted now would exceed its limit; `None` if it would end
+    /// in time, or if that is unknown.
+    pub async fn excess(&self, store: &dyn Store, references: usize) -> Option<Duration> {
         self.measure(store).await;
-        let waiting = self.known().waiting;
-        self.wait(waiting)?.checked_sub(TASK_TIME_LIMIT).filter(|excess| !excess.is_zero())
+        let (waiting, needing) = {
+            let known = self.known();
+            (known.waiting, known.needing)
+        };
+        // The task waits for all others, and for those that need the same workers as it does.
+        let all = self.wait(waiting, 0);
+        let same = references.checked_sub(1).and_then(|index| self.wait(*needing.get(index)?, references));
+        all.max(same)?.checked_sub(TASK_TIME_LIMIT).filter(|excess| !excess.is_zero())
     }
 
     /// The place of an unfinished task, and the time until it ends. Both are estimates: they are up to a few seconds old,
     /// and workers take turns between accounts. `attempt` is the progress of the present attempt at the task, if there is
     /// a report of it.
-    pub async fn place(&self, store: &dyn Store, id: Id, attempt: Option<AttemptProgress>) -> Place {
+    pub async fn place(&self, store: &dyn Store, task: &Task, attempt: Option<AttemptProgress>) -> Place {
         self.measure(store).await;
+        let usual = self.mean(task);
         match attempt {
-            Some(attempt) => Place { position: 0, wait: left(attempt, self.mean()) },
-            None => match self.places.of(store, id).await {
+            Some(attempt) => Place { position: 0, wait: left(attempt, usual) },
+            None => match self.places.of(store, task.id).await {
                 // A pause of the queue does not stop it.
-                0 => Place { position: 0, wait: self.mean() },
-                position => Place { position, wait: self.wait(position) },
+                0 => Place { position: 0, wait: usual },
+                position => self.behind(position, position, task),
             },
         }
     }
 
     /// The place of a task that was just accepted, behind all others.
-    pub fn last_place(&self) -> Place {
+    pub fn last_place(&self, task: &Task) -> Place {
         let position = self.known().waiting;
-        Place { position, wait: self.wait(position.saturating_sub(1)) }
+        self.behind(position, position.saturating_sub(1), task)
     }
 
-    /// Measured mean time of an attempt, by all workers; `None` until enough attempts have ended.
-    pub fn mean(&self) -> Option<Duration> {
-        self.capacity(&self.known()).mean()
+    /// The place behind `waiting` others, whose wait is unknown while no worker takes the task.
+    fn behind(&self, position: u64, waiting: u64, task: &Task) -> Place {
+        Place { position, wait: self.mean(task).and_then(|_| self.wait(waiting, 0)) }
     }
 
-    /// Time until a task behind `waiting` others ends; `None` while that is unknown, as during a pause.
-    fn wait(&self, waiting: u64) -> Option<Duration> {
+    /// Measured mean time of an attempt at such a task, by all workers that take it; `None` until enough have ended.
+    fn mean(&self, task: &Task) -> Option<Duration> {
+        self.capacity(&self.known(), usize::from(task.image_to_image)).mean()
+    }
+
+    /// Time until a task behind `waiting` others ends that are left to the workers which take this many references; `None`
+    /// while that is unknown, as during a pause.
+    fn wait(&self, waiting: u64, references: usize) -> Option<Duration> {
         let known = self.known();
-        self.capacity(&known).wait(waiting).filter(|_| !known.is_paused)
+        self.capacity(&known, references).wait(waiting).filter(|_| !known.is_paused)
     }
 
-    /// The capacity of all workers, with that of this process if it renders.
-    fn capacity(&self, known: &Known) -> Capacity {
-        if known.renders { known.others.with(self.slots, known.mean()) } else { known.others }
+    /// The capacity of all workers that take this many references.
+    fn capacity(&self, known: &Known, references: usize) -> Capacity {
+        let takes = |max_references: u32| max_references as usize >= references;
+        let mut all = Capacity::default();
+        for other in known.others.iter().filter(|other| takes(other.max_references)) {
+            all = all.with(other.slots, other.mean);
+        }
+        for pace in self.own().iter().filter(|pace| takes(pace.max_references)) {
+            let measured = pace.measured();
+            if measured.renders {
+                all = all.with(pace.slots, measured.mean());
+            }
+        }
+        all
     }
 
     async fn measure(&self, store: &dyn Store) {
-        self.refresh(async { Ok((store.other_workers(self.own).await?, store.queue_depth().await?)) }).await;
+        let own: Vec<Id> = self.own().iter().map(|pace| pace.id).collect();
+        self.refresh(async { Ok((store.other_workers(&own).await?, store.queue_depth().await?)) }).await;
     }
 
     /// Runs `query` if a refresh is due and no other one is running.
     async fn refresh(&self, query: impl Future<Output = Result<Refreshed>>) {
         let update = |(others, depth): Refreshed| {
-            let add = |all: Capacity, other: WorkerReport| all.with(other.slots, other.mean);
-            let mut known = self.known();
-            known.others = others.into_iter().fold(Capacity::default(), add);
-            (known.waiting, known.is_paused) = (depth.waiting, depth.paused_at.is_some());
+            let (waiting, needing) = (depth.waiting, depth.needing);
+            *self.known() = Known { waiting, needing, is_paused: depth.paused_at.is_some(), others };
         };
         self.refresh.run(query, update).await;
+    }
+
+    fn own(&self) -> MutexGuard<'_, Vec<Arc<Pace>>> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -256,7 +330,7 @@ mod tests {
 
     fn backlog() -> (Backlog, Clock) {
         let clock = Clock::manual(Timestamp::from_millis(1_795_262_400_000));
-        (Backlog::new(2, clock.clone()), clock)
+        (Backlog::new(clock.clone()), clock)
     }
 
     fn depth(waiting: u64) -> QueueDepth {
@@ -301,7 +375,7 @@ mod tests {
         let meanwhile = async {
             started.notified().await;
             backlog.refresh(async { panic!("a refresh is already running") }).await;
-            backlog.grow();
+            backlog.grow(0);
             assert_eq!(backlog.known().waiting, 1);
             release.notify_one();
         };
@@ -320,9 +394,10 @@ mod tests {
     #[test]
     fn an_outlier_and_a_single_attempt_do_not_decide_the_mean() {
         let (backlog, _) = backlog();
+        let worker = backlog.add_worker("sketch", 4, 2);
         let mean = |took: Duration| {
-            backlog.observe(took);
-            backlog.known().mean()
+            worker.observe(took);
+            worker.measured().mean()
         };
         assert_eq!([SECOND * 175, SECOND, SECOND].map(mean), [None; 3], "too few attempts");
         assert_eq!(mean(SECOND), Some(SECOND));
@@ -335,6 +410,24 @@ mod tests {
             mean(SECOND * 2);
         }
         assert_eq!(mean(SECOND * 2), Some(SECOND * 2), "only the latest attempts count");
+    }
+
+    #[tokio::test]
+    async fn a_task_with_references_waits_for_the_workers_that_take_them() {
+        let (backlog, _) = backlog();
+        let text = backlog.add_worker("text", 0, 100);
+        let edit = backlog.add_worker("edit", 2, 1);
+        for _ in 0..MIN_SAMPLES {
+            text.observe(SECOND);
+            edit.observe(SECOND);
+        }
+        let waiting = |waiting, needing| {
+            *backlog.known() = Known { waiting, needing, ..Known::default() };
+            [backlog.wait(waiting, 0), backlog.wait(needing[0], 1), backlog.wait(needing[2], 3)]
+        };
+        assert_eq!(waiting(101, [50, 0, 0, 0]), [Some(SECOND * 2), Some(SECOND * 51), None]);
+        text.report(false);
+        assert_eq!(waiting(10, [5, 0, 0, 0])[..2], [Some(SECOND * 11), Some(SECOND * 6)], "its engine is down");
     }
 
     #[test]

@@ -25,6 +25,15 @@ pub const CANNOT_RENDER: &str = "The images could not be generated. The credits 
 /// The task was not finished in time.
 pub const OVERDUE: &str = "The task was not finished within 9 minutes. Its credits were refunded.";
 
+/// The task has more references than the `most` that any engine takes.
+pub fn too_many_references(most: u32) -> String {
+    match most {
+        0 => "This service takes no reference images. The credits were refunded.".into(),
+        1 => "This service takes one reference image. The credits were refunded.".into(),
+        _ => format!("This service takes up to {most} reference images. The credits were refunded."),
+    }
+}
+
 /// Wait before a failed attempt or a failed write is repeated.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// How often a write that ends a task is tried.
@@ -190,6 +199,18 @@ impl Endings {
         if !overdue.is_empty() {
             overdue.iter().for_each(|ended| self.ended(*ended, How::Failed));
             tracing::warn!(tasks = overdue.len(), "overdue tasks failed and refunded");
+        }
+        Ok(())
+    }
+
+    /// Fails and refunds every waiting task with more than `most` references, which is all that any engine takes.
+    ///
+    /// # Errors
+    /// [`crate::store::StoreError`].
+    pub async fn fail_beyond(&self, most: u32) -> Result<()> {
+        let reason = too_many_references(most);
+        for ended in self.store.fail_beyond(most, &reason).await? {
+            self.failed(ended, &reason);
         }
         Ok(())
     }

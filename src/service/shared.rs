@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::config::ServerSettings;
@@ -35,31 +35,30 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// Ends tasks.
     pub endings: Endings,
-    /// Notified when a task may be waiting in the queue.
-    pub queued: Notify,
+    /// Changes when a task may be waiting in the queue. Every worker of this process looks.
+    pub queued: watch::Sender<()>,
     /// Tasks that ended before this time may have been removed.
     pub removed_before: RemovedBefore,
 }
 
 impl Shared {
     /// Creates the shared parts for an open store. Submits are refused while the disks of `directories` are nearly full,
-    /// and while the queue is too long for all workers. This process has `render_slots` slots if it renders.
+    /// and while the queue is too long for all workers.
     pub fn new(
         settings: &ServerSettings,
         clock: Clock,
         store: Arc<dyn Store>,
         files: Files,
         directories: Vec<PathBuf>,
-        render_slots: usize,
     ) -> Arc<Self> {
         let metrics = Arc::new(Metrics::new(clock.now()));
         Arc::new(Self {
             disk: Disk::new(directories, settings.min_free_space, clock.clone()),
-            backlog: Backlog::new(render_slots, clock.clone()),
+            backlog: Backlog::new(clock.clone()),
             ages: TaskAges::new(store.clone(), clock.clone()),
             endings: Endings::new(store.clone(), metrics.clone()),
             metrics,
-            queued: Notify::new(),
+            queued: watch::Sender::new(()),
             removed_before: RemovedBefore::default(),
             clock,
             store,

@@ -83,7 +83,8 @@ impl Tasks {
         if self.shared.disk.is_low() {
             return Err(StoreError::Full("less is free than --min-free-space".into()));
         }
-        if let Some(excess) = self.shared.backlog.excess(&*self.shared.store).await {
+        let references = request.reference_images.len();
+        if let Some(excess) = self.shared.backlog.excess(&*self.shared.store, references).await {
             return Ok(Submission::Overloaded { excess });
         }
         let (shared, max_unfinished) = (self.shared.clone(), self.max_unfinished);
@@ -92,8 +93,8 @@ impl Tasks {
             let submission =
                 shared.store.submit_before(start, account_id, key_id, surface, request, max_unfinished).await?;
             if let Submission::Accepted(task) = &submission {
-                shared.queued.notify_one();
-                shared.backlog.grow();
+                shared.queued.send_replace(());
+                shared.backlog.grow(references);
                 shared.metrics.submitted.inc();
                 shared.metrics.credits_charged.inc_by(cost.unsigned_abs());
                 let surface = surface.as_str();
@@ -128,9 +129,8 @@ impl Tasks {
 
     /// The place of an unfinished task in the queue. Its wait ends with the time limit of the task at the latest.
     pub async fn place(&self, found: &Found) -> Place {
-        let id = found.task.id;
-        let place = self.shared.backlog.place(&*self.shared.store, id, found.attempt).await;
-        let left = TASK_TIME_LIMIT.saturating_sub(self.shared.ages.of(id));
+        let place = self.shared.backlog.place(&*self.shared.store, &found.task, found.attempt).await;
+        let left = TASK_TIME_LIMIT.saturating_sub(self.shared.ages.of(found.task.id));
         Place { wait: place.wait.map(|wait| wait.min(left)), ..place }
     }
 

@@ -15,23 +15,25 @@ use crate::clock::Timestamp;
 use crate::domain::files_marker::FilesMarker;
 use crate::domain::key::{ApiKey, KeyHash};
 use crate::domain::model::{Account, Id, LedgerEntry, Surface, Task};
-use crate::domain::request::GenerateRequest;
+use crate::domain::request::{GenerateRequest, MAX_REFERENCES};
 
 mod audit;
 mod error;
+mod fleet;
 mod leases;
 pub mod postgres;
 pub mod sqlite;
 
 pub use self::audit::{Audit, Drift};
 pub use self::error::{Cause, OpenError, StoreError};
+pub use self::fleet::{Abilities, ENGINE_SILENCE, EngineState, WORKER_SILENCE, WorkerReport};
 pub use self::leases::{
     AttemptProgress, Claim, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry,
     StrikeRule,
 };
 
-/// A worker without a report for this long, by the clock of the database, counts as gone.
-pub const WORKER_SILENCE: Duration = Duration::from_secs(60);
+/// The limit of references in a claim that takes any task.
+pub const ANY_REFERENCES: u32 = u32::MAX;
 
 /// Longest time by which a sweep is postponed. A sweep that is due later than that was postponed before the clock was set
 /// back, and counts as due.
@@ -154,6 +156,9 @@ pub enum Submission {
 pub struct QueueDepth {
     /// Waiting for a worker.
     pub waiting: u64,
+    /// Of these, tasks with at least one reference image, at least two, and so on.
+    #[serde(skip)]
+    pub needing: [u64; MAX_REFERENCES],
     /// Leased to a worker.
     pub leased: u64,
     /// Time at which the oldest of them was submitted.
@@ -164,15 +169,11 @@ pub struct QueueDepth {
     pub paused_at: Option<Timestamp>,
 }
 
-/// Capacity of a process that renders.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WorkerReport {
-    /// The process.
-    pub id: Id,
-    /// Number of render slots, at least one.
-    pub slots: u32,
-    /// Mean time that an attempt holds a slot, in whole milliseconds; `None` until the first one has ended.
-    pub mean: Option<Duration>,
+impl QueueDepth {
+    /// The number of waiting tasks that engines which take so many references cannot do; `None` means no engine.
+    pub fn beyond(&self, max_references: Option<u32>) -> u64 {
+        max_references.map_or(self.waiting, |most| self.needing.get(most as usize).copied().unwrap_or(0))
+    }
 }
 
 /// A task with all details for the operator.
@@ -354,12 +355,19 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
     /// Leases up to `max` waiting tasks for `lease`: round robin over accounts, oldest first within one. None while the
     /// queue is paused.
     async fn claim(&self, max: usize, lease: Duration) -> Result<Vec<Claim>> {
-        self.claim_except(max, lease, &[]).await
+        self.claim_within(max, ANY_REFERENCES, lease, &[]).await
     }
 
-    /// [`Queue::claim`] without the accounts `passed_over`. Once an account is no longer excluded, it is served before
-    /// any other account is served twice.
-    async fn claim_except(&self, max: usize, lease: Duration, passed_over: &[Id]) -> Result<Vec<Claim>>;
+    /// [`Queue::claim`] of tasks with up to `max_references` reference images, without the accounts `passed_over`. Once
+    /// an account is no longer excluded, it is served before any other account is served twice. Claims with different
+    /// `max_references` take turns of their own, so that none keeps an account from the others.
+    async fn claim_within(
+        &self,
+        max: usize,
+        max_references: u32,
+        lease: Duration,
+        passed_over: &[Id],
+    ) -> Result<Vec<Claim>>;
 
     /// Extends leases to `lease` from now; returns the leases that had been lost.
     async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>>;
@@ -430,6 +438,9 @@ pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
     /// Fails and refunds every unfinished task created at or before `cutoff` of [`Fleet::now`]; returns them in any order.
     async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>>;
 
+    /// Fails and refunds every waiting task with more than `max_references` reference images; returns them in any order.
+    async fn fail_beyond(&self, max_references: u32, error: &str) -> Result<Vec<Ended>>;
+
     /// Removes every task that ended before `cutoff` of [`Fleet::now`]: erases its request and hides it from every lookup
     /// except [`Tasks::inspect_task`] and [`Tasks::task_files`]. Its ledger entries and the names of its files stay.
     /// Returns the number of tasks.
@@ -452,15 +463,16 @@ pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
 /// The database itself and the processes that share it.
 #[async_trait]
 pub trait Fleet: std::fmt::Debug + Send + Sync + 'static {
-    /// Publishes the capacity of a process to the other processes of this database. The report expires after
-    /// [`WORKER_SILENCE`] unless the process repeats it. A database for a single process stores nothing.
+    /// Publishes the state of a worker to all processes of this database. The worker counts as gone after
+    /// [`WORKER_SILENCE`] unless it repeats the report, and its engine after [`ENGINE_SILENCE`]. A report replaces those
+    /// of the same engine by workers that are gone.
     async fn report_worker(&self, report: WorkerReport) -> Result<()>;
 
-    /// Withdraws the report of a process, which has stopped rendering.
-    async fn withdraw_worker(&self, id: Id) -> Result<()>;
+    /// The reports of the workers of other processes whose engines are available. `own` are the workers of this process.
+    async fn other_workers(&self, own: &[Id]) -> Result<Vec<WorkerReport>>;
 
-    /// The reports of all processes except `id`.
-    async fn other_workers(&self, id: Id) -> Result<Vec<WorkerReport>>;
+    /// The engines of this installation, sorted by name: those of all reports within [`ENGINE_SILENCE`].
+    async fn engines(&self) -> Result<Vec<EngineState>>;
 
     /// The random secret for signing cursors, which all processes on this database share.
     async fn cursor_secret(&self) -> Result<[u8; 32]>;

@@ -111,7 +111,7 @@ impl Worker {
             Some(rendered) => {
                 // A lost attempt, such as one that was cut off, says nothing about the next one.
                 if !matches!(rendered, Err(RenderError::Again(_) | RenderError::NotAvailable(_))) {
-                    self.shared.backlog.observe(self.shared.clock.elapsed().saturating_sub(slot_since));
+                    self.pace.observe(self.shared.clock.elapsed().saturating_sub(slot_since));
                 }
                 Attempt::Ended(rendered, Some(slot))
             }

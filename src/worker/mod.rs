@@ -1,4 +1,4 @@
-//! Works on tasks: claim, wait for references, render, store the files, complete or fail.
+//! Works on tasks with one engine: claim, wait for references, render, store the files, complete or fail.
 //!
 //! A task with references waits for them in a reference slot, because the servers of strangers decide how fast they
 //! arrive, and takes a render slot once all of them have arrived. The worker renews its lease meanwhile.
@@ -22,6 +22,7 @@ use tracing::Instrument as _;
 use crate::config::{POLL_EVERY, PROBE_EVERY, PROGRESS_EVERY, WORKER_REPORT_EVERY, WorkerSettings};
 use crate::policy::Policy;
 use crate::service::Shared;
+use crate::service::backlog::Pace;
 use crate::store::{Claim, Lease, LeaseWrite, StoreError};
 use crate::worker::render::Renderer;
 
@@ -32,18 +33,22 @@ use self::render_slots::RenderSlots;
 
 /// Time that an engine gets to stop after its render was cancelled, before the render is abandoned.
 const CANCEL_GRACE: Duration = Duration::from_secs(2);
-/// Time limit for withdrawing the worker's report at the end.
-const WITHDRAW_LIMIT: Duration = Duration::from_secs(5);
+/// Time limit for the last report of the worker.
+const LAST_REPORT_LIMIT: Duration = Duration::from_secs(5);
 /// Time limit for one probe of the engine.
 const PROBE_LIMIT: Duration = Duration::from_secs(5);
 
-/// A worker: renders a number of tasks at once, and renews their leases.
+/// A worker: renders a number of tasks at once with one engine, and renews their leases. It claims only tasks that its
+/// engine can do.
 pub struct Worker {
     shared: Arc<Shared>,
     settings: WorkerSettings,
     policy: Arc<Policy>,
     renderer: Arc<dyn Renderer>,
+    /// Name of the engine.
+    engine: String,
     slot_count: usize,
+    pace: Arc<Pace>,
     reference_slots: Arc<ReferenceSlots>,
     /// The attempts under way.
     held: HeldLeases,
@@ -60,9 +65,10 @@ impl std::fmt::Debug for Worker {
 }
 
 impl Worker {
-    /// A worker that renders `slot_count` tasks at once.
+    /// A worker that renders `slot_count` tasks at once with the engine that the operator calls `engine`.
     pub fn new(
         settings: WorkerSettings,
+        engine: &str,
         slot_count: usize,
         shared: Arc<Shared>,
         policy: Arc<Policy>,
@@ -70,16 +76,23 @@ impl Worker {
     ) -> Arc<Self> {
         let reference_slots = ReferenceSlots::new(slot_count, shared.metrics.fetches.clone());
         Arc::new(Self {
-            shared,
             settings,
             policy,
-            renderer,
+            engine: engine.to_owned(),
             slot_count,
+            pace: shared.backlog.add_worker(engine, renderer.max_references(), slot_count),
+            renderer,
             reference_slots,
             held: HeldLeases::default(),
             engine_is_down: AtomicBool::new(false),
             is_paused: AtomicBool::new(false),
+            shared,
         })
+    }
+
+    /// How fast it renders.
+    pub fn pace(&self) -> &Pace {
+        &self.pace
     }
 
     /// Works until `stop`. Then releases the tasks that have no render slot, lets running renders finish for the drain
@@ -91,6 +104,7 @@ impl Worker {
         let reporting = AbortOnDropHandle::new(tokio::spawn(self.clone().report_while(working.clone())));
         let _progress = AbortOnDropHandle::new(tokio::spawn(self.clone().report_progress_forever()));
         let mut running = JoinSet::new();
+        let mut queued = self.shared.queued.subscribe();
         stop.run_until_cancelled(self.probe_at_start()).await;
         loop {
             let permits = tokio::select! {
@@ -105,8 +119,13 @@ impl Worker {
             if queue == QueueState::Drained {
                 self.notice_pause().await;
                 tokio::select! {
-                    () = self.shared.queued.notified() => {}
-                    () = self.shared.store.tasks_elsewhere() => {}
+                    // Fails only when the sender is gone, which this worker holds.
+                    _ = queued.changed() => {}
+                    // Only one worker of this process hears of it.
+                    () = self.shared.store.tasks_elsewhere() => {
+                        self.shared.queued.send_replace(());
+                        queued.mark_unchanged();
+                    }
                     () = self.reference_slots.freed() => {}
                     // The random part keeps workers that were started together from polling in step.
                     () = tokio::time::sleep(POLL_EVERY.mul_f64(0.75 + rand::random::<f64>() / 2.0)) => {}
@@ -119,7 +138,7 @@ impl Worker {
         self.drain(running).await;
         heartbeat.abort();
         // A report that is not withdrawn expires soon.
-        drop(tokio::time::timeout(WITHDRAW_LIMIT, reporting).await);
+        drop(tokio::time::timeout(LAST_REPORT_LIMIT, reporting).await);
     }
 
     /// Claims tasks up to the number of slots and works on them to the end. Returns the number of tasks. For tests, which
@@ -165,11 +184,12 @@ impl Worker {
         match self.probe_engine().await {
             Ok(()) => {
                 self.engine_is_down.store(false, Ordering::SeqCst);
-                tracing::info!("the engine is available again; claiming tasks");
+                self.pace.report_soon();
+                tracing::info!(engine = self.engine, "the engine is available again; claiming tasks");
                 true
             }
             Err(cause) => {
-                tracing::debug!(cause, "the engine is still not available");
+                tracing::debug!(engine = self.engine, cause, "the engine is still not available");
                 false
             }
         }
@@ -190,9 +210,11 @@ impl Worker {
     /// Notes that the engine is not available.
     fn suspend(&self, cause: &str) {
         if !self.engine_is_down.swap(true, Ordering::SeqCst) {
+            self.pace.report_soon();
             tracing::error!(
+                engine = self.engine,
                 cause,
-                "the engine is not available; no task is claimed until a probe succeeds: start it, or see `tintype doctor --engine NAME:URL`"
+                "the engine is not available; no task is claimed for it until a probe succeeds: start it, or see `tintype doctor`"
             );
         }
     }
@@ -213,7 +235,8 @@ impl Worker {
     /// Claims tasks for this many free render slots.
     async fn claim(&self, slots: usize) -> Result<Claimed, StoreError> {
         let (most, passed_over) = self.reference_slots.to_claim(slots);
-        let claims = self.shared.store.claim_except(most, self.settings.lease, &passed_over).await?;
+        let (max_references, lease) = (self.renderer.max_references(), self.settings.lease);
+        let claims = self.shared.store.claim_within(most, max_references, lease, &passed_over).await?;
         let queue = if claims.len() < most { QueueState::Drained } else { QueueState::MayHoldMore };
         Ok(Claimed { claims, queue })
     }
@@ -318,31 +341,37 @@ impl Worker {
         }
     }
 
-    /// Reports the worker's capacity to other processes at intervals, and at once when its pace is first known.
-    /// Withdraws the report when `working` is cancelled.
+    /// Reports the state of the worker at intervals, and at once when its pace is first known or its engine goes or
+    /// returns. When `working` is cancelled, it reports that the worker no longer takes work.
     async fn report_while(self: Arc<Self>, working: CancellationToken) {
         loop {
             self.report().await;
             tokio::select! {
                 () = working.cancelled() => break,
-                () = self.shared.backlog.mean_known() => {}
+                () = self.pace.news() => {}
                 () = tokio::time::sleep(WORKER_REPORT_EVERY) => {}
             }
         }
-        if let Err(error) = self.shared.store.withdraw_worker(self.shared.backlog.id()).await {
-            tracing::warn!(%error, "could not withdraw this worker's report; it expires by itself");
-        }
+        self.report_that_it_is(false).await;
     }
 
-    /// Reports the worker's capacity once; a worker whose engine is not available has none.
+    /// Makes the engine known to all processes, before the first task is claimed: none may fail a task that only this
+    /// engine can do.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn register(&self) -> Result<(), StoreError> {
+        self.shared.store.report_worker(self.pace.report(false)).await
+    }
+
+    /// Reports the state of the worker once.
     pub async fn report(&self) {
-        let Shared { store, backlog, .. } = &*self.shared;
-        let reported = match self.engine_is_down.load(Ordering::SeqCst) {
-            true => store.withdraw_worker(backlog.id()).await,
-            false => store.report_worker(backlog.report()).await,
-        };
-        if let Err(error) = reported {
-            tracing::warn!(%error, "could not report this worker's capacity to other processes");
+        self.report_that_it_is(!self.engine_is_down.load(Ordering::SeqCst)).await;
+    }
+
+    async fn report_that_it_is(&self, available: bool) {
+        if let Err(error) = self.shared.store.report_worker(self.pace.report(available)).await {
+            tracing::warn!(engine = self.engine, %error, "could not report this worker's state to other processes");
         }
     }
 

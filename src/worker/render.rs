@@ -15,8 +15,8 @@ use crate::outbound::references::{FaultKind, ReferenceOptions, References, Trust
 use crate::policy::{Policy, Subject, Verdict};
 use crate::sandbox::Decoder;
 use crate::service::Shared;
-use crate::service::endings::CANNOT_RENDER;
-use crate::store::Claim;
+use crate::service::endings::{CANNOT_RENDER, too_many_references};
+use crate::store::{ANY_REFERENCES, Claim};
 use tintype_engine::picture::Picture;
 use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Progress};
 
@@ -67,6 +67,11 @@ pub trait Renderer: Send + Sync + 'static {
         control: RenderControl,
     ) -> Result<Vec<Bytes>, RenderError>;
 
+    /// Most reference images of a task that the engine takes.
+    fn max_references(&self) -> u32 {
+        ANY_REFERENCES
+    }
+
     /// Checks whether the engine takes work, after [`RenderError::NotAvailable`].
     ///
     /// # Errors
@@ -98,13 +103,9 @@ impl Renderer for EngineRenderer {
         let rules = self.policy.rules();
         // Before any download.
         self.heed(claim, rules.judge_prompt(&claim.request.prompt).await)?;
-        let most = self.info.max_references;
-        if claim.request.reference_images.len() > most {
-            return Err(RenderError::Final(match most {
-                0 => "This service takes no reference images. The credits were refunded.".into(),
-                1 => "This service takes one reference image. The credits were refunded.".into(),
-                _ => format!("This service takes up to {most} reference images. The credits were refunded."),
-            }));
+        // No worker claims such a task, unless an earlier build wrote its row in the queue.
+        if claim.request.reference_images.len() > self.info.max_references {
+            return Err(RenderError::Final(too_many_references(self.max_references())));
         }
         let references = self.references(claim).await?;
         if !references.is_empty() {
@@ -132,6 +133,10 @@ impl Renderer for EngineRenderer {
         let pictures = on_another_thread(move || fit(pictures, width, height)).await?;
         self.heed(claim, self.policy.rules().judge_pictures(Subject::Results, &pictures).await)?;
         on_another_thread(move || pictures.iter().map(|picture| Bytes::from(picture.to_png())).collect()).await
+    }
+
+    fn max_references(&self) -> u32 {
+        u32::try_from(self.info.max_references).unwrap_or(u32::MAX)
     }
 
     async fn probe(&self) -> Result<(), String> {

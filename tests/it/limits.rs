@@ -105,7 +105,7 @@ async fn unfinished_tasks_are_limited_per_account() {
 
 /// As many attempts as an estimate takes, of a minute each.
 fn observe_attempts_of_a_minute(service: &Service) {
-    (0..MIN_SAMPLES).for_each(|_| service.shared.backlog.observe(Duration::from_secs(60)));
+    (0..MIN_SAMPLES).for_each(|_| service.worker.pace().observe(Duration::from_secs(60)));
 }
 
 /// A renderer whose renders hang, or end after a time of the service's clock.
@@ -179,7 +179,7 @@ async fn an_api_without_a_worker_estimates_the_wait_from_the_workers_in_the_data
     api.clock.advance(Duration::from_secs(1));
     caller.submit_prompt("a boat").await;
     // The second worker ends, and the queue is too long again.
-    api.shared.store.withdraw_worker(second.shared.backlog.id()).await.expect("a store");
+    api.shared.store.report_worker(second.worker.pace().report(false)).await.expect("a store");
     api.clock.advance(Duration::from_secs(1));
     let refused = caller.post(r#"{"prompt": "a boat"}"#).await;
     refused.assert_error(429, "RATE_LIMITED");

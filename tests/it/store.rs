@@ -101,10 +101,10 @@ macro_rules! suite {
                     a_claim_continues_the_round_robin_of_the_previous_claim,
                     an_account_with_many_tasks_does_not_delay_another,
                     a_claim_names_the_account_of_its_task,
-                    claim_except_skips_the_given_accounts,
+                    a_claim_skips_the_given_accounts,
                     a_skipped_account_keeps_its_turn,
-                    claim_except_of_every_waiting_account_claims_nothing,
-                    claim_except_finds_an_account_behind_hundreds_of_skipped_ones,
+                    a_claim_that_skips_every_waiting_account_takes_nothing,
+                    a_claim_finds_an_account_behind_hundreds_of_skipped_ones,
                     a_claim_takes_at_most_the_given_number_of_tasks,
                     a_leased_task_is_not_claimed_again,
                     tasks_of_both_surfaces_are_claimed,
@@ -119,6 +119,9 @@ macro_rules! suite {
                     queue_depth_counts_waiting_and_leased_tasks,
                     waiting_tasks_returns_the_oldest_in_order,
                     no_process_claims_from_a_paused_queue,
+                    a_claim_takes_only_tasks_with_as_few_references_as_it_says,
+                    claims_with_different_limits_of_references_take_turns_of_their_own,
+                    fail_beyond_fails_the_waiting_tasks_with_more_references_and_no_other,
                 }
                 leases {
                     a_rescue_takes_a_lease_that_ends_later_than_the_longest_lease,
@@ -206,7 +209,9 @@ macro_rules! suite {
                 }
                 workers {
                     other_workers_returns_the_last_report_of_each,
-                    other_workers_omits_withdrawn_and_silent_workers,
+                    other_workers_omits_workers_without_an_engine_and_silent_ones,
+                    an_engine_is_remembered_for_a_day_after_its_last_report,
+                    a_report_replaces_those_of_silent_workers_with_the_same_engine,
                     other_workers_omits_a_report_from_before_the_clock_was_set_back,
                 }
                 processes {

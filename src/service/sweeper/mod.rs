@@ -1,4 +1,4 @@
-//! The sweeper fails overdue tasks, takes lost leases away, and removes orphaned files and old tasks.
+//! The sweeper fails overdue tasks and those that no engine can do, takes lost leases away, and removes orphaned files and old tasks.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,8 +11,10 @@ use crate::service::Shared;
 use crate::service::task_ages::ClockWatch;
 use crate::store::{Rescue, StoreError};
 
+mod abilities;
 mod files;
 
+use self::abilities::Missing;
 use self::files::FileRule;
 
 /// Name of the sweep that removes old tasks and their files; the other sweeps are named after their day.
@@ -23,6 +25,7 @@ const REMOVALS: &str = "removals";
 pub struct Sweeper {
     shared: Arc<Shared>,
     lenience: Mutex<Lenience>,
+    missing: Missing,
     /// How long a lease lasts without a heartbeat.
     lease: Duration,
     /// How often workers renew their leases.
@@ -54,6 +57,7 @@ impl Sweeper {
         Arc::new(Self {
             shared,
             lenience: Mutex::new(lenience),
+            missing: Missing::default(),
             lease,
             heartbeat: settings.worker.heartbeat(),
             retention: settings.retention.retention,
@@ -96,6 +100,7 @@ impl Sweeper {
         if expired.is_ok() {
             self.lenience().answered = answered;
         }
+        self.match_engines().await;
         let may_rescue = answered >= self.lenience().ends;
         if may_rescue && self.rescue(Rescue::Expired).await.is_err() {
             self.be_lenient();
@@ -110,9 +115,11 @@ impl Sweeper {
         self.lenience.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fails overdue tasks and takes `which` leases away, without lenience. Logs an error and leaves it to the next sweep.
+    /// Fails overdue tasks and those that no engine can do, and takes `which` leases away, without lenience. Logs an error
+    /// and leaves it to the next sweep.
     pub async fn sweep(&self, which: Rescue) {
         if self.expire().await.is_ok() {
+            self.match_engines().await;
             drop(self.rescue(which).await);
         }
     }
@@ -123,7 +130,7 @@ impl Sweeper {
 
     async fn rescue(&self, which: Rescue) -> Result<(), StoreError> {
         if self.shared.endings.rescue(which).await.inspect_err(failed)? > 0 {
-            self.shared.queued.notify_one();
+            self.shared.queued.send_replace(());
         }
         Ok(())
     }

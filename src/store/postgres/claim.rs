@@ -1,6 +1,7 @@
 //! Claiming: round robin over accounts, oldest first within one.
 
-use std::sync::{Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio_postgres::Row;
@@ -12,10 +13,15 @@ use crate::domain::model::Id;
 use crate::store::{Claim, Lease, Result, StoreError};
 
 /// Condition for a task `q` that can be claimed. Below the horizon ($2) are only dead tuples. The collation is that of
-/// the index `queue_of_account`.
-const CLAIMABLE: &str = "q.task_id COLLATE \"POSIX\" >= $2 AND q.lease_until IS NULL AND q.ready_at <= tintype_now($3)";
+/// the index `queue_of_account`, which tells the number of references too.
+const CLAIMABLE: &str = "q.task_id COLLATE \"POSIX\" >= $2 AND q.reference_count <= $7
+    AND q.lease_until IS NULL AND q.ready_at <= tintype_now($3)";
 
-/// Claims up to $4 tasks of accounts that are not in $5, for $6 milliseconds, beginning after the account $1.
+/// The account that the last claim with each number of references ended with.
+pub(super) type ServedLast = Mutex<HashMap<u32, String>>;
+
+/// Claims up to $4 tasks with up to $7 references, of accounts that are not in $5, for $6 milliseconds, beginning after
+/// the account $1.
 fn statement() -> String {
     let waiting = format!(
         "SELECT a.id AS account_id FROM accounts a, LATERAL (
@@ -64,11 +70,13 @@ fn statement() -> String {
     )
 }
 
-/// Claims up to `max` tasks of accounts that are not passed over. `last` is the account that this process served last.
+/// Claims up to `max` tasks with up to `max_references` references, of accounts that are not passed over. `last` is the
+/// account that this process served last.
 pub(super) async fn claim(
     database: &Database,
-    last: &Mutex<String>,
+    last: &ServedLast,
     max: usize,
+    max_references: u32,
     lease: Duration,
     passed_over: &[Id],
 ) -> Result<Vec<Claim>> {
@@ -77,9 +85,10 @@ pub(super) async fn claim(
     // Accounts with less than their share leave a rest to the others.
     while claims.len() < max {
         let most = (max - claims.len()) as i64;
-        let served = last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let served = served_last(last).get(&max_references).cloned().unwrap_or_default();
         let (horizon, given, lease) = (database.horizon(), database.given_time(), millis(lease));
-        let parameters: [Parameter<'_>; 6] = [&served, &horizon, &given, &most, &passed_over, &lease];
+        let references = i64::from(max_references);
+        let parameters: [Parameter<'_>; 7] = [&served, &horizon, &given, &most, &passed_over, &lease, &references];
         let rows = match database.write(&statement, &parameters).await {
             // Tasks that are already claimed are returned, so that they are worked on.
             Err(failure) if !claims.is_empty() => {
@@ -89,10 +98,14 @@ pub(super) async fn claim(
             rows => rows?,
         };
         let Some(row) = rows.last() else { break };
-        *last.lock().unwrap_or_else(PoisonError::into_inner) = row.try_get("account_id")?;
+        served_last(last).insert(max_references, row.try_get("account_id")?);
         claims.extend(rows.iter().filter_map(readable));
     }
     Ok(claims)
+}
+
+fn served_last(last: &ServedLast) -> MutexGuard<'_, HashMap<u32, String>> {
+    last.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The claim of a row. A damaged row is skipped, so that the other tasks are worked on; its lease runs out.

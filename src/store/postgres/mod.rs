@@ -6,11 +6,12 @@
 //! accounts in the order of their ids, so that transactions never wait in a circle.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use tokio_util::task::AbortOnDropHandle;
 
 use self::batch::Batcher;
+use self::claim::ServedLast;
 use self::connection::Database;
 use self::listen_notify::Announcer;
 use self::submit::{Order, Submitter};
@@ -51,8 +52,8 @@ pub struct PostgresStore {
     submits: Batcher<Order, Submission>,
     /// Held during a health check. They may come from anywhere, and all together take one connection.
     ping: tokio::sync::Mutex<()>,
-    /// The account that the last claim of this process ended with; empty before the first.
-    served_last: Mutex<String>,
+    /// The accounts that the last claims of this process ended with.
+    served_last: ServedLast,
 }
 
 /// Host and database that a `postgres://` URL names, without what opens them.
@@ -94,7 +95,7 @@ impl PostgresStore {
         Ok(Self {
             submits: Batcher::start(move |orders| submitter.clone().run(orders)),
             ping: tokio::sync::Mutex::default(),
-            served_last: Mutex::default(),
+            served_last: ServedLast::default(),
             announcer: Announcer::start(database.clone()),
             _upkeep: AbortOnDropHandle::new(upkeep),
             database,

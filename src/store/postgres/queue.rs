@@ -178,8 +178,14 @@ fn done_if(done: bool) -> LeaseWrite {
 
 #[async_trait]
 impl Queue for PostgresStore {
-    async fn claim_except(&self, max: usize, lease: Duration, passed_over: &[Id]) -> Result<Vec<Claim>> {
-        let claim = claim::claim(&self.database, &self.served_last, max, lease, passed_over);
+    async fn claim_within(
+        &self,
+        max: usize,
+        max_references: u32,
+        lease: Duration,
+        passed_over: &[Id],
+    ) -> Result<Vec<Claim>> {
+        let claim = claim::claim(&self.database, &self.served_last, max, max_references, lease, passed_over);
         self.write(Effect::Claim, claim).await
     }
 
@@ -254,13 +260,19 @@ impl Queue for PostgresStore {
 
     async fn queue_depth(&self) -> Result<QueueDepth> {
         let sql = "SELECT count(*) FILTER (WHERE lease_until IS NULL) AS waiting,
+                count(*) FILTER (WHERE lease_until IS NULL AND reference_count >= 1) AS needs_1,
+                count(*) FILTER (WHERE lease_until IS NULL AND reference_count >= 2) AS needs_2,
+                count(*) FILTER (WHERE lease_until IS NULL AND reference_count >= 3) AS needs_3,
+                count(*) FILTER (WHERE lease_until IS NULL AND reference_count >= 4) AS needs_4,
                 count(*) FILTER (WHERE lease_until IS NOT NULL) AS leased, min(task_id) AS oldest,
                 (SELECT paused_at FROM queue_pause) AS paused_at
             FROM queue WHERE task_id >= $1";
         let rows = self.database.read(sql, &[&self.database.horizon()]).await?;
         let oldest: Option<Id> = rows[0].try_get("oldest")?;
+        let needing = |column| number(&rows[0], column);
         Ok(QueueDepth {
             waiting: number(&rows[0], "waiting")?,
+            needing: [needing("needs_1")?, needing("needs_2")?, needing("needs_3")?, needing("needs_4")?],
             leased: number(&rows[0], "leased")?,
             oldest: oldest.map(Id::timestamp),
             paused_at: rows[0].try_get("paused_at")?,

@@ -246,7 +246,8 @@ const SUBMIT: &str = "
         FROM new
     ),
     queued AS (
-        INSERT INTO queue (task_id, account_id, key_id) SELECT id, account_id, key_id FROM new
+        INSERT INTO queue (task_id, account_id, key_id, reference_count)
+        SELECT id, account_id, key_id, json_array_length(reference_images::json) FROM new
     ),
     -- In order, so that each balance follows from the entry before it.
     charged AS (

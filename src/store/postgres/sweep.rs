@@ -42,6 +42,12 @@ impl<'a> Sweep<'a> {
         Self { sought: "q.task_id < $bound".into(), bound: Box::new(end), horizon: database.horizon(), loss }
     }
 
+    /// Fails the waiting tasks with more references than this.
+    pub(super) fn beyond(database: &Database, max_references: u32, loss: Loss<'a>) -> Self {
+        let sought = "q.reference_count > $bound AND q.lease_until IS NULL".into();
+        Self { sought, bound: Box::new(i64::from(max_references)), horizon: database.horizon(), loss }
+    }
+
     /// Gives up the tasks, in one or more transactions for each account.
     pub(super) async fn run(&self, database: &Database) -> Result<Rescued> {
         // On a connection for writing, whose plan begins at the horizon.

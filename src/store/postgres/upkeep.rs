@@ -140,6 +140,11 @@ impl Upkeep for PostgresStore {
         Ok(self.write(Effect::Expire, sweep.run(&self.database)).await?.failed)
     }
 
+    async fn fail_beyond(&self, max_references: u32, error: &str) -> Result<Vec<Ended>> {
+        let sweep = Sweep::beyond(&self.database, max_references, Loss::now(&self.database, error));
+        Ok(sweep.run(&self.database).await?.failed)
+    }
+
     async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize> {
         let mut all = 0;
         let mut last = String::new();

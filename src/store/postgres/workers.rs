@@ -8,25 +8,52 @@ use tokio_postgres::Row;
 
 use super::PostgresStore;
 use super::columns::number;
+use super::connection::Parameter;
 use super::queue::millis;
 use crate::clock::Timestamp;
 use crate::domain::files_marker::FilesMarker;
 use crate::domain::model::Id;
-use crate::store::{Fleet, Result, StoreError, WORKER_SILENCE, WorkerReport};
+use crate::store::{ENGINE_SILENCE, EngineState, Fleet, Result, StoreError, WORKER_SILENCE, WorkerReport};
 
-/// Stores a report and deletes those of silent workers. It skips a row that another process is writing.
+/// Stores a report. Deletes those of the same engine by workers that are gone, and of all engines that have not been seen
+/// for long. It skips a row that another process is writing.
 const REPORT: &str = "
     WITH gone AS (DELETE FROM workers WHERE id = ANY (ARRAY (
-        SELECT id FROM workers WHERE id <> $1 AND seen_at <= tintype_now($4) - $5 FOR UPDATE SKIP LOCKED)))
-    INSERT INTO workers AS w (id, slots, mean_ms, seen_at) VALUES ($1, $2, $3, tintype_now($4))
-    ON CONFLICT (id) DO UPDATE SET slots = $2, mean_ms = $3, seen_at = tintype_now($4)";
+        SELECT id FROM workers WHERE id <> $1
+            AND (engine = $2 AND seen_at <= tintype_now($7) - $8 OR seen_at <= tintype_now($7) - $9)
+        FOR UPDATE SKIP LOCKED)))
+    INSERT INTO workers AS w (id, engine, max_references, slots, mean_ms, is_available, seen_at)
+    VALUES ($1, $2, $3, $4, $5, $6, tintype_now($7))
+    ON CONFLICT (id) DO UPDATE SET engine = $2, max_references = $3, slots = $4, mean_ms = $5, is_available = $6,
+        seen_at = tintype_now($7)";
+
+/// Condition for a row of `workers` whose worker is alive, with the parameters `$now` and `$silence`. A report from the
+/// future was written before the clock was set back. It is ignored as well.
+const ALIVE: &str =
+    "is_available AND seen_at > tintype_now($now) - $silence AND seen_at < tintype_now($now) + $silence";
+
+fn alive(now: &str, silence: &str) -> String {
+    ALIVE.replace("$now", now).replace("$silence", silence)
+}
 
 fn worker(row: &Row) -> Result<WorkerReport> {
     let mean_ms: Option<i64> = row.try_get("mean_ms")?;
     Ok(WorkerReport {
         id: row.try_get("id")?,
+        engine: row.try_get("engine")?,
+        max_references: number(row, "max_references")?,
         slots: number(row, "slots")?,
         mean: mean_ms.map(|mean_ms| Duration::from_millis(mean_ms.unsigned_abs())),
+        is_available: true,
+    })
+}
+
+fn engine(row: &Row) -> Result<EngineState> {
+    Ok(EngineState {
+        name: row.try_get("engine")?,
+        max_references: number(row, "max_references")?,
+        workers: number(row, "workers")?,
+        seen_at: row.try_get("seen_at")?,
     })
 }
 
@@ -40,24 +67,36 @@ fn files_marker(row: &Row) -> Result<FilesMarker> {
 #[async_trait]
 impl Fleet for PostgresStore {
     async fn report_worker(&self, report: WorkerReport) -> Result<()> {
-        let slots = i32::try_from(report.slots).unwrap_or(i32::MAX);
-        let mean_ms = report.mean.map(|mean| millis(mean).max(1));
-        let (given, silence) = (self.database.given_time(), millis(WORKER_SILENCE));
-        self.database.write(REPORT, &[&report.id, &slots, &mean_ms, &given, &silence]).await?;
+        let WorkerReport { id, engine, max_references, slots, mean, is_available } = report;
+        let small = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
+        let (max_references, slots) = (small(max_references), small(slots));
+        let mean_ms = mean.map(|mean| millis(mean).max(1));
+        let (given, silence, forgotten) = (self.database.given_time(), millis(WORKER_SILENCE), millis(ENGINE_SILENCE));
+        let parameters: [Parameter<'_>; 9] =
+            [&id, &engine, &max_references, &slots, &mean_ms, &is_available, &given, &silence, &forgotten];
+        self.database.write(REPORT, &parameters).await?;
         Ok(())
     }
 
-    async fn withdraw_worker(&self, id: Id) -> Result<()> {
-        self.database.write("DELETE FROM workers WHERE id = $1", &[&id]).await?;
-        Ok(())
+    async fn other_workers(&self, own: &[Id]) -> Result<Vec<WorkerReport>> {
+        let sql = format!(
+            "SELECT id, engine, max_references::bigint AS max_references, slots::bigint AS slots, mean_ms FROM workers
+             WHERE id <> ALL ($1) AND {} ORDER BY id",
+            alive("$2", "$3")
+        );
+        let (given, silence) = (self.database.given_time(), millis(WORKER_SILENCE));
+        self.database.read(&sql, &[&own, &given, &silence]).await?.iter().map(worker).collect()
     }
 
-    async fn other_workers(&self, id: Id) -> Result<Vec<WorkerReport>> {
-        // A report from the future was written before the clock was set back. It is ignored as well.
-        let sql = "SELECT id, slots::bigint AS slots, mean_ms FROM workers
-            WHERE id <> $1 AND seen_at > tintype_now($2) - $3 AND seen_at < tintype_now($2) + $3 ORDER BY id";
-        let (given, silence) = (self.database.given_time(), millis(WORKER_SILENCE));
-        self.database.read(sql, &[&id, &given, &silence]).await?.iter().map(worker).collect()
+    async fn engines(&self) -> Result<Vec<EngineState>> {
+        let sql = format!(
+            "SELECT engine, max(max_references)::bigint AS max_references, count(*) FILTER (WHERE {}) AS workers,
+                 max(seen_at) AS seen_at
+             FROM workers WHERE seen_at > tintype_now($1) - $3 GROUP BY engine ORDER BY engine",
+            alive("$1", "$2")
+        );
+        let (given, silence, forgotten) = (self.database.given_time(), millis(WORKER_SILENCE), millis(ENGINE_SILENCE));
+        self.database.read(&sql, &[&given, &silence, &forgotten]).await?.iter().map(engine).collect()
     }
 
     async fn cursor_secret(&self) -> Result<[u8; 32]> {

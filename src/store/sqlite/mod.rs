@@ -1,14 +1,15 @@
 //! The embedded default: one SQLite file, one writer thread, and a read connection for each concurrent read.
 
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use self::writer::{Writer, Writing};
-use super::{Cause, Fleet, OpenError, Result, StoreError, WorkerReport};
+use super::{Cause, EngineState, Fleet, OpenError, Result, StoreError, WorkerReport};
 use crate::clock::{Clock, Timestamp};
 use crate::domain::files_marker::FilesMarker;
 use crate::domain::model::{Id, IdSource};
@@ -38,6 +39,8 @@ pub struct SqliteStore {
     readers: Readers,
     clock: Clock,
     faults: Faults,
+    /// The last report of each worker of this process, and its time.
+    workers: Mutex<BTreeMap<Id, (WorkerReport, Timestamp)>>,
 }
 
 impl fmt::Debug for SqliteStore {
@@ -91,9 +94,10 @@ impl SqliteStore {
         migrate(&mut connection, path)?;
         let ids = IdSource::default();
         let writing =
-            Writing { connection, clock: clock.clone(), ids, last_served: String::new(), faults: faults.clone() };
+            Writing { connection, clock: clock.clone(), ids, last_served: HashMap::new(), faults: faults.clone() };
         let writer = Writer::start(writing).map_err(|error| unusable(&error))?;
-        Ok(Self { writer, readers: Readers { path: path.to_owned(), idle: Mutex::default() }, clock, faults })
+        let readers = Readers { path: path.to_owned(), idle: Mutex::default() };
+        Ok(Self { writer, readers, clock, faults, workers: Mutex::default() })
     }
 
     /// Checks the file for damage.
@@ -132,6 +136,10 @@ impl SqliteStore {
         Ok(())
     }
 
+    fn workers(&self) -> MutexGuard<'_, BTreeMap<Id, (WorkerReport, Timestamp)>> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
         Ok(self.readers.read(query)?)
     }
@@ -161,17 +169,27 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 
 #[async_trait]
 impl Fleet for SqliteStore {
-    // Only one server uses the file, and it knows its own capacity.
-    async fn report_worker(&self, _: WorkerReport) -> Result<()> {
+    // Only one server uses the file, and its workers are all there are.
+    async fn report_worker(&self, report: WorkerReport) -> Result<()> {
+        self.workers().insert(report.id, (report, self.clock.now()));
         Ok(())
     }
 
-    async fn withdraw_worker(&self, _: Id) -> Result<()> {
-        Ok(())
-    }
-
-    async fn other_workers(&self, _: Id) -> Result<Vec<WorkerReport>> {
+    async fn other_workers(&self, _: &[Id]) -> Result<Vec<WorkerReport>> {
         Ok(Vec::new())
+    }
+
+    async fn engines(&self) -> Result<Vec<EngineState>> {
+        let mut engines: BTreeMap<String, EngineState> = BTreeMap::new();
+        for (report, seen_at) in self.workers().values() {
+            let name = report.engine.clone();
+            let unseen = EngineState { name: name.clone(), max_references: 0, workers: 0, seen_at: *seen_at };
+            let engine = engines.entry(name).or_insert(unseen);
+            engine.max_references = engine.max_references.max(report.max_references);
+            engine.workers += u64::from(report.is_available);
+            engine.seen_at = engine.seen_at.max(*seen_at);
+        }
+        Ok(engines.into_values().collect())
     }
 
     async fn cursor_secret(&self) -> Result<[u8; 32]> {

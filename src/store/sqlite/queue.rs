@@ -25,22 +25,18 @@ use crate::store::{
 /// Tasks that a sweep ends per transaction, so that the writes of callers can run in between.
 pub(super) const SWEEP_BATCH: usize = 256;
 
-pub(super) fn claim(
-    writing: &mut Writing,
-    max: usize,
-    lease: Duration,
-    passed_over: &HashSet<Id>,
-) -> rusqlite::Result<Vec<Claim>> {
+pub(super) fn claim(writing: &mut Writing, max: usize, lease: Duration, scope: &Scope) -> rusqlite::Result<Vec<Claim>> {
     let now = writing.clock.now();
     let connection = &writing.connection;
     let mut claims = Vec::new();
     if paused_at(connection)?.is_some() {
         return Ok(claims);
     }
+    let last_served = writing.last_served.entry(scope.max_references).or_default();
     while claims.len() < max {
-        let after_last = next_waiting(connection, &writing.last_served, now, passed_over)?;
+        let after_last = next_waiting(connection, last_served, now, scope)?;
         let Some((account_id, task_id)) = (match after_last {
-            None => next_waiting(connection, "", now, passed_over)?,
+            None => next_waiting(connection, "", now, scope)?,
             found => found,
         }) else {
             break;
@@ -66,28 +62,37 @@ pub(super) fn claim(
                 tracing::error!(task = %task_id, %error, "could not read a claimed task; check the database with `tintype doctor`");
             }
         }
-        writing.last_served = account_id.as_str().to_owned();
+        *last_served = account_id.as_str().to_owned();
     }
     Ok(claims)
 }
 
-/// The oldest claimable task of the next account after `account` that has such a task and is not in `passed_over`.
+/// The tasks that a claim may take.
+#[derive(Debug)]
+pub(super) struct Scope {
+    max_references: u32,
+    passed_over: HashSet<Id>,
+}
+
+/// The oldest claimable task of the next account after `account` that has such a task within `scope`.
 fn next_waiting(
     connection: &Connection,
     account: &str,
     now: Timestamp,
-    passed_over: &HashSet<Id>,
+    scope: &Scope,
 ) -> rusqlite::Result<Option<(Id, Id)>> {
     let mut statement = connection.prepare_cached(
         "SELECT account_id, task_id FROM queue INDEXED BY queue_waiting
-         WHERE lease_until IS NULL AND account_id > ?1 AND ready_at <= ?2
+         WHERE lease_until IS NULL AND account_id > ?1 AND ready_at <= ?2 AND reference_count <= ?3
          ORDER BY account_id, task_id LIMIT 1",
     )?;
     let mut next = |account: &str| -> rusqlite::Result<Option<(Id, Id)>> {
-        statement.query_row(params![account, now], |row| Ok((row.get(0)?, row.get(1)?))).optional()
+        statement
+            .query_row(params![account, now, scope.max_references], |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()
     };
     let mut found = next(account)?;
-    while let Some((account_id, _)) = found.filter(|(account_id, _)| passed_over.contains(account_id)) {
+    while let Some((account_id, _)) = found.filter(|(account_id, _)| scope.passed_over.contains(account_id)) {
         found = next(account_id.as_str())?;
     }
     Ok(found)
@@ -257,8 +262,25 @@ pub(super) fn expire(writing: &mut Writing, cutoff: Timestamp, error: &str) -> r
         .prepare_cached("SELECT task_id FROM queue WHERE task_id < ?1 LIMIT ?2")?
         .query_map(params![bound, SWEEP_BATCH], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
+    fail_all(writing, overdue, error)
+}
+
+/// Fails and refunds up to [`SWEEP_BATCH`] waiting tasks with more references than this.
+pub(super) fn fail_beyond(writing: &mut Writing, max_references: u32, error: &str) -> rusqlite::Result<Vec<Ended>> {
+    let beyond: Vec<Id> = writing
+        .connection
+        .prepare_cached(
+            "SELECT task_id FROM queue INDEXED BY queue_with_references
+             WHERE reference_count > 0 AND reference_count > ?1 AND lease_until IS NULL LIMIT ?2",
+        )?
+        .query_map(params![max_references, SWEEP_BATCH], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    fail_all(writing, beyond, error)
+}
+
+fn fail_all(writing: &mut Writing, tasks: Vec<Id>, error: &str) -> rusqlite::Result<Vec<Ended>> {
     let mut failed = Vec::new();
-    for id in overdue {
+    for id in tasks {
         failed.extend(sparing_others(writing, id, |writing| fail_unleased(writing, id, error))?.flatten());
     }
     Ok(failed)
@@ -286,6 +308,10 @@ pub(super) fn depth(connection: &Connection) -> rusqlite::Result<QueueDepth> {
         .prepare_cached(
             "SELECT count(*) FILTER (WHERE lease_until IS NULL) AS waiting,
                     count(*) FILTER (WHERE lease_until IS NOT NULL) AS leased,
+                    count(*) FILTER (WHERE lease_until IS NULL AND reference_count >= 1) AS needs_1,
+                    count(*) FILTER (WHERE lease_until IS NULL AND reference_count >= 2) AS needs_2,
+                    count(*) FILTER (WHERE lease_until IS NULL AND reference_count >= 3) AS needs_3,
+                    count(*) FILTER (WHERE lease_until IS NULL AND reference_count >= 4) AS needs_4,
                     min(task_id) AS oldest,
                     (SELECT paused_at FROM queue_pause) AS paused_at
              FROM queue",
@@ -294,6 +320,7 @@ pub(super) fn depth(connection: &Connection) -> rusqlite::Result<QueueDepth> {
             let oldest: Option<Id> = row.get("oldest")?;
             Ok(QueueDepth {
                 waiting: row.get("waiting")?,
+                needing: [row.get("needs_1")?, row.get("needs_2")?, row.get("needs_3")?, row.get("needs_4")?],
                 leased: row.get("leased")?,
                 oldest: oldest.map(Id::timestamp),
                 paused_at: row.get("paused_at")?,
@@ -332,9 +359,15 @@ fn resume(writing: &mut Writing) -> rusqlite::Result<Option<Timestamp>> {
 
 #[async_trait]
 impl Queue for SqliteStore {
-    async fn claim_except(&self, max: usize, lease: Duration, passed_over: &[Id]) -> Result<Vec<Claim>> {
-        let passed_over: HashSet<Id> = passed_over.iter().copied().collect();
-        self.write(Effect::Claim, move |writing| claim(writing, max, lease, &passed_over)).await
+    async fn claim_within(
+        &self,
+        max: usize,
+        max_references: u32,
+        lease: Duration,
+        passed_over: &[Id],
+    ) -> Result<Vec<Claim>> {
+        let scope = Scope { max_references, passed_over: passed_over.iter().copied().collect() };
+        self.write(Effect::Claim, move |writing| claim(writing, max, lease, &scope)).await
     }
 
     async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>> {

@@ -57,8 +57,8 @@ pub(super) fn submit(
             request.request_id
         ])?;
     connection
-        .prepare_cached("INSERT INTO queue (task_id, account_id, key_id) VALUES (?1, ?2, ?3)")?
-        .execute(params![id, account_id, key_id])?;
+        .prepare_cached("INSERT INTO queue (task_id, account_id, key_id, reference_count) VALUES (?1, ?2, ?3, ?4)")?
+        .execute(params![id, account_id, key_id, request.reference_images.len()])?;
     let charge = Entry { kind: EntryKind::Charge, amount: -cost, task_id: Some(id), note: None };
     charge.record(connection, account_id, balance, created_at)?;
     Ok(Submission::Accepted(Task {

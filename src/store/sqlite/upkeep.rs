@@ -71,6 +71,20 @@ impl Upkeep for SqliteStore {
         }
     }
 
+    async fn fail_beyond(&self, max_references: u32, error: &str) -> Result<Vec<Ended>> {
+        let mut all = Vec::new();
+        loop {
+            let error = error.to_owned();
+            let fail = move |writing: &mut Writing| queue::fail_beyond(writing, max_references, &error);
+            let some = self.writer.write(fail).await?;
+            let failed = some.len();
+            all.extend(some);
+            if failed < queue::SWEEP_BATCH {
+                return Ok(all);
+            }
+        }
+    }
+
     async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize> {
         let mut all = 0;
         for account_id in self.read(|connection| accounts(connection, cutoff))? {

@@ -1,6 +1,7 @@
 //! The writer thread, the only one that writes to the database. Writes that arrive during a commit share the next one
 //! (group commit).
 
+use std::collections::HashMap;
 use std::ffi::c_int;
 use std::fs::File;
 use std::io::ErrorKind;
@@ -32,8 +33,8 @@ pub(super) struct Writing {
     pub(super) connection: Connection,
     pub(super) clock: Clock,
     pub(super) ids: IdSource,
-    /// The account that was served last; the next claim starts after it.
-    pub(super) last_served: String,
+    /// The account that was served last, by the limit of references of the claim; the next such claim starts after it.
+    pub(super) last_served: HashMap<u32, String>,
     pub(super) faults: Faults,
 }
 
@@ -318,7 +319,7 @@ mod tests {
         let connection = Connection::open(&path).expect("a database");
         connection.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE kept (name TEXT)").expect("a table");
         let (clock, ids) = (Clock::system(), IdSource::default());
-        let writing = Writing { connection, clock, ids, last_served: String::new(), faults: Faults::default() };
+        let writing = Writing { connection, clock, ids, last_served: HashMap::new(), faults: Faults::default() };
         let writer = Writer::start(writing).expect("a thread");
         let (open, gate) = channel::<()>();
         // Blocks the writer until all three writes are in its inbox and therefore in one batch.

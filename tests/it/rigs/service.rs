@@ -149,7 +149,7 @@ impl Process {
 
     /// A process with the same settings, but a clock, a store and files of its own, that listens nowhere.
     pub async fn beside(&self, clock: Clock, store: Arc<dyn Store>, files: Files) -> Self {
-        let shared = Shared::new(&self.settings, clock, store, files, Vec::new(), slots(&self.settings));
+        let shared = Shared::new(&self.settings, clock, store, files, Vec::new());
         Self::build(self.settings.clone(), self.api.settings.clone(), shared).await
     }
 
@@ -189,7 +189,7 @@ fn worker(
     policy: &Arc<Policy>,
     renderer: Arc<dyn Renderer>,
 ) -> Arc<Worker> {
-    Worker::new(settings.worker.clone(), slots(settings), shared.clone(), policy.clone(), renderer)
+    Worker::new(settings.worker.clone(), "sketch", slots(settings), shared.clone(), policy.clone(), renderer)
 }
 
 fn renderer(
@@ -336,7 +336,7 @@ impl Service {
         let mut api = ApiSettings::new(&settings, &format!("http://{address}")).expect("valid settings");
         change(&mut api.connections);
         let directories = vec![directory.path().to_owned()];
-        let shared = Shared::new(&settings, clock.clone(), store, files, directories, slots(&settings));
+        let shared = Shared::new(&settings, clock.clone(), store, files, directories);
         let process = Process::build(settings, api, shared).await;
         let readiness = Readiness::new();
         let stop = CancellationToken::new();

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use tintype::clock::Clock;
-use tintype::domain::model::{Id, Surface};
-use tintype::store::{Lease, LeaseWrite, QueueDepth, Rescue, Result, Store};
+use tintype::domain::model::{Id, Status, Surface};
+use tintype::domain::request::GenerateRequest;
+use tintype::store::{ANY_REFERENCES, Lease, LeaseWrite, QueueDepth, Rescue, Result, Store};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, images, one_file};
 use crate::rigs::service::NOON;
@@ -16,7 +17,7 @@ async fn claimed(fx: &Fixture, max: usize) -> Result<Vec<Id>> {
 
 /// Claims up to `max` tasks of accounts that are not in `skipped`, and returns their ids.
 async fn claimed_except(store: &dyn Store, max: usize, skipped: &[Id]) -> Result<Vec<Id>> {
-    let claims = store.claim_except(max, LEASE, skipped).await?;
+    let claims = store.claim_within(max, ANY_REFERENCES, LEASE, skipped).await?;
     assert!(claims.iter().all(|claim| !skipped.contains(&claim.account_id)), "{claims:?}");
     Ok(claims.iter().map(|claim| claim.lease.task_id).collect())
 }
@@ -60,7 +61,7 @@ async fn id(fx: &Fixture, name: &str) -> Result<Id> {
     Ok(fx.store.find_account(name).await?.expect("the account exists").id)
 }
 
-pub async fn claim_except_skips_the_given_accounts(fx: &Fixture) -> Result<()> {
+pub async fn a_claim_skips_the_given_accounts(fx: &Fixture) -> Result<()> {
     let [ada, bob, cyd] = three_accounts(fx).await?;
     let (id_of_ada, id_of_bob) = (id(fx, "ada").await?, id(fx, "bob").await?);
     let store = fx.store.as_ref();
@@ -79,7 +80,7 @@ pub async fn a_skipped_account_keeps_its_turn(fx: &Fixture) -> Result<()> {
     for store in [fx.another_process(), fx.process_with_clock(&Clock::system())] {
         let mut claims = Vec::new();
         for skipped in [&skipped[..], &skipped, &[], &[], &skipped, &[]] {
-            claims.extend(store.claim_except(1, LEASE, skipped).await?.iter().map(|claim| claim.lease));
+            claims.extend(store.claim_within(1, ANY_REFERENCES, LEASE, skipped).await?.iter().map(|claim| claim.lease));
         }
         let tasks: Vec<_> = claims.iter().map(|lease| lease.task_id).collect();
         assert_eq!(
@@ -94,7 +95,7 @@ pub async fn a_skipped_account_keeps_its_turn(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
-pub async fn claim_except_of_every_waiting_account_claims_nothing(fx: &Fixture) -> Result<()> {
+pub async fn a_claim_that_skips_every_waiting_account_takes_nothing(fx: &Fixture) -> Result<()> {
     three_accounts(fx).await?;
     let all = [id(fx, "ada").await?, id(fx, "bob").await?, id(fx, "cyd").await?];
     for store in [fx.another_process(), fx.process_with_clock(&Clock::system())] {
@@ -106,7 +107,7 @@ pub async fn claim_except_of_every_waiting_account_claims_nothing(fx: &Fixture) 
     Ok(())
 }
 
-pub async fn claim_except_finds_an_account_behind_hundreds_of_skipped_ones(fx: &Fixture) -> Result<()> {
+pub async fn a_claim_finds_an_account_behind_hundreds_of_skipped_ones(fx: &Fixture) -> Result<()> {
     let mut accounts = Vec::new();
     for number in 0..300 {
         accounts.push(fx.account(&format!("account {number}"), 2).await?);
@@ -120,7 +121,7 @@ pub async fn claim_except_finds_an_account_behind_hundreds_of_skipped_ones(fx: &
         accepted(submission?);
     }
     for store in [fx.another_process(), fx.process_with_clock(&Clock::system())] {
-        let claims = store.claim_except(1, LEASE, &accounts).await?;
+        let claims = store.claim_within(1, ANY_REFERENCES, LEASE, &accounts).await?;
         assert_eq!(claims.iter().map(|claim| claim.account_id).collect::<Vec<_>>(), [last]);
     }
     Ok(())
@@ -264,7 +265,7 @@ pub async fn queue_depth_counts_waiting_and_leased_tasks(fx: &Fixture) -> Result
     let ada = fx.account("ada", 100).await?;
     let first = fx.submit(ada).await?.created_at();
     let second = fx.submit(ada).await?.created_at();
-    let depth = |waiting, leased, oldest| QueueDepth { waiting, leased, oldest, paused_at: None };
+    let depth = |waiting, leased, oldest| QueueDepth { waiting, leased, oldest, ..QueueDepth::default() };
     assert_eq!(fx.store.queue_depth().await?, depth(2, 0, Some(first)));
     let lease = fx.claim().await?;
     assert_eq!(fx.store.queue_depth().await?, depth(1, 1, Some(first)));
@@ -311,5 +312,76 @@ pub async fn no_process_claims_from_a_paused_queue(fx: &Fixture) -> Result<()> {
     assert_eq!(fx.store.resume_queue().await?, None);
     let claims = fx.store.claim(10, LEASE).await?;
     assert!(claims.len() == 1 && claims[0].lease.task_id != id);
+    Ok(())
+}
+
+/// Submits a task with so many references.
+async fn submit_with(fx: &Fixture, account: Id, references: usize) -> Result<Id> {
+    let reference_images = vec!["https://pictures.example/a.png".into(); references];
+    let request = GenerateRequest { reference_images, ..images(1) };
+    Ok(fx.submit_request(account, Surface::Api, request).await?.id)
+}
+
+/// Claims up to `max` tasks with up to `max_references` references and returns their ids.
+async fn claimed_with(fx: &Fixture, max: usize, max_references: u32) -> Result<Vec<Id>> {
+    let claims = fx.store.claim_within(max, max_references, LEASE, &[]).await?;
+    Ok(claims.iter().map(|claim| claim.lease.task_id).collect())
+}
+
+pub async fn a_claim_takes_only_tasks_with_as_few_references_as_it_says(fx: &Fixture) -> Result<()> {
+    let (ada, bob) = (fx.account("ada", 100).await?, fx.account("bob", 100).await?);
+    let edit = submit_with(fx, ada, 4).await?;
+    let (text, pair) = (submit_with(fx, ada, 0).await?, submit_with(fx, bob, 2).await?);
+    let depth = fx.store.queue_depth().await?;
+    assert_eq!((depth.waiting, depth.needing), (3, [2, 2, 1, 1]));
+    assert_eq!([Some(4), Some(3), Some(0), None].map(|most| depth.beyond(most)), [0, 1, 2, 3]);
+    assert_eq!(claimed_with(fx, 10, 0).await?, [text], "older tasks that it cannot take do not stand in its way");
+    assert_eq!(claimed_with(fx, 10, 1).await?, []);
+    assert_eq!(claimed_with(fx, 10, 3).await?, [pair]);
+    assert_eq!(claimed_with(fx, 10, 4).await?, [edit]);
+    // A task keeps its number of references through a lost lease.
+    fx.clock.advance(LEASE);
+    fx.store.rescue(Rescue::Expired, "the worker died").await?;
+    assert_eq!(claimed_with(fx, 10, 0).await?, [text]);
+    assert_eq!(claimed_with(fx, 10, ANY_REFERENCES).await?, [edit, pair]);
+    Ok(())
+}
+
+/// With turns in common, one engine would always meet ada and the other always bob.
+pub async fn claims_with_different_limits_of_references_take_turns_of_their_own(fx: &Fixture) -> Result<()> {
+    let accounts = [fx.account("ada", 100).await?, fx.account("bob", 100).await?];
+    for account in accounts {
+        for references in [0, 0, 1, 1] {
+            submit_with(fx, account, references).await?;
+        }
+    }
+    let mut served = [Vec::new(), Vec::new()];
+    for _ in 0..2 {
+        for (limit, served) in served.iter_mut().enumerate() {
+            for claim in fx.store.claim_within(1, limit as u32, LEASE, &[]).await? {
+                served.push(claim.account_id);
+            }
+        }
+    }
+    assert_eq!(served.map(|served| served == accounts), [true, true]);
+    Ok(())
+}
+
+pub async fn fail_beyond_fails_the_waiting_tasks_with_more_references_and_no_other(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let leased = submit_with(fx, ada, 4).await?;
+    assert_eq!(claimed(fx, 1).await?, [leased]);
+    let text = submit_with(fx, ada, 0).await?;
+    let (one, two) = (submit_with(fx, ada, 1).await?, submit_with(fx, ada, 2).await?);
+    let ended = fx.ended(two).await?;
+    assert_eq!(fx.store.fail_beyond(1, "Too many.").await?, [ended]);
+    assert_eq!(fx.store.fail_beyond(1, "Too many.").await?, []);
+    assert_eq!((fx.task(two).await?.status, fx.credits(ada).await?), (Status::Failed("Too many.".into()), 94));
+    for kept in [leased, text, one] {
+        assert_eq!(fx.task(kept).await?.status, Status::Processing);
+    }
+    let ended = fx.ended(one).await?;
+    assert_eq!(fx.store.fail_beyond(0, "Too many.").await?, [ended]);
+    assert_eq!(claimed(fx, 10).await?, [text]);
     Ok(())
 }

@@ -280,7 +280,14 @@ async fn account_lookups_read_few_index_entries_despite_an_old_snapshot() -> Res
 #[tokio::test(flavor = "multi_thread")]
 async fn a_report_deletes_the_rows_of_silent_workers() -> Result<()> {
     let fx = fixture_with("");
-    let worker = |id: &str| WorkerReport { id: id.parse().expect("an id"), slots: 1, mean: None };
+    let worker = |id: &str| WorkerReport {
+        id: id.parse().expect("an id"),
+        engine: "sketch".into(),
+        max_references: 4,
+        slots: 1,
+        mean: None,
+        is_available: true,
+    };
     fx.store.report_worker(worker("FAAAAAAAAAAAAAAAAAAA1")).await?;
     fx.store.report_worker(worker("FAAAAAAAAAAAAAAAAAAA2")).await?;
     fx.clock.advance(WORKER_SILENCE);

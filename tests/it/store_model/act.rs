@@ -70,6 +70,8 @@ pub enum Act {
     },
     Claim {
         max: usize,
+        /// Most references of a task to claim.
+        max_references: u32,
         lease: Duration,
         /// Accounts that the claim skips.
         passed_over: Vec<usize>,
@@ -109,6 +111,10 @@ pub enum Act {
     },
     Expire {
         cutoff: Timestamp,
+        error: u8,
+    },
+    FailBeyond {
+        max_references: u32,
         error: u8,
     },
     SetClock {

@@ -10,7 +10,7 @@ use proptest::sample::select;
 use proptest::strategy::Union;
 use tintype::clock::Timestamp;
 use tintype::domain::model::{MAX_BALANCE, Surface};
-use tintype::store::{KeyChange, Rescue, StrikeRule};
+use tintype::store::{ANY_REFERENCES, KeyChange, Rescue, StrikeRule};
 
 use super::act::{Act, Held, KeyOrder, Name, Order, Step};
 use super::model::{Model, Ticket};
@@ -215,8 +215,9 @@ fn submits(model: &Model) -> Choices {
 fn claim(model: &Model) -> BoxedStrategy<Act> {
     let some = proptest::collection::vec(0..model.accounts.len(), 1..3);
     let passed_over = prop_oneof![3 => Just(Vec::new()), 1 => some];
-    (1..5_usize, lease(), passed_over)
-        .prop_map(|(max, lease, passed_over)| Act::Claim { max, lease, passed_over })
+    let max_references = prop_oneof![3 => Just(ANY_REFERENCES), 1 => 0..5_u32];
+    (1..5_usize, max_references, lease(), passed_over)
+        .prop_map(|(max, max_references, lease, passed_over)| Act::Claim { max, max_references, lease, passed_over })
         .boxed()
 }
 
@@ -305,6 +306,8 @@ fn sweeps(model: &Model) -> Choices {
     if model.tasks.is_empty() {
         return choices;
     }
+    let beyond = (0..5_u32, error).prop_map(|(max_references, error)| Act::FailBeyond { max_references, error });
+    choices.push((ends, beyond.boxed()));
     let task = prop_oneof![12 => (0..model.tasks.len()).prop_map(Some), 1 => Just(None)];
     let fail = (task, error).prop_map(|(task, error)| Act::FailUnleased { task, error });
     choices.push((ends, fail.boxed()));

@@ -14,12 +14,13 @@ use super::model::Model;
 use super::outcome::Outcome;
 
 impl Model {
-    /// The oldest claimable task of each account.
-    fn claimable(&self, now: Timestamp) -> BTreeMap<Id, usize> {
+    /// The oldest claimable task of each account with up to `max_references` references.
+    fn claimable(&self, now: Timestamp, max_references: u32) -> BTreeMap<Id, usize> {
         let mut oldest = BTreeMap::new();
         for (index, task) in self.tasks.iter().enumerate() {
             let waits = task.status == Status::Processing && task.lease_until.is_none();
-            if waits && task.ready_at.is_none_or(|ready_at| ready_at <= now) {
+            let fits = task.request.reference_images.len() <= max_references as usize;
+            if waits && fits && task.ready_at.is_none_or(|ready_at| ready_at <= now) {
                 let first = oldest.entry(self.accounts[task.account].id).or_insert(index);
                 if task.id < self.tasks[*first].id {
                     *first = index;
@@ -33,6 +34,7 @@ impl Model {
         &mut self,
         by: usize,
         max: usize,
+        max_references: u32,
         lease: Duration,
         passed_over: &[usize],
         said: Option<&Outcome>,
@@ -42,9 +44,9 @@ impl Model {
         let said = said.map_or(&[][..], Outcome::claimed);
         let mut claims = Vec::new();
         for turn in 0..max {
-            let mut claimable = self.claimable(now);
+            let mut claimable = self.claimable(now, max_references);
             claimable.retain(|account, _| !passed_over.contains(account));
-            let Some(foreseen) = self.processes[by].next_in_turn(&claimable) else { break };
+            let Some(foreseen) = self.processes[by].next_in_turn(max_references, &claimable) else { break };
             let said = said.get(turn).map(|claim| claim.lease);
             let index = match said {
                 Some(said) => self.tasks.iter().position(|task| task.id == said.task_id).expect("a task that exists"),
@@ -55,7 +57,7 @@ impl Model {
             assert_eq!(claimable.get(&account), Some(&index), "{id} is not the oldest that waits of its account");
             let epoch = said.map_or(before + 1, |said| said.epoch);
             assert!(epoch > before, "the epoch of {id} did not rise above {before}: {epoch}");
-            self.processes[by].serve(account, &claimable);
+            self.processes[by].serve(max_references, account, &claimable);
             self.processes[1 - by].served_elsewhere(account);
             let task = &mut self.tasks[index];
             task.epoch = Some(epoch);
@@ -166,6 +168,20 @@ impl Model {
             self.end(*index, Status::Failed(sentence(error)), now);
         }
         Outcome::Expired(overdue.into_iter().map(|index| self.ended(index)).collect()).sorted()
+    }
+
+    pub fn fail_beyond(&mut self, by: usize, max_references: u32, error: u8) -> Outcome {
+        let now = self.now(by);
+        let beyond = |index: &usize| {
+            let task = &self.tasks[*index];
+            let waits = !task.status.is_terminal() && task.lease_until.is_none();
+            waits && task.request.reference_images.len() > max_references as usize
+        };
+        let beyond: Vec<_> = (0..self.tasks.len()).filter(beyond).collect();
+        for index in &beyond {
+            self.end(*index, Status::Failed(sentence(error)), now);
+        }
+        Outcome::Expired(beyond.into_iter().map(|index| self.ended(index)).collect()).sorted()
     }
 
     /// The record that a write returns for a task that it ends.

@@ -132,7 +132,9 @@ impl Model {
             Act::Crowd { account, surface, order, max_unfinished, times } => {
                 self.crowd(by, *account, (*surface, *order, *max_unfinished), *times, said)
             }
-            Act::Claim { max, lease, passed_over } => self.claim(by, *max, *lease, passed_over, said),
+            Act::Claim { max, max_references, lease, passed_over } => {
+                self.claim(by, *max, *max_references, *lease, passed_over, said)
+            }
             Act::Renew { leases, lease } => self.renew(by, leases, *lease),
             Act::Release { lease } => self.release(*lease),
             Act::Retry { lease, delay, error } => self.retry(by, *lease, *delay, *error),
@@ -142,6 +144,7 @@ impl Model {
             Act::FailUnleased { task, error } => self.fail_unleased(by, *task, *error),
             Act::Rescue { which, error } => self.rescue(by, *which, *error),
             Act::Expire { cutoff, error } => self.expire(by, *cutoff, *error),
+            Act::FailBeyond { max_references, error } => self.fail_beyond(by, *max_references, *error),
             _ => unreachable!("{act:?} is no work"),
         }
     }

@@ -18,6 +18,13 @@ pub struct Process {
     last_id: Option<Id>,
     /// The latest time that any of its ids, returned or not, may hold.
     latest: Timestamp,
+    /// The turns of the claims with each limit of references.
+    turns: BTreeMap<u32, Turns>,
+}
+
+/// The turns of some claims.
+#[derive(Debug, Clone, Default)]
+struct Turns {
     /// For each waiting account: the accounts served since it began to wait.
     passed_by: BTreeMap<Id, BTreeSet<Id>>,
     /// The account served last.
@@ -27,7 +34,7 @@ pub struct Process {
 impl Process {
     pub fn start(now: Timestamp) -> Self {
         let stood = BTreeSet::from([now]);
-        Self { now, stood, last_id: None, latest: now, passed_by: BTreeMap::new(), served: None }
+        Self { now, stood, last_id: None, latest: now, turns: BTreeMap::new() }
     }
 
     pub fn now(&self) -> Timestamp {
@@ -71,25 +78,27 @@ impl Process {
     }
 
     /// The next waiting account of the round robin.
-    pub fn next_in_turn(&self, waiting: &BTreeMap<Id, usize>) -> Option<Id> {
-        let after = waiting.keys().find(|account| self.served.is_none_or(|served| **account > served));
+    pub fn next_in_turn(&self, max_references: u32, waiting: &BTreeMap<Id, usize>) -> Option<Id> {
+        let served = self.turns.get(&max_references).and_then(|turns| turns.served);
+        let after = waiting.keys().find(|account| served.is_none_or(|served| **account > served));
         after.or(waiting.keys().next()).copied()
     }
 
     /// Serves one of the waiting accounts. No other account may be served twice while an account waits.
-    pub fn serve(&mut self, account: Id, waiting: &BTreeMap<Id, usize>) {
-        self.passed_by.retain(|other, _| waiting.contains_key(other));
-        self.passed_by.remove(&account);
+    pub fn serve(&mut self, max_references: u32, account: Id, waiting: &BTreeMap<Id, usize>) {
+        let turns = self.turns.entry(max_references).or_default();
+        turns.passed_by.retain(|other, _| waiting.contains_key(other));
+        turns.passed_by.remove(&account);
         for other in waiting.keys().filter(|other| **other != account) {
-            let first = self.passed_by.entry(*other).or_default().insert(account);
+            let first = turns.passed_by.entry(*other).or_default().insert(account);
             assert!(first, "{account} was served twice while {other} waited");
         }
-        self.served = Some(account);
+        turns.served = Some(account);
     }
 
     /// Another process served the account.
     pub fn served_elsewhere(&mut self, account: Id) {
-        self.passed_by.remove(&account);
+        self.turns.values_mut().for_each(|turns| drop(turns.passed_by.remove(&account)));
     }
 }
 

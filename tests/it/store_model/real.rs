@@ -101,9 +101,9 @@ async fn work(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Outcome {
             Outcome::of(submission, Outcome::Submission)
         }
         Act::Crowd { .. } => crowd(store, model, act).await.map_or(Outcome::Refused, Outcome::Crowd),
-        Act::Claim { max, lease, passed_over } => {
+        Act::Claim { max, max_references, lease, passed_over } => {
             let passed_over: Vec<_> = passed_over.iter().map(|account| model.account_id(Some(*account))).collect();
-            Outcome::of(store.claim_except(*max, *lease, &passed_over).await, Outcome::Claims)
+            Outcome::of(store.claim_within(*max, *max_references, *lease, &passed_over).await, Outcome::Claims)
         }
         Act::Renew { leases, lease } => {
             let leases = leases.iter().map(|held| model.lease(*held)).collect();
@@ -126,6 +126,9 @@ async fn work(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Outcome {
         }
         Act::Expire { cutoff, error } => {
             Outcome::of(store.expire(*cutoff, &sentence(*error)).await, Outcome::Expired).sorted()
+        }
+        Act::FailBeyond { max_references, error } => {
+            Outcome::of(store.fail_beyond(*max_references, &sentence(*error)).await, Outcome::Expired).sorted()
         }
         _ => unreachable!("{act:?} is no work"),
     }

@@ -153,5 +153,8 @@ fn depth(model: &Model) -> QueueDepth {
     let unfinished = || model.tasks.iter().filter(|task| !task.status.is_terminal());
     let leased = unfinished().filter(|task| task.lease_until.is_some()).count() as u64;
     let oldest = unfinished().map(|task| task.id.timestamp()).min();
-    QueueDepth { waiting: unfinished().count() as u64 - leased, leased, oldest, paused_at: None }
+    let waits = || unfinished().filter(|task| task.lease_until.is_none());
+    let needing =
+        [1, 2, 3, 4].map(|least| waits().filter(|task| task.request.reference_images.len() >= least).count() as u64);
+    QueueDepth { waiting: waits().count() as u64, needing, leased, oldest, paused_at: None }
 }

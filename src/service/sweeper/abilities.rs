@@ -1,0 +1,74 @@
+//! Tasks that no engine can do, and tasks whose engine no worker has now.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::{Sweeper, failed};
+use crate::domain::request::MAX_REFERENCES;
+use crate::service::Shared;
+use crate::store::{Abilities, EngineState, StoreError};
+
+/// Tasks wait this long for an engine before the log says so: workers that start need a moment.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Since when tasks have waited for an engine that no worker has.
+#[derive(Debug, Default)]
+pub(super) struct Missing(Mutex<State>);
+
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+enum State {
+    #[default]
+    Nothing,
+    /// Since this time, by the monotonic clock.
+    Since(Duration),
+    Logged,
+}
+
+impl Sweeper {
+    /// Fails the waiting tasks that no engine of this installation can do, and logs when tasks wait for an engine that no
+    /// worker has now. Logs an error and leaves it to the next sweep.
+    pub(super) async fn match_engines(&self) {
+        if let Err(error) = self.try_to_match_engines().await {
+            failed(&error);
+        }
+    }
+
+    async fn try_to_match_engines(&self) -> Result<(), StoreError> {
+        let Shared { store, endings, .. } = &*self.shared;
+        let engines = store.engines().await?;
+        let abilities = Abilities::of(&engines);
+        if let Some(most) = abilities.configured.filter(|most| (*most as usize) < MAX_REFERENCES) {
+            endings.fail_beyond(most).await?;
+        }
+        let tasks = match abilities.available {
+            Some(_) if abilities.available == abilities.configured => 0,
+            available => store.queue_depth().await?.beyond(available),
+        };
+        self.note_missing(tasks, &engines, abilities);
+        Ok(())
+    }
+
+    /// Logs once when tasks begin to wait for an engine, and once when they no longer do.
+    fn note_missing(&self, tasks: u64, engines: &[EngineState], abilities: Abilities) {
+        let elapsed = self.shared.clock.elapsed();
+        let mut state = self.missing.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *state = match *state {
+            State::Logged if tasks == 0 => {
+                tracing::info!("a worker has the engine again that tasks waited for");
+                State::Nothing
+            }
+            _ if tasks == 0 => State::Nothing,
+            State::Nothing => State::Since(elapsed),
+            State::Since(since) if elapsed.saturating_sub(since) >= PATIENCE => {
+                let engines = abilities.missing(engines).join(", ");
+                tracing::error!(
+                    tasks,
+                    engines,
+                    "tasks wait for an engine that no worker has now: start it, or its worker, or see `tintype doctor`"
+                );
+                State::Logged
+            }
+            unchanged => unchanged,
+        };
+    }
+}
