@@ -16,8 +16,8 @@ use super::queue::TASKS_EXPIRE;
 use super::{Outcome, is_there, show};
 use crate::clock::{Clock, Timestamp};
 use crate::config::{
-    DataSettings, DatabaseUrl, EngineSettings, EngineTarget, FileBackend, FilesSettings, PolicySettings, RedisSettings,
-    RetentionSettings,
+    DataSettings, DatabaseUrl, EngineSettings, EngineTarget, FileBackend, FilesSettings, NamedEngine, PolicySettings,
+    RedisSettings, RetentionSettings,
 };
 use crate::data_dir;
 use crate::domain::model::IdSource;
@@ -30,7 +30,7 @@ use crate::sandbox::{Confinement, Decoder};
 use crate::service::{file_store, limits};
 use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::Snapshot;
-use crate::store::{Fleet as _, Queue as _, Upkeep as _};
+use crate::store::{Abilities, EngineState, Fleet as _, Queue as _, QueueDepth, Upkeep as _};
 use tintype_engine::{Brief, CancellationToken, Progress};
 
 /// The check of the free space fails below this number of bytes: the images of one task take a few MiB.
@@ -85,7 +85,7 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings) -> Outcome {
         Check::new("queue", queue(data).await),
         Check::new("files", files(data, args.files.files.as_deref()).await),
         Check::new("rate limits", rate_limits(&args.redis).await),
-        Check::new("engine", engine(&args.engine).await),
+        Check::new("engine", engines(&args.engine).await),
         Check::new("policy", policy(&args.policy).await),
         Check::new("references", references().await),
         Check::new("retention", Ok(args.retention.to_string())),
@@ -199,16 +199,39 @@ async fn database(data: &DataSettings) -> Result<String, String> {
 }
 
 async fn queue(data: &DataSettings) -> Result<String, String> {
-    let depth = match existing_database(data).await? {
+    let (depth, engines) = match existing_database(data).await? {
         Existing::None | Existing::Older => return Ok("empty".into()),
-        Existing::Sqlite(database) => database.queue_depth(),
-        Existing::Postgres(store) => store.queue_depth().await,
+        // Which engines a server on SQLite has is known to that server alone; the check of the engines probes them.
+        Existing::Sqlite(database) => (database.queue_depth(), None),
+        Existing::Postgres(store) => {
+            (store.queue_depth().await, Some(store.engines().await.map_err(|error| error.to_string())?))
+        }
     };
     let depth = depth.map_err(|error| error.to_string())?;
-    match depth.paused_at {
-        Some(since) => Err(format!("paused since {since}; {TASKS_EXPIRE}; `tintype queue resume` ends the pause")),
-        None => Ok(format!("{} waiting, {} worked on", depth.waiting, depth.leased)),
+    if let Some(since) = depth.paused_at {
+        return Err(format!("paused since {since}; {TASKS_EXPIRE}; `tintype queue resume` ends the pause"));
     }
+    let found = format!("{} waiting, {} worked on", depth.waiting, depth.leased);
+    match engines.and_then(|engines| without_engine(&depth, &engines)) {
+        Some(missing) => Err(format!("{found}; {missing}; {TASKS_EXPIRE}")),
+        None => Ok(found),
+    }
+}
+
+/// The engines that waiting tasks need and no worker has now.
+fn without_engine(depth: &QueueDepth, engines: &[EngineState]) -> Option<String> {
+    let abilities = Abilities::of(engines);
+    let tasks = depth.beyond(abilities.available);
+    if tasks == 0 {
+        return None;
+    }
+    let tasks = counted(tasks, "task waits", "tasks wait");
+    let missing: Vec<String> =
+        abilities.missing(engines).map(|engine| format!("{} (last seen {})", engine.name, engine.seen_at)).collect();
+    Some(match missing.as_slice() {
+        [] => format!("{tasks}, and no worker runs"),
+        missing => format!("{tasks} for an engine that no worker has now: {}", missing.join(", ")),
+    })
 }
 
 /// The database as it is. Nothing is created or migrated.
@@ -310,10 +333,24 @@ async fn policy(settings: &PolicySettings) -> Result<String, String> {
     Ok(policy.describe().unwrap_or_else(|| "no policy file; only the engine refuses prompts".into()))
 }
 
+/// Probes every engine.
+async fn engines(settings: &EngineSettings) -> Result<String, String> {
+    let engines = settings.engines()?;
+    let mut lines = Vec::new();
+    for NamedEngine { name, settings, .. } in &engines {
+        let found = engine(settings).await;
+        let named = |sentence: String| if engines.len() == 1 { sentence } else { format!("{name}: {sentence}") };
+        lines.push(found.map(named).map_err(named));
+    }
+    let all_well = lines.iter().all(Result::is_ok);
+    let found = lines.into_iter().map(|line| line.unwrap_or_else(|line| line)).collect::<Vec<_>>().join("; ");
+    if all_well { Ok(found) } else { Err(found) }
+}
+
 /// Probes the engine. Only the built-in engine also renders: a picture of a server may cost money.
 async fn engine(settings: &EngineSettings) -> Result<String, String> {
     let choice = engines::choose(settings)?;
-    if settings.engine == EngineTarget::OwnSdServer {
+    if settings.engine == Some(EngineTarget::OwnSdServer) {
         // A second process would load the model once more, beside the one of a running server.
         return version(&settings.engine_program)
             .await
@@ -321,9 +358,10 @@ async fn engine(settings: &EngineSettings) -> Result<String, String> {
     }
     let engine = choice.build(Surroundings { quotes_server: true, ..Surroundings::default() })?;
     let probe = tokio::time::timeout(PROBE_LIMIT, engine.probe()).await;
-    let probe = probe.map_err(|_| format!("{} gave no answer within {} s", settings.engine, PROBE_LIMIT.as_secs()))?;
+    let probe =
+        probe.map_err(|_| format!("no answer within {} s from {}", PROBE_LIMIT.as_secs(), choice.info.description))?;
     probe.map_err(|error| error.to_string())?;
-    if settings.engine == EngineTarget::Sketch {
+    if settings.engine == Some(EngineTarget::Sketch) {
         let brief = Brief {
             prompt: "A lighthouse at dusk".into(),
             width: 256,

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{Failure, Outcome, show};
 use crate::clock::Clock;
-use crate::config::{EngineSettings, EngineTarget};
+use crate::config::{EngineSettings, EngineTarget, NamedEngine};
 use crate::domain::request::{AspectRatio, InvalidRequest};
 use crate::engines::{self, EngineChoice, Surroundings};
 use tintype_engine::{Brief, CancellationToken, EngineInfo, Progress, Sizes};
@@ -22,7 +22,7 @@ const SEED: u64 = 1;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum EngineCommand {
-    /// Show the engine of the settings, and the kinds of engines that this release knows
+    /// Show the engines of the settings, and the kinds of engines that this release knows
     List(ListArgs),
     /// Check whether an engine takes work
     Check(CheckArgs),
@@ -41,7 +41,7 @@ pub(super) struct ListArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
-    /// Engine to check, as NAME or NAME:URL [default: the one of --engine]
+    /// Engine to check: the NAME of a table in the config file, or KIND[:URL] [default: all engines of the settings]
     name: Option<EngineTarget>,
     #[command(flatten)]
     engine: EngineSettings,
@@ -52,7 +52,7 @@ pub(super) struct CheckArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct TryArgs {
-    /// Engine to try, as NAME or NAME:URL
+    /// Engine to try: the NAME of a table in the config file, or KIND[:URL]
     name: EngineTarget,
     /// Prompt
     prompt: String,
@@ -86,13 +86,14 @@ struct Shown {
 }
 
 impl Shown {
-    fn new(target: &EngineTarget, info: &EngineInfo) -> Self {
+    fn new(engine: &NamedEngine, info: &EngineInfo) -> Self {
         let sizes = match &info.sizes {
             Sizes::Any => vec!["any".into()],
             Sizes::Of(sizes) => sizes.iter().map(|(width, height)| format!("{width}x{height}")).collect(),
         };
-        let (engine, description) = (target.to_string(), info.description.clone());
-        Self { engine, description, sizes, max_references: info.max_references, slots: info.slots }
+        let slots = engine.slots.map_or(info.slots, usize::from);
+        let (engine, description) = (engine.name.clone(), info.description.clone());
+        Self { engine, description, sizes, max_references: info.max_references, slots }
     }
 
     fn text(&self) -> String {
@@ -104,10 +105,10 @@ impl Shown {
     }
 }
 
-/// The engine of the settings, and all kinds.
+/// The engines of the settings, and all kinds.
 #[derive(Debug, Serialize)]
 struct Listed {
-    configured: Shown,
+    configured: Vec<Shown>,
     known: &'static [&'static str],
 }
 
@@ -120,6 +121,16 @@ struct Checked {
     /// The reason why the engine takes no work.
     error: Option<String>,
     seconds: f64,
+}
+
+impl Checked {
+    fn text(&self) -> String {
+        let outcome = match &self.error {
+            None => format!("takes work (answered within {:.0} ms)", self.seconds * 1e3),
+            Some(error) => format!("takes no work: {error}"),
+        };
+        format!("{}\n  {outcome}", self.shown.text())
+    }
 }
 
 /// A picture that was rendered, and the seconds that each stage took.
@@ -146,17 +157,17 @@ pub(super) async fn run(command: EngineCommand) -> Outcome {
 }
 
 fn list(args: &ListArgs) -> Outcome {
-    let choice = engines::choose(&args.engine)?;
-    let configured = Shown::new(&args.engine.engine, &choice.info);
+    let shown = |engine: &NamedEngine| Ok(Shown::new(engine, &chosen(engine)?.info));
+    let configured = args.engine.engines()?.iter().map(shown).collect::<Result<Vec<_>, Failure>>()?;
     let listed = Listed { configured, known: &engines::KNOWN };
     show(args.json, &listed, || {
-        format!("{}\n\nThis release knows: {}", listed.configured.text(), listed.known.join(", "))
+        let configured: Vec<_> = listed.configured.iter().map(Shown::text).collect();
+        format!("{}\n\nThis release knows: {}", configured.join("\n"), listed.known.join(", "))
     })
 }
 
-fn chosen(target: EngineTarget, settings: EngineSettings) -> Result<(EngineTarget, EngineChoice), Failure> {
-    let choice = engines::choose(&EngineSettings { engine: target.clone(), ..settings })?;
-    Ok((target, choice))
+fn chosen(engine: &NamedEngine) -> Result<EngineChoice, Failure> {
+    Ok(engines::choose(&engine.settings).map_err(|error| format!("engine {}: {error}", engine.name))?)
 }
 
 fn aspect_ratio(text: &str) -> Result<AspectRatio, String> {
@@ -164,8 +175,20 @@ fn aspect_ratio(text: &str) -> Result<AspectRatio, String> {
 }
 
 async fn check(args: CheckArgs) -> Outcome {
-    let target = args.name.unwrap_or_else(|| args.engine.engine.clone());
-    let (target, choice) = chosen(target, args.engine)?;
+    let engines = match &args.name {
+        Some(name) => vec![args.engine.engine_named(name)?],
+        None => args.engine.engines()?,
+    };
+    let mut all = Vec::new();
+    for engine in &engines {
+        all.push(check_one(engine).await?);
+    }
+    show(args.json, &all, || all.iter().map(Checked::text).collect::<Vec<_>>().join("\n"))?;
+    Ok(if all.iter().all(|checked| checked.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn check_one(named: &NamedEngine) -> Result<Checked, Failure> {
+    let choice = chosen(named)?;
     let engine = choice.build(Surroundings { quotes_server: true, ..Surroundings::default() })?;
     let clock = Clock::system();
     let begun = clock.elapsed();
@@ -175,15 +198,7 @@ async fn check(args: CheckArgs) -> Outcome {
         Err(_) => Some(format!("no answer within {} s", PROBE_LIMIT.as_secs())),
     };
     let seconds = (clock.elapsed() - begun).as_secs_f64();
-    let checked = Checked { shown: Shown::new(&target, &choice.info), ok: error.is_none(), error, seconds };
-    show(args.json, &checked, || {
-        let outcome = match &checked.error {
-            None => format!("takes work (answered within {:.0} ms)", seconds * 1e3),
-            Some(error) => format!("takes no work: {error}"),
-        };
-        format!("{}\n  {outcome}", checked.shown.text())
-    })?;
-    Ok(if checked.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(Checked { shown: Shown::new(named, &choice.info), ok: error.is_none(), error, seconds })
 }
 
 async fn try_out(args: TryArgs) -> Outcome {
@@ -203,7 +218,8 @@ async fn try_out(args: TryArgs) -> Outcome {
 }
 
 async fn paint(args: &TryArgs, (width, height): (u32, u32), file: &mut std::fs::File) -> Result<Tried, Failure> {
-    let (target, choice) = chosen(args.name.clone(), args.engine.clone())?;
+    let named = args.engine.engine_named(&args.name)?;
+    let choice = chosen(&named)?;
     let engine = choice.build(Surroundings { quotes_server: true, ..Surroundings::default() })?;
     let (native_width, native_height) = choice.info.sizes.nearest(width, height);
     let brief = Brief {
@@ -230,7 +246,7 @@ async fn paint(args: &TryArgs, (width, height): (u32, u32), file: &mut std::fs::
     let encode_seconds = seconds(begun);
     file.write_all(&png).map_err(|error| format!("cannot write {}: {error}", args.out.display()))?;
     Ok(Tried {
-        engine: target.to_string(),
+        engine: named.name,
         file: args.out.clone(),
         rendered: native,
         size: format!("{width}x{height}"),

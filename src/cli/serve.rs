@@ -14,9 +14,9 @@ use tokio_util::sync::CancellationToken;
 use super::banner::FirstKey;
 use super::{Failure, Outcome, open_files, say};
 use crate::clock::Clock;
-use crate::config::{DataSettings, DatabaseUrl, FileUrls, LOCK_PATIENCE, ServerSettings};
+use crate::config::{DataSettings, DatabaseUrl, FileUrls, LOCK_PATIENCE, NamedEngine, ServerSettings, WorkerSettings};
 use crate::data_dir;
-use crate::engines::{self, Surroundings};
+use crate::engines::{self, EngineChoice, Surroundings};
 use crate::http::{ApiSettings, ApiState, Readiness, metrics_router, router};
 use crate::policy::Policy;
 use crate::sandbox::Decoder;
@@ -54,10 +54,17 @@ struct Parts {
 
 /// The parts of a process that renders.
 struct Rendering {
-    worker: Arc<Worker>,
+    /// One for each engine.
+    workers: Vec<Arc<Worker>>,
     policy: Arc<Policy>,
-    /// Description of the engine, one sentence.
-    engine: String,
+    /// Description of each engine, one sentence.
+    engines: Vec<String>,
+}
+
+/// An engine that was chosen and is not built yet.
+struct Chosen {
+    engine: NamedEngine,
+    choice: EngineChoice,
 }
 
 /// The sockets of a server process.
@@ -176,8 +183,7 @@ async fn open_parts(
     if let DatabaseUrl::Sqlite(path) = database {
         directories.push(data_dir::directory_of(path).to_owned());
     }
-    let engine = engines::choose(&server.worker.engine)?;
-    let slots = server.worker.render_slots(engine.info.slots);
+    let engines = choose_engines(server)?;
     let shared = Shared::new(server, clock, store, files, directories);
     let api = match url {
         Some(url) => {
@@ -187,7 +193,10 @@ async fn open_parts(
                     "this process counts rate limits on its own; to share the counts between processes, give each of them --redis"
                 );
             }
-            Some(ApiState::open(settings, shared.clone(), engine.info.clone()).await?)
+            // Callers wait as long as for the quickest engine.
+            let quickest = engines.iter().map(|chosen| &chosen.choice.info).min_by_key(|info| info.typical_duration);
+            let info = quickest.ok_or("there is no engine")?.clone();
+            Some(ApiState::open(settings, shared.clone(), info).await?)
         }
         None => None,
     };
@@ -195,23 +204,36 @@ async fn open_parts(
         Role::Api => None,
         Role::Everything | Role::Worker => {
             let policy = Policy::open(server.policy.policy.as_deref()).await?;
-            let renderer = EngineRenderer::new(
-                &server.worker,
-                shared.clone(),
-                policy.clone(),
-                engine.info.clone(),
-                engine.build(Surroundings {
-                    decoder: Decoder::new(&server.worker.test_picture_decoder),
-                    quotes_server: false,
-                })?,
-            )?;
-            let name = server.worker.engine.engine.to_string();
-            let renderer = Arc::new(renderer);
-            let worker = Worker::new(server.worker.clone(), &name, slots, shared.clone(), policy.clone(), renderer);
-            Some(Rendering { worker, policy, engine: engine.info.description })
+            let worker = |chosen: &Chosen| worker(&server.worker, &shared, &policy, chosen);
+            let workers = engines.iter().map(worker).collect::<Result<Vec<_>, _>>()?;
+            let engines = engines.into_iter().map(|chosen| chosen.choice.info.description).collect();
+            Some(Rendering { workers, policy, engines })
         }
     };
     Ok(Parts { sweeper: Sweeper::new(shared.clone(), server), shared, api, rendering })
+}
+
+fn choose_engines(server: &ServerSettings) -> Result<Vec<Chosen>, Failure> {
+    let choose = |engine: NamedEngine| {
+        let choice = engines::choose(&engine.settings).map_err(|error| format!("engine {}: {error}", engine.name))?;
+        Ok(Chosen { engine, choice })
+    };
+    server.worker.engine.engines()?.into_iter().map(choose).collect()
+}
+
+/// Builds an engine and its worker.
+fn worker(
+    settings: &WorkerSettings,
+    shared: &Arc<Shared>,
+    policy: &Arc<Policy>,
+    Chosen { engine, choice }: &Chosen,
+) -> Result<Arc<Worker>, Failure> {
+    let decoder = Decoder::new(&settings.test_picture_decoder);
+    let built = choice.build(Surroundings { decoder, quotes_server: false });
+    let built = built.map_err(|error| format!("engine {}: {error}", engine.name))?;
+    let renderer = EngineRenderer::new(settings, shared.clone(), policy.clone(), choice.info.clone(), built)?;
+    let slots = settings.render_slots(engine, choice.info.slots);
+    Ok(Worker::new(settings.clone(), &engine.name, slots, shared.clone(), policy.clone(), Arc::new(renderer)))
 }
 
 /// Runs the parts until a signal or until one of them ends, then stops the worker at once and the listeners after `delay`.
@@ -234,8 +256,14 @@ async fn work(parts: Parts, listeners: Listeners, delay: Duration, signals: &mut
     if !listeners.metrics.is_empty() {
         running.spawn(server::serve(listeners.metrics, metrics_router(shared), Front::default(), close.clone()));
     }
-    if let Some(Rendering { worker, policy, .. }) = rendering {
-        running.spawn(worker.run(stop.clone()));
+    if let Some(Rendering { workers, policy, .. }) = rendering {
+        // Before the first sweep, which fails the tasks that no known engine can do.
+        for worker in &workers {
+            worker.register().await?;
+        }
+        for worker in workers {
+            running.spawn(worker.run(stop.clone()));
+        }
         running.spawn(policy.watch(stop.clone()));
     }
     running.spawn(sweeper.run(stop.clone()));
@@ -366,7 +394,7 @@ fn announce(parts: &Parts, server: &ServerSettings, data: &DataSettings, places:
     if parts.shared.files.directory().is_none() {
         say(&format!("  Files   {}", parts.shared.files.describe()));
     }
-    if let Some(Rendering { engine, .. }) = &parts.rendering {
+    for engine in parts.rendering.iter().flat_map(|rendering| &rendering.engines) {
         say(&format!("  Engine  {engine}"));
     }
     if let Some(redis) = parts.api.as_ref().and_then(|api| api.limits.redis()) {

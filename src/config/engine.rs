@@ -7,8 +7,11 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use url::Url;
 
+use super::engines::NamedEngine;
 use super::environment::secret_in;
 
+/// The program that `--engine sd-server` runs unless another is named.
+pub(super) const DEFAULT_PROGRAM: &str = "sd-server";
 /// Most servers of one engine.
 const MAX_SERVERS: usize = 64;
 
@@ -16,9 +19,10 @@ const MAX_SERVERS: usize = 64;
 #[derive(Clone, Args)]
 pub struct EngineSettings {
     /// Engine that renders the images: sketch, openai:URL, sd-server:URL or comfyui:URL; several servers of the same kind
-    /// and model as URL,URL; sd-server without a URL runs --engine-program itself
-    #[arg(long, env = "TINTYPE_ENGINE", default_value = "sketch", value_name = "NAME[:URL]")]
-    pub engine: EngineTarget,
+    /// and model as URL,URL; sd-server without a URL runs --engine-program itself; NAME alone is a table [engine.NAME] of
+    /// the config file [default: all tables of the config file, or else sketch]
+    #[arg(long, env = "TINTYPE_ENGINE", value_name = "NAME[:URL]")]
+    pub engine: Option<EngineTarget>,
     /// Kind of server behind openai:URL [default: openai for api.openai.com, localai for others]
     #[arg(long, env = "TINTYPE_ENGINE_PROFILE", value_name = "PROFILE", value_enum)]
     pub engine_profile: Option<EngineProfile>,
@@ -48,7 +52,7 @@ pub struct EngineSettings {
     #[arg(long, env = "TINTYPE_ENGINE_WORKFLOW_NODES", value_name = "FILE")]
     pub engine_workflow_nodes: Option<PathBuf>,
     /// Program that --engine sd-server runs: stable-diffusion.cpp's server
-    #[arg(long, env = "TINTYPE_ENGINE_PROGRAM", default_value = "sd-server", value_name = "FILE")]
+    #[arg(long, env = "TINTYPE_ENGINE_PROGRAM", default_value = DEFAULT_PROGRAM, value_name = "FILE")]
     pub engine_program: PathBuf,
     /// Arguments of that program in the syntax of a shell, such as "--diffusion-model model.gguf --vae vae.safetensors";
     /// without --listen-ip, --listen-port and --verbose
@@ -57,6 +61,9 @@ pub struct EngineSettings {
     /// Devices on which that program runs, once on each, such as 0,1 [default: once, and the program chooses]
     #[arg(long, env = "TINTYPE_ENGINE_DEVICES", value_name = "DEVICE", value_delimiter = ',', value_parser = device)]
     pub engine_devices: Vec<String>,
+    /// The tables of the config file, as the layers of settings pass them on
+    #[arg(long, hide = true, value_name = "JSON")]
+    pub engine_table: Vec<NamedEngine>,
 }
 
 /// Leaves out the key.
@@ -125,6 +132,8 @@ impl EngineSettings {
 /// An engine as `--engine` names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EngineTarget {
+    /// A table of the config file.
+    Named(String),
     /// The built-in sketch engine.
     Sketch,
     /// Servers that others run. All of them are of one kind and have the same model.
@@ -182,6 +191,7 @@ impl fmt::Display for EngineProfile {
 impl fmt::Display for EngineTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Named(name) => f.write_str(name),
             Self::Sketch => f.write_str("sketch"),
             Self::OwnSdServer => f.write_str("sd-server"),
             Self::Servers(kind, urls) => {
@@ -208,11 +218,37 @@ impl FromStr for EngineTarget {
                 }
             }
             (_, Ok(ServerKind::SdServer), None) => Ok(Self::OwnSdServer),
-            (_, Ok(kind), None) => Err(format!("{kind} needs the URL of its server, such as {}", example(kind))),
-            (_, Err(_), _) => Err(format!(
-                "there is no engine {name:?}; this release has: sketch, openai:URL, sd-server:URL, comfyui:URL"
-            )),
+            (_, _, None) => Ok(Self::Named(engine_name(name)?)),
+            (_, Err(_), _) => Err(format!("there is no kind of engine {name:?}; {KINDS}")),
         }
+    }
+}
+
+/// The engines that need no table.
+const KINDS: &str = "this release has: sketch, openai:URL, sd-server:URL, sd-server, comfyui:URL";
+/// Longest name of an engine.
+const MAX_NAME: usize = 64;
+
+/// Checks the name of an engine, which shows in logs and metrics.
+///
+/// # Errors
+/// A sentence for the operator.
+pub(super) fn engine_name(text: &str) -> Result<String, String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    let begins = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    match begins && text.len() <= MAX_NAME && text.bytes().all(plain) {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "{text:?} is not the name of an engine: up to {MAX_NAME} letters, digits, - and _, beginning with a letter or digit"
+        )),
+    }
+}
+
+/// The refusal of a name that no table has.
+pub(super) fn unknown_engine(name: &str) -> String {
+    match ServerKind::from_str(name, false) {
+        Ok(kind) => format!("{kind} needs the URL of its server, such as {}", example(kind)),
+        Err(_) => format!("there is no engine {name:?}: the config file has no table [engine.{name}], and {KINDS}"),
     }
 }
 
@@ -226,7 +262,7 @@ fn example(kind: ServerKind) -> &'static str {
 
 /// Parses the base URL of a server. Its path ends with a slash, so that relative paths can be joined to it. The error
 /// does not repeat the URL, which may hold a password.
-fn server_url(text: &str) -> Result<Url, String> {
+pub(super) fn server_url(text: &str) -> Result<Url, String> {
     let mut url = Url::parse(text).map_err(|error| format!("the engine's URL is not valid: {error}"))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(format!("the engine's URL begins with {}:// instead of http:// or https://", url.scheme()));

@@ -9,6 +9,7 @@ use rustix::fs::OFlags;
 use rustix::process::geteuid;
 use toml::de::{DeTable, DeValue};
 
+use super::engines::{NamedEngine, table_argument, table_settings};
 use super::layers::Setting;
 
 /// Name of the config file in the data directory.
@@ -37,6 +38,17 @@ pub(super) enum Place {
 pub(super) struct ConfigFile {
     pub(super) path: PathBuf,
     pub(super) entries: Vec<Entry>,
+    /// The tables `[engine.NAME]`.
+    pub(super) engines: Vec<EngineTable>,
+}
+
+/// A table `[engine.NAME]`.
+#[derive(Debug)]
+pub(super) struct EngineTable {
+    pub(super) name: String,
+    pub(super) entries: Vec<Entry>,
+    /// The form in which it joins the command line.
+    pub(super) argument: String,
 }
 
 /// One line of a config file.
@@ -74,35 +86,35 @@ impl ConfigFile {
             let reason = error.message().lines().next().unwrap_or("not valid TOML").to_owned();
             refuse(error.span().map_or(1, |span| at(span.start)), reason)
         })?;
-        let mut entries = Vec::new();
+        let (mut entries, mut engines) = (Vec::new(), Vec::new());
         for (name, value) in table.get_ref() {
             let line = at(name.span().start);
             let name = name.get_ref().as_ref();
+            if let ("engine", DeValue::Table(tables)) = (name, value.get_ref()) {
+                for (name, table) in tables {
+                    let line = at(name.span().start);
+                    let read = EngineTable::read(name.get_ref(), line, table.get_ref(), &at);
+                    engines.push(
+                        read.map_err(|(line, reason)| refuse(line, format!("[engine.{}] {reason}", name.get_ref())))?,
+                    );
+                }
+                continue;
+            }
             let value = setting(name, place, settings).and_then(|setting| read_value(setting, value.get_ref()));
             entries.push(Entry { name: name.to_owned(), line, value: value.map_err(|reason| refuse(line, reason))? });
         }
-        let file = Self { path: path.to_owned(), entries };
-        file.check_pairs().and_then(|()| file.check_secrets(mode)).map_err(|(line, reason)| refuse(line, reason))?;
+        let file = Self { path: path.to_owned(), entries, engines };
+        for entries in std::iter::once(&file.entries).chain(file.engines.iter().map(|table| &table.entries)) {
+            let checked = check_pairs(entries).and_then(|()| file.check_secrets(entries, mode));
+            checked.map_err(|(line, reason)| refuse(line, reason))?;
+        }
         Ok(Some(file))
     }
 
-    /// The entry of a setting.
-    pub(super) fn entry(&self, name: &str) -> Option<&Entry> {
-        self.entries.iter().find(|entry| entry.name == name)
-    }
-
-    /// Refuses a secret beside the file that holds it.
-    fn check_pairs(&self) -> Result<(), (usize, String)> {
-        let both = self.entries.iter().find(|entry| self.entry(&format!("{}-file", entry.name)).is_some());
-        both.map_or(Ok(()), |Entry { name, line, .. }| {
-            Err((*line, format!("{name} and {name}-file exclude each other")))
-        })
-    }
-
     /// Refuses a secret that every user of the machine can read.
-    fn check_secrets(&self, mode: u32) -> Result<(), (usize, String)> {
+    fn check_secrets(&self, entries: &[Entry], mode: u32) -> Result<(), (usize, String)> {
         let open = mode & READ_BY_ALL != 0;
-        match self.entries.iter().find(|entry| open && entry.holds_secret()) {
+        match entries.iter().find(|entry| open && entry.holds_secret()) {
             Some(Entry { name, line, .. }) => Err((
                 *line,
                 format!(
@@ -113,6 +125,43 @@ impl ConfigFile {
             )),
             None => Ok(()),
         }
+    }
+}
+
+/// Refuses a secret beside the file that holds it.
+fn check_pairs(entries: &[Entry]) -> Result<(), (usize, String)> {
+    let has_file = |entry: &&Entry| entries.iter().any(|other| other.name == format!("{}-file", entry.name));
+    entries
+        .iter()
+        .find(has_file)
+        .map_or(Ok(()), |Entry { name, line, .. }| Err((*line, format!("{name} and {name}-file exclude each other"))))
+}
+
+impl EngineTable {
+    /// Reads the table that begins on this line. The error names a line too.
+    fn read(
+        name: &str,
+        line: usize,
+        table: &DeValue<'_>,
+        at: &dyn Fn(usize) -> usize,
+    ) -> Result<Self, (usize, String)> {
+        let DeValue::Table(table) = table else {
+            return Err((line, "must be a table with at least kind = \"…\"".into()));
+        };
+        let settings = table_settings();
+        let (mut entries, mut flags) = (Vec::new(), Vec::new());
+        for (name, value) in table {
+            let (line, name) = (at(name.span().start), name.get_ref().as_ref());
+            let read = || {
+                let setting = named(name, &settings).ok_or_else(|| unknown(name, &settings, "docs/engines.md"))?;
+                Ok((setting, read_value(setting, value.get_ref())?))
+            };
+            let (setting, value) = read().map_err(|reason| (line, reason))?;
+            flags.extend(setting.flags(&value));
+            entries.push(Entry { name: name.to_owned(), line, value });
+        }
+        NamedEngine::from_table(name, &flags).map_err(|reason| (line, reason))?;
+        Ok(Self { name: name.to_owned(), entries, argument: table_argument(name, flags) })
     }
 }
 
@@ -167,14 +216,21 @@ fn setting<'a>(name: &str, place: Place, settings: &'a [Setting]) -> Result<&'a 
     if name == "config" || (name == "data" && place != Place::Named) {
         return Err(format!("{name} cannot be set in this file, which is found by it: use --{name}"));
     }
-    settings.iter().find(|setting| setting.name == name).ok_or_else(|| {
-        let similar = settings.iter().map(|setting| (strsim::jaro_winkler(name, &setting.name), &setting.name));
-        let nearest = similar.max_by(|(one, _), (other, _)| one.total_cmp(other));
-        match nearest.filter(|(similarity, _)| *similarity >= SIMILAR) {
-            Some((_, nearest)) => format!("there is no setting {name:?}: did you mean {nearest:?}?"),
-            None => format!("there is no setting {name:?}: `tintype config show` lists all of them"),
-        }
-    })
+    named(name, settings).ok_or_else(|| unknown(name, settings, "`tintype config show`"))
+}
+
+fn named<'a>(name: &str, settings: &'a [Setting]) -> Option<&'a Setting> {
+    settings.iter().find(|setting| setting.name == name)
+}
+
+/// The refusal of a name that no setting has. `list` lists all of them.
+fn unknown(name: &str, settings: &[Setting], list: &str) -> String {
+    let similar = settings.iter().map(|setting| (strsim::jaro_winkler(name, &setting.name), &setting.name));
+    let nearest = similar.max_by(|(one, _), (other, _)| one.total_cmp(other));
+    match nearest.filter(|(similarity, _)| *similarity >= SIMILAR) {
+        Some((_, nearest)) => format!("there is no setting {name:?}: did you mean {nearest:?}?"),
+        None => format!("there is no setting {name:?}: {list} lists all of them"),
+    }
 }
 
 fn read_value(setting: &Setting, value: &DeValue<'_>) -> Result<Value, String> {

@@ -10,11 +10,14 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use rustix::process::geteuid;
 use serde::Serialize;
 
+use super::engines::table_settings;
 use super::environment::is_empty_variable;
-use super::file::{CONFIG_FILE, ConfigFile, Entry, Place, Value};
+use super::file::{CONFIG_FILE, ConfigFile, EngineTable, Entry, Place, Value};
 
 /// Start of the name of every environment variable of a setting.
 const PREFIX: &str = "TINTYPE_";
+/// The hidden flag of the commands that take the tables `[engine.NAME]`.
+const TABLES: &str = "engine_table";
 /// Text in the place of a secret.
 const MASK: &str = "********";
 
@@ -82,6 +85,11 @@ impl Setting {
         Some(Self { name: variable.to_lowercase().replace('_', "-"), arg: arg.clone() })
     }
 
+    /// A flag under another name.
+    pub(super) fn named(name: &str, arg: &Arg) -> Self {
+        Self { name: name.to_owned(), arg: arg.clone() }
+    }
+
     fn variable(&self) -> String {
         format!("{PREFIX}{}", self.name.to_uppercase().replace('-', "_"))
     }
@@ -114,6 +122,15 @@ impl Setting {
         })
     }
 
+    /// Values as flags of a command line.
+    pub(super) fn flags(&self, value: &Value) -> Vec<String> {
+        match value {
+            Value::Switch(true) => vec![format!("--{}", self.long())],
+            Value::Switch(false) => Vec::new(),
+            Value::Texts(texts) => texts.iter().map(|text| format!("--{}={text}", self.long())).collect(),
+        }
+    }
+
     fn is_secret(&self) -> bool {
         self.arg.is_hide_env_values_set()
     }
@@ -132,10 +149,11 @@ impl Setting {
         if self.is_switch() {
             return Some(vec![matches.get_flag(id).to_string()]);
         }
-        let raw = matches.get_raw(id)?.map(|value| value.to_string_lossy().into_owned());
-        let masked =
-            |value: String| if self.is_secret() && !value.starts_with("sqlite:") { MASK.into() } else { value };
-        Some(raw.map(masked).collect())
+        Some(matches.get_raw(id)?.map(|value| self.masked(value.to_string_lossy().into_owned())).collect())
+    }
+
+    fn masked(&self, value: String) -> String {
+        if self.is_secret() && !value.starts_with("sqlite:") { MASK.into() } else { value }
     }
 }
 
@@ -175,7 +193,9 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
         .map(|setting| OsString::from(setting.variable()))
         .collect();
     let set = without_variables(set, &|variable| outdone.iter().any(|name| name == variable));
-    let matches = set.try_get_matches_from(with_entries(arguments, &added)).map_err(|error| {
+    let has_engines = of_command.get_arguments().any(|arg| arg.get_id() == TABLES);
+    let tables: &[_] = file.as_ref().filter(|_| has_engines).map_or(&[], |file| &file.engines);
+    let matches = set.try_get_matches_from(with_entries(arguments, &added, tables)).map_err(|error| {
         let text = error.to_string();
         let taking_part = added.iter().filter(|(setting, _)| text.contains(&format!("--{}", setting.long())));
         let note = |(setting, entry): &(&Setting, &Entry)| {
@@ -185,7 +205,9 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
     })?;
     let of_command = leaf(&known, &matches).1;
     let shown = settings.iter().filter(|setting| !setting.arg.is_hide_set() && setting.name != "config");
-    let settings = shown.map(|setting| show(setting, of_command, &added, file.as_ref())).collect();
+    let settings = shown.map(|setting| show(setting, of_command, &added, file.as_ref()));
+    let of_tables = tables.iter().flat_map(|table| show_table(table, file.as_ref()));
+    let settings = settings.chain(of_tables).collect();
     Ok(CommandLine { matches, settings })
 }
 
@@ -205,6 +227,27 @@ fn show(
     ShownSetting { name: setting.name.clone(), value: setting.value(matches), source, origin }
 }
 
+fn show_table(table: &EngineTable, file: Option<&ConfigFile>) -> Vec<ShownSetting> {
+    let settings = table_settings();
+    let show = |entry: &Entry| {
+        let setting = settings.iter().find(|setting| setting.name == entry.name);
+        let value = match &entry.value {
+            Value::Switch(on) => vec![on.to_string()],
+            Value::Texts(texts) => texts
+                .iter()
+                .map(|text| setting.map_or_else(|| MASK.to_owned(), |setting| setting.masked(text.clone())))
+                .collect(),
+        };
+        ShownSetting {
+            name: format!("engine.{}.{}", table.name, entry.name),
+            value: Some(value),
+            source: Source::File,
+            origin: Some(place(file, entry)),
+        }
+    };
+    table.entries.iter().map(show).collect()
+}
+
 fn place(file: Option<&ConfigFile>, entry: &Entry) -> String {
     let path = file.map_or_else(String::new, |file| file.path.display().to_string());
     format!("{path}:{}", entry.line)
@@ -219,17 +262,13 @@ fn partner<'a>(setting: &Setting, settings: &'a [Setting]) -> Option<&'a Setting
     settings.iter().find(|other| other.name == name)
 }
 
-/// The command line with the entries of the file. They stand before `--`, behind which no flag is one.
-fn with_entries(arguments: &[OsString], entries: &[(&Setting, &Entry)]) -> Vec<OsString> {
+/// The command line with the entries and the tables of the file. They stand before `--`, behind which no flag is one.
+fn with_entries(arguments: &[OsString], entries: &[(&Setting, &Entry)], tables: &[EngineTable]) -> Vec<OsString> {
     let end = arguments.iter().position(|argument| argument == "--").unwrap_or(arguments.len());
-    let flags = entries.iter().flat_map(|(setting, entry)| match &entry.value {
-        Value::Switch(true) => vec![OsString::from(format!("--{}", setting.long()))],
-        Value::Switch(false) => Vec::new(),
-        Value::Texts(texts) => {
-            texts.iter().map(|text| OsString::from(format!("--{}={text}", setting.long()))).collect()
-        }
-    });
-    arguments[..end].iter().cloned().chain(flags).chain(arguments[end..].iter().cloned()).collect()
+    let flags = entries.iter().flat_map(|(setting, entry)| setting.flags(&entry.value));
+    let tables = tables.iter().map(|table| format!("--engine-table={}", table.argument));
+    let added = flags.chain(tables).map(OsString::from);
+    arguments[..end].iter().cloned().chain(added).chain(arguments[end..].iter().cloned()).collect()
 }
 
 /// The commands as which root stays root.

@@ -6,6 +6,7 @@ mod client;
 mod connections;
 mod database;
 mod engine;
+mod engines;
 mod environment;
 mod file;
 mod files;
@@ -30,6 +31,7 @@ pub use self::connections::{
 };
 pub use self::database::{DataSettings, DatabaseUrl};
 pub use self::engine::{EngineProfile, EngineSettings, EngineTarget, ServerKind};
+pub use self::engines::NamedEngine;
 pub use self::environment::{
     Graphics, STARTED_AGAIN, arguments, environment_of_engine, program, terminal_graphics, variable_or,
     was_started_again,

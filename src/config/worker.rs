@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::engine::EngineSettings;
+use super::engines::NamedEngine;
 use super::timing::TASK_TIME_LIMIT;
 use super::values::duration;
 
@@ -18,7 +19,7 @@ pub struct WorkerSettings {
     #[command(flatten)]
     /// The engine that renders the images.
     pub engine: EngineSettings,
-    /// Tasks to render at the same time [default: as many as the engine takes]
+    /// Tasks to render at the same time with each engine [default: as many as the engine takes]
     #[arg(long, env = "TINTYPE_RENDERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub renders: Option<u16>,
     /// Time limit for one attempt at a task, from the download of its references to the finished images
@@ -57,9 +58,10 @@ pub struct WorkerSettings {
 }
 
 impl WorkerSettings {
-    /// Number of tasks rendered at the same time by an engine with this many slots.
-    pub fn render_slots(&self, engine_slots: usize) -> usize {
-        self.renders.map_or(engine_slots, usize::from).max(1)
+    /// Number of tasks rendered at the same time by an engine that takes `engine_slots`: what its table says, or else
+    /// `--renders`.
+    pub fn render_slots(&self, engine: &NamedEngine, engine_slots: usize) -> usize {
+        engine.slots.or(self.renders).map_or(engine_slots, usize::from).max(1)
     }
 
     /// Interval at which the worker renews its leases.

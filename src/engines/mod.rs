@@ -75,8 +75,13 @@ impl EngineChoice {
 /// # Errors
 /// A sentence for the operator: the settings contradict each other.
 pub fn choose(settings: &EngineSettings) -> Result<EngineChoice, String> {
-    match &settings.engine {
-        EngineTarget::Sketch => Ok(EngineChoice::new(Sketch::info(), |_| Ok(Arc::new(Sketch::new())))),
+    match settings.engine.as_ref().unwrap_or(&EngineTarget::Sketch) {
+        EngineTarget::Named(name) => Err(format!("there is no engine {name:?}")),
+        EngineTarget::Sketch => {
+            let info = Sketch::info();
+            let max_references = settings.engine_references.unwrap_or(info.max_references);
+            Ok(EngineChoice::new(EngineInfo { max_references, ..info }, |_| Ok(Arc::new(Sketch::new()))))
+        }
         EngineTarget::OwnSdServer => sd_server::choose(&[], settings),
         EngineTarget::Servers(ServerKind::OpenAi, urls) => openai::choose(urls, settings),
         EngineTarget::Servers(ServerKind::SdServer, urls) => sd_server::choose(urls, settings),

@@ -85,6 +85,7 @@ pub(super) async fn ready(
 /// Counters and gauges.
 pub(super) async fn expose_metrics(State(shared): State<Arc<Shared>>) -> Result<Response<Body>, ApiError> {
     let depth = shared.store.queue_depth().await?;
-    let exposition = shared.metrics.expose(&depth, shared.clock.now(), shared.disk.free());
+    let engines = shared.store.engines().await?;
+    let exposition = shared.metrics.expose(&depth, &engines, shared.clock.now(), shared.disk.free());
     Ok(text(metrics::CONTENT_TYPE, exposition))
 }

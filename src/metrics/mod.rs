@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use prometheus::core::Collector;
 use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
 };
 
 use crate::clock::Timestamp;
 use crate::domain::model::Violation;
-use crate::store::QueueDepth;
+use crate::store::{Abilities, EngineState, QueueDepth};
 use process::ProcessMetrics;
 
 /// The type of the text that [`Metrics::expose`] returns.
@@ -58,6 +59,8 @@ pub struct Metrics {
     leased: IntGauge,
     oldest_seconds: IntGauge,
     paused: IntGauge,
+    without_engine: IntGauge,
+    engine_available: IntGaugeVec,
     disk_free: IntGauge,
 }
 
@@ -120,6 +123,20 @@ impl Metrics {
             leased: gauge("tintype_queue_leased", "Tasks leased to a worker"),
             oldest_seconds: gauge("tintype_queue_oldest_seconds", "Age of the oldest unfinished task"),
             paused: gauge("tintype_queue_paused", "1 while `tintype queue pause` keeps workers from claiming"),
+            without_engine: gauge(
+                "tintype_queue_without_engine",
+                "Waiting tasks that no worker can take now, because none has the engine or it is down",
+            ),
+            engine_available: registered(
+                &registry,
+                IntGaugeVec::new(
+                    Opts::new(
+                        "tintype_engine_available",
+                        "1 while a worker of any process has this engine and it takes work",
+                    ),
+                    &["engine"],
+                ),
+            ),
             disk_free: gauge("tintype_disk_free_bytes", "Free space for the data; -1 if unknown"),
             registry,
         };
@@ -167,14 +184,20 @@ impl Metrics {
         self.render_seconds.observe(took.as_secs_f64());
     }
 
-    /// All metrics in the text format of Prometheus, with the given queue depth and free space; unknown space is shown
-    /// as -1 bytes.
-    pub fn expose(&self, depth: &QueueDepth, now: Timestamp, free: Option<u64>) -> String {
+    /// All metrics in the text format of Prometheus, with the given queue depth, engines and free space; unknown space is
+    /// shown as -1 bytes.
+    pub fn expose(&self, depth: &QueueDepth, engines: &[EngineState], now: Timestamp, free: Option<u64>) -> String {
         let gauge = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         self.waiting.set(gauge(depth.waiting));
         self.leased.set(gauge(depth.leased));
         self.oldest_seconds.set(depth.oldest.map_or(0, |oldest| gauge(now.since(oldest).as_secs())));
         self.paused.set(i64::from(depth.paused_at.is_some()));
+        self.without_engine.set(gauge(depth.beyond(Abilities::of(engines).available)));
+        // Without those that no longer belong to the installation.
+        self.engine_available.reset();
+        for engine in engines {
+            self.engine_available.with_label_values(&[&engine.name]).set(i64::from(engine.workers > 0));
+        }
         self.disk_free.set(free.map_or(-1, gauge));
         self.process.read();
         let encoded = TextEncoder::new().encode_to_string(&self.registry.gather());

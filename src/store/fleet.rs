@@ -63,9 +63,10 @@ impl Abilities {
         }
     }
 
-    /// The names of those engines that could do more than all workers together can now.
-    pub fn missing(self, engines: &[EngineState]) -> Vec<&str> {
-        let more = |engine: &&EngineState| self.available.is_none_or(|available| engine.max_references > available);
-        engines.iter().filter(more).map(|engine| engine.name.as_str()).collect()
+    /// Those of the engines that could do more than all workers together can now.
+    pub fn missing(self, engines: &[EngineState]) -> impl Iterator<Item = &EngineState> {
+        let more =
+            move |engine: &&EngineState| self.available.is_none_or(|available| engine.max_references > available);
+        engines.iter().filter(more)
     }
 }

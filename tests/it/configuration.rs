@@ -59,7 +59,7 @@ fn a_flag_wins_over_the_environment_that_over_the_file_and_that_over_the_default
         ("read-rate", json!(["200"]), "environment", json!("TINTYPE_READ_RATE")),
         ("max-unfinished", json!(["3"]), "file", json!(format!("{}:3", path.display()))),
         ("production", json!(["false"]), "environment", json!("TINTYPE_PRODUCTION")),
-        ("engine", json!(["sketch"]), "default", Value::Null),
+        ("engine", Value::Null, "default", Value::Null),
         ("policy", Value::Null, "default", Value::Null),
         ("data", json!([data.path()]), "flag", Value::Null),
     ] {
@@ -223,6 +223,72 @@ fn a_secret_in_a_file_has_the_rank_of_the_setting_that_names_it() {
     assert_eq!(exists(), [true, true, true]);
     assert!(!elsewhere.path().join("nowhere.db").exists());
     assert!(refusal("database = \"sqlite:x\"\ndatabase-file = \"y\"").contains("exclude each other"));
+}
+
+#[test]
+fn the_tables_of_engines_are_shown_without_their_keys() {
+    let file = "renders = 2\n\n[engine.gpu]\nkind = \"openai\"\nurl = \"http://127.0.0.1:8000/v1\"\nkey = \"pass-71c2\"\n\
+                devices = [\"0\", 1]\nreferences = 0\n";
+    let data = data(file);
+    let path = data.path().join("tintype.toml");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).expect("a file");
+    let shown = settings(on(data.path(), &["config", "show"]));
+    for (name, value, line) in [
+        ("engine.gpu.kind", json!(["openai"]), 4),
+        ("engine.gpu.url", json!(["http://127.0.0.1:8000/v1"]), 5),
+        ("engine.gpu.key", json!(["********"]), 6),
+        ("engine.gpu.devices", json!(["0", "1"]), 7),
+        ("engine.gpu.references", json!(["0"]), 8),
+    ] {
+        let origin = format!("{}:{line}", path.display());
+        let expected = json!({ "name": name, "value": value, "source": "file", "origin": origin });
+        assert_eq!(setting(&shown, name), expected);
+    }
+    assert_eq!(setting(&shown, "engine")["value"], Value::Null);
+    // A command that has no engine reads the same file.
+    assert!(on(data.path(), &["policy", "--help"]).output().expect("the program runs").status.success());
+    assert!(said(on(data.path(), &["account", "list"])).contains("there is no database"));
+}
+
+#[test]
+fn a_table_of_an_engine_that_cannot_be_used_is_an_error_with_its_line() {
+    for (file, expected) in [
+        ("[engine.gpu]\nmodel = \"m\"", "line 1: [engine.gpu] kind is missing"),
+        (
+            "[engine.gpu]\nkind = \"dall-e\"",
+            "line 2: [engine.gpu] kind cannot be \"dall-e\": choose one of sketch, openai",
+        ),
+        ("[engine.gpu]\nkind = \"openai\"", "line 1: [engine.gpu] openai needs the url of its server"),
+        ("[engine.a]\nkind = \"sketch\"\nurl = \"http://h\"", "line 1: [engine.a] the sketch engine is built in"),
+        (
+            "[engine.a]\nkind = \"openai\"\nurl = \"ftp://h\"",
+            "line 3: [engine.a] url: the engine's URL begins with ftp://",
+        ),
+        (
+            "[engine.a]\nkind = \"sketch\"\nmodle = \"m\"",
+            "line 3: [engine.a] there is no setting \"modle\": did you mean \"model\"?",
+        ),
+        (
+            "[engine.a]\nkind = \"sketch\"\nengine-model = \"m\"",
+            "line 3: [engine.a] there is no setting \"engine-model\"",
+        ),
+        ("[engine.a]\nkind = \"sketch\"\nslots = 0", "line 3: [engine.a] slots: 0 is not in 1..=1024"),
+        ("[engine.a]\nkind = \"sketch\"\nmodel = true", "line 3: [engine.a] model takes a text in quotes or a number"),
+        ("[engine.a]\nkind = \"sketch\"\nmodel = [\"m\"]", "line 3: [engine.a] model takes one value, not a list"),
+        ("[engine.a]\nkind = \"sketch\"\n[engine.a.more]\n", "line 3: [engine.a] there is no setting \"more\""),
+        ("[engine.\"a b\"]\nkind = \"sketch\"", "line 1: [engine.a b] \"a b\" is not the name of an engine"),
+        ("[engine.a]\nkind = \"sketch\"\n[engine.a]\nkind = \"sketch\"", "line 3: duplicate key"),
+        ("engine = \"sketch\"\n[engine.a]\nkind = \"sketch\"", "line 2: "),
+        ("[engine]\ngpu = 3", "line 2: [engine.gpu] must be a table"),
+        ("[engine.a]\nkind = \"sketch\"\nkey = \"k\"\nkey-file = \"f\"", "key and key-file exclude each other"),
+    ] {
+        let said = refusal(file);
+        assert!(said.contains(expected), "{file}: {said}");
+    }
+    let open = data("[engine.a]\nkind = \"sketch\"\nkey = \"pass-71c2\"\n");
+    std::fs::set_permissions(open.path().join("tintype.toml"), std::fs::Permissions::from_mode(0o644)).expect("a file");
+    let said = said(on(open.path(), &["config", "show"]));
+    assert!(said.contains("line 3: key holds a secret") && !said.contains("pass-71c2"), "{said}");
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod command;
 mod openai;
 mod openai_faults;
 mod servers;
+mod several;
 
 /// An engine that a test controls.
 #[derive(Debug, Default)]
@@ -217,7 +218,10 @@ async fn a_task_with_more_references_than_the_engine_takes_fails_and_is_refunded
     let references = ["https://pictures.example.com/a.png"];
     let task = caller.submit(json!({ "prompt": "a boat", "reference_images": references })).await;
     let engine = Arc::new(TestEngine::default());
-    assert_eq!(step(&worker(&service, EngineInfo { max_references: 0, ..info() }, &engine)).await, 1);
+    let worker = worker(&service, EngineInfo { max_references: 0, ..info() }, &engine);
+    worker.report().await;
+    assert_eq!(step(&worker).await, 0, "no worker claims it");
+    service.sweep().await;
     let task = caller.task(task["task_id"].as_str().expect("a task_id")).await;
     assert_eq!(task["status"], "failed");
     assert!(task["error"].as_str().expect("a sentence").contains("takes no reference images"), "{task}");

@@ -20,7 +20,7 @@ use crate::tidy::root;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn exposed(service: &Service) -> String {
-    service.shared.metrics.expose(&QueueDepth::default(), NOON, Some(1 << 30))
+    service.shared.metrics.expose(&QueueDepth::default(), &[], NOON, Some(1 << 30))
 }
 
 /// The value of one series, `None` if it is not there.

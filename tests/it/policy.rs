@@ -64,7 +64,7 @@ fn assert_refused(task: &Value) {
 }
 
 fn metrics(service: &Service) -> String {
-    service.shared.metrics.expose(&QueueDepth::default(), Timestamp::from_millis(0), None)
+    service.shared.metrics.expose(&QueueDepth::default(), &[], Timestamp::from_millis(0), None)
 }
 
 /// An answer without the parts that differ between any two answers.

@@ -26,7 +26,7 @@ async fn a_paused_queue_accepts_tasks_and_works_on_none_until_it_is_resumed() {
     assert_eq!(caller.task(&task_id).await["status"], "processing");
     assert_eq!(service.call("GET", "/readyz", &[], "").await.status, 200);
     let depth = service.shared.store.queue_depth().await.expect("a store");
-    let metrics = service.shared.metrics.expose(&depth, service.clock.now(), None);
+    let metrics = service.shared.metrics.expose(&depth, &[], service.clock.now(), None);
     assert!(metrics.contains("tintype_queue_paused 1"), "{metrics}");
     assert_eq!(service.shared.store.resume_queue().await.expect("a store"), Some(since));
     assert_eq!(service.shared.store.resume_queue().await.expect("a store"), None);

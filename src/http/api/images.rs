@@ -270,7 +270,7 @@ async fn accepted(
 
 /// The response to an accepted submit whose task has not ended.
 fn created(task: &Task, api: &ApiState) -> Response {
-    with_poll_hint(success(CreatedTask::new(task)), api, task.id, api.shared.backlog.last_place())
+    with_poll_hint(success(CreatedTask::new(task)), api, task.id, api.shared.backlog.last_place(task))
 }
 
 /// Names the ignored fields of a submit, which are often misspelled ones.

@@ -60,7 +60,8 @@ impl Sweeper {
             _ if tasks == 0 => State::Nothing,
             State::Nothing => State::Since(elapsed),
             State::Since(since) if elapsed.saturating_sub(since) >= PATIENCE => {
-                let engines = abilities.missing(engines).join(", ");
+                let engines: Vec<_> = abilities.missing(engines).map(|engine| engine.name.as_str()).collect();
+                let engines = engines.join(", ");
                 tracing::error!(
                     tasks,
                     engines,

@@ -20,30 +20,30 @@ async fn running(data: &Path, arguments: &[&str]) -> Output {
 fn the_list_shows_the_engine_of_the_settings_and_the_known_kinds() {
     let data = TempDir::new().unwrap();
     let listed = json(data.path(), &["engine", "list"]);
-    assert_eq!(listed["configured"]["engine"], "sketch");
+    assert_eq!(listed["configured"][0]["engine"], "sketch");
     assert_eq!(
         listed["known"],
         serde_json::json!(["sketch", "openai:URL", "sd-server:URL", "sd-server", "comfyui:URL"])
     );
     let settings = ["engine", "list", "--engine", "openai:https://api.openai.com/v1", "--engine-references", "2"];
     let listed = json(data.path(), &settings);
-    assert_eq!(listed["configured"]["sizes"], serde_json::json!(["1024x1024", "1536x1024", "1024x1536"]));
-    assert_eq!(listed["configured"]["max_references"], 2);
+    assert_eq!(listed["configured"][0]["sizes"], serde_json::json!(["1024x1024", "1536x1024", "1024x1536"]));
+    assert_eq!(listed["configured"][0]["max_references"], 2);
     assert!(refused(data.path(), &["engine", "list", "--engine", "dall-e"]).contains("there is no engine"));
 }
 
 #[tokio::test]
 async fn a_check_says_whether_the_engine_takes_work() {
     let data = TempDir::new().unwrap();
-    assert_eq!(json(data.path(), &["engine", "check"])["ok"], true);
+    assert_eq!(json(data.path(), &["engine", "check"])[0]["ok"], true);
     let server = ImagesServer::start(Dialect::Sglang).await;
     let output = running(data.path(), &["engine", "check", &server.engine(), "--json"]).await;
-    assert_eq!(printed(&output)["ok"], true);
+    assert_eq!(printed(&output)[0]["ok"], true);
     assert!(server.asked().is_empty(), "it renders nothing");
     let output = running(data.path(), &["engine", "check", "openai:http://127.0.0.1:1/v1", "--json"]).await;
     assert!(!output.status.success());
     let checked: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert!(checked["error"].as_str().is_some_and(|error| error.contains("http://127.0.0.1:1/v1")), "{checked}");
+    assert!(checked[0]["error"].as_str().is_some_and(|error| error.contains("http://127.0.0.1:1/v1")), "{checked}");
 }
 
 #[tokio::test]
@@ -72,4 +72,54 @@ async fn a_try_saves_one_picture_of_the_exact_size_and_never_overwrites_a_file()
     let said = String::from_utf8(output.stderr).expect("text");
     assert!(!output.status.success() && said.contains("answered 400: too boaty"), "{said}");
     assert!(!Path::new(out).exists(), "no empty file is left");
+}
+
+#[tokio::test]
+async fn the_commands_take_the_names_of_tables_in_the_config_file() {
+    let server = ImagesServer::start(Dialect::Sglang).await;
+    let data = TempDir::new().unwrap();
+    let file = format!(
+        "[engine.gpu]\nkind = \"openai\"\nurl = \"http://{}/v1\"\nprofile = \"sglang\"\nslots = 3\n
+         [engine.off]\nkind = \"openai\"\nurl = [\"http://127.0.0.1:1/v1\", \"http://127.0.0.1:2/v1\"]\n
+         [engine.sketch]\nkind = \"sketch\"\nreferences = 1\n",
+        server.address
+    );
+    std::fs::write(data.path().join("tintype.toml"), file).expect("a file");
+    let listed = json(data.path(), &["engine", "list"]);
+    let listed = listed["configured"].as_array().expect("a list");
+    let line = |shown: &Value| (shown["engine"].clone(), shown["max_references"].clone(), shown["slots"].clone());
+    let expected = [("gpu", 4, 3), ("off", 0, 4), ("sketch", 1, 8)];
+    assert_eq!(
+        listed.iter().map(line).collect::<Vec<_>>(),
+        expected.map(|(name, references, slots)| (name.into(), references.into(), slots.into()))
+    );
+    let listed = json(data.path(), &["engine", "list", "--engine", "gpu"]);
+    assert_eq!(listed["configured"].as_array().map(Vec::len), Some(1));
+
+    let output = running(data.path(), &["engine", "check", "--json"]).await;
+    assert!(!output.status.success());
+    let checked: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!([0, 1, 2].map(|engine| checked[engine]["ok"] == true), [true, false, true]);
+    assert_eq!(printed(&running(data.path(), &["engine", "check", "gpu", "--json"]).await)[0]["engine"], "gpu");
+
+    let out = data.path().join("boat.png");
+    let out = out.to_str().expect("text");
+    server.reply([Reply::file(&painted(64, 64, 7))]);
+    let tried = printed(&running(data.path(), &["engine", "try", "gpu", "a boat", "--out", out, "--json"]).await);
+    assert_eq!(tried["engine"], "gpu");
+    assert_eq!(server.asked().len(), 1);
+
+    for (arguments, reason) in [
+        (&["engine", "check", "cpu"][..], "the config file has no table [engine.cpu]"),
+        (&["engine", "check", "openai"], "openai needs the URL of its server"),
+        (&["engine", "list", "--engine", "g p u"], "is not the name of an engine"),
+        (&["engine", "list", "--engine", "gpu", "--engine-model", "m"], "engine-model has no effect on the tables"),
+        (&["engine", "list", "--engine-args", "m"], "set args in the table"),
+    ] {
+        let said = refused(data.path(), arguments);
+        assert!(said.contains(reason), "{said}");
+    }
+    // A kind with a URL is none of the tables, and takes the flags.
+    let flags = ["engine", "list", "--engine", "openai:http://127.0.0.1:1/v1", "--engine-references", "2"];
+    assert_eq!(json(data.path(), &flags)["configured"][0]["max_references"], 2);
 }

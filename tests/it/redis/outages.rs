@@ -36,7 +36,7 @@ async fn goes_on_alone(caller: &Caller<'_>) {
         caller.submit_prompt("a boat").await;
     }
     assert_eq!(service.shared.metrics.rate_limit_fallbacks.get() - before, 20);
-    let text = service.shared.metrics.expose(&QueueDepth::default(), Timestamp::from_millis(0), None);
+    let text = service.shared.metrics.expose(&QueueDepth::default(), &[], Timestamp::from_millis(0), None);
     assert!(text.contains(&format!("\ntintype_rate_limit_fallbacks_total {}\n", before + 20)), "{text}");
 }
 

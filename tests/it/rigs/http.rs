@@ -44,7 +44,12 @@ pub async fn try_send(address: SocketAddr, method: &str, path: &str, key: &str, 
 
 /// Submits a prompt and returns its task_id.
 pub async fn submit(server: &Server, key: &str, prompt: &str) -> String {
-    let answer = send(server.address, "POST", GENERATE, key, &json!({ "prompt": prompt }).to_string()).await;
+    submit_body(server, key, &json!({ "prompt": prompt })).await
+}
+
+/// Submits a task and returns its task_id.
+pub async fn submit_body(server: &Server, key: &str, body: &Value) -> String {
+    let answer = send(server.address, "POST", GENERATE, key, &body.to_string()).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     answer.json()["data"]["task_id"].as_str().expect("a task_id").to_owned()
 }

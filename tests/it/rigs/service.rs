@@ -142,7 +142,7 @@ impl Process {
         let api = ApiState::open(api, shared.clone(), engine.info.clone()).await.expect("an API");
         let policy = Policy::open(settings.policy.policy.as_deref()).await.expect("a policy");
         let renderer = renderer(&settings, &shared, &policy, engine.info.clone(), build(&engine, &settings));
-        let worker = worker(&settings, &shared, &policy, Arc::new(renderer));
+        let worker = worker(&settings, &shared, &policy, "sketch", Arc::new(renderer));
         let sweeper = Sweeper::new(shared.clone(), &settings);
         Self { settings, shared, api, policy, worker, sweeper }
     }
@@ -166,7 +166,12 @@ impl Process {
 
     /// A second worker of this process.
     pub fn worker_with(&self, renderer: Arc<dyn Renderer>) -> Arc<Worker> {
-        worker(&self.settings, &self.shared, &self.policy, renderer)
+        self.worker_named("sketch", renderer)
+    }
+
+    /// A second worker of this process, for an engine of this name.
+    pub fn worker_named(&self, engine: &str, renderer: Arc<dyn Renderer>) -> Arc<Worker> {
+        worker(&self.settings, &self.shared, &self.policy, engine, renderer)
     }
 }
 
@@ -180,16 +185,18 @@ fn build(choice: &EngineChoice, settings: &ServerSettings) -> Arc<dyn Engine> {
 }
 
 fn slots(settings: &ServerSettings) -> usize {
-    settings.worker.render_slots(chosen_engine(settings).info.slots)
+    let engine = settings.worker.engine.engines().expect("an engine").remove(0);
+    settings.worker.render_slots(&engine, chosen_engine(settings).info.slots)
 }
 
 fn worker(
     settings: &ServerSettings,
     shared: &Arc<Shared>,
     policy: &Arc<Policy>,
+    engine: &str,
     renderer: Arc<dyn Renderer>,
 ) -> Arc<Worker> {
-    Worker::new(settings.worker.clone(), "sketch", slots(settings), shared.clone(), policy.clone(), renderer)
+    Worker::new(settings.worker.clone(), engine, slots(settings), shared.clone(), policy.clone(), renderer)
 }
 
 fn renderer(

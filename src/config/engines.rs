@@ -1,0 +1,166 @@
+//! The engines of a process: tables `[engine.NAME]` of the config file, or the one engine of the flags.
+
+use std::str::FromStr;
+
+use clap::builder::PossibleValuesParser;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser};
+use url::Url;
+
+use super::engine::{DEFAULT_PROGRAM, EngineSettings, EngineTarget, engine_name, server_url, unknown_engine};
+use super::layers::Setting;
+
+/// Start of the names of the flags that a table holds without it.
+const PREFIX: &str = "engine-";
+
+/// An engine with the name by which its operator knows it.
+#[derive(Debug, Clone)]
+pub struct NamedEngine {
+    /// The name of its table, or `--engine` as it was given.
+    pub name: String,
+    /// Tasks at a time, if its table says so.
+    pub slots: Option<u16>,
+    /// Its settings, with its kind and its servers.
+    pub settings: EngineSettings,
+}
+
+/// The content of a table. Besides these names it holds those of the flags `--engine-...` without their beginning.
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true)]
+struct Table {
+    /// Kind of the engine
+    #[arg(long, value_parser = PossibleValuesParser::new(["sketch", "openai", "sd-server", "comfyui"]))]
+    kind: String,
+    /// Its server, or several
+    #[arg(long, value_parser = server_url, value_delimiter = ',')]
+    url: Vec<Url>,
+    /// Tasks to render at the same time
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    slots: Option<u16>,
+    #[command(flatten)]
+    settings: EngineSettings,
+}
+
+/// The settings that a table may hold.
+pub(super) fn table_settings() -> Vec<Setting> {
+    let command = Table::command();
+    let settings = command.get_arguments().filter_map(|arg| {
+        let long = arg.get_long()?;
+        let own = ["kind", "url", "slots"].contains(&long);
+        let name = if own { long } else { long.strip_prefix(PREFIX).filter(|_| !arg.is_hide_set())? };
+        Some(Setting::named(name, arg))
+    });
+    settings.collect()
+}
+
+/// The form in which a table joins the command line: its name, and flags of [`Table`].
+pub(super) fn table_argument(name: &str, flags: Vec<String>) -> String {
+    let all: Vec<String> = std::iter::once(name.to_owned()).chain(flags).collect();
+    serde_json::to_string(&all).expect("texts are always JSON")
+}
+
+impl FromStr for NamedEngine {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let all: Vec<String> = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let (name, flags) = all.split_first().ok_or("a table without a name")?;
+        Self::from_table(name, flags)
+    }
+}
+
+impl NamedEngine {
+    /// The engine of a table, from flags of [`Table`]. The environment is not for tables.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub(super) fn from_table(name: &str, flags: &[String]) -> Result<Self, String> {
+        if !flags.iter().any(|flag| flag.starts_with("--kind=")) {
+            return Err("kind is missing: set it to sketch, openai, sd-server or comfyui".into());
+        }
+        let command = Table::command().mut_args(|arg| arg.env(None::<&str>));
+        let matches = command.try_get_matches_from(flags).map_err(|error| error.to_string())?;
+        let table = Table::from_arg_matches(&matches).map_err(|error| error.to_string())?;
+        let urls: Vec<&str> = table.url.iter().map(Url::as_str).collect();
+        let target = if urls.is_empty() { table.kind } else { format!("{}:{}", table.kind, urls.join(",")) };
+        let target = match EngineTarget::from_str(&target)? {
+            EngineTarget::Named(kind) => return Err(format!("{kind} needs the url of its server")),
+            target => target,
+        };
+        let settings = EngineSettings { engine: Some(target), ..table.settings };
+        Ok(Self { name: engine_name(name)?, slots: table.slots, settings })
+    }
+}
+
+impl EngineSettings {
+    /// The engines of a process: that of `--engine`, or else all tables of the config file, or else the sketch engine.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub fn engines(&self) -> Result<Vec<NamedEngine>, String> {
+        match &self.engine {
+            Some(target) => Ok(vec![self.engine_named(target)?]),
+            None if self.engine_table.is_empty() => Ok(vec![self.engine_named(&EngineTarget::Sketch)?]),
+            None => {
+                self.refuse_flags()?;
+                Ok(self.engine_table.clone())
+            }
+        }
+    }
+
+    /// The engine that a target names: the table of this name, or a kind of engine with these settings.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub fn engine_named(&self, target: &EngineTarget) -> Result<NamedEngine, String> {
+        let name = target.to_string();
+        if let Some(table) = self.engine_table.iter().find(|table| table.name == name) {
+            self.refuse_flags()?;
+            return Ok(table.clone());
+        }
+        if let EngineTarget::Named(name) = target {
+            return Err(unknown_engine(name));
+        }
+        let settings = Self { engine: Some(target.clone()), engine_table: Vec::new(), ..self.clone() };
+        Ok(NamedEngine { name, slots: None, settings })
+    }
+
+    /// Refuses settings that would have no effect, because a table has its own.
+    fn refuse_flags(&self) -> Result<(), String> {
+        let Self {
+            engine: _,
+            engine_profile,
+            engine_model,
+            engine_key,
+            engine_key_file,
+            engine_ca,
+            engine_sizes,
+            engine_references,
+            engine_workflow,
+            engine_workflow_nodes,
+            engine_program,
+            engine_args,
+            engine_devices,
+            engine_table: _,
+        } = self;
+        let given = [
+            ("profile", engine_profile.is_some()),
+            ("model", engine_model.is_some()),
+            ("key", engine_key.is_some()),
+            ("key-file", engine_key_file.is_some()),
+            ("ca", engine_ca.is_some()),
+            ("sizes", !engine_sizes.is_empty()),
+            ("references", engine_references.is_some()),
+            ("workflow", engine_workflow.is_some()),
+            ("workflow-nodes", engine_workflow_nodes.is_some()),
+            ("program", engine_program.as_os_str() != DEFAULT_PROGRAM),
+            ("args", !engine_args.is_empty()),
+            ("devices", !engine_devices.is_empty()),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            None => Ok(()),
+            Some((name, _)) => Err(format!(
+                "engine-{name} has no effect on the tables [engine.NAME] of the config file: set {name} in the table, or give --engine KIND:URL"
+            )),
+        }
+    }
+}
