@@ -107,6 +107,11 @@ impl EngineSettings {
         }
     }
 
+    /// The engine that these settings are of, once a table or `--engine` has named it.
+    pub fn target(&self) -> EngineTarget {
+        self.engine.clone().unwrap_or(EngineTarget::Sketch)
+    }
+
     /// The engine that a target names: the table of this name, or a kind of engine with these settings.
     ///
     /// # Errors

@@ -75,7 +75,7 @@ impl EngineChoice {
 /// # Errors
 /// A sentence for the operator: the settings contradict each other.
 pub fn choose(settings: &EngineSettings) -> Result<EngineChoice, String> {
-    match settings.engine.as_ref().unwrap_or(&EngineTarget::Sketch) {
+    match &settings.target() {
         EngineTarget::Named(name) => Err(format!("there is no engine {name:?}")),
         EngineTarget::Sketch => {
             let info = Sketch::info();

@@ -65,7 +65,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
     };
     let info = EngineInfo {
         name: "comfyui".into(),
-        description: format!("{}, by a workflow in ComfyUI", settings.engine),
+        description: format!("{}, by a workflow in ComfyUI", settings.target()),
         sizes: match settings.engine_sizes.as_slice() {
             [] => Sizes::Any,
             sizes => Sizes::Of(sizes.to_vec()),

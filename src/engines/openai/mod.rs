@@ -50,12 +50,11 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         sizes => Sizes::Of(sizes.to_vec()),
     };
     let model = dialect.model.as_deref().map_or_else(String::new, |model| format!("{model} at "));
-    let servers: Vec<&str> = urls.iter().map(|url| url.as_str().trim_end_matches('/')).collect();
     let info = EngineInfo {
         name: "openai".into(),
         description: format!(
             "{model}{}, by the Images API of OpenAI as {} speaks it",
-            servers.join(", "),
+            settings.target(),
             dialect.profile
         ),
         sizes,
