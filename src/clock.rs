@@ -44,6 +44,15 @@ impl Clock {
         }
     }
 
+    /// The wall-clock time since 1970, as precise as the clock.
+    #[expect(clippy::disallowed_methods, reason = "only this module reads the time")]
+    pub fn since_epoch(&self) -> Duration {
+        match &self.0 {
+            Source::System { .. } => SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default(),
+            Source::Manual(_) => self.elapsed(),
+        }
+    }
+
     /// Monotonic time since an arbitrary fixed moment. A manual clock may go backwards.
     pub fn elapsed(&self) -> Duration {
         match &self.0 {

@@ -21,4 +21,5 @@ pub mod sandbox;
 pub mod server;
 pub mod service;
 pub mod store;
+pub mod traces;
 pub mod worker;

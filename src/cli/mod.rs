@@ -8,7 +8,10 @@ use std::sync::Arc;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _};
 
 use crate::clock::Clock;
 use crate::config::{self, DataSettings, DatabaseUrl, FileBackend, SettingsError, ShownSetting};
@@ -21,6 +24,7 @@ use crate::sandbox;
 use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::{SqliteStore, restoring};
 use crate::store::{Drift, Store};
+use crate::traces::{self, Exporter};
 
 mod account;
 mod allocator;
@@ -147,6 +151,14 @@ impl Command {
     fn is_server(&self) -> bool {
         matches!(self, Self::Serve(_) | Self::Api(_) | Self::Worker(_))
     }
+
+    /// The collector of traces.
+    fn otlp(&self) -> Option<&str> {
+        match self {
+            Self::Serve(args) | Self::Api(args) | Self::Worker(args) => args.server.otlp.as_deref(),
+            _ => None,
+        }
+    }
 }
 
 /// Failure of a command: a sentence for standard error.
@@ -180,16 +192,19 @@ pub fn main() -> ExitCode {
     if let Command::DecodePicture { side } = cli.command {
         return sandbox::main(Some(&side));
     }
-    if let Err(error) = start_logging(&cli.log, cli.log_format) {
-        eprintln!("tintype: {error}");
-        return ExitCode::from(2);
-    }
+    let exporter = match start_logging(&cli.log, cli.log_format, cli.command.otlp()) {
+        Ok(exporter) => exporter,
+        Err(error) => {
+            eprintln!("tintype: {error}");
+            return ExitCode::from(2);
+        }
+    };
     if cli.command.is_server() {
         allocator::set_up(&arguments);
     }
     let mut data = cli.data;
-    let outcome =
-        privileges::become_owner(&cli.command, &mut data).and_then(|()| run(cli.command, &data, &read.settings));
+    let outcome = privileges::become_owner(&cli.command, &mut data)
+        .and_then(|()| run(cli.command, &data, &read.settings, exporter));
     match outcome {
         Ok(code) => code,
         Err(Failure(message)) => {
@@ -199,19 +214,34 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn start_logging(filter: &str, format: LogFormat) -> Result<(), String> {
+/// Starts the log, and the traces for a collector if there is one.
+fn start_logging(filter: &str, format: LogFormat, otlp: Option<&str>) -> Result<Option<Exporter>, String> {
     let filter = EnvFilter::try_new(filter).map_err(|error| format!("--log {filter:?}: {error}"))?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match format {
-        LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
-    }
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let log = match format {
+        LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).boxed(),
+        LogFormat::Json => log.json().flatten_event(true).boxed(),
+    };
+    let exporter = match otlp {
+        // One filter for all costs less than one for each layer.
+        None => {
+            tracing_subscriber::registry().with(log).with(filter).init();
+            None
+        }
+        // A trace is whole at every level of the log.
+        Some(url) => {
+            let (tracing, exporter) = traces::traces(url);
+            let tracing = tracing.with_filter(filter_fn(traces::is_traced));
+            tracing_subscriber::registry().with(log.with_filter(filter)).with(tracing).init();
+            Some(exporter)
+        }
+    };
     // The default hook prints the panic message, which may quote a prompt; the log must not contain prompts.
     std::panic::set_hook(Box::new(|panic| {
         let location = panic.location().map(ToString::to_string).unwrap_or_default();
         tracing::error!(location, "a thread panicked: report this location as a bug");
     }));
-    Ok(())
+    Ok(exporter)
 }
 
 /// Prints the reason why the settings cannot be used, or the help that was asked for.
@@ -230,13 +260,14 @@ fn explain(error: SettingsError) -> ExitCode {
     }
 }
 
-fn run(command: Command, data: &DataSettings, settings: &[ShownSetting]) -> Outcome {
+fn run(command: Command, data: &DataSettings, settings: &[ShownSetting], exporter: Option<Exporter>) -> Outcome {
     let mut runtime = if command.is_server() {
         tokio::runtime::Builder::new_multi_thread()
     } else {
         tokio::runtime::Builder::new_current_thread()
     };
     let runtime = runtime.enable_all().build()?;
+    let sending = exporter.map(|exporter| exporter.start(runtime.handle())).transpose()?;
     let outcome = runtime.block_on(async {
         match command {
             Command::Serve(args) => serve::run(args, data, serve::Role::Everything).await,
@@ -266,6 +297,9 @@ fn run(command: Command, data: &DataSettings, settings: &[ShownSetting]) -> Outc
             }
         }
     });
+    if let Some(sending) = sending {
+        runtime.block_on(sending.finish());
+    }
     // A render that hangs on a blocking thread must not keep the process alive.
     runtime.shutdown_background();
     outcome

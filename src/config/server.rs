@@ -29,6 +29,9 @@ pub struct ServerSettings {
     /// Address to serve Prometheus metrics on [default: none]
     #[arg(long, env = "TINTYPE_METRICS_LISTEN", value_name = "ADDR")]
     pub metrics_listen: Option<ListenAddress>,
+    /// Base URL of an OpenTelemetry collector that takes traces over HTTP, such as `http://127.0.0.1:4318` [default: none]
+    #[arg(long, env = "TINTYPE_OTLP", value_name = "URL", value_parser = base_url)]
+    pub otlp: Option<String>,
     /// URL at which callers reach the API [default: the listen address]
     #[arg(long, env = "TINTYPE_PUBLIC_URL", value_name = "URL", value_parser = base_url)]
     pub public_url: Option<String>,

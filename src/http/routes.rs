@@ -202,6 +202,11 @@ pub(super) fn label(request: &Request) -> &'static str {
     at(request).map_or("none", Route::label)
 }
 
+/// Whether a request is for the API.
+pub(super) fn is_of_api(request: &Request) -> bool {
+    at(request).is_some_and(|route| route.surface == Surface::Api)
+}
+
 /// The label of a method in metrics. Callers may invent methods, and each label costs memory.
 pub(super) fn method_label(method: &Method) -> &'static str {
     match *method {

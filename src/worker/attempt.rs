@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use super::reference_slots::ReferenceSlot;
 use super::render::{RenderControl, RenderError};
@@ -18,6 +19,19 @@ use crate::files::FilesError;
 use crate::store::{Claim, LeaseWrite, StoreError};
 use tintype_engine::Progress;
 use tintype_engine::picture::Picture;
+
+/// The outcome of an attempt that completed its task.
+const COMPLETED: &str = "completed";
+/// The outcome of an attempt that failed and refunded its task.
+pub(super) const FAILED: &str = "failed";
+/// The outcome of an attempt whose task the content policy refused.
+const REFUSED: &str = "refused";
+/// The outcome of an attempt that came to nothing. The task is tried again, or has failed after the last attempt.
+pub(super) const LOST: &str = "lost";
+/// The outcome of an attempt that gave its task back.
+pub(super) const RELEASED: &str = "released";
+/// The outcome of an attempt that no longer had the lease, or the time, to end its task.
+const CANCELLED: &str = "cancelled";
 
 /// The slot with which an attempt starts.
 pub(super) enum Start {
@@ -56,8 +70,8 @@ struct Prepared {
 }
 
 impl Worker {
-    /// One attempt at one task.
-    pub(super) async fn work(&self, claim: Claim, start: Start, slots: RenderSlots) {
+    /// One attempt at one task. Returns its outcome for the trace.
+    pub(super) async fn work(&self, claim: Claim, start: Start, slots: RenderSlots) -> &'static str {
         let lease = claim.lease;
         let cancel = CancellationToken::new();
         let _held = self.held.hold(lease, cancel.clone());
@@ -65,30 +79,46 @@ impl Worker {
         // Nothing after the render is cancelled: it is short, and no write takes place under a lost lease.
         let (rendered, _slot) = match self.attempt(&claim, start, &slots, &cancel).await {
             Attempt::Ended(rendered, slot) => (rendered, slot),
-            Attempt::Stopped => return self.release(lease).await,
-            Attempt::Cancelled => return,
+            Attempt::Stopped => {
+                self.release(lease).await;
+                return RELEASED;
+            }
+            Attempt::Cancelled => return CANCELLED,
         };
         let endings = &self.shared.endings;
         match rendered {
             Ok(pngs) => {
                 match self.save(&claim, pngs, started).await {
-                    Ok(()) => {}
+                    Ok(LeaseWrite::Done) => COMPLETED,
+                    Ok(LeaseWrite::Lost) => CANCELLED,
                     // The task is not at fault. The worker claims nothing until files can be written again.
                     Err(NotSaved::Files(error)) => {
                         tracing::warn!(task = %lease.task_id, %error, "could not store the pictures of a task");
                         self.release(lease).await;
+                        RELEASED
                     }
-                    Err(NotSaved::Task(error)) => endings.retry(&claim, &error.to_string()).await,
+                    Err(NotSaved::Task(error)) => {
+                        endings.retry(&claim, &error.to_string()).await;
+                        LOST
+                    }
                 }
             }
-            Err(RenderError::Final(sentence)) => endings.fail(&claim, &sentence).await,
+            Err(RenderError::Final(sentence)) => {
+                endings.fail(&claim, &sentence).await;
+                FAILED
+            }
             Err(RenderError::Refused(violation)) => {
                 endings.refuse(&claim, violation, self.policy.rules().strikes).await;
+                REFUSED
             }
-            Err(RenderError::Again(cause)) => endings.retry(&claim, &cause).await,
+            Err(RenderError::Again(cause)) => {
+                endings.retry(&claim, &cause).await;
+                LOST
+            }
             Err(RenderError::NotAvailable(cause)) => {
                 self.suspend(&cause);
                 self.release(lease).await;
+                RELEASED
             }
         }
     }
@@ -107,7 +137,7 @@ impl Worker {
             Err(error) => return Attempt::Ended(Err(error), None),
         };
         let time_limit = self.time_limit(claim, took);
-        match self.render(claim, references, time_limit, cancel).await {
+        match self.render(claim, references, time_limit, cancel).instrument(tracing::debug_span!("render")).await {
             Some(rendered) => {
                 // A lost attempt, such as one that was cut off, says nothing about the next one.
                 if !matches!(rendered, Err(RenderError::Again(_) | RenderError::NotAvailable(_))) {
@@ -128,7 +158,8 @@ impl Worker {
         };
         let begun = self.shared.clock.elapsed();
         let limit = self.time_limit(claim, Duration::ZERO);
-        let preparing = AssertUnwindSafe(self.renderer.prepare(claim)).catch_unwind();
+        let span = tracing::debug_span!("references", count = claim.request.reference_images.len());
+        let preparing = AssertUnwindSafe(self.renderer.prepare(claim)).catch_unwind().instrument(span);
         let references = match tokio::time::timeout(limit, preparing).await {
             Ok(Ok(prepared)) => prepared?,
             Ok(Err(_)) => return Err(RenderError::Again("the preparation of the render panicked".into())),
@@ -188,19 +219,20 @@ impl Worker {
     /// Stores the files, then completes the task. When the lease is lost, the files are removed again. When it is unknown
     /// whether the completion was saved, they stay; the sweep for orphans removes them if it was not. The error says why
     /// the attempt came to nothing.
-    async fn save(&self, claim: &Claim, pngs: Vec<Bytes>, started: Duration) -> Result<(), NotSaved> {
+    async fn save(&self, claim: &Claim, pngs: Vec<Bytes>, started: Duration) -> Result<LeaseWrite, NotSaved> {
         let files = &self.shared.files;
         let writes = pngs.into_iter().enumerate().map(|(index, png)| files.write(claim.lease.task_id, index, png));
-        let written = futures::future::join_all(writes).await;
+        let written = futures::future::join_all(writes).instrument(tracing::debug_span!("files")).await;
         let names: Vec<String> = written.iter().filter_map(|write| write.as_ref().ok().cloned()).collect();
         let saved = match written.into_iter().find_map(Result::err) {
             Some(error) => Err(NotSaved::Files(error)),
             None => {
                 let took = self.shared.clock.elapsed().saturating_sub(started);
-                let completed = self.shared.endings.complete(claim, &names, took).await;
+                let completing = self.shared.endings.complete(claim, &names, took);
+                let completed = completing.instrument(tracing::debug_span!("completion")).await;
                 match completed.map_err(NotSaved::Task)? {
-                    LeaseWrite::Done => return Ok(()),
-                    LeaseWrite::Lost => Ok(()),
+                    LeaseWrite::Done => return Ok(LeaseWrite::Done),
+                    LeaseWrite::Lost => Ok(LeaseWrite::Lost),
                 }
             }
         };

@@ -17,7 +17,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use tracing::Instrument as _;
+use tracing::field::Empty;
+use tracing::{Instrument as _, Span};
 
 use crate::config::{POLL_EVERY, PROBE_EVERY, PROGRESS_EVERY, WORKER_REPORT_EVERY, WorkerSettings};
 use crate::policy::Policy;
@@ -236,7 +237,13 @@ impl Worker {
     async fn claim(&self, slots: usize) -> Result<Claimed, StoreError> {
         let (most, passed_over) = self.reference_slots.to_claim(slots);
         let (max_references, lease) = (self.renderer.max_references(), self.settings.lease);
+        let began = self.shared.clock.elapsed();
         let claims = self.shared.store.claim_within(most, max_references, lease, &passed_over).await?;
+        let lasted_micros = u64::try_from(self.shared.clock.elapsed().saturating_sub(began).as_micros()).ok();
+        for claim in &claims {
+            // One claim is for several tasks, and is in the trace of each.
+            tracing::debug_span!("claim", request_id = claim.request.request_id.as_deref(), lasted_micros);
+        }
         let queue = if claims.len() < most { QueueState::Drained } else { QueueState::MayHoldMore };
         Ok(Claimed { claims, queue })
     }
@@ -285,12 +292,18 @@ impl Worker {
         let (worker, slots) = (self.clone(), slots.clone());
         // At the level of errors, so that no filter separates an event from its task.
         let request_id = claim.request.request_id.as_deref();
-        let span = tracing::error_span!("task", task_id = %claim.lease.task_id, request_id);
+        let span =
+            tracing::error_span!("task", task_id = %claim.lease.task_id, request_id, outcome = Empty, error = Empty);
         let attempt = async move {
-            match start {
+            let outcome = match start {
                 Some(start) => worker.work(claim, start, slots).await,
-                None => worker.release(claim.lease).await,
-            }
+                None => {
+                    worker.release(claim.lease).await;
+                    attempt::RELEASED
+                }
+            };
+            let failed = matches!(outcome, attempt::FAILED | attempt::LOST);
+            Span::current().record("outcome", outcome).record("error", failed);
         };
         running.spawn(attempt.instrument(span));
     }

@@ -60,5 +60,6 @@ mod surface;
 mod sweeper;
 mod sweeps;
 mod tidy;
+mod traces;
 mod waiting;
 mod work;

@@ -12,7 +12,7 @@ const LAYERS: &[&[&str]] = &[
     &["server"],
     &["http", "web", "worker"],
     &["service", "backup"],
-    &["policy", "files", "engines", "metrics"],
+    &["policy", "files", "engines", "metrics", "traces"],
     &["store"],
     &["config"],
     &["outbound"],

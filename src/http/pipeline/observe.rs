@@ -12,11 +12,13 @@ use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use futures::FutureExt as _;
-use tracing::Instrument as _;
+use tracing::field::Empty;
+use tracing::{Instrument as _, Span};
 
 use super::error::{ApiError, NoAnswer};
 use crate::http::routes;
 use crate::service::Shared;
+use crate::traces::UNTRACED;
 
 /// Tells browsers to use HTTPS only, for a year.
 const STRICT_TRANSPORT: HeaderValue = HeaderValue::from_static("max-age=31536000");
@@ -63,13 +65,13 @@ pub(super) async fn observe<F: Future<Output = Response>>(
     let method = request.method().clone();
     let (route, errors) = (routes::label(&request), routes::error_shape(&request));
     request.extensions_mut().insert(id.clone());
-    // At the level of errors, so that no filter separates an event from its request.
-    let span = tracing::error_span!("request", request_id = %id);
+    let span = new_span(&request, &id);
     let answered = AssertUnwindSafe(answer(request)).catch_unwind().instrument(span.clone()).await;
-    let _entered = span.entered();
+    let _entered = span.enter();
     let mut response = answered.unwrap_or_else(|_| ApiError::caused_by("a handler panicked").into_response());
     if response.extensions().get::<NoAnswer>().is_some() {
         tracing::warn!(%method, route, "the connection is closed without an answer");
+        end_span(&span, &method, route, None);
         return response;
     }
     let error = error_of(&mut response);
@@ -96,7 +98,31 @@ pub(super) async fn observe<F: Future<Output = Response>>(
     } else {
         tracing::debug!(%method, route, status, millis, "the request was answered");
     }
+    end_span(&span, &method, route, Some(status));
     response
+}
+
+/// The span of a request, in the log and, for the API, in a trace. It is at the level of errors, so that no filter
+/// separates an event from its request.
+fn new_span(request: &Request, id: &RequestId) -> Span {
+    if routes::is_of_api(request) {
+        tracing::error_span!(
+            "request",
+            request_id = %id,
+            http.request.method = Empty,
+            http.route = Empty,
+            http.response.status_code = Empty,
+            error = Empty
+        )
+    } else {
+        tracing::error_span!(target: UNTRACED, "request", request_id = %id)
+    }
+}
+
+/// Adds to the trace what the last line of the log says; a span with these fields would repeat them in every line.
+fn end_span(span: &Span, method: &Method, route: &'static str, status: Option<u16>) {
+    span.record("http.request.method", routes::method_label(method)).record("http.route", route);
+    span.record("http.response.status_code", status).record("error", status.is_none_or(|status| status >= 500));
 }
 
 /// The error of a response, also of one that the framework made.

@@ -1,0 +1,256 @@
+//! Traces over OTLP: one trace for each task, without keys and prompts, at no cost when the collector is gone.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::post;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::KeyValue;
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
+use opentelemetry_proto::tonic::trace::v1::status::StatusCode as SpanStatus;
+use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, Span};
+use prost::Message as _;
+use serde_json::json;
+use tempfile::TempDir;
+use tintype::traces::traces;
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tracing_subscriber::layer::SubscriberExt as _;
+
+use crate::rigs::binary::{Server, run, tintype};
+use crate::rigs::http::{Answer, GENERATE, TASKS, ended, send, submit};
+use crate::rigs::ports::Port;
+
+const PROMPT: &str = "an unmistakable lighthouse";
+
+/// A collector of traces, whose schema is that of the OpenTelemetry project.
+#[derive(Clone, Default)]
+struct Collector {
+    received: Arc<Mutex<Vec<Bytes>>>,
+    arrived: Arc<Notify>,
+    /// How it answers, 200 by default.
+    status: Arc<Mutex<StatusCode>>,
+}
+
+impl Collector {
+    /// Starts it, and returns its base URL as well.
+    async fn start() -> (Self, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}/otel", listener.local_addr().expect("an address"));
+        let collector = Self::default();
+        let router = Router::new().route("/otel/v1/traces", post(receive)).with_state(collector.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        (collector, url)
+    }
+
+    fn resources(&self) -> Vec<ResourceSpans> {
+        let received = self.received.lock().expect("no panic");
+        let batches = received.iter().map(|body| ExportTraceServiceRequest::decode(body.clone()).expect("protobuf"));
+        batches.flat_map(|batch| batch.resource_spans).collect()
+    }
+
+    fn spans(&self) -> Vec<Span> {
+        let scopes = self.resources().into_iter().flat_map(|resource| resource.scope_spans);
+        scopes.flat_map(|scope| scope.spans).collect()
+    }
+
+    /// Whether these characters were received, as any part of any span.
+    fn knows(&self, secret: &str) -> bool {
+        let received = self.received.lock().expect("no panic");
+        received.iter().any(|body| body.windows(secret.len()).any(|window| window == secret.as_bytes()))
+    }
+}
+
+async fn receive(State(collector): State<Collector>, headers: HeaderMap, body: Bytes) -> StatusCode {
+    assert_eq!(headers["content-type"], "application/x-protobuf");
+    collector.received.lock().expect("no panic").push(body);
+    collector.arrived.notify_one();
+    *collector.status.lock().expect("no panic")
+}
+
+fn attribute(attributes: &[KeyValue], key: &str) -> Option<String> {
+    let found = attributes.iter().find(|attribute| attribute.key == key)?;
+    match found.value.as_ref()?.value.as_ref()? {
+        Value::StringValue(text) => Some(text.clone()),
+        Value::IntValue(number) => Some(number.to_string()),
+        other => panic!("{key}: {other:?}"),
+    }
+}
+
+fn of(span: &Span, key: &str) -> Option<String> {
+    attribute(&span.attributes, key)
+}
+
+fn has_failed(span: &Span) -> bool {
+    span.status.as_ref().is_some_and(|status| status.code() == SpanStatus::Error)
+}
+
+/// The span of the request that got this answer.
+fn request_of<'a>(spans: &'a [Span], answer: &Answer) -> &'a Span {
+    let id = answer.header("x-request-id");
+    let request = spans.iter().find(|span| span.name == "request" && of(span, "request_id").as_deref() == Some(id));
+    request.unwrap_or_else(|| panic!("{id}: {spans:#?}"))
+}
+
+/// The names and the spans of what happened within a span, in the order of their starts.
+fn within<'a>(spans: &'a [Span], parent: &Span) -> (Vec<&'a str>, Vec<&'a Span>) {
+    let mut children: Vec<_> = spans.iter().filter(|span| span.parent_span_id == parent.span_id).collect();
+    children.sort_by_key(|span| span.start_time_unix_nano);
+    (children.iter().map(|span| span.name.as_str()).collect(), children)
+}
+
+/// Starts a server that logs to a file.
+fn serve(data: &Path, log: &Path, otlp: &str) -> Server {
+    let mut command = tintype();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--log", "info", "--otlp", otlp, "--data"]).arg(data);
+    command.stderr(File::create(log).expect("a file"));
+    Server::spawn(command)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_is_one_trace_from_its_request_to_its_completion() {
+    let ((collector, url), data) = (Collector::start().await, TempDir::new().expect("a directory"));
+    // The log of this server has warnings only; its traces are whole.
+    let server = Server::start(data.path(), &["--otlp", &url]);
+    let key = server.first_key().expect("a key");
+    let answer = send(server.address, "POST", GENERATE, &key, &json!({ "prompt": PROMPT }).to_string()).await;
+    let task_id = answer.json()["data"]["task_id"].as_str().expect("a task_id").to_owned();
+    ended(&server, &key, &task_id).await;
+    send(server.address, "GET", "/healthz", "", "").await;
+    send(server.address, "GET", "/files/absent.png", "", "").await;
+    let absent = send(server.address, "GET", &format!("{TASKS}/{}", &key[10..]), &key, "").await;
+    // The last spans are sent at the stop.
+    server.stop();
+
+    let spans = collector.spans();
+    let request = request_of(&spans, &answer);
+    assert_eq!((request.kind(), has_failed(request)), (SpanKind::Server, false));
+    assert_eq!(of(request, "http.route").as_deref(), Some(GENERATE));
+    assert_eq!(of(request, "http.request.method").as_deref(), Some("POST"));
+    assert_eq!(of(request, "http.response.status_code").as_deref(), Some("200"));
+    assert!(request.parent_span_id.is_empty());
+    let (names, children) = within(&spans, request);
+    assert_eq!(names, ["claim", "task"]);
+    let task = children[1];
+    assert_eq!((of(task, "outcome").as_deref(), has_failed(task)), (Some("completed"), false));
+    assert_eq!(task_id, format!("imgmodel-{}", of(task, "task_id").expect("a task_id")));
+    let (names, _) = within(&spans, task);
+    assert_eq!(names, ["references", "render", "files", "completion"]);
+    let in_trace: Vec<_> = spans.iter().filter(|span| span.trace_id == request.trace_id).collect();
+    assert_eq!(in_trace.len(), 7, "{in_trace:#?}");
+    for span in &spans {
+        assert_eq!((span.trace_id.len(), span.span_id.len()), (16, 8));
+        assert!(span.end_time_unix_nano >= span.start_time_unix_nano && span.events.is_empty(), "{span:#?}");
+    }
+    // The polls have traces of their own; health checks and files have none.
+    let routes: Vec<_> = spans.iter().filter_map(|span| of(span, "http.route")).collect();
+    assert!(routes.len() > 1 && routes.iter().all(|route| route.starts_with("/api/")), "{routes:?}");
+    assert_eq!(of(request_of(&spans, &absent), "http.response.status_code").as_deref(), Some("404"));
+    for resource in collector.resources() {
+        let attributes = resource.resource.expect("a resource").attributes;
+        assert_eq!(attribute(&attributes, "service.name").as_deref(), Some("tintype"));
+        assert!(attribute(&attributes, "host.name").is_some_and(|host| !host.is_empty()));
+    }
+    // Also the random part of the key, which was part of a path.
+    assert!(collector.knows("tintype") && !collector.knows("lighthouse") && !collector.knows(&key[10..]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_are_failed_spans() {
+    let ((collector, url), data) = (Collector::start().await, TempDir::new().expect("a directory"));
+    let server = Server::start(data.path(), &["--otlp", &url]);
+    let key = server.first_key().expect("a key");
+    let task_id = submit(&server, &key, "a boat [[fail]]").await;
+    assert_eq!(ended(&server, &key, &task_id).await["status"], "failed");
+    let task_id = submit(&server, &key, "a boat [[panic]]").await;
+    assert_eq!(ended(&server, &key, &task_id).await["status"], "failed");
+    server.stop();
+    let spans = collector.spans();
+    let tasks = spans.iter().filter(|span| span.name == "task");
+    let mut outcomes: Vec<_> = tasks.map(|span| (of(span, "outcome").expect("an outcome"), has_failed(span))).collect();
+    outcomes.sort();
+    let expected = [("failed", true), ("lost", true), ("lost", true), ("lost", true)];
+    assert_eq!(outcomes, expected.map(|(outcome, failed)| (outcome.to_owned(), failed)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collector_that_is_gone_costs_one_warning_and_nothing_else() {
+    let (gone, data) = (Port::take(), TempDir::new().expect("a directory"));
+    let log = data.path().join("log");
+    let server = serve(&data.path().join("data"), &log, &format!("http://{}", gone.address));
+    let key = server.first_key().expect("a key");
+    for _ in 0..3 {
+        let task_id = submit(&server, &key, PROMPT).await;
+        assert_eq!(ended(&server, &key, &task_id).await["status"], "completed");
+    }
+    server.stop();
+    let log = std::fs::read_to_string(log).expect("a log");
+    assert_eq!(log.matches("the collector takes no spans").count(), 1, "{log}");
+    assert!(log.contains(&gone.address.to_string()) && log.contains("check --otlp"), "{log}");
+    assert!(log.contains("did not take all spans") && !log.contains("lighthouse"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collector_that_refuses_is_warned_of_once_and_heard_of_when_it_is_back() {
+    let ((collector, url), data) = (Collector::start().await, TempDir::new().expect("a directory"));
+    let log = data.path().join("log");
+    *collector.status.lock().expect("no panic") = StatusCode::SERVICE_UNAVAILABLE;
+    let server = serve(&data.path().join("data"), &log, &url);
+    for _ in 0..2 {
+        send(server.address, "GET", TASKS, "", "").await;
+        collector.arrived.notified().await;
+    }
+    *collector.status.lock().expect("no panic") = StatusCode::OK;
+    let last = send(server.address, "GET", TASKS, "", "").await;
+    server.stop();
+    assert_eq!(of(request_of(&collector.spans(), &last), "http.response.status_code").as_deref(), Some("401"));
+    let log = std::fs::read_to_string(log).expect("a log");
+    assert_eq!(log.matches("the collector takes no spans").count(), 1, "{log}");
+    assert!(log.contains("it answered 503") && log.contains("the collector takes spans again"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collector_that_hangs_stops_neither_tasks_nor_the_stop() {
+    let data = TempDir::new().expect("a directory");
+    // Connections wait in its backlog.
+    let hanging = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", hanging.local_addr().expect("an address"));
+    let log = data.path().join("log");
+    let server = serve(&data.path().join("data"), &log, &url);
+    let key = server.first_key().expect("a key");
+    let task_id = submit(&server, &key, PROMPT).await;
+    assert_eq!(ended(&server, &key, &task_id).await["status"], "completed");
+    server.stop();
+    let log = std::fs::read_to_string(log).expect("a log");
+    assert!(log.contains("all_sent=false"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn spans_that_find_the_queue_full_are_lost_and_the_others_are_sent_at_the_stop() {
+    let (collector, url) = Collector::start().await;
+    let (tracing, exporter) = traces(&url);
+    tracing::subscriber::with_default(tracing_subscriber::registry().with(tracing), || {
+        for number in 0..5_000_u64 {
+            tracing::info_span!("step", number);
+        }
+    });
+    exporter.start(&Handle::current()).expect("a client").finish().await;
+    let spans = collector.spans();
+    assert_eq!(spans.len(), 4_096);
+    assert_eq!(of(&spans[4_095], "number").as_deref(), Some("4095"));
+}
+
+#[test]
+fn a_url_that_no_collector_can_have_stops_the_start() {
+    let data = TempDir::new().expect("a directory");
+    let refused = run(data.path(), ["serve", "--otlp", "collector:4317"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("is not a base URL"), "{refused:?}");
+}
