@@ -37,6 +37,7 @@ mod log;
 mod metrics;
 mod migrate;
 mod openapi;
+mod package;
 mod pages;
 mod policy;
 mod power_loss;

@@ -1,0 +1,99 @@
+//! The Debian package is made, installed, used, upgraded, removed and purged, on a copy of this machine's root.
+//! `deploy/debian/test` does that on a clean Debian under systemd, which takes a minute.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::rigs::binary::TINTYPE;
+use crate::rigs::debian;
+use crate::tidy::root;
+
+/// Makes a package from the program of the tests.
+fn package(out: &Path, version: &str) -> PathBuf {
+    let mut command = Command::new(root().join("deploy/debian/package"));
+    // To compress a program for debugging would take a minute.
+    command.arg(TINTYPE).arg(out).arg(version).env("DPKG_DEB_COMPRESSOR_TYPE", "none");
+    let made = command.output().expect("a shell");
+    assert!(made.status.success(), "{made:?}");
+    PathBuf::from(String::from_utf8(made.stdout).expect("UTF-8").trim())
+}
+
+/// Runs a script as root in a root that starts as a copy of this machine's, with these packages in it, and returns its
+/// output. The changes are in memory and go with the script.
+fn on_a_copy_of_this_machine(script: &str, old: &Path, new: &Path) -> String {
+    let enter = "mount -t tmpfs tmpfs $SPACE
+        mkdir $SPACE/upper $SPACE/work $SPACE/root
+        mount -t overlay overlay -o lowerdir=/,upperdir=$SPACE/upper,workdir=$SPACE/work $SPACE/root
+        mount -t proc proc $SPACE/root/proc
+        mount --rbind /dev $SPACE/root/dev
+        rm -rf $SPACE/root/run/systemd
+        cp $OLD $SPACE/root/old.deb
+        cp $NEW $SPACE/root/new.deb
+        exec chroot $SPACE/root sh -exc \"$SCRIPT\"";
+    let space = TempDir::new().expect("a directory");
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "-ec", enter]);
+    command.env("SPACE", space.path()).env("OLD", old).env("NEW", new).env("SCRIPT", script);
+    let output = command.env("DEBIAN_FRONTEND", "noninteractive").output().expect("unshare, from util-linux, runs");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{printed}\n{}", String::from_utf8_lossy(&output.stderr));
+    printed
+}
+
+#[test]
+fn the_package_installs_runs_as_its_user_and_leaves_the_data_when_purged() {
+    debian::needs("adduser", "adduser");
+    let out = TempDir::new().expect("a directory");
+    let (old, new) = (package(out.path(), "1.0"), package(out.path(), "1.1"));
+    let script = "
+        data=/var/lib/tintype
+        dpkg --install /old.deb
+        test $(stat -c %a:%U /etc/tintype.env) = 600:root
+        test -s /usr/share/man/man1/tintype.1.gz
+        test -s /usr/share/man/man1/tintype-serve.1.gz
+        test -s /usr/share/bash-completion/completions/tintype
+        install -d -o tintype -m 0700 $data
+        setpriv --reuid=tintype --regid=tintype --init-groups tintype serve --data $data > /serve.log &
+        server=$!
+        timeout 60 sh -c 'until grep Ready. /serve.log; do sleep 0.1; done'
+        kill $server
+        wait $server
+        test -s $data/first-key
+        echo TINTYPE_LISTEN=127.0.0.1:9999 >> /etc/tintype.env
+        dpkg --install /new.deb
+        grep -q 9999 /etc/tintype.env
+        tintype account list --data $data
+        dpkg --remove tintype
+        test ! -e /usr/bin/tintype
+        grep -q 9999 /etc/tintype.env
+        dpkg --purge tintype
+        test ! -e /etc/tintype.env
+        test ! -e /usr/lib/systemd/system/tintype.service.d
+        test $(stat -c %U $data/tintype.db) = tintype";
+    let printed = on_a_copy_of_this_machine(script, &old, &new);
+    assert!(printed.contains("systemctl enable --now tintype"), "{printed}");
+    assert!(printed.contains("Ready.") && printed.contains("default"), "{printed}");
+    assert!(printed.contains("the data in /var/lib/tintype is kept"), "{printed}");
+}
+
+#[test]
+fn systemd_finds_no_fault_in_the_units_and_little_exposure() {
+    debian::needs("systemd-analyze", "systemd");
+    for unit in ["tintype", "tintype-api", "tintype-worker"] {
+        let path = root().join(format!("deploy/{unit}.service"));
+        let mut command = Command::new("systemd-analyze");
+        // In tenths of a point. The rest is that the service uses the network, and port 443 where it serves callers.
+        command.args(["security", "--offline=true", "--no-pager", "--threshold=19"]).arg(&path);
+        let judged = command.output().expect("systemd-analyze runs");
+        assert!(judged.status.success(), "{unit}: {judged:?}");
+        // The program is not installed here, so the copy names another.
+        let folder = TempDir::new().expect("a directory");
+        let copy = folder.path().join(format!("{unit}.service"));
+        let text = std::fs::read_to_string(path).expect("a unit").replace("ExecStart=tintype ", "ExecStart=/bin/true ");
+        std::fs::write(&copy, text).expect("a file");
+        let verified = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&copy).output().expect("runs");
+        assert!(verified.status.success() && verified.stderr.is_empty(), "{unit}: {verified:?}");
+    }
+}
