@@ -137,14 +137,15 @@ impl Beside {
         let settings = service::settings(&["--engine", &format!("openai:{}", urls.join(","))])?;
         let service = Service::start(&data, &settings).await?;
         let shared = service.shared.clone();
-        let choice = engines::choose(&settings.worker.engine)?;
+        let named = settings.worker.engine.engines()?.remove(0);
+        let choice = engines::choose(&named.settings)?;
         let decoder = Decoder::new(&settings.worker.test_picture_decoder);
         let engine = choice.build(Surroundings { decoder, quotes_server: false })?;
         let policy = Policy::open(None).await?;
-        let slots = settings.worker.render_slots(choice.info.slots);
+        let slots = settings.worker.render_slots(&named, choice.info.slots);
         let renderer = EngineRenderer::new(&settings.worker, shared.clone(), policy.clone(), choice.info, engine)?;
         let caller = fixture::caller(&*shared.store, name).await?;
-        let worker = Worker::new(settings.worker.clone(), slots, shared, policy, Arc::new(renderer));
+        let worker = Worker::new(settings.worker.clone(), &named.name, slots, shared, policy, Arc::new(renderer));
         let stop = CancellationToken::new();
         let _worker = tokio::spawn(worker.run(stop.clone()));
         Ok(Self { service, caller, _worker, _stop: stop.drop_guard() })
@@ -240,7 +241,7 @@ async fn slow_servers(directory: &TempDir, options: &Options) -> Outcome<(Vec<f6
         eprintln!("slow servers, round {round}");
         let begun = now();
         fixture::queue(store, std::slice::from_ref(&beside.caller), SLOW_TASKS).await?;
-        beside.service.shared.queued.notify_one();
+        beside.service.shared.queued.send_replace(());
         loop {
             let depth = store.queue_depth().await?;
             if depth.waiting + depth.leased == 0 {

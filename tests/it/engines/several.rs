@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tintype::store::WORKER_SILENCE;
 use tintype::worker::Worker;
 
-use super::{EngineInfo, TestEngine, info, step, worker};
+use super::{EngineInfo, TestEngine, info, step};
 use crate::rigs::binary::Server;
 use crate::rigs::cluster::node::{Part, eventually};
 use crate::rigs::cluster::{FOREVER, Site};
