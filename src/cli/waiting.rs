@@ -130,11 +130,11 @@ mod tests {
         // Half of the time has passed.
         let later = Estimate::of(Processing { expected_wait: Some(SECOND * 5), ..unknown }, SECOND * 5);
         assert_eq!(later.expect("an estimate").done_at(SECOND * 5), 0.5);
-        let steps = Processing { progress: Some(0.2), expected_wait: Some(SECOND * 8), ..unknown };
+        let steps = Processing { progress: Some(0.25), expected_wait: Some(SECOND * 8), ..unknown };
         let by_steps = Estimate::of(steps, SECOND * 5).expect("an estimate");
-        assert_eq!([5, 9].map(|seconds| by_steps.done_at(SECOND * seconds)), [0.2, 0.6]);
+        assert_eq!([5, 9].map(|seconds| by_steps.done_at(SECOND * seconds)), [0.25, 0.625]);
         let only_steps = Estimate::of(Processing { expected_wait: None, ..steps }, SECOND * 5).expect("an estimate");
-        assert_eq!(only_steps.done_at(SECOND * 60), 0.2);
+        assert_eq!(only_steps.done_at(SECOND * 60), 0.25);
     }
 
     #[test]

@@ -321,9 +321,7 @@ mod tests {
     #[test]
     fn an_engine_that_cannot_be_used_is_refused_with_the_reason() {
         for (text, reason) in [
-            ("dall-e", "there is no engine"),
             ("sketch:http://a.example", "takes no URL"),
-            ("openai", "needs the URL of its server, such as openai:http"),
             ("openai:", "is not valid"),
             ("openai:api.example.com", "is not valid"),
             ("comfyui:ws://a.example", "begins with ws://"),

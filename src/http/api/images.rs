@@ -294,6 +294,10 @@ fn naming(ignored: IgnoredFields, mut response: Response) -> Response {
 #[utoipa::path(
     post, path = routes::GENERATE, operation_id = "generate", tag = "images",
     security(("key" = [])),
+    params(
+        ("Prefer" = Option<String>, Header, example = "wait=5",
+            description = "`wait=N`: wait up to N seconds, at most 60, for the end of the task"),
+    ),
     request_body(content = GenerateRequest, description = "The prompt, and any of the options", examples(
         ("Prompt" = (summary = "A prompt", value = json!({ "prompt": "A red fox in the snow at dawn" }))),
         ("Two wide images" = (summary = "Two wide images", value = json!({
@@ -304,7 +308,8 @@ fn naming(ignored: IgnoredFields, mut response: Response) -> Response {
         }))),
     )),
     responses(
-        (status = 200, description = "Accepted and charged. The task is processing.", body = Success<CreatedTask>,
+        (status = 200, description = "Accepted and charged. The task is processing; if it ended during the wait that \
+            `Prefer` asked for, `data` has all fields of a task.", body = Success<CreatedTask>,
             example = json!(examples::created())),
         (status = 400, description = "`INVALID_REQUEST`: the message names the field and its rule.", body = ErrorBody,
             example = json!(examples::invalid("n must be an integer from 1 to 4."))),
