@@ -30,7 +30,7 @@ pub enum Age {
     Old,
 }
 
-/// What comes of a run.
+/// The outcome of a run.
 #[derive(Debug, Clone)]
 pub enum Outcome {
     /// A picture of one colour, which the seed chooses.
