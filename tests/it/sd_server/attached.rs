@@ -52,8 +52,8 @@ async fn a_brief_is_polled_at_most_once_a_second() {
     // Each job needs one poll to begin and one to end.
     assert_eq!(polls.len(), 4);
     let pauses: Vec<_> = polls.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    // The server sees a poll a little later than it was sent, and not always by as much.
-    assert!(pauses.iter().all(|pause| pause.as_millis() > 900), "{pauses:?}");
+    // The driver pauses after an answer, and the server notes a poll before its answer.
+    assert!(pauses.iter().all(|pause| pause.as_secs() > 0), "{pauses:?}");
 }
 
 #[tokio::test]
