@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tintype::store::QueueDepth;
+use tintype::store::{EngineState, QueueDepth};
 
 use crate::rigs::binary::Server;
 use crate::rigs::debian;
@@ -20,7 +20,8 @@ use crate::tidy::root;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn exposed(service: &Service) -> String {
-    service.shared.metrics.expose(&QueueDepth::default(), &[], NOON, Some(1 << 30))
+    let engine = EngineState { name: "sketch".into(), max_references: 4, workers: 1, seen_at: NOON };
+    service.shared.metrics.expose(&QueueDepth::default(), &[engine], NOON, Some(1 << 30))
 }
 
 /// The value of one series, `None` if it is not there.

@@ -14,7 +14,7 @@ use crate::store::{Claim, Lease, Result, StoreError};
 
 /// Condition for a task `q` that can be claimed. Below the horizon ($2) are only dead tuples. The collation is that of
 /// the index `queue_of_account`, which tells the number of references too.
-const CLAIMABLE: &str = "q.task_id COLLATE \"POSIX\" >= $2 AND q.reference_count <= $7
+const CLAIMABLE: &str = "q.task_id COLLATE \"POSIX\" >= $2 AND q.reference_count <= $7::bigint
     AND q.lease_until IS NULL AND q.ready_at <= tintype_now($3)";
 
 /// The account that the last claim with each number of references ended with.

@@ -44,7 +44,7 @@ impl<'a> Sweep<'a> {
 
     /// Fails the waiting tasks with more references than this.
     pub(super) fn beyond(database: &Database, max_references: u32, loss: Loss<'a>) -> Self {
-        let sought = "q.reference_count > $bound AND q.lease_until IS NULL".into();
+        let sought = "q.reference_count > $bound::bigint AND q.lease_until IS NULL".into();
         Self { sought, bound: Box::new(i64::from(max_references)), horizon: database.horizon(), loss }
     }
 
