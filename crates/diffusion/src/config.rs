@@ -1,0 +1,175 @@
+//! The JSON files in a model's folder.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::{Error, Result};
+
+/// Bytes of the largest file that is read. A vocabulary of 150,000 words has 3 MB, a whole tokenizer about 11 MB.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// The largest number that a configuration may hold. Every shape is then compared with the weights, so the limit only
+/// keeps products within 64 bits.
+const MAX_NUMBER: u64 = 1 << 20;
+
+/// Reads a text file of a model.
+///
+/// # Errors
+/// If it cannot be read, is longer than 64 MiB or is not UTF-8.
+pub fn read_text(path: &Path) -> Result<String> {
+    let unreadable = |error: std::io::Error| Error::Model(format!("cannot read {}: {error}", path.display()));
+    let file = File::open(path).map_err(unreadable)?;
+    let mut text = String::new();
+    file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if text.len() as u64 > MAX_BYTES {
+        return Err(Error::Model(format!("{} is larger than 64 MiB", path.display())));
+    }
+    Ok(text)
+}
+
+/// One JSON object, with the name of its file for messages.
+#[derive(Debug, Clone)]
+pub struct Config {
+    path: String,
+    fields: Map<String, Value>,
+}
+
+impl Config {
+    /// Reads the object in a file.
+    ///
+    /// # Errors
+    /// If the file cannot be read or holds no JSON object.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = read_text(path)?;
+        let path = path.display().to_string();
+        match serde_json::from_str(&text) {
+            Ok(Value::Object(fields)) => Ok(Self { path, fields }),
+            Ok(_) => Err(Error::Model(format!("{path} holds no JSON object"))),
+            Err(error) => Err(Error::Model(format!("{path} is not JSON: {error}"))),
+        }
+    }
+
+    /// An object that is not in a file, for tests and defaults.
+    pub fn of(path: &str, fields: Map<String, Value>) -> Self {
+        Self { path: path.to_owned(), fields }
+    }
+
+    /// The value of a field; `None` if it is absent or null.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.fields.get(key).filter(|value| !value.is_null())
+    }
+
+    /// The error of a field.
+    pub fn wrong(&self, key: &str, expected: &str) -> Error {
+        let found = self.get(key).map_or_else(|| "nothing".to_owned(), Value::to_string);
+        let found: String = found.chars().take(80).collect();
+        Error::Model(format!("{}: \"{key}\" is {found}, but {expected}", self.path))
+    }
+
+    /// A number from 1 to 1,048,576.
+    ///
+    /// # Errors
+    /// If it is absent or anything else.
+    pub fn number(&self, key: &str) -> Result<usize> {
+        self.get(key).and_then(count).ok_or_else(|| self.wrong(key, "a positive number is needed"))
+    }
+
+    /// A number like [`Config::number`], or `default` if it is absent.
+    ///
+    /// # Errors
+    /// If it is anything else.
+    pub fn number_or(&self, key: &str, default: usize) -> Result<usize> {
+        if self.get(key).is_some() { self.number(key) } else { Ok(default) }
+    }
+
+    /// A number like [`Config::number`], or 0 if it is absent or 0.
+    ///
+    /// # Errors
+    /// If it is anything else.
+    pub fn number_or_none(&self, key: &str) -> Result<usize> {
+        if self.get(key).and_then(Value::as_u64) == Some(0) { Ok(0) } else { self.number_or(key, 0) }
+    }
+
+    /// A list of `len` numbers; a single number stands for all of them.
+    ///
+    /// # Errors
+    /// If it is anything else.
+    pub fn numbers(&self, key: &str, len: usize) -> Result<Vec<usize>> {
+        let found = match self.get(key) {
+            Some(Value::Array(list)) => list.iter().map(count).collect(),
+            Some(one) => count(one).map(|one| vec![one; len]),
+            None => None,
+        };
+        found.filter(|list: &Vec<_>| list.len() == len).ok_or_else(|| {
+            self.wrong(key, &format!("a list of {len} positive numbers is needed"))
+        })
+    }
+
+    /// A list of 1 to 8 strings.
+    ///
+    /// # Errors
+    /// If it is anything else.
+    pub fn names(&self, key: &str) -> Result<Vec<String>> {
+        let list = self.get(key).and_then(Value::as_array);
+        let names: Option<Vec<_>> = list.and_then(|list| list.iter().map(|v| v.as_str().map(str::to_owned)).collect());
+        names
+            .filter(|names| (1..=8).contains(&names.len()))
+            .ok_or_else(|| self.wrong(key, "a list of 1 to 8 names is needed"))
+    }
+
+    /// A finite fraction, or `default` if it is absent.
+    ///
+    /// # Errors
+    /// If it is anything else.
+    pub fn fraction(&self, key: &str, default: f64) -> Result<f64> {
+        match self.get(key) {
+            None => Ok(default),
+            Some(value) => {
+                value.as_f64().filter(|x| x.is_finite()).ok_or_else(|| self.wrong(key, "a number is needed"))
+            }
+        }
+    }
+
+    /// A yes or no, or `default` if it is absent.
+    ///
+    /// # Errors
+    /// If it is anything else.
+    pub fn flag(&self, key: &str, default: bool) -> Result<bool> {
+        match self.get(key) {
+            None => Ok(default),
+            Some(value) => value.as_bool().ok_or_else(|| self.wrong(key, "true or false is needed")),
+        }
+    }
+
+    /// A string, or `default` if it is absent.
+    ///
+    /// # Errors
+    /// If it is anything else.
+    pub fn text<'a>(&'a self, key: &str, default: &'a str) -> Result<&'a str> {
+        match self.get(key) {
+            None => Ok(default),
+            Some(value) => value.as_str().ok_or_else(|| self.wrong(key, "a string is needed")),
+        }
+    }
+
+    /// Refuses every value of `key` but `only`. Absent and null always pass.
+    ///
+    /// # Errors
+    /// If the field has another value.
+    pub fn only(&self, key: &str, only: &Value) -> Result<()> {
+        match self.get(key) {
+            Some(value) if value != only => {
+                Err(self.wrong(key, &format!("only {only} is supported")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn count(value: &Value) -> Option<usize> {
+    let number = value.as_u64().filter(|number| (1..=MAX_NUMBER).contains(number))?;
+    usize::try_from(number).ok()
+}

@@ -1,0 +1,249 @@
+//! The blocks of which the parts of models are made.
+//!
+//! Feature maps have the shape batch, channels, height, width, and tokens are the rows of a matrix. Each graph works on one
+//! picture: a larger batch saves nothing on a processor and multiplies the memory.
+
+use super::Attribute::{Float, Int, Ints, Text};
+use super::{Builder, Node};
+use crate::{Error, Result};
+
+/// The activation functions of the known architectures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    /// x * sigmoid(x)
+    Silu,
+    /// x * sigmoid(1.702 x)
+    QuickGelu,
+    /// The exact GELU.
+    Gelu,
+    /// max(x, 0)
+    Relu,
+}
+
+impl Activation {
+    /// Reads its name in a configuration; `None` if it is not known.
+    pub fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "silu" | "swish" => Self::Silu,
+            "quick_gelu" => Self::QuickGelu,
+            "gelu" => Self::Gelu,
+            "relu" => Self::Relu,
+            _ => return None,
+        })
+    }
+}
+
+/// Sizes of one attention.
+#[derive(Debug, Clone, Copy)]
+pub struct Heads {
+    /// The number of heads.
+    pub count: usize,
+    /// Numbers in each head.
+    pub size: usize,
+}
+
+impl Heads {
+    /// Splits `width` numbers into `count` heads.
+    ///
+    /// # Errors
+    /// If that leaves a rest.
+    pub fn split(width: usize, count: usize) -> Result<Self> {
+        if !width.is_multiple_of(count) {
+            return Err(Error::Model(format!("{width} channels cannot be split into {count} heads")));
+        }
+        Ok(Self { count, size: width / count })
+    }
+}
+
+impl Builder<'_> {
+    /// a + b, of which one may be broadcast to the shape of `a`.
+    pub fn add(&mut self, a: &Node, b: &Node) -> Node {
+        self.op("Add", &[a, b], &[], a.shape())
+    }
+
+    /// a * b, of which one may be broadcast to the shape of `a`.
+    pub fn mul(&mut self, a: &Node, b: &Node) -> Node {
+        self.op("Mul", &[a, b], &[], a.shape())
+    }
+
+    /// x * factor
+    pub fn scale(&mut self, x: &Node, factor: f32) -> Node {
+        let factor = self.constant(&[], vec![factor]);
+        self.mul(x, &factor)
+    }
+
+    /// The same numbers in another shape.
+    pub fn reshape(&mut self, x: &Node, shape: &[usize]) -> Node {
+        debug_assert_eq!(x.shape().iter().product::<usize>(), shape.iter().product::<usize>());
+        let sizes = self.list(&super::dims(shape));
+        self.op("Reshape", &[x, &sizes], &[], shape)
+    }
+
+    /// Other order of dimensions.
+    pub fn transpose(&mut self, x: &Node, order: &[usize]) -> Node {
+        let shape: Vec<_> = order.iter().map(|&axis| x.shape()[axis]).collect();
+        self.op("Transpose", &[x], &[("perm", Ints(&super::dims(order)))], &shape)
+    }
+
+    /// Applies an activation function.
+    pub fn activation(&mut self, x: &Node, activation: Activation) -> Node {
+        match activation {
+            Activation::Silu => {
+                let gate = self.op("Sigmoid", &[x], &[], x.shape());
+                self.mul(x, &gate)
+            }
+            Activation::QuickGelu => {
+                let scaled = self.scale(x, 1.702);
+                let gate = self.op("Sigmoid", &[&scaled], &[], x.shape());
+                self.mul(x, &gate)
+            }
+            Activation::Gelu => self.op("Gelu", &[x], &[], x.shape()),
+            Activation::Relu => self.op("Relu", &[x], &[], x.shape()),
+        }
+    }
+
+    /// A linear layer over the rows of a matrix. Its weight stays as it is in the file: one row for each output.
+    ///
+    /// # Errors
+    /// If the weights do not fit.
+    pub fn linear(&mut self, x: &Node, name: &str, outputs: usize, bias: bool) -> Result<Node> {
+        let [rows, inputs] = x.matrix();
+        let weight = self.weight(&format!("{name}.weight"), &[outputs, inputs])?;
+        let bias = if bias { Some(self.weight(&format!("{name}.bias"), &[outputs])?) } else { None };
+        let operands: Vec<_> = [Some(x), Some(&weight), bias.as_ref()].into_iter().flatten().collect();
+        Ok(self.op("Gemm", &operands, &[("transB", Int(1))], &[rows, outputs]))
+    }
+
+    /// A convolution with a square kernel, whose padding keeps the size when `stride` is 1.
+    ///
+    /// # Errors
+    /// If the weights do not fit.
+    pub fn conv(&mut self, x: &Node, name: &str, outputs: usize, kernel: usize, stride: usize) -> Result<Node> {
+        self.conv_with(x, name, outputs, kernel, stride, true)
+    }
+
+    /// Like [`Builder::conv`], with or without a bias.
+    ///
+    /// # Errors
+    /// If the weights do not fit.
+    pub fn conv_with(
+        &mut self,
+        x: &Node,
+        name: &str,
+        outputs: usize,
+        kernel: usize,
+        stride: usize,
+        bias: bool,
+    ) -> Result<Node> {
+        let [batch, inputs, height, width] = x.map();
+        let weight = self.weight(&format!("{name}.weight"), &[outputs, inputs, kernel, kernel])?;
+        let bias = if bias { Some(self.weight(&format!("{name}.bias"), &[outputs])?) } else { None };
+        let operands: Vec<_> = [Some(x), Some(&weight), bias.as_ref()].into_iter().flatten().collect();
+        let (k, s, p) = (kernel as i64, stride as i64, (kernel / 2) as i64);
+        let size = |size: usize| (size + 2 * (kernel / 2) - kernel) / stride + 1;
+        let attributes =
+            [("kernel_shape", Ints(&[k, k])), ("strides", Ints(&[s, s])), ("pads", Ints(&[p, p, p, p]))];
+        Ok(self.op("Conv", &operands, &attributes, &[batch, outputs, size(height), size(width)]))
+    }
+
+    /// Normalises each of `groups` groups of channels over all positions.
+    ///
+    /// # Errors
+    /// If the weights do not fit.
+    pub fn group_norm(&mut self, x: &Node, name: &str, groups: usize, epsilon: f64) -> Result<Node> {
+        let [batch, channels, height, width] = x.map();
+        if !channels.is_multiple_of(groups) {
+            return Err(Error::Model(format!("{name}: {channels} channels cannot be split into {groups} groups")));
+        }
+        // ONNX has an operator for this since version 21 that rten lacks. Normalising one "channel" per group is the same.
+        let grouped = self.reshape(x, &[batch, groups, channels / groups * height * width]);
+        let one = self.constant(&[groups], vec![1.0; groups]);
+        let zero = self.constant(&[groups], vec![0.0; groups]);
+        let attributes = [("epsilon", Float(epsilon as f32))];
+        let normal = self.op("InstanceNormalization", &[&grouped, &one, &zero], &attributes, grouped.shape());
+        let normal = self.reshape(&normal, &[batch, channels, height, width]);
+        let weight = self.weight(&format!("{name}.weight"), &[channels])?;
+        let weight = self.reshape(&weight, &[1, channels, 1, 1]);
+        let bias = self.weight(&format!("{name}.bias"), &[channels])?;
+        let bias = self.reshape(&bias, &[1, channels, 1, 1]);
+        let scaled = self.mul(&normal, &weight);
+        Ok(self.add(&scaled, &bias))
+    }
+
+    /// Normalises each row of a matrix.
+    ///
+    /// # Errors
+    /// If the weights do not fit.
+    pub fn layer_norm(&mut self, x: &Node, name: &str, epsilon: f64) -> Result<Node> {
+        let [_, width] = x.matrix();
+        let weight = self.weight(&format!("{name}.weight"), &[width])?;
+        let bias = self.weight(&format!("{name}.bias"), &[width])?;
+        let attributes = [("axis", Int(-1)), ("epsilon", Float(epsilon as f32))];
+        Ok(self.op("LayerNormalization", &[x, &weight, &bias], &attributes, x.shape()))
+    }
+
+    /// Attention of the rows of `query` to those of `key` and `value`. `mask` is added to the scores.
+    pub fn attention(&mut self, [query, key, value]: [&Node; 3], heads: Heads, mask: Option<&Node>) -> Node {
+        let Heads { count, size } = heads;
+        let ([rows, _], [seen, _]) = (query.matrix(), key.matrix());
+        let query = self.reshape(query, &[1, rows, count, size]);
+        let query = self.transpose(&query, &[0, 2, 1, 3]);
+        let key = self.reshape(key, &[1, seen, count, size]);
+        let key = self.transpose(&key, &[0, 2, 3, 1]);
+        let value = self.reshape(value, &[1, seen, count, size]);
+        let value = self.transpose(&value, &[0, 2, 1, 3]);
+        let scores = self.op("MatMul", &[&query, &key], &[], &[1, count, rows, seen]);
+        let mut scores = self.scale(&scores, (size as f32).sqrt().recip());
+        if let Some(mask) = mask {
+            scores = self.add(&scores, mask);
+        }
+        let parts = self.op("Softmax", &[&scores], &[("axis", Int(-1))], scores.shape());
+        let mixed = self.op("MatMul", &[&parts, &value], &[], &[1, count, rows, size]);
+        let mixed = self.transpose(&mixed, &[0, 2, 1, 3]);
+        self.reshape(&mixed, &[rows, count * size])
+    }
+
+    /// Rows `from..to` along an axis.
+    pub fn slice(&mut self, x: &Node, axis: usize, from: usize, to: usize) -> Node {
+        let mut shape = x.shape().to_vec();
+        shape[axis] = to - from;
+        let from = self.list(&[from as i64]);
+        let to = self.list(&[to as i64]);
+        let axis = self.list(&[axis as i64]);
+        self.op("Slice", &[x, &from, &to, &axis], &[], &shape)
+    }
+
+    /// Feature maps after each other.
+    pub fn concat_channels(&mut self, a: &Node, b: &Node) -> Node {
+        let ([batch, first, height, width], [_, second, ..]) = (a.map(), b.map());
+        self.op("Concat", &[a, b], &[("axis", Int(1))], &[batch, first + second, height, width])
+    }
+
+    /// Enlarges feature maps by repeating pixels.
+    pub fn enlarge(&mut self, x: &Node, height: usize, width: usize) -> Node {
+        let [batch, channels, ..] = x.map();
+        let shape = [batch, channels, height, width];
+        let sizes = self.list(&super::dims(&shape));
+        let names = vec![x.name.clone(), String::new(), String::new(), sizes.name];
+        let attributes = [
+            ("mode", Text("nearest")),
+            ("nearest_mode", Text("floor")),
+            ("coordinate_transformation_mode", Text("asymmetric")),
+        ];
+        self.op_with_names("Resize", names, &attributes, &shape)
+    }
+
+    /// Feature maps as rows, one for each position.
+    pub fn to_rows(&mut self, x: &Node) -> Node {
+        let [_, channels, height, width] = x.map();
+        let flat = self.reshape(x, &[channels, height * width]);
+        self.transpose(&flat, &[1, 0])
+    }
+
+    /// Rows as feature maps of the given height and width.
+    pub fn to_map(&mut self, x: &Node, height: usize, width: usize) -> Node {
+        let [_, channels] = x.matrix();
+        let flat = self.transpose(x, &[1, 0]);
+        self.reshape(&flat, &[1, channels, height, width])
+    }
+}

@@ -1,0 +1,323 @@
+//! Writes ONNX graphs in memory.
+//!
+//! All shapes of a graph are fixed when it is built: a graph is for one size of picture. That keeps the blocks simple, lets
+//! the runtime plan its memory, and compares every weight with the shape that the architecture demands, so that a file of
+//! another model is refused by the name of its first wrong tensor. Building takes milliseconds, because weights are only
+//! referred to.
+
+pub mod blocks;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashSet};
+
+use rten_onnx::onnx::{
+    AttributeProto, AttributeType, DataLocation, DataType, Dimension, GraphProto, ModelProto, NodeProto,
+    OperatorSetIdProto, StringStringEntryProto, TensorProto, TensorShapeProto, TypeProto, TypeProtoTensor,
+    ValueInfoProto,
+};
+use safetensors::Dtype;
+
+use crate::weights::{Entry, Weights};
+use crate::{Error, Result};
+
+/// The version of ONNX's operators.
+const OPSET: i64 = 20;
+
+/// The version of the ONNX format that came with these operators.
+const IR_VERSION: i64 = 9;
+
+/// Names of the external data of a graph: the mapped file, and what had to be converted.
+pub const MAPPED: &str = "mapped.data";
+/// See [`MAPPED`].
+pub const CONVERTED: &str = "converted.data";
+
+/// A tensor in a graph that is being built.
+#[derive(Debug, Clone)]
+pub struct Node {
+    name: String,
+    shape: Vec<usize>,
+}
+
+impl Node {
+    /// Its sizes.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Its four sizes, if it is a batch of feature maps: batch, channels, height, width.
+    ///
+    /// # Panics
+    /// If it has another number of dimensions, which is a mistake of the code that builds the graph.
+    pub fn map(&self) -> [usize; 4] {
+        self.shape.as_slice().try_into().expect("a batch of feature maps")
+    }
+
+    /// Its two sizes, if it is a matrix.
+    ///
+    /// # Panics
+    /// If it has another number of dimensions, which is a mistake of the code that builds the graph.
+    pub fn matrix(&self) -> [usize; 2] {
+        self.shape.as_slice().try_into().expect("a matrix")
+    }
+}
+
+/// The value of an attribute of an operator.
+#[derive(Debug, Clone, Copy)]
+pub enum Attribute<'a> {
+    /// A whole number.
+    Int(i64),
+    /// Several whole numbers.
+    Ints(&'a [i64]),
+    /// A fraction.
+    Float(f32),
+    /// A word.
+    Text(&'a str),
+}
+
+/// A finished graph: an ONNX file, and the bytes to which its weights refer.
+pub struct Graph {
+    /// The ONNX file.
+    pub onnx: Vec<u8>,
+    /// The mapped file of weights, named [`MAPPED`] in the graph.
+    pub mapped: &'static [u8],
+    /// Weights in other types or at odd addresses, converted. Named [`CONVERTED`] in the graph.
+    pub converted: Vec<u8>,
+}
+
+impl std::fmt::Debug for Graph {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { onnx, mapped, converted } = self;
+        write!(f, "Graph({} bytes, weights: {} mapped, {} converted)", onnx.len(), mapped.len(), converted.len())
+    }
+}
+
+/// Builds one graph.
+#[derive(Debug)]
+pub struct Builder<'w> {
+    weights: &'w Weights,
+    prefix: &'w str,
+    graph: GraphProto,
+    converted: Vec<u8>,
+    used: HashSet<String>,
+    constants: BTreeMap<Vec<i64>, Node>,
+    count: usize,
+}
+
+impl<'w> Builder<'w> {
+    /// Begins a graph over the tensors of a file. The names of weights are given without `prefix`.
+    pub fn new(weights: &'w Weights, prefix: &'w str) -> Self {
+        let (graph, converted, used, constants) = Default::default();
+        Self { weights, prefix, graph, converted, used, constants, count: 0 }
+    }
+
+    fn fresh(&mut self, shape: Vec<usize>) -> Node {
+        self.count += 1;
+        Node { name: format!("t{}", self.count), shape }
+    }
+
+    /// An input of fractions.
+    pub fn input(&mut self, name: &str, shape: &[usize]) -> Node {
+        self.graph.input.push(value_info(name, DataType::FLOAT, shape));
+        Node { name: name.into(), shape: shape.into() }
+    }
+
+    /// An input of 32-bit whole numbers.
+    pub fn input_ids(&mut self, name: &str, shape: &[usize]) -> Node {
+        self.graph.input.push(value_info(name, DataType::INT32, shape));
+        Node { name: name.into(), shape: shape.into() }
+    }
+
+    /// Makes a tensor readable under a name.
+    pub fn output(&mut self, name: &str, node: &Node) {
+        let identity = NodeProto {
+            input: vec![node.name.clone()],
+            output: vec![name.into()],
+            op_type: Some("Identity".into()),
+            ..NodeProto::default()
+        };
+        self.graph.node.push(identity);
+        self.graph.output.push(value_info(name, DataType::FLOAT, &node.shape));
+    }
+
+    /// Whether the file has this weight.
+    pub fn has(&self, name: &str) -> bool {
+        self.weights.get(&format!("{}{name}", self.prefix)).is_some()
+    }
+
+    /// A weight of the file.
+    ///
+    /// # Errors
+    /// If the file lacks it, or it has another shape or a type that is not supported.
+    pub fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Node> {
+        let name = format!("{}{name}", self.prefix);
+        let wrong = |what: String| Error::Model(format!("{}: {what}", self.weights.path()));
+        let entry = self.weights.get(&name).ok_or_else(|| {
+            wrong(format!("the tensor {name:?} is missing; the file is of another architecture, or not complete"))
+        })?;
+        if entry.shape != shape {
+            let found = &entry.shape;
+            return Err(wrong(format!("the tensor {name:?} has the shape {found:?}, but the configuration asks for {shape:?}")));
+        }
+        if self.used.contains(&name) {
+            return Ok(Node { name, shape: shape.into() });
+        }
+        let (location, data_type, bytes) = self.place(&name, entry)?;
+        self.graph.initializer.push(TensorProto {
+            dims: dims(shape),
+            data_type: Some(data_type),
+            name: Some(name.clone()),
+            external_data: vec![
+                pair("location", location),
+                pair("offset", &bytes.start.to_string()),
+                pair("length", &bytes.len().to_string()),
+            ],
+            data_location: Some(DataLocation::EXTERNAL),
+            ..TensorProto::default()
+        });
+        self.used.insert(name.clone());
+        Ok(Node { name, shape: shape.into() })
+    }
+
+    /// Decides where the graph finds a weight. 32-bit and 16-bit fractions stay in the file; the runtime widens the latter
+    /// when it loads. All else is converted here.
+    fn place(&mut self, name: &str, entry: &Entry) -> Result<(&'static str, DataType, std::ops::Range<usize>)> {
+        let bytes = &self.weights.data()[entry.bytes.clone()];
+        let aligned = |size: usize| bytes.as_ptr().addr().is_multiple_of(size);
+        let begin = self.converted.len();
+        match entry.dtype {
+            Dtype::F32 if aligned(4) => return Ok((MAPPED, DataType::FLOAT, entry.bytes.clone())),
+            Dtype::F16 if aligned(2) => return Ok((MAPPED, DataType::FLOAT16, entry.bytes.clone())),
+            Dtype::F32 => self.converted.extend(bytes),
+            Dtype::BF16 => {
+                for half in bytes.chunks_exact(2) {
+                    self.converted.extend([0, 0, half[0], half[1]]);
+                }
+            }
+            other => {
+                let path = self.weights.path();
+                return Err(Error::Model(format!("{path}: the tensor {name:?} has the type {other:?}; F32, F16 and BF16 are supported")));
+            }
+        }
+        Ok((CONVERTED, DataType::FLOAT, begin..self.converted.len()))
+    }
+
+    /// A tensor of fractions that the graph itself holds.
+    pub fn constant(&mut self, shape: &[usize], values: Vec<f32>) -> Node {
+        let node = self.fresh(shape.into());
+        self.graph.initializer.push(TensorProto {
+            dims: dims(shape),
+            data_type: Some(DataType::FLOAT),
+            raw_data: Some(RefCell::new(values.into_iter().flat_map(f32::to_le_bytes).collect())),
+            name: Some(node.name.clone()),
+            ..TensorProto::default()
+        });
+        node
+    }
+
+    /// A list of whole numbers, such as a shape.
+    pub fn list(&mut self, values: &[i64]) -> Node {
+        if let Some(node) = self.constants.get(values) {
+            return node.clone();
+        }
+        let node = self.fresh(vec![values.len()]);
+        self.graph.initializer.push(TensorProto {
+            dims: dims(&[values.len()]),
+            data_type: Some(DataType::INT64),
+            raw_data: Some(RefCell::new(values.iter().flat_map(|value| value.to_le_bytes()).collect())),
+            name: Some(node.name.clone()),
+            ..TensorProto::default()
+        });
+        self.constants.insert(values.into(), node.clone());
+        node
+    }
+
+    /// Adds an operator with one result of the given shape.
+    pub fn op(&mut self, op: &str, inputs: &[&Node], attributes: &[(&str, Attribute<'_>)], shape: &[usize]) -> Node {
+        self.op_with_names(op, inputs.iter().map(|node| node.name.clone()).collect(), attributes, shape)
+    }
+
+    /// Like [`Builder::op`]; an empty name stands for an input that is left out.
+    fn op_with_names(
+        &mut self,
+        op: &str,
+        input: Vec<String>,
+        attributes: &[(&str, Attribute<'_>)],
+        shape: &[usize],
+    ) -> Node {
+        let node = self.fresh(shape.into());
+        self.graph.node.push(NodeProto {
+            name: Some(format!("{op}.{}", node.name)),
+            input,
+            output: vec![node.name.clone()],
+            op_type: Some(op.into()),
+            attribute: attributes.iter().map(|(name, value)| attribute(name, *value)).collect(),
+            ..NodeProto::default()
+        });
+        node
+    }
+
+    /// Finishes the graph.
+    ///
+    /// # Errors
+    /// If the file has a tensor with the graph's prefix that the graph does not use and `ignored` does not name: the
+    /// architecture is then another one, and the pictures would be wrong.
+    pub fn finish(self, ignored: impl Fn(&str) -> bool) -> Result<Graph> {
+        let prefix = self.prefix;
+        let mut unknown: Vec<_> = self.weights.names().filter(|name| !self.used.contains(*name)).collect();
+        unknown.retain(|name| name.strip_prefix(prefix).is_some_and(|name| !ignored(name)));
+        unknown.sort_unstable();
+        if let Some(first) = unknown.first() {
+            let (path, count) = (self.weights.path(), unknown.len());
+            return Err(Error::Model(format!("{path}: {count} tensors belong to another architecture, {first:?} is the first")));
+        }
+        let opset = OperatorSetIdProto { domain: Some(String::new()), version: Some(OPSET) };
+        let model = ModelProto {
+            ir_version: Some(IR_VERSION),
+            producer_name: Some("tintype".into()),
+            opset_import: vec![opset],
+            graph: Some(self.graph),
+            ..ModelProto::default()
+        };
+        let onnx = model.write_buf().map_err(|error| Error::Run(format!("cannot write the graph: {error}")))?;
+        Ok(Graph { onnx, mapped: self.weights.data(), converted: self.converted })
+    }
+}
+
+fn dims(shape: &[usize]) -> Vec<i64> {
+    // Each size is at most 2^20 by the configuration, or was read from a file of weights of that length.
+    shape.iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect()
+}
+
+fn pair(key: &str, value: &str) -> StringStringEntryProto {
+    StringStringEntryProto { key: Some(key.into()), value: Some(value.into()) }
+}
+
+fn value_info(name: &str, data_type: DataType, shape: &[usize]) -> ValueInfoProto {
+    let dimension = |size| Dimension { dim_value: Some(size), dim_param: None };
+    let shape = TensorShapeProto { dim: dims(shape).into_iter().map(dimension).collect() };
+    let tensor = TypeProtoTensor { elem_type: Some(data_type), shape: Some(shape) };
+    ValueInfoProto { name: Some(name.into()), r#type: Some(TypeProto { tensor_type: Some(tensor), sequence: None }) }
+}
+
+fn attribute(name: &str, value: Attribute<'_>) -> AttributeProto {
+    let mut attribute = AttributeProto { name: Some(name.into()), ..AttributeProto::default() };
+    attribute.r#type = Some(match value {
+        Attribute::Int(value) => {
+            attribute.i = Some(value);
+            AttributeType::INT
+        }
+        Attribute::Ints(values) => {
+            attribute.ints = values.into();
+            AttributeType::INTS
+        }
+        Attribute::Float(value) => {
+            attribute.f = Some(value);
+            AttributeType::FLOAT
+        }
+        Attribute::Text(value) => {
+            attribute.s = Some(value.into());
+            AttributeType::STRING
+        }
+    });
+    attribute
+}

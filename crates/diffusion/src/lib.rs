@@ -1,0 +1,42 @@
+//! Runs diffusion models on the processor, straight from the folders that `diffusers` writes: no Python, no other server,
+//! no native library.
+//!
+//! A [`Pipeline`] reads a folder. Each part of its model becomes an ONNX graph, written by this crate in memory
+//! ([`graph`], [`models`]); the weights stay in the mapped safetensors files ([`weights`]); [`runtime`] executes the
+//! graphs. Tests compare tokens, embeddings, blocks, scheduler steps and pictures with those of `diffusers`.
+
+pub mod config;
+pub mod graph;
+pub mod models;
+pub mod noise;
+pub mod pipeline;
+pub mod runtime;
+pub mod schedulers;
+pub mod tokenizer;
+pub mod weights;
+
+pub use pipeline::{Pipeline, Settings};
+
+/// Why a model cannot be used, or gave no picture.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The files of the model are missing, damaged, or of an architecture that this crate does not know. The sentence is
+    /// for the operator.
+    #[error("{0}")]
+    Model(String),
+    /// The order cannot be carried out with this model, whatever is tried.
+    #[error("{0}")]
+    Order(String),
+    /// The runtime failed.
+    #[error("the model could not be run: {0}")]
+    Run(String),
+    /// The model gave numbers that are no picture: they are not finite, or the picture is all black.
+    #[error("{0}")]
+    Spoiled(&'static str),
+    /// The caller cancelled the render.
+    #[error("the render was cancelled")]
+    Cancelled,
+}
+
+/// The result of everything in this crate that can fail.
+pub type Result<T> = std::result::Result<T, Error>;

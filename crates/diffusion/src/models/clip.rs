@@ -1,0 +1,104 @@
+//! The text encoder of CLIP.
+
+use serde_json::{Value, json};
+
+use crate::config::Config;
+use crate::graph::blocks::{Activation, Heads};
+use crate::graph::{Builder, Graph};
+use crate::weights::Weights;
+use crate::{Error, Result};
+
+/// The text encoder as its `config.json` describes it.
+#[derive(Debug, Clone)]
+pub struct Clip {
+    /// Words in its vocabulary.
+    pub vocabulary: usize,
+    /// Tokens that it takes; shorter prompts are padded.
+    pub tokens: usize,
+    /// Numbers in the embedding of a token.
+    pub width: usize,
+    inner: usize,
+    layers: usize,
+    heads: Heads,
+    activation: Activation,
+    epsilon: f64,
+}
+
+impl Clip {
+    /// Reads the configuration.
+    ///
+    /// # Errors
+    /// If it is not that of a CLIP text encoder.
+    pub fn read(config: &Config) -> Result<Self> {
+        let architectures = config.get("architectures").and_then(Value::as_array);
+        let known = |name: &Value| ["CLIPTextModel", "CLIPTextModelWithProjection"].iter().any(|known| name == known);
+        if architectures.is_some_and(|names| !names.iter().any(known)) {
+            return Err(config.wrong("architectures", "only CLIPTextModel is supported"));
+        }
+        config.only("model_type", &json!("clip_text_model"))?;
+        let width = config.number("hidden_size")?;
+        let activation = config.text("hidden_act", "quick_gelu")?;
+        Ok(Self {
+            vocabulary: config.number_or("vocab_size", 49_408)?,
+            tokens: config.number_or("max_position_embeddings", 77)?,
+            width,
+            inner: config.number("intermediate_size")?,
+            layers: config.number("num_hidden_layers")?,
+            heads: Heads::split(width, config.number("num_attention_heads")?)?,
+            activation: Activation::named(activation)
+                .ok_or_else(|| config.wrong("hidden_act", "gelu and quick_gelu are supported"))?,
+            epsilon: config.fraction("layer_norm_eps", 1e-5)?,
+        })
+    }
+
+    /// Writes the graph. Input: `ids`, one for each token. Output: `states`, one row for each token.
+    ///
+    /// # Errors
+    /// If the weights do not fit.
+    pub fn graph(&self, weights: &Weights) -> Result<Graph> {
+        // Older versions of the library that writes these files prefixed every name.
+        let old = weights.get("text_model.final_layer_norm.weight").is_some();
+        let mut b = Builder::new(weights, if old { "text_model." } else { "" });
+        let (tokens, width) = (self.tokens, self.width);
+        let ids = b.input_ids("ids", &[tokens]);
+        let words = b.weight("embeddings.token_embedding.weight", &[self.vocabulary, width])?;
+        let places = b.weight("embeddings.position_embedding.weight", &[tokens, width])?;
+        let words = b.op("Gather", &[&words, &ids], &[], &[tokens, width]);
+        let mut x = b.add(&words, &places);
+        // A token sees itself and those before it.
+        let mask = (0..tokens * tokens).map(|at| if at % tokens > at / tokens { -1e9 } else { 0.0 }).collect();
+        let mask = b.constant(&[1, 1, tokens, tokens], mask);
+        for layer in 0..self.layers {
+            let name = format!("encoder.layers.{layer}");
+            let h = b.layer_norm(&x, &format!("{name}.layer_norm1"), self.epsilon)?;
+            let query = b.linear(&h, &format!("{name}.self_attn.q_proj"), width, true)?;
+            let key = b.linear(&h, &format!("{name}.self_attn.k_proj"), width, true)?;
+            let value = b.linear(&h, &format!("{name}.self_attn.v_proj"), width, true)?;
+            let mixed = b.attention([&query, &key, &value], self.heads, Some(&mask));
+            let mixed = b.linear(&mixed, &format!("{name}.self_attn.out_proj"), width, true)?;
+            x = b.add(&x, &mixed);
+            let h = b.layer_norm(&x, &format!("{name}.layer_norm2"), self.epsilon)?;
+            let h = b.linear(&h, &format!("{name}.mlp.fc1"), self.inner, true)?;
+            let h = b.activation(&h, self.activation);
+            let h = b.linear(&h, &format!("{name}.mlp.fc2"), width, true)?;
+            x = b.add(&x, &h);
+            b.output(&format!("layer.{layer}"), &x);
+        }
+        let states = b.layer_norm(&x, "final_layer_norm", self.epsilon)?;
+        b.output("states", &states);
+        b.finish(|name| name == "embeddings.position_ids")
+    }
+}
+
+/// Refuses ids that the vocabulary does not have: the graph would read beyond its table.
+///
+/// # Errors
+/// If there is one.
+pub fn check_ids(ids: &[i32], vocabulary: usize) -> Result<()> {
+    match ids.iter().find(|&&id| usize::try_from(id).map_or(true, |id| id >= vocabulary)) {
+        None => Ok(()),
+        Some(id) => Err(Error::Model(format!(
+            "the tokenizer gave the token {id}, but the text encoder knows only {vocabulary}; they are not of one model"
+        ))),
+    }
+}

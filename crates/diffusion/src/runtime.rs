@@ -1,0 +1,63 @@
+//! Runs graphs. The rest of the crate knows neither rten nor any other runtime.
+
+use rten::{Model, ModelOptions, NodeId, RunOptions, Value, ValueOrView};
+
+use crate::graph::{CONVERTED, Graph, MAPPED};
+use crate::{Error, Result};
+
+/// The value of an input.
+#[derive(Debug, Clone, Copy)]
+pub enum Input<'a> {
+    /// Fractions, in rows.
+    Floats(&'a [usize], &'a [f32]),
+    /// Whole numbers.
+    Ids(&'a [i32]),
+}
+
+/// A graph that is ready to run.
+#[derive(Debug)]
+pub struct Session {
+    model: Model,
+}
+
+impl Session {
+    /// Loads a graph. Weights of 32 bits stay in their mapped file.
+    ///
+    /// # Errors
+    /// If the runtime refuses the graph.
+    pub fn load(graph: Graph) -> Result<Self> {
+        let Graph { onnx, mapped, converted } = graph;
+        let mut options = ModelOptions::with_all_ops();
+        options.external_data_static(MAPPED, mapped).external_data(CONVERTED, converted);
+        let model = options.load(onnx).map_err(|error| Error::Run(error.to_string()))?;
+        Ok(Self { model })
+    }
+
+    /// Runs the graph and gives the numbers of the named outputs.
+    ///
+    /// # Errors
+    /// If there is no such input or output, or the runtime fails.
+    pub fn run<const N: usize>(&self, inputs: &[(&str, Input<'_>)], outputs: [&str; N]) -> Result<[Vec<f32>; N]> {
+        let failed = |error: &dyn std::fmt::Display| Error::Run(error.to_string());
+        let id = |name: &str| self.model.node_id(name).map_err(|error| failed(&error));
+        let mut values: Vec<(NodeId, ValueOrView<'_>)> = Vec::new();
+        for (name, input) in inputs {
+            let value = match *input {
+                Input::Floats(shape, numbers) => Value::from_shape(shape, numbers.to_vec()).map_err(|e| failed(&e))?,
+                Input::Ids(ids) => Value::from_shape([ids.len()], ids.to_vec()).map_err(|e| failed(&e))?,
+            };
+            values.push((id(name)?, value.into()));
+        }
+        let mut ids = Vec::new();
+        for name in outputs {
+            ids.push(id(name)?);
+        }
+        let results = self.model.run(values, &ids, None::<RunOptions>).map_err(|error| failed(&error))?;
+        let mut numbers = Vec::new();
+        for result in results {
+            let tensor = result.into_tensor::<f32>().ok_or_else(|| Error::Run("an output holds no fractions".into()))?;
+            numbers.push(tensor.into_data());
+        }
+        numbers.try_into().map_err(|_| Error::Run("an output is missing".into()))
+    }
+}

@@ -1,0 +1,36 @@
+//! Denoising diffusion implicit models, without added noise.
+
+use super::{Scheduler, Training, floats};
+use crate::noise::Noise;
+
+#[derive(Debug)]
+pub(super) struct Ddim {
+    training: Training,
+    times: Vec<f32>,
+    whole: Vec<i64>,
+}
+
+impl Ddim {
+    pub(super) fn new(training: Training, steps: usize) -> Self {
+        let whole = training.times(steps);
+        Self { times: floats(&whole), whole, training }
+    }
+}
+
+impl Scheduler for Ddim {
+    fn times(&self) -> &[f32] {
+        &self.times
+    }
+
+    fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], _: &mut Noise) {
+        let time = self.whole[step];
+        let ratio = (self.training.alphas.len() / self.whole.len()) as i64;
+        let (alpha, next) = (self.training.alpha(time), self.training.alpha(time - ratio));
+        for (x, &answer) in sample.iter_mut().zip(answer) {
+            let (old, answer) = (f64::from(*x), f64::from(answer));
+            let picture = self.training.picture(alpha, answer, old);
+            let noise = self.training.noise(alpha, answer, old);
+            *x = (next.sqrt() * picture + (1.0 - next).sqrt() * noise) as f32;
+        }
+    }
+}

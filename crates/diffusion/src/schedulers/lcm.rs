@@ -1,0 +1,59 @@
+//! Latent consistency models: each answer leads to a picture, to which noise of the next level is added.
+
+use super::{Scheduler, Training, floats};
+use crate::config::Config;
+use crate::noise::Noise;
+use crate::{Error, Result};
+
+#[derive(Debug)]
+pub(super) struct Lcm {
+    training: Training,
+    times: Vec<f32>,
+    whole: Vec<i64>,
+    scaling: f64,
+}
+
+impl Lcm {
+    pub(super) fn new(config: &Config, training: Training, steps: usize) -> Result<Self> {
+        let all = training.alphas.len();
+        let original = config.number_or("original_inference_steps", 50)?;
+        if original > all {
+            return Err(config.wrong("original_inference_steps", "more than the steps of the training"));
+        }
+        if steps > original {
+            return Err(Error::Order(format!("{steps} steps are more than the {original} of this model")));
+        }
+        // The model was distilled for so many steps, and a few of them are taken, the noisiest first.
+        let skip = all / original;
+        let level = |at: usize| ((original - at * original / steps) * skip - 1) as i64;
+        let whole: Vec<_> = (0..steps).map(level).collect();
+        Ok(Self { times: floats(&whole), whole, scaling: config.fraction("timestep_scaling", 10.0)?, training })
+    }
+}
+
+impl Scheduler for Lcm {
+    fn times(&self) -> &[f32] {
+        &self.times
+    }
+
+    fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], noise: &mut Noise) {
+        const DEVIATION: f64 = 0.5;
+        let time = self.whole[step];
+        let next = self.whole.get(step + 1);
+        let alpha = self.training.alpha(time);
+        let scaled = time as f64 * self.scaling;
+        let sum = scaled * scaled + DEVIATION * DEVIATION;
+        let (skip, out) = (DEVIATION * DEVIATION / sum, scaled / sum.sqrt());
+        for (x, &answer) in sample.iter_mut().zip(answer) {
+            let old = f64::from(*x);
+            *x = (out * self.training.picture(alpha, f64::from(answer), old) + skip * old) as f32;
+        }
+        if let Some(&next) = next {
+            let alpha = self.training.alpha(next);
+            let noise = noise.normal(sample.len());
+            for (x, noise) in sample.iter_mut().zip(noise) {
+                *x = (alpha.sqrt() * f64::from(*x) + (1.0 - alpha).sqrt() * f64::from(noise)) as f32;
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Schedulers: which noise levels a picture passes, and how one step goes from one to the next.
+//!
+//! `scheduler_config.json` of a model names its scheduler and the constants with which the model was trained.
+
+mod ddim;
+mod euler;
+mod lcm;
+mod pndm;
+
+use serde_json::json;
+
+use crate::config::Config;
+use crate::noise::Noise;
+use crate::{Error, Result};
+
+/// Most steps of training, and so of a picture.
+const MAX_STEPS: usize = 10_000;
+
+/// A scheduler, set to a number of steps.
+pub trait Scheduler: std::fmt::Debug + Send {
+    /// The time steps at which the model is asked, in this order.
+    fn times(&self) -> &[f32];
+
+    /// The standard deviation of the noise with which a picture begins.
+    fn initial_scale(&self) -> f32 {
+        1.0
+    }
+
+    /// What the model is shown at a step.
+    fn scale(&self, _step: usize, sample: &[f32]) -> Vec<f32> {
+        sample.to_vec()
+    }
+
+    /// Goes one step on, given what the model answered. Steps are taken in order, beginning with 0.
+    fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], noise: &mut Noise);
+}
+
+/// What the model predicts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Prediction {
+    /// The noise in the sample.
+    Epsilon,
+    /// The velocity between noise and picture.
+    Velocity,
+    /// The picture.
+    Sample,
+}
+
+/// Which of the training's time steps are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Spacing {
+    Linspace,
+    Leading,
+    Trailing,
+}
+
+/// What all schedulers share: the noise levels of the training.
+#[derive(Debug, Clone)]
+struct Training {
+    /// For each time step of the training, which part of the variance is still the picture.
+    alphas: Vec<f64>,
+    /// The same after the last step.
+    last_alpha: f64,
+    prediction: Prediction,
+    spacing: Spacing,
+    offset: usize,
+    /// Predicted pictures are clipped to this range.
+    clip: Option<f64>,
+}
+
+/// Sets the scheduler that a configuration names to a number of steps.
+///
+/// # Errors
+/// If the configuration asks for a scheduler or an option that is not known, or the number of steps does not suit it.
+pub fn scheduler(config: &Config, steps: usize) -> Result<Box<dyn Scheduler>> {
+    let name = config.text("_class_name", "")?;
+    let clips = ["DDIMScheduler", "LCMScheduler"].contains(&name);
+    let training = Training::read(config, name, clips)?;
+    if steps == 0 || steps > training.alphas.len() {
+        return Err(Error::Order(format!("{steps} steps are not from 1 to {}", training.alphas.len())));
+    }
+    Ok(match name {
+        "DDIMScheduler" => Box::new(ddim::Ddim::new(training, steps)),
+        "EulerDiscreteScheduler" => Box::new(euler::Euler::new(config, training, steps)?),
+        "LCMScheduler" => Box::new(lcm::Lcm::new(config, training, steps)?),
+        "PNDMScheduler" => Box::new(pndm::Pndm::new(config, training, steps)?),
+        _ => {
+            let known = "DDIMScheduler, EulerDiscreteScheduler, LCMScheduler and PNDMScheduler are supported";
+            return Err(config.wrong("_class_name", known));
+        }
+    })
+}
+
+impl Training {
+    fn read(config: &Config, name: &str, clips: bool) -> Result<Self> {
+        let none = serde_json::Value::Null;
+        config.only("trained_betas", &none)?;
+        config.only("thresholding", &json!(false))?;
+        config.only("rescale_betas_zero_snr", &json!(false))?;
+        let steps = config.number_or("num_train_timesteps", 1000)?;
+        if steps > MAX_STEPS {
+            return Err(config.wrong("num_train_timesteps", "at most 10000 are supported"));
+        }
+        let lcm = name == "LCMScheduler";
+        let (begin, end) = if lcm { (0.00085, 0.012) } else { (0.0001, 0.02) };
+        let (begin, end) = (config.fraction("beta_start", begin)?, config.fraction("beta_end", end)?);
+        let root = match config.text("beta_schedule", if lcm { "scaled_linear" } else { "linear" })? {
+            "linear" => false,
+            "scaled_linear" => true,
+            _ => return Err(config.wrong("beta_schedule", "linear and scaled_linear are supported")),
+        };
+        if !(begin > 0.0 && begin <= end && end < 1.0) {
+            return Err(config.wrong("beta_start", "0 < beta_start <= beta_end < 1 is needed"));
+        }
+        let line = |from: f64, to: f64, at: usize| from + (to - from) * at as f64 / (steps.max(2) - 1) as f64;
+        let beta = |at| if root { line(begin.sqrt(), end.sqrt(), at).powi(2) } else { line(begin, end, at) };
+        let mut alpha = 1.0;
+        let mut alphas = Vec::with_capacity(steps);
+        for at in 0..steps {
+            alpha *= 1.0 - beta(at);
+            alphas.push(alpha);
+        }
+        let to_one = config.flag("set_alpha_to_one", name != "PNDMScheduler")?;
+        let spacing = if name == "EulerDiscreteScheduler" { "linspace" } else { "leading" };
+        Ok(Self {
+            last_alpha: if to_one { 1.0 } else { alphas[0] },
+            alphas,
+            prediction: match config.text("prediction_type", "epsilon")? {
+                "epsilon" => Prediction::Epsilon,
+                "v_prediction" => Prediction::Velocity,
+                "sample" => Prediction::Sample,
+                _ => return Err(config.wrong("prediction_type", "epsilon, v_prediction and sample are supported")),
+            },
+            spacing: match config.text("timestep_spacing", spacing)? {
+                "linspace" => Spacing::Linspace,
+                "leading" => Spacing::Leading,
+                "trailing" => Spacing::Trailing,
+                _ => return Err(config.wrong("timestep_spacing", "linspace, leading and trailing are supported")),
+            },
+            offset: config.number_or_none("steps_offset")?,
+            clip: if clips && config.flag("clip_sample", true)? {
+                Some(config.fraction("clip_sample_range", 1.0)?)
+            } else {
+                None
+            },
+        })
+    }
+
+    /// The part of the picture at a time step of the training; before the first one, that after the last step.
+    fn alpha(&self, time: i64) -> f64 {
+        usize::try_from(time).ok().map_or(self.last_alpha, |time| self.alphas[time.min(self.alphas.len() - 1)])
+    }
+
+    /// Whole time steps, the latest (noisiest) first.
+    fn times(&self, steps: usize) -> Vec<i64> {
+        let all = self.alphas.len();
+        let mut times: Vec<i64> = match self.spacing {
+            Spacing::Linspace => {
+                let line = |at: usize| (all - 1) as f64 * at as f64 / (steps.max(2) - 1) as f64;
+                (0..steps).rev().map(|at| line(at).round_ties_even() as i64).collect()
+            }
+            Spacing::Leading => (0..steps).rev().map(|at| (at * (all / steps) + self.offset) as i64).collect(),
+            Spacing::Trailing => {
+                let ratio = all as f64 / steps as f64;
+                (0..steps).map(|at| (all as f64 - ratio * at as f64).round_ties_even() as i64 - 1).collect()
+            }
+        };
+        let last = (all - 1) as i64;
+        times.iter_mut().for_each(|time| *time = (*time).clamp(0, last));
+        times
+    }
+
+    /// The picture that the model's answer stands for.
+    fn picture(&self, alpha: f64, answer: f64, sample: f64) -> f64 {
+        let (signal, noise) = (alpha.sqrt(), (1.0 - alpha).sqrt());
+        let picture = match self.prediction {
+            Prediction::Epsilon => (sample - noise * answer) / signal,
+            Prediction::Velocity => signal * sample - noise * answer,
+            Prediction::Sample => answer,
+        };
+        self.clip.map_or(picture, |range| picture.clamp(-range, range))
+    }
+
+    /// The noise that the model's answer stands for.
+    fn noise(&self, alpha: f64, answer: f64, sample: f64) -> f64 {
+        let (signal, noise) = (alpha.sqrt(), (1.0 - alpha).sqrt());
+        match self.prediction {
+            Prediction::Epsilon => answer,
+            Prediction::Velocity => signal * answer + noise * sample,
+            Prediction::Sample => (sample - signal * answer) / noise,
+        }
+    }
+}
+
+fn floats(times: &[i64]) -> Vec<f32> {
+    times.iter().map(|&time| time as f32).collect()
+}
