@@ -46,7 +46,7 @@ impl Tokenizer {
         };
         let (begin_id, end_id, padding_id) = (id(&begin)?, id(&end)?, id(&padding)?);
         let added = |name: &str, id: i32| {
-            json!({"id": id, "content": name, "special": true, "normalized": true,
+            json!({"id": id, "content": name, "special": true, "normalized": false,
                 "single_word": false, "lstrip": false, "rstrip": false})
         };
         let description = json!({

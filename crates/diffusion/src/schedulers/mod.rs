@@ -112,13 +112,14 @@ impl Training {
         if !(begin > 0.0 && begin <= end && end < 1.0) {
             return Err(config.wrong("beta_start", "0 < beta_start <= beta_end < 1 is needed"));
         }
-        let line = |from: f64, to: f64, at: usize| from + (to - from) * at as f64 / (steps.max(2) - 1) as f64;
+        let line = |from: f64, to: f64, at: usize| (from + (to - from) * at as f64 / (steps.max(2) - 1) as f64) as f32;
         let beta = |at| if root { line(begin.sqrt(), end.sqrt(), at).powi(2) } else { line(begin, end, at) };
-        let mut alpha = 1.0;
+        let mut product = 1.0;
         let mut alphas = Vec::with_capacity(steps);
         for at in 0..steps {
-            alpha *= 1.0 - beta(at);
-            alphas.push(alpha);
+            // Models are trained with these numbers rounded to 32 bits.
+            product *= f64::from(1.0 - beta(at));
+            alphas.push(f64::from(product as f32));
         }
         let to_one = config.flag("set_alpha_to_one", name != "PNDMScheduler")?;
         let spacing = if name == "EulerDiscreteScheduler" { "linspace" } else { "leading" };

@@ -92,7 +92,7 @@ def rounded(model, dtype):
     return model
 
 
-def tokenizer(folder, padding):
+def tokenizer(folder, padding, special):
     bpe = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.train_from_iterator(TEXT.split(), trainers.BpeTrainer(vocab_size=200, end_of_word_suffix="</w>", show_progress=False))
@@ -109,16 +109,21 @@ def tokenizer(folder, padding):
     (folder / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False))
     (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
     config = {
-        "bos_token": {"__type": "AddedToken", "content": "<|startoftext|>", "normalized": True},
-        "eos_token": {"__type": "AddedToken", "content": "<|endoftext|>", "normalized": True},
+        "bos_token": special("<|startoftext|>"),
+        "eos_token": special("<|endoftext|>"),
         "model_max_length": 77,
         "pad_token": padding,
         "tokenizer_class": "CLIPTokenizer",
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
-    return CLIPTokenizer(
-        vocab=vocabulary, merges=[tuple(merge.split(" ")) for merge in merges], pad_token=padding, model_max_length=77
-    ), len(vocabulary)
+    return CLIPTokenizer.from_pretrained(folder), len(vocabulary)
+
+
+def added(name):
+    """A special token as the published Stable Diffusion 1.5 describes it."""
+    return {
+        "__type": "AddedToken", "content": name, "lstrip": False, "normalized": True, "rstrip": False, "single_word": False
+    }
 
 
 def text_encoder(vocabulary, width, activation, seed):
@@ -200,7 +205,7 @@ def sd15():
     """Everything as in the published Stable Diffusion 1.5, also its older names; but few channels."""
     folder = HERE / "sd15"
     shutil.rmtree(folder, ignore_errors=True)
-    words, vocabulary = tokenizer(folder / "tokenizer", "<|endoftext|>")
+    words, vocabulary = tokenizer(folder / "tokenizer", "<|endoftext|>", added)
     text = text_encoder(vocabulary, 16, "quick_gelu", 1)
     unet = randomise(UNet2DConditionModel(
         sample_size=8, block_out_channels=(4, 4, 8, 8), layers_per_block=2, attention_head_dim=2,
@@ -221,7 +226,7 @@ def sd15():
     )
     pipe.set_progress_bar_config(disable=True)
     # 72 x 56 pixels are 9 x 7 latent ones: odd sizes on every level.
-    record(pipe, folder, (56, 72), 5, 7.5, PROMPTS[1], "blurry", 1234)
+    record(pipe, folder, (56, 72), 5, 2.5, PROMPTS[1], "blurry", 1234)
     save(pipe, folder)
     UNet2DConditionModel.from_pretrained(folder / "unet", torch_dtype=torch.float16).save_pretrained(folder / "unet")
     path = folder / "text_encoder" / "model.safetensors"
@@ -238,7 +243,7 @@ def lcm():
     """A distilled model in the style of Stable Diffusion 2: guidance as an input, linear projections, a tiny decoder."""
     folder = HERE / "lcm"
     shutil.rmtree(folder, ignore_errors=True)
-    words, vocabulary = tokenizer(folder / "tokenizer", "!")
+    words, vocabulary = tokenizer(folder / "tokenizer", "!", str)
     text = rounded(text_encoder(vocabulary, 24, "gelu", 4), torch.bfloat16)
     unet = randomise(UNet2DConditionModel(
         sample_size=8, block_out_channels=(4, 8), layers_per_block=1, attention_head_dim=(2, 4),

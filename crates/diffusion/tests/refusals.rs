@@ -1,0 +1,192 @@
+//! Damaged and foreign models are refused with a sentence that names the cause, before anything is rendered.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tintype_diffusion::pipeline::Order;
+use tintype_diffusion::{Error, Pipeline, Settings};
+use tintype_engine::CancellationToken;
+
+/// A copy of a tiny model, to be damaged.
+struct Model {
+    folder: TempDir,
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let to = to.join(path.file_name().expect("a name"));
+        if path.is_dir() {
+            copy(&path, &to);
+        } else {
+            std::fs::copy(&path, &to).expect("a copy");
+        }
+    }
+}
+
+impl Model {
+    fn copy(name: &str) -> Self {
+        let folder = TempDir::new().expect("a folder");
+        copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity").join(name), folder.path());
+        Self { folder }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    /// Sets a field of a JSON file; null removes it.
+    fn set(&self, path: &str, key: &str, value: Value) {
+        let path = self.path(path);
+        let text = std::fs::read_to_string(&path).expect("a file");
+        let mut object: Value = serde_json::from_str(&text).expect("JSON");
+        object[key] = value;
+        std::fs::write(&path, object.to_string()).expect("a file");
+    }
+
+    /// Changes the bytes of a file.
+    fn change(&self, path: &str, change: impl FnOnce(&mut Vec<u8>)) {
+        let path = self.path(path);
+        let mut bytes = std::fs::read(&path).expect("a file");
+        change(&mut bytes);
+        std::fs::write(&path, bytes).expect("a file");
+    }
+
+    /// Replaces all numbers of 32 bits in a file of weights.
+    fn fill(&self, path: &str, number: f32) {
+        self.change(path, |bytes| {
+            let header = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
+            let begin = 8 + usize::try_from(header).expect("a small header");
+            for slot in bytes[begin..].chunks_exact_mut(4) {
+                slot.copy_from_slice(&number.to_le_bytes());
+            }
+        });
+    }
+
+    fn assert_refused(&self, words: &[&str]) {
+        match Pipeline::open(self.folder.path()) {
+            Err(Error::Model(sentence)) => {
+                let missing: Vec<_> = words.iter().filter(|word| !sentence.contains(**word)).collect();
+                assert!(missing.is_empty(), "{sentence:?} lacks {missing:?}");
+            }
+            other => panic!("{words:?}: {other:?}"),
+        }
+    }
+
+    fn render(&self, width: usize, height: usize, steps: usize) -> Result<tintype_engine::Picture, Error> {
+        let mut pipeline = Pipeline::open(self.folder.path())?;
+        let order = Order { prompt: "a fox", width, height, seed: 1 };
+        let settings = Settings { steps, ..Settings::default() };
+        pipeline.render(&order, &settings, |_, _| {}, &CancellationToken::new())
+    }
+}
+
+const UNET: &str = "unet/diffusion_pytorch_model.safetensors";
+const VAE: &str = "vae/diffusion_pytorch_model.safetensors";
+
+#[test]
+fn missing_and_damaged_files_are_named() {
+    for path in [
+        "model_index.json",
+        "unet/config.json",
+        "vae/config.json",
+        "text_encoder/config.json",
+        "scheduler/scheduler_config.json",
+        "tokenizer/tokenizer_config.json",
+        "tokenizer/vocab.json",
+        "tokenizer/merges.txt",
+    ] {
+        let model = Model::copy("sd15");
+        std::fs::write(model.path(path), b"\xff\xfe").expect("a file");
+        model.assert_refused(&[path]);
+        std::fs::remove_file(model.path(path)).expect("a file");
+        model.assert_refused(&[path]);
+    }
+    for path in [UNET, VAE, "text_encoder/model.safetensors"] {
+        let model = Model::copy("sd15");
+        model.change(path, |bytes| bytes.truncate(bytes.len() - 1));
+        model.assert_refused(&[path, "damaged"]);
+        model.change(path, Vec::clear);
+        model.assert_refused(&[path]);
+        std::fs::remove_file(model.path(path)).expect("a file");
+        model.assert_refused(&[path.rsplit('/').next().expect("a name")]);
+    }
+}
+
+#[test]
+fn other_architectures_are_refused() {
+    let cases = [
+        ("model_index.json", "_class_name", json!("FluxPipeline"), "StableDiffusionPipeline"),
+        ("unet/config.json", "_class_name", json!("UNet3DConditionModel"), "UNet2DConditionModel"),
+        ("unet/config.json", "addition_embed_type", json!("text_time"), "addition_embed_type"),
+        ("unet/config.json", "in_channels", json!(9), "inpainting"),
+        ("unet/config.json", "attention_head_dim", json!(3), "heads"),
+        ("unet/config.json", "attention_head_dim", json!(0), "attention_head_dim"),
+        ("unet/config.json", "block_out_channels", json!([4, 4, 8]), "block_out_channels"),
+        ("unet/config.json", "block_out_channels", json!([4, 4, 8, 12]), "shape"),
+        ("unet/config.json", "block_out_channels", json!([4, 4, 8, 18446744073709551615_u64]), "block_out_channels"),
+        ("unet/config.json", "layers_per_block", json!(1_000_000), "64"),
+        ("unet/config.json", "layers_per_block", json!(1), "another architecture"),
+        ("unet/config.json", "cross_attention_dim", json!(8), "text encoder"),
+        ("unet/config.json", "norm_num_groups", json!(3), "groups"),
+        ("unet/config.json", "down_block_types", json!(["AttnDownBlock2D"]), "up_block_types"),
+        ("vae/config.json", "_class_name", json!("AutoencoderDC"), "AutoencoderKL"),
+        ("vae/config.json", "latent_channels", json!(16), "channels"),
+        ("text_encoder/config.json", "architectures", json!(["T5EncoderModel"]), "CLIPTextModel"),
+        ("text_encoder/config.json", "vocab_size", json!(600), "shape"),
+        ("text_encoder/config.json", "num_hidden_layers", json!(1), "another architecture"),
+        ("text_encoder/config.json", "num_hidden_layers", json!(3), "missing"),
+        ("tokenizer/tokenizer_config.json", "tokenizer_class", json!("T5Tokenizer"), "CLIPTokenizer"),
+        ("tokenizer/tokenizer_config.json", "pad_token", json!("<pad>"), "<pad>"),
+        ("scheduler/scheduler_config.json", "_class_name", json!("HeunDiscreteScheduler"), "EulerDiscreteScheduler"),
+        ("scheduler/scheduler_config.json", "beta_schedule", json!("squaredcos_cap_v2"), "scaled_linear"),
+        ("scheduler/scheduler_config.json", "beta_end", json!(1.5), "beta"),
+        ("scheduler/scheduler_config.json", "num_train_timesteps", json!(1_000_000), "10000"),
+        ("scheduler/scheduler_config.json", "skip_prk_steps", json!(false), "skip_prk_steps"),
+    ];
+    for (path, key, value, word) in cases {
+        let model = Model::copy("sd15");
+        model.set(path, key, value);
+        model.assert_refused(&[word]);
+    }
+}
+
+#[test]
+fn a_tokenizer_of_another_model_is_refused() {
+    let model = Model::copy("sd15");
+    let path = model.path("tokenizer/vocab.json");
+    let text = std::fs::read_to_string(&path).expect("a file").replace(": 614}", ": 49407}");
+    std::fs::write(&path, text).expect("a file");
+    model.assert_refused(&["49407", "615"]);
+}
+
+#[test]
+fn sizes_and_steps_that_do_not_suit_are_refused() {
+    let model = Model::copy("lcm");
+    for (width, height, steps) in [(60, 64, 2), (64, 0, 2), (8, 8, 2), (64, 4096, 2), (64, 64, 0), (64, 64, 51)] {
+        let result = model.render(width, height, steps);
+        assert!(matches!(result, Err(Error::Order(_))), "{width}x{height} in {steps}: {result:?}");
+    }
+    assert!(model.render(64, 64, 1).is_ok());
+}
+
+#[test]
+fn a_picture_that_is_none_is_never_delivered() {
+    let model = Model::copy("lcm");
+    model.fill(UNET, f32::NAN);
+    let result = model.render(64, 64, 2);
+    assert!(matches!(result, Err(Error::Spoiled(_))), "{result:?}");
+
+    let model = Model::copy("lcm");
+    model.fill(VAE, f32::INFINITY);
+    let result = model.render(64, 64, 2);
+    assert!(matches!(result, Err(Error::Spoiled(_))), "{result:?}");
+
+    // Every layer gives 0, which this decoder shifts to -1: black.
+    let model = Model::copy("lcm");
+    model.fill(VAE, 0.0);
+    let result = model.render(64, 64, 2);
+    assert!(matches!(result, Err(Error::Spoiled(sentence)) if sentence.contains("black")), "{result:?}");
+}
