@@ -103,9 +103,9 @@ impl Config {
             Some(one) => count(one).map(|one| vec![one; len]),
             None => None,
         };
-        found.filter(|list: &Vec<_>| list.len() == len).ok_or_else(|| {
-            self.wrong(key, &format!("a list of {len} positive numbers is needed"))
-        })
+        found
+            .filter(|list: &Vec<_>| list.len() == len)
+            .ok_or_else(|| self.wrong(key, &format!("a list of {len} positive numbers is needed")))
     }
 
     /// A list of 1 to 8 strings.
@@ -161,9 +161,7 @@ impl Config {
     /// If the field has another value.
     pub fn only(&self, key: &str, only: &Value) -> Result<()> {
         match self.get(key) {
-            Some(value) if value != only => {
-                Err(self.wrong(key, &format!("only {only} is supported")))
-            }
+            Some(value) if value != only => Err(self.wrong(key, &format!("only {only} is supported"))),
             _ => Ok(()),
         }
     }

@@ -31,7 +31,7 @@ pub struct Settings {
     pub steps: usize,
     /// How strongly the picture follows the prompt; at 1 or less the model is asked once a step instead of twice.
     pub guidance: f32,
-    /// What the picture should not show.
+    /// Words for things that the picture should not show.
     pub negative: String,
 }
 
@@ -45,7 +45,7 @@ impl Default for Settings {
 /// One picture to make.
 #[derive(Debug, Clone, Copy)]
 pub struct Order<'a> {
-    /// What it shows.
+    /// The words for it.
     pub prompt: &'a str,
     /// Width in pixels.
     pub width: usize,
@@ -106,7 +106,9 @@ impl Pipeline {
         let unet = Unet::read(&config("unet")?)?;
         if clip.width != unet.context {
             let (text, image) = (clip.width, unet.context);
-            return Err(Error::Model(format!("the text encoder gives {text} numbers a token, but the UNet takes {image}")));
+            return Err(Error::Model(format!(
+                "the text encoder gives {text} numbers a token, but the UNet takes {image}"
+            )));
         }
         let vae = config("vae")?;
         let decoder = match vae.text("_class_name", "AutoencoderKL")? {
@@ -119,7 +121,9 @@ impl Pipeline {
         };
         if decoded != unet.channels {
             let made = unet.channels;
-            return Err(Error::Model(format!("the UNet makes latent pictures of {made} channels, the autoencoder takes {decoded}")));
+            return Err(Error::Model(format!(
+                "the UNet makes latent pictures of {made} channels, the autoencoder takes {decoded}"
+            )));
         }
         let pipeline = Self {
             tokenizer: Tokenizer::read(&folder.join("tokenizer"), clip.tokens)?,
@@ -269,7 +273,14 @@ impl Pipeline {
         Ok(())
     }
 
-    fn predict(&self, shape: [usize; 3], sample: &[f32], time: f32, context: &[f32], guidance: f32) -> Result<Vec<f32>> {
+    fn predict(
+        &self,
+        shape: [usize; 3],
+        sample: &[f32],
+        time: f32,
+        context: &[f32],
+        guidance: f32,
+    ) -> Result<Vec<f32>> {
         let Some((_, session)) = &self.loaded else {
             return Err(Error::Run("the UNet is not loaded".into()));
         };
@@ -330,11 +341,12 @@ impl Pipeline {
             return Err(Error::Spoiled("the model gave an all black picture"));
         }
         let size = |side: usize| u32::try_from(side).unwrap_or(u32::MAX);
-        Picture::from_rgb(size(width), size(height), bytes).ok_or_else(|| Error::Run("the decoder gave too few numbers".into()))
+        Picture::from_rgb(size(width), size(height), bytes)
+            .ok_or_else(|| Error::Run("the decoder gave too few numbers".into()))
     }
 }
 
-/// What leads a picture.
+/// The embeddings that lead a picture.
 #[derive(Debug, Clone)]
 pub struct Guide {
     /// The embedding of the prompt.
@@ -350,7 +362,8 @@ pub fn embed_guidance(guidance: f32, size: usize) -> Vec<f32> {
     let half = size / 2;
     let frequency = |at: usize| (-(10_000_f64.ln()) * at as f64 / (half as f64 - 1.0)).exp() as f32;
     let angles: Vec<_> = (0..half).map(|at| (guidance - 1.0) * 1000.0 * frequency(at)).collect();
-    let mut numbers: Vec<_> = angles.iter().map(|angle| angle.sin()).chain(angles.iter().map(|angle| angle.cos())).collect();
+    let mut numbers: Vec<_> =
+        angles.iter().map(|angle| angle.sin()).chain(angles.iter().map(|angle| angle.cos())).collect();
     numbers.resize(size, 0.0);
     numbers
 }
@@ -369,7 +382,9 @@ fn file(folder: &Path, stem: &str) -> Result<PathBuf> {
     let found = names.iter().map(|name| folder.join(name)).find(|path| path.exists());
     found.ok_or_else(|| {
         let (folder, name) = (folder.display(), &names[0]);
-        Error::Model(format!("{folder} lacks {name}; weights in other formats (.bin, .ckpt) or in several files are not read"))
+        Error::Model(format!(
+            "{folder} lacks {name}; weights in other formats (.bin, .ckpt) or in several files are not read"
+        ))
     })
 }
 

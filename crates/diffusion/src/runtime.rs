@@ -55,7 +55,8 @@ impl Session {
         let results = self.model.run(values, &ids, None::<RunOptions>).map_err(|error| failed(&error))?;
         let mut numbers = Vec::new();
         for result in results {
-            let tensor = result.into_tensor::<f32>().ok_or_else(|| Error::Run("an output holds no fractions".into()))?;
+            let tensor =
+                result.into_tensor::<f32>().ok_or_else(|| Error::Run("an output holds no fractions".into()))?;
             numbers.push(tensor.into_data());
         }
         numbers.try_into().map_err(|_| Error::Run("an output is missing".into()))

@@ -156,10 +156,8 @@ fn other_architectures_are_refused() {
 #[test]
 fn a_tokenizer_of_another_model_is_refused() {
     let model = Model::copy("sd15");
-    let path = model.path("tokenizer/vocab.json");
-    let text = std::fs::read_to_string(&path).expect("a file").replace(": 614}", ": 49407}");
-    std::fs::write(&path, text).expect("a file");
-    model.assert_refused(&["49407", "615"]);
+    model.set("tokenizer/vocab.json", "<|endoftext|>", json!(49_407));
+    model.assert_refused(&["49407", "614"]);
 }
 
 #[test]

@@ -141,8 +141,7 @@ impl Builder<'_> {
         let operands: Vec<_> = [Some(x), Some(&weight), bias.as_ref()].into_iter().flatten().collect();
         let (k, s, p) = (kernel as i64, stride as i64, (kernel / 2) as i64);
         let size = |size: usize| (size + 2 * (kernel / 2) - kernel) / stride + 1;
-        let attributes =
-            [("kernel_shape", Ints(&[k, k])), ("strides", Ints(&[s, s])), ("pads", Ints(&[p, p, p, p]))];
+        let attributes = [("kernel_shape", Ints(&[k, k])), ("strides", Ints(&[s, s])), ("pads", Ints(&[p, p, p, p]))];
         Ok(self.op("Conv", &operands, &attributes, &[batch, outputs, size(height), size(width)]))
     }
 

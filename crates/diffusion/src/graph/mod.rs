@@ -156,7 +156,9 @@ impl<'w> Builder<'w> {
         })?;
         if entry.shape != shape {
             let found = &entry.shape;
-            return Err(wrong(format!("the tensor {name:?} has the shape {found:?}, but the configuration asks for {shape:?}")));
+            return Err(wrong(format!(
+                "the tensor {name:?} has the shape {found:?}, but the configuration asks for {shape:?}"
+            )));
         }
         if self.used.contains(&name) {
             return Ok(Node { name, shape: shape.into() });
@@ -195,7 +197,9 @@ impl<'w> Builder<'w> {
             }
             other => {
                 let path = self.weights.path();
-                return Err(Error::Model(format!("{path}: the tensor {name:?} has the type {other:?}; F32, F16 and BF16 are supported")));
+                return Err(Error::Model(format!(
+                    "{path}: the tensor {name:?} has the type {other:?}; F32, F16 and BF16 are supported"
+                )));
             }
         }
         Ok((CONVERTED, DataType::FLOAT, begin..self.converted.len()))
@@ -268,7 +272,9 @@ impl<'w> Builder<'w> {
         unknown.sort_unstable();
         if let Some(first) = unknown.first() {
             let (path, count) = (self.weights.path(), unknown.len());
-            return Err(Error::Model(format!("{path}: {count} tensors belong to another architecture, {first:?} is the first")));
+            return Err(Error::Model(format!(
+                "{path}: {count} tensors belong to another architecture, {first:?} is the first"
+            )));
         }
         let opset = OperatorSetIdProto { domain: Some(String::new()), version: Some(OPSET) };
         let model = ModelProto {

@@ -37,6 +37,7 @@ pub fn residual(
     let h = b.group_norm(&h, &format!("{name}.norm2"), norm.groups, norm.epsilon)?;
     let h = b.activation(&h, Silu);
     let h = b.conv(&h, &format!("{name}.conv2"), outputs, 3, 1)?;
-    let shortcut = if inputs == outputs { x.clone() } else { b.conv(x, &format!("{name}.conv_shortcut"), outputs, 1, 1)? };
+    let shortcut =
+        if inputs == outputs { x.clone() } else { b.conv(x, &format!("{name}.conv_shortcut"), outputs, 1, 1)? };
     Ok(b.add(&shortcut, &h))
 }

@@ -57,7 +57,7 @@ impl Unet {
             return Err(config.wrong("up_block_types", "as many as in down_block_types are needed"));
         }
         let channels = config.numbers("block_out_channels", levels)?;
-        // What the configuration calls the size of a head is their number, by an old mistake of the library.
+        // By an old mistake of the library, the field that is called the size of a head holds their number.
         let heads = config.numbers("attention_head_dim", levels)?;
         let depth = match config.get("transformer_layers_per_block") {
             None => vec![1; levels],
@@ -79,7 +79,8 @@ impl Unet {
         if layers > MAX_LAYERS || depth.iter().any(|depth| *depth > MAX_LAYERS) {
             return Err(config.wrong("layers_per_block", "at most 64 layers are supported"));
         }
-        let norm = Norm { groups: config.number_or("norm_num_groups", 32)?, epsilon: config.fraction("norm_eps", 1e-5)? };
+        let norm =
+            Norm { groups: config.number_or("norm_num_groups", 32)?, epsilon: config.fraction("norm_eps", 1e-5)? };
         Ok(Self {
             channels: config.number_or("in_channels", 4)?,
             context: config.number("cross_attention_dim")?,
@@ -187,7 +188,9 @@ fn refuse_variants(config: &Config) -> Result<()> {
     }
     let (inputs, outputs) = (config.number_or("in_channels", 4)?, config.number_or("out_channels", 4)?);
     if inputs != outputs {
-        return Err(Error::Model(format!("the UNet takes {inputs} channels and gives {outputs}: models for inpainting and editing are not supported")));
+        return Err(Error::Model(format!(
+            "the UNet takes {inputs} channels and gives {outputs}: models for inpainting and editing are not supported"
+        )));
     }
     Ok(())
 }
@@ -242,7 +245,9 @@ impl Part<'_, '_> {
         let unet = self.unet;
         for (at, level) in unet.blocks.iter().rev().enumerate() {
             for layer in 0..=unet.layers {
-                let skip = skips.pop().expect("one for each layer of the way down, one for each change of size, and the first");
+                let skip = skips
+                    .pop()
+                    .expect("one for each layer of the way down, one for each change of size, and the first");
                 x = self.b.concat_channels(&x, &skip);
                 x = self.residual(&x, &format!("up_blocks.{at}.resnets.{layer}"), level.channels)?;
                 if level.up_attends {

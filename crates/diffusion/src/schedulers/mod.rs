@@ -1,4 +1,4 @@
-//! Schedulers: which noise levels a picture passes, and how one step goes from one to the next.
+//! Schedulers choose the noise levels that a picture passes, and take the steps from one to the next.
 //!
 //! `scheduler_config.json` of a model names its scheduler and the constants with which the model was trained.
 
@@ -26,7 +26,7 @@ pub trait Scheduler: std::fmt::Debug + Send {
         1.0
     }
 
-    /// What the model is shown at a step.
+    /// The input of the model at a step.
     fn scale(&self, _step: usize, sample: &[f32]) -> Vec<f32> {
         sample.to_vec()
     }
@@ -35,7 +35,7 @@ pub trait Scheduler: std::fmt::Debug + Send {
     fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], noise: &mut Noise);
 }
 
-/// What the model predicts.
+/// The meaning of the model's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Prediction {
     /// The noise in the sample.
@@ -46,7 +46,7 @@ enum Prediction {
     Sample,
 }
 
-/// Which of the training's time steps are used.
+/// The choice of time steps among those of the training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Spacing {
     Linspace,
@@ -54,7 +54,7 @@ enum Spacing {
     Trailing,
 }
 
-/// What all schedulers share: the noise levels of the training.
+/// The noise levels of the training, which all schedulers share.
 #[derive(Debug, Clone)]
 struct Training {
     /// For each time step of the training, which part of the variance is still the picture.
