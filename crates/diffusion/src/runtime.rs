@@ -26,10 +26,10 @@ impl Session {
     /// # Errors
     /// If the runtime refuses the graph.
     pub fn load(graph: Graph) -> Result<Self> {
-        let Graph { onnx, mapped, converted } = graph;
+        let converted = graph.converted();
         let mut options = ModelOptions::with_all_ops();
-        options.external_data_static(MAPPED, mapped).external_data(CONVERTED, converted);
-        let model = options.load(onnx).map_err(|error| Error::Run(error.to_string()))?;
+        options.external_data_static(MAPPED, graph.mapped).external_data(CONVERTED, converted);
+        let model = options.load(graph.onnx).map_err(|error| Error::Run(error.to_string()))?;
         Ok(Self { model })
     }
 

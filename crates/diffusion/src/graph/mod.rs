@@ -9,6 +9,7 @@ pub mod blocks;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
 
 use rten_onnx::onnx::{
     AttributeProto, AttributeType, DataLocation, DataType, Dimension, GraphProto, ModelProto, NodeProto,
@@ -80,14 +81,41 @@ pub struct Graph {
     pub onnx: Vec<u8>,
     /// The mapped file of weights, named [`MAPPED`] in the graph.
     pub mapped: &'static [u8],
-    /// Weights in other types or at odd addresses, converted. Named [`CONVERTED`] in the graph.
-    pub converted: Vec<u8>,
+    conversions: Vec<Conversion>,
+    converted: usize,
+}
+
+/// A tensor that the runtime cannot take as it is in the file.
+#[derive(Debug)]
+struct Conversion {
+    from: Range<usize>,
+    to: usize,
+    /// From BF16 to F32.
+    widen: bool,
+}
+
+impl Graph {
+    /// The weights that are in other types or at odd addresses in the file, converted. Named [`CONVERTED`] in the graph.
+    pub fn converted(&self) -> Vec<u8> {
+        let mut all = vec![0; self.converted];
+        for Conversion { from, to, widen } in &self.conversions {
+            let bytes = &self.mapped[from.clone()];
+            if *widen {
+                for (half, whole) in bytes.chunks_exact(2).zip(all[*to..].chunks_exact_mut(4)) {
+                    whole[2..].copy_from_slice(half);
+                }
+            } else {
+                all[*to..*to + bytes.len()].copy_from_slice(bytes);
+            }
+        }
+        all
+    }
 }
 
 impl std::fmt::Debug for Graph {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { onnx, mapped, converted } = self;
-        write!(f, "Graph({} bytes, weights: {} mapped, {} converted)", onnx.len(), mapped.len(), converted.len())
+        let Self { onnx, mapped, converted, .. } = self;
+        write!(f, "Graph({} bytes, weights: {} mapped, {converted} converted)", onnx.len(), mapped.len())
     }
 }
 
@@ -97,7 +125,8 @@ pub struct Builder<'w> {
     weights: &'w Weights,
     prefix: &'w str,
     graph: GraphProto,
-    converted: Vec<u8>,
+    conversions: Vec<Conversion>,
+    converted: usize,
     used: HashSet<String>,
     constants: BTreeMap<Vec<i64>, Node>,
     count: usize,
@@ -106,8 +135,8 @@ pub struct Builder<'w> {
 impl<'w> Builder<'w> {
     /// Begins a graph over the tensors of a file. The names of weights are given without `prefix`.
     pub fn new(weights: &'w Weights, prefix: &'w str) -> Self {
-        let (graph, converted, used, constants) = Default::default();
-        Self { weights, prefix, graph, converted, used, constants, count: 0 }
+        let (graph, conversions, used, constants) = Default::default();
+        Self { weights, prefix, graph, conversions, converted: 0, used, constants, count: 0 }
     }
 
     fn fresh(&mut self, shape: Vec<usize>) -> Node {
@@ -181,28 +210,26 @@ impl<'w> Builder<'w> {
     }
 
     /// Decides where the graph finds a weight. 32-bit and 16-bit fractions stay in the file; the runtime widens the latter
-    /// when it loads. All else is converted here.
-    fn place(&mut self, name: &str, entry: &Entry) -> Result<(&'static str, DataType, std::ops::Range<usize>)> {
-        let bytes = &self.weights.data()[entry.bytes.clone()];
-        let aligned = |size: usize| bytes.as_ptr().addr().is_multiple_of(size);
-        let begin = self.converted.len();
-        match entry.dtype {
-            Dtype::F32 if aligned(4) => return Ok((MAPPED, DataType::FLOAT, entry.bytes.clone())),
-            Dtype::F16 if aligned(2) => return Ok((MAPPED, DataType::FLOAT16, entry.bytes.clone())),
-            Dtype::F32 => self.converted.extend(bytes),
-            Dtype::BF16 => {
-                for half in bytes.chunks_exact(2) {
-                    self.converted.extend([0, 0, half[0], half[1]]);
-                }
-            }
+    /// when it loads. Other types, and what lies at odd addresses, are converted then.
+    fn place(&mut self, name: &str, entry: &Entry) -> Result<(&'static str, DataType, Range<usize>)> {
+        let (data_type, size, width) = match entry.dtype {
+            Dtype::F32 => (DataType::FLOAT, 4, 4),
+            Dtype::F16 => (DataType::FLOAT16, 2, 2),
+            Dtype::BF16 => (DataType::FLOAT, 2, 4),
             other => {
                 let path = self.weights.path();
-                return Err(Error::Model(format!(
-                    "{path}: the tensor {name:?} has the type {other:?}; F32, F16 and BF16 are supported"
-                )));
+                let supported = "F32, F16 and BF16 are supported";
+                return Err(Error::Model(format!("{path}: the tensor {name:?} has the type {other:?}; {supported}")));
             }
+        };
+        let aligned = self.weights.data()[entry.bytes.clone()].as_ptr().addr().is_multiple_of(size);
+        if aligned && entry.dtype != Dtype::BF16 {
+            return Ok((MAPPED, data_type, entry.bytes.clone()));
         }
-        Ok((CONVERTED, DataType::FLOAT, begin..self.converted.len()))
+        let begin = self.converted.next_multiple_of(4);
+        self.converted = begin + entry.bytes.len() / size * width;
+        self.conversions.push(Conversion { from: entry.bytes.clone(), to: begin, widen: entry.dtype == Dtype::BF16 });
+        Ok((CONVERTED, data_type, begin..self.converted))
     }
 
     /// A tensor of fractions that the graph itself holds.
@@ -265,7 +292,7 @@ impl<'w> Builder<'w> {
     /// # Errors
     /// If the file has a tensor with the graph's prefix that the graph does not use and `ignored` does not name: the
     /// architecture is then another one, and the pictures would be wrong.
-    pub fn finish(self, ignored: impl Fn(&str) -> bool) -> Result<Graph> {
+    pub fn finish(mut self, ignored: impl Fn(&str) -> bool) -> Result<Graph> {
         let prefix = self.prefix;
         let mut unknown: Vec<_> = self.weights.names().filter(|name| !self.used.contains(*name)).collect();
         unknown.retain(|name| name.strip_prefix(prefix).is_some_and(|name| !ignored(name)));
@@ -281,11 +308,12 @@ impl<'w> Builder<'w> {
             ir_version: Some(IR_VERSION),
             producer_name: Some("tintype".into()),
             opset_import: vec![opset],
-            graph: Some(self.graph),
+            graph: Some(std::mem::take(&mut self.graph)),
             ..ModelProto::default()
         };
         let onnx = model.write_buf().map_err(|error| Error::Run(format!("cannot write the graph: {error}")))?;
-        Ok(Graph { onnx, mapped: self.weights.data(), converted: self.converted })
+        let Self { weights, conversions, converted, .. } = self;
+        Ok(Graph { onnx, mapped: weights.data(), conversions, converted })
     }
 }
 

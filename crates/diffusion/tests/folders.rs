@@ -1,4 +1,5 @@
-//! Damaged and foreign models are refused with a sentence that names the cause, before anything is rendered.
+//! Folders of models: damaged and foreign ones are refused with a sentence that names the cause, before anything is
+//! rendered, and unusual ones give the usual picture.
 
 use std::path::{Path, PathBuf};
 
@@ -128,14 +129,14 @@ fn other_architectures_are_refused() {
         ("unet/config.json", "block_out_channels", json!([4, 4, 8, 12]), "shape"),
         ("unet/config.json", "block_out_channels", json!([4, 4, 8, 18446744073709551615_u64]), "block_out_channels"),
         ("unet/config.json", "layers_per_block", json!(1_000_000), "64"),
-        ("unet/config.json", "layers_per_block", json!(1), "another architecture"),
+        ("unet/config.json", "layers_per_block", json!(1), "shape"),
         ("unet/config.json", "cross_attention_dim", json!(8), "text encoder"),
         ("unet/config.json", "norm_num_groups", json!(3), "groups"),
         ("unet/config.json", "down_block_types", json!(["AttnDownBlock2D"]), "up_block_types"),
         ("vae/config.json", "_class_name", json!("AutoencoderDC"), "AutoencoderKL"),
         ("vae/config.json", "latent_channels", json!(16), "channels"),
         ("text_encoder/config.json", "architectures", json!(["T5EncoderModel"]), "CLIPTextModel"),
-        ("text_encoder/config.json", "vocab_size", json!(600), "shape"),
+        ("text_encoder/config.json", "vocab_size", json!(700), "shape"),
         ("text_encoder/config.json", "num_hidden_layers", json!(1), "another architecture"),
         ("text_encoder/config.json", "num_hidden_layers", json!(3), "missing"),
         ("tokenizer/tokenizer_config.json", "tokenizer_class", json!("T5Tokenizer"), "CLIPTokenizer"),
@@ -158,6 +159,26 @@ fn a_tokenizer_of_another_model_is_refused() {
     let model = Model::copy("sd15");
     model.set("tokenizer/vocab.json", "<|endoftext|>", json!(49_407));
     model.assert_refused(&["49407", "614"]);
+}
+
+#[test]
+fn weights_at_odd_addresses_give_the_same_picture() {
+    // 16-bit and 32-bit weights.
+    for name in ["sd15", "lcm"] {
+        let picture = Model::copy(name).render(64, 64, 2).expect("a picture");
+        for odd in 1..4 {
+            let model = Model::copy(name);
+            for path in [UNET, VAE, "text_encoder/model.safetensors"] {
+                model.change(path, |bytes| {
+                    let header = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
+                    bytes[..8].copy_from_slice(&(header + odd).to_le_bytes());
+                    let end = 8 + usize::try_from(header).expect("a small header");
+                    bytes.splice(end..end, vec![b' '; usize::try_from(odd).expect("a small number")]);
+                });
+            }
+            assert_eq!(model.render(64, 64, 2).expect("a picture"), picture, "{name} at {odd}");
+        }
+    }
 }
 
 #[test]
