@@ -1,6 +1,8 @@
 //! Renders one picture with a model, to try it and to measure:
 //! `cargo run --release -p tintype-diffusion --example render -- FOLDER PROMPT PICTURE.png [WIDTHxHEIGHT [STEPS [GUIDANCE]]]`
 
+#![expect(clippy::disallowed_methods, reason = "an example has no clock that tests move")]
+
 use std::path::Path;
 use std::time::Instant;
 

@@ -49,9 +49,14 @@ impl Tokenizer {
             json!({"id": id, "content": name, "special": true, "normalized": false,
                 "single_word": false, "lstrip": false, "rstrip": false})
         };
+        let mut specials = vec![added(&begin, begin_id), added(&end, end_id)];
+        // Also a padding that is an ordinary word, such as the "!" of Stable Diffusion 2, is then found everywhere.
+        if padding_id != begin_id && padding_id != end_id {
+            specials.push(added(&padding, padding_id));
+        }
         let description = json!({
             "version": "1.0",
-            "added_tokens": [added(&begin, begin_id), added(&end, end_id)],
+            "added_tokens": specials,
             "normalizer": {"type": "Sequence", "normalizers": [
                 {"type": "NFC"},
                 {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
