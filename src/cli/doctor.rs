@@ -201,7 +201,7 @@ async fn database(data: &DataSettings) -> Result<String, String> {
 async fn queue(data: &DataSettings) -> Result<String, String> {
     let (depth, engines) = match existing_database(data).await? {
         Existing::None | Existing::Older => return Ok("empty".into()),
-        // Which engines a server on SQLite has is known to that server alone; the check of the engines probes them.
+        // The engines of a server on SQLite are known to that server alone; the check of the engines probes them.
         Existing::Sqlite(database) => (database.queue_depth(), None),
         Existing::Postgres(store) => {
             (store.queue_depth().await, Some(store.engines().await.map_err(|error| error.to_string())?))

@@ -21,7 +21,7 @@ pub(super) struct WaitingBar {
     known: Cell<Option<Estimate>>,
 }
 
-/// What was known at one time.
+/// The state of a task as it was known at one time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Estimate {
     /// Time since the bar was started.

@@ -74,6 +74,8 @@ impl Metrics {
             registered(&registry, counters)
         };
         let gauge = |name, help| registered(&registry, IntGauge::new(name, help));
+        let gauges =
+            |name, help, labels: &[&str]| registered(&registry, IntGaugeVec::new(Opts::new(name, help), labels));
         let request_seconds = HistogramOpts::new(
             "tintype_http_request_duration_seconds",
             "Time from the end of the request header to the response",
@@ -127,15 +129,10 @@ impl Metrics {
                 "tintype_queue_without_engine",
                 "Waiting tasks that no worker can take now, because none has the engine or it is down",
             ),
-            engine_available: registered(
-                &registry,
-                IntGaugeVec::new(
-                    Opts::new(
-                        "tintype_engine_available",
-                        "1 while a worker of any process has this engine and it takes work",
-                    ),
-                    &["engine"],
-                ),
+            engine_available: gauges(
+                "tintype_engine_available",
+                "1 while a worker of any process has this engine and it takes work",
+                &["engine"],
             ),
             disk_free: gauge("tintype_disk_free_bytes", "Free space for the data; -1 if unknown"),
             registry,

@@ -7,6 +7,9 @@ use serde::Serialize;
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 
+/// The limit of references in a claim that takes any task.
+pub const ANY_REFERENCES: u32 = u32::MAX;
+
 /// A worker without a report for this long, by the clock of the database, counts as gone.
 pub const WORKER_SILENCE: Duration = Duration::from_secs(60);
 
@@ -44,7 +47,7 @@ pub struct EngineState {
     pub seen_at: Timestamp,
 }
 
-/// What some engines can do together.
+/// The tasks that some engines can do together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Abilities {
     /// Most reference images of a task that any of them takes; `None` if there is no engine.

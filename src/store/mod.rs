@@ -26,14 +26,11 @@ pub mod sqlite;
 
 pub use self::audit::{Audit, Drift};
 pub use self::error::{Cause, OpenError, StoreError};
-pub use self::fleet::{Abilities, ENGINE_SILENCE, EngineState, WORKER_SILENCE, WorkerReport};
+pub use self::fleet::{ANY_REFERENCES, Abilities, ENGINE_SILENCE, EngineState, WORKER_SILENCE, WorkerReport};
 pub use self::leases::{
     AttemptProgress, Claim, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry,
     StrikeRule,
 };
-
-/// The limit of references in a claim that takes any task.
-pub const ANY_REFERENCES: u32 = u32::MAX;
 
 /// Longest time by which a sweep is postponed. A sweep that is due later than that was postponed before the clock was set
 /// back, and counts as due.

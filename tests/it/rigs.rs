@@ -2,6 +2,7 @@
 
 pub mod binary;
 pub mod browser;
+pub mod caller;
 pub mod certificates;
 pub mod cluster;
 pub mod crash;

@@ -99,7 +99,7 @@ pub struct TaskRequest {
 pub struct Accepted {
     /// The id to poll.
     pub task_id: TaskId,
-    /// What the server says about the task.
+    /// The state of the task, as the server tells it.
     pub state: Processing,
 }
 

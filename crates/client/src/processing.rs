@@ -1,4 +1,4 @@
-//! What the headers of a response say about an unfinished task.
+//! The state of an unfinished task, as the headers of a response tell it.
 
 use std::time::Duration;
 

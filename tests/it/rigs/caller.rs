@@ -1,0 +1,65 @@
+//! A caller of a service that runs in the test process.
+
+use bytes::Bytes;
+use hyper::StatusCode;
+use serde_json::{Value, json};
+use tintype::domain::model::{Account, Id};
+
+use super::http::{Answer, GENERATE, TASKS};
+use super::service::Service;
+
+/// A caller with an account and a key.
+pub struct Caller<'a> {
+    pub service: &'a Service,
+    pub account: Account,
+    pub key_id: Id,
+    pub key: String,
+}
+
+impl Caller<'_> {
+    /// The same caller at another process.
+    pub fn at<'a>(&self, service: &'a Service) -> Caller<'a> {
+        Caller { service, account: self.account.clone(), key_id: self.key_id, key: self.key.clone() }
+    }
+
+    pub fn authorization(&self) -> String {
+        format!("Bearer {}", self.key)
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.service.call("GET", path, &[("authorization", &self.authorization())], "").await
+    }
+
+    /// Submits exactly these bytes.
+    pub async fn post(&self, body: impl Into<Bytes>) -> Answer {
+        let headers = [("authorization", self.authorization()), ("content-type", "application/json".into())];
+        let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        self.service.call("POST", GENERATE, &headers, body).await
+    }
+
+    /// Submits and returns the reduced task.
+    pub async fn submit(&self, body: Value) -> Value {
+        let answer = self.post(body.to_string()).await;
+        assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+        answer.json()["data"].clone()
+    }
+
+    /// Submits a prompt and returns its task_id.
+    pub async fn submit_prompt(&self, prompt: &str) -> String {
+        let task = self.submit(json!({ "prompt": prompt })).await;
+        task["task_id"].as_str().expect("a task_id").to_owned()
+    }
+
+    /// Polls a task once.
+    pub async fn task(&self, task_id: &str) -> Value {
+        let answer = self.get(&format!("{TASKS}/{task_id}")).await;
+        assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+        answer.json()["data"].clone()
+    }
+
+    /// The credits of the account.
+    pub async fn credits(&self) -> i64 {
+        let account = self.service.shared.store.find_account(&self.account.name).await.expect("a store");
+        account.expect("the account exists").credits
+    }
+}
