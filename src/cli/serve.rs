@@ -152,6 +152,10 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
     }
     let url = listeners.url(&server)?;
     let parts = open_parts(&server, data, &database, clock, role, url.as_deref()).await?;
+    // Before the first sweep, which fails the tasks that no known engine can do.
+    for worker in parts.rendering.iter().flat_map(|rendering| &rendering.workers) {
+        worker.register().await?;
+    }
     if let DatabaseUrl::Sqlite(_) = &database {
         // This process holds the lock on the database, so every process that held a lease has ended.
         parts.sweeper.sweep(Rescue::All).await;
@@ -257,10 +261,6 @@ async fn work(parts: Parts, listeners: Listeners, delay: Duration, signals: &mut
         running.spawn(server::serve(listeners.metrics, metrics_router(shared), Front::default(), close.clone()));
     }
     if let Some(Rendering { workers, policy, .. }) = rendering {
-        // Before the first sweep, which fails the tasks that no known engine can do.
-        for worker in &workers {
-            worker.register().await?;
-        }
         for worker in workers {
             running.spawn(worker.run(stop.clone()));
         }
