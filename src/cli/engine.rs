@@ -13,7 +13,7 @@ use crate::clock::Clock;
 use crate::config::{EngineSettings, EngineTarget, NamedEngine};
 use crate::domain::request::{AspectRatio, InvalidRequest};
 use crate::engines::{self, EngineChoice, Surroundings};
-use tintype_engine::{Brief, CancellationToken, EngineInfo, Progress, Sizes};
+use tintype_engine::{Brief, CancellationToken, Device, EngineInfo, Progress, Sizes};
 
 /// Time limit for a probe.
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
@@ -112,6 +112,33 @@ struct Listed {
     known: &'static [&'static str],
 }
 
+/// A device of an engine.
+#[derive(Debug, Serialize)]
+struct ShownDevice {
+    name: String,
+    memory_bytes: Option<u64>,
+    free_memory_bytes: Option<u64>,
+}
+
+impl From<Device> for ShownDevice {
+    fn from(Device { name, memory, free_memory }: Device) -> Self {
+        Self { name, memory_bytes: memory, free_memory_bytes: free_memory }
+    }
+}
+
+impl ShownDevice {
+    fn text(&self) -> String {
+        let gib = |bytes: u64| bytes as f64 / (1_u64 << 30) as f64;
+        let memory = self.memory_bytes.map(|bytes| format!(", {:.1} GiB of memory", gib(bytes))).unwrap_or_default();
+        let free = self.free_memory_bytes.map(|bytes| format!(", {:.1} GiB free", gib(bytes))).unwrap_or_default();
+        format!("\n  device: {}{memory}{free}", self.name)
+    }
+}
+
+fn devices_text(devices: &[ShownDevice]) -> String {
+    devices.iter().map(ShownDevice::text).collect()
+}
+
 /// The outcome of a check.
 #[derive(Debug, Serialize)]
 struct Checked {
@@ -121,6 +148,7 @@ struct Checked {
     /// The reason why the engine takes no work.
     error: Option<String>,
     seconds: f64,
+    devices: Vec<ShownDevice>,
 }
 
 impl Checked {
@@ -129,7 +157,7 @@ impl Checked {
             None => format!("takes work (answered within {:.0} ms)", self.seconds * 1e3),
             Some(error) => format!("takes no work: {error}"),
         };
-        format!("{}\n  {outcome}", self.shown.text())
+        format!("{}\n  {outcome}{}", self.shown.text(), devices_text(&self.devices))
     }
 }
 
@@ -146,6 +174,8 @@ struct Tried {
     render_seconds: f64,
     resize_seconds: f64,
     encode_seconds: f64,
+    /// The devices, with their memory right after the render.
+    devices: Vec<ShownDevice>,
 }
 
 pub(super) async fn run(command: EngineCommand) -> Outcome {
@@ -198,7 +228,8 @@ async fn check_one(named: &NamedEngine) -> Result<Checked, Failure> {
         Err(_) => Some(format!("no answer within {} s", PROBE_LIMIT.as_secs())),
     };
     let seconds = (clock.elapsed() - begun).as_secs_f64();
-    Ok(Checked { shown: Shown::new(named, &choice.info), ok: error.is_none(), error, seconds })
+    let devices = engine.devices().await.into_iter().map(ShownDevice::from).collect();
+    Ok(Checked { shown: Shown::new(named, &choice.info), ok: error.is_none(), error, seconds, devices })
 }
 
 async fn try_out(args: TryArgs) -> Outcome {
@@ -210,9 +241,9 @@ async fn try_out(args: TryArgs) -> Outcome {
     let tried = tried.inspect_err(|_| drop(std::fs::remove_file(&args.out)))?;
     show(args.json, &tried, || {
         let Tried { rendered, size, bytes, render_seconds, resize_seconds, encode_seconds, .. } = &tried;
-        let file = args.out.display();
+        let (file, devices) = (args.out.display(), devices_text(&tried.devices));
         format!(
-            "{file}: {size}, {bytes} bytes\n  rendered as {rendered} in {render_seconds:.2} s, resized in {resize_seconds:.3} s, encoded in {encode_seconds:.3} s"
+            "{file}: {size}, {bytes} bytes\n  rendered as {rendered} in {render_seconds:.2} s, resized in {resize_seconds:.3} s, encoded in {encode_seconds:.3} s{devices}"
         )
     })
 }
@@ -238,6 +269,7 @@ async fn paint(args: &TryArgs, (width, height): (u32, u32), file: &mut std::fs::
     let rendered = rendered.map_err(|_| format!("no picture within {} s", args.timeout.as_secs()))??;
     let picture = rendered.into_iter().next().ok_or("the engine returned no picture")?;
     let (render_seconds, native) = (seconds(begun), format!("{}x{}", picture.width(), picture.height()));
+    let devices = engine.devices().await.into_iter().map(ShownDevice::from).collect();
     let begun = clock.elapsed();
     let picture = picture.fit(width, height);
     let resize_seconds = seconds(begun);
@@ -254,5 +286,6 @@ async fn paint(args: &TryArgs, (width, height): (u32, u32), file: &mut std::fs::
         render_seconds,
         resize_seconds,
         encode_seconds,
+        devices,
     })
 }

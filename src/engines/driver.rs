@@ -3,7 +3,7 @@
 use std::fmt;
 
 use async_trait::async_trait;
-use tintype_engine::{Brief, CancellationToken, Engine, EngineError, Picture, Progress};
+use tintype_engine::{Brief, CancellationToken, Device, Engine, EngineError, Picture, Progress};
 
 /// Renders with servers.
 #[async_trait]
@@ -19,6 +19,11 @@ pub(super) trait Driver: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// [`EngineError::NotAvailable`] while none does.
     async fn probe(&self) -> Result<(), EngineError>;
+
+    /// The devices on which the servers render, as far as they tell them.
+    async fn devices(&self) -> Vec<Device> {
+        Vec::new()
+    }
 
     /// Waits until the servers know of renders that were cancelled, as far as this takes a moment.
     async fn settle(&self) {}
@@ -45,5 +50,9 @@ impl<D: Driver> Engine for Driven<D> {
 
     async fn probe(&self) -> Result<(), EngineError> {
         self.0.probe().await
+    }
+
+    async fn devices(&self) -> Vec<Device> {
+        self.0.devices().await
     }
 }

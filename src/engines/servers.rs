@@ -85,6 +85,11 @@ impl<S: Server> Servers<S> {
         Self { shared: Arc::new(Shared { servers, calls_per_server, states, changed }) }
     }
 
+    /// All servers, in the order of the settings.
+    pub fn all(&self) -> &[Arc<S>] {
+        &self.shared.servers
+    }
+
     /// The number of servers.
     pub fn count(&self) -> usize {
         self.shared.servers.len()

@@ -164,6 +164,17 @@ impl Progress {
     }
 }
 
+/// A device on which an engine renders.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// Its name, for the operator.
+    pub name: String,
+    /// Its memory, in bytes.
+    pub memory: Option<u64>,
+    /// The part of its memory that is free, in bytes.
+    pub free_memory: Option<u64>,
+}
+
 /// Why an engine gave no pictures.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -209,6 +220,11 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// [`EngineError::NotAvailable`] while it does not.
     async fn probe(&self) -> Result<(), EngineError> {
         Ok(())
+    }
+
+    /// The devices on which it renders, as far as it tells them.
+    async fn devices(&self) -> Vec<Device> {
+        Vec::new()
     }
 }
 

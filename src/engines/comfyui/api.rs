@@ -10,7 +10,7 @@ use reqwest::multipart::{Form, Part};
 use reqwest::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tintype_engine::EngineError;
+use tintype_engine::{Device, EngineError};
 
 use crate::engines::endpoint::{Answer, Endpoint, Fault, Words};
 use crate::engines::results::MAX_FILE_BYTES;
@@ -23,6 +23,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 const FILE_LIMIT: Duration = Duration::from_secs(60);
 /// Time for the answers to a probe; less than the worker waits for one.
 const PROBE_LIMIT: Duration = Duration::from_secs(4);
+/// Longest name of a device, in characters.
+const MAX_NAME: usize = 100;
 
 /// One server.
 #[derive(Debug)]
@@ -120,6 +122,19 @@ impl ComfyServer {
 
     pub(super) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
+    }
+
+    /// The devices of the server; none if it does not answer.
+    pub(super) async fn devices(&self) -> Vec<Device> {
+        let asked = tokio::time::timeout(PROBE_LIMIT, self.get("system_stats")).await;
+        let Ok(Ok(stats)) = asked else { return Vec::new() };
+        let devices = stats["devices"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let device = |device: &Value| {
+            // It is shown on a terminal.
+            let name = device["name"].as_str()?.chars().filter(|char| !char.is_control()).take(MAX_NAME).collect();
+            Some(Device { name, memory: device["vram_total"].as_u64(), free_memory: device["vram_free"].as_u64() })
+        };
+        devices.iter().filter_map(device).collect()
     }
 
     async fn get(&self, path: &str) -> Result<Value, Fault> {

@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use tintype_engine::{Brief, EngineError, EngineInfo, Picture, Progress, Sizes};
+use tintype_engine::{Brief, Device, EngineError, EngineInfo, Picture, Progress, Sizes};
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 use url::Url;
@@ -125,6 +126,10 @@ impl Driver for ComfyUi {
 
     async fn probe(&self) -> Result<(), EngineError> {
         self.servers.probe().await
+    }
+
+    async fn devices(&self) -> Vec<Device> {
+        join_all(self.servers.all().iter().map(|server| server.devices())).await.concat()
     }
 
     async fn settle(&self) {

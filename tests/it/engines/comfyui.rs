@@ -354,3 +354,24 @@ fn an_engine_whose_workflow_cannot_be_used_says_what_it_needs() {
     let refusal = files.choose("http://127.0.0.1:1", &[]).expect_err("no file");
     assert!(refusal.contains("cannot read --engine-workflow-nodes"), "{refusal}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn try_and_check_show_the_devices_of_the_server() {
+    let (server, files) = (Contract::start(Age::New).await, Files::new());
+    let out = files.0.path().join("boat.png");
+    let flags = files.flags(&server.url(), &[]);
+    let ask = |arguments: &[&str]| {
+        let arguments: Vec<_> = arguments.iter().copied().chain(flags[2..].iter().map(String::as_str)).collect();
+        let output = run(files.0.path(), arguments);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let device = json!({ "name": "cuda:0 A GPU[31m", "memory_bytes": 24_u64 << 30, "free_memory_bytes": 21_u64 << 30 });
+    let (engine, out) = (flags[1].as_str(), out.to_str().expect("text"));
+    let tried: Value =
+        serde_json::from_str(&ask(&["engine", "try", engine, "a boat", "--out", out, "--json"])).expect("JSON");
+    assert_eq!(tried["devices"], json!([device]));
+    assert!(Picture::decode(&std::fs::read(out).expect("a file")).is_ok());
+    let said = ask(&["engine", "check", engine]);
+    assert!(said.contains("device: cuda:0 A GPU[31m, 24.0 GiB of memory, 21.0 GiB free"), "{said}");
+}

@@ -324,7 +324,9 @@ fn documented(state: &mut State, asked: &Asked) -> Reply {
     let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
     match (asked.method.as_str(), segments.as_slice()) {
         ("GET", ["system_stats"]) => {
-            Reply::json(200, &json!({ "system": { "comfyui_version": "0.30.0" }, "devices": [] }))
+            let device = json!({ "name": "cuda:0 A GPU\u{1b}[31m", "type": "cuda", "index": 0,
+                "vram_total": 24_u64 << 30, "vram_free": 21_u64 << 30 });
+            Reply::json(200, &json!({ "system": { "comfyui_version": "0.30.0" }, "devices": [device] }))
         }
         ("GET", ["object_info", class]) if state.lacks == Some(class) => Reply::json(200, &json!({})),
         ("GET", ["object_info", class]) => Reply::json(200, &json!({ *class: { "name": class } })),
