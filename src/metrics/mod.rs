@@ -1,19 +1,20 @@
 //! The metrics of this process, in the text format of Prometheus.
 
 mod process;
+mod queue;
 
 use std::time::Duration;
 
 use prometheus::core::Collector;
 use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
 };
 
 use crate::clock::Timestamp;
 use crate::domain::model::Violation;
-use crate::store::{Abilities, EngineState, QueueDepth};
+use crate::store::{EngineState, QueueDepth};
 use process::ProcessMetrics;
+use queue::QueueMetrics;
 
 /// The type of the text that [`Metrics::expose`] returns.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -55,12 +56,7 @@ pub struct Metrics {
     /// Tasks that download their references, or have them and wait for a render slot.
     pub fetches: IntGauge,
     render_seconds: Histogram,
-    waiting: IntGauge,
-    leased: IntGauge,
-    oldest_seconds: IntGauge,
-    paused: IntGauge,
-    without_engine: IntGauge,
-    engine_available: IntGaugeVec,
+    queue: QueueMetrics,
     disk_free: IntGauge,
 }
 
@@ -74,8 +70,6 @@ impl Metrics {
             registered(&registry, counters)
         };
         let gauge = |name, help| registered(&registry, IntGauge::new(name, help));
-        let gauges =
-            |name, help, labels: &[&str]| registered(&registry, IntGaugeVec::new(Opts::new(name, help), labels));
         let request_seconds = HistogramOpts::new(
             "tintype_http_request_duration_seconds",
             "Time from the end of the request header to the response",
@@ -121,19 +115,7 @@ impl Metrics {
                 "Tasks that download their references, or have them and wait for a render slot",
             ),
             render_seconds: registered(&registry, Histogram::with_opts(render_seconds)),
-            waiting: gauge("tintype_queue_waiting", "Tasks waiting for a worker"),
-            leased: gauge("tintype_queue_leased", "Tasks leased to a worker"),
-            oldest_seconds: gauge("tintype_queue_oldest_seconds", "Age of the oldest unfinished task"),
-            paused: gauge("tintype_queue_paused", "1 while `tintype queue pause` keeps workers from claiming"),
-            without_engine: gauge(
-                "tintype_queue_without_engine",
-                "Waiting tasks that no worker can take now, because none has the engine or it is down",
-            ),
-            engine_available: gauges(
-                "tintype_engine_available",
-                "1 while a worker of any process has this engine and it takes work",
-                &["engine"],
-            ),
+            queue: QueueMetrics::new(&registry),
             disk_free: gauge("tintype_disk_free_bytes", "Free space for the data; -1 if unknown"),
             registry,
         };
@@ -184,22 +166,17 @@ impl Metrics {
     /// All metrics in the text format of Prometheus, with the given queue depth, engines and free space; unknown space is
     /// shown as -1 bytes.
     pub fn expose(&self, depth: &QueueDepth, engines: &[EngineState], now: Timestamp, free: Option<u64>) -> String {
-        let gauge = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        self.waiting.set(gauge(depth.waiting));
-        self.leased.set(gauge(depth.leased));
-        self.oldest_seconds.set(depth.oldest.map_or(0, |oldest| gauge(now.since(oldest).as_secs())));
-        self.paused.set(i64::from(depth.paused_at.is_some()));
-        self.without_engine.set(gauge(depth.beyond(Abilities::of(engines).available)));
-        // Without those that no longer belong to the installation.
-        self.engine_available.reset();
-        for engine in engines {
-            self.engine_available.with_label_values(&[&engine.name]).set(i64::from(engine.workers > 0));
-        }
-        self.disk_free.set(free.map_or(-1, gauge));
+        self.queue.show(depth, engines, now);
+        self.disk_free.set(free.map_or(-1, level));
         self.process.read();
         let encoded = TextEncoder::new().encode_to_string(&self.registry.gather());
         encoded.unwrap_or_else(|error| format!("# the metrics could not be encoded: {error}\n"))
     }
+}
+
+/// A number as the value of a gauge.
+fn level(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// Registers a metric whose name and labels are fixed in this program.
