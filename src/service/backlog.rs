@@ -231,12 +231,12 @@ impl Backlog {
     /// in time, or if that is unknown.
     pub async fn excess(&self, store: &dyn Store, references: usize) -> Option<Duration> {
         self.measure(store).await;
-        let (waiting, needing) = {
+        let (takeable, needing) = {
             let known = self.known();
-            (known.waiting, known.needing)
+            (self.takeable(&known), known.needing)
         };
-        // The task waits for all others, and for those that need the same workers as it does.
-        let all = self.wait(waiting, 0);
+        // The task waits for all others that a worker takes, and for those that need the same workers as it does.
+        let all = self.wait(takeable, 0);
         let same = references.checked_sub(1).and_then(|index| self.wait(*needing.get(index)?, references));
         all.max(same)?.checked_sub(TASK_TIME_LIMIT).filter(|excess| !excess.is_zero())
     }
@@ -265,7 +265,14 @@ impl Backlog {
 
     /// The place behind `waiting` others, whose wait is unknown while no worker takes the task.
     fn behind(&self, position: u64, waiting: u64, task: &Task) -> Place {
-        Place { position, wait: self.mean(task).and_then(|_| self.wait(waiting, 0)) }
+        let takeable = self.takeable(&self.known());
+        Place { position, wait: self.mean(task).and_then(|_| self.wait(waiting.min(takeable), 0)) }
+    }
+
+    /// The waiting tasks that some worker takes. The others wait for an engine that no worker has now, and delay nobody.
+    fn takeable(&self, known: &Known) -> u64 {
+        let missing = (0..MAX_REFERENCES).find(|index| self.capacity(known, index + 1).slots == 0.0);
+        known.waiting.saturating_sub(missing.map_or(0, |index| known.needing[index]))
     }
 
     /// Measured mean time of an attempt at such a task, by all workers that take it; `None` until enough have ended.
@@ -428,6 +435,12 @@ mod tests {
         assert_eq!(waiting(101, [50, 0, 0, 0]), [Some(SECOND * 2), Some(SECOND * 51), None]);
         text.report(false);
         assert_eq!(waiting(10, [5, 0, 0, 0])[..2], [Some(SECOND * 11), Some(SECOND * 6)], "its engine is down");
+        let takeable = || backlog.takeable(&backlog.known());
+        waiting(1_000, [900, 800, 700, 600]);
+        assert_eq!(takeable(), 300, "one worker takes two references");
+        text.report(true);
+        edit.report(false);
+        assert_eq!(takeable(), 100, "tasks for an engine that is down delay nobody");
     }
 
     #[test]
