@@ -17,6 +17,10 @@ use crate::engines::endpoint::Endpoint;
 
 /// Previews of pictures come on the same socket.
 const MAX_MESSAGE: usize = 16 * 1024 * 1024;
+/// Longest text that is parsed, in bytes. Parsed, it takes many times as much.
+const MAX_TEXT: usize = 64 * 1024;
+/// Most bytes that wait for a server that reads nothing.
+const MAX_UNSENT: usize = 64 * 1024;
 const OPEN_LIMIT: Duration = Duration::from_secs(2);
 
 /// The events of a client.
@@ -70,11 +74,19 @@ async fn open(endpoint: &Endpoint, client: &str) -> Result<WebSocketStream<Upgra
         return Err(format!("status {}", response.status().as_u16()));
     }
     let stream = response.upgrade().await.map_err(|error| error.without_url().to_string())?;
-    let limits = WebSocketConfig::default().max_message_size(Some(MAX_MESSAGE)).max_frame_size(Some(MAX_MESSAGE));
+    // Answers to pings wait in the write buffer while the server reads nothing.
+    let limits = WebSocketConfig::default()
+        .max_message_size(Some(MAX_MESSAGE))
+        .max_frame_size(Some(MAX_MESSAGE))
+        .write_buffer_size(0)
+        .max_write_buffer_size(MAX_UNSENT);
     Ok(WebSocketStream::from_raw_socket(stream, Role::Client, Some(limits)).await)
 }
 
 fn matter(text: &str) -> Matter {
+    if text.len() > MAX_TEXT {
+        return Matter::Other;
+    }
     let event: Value = serde_json::from_str(text).unwrap_or_default();
     let data = &event["data"];
     let number = |name: &str| u32::try_from(data[name].as_u64()?).ok();
