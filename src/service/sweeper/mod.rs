@@ -100,11 +100,12 @@ impl Sweeper {
         if expired.is_ok() {
             self.lenience().answered = answered;
         }
-        self.match_engines().await;
         let may_rescue = answered >= self.lenience().ends;
         if may_rescue && self.rescue(Rescue::Expired).await.is_err() {
             self.be_lenient();
         }
+        // Afterwards, because nothing may wait for the database between a look at the clock and the rescue.
+        self.match_engines().await;
     }
 
     fn be_lenient(&self) {
