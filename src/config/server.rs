@@ -15,7 +15,7 @@ use super::origins::OriginSettings;
 use super::policy::PolicySettings;
 use super::redis::RedisSettings;
 use super::retention::RetentionSettings;
-use super::values::{base_url, duration, size};
+use super::values::{base_url, collector_url, duration, size};
 use super::worker::WorkerSettings;
 use crate::fault::Faults;
 
@@ -30,7 +30,7 @@ pub struct ServerSettings {
     #[arg(long, env = "TINTYPE_METRICS_LISTEN", value_name = "ADDR")]
     pub metrics_listen: Option<ListenAddress>,
     /// Base URL of an OpenTelemetry collector that takes traces over HTTP, such as `http://127.0.0.1:4318` [default: none]
-    #[arg(long, env = "TINTYPE_OTLP", value_name = "URL", value_parser = base_url)]
+    #[arg(long, env = "TINTYPE_OTLP", value_name = "URL", value_parser = collector_url)]
     pub otlp: Option<String>,
     /// URL at which callers reach the API [default: the listen address]
     #[arg(long, env = "TINTYPE_PUBLIC_URL", value_name = "URL", value_parser = base_url)]

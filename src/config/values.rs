@@ -35,6 +35,17 @@ pub fn base_url(text: &str) -> Result<String, String> {
     Ok(text.trim_end_matches('/').to_owned())
 }
 
+/// Parses the base URL of a collector of traces, which is logged and must hold no secret.
+///
+/// # Errors
+/// A sentence for the operator, which does not repeat the URL if it holds a user name or a password.
+pub fn collector_url(text: &str) -> Result<String, String> {
+    if url::Url::parse(text).is_ok_and(|url| !url.username().is_empty() || url.password().is_some()) {
+        return Err("it holds a user name or a password, which would show in logs: give them to a collector of yours that passes the traces on".into());
+    }
+    base_url(text)
+}
+
 /// Parses the URL of a server to call. Without a scheme it means http on this machine and https elsewhere.
 ///
 /// # Errors

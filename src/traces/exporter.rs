@@ -22,6 +22,8 @@ const BATCH: usize = 512;
 const GATHER: Duration = Duration::from_secs(1);
 /// Time limit of one request.
 const SEND_LIMIT: Duration = Duration::from_secs(5);
+/// Bytes of an answer that are read.
+const MAX_ANSWER: usize = 64 * 1024;
 /// The last spans get this long at a stop.
 const FINISH_LIMIT: Duration = Duration::from_secs(2);
 
@@ -129,10 +131,13 @@ impl Collector {
 
     async fn post(&self, body: Vec<u8>) -> Result<(), String> {
         let request = self.client.post(&self.url).header(CONTENT_TYPE, "application/x-protobuf").body(body);
-        let response = request.send().await.map_err(|error| describe(&error.without_url()))?;
+        let mut response = request.send().await.map_err(|error| describe(&error.without_url()))?;
         let status = response.status();
-        // The body is read, so that the connection serves the next batch.
-        drop(response.bytes().await);
+        // The body is read, so that the connection serves the next batch, unless it is longer than an answer can be.
+        let mut read = 0;
+        while let (true, Ok(Some(chunk))) = (read < MAX_ANSWER, response.chunk().await) {
+            read += chunk.len();
+        }
         if status.is_success() { Ok(()) } else { Err(format!("it answered {status}")) }
     }
 }
