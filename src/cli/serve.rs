@@ -1,5 +1,6 @@
 //! `tintype serve`, and its parts `api` and `worker`.
 
+use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::ExitCode;
@@ -153,7 +154,10 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
     let url = listeners.url(&server)?;
     let parts = open_parts(&server, data, &database, clock, role, url.as_deref()).await?;
     // Before the first sweep, which fails the tasks that no known engine can do.
-    for worker in parts.rendering.iter().flat_map(|rendering| &rendering.workers) {
+    let mut workers: Vec<_> = parts.rendering.iter().flat_map(|rendering| &rendering.workers).collect();
+    // Another process may sweep meanwhile.
+    workers.sort_by_key(|worker| Reverse(worker.max_references()));
+    for worker in workers {
         worker.register().await?;
     }
     if let DatabaseUrl::Sqlite(_) = &database {

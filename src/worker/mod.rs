@@ -368,6 +368,11 @@ impl Worker {
         self.report_that_it_is(false).await;
     }
 
+    /// Most reference images of a task that its engine takes.
+    pub fn max_references(&self) -> u32 {
+        self.renderer.max_references()
+    }
+
     /// Makes the engine known to all processes, before the first task is claimed: none may fail a task that only this
     /// engine can do.
     ///
