@@ -19,7 +19,7 @@ pub mod supervisor;
 use std::fmt;
 use std::sync::Arc;
 
-use tintype_engine::{Engine, EngineInfo};
+use tintype_engine::{Engine, EngineInfo, Sizes};
 use tintype_sketch::Sketch;
 
 use crate::config::{EngineSettings, EngineTarget, ServerKind};
@@ -67,6 +67,14 @@ impl EngineChoice {
     /// A sentence for the operator: the engine's key or certificate authorities cannot be used.
     pub fn build(&self, surroundings: Surroundings) -> Result<Arc<dyn Engine>, String> {
         (self.build)(surroundings)
+    }
+}
+
+/// The sizes of the settings, or else those that a driver knows.
+fn sizes(settings: &EngineSettings, otherwise: Sizes) -> Sizes {
+    match settings.engine_sizes.as_slice() {
+        [] => otherwise,
+        sizes => Sizes::Of(sizes.to_vec()),
     }
 }
 

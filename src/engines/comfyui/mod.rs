@@ -25,12 +25,12 @@ use self::api::{ComfyServer, File, Run};
 use self::events::Events;
 use self::steps::Steps;
 use self::workflow::{Values, Workflow};
-use super::EngineChoice;
 use super::driver::{Driven, Driver};
 use super::endpoint::{Endpoint, Fault};
 use super::prompt::for_engine;
 use super::results::{Results, to_pngs};
 use super::servers::{Server as _, Servers};
+use super::{EngineChoice, sizes};
 use crate::config::EngineSettings;
 
 /// A guess until durations have been measured.
@@ -67,10 +67,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
     let info = EngineInfo {
         name: "comfyui".into(),
         description: format!("{}, by a workflow in ComfyUI", settings.target()),
-        sizes: match settings.engine_sizes.as_slice() {
-            [] => Sizes::Any,
-            sizes => Sizes::Of(sizes.to_vec()),
-        },
+        sizes: sizes(settings, Sizes::Any),
         max_references,
         max_pictures: None,
         typical_duration: TYPICAL_DURATION,

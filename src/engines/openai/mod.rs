@@ -17,7 +17,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::multipart::{Form, Part};
 use reqwest::{Method, RequestBuilder};
-use tintype_engine::{Brief, Engine, EngineError, EngineInfo, Picture, Progress, Sizes, Stage};
+use tintype_engine::{Brief, Engine, EngineError, EngineInfo, Picture, Progress, Stage};
 use url::Url;
 
 use self::answer::{Complaint, File};
@@ -26,7 +26,7 @@ use super::driver::{Driven, Driver};
 use super::endpoint::{Endpoint, Fault};
 use super::results::{Downloads, MAX_FILE_BYTES, Results, to_pngs};
 use super::servers::{Server, Servers};
-use super::{EngineChoice, Surroundings};
+use super::{EngineChoice, Surroundings, sizes};
 use crate::config::EngineSettings;
 use crate::domain::images_api::GenerationRequest;
 
@@ -45,10 +45,6 @@ const MAX_REST: usize = 1024 * 1024;
 /// A sentence for the operator.
 pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineChoice, String> {
     let dialect = Dialect::new(settings, urls);
-    let sizes = match settings.engine_sizes.as_slice() {
-        [] => dialect.sizes(),
-        sizes => Sizes::Of(sizes.to_vec()),
-    };
     let model = dialect.model.as_deref().map_or_else(String::new, |model| format!("{model} at "));
     let info = EngineInfo {
         name: "openai".into(),
@@ -57,7 +53,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
             settings.target(),
             dialect.profile
         ),
-        sizes,
+        sizes: sizes(settings, dialect.sizes()),
         max_references: settings.engine_references.unwrap_or_else(|| dialect.max_references()),
         max_pictures: None,
         typical_duration: TYPICAL_DURATION,

@@ -24,7 +24,7 @@ use super::driver::{Driven, Driver};
 use super::endpoint::Endpoint;
 use super::results::Results;
 use super::supervisor::Supervisor;
-use super::{EngineChoice, Surroundings};
+use super::{EngineChoice, Surroundings, sizes};
 use crate::config::EngineSettings;
 
 /// A guess until durations have been measured.
@@ -49,10 +49,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
     let info = EngineInfo {
         name: "sd-server".into(),
         description,
-        sizes: match settings.engine_sizes.as_slice() {
-            [] => Sizes::Any,
-            sizes => Sizes::Of(sizes.to_vec()),
-        },
+        sizes: sizes(settings, Sizes::Any),
         max_references,
         max_pictures: None,
         typical_duration: TYPICAL_DURATION,
