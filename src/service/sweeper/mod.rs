@@ -1,4 +1,5 @@
-//! The sweeper fails overdue tasks and those that no engine can do, takes lost leases away, and removes orphaned files and old tasks.
+//! The sweeper fails overdue tasks and those that no engine can do, takes lost leases away, and removes orphaned files
+//! and old tasks.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
