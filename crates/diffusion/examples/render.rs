@@ -6,8 +6,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use tintype_diffusion::pipeline::Order;
-use tintype_diffusion::{Pipeline, Settings};
+use tintype_diffusion::{Options, Order, Pipeline};
 use tintype_engine::CancellationToken;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,17 +15,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("give a folder, a prompt, and the name of a PNG".into());
     };
     let (width, height) = rest.first().map_or("512x512", String::as_str).split_once('x').ok_or("512x512 is a size")?;
-    let mut settings = Settings::default();
+    let start = Instant::now();
+    let mut pipeline = Pipeline::open(Path::new(folder), &Options::default())?;
+    println!("opened and compared all weights: {:.2?}; {:?}", start.elapsed(), pipeline.traits());
+    let mut settings = pipeline.traits().settings();
     if let Some(steps) = rest.get(1) {
         settings.steps = steps.parse()?;
     }
     if let Some(guidance) = rest.get(2) {
         settings.guidance = guidance.parse()?;
     }
-    let order = Order { prompt, width: width.parse()?, height: height.parse()?, seed: 1 };
-    let start = Instant::now();
-    let mut pipeline = Pipeline::open(Path::new(folder))?;
-    println!("opened and compared all weights: {:.2?}", start.elapsed());
+    let order = Order { prompt, width: width.parse()?, height: height.parse()?, seed: 1, references: &[] };
     let mut last = Instant::now();
     let progress = |done, of| {
         println!("step {done} of {of}: {:.2?}", last.elapsed());

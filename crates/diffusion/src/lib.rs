@@ -9,13 +9,13 @@ pub mod config;
 pub mod graph;
 pub mod models;
 pub mod noise;
-pub mod pipeline;
+pub mod pipelines;
 pub mod runtime;
 pub mod schedulers;
 pub mod tokenizer;
 pub mod weights;
 
-pub use pipeline::{Pipeline, Settings};
+pub use pipelines::{Options, Order, Pipeline, Precision, Settings, Traits};
 
 /// Why a model cannot be used, or gave no picture.
 #[derive(Debug, thiserror::Error)]

@@ -51,6 +51,21 @@ impl Weights {
         Self::parse(name, map)
     }
 
+    /// Maps the file of weights in a part's folder: in full precision if it is there, else in half.
+    ///
+    /// # Errors
+    /// If there is none, or as of [`Weights::open`].
+    pub fn open_part(folder: &Path, stem: &str) -> Result<Self> {
+        let names = [format!("{stem}.safetensors"), format!("{stem}.fp16.safetensors")];
+        let found = names.iter().map(|name| folder.join(name)).find(|path| path.exists());
+        let (folder, name) = (folder.display(), &names[0]);
+        Self::open(&found.ok_or_else(|| {
+            Error::Model(format!(
+                "{folder} lacks {name}; weights in other formats (.bin, .ckpt) or in several files are not read"
+            ))
+        })?)
+    }
+
     /// Reads the header of a file's bytes.
     fn parse(path: String, data: &'static [u8]) -> Result<Self> {
         let damaged = |reason: String| Error::Model(format!("{path} is damaged or no safetensors file: {reason}"));

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tintype_diffusion::pipeline::Order;
-use tintype_diffusion::{Error, Pipeline, Settings};
+use tintype_diffusion::{Error, Options, Order, Pipeline, Settings};
 use tintype_engine::CancellationToken;
 
 /// A copy of a tiny model, to be damaged.
@@ -67,7 +66,7 @@ impl Model {
     }
 
     fn assert_refused(&self, words: &[&str]) {
-        match Pipeline::open(self.folder.path()) {
+        match Pipeline::open(self.folder.path(), &Options::default()) {
             Err(Error::Model(sentence)) => {
                 let missing: Vec<_> = words.iter().filter(|word| !sentence.contains(**word)).collect();
                 assert!(missing.is_empty(), "{sentence:?} lacks {missing:?}");
@@ -77,9 +76,9 @@ impl Model {
     }
 
     fn render(&self, width: usize, height: usize, steps: usize) -> Result<tintype_engine::Picture, Error> {
-        let mut pipeline = Pipeline::open(self.folder.path())?;
-        let order = Order { prompt: "a fox", width, height, seed: 1 };
-        let settings = Settings { steps, ..Settings::default() };
+        let mut pipeline = Pipeline::open(self.folder.path(), &Options::default())?;
+        let order = Order { prompt: "a fox", width, height, seed: 1, references: &[] };
+        let settings = Settings { steps, ..pipeline.traits().settings() };
         pipeline.render(&order, &settings, |_, _| {}, &CancellationToken::new())
     }
 }

@@ -10,11 +10,11 @@ use tintype_diffusion::models::tiny_vae::TinyVae;
 use tintype_diffusion::models::unet::Unet;
 use tintype_diffusion::models::vae::Vae;
 use tintype_diffusion::noise::Noise;
-use tintype_diffusion::pipeline::{Guide, Order};
+use tintype_diffusion::pipelines::{Guide, embed_guidance};
 use tintype_diffusion::runtime::{Input, Session};
 use tintype_diffusion::schedulers::scheduler;
 use tintype_diffusion::weights::Weights;
-use tintype_diffusion::{Error, Pipeline, Settings};
+use tintype_diffusion::{Error, Options, Order, Pipeline, Settings};
 use tintype_engine::CancellationToken;
 
 /// The largest error that is tolerated, relative to the number or to the typical size of its tensor, whichever is larger.
@@ -83,7 +83,7 @@ impl Model {
     }
 
     fn pipeline(&self) -> Pipeline {
-        Pipeline::open(&self.path("")).expect("a model")
+        Pipeline::open(&self.path(""), &Options::default()).expect("a model")
     }
 
     fn size(&self) -> (usize, usize) {
@@ -97,7 +97,7 @@ impl Model {
     fn order(&self) -> Order<'_> {
         let (width, height) = self.size();
         let seed = self.expected["seed"].as_u64().expect("a seed");
-        Order { prompt: self.prompt(), width, height, seed }
+        Order { prompt: self.prompt(), width, height, seed, references: &[] }
     }
 
     fn settings(&self) -> Settings {
@@ -198,9 +198,9 @@ fn the_text_encoder_gives_the_same_numbers() {
 fn every_block_of_the_unet_gives_the_same_numbers() {
     for model in models() {
         let mut pipeline = model.pipeline();
-        let context = pipeline.embed(model.prompt()).expect("an embedding");
+        let context = pipeline.embed(model.prompt()).expect("an embedding").states;
         let unet = Unet::read(&model.config("unet")).expect("a UNet");
-        let ([_, _, height, width], latent) = model.latent(4, pipeline.factor());
+        let ([_, _, height, width], latent) = model.latent(4, pipeline.traits().side_multiple);
         let weights = model.weights("unet", "diffusion_pytorch_model.safetensors");
         let tokens = context.len() / unet.context;
         let graph = unet.graph(&weights, height, width, tokens).expect("a graph");
@@ -211,7 +211,7 @@ fn every_block_of_the_unet_gives_the_same_numbers() {
             ("time", Input::Floats(&times, &time)),
             ("context", Input::Floats(&contexts, &context)),
         ];
-        let guidance = unet.guidance.map(|size| tintype_diffusion::pipeline::embed_guidance(8.5, size));
+        let guidance = unet.guidance.map(|size| embed_guidance(8.5, size));
         let guidances = [1, guidance.as_ref().map_or(0, Vec::len)];
         if let Some(guidance) = &guidance {
             inputs.push(("guidance", Input::Floats(&guidances, guidance)));
@@ -243,12 +243,11 @@ fn every_step_and_the_picture_are_the_same() {
     for model in models() {
         let mut pipeline = model.pipeline();
         let (order, settings) = (model.order(), model.settings());
-        let context = pipeline.embed(order.prompt).expect("an embedding");
+        let prompt = pipeline.embed(order.prompt).expect("an embedding");
         // Models whose guidance is an input are asked once a step.
-        let distilled = model.name == "lcm";
-        let negative = (!distilled).then(|| pipeline.embed(&settings.negative).expect("an embedding"));
-        let guide = Guide { context, negative, guidance: settings.guidance };
-        let shape = [4, order.height / pipeline.factor(), order.width / pipeline.factor()];
+        let negative = pipeline.traits().negative.then(|| pipeline.embed(&settings.negative).expect("an embedding"));
+        let guide = Guide { prompt, negative, guidance: settings.guidance, references: Vec::new() };
+        let shape = pipeline.latent_shape(order.width, order.height).expect("a size");
         let mut steps = Vec::new();
         let latent = pipeline.denoise(shape, order.seed, settings.steps, &guide, |_, _, sample| {
             steps.push(sample.to_vec());
@@ -285,6 +284,15 @@ fn a_seed_decides_the_picture() {
     assert_ne!(render(2, "a fox"), first);
     assert_ne!(render(1, "a house"), first);
     assert_eq!(render(1, "a fox"), first);
+}
+
+#[test]
+fn a_model_says_how_it_is_used() {
+    let traits = |name| Model::new(name).pipeline().traits().clone();
+    let [usual, distilled] = [traits("sd15"), traits("lcm")];
+    assert_eq!((usual.steps, usual.guidance, usual.negative, usual.references), (25, 7.5, true, 0));
+    assert_eq!((distilled.steps, distilled.guidance, distilled.negative, distilled.references), (4, 8.5, false, 0));
+    assert_eq!((usual.side_multiple, distilled.side_multiple), (8, 8));
 }
 
 #[test]

@@ -1,0 +1,365 @@
+//! From a prompt to a picture. One file for each family of models; everything that they share is here.
+
+mod stable_diffusion;
+
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+
+use tintype_engine::{CancellationToken, Picture};
+
+use crate::config::Config;
+use crate::noise::Noise;
+use crate::schedulers::Scheduler;
+use crate::{Error, Result};
+
+pub use stable_diffusion::embed_guidance;
+
+/// The longest side of a picture, in pixels. No known model makes larger ones.
+pub const MAX_SIDE: usize = 2048;
+
+/// Memory for the embeddings of prompts, in bytes, so that a prompt that comes again is encoded once. One of Stable
+/// Diffusion 1.5 has 231 kB. The latest two always stay: a prompt, and what its picture should not show.
+const KEPT_BYTES: usize = 64 << 20;
+
+/// How a model is loaded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Options {
+    /// The numbers with which it computes.
+    pub precision: Precision,
+    /// The folder for files that are made from its weights.
+    pub cache: Option<PathBuf>,
+}
+
+/// The numbers with which a model computes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// 32-bit fractions.
+    #[default]
+    F32,
+    /// 8-bit weights and activations in the large matrix multiplications, 32-bit fractions elsewhere.
+    W8A8,
+}
+
+/// The abilities of a model, and the settings for which it was made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Traits {
+    /// Its family, for people.
+    pub family: &'static str,
+    /// The most reference pictures that it takes.
+    pub references: usize,
+    /// The usual number of steps.
+    pub steps: usize,
+    /// The usual guidance.
+    pub guidance: f32,
+    /// Both sides of a picture, in pixels, are multiples of this.
+    pub side_multiple: usize,
+    /// Whether words for things that the picture should not show have an effect, given a guidance above 1.
+    pub negative: bool,
+}
+
+impl Traits {
+    /// The usual settings.
+    pub fn settings(&self) -> Settings {
+        Settings { steps: self.steps, guidance: self.guidance, negative: String::new() }
+    }
+}
+
+/// How a picture is made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Steps from noise to picture.
+    pub steps: usize,
+    /// How strongly the picture follows the prompt; at 1 or less the model is asked once a step instead of twice.
+    pub guidance: f32,
+    /// Words for things that the picture should not show.
+    pub negative: String,
+}
+
+/// One picture to make.
+#[derive(Debug, Clone, Copy)]
+pub struct Order<'a> {
+    /// The words for it.
+    pub prompt: &'a str,
+    /// Width in pixels.
+    pub width: usize,
+    /// Height in pixels.
+    pub height: usize,
+    /// The same seed gives the same picture.
+    pub seed: u64,
+    /// Pictures to which the prompt refers.
+    pub references: &'a [Picture],
+}
+
+/// A latent picture.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Latent {
+    /// Channels, height, width.
+    pub shape: [usize; 3],
+    /// Its numbers, in rows.
+    pub numbers: Vec<f32>,
+}
+
+/// The embedding of a prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Embedding {
+    /// One row for each token.
+    pub states: Vec<f32>,
+}
+
+impl Embedding {
+    fn bytes(&self) -> usize {
+        size_of_val(self.states.as_slice())
+    }
+}
+
+/// All that leads a picture.
+#[derive(Debug, Clone)]
+pub struct Guide {
+    /// The embedding of the prompt.
+    pub prompt: Embedding,
+    /// The embedding of what the picture should not show, if the model is to be asked for both.
+    pub negative: Option<Embedding>,
+    /// How strongly the picture follows the prompt.
+    pub guidance: f32,
+    /// The encoded reference pictures.
+    pub references: Vec<Latent>,
+}
+
+/// A family of models. Each method loads the part of the model that it needs, and drops it at the end, so that the memory
+/// is that of the largest part and not of all.
+trait Family: Debug + Send {
+    fn traits(&self) -> &Traits;
+
+    /// The shape of the latent picture for a size in pixels, of which both sides suit the traits.
+    fn latent_shape(&self, width: usize, height: usize) -> [usize; 3];
+
+    fn tokens(&self, prompt: &str) -> Result<Vec<i32>>;
+
+    fn embed(&self, prompt: &str) -> Result<Embedding>;
+
+    /// Whether the model is asked with and without the prompt at each step.
+    fn asks_twice(&self, guidance: f32) -> bool {
+        self.traits().negative && guidance > 1.0
+    }
+
+    /// Encodes a reference picture. Called only if the traits allow one.
+    fn look(&self, _reference: &Picture) -> Result<Latent> {
+        Err(Error::Order("the model takes no reference pictures".into()))
+    }
+
+    fn scheduler(&self, steps: usize, shape: [usize; 3]) -> Result<Box<dyn Scheduler>>;
+
+    /// Loads the part that removes the noise.
+    fn denoiser<'a>(&'a self, shape: [usize; 3], guide: &'a Guide) -> Result<Box<dyn Denoiser + 'a>>;
+
+    /// Gives red, green and blue planes of numbers from about -1 to 1.
+    fn decode(&self, latent: &Latent) -> Result<Vec<f32>>;
+}
+
+/// The part of a model that removes the noise, loaded for one size.
+trait Denoiser {
+    fn predict(&self, sample: &[f32], time: f32, prompt: &Embedding) -> Result<Vec<f32>>;
+}
+
+/// A model that is ready to make pictures.
+#[derive(Debug)]
+pub struct Pipeline {
+    family: Box<dyn Family>,
+    /// The latest first.
+    embeddings: VecDeque<(String, Embedding)>,
+}
+
+impl Pipeline {
+    /// Reads a folder as `diffusers` writes it, and compares all weights with the configuration, so that an unusable model
+    /// is found before the first prompt.
+    ///
+    /// # Errors
+    /// If a part is missing or damaged, or of an architecture that this crate does not know.
+    pub fn open(folder: &Path, options: &Options) -> Result<Self> {
+        if options.precision != Precision::F32 {
+            return Err(Error::Model("8-bit weights are not supported yet".into()));
+        }
+        let index = Config::read(&folder.join("model_index.json"))?;
+        let family: Box<dyn Family> = match index.text("_class_name", "")? {
+            "StableDiffusionPipeline" | "LatentConsistencyModelPipeline" => {
+                Box::new(stable_diffusion::StableDiffusion::open(folder, &index)?)
+            }
+            _ => {
+                let known = "StableDiffusionPipeline and LatentConsistencyModelPipeline are supported";
+                return Err(index.wrong("_class_name", known));
+            }
+        };
+        Ok(Self { family, embeddings: VecDeque::new() })
+    }
+
+    /// The abilities of the model.
+    pub fn traits(&self) -> &Traits {
+        self.family.traits()
+    }
+
+    /// Makes a picture. `progress` hears of every finished step.
+    ///
+    /// # Errors
+    /// If the order does not suit the model, the runtime fails, the render is cancelled, or the result is no picture.
+    pub fn render(
+        &mut self,
+        order: &Order<'_>,
+        settings: &Settings,
+        mut progress: impl FnMut(usize, usize),
+        cancel: &CancellationToken,
+    ) -> Result<Picture> {
+        let shape = self.latent_shape(order.width, order.height)?;
+        let most = self.traits().references;
+        if order.references.len() > most {
+            return Err(Error::Order(format!("the model takes at most {most} reference pictures")));
+        }
+        let prompt = self.embed(order.prompt)?;
+        stop_if(cancel)?;
+        let twice = self.family.asks_twice(settings.guidance);
+        let negative = if twice { Some(self.embed(&settings.negative)?) } else { None };
+        let mut references = Vec::new();
+        for reference in order.references {
+            stop_if(cancel)?;
+            references.push(self.look(reference)?);
+        }
+        stop_if(cancel)?;
+        let guide = Guide { prompt, negative, guidance: settings.guidance, references };
+        let latent = self.denoise(shape, order.seed, settings.steps, &guide, |done, of, _| {
+            progress(done, of);
+            stop_if(cancel)
+        })?;
+        let picture = self.decode(&latent)?;
+        stop_if(cancel)?;
+        Ok(picture)
+    }
+
+    /// The shape of the latent picture for a size in pixels.
+    ///
+    /// # Errors
+    /// If the size does not suit the model.
+    pub fn latent_shape(&self, width: usize, height: usize) -> Result<[usize; 3]> {
+        let multiple = self.traits().side_multiple;
+        let fits = |side: usize| side.is_multiple_of(multiple) && (multiple * 4..=MAX_SIDE).contains(&side);
+        if !fits(width) || !fits(height) {
+            return Err(Error::Order(format!(
+                "{width}x{height}: the sides must be multiples of {multiple}, from {} to {MAX_SIDE} pixels",
+                multiple * 4
+            )));
+        }
+        Ok(self.family.latent_shape(width, height))
+    }
+
+    /// The tokens of a prompt.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot read the prompt, or does not belong to the model.
+    pub fn tokens(&self, prompt: &str) -> Result<Vec<i32>> {
+        self.family.tokens(prompt)
+    }
+
+    /// The embedding of a prompt.
+    ///
+    /// # Errors
+    /// As of [`Pipeline::tokens`], or if the runtime fails.
+    pub fn embed(&mut self, prompt: &str) -> Result<Embedding> {
+        if let Some((_, found)) = self.embeddings.iter().find(|(kept, _)| kept == prompt) {
+            return Ok(found.clone());
+        }
+        let embedding = self.family.embed(prompt)?;
+        finite(&embedding.states, "the text encoder gave numbers that are not finite")?;
+        self.embeddings.push_front((prompt.to_owned(), embedding.clone()));
+        let size = |(prompt, embedding): &(String, Embedding)| prompt.len() + embedding.bytes();
+        while self.embeddings.len() > 2 && self.embeddings.iter().map(size).sum::<usize>() > KEPT_BYTES {
+            self.embeddings.pop_back();
+        }
+        Ok(embedding)
+    }
+
+    /// Encodes a reference picture.
+    ///
+    /// # Errors
+    /// If the model takes none, or the runtime fails.
+    pub fn look(&self, reference: &Picture) -> Result<Latent> {
+        let latent = self.family.look(reference)?;
+        finite(&latent.numbers, "the encoder of reference pictures gave numbers that are not finite")?;
+        Ok(latent)
+    }
+
+    /// Makes a latent picture out of noise. `after` sees the result of each step and can end the work with an error.
+    ///
+    /// # Errors
+    /// If the number of steps does not suit the scheduler, the runtime fails, the numbers do not stay finite, or `after`
+    /// gives an error.
+    pub fn denoise(
+        &self,
+        shape: [usize; 3],
+        seed: u64,
+        steps: usize,
+        guide: &Guide,
+        mut after: impl FnMut(usize, usize, &[f32]) -> Result<()>,
+    ) -> Result<Latent> {
+        let mut scheduler = self.family.scheduler(steps, shape)?;
+        let mut noise = Noise::new(seed);
+        let begin = noise.normal(shape.iter().product());
+        let mut sample: Vec<f32> = begin.into_iter().map(|x| x * scheduler.initial_scale()).collect();
+        let denoiser = self.family.denoiser(shape, guide)?;
+        let times = scheduler.times().to_vec();
+        for (step, time) in times.iter().enumerate() {
+            let input = scheduler.scale(step, &sample);
+            let mut answer = denoiser.predict(&input, *time, &guide.prompt)?;
+            if let Some(negative) = &guide.negative {
+                let without = denoiser.predict(&input, *time, negative)?;
+                for (with, without) in answer.iter_mut().zip(without) {
+                    *with = without + guide.guidance * (*with - without);
+                }
+            }
+            scheduler.step(step, &answer, &mut sample, &mut noise);
+            finite(&sample, "the model gave numbers that are not finite")?;
+            after(step + 1, times.len(), &sample)?;
+        }
+        Ok(Latent { shape, numbers: sample })
+    }
+
+    /// Decodes a latent picture.
+    ///
+    /// # Errors
+    /// If the runtime fails, or the result is no picture.
+    pub fn decode(&self, latent: &Latent) -> Result<Picture> {
+        let planes = self.family.decode(latent)?;
+        finite(&planes, "the decoder gave numbers that are not finite")?;
+        let [channels, rows, columns] = latent.shape;
+        let area = planes.len() / 3;
+        // The decoder enlarges both sides alike.
+        let factor = (area / (rows * columns).max(1)).isqrt();
+        let [height, width] = [rows * factor, columns * factor];
+        if height * width != area {
+            return Err(Error::Run(format!(
+                "the decoder gave {} numbers for {channels}x{rows}x{columns}",
+                planes.len()
+            )));
+        }
+        let byte = |x: f32| ((x / 2.0 + 0.5).clamp(0.0, 1.0) * 255.0).round_ties_even() as u8;
+        let pixels = (0..area).flat_map(|at| [planes[at], planes[area + at], planes[2 * area + at]]);
+        let bytes: Vec<u8> = pixels.map(byte).collect();
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Err(Error::Spoiled("the model gave an all black picture"));
+        }
+        let size = |side: usize| u32::try_from(side).unwrap_or(u32::MAX);
+        Picture::from_rgb(size(width), size(height), bytes)
+            .ok_or_else(|| Error::Run("the decoder gave too few numbers".into()))
+    }
+}
+
+fn finite(numbers: &[f32], complaint: &'static str) -> Result<()> {
+    if numbers.iter().all(|x| x.is_finite()) { Ok(()) } else { Err(Error::Spoiled(complaint)) }
+}
+
+fn stop_if(cancel: &CancellationToken) -> Result<()> {
+    if cancel.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
+}
+
+/// Reads `config.json` of a part.
+fn part_config(folder: &Path, part: &str) -> Result<Config> {
+    Config::read(&folder.join(part).join("config.json"))
+}
