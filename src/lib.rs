@@ -14,6 +14,7 @@ pub mod fault;
 pub mod files;
 pub mod http;
 pub mod metrics;
+pub mod models;
 pub mod outbound;
 pub mod owner;
 pub mod policy;

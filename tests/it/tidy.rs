@@ -15,6 +15,7 @@ const LAYERS: &[&[&str]] = &[
     &["policy", "files", "engines", "metrics", "traces"],
     &["store"],
     &["config"],
+    &["models"],
     &["outbound"],
     &["sandbox"],
     &["data_dir", "disk", "owner"],

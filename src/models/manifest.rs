@@ -1,0 +1,248 @@
+//! The manifest of an installed model: where its files come from, and how each of them must be.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use serde::{Deserialize, Serialize};
+
+/// Name of the file in the folder of a model.
+pub const MANIFEST: &str = "manifest.json";
+/// Version of the format. Another one is refused.
+const FORMAT: u32 = 1;
+/// Bytes of the largest manifest. One file takes about 200 bytes.
+const MAX_BYTES: u64 = 1 << 20;
+/// Most files of a model.
+pub const MAX_FILES: usize = 1_000;
+/// Characters of the longest path of a file.
+const MAX_PATH: usize = 255;
+
+/// The files of a model, their origin and their licence.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    format: u32,
+    /// Its name.
+    pub name: String,
+    /// The class of its pipeline, as `model_index.json` names it.
+    pub pipeline: String,
+    /// The folder with its files, an absolute path, when `tintype model add` named one. Otherwise the files lie beside
+    /// the manifest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<PathBuf>,
+    /// The repository that the files come from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
+    /// The licence; `None` if it is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub licence: Option<Licence>,
+    /// Every file.
+    pub files: Vec<ModelFile>,
+}
+
+/// A repository on a hub, at one commit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    /// URL of the hub.
+    pub endpoint: String,
+    /// Owner and name.
+    pub repository: String,
+    /// The commit.
+    pub commit: String,
+}
+
+/// A licence.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Licence {
+    /// Its usual name.
+    pub name: String,
+    /// Where its text is.
+    pub url: String,
+    /// Whether it allows commercial use.
+    pub commercial: bool,
+    /// When the operator accepted it.
+    pub accepted_at: String,
+}
+
+/// One file of a model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelFile {
+    /// Its path in the folder of the model, with `/`.
+    pub path: String,
+    /// Its length.
+    pub bytes: u64,
+    /// Its SHA-256 in lower-case hexadecimal; `None` if nothing was hashed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+}
+
+impl Manifest {
+    /// A manifest of files that lie beside it.
+    pub fn new(name: &str, pipeline: &str, files: Vec<ModelFile>) -> Self {
+        let (name, pipeline) = (name.to_owned(), pipeline.to_owned());
+        Self { format: FORMAT, name, pipeline, folder: None, source: None, licence: None, files }
+    }
+
+    /// The length of all files, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes))
+    }
+
+    /// Reads the manifest in the folder of the model `name`. Follows no symbolic link in place of that folder or of the
+    /// file, and waits for no pipe.
+    ///
+    /// # Errors
+    /// A sentence for the operator: it cannot be read, or a line of it cannot be trusted.
+    pub fn read(folder: &Path, name: &str) -> Result<Self, String> {
+        let path = folder.join(MANIFEST);
+        let wrong = |reason: String| format!("{}: {reason}", path.display());
+        let file = open(folder).map_err(|error| wrong(error.to_string()))?;
+        let metadata = file.metadata().map_err(|error| wrong(error.to_string()))?;
+        if !metadata.is_file() {
+            return Err(wrong("is no file".into()));
+        }
+        let mut text = String::new();
+        file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
+        if text.len() as u64 > MAX_BYTES {
+            return Err(wrong("is larger than 1 MiB".into()));
+        }
+        let manifest: Self = serde_json::from_str(&text).map_err(|error| wrong(format!("is damaged: {error}")))?;
+        manifest.check(name).map_err(wrong)?;
+        Ok(manifest)
+    }
+
+    /// The text of the file.
+    pub fn text(&self) -> String {
+        let mut text = serde_json::to_string_pretty(self).expect("a manifest is JSON");
+        text.push('\n');
+        text
+    }
+
+    /// Checks everything that later code relies on.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn check(&self, name: &str) -> Result<(), String> {
+        if self.format != FORMAT {
+            return Err(format!("has the format {}, and this release knows {FORMAT}", self.format));
+        }
+        if self.name != name {
+            return Err(format!("is of the model {:?}", self.name));
+        }
+        if self.folder.as_ref().is_some_and(|folder| !folder.is_absolute()) {
+            return Err("names a folder that is no absolute path".into());
+        }
+        if self.files.is_empty() || self.files.len() > MAX_FILES {
+            return Err(format!("names {} files; 1 to {MAX_FILES} are allowed", self.files.len()));
+        }
+        let mut known = BTreeSet::new();
+        for file in &self.files {
+            check_path(&file.path)?;
+            if !known.insert(&file.path) {
+                return Err(format!("names {:?} twice", file.path));
+            }
+            if file.sha256.as_deref().is_some_and(|hash| !is_sha256(hash)) {
+                return Err(format!("has no SHA-256 for {:?}", file.path));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Opens the manifest by way of its folder, neither of which may be a symbolic link.
+fn open(folder: &Path) -> rustix::io::Result<File> {
+    let inside = OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = openat(CWD, folder, inside | OFlags::DIRECTORY, Mode::empty())?;
+    // A pipe that somebody lays here must not hold up its reader.
+    openat(folder, MANIFEST, inside | OFlags::NONBLOCK, Mode::empty()).map(File::from)
+}
+
+/// Whether a path of a file stays in the folder of its model, is written in one way only, and is none of our own files.
+///
+/// # Errors
+/// The reason why not.
+pub fn check_path(path: &str) -> Result<(), String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-+/".contains(&byte);
+    let short: String = path.chars().take(80).collect();
+    if path.is_empty() || path.len() > MAX_PATH || !path.bytes().all(plain) {
+        return Err(format!("names {short:?}, which is no path of a model's file"));
+    }
+    let names = |path: &str| path.split('/').all(|name| !name.is_empty() && !name.starts_with('.'));
+    let inside = Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
+    let first = path.split('/').next().unwrap_or_default();
+    if !names(path) || !inside || [MANIFEST, super::CACHE].contains(&first) {
+        return Err(format!("names {short:?}, which is no path of a model's file"));
+    }
+    Ok(())
+}
+
+/// Whether a text is a SHA-256 in lower-case hexadecimal.
+pub fn is_sha256(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest() -> Manifest {
+        let file = ModelFile { path: "unet/a.safetensors".into(), bytes: 3, sha256: Some("ab".repeat(32)) };
+        Manifest::new("sd-1.5", "StableDiffusionPipeline", vec![file])
+    }
+
+    #[test]
+    fn a_manifest_is_read_as_it_was_written() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join(MANIFEST), manifest().text()).expect("written");
+        assert_eq!(Manifest::read(folder.path(), "sd-1.5"), Ok(manifest()));
+        let error = Manifest::read(folder.path(), "other").expect_err("another name");
+        assert!(error.ends_with("is of the model \"sd-1.5\""), "{error}");
+    }
+
+    #[test]
+    fn a_manifest_that_leads_elsewhere_is_refused() {
+        let hostile = ["", "/etc/passwd", "../x", "a/../../x", "a//b", "./a", "a/.", "a\0b", "a\nb", "a\\b", ".part/x"];
+        for path in hostile.into_iter().chain([MANIFEST, "cache/x", &"a".repeat(256)]) {
+            let mut manifest = manifest();
+            manifest.files[0].path = path.into();
+            assert!(manifest.check("sd-1.5").is_err(), "{path:?}");
+        }
+        let mut twice = manifest();
+        twice.files.push(twice.files[0].clone());
+        assert!(twice.check("sd-1.5").is_err());
+        let mut relative = manifest();
+        relative.folder = Some("here".into());
+        assert!(relative.check("sd-1.5").is_err());
+        for hash in ["AB".repeat(32), "ab".repeat(31), "zz".repeat(32)] {
+            let mut manifest = manifest();
+            manifest.files[0].sha256 = Some(hash);
+            assert!(manifest.check("sd-1.5").is_err());
+        }
+        let mut other = manifest();
+        other.format = 2;
+        assert!(other.check("sd-1.5").is_err());
+    }
+
+    #[test]
+    fn links_pipes_and_endless_files_are_not_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(MANIFEST);
+        let read = || Manifest::read(folder.path(), "sd-1.5").expect_err("no manifest");
+        std::os::unix::fs::symlink("/dev/zero", &path).expect("a link");
+        assert!(read().contains("symbolic links"), "{}", read());
+        std::fs::remove_file(&path).expect("removed");
+        rustix::fs::mkfifoat(CWD, &path, Mode::RUSR).expect("a pipe");
+        assert!(read().ends_with("is no file"), "{}", read());
+        std::fs::remove_file(&path).expect("removed");
+        std::fs::write(&path, " ".repeat(2 << 20)).expect("written");
+        assert!(read().ends_with("is larger than 1 MiB"), "{}", read());
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(folder.path(), &link).expect("a link");
+        assert!(Manifest::read(&link, "sd-1.5").is_err());
+    }
+}

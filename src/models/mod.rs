@@ -1,0 +1,236 @@
+//! Installed models. Each has a folder below `models` in the data directory:
+//!
+//! ```text
+//! models/NAME/manifest.json      its origin, its licence and its files; written last
+//! models/NAME/model_index.json   its files, as diffusers lays them out, unless the manifest names another folder
+//! models/NAME/cache/             made from its files, and made again if it is gone: quantised weights
+//! ```
+//!
+//! Names that begin with a dot are unfinished work. A folder without a manifest is no model.
+
+pub mod manifest;
+
+use std::fs::{File, TryLockError};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use self::manifest::{MANIFEST, Manifest};
+
+/// The folder of all models in the data directory.
+const MODELS: &str = "models";
+/// The folder of a model for files that are made from its own.
+const CACHE: &str = "cache";
+/// The file by which a folder is recognised as a model.
+pub const INDEX: &str = "model_index.json";
+/// Most models that are listed.
+const MAX_MODELS: usize = 1_000;
+/// Characters of the longest name.
+const MAX_NAME: usize = 64;
+
+/// A model that can be opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Installed {
+    /// Its name: that of the installed model, or of the folder.
+    pub name: String,
+    /// The folder with `model_index.json`.
+    pub folder: PathBuf,
+    /// The folder for what is made from its files; it may not exist yet. `None` for a folder that is not installed.
+    pub cache: Option<PathBuf>,
+    /// Its manifest. `None` for a folder that is not installed.
+    pub manifest: Option<Manifest>,
+}
+
+/// Keeps a model from being removed. The operating system releases it when the process ends.
+#[derive(Debug)]
+pub struct Hold {
+    _file: Option<File>,
+}
+
+/// One entry of the folder of models.
+#[derive(Debug)]
+pub struct Entry {
+    /// The name of the model.
+    pub name: String,
+    /// The model, or a sentence for the operator on why it cannot be used.
+    pub found: Result<Installed, String>,
+}
+
+impl Installed {
+    /// Keeps the model from being removed for as long as the result lives.
+    ///
+    /// # Errors
+    /// A sentence for the operator: it is being removed.
+    pub fn hold(&self) -> Result<Hold, String> {
+        let Some(cache) = &self.cache else { return Ok(Hold { _file: None }) };
+        let manifest = cache.with_file_name(MANIFEST);
+        let unusable = |error: io::Error| format!("cannot hold the model {}: {error}", self.name);
+        let file = File::open(manifest).map_err(unusable)?;
+        match file.try_lock_shared() {
+            Ok(()) => Ok(Hold { _file: Some(file) }),
+            Err(TryLockError::WouldBlock) => Err(format!("the model {} is being removed", self.name)),
+            Err(TryLockError::Error(error)) => Err(unusable(error)),
+        }
+    }
+}
+
+/// The folder of all models.
+pub fn directory(data_dir: &Path) -> PathBuf {
+    data_dir.join(MODELS)
+}
+
+/// Whether a text can be the name of a model: up to 64 lower-case letters, digits, dots, hyphens and underscores, the
+/// first of them a letter or a digit.
+pub fn is_name(text: &str) -> bool {
+    let letter = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    text.len() <= MAX_NAME
+        && text.as_bytes().first().is_some_and(letter)
+        && text.bytes().all(|byte| letter(&byte) || b"._-".contains(&byte))
+}
+
+/// Everything in the folder of models, in the order of names. Without that folder, nothing.
+///
+/// # Errors
+/// A sentence for the operator: the folder cannot be read, or holds more than 1,000 models.
+pub fn entries(data_dir: &Path) -> Result<Vec<Entry>, String> {
+    let directory = directory(data_dir);
+    let unreadable = |error: io::Error| format!("cannot look into {}: {error}", directory.display());
+    let inside = match std::fs::read_dir(&directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        inside => inside.map_err(unreadable)?,
+    };
+    let mut found = Vec::new();
+    for entry in inside {
+        let name = entry.map_err(unreadable)?.file_name();
+        // Others are unfinished work, or none of ours.
+        let Some(name) = name.to_str().filter(|name| is_name(name)) else { continue };
+        if found.len() >= MAX_MODELS {
+            return Err(format!("{} holds more than {MAX_MODELS} models", directory.display()));
+        }
+        found.push(Entry { name: name.to_owned(), found: open(&directory, name) });
+    }
+    found.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(found)
+}
+
+/// The models that can be used, in the order of names. Each other one is in the log.
+///
+/// # Errors
+/// As of [`entries`].
+pub fn installed(data_dir: &Path) -> Result<Vec<Installed>, String> {
+    let usable = |entry: Entry| match entry.found {
+        Ok(installed) => Some(installed),
+        Err(reason) => {
+            let advice = "a model cannot be used: remove it with `tintype model remove`, and pull or add it again";
+            tracing::warn!(model = entry.name, reason, "{advice}");
+            None
+        }
+    };
+    Ok(entries(data_dir)?.into_iter().filter_map(usable).collect())
+}
+
+/// The model that `--model` names: an installed one, or else a folder.
+///
+/// # Errors
+/// A sentence for the operator: there is no such model, or it is damaged.
+pub fn find(data_dir: &Path, name_or_folder: &str) -> Result<Installed, String> {
+    let directory = directory(data_dir);
+    if is_name(name_or_folder) && std::fs::symlink_metadata(directory.join(name_or_folder)).is_ok() {
+        return open(&directory, name_or_folder);
+    }
+    let folder = Path::new(name_or_folder);
+    if folder.join(INDEX).is_file() {
+        let folder = std::path::absolute(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let name = folder.file_name().map_or_else(|| name_or_folder.into(), |name| name.to_string_lossy().into_owned());
+        return Ok(Installed { name, folder, cache: None, manifest: None });
+    }
+    if folder.is_dir() {
+        return Err(format!("{name_or_folder} holds no {INDEX}: give the folder of a model as diffusers writes it"));
+    }
+    Err(format!(
+        "there is no model {name_or_folder:?}: `tintype model list` shows those that are installed and those that \
+         `tintype model pull` can fetch"
+    ))
+}
+
+fn open(directory: &Path, name: &str) -> Result<Installed, String> {
+    let own = directory.join(name);
+    let manifest = Manifest::read(&own, name)?;
+    let folder = manifest.folder.clone().unwrap_or_else(|| own.clone());
+    // Lengths only: `tintype model verify` reads everything.
+    for file in &manifest.files {
+        let path = folder.join(&file.path);
+        let found = std::fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        if !found.is_file() || found.len() != file.bytes {
+            return Err(format!("{} has {} bytes instead of {}", path.display(), found.len(), file.bytes));
+        }
+    }
+    Ok(Installed { name: name.to_owned(), folder, cache: Some(own.join(CACHE)), manifest: Some(manifest) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::manifest::ModelFile;
+    use super::*;
+
+    fn install(data: &Path, name: &str) -> PathBuf {
+        let folder = directory(data).join(name);
+        std::fs::create_dir_all(&folder).expect("a folder");
+        std::fs::write(folder.join(INDEX), "{}").expect("written");
+        let file = ModelFile { path: INDEX.into(), bytes: 2, sha256: None };
+        std::fs::write(folder.join(MANIFEST), Manifest::new(name, "X", vec![file]).text()).expect("written");
+        folder
+    }
+
+    #[test]
+    fn models_are_found_by_name_and_by_folder() {
+        let data = tempfile::tempdir().expect("a folder");
+        assert!(installed(data.path()).expect("none").is_empty());
+        let folder = install(data.path(), "one");
+        install(data.path(), ".two.part");
+        let found = installed(data.path()).expect("one");
+        assert_eq!(found.iter().map(|found| found.name.as_str()).collect::<Vec<_>>(), ["one"]);
+        assert_eq!(find(data.path(), "one"), Ok(found[0].clone()));
+        assert_eq!(found[0].cache, Some(folder.join("cache")));
+        let by_folder = find(data.path(), folder.to_str().expect("text")).expect("the folder");
+        assert_eq!((by_folder.name.as_str(), by_folder.cache), ("one", None));
+        assert!(find(data.path(), "two").is_err());
+        assert!(find(data.path(), data.path().to_str().expect("text")).is_err());
+    }
+
+    #[test]
+    fn a_damaged_model_is_named_and_not_used() {
+        let data = tempfile::tempdir().expect("a folder");
+        let folder = install(data.path(), "one");
+        std::fs::write(folder.join(INDEX), "{ }").expect("written");
+        let error = find(data.path(), "one").expect_err("damaged");
+        assert!(error.ends_with("has 3 bytes instead of 2"), "{error}");
+        assert!(installed(data.path()).expect("readable").is_empty());
+        assert_eq!(entries(data.path()).expect("readable").len(), 1);
+        std::fs::remove_dir_all(&folder).expect("removed");
+        std::os::unix::fs::symlink("/", &folder).expect("a link");
+        assert!(find(data.path(), "one").is_err());
+    }
+
+    #[test]
+    fn names_are_plain() {
+        for name in ["klein-4b", "sd-1.5", "a", "4", &"a".repeat(64)] {
+            assert!(is_name(name), "{name}");
+        }
+        for name in ["", ".", "..", ".a", "-a", "a/b", "A", "a b", "a\0", "é", &"a".repeat(65)] {
+            assert!(!is_name(name), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_model_in_use_is_held() {
+        let data = tempfile::tempdir().expect("a folder");
+        let folder = install(data.path(), "one");
+        let found = find(data.path(), "one").expect("the model");
+        let held = found.hold().expect("free");
+        let remover = File::open(folder.join(MANIFEST)).expect("the manifest");
+        assert!(matches!(remover.try_lock(), Err(TryLockError::WouldBlock)));
+        drop(held);
+        remover.try_lock().expect("free");
+        assert!(found.hold().is_err());
+    }
+}
