@@ -2,7 +2,7 @@
 
 use rten::{Model, ModelOptions, NodeId, RunOptions, Value, ValueOrView};
 
-use crate::graph::{CONVERTED, Graph, MAPPED};
+use crate::graph::{CONVERTED, Graph, mapped_name};
 use crate::{Error, Result};
 
 /// The value of an input.
@@ -28,7 +28,10 @@ impl Session {
     pub fn load(graph: Graph) -> Result<Self> {
         let converted = graph.converted();
         let mut options = ModelOptions::with_all_ops();
-        options.external_data_static(MAPPED, graph.mapped).external_data(CONVERTED, converted);
+        for (number, file) in graph.mapped.iter().enumerate() {
+            options.external_data_static(&mapped_name(number), file);
+        }
+        options.external_data(CONVERTED, converted);
         let model = options.load(graph.onnx).map_err(|error| Error::Run(error.to_string()))?;
         Ok(Self { model })
     }

@@ -4,14 +4,20 @@
 //! refuses headers whose offsets overlap, leave gaps, overflow, or do not end with the file. [`crate::graph`] then compares
 //! each shape with the one that the architecture demands.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 
 use safetensors::{Dtype, SafeTensors};
+use serde_json::Value;
 
+use crate::config::Config;
 use crate::{Error, Result};
+
+/// Most files of the weights of one part.
+const MAX_FILES: usize = 64;
 
 /// The numbers of one tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,15 +26,17 @@ pub struct Entry {
     pub dtype: Dtype,
     /// Its sizes.
     pub shape: Vec<usize>,
+    /// The number of their file.
+    pub file: usize,
     /// Their bytes in the file.
     pub bytes: Range<usize>,
 }
 
-/// The tensors of one mapped file.
+/// The tensors of a part of a model, in one or several mapped files.
 #[derive(Debug)]
 pub struct Weights {
     path: String,
-    data: &'static [u8],
+    files: Vec<&'static [u8]>,
     entries: HashMap<String, Entry>,
 }
 
@@ -51,19 +59,58 @@ impl Weights {
         Self::parse(name, map)
     }
 
-    /// Maps the file of weights in a part's folder: in full precision if it is there, else in half.
+    /// Maps the weights in a part's folder: one file or several with an index, in full precision if they are there, else
+    /// in half.
     ///
     /// # Errors
-    /// If there is none, or as of [`Weights::open`].
+    /// If there are none, a file lacks what the index says, two have a tensor of one name, or as of [`Weights::open`].
     pub fn open_part(folder: &Path, stem: &str) -> Result<Self> {
-        let names = [format!("{stem}.safetensors"), format!("{stem}.fp16.safetensors")];
-        let found = names.iter().map(|name| folder.join(name)).find(|path| path.exists());
-        let (folder, name) = (folder.display(), &names[0]);
-        Self::open(&found.ok_or_else(|| {
-            Error::Model(format!(
-                "{folder} lacks {name}; weights in other formats (.bin, .ckpt) or in several files are not read"
-            ))
-        })?)
+        for variant in ["", ".fp16"] {
+            let single = folder.join(format!("{stem}{variant}.safetensors"));
+            if single.exists() {
+                return Self::open(&single);
+            }
+            let index = folder.join(format!("{stem}.safetensors.index{variant}.json"));
+            if index.exists() {
+                return Self::open_shards(folder, &index);
+            }
+        }
+        let folder = folder.display();
+        Err(Error::Model(format!(
+            "{folder} lacks {stem}.safetensors; weights in other formats (.bin, .ckpt) are not read"
+        )))
+    }
+
+    fn open_shards(folder: &Path, index: &Path) -> Result<Self> {
+        let config = Config::read(index)?;
+        let wrong = |expected: &str| config.wrong("weight_map", expected);
+        let map = config.get("weight_map").and_then(Value::as_object);
+        let map = map.ok_or_else(|| wrong("an object is needed"))?;
+        let names: Option<BTreeSet<&str>> = map.values().map(Value::as_str).collect();
+        let names = names.filter(|names| (1..=MAX_FILES).contains(&names.len()));
+        let names = names.ok_or_else(|| wrong(&format!("the names of 1 to {MAX_FILES} files are needed")))?;
+        let mut all = Self { path: index.display().to_string(), files: Vec::new(), entries: HashMap::new() };
+        for name in names {
+            // A file of weights lies beside its index: a name that leads elsewhere is none that a model needs.
+            if Path::new(name).file_name() != Some(OsStr::new(name)) {
+                return Err(wrong("names of files without a folder are needed"));
+            }
+            let shard = Self::open(&folder.join(name))?;
+            for (tensor, entry) in shard.entries {
+                if map.get(&tensor).and_then(Value::as_str) != Some(name) {
+                    let path = &all.path;
+                    return Err(Error::Model(format!(
+                        "{path}: the tensor {tensor:?} is in {name:?}, but not by the index"
+                    )));
+                }
+                all.entries.insert(tensor, Entry { file: all.files.len(), ..entry });
+            }
+            all.files.extend(shard.files);
+        }
+        match map.keys().find(|tensor| !all.entries.contains_key(*tensor)) {
+            None => Ok(all),
+            Some(tensor) => Err(Error::Model(format!("{}: the tensor {tensor:?} is in none of the files", all.path))),
+        }
     }
 
     /// Reads the header of a file's bytes.
@@ -80,22 +127,27 @@ impl Weights {
             let (Some(from), Some(to)) = (from, to) else {
                 return Err(damaged(format!("the file is too short for the tensor {name:?}")));
             };
-            entries.insert(name, Entry { dtype: info.dtype, shape: info.shape.clone(), bytes: from..to });
+            entries.insert(name, Entry { dtype: info.dtype, shape: info.shape.clone(), file: 0, bytes: from..to });
         }
         if begin + metadata.data_len() != data.len() {
             return Err(damaged(format!("it has {} bytes instead of {}", data.len(), begin + metadata.data_len())));
         }
-        Ok(Self { path, data, entries })
+        Ok(Self { path, files: vec![data], entries })
     }
 
-    /// The file, for messages.
+    /// The file, or the index of several, for messages.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// The whole file.
-    pub fn data(&self) -> &'static [u8] {
-        self.data
+    /// The whole files.
+    pub fn files(&self) -> &[&'static [u8]] {
+        &self.files
+    }
+
+    /// The bytes of a tensor.
+    pub fn bytes(&self, entry: &Entry) -> &'static [u8] {
+        &self.files[entry.file][entry.bytes.clone()]
     }
 
     /// One tensor.

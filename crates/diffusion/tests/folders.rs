@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use safetensors::SafeTensors;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype_diffusion::{Error, Options, Order, Pipeline, Settings};
@@ -158,6 +159,67 @@ fn a_tokenizer_of_another_model_is_refused() {
     let model = Model::copy("sd15");
     model.set("tokenizer/vocab.json", "<|endoftext|>", json!(49_407));
     model.assert_refused(&["49407", "614"]);
+}
+
+/// Cuts a file of weights into two with an index, as models of several gigabytes come.
+fn split(model: &Model, part: &str) {
+    let whole = std::fs::read(model.path(&format!("{part}.safetensors"))).expect("a file");
+    let tensors = SafeTensors::deserialize(&whole).expect("weights");
+    let mut map = serde_json::Map::new();
+    let mut shards = [Vec::new(), Vec::new()];
+    for (at, name) in tensors.names().into_iter().enumerate() {
+        shards[at % 2].push((name, tensors.tensor(name).expect("a tensor")));
+        map.insert(name.into(), json!(format!("shard-{}.safetensors", at % 2)));
+    }
+    let folder = model.path(part).parent().expect("a folder").to_owned();
+    for (number, shard) in shards.into_iter().enumerate() {
+        let path = folder.join(format!("shard-{number}.safetensors"));
+        safetensors::serialize_to_file(shard, None, &path).expect("a file");
+    }
+    let index = json!({"metadata": {}, "weight_map": map});
+    std::fs::write(model.path(&format!("{part}.safetensors.index.json")), index.to_string()).expect("a file");
+    std::fs::remove_file(model.path(&format!("{part}.safetensors"))).expect("a file");
+}
+
+#[test]
+fn weights_in_several_files_give_the_same_picture() {
+    for name in ["sd15", "lcm"] {
+        let picture = Model::copy(name).render(64, 64, 2).expect("a picture");
+        let model = Model::copy(name);
+        for part in ["unet/diffusion_pytorch_model", "vae/diffusion_pytorch_model", "text_encoder/model"] {
+            split(&model, part);
+        }
+        assert_eq!(model.render(64, 64, 2).expect("a picture"), picture, "{name}");
+    }
+}
+
+#[test]
+fn a_damaged_index_of_weights_is_named() {
+    let index = "unet/diffusion_pytorch_model.safetensors.index.json";
+    let damaged = |change: &dyn Fn(&Model), words: &[&str]| {
+        let model = Model::copy("sd15");
+        split(&model, "unet/diffusion_pytorch_model");
+        change(&model);
+        model.assert_refused(words);
+    };
+    damaged(&|model| model.set(index, "weight_map", json!([])), &[index, "weight_map"]);
+    damaged(&|model| model.set(index, "weight_map", json!({})), &["1 to 64 files"]);
+    let leads_away = json!({"conv_in.bias": "../vae/diffusion_pytorch_model.safetensors"});
+    damaged(&|model| model.set(index, "weight_map", leads_away.clone()), &["without a folder"]);
+    let none = json!({"conv_in.bias": ".."});
+    damaged(&|model| model.set(index, "weight_map", none.clone()), &["without a folder"]);
+    let one = json!({"conv_in.bias": "shard-0.safetensors"});
+    damaged(&|model| model.set(index, "weight_map", one.clone()), &["not by the index"]);
+    damaged(&|model| std::fs::remove_file(model.path("unet/shard-1.safetensors")).expect("a file"), &["shard-1"]);
+    damaged(&|model| model.change("unet/shard-1.safetensors", |bytes| bytes.truncate(100)), &["shard-1", "damaged"]);
+    let missing = |model: &Model| {
+        let text = std::fs::read_to_string(model.path(index)).expect("a file");
+        let whole: Value = serde_json::from_str(&text).expect("JSON");
+        let mut map = whole["weight_map"].clone();
+        map["one.more"] = json!("shard-0.safetensors");
+        model.set(index, "weight_map", map);
+    };
+    damaged(&missing, &["one.more", "none of the files"]);
 }
 
 #[test]

@@ -27,10 +27,13 @@ const OPSET: i64 = 20;
 /// The version of the ONNX format that came with these operators.
 const IR_VERSION: i64 = 9;
 
-/// Names of the external data of a graph: the mapped file, and what had to be converted.
-pub const MAPPED: &str = "mapped.data";
-/// See [`MAPPED`].
+/// The name of the external data of a graph that had to be converted.
 pub const CONVERTED: &str = "converted.data";
+
+/// The name of the external data of a graph in a mapped file.
+pub fn mapped_name(file: usize) -> String {
+    format!("mapped.{file}.data")
+}
 
 /// A tensor in a graph that is being built.
 #[derive(Debug, Clone)]
@@ -79,8 +82,8 @@ pub enum Attribute<'a> {
 pub struct Graph {
     /// The ONNX file.
     pub onnx: Vec<u8>,
-    /// The mapped file of weights, named [`MAPPED`] in the graph.
-    pub mapped: &'static [u8],
+    /// The mapped files of weights, with the names that [`mapped_name`] gives.
+    pub mapped: Vec<&'static [u8]>,
     conversions: Vec<Conversion>,
     converted: usize,
 }
@@ -88,7 +91,7 @@ pub struct Graph {
 /// A tensor that the runtime cannot take as it is in the file.
 #[derive(Debug)]
 struct Conversion {
-    from: Range<usize>,
+    from: &'static [u8],
     to: usize,
     /// From BF16 to F32.
     widen: bool,
@@ -99,13 +102,12 @@ impl Graph {
     pub fn converted(&self) -> Vec<u8> {
         let mut all = vec![0; self.converted];
         for Conversion { from, to, widen } in &self.conversions {
-            let bytes = &self.mapped[from.clone()];
             if *widen {
-                for (half, whole) in bytes.chunks_exact(2).zip(all[*to..].chunks_exact_mut(4)) {
+                for (half, whole) in from.chunks_exact(2).zip(all[*to..].chunks_exact_mut(4)) {
                     whole[2..].copy_from_slice(half);
                 }
             } else {
-                all[*to..*to + bytes.len()].copy_from_slice(bytes);
+                all[*to..*to + from.len()].copy_from_slice(from);
             }
         }
         all
@@ -115,7 +117,8 @@ impl Graph {
 impl std::fmt::Debug for Graph {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { onnx, mapped, converted, .. } = self;
-        write!(f, "Graph({} bytes, weights: {} mapped, {converted} converted)", onnx.len(), mapped.len())
+        let mapped: usize = mapped.iter().map(|file| file.len()).sum();
+        write!(f, "Graph({} bytes, weights: {mapped} mapped, {converted} converted)", onnx.len())
     }
 }
 
@@ -198,7 +201,7 @@ impl<'w> Builder<'w> {
             data_type: Some(data_type),
             name: Some(name.clone()),
             external_data: vec![
-                pair("location", location),
+                pair("location", &location),
                 pair("offset", &bytes.start.to_string()),
                 pair("length", &bytes.len().to_string()),
             ],
@@ -211,7 +214,7 @@ impl<'w> Builder<'w> {
 
     /// Decides where the graph finds a weight. 32-bit and 16-bit fractions stay in the file; the runtime widens the latter
     /// when it loads. Other types, and what lies at odd addresses, are converted then.
-    fn place(&mut self, name: &str, entry: &Entry) -> Result<(&'static str, DataType, Range<usize>)> {
+    fn place(&mut self, name: &str, entry: &Entry) -> Result<(String, DataType, Range<usize>)> {
         let (data_type, size, width) = match entry.dtype {
             Dtype::F32 => (DataType::FLOAT, 4, 4),
             Dtype::F16 => (DataType::FLOAT16, 2, 2),
@@ -222,14 +225,14 @@ impl<'w> Builder<'w> {
                 return Err(Error::Model(format!("{path}: the tensor {name:?} has the type {other:?}; {supported}")));
             }
         };
-        let aligned = self.weights.data()[entry.bytes.clone()].as_ptr().addr().is_multiple_of(size);
-        if aligned && entry.dtype != Dtype::BF16 {
-            return Ok((MAPPED, data_type, entry.bytes.clone()));
+        let bytes = self.weights.bytes(entry);
+        if bytes.as_ptr().addr().is_multiple_of(size) && entry.dtype != Dtype::BF16 {
+            return Ok((mapped_name(entry.file), data_type, entry.bytes.clone()));
         }
         let begin = self.converted.next_multiple_of(4);
-        self.converted = begin + entry.bytes.len() / size * width;
-        self.conversions.push(Conversion { from: entry.bytes.clone(), to: begin, widen: entry.dtype == Dtype::BF16 });
-        Ok((CONVERTED, data_type, begin..self.converted))
+        self.converted = begin + bytes.len() / size * width;
+        self.conversions.push(Conversion { from: bytes, to: begin, widen: entry.dtype == Dtype::BF16 });
+        Ok((CONVERTED.into(), data_type, begin..self.converted))
     }
 
     /// A tensor of fractions that the graph itself holds.
@@ -313,7 +316,7 @@ impl<'w> Builder<'w> {
         };
         let onnx = model.write_buf().map_err(|error| Error::Run(format!("cannot write the graph: {error}")))?;
         let Self { weights, conversions, converted, .. } = self;
-        Ok(Graph { onnx, mapped: weights.data(), conversions, converted })
+        Ok(Graph { onnx, mapped: weights.files().to_vec(), conversions, converted })
     }
 }
 
