@@ -10,6 +10,7 @@ pub mod graph;
 pub mod models;
 pub mod noise;
 pub mod pipelines;
+pub mod quantise;
 pub mod runtime;
 pub mod schedulers;
 pub mod tokenizer;

@@ -9,9 +9,11 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
+use std::time::SystemTime;
 
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use crate::config::Config;
 use crate::{Error, Result};
@@ -33,11 +35,15 @@ pub struct Entry {
 }
 
 /// The tensors of a part of a model, in one or several mapped files.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Weights {
     path: String,
     files: Vec<&'static [u8]>,
+    /// Bytes of the first file before its first tensor.
+    header: usize,
+    identity: Vec<u8>,
     entries: HashMap<String, Entry>,
+    notes: HashMap<String, String>,
 }
 
 impl Weights {
@@ -52,11 +58,18 @@ impl Weights {
     pub fn open(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         let unreadable = |error: std::io::Error| Error::Model(format!("cannot read {name}: {error}"));
+        // To open a pipe would wait for its other end.
+        if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+            return Err(Error::Model(format!("{name} is not a file")));
+        }
         let file = File::open(path).map_err(unreadable)?;
+        let modified = file.metadata().and_then(|about| about.modified()).ok();
         #[expect(unsafe_code, reason = "mapping is unsafe because others can change the file; see above")]
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(unreadable)?;
         let map: &'static memmap2::Mmap = Box::leak(Box::new(map));
-        Self::parse(name, map)
+        let mut weights = Self::parse(name, map)?;
+        weights.identity = identity(&map[..weights.header], map.len(), modified);
+        Ok(weights)
     }
 
     /// Maps the weights in a part's folder: one file or several with an index, in full precision if they are there, else
@@ -89,7 +102,7 @@ impl Weights {
         let names: Option<BTreeSet<&str>> = map.values().map(Value::as_str).collect();
         let names = names.filter(|names| (1..=MAX_FILES).contains(&names.len()));
         let names = names.ok_or_else(|| wrong(&format!("the names of 1 to {MAX_FILES} files are needed")))?;
-        let mut all = Self { path: index.display().to_string(), files: Vec::new(), entries: HashMap::new() };
+        let mut all = Self { path: index.display().to_string(), ..Self::default() };
         for name in names {
             // A file of weights lies beside its index: a name that leads elsewhere is none that a model needs.
             if Path::new(name).file_name() != Some(OsStr::new(name)) {
@@ -106,6 +119,7 @@ impl Weights {
                 all.entries.insert(tensor, Entry { file: all.files.len(), ..entry });
             }
             all.files.extend(shard.files);
+            all.identity.extend(shard.identity);
         }
         match map.keys().find(|tensor| !all.entries.contains_key(*tensor)) {
             None => Ok(all),
@@ -132,7 +146,8 @@ impl Weights {
         if begin + metadata.data_len() != data.len() {
             return Err(damaged(format!("it has {} bytes instead of {}", data.len(), begin + metadata.data_len())));
         }
-        Ok(Self { path, files: vec![data], entries })
+        let notes = metadata.metadata().clone().unwrap_or_default();
+        Ok(Self { path, files: vec![data], header: begin, identity: Vec::new(), entries, notes })
     }
 
     /// The file, or the index of several, for messages.
@@ -150,6 +165,22 @@ impl Weights {
         &self.files[entry.file][entry.bytes.clone()]
     }
 
+    /// Bytes of the first file before its first tensor.
+    pub fn header(&self) -> usize {
+        self.header
+    }
+
+    /// A remark in the header of a single file.
+    pub fn note(&self, key: &str) -> Option<&str> {
+        self.notes.get(key).map(String::as_str)
+    }
+
+    /// All that tells these files from others without reading them whole: their lengths, the times of their last changes,
+    /// and their headers.
+    pub fn identity(&self) -> &[u8] {
+        &self.identity
+    }
+
     /// One tensor.
     pub fn get(&self, name: &str) -> Option<&Entry> {
         self.entries.get(name)
@@ -159,6 +190,43 @@ impl Weights {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.keys().map(String::as_str)
     }
+}
+
+fn identity(header: &[u8], length: usize, modified: Option<SystemTime>) -> Vec<u8> {
+    let since = modified.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+    let nanos = since.map_or(0, |since| since.as_nanos());
+    let mut digest = Sha256::new();
+    digest.update((length as u64).to_le_bytes());
+    digest.update(nanos.to_le_bytes());
+    digest.update(header);
+    digest.finalize().to_vec()
+}
+
+/// Fractions of 16 or 32 bits as numbers of 32. Of other types there are none.
+pub fn floats(bytes: &[u8], dtype: Dtype) -> Vec<f32> {
+    let halves = || bytes.as_chunks::<2>().0.iter().map(|half| u16::from_le_bytes(*half));
+    match dtype {
+        Dtype::F32 => bytes.as_chunks::<4>().0.iter().map(|number| f32::from_le_bytes(*number)).collect(),
+        Dtype::BF16 => halves().map(|half| f32::from_bits(u32::from(half) << 16)).collect(),
+        Dtype::F16 => halves().map(half).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// A fraction of IEEE's 16 bits.
+fn half(bits: u16) -> f32 {
+    let (sign, rest) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff));
+    if rest >= 0x7c00 {
+        return f32::from_bits(sign | 0x7f80_0000 | rest << 13);
+    }
+    // The exponents of both types differ by 112; a product takes care of numbers whose exponent is 0.
+    let size = f32::from_bits(rest << 13) * 2.0_f32.powi(112);
+    f32::from_bits(sign | size.to_bits())
+}
+
+/// The name of the scales that belong to a matrix in 8 bits.
+pub fn scale_name(matrix: &str) -> String {
+    format!("{matrix}.scale")
 }
 
 #[cfg(test)]
@@ -183,6 +251,22 @@ mod tests {
         let entry = weights.get("a").expect("the tensor");
         assert_eq!((entry.dtype, entry.shape.as_slice()), (Dtype::F32, [2, 3].as_slice()));
         assert_eq!(entry.bytes, 8 + header.len()..8 + header.len() + 24);
+    }
+
+    #[test]
+    fn halves_are_widened_exactly() {
+        let cases = [(0x0000, 0.0), (0x8000, -0.0), (0x3c00, 1.0), (0xc000, -2.0), (0x7bff, 65504.0)];
+        for (bits, number) in cases.into_iter().chain([
+            (0x0001, 2.0_f32.powi(-24)),
+            (0x83ff, -1023.0 * 2.0_f32.powi(-24)),
+            (0x0400, 2.0_f32.powi(-14)),
+            (0x7c00, f32::INFINITY),
+            (0xfc00, f32::NEG_INFINITY),
+        ]) {
+            assert_eq!(half(bits).to_bits(), number.to_bits(), "{bits:x}");
+        }
+        assert!(half(0x7c01).is_nan());
+        assert_eq!(floats(&[0x80, 0x3f, 0, 0xc0], Dtype::BF16), [1.0, -2.0]);
     }
 
     #[test]

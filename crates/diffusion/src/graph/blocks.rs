@@ -102,18 +102,6 @@ impl Builder<'_> {
         }
     }
 
-    /// A linear layer over the rows of a matrix. Its weight stays as it is in the file: one row for each output.
-    ///
-    /// # Errors
-    /// If the weights do not fit.
-    pub fn linear(&mut self, x: &Node, name: &str, outputs: usize, bias: bool) -> Result<Node> {
-        let [rows, inputs] = x.matrix();
-        let weight = self.weight(&format!("{name}.weight"), &[outputs, inputs])?;
-        let bias = if bias { Some(self.weight(&format!("{name}.bias"), &[outputs])?) } else { None };
-        let operands: Vec<_> = [Some(x), Some(&weight), bias.as_ref()].into_iter().flatten().collect();
-        Ok(self.op("Gemm", &operands, &[("transB", Int(1))], &[rows, outputs]))
-    }
-
     /// A convolution with a square kernel, whose padding keeps the size when `stride` is 1.
     ///
     /// # Errors
@@ -184,22 +172,17 @@ impl Builder<'_> {
     /// Attention of the rows of `query` to those of `key` and `value`. `mask` is added to the scores.
     pub fn attention(&mut self, [query, key, value]: [&Node; 3], heads: Heads, mask: Option<&Node>) -> Node {
         let Heads { count, size } = heads;
-        let ([rows, _], [seen, _]) = (query.matrix(), key.matrix());
-        let query = self.reshape(query, &[1, rows, count, size]);
-        let query = self.transpose(&query, &[0, 2, 1, 3]);
-        let key = self.reshape(key, &[1, seen, count, size]);
-        let key = self.transpose(&key, &[0, 2, 3, 1]);
-        let value = self.reshape(value, &[1, seen, count, size]);
-        let value = self.transpose(&value, &[0, 2, 1, 3]);
-        let scores = self.op("MatMul", &[&query, &key], &[], &[1, count, rows, seen]);
-        let mut scores = self.scale(&scores, (size as f32).sqrt().recip());
-        if let Some(mask) = mask {
-            scores = self.add(&scores, mask);
-        }
-        let parts = self.op("Softmax", &[&scores], &[("axis", Int(-1))], scores.shape());
-        let mixed = self.op("MatMul", &[&parts, &value], &[], &[1, count, rows, size]);
-        let mixed = self.transpose(&mixed, &[0, 2, 1, 3]);
-        self.reshape(&mixed, &[rows, count * size])
+        let ([rows, width], [seen, _]) = (query.matrix(), key.matrix());
+        debug_assert_eq!(width, count * size);
+        // The operator works on one head after the other, so that the scores of a single one are in memory.
+        let query = self.reshape(query, &[1, rows, width]);
+        let key = self.reshape(key, &[1, seen, width]);
+        let value = self.reshape(value, &[1, seen, width]);
+        let operands: Vec<_> = [Some(&query), Some(&key), Some(&value), mask].into_iter().flatten().collect();
+        let heads = count as i64;
+        let attributes = [("q_num_heads", Int(heads)), ("kv_num_heads", Int(heads))];
+        let mixed = self.op("Attention", &operands, &attributes, &[1, rows, width]);
+        self.reshape(&mixed, &[rows, width])
     }
 
     /// Rows `from..to` along an axis.

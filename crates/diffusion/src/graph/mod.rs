@@ -6,9 +6,10 @@
 //! referred to.
 
 pub mod blocks;
+mod linear;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 use rten_onnx::onnx::{
@@ -22,10 +23,10 @@ use crate::weights::{Entry, Weights};
 use crate::{Error, Result};
 
 /// The version of ONNX's operators.
-const OPSET: i64 = 20;
+const OPSET: i64 = 23;
 
 /// The version of the ONNX format that came with these operators.
-const IR_VERSION: i64 = 9;
+const IR_VERSION: i64 = 11;
 
 /// The name of the external data of a graph that had to be converted.
 pub const CONVERTED: &str = "converted.data";
@@ -84,9 +85,25 @@ pub struct Graph {
     pub onnx: Vec<u8>,
     /// The mapped files of weights, with the names that [`mapped_name`] gives.
     pub mapped: Vec<&'static [u8]>,
+    /// How the tensors that it uses are used.
+    pub uses: Uses,
     conversions: Vec<Conversion>,
     converted: usize,
 }
+
+/// How a graph uses the tensors of a file, by their whole names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Uses {
+    /// All of them.
+    pub all: BTreeSet<String>,
+    /// Matrices of linear layers that are applied to several rows: those that may have 8 bits.
+    pub linear: BTreeSet<String>,
+    /// Tables of which a graph reads a few rows.
+    pub tables: BTreeSet<String>,
+}
+
+/// The external data of a tensor: its file, type, and bytes in the file.
+type Place = (String, DataType, Range<usize>);
 
 /// A tensor that the runtime cannot take as it is in the file.
 #[derive(Debug)]
@@ -130,16 +147,18 @@ pub struct Builder<'w> {
     graph: GraphProto,
     conversions: Vec<Conversion>,
     converted: usize,
-    used: HashSet<String>,
+    uses: Uses,
     constants: BTreeMap<Vec<i64>, Node>,
+    /// Rows in 8 bits and their scales, by the name of the rows, so that layers that read the same rows share them.
+    rounded: HashMap<String, [Node; 2]>,
     count: usize,
 }
 
 impl<'w> Builder<'w> {
     /// Begins a graph over the tensors of a file. The names of weights are given without `prefix`.
     pub fn new(weights: &'w Weights, prefix: &'w str) -> Self {
-        let (graph, conversions, used, constants) = Default::default();
-        Self { weights, prefix, graph, conversions, converted: 0, used, constants, count: 0 }
+        let (graph, conversions, uses, constants, rounded) = Default::default();
+        Self { weights, prefix, graph, conversions, converted: 0, uses, constants, rounded, count: 0 }
     }
 
     fn fresh(&mut self, shape: Vec<usize>) -> Node {
@@ -181,9 +200,23 @@ impl<'w> Builder<'w> {
     /// # Errors
     /// If the file lacks it, or it has another shape or a type that is not supported.
     pub fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Node> {
-        let name = format!("{}{name}", self.prefix);
+        self.whole_weight(format!("{}{name}", self.prefix), shape)
+    }
+
+    /// A weight of the file, by its whole name.
+    fn whole_weight(&mut self, name: String, shape: &[usize]) -> Result<Node> {
+        let entry = self.entry(&name, shape)?;
+        if !self.uses.all.contains(&name) {
+            let place = self.place(&name, entry)?;
+            self.declare(&name, shape, place);
+        }
+        Ok(Node { name, shape: shape.into() })
+    }
+
+    /// A tensor of the file, by its whole name.
+    fn entry(&self, name: &str, shape: &[usize]) -> Result<&'w Entry> {
         let wrong = |what: String| Error::Model(format!("{}: {what}", self.weights.path()));
-        let entry = self.weights.get(&name).ok_or_else(|| {
+        let entry = self.weights.get(name).ok_or_else(|| {
             wrong(format!("the tensor {name:?} is missing; the file is of another architecture, or not complete"))
         })?;
         if entry.shape != shape {
@@ -192,14 +225,15 @@ impl<'w> Builder<'w> {
                 "the tensor {name:?} has the shape {found:?}, but the configuration asks for {shape:?}"
             )));
         }
-        if self.used.contains(&name) {
-            return Ok(Node { name, shape: shape.into() });
-        }
-        let (location, data_type, bytes) = self.place(&name, entry)?;
+        Ok(entry)
+    }
+
+    /// Adds a tensor of the file to the graph.
+    fn declare(&mut self, name: &str, shape: &[usize], (location, data_type, bytes): Place) {
         self.graph.initializer.push(TensorProto {
             dims: dims(shape),
             data_type: Some(data_type),
-            name: Some(name.clone()),
+            name: Some(name.into()),
             external_data: vec![
                 pair("location", &location),
                 pair("offset", &bytes.start.to_string()),
@@ -208,13 +242,12 @@ impl<'w> Builder<'w> {
             data_location: Some(DataLocation::EXTERNAL),
             ..TensorProto::default()
         });
-        self.used.insert(name.clone());
-        Ok(Node { name, shape: shape.into() })
+        self.uses.all.insert(name.into());
     }
 
     /// Decides where the graph finds a weight. 32-bit and 16-bit fractions stay in the file; the runtime widens the latter
     /// when it loads. Other types, and what lies at odd addresses, are converted then.
-    fn place(&mut self, name: &str, entry: &Entry) -> Result<(String, DataType, Range<usize>)> {
+    fn place(&mut self, name: &str, entry: &Entry) -> Result<Place> {
         let (data_type, size, width) = match entry.dtype {
             Dtype::F32 => (DataType::FLOAT, 4, 4),
             Dtype::F16 => (DataType::FLOAT16, 2, 2),
@@ -237,15 +270,7 @@ impl<'w> Builder<'w> {
 
     /// A tensor of fractions that the graph itself holds.
     pub fn constant(&mut self, shape: &[usize], values: Vec<f32>) -> Node {
-        let node = self.fresh(shape.into());
-        self.graph.initializer.push(TensorProto {
-            dims: dims(shape),
-            data_type: Some(DataType::FLOAT),
-            raw_data: Some(RefCell::new(values.into_iter().flat_map(f32::to_le_bytes).collect())),
-            name: Some(node.name.clone()),
-            ..TensorProto::default()
-        });
-        node
+        self.raw(DataType::FLOAT, shape, values.into_iter().flat_map(f32::to_le_bytes).collect())
     }
 
     /// A list of whole numbers, such as a shape.
@@ -253,15 +278,22 @@ impl<'w> Builder<'w> {
         if let Some(node) = self.constants.get(values) {
             return node.clone();
         }
-        let node = self.fresh(vec![values.len()]);
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let node = self.raw(DataType::INT64, &[values.len()], bytes);
+        self.constants.insert(values.into(), node.clone());
+        node
+    }
+
+    /// A tensor that the graph itself holds.
+    fn raw(&mut self, data_type: DataType, shape: &[usize], bytes: Vec<u8>) -> Node {
+        let node = self.fresh(shape.into());
         self.graph.initializer.push(TensorProto {
-            dims: dims(&[values.len()]),
-            data_type: Some(DataType::INT64),
-            raw_data: Some(RefCell::new(values.iter().flat_map(|value| value.to_le_bytes()).collect())),
+            dims: dims(shape),
+            data_type: Some(data_type),
+            raw_data: Some(RefCell::new(bytes)),
             name: Some(node.name.clone()),
             ..TensorProto::default()
         });
-        self.constants.insert(values.into(), node.clone());
         node
     }
 
@@ -297,7 +329,7 @@ impl<'w> Builder<'w> {
     /// architecture is then another one, and the pictures would be wrong.
     pub fn finish(mut self, ignored: impl Fn(&str) -> bool) -> Result<Graph> {
         let prefix = self.prefix;
-        let mut unknown: Vec<_> = self.weights.names().filter(|name| !self.used.contains(*name)).collect();
+        let mut unknown: Vec<_> = self.weights.names().filter(|name| !self.uses.all.contains(*name)).collect();
         unknown.retain(|name| name.strip_prefix(prefix).is_some_and(|name| !ignored(name)));
         unknown.sort_unstable();
         if let Some(first) = unknown.first() {
@@ -315,8 +347,8 @@ impl<'w> Builder<'w> {
             ..ModelProto::default()
         };
         let onnx = model.write_buf().map_err(|error| Error::Run(format!("cannot write the graph: {error}")))?;
-        let Self { weights, conversions, converted, .. } = self;
-        Ok(Graph { onnx, mapped: weights.files().to_vec(), conversions, converted })
+        let Self { weights, uses, conversions, converted, .. } = self;
+        Ok(Graph { onnx, mapped: weights.files().to_vec(), uses, conversions, converted })
     }
 }
 

@@ -30,7 +30,7 @@ pub fn residual(
     let h = b.activation(&h, Silu);
     let mut h = b.conv(&h, &format!("{name}.conv1"), outputs, 3, 1)?;
     if let Some(time) = time {
-        let shift = b.linear(time, &format!("{name}.time_emb_proj"), outputs, true)?;
+        let shift = b.linear_wide(time, &format!("{name}.time_emb_proj"), outputs, true)?;
         let shift = b.reshape(&shift, &[1, outputs, 1, 1]);
         h = b.add(&h, &shift);
     }

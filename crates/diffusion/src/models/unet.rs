@@ -119,12 +119,12 @@ impl Unet {
         let context = b.input("context", &[tokens, self.context]);
         if let Some(size) = self.guidance {
             let guidance = b.input("guidance", &[1, size]);
-            let guidance = b.linear(&guidance, "time_embedding.cond_proj", first, false)?;
+            let guidance = b.linear_wide(&guidance, "time_embedding.cond_proj", first, false)?;
             time = b.add(&time, &guidance);
         }
-        let time = b.linear(&time, "time_embedding.linear_1", first * 4, true)?;
+        let time = b.linear_wide(&time, "time_embedding.linear_1", first * 4, true)?;
         let time = b.activation(&time, Activation::Silu);
-        let time = b.linear(&time, "time_embedding.linear_2", first * 4, true)?;
+        let time = b.linear_wide(&time, "time_embedding.linear_2", first * 4, true)?;
         // Every residual block begins with this activation.
         let time = b.activation(&time, Activation::Silu);
         let mut part = Part { unet: self, b, time, context };

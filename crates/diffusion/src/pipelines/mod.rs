@@ -10,6 +10,7 @@ use tintype_engine::{CancellationToken, Picture};
 
 use crate::config::Config;
 use crate::noise::Noise;
+use crate::quantise::{Rules, Suit};
 use crate::schedulers::Scheduler;
 use crate::{Error, Result};
 
@@ -172,18 +173,25 @@ pub struct Pipeline {
 
 impl Pipeline {
     /// Reads a folder as `diffusers` writes it, and compares all weights with the configuration, so that an unusable model
-    /// is found before the first prompt.
+    /// is found before the first prompt. Weights in 8 bits are made if they are not there.
     ///
     /// # Errors
-    /// If a part is missing or damaged, or of an architecture that this crate does not know.
+    /// If a part is missing or damaged, or of an architecture that this crate does not know, or weights in 8 bits cannot be
+    /// made.
     pub fn open(folder: &Path, options: &Options) -> Result<Self> {
-        if options.precision != Precision::F32 {
-            return Err(Error::Model("8-bit weights are not supported yet".into()));
-        }
+        Self::open_with(folder, Suit { options, rules: Rules::of_this_machine(), progress: &mut |_| {} })
+    }
+
+    /// Like [`Pipeline::open`], with other rules for weights in 8 bits, or with an ear for their making, which takes a
+    /// while.
+    ///
+    /// # Errors
+    /// As of [`Pipeline::open`].
+    pub fn open_with(folder: &Path, mut suit: Suit<'_>) -> Result<Self> {
         let index = Config::read(&folder.join("model_index.json"))?;
         let family: Box<dyn Family> = match index.text("_class_name", "")? {
             "StableDiffusionPipeline" | "LatentConsistencyModelPipeline" => {
-                Box::new(stable_diffusion::StableDiffusion::open(folder, &index)?)
+                Box::new(stable_diffusion::StableDiffusion::open(folder, &index, &mut suit)?)
             }
             _ => {
                 let known = "StableDiffusionPipeline and LatentConsistencyModelPipeline are supported";

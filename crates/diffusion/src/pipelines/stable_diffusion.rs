@@ -9,6 +9,7 @@ use crate::models::clip::{Clip, check_ids};
 use crate::models::tiny_vae::TinyVae;
 use crate::models::unet::Unet;
 use crate::models::vae::Vae;
+use crate::quantise::Suit;
 use crate::runtime::{Input, Session};
 use crate::schedulers::{Scheduler, scheduler};
 use crate::tokenizer::Tokenizer;
@@ -36,7 +37,7 @@ pub(super) struct StableDiffusion {
 }
 
 impl StableDiffusion {
-    pub(super) fn open(folder: &Path, index: &Config) -> Result<Self> {
+    pub(super) fn open(folder: &Path, index: &Config, suit: &mut Suit<'_>) -> Result<Self> {
         let clip = Clip::read(&part_config(folder, "text_encoder")?)?;
         let unet = Unet::read(&part_config(folder, "unet")?)?;
         if clip.width != unet.context {
@@ -61,7 +62,7 @@ impl StableDiffusion {
             )));
         }
         let scheduler = Config::read(&folder.join("scheduler").join("scheduler_config.json"))?;
-        let family = Self {
+        let mut family = Self {
             traits: traits(index, &scheduler, &unet, factor)?,
             tokenizer: Tokenizer::read(&folder.join("tokenizer"), clip.tokens)?,
             clip_weights: Weights::open_part(&folder.join("text_encoder"), "model")?,
@@ -73,6 +74,14 @@ impl StableDiffusion {
             decoder,
         };
         family.check()?;
+        family.clip_weights = {
+            let uses = family.clip.graph(&family.clip_weights)?.uses;
+            suit.weights("text_encoder", family.clip_weights, &uses)?
+        };
+        family.unet_weights = {
+            let uses = family.unet.graph(&family.unet_weights, 8, 8, family.clip.tokens)?.uses;
+            suit.weights("unet", family.unet_weights, &uses)?
+        };
         Ok(family)
     }
 
