@@ -12,6 +12,7 @@ use crate::backup::{self, Contents};
 use crate::clock::Clock;
 use crate::config::{DataSettings, FilesSettings};
 use crate::domain::text::counted;
+use crate::models;
 use crate::store::Drift;
 
 #[derive(Debug, Args)]
@@ -19,7 +20,8 @@ use crate::store::Drift;
 A backup contains a snapshot of the database and the result files of all tasks that were completed in it. \
 It is written to TO.partial and renamed to TO when it is complete; the next backup replaces the leftovers of \
 an interrupted one. The command audits the copy. If it finds drifts, such as a missing file, it keeps the \
-backup, reports them and exits with 1. A backup contains prompts, so only its owner can read it.")]
+backup, reports them and exits with 1. A backup contains prompts, so only its owner can read it. It contains no \
+models: `tintype model pull` fetches them again.")]
 pub(super) struct BackupArgs {
     /// Directory to create; an existing one must be empty
     to: PathBuf,
@@ -77,6 +79,8 @@ struct Taken<'a> {
     to: String,
     #[serde(flatten)]
     copied: Copied<'a>,
+    /// The installed models, which are not in the backup.
+    models: Vec<String>,
 }
 
 pub(super) async fn run(args: BackupArgs, data: &DataSettings) -> Outcome {
@@ -88,8 +92,19 @@ pub(super) async fn run(args: BackupArgs, data: &DataSettings) -> Outcome {
     let taken = backup::take(&database, files.as_ref(), &args.to, &bar).await;
     bar.finish_and_clear();
     let contents = taken?;
-    let taken = Taken { to: lossy(&args.to), copied: Copied::new(&contents, &clock) };
-    show(args.json, &taken, || taken.copied.text(&format!("Backed up to {}", taken.to)))?;
+    // A backup does not fail because of models that it leaves out.
+    let models = models::entries(&data.data).unwrap_or_default().into_iter().map(|entry| entry.name).collect();
+    let taken = Taken { to: lossy(&args.to), copied: Copied::new(&contents, &clock), models };
+    show(args.json, &taken, || {
+        let summary = taken.copied.text(&format!("Backed up to {}", taken.to));
+        if taken.models.is_empty() {
+            return summary;
+        }
+        format!(
+            "{summary}\nModels are not in a backup: fetch or add {} again after a restore.",
+            taken.models.join(", ")
+        )
+    })?;
     Ok(if contents.has_drifted() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

@@ -6,8 +6,10 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use super::{Failure, say};
-use crate::config::program;
+use crate::config::{EngineTarget, NamedEngine, program};
 use crate::domain::key::KeySecret;
+use crate::models;
+use crate::models::catalogue::{is_usable, offers};
 use crate::store::{NewKey, Store};
 
 /// Name of the account that the first start creates.
@@ -93,6 +95,24 @@ impl FirstKey {
              curl -s {url}/api/v1/images/task/$task_id -H \"Authorization: Bearer $key\""
         ));
     }
+}
+
+/// Two lines on how to get real pictures, for a server whose engines all draw sketches, as long as no model is installed.
+pub(super) fn towards_real_pictures(engines: &[NamedEngine], data: &Path) -> Option<String> {
+    let sketches = engines.iter().all(|engine| engine.settings.engine == Some(EngineTarget::Sketch));
+    let has_models = !models::entries(data).ok()?.is_empty();
+    let offer = offers().iter().find(|offer| is_usable(&offer.pipeline) && offer.licence.commercial)?;
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let seconds = offer.cpu_seconds.map(|seconds| (seconds / cores as f64).ceil());
+    let seconds = seconds.map_or_else(String::new, |seconds| format!(", about {seconds} s for each on {cores} cores"));
+    let (program, name) = (quoted(&program()), &offer.name);
+    let (disk, memory) = (offer.disk_gb, offer.memory_gb);
+    let lines = format!(
+        "          These are sketches. For real pictures: {program} model pull {name} --data {}\n          \
+        That takes {disk} GB of disk and {memory} GB of memory{seconds}; then start again.",
+        quoted(data)
+    );
+    (sketches && !has_models).then_some(lines)
 }
 
 /// Writes a file that only its owner can read, in place of one that an earlier installation left.

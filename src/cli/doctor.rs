@@ -24,6 +24,7 @@ use crate::domain::model::IdSource;
 use crate::domain::text::counted;
 use crate::engines::{self, Surroundings};
 use crate::files::{Creation, FileName, Files};
+use crate::models;
 use crate::owner;
 use crate::policy::Policy;
 use crate::sandbox::{Confinement, Decoder};
@@ -86,6 +87,7 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings) -> Outcome {
         Check::new("files", files(data, args.files.files.as_deref()).await),
         Check::new("rate limits", rate_limits(&args.redis).await),
         Check::new("engine", engines(&args.engine).await),
+        Check::new("models", installed_models(data)),
         Check::new("policy", policy(&args.policy).await),
         Check::new("references", references().await),
         Check::new("retention", Ok(args.retention.to_string())),
@@ -326,6 +328,23 @@ async fn rate_limits(settings: &RedisSettings) -> Result<String, String> {
         Some(redis) => limits::probe(&redis).await,
         None => Ok("each process counts on its own".into()),
     }
+}
+
+/// Lists the installed models; one that is damaged is an error.
+fn installed_models(data: &DataSettings) -> Result<String, String> {
+    let entries = models::entries(&data.data)?;
+    let damaged: Vec<_> = entries
+        .iter()
+        .filter_map(|entry| Some(format!("{} is damaged: {}", entry.name, entry.found.as_ref().err()?)))
+        .collect();
+    if !damaged.is_empty() {
+        let advice = "remove it with `tintype model remove`, and pull or add it again";
+        return Err(format!("{}; {advice}", damaged.join("; ")));
+    }
+    let mut parts: Vec<_> = entries.iter().map(|entry| entry.name.clone()).collect();
+    let unfinished = models::unfinished(&data.data)?;
+    parts.extend(unfinished.iter().map(|name| format!("{name} (unfinished: `tintype model pull` continues)")));
+    if parts.is_empty() { Ok("none installed; `tintype model list` shows some".into()) } else { Ok(parts.join(", ")) }
 }
 
 async fn policy(settings: &PolicySettings) -> Result<String, String> {

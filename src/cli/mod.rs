@@ -41,6 +41,7 @@ mod generate;
 mod get;
 mod key;
 mod migrate;
+mod model;
 mod policy;
 mod preview;
 mod privileges;
@@ -117,6 +118,9 @@ enum Command {
     /// Show, check and try the engine that renders
     #[command(subcommand)]
     Engine(engine::EngineCommand),
+    /// Fetch, list, verify and remove the models of the diffusion engine
+    #[command(subcommand)]
+    Model(model::ModelCommand),
     /// Turn a prompt into images through a running server
     Generate(generate::GenerateArgs),
     /// Wait for a task of a running server and save its images
@@ -203,8 +207,9 @@ pub fn main() -> ExitCode {
         allocator::set_up(&arguments);
     }
     let mut data = cli.data;
-    let outcome = privileges::become_owner(&cli.command, &mut data)
-        .and_then(|()| run(cli.command, &data, &read.settings, exporter));
+    let mut command = cli.command;
+    let outcome =
+        privileges::become_owner(&mut command, &mut data).and_then(|()| run(command, &data, &read.settings, exporter));
     match outcome {
         Ok(code) => code,
         Err(Failure(message)) => {
@@ -281,6 +286,7 @@ fn run(command: Command, data: &DataSettings, settings: &[ShownSetting], exporte
             Command::Files(command) => files::run(command, data).await,
             Command::Policy(command) => policy::run(command),
             Command::Engine(command) => engine::run(command).await,
+            Command::Model(command) => model::run(command, data).await,
             Command::Generate(args) => Ok(generate::run(args).await),
             Command::Get(args) => Ok(get::run(args).await),
             Command::Completions(args) => completions::print(args, Cli::command()),

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use super::{Command, Failure, files};
+use super::{Command, Failure, files, model};
 use crate::config::{DataSettings, DatabaseUrl, FileBackend};
 use crate::data_dir::directory_of;
+use crate::models;
 use crate::owner::{self, Keeps};
 
 impl Command {
@@ -21,6 +22,7 @@ impl Command {
             | Self::Queue(_)
             | Self::Files(_)
             | Self::Migrate(_)
+            | Self::Model(_)
             | Self::Doctor(_) => Some(Keeps::Nothing),
             Self::Policy(_)
             | Self::Engine(_)
@@ -48,6 +50,9 @@ impl Command {
 
     /// The files and directories that say whose data the command works on.
     fn places(&self, data: &DataSettings) -> Result<Vec<PathBuf>, Failure> {
+        if matches!(self, Self::Model(_)) {
+            return Ok(vec![data.data.clone(), models::directory(&data.data)]);
+        }
         let database = match self {
             Self::Migrate(args) => args.from.clone(),
             _ => data.database()?,
@@ -68,10 +73,13 @@ impl Command {
 }
 
 /// Makes root the owner of the data before the command touches it. Must run while this process has a single thread.
-pub(super) fn become_owner(command: &Command, data: &mut DataSettings) -> Result<(), Failure> {
+pub(super) fn become_owner(command: &mut Command, data: &mut DataSettings) -> Result<(), Failure> {
     let Some(keeps) = command.keeps() else { return Ok(()) };
-    // The owner of the data may be unable to read it.
+    // The owner of the data may be unable to read them.
     data.read_secrets()?;
+    if let Command::Model(model::ModelCommand::Pull(args)) = command {
+        args.hub.read_secrets()?;
+    }
     let places = command.places(data)?;
     let places: Vec<_> = places.iter().map(PathBuf::as_path).collect();
     if let Some(sentence) = owner::become_owner(&places, keeps)? {

@@ -1,8 +1,12 @@
 //! Progress of long-running commands, shown on a terminal.
 
+use std::cell::Cell;
+use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::models::Watch;
 
 /// Creates a spinner on standard error if that is a terminal; [`crate::backup::results::begin`] turns it into a bar.
 pub(super) fn bar(visible: bool) -> ProgressBar {
@@ -11,4 +15,64 @@ pub(super) fn bar(visible: bool) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(0), target).with_style(style);
     bar.enable_steady_tick(Duration::from_millis(100));
     bar
+}
+
+/// Shows how bytes come on: a bar on a terminal, otherwise a line for every tenth.
+pub(super) struct Transfer {
+    bar: ProgressBar,
+    lines: bool,
+    state: Cell<State>,
+}
+
+/// Bytes in all, bytes that are done, and tenths that were told.
+#[derive(Debug, Clone, Copy, Default)]
+struct State {
+    total: u64,
+    done: u64,
+    tenths: u64,
+}
+
+impl Transfer {
+    pub(super) fn new(visible: bool) -> Self {
+        let terminal = io::stderr().is_terminal();
+        let template = "{bar:30} {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} left";
+        let style = ProgressStyle::with_template(template).expect("the template is valid");
+        let target = if visible && terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(None, target).with_style(style);
+        Self { bar, lines: visible && !terminal, state: Cell::default() }
+    }
+
+    pub(super) fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Watch for Transfer {
+    fn begin(&self, total: u64, done: u64) {
+        self.state.set(State { total, done, tenths: 0 });
+        self.bar.reset();
+        self.bar.set_length(total);
+        // Without this, the bytes of an earlier start would count as fast ones of this.
+        self.bar.set_position(done);
+        self.bar.reset_eta();
+    }
+
+    fn advance(&self, bytes: i64) {
+        let State { total, done, tenths } = self.state.get();
+        let done = done.saturating_add_signed(bytes);
+        let now = (u128::from(done) * 10).checked_div(u128::from(total)).map_or(0, |tenths| tenths.min(10) as u64);
+        if self.lines && now > tenths {
+            eprintln!("{} of {}", BinaryBytes(done), BinaryBytes(total));
+        }
+        self.state.set(State { total, done, tenths: tenths.max(now) });
+        self.bar.set_position(done);
+    }
+
+    fn tell(&self, line: &str) {
+        if self.lines {
+            eprintln!("{line}");
+        } else {
+            self.bar.println(line);
+        }
+    }
 }

@@ -12,7 +12,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::banner::FirstKey;
+use super::banner::{FirstKey, towards_real_pictures};
 use super::{Failure, Outcome, open_files, say};
 use crate::clock::Clock;
 use crate::config::{DataSettings, DatabaseUrl, FileUrls, LOCK_PATIENCE, NamedEngine, ServerSettings, WorkerSettings};
@@ -400,6 +400,11 @@ fn announce(parts: &Parts, server: &ServerSettings, data: &DataSettings, places:
     }
     for engine in parts.rendering.iter().flat_map(|rendering| &rendering.engines) {
         say(&format!("  Engine  {engine}"));
+    }
+    if parts.rendering.is_some()
+        && let Some(lines) = towards_real_pictures(&server.worker.engine.engines()?, &data.data)
+    {
+        say(&lines);
     }
     if let Some(redis) = parts.api.as_ref().and_then(|api| api.limits.redis()) {
         say(&format!("  Limits  Redis at {redis}"));

@@ -10,6 +10,7 @@ mod engines;
 mod environment;
 mod file;
 mod files;
+mod hub;
 mod layers;
 mod limits;
 mod listen;
@@ -38,6 +39,7 @@ pub use self::environment::{
 };
 pub use self::file::CONFIG_FILE;
 pub use self::files::{FileBackend, FileLinks, FileUrlSettings, FileUrls, FilesSettings, SignedLinks};
+pub use self::hub::HubSettings;
 pub use self::layers::{CommandLine, SettingsError, ShownSetting, Source, read};
 pub use self::limits::LimitSettings;
 pub use self::listen::{ListenAddress, TrustedProxy};

@@ -1,11 +1,13 @@
 //! The manifest of an installed model: where its files come from, and how each of them must be.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::Read as _;
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Name of the file in the folder of a model.
@@ -62,8 +64,9 @@ pub struct Licence {
     pub name: String,
     /// Where its text is.
     pub url: String,
-    /// Whether it allows commercial use.
-    pub commercial: bool,
+    /// Whether it allows commercial use; `None` if that is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commercial: Option<bool>,
     /// When the operator accepted it.
     pub accepted_at: String,
 }
@@ -99,20 +102,8 @@ impl Manifest {
     /// # Errors
     /// A sentence for the operator: it cannot be read, or a line of it cannot be trusted.
     pub fn read(folder: &Path, name: &str) -> Result<Self, String> {
-        let path = folder.join(MANIFEST);
-        let wrong = |reason: String| format!("{}: {reason}", path.display());
-        let file = open(folder).map_err(|error| wrong(error.to_string()))?;
-        let metadata = file.metadata().map_err(|error| wrong(error.to_string()))?;
-        if !metadata.is_file() {
-            return Err(wrong("is no file".into()));
-        }
-        let mut text = String::new();
-        file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
-        if text.len() as u64 > MAX_BYTES {
-            return Err(wrong("is larger than 1 MiB".into()));
-        }
-        let manifest: Self = serde_json::from_str(&text).map_err(|error| wrong(format!("is damaged: {error}")))?;
-        manifest.check(name).map_err(wrong)?;
+        let manifest: Self = read_json(folder, MANIFEST)?;
+        manifest.check(name).map_err(|reason| format!("{}: {reason}", folder.join(MANIFEST).display()))?;
         Ok(manifest)
     }
 
@@ -154,12 +145,50 @@ impl Manifest {
     }
 }
 
-/// Opens the manifest by way of its folder, neither of which may be a symbolic link.
-fn open(folder: &Path) -> rustix::io::Result<File> {
+/// Reads a file of up to 1 MiB in the folder of a model.
+///
+/// # Errors
+/// A sentence for the operator: it cannot be read, or holds something else.
+pub(super) fn read_json<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<T, String> {
+    let path = folder.join(name);
+    let wrong = |reason: String| format!("{}: {reason}", path.display());
+    let file = open(folder, name).map_err(|error| wrong(error.to_string()))?;
+    let metadata = file.metadata().map_err(|error| wrong(error.to_string()))?;
+    if !metadata.is_file() {
+        return Err(wrong("is no file".into()));
+    }
+    let mut text = String::new();
+    file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
+    if text.len() as u64 > MAX_BYTES {
+        return Err(wrong("is larger than 1 MiB".into()));
+    }
+    serde_json::from_str(&text).map_err(|error| wrong(format!("is damaged: {error}")))
+}
+
+/// Opens a file by way of its folder, neither of which may be a symbolic link.
+pub(super) fn open(folder: &Path, name: &str) -> rustix::io::Result<File> {
     let inside = OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = openat(CWD, folder, inside | OFlags::DIRECTORY, Mode::empty())?;
     // A pipe that somebody lays here must not hold up its reader.
-    openat(folder, MANIFEST, inside | OFlags::NONBLOCK, Mode::empty()).map(File::from)
+    openat(folder, name, inside | OFlags::NONBLOCK, Mode::empty()).map(File::from)
+}
+
+/// Writes a file in the folder of a model, whole or not at all.
+///
+/// # Errors
+/// A sentence for the operator.
+pub(super) fn write(folder: &Path, name: &str, text: &str) -> Result<(), String> {
+    let (path, new) = (folder.join(name), folder.join(format!(".{name}.new")));
+    let write = || {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+        let mut file = options.open(&new)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&new, &path)?;
+        File::open(folder)?.sync_all()
+    };
+    write().map_err(|error: std::io::Error| format!("cannot write {}: {error}", path.display()))
 }
 
 /// Whether a path of a file stays in the folder of its model, is written in one way only, and is none of our own files.

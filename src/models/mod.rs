@@ -4,11 +4,24 @@
 //! models/NAME/manifest.json      its origin, its licence and its files; written last
 //! models/NAME/model_index.json   its files, as diffusers lays them out, unless the manifest names another folder
 //! models/NAME/cache/             made from its files, and made again if it is gone: quantised weights
+//! models/.NAME.part/             an unfinished pull
+//! models/.NAME.gone/             an unfinished removal
 //! ```
 //!
-//! Names that begin with a dot are unfinished work. A folder without a manifest is no model.
+//! A folder without a manifest is no model.
 
+mod add;
+pub mod catalogue;
+mod download;
+pub mod hub;
 pub mod manifest;
+pub mod pull;
+mod remove;
+mod selection;
+
+pub use self::add::{add, name_of_folder};
+pub use self::download::Watch;
+pub use self::remove::remove;
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
@@ -22,8 +35,10 @@ const MODELS: &str = "models";
 const CACHE: &str = "cache";
 /// The file by which a folder is recognised as a model.
 pub const INDEX: &str = "model_index.json";
-/// Most models that are listed.
-const MAX_MODELS: usize = 1_000;
+/// End of the name of an unfinished pull.
+const PART: &str = ".part";
+/// Most entries of the folder of models.
+const MAX_ENTRIES: usize = 1_000;
 /// Characters of the longest name.
 const MAX_NAME: usize = 64;
 
@@ -87,27 +102,55 @@ pub fn is_name(text: &str) -> bool {
         && text.bytes().all(|byte| letter(&byte) || b"._-".contains(&byte))
 }
 
-/// Everything in the folder of models, in the order of names. Without that folder, nothing.
+/// The folder in which a model gathers until it is whole.
+fn staging(data_dir: &Path, name: &str) -> PathBuf {
+    directory(data_dir).join(format!(".{name}{PART}"))
+}
+
+/// The names of models that a pull has begun to fetch.
 ///
 /// # Errors
-/// A sentence for the operator: the folder cannot be read, or holds more than 1,000 models.
-pub fn entries(data_dir: &Path) -> Result<Vec<Entry>, String> {
-    let directory = directory(data_dir);
+/// A sentence for the operator: the folder cannot be read.
+pub fn unfinished(data_dir: &Path) -> Result<Vec<String>, String> {
+    let names = names(&directory(data_dir))?;
+    let mut found: Vec<_> = names
+        .iter()
+        .filter_map(|name| name.strip_prefix('.')?.strip_suffix(PART))
+        .filter(|name| is_name(name))
+        .map(str::to_owned)
+        .collect();
+    found.sort();
+    Ok(found)
+}
+
+/// The names of the entries of a folder; none without it.
+fn names(directory: &Path) -> Result<Vec<String>, String> {
     let unreadable = |error: io::Error| format!("cannot look into {}: {error}", directory.display());
-    let inside = match std::fs::read_dir(&directory) {
+    let inside = match std::fs::read_dir(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         inside => inside.map_err(unreadable)?,
     };
-    let mut found = Vec::new();
+    let mut names = Vec::new();
     for entry in inside {
-        let name = entry.map_err(unreadable)?.file_name();
-        // Others are unfinished work, or none of ours.
-        let Some(name) = name.to_str().filter(|name| is_name(name)) else { continue };
-        if found.len() >= MAX_MODELS {
-            return Err(format!("{} holds more than {MAX_MODELS} models", directory.display()));
+        names.extend(entry.map_err(unreadable)?.file_name().into_string());
+        if names.len() > MAX_ENTRIES {
+            return Err(format!("{} holds more than {MAX_ENTRIES} entries", directory.display()));
         }
-        found.push(Entry { name: name.to_owned(), found: open(&directory, name) });
     }
+    Ok(names)
+}
+
+/// Everything in the folder of models, in the order of names. Without that folder, nothing.
+///
+/// # Errors
+/// A sentence for the operator: the folder cannot be read, or holds more than 1,000 entries.
+pub fn entries(data_dir: &Path) -> Result<Vec<Entry>, String> {
+    let directory = directory(data_dir);
+    let mut found: Vec<_> = names(&directory)?
+        .into_iter()
+        .filter(|name| is_name(name))
+        .map(|name| Entry { found: open(&directory, &name), name })
+        .collect();
     found.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(found)
 }
@@ -152,19 +195,32 @@ pub fn find(data_dir: &Path, name_or_folder: &str) -> Result<Installed, String> 
     ))
 }
 
-fn open(directory: &Path, name: &str) -> Result<Installed, String> {
+/// An installed model by its manifest alone, whatever became of its files.
+///
+/// # Errors
+/// A sentence for the operator: there is no manifest, or it is damaged.
+pub fn manifest_of(data_dir: &Path, name: &str) -> Result<Installed, String> {
+    read(&directory(data_dir), name)
+}
+
+fn read(directory: &Path, name: &str) -> Result<Installed, String> {
     let own = directory.join(name);
     let manifest = Manifest::read(&own, name)?;
     let folder = manifest.folder.clone().unwrap_or_else(|| own.clone());
+    Ok(Installed { name: name.to_owned(), folder, cache: Some(own.join(CACHE)), manifest: Some(manifest) })
+}
+
+fn open(directory: &Path, name: &str) -> Result<Installed, String> {
+    let installed = read(directory, name)?;
     // Lengths only: `tintype model verify` reads everything.
-    for file in &manifest.files {
-        let path = folder.join(&file.path);
+    for file in installed.manifest.iter().flat_map(|manifest| &manifest.files) {
+        let path = installed.folder.join(&file.path);
         let found = std::fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         if !found.is_file() || found.len() != file.bytes {
             return Err(format!("{} has {} bytes instead of {}", path.display(), found.len(), file.bytes));
         }
     }
-    Ok(Installed { name: name.to_owned(), folder, cache: Some(own.join(CACHE)), manifest: Some(manifest) })
+    Ok(installed)
 }
 
 #[cfg(test)]

@@ -36,6 +36,7 @@ mod listening;
 mod log;
 mod metrics;
 mod migrate;
+mod models;
 mod openapi;
 mod package;
 mod pages;

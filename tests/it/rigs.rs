@@ -11,6 +11,7 @@ pub mod debian;
 pub mod disk;
 pub mod faulty_http;
 pub mod http;
+pub mod hub;
 pub mod images_api;
 pub mod installation;
 pub mod network;

@@ -1,0 +1,408 @@
+//! `tintype model`: fetches, lists, verifies and removes the models of the diffusion engine.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bytesize::ByteSize;
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::progress::Transfer;
+use super::{Failure, Outcome, show, table};
+use crate::clock::Clock;
+use crate::config::{DataSettings, HubSettings};
+use crate::domain::text::counted;
+use crate::models::catalogue::{Offer, is_usable, offer, offers};
+use crate::models::hub::{Hub, Patience};
+use crate::models::manifest::{Licence, Manifest};
+use crate::models::pull::{self, Begun, Pull};
+use crate::models::{self, Installed};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ModelCommand {
+    /// Fetch a model from the hub of Hugging Face, or continue an interrupted fetch
+    Pull(PullArgs),
+    /// Use a model that lies in a folder of this machine, without copying it
+    Add(AddArgs),
+    /// List the installed models, and those that can be fetched by name
+    List(ListArgs),
+    /// Compare every file of a model with its checksum
+    Verify(VerifyArgs),
+    /// Remove a model; the files of an added folder stay
+    Remove(RemoveArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The files gather in a folder beside the models, and the model appears under its name when all of them are there and \
+their checksums are right. An interrupted pull continues where it broke off. Only weights as safetensors and files of \
+settings are fetched, never code. The proxies of HTTPS_PROXY, ALL_PROXY and NO_PROXY are used.")]
+pub(super) struct PullArgs {
+    /// Name in the catalogue, as `tintype model list` shows it, or OWNER/NAME of a repository
+    name: String,
+    /// Commit, tag or branch of the repository [default: the commit in the catalogue, or main]
+    #[arg(long, value_name = "REVISION")]
+    revision: Option<String>,
+    /// Accept the licence of the model; without a terminal nobody can be asked
+    #[arg(long, visible_alias = "accept-license")]
+    accept_licence: bool,
+    #[command(flatten)]
+    pub(super) hub: HubSettings,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AddArgs {
+    /// Folder with the model_index.json of a model, as diffusers writes it
+    folder: PathBuf,
+    /// Name to use [default: that of the folder]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Note the checksum of every file, so that `tintype model verify` can compare them
+    #[arg(long)]
+    hash: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct VerifyArgs {
+    /// Model to verify [default: all]
+    name: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RemoveArgs {
+    /// Name of the model
+    name: String,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A model as the command line shows it.
+#[derive(Debug, Serialize)]
+struct Shown<'a> {
+    name: &'a str,
+    pipeline: &'a str,
+    folder: String,
+    repository: Option<&'a str>,
+    commit: Option<&'a str>,
+    licence: Option<&'a Licence>,
+    bytes: u64,
+    files: usize,
+    /// Whether this release can render with it.
+    usable: bool,
+}
+
+impl<'a> Shown<'a> {
+    fn new(installed: &'a Installed, manifest: &'a Manifest) -> Self {
+        let source = manifest.source.as_ref();
+        Self {
+            name: &installed.name,
+            pipeline: &manifest.pipeline,
+            folder: installed.folder.display().to_string(),
+            repository: source.map(|source| source.repository.as_str()),
+            commit: source.map(|source| source.commit.as_str()),
+            licence: manifest.licence.as_ref(),
+            bytes: manifest.bytes(),
+            files: manifest.files.len(),
+            usable: is_usable(&manifest.pipeline),
+        }
+    }
+}
+
+pub(super) async fn run(command: ModelCommand, data: &DataSettings) -> Outcome {
+    match command {
+        ModelCommand::Pull(args) => fetch(args, data).await,
+        ModelCommand::Add(args) => add(args, data),
+        ModelCommand::List(args) => list(args, data),
+        ModelCommand::Verify(args) => verify(args, data),
+        ModelCommand::Remove(args) => remove(args, data),
+    }
+}
+
+async fn fetch(args: PullArgs, data: &DataSettings) -> Outcome {
+    let PullArgs { name, revision, accept_licence, hub, json } = args;
+    let usual = Patience::default();
+    let patience =
+        Patience { stall: hub.test_stall.unwrap_or(usual.stall), pause: hub.test_pause.unwrap_or(usual.pause) };
+    let hub = Hub::new(&hub.endpoint, hub.token(), hub.authorities(), patience)?;
+    let transfer = Transfer::new(!json);
+    let work = async {
+        let mut pull = match pull::begin(&hub, &data.data, &name, revision.as_deref()).await? {
+            Begun::Installed(installed) => return Ok(*installed),
+            Begun::Ready(pull) => pull,
+        };
+        if !json {
+            eprintln!("{}", describe(&pull));
+        }
+        if pull.licence.accepted_at.is_empty() {
+            accept(&pull, accept_licence)?;
+            pull.accept(&Clock::system())?;
+        }
+        pull.check_space()?;
+        pull.run(&hub, &transfer).await
+    };
+    let installed = tokio::select! {
+        installed = work => installed,
+        _ = tokio::signal::ctrl_c() => Err("interrupted: the same command continues".into()),
+    };
+    transfer.end();
+    let installed = installed?;
+    let manifest = installed.manifest.as_ref().ok_or("the model has no manifest: report this as a bug")?;
+    show(json, &Shown::new(&installed, manifest), || {
+        let note = if is_usable(&manifest.pipeline) { "" } else { ". This release cannot render with it yet" };
+        let (files, bytes) = (counted(manifest.files.len() as u64, "file", "files"), ByteSize(manifest.bytes()));
+        format!("{} is installed: {files}, {bytes}, all verified{note}.", installed.name)
+    })
+}
+
+/// The lines before a download.
+fn describe(pull: &Pull) -> String {
+    let source = pull.source();
+    let left = pull.bytes.saturating_sub(pull.done);
+    let rest = if pull.done > 0 { format!(", of which {} are missing", ByteSize(left)) } else { String::new() };
+    let commercial = match pull.licence.commercial {
+        Some(true) => "commercial use is allowed under its terms",
+        Some(false) => "NO commercial use",
+        None => "read whether it allows your use",
+    };
+    let Licence { name, url, .. } = &pull.licence;
+    format!(
+        "{} is {} at commit {}\n  from     {}\n  size     {}{rest}\n  licence  {name}; {commercial}: {url}",
+        pull.name(),
+        source.repository,
+        source.commit,
+        source.endpoint,
+        ByteSize(pull.bytes)
+    )
+}
+
+/// Asks whether the licence is accepted.
+fn accept(pull: &Pull, accepted: bool) -> Result<(), String> {
+    if accepted {
+        return Ok(());
+    }
+    let Licence { name, url, .. } = &pull.licence;
+    match ask(&format!("Do you accept the licence {name}?")) {
+        Some(true) => Ok(()),
+        Some(false) => Err("the licence was not accepted, so nothing was fetched".into()),
+        None => Err(format!("read the licence {name} at {url}, and accept it with --accept-licence")),
+    }
+}
+
+/// Asks a question on the terminal; `None` if there is none.
+fn ask(question: &str) -> Option<bool> {
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return None;
+    }
+    eprint!("{question} [y/N] ");
+    drop(io::stderr().flush());
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).ok()?;
+    Some(["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()))
+}
+
+fn add(args: AddArgs, data: &DataSettings) -> Outcome {
+    let AddArgs { folder, name, hash, json } = args;
+    let real = folder.canonicalize().map_err(|error| format!("{}: {error}", folder.display()))?;
+    let name = name.or_else(|| models::name_of_folder(&real));
+    let name = name.ok_or("the name of the folder cannot be that of a model: give one as --name")?;
+    let transfer = Transfer::new(!json);
+    let added = models::add(&data.data, &real, &name, hash, &transfer);
+    transfer.end();
+    let installed = added?;
+    let manifest = installed.manifest.as_ref().ok_or("the model has no manifest: report this as a bug")?;
+    show(json, &Shown::new(&installed, manifest), || {
+        let note = if is_usable(&manifest.pipeline) { "" } else { ". This release cannot render with it yet" };
+        format!("{name} is installed, with the files of {}{note}.", installed.folder.display())
+    })
+}
+
+/// An installed model, or what is left of one.
+#[derive(Debug, Serialize)]
+struct Listed<'a> {
+    name: &'a str,
+    state: &'static str,
+    /// The reason why it cannot be used.
+    reason: Option<&'a str>,
+    #[serde(flatten)]
+    shown: Option<Shown<'a>>,
+}
+
+/// A model of the catalogue that is not installed.
+#[derive(Debug, Serialize)]
+struct Available {
+    name: &'static str,
+    family: &'static str,
+    pipeline: &'static str,
+    repository: &'static str,
+    commit: &'static str,
+    licence: &'static str,
+    licence_url: &'static str,
+    commercial: bool,
+    disk_bytes: u64,
+    memory_bytes: u64,
+    steps: u32,
+    max_references: usize,
+    usable: bool,
+}
+
+impl From<&'static Offer> for Available {
+    fn from(offer: &'static Offer) -> Self {
+        Self {
+            name: &offer.name,
+            family: &offer.family,
+            pipeline: &offer.pipeline,
+            repository: &offer.repository,
+            commit: &offer.commit,
+            licence: &offer.licence.name,
+            licence_url: &offer.licence.url,
+            commercial: offer.licence.commercial,
+            disk_bytes: offer.disk_bytes(),
+            memory_bytes: offer.memory_bytes(),
+            steps: offer.steps,
+            max_references: offer.max_references,
+            usable: is_usable(&offer.pipeline),
+        }
+    }
+}
+
+fn list(args: ListArgs, data: &DataSettings) -> Outcome {
+    let entries = models::entries(&data.data)?;
+    let unfinished = models::unfinished(&data.data)?;
+    let mut installed = Vec::new();
+    for entry in &entries {
+        let name = entry.name.as_str();
+        installed.push(match &entry.found {
+            Ok(found) => {
+                let shown = found.manifest.as_ref().map(|manifest| Shown::new(found, manifest));
+                Listed { name, state: "installed", reason: None, shown }
+            }
+            Err(reason) => Listed { name, state: "damaged", reason: Some(reason), shown: None },
+        });
+    }
+    let begun = unfinished.iter().filter(|name| !entries.iter().any(|entry| entry.name == **name));
+    installed.extend(begun.map(|name| Listed { name, state: "unfinished", reason: None, shown: None }));
+    let is_there = |offer: &&Offer| entries.iter().any(|entry| entry.name == offer.name);
+    let available: Vec<_> = offers().iter().filter(|offer| !is_there(offer)).map(Available::from).collect();
+    show(args.json, &serde_json::json!({ "installed": installed, "available": available }), || {
+        text(&installed, &available)
+    })
+}
+
+/// The lists for people.
+fn text(installed: &[Listed<'_>], available: &[Available]) -> String {
+    let state = |listed: &Listed<'_>| match &listed.shown {
+        Some(shown) if !shown.usable => "not with this release".to_owned(),
+        _ => listed.reason.map_or_else(|| listed.state.to_owned(), |reason| format!("damaged: {reason}")),
+    };
+    let row = |listed: &Listed<'_>| {
+        let licence = listed.shown.as_ref().and_then(|shown| shown.licence);
+        let size = listed.shown.as_ref().map_or_else(|| "-".into(), |shown| ByteSize(shown.bytes).to_string());
+        let licence = licence.map_or_else(|| "-".into(), |licence| licence.name.clone());
+        [listed.name.to_owned(), size, licence, state(listed)]
+    };
+    let offered = |offer: &Available| {
+        let commercial = if offer.commercial { "" } else { " (no commercial use)" };
+        let usable = if offer.usable { "" } else { "; not with this release" };
+        [
+            offer.name.to_owned(),
+            format!("{}", ByteSize(offer.disk_bytes)),
+            format!("{}", ByteSize(offer.memory_bytes)),
+            format!("{}{commercial}", offer.licence),
+            format!("{}{usable}", offer.family),
+        ]
+    };
+    let mut parts = Vec::new();
+    if !installed.is_empty() {
+        parts.push(table(["INSTALLED", "DISK", "LICENCE", "STATE"], installed.iter().map(row)));
+    }
+    if !available.is_empty() {
+        let headings = ["AVAILABLE", "DISK", "MEMORY", "LICENCE", "MODEL"];
+        parts.push(table(headings, available.iter().map(offered)));
+    }
+    parts.join("\n\n")
+}
+
+/// The outcome for one model.
+#[derive(Debug, Serialize)]
+struct Verified {
+    name: String,
+    ok: bool,
+    /// Files that were compared by their length alone.
+    without_checksum: usize,
+    damaged: Vec<String>,
+}
+
+fn verify(args: VerifyArgs, data: &DataSettings) -> Outcome {
+    let mut entries = models::entries(&data.data)?;
+    if let Some(name) = &args.name {
+        entries.retain(|entry| entry.name == *name);
+        if entries.is_empty() {
+            return Err(Failure(format!("no model {name:?} is installed: `tintype model list` shows those that are")));
+        }
+    }
+    let transfer = Transfer::new(!args.json);
+    let mut all = Vec::new();
+    for entry in entries {
+        // The lengths are compared again, with all files of the model named.
+        let (without_checksum, damaged) = match models::manifest_of(&data.data, &entry.name) {
+            Err(reason) => (0, vec![reason]),
+            Ok(installed) => {
+                let files = installed.manifest.as_ref().map_or(&[][..], |manifest| &manifest.files);
+                let without = files.iter().filter(|file| file.sha256.is_none()).count();
+                let damaged = pull::verify(&installed, &transfer)?;
+                (without, damaged.into_iter().map(|(path, reason)| format!("{path}: {reason}")).collect())
+            }
+        };
+        all.push(Verified { name: entry.name, ok: damaged.is_empty(), without_checksum, damaged });
+    }
+    transfer.end();
+    let ok = all.iter().all(|verified| verified.ok);
+    show(args.json, &all, || {
+        let line = |Verified { name, ok, without_checksum, damaged }: &Verified| match (ok, without_checksum) {
+            (false, _) => format!("{name} is damaged; remove it and fetch it again\n  {}", damaged.join("\n  ")),
+            (true, 0) => format!("{name} is as it was fetched."),
+            (true, files) => format!("{name}: all lengths are right; {files} files have no checksum."),
+        };
+        if all.is_empty() {
+            "No model is installed.".into()
+        } else {
+            all.iter().map(line).collect::<Vec<_>>().join("\n")
+        }
+    })?;
+    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn remove(args: RemoveArgs, data: &DataSettings) -> Outcome {
+    let RemoveArgs { name, yes, json } = args;
+    if !yes && !ask(&format!("Remove the model {name}?")).ok_or("without a terminal, say --yes")? {
+        return Err(Failure("nothing was removed".into()));
+    }
+    if !models::remove(&data.data, &name)? {
+        return Err(Failure(format!("no model {name:?} is installed: `tintype model list` shows those that are")));
+    }
+    show(json, &serde_json::json!({ "removed": name }), || {
+        let again = offer(&name).map(|offer| format!("; `tintype model pull {}` fetches it again", offer.name));
+        format!("{name} is removed{}.", again.unwrap_or_default())
+    })
+}

@@ -1,0 +1,81 @@
+//! The hub that models are fetched from. It is found by the variables that the tools of Hugging Face read.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::environment::{secret_in, variable};
+use super::values::duration;
+
+/// The hub of Hugging Face.
+const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
+const TOKEN: &str = "HF_TOKEN";
+
+/// The hub, and a token for it.
+#[derive(Clone, Args)]
+pub struct HubSettings {
+    /// URL of the hub, or of a mirror of it
+    #[arg(long, env = "HF_ENDPOINT", default_value = DEFAULT_ENDPOINT, value_name = "URL")]
+    pub endpoint: String,
+    /// File that holds a token of the hub, for models whose licence has to be accepted there; HF_TOKEN may hold the token
+    /// itself
+    #[arg(long, env = "HF_TOKEN_PATH", value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// PEM file with certificate authorities to trust in addition to the public ones
+    #[arg(long, env = "TINTYPE_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Longest time without data, and first pause before another try; for tests
+    #[arg(long, hide = true, value_parser = duration)]
+    pub test_stall: Option<Duration>,
+    /// First pause before another try; for tests
+    #[arg(long, hide = true, value_parser = duration)]
+    pub test_pause: Option<Duration>,
+    #[arg(skip)]
+    secrets: Option<Secrets>,
+}
+
+/// Files that are read while this process may read them.
+#[derive(Clone)]
+struct Secrets {
+    token: Option<String>,
+    authorities: Option<Vec<u8>>,
+}
+
+/// Leaves out the token.
+impl fmt::Debug for HubSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HubSettings").field("endpoint", &self.endpoint).finish_non_exhaustive()
+    }
+}
+
+impl HubSettings {
+    /// Reads the files that the settings name, before root becomes the owner of the data.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub fn read_secrets(&mut self) -> Result<(), String> {
+        let given = self.token_file.as_deref().map(|file| secret_in(file, "--token-file")).transpose()?;
+        let token = given.map_or_else(|| variable(TOKEN), |token| Ok(Some(token)))?;
+        let token = token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
+        if token.as_ref().is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
+            return Err("the token of the hub holds characters that no token has".into());
+        }
+        let read =
+            |file: &PathBuf| std::fs::read(file).map_err(|error| format!("cannot read {}: {error}", file.display()));
+        let authorities = self.ca.as_ref().map(read).transpose()?;
+        self.secrets = Some(Secrets { token, authorities });
+        Ok(())
+    }
+
+    /// The token, if there is one.
+    pub fn token(&self) -> Option<String> {
+        self.secrets.as_ref()?.token.clone()
+    }
+
+    /// PEM of certificate authorities to trust in addition to the public ones.
+    pub fn authorities(&self) -> Option<&[u8]> {
+        self.secrets.as_ref()?.authorities.as_deref()
+    }
+}

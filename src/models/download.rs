@@ -1,0 +1,302 @@
+//! Downloads one file: resumed where it broke off, verified, and renamed when it is whole.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use reqwest::{Response, StatusCode};
+use rustix::fs::OFlags;
+use sha1::Sha1;
+use sha2::{Digest as _, Sha256};
+
+use super::hub::{Hub, Trouble};
+use super::manifest::{ModelFile, Source};
+use super::selection::RemoteFile;
+
+/// Failures in a row, without [`PROGRESS`] between them, after which a download ends.
+const MAX_FAILURES: u32 = 6;
+/// Bytes by which a download has come on.
+const PROGRESS: u64 = 1 << 20;
+/// Bytes that must arrive within the limit for a stall: less is a peer that keeps a connection and sends nothing.
+const LEAST: u64 = 16 << 10;
+/// The longest pause between two tries.
+const MAX_PAUSE: Duration = Duration::from_secs(30);
+/// Bytes that are read and hashed at a time.
+const BLOCK: usize = 1 << 20;
+
+/// Hears how a long operation comes on.
+pub trait Watch {
+    /// So many bytes are to be done in all, of which so many are.
+    fn begin(&self, total: u64, done: u64);
+    /// So many more bytes are done; fewer after a file begins anew.
+    fn advance(&self, bytes: i64);
+    /// A line for the operator.
+    fn tell(&self, line: &str);
+}
+
+/// The checksums of bytes that come one after the other.
+#[derive(Clone)]
+struct Checksums {
+    sha256: Sha256,
+    git: Sha1,
+}
+
+impl Checksums {
+    /// Of a file of `bytes` bytes.
+    fn new(bytes: u64) -> Self {
+        Self { sha256: Sha256::new(), git: Sha1::new().chain_update(format!("blob {bytes}\0")) }
+    }
+
+    /// Hashes on. The SHA-1 of git is only needed of small files, which have no other.
+    fn update(&mut self, bytes: &[u8], file: &RemoteFile) {
+        self.sha256.update(bytes);
+        if file.sha256.is_none() {
+            self.git.update(bytes);
+        }
+    }
+
+    /// The SHA-256, if it is that of the file.
+    fn verify(self, file: &RemoteFile) -> Option<String> {
+        let sha256 = hexadecimal(&self.sha256.finalize());
+        let matches = match (&file.sha256, &file.git_sha1) {
+            (Some(expected), _) => *expected == sha256,
+            (None, Some(expected)) => *expected == hexadecimal(&self.git.finalize()),
+            (None, None) => false,
+        };
+        matches.then_some(sha256)
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A file on its way.
+struct Part<'a> {
+    file: &'a RemoteFile,
+    path: PathBuf,
+    target: PathBuf,
+    open: File,
+    written: u64,
+    checksums: Checksums,
+}
+
+/// The path of a file that is not whole yet.
+pub(super) fn part_of(target: &Path) -> PathBuf {
+    target.with_added_extension("part")
+}
+
+/// Reads a file to its end, block by block.
+fn read_blocks(open: &mut File, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+    let mut block = vec![0; BLOCK];
+    loop {
+        match open.read(&mut block) {
+            Ok(0) => return Ok(()),
+            Ok(length) => take(&block[..length]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Hashes a file that is being downloaded.
+fn checksums(open: &mut File, file: &RemoteFile) -> io::Result<Checksums> {
+    let mut checksums = Checksums::new(file.bytes);
+    read_blocks(open, |block| checksums.update(block, file))?;
+    Ok(checksums)
+}
+
+/// The SHA-256 of a file. Tells `watch` of its bytes.
+///
+/// # Errors
+/// If it cannot be read.
+pub(super) fn sha256(open: &mut File, watch: &dyn Watch) -> io::Result<String> {
+    let mut sha256 = Sha256::new();
+    read_blocks(open, |block| {
+        sha256.update(block);
+        watch.advance(i64::try_from(block.len()).unwrap_or(0));
+    })?;
+    Ok(hexadecimal(&sha256.finalize()))
+}
+
+/// Downloads a file into `folder`, unless it is there, and returns it with its SHA-256.
+///
+/// # Errors
+/// A sentence for the operator. The bytes that arrived are kept, unless they are wrong.
+pub(super) async fn fetch(
+    hub: &Hub,
+    source: &Source,
+    file: &RemoteFile,
+    folder: &Path,
+    watch: &dyn Watch,
+) -> Result<ModelFile, String> {
+    let target = folder.join(&file.path);
+    let whole = |sha256: String| ModelFile { path: file.path.clone(), bytes: file.bytes, sha256: Some(sha256) };
+    if let Some(sha256) = there(&target, file).map_err(|error| failed(&target, &error))? {
+        return Ok(whole(sha256));
+    }
+    let mut part = Part::open(file, target).map_err(|error| failed(&part_of(&folder.join(&file.path)), &error))?;
+    let (mut failures, mut began_anew, mut pause) = (0, false, hub.patience.pause);
+    loop {
+        let before = part.written;
+        let trouble = match part.download(hub, source, watch).await {
+            Ok(()) => match part.finish(watch)? {
+                Some(sha256) => return Ok(whole(sha256)),
+                None if began_anew => {
+                    return Err(format!("{} is not the file that the hub promised: its checksum differs", file.path));
+                }
+                None => {
+                    began_anew = true;
+                    Trouble::Passing("the checksum differs".into(), None)
+                }
+            },
+            Err(trouble) => trouble,
+        };
+        let (reason, after) = match trouble {
+            Trouble::Final(reason) => return Err(reason),
+            Trouble::Passing(reason, after) => (reason, after),
+            Trouble::Misfit(reason) => (reason, None),
+        };
+        if part.written >= before.saturating_add(PROGRESS) {
+            (failures, pause) = (0, hub.patience.pause);
+        }
+        failures += 1;
+        if failures >= MAX_FAILURES {
+            return Err(format!("{}: {reason}, {MAX_FAILURES} times in a row", file.path));
+        }
+        watch.tell(&format!("{}: {reason}; trying again", file.path));
+        tokio::time::sleep(after.unwrap_or(pause)).await;
+        pause = (pause * 2).min(MAX_PAUSE);
+    }
+}
+
+/// The SHA-256 of a file that is whole and verified already. Only its length is compared where the hub gave the SHA-256:
+/// it got its name after it was verified and synced.
+fn there(target: &Path, file: &RemoteFile) -> io::Result<Option<String>> {
+    let mut open = match OpenOptions::new().read(true).custom_flags(flags()).open(target) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        open => open?,
+    };
+    let metadata = open.metadata()?;
+    if !metadata.is_file() || metadata.len() != file.bytes {
+        return Ok(None);
+    }
+    match &file.sha256 {
+        Some(sha256) => Ok(Some(sha256.clone())),
+        None => Ok(checksums(&mut open, file)?.verify(file)),
+    }
+}
+
+/// Opens no symbolic link, and waits for no pipe.
+fn flags() -> i32 {
+    (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
+}
+
+fn failed(path: &Path, error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            format!("the disk is full ({}): make room and run the command again, which continues", path.display())
+        }
+        _ => format!("{}: {error}", path.display()),
+    }
+}
+
+impl<'a> Part<'a> {
+    /// Opens the part, and hashes the bytes that arrived earlier.
+    fn open(file: &'a RemoteFile, target: PathBuf) -> io::Result<Self> {
+        let path = part_of(&target);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags());
+        let mut open = options.open(&path)?;
+        if !open.metadata()?.is_file() {
+            return Err(io::Error::other("is no file"));
+        }
+        let mut written = open.metadata()?.len();
+        if written > file.bytes {
+            open.set_len(0)?;
+            written = 0;
+        }
+        let checksums = checksums(&mut open, file)?;
+        Ok(Self { file, path, target, open, written, checksums })
+    }
+
+    /// Begins anew.
+    fn clear(&mut self, watch: &dyn Watch) -> Result<(), String> {
+        let cleared = self.open.set_len(0).and_then(|()| self.open.seek(SeekFrom::Start(0)));
+        cleared.map_err(|error| failed(&self.path, &error))?;
+        watch.advance(i64::try_from(self.written).unwrap_or(0).saturating_neg());
+        self.written = 0;
+        self.checksums = Checksums::new(self.file.bytes);
+        Ok(())
+    }
+
+    /// One request for the bytes that are missing.
+    async fn download(&mut self, hub: &Hub, source: &Source, watch: &dyn Watch) -> Result<(), Trouble> {
+        if self.written == self.file.bytes {
+            return Ok(());
+        }
+        let asked = hub.file(source, &self.file.path, self.written, self.file.bytes).await;
+        let mut response = match asked {
+            // A server that cannot continue is asked for everything the next time.
+            Err(trouble @ Trouble::Misfit(_)) => {
+                self.clear(watch).map_err(Trouble::Final)?;
+                return Err(trouble);
+            }
+            asked => asked?,
+        };
+        if response.status() == StatusCode::OK && self.written > 0 {
+            self.clear(watch).map_err(Trouble::Final)?;
+        }
+        while self.window(hub, &mut response, watch).await? {}
+        if self.written < self.file.bytes {
+            let missing = self.file.bytes - self.written;
+            return Err(Trouble::Passing(format!("the answer ended {missing} bytes too early"), None));
+        }
+        Ok(())
+    }
+
+    /// Takes the bytes of one stall limit, which must be some. Returns whether there may be more.
+    async fn window(&mut self, hub: &Hub, response: &mut Response, watch: &dyn Watch) -> Result<bool, Trouble> {
+        let window = async {
+            let mut arrived = 0;
+            while arrived < LEAST {
+                let Some(chunk) = hub.chunk(response).await? else { return Ok(false) };
+                arrived = arrived.saturating_add(chunk.len() as u64);
+                self.append(&chunk, watch)?;
+            }
+            Ok(true)
+        };
+        let in_time = tokio::time::timeout(hub.patience.stall, window).await;
+        in_time.map_err(|_| Trouble::Passing("the server sends nearly nothing".into(), None))?
+    }
+
+    fn append(&mut self, chunk: &[u8], watch: &dyn Watch) -> Result<(), Trouble> {
+        if chunk.len() as u64 > self.file.bytes - self.written {
+            self.clear(watch).map_err(Trouble::Final)?;
+            let expected = self.file.bytes;
+            return Err(Trouble::Passing(format!("the server sends more than the {expected} bytes of the file"), None));
+        }
+        self.open.write_all(chunk).map_err(|error| Trouble::Final(failed(&self.path, &error)))?;
+        self.checksums.update(chunk, self.file);
+        self.written += chunk.len() as u64;
+        watch.advance(i64::try_from(chunk.len()).unwrap_or(0));
+        Ok(())
+    }
+
+    /// Verifies the file and gives it its name. `None` if its bytes are wrong; they are then gone.
+    fn finish(&mut self, watch: &dyn Watch) -> Result<Option<String>, String> {
+        let Some(sha256) = self.checksums.clone().verify(self.file) else {
+            return self.clear(watch).map(|()| None);
+        };
+        // Its content is on the disk before its name says that it is whole.
+        let done = self.open.sync_all().and_then(|()| fs::rename(&self.path, &self.target));
+        done.map_err(|error| failed(&self.path, &error))?;
+        watch.tell(&format!("{} is complete", self.file.path));
+        Ok(Some(sha256))
+    }
+}

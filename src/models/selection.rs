@@ -1,0 +1,240 @@
+//! The files of a repository that are fetched: those that a pipeline reads, and never one that holds code.
+
+use std::collections::BTreeMap;
+
+use super::INDEX;
+use super::manifest::{MAX_FILES, check_path};
+
+/// Files of a tokenizer that are no JSON.
+const WORD_LISTS: [&str; 1] = ["merges.txt"];
+/// Names of weights without their variant and shard.
+const WEIGHTS: [&str; 2] = ["model", "diffusion_pytorch_model"];
+/// Variants of weights, the preferred one first. Half precision is half as large, and as good in a picture.
+const VARIANTS: [&str; 3] = ["bf16", "fp16", ""];
+/// The largest file, in bytes.
+const MAX_FILE_BYTES: u64 = 1 << 40;
+
+/// A file of a repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemoteFile {
+    /// Its path, as the hub writes it.
+    pub path: String,
+    /// Its length.
+    pub bytes: u64,
+    /// The SHA-256 of its content, if the hub knows it.
+    pub sha256: Option<String>,
+    /// The SHA-1 that git gives its content, if the hub stores it in git itself.
+    pub git_sha1: Option<String>,
+}
+
+/// A name of weights, taken apart.
+#[derive(Debug, PartialEq, Eq)]
+struct Weights<'a> {
+    variant: &'a str,
+    sharded: bool,
+}
+
+/// Chooses the files of `parts` that are fetched, in the order of paths. With `every`, each of the parts must be there.
+///
+/// # Errors
+/// A sentence for the operator: something is missing, or a name, a length or a checksum cannot be used.
+pub fn select(files: &[RemoteFile], parts: &[String], every: bool) -> Result<Vec<RemoteFile>, String> {
+    let mut chosen: BTreeMap<&str, &RemoteFile> = BTreeMap::new();
+    let mut take = |file| match chosen.insert(RemoteFile::path(file), file) {
+        Some(_) => Err(format!("the hub names {:?} twice", file.path)),
+        None => Ok(()),
+    };
+    let is_single = parts.iter().any(String::is_empty);
+    if !is_single {
+        let index = files.iter().filter(|file| file.path == INDEX).collect::<Vec<_>>();
+        if index.is_empty() {
+            return Err(format!("the repository holds no {INDEX}: only models as diffusers lays them out can be used"));
+        }
+        index.into_iter().try_for_each(&mut take)?;
+    }
+    for part in parts {
+        let inside: Vec<_> = files.iter().filter_map(|file| Some((name_in(file, part)?, file))).collect();
+        let weights = |variant: &str, sharded: bool| {
+            let wanted = Weights { variant, sharded };
+            inside.iter().any(|(name, _)| weights_of(name).as_ref() == Some(&wanted))
+        };
+        // Weights in several files are read in their main variant only.
+        let single = VARIANTS.into_iter().find(|variant| weights(variant, false));
+        let wanted = single.map(|variant| Weights { variant, sharded: false });
+        let wanted = wanted.or_else(|| weights("", true).then_some(Weights { variant: "", sharded: true }));
+        let mut found = false;
+        for (name, file) in inside {
+            let is_weights = weights_of(name).is_some_and(|weights| Some(weights) == wanted);
+            if is_weights || is_settings(name, part, wanted.as_ref().is_some_and(|wanted| wanted.sharded)) {
+                take(file)?;
+                found = true;
+            }
+        }
+        if every && !found {
+            return Err(format!("the repository holds nothing of the part {part:?}"));
+        }
+    }
+    if !chosen.keys().any(|path| path.ends_with(".safetensors")) {
+        return Err("the repository holds no weights as safetensors; other formats are not fetched".into());
+    }
+    if chosen.len() > MAX_FILES {
+        return Err(format!("the repository has {} files to fetch; at most {MAX_FILES} are allowed", chosen.len()));
+    }
+    chosen.values().try_for_each(|file| file.check())?;
+    Ok(chosen.into_values().cloned().collect())
+}
+
+/// The name of a file in the folder `part`, if it lies right there.
+fn name_in<'a>(file: &'a RemoteFile, part: &str) -> Option<&'a str> {
+    let name = if part.is_empty() { &file.path } else { file.path.strip_prefix(part)?.strip_prefix('/')? };
+    (!name.contains('/')).then_some(name)
+}
+
+/// Takes `model.fp16.safetensors`, `model-00001-of-00002.safetensors` and the like apart.
+fn weights_of(name: &str) -> Option<Weights<'_>> {
+    let stem = name.strip_suffix(".safetensors")?;
+    let (stem, variant) = stem.split_once('.').unwrap_or((stem, ""));
+    let (stem, shard) = WEIGHTS.iter().find_map(|known| Some((*known, stem.strip_prefix(known)?)))?;
+    let number = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_shard = shard.strip_prefix('-').and_then(|shard| shard.split_once("-of-"));
+    let sharded = is_shard.is_some_and(|(one, of)| number(one) && number(of));
+    (WEIGHTS.contains(&stem) && (sharded || shard.is_empty())).then_some(Weights { variant, sharded })
+}
+
+/// Whether a file configures a part: JSON, or the word list of a tokenizer.
+fn is_settings(name: &str, part: &str, sharded: bool) -> bool {
+    let of_tokenizer = part.starts_with("tokenizer");
+    let index = name.contains(".safetensors.index");
+    (of_tokenizer && (name.ends_with(".json") || WORD_LISTS.contains(&name)))
+        || ["config.json", "scheduler_config.json"].contains(&name)
+        || (sharded && index && WEIGHTS.iter().any(|known| name == format!("{known}.safetensors.index.json")))
+}
+
+impl RemoteFile {
+    fn path(&self) -> &str {
+        &self.path
+    }
+
+    fn check(&self) -> Result<(), String> {
+        check_path(&self.path).map_err(|reason| format!("the hub {reason}"))?;
+        if self.bytes == 0 || self.bytes > MAX_FILE_BYTES {
+            return Err(format!("the hub gives {} as the length of {}", self.bytes, self.path));
+        }
+        if self.sha256.is_none() && self.git_sha1.is_none() {
+            return Err(format!("the hub gives no checksum of {}, so it cannot be verified", self.path));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(paths: &[&str]) -> Vec<RemoteFile> {
+        let file = |path: &&str| RemoteFile {
+            path: (*path).to_owned(),
+            bytes: 1,
+            sha256: Some("00".repeat(32)),
+            git_sha1: None,
+        };
+        paths.iter().map(file).collect()
+    }
+
+    fn chosen(paths: &[&str], parts: &[&str]) -> Result<Vec<String>, String> {
+        let parts: Vec<_> = parts.iter().map(|part| (*part).to_owned()).collect();
+        Ok(select(&files(paths), &parts, true)?.into_iter().map(|file| file.path).collect())
+    }
+
+    #[test]
+    fn one_variant_of_the_weights_is_fetched_and_no_code() {
+        let repository = [
+            "README.md",
+            "model_index.json",
+            "pipeline.py",
+            "unet/config.json",
+            "unet/diffusion_pytorch_model.bin",
+            "unet/diffusion_pytorch_model.safetensors",
+            "unet/diffusion_pytorch_model.fp16.safetensors",
+            "unet/diffusion_pytorch_model.non_ema.safetensors",
+            "unet/code.py",
+            "unet/more/config.json",
+            "tokenizer/merges.txt",
+            "tokenizer/vocab.json",
+            "tokenizer/chat.py",
+            "safety_checker/model.safetensors",
+        ];
+        assert_eq!(
+            chosen(&repository, &["tokenizer", "unet"]).expect("a model"),
+            [
+                "model_index.json",
+                "tokenizer/merges.txt",
+                "tokenizer/vocab.json",
+                "unet/config.json",
+                "unet/diffusion_pytorch_model.fp16.safetensors",
+            ]
+        );
+    }
+
+    #[test]
+    fn all_shards_are_fetched_with_their_index() {
+        let repository = [
+            "model_index.json",
+            "text_encoder/model-00001-of-00002.safetensors",
+            "text_encoder/model-00002-of-00002.safetensors",
+            "text_encoder/model.safetensors.index.json",
+            "text_encoder/model.fp16-00001-of-00002.safetensors",
+            "text_encoder/model.safetensors.index.fp16.json",
+        ];
+        let chosen = chosen(&repository, &["text_encoder"]).expect("a model");
+        assert_eq!(chosen, [repository[0], repository[1], repository[2], repository[3]]);
+    }
+
+    #[test]
+    fn a_single_part_lies_in_the_root() {
+        let repository =
+            ["config.json", "diffusion_pytorch_model.safetensors", "taesd.py", "taesd.pth", "a/config.json"];
+        assert_eq!(chosen(&repository, &[""]).expect("a part"), ["config.json", "diffusion_pytorch_model.safetensors"]);
+    }
+
+    #[test]
+    fn hostile_names_are_never_chosen() {
+        let hostile = [
+            "../unet/config.json",
+            "/unet/config.json",
+            "unet/../../config.json",
+            "unet//config.json",
+            "unet/./config.json",
+            "unet\\config.json",
+            "unet/config.json\0",
+            "UNET/config.json",
+            "tokenizer/..json",
+            "tokenizer/a b.json",
+            "tokenizer/é.json",
+            "tokenizer/.hidden.json",
+        ];
+        for path in hostile {
+            let repository = ["model_index.json", "unet/model.safetensors", "tokenizer/vocab.json", path];
+            if let Ok(chosen) = chosen(&repository, &["tokenizer", "unet"]) {
+                assert!(!chosen.iter().any(|chosen| chosen == path), "{path:?}");
+            }
+        }
+        let twice = ["model_index.json", "unet/model.safetensors", "unet/model.safetensors"];
+        assert!(chosen(&twice, &["unet"]).is_err());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_verified_is_refused() {
+        for change in [
+            (|file: &mut RemoteFile| file.sha256 = None) as fn(&mut RemoteFile),
+            |file| file.bytes = 0,
+            |file| file.bytes = u64::MAX,
+        ] {
+            let mut files = files(&["model_index.json", "unet/model.safetensors"]);
+            change(&mut files[1]);
+            assert!(select(&files, &["unet".to_owned()], true).is_err());
+        }
+        assert!(chosen(&["model_index.json"], &["unet"]).is_err());
+        assert!(chosen(&["unet/model.safetensors"], &["unet"]).is_err());
+    }
+}

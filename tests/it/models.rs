@@ -1,0 +1,156 @@
+//! `tintype model`: models are fetched whole or not at all, from a hub that may fail or lie.
+
+mod hostile;
+mod installed;
+mod interrupted;
+
+use std::path::Path;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::rigs::binary::{printed, tintype};
+use crate::rigs::hub::{COMMIT, Fault, Hub, NAME, REPOSITORY, WEIGHTS};
+
+fn data() -> TempDir {
+    TempDir::new().expect("a directory")
+}
+
+fn text(path: &Path) -> String {
+    std::fs::read_to_string(path).expect("a file")
+}
+
+#[test]
+fn a_pull_installs_the_model_with_the_checksum_of_every_file() {
+    let (hub, data) = (Hub::start(), data());
+    let output = hub.pull(data.path(), &["--json"]);
+    let printed = printed(&output);
+    assert!(output.stderr.is_empty(), "{output:?}");
+    assert_eq!((&printed["name"], &printed["commit"]), (&NAME.into(), &COMMIT.into()));
+    assert_eq!((&printed["usable"], &printed["licence"]["name"]), (&true.into(), &"mit".into()));
+    let folder = hub.assert_whole(data.path());
+    let manifest: Value = serde_json::from_str(&text(&folder.join("manifest.json"))).expect("JSON");
+    let files = manifest["files"].as_array().expect("files");
+    assert!(files.iter().all(|file| file["sha256"].as_str().is_some_and(|hash| hash.len() == 64)), "{manifest}");
+    assert_eq!(manifest["source"]["repository"], REPOSITORY);
+    // Another pull asks nobody.
+    let asked = hub.asked().len();
+    hub.pulled(data.path(), &[]);
+    assert_eq!(hub.asked().len(), asked);
+    // Without a terminal there is a line for every tenth and every file.
+    let (hub, data) = (Hub::start(), crate::models::data());
+    let output = hub.pull(data.path(), &[]);
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert!(said.contains(&format!("{WEIGHTS} is complete")) && said.contains("licence  mit"), "{said}");
+    assert!(said.contains("297.93 KiB of 297.93 KiB"), "{said}");
+}
+
+#[test]
+fn a_licence_that_nobody_accepted_stops_the_pull() {
+    let (hub, data) = (Hub::start(), data());
+    let output = hub.run(data.path(), &["pull", REPOSITORY]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("accept it with --accept-licence"), "{said}");
+    assert!(hub.ranges(WEIGHTS).is_empty(), "nothing was fetched");
+    assert!(hub.asked().iter().all(|asked| asked.path.starts_with("/api/")));
+}
+
+#[test]
+fn an_accepted_licence_is_remembered() {
+    let (hub, data) = (Hub::start(), data());
+    hub.plan(WEIGHTS, Fault::Status(404, Vec::new()));
+    hub.refused(data.path(), &[]);
+    let output = hub.run(data.path(), &["pull", REPOSITORY]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(text(&hub.assert_whole(data.path()).join("manifest.json")).contains("\"accepted_at\": \"20"));
+}
+
+#[test]
+fn names_of_the_catalogue_lead_to_their_repositories() {
+    let (hub, data) = (Hub::start(), data());
+    let output = hub.run(data.path(), &["pull", "sd-turbo", "--accept-licence"]);
+    assert!(!output.status.success());
+    let asked = &hub.asked()[0].path;
+    assert!(asked.starts_with("/api/models/stabilityai/sd-turbo/revision/b261bac6"), "{asked}");
+    // The hub's model has no text encoder.
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert!(said.contains("the repository holds nothing of the part \"text_encoder\""), "{said}");
+    let output = hub.run(data.path(), &["pull", "no-such-model"]);
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert!(said.contains("choose lcm-dreamshaper-v7, klein-4b"), "{said}");
+}
+
+#[test]
+fn a_gated_repository_says_where_to_accept_its_licence() {
+    let (hub, data) = (Hub::start(), data());
+    hub.gate("hf_secret");
+    let said = hub.refused(data.path(), &[]);
+    let page = format!("http://{}/{REPOSITORY}", hub.address);
+    assert!(said.contains(&format!("accept the licence at {page}")) && said.contains("--token-file"), "{said}");
+    let token = data.path().join("token");
+    std::fs::write(&token, "hf_secret\n").expect("written");
+    let flags = ["--token-file", token.to_str().expect("text")];
+    assert!(!hub.pull(data.path(), &flags).stderr.windows(9).any(|part| part == b"hf_secret"));
+    assert!(!text(&hub.assert_whole(data.path()).join("manifest.json")).contains("hf_secret"));
+}
+
+#[test]
+fn the_token_goes_to_the_hub_and_not_to_its_store_of_files() {
+    let (hub, store, data) = (Hub::start(), Hub::start(), data());
+    hub.gate("hf_secret");
+    hub.redirect_to(&store);
+    let token = data.path().join("token");
+    std::fs::write(&token, "hf_secret").expect("written");
+    hub.pulled(data.path(), &["--token-file", token.to_str().expect("text")]);
+    assert!(hub.asked().iter().all(|asked| asked.headers.contains_key("authorization")));
+    assert!(store.asked().len() > 5);
+    assert!(store.asked().iter().all(|asked| !asked.headers.contains_key("authorization")));
+}
+
+#[test]
+fn a_hub_is_reached_through_the_proxy_of_the_environment() {
+    let (hub, data) = (Hub::start(), data());
+    let mut command = tintype();
+    command.args(["model", "pull", REPOSITORY, "--accept-licence", "--data"]).arg(data.path());
+    command.env("HF_ENDPOINT", "http://hub.example").env("HTTP_PROXY", format!("http://{}", hub.address));
+    let output = command.output().expect("the program runs");
+    assert!(output.status.success(), "{output:?}");
+    hub.assert_whole(data.path());
+    assert!(hub.asked().iter().all(|asked| asked.headers["host"] == "hub.example"));
+}
+
+#[test]
+fn a_token_is_not_sent_in_the_clear() {
+    let (hub, data) = (Hub::start(), data());
+    let token = data.path().join("token");
+    std::fs::write(&token, "hf_secret").expect("written");
+    let token = token.to_str().expect("text");
+    let said = hub.refused(data.path(), &["--endpoint", "http://hub.example", "--token-file", token]);
+    assert!(said.contains("plain HTTP"), "{said}");
+}
+
+#[test]
+fn a_hub_that_is_overloaded_is_asked_again_and_one_that_stays_so_ends_the_pull() {
+    let (hub, data) = (Hub::start(), data());
+    hub.plan(WEIGHTS, Fault::Status(429, vec![("retry-after", "0".into())]));
+    hub.plan(WEIGHTS, Fault::Status(503, Vec::new()));
+    hub.plan(WEIGHTS, Fault::Status(500, Vec::new()));
+    hub.pulled(data.path(), &[]);
+    let (hub, data) = (Hub::start(), crate::models::data());
+    hub.plan(WEIGHTS, Fault::Status(429, vec![("retry-after", "3600".into())]));
+    let said = hub.refused(data.path(), &[]);
+    assert!(said.contains("asks to wait for 3600 s"), "{said}");
+    for _ in 0..6 {
+        hub.plan(WEIGHTS, Fault::Status(502, Vec::new()));
+    }
+    let said = hub.refused(data.path(), &[]);
+    assert!(said.contains("6 times in a row"), "{said}");
+}
+
+#[test]
+fn a_file_that_the_hub_does_not_have_ends_the_pull() {
+    let (hub, data) = (Hub::start(), data());
+    hub.plan(WEIGHTS, Fault::Status(404, Vec::new()));
+    let said = hub.refused(data.path(), &[]);
+    assert!(said.contains(WEIGHTS) && said.contains("is not there at this revision"), "{said}");
+}

@@ -1,0 +1,197 @@
+//! Models that are installed: added folders, lists, checks and removals.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{data, text};
+use crate::rigs::binary::{Server, json, refused, run};
+use crate::rigs::hub::{Hub, NAME, WEIGHTS, content};
+
+/// The user of the service: nobody, who has an entry in /etc/passwd everywhere.
+const SERVICE: u32 = 65_534;
+
+/// A folder with a model as diffusers writes it.
+fn folder() -> (TempDir, PathBuf) {
+    let directory = data();
+    let folder = directory.path().join("My Model");
+    fs::create_dir_all(folder.join("unet")).expect("a folder");
+    fs::write(folder.join("model_index.json"), r#"{"_class_name": "ZImagePipeline"}"#).expect("written");
+    fs::write(folder.join(WEIGHTS), content(1_000)).expect("written");
+    fs::write(folder.join("notes.txt"), "mine").expect("written");
+    (directory, folder)
+}
+
+fn name_of<'a>(list: &'a Value, kind: &str, at: usize) -> &'a str {
+    list[kind][at]["name"].as_str().unwrap_or_default()
+}
+
+#[test]
+fn an_added_folder_is_used_where_it_lies_and_stays_when_it_is_removed() {
+    let (data, (_directory, folder)) = (data(), folder());
+    let path = folder.to_str().expect("text");
+    let added = json(data.path(), &["model", "add", path, "--hash"]);
+    assert_eq!((added["name"].as_str(), added["usable"].as_bool()), (Some("my-model"), Some(false)));
+    assert_eq!(added["folder"], path);
+    let said = refused(data.path(), &["model", "add", path]);
+    assert!(said.contains("give another name as --name"), "{said}");
+    json(data.path(), &["model", "add", path, "--name", "twin"]);
+    let verified = json(data.path(), &["model", "verify"]);
+    assert_eq!((&verified[0]["ok"], &verified[0]["without_checksum"]), (&true.into(), &0.into()));
+    assert_eq!((&verified[1]["ok"], &verified[1]["without_checksum"]), (&true.into(), &2.into()));
+    json(data.path(), &["model", "remove", "my-model", "--yes"]);
+    assert_eq!(text(&folder.join("notes.txt")), "mine");
+    assert_eq!(fs::read(folder.join(WEIGHTS)).expect("a file"), content(1_000));
+    let list = json(data.path(), &["model", "list"]);
+    assert_eq!((name_of(&list, "installed", 0), name_of(&list, "installed", 1)), ("twin", ""));
+}
+
+#[test]
+fn a_folder_that_is_no_model_is_not_added() {
+    let (data, (directory, folder)) = (data(), folder());
+    let empty = directory.path().join("empty");
+    fs::create_dir(&empty).expect("a folder");
+    for (folder, reason) in [(empty.as_path(), "model_index.json"), (Path::new("/no/such"), "No such file")] {
+        let said = refused(data.path(), &["model", "add", folder.to_str().expect("text")]);
+        assert!(said.contains(reason), "{said}");
+    }
+    fs::write(folder.join("model_index.json"), r#"{"_class_name": "rm -rf"}"#).expect("written");
+    let said = refused(data.path(), &["model", "add", folder.to_str().expect("text")]);
+    assert!(said.contains("names no class"), "{said}");
+    for name in ["../x", "", ".x", "A", "a/b"] {
+        let said = refused(data.path(), &["model", "add", folder.to_str().expect("text"), "--name", name]);
+        assert!(said.contains("cannot be the name of a model"), "{said}");
+    }
+}
+
+#[test]
+fn damage_is_found_by_verify_and_by_the_doctor() {
+    let (hub, data) = (Hub::start(), data());
+    let folder = hub.pulled(data.path(), &[]);
+    let doctor = || {
+        let checks = run(data.path(), ["doctor", "--json"]);
+        let checks: Value = serde_json::from_slice(&checks.stdout).expect("JSON");
+        let check = checks.as_array().expect("checks").iter().find(|check| check["check"] == "models").cloned();
+        check.expect("a check of the models")
+    };
+    assert_eq!(doctor()["ok"], true, "{}", doctor());
+    assert!(doctor()["detail"].as_str().is_some_and(|detail| detail.contains(NAME)), "{}", doctor());
+    let weights = folder.join(WEIGHTS);
+    let mut bytes = fs::read(&weights).expect("a file");
+    bytes[150_000] ^= 1;
+    fs::write(&weights, &bytes).expect("written");
+    let output = run(data.path(), ["model", "verify"]);
+    let said = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains(&format!("{WEIGHTS}: its content differs")), "{said}");
+    fs::write(&weights, &bytes[1..]).expect("written");
+    fs::remove_file(folder.join("unet/config.json")).expect("a file");
+    let output = run(data.path(), ["model", "verify", NAME]);
+    let said = String::from_utf8(output.stdout).expect("text");
+    assert!(said.contains("299999 bytes instead of 300000") && said.contains("unet/config.json: No such"), "{said}");
+    assert_eq!(doctor()["ok"], false, "{}", doctor());
+    // It can be fetched again once it is removed.
+    let said = String::from_utf8(hub.pull(data.path(), &[]).stderr).expect("text");
+    assert!(said.contains("tintype model remove tiny-model"), "{said}");
+    json(data.path(), &["model", "remove", NAME, "--yes"]);
+    hub.pulled(data.path(), &[]);
+}
+
+#[test]
+fn the_list_names_licences_and_what_this_release_cannot_use() {
+    let data = data();
+    let list = json(data.path(), &["model", "list"]);
+    let offers = list["available"].as_array().expect("a list");
+    let offer = |name: &str| offers.iter().find(|offer| offer["name"] == name).expect("an offer").clone();
+    assert_eq!(offer("klein-4b")["licence"], "Apache-2.0");
+    assert_eq!((&offer("klein-4b")["max_references"], &offer("klein-4b")["steps"]), (&4.into(), &4.into()));
+    assert_eq!(offer("sd-turbo")["commercial"], false);
+    let output = run(data.path(), ["model", "list"]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    let turbo = text.lines().find(|line| line.starts_with("sd-turbo")).expect("a line");
+    assert!(turbo.contains("no commercial use"), "{turbo}");
+}
+
+#[test]
+fn nothing_is_removed_without_a_yes() {
+    let (hub, data) = (Hub::start(), data());
+    hub.pulled(data.path(), &[]);
+    let said = refused(data.path(), &["model", "remove", NAME]);
+    assert!(said.contains("say --yes"), "{said}");
+    hub.assert_whole(data.path());
+    let said = refused(data.path(), &["model", "remove", "other", "--yes"]);
+    assert!(said.contains("no model \"other\" is installed"), "{said}");
+    for name in ["..", "../..", ".", "/", "a/../.."] {
+        let said = refused(data.path(), &["model", "remove", name, "--yes"]);
+        assert!(said.contains("is no name of a model"), "{said}");
+    }
+}
+
+#[test]
+fn root_removes_a_link_of_the_service_user_and_nothing_that_it_leads_to() {
+    assert!(rustix::process::geteuid().is_root(), "this test needs a second user: run the tests as root");
+    let (directory, precious) = (data(), data());
+    let data = directory.path().join("data");
+    fs::create_dir_all(data.join("models")).expect("a folder");
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("permissions");
+    fs::write(precious.path().join("manifest.json"), "{}").expect("written");
+    for path in [data.clone(), data.join("models")] {
+        chown(path, Some(SERVICE), Some(SERVICE)).expect("root may give files away");
+    }
+    for link in ["linked", ".half.part", ".old.gone"] {
+        symlink(precious.path(), data.join("models").join(link)).expect("a link");
+    }
+    for name in ["linked", "half", "old"] {
+        json(&data, &["model", "remove", name, "--yes"]);
+    }
+    assert_eq!(text(&precious.path().join("manifest.json")), "{}");
+    assert_eq!(fs::read_dir(data.join("models")).expect("a folder").count(), 0);
+    // A pull into a folder that is a link of the service user writes nothing there either.
+    let hub = Hub::start();
+    symlink(precious.path(), data.join("models/.tiny-model.part")).expect("a link");
+    let said = hub.refused(&data, &[]);
+    assert!(said.contains("symbolic link"), "{said}");
+    assert_eq!(fs::read_dir(precious.path()).expect("a folder").count(), 1);
+    // All of a model that root fetches belongs to the service user.
+    fs::remove_file(data.join("models/.tiny-model.part")).expect("a link");
+    let folder = hub.pulled(&data, &[]);
+    for path in [folder.clone(), folder.join("manifest.json"), folder.join(WEIGHTS)] {
+        assert_eq!(std::os::unix::fs::MetadataExt::uid(&fs::metadata(&path).expect("a file")), SERVICE);
+    }
+}
+
+#[test]
+fn a_backup_holds_no_models_and_a_restore_leaves_them_alone() {
+    let (hub, data, other) = (Hub::start(), data(), data());
+    hub.pulled(data.path(), &[]);
+    json(data.path(), &["account", "create", "ada"]);
+    let backup = other.path().join("backup");
+    let said = run(data.path(), ["backup", backup.to_str().expect("text")]);
+    let said = String::from_utf8(said.stdout).expect("text");
+    assert!(said.contains("Models are not in a backup: fetch or add tiny-model again"), "{said}");
+    assert!(!backup.join("models").exists());
+    let target = other.path().join("data");
+    hub.pulled(&target, &[]);
+    json(&target, &["restore", backup.to_str().expect("text")]);
+    hub.assert_whole(&target);
+}
+
+#[test]
+fn a_server_that_draws_sketches_says_how_to_get_real_pictures() {
+    let (hub, data) = (Hub::start(), data());
+    let said = || {
+        let server = Server::start(data.path(), &["--engine", "sketch"]);
+        let said = server.said.clone();
+        server.stop();
+        said
+    };
+    let first = said();
+    let lines: Vec<_> = first.lines().skip_while(|line| !line.contains("These are sketches")).take(2).collect();
+    assert!(lines[0].contains("model pull lcm-dreamshaper-v7 --data "), "{first}");
+    assert!(lines[1].contains("4.3 GB of disk and 5 GB of memory, about "), "{first}");
+    hub.pulled(data.path(), &[]);
+    assert!(!said().contains("These are sketches"));
+}
