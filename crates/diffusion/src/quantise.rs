@@ -1,8 +1,8 @@
 //! Weights in 8 bits: made once from the files of a model, kept in a file of ours, mapped afterwards.
 //!
 //! The file is a safetensors file. A matrix of a linear layer has 8 bits for each number, and a scale for each output; it
-//! is stored with one column for each output, as the kernels read it. Tables of embeddings stay as they are. All else has
-//! 32 bits. Only tensors that the graph uses are in it, so a part runs from this file alone, without memory of its own.
+//! is stored with one column for each output, as the kernels read it. All else has 32 bits. Only tensors that the graph uses
+//! are in it, so a part runs from this file alone, without memory of its own.
 //!
 //! A file is written under another name, synced, and renamed when it is whole: the name of a finished file never stands
 //! for half of one. Its header holds a digest of everything in it, which [`verify`] compares; opening compares only the
@@ -16,7 +16,6 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use safetensors::Dtype;
 use sha2::{Digest, Sha256};
 
 use crate::graph::Uses;
@@ -174,13 +173,7 @@ fn source(weights: &Weights, uses: &Uses, rules: Rules) -> String {
     let mut digest = Sha256::new();
     digest.update(weights.identity());
     digest.update(rules.smallest.to_le_bytes());
-    for (kind, names) in [("all", &uses.all), ("linear", &uses.linear), ("tables", &uses.tables)] {
-        digest.update(kind);
-        for name in names {
-            digest.update(name);
-            digest.update([0]);
-        }
-    }
+    digest.update(format!("{uses:?}"));
     hex(&digest.finalize())
 }
 
@@ -254,11 +247,4 @@ fn blank(header: &[u8]) -> Option<(Vec<u8>, usize)> {
     let mut header = header.to_vec();
     header.get_mut(at..at + 64)?.fill(b'0');
     Some((header, at))
-}
-
-/// Whether a tensor is to have 8 bits.
-fn rounds(name: &str, dtype: Dtype, shape: &[usize], uses: &Uses, rules: Rules) -> bool {
-    let fractions = matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16);
-    let large = shape.len() == 2 && shape.iter().all(|size| *size >= rules.smallest);
-    fractions && large && uses.linear.contains(name)
 }

@@ -224,6 +224,11 @@ fn half(bits: u16) -> f32 {
     f32::from_bits(sign | size.to_bits())
 }
 
+/// The name of some of the `all` rows of a tensor.
+pub fn piece_name(tensor: &str, rows: &Range<usize>, all: usize) -> String {
+    if rows.len() == all { tensor.to_owned() } else { format!("{tensor}[{}..{}]", rows.start, rows.end) }
+}
+
 /// The name of the scales that belong to a matrix in 8 bits.
 pub fn scale_name(matrix: &str) -> String {
     format!("{matrix}.scale")

@@ -4,13 +4,15 @@
 //! kernels multiply unsigned by signed bytes; a column of weights has its own scale too. One scale for all rows would leave
 //! few steps to most of them: in transformers some tokens are a hundred times larger than others.
 
+use std::ops::Range;
+
 use rten_onnx::onnx::DataType;
 use safetensors::Dtype;
 
 use super::Attribute::Int;
 use super::{Builder, Node, mapped_name};
 use crate::Result;
-use crate::weights::scale_name;
+use crate::weights::{piece_name, scale_name};
 
 /// The byte that stands for zero in activations.
 const ZERO: u8 = 128;
@@ -27,13 +29,29 @@ impl Builder<'_> {
     /// # Errors
     /// If the weights do not fit.
     pub fn linear(&mut self, x: &Node, name: &str, outputs: usize, bias: bool) -> Result<Node> {
-        let weight = format!("{}{name}.weight", self.prefix);
-        if self.weights.get(&weight).is_some_and(|entry| entry.dtype == Dtype::I8) {
-            return self.linear_of_bytes(x, &weight, name, outputs, bias);
+        self.linear_rows(x, name, outputs, 0..outputs, bias)
+    }
+
+    /// A linear layer whose outputs are those of several layers after each other. Each gets a result of its own, which
+    /// saves the copies of cutting one.
+    ///
+    /// # Errors
+    /// If the weights do not fit.
+    pub fn linears<const N: usize>(
+        &mut self,
+        x: &Node,
+        name: &str,
+        outputs: [usize; N],
+        bias: bool,
+    ) -> Result<[Node; N]> {
+        let all = outputs.iter().sum();
+        let mut to = 0;
+        let mut results = Vec::new();
+        for count in outputs {
+            to += count;
+            results.push(self.linear_rows(x, name, all, to - count..to, bias)?);
         }
-        let result = self.linear_wide(x, name, outputs, bias)?;
-        self.uses.linear.insert(weight);
-        Ok(result)
+        Ok(results.try_into().expect("one result for each"))
     }
 
     /// A linear layer that always computes with 32 bits. That suits layers of a single row, such as the embedding of the
@@ -43,23 +61,47 @@ impl Builder<'_> {
     /// # Errors
     /// If the weights do not fit.
     pub fn linear_wide(&mut self, x: &Node, name: &str, outputs: usize, bias: bool) -> Result<Node> {
-        let [rows, inputs] = x.matrix();
-        let weight = self.weight(&format!("{name}.weight"), &[outputs, inputs])?;
-        let bias = if bias { Some(self.weight(&format!("{name}.bias"), &[outputs])?) } else { None };
-        let operands: Vec<_> = [Some(x), Some(&weight), bias.as_ref()].into_iter().flatten().collect();
-        Ok(self.op("Gemm", &operands, &[("transB", Int(1))], &[rows, outputs]))
+        self.wide(x, name, outputs, 0..outputs, bias)
     }
 
-    fn linear_of_bytes(&mut self, x: &Node, weight: &str, name: &str, outputs: usize, bias: bool) -> Result<Node> {
+    /// The given outputs of a layer that has `all`.
+    fn linear_rows(&mut self, x: &Node, name: &str, all: usize, outputs: Range<usize>, bias: bool) -> Result<Node> {
+        let weight = format!("{}{name}.weight", self.prefix);
+        let piece = piece_name(&weight, &outputs, all);
+        if self.weights.get(&piece).is_some_and(|entry| entry.dtype == Dtype::I8) {
+            let result = self.narrow(x, &piece, outputs.len())?;
+            return Ok(if bias {
+                let bias = self.rows_of(&format!("{name}.bias"), &[all], outputs)?;
+                self.add(&result, &bias)
+            } else {
+                result
+            });
+        }
+        self.uses.linear.entry(weight).or_default().insert((outputs.start, outputs.end));
+        self.wide(x, name, all, outputs, bias)
+    }
+
+    /// In 32 bits.
+    fn wide(&mut self, x: &Node, name: &str, all: usize, outputs: Range<usize>, bias: bool) -> Result<Node> {
+        let [rows, inputs] = x.matrix();
+        let shape = [rows, outputs.len()];
+        let weight = self.rows_of(&format!("{name}.weight"), &[all, inputs], outputs.clone())?;
+        let bias = if bias { Some(self.rows_of(&format!("{name}.bias"), &[all], outputs)?) } else { None };
+        let operands: Vec<_> = [Some(x), Some(&weight), bias.as_ref()].into_iter().flatten().collect();
+        Ok(self.op("Gemm", &operands, &[("transB", Int(1))], &shape))
+    }
+
+    /// In 8 bits, without bias.
+    fn narrow(&mut self, x: &Node, weight: &str, outputs: usize) -> Result<Node> {
         let [rows, inputs] = x.matrix();
         let shape = [rows, outputs];
-        let bias = if bias { Some(self.weight(&format!("{name}.bias"), &[outputs])?) } else { None };
         let entry = self.entry(weight, &[inputs, outputs])?;
-        if !self.uses.all.contains(weight) {
+        if !self.declared.contains(weight) {
             let place = (mapped_name(entry.file), DataType::INT8, entry.bytes.clone());
             self.declare(weight, &[inputs, outputs], place);
         }
-        let scale = self.whole_weight(scale_name(weight), &[outputs])?;
+        self.uses.all.insert(weight.into());
+        let scale = self.rows_of_whole(&scale_name(weight), &[outputs], 0..outputs)?;
         let weight = Node { name: weight.into(), shape: vec![inputs, outputs] };
         let [rounded, row_scale] = self.round(x);
         let zero = self.byte(DataType::UINT8, ZERO);
@@ -68,11 +110,7 @@ impl Builder<'_> {
         // The runtime makes one operator of these three.
         let sums = self.op("Cast", &[&sums], &[("to", Int(i64::from(DataType::FLOAT.0)))], &shape);
         let scaled = self.mul(&sums, &scale);
-        let scaled = self.mul(&scaled, &row_scale);
-        Ok(match bias {
-            Some(bias) => self.add(&scaled, &bias),
-            None => scaled,
-        })
+        Ok(self.mul(&scaled, &row_scale))
     }
 
     /// Rows in 8 bits, and the scale of each.

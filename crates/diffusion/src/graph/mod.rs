@@ -9,7 +9,7 @@ pub mod blocks;
 mod linear;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 use rten_onnx::onnx::{
@@ -19,7 +19,7 @@ use rten_onnx::onnx::{
 };
 use safetensors::Dtype;
 
-use crate::weights::{Entry, Weights};
+use crate::weights::{Entry, Weights, piece_name};
 use crate::{Error, Result};
 
 /// The version of ONNX's operators.
@@ -96,10 +96,8 @@ pub struct Graph {
 pub struct Uses {
     /// All of them.
     pub all: BTreeSet<String>,
-    /// Matrices of linear layers that are applied to several rows: those that may have 8 bits.
-    pub linear: BTreeSet<String>,
-    /// Tables of which a graph reads a few rows.
-    pub tables: BTreeSet<String>,
+    /// Matrices of linear layers that may have 8 bits, and the ranges of their rows that are layers by themselves.
+    pub linear: BTreeMap<String, BTreeSet<(usize, usize)>>,
 }
 
 /// The external data of a tensor: its file, type, and bytes in the file.
@@ -148,6 +146,7 @@ pub struct Builder<'w> {
     conversions: Vec<Conversion>,
     converted: usize,
     uses: Uses,
+    declared: HashSet<String>,
     constants: BTreeMap<Vec<i64>, Node>,
     /// Rows in 8 bits and their scales, by the name of the rows, so that layers that read the same rows share them.
     rounded: HashMap<String, [Node; 2]>,
@@ -157,8 +156,8 @@ pub struct Builder<'w> {
 impl<'w> Builder<'w> {
     /// Begins a graph over the tensors of a file. The names of weights are given without `prefix`.
     pub fn new(weights: &'w Weights, prefix: &'w str) -> Self {
-        let (graph, conversions, uses, constants, rounded) = Default::default();
-        Self { weights, prefix, graph, conversions, converted: 0, uses, constants, rounded, count: 0 }
+        let (graph, conversions, uses, declared, constants, rounded) = Default::default();
+        Self { weights, prefix, graph, conversions, converted: 0, uses, declared, constants, rounded, count: 0 }
     }
 
     fn fresh(&mut self, shape: Vec<usize>) -> Node {
@@ -200,17 +199,30 @@ impl<'w> Builder<'w> {
     /// # Errors
     /// If the file lacks it, or it has another shape or a type that is not supported.
     pub fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Node> {
-        self.whole_weight(format!("{}{name}", self.prefix), shape)
+        self.rows_of(name, shape, 0..shape.first().copied().unwrap_or(1))
     }
 
-    /// A weight of the file, by its whole name.
-    fn whole_weight(&mut self, name: String, shape: &[usize]) -> Result<Node> {
-        let entry = self.entry(&name, shape)?;
-        if !self.uses.all.contains(&name) {
-            let place = self.place(&name, entry)?;
-            self.declare(&name, shape, place);
+    /// Some rows of a weight of the file.
+    fn rows_of(&mut self, name: &str, shape: &[usize], rows: Range<usize>) -> Result<Node> {
+        self.rows_of_whole(&format!("{}{name}", self.prefix), shape, rows)
+    }
+
+    /// Like [`Builder::rows_of`], by the whole name.
+    fn rows_of_whole(&mut self, name: &str, shape: &[usize], rows: Range<usize>) -> Result<Node> {
+        let entry = self.entry(name, shape)?;
+        let all = shape.first().copied().unwrap_or(1);
+        let row = entry.bytes.len() / all.max(1);
+        let from = entry.bytes.start;
+        let some = Entry { bytes: from + rows.start * row..from + rows.end * row, ..entry.clone() };
+        let shape: Vec<_> =
+            shape.iter().enumerate().map(|(axis, &size)| if axis == 0 { rows.len() } else { size }).collect();
+        let piece = piece_name(name, &rows, all);
+        if !self.declared.contains(&piece) {
+            let place = self.place(name, &some)?;
+            self.declare(&piece, &shape, place);
         }
-        Ok(Node { name, shape: shape.into() })
+        self.uses.all.insert(name.into());
+        Ok(Node { name: piece, shape })
     }
 
     /// A tensor of the file, by its whole name.
@@ -242,7 +254,7 @@ impl<'w> Builder<'w> {
             data_location: Some(DataLocation::EXTERNAL),
             ..TensorProto::default()
         });
-        self.uses.all.insert(name.into());
+        self.declared.insert(name.into());
     }
 
     /// Decides where the graph finds a weight. 32-bit and 16-bit fractions stay in the file; the runtime widens the latter

@@ -299,9 +299,7 @@ impl Part<'_, '_> {
         let h = self.b.layer_norm(&x, &format!("{name}.norm3"), 1e-5)?;
         let [_, width] = h.matrix();
         let inner = width * 4;
-        let both = self.b.linear(&h, &format!("{name}.ff.net.0.proj"), inner * 2, true)?;
-        let value = self.b.slice(&both, 1, 0, inner);
-        let gate = self.b.slice(&both, 1, inner, inner * 2);
+        let [value, gate] = self.b.linears(&h, &format!("{name}.ff.net.0.proj"), [inner, inner], true)?;
         let gate = self.b.activation(&gate, Activation::Gelu);
         let h = self.b.mul(&value, &gate);
         let h = self.b.linear(&h, &format!("{name}.ff.net.2"), width, true)?;

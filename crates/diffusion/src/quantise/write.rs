@@ -8,18 +8,19 @@ use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Progress, Wanted, blank, hex, rounds, unwritable};
+use super::{Progress, Wanted, blank, hex, unwritable};
 use crate::graph::Uses;
-use crate::weights::{Weights, floats, scale_name};
+use crate::weights::{Weights, floats, piece_name, scale_name};
 use crate::{Error, Result};
 
 /// Outputs that are rounded at a time: the bytes of one cache line.
 const OUTPUTS: usize = 64;
 
 /// One tensor to be written.
+#[derive(Clone)]
 struct Item<'w> {
-    name: &'w str,
-    shape: &'w [usize],
+    name: String,
+    shape: Vec<usize>,
     dtype: Dtype,
     bytes: &'w [u8],
     form: Form,
@@ -34,18 +35,15 @@ enum Form {
     Scales,
     /// 32 bits.
     Floats,
-    /// The numbers that it has.
-    Same,
 }
 
 impl Item<'_> {
     fn entry(&self) -> (String, Value, usize) {
         let count: usize = self.shape.iter().product();
         match self.form {
-            Form::Bytes => (self.name.into(), json!(["I8", [self.shape[1], self.shape[0]]]), count),
-            Form::Scales => (scale_name(self.name), json!(["F32", [self.shape[0]]]), self.shape[0] * 4),
-            Form::Floats => (self.name.into(), json!(["F32", self.shape]), count * 4),
-            Form::Same => (self.name.into(), json!([format!("{:?}", self.dtype), self.shape]), self.bytes.len()),
+            Form::Bytes => (self.name.clone(), json!(["I8", [self.shape[1], self.shape[0]]]), count),
+            Form::Scales => (scale_name(&self.name), json!(["F32", [self.shape[0]]]), self.shape[0] * 4),
+            Form::Floats => (self.name.clone(), json!(["F32", self.shape]), count * 4),
         }
     }
 
@@ -54,7 +52,6 @@ impl Item<'_> {
         let largest = wanted.rules.bits.largest();
         let stray = |_| Error::Model(format!("the tensor {:?} holds numbers that are not finite", self.name));
         Ok(match self.form {
-            Form::Same => self.bytes.to_vec(),
             Form::Floats => floats(self.bytes, self.dtype).into_iter().flat_map(f32::to_le_bytes).collect(),
             Form::Bytes => self.round(largest).map_err(stray)?,
             Form::Scales => {
@@ -142,18 +139,31 @@ pub(super) fn write(
     result
 }
 
-fn items<'w>(weights: &'w Weights, uses: &'w Uses, wanted: &Wanted) -> Result<Vec<Item<'w>>> {
+fn items<'w>(weights: &'w Weights, uses: &Uses, wanted: &Wanted) -> Result<Vec<Item<'w>>> {
     let mut items = Vec::new();
     for name in &uses.all {
         let entry = weights.get(name).ok_or_else(|| Error::Model(format!("the tensor {name:?} is missing")))?;
-        let (shape, dtype, bytes) = (entry.shape.as_slice(), entry.dtype, weights.bytes(entry));
-        let item = |form| Item { name, shape, dtype, bytes, form };
-        if rounds(name, dtype, shape, uses, wanted.rules) {
-            items.extend([item(Form::Bytes), item(Form::Scales)]);
-        } else if uses.tables.contains(name) {
-            items.push(item(Form::Same));
-        } else {
-            items.push(item(Form::Floats));
+        if !matches!(entry.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
+            return Err(Error::Model(format!("the tensor {name:?} has the type {:?}", entry.dtype)));
+        }
+        let bytes = weights.bytes(entry);
+        let whole =
+            Item { name: name.clone(), shape: entry.shape.clone(), dtype: entry.dtype, bytes, form: Form::Floats };
+        let (Some(ranges), [all, inputs]) = (uses.linear.get(name), entry.shape.as_slice()) else {
+            items.push(whole);
+            continue;
+        };
+        let smallest = ranges.iter().map(|(from, to)| to - from).chain([*inputs]).min();
+        if smallest < Some(wanted.rules.smallest) {
+            items.push(whole);
+            continue;
+        }
+        let row = bytes.len() / all;
+        for (from, to) in ranges {
+            let name = piece_name(name, &(*from..*to), *all);
+            let bytes = &bytes[from * row..to * row];
+            let item = Item { name, shape: vec![to - from, *inputs], bytes, form: Form::Bytes, ..whole.clone() };
+            items.extend([item.clone(), Item { form: Form::Scales, ..item }]);
         }
     }
     items.sort_by_key(|item| item.form);
