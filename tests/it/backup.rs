@@ -128,7 +128,7 @@ fn tasks_that_are(status: &str, data: &Path) -> Vec<String> {
 #[track_caller]
 fn assert_sound(data: &Path) -> u64 {
     let audit = binary::json(data, &["credits", "audit", "--files"]);
-    assert_eq!((&audit["drifts"], &audit["drifts_left_out", "models"]), (&json!([]), &json!(0)));
+    assert_eq!((&audit["drifts"], &audit["drifts_left_out"]), (&json!([]), &json!(0)));
     audit["files"].as_u64().expect("a number")
 }
 
@@ -185,7 +185,8 @@ async fn a_restored_backup_of_a_busy_server_completes_its_tasks() {
     let taken = tokio::task::spawn_blocking(taking).await.expect("a backup");
     stop.store(true, Ordering::Relaxed);
     let submitted = 6 + join_all(loads).await.into_iter().map(|load| load.expect("a load")).sum::<usize>();
-    assert_eq!(keys(&taken), ["to", "accounts", "tasks", "files", "bytes", "seconds", "drifts", "drifts_left_out"]);
+    let names = ["to", "accounts", "tasks", "files", "bytes", "seconds", "drifts", "drifts_left_out", "models"];
+    assert_eq!(keys(&taken), names);
     assert_eq!((&taken["accounts"], &taken["drifts"]), (&json!(1), &json!([])));
     let tasks = taken["tasks"].as_u64().expect("a number") as usize;
     assert!((6..=submitted).contains(&tasks), "{tasks} of {submitted}");
