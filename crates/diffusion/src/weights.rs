@@ -186,6 +186,39 @@ impl Weights {
         self.entries.get(name)
     }
 
+    /// The numbers of a small tensor.
+    ///
+    /// # Errors
+    /// If it is missing, or has another shape or a type that is not supported.
+    pub fn numbers(&self, name: &str, len: usize) -> Result<Vec<f32>> {
+        self.rows(name, [len, 1], &(0..i32::try_from(len).unwrap_or(i32::MAX)).collect::<Vec<_>>())
+    }
+
+    /// Some rows of a table, of which most stay unread.
+    ///
+    /// # Errors
+    /// If the table is missing, has another shape or a type that is not supported, or lacks a row.
+    pub fn rows(&self, name: &str, shape: [usize; 2], rows: &[i32]) -> Result<Vec<f32>> {
+        let wrong = |what: String| Error::Model(format!("{}: the tensor {name:?} {what}", self.path));
+        let entry = self.get(name).ok_or_else(|| wrong("is missing".into()))?;
+        if entry.shape != shape && (shape[1] != 1 || entry.shape != shape[..1]) {
+            return Err(wrong(format!("has the shape {:?}, but the configuration asks for {shape:?}", entry.shape)));
+        }
+        let size = match entry.dtype {
+            Dtype::F32 => 4,
+            Dtype::F16 | Dtype::BF16 => 2,
+            other => return Err(wrong(format!("has the type {other:?}; F32, F16 and BF16 are supported"))),
+        };
+        let (bytes, width) = (self.bytes(entry), shape[1] * size);
+        let mut numbers = Vec::with_capacity(rows.len() * shape[1]);
+        for row in rows {
+            let row = usize::try_from(*row).ok().filter(|row| *row < shape[0]);
+            let from = row.ok_or_else(|| wrong(format!("has {} rows, too few", shape[0])))? * width;
+            numbers.extend(floats(&bytes[from..from + width], entry.dtype));
+        }
+        Ok(numbers)
+    }
+
     /// The names of all tensors.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.keys().map(String::as_str)

@@ -325,7 +325,7 @@ fn parity() -> PathBuf {
 
 #[test]
 fn pictures_in_8_bits_are_close_to_32() {
-    for (name, bound) in [("sd15", 8.0), ("lcm", 1.0)] {
+    for (name, denoiser, bound) in [("sd15", "unet", 8.0), ("lcm", "unet", 1.0), ("klein", "transformer", 8.0)] {
         let cache = TempDir::new().expect("a folder");
         let folder = parity().join(name);
         let options = Options { precision: Precision::W8A8, cache: Some(cache.path().into()) };
@@ -333,7 +333,7 @@ fn pictures_in_8_bits_are_close_to_32() {
         let mut progress = |progress: &Progress| parts.push((progress.part.clone(), progress.done, progress.total));
         let suit = Suit { options: &options, rules: Rules { smallest: 4, ..EIGHT }, progress: &mut progress };
         let mut narrow = Pipeline::open_with(&folder, suit).expect("a model");
-        for part in ["text_encoder", "unet"] {
+        for part in ["text_encoder", denoiser] {
             let heard: Vec<_> = parts.iter().filter(|heard| heard.0 == part).collect();
             assert!(heard.is_sorted_by_key(|heard| heard.1), "{heard:?}");
             assert!(heard.last().is_some_and(|(_, done, total)| done == total), "{heard:?}");

@@ -121,17 +121,25 @@ impl Picture {
 
     /// The picture at exactly `width` x `height`, scaled to cover that size and cropped around the centre.
     pub fn fit(self, width: u32, height: u32) -> Self {
+        self.resized(width, height, &ResizeOptions::new().fit_into_destination(Some((0.5, 0.5))))
+    }
+
+    /// The picture at exactly `width` x `height`, of which each side is scaled by itself.
+    pub fn stretch(self, width: u32, height: u32) -> Self {
+        self.resized(width, height, &ResizeOptions::new())
+    }
+
+    fn resized(self, width: u32, height: u32, options: &ResizeOptions) -> Self {
         if self.width() == width && self.height() == height {
             return self;
         }
         let (from_width, from_height) = (self.width(), self.height());
         let source = Image::from_vec_u8(from_width, from_height, self.pixels.into_raw(), PixelType::U8x3);
         let source = source.expect("a picture has three bytes for each pixel");
-        let mut covered = Image::new(width, height, PixelType::U8x3);
-        let lanczos = ResizeAlg::Convolution(resizing::Lanczos3);
-        let options = ResizeOptions::new().resize_alg(lanczos).fit_into_destination(Some((0.5, 0.5)));
-        Resizer::new().resize(&source, &mut covered, &options).expect("both pictures have the same type of pixels");
-        let pixels = RgbImage::from_raw(width, height, covered.into_vec());
+        let mut resized = Image::new(width, height, PixelType::U8x3);
+        let options = options.resize_alg(ResizeAlg::Convolution(resizing::Lanczos3));
+        Resizer::new().resize(&source, &mut resized, &options).expect("both pictures have the same type of pixels");
+        let pixels = RgbImage::from_raw(width, height, resized.into_vec());
         Self { pixels: pixels.expect("a picture has three bytes for each pixel") }
     }
 

@@ -123,14 +123,38 @@ impl Builder<'_> {
         stride: usize,
         bias: bool,
     ) -> Result<Node> {
+        let pad = kernel / 2;
+        self.conv_padded(x, name, outputs, [kernel, stride], [pad, pad, pad, pad], bias)
+    }
+
+    /// Halves height and width with a convolution that sees a row of zeros below and a column of zeros to the right.
+    ///
+    /// # Errors
+    /// If the weights do not fit.
+    pub fn halve(&mut self, x: &Node, name: &str, outputs: usize) -> Result<Node> {
+        self.conv_padded(x, name, outputs, [3, 2], [0, 0, 1, 1], true)
+    }
+
+    /// A convolution with zeros above, left, below and right.
+    fn conv_padded(
+        &mut self,
+        x: &Node,
+        name: &str,
+        outputs: usize,
+        [kernel, stride]: [usize; 2],
+        pads: [usize; 4],
+        bias: bool,
+    ) -> Result<Node> {
         let [batch, inputs, height, width] = x.map();
         let weight = self.weight(&format!("{name}.weight"), &[outputs, inputs, kernel, kernel])?;
         let bias = if bias { Some(self.weight(&format!("{name}.bias"), &[outputs])?) } else { None };
         let operands: Vec<_> = [Some(x), Some(&weight), bias.as_ref()].into_iter().flatten().collect();
-        let (k, s, p) = (kernel as i64, stride as i64, (kernel / 2) as i64);
-        let size = |size: usize| (size + 2 * (kernel / 2) - kernel) / stride + 1;
-        let attributes = [("kernel_shape", Ints(&[k, k])), ("strides", Ints(&[s, s])), ("pads", Ints(&[p, p, p, p]))];
-        Ok(self.op("Conv", &operands, &attributes, &[batch, outputs, size(height), size(width)]))
+        let [height, width] =
+            [(height, 0), (width, 1)].map(|(size, axis)| (size + pads[axis] + pads[axis + 2] - kernel) / stride + 1);
+        let [kernels, strides] = [kernel, stride].map(|size| [size as i64; 2]);
+        let pads = pads.map(|pad| pad as i64);
+        let attributes = [("kernel_shape", Ints(&kernels)), ("strides", Ints(&strides)), ("pads", Ints(&pads))];
+        Ok(self.op("Conv", &operands, &attributes, &[batch, outputs, height, width]))
     }
 
     /// Normalises each of `groups` groups of channels over all positions.
@@ -167,22 +191,6 @@ impl Builder<'_> {
         let bias = self.weight(&format!("{name}.bias"), &[width])?;
         let attributes = [("axis", Int(-1)), ("epsilon", Float(epsilon as f32))];
         Ok(self.op("LayerNormalization", &[x, &weight, &bias], &attributes, x.shape()))
-    }
-
-    /// Attention of the rows of `query` to those of `key` and `value`. `mask` is added to the scores.
-    pub fn attention(&mut self, [query, key, value]: [&Node; 3], heads: Heads, mask: Option<&Node>) -> Node {
-        let Heads { count, size } = heads;
-        let ([rows, width], [seen, _]) = (query.matrix(), key.matrix());
-        debug_assert_eq!(width, count * size);
-        // The operator works on one head after the other, so that the scores of a single one are in memory.
-        let query = self.reshape(query, &[1, rows, width]);
-        let key = self.reshape(key, &[1, seen, width]);
-        let value = self.reshape(value, &[1, seen, width]);
-        let operands: Vec<_> = [Some(&query), Some(&key), Some(&value), mask].into_iter().flatten().collect();
-        let heads = count as i64;
-        let attributes = [("q_num_heads", Int(heads)), ("kv_num_heads", Int(heads))];
-        let mixed = self.op("Attention", &operands, &attributes, &[1, rows, width]);
-        self.reshape(&mixed, &[rows, width])
     }
 
     /// Rows `from..to` along an axis.

@@ -5,6 +5,7 @@
 //! another model is refused by the name of its first wrong tensor. Building takes milliseconds, because weights are only
 //! referred to.
 
+pub mod attention;
 pub mod blocks;
 mod linear;
 

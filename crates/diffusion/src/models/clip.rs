@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::config::Config;
+use crate::graph::attention::Sees;
 use crate::graph::blocks::{Activation, Heads};
 use crate::graph::{Builder, Graph};
 use crate::weights::Weights;
@@ -65,16 +66,13 @@ impl Clip {
         let places = b.weight("embeddings.position_embedding.weight", &[tokens, width])?;
         let words = b.op("Gather", &[&words, &ids], &[], &[tokens, width]);
         let mut x = b.add(&words, &places);
-        // A token sees itself and those before it.
-        let mask = (0..tokens * tokens).map(|at| if at % tokens > at / tokens { -1e9 } else { 0.0 }).collect();
-        let mask = b.constant(&[1, 1, tokens, tokens], mask);
         for layer in 0..self.layers {
             let name = format!("encoder.layers.{layer}");
             let h = b.layer_norm(&x, &format!("{name}.layer_norm1"), self.epsilon)?;
             let query = b.linear(&h, &format!("{name}.self_attn.q_proj"), width, true)?;
             let key = b.linear(&h, &format!("{name}.self_attn.k_proj"), width, true)?;
             let value = b.linear(&h, &format!("{name}.self_attn.v_proj"), width, true)?;
-            let mixed = b.attention([&query, &key, &value], self.heads, Some(&mask));
+            let mixed = b.attend([&query, &key, &value], self.heads, self.heads.count, Sees::Before(None));
             let mixed = b.linear(&mixed, &format!("{name}.self_attn.out_proj"), width, true)?;
             x = b.add(&x, &mixed);
             let h = b.layer_norm(&x, &format!("{name}.layer_norm2"), self.epsilon)?;

@@ -3,7 +3,9 @@
 use serde_json::json;
 
 use super::resnet::{Norm, residual};
+use super::time::waves;
 use crate::config::Config;
+use crate::graph::attention::Sees;
 use crate::graph::blocks::{Activation, Heads};
 use crate::graph::{Builder, Graph, Node};
 use crate::weights::Weights;
@@ -97,11 +99,11 @@ impl Unet {
 
     /// The embedding of a time step that the graph takes.
     pub fn embed_time(&self, step: f32) -> Vec<f32> {
-        let half = self.blocks[0].channels / 2;
-        let frequency = |at: usize| (-(10_000_f64.ln()) * at as f64 / (half as f64 - self.frequency_shift)).exp();
-        let angles: Vec<_> = (0..half).map(|at| step * frequency(at) as f32).collect();
-        let (sines, cosines) = (angles.iter().map(|angle| angle.sin()), angles.iter().map(|angle| angle.cos()));
-        if self.flip { cosines.chain(sines).collect() } else { sines.chain(cosines).collect() }
+        let mut numbers = waves(step, self.blocks[0].channels, self.frequency_shift);
+        if !self.flip {
+            numbers.rotate_left(self.blocks[0].channels / 2);
+        }
+        numbers
     }
 
     /// Writes the graph for a latent picture of the given size.
@@ -311,7 +313,7 @@ impl Part<'_, '_> {
         let query = self.b.linear(x, &format!("{name}.to_q"), width, false)?;
         let key = self.b.linear(seen, &format!("{name}.to_k"), width, false)?;
         let value = self.b.linear(seen, &format!("{name}.to_v"), width, false)?;
-        let mixed = self.b.attention([&query, &key, &value], heads, None);
+        let mixed = self.b.attend([&query, &key, &value], heads, heads.count, Sees::All);
         self.b.linear(&mixed, &format!("{name}.to_out.0"), width, true)
     }
 }

@@ -1,10 +1,11 @@
-//! The decoder of the autoencoder of Stable Diffusion: latent pictures to pictures.
+//! The autoencoder of Stable Diffusion and FLUX: latent pictures to pictures, and back.
 
 use serde_json::json;
 
 use super::resnet::{Norm, residual};
 use crate::Result;
 use crate::config::Config;
+use crate::graph::attention::Sees;
 use crate::graph::blocks::{Activation, Heads};
 use crate::graph::{Builder, Graph, Node};
 use crate::weights::Weights;
@@ -21,9 +22,11 @@ pub struct Vae {
     pub scaling: f32,
     /// And this is added then.
     pub shift: f32,
-    blocks: Vec<usize>,
+    encoder_blocks: Vec<usize>,
+    decoder_blocks: Vec<usize>,
     layers: usize,
     groups: usize,
+    exit: bool,
     entry: bool,
     attends: bool,
 }
@@ -34,23 +37,38 @@ impl Vae {
     /// # Errors
     /// If it is not that of an `AutoencoderKL` of known blocks.
     pub fn read(config: &Config) -> Result<Self> {
-        config.only("_class_name", &json!("AutoencoderKL"))?;
+        if config.text("_class_name", "")? != "AutoencoderKLFlux2" {
+            config.only("_class_name", &json!("AutoencoderKL"))?;
+            for key in ["latents_mean", "latents_std"] {
+                config.only(key, &serde_json::Value::Null)?;
+            }
+        }
         config.only("act_fn", &json!("silu"))?;
-        config.only("out_channels", &json!(3))?;
-        for key in ["latents_mean", "latents_std"] {
-            config.only(key, &serde_json::Value::Null)?;
+        for key in ["in_channels", "out_channels"] {
+            config.only(key, &json!(3))?;
+        }
+        let down = config.names("down_block_types")?;
+        if down.iter().any(|name| name != "DownEncoderBlock2D") {
+            return Err(config.wrong("down_block_types", "only DownEncoderBlock2D is supported"));
         }
         let up = config.names("up_block_types")?;
-        if up.iter().any(|name| name != "UpDecoderBlock2D") {
-            return Err(config.wrong("up_block_types", "only UpDecoderBlock2D is supported"));
+        if up.iter().any(|name| name != "UpDecoderBlock2D") || up.len() != down.len() {
+            return Err(config.wrong("up_block_types", "only UpDecoderBlock2D is supported, as many as the others"));
         }
+        let encoder_blocks = config.numbers("block_out_channels", up.len())?;
+        let decoder_blocks = match config.get("decoder_block_out_channels") {
+            None => encoder_blocks.clone(),
+            Some(_) => config.numbers("decoder_block_out_channels", up.len())?,
+        };
         Ok(Self {
             channels: config.number_or("latent_channels", 4)?,
             scaling: config.fraction("scaling_factor", 0.18215)? as f32,
             shift: config.fraction("shift_factor", 0.0)? as f32,
-            blocks: config.numbers("block_out_channels", up.len())?,
+            encoder_blocks,
+            decoder_blocks,
             layers: config.number_or("layers_per_block", 1)?.min(64),
             groups: config.number_or("norm_num_groups", 32)?,
+            exit: config.flag("use_quant_conv", true)?,
             entry: config.flag("use_post_quant_conv", true)?,
             attends: config.flag("mid_block_add_attention", true)?,
         })
@@ -58,7 +76,11 @@ impl Vae {
 
     /// Pixels of the picture for each pixel of the latent picture, along a side.
     pub fn factor(&self) -> usize {
-        1 << (self.blocks.len() - 1)
+        1 << (self.decoder_blocks.len() - 1)
+    }
+
+    fn norm(&self) -> Norm {
+        Norm { groups: self.groups, epsilon: EPSILON }
     }
 
     /// Writes the graph of the decoder for a latent picture of the given size. Input: `latent`, already scaled. Output:
@@ -68,25 +90,19 @@ impl Vae {
     /// If the weights do not fit.
     pub fn graph(&self, weights: &Weights, height: usize, width: usize) -> Result<Graph> {
         let mut b = Builder::new(weights, "");
-        let norm = Norm { groups: self.groups, epsilon: EPSILON };
-        let widest = self.blocks[self.blocks.len() - 1];
         let mut x = b.input("latent", &[1, self.channels, height, width]);
         if self.entry {
             x = b.conv(&x, "post_quant_conv", self.channels, 1, 1)?;
         }
-        x = b.conv(&x, "decoder.conv_in", widest, 3, 1)?;
-        x = residual(&mut b, &x, None, "decoder.mid_block.resnets.0", widest, norm)?;
-        if self.attends {
-            x = self.attention(&mut b, &x)?;
-        }
-        x = residual(&mut b, &x, None, "decoder.mid_block.resnets.1", widest, norm)?;
+        x = b.conv(&x, "decoder.conv_in", self.decoder_blocks[self.decoder_blocks.len() - 1], 3, 1)?;
+        x = self.middle(&mut b, &x, "decoder.mid_block")?;
         b.output("mid", &x);
-        for (at, &channels) in self.blocks.iter().rev().enumerate() {
+        for (at, &channels) in self.decoder_blocks.iter().rev().enumerate() {
             for layer in 0..=self.layers {
                 let name = format!("decoder.up_blocks.{at}.resnets.{layer}");
-                x = residual(&mut b, &x, None, &name, channels, norm)?;
+                x = residual(&mut b, &x, None, &name, channels, self.norm())?;
             }
-            if at + 1 < self.blocks.len() {
+            if at + 1 < self.decoder_blocks.len() {
                 let [.., height, width] = x.map();
                 x = b.enlarge(&x, height * 2, width * 2);
                 x = b.conv(&x, &format!("decoder.up_blocks.{at}.upsamplers.0.conv"), channels, 3, 1)?;
@@ -97,13 +113,54 @@ impl Vae {
         let x = b.activation(&x, Activation::Silu);
         let x = b.conv(&x, "decoder.conv_out", 3, 3, 1)?;
         b.output("picture", &x);
-        b.finish(|name| name.starts_with("encoder.") || name.starts_with("quant_conv."))
+        b.finish(|name| ["encoder.", "quant_conv.", "bn."].iter().any(|part| name.starts_with(part)))
+    }
+
+    /// Writes the graph of the encoder for a picture of the given size in pixels. Input: `picture`, from -1 to 1. Output:
+    /// `latent`, the most likely latent picture, not scaled.
+    ///
+    /// # Errors
+    /// If the weights do not fit.
+    pub fn encoder_graph(&self, weights: &Weights, height: usize, width: usize) -> Result<Graph> {
+        let mut b = Builder::new(weights, "");
+        let mut x = b.input("picture", &[1, 3, height, width]);
+        x = b.conv(&x, "encoder.conv_in", self.encoder_blocks[0], 3, 1)?;
+        for (at, &channels) in self.encoder_blocks.iter().enumerate() {
+            for layer in 0..self.layers {
+                let name = format!("encoder.down_blocks.{at}.resnets.{layer}");
+                x = residual(&mut b, &x, None, &name, channels, self.norm())?;
+            }
+            if at + 1 < self.encoder_blocks.len() {
+                x = b.halve(&x, &format!("encoder.down_blocks.{at}.downsamplers.0.conv"), channels)?;
+            }
+            b.output(&format!("down.{at}"), &x);
+        }
+        x = self.middle(&mut b, &x, "encoder.mid_block")?;
+        b.output("mid", &x);
+        let x = b.group_norm(&x, "encoder.conv_norm_out", self.groups, EPSILON)?;
+        let x = b.activation(&x, Activation::Silu);
+        let mut x = b.conv(&x, "encoder.conv_out", self.channels * 2, 3, 1)?;
+        if self.exit {
+            x = b.conv(&x, "quant_conv", self.channels * 2, 1, 1)?;
+        }
+        // The other half says how far around the most likely one others may lie.
+        let x = b.slice(&x, 1, 0, self.channels);
+        b.output("latent", &x);
+        b.finish(|name| ["decoder.", "post_quant_conv.", "bn."].iter().any(|part| name.starts_with(part)))
+    }
+
+    fn middle(&self, b: &mut Builder<'_>, x: &Node, name: &str) -> Result<Node> {
+        let [_, channels, ..] = x.map();
+        let mut x = residual(b, x, None, &format!("{name}.resnets.0"), channels, self.norm())?;
+        if self.attends {
+            x = self.attention(b, &x, &format!("{name}.attentions.0"))?;
+        }
+        residual(b, &x, None, &format!("{name}.resnets.1"), channels, self.norm())
     }
 
     /// Attention of all positions to each other, with one head.
-    fn attention(&self, b: &mut Builder<'_>, x: &Node) -> Result<Node> {
+    fn attention(&self, b: &mut Builder<'_>, x: &Node, name: &str) -> Result<Node> {
         let [_, channels, height, width] = x.map();
-        let name = "decoder.mid_block.attentions.0";
         // The published files of Stable Diffusion 1.5 have the older names.
         let old = b.has(&format!("{name}.query.weight"));
         let names = if old { ["query", "key", "value", "proj_attn"] } else { ["to_q", "to_k", "to_v", "to_out.0"] };
@@ -112,7 +169,7 @@ impl Vae {
         let query = b.linear(&rows, &format!("{name}.{}", names[0]), channels, true)?;
         let key = b.linear(&rows, &format!("{name}.{}", names[1]), channels, true)?;
         let value = b.linear(&rows, &format!("{name}.{}", names[2]), channels, true)?;
-        let mixed = b.attention([&query, &key, &value], Heads::split(channels, 1)?, None);
+        let mixed = b.attend([&query, &key, &value], Heads::split(channels, 1)?, 1, Sees::All);
         let mixed = b.linear(&mixed, &format!("{name}.{}", names[3]), channels, true)?;
         let h = b.to_map(&mixed, height, width);
         Ok(b.add(x, &h))

@@ -1,6 +1,8 @@
 //! From a prompt to a picture. One file for each family of models; everything that they share is here.
 
+mod flux2_klein;
 mod stable_diffusion;
+mod z_image;
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -9,9 +11,12 @@ use std::path::{Path, PathBuf};
 use tintype_engine::{CancellationToken, Picture};
 
 use crate::config::Config;
+use crate::models::vae::Vae;
 use crate::noise::Noise;
 use crate::quantise::{Rules, Suit};
+use crate::runtime::{Input, Session};
 use crate::schedulers::Scheduler;
+use crate::weights::Weights;
 use crate::{Error, Result};
 
 pub use stable_diffusion::embed_guidance;
@@ -22,6 +27,10 @@ pub const MAX_SIDE: usize = 2048;
 /// Memory for the embeddings of prompts, in bytes, so that a prompt that comes again is encoded once. One of Stable
 /// Diffusion 1.5 has 231 kB. The latest two always stay: a prompt, and what its picture should not show.
 const KEPT_BYTES: usize = 64 << 20;
+
+/// The pipelines that are supported, by the names that `diffusers` gives them.
+const KNOWN: [&str; 4] =
+    ["StableDiffusionPipeline", "LatentConsistencyModelPipeline", "Flux2KleinPipeline", "ZImagePipeline"];
 
 /// How a model is loaded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -71,7 +80,8 @@ impl Traits {
 pub struct Settings {
     /// Steps from noise to picture.
     pub steps: usize,
-    /// How strongly the picture follows the prompt; at 1 or less the model is asked once a step instead of twice.
+    /// How strongly the picture follows the prompt; at 1 or less the model is asked once a step instead of twice. For
+    /// Z-Image `diffusers` counts from 0 instead.
     pub guidance: f32,
     /// Words for things that the picture should not show.
     pub negative: String,
@@ -193,10 +203,9 @@ impl Pipeline {
             "StableDiffusionPipeline" | "LatentConsistencyModelPipeline" => {
                 Box::new(stable_diffusion::StableDiffusion::open(folder, &index, &mut suit)?)
             }
-            _ => {
-                let known = "StableDiffusionPipeline and LatentConsistencyModelPipeline are supported";
-                return Err(index.wrong("_class_name", known));
-            }
+            "Flux2KleinPipeline" => Box::new(flux2_klein::Flux2Klein::open(folder, &index, &mut suit)?),
+            "ZImagePipeline" => Box::new(z_image::ZImage::open(folder, &mut suit)?),
+            _ => return Err(index.wrong("_class_name", &format!("{} are supported", KNOWN.join(", ")))),
         };
         Ok(Self { family, embeddings: VecDeque::new() })
     }
@@ -224,7 +233,7 @@ impl Pipeline {
         }
         let prompt = self.embed(order.prompt)?;
         stop_if(cancel)?;
-        let twice = self.family.asks_twice(settings.guidance);
+        let twice = self.asks_twice(settings.guidance);
         let negative = if twice { Some(self.embed(&settings.negative)?) } else { None };
         let mut references = Vec::new();
         for reference in order.references {
@@ -240,6 +249,11 @@ impl Pipeline {
         let picture = self.decode(&latent)?;
         stop_if(cancel)?;
         Ok(picture)
+    }
+
+    /// Whether the model is asked with and without the prompt at each step, given this guidance.
+    pub fn asks_twice(&self, guidance: f32) -> bool {
+        self.family.asks_twice(guidance)
     }
 
     /// The shape of the latent picture for a size in pixels.
@@ -370,4 +384,14 @@ fn stop_if(cancel: &CancellationToken) -> Result<()> {
 /// Reads `config.json` of a part.
 fn part_config(folder: &Path, part: &str) -> Result<Config> {
     Config::read(&folder.join(part).join("config.json"))
+}
+
+/// Scales a latent picture back and decodes it.
+fn decode(vae: &Vae, weights: &Weights, latent: &Latent) -> Result<Vec<f32>> {
+    let [channels, height, width] = latent.shape;
+    let numbers: Vec<_> = latent.numbers.iter().map(|x| x / vae.scaling + vae.shift).collect();
+    let session = Session::load(vae.graph(weights, height, width)?)?;
+    let shape = [1, channels, height, width];
+    let [planes] = session.run(&[("latent", Input::Floats(&shape, &numbers))], ["picture"])?;
+    Ok(planes)
 }

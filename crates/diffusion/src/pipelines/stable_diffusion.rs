@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, part_config};
+use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, decode, part_config};
 use crate::config::Config;
 use crate::graph::Graph;
 use crate::models::clip::{Clip, check_ids};
@@ -12,7 +12,7 @@ use crate::models::vae::Vae;
 use crate::quantise::Suit;
 use crate::runtime::{Input, Session};
 use crate::schedulers::{Scheduler, scheduler};
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer;
 use crate::weights::Weights;
 use crate::{Error, Result};
 
@@ -26,7 +26,7 @@ enum Decoder {
 #[derive(Debug)]
 pub(super) struct StableDiffusion {
     traits: Traits,
-    tokenizer: Tokenizer,
+    tokenizer: tokenizer::Clip,
     clip: Clip,
     clip_weights: Weights,
     unet: Unet,
@@ -64,7 +64,7 @@ impl StableDiffusion {
         let scheduler = Config::read(&folder.join("scheduler").join("scheduler_config.json"))?;
         let mut family = Self {
             traits: traits(index, &scheduler, &unet, factor)?,
-            tokenizer: Tokenizer::read(&folder.join("tokenizer"), clip.tokens)?,
+            tokenizer: tokenizer::Clip::read(&folder.join("tokenizer"), clip.tokens)?,
             clip_weights: Weights::open_part(&folder.join("text_encoder"), "model")?,
             unet_weights: Weights::open_part(&folder.join("unet"), "diffusion_pytorch_model")?,
             decoder_weights: Weights::open_part(&folder.join("vae"), "diffusion_pytorch_model")?,
@@ -158,16 +158,17 @@ impl Family for StableDiffusion {
     }
 
     fn decode(&self, latent: &Latent) -> Result<Vec<f32>> {
-        let [channels, height, width] = latent.shape;
-        let (scaling, shift) = match &self.decoder {
-            Decoder::Large(vae) => (vae.scaling, vae.shift),
-            Decoder::Tiny(vae) => (vae.scaling, 0.0),
-        };
-        let numbers: Vec<_> = latent.numbers.iter().map(|x| x / scaling + shift).collect();
-        let session = Session::load(self.decoder_graph(height, width)?)?;
-        let shape = [1, channels, height, width];
-        let [planes] = session.run(&[("latent", Input::Floats(&shape, &numbers))], ["picture"])?;
-        Ok(planes)
+        match &self.decoder {
+            Decoder::Large(vae) => decode(vae, &self.decoder_weights, latent),
+            Decoder::Tiny(vae) => {
+                let [channels, height, width] = latent.shape;
+                let numbers: Vec<_> = latent.numbers.iter().map(|x| x / vae.scaling).collect();
+                let session = Session::load(vae.graph(&self.decoder_weights, height, width)?)?;
+                let shape = [1, channels, height, width];
+                let [planes] = session.run(&[("latent", Input::Floats(&shape, &numbers))], ["picture"])?;
+                Ok(planes)
+            }
+        }
     }
 }
 

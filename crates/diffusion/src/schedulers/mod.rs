@@ -4,6 +4,7 @@
 
 mod ddim;
 mod euler;
+mod flow;
 mod lcm;
 mod pndm;
 
@@ -12,6 +13,8 @@ use serde_json::json;
 use crate::config::Config;
 use crate::noise::Noise;
 use crate::{Error, Result};
+
+pub use flow::{Flow, Shift};
 
 /// Most steps of training, and so of a picture.
 const MAX_STEPS: usize = 10_000;

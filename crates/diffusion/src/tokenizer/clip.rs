@@ -1,11 +1,12 @@
-//! Turns prompts into the tokens of a model.
+//! The tokenizer of CLIP.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tokenizers::Tokenizer as Bpe;
+use tokenizers::Tokenizer;
 
-use crate::config::{Config, read_text};
+use super::{added, pieces, special};
+use crate::config::Config;
 use crate::{Error, Result};
 
 /// Where CLIP's tokenizer splits text, before it looks for known pieces.
@@ -13,15 +14,15 @@ const WORDS: &str = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|
 
 /// The tokenizer of CLIP.
 #[derive(Debug)]
-pub struct Tokenizer {
-    bpe: Bpe,
+pub struct Clip {
+    bpe: Tokenizer,
     begin: i32,
     end: i32,
     padding: i32,
     length: usize,
 }
 
-impl Tokenizer {
+impl Clip {
     /// Reads `vocab.json`, `merges.txt` and `tokenizer_config.json` of a folder. All prompts become `length` tokens.
     ///
     /// # Errors
@@ -45,10 +46,6 @@ impl Tokenizer {
             id.ok_or_else(|| unusable(&format!("the vocabulary lacks the token {token:?}")))
         };
         let (begin_id, end_id, padding_id) = (id(&begin)?, id(&end)?, id(&padding)?);
-        let added = |name: &str, id: i32| {
-            json!({"id": id, "content": name, "special": true, "normalized": false,
-                "single_word": false, "lstrip": false, "rstrip": false})
-        };
         let mut specials = vec![added(&begin, begin_id), added(&end, end_id)];
         // Also a padding that is an ordinary word, such as the "!" of Stable Diffusion 2, is then found everywhere.
         if padding_id != begin_id && padding_id != end_id {
@@ -72,7 +69,7 @@ impl Tokenizer {
                 "end_of_word_suffix": "</w>", "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
                 "vocab": vocabulary, "merges": merges},
         });
-        let bpe: Bpe = serde_json::from_value(description).map_err(|error| unusable(&error.to_string()))?;
+        let bpe: Tokenizer = serde_json::from_value(description).map_err(|error| unusable(&error.to_string()))?;
         Ok(Self { bpe, begin: begin_id, end: end_id, padding: padding_id, length })
     }
 
@@ -90,30 +87,4 @@ impl Tokenizer {
         ids.resize(self.length, self.padding);
         Ok(ids)
     }
-}
-
-/// The name of a special token, which is a string or an object around one.
-fn special(config: &Config, key: &str) -> Option<String> {
-    let value = config.get(key)?;
-    let name = value.as_str().or_else(|| value.get("content").and_then(Value::as_str));
-    name.map(str::to_owned)
-}
-
-/// The vocabulary and the merges, from the two files that older folders have or the one of newer ones.
-fn pieces(folder: &Path) -> Result<(Value, Value)> {
-    if !folder.join("vocab.json").exists() && folder.join("tokenizer.json").exists() {
-        let whole = Config::read(&folder.join("tokenizer.json"))?;
-        let model = whole.get("model").filter(|model| model.get("type").is_some_and(|kind| kind == "BPE"));
-        let piece = |key: &str| model.and_then(|model| model.get(key)).cloned();
-        return match (piece("vocab"), piece("merges")) {
-            (Some(vocabulary @ Value::Object(_)), Some(merges @ Value::Array(_))) => Ok((vocabulary, merges)),
-            _ => Err(whole.wrong("model", "a byte-pair encoding is needed")),
-        };
-    }
-    let path = folder.join("vocab.json");
-    let vocabulary: Value = serde_json::from_str(&read_text(&path)?)
-        .map_err(|error| Error::Model(format!("{} is not JSON: {error}", path.display())))?;
-    let merges = read_text(&folder.join("merges.txt"))?;
-    let merges: Vec<_> = merges.lines().filter(|line| !line.starts_with("#version") && !line.is_empty()).collect();
-    Ok((vocabulary, json!(merges)))
 }

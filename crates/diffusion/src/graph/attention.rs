@@ -1,0 +1,168 @@
+//! Attention and what belongs to it in transformers: norms of heads, and positions as rotations.
+
+use std::num::NonZero;
+use std::thread::available_parallelism;
+
+use super::Attribute::{Float, Int};
+use super::blocks::Heads;
+use super::{Builder, Node};
+use crate::Result;
+
+/// Memory for the scores of the heads that are worked on at a time, in bytes. The scores of a picture of 1024x1024 need
+/// four times as much on 16 cores, and with four references thirty times.
+const SCORES_BYTES: usize = 256 << 20;
+
+/// Fewest rows that are worked on at a time. Below that, the packing of keys and values would count.
+const FEWEST_ROWS: usize = 64;
+
+/// Which rows a row attends to.
+#[derive(Debug, Clone, Copy)]
+pub enum Sees<'a> {
+    /// All.
+    All,
+    /// Itself and those before it. The scores of these and the numbers that are given are added up: one number for each.
+    Before(Option<&'a Node>),
+}
+
+/// Cosines and sines by which pairs of numbers are rotated, so that a row says where it is.
+#[derive(Debug, Clone)]
+pub struct Rotation {
+    cosines: Node,
+    sines: Node,
+    /// Whether pairs are neighbours, and not a half of the head apart.
+    neighbours: bool,
+}
+
+impl Builder<'_> {
+    /// Attention of the rows of `query` to those of `key` and `value`. These have `shared` heads, each for as many heads of
+    /// `query`. The runtime works on one head after the other on each core, so that the scores of a few are in memory.
+    pub fn attend(&mut self, [query, key, value]: [&Node; 3], heads: Heads, shared: usize, sees: Sees<'_>) -> Node {
+        let ([rows, width], [seen, others]) = (query.matrix(), key.matrix());
+        debug_assert_eq!((width, others), (heads.count * heads.size, shared * heads.size));
+        let key = self.reshape(key, &[1, seen, others]);
+        let value = self.reshape(value, &[1, seen, others]);
+        let counts = [("q_num_heads", Int(heads.count as i64)), ("kv_num_heads", Int(shared as i64))];
+        if let Sees::Before(mask) = sees {
+            let query = self.reshape(query, &[1, rows, width]);
+            let attributes = [counts[0], counts[1], ("is_causal", Int(1))];
+            let operands: Vec<_> = [Some(&query), Some(&key), Some(&value), mask].into_iter().flatten().collect();
+            let mixed = self.op("Attention", &operands, &attributes, &[1, rows, width]);
+            return self.reshape(&mixed, &[rows, width]);
+        }
+        let mut parts = Vec::new();
+        let most = rows_at_a_time(heads.count, seen);
+        for from in (0..rows).step_by(most) {
+            let to = (from + most).min(rows);
+            let part = if to - from == rows { query.clone() } else { self.slice(query, 0, from, to) };
+            let part = self.reshape(&part, &[1, to - from, width]);
+            let mixed = self.op("Attention", &[&part, &key, &value], &counts, &[1, to - from, width]);
+            parts.push(self.reshape(&mixed, &[to - from, width]));
+        }
+        self.concat(&parts.iter().collect::<Vec<_>>(), 0)
+    }
+
+    /// Divides each row, or each head of each row, by the root of the mean of its squares.
+    ///
+    /// # Errors
+    /// If the weights do not fit.
+    pub fn rms_norm(&mut self, x: &Node, name: &str, epsilon: f64) -> Result<Node> {
+        self.scaled_norm(x, name, None, epsilon)
+    }
+
+    /// Like [`Builder::rms_norm`], and multiplies with a row of numbers.
+    ///
+    /// # Errors
+    /// If the weights do not fit.
+    pub fn scaled_norm(&mut self, x: &Node, name: &str, scale: Option<&Node>, epsilon: f64) -> Result<Node> {
+        let width = x.shape()[x.shape().len() - 1];
+        let mut weight = self.weight(&format!("{name}.weight"), &[width])?;
+        if let Some(scale) = scale {
+            let scale = self.reshape(scale, &[width]);
+            weight = self.mul(&weight, &scale);
+        }
+        let attributes = [("axis", Int(-1)), ("epsilon", Float(epsilon as f32))];
+        Ok(self.op("RMSNormalization", &[x, &weight], &attributes, x.shape()))
+    }
+
+    /// [`Builder::rms_norm`] of each head by itself.
+    ///
+    /// # Errors
+    /// If the weights do not fit.
+    pub fn head_norm(&mut self, x: &Node, name: &str, size: usize, epsilon: f64) -> Result<Node> {
+        let [rows, width] = x.matrix();
+        let heads = self.reshape(x, &[rows, width / size, size]);
+        let normal = self.rms_norm(&heads, name, epsilon)?;
+        Ok(self.reshape(&normal, &[rows, width]))
+    }
+
+    /// Tables for [`Builder::rotate`]: one angle for each row and each pair of numbers in a head, row after row.
+    pub fn rotation(&mut self, angles: &[f64], rows: usize, neighbours: bool) -> Rotation {
+        let shape = [1, rows, angles.len() / rows];
+        let cosines = self.constant(&shape, angles.iter().map(|angle| angle.cos() as f32).collect());
+        let sines = self.constant(&shape, angles.iter().map(|angle| angle.sin() as f32).collect());
+        Rotation { cosines, sines, neighbours }
+    }
+
+    /// Rotates each head of each row by the angles of the row.
+    pub fn rotate(&mut self, x: &Node, rotation: &Rotation, size: usize) -> Node {
+        let [rows, width] = x.matrix();
+        let flat = self.reshape(x, &[1, rows, width]);
+        let attributes =
+            [("num_heads", Int((width / size) as i64)), ("interleaved", Int(i64::from(rotation.neighbours)))];
+        let Rotation { cosines, sines, .. } = rotation;
+        let turned = self.op("RotaryEmbedding", &[&flat, cosines, sines], &attributes, flat.shape());
+        self.reshape(&turned, &[rows, width])
+    }
+
+    /// Tensors after each other along an axis.
+    pub fn concat(&mut self, parts: &[&Node], axis: usize) -> Node {
+        if let [one] = parts {
+            return (*one).clone();
+        }
+        let mut shape = parts[0].shape().to_vec();
+        shape[axis] = parts.iter().map(|part| part.shape()[axis]).sum();
+        self.op("Concat", parts, &[("axis", Int(axis as i64))], &shape)
+    }
+
+    /// Columns of a matrix, cut into parts of the given widths.
+    pub fn split(&mut self, x: &Node, widths: &[usize]) -> Vec<Node> {
+        let mut from = 0;
+        let cut = |width: &usize| {
+            from += width;
+            self.slice(x, 1, from - width, from)
+        };
+        widths.iter().map(cut).collect()
+    }
+
+    /// Normalises each row to mean 0 and variance 1, then multiplies it with `scale` + 1 and adds `shift`.
+    pub fn modulate(&mut self, x: &Node, scale: &Node, shift: Option<&Node>, epsilon: f64) -> Node {
+        let [_, width] = x.matrix();
+        let one = self.constant(&[], vec![1.0]);
+        let scale = self.add(scale, &one);
+        let scale = self.reshape(&scale, &[width]);
+        let shift = shift.map(|shift| self.reshape(shift, &[width]));
+        let operands: Vec<_> = [Some(x), Some(&scale), shift.as_ref()].into_iter().flatten().collect();
+        let attributes = [("axis", Int(-1)), ("epsilon", Float(epsilon as f32))];
+        self.op("LayerNormalization", &operands, &attributes, x.shape())
+    }
+}
+
+/// The runtime works on as many heads at a time as there are cores.
+fn rows_at_a_time(heads: usize, seen: usize) -> usize {
+    let cores = available_parallelism().map_or(1, NonZero::get);
+    (SCORES_BYTES / size_of::<f32>() / seen / heads.min(cores)).max(FEWEST_ROWS)
+}
+
+/// The angles of positions on several axes, for as many pairs of numbers as half of each axis' size: the position times
+/// falling powers of `theta`.
+pub fn angles<const N: usize>(positions: impl Iterator<Item = [usize; N]>, sizes: [usize; N], theta: f64) -> Vec<f64> {
+    let frequency = |size: usize, at: usize| theta.powf(-((2 * at) as f64) / size as f64);
+    let frequencies = sizes.map(|size| (0..size / 2).map(|at| frequency(size, at)).collect::<Vec<_>>());
+    let mut angles = Vec::new();
+    for position in positions {
+        for (frequencies, position) in frequencies.iter().zip(position) {
+            angles.extend(frequencies.iter().map(|frequency| position as f64 * frequency));
+        }
+    }
+    angles
+}

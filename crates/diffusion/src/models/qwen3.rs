@@ -1,0 +1,148 @@
+//! The language model Qwen 3 as a text encoder: its states in the middle, not its words.
+
+use serde_json::{Value, json};
+
+use crate::config::Config;
+use crate::graph::attention::{Sees, angles};
+use crate::graph::blocks::{Activation, Heads};
+use crate::graph::{Builder, Graph};
+use crate::weights::Weights;
+use crate::{Error, Result};
+
+/// The score of a token that is padding: it becomes 0.
+const HIDDEN: f32 = -1e9;
+
+/// The language model as its `config.json` describes it.
+#[derive(Debug, Clone)]
+pub struct Qwen3 {
+    /// Words in its vocabulary.
+    pub vocabulary: usize,
+    /// Numbers in the state of a token.
+    pub width: usize,
+    /// Its layers.
+    pub layers: usize,
+    inner: usize,
+    heads: Heads,
+    shared: usize,
+    theta: f64,
+    epsilon: f64,
+}
+
+impl Qwen3 {
+    /// Reads the configuration.
+    ///
+    /// # Errors
+    /// If it is not that of a Qwen 3 with full attention.
+    pub fn read(config: &Config) -> Result<Self> {
+        let architectures = config.get("architectures").and_then(Value::as_array);
+        let known = |name: &Value| ["Qwen3ForCausalLM", "Qwen3Model"].iter().any(|known| name == known);
+        if architectures.is_some_and(|names| !names.iter().any(known)) {
+            return Err(config.wrong("architectures", "only Qwen3ForCausalLM is supported"));
+        }
+        config.only("model_type", &json!("qwen3"))?;
+        config.only("hidden_act", &json!("silu"))?;
+        config.only("attention_bias", &json!(false))?;
+        config.only("use_sliding_window", &json!(false))?;
+        let types = config.get("layer_types").and_then(Value::as_array);
+        if types.is_some_and(|types| types.iter().any(|kind| kind != "full_attention")) {
+            return Err(config.wrong("layer_types", "only full_attention is supported"));
+        }
+        // Newer configurations have an object for all that concerns positions.
+        let positions = match config.get("rope_parameters") {
+            Some(Value::Object(fields)) => Config::of("rope_parameters", fields.clone()),
+            _ => config.clone(),
+        };
+        config.only("rope_scaling", &Value::Null)?;
+        positions.only("rope_type", &json!("default"))?;
+        let theta = positions.fraction("rope_theta", 10_000.0)?;
+        if theta < 1.0 {
+            return Err(positions.wrong("rope_theta", "a number from 1 is needed"));
+        }
+        let width = config.number("hidden_size")?;
+        let count = config.number("num_attention_heads")?;
+        let size = config.number_or("head_dim", width / count)?;
+        let shared = config.number_or("num_key_value_heads", count)?;
+        if !size.is_multiple_of(2) || !count.is_multiple_of(shared) {
+            return Err(config.wrong("head_dim", "an even number, and as many heads of queries as a multiple of keys"));
+        }
+        Ok(Self {
+            vocabulary: config.number("vocab_size")?,
+            width,
+            layers: config.number("num_hidden_layers")?,
+            inner: config.number("intermediate_size")?,
+            heads: Heads { count, size },
+            shared,
+            theta,
+            epsilon: config.fraction("rms_norm_eps", 1e-6)?,
+        })
+    }
+
+    /// The input `words` of the graph: the embedding of each token. The table is too large to be loaded for a few rows.
+    ///
+    /// # Errors
+    /// If the weights do not fit.
+    pub fn words(&self, weights: &Weights, ids: &[i32]) -> Result<Vec<f32>> {
+        weights.rows(&format!("{}embed_tokens.weight", prefix(weights)), [self.vocabulary, self.width], ids)
+    }
+
+    /// The input `mask` of the graph: which of `tokens` are words, given that the first `words` are.
+    pub fn mask(words: usize, tokens: usize) -> Vec<f32> {
+        (0..tokens).map(|at| if at < words { 0.0 } else { HIDDEN }).collect()
+    }
+
+    /// Writes the graph of the first layers, up to the last of `layers`, counted from 1.
+    ///
+    /// Inputs: `words`, one row for each of `tokens`, and `mask`, one number for each. Outputs: `layer.N`, the states after
+    /// each of `layers`.
+    ///
+    /// # Errors
+    /// If the weights do not fit, or the model has fewer layers.
+    pub fn graph(&self, weights: &Weights, tokens: usize, layers: &[usize]) -> Result<Graph> {
+        let most = layers.iter().copied().max().unwrap_or(0);
+        if most > self.layers {
+            let (path, all) = (weights.path(), self.layers);
+            return Err(Error::Model(format!("{path}: the text encoder has {all} layers, but {most} are needed")));
+        }
+        let mut b = Builder::new(weights, prefix(weights));
+        let Heads { count, size } = self.heads;
+        let mut x = b.input("words", &[tokens, self.width]);
+        let mask = b.input("mask", &[1, 1, 1, tokens]);
+        let rotation = angles((0..tokens).map(|at| [at]), [size], self.theta);
+        let rotation = b.rotation(&rotation, tokens, false);
+        for layer in 0..most {
+            let name = format!("layers.{layer}");
+            let h = b.rms_norm(&x, &format!("{name}.input_layernorm"), self.epsilon)?;
+            let query = b.linear(&h, &format!("{name}.self_attn.q_proj"), count * size, false)?;
+            let key = b.linear(&h, &format!("{name}.self_attn.k_proj"), self.shared * size, false)?;
+            let value = b.linear(&h, &format!("{name}.self_attn.v_proj"), self.shared * size, false)?;
+            let query = b.head_norm(&query, &format!("{name}.self_attn.q_norm"), size, self.epsilon)?;
+            let key = b.head_norm(&key, &format!("{name}.self_attn.k_norm"), size, self.epsilon)?;
+            let (query, key) = (b.rotate(&query, &rotation, size), b.rotate(&key, &rotation, size));
+            let mixed = b.attend([&query, &key, &value], self.heads, self.shared, Sees::Before(Some(&mask)));
+            let mixed = b.linear(&mixed, &format!("{name}.self_attn.o_proj"), self.width, false)?;
+            x = b.add(&x, &mixed);
+            let h = b.rms_norm(&x, &format!("{name}.post_attention_layernorm"), self.epsilon)?;
+            let gate = b.linear(&h, &format!("{name}.mlp.gate_proj"), self.inner, false)?;
+            let up = b.linear(&h, &format!("{name}.mlp.up_proj"), self.inner, false)?;
+            let gate = b.activation(&gate, Activation::Silu);
+            let h = b.mul(&gate, &up);
+            let h = b.linear(&h, &format!("{name}.mlp.down_proj"), self.width, false)?;
+            x = b.add(&x, &h);
+            if layers.contains(&(layer + 1)) {
+                b.output(&format!("layer.{}", layer + 1), &x);
+            }
+        }
+        let unused = |name: &str| {
+            let layer = name.strip_prefix("layers.").and_then(|rest| rest.split('.').next()?.parse().ok());
+            layer.map_or(["embed_tokens.weight", "norm.weight", "lm_head.weight"].contains(&name), |layer: usize| {
+                (most..self.layers).contains(&layer)
+            })
+        };
+        b.finish(unused)
+    }
+}
+
+/// The names of a model that also has the layer for words begin with this.
+fn prefix(weights: &Weights) -> &'static str {
+    if weights.get("model.layers.0.input_layernorm.weight").is_some() { "model." } else { "" }
+}

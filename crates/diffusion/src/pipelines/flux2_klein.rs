@@ -1,0 +1,288 @@
+//! FLUX.2 klein.
+
+use std::path::Path;
+
+use serde_json::json;
+use tintype_engine::Picture;
+
+use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, part_config};
+use crate::config::Config;
+use crate::models::clip::check_ids;
+use crate::models::flux2::Flux2;
+use crate::models::qwen3::Qwen3;
+use crate::models::vae::Vae;
+use crate::quantise::Suit;
+use crate::runtime::{Input, Session};
+use crate::schedulers::{Flow, Scheduler, Shift};
+use crate::tokenizer::{Qwen, Thinking};
+use crate::weights::Weights;
+use crate::{Error, Result};
+
+/// Tokens of a prompt; shorter ones are padded.
+const TOKENS: usize = 512;
+
+/// The layers of the text encoder after which its states are taken.
+const LAYERS: [usize; 3] = [9, 18, 27];
+
+/// Four pixels of a latent picture of the autoencoder are one of the transformer, along each side two.
+const PATCH: usize = 2;
+
+/// References as large as the interface allows.
+const REFERENCES: usize = 4;
+
+/// The most pixels of a reference. Larger ones are scaled down.
+const REFERENCE_PIXELS: usize = 1024 * 1024;
+
+#[derive(Debug)]
+pub(super) struct Flux2Klein {
+    traits: Traits,
+    tokenizer: Qwen,
+    encoder: Qwen3,
+    /// The files of the model, for the table of words: weights in 8 bits have none.
+    encoder_words: Weights,
+    encoder_weights: Weights,
+    transformer: Flux2,
+    transformer_weights: Weights,
+    vae: Vae,
+    vae_weights: Weights,
+    /// Means and standard deviations of the channels that the transformer sees.
+    means: Vec<f32>,
+    deviations: Vec<f32>,
+    scheduler: Config,
+}
+
+impl Flux2Klein {
+    pub(super) fn open(folder: &Path, index: &Config, suit: &mut Suit<'_>) -> Result<Self> {
+        let encoder = Qwen3::read(&part_config(folder, "text_encoder")?)?;
+        let transformer = Flux2::read(&part_config(folder, "transformer")?)?;
+        if encoder.width * LAYERS.len() != transformer.context {
+            let (text, image) = (encoder.width * LAYERS.len(), transformer.context);
+            return Err(Error::Model(format!(
+                "the text encoder gives {text} numbers a token, but the transformer takes {image}"
+            )));
+        }
+        let vae_config = part_config(folder, "vae")?;
+        let vae = Vae::read(&vae_config)?;
+        vae_config.only("patch_size", &json!([PATCH, PATCH]))?;
+        let channels = vae.channels * PATCH * PATCH;
+        if channels != transformer.channels {
+            let made = transformer.channels;
+            return Err(Error::Model(format!(
+                "the transformer makes latent pictures of {made} channels, the autoencoder takes {channels}"
+            )));
+        }
+        let vae_weights = Weights::open_part(&folder.join("vae"), "diffusion_pytorch_model")?;
+        let epsilon = vae_config.fraction("batch_norm_eps", 1e-4)? as f32;
+        let variances = vae_weights.numbers("bn.running_var", channels)?;
+        let distilled = index.flag("is_distilled", false)?;
+        let mut family = Self {
+            traits: Traits {
+                family: if distilled { "FLUX.2 klein" } else { "FLUX.2 klein base" },
+                references: REFERENCES,
+                steps: if distilled { 4 } else { 50 },
+                guidance: if distilled { 1.0 } else { 4.0 },
+                side_multiple: vae.factor() * PATCH,
+                negative: !distilled,
+            },
+            tokenizer: Qwen::read(&folder.join("tokenizer"), TOKENS, Thinking::Skipped)?,
+            encoder,
+            encoder_words: Weights::open_part(&folder.join("text_encoder"), "model")?,
+            encoder_weights: Weights::open_part(&folder.join("text_encoder"), "model")?,
+            transformer,
+            transformer_weights: Weights::open_part(&folder.join("transformer"), "diffusion_pytorch_model")?,
+            means: vae_weights.numbers("bn.running_mean", channels)?,
+            deviations: variances.iter().map(|variance| (variance + epsilon).sqrt()).collect(),
+            vae,
+            vae_weights,
+            scheduler: Config::read(&folder.join("scheduler").join("scheduler_config.json"))?,
+        };
+        family.check()?;
+        let uses = family.encoder.graph(&family.encoder_weights, TOKENS, &LAYERS)?.uses;
+        family.encoder_weights = suit.weights("text_encoder", family.encoder_weights, &uses)?;
+        let uses = family.transformer.graph(&family.transformer_weights, [4, 4], &[], TOKENS)?.uses;
+        family.transformer_weights = suit.weights("transformer", family.transformer_weights, &uses)?;
+        Ok(family)
+    }
+
+    /// Compares the weights that stay as they are with the configuration, and tries the tokenizer.
+    fn check(&self) -> Result<()> {
+        self.encoder.words(&self.encoder_words, &self.tokens("")?)?;
+        check_ids(&[self.tokenizer.padding()], self.encoder.vocabulary)?;
+        Flow::new(&self.scheduler, Shift::Fitted, 1, 1)?;
+        self.vae.graph(&self.vae_weights, 8, 8)?;
+        let side = self.traits.side_multiple;
+        self.vae.encoder_graph(&self.vae_weights, side, side)?;
+        Ok(())
+    }
+
+    /// The picture at the size at which a reference is seen: at most a megapixel, cut around the centre to sides that suit
+    /// the model.
+    fn fit(&self, reference: &Picture) -> Result<Picture> {
+        let (width, height) = (reference.width() as usize, reference.height() as usize);
+        let scale = (REFERENCE_PIXELS as f64 / (width * height) as f64).sqrt().min(1.0);
+        let multiple = self.traits.side_multiple;
+        let [width, height] = [width, height].map(|side| (side as f64 * scale) as usize);
+        let picture = reference.clone().stretch(side(width), side(height));
+        let [to_width, to_height] = [width, height].map(|side| side / multiple * multiple);
+        if to_width == 0 || to_height == 0 {
+            return Err(Error::Order(format!("a reference picture has fewer than {multiple} pixels on a side")));
+        }
+        let (left, top) = ((width - to_width) / 2, (height - to_height) / 2);
+        let rows = picture.as_rgb().chunks_exact(width * 3).skip(top).take(to_height);
+        let bytes = rows.flat_map(|row| &row[left * 3..(left + to_width) * 3]).copied().collect();
+        Picture::from_rgb(side(to_width), side(to_height), bytes)
+            .ok_or_else(|| Error::Run("a reference picture has too few bytes".into()))
+    }
+}
+
+fn side(pixels: usize) -> u32 {
+    u32::try_from(pixels).unwrap_or(u32::MAX)
+}
+
+impl Family for Flux2Klein {
+    fn traits(&self) -> &Traits {
+        &self.traits
+    }
+
+    fn latent_shape(&self, width: usize, height: usize) -> [usize; 3] {
+        let multiple = self.traits.side_multiple;
+        [self.transformer.channels, height / multiple, width / multiple]
+    }
+
+    fn tokens(&self, prompt: &str) -> Result<Vec<i32>> {
+        let ids = self.tokenizer.encode(prompt)?;
+        check_ids(&ids, self.encoder.vocabulary)?;
+        Ok(ids)
+    }
+
+    fn embed(&self, prompt: &str) -> Result<Embedding> {
+        let mut ids = self.tokens(prompt)?;
+        let mask = Qwen3::mask(ids.len(), TOKENS);
+        ids.resize(TOKENS, self.tokenizer.padding());
+        let words = self.encoder.words(&self.encoder_words, &ids)?;
+        let session = Session::load(self.encoder.graph(&self.encoder_weights, TOKENS, &LAYERS)?)?;
+        let width = self.encoder.width;
+        let shapes = ([TOKENS, width], [1, 1, 1, TOKENS]);
+        let inputs = [("words", Input::Floats(&shapes.0, &words)), ("mask", Input::Floats(&shapes.1, &mask))];
+        let states =
+            session.run(&inputs, LAYERS.map(|layer| format!("layer.{layer}")).each_ref().map(String::as_str))?;
+        let token = |at: usize| states.iter().flat_map(move |states| &states[at * width..(at + 1) * width]);
+        Ok(Embedding { states: (0..TOKENS).flat_map(token).copied().collect() })
+    }
+
+    fn look(&self, reference: &Picture) -> Result<Latent> {
+        let picture = self.fit(reference)?;
+        let [width, height] = [picture.width() as usize, picture.height() as usize];
+        let bytes = picture.as_rgb();
+        let planes = (0..3).flat_map(|plane| bytes[plane..].iter().step_by(3));
+        let planes: Vec<_> = planes.map(|byte| f32::from(*byte) / 255.0 * 2.0 - 1.0).collect();
+        let session = Session::load(self.vae.encoder_graph(&self.vae_weights, height, width)?)?;
+        let shape = [1, 3, height, width];
+        let [numbers] = session.run(&[("picture", Input::Floats(&shape, &planes))], ["latent"])?;
+        let factor = self.vae.factor();
+        let mut latent = patch(&numbers, [self.vae.channels, height / factor, width / factor]);
+        let area = latent.shape[1] * latent.shape[2];
+        for (at, channel) in latent.numbers.chunks_exact_mut(area).enumerate() {
+            channel.iter_mut().for_each(|x| *x = (*x - self.means[at]) / self.deviations[at]);
+        }
+        Ok(latent)
+    }
+
+    fn scheduler(&self, steps: usize, [_, height, width]: [usize; 3]) -> Result<Box<dyn Scheduler>> {
+        Ok(Box::new(Flow::new(&self.scheduler, Shift::Fitted, height * width, steps)?))
+    }
+
+    fn denoiser<'a>(&'a self, shape: [usize; 3], guide: &'a Guide) -> Result<Box<dyn Denoiser + 'a>> {
+        let [_, height, width] = shape;
+        let sizes: Vec<_> = guide.references.iter().map(|latent| [latent.shape[1], latent.shape[2]]).collect();
+        let graph = self.transformer.graph(&self.transformer_weights, [height, width], &sizes, TOKENS)?;
+        let references = guide.references.iter().enumerate();
+        let references = references.map(|(number, latent)| (format!("reference.{number}"), latent)).collect();
+        Ok(Box::new(Loaded { transformer: &self.transformer, session: Session::load(graph)?, shape, references }))
+    }
+
+    fn decode(&self, latent: &Latent) -> Result<Vec<f32>> {
+        let [_, height, width] = latent.shape;
+        let channels = latent.numbers.chunks_exact(height * width).zip(self.means.iter().zip(&self.deviations));
+        let numbers =
+            channels.flat_map(|(channel, (mean, deviation))| channel.iter().map(move |x| x * deviation + mean));
+        let numbers = spread(&numbers.collect::<Vec<_>>(), latent.shape);
+        let [channels, height, width] = numbers.shape;
+        let session = Session::load(self.vae.graph(&self.vae_weights, height, width)?)?;
+        let shape = [1, channels, height, width];
+        let [planes] = session.run(&[("latent", Input::Floats(&shape, &numbers.numbers))], ["picture"])?;
+        Ok(planes)
+    }
+}
+
+/// Makes channels of one pixel out of squares of pixels.
+fn patch(numbers: &[f32], [channels, height, width]: [usize; 3]) -> Latent {
+    let shape = [channels * PATCH * PATCH, height / PATCH, width / PATCH];
+    let mut patched = Vec::with_capacity(numbers.len());
+    for channel in 0..shape[0] {
+        let (plane, down, right) = (channel / (PATCH * PATCH), channel / PATCH % PATCH, channel % PATCH);
+        for row in 0..shape[1] {
+            let row = plane * height + row * PATCH + down;
+            patched.extend((0..shape[2]).map(|column| numbers[row * width + column * PATCH + right]));
+        }
+    }
+    Latent { shape, numbers: patched }
+}
+
+/// Makes squares of pixels out of channels of one pixel: the inverse of [`patch`].
+fn spread(numbers: &[f32], [channels, height, width]: [usize; 3]) -> Latent {
+    let shape = [channels / (PATCH * PATCH), height * PATCH, width * PATCH];
+    let mut spread = Vec::with_capacity(numbers.len());
+    for plane in 0..shape[0] {
+        for row in 0..shape[1] {
+            let from = |column: usize| {
+                let channel = (plane * PATCH + row % PATCH) * PATCH + column % PATCH;
+                numbers[(channel * height + row / PATCH) * width + column / PATCH]
+            };
+            spread.extend((0..shape[2]).map(from));
+        }
+    }
+    Latent { shape, numbers: spread }
+}
+
+/// The transformer, loaded.
+struct Loaded<'a> {
+    transformer: &'a Flux2,
+    session: Session,
+    shape: [usize; 3],
+    references: Vec<(String, &'a Latent)>,
+}
+
+impl Denoiser for Loaded<'_> {
+    fn predict(&self, sample: &[f32], time: f32, prompt: &Embedding) -> Result<Vec<f32>> {
+        let batch = |[channels, height, width]: [usize; 3]| [1, channels, height, width];
+        let shape = batch(self.shape);
+        let time = self.transformer.embed_time(time);
+        let (times, contexts) = ([1, time.len()], [TOKENS, self.transformer.context]);
+        let mut inputs = vec![
+            ("latent", Input::Floats(&shape, sample)),
+            ("time", Input::Floats(&times, &time)),
+            ("context", Input::Floats(&contexts, &prompt.states)),
+        ];
+        let shapes: Vec<_> = self.references.iter().map(|(_, latent)| batch(latent.shape)).collect();
+        for ((name, latent), shape) in self.references.iter().zip(&shapes) {
+            inputs.push((name, Input::Floats(shape, &latent.numbers)));
+        }
+        let [velocity] = self.session.run(&inputs, ["velocity"])?;
+        Ok(velocity)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn squares_become_channels_and_back() {
+        let numbers: Vec<f32> = (0..2 * 4 * 6).map(|x| x as f32).collect();
+        let patched = patch(&numbers, [2, 4, 6]);
+        assert_eq!(patched.shape, [8, 2, 3]);
+        assert_eq!(patched.numbers[..8], [0.0, 2.0, 4.0, 12.0, 14.0, 16.0, 1.0, 3.0]);
+        assert_eq!(spread(&patched.numbers, patched.shape).numbers, numbers);
+    }
+}

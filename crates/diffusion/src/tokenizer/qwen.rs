@@ -1,0 +1,156 @@
+//! The tokenizer of Qwen, with the conversation around a prompt that its models expect.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tokenizers::Tokenizer;
+
+use super::{added, pieces, special};
+use crate::config::{Config, read_text};
+use crate::{Error, Result};
+
+/// Where the tokenizer splits text, before it looks for known pieces.
+const WORDS: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// The words that a conversation puts before a prompt.
+const BEFORE: &str = "<|im_start|>user\n";
+/// And after it.
+const AFTER: &str = "<|im_end|>\n<|im_start|>assistant\n";
+/// Stands for a thought, so that the model answers without one.
+const NO_THOUGHT: &str = "<think>\n\n</think>\n\n";
+
+/// Tokens besides those of the vocabulary. A conversation needs the first ones.
+const MARKS: [&str; 4] = ["<|im_start|>", "<|im_end|>", "<think>", "</think>"];
+
+/// Whether the conversation lets the model think before it answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Thinking {
+    /// It may.
+    Allowed,
+    /// An empty thought stands for it.
+    Skipped,
+}
+
+/// The tokenizer of Qwen 2 and 3.
+#[derive(Debug)]
+pub struct Qwen {
+    bpe: Tokenizer,
+    padding: i32,
+    length: usize,
+    thinking: Thinking,
+}
+
+impl Qwen {
+    /// Reads a folder with `tokenizer_config.json`, and with `vocab.json` and `merges.txt`, or `tokenizer.json`. A prompt
+    /// becomes at most `length` tokens.
+    ///
+    /// # Errors
+    /// If a file is missing, damaged, or of another kind of tokenizer.
+    pub fn read(folder: &Path, length: usize, thinking: Thinking) -> Result<Self> {
+        let config = Config::read(&folder.join("tokenizer_config.json"))?;
+        let class = config.text("tokenizer_class", "Qwen2Tokenizer")?;
+        if !["Qwen2Tokenizer", "Qwen2TokenizerFast"].contains(&class) {
+            return Err(config.wrong("tokenizer_class", "only Qwen2Tokenizer is supported"));
+        }
+        for (key, only) in [("padding_side", json!("right")), ("truncation_side", json!("right"))] {
+            config.only(key, &only)?;
+        }
+        for key in ["add_prefix_space", "add_bos_token", "split_special_tokens"] {
+            config.only(key, &json!(false))?;
+        }
+        let unusable = |what: &str| Error::Model(format!("{}: {what}", folder.display()));
+        check_template(folder, &config)?;
+        let (vocabulary, merges) = pieces(folder)?;
+        let marks = marks(folder, &config)?;
+        let id = |token: &str| {
+            let known = marks.iter().find(|(name, _)| name == token).map(|(_, id)| *id);
+            let id =
+                known.or_else(|| vocabulary.get(token).and_then(Value::as_i64).and_then(|id| i32::try_from(id).ok()));
+            id.ok_or_else(|| unusable(&format!("the vocabulary lacks the token {token:?}")))
+        };
+        for mark in MARKS {
+            id(mark)?;
+        }
+        let padding = id(&special(&config, "pad_token").unwrap_or_else(|| "<|endoftext|>".into()))?;
+        let description = json!({
+            "version": "1.0",
+            "added_tokens": marks.iter().map(|(name, id)| added(name, *id)).collect::<Vec<_>>(),
+            "normalizer": {"type": "NFC"},
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": WORDS}, "behavior": "Isolated", "invert": false},
+                {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
+            ]},
+            "post_processor": null,
+            "decoder": null,
+            "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": "",
+                "end_of_word_suffix": "", "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+                "vocab": vocabulary, "merges": merges},
+        });
+        let bpe: Tokenizer = serde_json::from_value(description).map_err(|error| unusable(&error.to_string()))?;
+        Ok(Self { bpe, padding, length, thinking })
+    }
+
+    /// The tokens of a prompt within its conversation, without padding. What does not fit is cut off at the end, with the
+    /// end of the conversation.
+    ///
+    /// # Errors
+    /// If the vocabulary does not cover the prompt.
+    pub fn encode(&self, prompt: &str) -> Result<Vec<i32>> {
+        let thought = if self.thinking == Thinking::Skipped { NO_THOUGHT } else { "" };
+        let encoding = self.bpe.encode_fast(format!("{BEFORE}{prompt}{AFTER}{thought}"), false);
+        let encoding = encoding.map_err(|_| Error::Order("the tokenizer cannot read the prompt".into()))?;
+        let ids = encoding.get_ids().iter().map(|&id| i32::try_from(id).unwrap_or(i32::MAX));
+        Ok(ids.take(self.length).collect())
+    }
+
+    /// The token that fills up short prompts.
+    pub fn padding(&self) -> i32 {
+        self.padding
+    }
+
+    /// The most tokens of a prompt.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+}
+
+/// Tokens that are found before all others, with their numbers. Newer folders list them in `tokenizer_config.json`, all in
+/// `tokenizer.json`.
+fn marks(folder: &Path, config: &Config) -> Result<Vec<(String, i32)>> {
+    let number = |id: &Value| id.as_i64().and_then(|id| i32::try_from(id).ok());
+    let content = |token: &Value| token.get("content").and_then(Value::as_str).map(str::to_owned);
+    if let Some(listed) = config.get("added_tokens_decoder") {
+        let entry = |(id, token): (&String, &Value)| Some((content(token)?, id.parse().ok()?));
+        let marks = listed.as_object().and_then(|listed| listed.iter().map(entry).collect());
+        return marks.ok_or_else(|| config.wrong("added_tokens_decoder", "an object of tokens is needed"));
+    }
+    let path = folder.join("tokenizer.json");
+    if path.exists() {
+        let whole = Config::read(&path)?;
+        let entry = |token: &Value| Some((content(token)?, token.get("id").and_then(number)?));
+        let marks = whole.get("added_tokens").and_then(Value::as_array);
+        let marks = marks.and_then(|listed| listed.iter().map(entry).collect());
+        return marks.ok_or_else(|| whole.wrong("added_tokens", "a list of tokens is needed"));
+    }
+    let path = folder.join("added_tokens.json");
+    if path.exists() {
+        let whole: Value = serde_json::from_str(&read_text(&path)?).unwrap_or_default();
+        let entry = |(name, id): (&String, &Value)| Some((name.clone(), number(id)?));
+        let marks = whole.as_object().and_then(|listed| listed.iter().map(entry).collect());
+        return marks.ok_or_else(|| Error::Model(format!("{} holds no object of tokens", path.display())));
+    }
+    Err(Error::Model(format!("{} does not list the tokens besides the vocabulary", folder.display())))
+}
+
+/// Compares the template of a conversation, if the folder has one, with the words that this file uses for it.
+fn check_template(folder: &Path, config: &Config) -> Result<()> {
+    let path = folder.join("chat_template.jinja");
+    let template = if path.exists() { read_text(&path)? } else { config.text("chat_template", "")?.to_owned() };
+    let fits = ["<|im_start|>", "<|im_end|>", "enable_thinking", r"<think>\n\n</think>\n\n"];
+    if template.is_empty() || fits.iter().all(|word| template.contains(word)) {
+        return Ok(());
+    }
+    let folder = folder.display();
+    Err(Error::Model(format!("{folder}: the template of a conversation (chat_template) is not that of Qwen 3")))
+}

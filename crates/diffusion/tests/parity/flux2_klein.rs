@@ -1,0 +1,148 @@
+//! FLUX.2 klein.
+
+use tempfile::TempDir;
+use tintype_diffusion::models::flux2::Flux2;
+use tintype_diffusion::models::qwen3::Qwen3;
+use tintype_diffusion::models::vae::Vae;
+use tintype_diffusion::runtime::Input;
+use tintype_diffusion::{Options, Order, Pipeline, Settings};
+use tintype_engine::Picture;
+
+use crate::rig::{Model, TOLERANCE, assert_within, count, floats};
+
+/// Tokens of every prompt.
+const TOKENS: usize = 512;
+
+fn model() -> Model {
+    Model::new("klein")
+}
+
+/// A picture by the formula of `make.py`.
+fn picture(width: usize, height: usize) -> Picture {
+    let pixels = (0..height).flat_map(|y| (0..width).map(move |x| [x * 3 + y, x + y * 2, x * y / 16]));
+    let bytes = pixels.flatten().map(|number| (number % 510).abs_diff(255) as u8).collect();
+    Picture::from_rgb(width as u32, height as u32, bytes).expect("a picture")
+}
+
+/// The recorded references, the large one last.
+fn references(model: &Model) -> Vec<Picture> {
+    let sizes = model.expected["references"].as_array().expect("a list").iter().map(floats);
+    sizes.map(|size| picture(size[0] as usize, size[1] as usize)).collect()
+}
+
+#[test]
+fn prompts_have_the_same_tokens() {
+    model().assert_tokens();
+}
+
+#[test]
+fn the_text_encoder_gives_the_same_numbers() {
+    let model = model();
+    let mut ids = model.pipeline().tokens(model.prompt()).expect("tokens");
+    let mask = Qwen3::mask(ids.len(), TOKENS);
+    // The padding of this tokenizer is the first special token.
+    let config = model.config("text_encoder");
+    ids.resize(TOKENS, count(config.get("vocab_size").expect("a number")) as i32 - 5);
+    let encoder = Qwen3::read(&config).expect("a text encoder");
+    let weights = model.weights("text_encoder");
+    let words = encoder.words(&weights, &ids).expect("embeddings");
+    let graph = encoder.graph(&weights, TOKENS, &[9, 18, 27]).expect("a graph");
+    let (words_shape, mask_shape) = ([TOKENS, encoder.width], [1, 1, 1, TOKENS]);
+    let inputs = [("words", Input::Floats(&words_shape, &words)), ("mask", Input::Floats(&mask_shape, &mask))];
+    model.assert_part("text.", graph, &inputs);
+    let embedding = model.pipeline().embed(model.prompt()).expect("an embedding");
+    model.assert_close("embedding", &embedding.states);
+}
+
+#[test]
+fn every_block_of_the_transformer_gives_the_same_numbers() {
+    let model = model();
+    let context = model.pipeline().embed(model.prompt()).expect("an embedding").states;
+    let transformer = Flux2::read(&model.config("transformer")).expect("a transformer");
+    let (shape, latent) = model.latent(transformer.channels, 16);
+    let graph = transformer.graph(&model.weights("transformer"), [shape[2], shape[3]], &[], TOKENS).expect("a graph");
+    let time = transformer.embed_time(801.0);
+    let (times, contexts) = ([1, time.len()], [TOKENS, transformer.context]);
+    let inputs = [
+        ("latent", Input::Floats(&shape, &latent)),
+        ("time", Input::Floats(&times, &time)),
+        ("context", Input::Floats(&contexts, &context)),
+    ];
+    model.assert_part("transformer.", graph, &inputs);
+}
+
+#[test]
+fn every_block_of_the_autoencoder_gives_the_same_numbers() {
+    let model = model();
+    let vae = Vae::read(&model.config("vae")).expect("an autoencoder");
+    let weights = model.weights("vae");
+    let (width, height) = model.size();
+    let seen = picture(width, height);
+    let planes = (0..3).flat_map(|plane| seen.as_rgb()[plane..].iter().step_by(3));
+    let planes: Vec<_> = planes.map(|byte| f32::from(*byte) / 127.5 - 1.0).collect();
+    let graph = vae.encoder_graph(&weights, height, width).expect("a graph");
+    model.assert_part("encoder.", graph, &[("picture", Input::Floats(&[1, 3, height, width], &planes))]);
+
+    // The recorded latent picture has 2x2 pixels in the channels of one.
+    let ([_, channels, rows, columns], patched) = model.latent(vae.channels * 4, 16);
+    let mut latent = vec![0.0; patched.len()];
+    for (at, number) in patched.into_iter().enumerate() {
+        let (channel, row, column) = (at / (rows * columns), at / columns % rows, at % columns);
+        let (row, column) = (row * 2 + channel / 2 % 2, column * 2 + channel % 2);
+        latent[(channel / 4 * rows * 2 + row) * columns * 2 + column] = number;
+    }
+    let graph = vae.graph(&weights, rows * 2, columns * 2).expect("a graph");
+    let shape = [1, channels / 4, rows * 2, columns * 2];
+    model.assert_part("vae.", graph, &[("latent", Input::Floats(&shape, &latent))]);
+}
+
+#[test]
+fn references_are_seen_the_same() {
+    let model = model();
+    let pipeline = model.pipeline();
+    for (number, reference) in references(&model).iter().enumerate() {
+        let latent = pipeline.look(reference).expect("a latent picture");
+        let expected = &model.expected["values"][format!("look.{number}")];
+        // Pillow scales in another order of the sides: steep edges of a picture that is scaled down differ a little.
+        let scaled = reference.width() * reference.height() > 1024 * 1024;
+        assert_within(&format!("look.{number}"), &latent.numbers, expected, if scaled { 0.05 } else { TOLERANCE });
+    }
+}
+
+#[test]
+fn every_step_and_the_picture_are_the_same() {
+    let model = model();
+    model.assert_run("", &mut model.pipeline(), &model.order(), &model.settings());
+}
+
+#[test]
+fn every_step_with_references_and_the_picture_are_the_same() {
+    let model = model();
+    let mut references = references(&model);
+    references.pop();
+    let order = Order { references: &references, ..model.order() };
+    model.assert_run("references.", &mut model.pipeline(), &order, &model.settings());
+}
+
+#[test]
+fn every_step_of_a_model_with_guidance_and_the_picture_are_the_same() {
+    let model = model();
+    let folder = TempDir::new().expect("a folder");
+    for part in ["text_encoder", "transformer", "vae", "tokenizer", "scheduler"] {
+        std::os::unix::fs::symlink(model.path(part), folder.path().join(part)).expect("a link");
+    }
+    let index = std::fs::read_to_string(model.path("model_index.json")).expect("a file");
+    let base = index.replace("\"is_distilled\": true", "\"is_distilled\": false");
+    assert_ne!(base, index);
+    std::fs::write(folder.path().join("model_index.json"), base).expect("a file");
+    let mut pipeline = Pipeline::open(folder.path(), &Options::default()).expect("a model");
+    let settings = Settings { guidance: 3.5, ..model.settings() };
+    model.assert_run("base.", &mut pipeline, &model.order(), &settings);
+}
+
+#[test]
+fn the_model_says_how_it_is_used() {
+    let pipeline = model().pipeline();
+    let traits = pipeline.traits();
+    assert_eq!((traits.steps, traits.side_multiple, traits.references, traits.negative), (4, 16, 4, false));
+}

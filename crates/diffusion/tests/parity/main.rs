@@ -1,0 +1,46 @@
+//! Compares tiny models with what `diffusers` makes of them. `make.py` wrote both.
+
+mod flux2_klein;
+mod rig;
+mod stable_diffusion;
+mod z_image;
+
+use tintype_diffusion::config::Config;
+use tintype_diffusion::noise::Noise;
+use tintype_diffusion::schedulers::scheduler;
+
+use rig::{TOLERANCE, assert_close, count, error, floats, json};
+
+#[test]
+fn noise_is_that_of_pytorch() {
+    for case in json("noise.json").as_array().expect("a list") {
+        let seed = case["seed"].as_u64().expect("a seed");
+        assert_close(&format!("seed {seed}"), &Noise::new(seed).normal(count(&case["length"])), case);
+    }
+    assert_ne!(Noise::new(1).normal(16), Noise::new(1 + (1 << 32)).normal(16), "the upper half of a seed counts");
+}
+
+#[test]
+fn schedulers_take_the_same_steps() {
+    for case in json("schedulers.json").as_array().expect("a list") {
+        let fields = case["config"].as_object().expect("an object").clone();
+        let name = format!("{} in {} steps", case["config"], case["steps"]);
+        let mut scheduler = scheduler(&Config::of("case", fields), count(&case["steps"])).expect("a scheduler");
+        let times: Vec<f64> = scheduler.times().iter().copied().map(f64::from).collect();
+        let expected = floats(&case["times"]);
+        assert_eq!(times.len(), expected.len(), "{name}");
+        assert!(times.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-3), "{name}: {times:?}, not {expected:?}");
+        let mut noise = Noise::new(5);
+        let mut sample: Vec<f32> = noise.normal(24).into_iter().map(|x| x * scheduler.initial_scale()).collect();
+        for (step, after) in case["after"].as_array().expect("a list").iter().enumerate() {
+            let time = times[step];
+            let shown = scheduler.scale(step, &sample);
+            let model = |(at, x): (usize, &f32)| f64::from(x.tanh()) * 0.7 + 0.1 * (time / 100.0 + at as f64).sin();
+            let answer: Vec<f32> = shown.iter().enumerate().map(|shown| model(shown) as f32).collect();
+            scheduler.step(step, &answer, &mut sample, &mut noise);
+            let found: Vec<f64> = sample.iter().copied().map(f64::from).collect();
+            let worst = error(&found, &floats(after));
+            assert!(worst < TOLERANCE, "{name}: {worst:e} at step {step}: {found:?}, not {after}");
+        }
+    }
+}

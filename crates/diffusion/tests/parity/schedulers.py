@@ -1,0 +1,59 @@
+"""Records noise, and the steps of schedulers with a formula in place of a model."""
+
+import json
+
+import torch
+from diffusers import DDIMScheduler, EulerDiscreteScheduler, LCMScheduler, PNDMScheduler
+
+from shared import numbers, write_json
+
+
+def answer(sample, time):
+    """Stands for a model; the tests know the same formula."""
+    return torch.tanh(sample) * 0.7 + 0.1 * torch.sin(time / 100 + torch.arange(len(sample.flatten())).reshape(sample.shape))
+
+
+def schedulers(out):
+    trained = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
+    cases = [
+        (DDIMScheduler, {**trained, "clip_sample": False, "set_alpha_to_one": False, "steps_offset": 1}, [1, 4, 7]),
+        (DDIMScheduler, {}, [3]),
+        (DDIMScheduler, {"timestep_spacing": "linspace", "clip_sample_range": 0.5}, [1, 6]),
+        (DDIMScheduler, {**trained, "timestep_spacing": "trailing", "prediction_type": "v_prediction", "clip_sample": False}, [1, 4]),
+        (DDIMScheduler, {"prediction_type": "sample"}, [3]),
+        (EulerDiscreteScheduler, {**trained, "timestep_spacing": "leading", "steps_offset": 1}, [1, 7]),
+        (EulerDiscreteScheduler, {**trained}, [1, 5]),
+        (EulerDiscreteScheduler, {**trained, "timestep_spacing": "trailing"}, [1, 4]),
+        (EulerDiscreteScheduler, {"prediction_type": "v_prediction", "timestep_spacing": "leading"}, [4]),
+        (EulerDiscreteScheduler, {"final_sigmas_type": "sigma_min"}, [4]),
+        (LCMScheduler, {"clip_sample": False}, [1, 2, 4, 8]),
+        (LCMScheduler, {"original_inference_steps": 30, "prediction_type": "v_prediction"}, [4]),
+        (PNDMScheduler, {**trained, "skip_prk_steps": True, "steps_offset": 1}, [1, 2, 3, 6]),
+        (PNDMScheduler, {"skip_prk_steps": True, "set_alpha_to_one": True, "timestep_spacing": "trailing"}, [5]),
+        (PNDMScheduler, {"skip_prk_steps": True, "prediction_type": "v_prediction", "timestep_spacing": "linspace"}, [5]),
+    ]
+    recorded = []
+    for kind, options, counts in cases:
+        for steps in counts:
+            scheduler = kind(**options)
+            config = json.loads(scheduler.to_json_string())
+            scheduler.set_timesteps(steps)
+            generator = torch.Generator().manual_seed(5)
+            sample = torch.randn((1, 4, 2, 3), generator=generator) * scheduler.init_noise_sigma
+            after = []
+            for time in scheduler.timesteps:
+                shown = scheduler.scale_model_input(sample, time)
+                extra = {"generator": generator} if kind in (LCMScheduler, EulerDiscreteScheduler) else {}
+                sample = scheduler.step(answer(shown, time), time, sample, **extra).prev_sample
+                after.append([float(f"{x:.8g}") for x in sample.flatten().tolist()])
+            times = [float(time) for time in scheduler.timesteps]
+            recorded.append({"config": config, "steps": steps, "times": times, "after": after})
+    write_json(out / "schedulers.json", recorded)
+
+
+def noise(out):
+    recorded = []
+    for seed, count in [(0, 16), (1, 20), (2**32 - 1, 37), (123456789, 256), (42, 700)]:
+        values = torch.randn(count, generator=torch.Generator().manual_seed(seed))
+        recorded.append({"seed": seed, **numbers(values)})
+    write_json(out / "noise.json", recorded)

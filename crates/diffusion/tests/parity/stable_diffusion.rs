@@ -1,0 +1,125 @@
+//! Stable Diffusion.
+
+use tintype_diffusion::models::clip::Clip;
+use tintype_diffusion::models::tiny_vae::TinyVae;
+use tintype_diffusion::models::unet::Unet;
+use tintype_diffusion::models::vae::Vae;
+use tintype_diffusion::pipelines::embed_guidance;
+use tintype_diffusion::runtime::Input;
+use tintype_diffusion::{Error, Order};
+use tintype_engine::CancellationToken;
+
+use crate::rig::Model;
+
+fn models() -> [Model; 2] {
+    [Model::new("sd15"), Model::new("lcm")]
+}
+
+#[test]
+fn prompts_have_the_same_tokens() {
+    for model in models() {
+        model.assert_tokens();
+    }
+}
+
+#[test]
+fn the_text_encoder_gives_the_same_numbers() {
+    for model in models() {
+        let ids = model.pipeline().tokens(model.prompt()).expect("tokens");
+        let clip = Clip::read(&model.config("text_encoder")).expect("a text encoder");
+        let graph = clip.graph(&model.weights("text_encoder")).expect("a graph");
+        model.assert_part("text.", graph, &[("ids", Input::Ids(&ids))]);
+    }
+}
+
+#[test]
+fn every_block_of_the_unet_gives_the_same_numbers() {
+    for model in models() {
+        let mut pipeline = model.pipeline();
+        let context = pipeline.embed(model.prompt()).expect("an embedding").states;
+        let unet = Unet::read(&model.config("unet")).expect("a UNet");
+        let ([_, _, height, width], latent) = model.latent(4, pipeline.traits().side_multiple);
+        let weights = model.weights("unet");
+        let tokens = context.len() / unet.context;
+        let graph = unet.graph(&weights, height, width, tokens).expect("a graph");
+        let time = unet.embed_time(801.0);
+        let (latents, times, contexts) = ([1, 4, height, width], [1, time.len()], [tokens, unet.context]);
+        let mut inputs = vec![
+            ("latent", Input::Floats(&latents, &latent)),
+            ("time", Input::Floats(&times, &time)),
+            ("context", Input::Floats(&contexts, &context)),
+        ];
+        let guidance = unet.guidance.map(|size| embed_guidance(8.5, size));
+        let guidances = [1, guidance.as_ref().map_or(0, Vec::len)];
+        if let Some(guidance) = &guidance {
+            inputs.push(("guidance", Input::Floats(&guidances, guidance)));
+        }
+        model.assert_part("unet.", graph, &inputs);
+    }
+}
+
+#[test]
+fn every_block_of_the_decoder_gives_the_same_numbers() {
+    let [large, tiny] = models();
+    let (shape, latent) = large.latent(4, 8);
+    let vae = Vae::read(&large.config("vae")).expect("an autoencoder");
+    let latent: Vec<_> = latent.into_iter().map(|x| x / vae.scaling).collect();
+    let weights = large.weights("vae");
+    let graph = vae.graph(&weights, shape[2], shape[3]).expect("a graph");
+    large.assert_part("vae.", graph, &[("latent", Input::Floats(&shape, &latent))]);
+
+    let (shape, latent) = tiny.latent(4, 8);
+    let vae = TinyVae::read(&tiny.config("vae")).expect("an autoencoder");
+    let latent: Vec<_> = latent.into_iter().map(|x| x / vae.scaling).collect();
+    let weights = tiny.weights("vae");
+    let graph = vae.graph(&weights, shape[2], shape[3]).expect("a graph");
+    tiny.assert_part("vae.", graph, &[("latent", Input::Floats(&shape, &latent))]);
+}
+
+#[test]
+fn every_step_and_the_picture_are_the_same() {
+    for model in models() {
+        let mut pipeline = model.pipeline();
+        let (order, settings) = (model.order(), model.settings());
+        model.assert_run("", &mut pipeline, &order, &settings);
+    }
+}
+
+#[test]
+fn a_seed_decides_the_picture() {
+    let model = Model::new("lcm");
+    let (mut pipeline, settings, never) = (model.pipeline(), model.settings(), CancellationToken::new());
+    let mut render = |seed, prompt| {
+        let order = Order { seed, prompt, ..model.order() };
+        pipeline.render(&order, &settings, |_, _| {}, &never).expect("a picture")
+    };
+    let first = render(1, "a fox");
+    assert_ne!(render(2, "a fox"), first);
+    assert_ne!(render(1, "a house"), first);
+    assert_eq!(render(1, "a fox"), first);
+}
+
+#[test]
+fn a_model_says_how_it_is_used() {
+    let traits = |name| Model::new(name).pipeline().traits().clone();
+    let [usual, distilled] = [traits("sd15"), traits("lcm")];
+    assert_eq!((usual.steps, usual.guidance, usual.negative, usual.references), (25, 7.5, true, 0));
+    assert_eq!((distilled.steps, distilled.guidance, distilled.negative, distilled.references), (4, 8.5, false, 0));
+    assert_eq!((usual.side_multiple, distilled.side_multiple), (8, 8));
+}
+
+#[test]
+fn a_cancelled_render_ends_between_steps() {
+    let model = Model::new("lcm");
+    let (mut pipeline, cancel) = (model.pipeline(), CancellationToken::new());
+    let mut last = 0;
+    let after = |done, _| {
+        last = done;
+        if done == 2 {
+            cancel.cancel();
+        }
+    };
+    let result = pipeline.render(&model.order(), &model.settings(), after, &cancel);
+    assert!(matches!(result, Err(Error::Cancelled)), "{result:?}");
+    assert_eq!(last, 2);
+}

@@ -1,0 +1,74 @@
+//! Z-Image.
+
+use tintype_diffusion::Settings;
+use tintype_diffusion::models::vae::Vae;
+use tintype_diffusion::models::z_image::ZImage;
+use tintype_diffusion::runtime::Input;
+
+use crate::rig::Model;
+
+fn model() -> Model {
+    Model::new("z_image")
+}
+
+#[test]
+fn prompts_have_the_same_tokens() {
+    model().assert_tokens();
+}
+
+#[test]
+fn the_text_encoder_gives_the_same_numbers() {
+    let model = model();
+    let embedding = model.pipeline().embed(model.prompt()).expect("an embedding");
+    model.assert_close("embedding", &embedding.states);
+}
+
+#[test]
+fn every_block_of_the_transformer_gives_the_same_numbers() {
+    let model = model();
+    let context = model.pipeline().embed(model.prompt()).expect("an embedding").states;
+    let transformer = ZImage::read(&model.config("transformer")).expect("a transformer");
+    let (shape, latent) = model.latent(transformer.channels, 8);
+    let tokens = context.len() / transformer.context;
+    let graph = transformer.graph(&model.weights("transformer"), [shape[2], shape[3]], tokens).expect("a graph");
+    let time = transformer.embed_time(801.0);
+    let (times, contexts) = ([1, time.len()], [tokens, transformer.context]);
+    let inputs = [
+        ("latent", Input::Floats(&shape, &latent)),
+        ("time", Input::Floats(&times, &time)),
+        ("context", Input::Floats(&contexts, &context)),
+    ];
+    model.assert_part("transformer.", graph, &inputs);
+}
+
+#[test]
+fn every_block_of_the_decoder_gives_the_same_numbers() {
+    let model = model();
+    let vae = Vae::read(&model.config("vae")).expect("an autoencoder");
+    let (shape, latent) = model.latent(vae.channels, 8);
+    let latent: Vec<_> = latent.into_iter().map(|x| x / vae.scaling + vae.shift).collect();
+    let graph = vae.graph(&model.weights("vae"), shape[2], shape[3]).expect("a graph");
+    model.assert_part("vae.", graph, &[("latent", Input::Floats(&shape, &latent))]);
+}
+
+#[test]
+fn every_step_and_the_picture_are_the_same() {
+    let model = model();
+    model.assert_run("", &mut model.pipeline(), &model.order(), &model.settings());
+}
+
+#[test]
+fn every_step_with_guidance_and_the_picture_are_the_same() {
+    let model = model();
+    // `diffusers` counts from 0: 3 there is 4 here.
+    let settings = Settings { guidance: 4.0, ..model.settings() };
+    model.assert_run("guided.", &mut model.pipeline(), &model.order(), &settings);
+}
+
+#[test]
+fn the_model_says_how_it_is_used() {
+    let pipeline = model().pipeline();
+    let traits = pipeline.traits();
+    assert_eq!((traits.steps, traits.side_multiple, traits.references, traits.negative), (8, 16, 0, true));
+    assert!(!pipeline.asks_twice(traits.guidance));
+}
