@@ -16,7 +16,7 @@ pub mod schedulers;
 pub mod tokenizer;
 pub mod weights;
 
-pub use pipelines::{Options, Order, Pipeline, Precision, Settings, Traits};
+pub use pipelines::{Difference, Options, Order, Pipeline, Precision, Settings, Traits, compare};
 
 /// Why a model cannot be used, or gave no picture.
 #[derive(Debug, thiserror::Error)]

@@ -11,7 +11,7 @@ use tintype_diffusion::noise::Noise;
 use tintype_diffusion::quantise::{Bits, Progress, Rules, Suit, verify};
 use tintype_diffusion::runtime::{Input, Session};
 use tintype_diffusion::weights::Weights;
-use tintype_diffusion::{Error, Options, Order, Pipeline, Precision};
+use tintype_diffusion::{Error, Options, Order, Pipeline, Precision, compare};
 use tintype_engine::CancellationToken;
 
 const EIGHT: Rules = Rules { bits: Bits::Eight, smallest: 1 };
@@ -325,29 +325,24 @@ fn parity() -> PathBuf {
 
 #[test]
 fn pictures_in_8_bits_are_close_to_32() {
-    for (name, denoiser, bound) in [("sd15", "unet", 8.0), ("lcm", "unet", 1.0), ("klein", "transformer", 8.0)] {
+    // Every layer of these is small, so all are rounded; their few channels have nothing to level the errors out.
+    for (name, most) in [("sd15", [0.05, 0.15, 8.0]), ("lcm", [0.05, 0.05, 1.0])] {
         let cache = TempDir::new().expect("a folder");
-        let folder = parity().join(name);
         let options = Options { precision: Precision::W8A8, cache: Some(cache.path().into()) };
         let mut parts = Vec::new();
         let mut progress = |progress: &Progress| parts.push((progress.part.clone(), progress.done, progress.total));
         let suit = Suit { options: &options, rules: Rules { smallest: 4, ..EIGHT }, progress: &mut progress };
-        let mut narrow = Pipeline::open_with(&folder, suit).expect("a model");
-        for part in ["text_encoder", denoiser] {
+        let order = Order { prompt: "a fox", width: 64, height: 64, seed: 3, references: &[] };
+        let folder = parity().join(name);
+        let settings = Pipeline::open(&folder, &Options::default()).expect("a model").traits().settings();
+        let (found, _) = compare(&folder, suit, &order, &settings, &CancellationToken::new()).expect("two pictures");
+        let found = [found.prompt, found.answer, found.picture];
+        assert!(found.iter().zip(most).all(|(found, most)| *found > 0.0 && *found < most), "{name}: {found:?}");
+        for part in ["text_encoder", "unet"] {
             let heard: Vec<_> = parts.iter().filter(|heard| heard.0 == part).collect();
             assert!(heard.is_sorted_by_key(|heard| heard.1), "{heard:?}");
             assert!(heard.last().is_some_and(|(_, done, total)| done == total), "{heard:?}");
         }
-        let mut wide = Pipeline::open(&folder, &Options::default()).expect("a model");
-        let order = Order { prompt: "a fox", width: 64, height: 64, seed: 3, references: &[] };
-        let render = |pipeline: &mut Pipeline| {
-            let settings = pipeline.traits().settings();
-            pipeline.render(&order, &settings, |_, _| {}, &CancellationToken::new()).expect("a picture")
-        };
-        let (wide, narrow) = (render(&mut wide), render(&mut narrow));
-        let gaps = wide.as_rgb().iter().zip(narrow.as_rgb()).map(|(a, b)| f64::from(a.abs_diff(*b)));
-        let mean = gaps.sum::<f64>() / wide.as_rgb().len() as f64;
-        assert!(mean > 0.0 && mean < bound, "{name}: {mean} of 255");
     }
 }
 

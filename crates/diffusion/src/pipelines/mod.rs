@@ -1,5 +1,6 @@
 //! From a prompt to a picture. One file for each family of models; everything that they share is here.
 
+mod compare;
 mod flux2_klein;
 mod stable_diffusion;
 mod z_image;
@@ -19,6 +20,7 @@ use crate::schedulers::Scheduler;
 use crate::weights::Weights;
 use crate::{Error, Result};
 
+pub use compare::{Difference, compare};
 pub use stable_diffusion::embed_guidance;
 
 /// The longest side of a picture, in pixels. No known model makes larger ones.

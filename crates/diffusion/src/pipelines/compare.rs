@@ -1,0 +1,69 @@
+//! How far a model in 8 bits is from the same in 32.
+
+use std::path::Path;
+
+use tintype_engine::{CancellationToken, Picture};
+
+use super::{Embedding, Guide, Options, Order, Pipeline, Precision, Settings, stop_if};
+use crate::Result;
+use crate::noise::Noise;
+use crate::quantise::Suit;
+
+/// The differences between 8 bits and 32. All are 0 where there is none.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Difference {
+    /// Of the embedding of the prompt: its size relative to the size of the embedding.
+    pub prompt: f64,
+    /// Of the first answer of the part that removes the noise, for the same noise and the same embedding: relative too.
+    pub answer: f64,
+    /// Of the picture: the mean over all colours of all pixels, of 255.
+    pub picture: f64,
+}
+
+/// Renders a picture in 32 bits and in 8, and compares. Both models are read from `folder`; `suit` has the cache of the
+/// one in 8 bits. In 32 bits the model may need several times the memory.
+///
+/// # Errors
+/// As of [`Pipeline::open`] and [`Pipeline::render`].
+pub fn compare(
+    folder: &Path,
+    suit: Suit<'_>,
+    order: &Order<'_>,
+    settings: &Settings,
+    cancel: &CancellationToken,
+) -> Result<(Difference, [Picture; 2])> {
+    let mut wide = Pipeline::open(folder, &Options { precision: Precision::F32, cache: None })?;
+    let mut narrow = Pipeline::open_with(folder, suit)?;
+    let embedding = wide.embed(order.prompt)?;
+    let prompt = distance(&embedding.states, &narrow.embed(order.prompt)?.states);
+    stop_if(cancel)?;
+    let first = answer(&wide, &embedding, order, settings)?;
+    stop_if(cancel)?;
+    let answer = distance(&first, &answer(&narrow, &embedding, order, settings)?);
+    let mut render = |pipeline: &mut Pipeline| pipeline.render(order, settings, |_, _| {}, cancel);
+    let pictures = [render(&mut wide)?, render(&mut narrow)?];
+    let [wide, narrow] = pictures.each_ref().map(Picture::as_rgb);
+    let gaps: u64 = wide.iter().zip(narrow).map(|(a, b)| u64::from(a.abs_diff(*b))).sum();
+    let picture = gaps as f64 / wide.len().max(1) as f64;
+    Ok((Difference { prompt, answer, picture }, pictures))
+}
+
+/// The first answer of the part that removes the noise.
+fn answer(pipeline: &Pipeline, prompt: &Embedding, order: &Order<'_>, settings: &Settings) -> Result<Vec<f32>> {
+    let shape = pipeline.latent_shape(order.width, order.height)?;
+    let references = order.references.iter().map(|reference| pipeline.look(reference)).collect::<Result<_>>()?;
+    let guide = Guide { prompt: prompt.clone(), negative: None, guidance: settings.guidance, references };
+    let scheduler = pipeline.family.scheduler(settings.steps, shape)?;
+    let noise = Noise::new(order.seed).normal(shape.iter().product());
+    let sample: Vec<f32> = noise.into_iter().map(|x| x * scheduler.initial_scale()).collect();
+    let time = scheduler.times().first().copied().unwrap_or_default();
+    let denoiser = pipeline.family.denoiser(shape, &guide)?;
+    denoiser.predict(&scheduler.scale(0, &sample), time, &guide.prompt)
+}
+
+/// The size of the difference relative to the size of the first.
+fn distance(a: &[f32], b: &[f32]) -> f64 {
+    let size = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|x| x * x).sum::<f64>().sqrt();
+    let gap = size(&mut a.iter().zip(b).map(|(a, b)| f64::from(*a) - f64::from(*b)));
+    gap / size(&mut a.iter().copied().map(f64::from)).max(f64::MIN_POSITIVE)
+}
