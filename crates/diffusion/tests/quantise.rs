@@ -326,11 +326,15 @@ fn parity() -> PathBuf {
 #[test]
 fn pictures_in_8_bits_are_close_to_32() {
     // Every layer of these is small, so all are rounded; their few channels have nothing to level the errors out.
-    for (name, most) in [("sd15", [0.05, 0.15, 8.0]), ("lcm", [0.05, 0.05, 1.0])] {
+    for (name, parts, most) in [
+        ("sd15", ["text_encoder", "unet"], [0.05, 0.15, 8.0]),
+        ("lcm", ["text_encoder", "unet"], [0.05, 0.05, 1.0]),
+        ("klein", ["text_encoder", "transformer"], [0.1, 0.1, 8.0]),
+    ] {
         let cache = TempDir::new().expect("a folder");
         let options = Options { precision: Precision::W8A8, cache: Some(cache.path().into()) };
-        let mut parts = Vec::new();
-        let mut progress = |progress: &Progress| parts.push((progress.part.clone(), progress.done, progress.total));
+        let mut all = Vec::new();
+        let mut progress = |progress: &Progress| all.push((progress.part.clone(), progress.done, progress.total));
         let suit = Suit { options: &options, rules: Rules { smallest: 4, ..EIGHT }, progress: &mut progress };
         let order = Order { prompt: "a fox", width: 64, height: 64, seed: 3, references: &[] };
         let folder = parity().join(name);
@@ -338,8 +342,8 @@ fn pictures_in_8_bits_are_close_to_32() {
         let (found, _) = compare(&folder, suit, &order, &settings, &CancellationToken::new()).expect("two pictures");
         let found = [found.prompt, found.answer, found.picture];
         assert!(found.iter().zip(most).all(|(found, most)| *found > 0.0 && *found < most), "{name}: {found:?}");
-        for part in ["text_encoder", "unet"] {
-            let heard: Vec<_> = parts.iter().filter(|heard| heard.0 == part).collect();
+        for part in parts {
+            let heard: Vec<_> = all.iter().filter(|heard| heard.0 == part).collect();
             assert!(heard.is_sorted_by_key(|heard| heard.1), "{heard:?}");
             assert!(heard.last().is_some_and(|(_, done, total)| done == total), "{heard:?}");
         }
