@@ -1,6 +1,7 @@
 //! The service beside its engine: what it adds to the time of a picture, and whether it keeps slow servers busy. Both are
 //! compared, in turns, with a bare client that calls the same servers directly.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -138,9 +139,9 @@ impl Beside {
         let service = Service::start(&data, &settings).await?;
         let shared = service.shared.clone();
         let named = settings.worker.engine.engines()?.remove(0);
-        let choice = engines::choose(&named.settings)?;
+        let choice = engines::choose(&named.settings, Path::new("."))?;
         let decoder = Decoder::new(&settings.worker.test_picture_decoder);
-        let engine = choice.build(Surroundings { decoder, quotes_server: false })?;
+        let engine = choice.build(Surroundings { decoder, ..Surroundings::default() })?;
         let policy = Policy::open(None).await?;
         let slots = settings.worker.render_slots(&named, choice.info.slots);
         let renderer = EngineRenderer::new(&settings.worker, shared.clone(), policy.clone(), choice.info, engine)?;

@@ -5,6 +5,7 @@
 
 mod body;
 mod cursor;
+mod frame;
 mod head;
 mod key;
 mod picture;
@@ -13,6 +14,7 @@ mod reference_url;
 
 pub use body::body;
 pub use cursor::cursor;
+pub use frame::frame;
 pub use head::head;
 pub use key::key;
 pub use picture::picture;

@@ -22,7 +22,7 @@ use crate::config::{
 use crate::data_dir;
 use crate::domain::model::IdSource;
 use crate::domain::text::counted;
-use crate::engines::{self, Surroundings};
+use crate::engines::{self, Surroundings, diffusion};
 use crate::files::{Creation, FileName, Files};
 use crate::models;
 use crate::owner;
@@ -86,7 +86,7 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings) -> Outcome {
         Check::new("queue", queue(data).await),
         Check::new("files", files(data, args.files.files.as_deref()).await),
         Check::new("rate limits", rate_limits(&args.redis).await),
-        Check::new("engine", engines(&args.engine).await),
+        Check::new("engine", engines(&args.engine, &data.data).await),
         Check::new("models", installed_models(data)),
         Check::new("policy", policy(&args.policy).await),
         Check::new("references", references().await),
@@ -353,11 +353,11 @@ async fn policy(settings: &PolicySettings) -> Result<String, String> {
 }
 
 /// Probes every engine.
-async fn engines(settings: &EngineSettings) -> Result<String, String> {
+async fn engines(settings: &EngineSettings, data: &Path) -> Result<String, String> {
     let engines = settings.engines()?;
     let mut lines = Vec::new();
     for NamedEngine { name, settings, .. } in &engines {
-        let found = engine(settings).await;
+        let found = engine(settings, data).await;
         let named = |sentence: String| if engines.len() == 1 { sentence } else { format!("{name}: {sentence}") };
         lines.push(found.map(named).map_err(named));
     }
@@ -367,8 +367,11 @@ async fn engines(settings: &EngineSettings) -> Result<String, String> {
 }
 
 /// Probes the engine. Only the built-in engine also renders: a picture of a server may cost money.
-async fn engine(settings: &EngineSettings) -> Result<String, String> {
-    let choice = engines::choose(settings)?;
+async fn engine(settings: &EngineSettings, data: &Path) -> Result<String, String> {
+    let choice = engines::choose(settings, data)?;
+    if settings.engine == Some(EngineTarget::Diffusion) {
+        return diffusion::check(settings, data, &Decoder::default()).await;
+    }
     if settings.engine == Some(EngineTarget::OwnSdServer) {
         // A second process would load the model once more, beside the one of a running server.
         return version(&settings.engine_program)

@@ -1,7 +1,7 @@
 //! `tintype engine`: which engine renders, whether it takes work, and one picture to try it.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,10 +13,12 @@ use crate::clock::Clock;
 use crate::config::{EngineSettings, EngineTarget, NamedEngine};
 use crate::domain::request::{AspectRatio, InvalidRequest};
 use crate::engines::{self, EngineChoice, Surroundings};
-use tintype_engine::{Brief, CancellationToken, Device, EngineInfo, Progress, Sizes};
+use tintype_engine::{Brief, CancellationToken, Device, EngineInfo, Measured, Progress, Sizes};
 
 /// Time limit for a probe.
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
+/// Time limit for the start of an engine that runs a process of its own, and for its first measurement.
+const START_LIMIT: Duration = Duration::from_secs(10 * 60);
 /// The seed of a picture unless `--seed` gives another.
 const SEED: u64 = 1;
 
@@ -176,18 +178,60 @@ struct Tried {
     encode_seconds: f64,
     /// The devices, with their memory right after the render.
     devices: Vec<ShownDevice>,
+    /// The parts of the render, of an engine that measures them.
+    measured: Option<ShownMeasured>,
 }
 
-pub(super) async fn run(command: EngineCommand) -> Outcome {
-    match command {
-        EngineCommand::List(args) => list(&args),
-        EngineCommand::Check(args) => check(args).await,
-        EngineCommand::Try(args) => try_out(args).await,
+/// The parts of a render on this machine.
+#[derive(Debug, Serialize)]
+struct ShownMeasured {
+    processor: String,
+    encode_seconds: f64,
+    step_seconds: Vec<f64>,
+    decode_seconds: f64,
+    peak_memory_bytes: u64,
+    own_memory_bytes: u64,
+}
+
+impl From<Measured> for ShownMeasured {
+    fn from(measured: Measured) -> Self {
+        let Measured { processor, encode, steps, decodes, usage } = measured;
+        Self {
+            processor,
+            encode_seconds: encode.as_secs_f64(),
+            step_seconds: steps.iter().map(Duration::as_secs_f64).collect(),
+            decode_seconds: decodes.iter().map(Duration::as_secs_f64).sum(),
+            peak_memory_bytes: usage.peak_bytes,
+            own_memory_bytes: usage.own_bytes,
+        }
     }
 }
 
-fn list(args: &ListArgs) -> Outcome {
-    let shown = |engine: &NamedEngine| Ok(Shown::new(engine, &chosen(engine)?.info));
+impl ShownMeasured {
+    fn text(&self) -> String {
+        let Self { processor, encode_seconds, decode_seconds, .. } = self;
+        let steps: Vec<_> = self.step_seconds.iter().map(|seconds| format!("{seconds:.2}")).collect();
+        let gib = |bytes: u64| bytes as f64 / (1_u64 << 30) as f64;
+        format!(
+            "\n  encoding {encode_seconds:.2} s; steps {} s; decoding {decode_seconds:.2} s\n  \
+             memory: {:.2} GiB at most with the weights, {:.2} GiB of its own\n  processor: {processor}",
+            steps.join(", "),
+            gib(self.peak_memory_bytes),
+            gib(self.own_memory_bytes)
+        )
+    }
+}
+
+pub(super) async fn run(command: EngineCommand, data: &Path) -> Outcome {
+    match command {
+        EngineCommand::List(args) => list(&args, data),
+        EngineCommand::Check(args) => check(args, data).await,
+        EngineCommand::Try(args) => try_out(args, data).await,
+    }
+}
+
+fn list(args: &ListArgs, data: &Path) -> Outcome {
+    let shown = |engine: &NamedEngine| Ok(Shown::new(engine, &chosen(engine, data)?.info));
     let configured = args.engine.engines()?.iter().map(shown).collect::<Result<Vec<_>, Failure>>()?;
     let listed = Listed { configured, known: &engines::KNOWN };
     show(args.json, &listed, || {
@@ -196,32 +240,34 @@ fn list(args: &ListArgs) -> Outcome {
     })
 }
 
-fn chosen(engine: &NamedEngine) -> Result<EngineChoice, Failure> {
-    Ok(engines::choose(&engine.settings).map_err(|error| format!("engine {}: {error}", engine.name))?)
+fn chosen(engine: &NamedEngine, data: &Path) -> Result<EngineChoice, Failure> {
+    Ok(engines::choose(&engine.settings, data).map_err(|error| format!("engine {}: {error}", engine.name))?)
 }
 
 fn aspect_ratio(text: &str) -> Result<AspectRatio, String> {
     text.parse().map_err(|error: InvalidRequest| error.0)
 }
 
-async fn check(args: CheckArgs) -> Outcome {
+async fn check(args: CheckArgs, data: &Path) -> Outcome {
     let engines = match &args.name {
         Some(name) => vec![args.engine.engine_named(name)?],
         None => args.engine.engines()?,
     };
     let mut all = Vec::new();
     for engine in &engines {
-        all.push(check_one(engine).await?);
+        all.push(check_one(engine, data).await?);
     }
     show(args.json, &all, || all.iter().map(Checked::text).collect::<Vec<_>>().join("\n"))?;
     Ok(if all.iter().all(|checked| checked.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn check_one(named: &NamedEngine) -> Result<Checked, Failure> {
-    let choice = chosen(named)?;
+async fn check_one(named: &NamedEngine, data: &Path) -> Result<Checked, Failure> {
+    let choice = chosen(named, data)?;
     let engine = choice.build(Surroundings { quotes_server: true, ..Surroundings::default() })?;
     let clock = Clock::system();
     let begun = clock.elapsed();
+    // Its end, however it comes, shows in the probe.
+    drop(tokio::time::timeout(START_LIMIT, engine.started()).await);
     let probe = tokio::time::timeout(PROBE_LIMIT, engine.probe()).await;
     let error = match probe {
         Ok(probe) => probe.err().map(|error| error.to_string()),
@@ -232,26 +278,34 @@ async fn check_one(named: &NamedEngine) -> Result<Checked, Failure> {
     Ok(Checked { shown: Shown::new(named, &choice.info), ok: error.is_none(), error, seconds, devices })
 }
 
-async fn try_out(args: TryArgs) -> Outcome {
+async fn try_out(args: TryArgs, data: &Path) -> Outcome {
     let (width, height) = args.aspect.size();
     // Before the render, which may cost money.
     let mut file = std::fs::File::create_new(&args.out)
         .map_err(|error| format!("cannot create {}: {error}", args.out.display()))?;
-    let tried = paint(&args, (width, height), &mut file).await;
+    let tried = paint(&args, data, (width, height), &mut file).await;
     let tried = tried.inspect_err(|_| drop(std::fs::remove_file(&args.out)))?;
     show(args.json, &tried, || {
         let Tried { rendered, size, bytes, render_seconds, resize_seconds, encode_seconds, .. } = &tried;
         let (file, devices) = (args.out.display(), devices_text(&tried.devices));
+        let measured = tried.measured.as_ref().map(ShownMeasured::text).unwrap_or_default();
         format!(
-            "{file}: {size}, {bytes} bytes\n  rendered as {rendered} in {render_seconds:.2} s, resized in {resize_seconds:.3} s, encoded in {encode_seconds:.3} s{devices}"
+            "{file}: {size}, {bytes} bytes\n  rendered as {rendered} in {render_seconds:.2} s, resized in {resize_seconds:.3} s, encoded in {encode_seconds:.3} s{measured}{devices}"
         )
     })
 }
 
-async fn paint(args: &TryArgs, (width, height): (u32, u32), file: &mut std::fs::File) -> Result<Tried, Failure> {
+async fn paint(
+    args: &TryArgs,
+    data: &Path,
+    (width, height): (u32, u32),
+    file: &mut std::fs::File,
+) -> Result<Tried, Failure> {
     let named = args.engine.engine_named(&args.name)?;
-    let choice = chosen(&named)?;
+    let choice = chosen(&named, data)?;
     let engine = choice.build(Surroundings { quotes_server: true, ..Surroundings::default() })?;
+    let started = tokio::time::timeout(args.timeout, engine.started()).await;
+    started.map_err(|_| format!("the engine was not ready within {} s", args.timeout.as_secs()))??;
     let (native_width, native_height) = choice.info.sizes.nearest(width, height);
     let brief = Brief {
         prompt: args.prompt.clone(),
@@ -287,5 +341,6 @@ async fn paint(args: &TryArgs, (width, height): (u32, u32), file: &mut std::fs::
         resize_seconds,
         encode_seconds,
         devices,
+        measured: engine.measured().map(ShownMeasured::from),
     })
 }

@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::config::{self, DataSettings, DatabaseUrl, FileBackend, SettingsError, ShownSetting};
 use crate::data_dir;
 use crate::domain::model::Account;
-use crate::engines::supervisor;
+use crate::engines::{diffusion, supervisor};
 use crate::fault::Faults;
 use crate::files::Files;
 use crate::sandbox;
@@ -188,6 +188,10 @@ pub fn main() -> ExitCode {
     if arguments.get(1).is_some_and(|argument| argument == supervisor::COMMAND) {
         return supervisor::main(arguments.get(2..).unwrap_or_default());
     }
+    if arguments.get(1).is_some_and(|argument| argument == diffusion::COMMAND) {
+        // The child of the diffusion engine confines itself too.
+        return diffusion::main(arguments.get(2..).unwrap_or_default());
+    }
     let read = match config::read(Cli::command(), &arguments) {
         Ok(read) => read,
         Err(error) => return explain(error),
@@ -285,7 +289,7 @@ fn run(command: Command, data: &DataSettings, settings: &[ShownSetting], exporte
             Command::Queue(command) => queue::run(command, data).await,
             Command::Files(command) => files::run(command, data).await,
             Command::Policy(command) => policy::run(command),
-            Command::Engine(command) => engine::run(command).await,
+            Command::Engine(command) => engine::run(command, &data.data).await,
             Command::Model(command) => model::run(command, data).await,
             Command::Generate(args) => Ok(generate::run(args).await),
             Command::Get(args) => Ok(get::run(args).await),

@@ -191,7 +191,7 @@ async fn open_parts(
     if let DatabaseUrl::Sqlite(path) = database {
         directories.push(data_dir::directory_of(path).to_owned());
     }
-    let engines = choose_engines(server)?;
+    let engines = choose_engines(server, &data.data)?;
     let shared = Shared::new(server, clock, store, files, directories);
     let api = match url {
         Some(url) => {
@@ -221,9 +221,10 @@ async fn open_parts(
     Ok(Parts { sweeper: Sweeper::new(shared.clone(), server), shared, api, rendering })
 }
 
-fn choose_engines(server: &ServerSettings) -> Result<Vec<Chosen>, Failure> {
+fn choose_engines(server: &ServerSettings, data: &Path) -> Result<Vec<Chosen>, Failure> {
     let choose = |engine: NamedEngine| {
-        let choice = engines::choose(&engine.settings).map_err(|error| format!("engine {}: {error}", engine.name))?;
+        let choice = engines::choose(&engine.settings, data);
+        let choice = choice.map_err(|error| format!("engine {}: {error}", engine.name))?;
         Ok(Chosen { engine, choice })
     };
     server.worker.engine.engines()?.into_iter().map(choose).collect()
@@ -237,7 +238,7 @@ fn worker(
     Chosen { engine, choice }: &Chosen,
 ) -> Result<Arc<Worker>, Failure> {
     let decoder = Decoder::new(&settings.test_picture_decoder);
-    let built = choice.build(Surroundings { decoder, quotes_server: false });
+    let built = choice.build(Surroundings { decoder, quotes_server: false, keeps: true });
     let built = built.map_err(|error| format!("engine {}: {error}", engine.name))?;
     let renderer = EngineRenderer::new(settings, shared.clone(), policy.clone(), choice.info.clone(), built)?;
     let slots = settings.render_slots(engine, choice.info.slots);

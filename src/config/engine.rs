@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
 use url::Url;
 
@@ -18,17 +19,26 @@ const MAX_SERVERS: usize = 64;
 /// The engine that renders the images.
 #[derive(Clone, Args)]
 pub struct EngineSettings {
-    /// Engine that renders the images: sketch, openai:URL, sd-server:URL or comfyui:URL; several servers of the same kind
-    /// and model as URL,URL; sd-server without a URL runs --engine-program itself; NAME alone is a table [engine.NAME] of
-    /// the config file [default: all tables of the config file, or else sketch]
+    /// Engine that renders the images: diffusion, sketch, openai:URL, sd-server:URL or comfyui:URL; several servers of the
+    /// same kind and model as URL,URL; sd-server without a URL runs --engine-program itself; NAME alone is a table
+    /// [engine.NAME] of the config file [default: all tables of the config file, or else diffusion if --model is given or
+    /// a model is installed, or else sketch]
     #[arg(long, env = "TINTYPE_ENGINE", value_name = "NAME[:URL]")]
     pub engine: Option<EngineTarget>,
     /// Kind of server behind openai:URL [default: openai for api.openai.com, localai for others]
     #[arg(long, env = "TINTYPE_ENGINE_PROFILE", value_name = "PROFILE", value_enum)]
     pub engine_profile: Option<EngineProfile>,
-    /// Model that the engine is asked for [default: the server's own, and gpt-image-1 at OpenAI]
-    #[arg(long, env = "TINTYPE_ENGINE_MODEL", value_name = "NAME")]
-    pub engine_model: Option<String>,
+    /// Model to render with. For diffusion: an installed model, or a folder as diffusers writes it. For servers: the model
+    /// that they are asked for [default: the server's own, and gpt-image-1 at OpenAI]
+    #[arg(long, env = "TINTYPE_MODEL", value_name = "NAME|DIR", alias = "engine-model")]
+    pub model: Option<String>,
+    /// Most memory that the process of the diffusion engine takes besides the files of its model, such as 6GiB [default:
+    /// four fifths of this machine's]
+    #[arg(long, env = "TINTYPE_ENGINE_MEMORY", value_name = "SIZE")]
+    pub engine_memory: Option<ByteSize>,
+    /// Steps of each picture of the diffusion engine [default: as many as the model was made for]
+    #[arg(long, env = "TINTYPE_ENGINE_STEPS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub engine_steps: Option<u32>,
     /// Key that is sent to the engine and to no other host
     #[arg(long, env = "TINTYPE_ENGINE_KEY", hide_env_values = true, value_name = "KEY")]
     pub engine_key: Option<String>,
@@ -136,6 +146,8 @@ pub enum EngineTarget {
     Named(String),
     /// The built-in sketch engine.
     Sketch,
+    /// The diffusion engine in the box.
+    Diffusion,
     /// Servers that others run. All of them are of one kind and have the same model.
     Servers(ServerKind, Vec<Url>),
     /// The server of stable-diffusion.cpp, as a child of this process on each device.
@@ -193,6 +205,7 @@ impl fmt::Display for EngineTarget {
         match self {
             Self::Named(name) => f.write_str(name),
             Self::Sketch => f.write_str("sketch"),
+            Self::Diffusion => f.write_str("diffusion"),
             Self::OwnSdServer => f.write_str("sd-server"),
             Self::Servers(kind, urls) => {
                 let urls: Vec<&str> = urls.iter().map(|url| url.as_str().trim_end_matches('/')).collect();
@@ -209,7 +222,8 @@ impl FromStr for EngineTarget {
         let (name, urls) = text.split_once(':').map_or((text, None), |(name, urls)| (name, Some(urls)));
         match (name, ServerKind::from_str(name, false), urls) {
             ("sketch", _, None) => Ok(Self::Sketch),
-            ("sketch", _, Some(_)) => Err("the sketch engine is built in and takes no URL".into()),
+            ("diffusion", _, None) => Ok(Self::Diffusion),
+            ("sketch" | "diffusion", _, Some(_)) => Err(format!("the {name} engine is built in and takes no URL")),
             (_, Ok(kind), Some(urls)) => {
                 let urls = urls.split(',').map(|url| server_url(url.trim())).collect::<Result<Vec<_>, _>>()?;
                 match urls.len() {
@@ -225,7 +239,7 @@ impl FromStr for EngineTarget {
 }
 
 /// The engines that need no table.
-const KINDS: &str = "this release has: sketch, openai:URL, sd-server:URL, sd-server, comfyui:URL";
+const KINDS: &str = "this release has: sketch, diffusion, openai:URL, sd-server:URL, sd-server, comfyui:URL";
 /// Longest name of an engine.
 const MAX_NAME: usize = 64;
 
@@ -309,6 +323,7 @@ mod tests {
     fn an_engine_is_a_name_with_the_urls_of_its_servers() {
         for (text, shown) in [
             ("sketch", "sketch"),
+            ("diffusion", "diffusion"),
             ("sd-server", "sd-server"),
             ("openai:https://api.openai.com/v1/", "openai:https://api.openai.com/v1"),
             ("sd-server:http://[::1]:1234", "sd-server:http://[::1]:1234"),
@@ -322,6 +337,7 @@ mod tests {
     fn an_engine_that_cannot_be_used_is_refused_with_the_reason() {
         for (text, reason) in [
             ("sketch:http://a.example", "takes no URL"),
+            ("diffusion:klein-4b", "takes no URL"),
             ("openai:", "is not valid"),
             ("openai:api.example.com", "is not valid"),
             ("comfyui:ws://a.example", "begins with ws://"),

@@ -23,12 +23,13 @@ pub struct NamedEngine {
     pub settings: EngineSettings,
 }
 
-/// The content of a table. Besides these names it holds those of the flags `--engine-...` without their beginning.
+/// The content of a table. Besides these names it holds those of the flags `--engine-...` without their beginning,
+/// and `model`.
 #[derive(Debug, Parser)]
 #[command(no_binary_name = true)]
 struct Table {
     /// Kind of the engine
-    #[arg(long, value_parser = PossibleValuesParser::new(["sketch", "openai", "sd-server", "comfyui"]))]
+    #[arg(long, value_parser = PossibleValuesParser::new(["sketch", "diffusion", "openai", "sd-server", "comfyui"]))]
     kind: String,
     /// Its server, or several
     #[arg(long, value_parser = server_url, value_delimiter = ',')]
@@ -45,7 +46,7 @@ pub(super) fn table_settings() -> Vec<Setting> {
     let command = Table::command();
     let settings = command.get_arguments().filter_map(|arg| {
         let long = arg.get_long()?;
-        let own = ["kind", "url", "slots"].contains(&long);
+        let own = ["kind", "url", "slots", "model"].contains(&long);
         let name = if own { long } else { long.strip_prefix(PREFIX).filter(|_| !arg.is_hide_set())? };
         Some(Setting::named(name, arg))
     });
@@ -75,7 +76,7 @@ impl NamedEngine {
     /// A sentence for the operator.
     pub(super) fn from_table(name: &str, flags: &[String]) -> Result<Self, String> {
         if !flags.iter().any(|flag| flag.starts_with("--kind=")) {
-            return Err("kind is missing: set it to sketch, openai, sd-server or comfyui".into());
+            return Err("kind is missing: set it to sketch, diffusion, openai, sd-server or comfyui".into());
         }
         let command = Table::command().mut_args(|arg| arg.env(None::<&str>));
         let matches = command.try_get_matches_from(flags).map_err(|error| error.to_string())?;
@@ -134,7 +135,9 @@ impl EngineSettings {
         let Self {
             engine: _,
             engine_profile,
-            engine_model,
+            model,
+            engine_memory,
+            engine_steps,
             engine_key,
             engine_key_file,
             engine_ca,
@@ -148,23 +151,26 @@ impl EngineSettings {
             engine_table: _,
         } = self;
         let given = [
-            ("profile", engine_profile.is_some()),
-            ("model", engine_model.is_some()),
-            ("key", engine_key.is_some()),
-            ("key-file", engine_key_file.is_some()),
-            ("ca", engine_ca.is_some()),
-            ("sizes", !engine_sizes.is_empty()),
-            ("references", engine_references.is_some()),
-            ("workflow", engine_workflow.is_some()),
-            ("workflow-nodes", engine_workflow_nodes.is_some()),
-            ("program", engine_program.as_os_str() != DEFAULT_PROGRAM),
-            ("args", !engine_args.is_empty()),
-            ("devices", !engine_devices.is_empty()),
+            ("engine-profile", engine_profile.is_some()),
+            ("model", model.is_some()),
+            ("engine-memory", engine_memory.is_some()),
+            ("engine-steps", engine_steps.is_some()),
+            ("engine-key", engine_key.is_some()),
+            ("engine-key-file", engine_key_file.is_some()),
+            ("engine-ca", engine_ca.is_some()),
+            ("engine-sizes", !engine_sizes.is_empty()),
+            ("engine-references", engine_references.is_some()),
+            ("engine-workflow", engine_workflow.is_some()),
+            ("engine-workflow-nodes", engine_workflow_nodes.is_some()),
+            ("engine-program", engine_program.as_os_str() != DEFAULT_PROGRAM),
+            ("engine-args", !engine_args.is_empty()),
+            ("engine-devices", !engine_devices.is_empty()),
         ];
         match given.iter().find(|(_, given)| *given) {
             None => Ok(()),
             Some((name, _)) => Err(format!(
-                "engine-{name} has no effect on the tables [engine.NAME] of the config file: set {name} in the table, or give --engine KIND:URL"
+                "{name} has no effect on the tables [engine.NAME] of the config file: set {} in the table, or give --engine KIND[:URL]",
+                name.strip_prefix(PREFIX).unwrap_or(name)
             )),
         }
     }

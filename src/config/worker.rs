@@ -13,6 +13,9 @@ use super::values::duration;
 /// Heartbeats per lease: one may be late and another lost before the lease expires.
 const HEARTBEATS: u32 = 3;
 
+/// Time limit for one attempt unless the settings or the engine name another.
+const ATTEMPT_LIMIT: Duration = Duration::from_secs(3 * 60);
+
 /// How the worker handles tasks.
 #[derive(Debug, Clone, Args)]
 pub struct WorkerSettings {
@@ -22,9 +25,10 @@ pub struct WorkerSettings {
     /// Tasks to render at the same time with each engine [default: as many as the engine takes]
     #[arg(long, env = "TINTYPE_RENDERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub renders: Option<u16>,
-    /// Time limit for one attempt at a task, from the download of its references to the finished images
-    #[arg(long, env = "TINTYPE_RENDER_TIMEOUT", default_value = "3m", value_name = "DURATION", value_parser = duration)]
-    pub render_timeout: Duration,
+    /// Time limit for one attempt at a task, from the download of its references to the finished images [default: 3m, and
+    /// 8m with the diffusion engine, which chooses the size of its pictures by it]
+    #[arg(long, env = "TINTYPE_RENDER_TIMEOUT", value_name = "DURATION", value_parser = duration)]
+    pub render_timeout: Option<Duration>,
     /// Time after which a task is taken away from a worker that sends no heartbeat
     #[arg(long, env = "TINTYPE_LEASE", default_value = "30s", value_name = "DURATION", value_parser = lease)]
     pub lease: Duration,
@@ -62,6 +66,11 @@ impl WorkerSettings {
     /// `--renders`.
     pub fn render_slots(&self, engine: &NamedEngine, engine_slots: usize) -> usize {
         engine.slots.or(self.renders).map_or(engine_slots, usize::from).max(1)
+    }
+
+    /// Time limit for one attempt with an engine that asks for `wanted`.
+    pub fn attempt_limit(&self, wanted: Option<Duration>) -> Duration {
+        self.render_timeout.or(wanted).unwrap_or(ATTEMPT_LIMIT)
     }
 
     /// Interval at which the worker renews its leases.

@@ -20,6 +20,14 @@ pub(super) trait Driver: fmt::Debug + Send + Sync + 'static {
     /// [`EngineError::NotAvailable`] while none does.
     async fn probe(&self) -> Result<(), EngineError>;
 
+    /// Waits until servers that this process runs itself have started.
+    ///
+    /// # Errors
+    /// [`EngineError::NotAvailable`] if none could be started.
+    async fn started(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     /// The devices on which the servers render, as far as they tell them.
     async fn devices(&self) -> Vec<Device> {
         Vec::new()
@@ -50,6 +58,10 @@ impl<D: Driver> Engine for Driven<D> {
 
     async fn probe(&self) -> Result<(), EngineError> {
         self.0.probe().await
+    }
+
+    async fn started(&self) -> Result<(), EngineError> {
+        self.0.started().await
     }
 
     async fn devices(&self) -> Vec<Device> {

@@ -7,6 +7,7 @@
 
 mod comfyui;
 mod counted;
+pub mod diffusion;
 mod driver;
 pub mod endpoint;
 mod openai;
@@ -17,6 +18,7 @@ pub mod servers;
 pub mod supervisor;
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use tintype_engine::{Engine, EngineInfo, Sizes};
@@ -26,7 +28,7 @@ use crate::config::{EngineSettings, EngineTarget, ServerKind};
 use crate::sandbox::Decoder;
 
 /// The engines of this release, as `--engine` names them.
-pub const KNOWN: [&str; 5] = ["sketch", "openai:URL", "sd-server:URL", "sd-server", "comfyui:URL"];
+pub const KNOWN: [&str; 6] = ["sketch", "diffusion", "openai:URL", "sd-server:URL", "sd-server", "comfyui:URL"];
 
 /// The surroundings of an engine in a process that renders.
 #[derive(Debug, Clone, Default)]
@@ -36,6 +38,8 @@ pub struct Surroundings {
     /// Whether errors quote the words of a server. They may repeat the prompt, so that only commands whose prompt is the
     /// operator's own may show them.
     pub quotes_server: bool,
+    /// Whether the engine may write files beside its model: only a service does, as the owner of its data.
+    pub keeps: bool,
 }
 
 type Build = dyn Fn(Surroundings) -> Result<Arc<dyn Engine>, String> + Send + Sync;
@@ -78,11 +82,12 @@ fn sizes(settings: &EngineSettings, otherwise: Sizes) -> Sizes {
     }
 }
 
-/// The engine that the settings name. Reads no key and connects to no server.
+/// The engine that the settings name, in an installation with its models in this data directory. Reads no key, connects to
+/// no server and opens no model.
 ///
 /// # Errors
 /// A sentence for the operator: the settings contradict each other.
-pub fn choose(settings: &EngineSettings) -> Result<EngineChoice, String> {
+pub fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineChoice, String> {
     match &settings.target() {
         EngineTarget::Named(name) => Err(format!("there is no engine {name:?}")),
         EngineTarget::Sketch => {
@@ -90,6 +95,7 @@ pub fn choose(settings: &EngineSettings) -> Result<EngineChoice, String> {
             let max_references = settings.engine_references.unwrap_or(info.max_references);
             Ok(EngineChoice::new(EngineInfo { max_references, ..info }, |_| Ok(Arc::new(Sketch::new()))))
         }
+        EngineTarget::Diffusion => diffusion::choose(settings, data),
         EngineTarget::OwnSdServer => sd_server::choose(&[], settings),
         EngineTarget::Servers(ServerKind::OpenAi, urls) => openai::choose(urls, settings),
         EngineTarget::Servers(ServerKind::SdServer, urls) => sd_server::choose(urls, settings),

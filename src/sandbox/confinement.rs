@@ -49,7 +49,37 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_writev,
 ];
 
-/// Confines this process irrevocably. Fails without the resource limits; the system call filter depends on the kernel.
+/// System calls that a process which renders never needs, and with which exploited code could connect, start programs, or
+/// reach into other processes.
+const DENIED_TO_ENGINES: &[libc::c_long] = &[
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_bind,
+    libc::SYS_bpf,
+    libc::SYS_connect,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_io_uring_setup,
+    libc::SYS_keyctl,
+    libc::SYS_kill,
+    libc::SYS_listen,
+    libc::SYS_mount,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_perf_event_open,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_ptrace,
+    libc::SYS_sendmsg,
+    libc::SYS_sendto,
+    libc::SYS_setns,
+    libc::SYS_socket,
+    libc::SYS_socketpair,
+    libc::SYS_unshare,
+    libc::SYS_userfaultfd,
+];
+
+/// Confines this process irrevocably. Exploited code can compute and write an answer, and nothing more. Fails without the resource limits; the system call filter depends on the kernel.
 pub(super) fn confine() -> rustix::io::Result<Confinement> {
     // When the server dies, the kernel kills its decoders.
     set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -63,21 +93,39 @@ pub(super) fn confine() -> rustix::io::Result<Confinement> {
     ] {
         lower(resource, most)?;
     }
+    restrict(ALLOWED, refusal(), SeccompAction::Allow)
+}
+
+/// Confines this process, which renders, irrevocably. It may take so much memory of its own, in bytes; mapped files do not
+/// count. Everything that it starts later is confined too. Fails without the limits; the system call filter depends on the
+/// kernel.
+///
+/// # Errors
+/// As of the system calls.
+pub fn confine_engine(memory_bytes: u64) -> rustix::io::Result<Confinement> {
+    lower(Resource::Data, memory_bytes)?;
+    // A core file would hold prompts and pictures.
+    lower(Resource::Core, 0)?;
+    restrict(DENIED_TO_ENGINES, SeccompAction::Allow, refusal())
+}
+
+/// Filters system calls: `listed` ones and others.
+fn restrict(calls: &[libc::c_long], others: SeccompAction, listed: SeccompAction) -> rustix::io::Result<Confinement> {
     set_no_new_privs(true)?;
-    let filtered = filter().is_some_and(|filter| seccompiler::apply_filter(&filter).is_ok());
+    let calls: BTreeMap<_, _> = calls.iter().map(|call| (*call, Vec::new())).collect();
+    let filter = SeccompFilter::new(calls, others, listed, ARCH).ok();
+    let filter: Option<BpfProgram> = filter.and_then(|filter| filter.try_into().ok());
+    let filtered = filter.is_some_and(|filter| seccompiler::apply_filter(&filter).is_ok());
     Ok(if filtered { Confinement::Full } else { Confinement::LimitsOnly })
+}
+
+/// Every refused system call fails with EPERM.
+fn refusal() -> SeccompAction {
+    SeccompAction::Errno(libc::EPERM.unsigned_abs())
 }
 
 /// Sets a limit unless a lower one is already in force.
 fn lower(resource: Resource, most: u64) -> rustix::io::Result<()> {
     let most = getrlimit(resource).maximum.map_or(most, |there| there.min(most));
     setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
-}
-
-/// Rejects every other system call with EPERM. Exploited code can compute and write an answer, and nothing more.
-fn filter() -> Option<BpfProgram> {
-    let allowed: BTreeMap<_, _> = ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
-    let refusal = SeccompAction::Errno(libc::EPERM.unsigned_abs());
-    let filter = SeccompFilter::new(allowed, refusal, SeccompAction::Allow, ARCH).ok()?;
-    filter.try_into().ok()
 }

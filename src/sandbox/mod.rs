@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use tintype_engine::picture::{Picture, PictureError, REFERENCE_SIDE, RESULT_SIDE};
 
 pub use child::main;
-pub use confinement::{CPU_SECONDS, MEMORY_BYTES};
+pub use confinement::{CPU_SECONDS, MEMORY_BYTES, confine_engine};
 
 /// The hidden command that starts a decoder process.
 pub const COMMAND: &str = "decode-picture";

@@ -212,7 +212,7 @@ impl Worker {
     /// The time left for an attempt that has taken `spent`.
     fn time_limit(&self, claim: &Claim, spent: Duration) -> Duration {
         let age = self.shared.ages.of(claim.lease.task_id);
-        let for_attempt = self.settings.render_timeout.saturating_sub(spent);
+        let for_attempt = self.settings.attempt_limit(self.renderer.attempt_limit()).saturating_sub(spent);
         for_attempt.min(TASK_TIME_LIMIT.saturating_sub(age))
     }
 

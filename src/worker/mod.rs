@@ -196,8 +196,10 @@ impl Worker {
         }
     }
 
-    /// Probes the engine before the first claim, so that no task is claimed in vain.
+    /// Probes the engine before the first claim, so that no task is claimed in vain. One that is just starting gets a
+    /// moment.
     async fn probe_at_start(&self) {
+        drop(tokio::time::timeout(PROBE_LIMIT, self.renderer.started()).await);
         if let Err(cause) = self.probe_engine().await {
             self.suspend(&cause);
         }

@@ -72,6 +72,14 @@ pub trait Renderer: Send + Sync + 'static {
         ANY_REFERENCES
     }
 
+    /// Longest time for one attempt unless the operator sets another; `None` for the usual one.
+    fn attempt_limit(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Waits until an engine with a process of its own has started it, whatever comes of that.
+    async fn started(&self) {}
+
     /// Checks whether the engine takes work, after [`RenderError::NotAvailable`].
     ///
     /// # Errors
@@ -137,6 +145,15 @@ impl Renderer for EngineRenderer {
 
     fn max_references(&self) -> u32 {
         u32::try_from(self.info.max_references).unwrap_or(u32::MAX)
+    }
+
+    fn attempt_limit(&self) -> Option<Duration> {
+        self.info.attempt_limit
+    }
+
+    async fn started(&self) {
+        // The probe that follows tells the reason.
+        drop(self.engine.started().await);
     }
 
     async fn probe(&self) -> Result<(), String> {

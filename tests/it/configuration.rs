@@ -256,7 +256,7 @@ fn a_table_of_an_engine_that_cannot_be_used_is_an_error_with_its_line() {
         ("[engine.gpu]\nmodel = \"m\"", "line 1: [engine.gpu] kind is missing"),
         (
             "[engine.gpu]\nkind = \"dall-e\"",
-            "line 2: [engine.gpu] kind cannot be \"dall-e\": choose one of sketch, openai",
+            "line 2: [engine.gpu] kind cannot be \"dall-e\": choose one of sketch, diffusion, openai",
         ),
         ("[engine.gpu]\nkind = \"openai\"", "line 1: [engine.gpu] openai needs the url of its server"),
         ("[engine.a]\nkind = \"sketch\"\nurl = \"http://h\"", "line 1: [engine.a] the sketch engine is built in"),

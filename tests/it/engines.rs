@@ -16,6 +16,7 @@ use crate::rigs::service::{Caller, Service};
 
 mod comfyui;
 mod command;
+mod diffusion;
 mod openai;
 mod openai_faults;
 mod servers;
@@ -76,6 +77,7 @@ fn info() -> EngineInfo {
         max_references: 4,
         max_pictures: None,
         typical_duration: Duration::from_secs(1),
+        attempt_limit: None,
         slots: 2,
     }
 }

@@ -27,6 +27,7 @@ macro_rules! targets {
 targets! {
     body: 50_000,
     cursor: 50_000,
+    frame: 50_000,
     head: 50_000,
     key: 50_000,
     picture: 4_000,

@@ -51,6 +51,7 @@ impl Stepped {
             max_references: 0,
             max_pictures: None,
             typical_duration: SECOND,
+            attempt_limit: None,
             slots: 2,
         };
         service.worker_with(Arc::new(service.renderer_with(info, self.clone())))

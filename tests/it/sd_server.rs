@@ -8,6 +8,7 @@ mod contract;
 mod real;
 mod supervised;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,8 +32,8 @@ struct Settings {
 /// An engine with these settings.
 fn engine(flags: &[&str]) -> (EngineInfo, Arc<dyn Engine>) {
     let settings = Settings::parse_from(["test"].iter().chain(flags));
-    let choice = engines::choose(&settings.engine).expect("an engine");
-    let surroundings = Surroundings { decoder: Decoder::new(TINTYPE), quotes_server: false };
+    let choice = engines::choose(&settings.engine, Path::new(".")).expect("an engine");
+    let surroundings = Surroundings { decoder: Decoder::new(TINTYPE), ..Surroundings::default() };
     let engine = choice.build(surroundings).expect("an engine");
     (choice.info, engine)
 }

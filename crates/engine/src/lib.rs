@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 pub use tokio_util::sync::CancellationToken;
 
+pub mod frames;
 pub mod picture;
 
 pub use picture::Picture;
@@ -29,6 +30,8 @@ pub struct EngineInfo {
     pub max_pictures: Option<usize>,
     /// How long one task usually takes; clients are told to wait about this long before polling.
     pub typical_duration: Duration,
+    /// Longest time for one attempt unless the operator sets another; `None` for the usual one.
+    pub attempt_limit: Option<Duration>,
     /// Tasks that it takes at the same time, at least one. An engine that waits for another machine takes more than this
     /// machine has cores; one that works on the cores itself limits how many of its tasks do so at a time.
     pub slots: usize,
@@ -175,6 +178,21 @@ pub struct Device {
     pub free_memory: Option<u64>,
 }
 
+/// The time and the memory that a render took on this machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Measured {
+    /// The processor, with the instructions that the engine uses.
+    pub processor: String,
+    /// Time to encode the prompt and the reference pictures.
+    pub encode: Duration,
+    /// Time of each step of each picture. The first step of a picture loads the model.
+    pub steps: Vec<Duration>,
+    /// Time from the last step of each picture to the picture.
+    pub decodes: Vec<Duration>,
+    /// The memory of the process that rendered.
+    pub usage: frames::Usage,
+}
+
 /// Why an engine gave no pictures.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -222,9 +240,22 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
+    /// Waits until an engine that runs a process of its own has started it. Other engines have nothing to wait for.
+    ///
+    /// # Errors
+    /// [`EngineError::NotAvailable`] if it could not be started.
+    async fn started(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     /// The devices on which it renders, as far as it tells them.
     async fn devices(&self) -> Vec<Device> {
         Vec::new()
+    }
+
+    /// The latest render, of an engine that measures its parts.
+    fn measured(&self) -> Option<Measured> {
+        None
     }
 }
 

@@ -89,6 +89,7 @@ impl Sketch {
             max_references: 4,
             max_pictures: None,
             typical_duration: Duration::from_millis(300),
+            attempt_limit: None,
             slots: SLOTS,
         }
     }

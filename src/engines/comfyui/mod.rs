@@ -71,6 +71,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         max_references,
         max_pictures: None,
         typical_duration: TYPICAL_DURATION,
+        attempt_limit: None,
         slots: urls.len() * RUNS_PER_SERVER,
     };
     let (urls, settings) = (urls.to_vec(), settings.clone());
@@ -78,7 +79,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         let endpoints = Endpoint::all(&urls, &settings, &surroundings)?;
         let servers = endpoints.into_iter().map(|endpoint| ComfyServer::new(endpoint, workflow.node_classes()));
         let (servers, results) = (Servers::new(servers, RUNS_PER_SERVER), Results::new(surroundings.decoder));
-        let (workflow, model, ending) = (workflow.clone(), settings.engine_model.clone(), TaskTracker::new());
+        let (workflow, model, ending) = (workflow.clone(), settings.model.clone(), TaskTracker::new());
         // A closed tracker can be waited for; it takes tasks as before.
         ending.close();
         Ok(Arc::new(Driven(ComfyUi { servers, workflow, model, results, ending })))

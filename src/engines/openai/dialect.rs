@@ -6,7 +6,7 @@ use url::Url;
 use super::super::prompt::for_engine;
 use crate::config::{EngineProfile, EngineSettings};
 
-/// The model that OpenAI is asked for unless `--engine-model` names another.
+/// The model that OpenAI is asked for unless `--model` names another.
 const DEFAULT_MODEL: &str = "gpt-image-1";
 /// References of one task; no profile takes fewer unless its model does.
 const MAX_REFERENCES: usize = 4;
@@ -60,7 +60,7 @@ impl Dialect {
             false => EngineProfile::LocalAi,
         });
         let default = (profile == EngineProfile::OpenAi).then(|| DEFAULT_MODEL.to_owned());
-        let model = settings.engine_model.clone().or(default);
+        let model = settings.model.clone().or(default);
         let family = Family::of(model.as_deref().unwrap_or_default());
         Self { profile, model, family }
     }

@@ -57,6 +57,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         max_references: settings.engine_references.unwrap_or_else(|| dialect.max_references()),
         max_pictures: None,
         typical_duration: TYPICAL_DURATION,
+        attempt_limit: None,
         slots: urls.len() * dialect.calls_per_server(),
     };
     let (urls, settings) = (urls.to_vec(), settings.clone());

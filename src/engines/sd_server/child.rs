@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tintype_engine::EngineError;
@@ -13,10 +14,12 @@ use crate::config::{EngineSettings, environment_of_engine};
 use crate::engines::Surroundings;
 use crate::engines::endpoint::Endpoint;
 use crate::engines::results::Results;
-use crate::engines::supervisor::{Program, Start};
+use crate::engines::supervisor::{Next, Program, Start, answer, free_port};
 
 /// Variables that choose a device, for CUDA, ROCm and Vulkan.
 const DEVICE_VARIABLES: [&str; 3] = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES"];
+
+const ASK_WHILE_STARTING: Duration = Duration::from_millis(250);
 
 /// The program.
 #[derive(Debug)]
@@ -45,16 +48,14 @@ impl SdServerProgram {
             launcher: surroundings.decoder.program().to_owned(),
             program: settings.engine_program.clone(),
             environment,
+            has_input: false,
         };
         let arguments = settings.arguments()?.into_iter().map(OsString::from).collect();
         Ok((Self { arguments, settings: settings.clone(), surroundings: surroundings.clone() }, start))
     }
 }
 
-#[async_trait]
-impl Program for SdServerProgram {
-    type Link = Arc<Server>;
-
+impl SdServerProgram {
     fn arguments(&self, port: u16) -> Vec<OsString> {
         // The server lists all files below its folder of LoRAs at every job, and that folder is the working directory
         // unless it is told otherwise. Of repeated arguments the last counts.
@@ -70,12 +71,26 @@ impl Program for SdServerProgram {
         let endpoint = endpoints.into_iter().next().ok_or("no endpoint")?;
         Ok(Arc::new(Server::new(Api::new(endpoint), Results::new(self.surroundings.decoder.clone()))))
     }
+}
+
+#[async_trait]
+impl Program for SdServerProgram {
+    type Link = Arc<Server>;
+
+    fn next(&self) -> Result<Next<Arc<Server>>, String> {
+        let port = free_port()?;
+        let link = self.link(port);
+        Ok(Next { arguments: self.arguments(port), link: Box::new(|_| link) })
+    }
+
+    async fn begin(&self, link: &Arc<Server>) -> Result<(), EngineError> {
+        while answer(self.ask(link)).await.is_err() {
+            tokio::time::sleep(ASK_WHILE_STARTING).await;
+        }
+        link.warm_up().await
+    }
 
     async fn ask(&self, link: &Arc<Server>) -> Result<(), EngineError> {
         link.api().capabilities().await.map(drop)
-    }
-
-    async fn warm_up(&self, link: &Arc<Server>) -> Result<(), EngineError> {
-        link.warm_up().await
     }
 }

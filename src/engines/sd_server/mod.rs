@@ -53,6 +53,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         max_references,
         max_pictures: None,
         typical_duration: TYPICAL_DURATION,
+        attempt_limit: None,
         slots: count,
     };
     if urls.is_empty() {
@@ -175,6 +176,17 @@ impl Driver for SdServer {
             }
         }
         Err(EngineError::NotAvailable(causes.join("; ")))
+    }
+
+    async fn started(&self) -> Result<(), EngineError> {
+        let children = self.places.iter().filter_map(|place| match &place.host {
+            Host::Child(supervisor) => Some(supervisor.started()),
+            Host::Attached(_) => None,
+        });
+        let mut started: Vec<_> = futures::future::join_all(children).await;
+        // One is enough.
+        let first = started.iter().position(Result::is_ok).or(started.len().checked_sub(1));
+        first.map_or(Ok(()), |index| started.swap_remove(index).map(drop))
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

@@ -44,7 +44,7 @@ static STARTER: LazyLock<mpsc::Sender<Order>> = LazyLock::new(|| {
 ///
 /// # Errors
 /// The launcher could not be started. A program that cannot be started makes the child end.
-pub(super) async fn spawn(start: &Start, arguments: &[OsString]) -> io::Result<Child> {
+pub(in crate::engines) async fn spawn(start: &Start, arguments: &[OsString]) -> io::Result<Child> {
     let mut command = Command::new(&start.launcher);
     command
         .arg0("tintype")
@@ -54,7 +54,7 @@ pub(super) async fn spawn(start: &Start, arguments: &[OsString]) -> io::Result<C
         .args(arguments)
         .env_clear()
         .envs(start.environment.iter().map(|(name, value)| (name, value)))
-        .stdin(Stdio::null())
+        .stdin(if start.has_input { Stdio::piped() } else { Stdio::null() })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)

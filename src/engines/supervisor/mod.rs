@@ -1,5 +1,5 @@
-//! Keeps a child process that renders running: starts it on a port of this machine, waits until it answers, warms it up,
-//! watches it, and starts it again when it has ended or hangs.
+//! Keeps a child process that renders running: starts it, waits until it is ready, watches it, and starts it again when it
+//! has ended or hangs. A child listens on a port of this machine, or is spoken to over its standard input and output.
 //!
 //! The child dies with this process (`launch.rs`). Whatever happens to it costs the render that it worked on and nothing
 //! else.
@@ -10,6 +10,7 @@ mod output;
 use std::ffi::OsString;
 use std::fmt;
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +24,11 @@ use tokio_util::task::AbortOnDropHandle;
 use tintype_engine::EngineError;
 
 use self::output::Output;
+pub(super) use launch::spawn;
 pub use launch::{COMMAND, main};
 
 /// A child that does not answer this long after its start is started again: large models load for minutes.
 const START_LIMIT: Duration = Duration::from_secs(15 * 60);
-const ASK_WHILE_STARTING: Duration = Duration::from_millis(250);
 const ASK_WHILE_RUNNING: Duration = Duration::from_secs(10);
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// So many unanswered questions in a row make a child that hangs, and so many answered ones a healthy child.
@@ -37,32 +38,52 @@ const LAST_MOMENT: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// A program that serves an engine's protocol.
+/// A program that renders.
 #[async_trait]
 pub trait Program: Send + Sync + 'static {
     /// A connection to one running child.
     type Link: Clone + Send + Sync + 'static;
 
-    /// The arguments that make the program listen on this port of this machine, and nowhere else.
-    fn arguments(&self, port: u16) -> Vec<OsString>;
-
-    /// A link to the child on this port. Does not connect.
+    /// Prepares the start of a child.
     ///
     /// # Errors
     /// A sentence for the operator.
-    fn link(&self, port: u16) -> Result<Self::Link, String>;
+    fn next(&self) -> Result<Next<Self::Link>, String>;
 
-    /// Whether the child answers.
+    /// Waits until the child has started, and has it render something small, so that no task waits for what the program
+    /// does only once.
+    ///
+    /// # Errors
+    /// The reason why the child cannot render.
+    async fn begin(&self, link: &Self::Link) -> Result<(), EngineError>;
+
+    /// Whether the child answers, once it has begun.
     ///
     /// # Errors
     /// The reason why not.
     async fn ask(&self, link: &Self::Link) -> Result<(), EngineError>;
 
-    /// Renders something small, so that no task waits for what the program does only once.
-    ///
-    /// # Errors
-    /// The reason why the child cannot render.
-    async fn warm_up(&self, link: &Self::Link) -> Result<(), EngineError>;
+    /// Advice for the operator when a child has failed for this reason.
+    fn advice(&self, _why: &str) -> Option<String> {
+        None
+    }
+}
+
+/// Makes the connection to a child that was just started. Waits for nothing.
+type Connect<L> = Box<dyn FnOnce(&mut Child) -> Result<L, String> + Send>;
+
+/// A child that is about to be started.
+pub struct Next<L> {
+    /// The arguments of the program.
+    pub arguments: Vec<OsString>,
+    /// Makes the connection to the child.
+    pub link: Connect<L>,
+}
+
+impl<L> fmt::Debug for Next<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Next").field("arguments", &self.arguments).finish_non_exhaustive()
+    }
 }
 
 /// How a child is started.
@@ -74,6 +95,8 @@ pub struct Start {
     pub program: PathBuf,
     /// Variables of its environment, all of them.
     pub environment: Vec<(OsString, OsString)>,
+    /// Whether it has a standard input. Otherwise that is empty.
+    pub has_input: bool,
 }
 
 /// A child that answers.
@@ -92,7 +115,11 @@ pub type Steps = watch::Receiver<Option<(u32, u32)>>;
 
 #[derive(Debug, Clone)]
 enum State<L> {
+    /// The first child is starting.
+    Starting,
     Running(Running<L>),
+    /// A child has ended, and the reason is being looked for.
+    Ending,
     /// The reason why no child answers.
     Down(String),
 }
@@ -108,7 +135,7 @@ pub struct Supervisor<L> {
 impl<L: Clone + Send + Sync + 'static> Supervisor<L> {
     /// Starts a child, in a runtime.
     pub fn new<P: Program<Link = L>>(program: P, start: Start) -> Self {
-        let (report, state) = watch::channel(State::Down("its process is starting".into()));
+        let (report, state) = watch::channel(State::Starting);
         let (replacements, requests) = mpsc::unbounded_channel();
         let keeper = Keeper { program: Arc::new(program), start, report, requests, number: 0, name: String::new() };
         Self { state, replacements, _life: AbortOnDropHandle::new(tokio::spawn(keeper.keep())) }
@@ -121,8 +148,33 @@ impl<L: Clone + Send + Sync + 'static> Supervisor<L> {
     pub fn running(&self) -> Result<Running<L>, EngineError> {
         match &*self.state.borrow() {
             State::Running(running) => Ok(running.clone()),
+            State::Starting => Err(EngineError::NotAvailable("its process is starting".into())),
+            State::Ending => Err(EngineError::NotAvailable("its process has ended".into())),
             State::Down(why) => Err(EngineError::NotAvailable(why.clone())),
         }
+    }
+
+    /// Waits until the first child answers or has failed.
+    ///
+    /// # Errors
+    /// [`EngineError::NotAvailable`] if it has failed.
+    pub async fn started(&self) -> Result<Running<L>, EngineError> {
+        let mut state = self.state.clone();
+        // The sender lives as long as `_life`.
+        let _ = state.wait_for(|state| !matches!(state, State::Starting | State::Ending)).await;
+        self.running()
+    }
+
+    /// Waits a moment for the reason why the child of this number has gone.
+    pub async fn end_of(&self, number: u64) -> Option<String> {
+        let mut state = self.state.clone();
+        let has_gone = |state: &State<L>| match state {
+            State::Starting | State::Ending => false,
+            State::Running(running) => running.number != number,
+            State::Down(_) => true,
+        };
+        let state = tokio::time::timeout(LAST_MOMENT * 3, state.wait_for(has_gone)).await.ok()?.ok()?;
+        if let State::Down(why) = &*state { Some(why.clone()) } else { None }
     }
 
     /// Kills a child by its number and starts another one at once. Does nothing if it has gone.
@@ -177,20 +229,23 @@ impl<P: Program> Keeper<P> {
 
     /// The life of one child, from its start to its end.
     async fn one_child(&mut self, output: &Output) -> End {
-        let port = match free_port() {
-            Ok(port) => port,
-            Err(error) => return End::Failed(format!("no port of this machine is free: {error}")),
+        let next = match self.program.next() {
+            Ok(next) => next,
+            Err(why) => return End::Failed(why),
         };
-        let arguments = self.program.arguments(port);
-        let mut child = match launch::spawn(&self.start, &arguments).await {
+        let mut child = match launch::spawn(&self.start, &next.arguments).await {
             Ok(child) => Group::new(child),
             Err(error) => return End::Failed(format!("cannot start {}: {error}", self.name)),
         };
+        let link = match (next.link)(&mut child.child) {
+            Ok(link) => link,
+            Err(why) => return End::Failed(why),
+        };
         let process = child.child.id().unwrap_or_default();
-        tracing::info!(engine = self.name, process, port, "started the engine's process");
+        tracing::info!(engine = self.name, process, "started the engine's process");
         let reading = output.read(&self.name, &mut child.child);
         let failed = tokio::select! {
-            end = self.watch(port, output) => match end {
+            end = self.watch(link, output) => match end {
                 End::Replaced(why) => {
                     child.kill().await;
                     return End::Replaced(why);
@@ -199,9 +254,13 @@ impl<P: Program> Keeper<P> {
             },
             _ = child.child.wait() => String::new(),
         };
-        self.report.send_replace(State::Down("its process has ended".into()));
+        self.report.send_replace(State::Ending);
         // A child that has just ended may have been found silent first.
         let why = match tokio::time::timeout(LAST_MOMENT, child.child.wait()).await {
+            // The parent kills it on other paths only.
+            Ok(Ok(status)) if status.signal() == Some(Signal::KILL.as_raw()) => format!(
+                "the engine's process was killed ({status}): if the log of the kernel says that memory ran out, use a smaller model"
+            ),
             Ok(Ok(status)) => format!("the engine's process ended ({status})"),
             Ok(Err(error)) => format!("the engine's process ended ({error})"),
             Err(_) => failed,
@@ -209,28 +268,20 @@ impl<P: Program> Keeper<P> {
         child.kill().await;
         // Its last words explain its end. A process that it left behind may hold the pipe.
         drop(tokio::time::timeout(LAST_MOMENT, reading).await);
-        End::Failed(why + &output.last_words())
+        let why = why + &output.last_words();
+        let advice = self.program.advice(&why);
+        End::Failed(advice.map_or(why.clone(), |advice| format!("{why}: {advice}")))
     }
 
-    /// Waits until the child answers, and then until it no longer does or is to be replaced. Does not notice its end.
-    async fn watch(&mut self, port: u16, output: &Output) -> End {
-        let link = match self.program.link(port) {
-            Ok(link) => link,
-            Err(why) => return End::Failed(why),
-        };
-        let begin = async {
-            while self.ask(&link).await.is_err() {
-                tokio::time::sleep(ASK_WHILE_STARTING).await;
-            }
-            self.program.warm_up(&link).await
-        };
-        match tokio::time::timeout(START_LIMIT, begin).await {
+    /// Waits until the child is ready, and then until it no longer answers or is to be replaced. Does not notice its end.
+    async fn watch(&mut self, link: P::Link, output: &Output) -> End {
+        match tokio::time::timeout(START_LIMIT, self.program.begin(&link)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return End::Failed(format!("the engine could not render a first picture: {error}")),
             Err(_) => return End::Failed(format!("the engine was not ready after {} s", START_LIMIT.as_secs())),
         }
         output.set_ready();
-        tracing::info!(engine = self.name, port, "the engine's process is ready");
+        tracing::info!(engine = self.name, "the engine's process is ready");
         let running = Running { link: link.clone(), number: self.number, steps: output.steps() };
         self.report.send_replace(State::Running(running));
         let (mut unanswered, mut answered) = (0, 0);
@@ -256,8 +307,7 @@ impl<P: Program> Keeper<P> {
     }
 
     async fn ask(&self, link: &P::Link) -> Result<(), EngineError> {
-        let asked = tokio::time::timeout(ANSWER_LIMIT, self.program.ask(link)).await;
-        asked.unwrap_or_else(|_| Err(EngineError::NotAvailable("no answer".into())))
+        answer(self.program.ask(link)).await
     }
 }
 
@@ -294,10 +344,23 @@ impl Drop for Group {
     }
 }
 
+/// Gives a child a moment for its answer.
+///
+/// # Errors
+/// As of the question, or [`EngineError::NotAvailable`] without an answer.
+pub async fn answer(asking: impl Future<Output = Result<(), EngineError>>) -> Result<(), EngineError> {
+    let asked = tokio::time::timeout(ANSWER_LIMIT, asking).await;
+    asked.unwrap_or_else(|_| Err(EngineError::NotAvailable("no answer".into())))
+}
+
 /// A port of this machine on which nothing listens. Another program may take it before the child does; the child then
 /// ends and is started on another port.
-fn free_port() -> std::io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+///
+/// # Errors
+/// A sentence for the operator: all ports are taken.
+pub fn free_port() -> Result<u16, String> {
+    let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+    bound.map(|address| address.port()).map_err(|error| format!("no port of this machine is free: {error}"))
 }
 
 impl<P: Program> fmt::Debug for Keeper<P> {

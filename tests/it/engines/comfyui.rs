@@ -4,6 +4,7 @@ mod contract;
 mod faults;
 mod real;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,11 +65,11 @@ impl Files {
     fn choose(&self, urls: &str, more: &[&str]) -> Result<EngineChoice, String> {
         let flags = self.flags(urls, more);
         let settings = ServerSettings::from_flags(flags.iter().map(String::as_str)).expect("valid flags");
-        engines::choose(&settings.worker.engine)
+        engines::choose(&settings.worker.engine, Path::new("."))
     }
 
     fn engine(&self, urls: &str, more: &[&str]) -> Arc<dyn Engine> {
-        let surroundings = Surroundings { decoder: Decoder::new(TINTYPE), quotes_server: false };
+        let surroundings = Surroundings { decoder: Decoder::new(TINTYPE), ..Surroundings::default() };
         self.choose(urls, more).expect("an engine").build(surroundings).expect("an engine")
     }
 
@@ -345,7 +346,7 @@ async fn the_commands_list_check_and_try_the_engine() {
 #[test]
 fn an_engine_whose_workflow_cannot_be_used_says_what_it_needs() {
     let settings = ServerSettings::from_flags(["--engine", "comfyui:http://127.0.0.1:1"]).expect("valid flags");
-    let refusal = engines::choose(&settings.worker.engine).expect_err("no workflow");
+    let refusal = engines::choose(&settings.worker.engine, Path::new(".")).expect_err("no workflow");
     assert!(refusal.contains("needs --engine-workflow"), "{refusal}");
     let files = Files::new();
     let refusal = files.choose("http://127.0.0.1:1", &["--engine-references", "3"]).expect_err("too many references");

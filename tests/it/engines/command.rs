@@ -23,7 +23,7 @@ fn the_list_shows_the_engine_of_the_settings_and_the_known_kinds() {
     assert_eq!(listed["configured"][0]["engine"], "sketch");
     assert_eq!(
         listed["known"],
-        serde_json::json!(["sketch", "openai:URL", "sd-server:URL", "sd-server", "comfyui:URL"])
+        serde_json::json!(["sketch", "diffusion", "openai:URL", "sd-server:URL", "sd-server", "comfyui:URL"])
     );
     let settings = ["engine", "list", "--engine", "openai:https://api.openai.com/v1", "--engine-references", "2"];
     let listed = json(data.path(), &settings);
@@ -113,7 +113,7 @@ async fn the_commands_take_the_names_of_tables_in_the_config_file() {
         (&["engine", "check", "cpu"][..], "the config file has no table [engine.cpu]"),
         (&["engine", "check", "openai"], "openai needs the URL of its server"),
         (&["engine", "list", "--engine", "g p u"], "is not the name of an engine"),
-        (&["engine", "list", "--engine", "gpu", "--engine-model", "m"], "engine-model has no effect on the tables"),
+        (&["engine", "list", "--engine", "gpu", "--engine-model", "m"], "model has no effect on the tables"),
         (&["engine", "list", "--engine-args", "m"], "set args in the table"),
     ] {
         let said = refused(data.path(), arguments);

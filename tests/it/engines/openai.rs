@@ -1,5 +1,6 @@
 //! `openai:URL` against a server written from the documents of each profile.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,8 +17,8 @@ use crate::rigs::service::Service;
 /// The engine that flags choose.
 pub fn engine(flags: &[&str]) -> Arc<dyn Engine> {
     let settings = ServerSettings::from_flags(flags.iter().copied()).expect("valid flags");
-    let choice = engines::choose(&settings.worker.engine).expect("an engine");
-    choice.build(Surroundings { decoder: Decoder::new(TINTYPE), quotes_server: false }).expect("an engine")
+    let choice = engines::choose(&settings.worker.engine, Path::new(".")).expect("an engine");
+    choice.build(Surroundings { decoder: Decoder::new(TINTYPE), ..Surroundings::default() }).expect("an engine")
 }
 
 pub fn brief(prompt: &str, seeds: &[u64], references: Vec<Picture>) -> Brief {
@@ -100,7 +101,7 @@ async fn the_model_decides_over_sizes_and_references_unless_the_operator_does() 
     let info = |flags: &[&str]| {
         let flags = [&["--engine", "openai:https://api.openai.com/v1"][..], flags].concat();
         let settings = ServerSettings::from_flags(flags).expect("valid flags");
-        engines::choose(&settings.worker.engine).expect("an engine").info
+        engines::choose(&settings.worker.engine, Path::new(".")).expect("an engine").info
     };
     let nearest = |flags: &[&str]| info(flags).sizes.nearest(1_280, 720);
     assert_eq!((nearest(&[]), info(&[]).max_references), ((1_536, 1_024), 4));

@@ -221,7 +221,7 @@ async fn words_of_a_server_are_shown_to_an_operator_who_wrote_the_prompt() {
     let engine = server.engine();
     let settings =
         ServerSettings::from_flags(["--engine", &engine, "--engine-profile", "sglang"]).expect("valid flags");
-    let choice = choose(&settings.worker.engine).expect("an engine");
+    let choice = choose(&settings.worker.engine, std::path::Path::new(".")).expect("an engine");
     let engine = choice.build(Surroundings { quotes_server: true, ..Surroundings::default() }).expect("an engine");
     let error = render(&engine, brief("a boat", &[7], Vec::new())).await.expect_err("an error");
     assert!(error.to_string().ends_with("answered 400: size is [31m odd"), "{error}");

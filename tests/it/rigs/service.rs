@@ -176,12 +176,12 @@ impl Process {
 }
 
 fn chosen_engine(settings: &ServerSettings) -> EngineChoice {
-    engines::choose(&settings.worker.engine).expect("an engine")
+    engines::choose(&settings.worker.engine, Path::new(".")).expect("an engine")
 }
 
 fn build(choice: &EngineChoice, settings: &ServerSettings) -> Arc<dyn Engine> {
     let decoder = Decoder::new(&settings.worker.test_picture_decoder);
-    choice.build(Surroundings { decoder, quotes_server: false }).expect("an engine")
+    choice.build(Surroundings { decoder, ..Surroundings::default() }).expect("an engine")
 }
 
 fn slots(settings: &ServerSettings) -> usize {

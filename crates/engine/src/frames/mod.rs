@@ -1,0 +1,392 @@
+//! The framed protocol between a service and the child process that renders for it.
+//!
+//! Either side writes frames to the other: the length of the body in four bytes, then the body. A body begins with a byte
+//! that tells its kind. Numbers are big-endian; a text and a list begin with their length. A body has one reading and
+//! nothing behind it, and everything in it has a limit, so that neither side allocates more than a frame for the other.
+//!
+//! The service writes [`Message`]s. The child answers an order with [`Event`]s, of which the last one is
+//! [`Event::Done`] or [`Event::Failed`]. Before its first order it writes [`Event::Loaded`].
+
+mod bytes;
+
+use self::bytes::{Reader, Writer};
+use crate::Picture;
+
+/// Bytes before the body of a frame.
+pub const HEADER_BYTES: usize = 4;
+/// Longest body, in bytes: a picture of 2048x2048, or four references of 1024x1024, with room for the rest.
+pub const MAX_BODY_BYTES: usize = 16 << 20;
+/// Longest text, in bytes. A prompt has at most 32,000 characters.
+const MAX_TEXT_BYTES: usize = 256 << 10;
+/// Most pictures of an order, and most reference pictures.
+const MAX_PICTURES: usize = 64;
+/// Longest side of a picture, in pixels.
+const MAX_SIDE: u32 = 4_096;
+/// Most steps of a picture.
+const MAX_STEPS: u32 = 10_000;
+
+const RENDER: u8 = 1;
+const CANCEL: u8 = 2;
+const LOADED: u8 = 16;
+const ENCODED: u8 = 17;
+const STEP: u8 = 18;
+const PAINTED: u8 = 19;
+const DONE: u8 = 20;
+const FAILED: u8 = 21;
+
+/// A frame that cannot be read. The two sides have lost each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a frame cannot be read: {0}")]
+pub struct FrameError(&'static str);
+
+/// A frame of the service.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Message {
+    /// Render pictures.
+    Render(Order),
+    /// Stop the order of this number between two steps. One that has ended stays ended.
+    Cancel {
+        /// The number of the order.
+        order: u32,
+    },
+}
+
+/// Pictures to render, one for each seed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Order {
+    /// Different for each order to a child.
+    pub number: u32,
+    /// The words of the caller.
+    pub prompt: String,
+    /// Width in pixels.
+    pub width: u32,
+    /// Height in pixels.
+    pub height: u32,
+    /// A seed for each picture, at least one.
+    pub seeds: Vec<u64>,
+    /// Reference pictures, in the order of the caller.
+    pub references: Vec<Picture>,
+    /// Steps of each picture; 0 for as many as the model was made for.
+    pub steps: u32,
+}
+
+/// A frame of the child.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// The model is open. The first frame of a child.
+    Loaded(Loaded),
+    /// The prompt and the reference pictures are encoded.
+    Encoded {
+        /// Time that this took, in microseconds.
+        micros: u64,
+    },
+    /// A step is done.
+    Step {
+        /// The picture that it belongs to, from 0.
+        picture: u32,
+        /// Steps of this picture that are done, at least one.
+        done: u32,
+        /// All steps of this picture.
+        of: u32,
+        /// Time that the step took, in microseconds. The first one loads the model.
+        micros: u64,
+    },
+    /// The next picture is ready.
+    Painted {
+        /// The picture.
+        picture: Picture,
+        /// Time from the last step to the picture, in microseconds.
+        micros: u64,
+    },
+    /// All pictures of the order are ready.
+    Done(Usage),
+    /// The order comes to nothing.
+    Failed {
+        /// The kind of the failure.
+        fault: Fault,
+        /// A sentence for the operator, without words of the caller.
+        sentence: String,
+    },
+}
+
+/// A model that is open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loaded {
+    /// The family of the model, for the operator.
+    pub family: String,
+    /// The processor, with the instructions that the child uses.
+    pub processor: String,
+    /// The most reference pictures that the model takes.
+    pub references: u32,
+    /// Steps of a picture unless the order names others.
+    pub steps: u32,
+    /// Both sides of a picture are multiples of this, in pixels.
+    pub side_multiple: u32,
+    /// Whether system calls of the child are filtered.
+    pub confined: bool,
+    /// Time that the start took, in microseconds.
+    pub micros: u64,
+}
+
+/// The memory of a child.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// The most that was resident at any time, with the mapped weights, in bytes.
+    pub peak_bytes: u64,
+    /// Its own memory now, without files, in bytes.
+    pub own_bytes: u64,
+}
+
+/// The kind of a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The files of the model cannot be used.
+    Model,
+    /// The model cannot carry out the order, whatever is tried.
+    Order,
+    /// The runtime failed.
+    Run,
+    /// The picture is black, or its numbers are not finite. It would be again.
+    Spoiled,
+    /// The order was cancelled.
+    Cancelled,
+}
+
+const FAULTS: [(Fault, u8); 5] =
+    [(Fault::Model, 0), (Fault::Order, 1), (Fault::Run, 2), (Fault::Spoiled, 3), (Fault::Cancelled, 4)];
+
+/// The length of a body, from the bytes before it.
+///
+/// # Errors
+/// There is no such frame.
+pub fn body_length(header: [u8; HEADER_BYTES]) -> Result<usize, FrameError> {
+    let length = usize::try_from(u32::from_be_bytes(header)).unwrap_or(usize::MAX);
+    if (1..=MAX_BODY_BYTES).contains(&length) { Ok(length) } else { Err(FrameError("its length is out of range")) }
+}
+
+impl Message {
+    /// The frame of this message.
+    ///
+    /// # Errors
+    /// It is longer than any frame.
+    pub fn frame(&self) -> Result<Vec<u8>, FrameError> {
+        let mut frame = Writer::new();
+        match self {
+            Self::Render(order) => {
+                frame.byte(RENDER);
+                frame.number(order.number);
+                frame.text(&order.prompt);
+                frame.number(order.width);
+                frame.number(order.height);
+                frame.count(order.seeds.len());
+                order.seeds.iter().for_each(|seed| frame.long(*seed));
+                frame.count(order.references.len());
+                order.references.iter().for_each(|picture| frame.picture(picture));
+                frame.number(order.steps);
+            }
+            Self::Cancel { order } => {
+                frame.byte(CANCEL);
+                frame.number(*order);
+            }
+        }
+        frame.end()
+    }
+
+    /// Reads the body of a frame.
+    ///
+    /// # Errors
+    /// It is no message.
+    pub fn read(body: &[u8]) -> Result<Self, FrameError> {
+        let mut body = Reader(body);
+        let message = match body.byte()? {
+            RENDER => {
+                let (number, prompt) = (body.number()?, body.text()?);
+                let (width, height) = (body.within(1, MAX_SIDE)?, body.within(1, MAX_SIDE)?);
+                let seeds = body.list(Reader::long)?;
+                if seeds.is_empty() {
+                    return Err(FrameError("it orders no picture"));
+                }
+                let references = body.list(Reader::picture)?;
+                let steps = body.within(0, MAX_STEPS)?;
+                Self::Render(Order { number, prompt, width, height, seeds, references, steps })
+            }
+            CANCEL => Self::Cancel { order: body.number()? },
+            _ => return Err(FrameError("it is no message")),
+        };
+        body.end()?;
+        Ok(message)
+    }
+}
+
+impl Event {
+    /// The frame of this event.
+    ///
+    /// # Errors
+    /// It is longer than any frame.
+    pub fn frame(&self) -> Result<Vec<u8>, FrameError> {
+        let mut frame = Writer::new();
+        match self {
+            Self::Loaded(loaded) => {
+                frame.byte(LOADED);
+                frame.text(&loaded.family);
+                frame.text(&loaded.processor);
+                frame.number(loaded.references);
+                frame.number(loaded.steps);
+                frame.number(loaded.side_multiple);
+                frame.byte(u8::from(loaded.confined));
+                frame.long(loaded.micros);
+            }
+            Self::Encoded { micros } => {
+                frame.byte(ENCODED);
+                frame.long(*micros);
+            }
+            Self::Step { picture, done, of, micros } => {
+                frame.byte(STEP);
+                [*picture, *done, *of].into_iter().for_each(|number| frame.number(number));
+                frame.long(*micros);
+            }
+            Self::Painted { picture, micros } => {
+                frame.byte(PAINTED);
+                frame.picture(picture);
+                frame.long(*micros);
+            }
+            Self::Done(usage) => {
+                frame.byte(DONE);
+                frame.long(usage.peak_bytes);
+                frame.long(usage.own_bytes);
+            }
+            Self::Failed { fault, sentence } => {
+                frame.byte(FAILED);
+                frame.byte(FAULTS.iter().find(|(known, _)| known == fault).map_or(0, |(_, code)| *code));
+                frame.text(sentence);
+            }
+        }
+        frame.end()
+    }
+
+    /// Reads the body of a frame.
+    ///
+    /// # Errors
+    /// It is no event.
+    pub fn read(body: &[u8]) -> Result<Self, FrameError> {
+        let mut body = Reader(body);
+        let event = match body.byte()? {
+            LOADED => Self::Loaded(Loaded {
+                family: body.text()?,
+                processor: body.text()?,
+                references: body.number()?,
+                steps: body.within(1, MAX_STEPS)?,
+                side_multiple: body.within(1, MAX_SIDE)?,
+                confined: body.flag()?,
+                micros: body.long()?,
+            }),
+            ENCODED => Self::Encoded { micros: body.long()? },
+            STEP => {
+                let (picture, done, of) = (body.number()?, body.number()?, body.within(1, MAX_STEPS)?);
+                if picture as usize >= MAX_PICTURES || !(1..=of).contains(&done) {
+                    return Err(FrameError("it is a step that no order has"));
+                }
+                Self::Step { picture, done, of, micros: body.long()? }
+            }
+            PAINTED => Self::Painted { picture: body.picture()?, micros: body.long()? },
+            DONE => Self::Done(Usage { peak_bytes: body.long()?, own_bytes: body.long()? }),
+            FAILED => {
+                let code = body.byte()?;
+                let known = FAULTS.iter().find(|(_, known)| *known == code);
+                let (fault, _) = known.ok_or(FrameError("it fails in an unknown way"))?;
+                Self::Failed { fault: *fault, sentence: body.text()? }
+            }
+            _ => return Err(FrameError("it is no event")),
+        };
+        body.end()?;
+        Ok(event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn picture() -> Picture {
+        Picture::from_rgb(2, 1, vec![1, 2, 3, 4, 5, 6]).expect("a picture")
+    }
+
+    fn order() -> Order {
+        Order {
+            number: 7,
+            prompt: "a fox in the snow, größer".into(),
+            width: 1_280,
+            height: 720,
+            seeds: vec![u64::MAX, 0],
+            references: vec![picture()],
+            steps: 4,
+        }
+    }
+
+    /// The body of a frame, after a check of its header.
+    fn body(frame: &[u8]) -> &[u8] {
+        let (header, body) = frame.split_first_chunk().expect("a header");
+        assert_eq!(body_length(*header), Ok(body.len()));
+        body
+    }
+
+    #[test]
+    fn messages_and_events_are_read_as_they_were_written() {
+        for message in [Message::Render(order()), Message::Cancel { order: 7 }] {
+            assert_eq!(Message::read(body(&message.frame().expect("a frame"))), Ok(message));
+        }
+        let loaded = Loaded {
+            family: "Stable Diffusion".into(),
+            processor: "x86-64, AVX2".into(),
+            references: 4,
+            steps: 25,
+            side_multiple: 16,
+            confined: true,
+            micros: 1,
+        };
+        let failed = FAULTS.map(|(fault, _)| Event::Failed { fault, sentence: "no".into() });
+        let events = [
+            Event::Loaded(loaded),
+            Event::Encoded { micros: u64::MAX },
+            Event::Step { picture: 3, done: 4, of: 4, micros: 9 },
+            Event::Painted { picture: picture(), micros: 2 },
+            Event::Done(Usage { peak_bytes: 5, own_bytes: 6 }),
+        ];
+        for event in events.into_iter().chain(failed) {
+            assert_eq!(Event::read(body(&event.frame().expect("a frame"))), Ok(event));
+        }
+    }
+
+    #[test]
+    fn a_body_that_is_cut_or_longer_is_refused() {
+        let frame = Message::Render(order()).frame().expect("a frame");
+        let whole = body(&frame);
+        for length in 0..whole.len() {
+            assert!(Message::read(&whole[..length]).is_err(), "{length} bytes");
+        }
+        assert!(Message::read(&[whole, &[0]].concat()).is_err());
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused() {
+        assert!(body_length([0; 4]).is_err() && body_length([255; 4]).is_err());
+        let refused = |change: fn(&mut Order)| {
+            let mut order = order();
+            change(&mut order);
+            let frame = Message::Render(order).frame().expect("a frame");
+            Message::read(body(&frame)).is_err()
+        };
+        assert!(refused(|order| order.width = 0));
+        assert!(refused(|order| order.height = 4_097));
+        assert!(refused(|order| order.seeds.clear()));
+        assert!(refused(|order| order.seeds = vec![1; 65]));
+        assert!(refused(|order| order.steps = 10_001));
+        assert!(refused(|order| order.prompt = "a".repeat(MAX_TEXT_BYTES + 1)));
+        for (done, of) in [(0, 4), (5, 4), (1, 10_001)] {
+            let step = Event::Step { picture: 0, done, of, micros: 0 }.frame().expect("a frame");
+            assert!(Event::read(body(&step)).is_err(), "{done} of {of}");
+        }
+        let large = Picture::from_rgb(4_096, 4_096, vec![0; 4_096 * 4_096 * 3]).expect("a picture");
+        assert!(Event::Painted { picture: large, micros: 0 }.frame().is_err());
+    }
+}

@@ -1,0 +1,243 @@
+//! The child process: confines itself, opens a model, and renders the orders that it reads from standard input.
+
+use std::ffi::OsString;
+use std::io::{self, Read as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tintype_diffusion::{Error, Options, Pipeline, Precision, Settings};
+use tintype_engine::CancellationToken;
+use tintype_engine::frames::{self, Event, Fault, FrameError, HEADER_BYTES, Loaded, Message, Order, Usage};
+
+use super::machine;
+use crate::clock::Clock;
+use crate::sandbox::{Confinement, confine_engine};
+
+/// The hidden command that renders. Its argument is a [`Setup`] as JSON.
+pub const COMMAND: &str = "render-diffusion";
+
+/// The model of a child and its limits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Setup {
+    /// The folder of the model.
+    pub folder: PathBuf,
+    /// The folder for files that are made from its weights.
+    pub cache: Option<PathBuf>,
+    /// The most memory of its own that the child may take, in bytes.
+    pub memory_bytes: u64,
+    /// Whether it ends as soon as the model is open.
+    pub only_opens: bool,
+}
+
+impl Setup {
+    /// The arguments of this program that start the child.
+    ///
+    /// # Errors
+    /// A path is not UTF-8.
+    pub(super) fn arguments(&self) -> Result<Vec<OsString>, String> {
+        let setup = serde_json::to_string(self).map_err(|error| format!("the path of the model: {error}"))?;
+        Ok(vec![COMMAND.into(), setup.into()])
+    }
+}
+
+/// The order under way and the token that cancels it.
+type Current = Arc<Mutex<Option<(u32, CancellationToken)>>>;
+
+/// An order that has arrived.
+type Arrived = (Order, CancellationToken);
+
+/// Renders until standard input ends.
+pub fn main(arguments: &[OsString]) -> ExitCode {
+    // The default hook prints the message of a panic, which may quote a prompt.
+    std::panic::set_hook(Box::new(|panic| {
+        let location = panic.location().map(ToString::to_string).unwrap_or_default();
+        complain(&format!("panicked at {location}: report this location as a bug"));
+    }));
+    let setup = arguments.first().and_then(|text| text.to_str()).and_then(|text| serde_json::from_str(text).ok());
+    let Some(setup) = setup else {
+        complain("the service starts this command; there is no other use for it");
+        return ExitCode::FAILURE;
+    };
+    match run(&setup) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(sentence) => {
+            complain(&sentence);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints a line that the parent logs. Without standard error nobody reads it.
+fn complain(sentence: &str) {
+    let _ = writeln!(io::stderr(), "{sentence}");
+}
+
+fn run(setup: &Setup) -> Result<(), String> {
+    let clock = Clock::system();
+    let confinement = confine_engine(setup.memory_bytes).map_err(|error| format!("cannot confine itself: {error}"))?;
+    let options = Options { precision: Precision::F32, cache: setup.cache.clone() };
+    let pipeline = Pipeline::open(&setup.folder, &options).map_err(|error| error.to_string())?;
+    let traits = pipeline.traits();
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let loaded = Loaded {
+        family: traits.family.to_owned(),
+        processor: machine::processor(),
+        references: number(traits.references),
+        steps: number(traits.steps),
+        side_multiple: number(traits.side_multiple),
+        confined: confinement == Confinement::Full,
+        micros: micros(clock.elapsed()),
+    };
+    send(&Event::Loaded(loaded)).map_err(|error| error.to_string())?;
+    if setup.only_opens {
+        return Ok(());
+    }
+    let orders = listen().map_err(|error| format!("cannot start a thread: {error}"))?;
+    Painter { pipeline, clock }.paint_all(&orders)
+}
+
+/// Reads standard input on a thread of its own, so that an order can be cancelled while it is rendered.
+fn listen() -> io::Result<mpsc::Receiver<Arrived>> {
+    let (sender, orders) = mpsc::channel();
+    let read_all = move || {
+        let current = Current::default();
+        let mut input = io::stdin().lock();
+        while let Ok(message) = read(&mut input) {
+            let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+            match message {
+                Message::Render(order) => {
+                    let token = CancellationToken::new();
+                    *current = Some((order.number, token.clone()));
+                    if sender.send((order, token)).is_err() {
+                        break;
+                    }
+                }
+                Message::Cancel { order } => match &*current {
+                    Some((number, token)) if *number == order => token.cancel(),
+                    // It has ended.
+                    _ => {}
+                },
+            }
+        }
+        // Nobody waits for a picture any more, and nothing else stops a step that is being computed.
+        std::process::exit(0);
+    };
+    std::thread::Builder::new().name("orders".into()).spawn(read_all)?;
+    Ok(orders)
+}
+
+fn read(input: &mut impl io::Read) -> io::Result<Message> {
+    let invalid = |error: FrameError| io::Error::other(error);
+    let mut header = [0; HEADER_BYTES];
+    input.read_exact(&mut header)?;
+    let length = frames::body_length(header).map_err(invalid)?;
+    let mut body = Vec::new();
+    if input.take(length as u64).read_to_end(&mut body)? < length {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Message::read(&body).map_err(invalid)
+}
+
+/// Sends an event to the parent.
+fn send(event: &Event) -> io::Result<()> {
+    let frame = event.frame().map_err(io::Error::other)?;
+    let mut output = io::stdout().lock();
+    output.write_all(&frame)?;
+    output.flush()
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// A model, and the clock by which it is measured.
+struct Painter {
+    pipeline: Pipeline,
+    clock: Clock,
+}
+
+impl Painter {
+    /// Renders one order after another.
+    ///
+    /// # Errors
+    /// A sentence for the operator: the parent no longer listens.
+    fn paint_all(&mut self, orders: &mpsc::Receiver<Arrived>) -> Result<(), String> {
+        for (order, cancel) in orders {
+            let event = match self.paint(&order, &cancel) {
+                Ok(()) => Event::Done(usage()),
+                Err(error) => failed(&error),
+            };
+            send(&event).map_err(|error| format!("the service no longer listens: {error}"))?;
+        }
+        Ok(())
+    }
+
+    fn paint(&mut self, order: &Order, cancel: &CancellationToken) -> Result<(), Error> {
+        let begun = self.clock.elapsed();
+        // The pipeline keeps it for all pictures of the order.
+        self.pipeline.embed(&order.prompt)?;
+        let encoded = self.clock.elapsed();
+        report(&Event::Encoded { micros: micros(encoded.saturating_sub(begun)) });
+        let mut settings = self.pipeline.traits().settings();
+        if order.steps > 0 {
+            settings.steps = order.steps as usize;
+        }
+        for (index, seed) in (0..).zip(&order.seeds) {
+            self.picture(order, index, *seed, &settings, cancel)?;
+        }
+        Ok(())
+    }
+
+    fn picture(
+        &mut self,
+        order: &Order,
+        index: u32,
+        seed: u64,
+        settings: &Settings,
+        cancel: &CancellationToken,
+    ) -> Result<(), Error> {
+        let Self { pipeline, clock } = self;
+        let (width, height) = (order.width as usize, order.height as usize);
+        let ordered =
+            tintype_diffusion::Order { prompt: &order.prompt, width, height, seed, references: &order.references };
+        let mut last = clock.elapsed();
+        let mut lap = || {
+            let before = std::mem::replace(&mut last, clock.elapsed());
+            micros(last.saturating_sub(before))
+        };
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let progress = |done, of| {
+            report(&Event::Step { picture: index, done: number(done), of: number(of), micros: lap() });
+        };
+        let picture = pipeline.render(&ordered, settings, progress, cancel)?;
+        report(&Event::Painted { picture, micros: lap() });
+        Ok(())
+    }
+}
+
+/// Sends an event in the middle of a render. A parent that has gone also ends standard input, and with it this process.
+fn report(event: &Event) {
+    let _ = send(event);
+}
+
+fn failed(error: &Error) -> Event {
+    let fault = match error {
+        Error::Model(_) => Fault::Model,
+        Error::Order(_) => Fault::Order,
+        Error::Run(_) => Fault::Run,
+        Error::Spoiled(_) => Fault::Spoiled,
+        Error::Cancelled => Fault::Cancelled,
+    };
+    // Far below the longest text of a frame.
+    Event::Failed { fault, sentence: error.to_string().chars().take(1_000).collect() }
+}
+
+fn usage() -> Usage {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let bytes = |name| machine::kib(&status, name).unwrap_or(0);
+    Usage { peak_bytes: bytes("VmHWM:"), own_bytes: bytes("RssAnon:") }
+}

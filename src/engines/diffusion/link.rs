@@ -1,0 +1,168 @@
+//! The connection to a running child: orders over its standard input, events over its standard output.
+
+use std::fmt;
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tintype_engine::frames::{self, Event, Fault, FrameError, HEADER_BYTES, Loaded, Message, Order, Usage};
+use tintype_engine::{CancellationToken, Picture};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{Child, ChildStdin, ChildStdout};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+/// Time for a child that computes to stop between two steps. The worker abandons a render a moment later.
+const CANCEL_PATIENCE: Duration = Duration::from_millis(1_500);
+
+/// The connection to one child.
+#[derive(Debug, Clone)]
+pub(super) struct Link {
+    pipes: Arc<Mutex<Pipes>>,
+    loaded: Arc<OnceLock<Loaded>>,
+}
+
+/// The two ends of a conversation of which there is one at a time.
+#[derive(Debug)]
+pub(super) struct Pipes {
+    input: ChildStdin,
+    output: ChildStdout,
+    orders: u32,
+}
+
+/// Why an order came to nothing.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The child has ended.
+    Gone,
+    /// The child sent something that no child sends, or nothing for too long. It must be replaced.
+    Lost(String),
+    /// The child failed, and goes on.
+    Failed(Fault, String),
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gone => f.write_str("its process has ended"),
+            Self::Lost(why) | Self::Failed(_, why) => f.write_str(why),
+        }
+    }
+}
+
+impl From<std::io::Error> for Trouble {
+    fn from(_: std::io::Error) -> Self {
+        Self::Gone
+    }
+}
+
+impl From<FrameError> for Trouble {
+    fn from(error: FrameError) -> Self {
+        Self::Lost(error.to_string())
+    }
+}
+
+impl Link {
+    /// The connection to a child that has just been started.
+    ///
+    /// # Errors
+    /// The child has no pipes.
+    pub(super) fn new(child: &mut Child) -> Result<Self, String> {
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err("the engine's process has no pipes".into());
+        };
+        let pipes = Arc::new(Mutex::new(Pipes { input, output, orders: 0 }));
+        Ok(Self { pipes, loaded: Arc::default() })
+    }
+
+    /// Waits until the model is open.
+    ///
+    /// # Errors
+    /// [`Trouble`]: it cannot be opened; the child has said why on its standard error.
+    pub(super) async fn open(&self) -> Result<Loaded, Trouble> {
+        match self.pipes.lock().await.next().await? {
+            Event::Loaded(loaded) => Ok(self.loaded.get_or_init(|| loaded).clone()),
+            _ => Err(Trouble::Lost("it began with something else than its model".into())),
+        }
+    }
+
+    /// The model, once it is open.
+    pub(super) fn loaded(&self) -> Option<&Loaded> {
+        self.loaded.get()
+    }
+
+    /// Waits until the child is free.
+    pub(super) async fn take(&self) -> OwnedMutexGuard<Pipes> {
+        self.pipes.clone().lock_owned().await
+    }
+}
+
+impl Pipes {
+    /// Has the child render an order, whose number this function chooses. `after` hears of every event and returns the
+    /// longest time until the next one. If the future is dropped before its end, the child must be replaced.
+    ///
+    /// # Errors
+    /// [`Trouble`].
+    pub(super) async fn render(
+        &mut self,
+        order: Order,
+        mut after: impl FnMut(Option<&Event>) -> Duration,
+        cancel: &CancellationToken,
+    ) -> Result<(Vec<Picture>, Usage), Trouble> {
+        self.orders = self.orders.wrapping_add(1);
+        let (number, size, count) = (self.orders, (order.width, order.height), order.seeds.len());
+        self.input.write_all(&Message::Render(Order { number, ..order }).frame()?).await?;
+        let (mut pictures, mut patience) = (Vec::with_capacity(count), after(None));
+        let mut cancelled = false;
+        loop {
+            let Self { input, output, .. } = self;
+            // Half a frame must not be lost to the cancellation.
+            let mut next = pin!(next_event(output));
+            let event = loop {
+                tokio::select! {
+                    event = &mut next => break event?,
+                    () = cancel.cancelled(), if !cancelled => {
+                        cancelled = true;
+                        patience = CANCEL_PATIENCE;
+                        input.write_all(&Message::Cancel { order: number }.frame()?).await?;
+                    }
+                    () = tokio::time::sleep(patience) => {
+                        return Err(Trouble::Lost(match cancelled {
+                            true => "its render was cancelled in the middle of a step".into(),
+                            false => format!("nothing was heard of its render for {} s", patience.as_secs()),
+                        }));
+                    }
+                }
+            };
+            let longest = after(Some(&event));
+            if !cancelled {
+                patience = longest;
+            }
+            match event {
+                Event::Painted { picture, .. } if pictures.len() < count => {
+                    if (picture.width(), picture.height()) != size {
+                        return Err(Trouble::Lost("it sent a picture of another size".into()));
+                    }
+                    pictures.push(picture);
+                }
+                Event::Encoded { .. } | Event::Step { .. } => {}
+                Event::Done(usage) if pictures.len() == count => return Ok((pictures, usage)),
+                Event::Failed { fault, sentence } => return Err(Trouble::Failed(fault, sentence)),
+                Event::Loaded(_) | Event::Painted { .. } | Event::Done(_) => {
+                    return Err(Trouble::Lost("it sent something that does not follow its order".into()));
+                }
+            }
+        }
+    }
+
+    async fn next(&mut self) -> Result<Event, Trouble> {
+        next_event(&mut self.output).await
+    }
+}
+
+async fn next_event(output: &mut ChildStdout) -> Result<Event, Trouble> {
+    let mut header = [0; HEADER_BYTES];
+    output.read_exact(&mut header).await?;
+    let mut body = vec![0; frames::body_length(header)?];
+    output.read_exact(&mut body).await?;
+    Ok(Event::read(&body)?)
+}

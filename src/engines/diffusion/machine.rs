@@ -1,0 +1,80 @@
+//! The processor and the memory of this machine.
+
+/// The part of the memory that a child may take for itself. The rest is for the service and for the weights, which are
+/// mapped files.
+const CHILDS_PART: f64 = 0.8;
+/// The limit on a machine whose memory is unknown, in bytes.
+const UNKNOWN_MEMORY: u64 = 8 << 30;
+
+/// The memory that a child may take unless a setting says so, in bytes.
+pub(super) fn memory_limit() -> u64 {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let machine = kib(&read("/proc/meminfo"), "MemTotal:");
+    // In a container. A group without a limit says "max".
+    let group = read("/sys/fs/cgroup/memory.max").trim().parse().ok();
+    let known = [machine, group].into_iter().flatten().min();
+    known.map_or(UNKNOWN_MEMORY, |bytes| (bytes as f64 * CHILDS_PART) as u64)
+}
+
+/// A line such as `VmHWM:  1024 kB`, in bytes.
+pub(super) fn kib(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// The processor, its threads, and its instructions that matter for the speed of a model.
+pub(super) fn processor() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    let name: String = name.map_or("unknown processor", |(_, name)| name.trim()).chars().take(80).collect();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let plural = if threads == 1 { "thread" } else { "threads" };
+    std::iter::once(format!("{name}, {threads} {plural}"))
+        .chain(instructions().into_iter().map(str::to_owned))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+#[cfg(target_arch = "x86_64")]
+fn instructions() -> Vec<&'static str> {
+    let known = [
+        ("AVX2", is_x86_feature_detected!("avx2")),
+        ("AVX-VNNI", is_x86_feature_detected!("avxvnni")),
+        ("AVX-512", is_x86_feature_detected!("avx512f")),
+        ("AVX-512 VNNI", is_x86_feature_detected!("avx512vnni")),
+    ];
+    known.into_iter().filter_map(|(name, has)| has.then_some(name)).collect()
+}
+
+#[cfg(target_arch = "aarch64")]
+fn instructions() -> Vec<&'static str> {
+    let known = [
+        ("NEON", std::arch::is_aarch64_feature_detected!("neon")),
+        ("dot product", std::arch::is_aarch64_feature_detected!("dotprod")),
+        ("I8MM", std::arch::is_aarch64_feature_detected!("i8mm")),
+    ];
+    known.into_iter().filter_map(|(name, has)| has.then_some(name)).collect()
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn instructions() -> Vec<&'static str> {
+    Vec::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_kibibytes_is_a_number_of_bytes() {
+        let text = "VmPeak:\t  99 kB\nVmHWM:\t  1024 kB\nVmData: 18446744073709551615 kB\nThreads: 2\n";
+        assert_eq!(kib(text, "VmHWM:"), Some(1 << 20));
+        assert_eq!([kib(text, "VmData:"), kib(text, "Threads:"), kib(text, "RssAnon:")], [None; 3]);
+    }
+
+    #[test]
+    fn this_machine_has_a_processor_and_memory() {
+        assert!(processor().contains("thread"));
+        assert!(memory_limit() > 0);
+    }
+}

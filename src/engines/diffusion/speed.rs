@@ -1,0 +1,320 @@
+//! The speed of a model on this machine: measured by every render, remembered across restarts, and used to choose the size
+//! at which a task is rendered.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tintype_engine::frames::Loaded;
+
+/// The file in the cache of a model.
+const FILE: &str = "speed.json";
+/// Longest file, in bytes.
+const MAX_FILE_BYTES: u64 = 64 << 10;
+/// Sizes that are remembered.
+const MAX_POINTS: usize = 32;
+/// A new measurement counts so much, beside those before.
+const WEIGHT_OF_NEW: f64 = 0.4;
+/// Time of a step grows with the size by this power: attention grows with its square, and the rest like the size.
+const GROWTH: f64 = 1.35;
+/// Shortest side of a working size, in pixels.
+pub(super) const LEAST_SIDE: u32 = 256;
+/// Sides of working sizes are multiples of this, in pixels.
+const SIDE_MULTIPLE: u32 = 16;
+/// The part of the time limit that a render is planned to take.
+const PLANNED_PART: f64 = 0.75;
+/// The file is written again when a number in it has changed by this part.
+const WORTH_WRITING: f64 = 0.2;
+
+/// Seconds that the parts of a render take.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Speed {
+    /// The processor on which it was measured.
+    processor: String,
+    /// Steps of a picture, as the model was made for.
+    steps: u32,
+    /// Both sides of a picture are multiples of this, in pixels.
+    side_multiple: u32,
+    /// Seconds for a prompt and its references.
+    encode: f64,
+    /// The latest sizes, the newest last.
+    points: Vec<Point>,
+}
+
+/// The seconds at one size.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Point {
+    /// Pixels of the picture and of its references.
+    pixels: u64,
+    step: f64,
+    /// Seconds from the last step to the picture, once there was one.
+    decode: Option<f64>,
+}
+
+/// A task to be planned.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Plan {
+    /// Width of the picture in pixels.
+    pub width: u32,
+    /// Height of the picture in pixels.
+    pub height: u32,
+    pub pictures: usize,
+    pub steps: u32,
+    /// Pixels of all references.
+    pub reference_pixels: u64,
+    /// Both sides are multiples of this.
+    pub side_multiple: u32,
+}
+
+impl Speed {
+    /// The speed that was remembered beside a model. A file that cannot be read is as good as none.
+    pub(super) fn remembered(cache: &Path) -> Self {
+        let path = cache.join(FILE);
+        let readable =
+            std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_file() && found.len() < MAX_FILE_BYTES);
+        let text = if readable { std::fs::read_to_string(&path).unwrap_or_default() } else { String::new() };
+        let speed: Self = serde_json::from_str(&text).unwrap_or_default();
+        let sane = |seconds: f64| seconds.is_finite() && (0.0..1e6).contains(&seconds);
+        let point = |point: &Point| sane(point.step) && point.pixels > 0 && point.decode.is_none_or(sane);
+        let usable = sane(speed.encode) && speed.points.len() <= MAX_POINTS && speed.points.iter().all(point);
+        if usable { speed } else { Self::default() }
+    }
+
+    /// Writes it down for the next start.
+    ///
+    /// # Errors
+    /// As of the file system.
+    pub(super) fn remember(&self, cache: &Path) -> std::io::Result<()> {
+        std::fs::create_dir_all(cache)?;
+        let unfinished = cache.join(format!(".{FILE}.{}", std::process::id()));
+        let write = || {
+            // A file of this name was left by a process that had this id before.
+            drop(std::fs::remove_file(&unfinished));
+            let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(&unfinished)?;
+            file.write_all(serde_json::to_string_pretty(self).map_err(std::io::Error::other)?.as_bytes())?;
+            std::fs::rename(&unfinished, cache.join(FILE))
+        };
+        write().inspect_err(|_| drop(std::fs::remove_file(&unfinished)))
+    }
+
+    /// Notes a model that is open. Forgets everything that was measured on another processor.
+    pub(super) fn on(&mut self, loaded: &Loaded) {
+        if self.processor != loaded.processor {
+            *self = Self { processor: loaded.processor.clone(), ..Self::default() };
+        }
+        (self.steps, self.side_multiple) = (loaded.steps, loaded.side_multiple);
+    }
+
+    /// The plan of a task for the model that was noted last. `steps` is 0 for those of the model.
+    pub(super) fn plan(&self, (width, height): (u32, u32), pictures: usize, steps: u32, reference_pixels: u64) -> Plan {
+        let steps = if steps > 0 { steps } else { self.steps };
+        Plan { width, height, pictures, steps, reference_pixels, side_multiple: self.side_multiple.max(1) }
+    }
+
+    pub(super) fn is_known(&self) -> bool {
+        !self.points.is_empty()
+    }
+
+    /// Whether it differs so much from what was remembered that it is worth writing down.
+    pub(super) fn differs(&self, remembered: &Self) -> bool {
+        let far = |a: f64, b: f64| (a - b).abs() > WORTH_WRITING * a.max(b);
+        let same = |(a, b): (&Point, &Point)| {
+            a.pixels == b.pixels && !far(a.step, b.step) && !far(a.decode.unwrap_or(0.0), b.decode.unwrap_or(0.0))
+        };
+        self.processor != remembered.processor
+            || far(self.encode, remembered.encode)
+            || self.points.len() != remembered.points.len()
+            || !self.points.iter().zip(&remembered.points).all(same)
+    }
+
+    pub(super) fn observe_encoding(&mut self, took: Duration) {
+        let took = took.as_secs_f64();
+        // A prompt that was kept takes no time, and says nothing about the next one.
+        if took > self.encode * 0.1 {
+            self.encode = if self.encode > 0.0 { self.encode + (took - self.encode) * WEIGHT_OF_NEW } else { took };
+        }
+    }
+
+    pub(super) fn observe_step(&mut self, pixels: u64, took: Duration) {
+        let took = took.as_secs_f64();
+        match self.points.iter_mut().find(|point| point.pixels == pixels) {
+            Some(point) => point.step += (took - point.step) * WEIGHT_OF_NEW,
+            None => {
+                if self.points.len() == MAX_POINTS {
+                    self.points.remove(0);
+                }
+                self.points.push(Point { pixels, step: took, decode: None });
+            }
+        }
+    }
+
+    pub(super) fn observe_decoding(&mut self, pixels: u64, took: Duration) {
+        let took = took.as_secs_f64();
+        if let Some(point) = self.points.iter_mut().find(|point| point.pixels == pixels) {
+            point.decode = Some(point.decode.map_or(took, |before| before + (took - before) * WEIGHT_OF_NEW));
+        }
+    }
+
+    /// Estimated seconds of a step; `None` before the first one was measured.
+    pub(super) fn step(&self, pixels: u64) -> Option<f64> {
+        self.nearest(pixels, |point| Some(point.step))
+    }
+
+    /// Estimated seconds from the last step to the picture.
+    pub(super) fn decoding(&self, pixels: u64) -> f64 {
+        self.nearest(pixels, |point| point.decode).unwrap_or(0.0)
+    }
+
+    /// Scales the seconds at the size that is nearest. Smaller sizes save no more than their pixels.
+    fn nearest(&self, pixels: u64, part: impl Fn(&Point) -> Option<f64>) -> Option<f64> {
+        let ratio = |point: &Point| pixels as f64 / point.pixels as f64;
+        let known = self.points.iter().filter_map(|point| Some((ratio(point), part(point)?)));
+        let (ratio, seconds) = known.min_by(|(a, _), (b, _)| a.ln().abs().total_cmp(&b.ln().abs()))?;
+        Some(seconds * if ratio > 1.0 { ratio.powf(GROWTH) } else { ratio })
+    }
+
+    /// Estimated time of a task at its size; `None` before anything was measured.
+    pub(super) fn task(&self, plan: &Plan) -> Option<Duration> {
+        let own = u64::from(plan.width) * u64::from(plan.height);
+        let steps = self.step(own + plan.reference_pixels)? * f64::from(plan.steps);
+        let seconds = self.encode + (steps + self.decoding(own)) * plan.pictures as f64;
+        Some(Duration::from_secs_f64(seconds.clamp(0.0, 1e9)))
+    }
+
+    /// The largest size of the same ratio at which the task fits in the time limit: the size itself, or one whose sides are
+    /// multiples of 16 pixels and at least 256. `None` if none fits.
+    pub(super) fn working_size(&self, plan: &Plan, limit: Duration) -> Option<(u32, u32)> {
+        let fits = |width, height| {
+            let task = self.task(&Plan { width, height, ..*plan });
+            task.is_none_or(|task| task <= limit.mul_f64(PLANNED_PART))
+        };
+        let multiple = least_common(SIDE_MULTIPLE, plan.side_multiple.max(1));
+        let (width, height, short) = (plan.width, plan.height, plan.width.min(plan.height));
+        let suits = |side: u32| side.is_multiple_of(plan.side_multiple.max(1));
+        if suits(width) && suits(height) && fits(width, height) {
+            return Some((width, height));
+        }
+        let scaled = |side: u32, to: u32| {
+            let side = f64::from(side) * f64::from(to) / f64::from(short) / f64::from(multiple);
+            (side.round() as u32).max(1).saturating_mul(multiple)
+        };
+        let least = LEAST_SIDE.min(short).div_ceil(multiple).max(1);
+        let sizes = (least..=short / multiple).rev().map(|side| side * multiple);
+        sizes.map(|side| (scaled(width, side), scaled(height, side))).find(|(width, height)| fits(*width, *height))
+    }
+}
+
+fn least_common(a: u32, b: u32) -> u32 {
+    let divisor = |mut a: u32, mut b: u32| {
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    (a / divisor(a, b)).saturating_mul(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loaded(processor: &str) -> Loaded {
+        Loaded {
+            family: "a family".into(),
+            processor: processor.into(),
+            references: 4,
+            steps: 4,
+            side_multiple: 16,
+            confined: true,
+            micros: 0,
+        }
+    }
+
+    fn measured(side: u64, step: f64, decode: f64) -> Speed {
+        let mut speed = Speed::default();
+        speed.on(&loaded("a processor"));
+        speed.observe_encoding(Duration::from_secs(10));
+        speed.observe_step(side * side, Duration::from_secs_f64(step));
+        speed.observe_decoding(side * side, Duration::from_secs_f64(decode));
+        speed
+    }
+
+    fn plan(width: u32, height: u32, pictures: usize) -> Plan {
+        measured(512, 25.0, 10.0).plan((width, height), pictures, 0, 0)
+    }
+
+    const LIMIT: Duration = Duration::from_secs(8 * 60);
+
+    #[test]
+    fn a_task_is_rendered_at_the_largest_size_that_fits() {
+        let speed = measured(512, 25.0, 10.0);
+        let size = |plan: &Plan| speed.working_size(plan, LIMIT);
+        assert_eq!(size(&plan(512, 512, 1)), Some((512, 512)));
+        let (width, height) = size(&plan(1_024, 1_024, 1)).expect("a size");
+        assert!(width == height && width % 16 == 0 && (512..1_024).contains(&width), "{width}x{height}");
+        let (wide, high) = size(&plan(1_280, 720, 1)).expect("a size");
+        assert!(
+            wide % 16 == 0 && high % 16 == 0 && (wide as f64 / high as f64 - 16.0 / 9.0).abs() < 0.05,
+            "{wide}x{high}"
+        );
+        let (smaller, _) = size(&plan(1_024, 1_024, 4)).expect("a size");
+        assert!(smaller < width, "four pictures have less time each");
+        let referring = Plan { reference_pixels: 1 << 20, ..plan(1_024, 1_024, 1) };
+        assert!(size(&referring).is_none_or(|(side, _)| side < width), "references take time");
+        assert_eq!(speed.working_size(&plan(1_024, 1_024, 1), Duration::from_secs(20)), None);
+        assert_eq!(Speed::default().working_size(&plan(1_024, 1_024, 4), LIMIT), Some((1_024, 1_024)));
+    }
+
+    #[test]
+    fn sides_suit_the_model() {
+        let speed = measured(64, 0.001, 0.001);
+        let odd = Plan { side_multiple: 64, ..plan(1_120, 896, 1) };
+        let (width, height) = speed.working_size(&odd, LIMIT).expect("a size");
+        assert!(width.is_multiple_of(64) && height.is_multiple_of(64), "{width}x{height}");
+        let small = Plan { side_multiple: 24, ..plan(72, 48, 1) };
+        assert_eq!(speed.working_size(&small, LIMIT), Some((72, 48)), "a size of the settings is taken as it is");
+    }
+
+    #[test]
+    fn the_estimate_follows_the_size_and_the_latest_measurements() {
+        let mut speed = measured(512, 25.0, 10.0);
+        let step = |speed: &Speed, side: u64| speed.step(side * side).expect("seconds");
+        assert!(step(&speed, 1_024) > 4.0 * 25.0 && step(&speed, 256) == 25.0 / 4.0);
+        for _ in 0..20 {
+            speed.observe_step(1_024 * 1_024, Duration::from_secs(50));
+        }
+        assert!((step(&speed, 1_024) - 50.0).abs() < 1.0 && step(&speed, 512) == 25.0);
+        for side in 1..100 {
+            speed.observe_step(side, Duration::from_secs(1));
+        }
+        assert_eq!(speed.points.len(), MAX_POINTS);
+    }
+
+    #[test]
+    fn a_speed_is_remembered_for_the_same_processor_only() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = folder.path().join("cache");
+        assert_eq!(Speed::remembered(&cache), Speed::default());
+        let speed = measured(512, 25.0, 10.0);
+        speed.remember(&cache).expect("written");
+        let mut found = Speed::remembered(&cache);
+        assert_eq!(found, speed);
+        assert!(!found.differs(&speed) && found.differs(&Speed::default()));
+        found.on(&loaded("a processor"));
+        assert!(found.is_known());
+        found.on(&loaded("another processor"));
+        assert!(!found.is_known());
+        let entries = std::fs::read_dir(&cache).expect("a folder").count();
+        assert_eq!(entries, 1, "nothing else is left there");
+        let text = serde_json::to_string(&speed).expect("JSON");
+        let damaged =
+            [String::new(), text.replace("25.0", "-25.0"), text.replace("25.0", "1e300"), text[1..].to_owned()];
+        for text in damaged {
+            std::fs::write(cache.join(FILE), &text).expect("written");
+            assert_eq!(Speed::remembered(&cache), Speed::default(), "{text}");
+        }
+    }
+}

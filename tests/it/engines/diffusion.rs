@@ -1,0 +1,261 @@
+//! The diffusion engine in the box, in its real child process, with tiny models whose weights are random.
+
+mod faults;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+use tempfile::TempDir;
+use tintype::config::EngineSettings;
+use tintype::engines::{self, Surroundings};
+use tintype::sandbox::Decoder;
+use tintype_diffusion::{Options, Order, Pipeline};
+use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, Stage};
+
+use crate::rigs::binary::{Server, TINTYPE, json, printed, run, tintype};
+use crate::rigs::http::{TASKS, ended, send, submit, submit_body};
+
+/// Side of the pictures, in pixels.
+const SIDE: u32 = 64;
+
+/// A committed model with random weights.
+fn model(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/diffusion/tests/parity").join(name)
+}
+
+/// A copy of a model that a test may damage, and the folder that holds it.
+fn copy_of(name: &str) -> (TempDir, PathBuf) {
+    let directory = TempDir::new().expect("a directory");
+    let copy = directory.path().join(name);
+    let parts = ["", "scheduler", "text_encoder", "tokenizer", "unet", "vae"];
+    for part in parts {
+        fs::create_dir_all(copy.join(part)).expect("a folder");
+        for entry in fs::read_dir(model(name).join(part)).expect("a part").flatten() {
+            if entry.path().is_file() {
+                fs::copy(entry.path(), copy.join(part).join(entry.file_name())).expect("a copy");
+            }
+        }
+    }
+    (directory, copy)
+}
+
+/// Flags of a service that renders with a model at the size of the tests.
+fn flags(model: &Path) -> Vec<String> {
+    let model = model.to_str().expect("text");
+    ["--engine", "diffusion", "--model", model, "--engine-sizes", "64x64"].map(str::to_owned).into()
+}
+
+#[derive(Parser)]
+struct Settings {
+    #[command(flatten)]
+    engine: EngineSettings,
+}
+
+/// An engine with this model in a process of its own, with a folder for its data.
+struct Rig {
+    engine: Arc<dyn Engine>,
+    info: EngineInfo,
+    _data: TempDir,
+}
+
+impl Rig {
+    fn new(model: &Path, more: &[&str]) -> Self {
+        let data = TempDir::new().expect("a directory");
+        let flags = flags(model);
+        let flags = flags.iter().map(String::as_str).chain(more.iter().copied());
+        let settings = Settings::parse_from(std::iter::once("test").chain(flags));
+        let choice = engines::choose(&settings.engine, data.path()).expect("an engine");
+        let surroundings = Surroundings { decoder: Decoder::new(TINTYPE), keeps: true, ..Surroundings::default() };
+        let engine = choice.build(surroundings).expect("an engine");
+        Self { engine, info: choice.info, _data: data }
+    }
+
+    async fn started(self) -> Self {
+        self.engine.started().await.expect("a child");
+        self
+    }
+
+    async fn render(&self, brief: Brief) -> Result<Vec<Picture>, EngineError> {
+        self.engine.render(brief, Progress::default(), CancellationToken::new()).await
+    }
+}
+
+fn brief(prompt: &str, seeds: &[u64]) -> Brief {
+    Brief {
+        prompt: prompt.into(),
+        width: SIDE,
+        height: SIDE,
+        seeds: seeds.to_vec(),
+        references: Vec::new(),
+        time_limit: Duration::from_secs(480),
+    }
+}
+
+/// The picture that the crate makes by itself.
+fn expected(model: &Path, prompt: &str, seed: u64) -> Picture {
+    let mut pipeline = Pipeline::open(model, &Options::default()).expect("a model");
+    let settings = pipeline.traits().settings();
+    let side = SIDE as usize;
+    let order = Order { prompt, width: side, height: side, seed, references: &[] };
+    pipeline.render(&order, &settings, |_, _| {}, &CancellationToken::new()).expect("a picture")
+}
+
+/// The ids of the processes that render with a model.
+fn processes(model: &Path) -> Vec<Pid> {
+    let name = model.to_str().expect("text").to_owned();
+    let entries = fs::read_dir("/proc").expect("/proc").flatten();
+    let ids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+    ids.filter(|id| {
+        let line = fs::read(format!("/proc/{}/cmdline", id.as_raw_nonzero())).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).into_owned();
+        let mut words = line.split('\0').skip(1);
+        words.next() == Some("render-diffusion") && words.next().is_some_and(|setup| setup.contains(&name))
+    })
+    .collect()
+}
+
+/// Waits until something is so. The test harness sets the time limit.
+async fn until(mut so: impl AsyncFnMut() -> bool) {
+    while !so().await {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_child_renders_the_pictures_of_the_crate_and_reports_every_step() {
+    for name in ["sd15", "lcm"] {
+        let rig = Rig::new(&model(name), &[]);
+        let early = rig.render(brief("a boat", &[1])).await;
+        assert!(matches!(&early, Err(EngineError::NotAvailable(text)) if text.contains("starting")), "{early:?}");
+        let rig = rig.started().await;
+        let progress = Progress::default();
+        let rendering = rig.engine.render(brief("a boat", &[7, 8]), progress.clone(), CancellationToken::new());
+        let pictures = rendering.await.expect("pictures");
+        let boats = [7, 8].map(|seed| expected(&model(name), "a boat", seed));
+        assert_eq!(pictures, boats);
+        let bytes = pictures[0].as_rgb();
+        assert!(bytes.iter().any(|byte| *byte > 0) && bytes.iter().any(|byte| *byte != bytes[0]), "{name}");
+        let measured = rig.engine.measured().expect("measured");
+        let steps = u32::try_from(measured.steps.len()).expect("few");
+        assert_eq!(progress.latest(), Some(Stage::Step { done: steps, of: steps }));
+        assert_eq!(measured.decodes.len(), 2);
+        assert!(measured.usage.peak_bytes > measured.usage.own_bytes && measured.usage.own_bytes > 0);
+        assert!(measured.processor.contains("thread"), "{}", measured.processor);
+        assert_eq!((rig.info.slots, rig.info.max_references), (1, 0));
+    }
+}
+
+#[tokio::test]
+async fn tasks_at_the_same_time_wait_for_each_other() {
+    let rig = Rig::new(&model("lcm"), &[]).started().await;
+    let (one, other) = tokio::join!(rig.render(brief("a boat", &[1])), rig.render(brief("a house", &[1])));
+    assert_eq!(one.expect("pictures"), [expected(&model("lcm"), "a boat", 1)]);
+    assert_eq!(other.expect("pictures"), [expected(&model("lcm"), "a house", 1)]);
+}
+
+#[tokio::test]
+async fn a_service_renders_tasks_with_the_seeds_of_their_pictures() {
+    let data = TempDir::new().expect("a directory");
+    let (_directory, model) = copy_of("lcm");
+    let flags = flags(&model);
+    let server = Server::start(data.path(), &flags.iter().map(String::as_str).collect::<Vec<_>>());
+    let line = server.said.lines().find(|line| line.contains("Engine")).expect("a line");
+    assert!(line.contains("on this machine's processor") && line.contains("measured when it starts"), "{line}");
+    let key = server.first_key().expect("a key");
+    let body = json!({ "prompt": "a boat", "n": 4, "aspect_ratio": "16:9" });
+    let task_id = submit_body(&server, &key, &body).await;
+    let task = ended(&server, &key, &task_id).await;
+    assert_eq!(task["status"], "completed", "{task}");
+    let images = task["images"].as_array().expect("images");
+    assert_eq!(images.len(), 4);
+    let id = task_id.strip_prefix("imgmodel-").expect("an id");
+    for (index, image) in (0_u8..).zip(images) {
+        let url = image["url"].as_str().or(image.as_str()).expect("a URL");
+        let path = url.strip_prefix(&server.url()).expect("a path");
+        let file = send(server.address, "GET", path, &key, "").await;
+        assert_eq!(file.body[16..24], [1_280_u32.to_be_bytes(), 720_u32.to_be_bytes()].concat());
+        let digest = Sha256::new().chain_update(id).chain_update([index]).finalize();
+        let seed = u64::from_le_bytes(digest[..8].try_into().expect("eight bytes"));
+        let png = expected(&model, "a boat", seed).fit(1_280, 720).to_png();
+        assert!(file.body == png, "picture {index} is not that of the crate");
+    }
+    assert_eq!(processes(&model).len(), 1, "the child stays warm");
+    server.stop();
+    until(async || processes(&model).is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_service_shows_the_progress_of_a_picture() {
+    let data = TempDir::new().expect("a directory");
+    let mut flags = flags(&model("sd15"));
+    flags.extend(["--engine-steps".into(), "1000".into()]);
+    let server = Server::start(data.path(), &flags.iter().map(String::as_str).collect::<Vec<_>>());
+    let key = server.first_key().expect("a key");
+    let task_id = submit(&server, &key, "a boat").await;
+    until(async || {
+        let task = send(server.address, "GET", &format!("{TASKS}/{task_id}"), &key, "").await;
+        assert_eq!(task.json()["data"]["status"], "processing", "{task:?}");
+        task.headers.get("x-steps").is_some_and(|steps| steps.to_str().is_ok_and(|steps| steps.contains("/100")))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_child_is_confined_and_dies_with_the_service() {
+    let data = TempDir::new().expect("a directory");
+    let (_directory, model) = copy_of("sd15");
+    let mut command = tintype();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--log", "warn", "--data"]).arg(data.path()).args(flags(&model));
+    command.env("TINTYPE_SECRET_KEY", "secret");
+    let server = Server::spawn(command);
+    until(async || {
+        let open = processes(&model);
+        let status = |id: &Pid| fs::read_to_string(format!("/proc/{}/status", id.as_raw_nonzero())).unwrap_or_default();
+        // A process that is just beginning has not confined itself.
+        open.iter().any(|id| status(id).contains("Seccomp:\t2") && status(id).contains("NoNewPrivs:\t1"))
+    })
+    .await;
+    let id = processes(&model)[0].as_raw_nonzero();
+    let of = |name: &str| fs::read(format!("/proc/{id}/{name}")).expect("a process");
+    assert!(of("environ").is_empty(), "no variable reaches the child");
+    assert_eq!(of("oom_score_adj"), b"500\n");
+    let limits = String::from_utf8(of("limits")).expect("text");
+    let limit = |name: &str| limits.lines().find(|line| line.starts_with(name)).expect("a limit").to_owned();
+    assert!(!limit("Max data size").contains("unlimited") && limit("Max core file size").contains(" 0 "), "{limits}");
+    server.signal("KILL");
+    until(async || processes(&model).is_empty()).await;
+}
+
+#[test]
+fn the_command_line_checks_and_tries_a_model() {
+    let data = TempDir::new().expect("a directory");
+    let out = data.path().join("boat.png");
+    let (model, out) = (model("sd15"), out.to_str().expect("text").to_owned());
+    let settings = ["--model", model.to_str().expect("text"), "--engine-sizes", "64x64"];
+    let with = |arguments: &[&str]| {
+        [arguments, &settings, &["--json"]].concat().iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()
+    };
+    let tried =
+        printed(&run(data.path(), with(&["engine", "try", "diffusion", "a boat", "--seed", "7", "--out", &out])));
+    let measured = &tried["measured"];
+    assert_eq!(tried["rendered"], "64x64");
+    assert!(measured["step_seconds"].as_array().is_some_and(|steps| !steps.is_empty()), "{tried}");
+    assert!(measured["peak_memory_bytes"].as_u64() > measured["own_memory_bytes"].as_u64(), "{tried}");
+    let png = expected(&model, "a boat", 7).fit(1_024, 1_024).to_png();
+    assert!(fs::read(&out).expect("a file") == png, "the same picture as the crate's");
+
+    let checked = printed(&run(data.path(), with(&["engine", "check", "diffusion"])));
+    assert_eq!(checked[0]["ok"], true, "{checked}");
+    let doctor = run(data.path(), with(&["doctor", "--engine", "diffusion"]));
+    let doctor: serde_json::Value = serde_json::from_slice(&doctor.stdout).expect("JSON");
+    let found = doctor.as_array().expect("checks").iter().find(|check| check["check"] == "engine").expect("a check");
+    assert!(found["ok"] == true && found["detail"].to_string().contains("Stable Diffusion"), "{found}");
+    let listed = json(data.path(), &["engine", "list", "--engine", "diffusion", "--model", "nothing"]);
+    assert_eq!(listed["configured"][0]["max_references"], 0);
+}
