@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
+use super::library::{self, LibraryArgs};
 use super::{Failure, Outcome, show};
 use crate::clock::Clock;
 use crate::config::{EngineSettings, EngineTarget, NamedEngine};
@@ -30,6 +31,8 @@ pub(super) enum EngineCommand {
     Check(CheckArgs),
     /// Render one picture with an engine, save it as PNG and show how long each stage took
     Try(TryArgs),
+    /// Fetch ONNX Runtime, for models that are to run on it
+    Library(LibraryArgs),
 }
 
 #[derive(Debug, Args)]
@@ -227,6 +230,7 @@ pub(super) async fn run(command: EngineCommand, data: &Path) -> Outcome {
         EngineCommand::List(args) => list(&args, data),
         EngineCommand::Check(args) => check(args, data).await,
         EngineCommand::Try(args) => try_out(args, data).await,
+        EngineCommand::Library(args) => library::run(args, data).await,
     }
 }
 

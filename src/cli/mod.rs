@@ -40,6 +40,7 @@ mod following;
 mod generate;
 mod get;
 mod key;
+mod library;
 mod migrate;
 mod model;
 mod policy;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::engine::EngineCommand;
 use super::{Command, Failure, files, model};
 use crate::config::{DataSettings, DatabaseUrl, FileBackend};
 use crate::data_dir::directory_of;
@@ -23,6 +24,7 @@ impl Command {
             | Self::Files(_)
             | Self::Migrate(_)
             | Self::Model(_)
+            | Self::Engine(EngineCommand::Library(_))
             | Self::Doctor(_) => Some(Keeps::Nothing),
             Self::Policy(_)
             | Self::Engine(_)
@@ -50,7 +52,7 @@ impl Command {
 
     /// The files and directories that say whose data the command works on.
     fn places(&self, data: &DataSettings) -> Result<Vec<PathBuf>, Failure> {
-        if matches!(self, Self::Model(_)) {
+        if matches!(self, Self::Model(_) | Self::Engine(_)) {
             return Ok(vec![data.data.clone(), models::directory(&data.data)]);
         }
         let database = match self {

@@ -12,7 +12,7 @@ use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 
 use super::hub::{Hub, Trouble};
-use super::manifest::{ModelFile, Source};
+use super::manifest::ModelFile;
 use super::selection::RemoteFile;
 
 /// Failures in a row, without [`PROGRESS`] between them, after which a download ends.
@@ -121,13 +121,14 @@ pub(super) fn sha256(open: &mut File, watch: &dyn Watch) -> io::Result<String> {
     Ok(hexadecimal(&sha256.finalize()))
 }
 
-/// Downloads a file into `folder`, unless it is there, and returns it with its SHA-256.
+/// Downloads a file at `url` into `folder`, unless it is there, and returns it with its SHA-256.
 ///
 /// # Errors
 /// A sentence for the operator. The bytes that arrived are kept, unless they are wrong.
 pub(super) async fn fetch(
     hub: &Hub,
-    source: &Source,
+    url: &str,
+    page: &str,
     file: &RemoteFile,
     folder: &Path,
     watch: &dyn Watch,
@@ -141,7 +142,7 @@ pub(super) async fn fetch(
     let (mut failures, mut began_anew, mut pause) = (0, false, hub.patience.pause);
     loop {
         let before = part.written;
-        let trouble = match part.download(hub, source, watch).await {
+        let trouble = match part.download(hub, url, page, watch).await {
             Ok(()) => match part.finish(watch)? {
                 Some(sha256) => return Ok(whole(sha256)),
                 None if began_anew => {
@@ -236,11 +237,11 @@ impl<'a> Part<'a> {
     }
 
     /// One request for the bytes that are missing.
-    async fn download(&mut self, hub: &Hub, source: &Source, watch: &dyn Watch) -> Result<(), Trouble> {
+    async fn download(&mut self, hub: &Hub, url: &str, page: &str, watch: &dyn Watch) -> Result<(), Trouble> {
         if self.written == self.file.bytes {
             return Ok(());
         }
-        let asked = hub.file(source, &self.file.path, self.written, self.file.bytes).await;
+        let asked = hub.file(url, page, &self.file.path, self.written, self.file.bytes).await;
         let mut response = match asked {
             // A server that cannot continue is asked for everything the next time.
             Err(trouble @ Trouble::Misfit(_)) => {

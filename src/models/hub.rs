@@ -172,7 +172,8 @@ impl Hub {
     pub async fn list(&self, repository: &str, revision: &str) -> Result<Repository, Trouble> {
         let revision: String = url::form_urlencoded::byte_serialize(revision.as_bytes()).collect();
         let url = format!("{}/api/models/{repository}/revision/{revision}?blobs=true", self.endpoint());
-        let mut response = self.get(&url, None, repository, "the list of files").await?;
+        let page = self.page(repository);
+        let mut response = self.get(&url, None, &page, "the list of files").await?;
         let mut body = Vec::new();
         while let Some(chunk) = self.chunk(&mut response).await? {
             body.extend_from_slice(&chunk);
@@ -195,14 +196,18 @@ impl Hub {
         Ok(Repository { commit: listed.sha, licence, files })
     }
 
-    /// Asks for a file from byte `from` on. The answer begins at byte 0 if its status is 200.
+    /// The URL of a file of a repository.
+    pub fn url_of(&self, source: &Source, path: &str) -> String {
+        format!("{}/{}/resolve/{}/{path}", self.endpoint(), source.repository, source.commit)
+    }
+
+    /// Asks for a file of `bytes` bytes from byte `from` on. The answer begins at byte 0 if its status is 200. Errors call
+    /// the file `path` of `page`.
     ///
     /// # Errors
     /// [`Trouble`].
-    pub async fn file(&self, source: &Source, path: &str, from: u64, bytes: u64) -> Result<Response, Trouble> {
-        let Source { repository, commit, .. } = source;
-        let url = format!("{}/{repository}/resolve/{commit}/{path}", self.endpoint());
-        let response = self.get(&url, (from > 0).then_some(from), repository, path).await?;
+    pub async fn file(&self, url: &str, page: &str, path: &str, from: u64, bytes: u64) -> Result<Response, Trouble> {
+        let response = self.get(url, (from > 0).then_some(from), page, path).await?;
         let odd = |what: &str| Trouble::Misfit(format!("the server answers with {what}"));
         if response.status() == StatusCode::PARTIAL_CONTENT {
             let range = response.headers().get(CONTENT_RANGE).and_then(|range| range.to_str().ok());
@@ -230,7 +235,7 @@ impl Hub {
 
     /// Sends a GET, and follows redirects. The token goes to the endpoint only: the hub redirects to a store of files,
     /// and the URL of that is its own secret.
-    async fn get(&self, url: &str, from: Option<u64>, repository: &str, what: &str) -> Result<Response, Trouble> {
+    async fn get(&self, url: &str, from: Option<u64>, page: &str, what: &str) -> Result<Response, Trouble> {
         let mut url = Url::parse(url).map_err(|error| Trouble::Final(format!("{url:?} is no URL: {error}")))?;
         for _ in 0..=MAX_REDIRECTS {
             let mut request = self.client.get(url.clone()).header(ACCEPT_ENCODING, "identity");
@@ -246,7 +251,7 @@ impl Hub {
             let response =
                 answer.map_err(|error| Trouble::Passing(format!("cannot reach {host}: {}", cause(error)), None))?;
             if !response.status().is_redirection() {
-                return self.accept(response, &host, repository, what);
+                return self.accept(response, &host, page, what);
             }
             let target = response.headers().get(LOCATION).and_then(|target| target.to_str().ok());
             let target = target.and_then(|target| url.join(target).ok());
@@ -262,9 +267,8 @@ impl Hub {
     }
 
     /// Sorts answers that are no success.
-    fn accept(&self, response: Response, host: &str, repository: &str, what: &str) -> Result<Response, Trouble> {
+    fn accept(&self, response: Response, host: &str, page: &str, what: &str) -> Result<Response, Trouble> {
         let status = response.status();
-        let page = self.page(repository);
         match status {
             StatusCode::OK | StatusCode::PARTIAL_CONTENT => Ok(response),
             // A store of files answers 403 when its URL has expired; the hub then makes a new one.

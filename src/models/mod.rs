@@ -14,6 +14,7 @@ mod add;
 pub mod catalogue;
 mod download;
 pub mod hub;
+pub mod library;
 pub mod manifest;
 pub mod pull;
 mod remove;

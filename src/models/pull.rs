@@ -210,9 +210,9 @@ async fn draw(
 }
 
 /// Locks the folder of an unfinished pull.
-fn lock(staging: &Path, name: &str) -> Result<File, String> {
+pub(super) fn lock(staging: &Path, name: &str) -> Result<File, String> {
     let unusable = |error: io::Error| format!("cannot use {}: {error}", staging.display());
-    let busy = || format!("another command is fetching the model {name}: wait for its end");
+    let busy = || format!("another command is fetching {name}: wait for its end");
     let folder = File::open(staging).map_err(unusable)?;
     match folder.try_lock() {
         Ok(()) => {}
@@ -289,7 +289,11 @@ impl Pull {
     pub async fn run(self, hub: &Hub, watch: &dyn Watch) -> Result<Installed, String> {
         watch.begin(self.bytes, self.done);
         let files = self.plan.files();
-        let fetches = files.iter().map(|file| fetch(hub, &self.source, file, &self.staging, watch));
+        let page = hub.page(&self.source.repository);
+        let fetches = files.iter().map(async |file| {
+            let url = hub.url_of(&self.source, &file.path);
+            fetch(hub, &url, &page, file, &self.staging, watch).await
+        });
         let fetched: Vec<ModelFile> = futures::stream::iter(fetches).buffered(DOWNLOADS).try_collect().await?;
         let mut manifest = self.plan.manifest.clone();
         manifest.files = fetched;
@@ -337,7 +341,7 @@ pub(super) fn pipeline_class(folder: &Path) -> Result<String, String> {
 }
 
 /// Syncs a folder and those in it.
-fn sync(folder: &Path) -> io::Result<()> {
+pub(super) fn sync(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {

@@ -44,7 +44,7 @@ pub fn remove(data_dir: &Path, name: &str) -> Result<bool, String> {
     if fs::symlink_metadata(&part).is_ok_and(|metadata| metadata.is_dir()) {
         let held = fs::File::open(&part).map_err(failed)?;
         if let Err(TryLockError::WouldBlock) = held.try_lock() {
-            return Err(format!("another command is fetching the model {name}: wait for its end"));
+            return Err(format!("another command is fetching {name}: wait for its end"));
         }
     }
     found |= clear(&part).map_err(failed)?;

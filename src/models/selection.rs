@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::INDEX;
 use super::manifest::{MAX_FILES, check_path};
 
-/// Files of a tokenizer that are no JSON.
-const WORD_LISTS: [&str; 1] = ["merges.txt"];
+/// Files of a tokenizer that are no JSON. The template of a conversation is compared and never run.
+const TEXTS: [&str; 2] = ["merges.txt", "chat_template.jinja"];
 /// Names of weights without their variant and shard.
 const WEIGHTS: [&str; 2] = ["model", "diffusion_pytorch_model"];
 /// Variants of weights, the preferred one first. Half precision is half as large, and as good in a picture.
@@ -101,11 +101,11 @@ fn weights_of(name: &str) -> Option<Weights<'_>> {
     (WEIGHTS.contains(&stem) && (sharded || shard.is_empty())).then_some(Weights { variant, sharded })
 }
 
-/// Whether a file configures a part: JSON, or the word list of a tokenizer.
+/// Whether a file configures a part: JSON, or a text of a tokenizer.
 fn is_settings(name: &str, part: &str, sharded: bool) -> bool {
     let of_tokenizer = part.starts_with("tokenizer");
     let index = name.contains(".safetensors.index");
-    (of_tokenizer && (name.ends_with(".json") || WORD_LISTS.contains(&name)))
+    (of_tokenizer && (name.ends_with(".json") || TEXTS.contains(&name)))
         || ["config.json", "scheduler_config.json"].contains(&name)
         || (sharded && index && WEIGHTS.iter().any(|known| name == format!("{known}.safetensors.index.json")))
 }
@@ -159,9 +159,11 @@ mod tests {
             "unet/diffusion_pytorch_model.non_ema.safetensors",
             "unet/code.py",
             "unet/more/config.json",
+            "tokenizer/chat_template.jinja",
             "tokenizer/merges.txt",
             "tokenizer/vocab.json",
             "tokenizer/chat.py",
+            "tokenizer/other.jinja",
             "safety_checker/model.safetensors",
         ];
         assert_eq!(

@@ -1,0 +1,47 @@
+//! `tintype engine library` fetches ONNX Runtime.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::progress::Transfer;
+use super::{Outcome, show};
+use crate::models::hub::{Hub, Patience};
+use crate::models::library::{self, STORE, Target};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The library is taken out of the wheel that PyPI publishes, whose checksum this release knows. The proxies of \
+HTTPS_PROXY, ALL_PROXY and NO_PROXY are used. Its licence is MIT; the notices lie beside it.")]
+pub(super) struct LibraryArgs {
+    /// Fetch the build for NVIDIA GPUs. CUDA and cuDNN have to be on the machine already
+    #[arg(long)]
+    cuda: bool,
+    /// URL of a server with the packages of PyPI
+    #[arg(long, value_name = "URL", default_value = STORE)]
+    store: String,
+    /// PEM file with certificate authorities to trust in addition to the public ones
+    #[arg(long, env = "TINTYPE_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(args: LibraryArgs, data: &Path) -> Outcome {
+    let LibraryArgs { cuda, store, ca, json } = args;
+    let target = if cuda { Target::Cuda } else { Target::Processor };
+    let read = |file: PathBuf| std::fs::read(&file).map_err(|error| format!("cannot read {}: {error}", file.display()));
+    let authorities = ca.map(read).transpose()?;
+    let hub = Hub::new(&store, None, authorities.as_deref(), Patience::default())?;
+    let transfer = Transfer::new(!json);
+    let installed = tokio::select! {
+        installed = library::install(&hub, data, target, &transfer) => installed,
+        _ = tokio::signal::ctrl_c() => Err("interrupted: the same command continues".into()),
+    };
+    transfer.end();
+    let library = installed?.display().to_string();
+    show(json, &serde_json::json!({ "library": library, "version": library::version() }), || {
+        format!("ONNX Runtime {} is installed: {library}", library::version())
+    })
+}
