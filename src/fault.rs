@@ -73,6 +73,8 @@ effects! {
     Rescue = "rescue",
     /// Overdue tasks are failed and refunded.
     Expire = "expire",
+    /// Tasks that no engine can do are failed and refunded.
+    FailBeyond = "fail-beyond",
     /// Tasks past the retention are removed.
     RemoveTasks = "remove-tasks",
     /// A batch of writes is committed. Only the database driver knows when.

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::iter::Peekable;
 
 use serde::Serialize;
+use serde::de::IgnoredAny;
 
 use crate::domain::model::{EntryKind, Id, TaskId};
 
@@ -78,6 +79,19 @@ pub(super) struct Task {
 pub(super) struct Queued {
     pub(super) task_id: Id,
     pub(super) account_id: Id,
+    /// The number of references by which workers claim it.
+    pub(super) reference_count: i64,
+    /// The references of its task in JSON, if that exists and has any.
+    pub(super) references: Option<String>,
+}
+
+impl Queued {
+    /// The number of references that the task has. `None` if they cannot be read, which ends the task when it is claimed.
+    fn references(&self) -> Option<i64> {
+        let Some(references) = &self.references else { return Some(0) };
+        let references: Vec<IgnoredAny> = serde_json::from_str(references).ok()?;
+        i64::try_from(references.len()).ok()
+    }
 }
 
 /// An audit in progress.
@@ -187,6 +201,10 @@ impl Books {
             _ => {}
         }
         if let Some(queued) = queued {
+            if let Some(references) = queued.references().filter(|references| *references != queued.reference_count) {
+                let counted = queued.reference_count;
+                fault(format!("is queued as a task with {counted} reference images but has {references}"));
+            }
             self.sums.entry(queued.account_id).or_default().queued += 1;
         }
     }

@@ -73,7 +73,12 @@ impl Scene {
     }
 
     async fn submit(&mut self, prompt: &str) {
-        let body = json!({ "prompt": prompt }).to_string();
+        self.submit_with(prompt, 0).await;
+    }
+
+    async fn submit_with(&mut self, prompt: &str, references: usize) {
+        let references = vec!["https://pictures.example.com/a.png"; references];
+        let body = json!({ "prompt": prompt, "reference_images": references }).to_string();
         let Some(answer) = try_send(self.service.address, "POST", GENERATE, &self.key, &body).await else {
             self.unanswered += 1;
             return;
@@ -162,6 +167,8 @@ impl Scene {
     async fn sweep(&self) {
         let sweeper = self.service.sweeper.clone();
         attempt(async move { sweeper.sweep(Rescue::Expired).await }).await;
+        let shared = self.service.shared.clone();
+        attempt(async move { shared.endings.fail_beyond(0).await }).await;
         let keys = self.service.api.keys.clone();
         attempt(async move { keys.record_uses().await }).await;
     }
@@ -248,6 +255,8 @@ async fn live_through(fault: &str) {
         let (store, id): (_, Id) = (scene.service.shared.store.clone(), hanging.parse().expect("an id"));
         attempt(async move { store.fail_unleased(id, "The operator ended it.").await }).await;
     }
+    scene.submit_with("a boat that no engine can paint", 1).await;
+    scene.sweep().await;
     scene.submit("a late boat").await;
     scene.service.clock.advance(Duration::from_secs(10 * 60));
     for _ in 0..2 {

@@ -122,6 +122,8 @@ macro_rules! suite {
                     a_claim_takes_only_tasks_with_as_few_references_as_it_says,
                     claims_with_different_limits_of_references_take_turns_of_their_own,
                     fail_beyond_fails_the_waiting_tasks_with_more_references_and_no_other,
+                    a_claim_passes_over_very_many_tasks_that_it_cannot_take,
+                    the_audit_finds_a_wrong_number_of_references_in_the_queue,
                 }
                 leases {
                     a_rescue_takes_a_lease_that_ends_later_than_the_longest_lease,

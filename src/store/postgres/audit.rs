@@ -64,7 +64,9 @@ async fn match_tasks(snapshot: &Transaction<'_>, books: &mut Books) -> Result<()
         WHERE id > $1 AND id <= $2 ORDER BY id";
     let entries = "SELECT id, task_id, account_id, kind, amount FROM ledger
         WHERE task_id > $1 AND task_id <= $2 ORDER BY task_id, id";
-    let queue = "SELECT task_id, account_id FROM queue WHERE task_id > $1 AND task_id <= $2 ORDER BY task_id";
+    let queue = "SELECT q.task_id, q.account_id, q.reference_count, t.reference_images
+        FROM queue q LEFT JOIN tasks t ON t.id = q.task_id
+        WHERE q.task_id > $1 AND q.task_id <= $2 ORDER BY q.task_id";
     let mut after = String::new();
     loop {
         let end = snapshot.query_opt(page_end, &[&after, &PAGE]).await?;
@@ -114,5 +116,10 @@ fn entry(row: &Row) -> Result<Entry> {
 }
 
 fn queued(row: &Row) -> Result<Queued> {
-    Ok(Queued { task_id: row.try_get("task_id")?, account_id: row.try_get("account_id")? })
+    Ok(Queued {
+        task_id: row.try_get("task_id")?,
+        account_id: row.try_get("account_id")?,
+        reference_count: row.try_get::<_, i16>("reference_count")?.into(),
+        references: row.try_get("reference_images")?,
+    })
 }

@@ -142,7 +142,7 @@ impl Upkeep for PostgresStore {
 
     async fn fail_beyond(&self, max_references: u32, error: &str) -> Result<Vec<Ended>> {
         let sweep = Sweep::beyond(&self.database, max_references, Loss::now(&self.database, error));
-        Ok(sweep.run(&self.database).await?.failed)
+        Ok(self.write(Effect::FailBeyond, sweep.run(&self.database)).await?.failed)
     }
 
     async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize> {

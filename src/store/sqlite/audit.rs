@@ -37,7 +37,10 @@ fn match_tasks(snapshot: &Connection, books: &mut Books) -> rusqlite::Result<()>
     let mut entries = snapshot.prepare(
         "SELECT id, task_id, account_id, kind, amount FROM ledger WHERE task_id IS NOT NULL ORDER BY task_id",
     )?;
-    let mut queue = snapshot.prepare("SELECT task_id, account_id FROM queue ORDER BY task_id")?;
+    let mut queue = snapshot.prepare(
+        "SELECT q.task_id, q.account_id, q.reference_count, t.reference_images
+         FROM queue q LEFT JOIN tasks t ON t.id = q.task_id ORDER BY q.task_id",
+    )?;
     let mut entries = entries.query_map([], entry)?.peekable();
     let mut queue = queue.query_map([], queued)?.peekable();
     books.match_tasks(tasks.query_map([], task)?, &mut entries, &mut queue)?;
@@ -74,5 +77,5 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
 }
 
 fn queued(row: &Row<'_>) -> rusqlite::Result<Queued> {
-    Ok(Queued { task_id: row.get(0)?, account_id: row.get(1)? })
+    Ok(Queued { task_id: row.get(0)?, account_id: row.get(1)?, reference_count: row.get(2)?, references: row.get(3)? })
 }

@@ -76,7 +76,7 @@ impl Upkeep for SqliteStore {
         loop {
             let error = error.to_owned();
             let fail = move |writing: &mut Writing| queue::fail_beyond(writing, max_references, &error);
-            let some = self.writer.write(fail).await?;
+            let some = self.write(Effect::FailBeyond, fail).await?;
             let failed = some.len();
             all.extend(some);
             if failed < queue::SWEEP_BATCH {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tintype::clock::Clock;
-use tintype::domain::model::{Id, Status, Surface};
+use tintype::domain::model::{Id, Status, Surface, TaskId};
 use tintype::domain::request::GenerateRequest;
 use tintype::store::{ANY_REFERENCES, Lease, LeaseWrite, QueueDepth, Rescue, Result, Store};
 
@@ -383,5 +383,36 @@ pub async fn fail_beyond_fails_the_waiting_tasks_with_more_references_and_no_oth
     let ended = fx.ended(one).await?;
     assert_eq!(fx.store.fail_beyond(0, "Too many.").await?, [ended]);
     assert_eq!(claimed(fx, 10).await?, [text]);
+    Ok(())
+}
+
+/// A claim that takes few references passes over the tasks with more by the index: its cost does not grow with their rows.
+pub async fn a_claim_passes_over_very_many_tasks_that_it_cannot_take(fx: &Fixture) -> Result<()> {
+    const IMPOSSIBLE: usize = 2_000;
+    let (ada, bob) = (fx.account("ada", 10_000).await?, fx.account("bob", 10).await?);
+    for _ in 0..IMPOSSIBLE {
+        submit_with(fx, ada, 1).await?;
+    }
+    let possible = [submit_with(fx, ada, 0).await?, submit_with(fx, bob, 0).await?];
+    assert_eq!(claimed_with(fx, 10, 0).await?, possible);
+    assert_eq!(claimed_with(fx, 10, 0).await?, []);
+    let depth = fx.store.queue_depth().await?;
+    assert_eq!((depth.waiting, depth.leased), (IMPOSSIBLE as u64, 2), "the others wait unchanged");
+    Ok(())
+}
+
+pub async fn the_audit_finds_a_wrong_number_of_references_in_the_queue(fx: &Fixture) -> Result<()> {
+    let account = fx.account("ada", 100).await?;
+    let (text, edit) = (submit_with(fx, account, 0).await?, submit_with(fx, account, 2).await?);
+    assert_eq!(fx.store.audit().await?.drifts, []);
+    for (task, counted, right) in [(text, 1, 0), (edit, 0, 2)] {
+        let count = |count| format!("UPDATE queue SET reference_count = {count} WHERE task_id = '{task}'");
+        fx.execute(&count(counted));
+        let drifts = fx.store.audit().await?.drifts;
+        let faults: Vec<_> = drifts.iter().map(|drift| (drift.task_id, drift.fault.as_str())).collect();
+        let fault = format!("is queued as a task with {counted} reference images but has {right}");
+        assert_eq!(faults, [(Some(TaskId(task)), fault.as_str())]);
+        fx.execute(&count(right));
+    }
     Ok(())
 }

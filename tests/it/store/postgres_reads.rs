@@ -3,9 +3,10 @@
 use futures::future::try_join_all;
 use tempfile::TempDir;
 use tintype::domain::model::{Id, Surface};
+use tintype::domain::request::GenerateRequest;
 use tintype::store::Result;
 
-use super::fixture::{Fixture, MILLISECOND, UNLIMITED, images};
+use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, images};
 use crate::rigs::postgres::{cluster, schema};
 use crate::rigs::service::Backend;
 
@@ -78,5 +79,22 @@ async fn a_removal_reads_few_index_entries_despite_an_old_snapshot() -> Result<(
     assert!(each < 12, "{each} index entries are read for each task that is removed");
     reader.batch_execute("ROLLBACK").await.expect("nothing was changed");
     assert_eq!(fx.store.audit().await?.drifts, []);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_reads_few_index_entries_of_tasks_that_it_cannot_take() -> Result<()> {
+    let mut fx = Fixture::new(Backend::Postgres);
+    let account = fx.account("ada", 100_000).await?;
+    let edit = GenerateRequest { reference_images: vec!["https://pictures.example/a.png".into()], ..images(1) };
+    let submits = (0..2_000).map(|_| fx.store.submit(account, None, Surface::Api, edit.clone(), UNLIMITED));
+    try_join_all(submits).await?;
+    fx.execute("ANALYZE queue");
+    let before = entries_read(&mut fx, "queue%").await;
+    for _ in 0..10 {
+        assert_eq!(fx.store.claim_within(1, 0, LEASE, &[]).await?, []);
+    }
+    let each = (entries_read(&mut fx, "queue%").await - before) / 10;
+    assert!(each < 100, "{each} index entries are read to find no task");
     Ok(())
 }
