@@ -354,7 +354,7 @@ async fn policy(settings: &PolicySettings) -> Result<String, String> {
 
 /// Probes every engine.
 async fn engines(settings: &EngineSettings, data: &Path) -> Result<String, String> {
-    let engines = settings.engines()?;
+    let engines = engines::configured(settings, data)?;
     let mut lines = Vec::new();
     for NamedEngine { name, settings, .. } in &engines {
         let found = engine(settings, data).await;

@@ -1,20 +1,23 @@
 //! `tintype engine`: which engine renders, whether it takes work, and one picture to try it.
 
 use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use rustix::process::geteuid;
 use serde::Serialize;
 
 use super::library::{self, LibraryArgs};
 use super::{Failure, Outcome, show};
 use crate::clock::Clock;
-use crate::config::{EngineSettings, EngineTarget, NamedEngine};
+use crate::config::{EnginePrecision, EngineSettings, EngineTarget, NamedEngine};
 use crate::domain::request::{AspectRatio, InvalidRequest};
 use crate::engines::{self, EngineChoice, Surroundings};
-use tintype_engine::{Brief, CancellationToken, Device, EngineInfo, Measured, Progress, Sizes};
+use tintype_engine::{Brief, CancellationToken, Device, Engine, EngineInfo, Measured, Picture, Progress, Sizes};
 
 /// Time limit for a probe.
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
@@ -72,6 +75,9 @@ pub(super) struct TryArgs {
     /// Time limit
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = crate::config::duration)]
     timeout: Duration,
+    /// Render the same picture in 8 and in 32 bits, and show the difference; for diffusion
+    #[arg(long)]
+    compare: bool,
     /// File to write; it must not exist
     #[arg(long, value_name = "FILE", default_value = "try.png")]
     out: PathBuf,
@@ -183,6 +189,40 @@ struct Tried {
     devices: Vec<ShownDevice>,
     /// The parts of the render, of an engine that measures them.
     measured: Option<ShownMeasured>,
+    /// The same picture in other numbers, with `--compare`.
+    compared: Option<Compared>,
+}
+
+/// A picture in 8 bits beside the same one in 32 bits, or the other way round.
+#[derive(Debug, Serialize)]
+struct Compared {
+    /// Mean difference of a channel, of 255.
+    mean_difference: f64,
+    /// Largest difference of a channel, of 255.
+    largest_difference: u8,
+    /// The render of the other picture.
+    other: Option<ShownMeasured>,
+}
+
+impl Compared {
+    /// Compares two pictures of the same size.
+    fn new(one: &Picture, other: &Picture, measured: Option<Measured>) -> Self {
+        let differences = one.as_rgb().iter().zip(other.as_rgb()).map(|(a, b)| a.abs_diff(*b));
+        let sum: u64 = differences.clone().map(u64::from).sum();
+        Self {
+            mean_difference: sum as f64 / one.as_rgb().len().max(1) as f64,
+            largest_difference: differences.max().unwrap_or(0),
+            other: measured.map(ShownMeasured::from),
+        }
+    }
+
+    fn text(&self) -> String {
+        let other = self.other.as_ref().map(ShownMeasured::text).unwrap_or_default();
+        format!(
+            "\n  in other numbers each channel differs by {:.2} of 255 on average, by {} at most:{other}",
+            self.mean_difference, self.largest_difference
+        )
+    }
 }
 
 /// The parts of a render on this machine.
@@ -236,7 +276,7 @@ pub(super) async fn run(command: EngineCommand, data: &Path) -> Outcome {
 
 fn list(args: &ListArgs, data: &Path) -> Outcome {
     let shown = |engine: &NamedEngine| Ok(Shown::new(engine, &chosen(engine, data)?.info));
-    let configured = args.engine.engines()?.iter().map(shown).collect::<Result<Vec<_>, Failure>>()?;
+    let configured = engines::configured(&args.engine, data)?.iter().map(shown).collect::<Result<Vec<_>, Failure>>()?;
     let listed = Listed { configured, known: &engines::KNOWN };
     show(args.json, &listed, || {
         let configured: Vec<_> = listed.configured.iter().map(Shown::text).collect();
@@ -255,7 +295,7 @@ fn aspect_ratio(text: &str) -> Result<AspectRatio, String> {
 async fn check(args: CheckArgs, data: &Path) -> Outcome {
     let engines = match &args.name {
         Some(name) => vec![args.engine.engine_named(name)?],
-        None => args.engine.engines()?,
+        None => engines::configured(&args.engine, data)?,
     };
     let mut all = Vec::new();
     for engine in &engines {
@@ -267,7 +307,7 @@ async fn check(args: CheckArgs, data: &Path) -> Outcome {
 
 async fn check_one(named: &NamedEngine, data: &Path) -> Result<Checked, Failure> {
     let choice = chosen(named, data)?;
-    let engine = choice.build(Surroundings { quotes_server: true, ..Surroundings::default() })?;
+    let engine = choice.build(Surroundings { quotes_server: true, keeps: owns(data), ..Surroundings::default() })?;
     let clock = Clock::system();
     let begun = clock.elapsed();
     // Its end, however it comes, shows in the probe.
@@ -293,10 +333,26 @@ async fn try_out(args: TryArgs, data: &Path) -> Outcome {
         let Tried { rendered, size, bytes, render_seconds, resize_seconds, encode_seconds, .. } = &tried;
         let (file, devices) = (args.out.display(), devices_text(&tried.devices));
         let measured = tried.measured.as_ref().map(ShownMeasured::text).unwrap_or_default();
+        let compared = tried.compared.as_ref().map(Compared::text).unwrap_or_default();
         format!(
-            "{file}: {size}, {bytes} bytes\n  rendered as {rendered} in {render_seconds:.2} s, resized in {resize_seconds:.3} s, encoded in {encode_seconds:.3} s{measured}{devices}"
+            "{file}: {size}, {bytes} bytes\n  rendered as {rendered} in {render_seconds:.2} s, resized in {resize_seconds:.3} s, encoded in {encode_seconds:.3} s{measured}{devices}{compared}"
         )
     })
+}
+
+/// An engine that is ready, for one picture of the operator.
+async fn ready(named: &NamedEngine, data: &Path, limit: Duration) -> Result<(Arc<dyn Engine>, EngineInfo), Failure> {
+    let choice = chosen(named, data)?;
+    let engine = choice.build(Surroundings { quotes_server: true, keeps: owns(data), ..Surroundings::default() })?;
+    let started = tokio::time::timeout(limit, engine.started()).await;
+    started.map_err(|_| format!("the engine was not ready within {} s", limit.as_secs()))??;
+    Ok((engine, choice.info))
+}
+
+/// Whether the data belongs to the user of this process. Root writes nothing into the data of another user, who may have
+/// laid links there.
+fn owns(data: &Path) -> bool {
+    std::fs::metadata(data).is_ok_and(|found| found.uid() == geteuid().as_raw())
 }
 
 async fn paint(
@@ -306,28 +362,18 @@ async fn paint(
     file: &mut std::fs::File,
 ) -> Result<Tried, Failure> {
     let named = args.engine.engine_named(&args.name)?;
-    let choice = chosen(&named, data)?;
-    let engine = choice.build(Surroundings { quotes_server: true, ..Surroundings::default() })?;
-    let started = tokio::time::timeout(args.timeout, engine.started()).await;
-    started.map_err(|_| format!("the engine was not ready within {} s", args.timeout.as_secs()))??;
-    let (native_width, native_height) = choice.info.sizes.nearest(width, height);
-    let brief = Brief {
-        prompt: args.prompt.clone(),
-        width: native_width,
-        height: native_height,
-        seeds: vec![args.seed],
-        references: Vec::new(),
-        time_limit: args.timeout,
-    };
+    let (engine, info) = ready(&named, data, args.timeout).await?;
+    let (native_width, native_height) = info.sizes.nearest(width, height);
     let clock = Clock::system();
     let seconds = |begun: Duration| (clock.elapsed() - begun).as_secs_f64();
     let begun = clock.elapsed();
-    let rendering = engine.render(brief, Progress::default(), CancellationToken::new());
-    let rendered = tokio::time::timeout(args.timeout, rendering).await;
-    let rendered = rendered.map_err(|_| format!("no picture within {} s", args.timeout.as_secs()))??;
-    let picture = rendered.into_iter().next().ok_or("the engine returned no picture")?;
+    let picture = one_picture(args, &engine, (native_width, native_height)).await?;
     let (render_seconds, native) = (seconds(begun), format!("{}x{}", picture.width(), picture.height()));
     let devices = engine.devices().await.into_iter().map(ShownDevice::from).collect();
+    let measured = engine.measured().map(ShownMeasured::from);
+    // Two models may not fit into the memory.
+    drop(engine);
+    let compared = if args.compare { Some(compare(args, named.clone(), data, &picture).await?) } else { None };
     let begun = clock.elapsed();
     let picture = picture.fit(width, height);
     let resize_seconds = seconds(begun);
@@ -345,6 +391,40 @@ async fn paint(
         resize_seconds,
         encode_seconds,
         devices,
-        measured: engine.measured().map(ShownMeasured::from),
+        measured,
+        compared,
     })
+}
+
+async fn one_picture(args: &TryArgs, engine: &Arc<dyn Engine>, size: (u32, u32)) -> Result<Picture, Failure> {
+    let brief = Brief {
+        prompt: args.prompt.clone(),
+        width: size.0,
+        height: size.1,
+        seeds: vec![args.seed],
+        references: Vec::new(),
+        time_limit: args.timeout,
+    };
+    let rendering = engine.render(brief, Progress::default(), CancellationToken::new());
+    let rendered = tokio::time::timeout(args.timeout, rendering).await;
+    let rendered = rendered.map_err(|_| format!("no picture within {} s", args.timeout.as_secs()))??;
+    Ok(rendered.into_iter().next().ok_or("the engine returned no picture")?)
+}
+
+/// Renders the same picture in the other numbers.
+async fn compare(args: &TryArgs, mut named: NamedEngine, data: &Path, picture: &Picture) -> Result<Compared, Failure> {
+    let settings = &mut named.settings;
+    if settings.target() != EngineTarget::Diffusion {
+        return Err(Failure("--compare is for the diffusion engine".into()));
+    }
+    settings.engine_precision = Some(match engines::diffusion::precision(settings, data)? {
+        EnginePrecision::F32 => EnginePrecision::W8a8,
+        EnginePrecision::W8a8 => EnginePrecision::F32,
+    });
+    let (engine, _) = ready(&named, data, args.timeout).await?;
+    let other = one_picture(args, &engine, (picture.width(), picture.height())).await?;
+    if (other.width(), other.height()) != (picture.width(), picture.height()) {
+        return Err(Failure("the other picture would not be done in time at the same size: raise --timeout".into()));
+    }
+    Ok(Compared::new(picture, &other, engine.measured()))
 }

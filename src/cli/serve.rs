@@ -227,7 +227,7 @@ fn choose_engines(server: &ServerSettings, data: &Path) -> Result<Vec<Chosen>, F
         let choice = choice.map_err(|error| format!("engine {}: {error}", engine.name))?;
         Ok(Chosen { engine, choice })
     };
-    server.worker.engine.engines()?.into_iter().map(choose).collect()
+    engines::configured(&server.worker.engine, data)?.into_iter().map(choose).collect()
 }
 
 /// Builds an engine and its worker.
@@ -403,7 +403,7 @@ fn announce(parts: &Parts, server: &ServerSettings, data: &DataSettings, places:
         say(&format!("  Engine  {engine}"));
     }
     if parts.rendering.is_some()
-        && let Some(lines) = towards_real_pictures(&server.worker.engine.engines()?, &data.data)
+        && let Some(lines) = towards_real_pictures(&engines::configured(&server.worker.engine, &data.data)?, &data.data)
     {
         say(&lines);
     }

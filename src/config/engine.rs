@@ -39,6 +39,10 @@ pub struct EngineSettings {
     /// Steps of each picture of the diffusion engine [default: as many as the model was made for]
     #[arg(long, env = "TINTYPE_ENGINE_STEPS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub engine_steps: Option<u32>,
+    /// Numbers that the diffusion engine computes with: w8a8 needs an installed model [default: w8a8 for FLUX.2 and Z-Image,
+    /// else f32]
+    #[arg(long, env = "TINTYPE_ENGINE_PRECISION", value_name = "PRECISION", value_enum)]
+    pub engine_precision: Option<EnginePrecision>,
     /// Key that is sent to the engine and to no other host
     #[arg(long, env = "TINTYPE_ENGINE_KEY", hide_env_values = true, value_name = "KEY")]
     pub engine_key: Option<String>,
@@ -181,6 +185,15 @@ pub enum EngineProfile {
     /// LocalAI and servers without a profile of their own
     #[value(name = "localai")]
     LocalAi,
+}
+
+/// The numbers that the diffusion engine computes with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum EnginePrecision {
+    /// 32 bits
+    F32,
+    /// 8 bits in the large layers, 32 bits elsewhere
+    W8a8,
 }
 
 /// The name of a value on the command line.

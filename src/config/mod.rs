@@ -31,7 +31,7 @@ pub use self::connections::{
     RESERVED_CONNECTIONS, RESERVED_FILE_DESCRIPTORS, SEND_BUFFER,
 };
 pub use self::database::{DataSettings, DatabaseUrl};
-pub use self::engine::{EngineProfile, EngineSettings, EngineTarget, ServerKind};
+pub use self::engine::{EnginePrecision, EngineProfile, EngineSettings, EngineTarget, ServerKind};
 pub use self::engines::NamedEngine;
 pub use self::environment::{
     Graphics, STARTED_AGAIN, arguments, environment_of_engine, program, terminal_graphics, variable_or,

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use tintype_engine::{Engine, EngineInfo, Sizes};
 use tintype_sketch::Sketch;
 
-use crate::config::{EngineSettings, EngineTarget, ServerKind};
+use crate::config::{EngineSettings, EngineTarget, NamedEngine, ServerKind};
 use crate::sandbox::Decoder;
 
 /// The engines of this release, as `--engine` names them.
@@ -80,6 +80,19 @@ fn sizes(settings: &EngineSettings, otherwise: Sizes) -> Sizes {
         [] => otherwise,
         sizes => Sizes::Of(sizes.to_vec()),
     }
+}
+
+/// The engines of a process: those of the settings, or else the diffusion engine if a model is named or installed, or else
+/// the sketch engine.
+///
+/// # Errors
+/// A sentence for the operator: the settings contradict each other.
+pub fn configured(settings: &EngineSettings, data: &Path) -> Result<Vec<NamedEngine>, String> {
+    let unset = settings.engine.is_none() && settings.engine_table.is_empty();
+    if unset && (settings.model.is_some() || diffusion::default_model(data).is_some()) {
+        return Ok(vec![settings.engine_named(&EngineTarget::Diffusion)?]);
+    }
+    settings.engines()
 }
 
 /// The engine that the settings name, in an installation with its models in this data directory. Reads no key, connects to

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tintype_diffusion::quantise::{Progress, quantise};
 use tintype_diffusion::{Error, Options, Pipeline, Precision, Settings};
 use tintype_engine::CancellationToken;
 use tintype_engine::frames::{self, Event, Fault, FrameError, HEADER_BYTES, Loaded, Message, Order, Usage};
@@ -27,6 +28,8 @@ pub(super) struct Setup {
     pub folder: PathBuf,
     /// The folder for files that are made from its weights.
     pub cache: Option<PathBuf>,
+    /// Whether it computes with 8 bits where that suits, instead of 32.
+    pub in_8_bits: bool,
     /// The most memory of its own that the child may take, in bytes.
     pub memory_bytes: u64,
     /// Whether it ends as soon as the model is open.
@@ -79,13 +82,12 @@ fn complain(sentence: &str) {
 fn run(setup: &Setup) -> Result<(), String> {
     let clock = Clock::system();
     let confinement = confine_engine(setup.memory_bytes).map_err(|error| format!("cannot confine itself: {error}"))?;
-    let options = Options { precision: Precision::F32, cache: setup.cache.clone() };
-    let pipeline = Pipeline::open(&setup.folder, &options).map_err(|error| error.to_string())?;
+    let pipeline = open(setup).map_err(|error| error.to_string())?;
     let traits = pipeline.traits();
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let loaded = Loaded {
         family: traits.family.to_owned(),
-        processor: machine::processor(),
+        processor: machine::processor() + if setup.in_8_bits { ", 8 bits" } else { ", 32 bits" },
         references: number(traits.references),
         steps: number(traits.steps),
         side_multiple: number(traits.side_multiple),
@@ -98,6 +100,23 @@ fn run(setup: &Setup) -> Result<(), String> {
     }
     let orders = listen().map_err(|error| format!("cannot start a thread: {error}"))?;
     Painter { pipeline, clock }.paint_all(&orders)
+}
+
+/// Opens the model. Weights in 8 bits are made first if they are not there, which takes minutes for a large model.
+fn open(setup: &Setup) -> Result<Pipeline, Error> {
+    let precision = if setup.in_8_bits { Precision::W8A8 } else { Precision::F32 };
+    if let (Precision::W8A8, Some(cache)) = (precision, &setup.cache) {
+        let mut said = None;
+        quantise(&setup.folder, cache, &mut |Progress { part, done, total }| {
+            let quarter = done.saturating_mul(4) / (*total).max(1);
+            let now = Some((part.clone(), quarter));
+            if now != said {
+                complain(&format!("making 8-bit weights of {part}, once: {} %", quarter * 25));
+                said = now;
+            }
+        })?;
+    }
+    Pipeline::open(&setup.folder, &Options { precision, cache: setup.cache.clone() })
 }
 
 /// Reads standard input on a thread of its own, so that an order can be cancelled while it is rendered.

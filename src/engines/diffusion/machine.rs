@@ -1,5 +1,9 @@
 //! The processor and the memory of this machine.
 
+use std::path::Path;
+
+use rustix::system::{Sysinfo, sysinfo};
+
 /// The part of the memory that a child may take for itself. The rest is for the service and for the weights, which are
 /// mapped files.
 const CHILDS_PART: f64 = 0.8;
@@ -8,12 +12,22 @@ const UNKNOWN_MEMORY: u64 = 8 << 30;
 
 /// The memory that a child may take unless a setting says so, in bytes.
 pub(super) fn memory_limit() -> u64 {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let machine = kib(&read("/proc/meminfo"), "MemTotal:");
-    // In a container. A group without a limit says "max".
-    let group = read("/sys/fs/cgroup/memory.max").trim().parse().ok();
-    let known = [machine, group].into_iter().flatten().min();
+    // A unit of systemd may hide all of /proc but the processes.
+    let Sysinfo { totalram, mem_unit, .. } = sysinfo();
+    let machine = totalram.checked_mul(u64::from(mem_unit)).filter(|bytes| *bytes > 0);
+    let known = machine.into_iter().chain(group_limits()).min();
     known.map_or(UNKNOWN_MEMORY, |bytes| (bytes as f64 * CHILDS_PART) as u64)
+}
+
+/// The limits of the control group of this process and of those around it. A group without a limit says "max".
+fn group_limits() -> Vec<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let Some(group) = groups.lines().find_map(|line| line.strip_prefix("0::/")) else { return Vec::new() };
+    let limit = |group: &Path| {
+        let path = Path::new("/sys/fs/cgroup").join(group).join("memory.max");
+        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    };
+    Path::new(group).ancestors().filter_map(limit).collect()
 }
 
 /// A line such as `VmHWM:  1024 kB`, in bytes.

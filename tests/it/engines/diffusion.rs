@@ -232,6 +232,75 @@ async fn a_child_is_confined_and_dies_with_the_service() {
     until(async || processes(&model).is_empty()).await;
 }
 
+/// Adds a model to an installation under the name of its folder.
+fn install(data: &Path, model: &Path) {
+    let output = run(data, ["model", "add", model.to_str().expect("text")]);
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[tokio::test]
+async fn a_service_with_an_installed_model_renders_with_it_and_remembers_its_speed() {
+    let data = TempDir::new().expect("a directory");
+    let (_directory, model) = copy_of("lcm");
+    install(data.path(), &model);
+    let start = || Server::start(data.path(), &["--engine-sizes", "64x64"]);
+    let line = |server: &Server| {
+        let line = server.said.lines().find(|line| line.contains("Engine"));
+        line.expect("a line").to_owned()
+    };
+    let server = start();
+    assert!(
+        line(&server).contains("the model lcm on this machine's processor; its speed is measured"),
+        "{}",
+        server.said
+    );
+    let key = server.first_key().expect("a key");
+    let task_id = submit(&server, &key, "a boat").await;
+    assert_eq!(ended(&server, &key, &task_id).await["status"], "completed");
+    server.stop();
+    let server = start();
+    assert!(line(&server).contains("a picture of 1024x1024 takes about"), "{}", server.said);
+    server.stop();
+    let listed = json(data.path(), &["engine", "list"]);
+    assert_eq!(listed["configured"][0]["engine"], "diffusion");
+    assert_eq!(json(data.path(), &["engine", "list", "--engine", "sketch"])["configured"][0]["engine"], "sketch");
+    let speed = fs::read_to_string(data.path().join("models/lcm/cache/speed.json")).expect("a file");
+    assert!(speed.contains("4096"), "the size of the pictures was measured: {speed}");
+}
+
+#[tokio::test]
+async fn a_task_with_little_time_is_rendered_at_a_smaller_size_of_the_same_ratio() {
+    let data = TempDir::new().expect("a directory");
+    let model = model("lcm");
+    let settings = Settings::parse_from(["test", "--engine", "diffusion", "--model", model.to_str().expect("text")]);
+    let choice = engines::choose(&settings.engine, data.path()).expect("an engine");
+    let surroundings = Surroundings { decoder: Decoder::new(TINTYPE), ..Surroundings::default() };
+    let engine = choice.build(surroundings).expect("an engine");
+    let rig = Rig { engine, info: choice.info, _data: data }.started().await;
+    let of = |side| Brief { width: side * 2, height: side, ..brief("a boat", &[1]) };
+    rig.render(of(256)).await.expect("pictures");
+    let measured = rig.engine.measured().expect("measured");
+    let took = measured.steps.iter().chain(&measured.decodes).sum::<Duration>() + measured.encode;
+    let rendered = rig.render(Brief { time_limit: took * 3, ..of(1_024) }).await.expect("pictures");
+    let (width, height) = (rendered[0].width(), rendered[0].height());
+    assert!(height < 1_024 && height >= 256 && width == height * 2 && height % 16 == 0, "{width}x{height}");
+}
+
+#[test]
+fn a_model_in_8_bits_is_compared_with_the_same_in_32_bits() {
+    let data = TempDir::new().expect("a directory");
+    let (_directory, model) = copy_of("sd15");
+    install(data.path(), &model);
+    let out = data.path().join("boat.png");
+    let settings = ["--engine-sizes", "64x64", "--compare", "--out", out.to_str().expect("text"), "--json"];
+    let tried = printed(&run(data.path(), ["engine", "try", "diffusion", "a boat"].iter().chain(&settings)));
+    let compared = &tried["compared"];
+    assert!(compared["mean_difference"].as_f64().is_some_and(|mean| mean < 8.0), "{tried}");
+    let processor = |measured: &serde_json::Value| measured["processor"].as_str().expect("text").to_owned();
+    assert!(processor(&tried["measured"]).ends_with("32 bits"), "{tried}");
+    assert!(processor(&compared["other"]).ends_with("8 bits"), "{tried}");
+}
+
 #[test]
 fn the_command_line_checks_and_tries_a_model() {
     let data = TempDir::new().expect("a directory");

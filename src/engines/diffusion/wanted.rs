@@ -1,0 +1,134 @@
+//! The model that the settings name, before it is opened.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tintype_diffusion::config::Config;
+
+use super::child::Setup;
+use super::machine;
+use super::speed::{LEAST_SIDE, Plan, Speed};
+use crate::config::{EnginePrecision, EngineSettings};
+use crate::domain::request::MAX_REFERENCES;
+use crate::models::catalogue::{is_usable, offers};
+use crate::models::{self, Installed};
+
+/// Longest time for an attempt unless `--render-timeout` says so: a task ends after nine minutes.
+pub(super) const ATTEMPT_LIMIT: Duration = Duration::from_secs(8 * 60);
+/// The size that most tasks have.
+const USUAL_SIDE: u32 = 1_024;
+/// Pipelines whose models are made of transformers, which are too slow and too large in 32 bits.
+const LARGE_PIPELINES: [&str; 2] = ["Flux2KleinPipeline", "ZImagePipeline"];
+
+/// The installed model that is used when none is named: the first that this release renders with, in the order of the
+/// catalogue and then of the names.
+pub fn default_model(data: &Path) -> Option<String> {
+    let usable = models::installed(data).ok()?.into_iter();
+    let usable = usable.filter(|found| found.manifest.as_ref().is_some_and(|manifest| is_usable(&manifest.pipeline)));
+    let rank = |name: &str| offers().iter().position(|offer| offer.name == name).unwrap_or(usize::MAX);
+    usable.map(|found| found.name).min_by_key(|name| (rank(name), name.clone()))
+}
+
+/// The model of the settings.
+#[derive(Debug, Clone)]
+pub(super) struct Wanted {
+    /// The name or the folder.
+    pub model: String,
+    pub data: PathBuf,
+    pub memory_bytes: u64,
+    /// Steps of each picture; 0 for those of the model.
+    pub steps: u32,
+    /// The numbers to compute with; `None` for those that suit the model.
+    precision: Option<EnginePrecision>,
+}
+
+impl Wanted {
+    /// The model of the settings, or else an installed one.
+    ///
+    /// # Errors
+    /// A sentence for the operator: there is none.
+    pub(super) fn new(settings: &EngineSettings, data: &Path) -> Result<Self, String> {
+        let model = settings.model.clone().or_else(|| default_model(data)).ok_or(
+            "--engine diffusion needs a model: `tintype model list` shows those that `tintype model pull` can fetch; or give --model a folder as diffusers writes it",
+        )?;
+        let memory_bytes = settings.engine_memory.map_or_else(machine::memory_limit, |bytes| bytes.as_u64());
+        let (steps, precision) = (settings.engine_steps.unwrap_or(0), settings.engine_precision);
+        Ok(Self { model, data: data.to_owned(), memory_bytes, steps, precision })
+    }
+
+    /// The installed model or the folder.
+    ///
+    /// # Errors
+    /// A sentence for the operator: there is none of this name.
+    pub(super) fn find(&self) -> Result<Installed, String> {
+        models::find(&self.data, &self.model)
+    }
+
+    /// The numbers to compute with. Only an installed model has a folder for weights in 8 bits.
+    pub(super) fn precision(&self, installed: &Installed) -> EnginePrecision {
+        let large = pipeline(installed).is_some_and(|class| LARGE_PIPELINES.contains(&class.as_str()));
+        let fitting = if large && installed.cache.is_some() { EnginePrecision::W8a8 } else { EnginePrecision::F32 };
+        self.precision.unwrap_or(fitting)
+    }
+
+    /// The setup of a child, which writes beside the model only if it `keeps` files there.
+    pub(super) fn setup(&self, installed: &Installed, keeps: bool) -> Setup {
+        Setup {
+            folder: installed.folder.clone(),
+            cache: installed.cache.clone().filter(|_| keeps),
+            in_8_bits: self.precision(installed) == EnginePrecision::W8a8,
+            memory_bytes: self.memory_bytes,
+            only_opens: false,
+        }
+    }
+
+    /// The most reference pictures that the model takes, without opening it.
+    pub(super) fn max_references(&self) -> usize {
+        let class = self.find().ok().and_then(|installed| pipeline(&installed));
+        if class.is_some_and(|class| class.starts_with("Flux2Klein")) { MAX_REFERENCES } else { 0 }
+    }
+
+    /// The speed that was measured before this start.
+    pub(super) fn remembered(&self) -> Speed {
+        let cache = self.find().ok().and_then(|installed| installed.cache);
+        cache.map(|cache| Speed::remembered(&cache)).unwrap_or_default()
+    }
+
+    /// The task that most callers submit, if its time is known.
+    pub(super) fn usual_task(&self, speed: &Speed) -> Option<(Duration, (u32, u32))> {
+        let plan = speed.plan((USUAL_SIDE, USUAL_SIDE), 1, self.steps, 0);
+        let (width, height) = speed.working_size(&plan, ATTEMPT_LIMIT)?;
+        Some((speed.task(&Plan { width, height, ..plan })?, (width, height)))
+    }
+
+    /// One sentence for the operator.
+    pub(super) fn describe(&self, speed: &Speed) -> String {
+        let model = &self.model;
+        let speed = match self.usual_task(speed) {
+            Some((time, size)) => expectation(time, size),
+            None if speed.is_known() => format!("too slow for any size from {LEAST_SIDE} pixels on"),
+            None => "its speed is measured when it starts".into(),
+        };
+        format!("the model {model} on this machine's processor; {speed}")
+    }
+
+    /// Advice when the model cannot be opened.
+    pub(super) fn remedy(&self) -> String {
+        match models::is_name(&self.model) {
+            true => format!("see `tintype model verify {}`, or give another --model", self.model),
+            false => "give --model a folder as diffusers writes it, with all of its files".into(),
+        }
+    }
+}
+
+fn expectation(time: Duration, (width, height): (u32, u32)) -> String {
+    let working =
+        if width == USUAL_SIDE { String::new() } else { format!(", rendered as {width}x{height} and enlarged") };
+    format!("a picture of {USUAL_SIDE}x{USUAL_SIDE} takes about {:.0} s{working}", time.as_secs_f64().max(1.0))
+}
+
+/// The class of a model's pipeline, without opening the model.
+fn pipeline(installed: &Installed) -> Option<String> {
+    let index = Config::read(&installed.folder.join(models::INDEX)).ok()?;
+    index.text("_class_name", "").ok().map(str::to_owned)
+}
