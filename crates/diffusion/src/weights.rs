@@ -35,7 +35,7 @@ pub struct Entry {
 }
 
 /// The tensors of a part of a model, in one or several mapped files.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Weights {
     path: String,
     files: Vec<&'static [u8]>,
@@ -179,6 +179,22 @@ impl Weights {
     /// and their headers.
     pub fn identity(&self) -> &[u8] {
         &self.identity
+    }
+
+    /// Some of the tensors, under other names. Kernels of a single pixel become matrices where the layer is one of an
+    /// attention: older programs wrote these as convolutions.
+    pub fn renamed(&self, name: impl Fn(&str) -> Option<String>) -> Self {
+        let renamed = self.entries.iter().filter_map(|(old, entry)| {
+            let name = name(old)?;
+            let mut entry = entry.clone();
+            if [".to_q.", ".to_k.", ".to_v.", ".to_out."].iter().any(|layer| name.contains(layer))
+                && let [outputs, inputs, 1, 1] = entry.shape[..]
+            {
+                entry.shape = vec![outputs, inputs];
+            }
+            Some((name, entry))
+        });
+        Self { entries: renamed.collect(), ..self.clone() }
     }
 
     /// One tensor.

@@ -2,6 +2,7 @@
 
 mod compare;
 mod flux2_klein;
+mod single_file;
 mod stable_diffusion;
 mod z_image;
 
@@ -19,6 +20,8 @@ use crate::runtime::{Input, Session};
 use crate::schedulers::Scheduler;
 use crate::weights::Weights;
 use crate::{Error, Result};
+
+use stable_diffusion::{Parts, StableDiffusion};
 
 pub use compare::{Difference, compare};
 pub use stable_diffusion::embed_guidance;
@@ -184,7 +187,7 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// Reads a folder as `diffusers` writes it, and compares all weights with the configuration, so that an unusable model
+    /// Reads a folder as `diffusers` writes it, or one file of Stable Diffusion 1 with a tokenizer beside it, and compares all weights with the configuration, so that an unusable model
     /// is found before the first prompt. Weights in 8 bits are made if they are not there.
     ///
     /// # Errors
@@ -200,10 +203,14 @@ impl Pipeline {
     /// # Errors
     /// As of [`Pipeline::open`].
     pub fn open_with(folder: &Path, mut suit: Suit<'_>) -> Result<Self> {
+        if folder.is_file() {
+            let family = StableDiffusion::open(single_file::parts(folder)?, &mut suit)?;
+            return Ok(Self { family: Box::new(family), embeddings: VecDeque::new() });
+        }
         let index = Config::read(&folder.join("model_index.json"))?;
         let family: Box<dyn Family> = match index.text("_class_name", "")? {
             "StableDiffusionPipeline" | "LatentConsistencyModelPipeline" => {
-                Box::new(stable_diffusion::StableDiffusion::open(folder, &index, &mut suit)?)
+                Box::new(StableDiffusion::open(Parts::of_folder(folder, index)?, &mut suit)?)
             }
             "Flux2KleinPipeline" => Box::new(flux2_klein::Flux2Klein::open(folder, &index, &mut suit)?),
             "ZImagePipeline" => Box::new(z_image::ZImage::open(folder, &mut suit)?),

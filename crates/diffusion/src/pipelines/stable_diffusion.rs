@@ -1,6 +1,6 @@
 //! Stable Diffusion 1 and 2, and models distilled from them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, decode, part_config};
 use crate::config::Config;
@@ -36,20 +36,51 @@ pub(super) struct StableDiffusion {
     scheduler: Config,
 }
 
+/// The parts of a model, wherever they lie.
+pub(super) struct Parts {
+    pub index: Config,
+    pub clip: Config,
+    pub clip_weights: Weights,
+    pub unet: Config,
+    pub unet_weights: Weights,
+    pub vae: Config,
+    pub vae_weights: Weights,
+    pub scheduler: Config,
+    /// A folder.
+    pub tokenizer: PathBuf,
+}
+
+impl Parts {
+    /// Those in a folder.
+    pub fn of_folder(folder: &Path, index: Config) -> Result<Self> {
+        Ok(Self {
+            index,
+            clip: part_config(folder, "text_encoder")?,
+            unet: part_config(folder, "unet")?,
+            vae: part_config(folder, "vae")?,
+            scheduler: Config::read(&folder.join("scheduler").join("scheduler_config.json"))?,
+            tokenizer: folder.join("tokenizer"),
+            clip_weights: Weights::open_part(&folder.join("text_encoder"), "model")?,
+            unet_weights: Weights::open_part(&folder.join("unet"), "diffusion_pytorch_model")?,
+            vae_weights: Weights::open_part(&folder.join("vae"), "diffusion_pytorch_model")?,
+        })
+    }
+}
+
 impl StableDiffusion {
-    pub(super) fn open(folder: &Path, index: &Config, suit: &mut Suit<'_>) -> Result<Self> {
-        let clip = Clip::read(&part_config(folder, "text_encoder")?)?;
-        let unet = Unet::read(&part_config(folder, "unet")?)?;
+    pub(super) fn open(parts: Parts, suit: &mut Suit<'_>) -> Result<Self> {
+        let clip = Clip::read(&parts.clip)?;
+        let unet = Unet::read(&parts.unet)?;
         if clip.width != unet.context {
             let (text, image) = (clip.width, unet.context);
             return Err(Error::Model(format!(
                 "the text encoder gives {text} numbers a token, but the UNet takes {image}"
             )));
         }
-        let vae = part_config(folder, "vae")?;
+        let vae = &parts.vae;
         let decoder = match vae.text("_class_name", "AutoencoderKL")? {
-            "AutoencoderTiny" => Decoder::Tiny(TinyVae::read(&vae)?),
-            _ => Decoder::Large(Vae::read(&vae)?),
+            "AutoencoderTiny" => Decoder::Tiny(TinyVae::read(vae)?),
+            _ => Decoder::Large(Vae::read(vae)?),
         };
         let (decoded, factor) = match &decoder {
             Decoder::Large(vae) => (vae.channels, vae.factor()),
@@ -61,14 +92,13 @@ impl StableDiffusion {
                 "the UNet makes latent pictures of {made} channels, the autoencoder takes {decoded}"
             )));
         }
-        let scheduler = Config::read(&folder.join("scheduler").join("scheduler_config.json"))?;
         let mut family = Self {
-            traits: traits(index, &scheduler, &unet, factor)?,
-            tokenizer: tokenizer::Clip::read(&folder.join("tokenizer"), clip.tokens)?,
-            clip_weights: Weights::open_part(&folder.join("text_encoder"), "model")?,
-            unet_weights: Weights::open_part(&folder.join("unet"), "diffusion_pytorch_model")?,
-            decoder_weights: Weights::open_part(&folder.join("vae"), "diffusion_pytorch_model")?,
-            scheduler,
+            traits: traits(&parts.index, &parts.scheduler, &unet, factor)?,
+            tokenizer: tokenizer::Clip::read(&parts.tokenizer, clip.tokens)?,
+            clip_weights: parts.clip_weights,
+            unet_weights: parts.unet_weights,
+            decoder_weights: parts.vae_weights,
+            scheduler: parts.scheduler,
             clip,
             unet,
             decoder,
