@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 pub use tokio_util::sync::CancellationToken;
 
+mod colours;
 pub mod frames;
 pub mod picture;
 

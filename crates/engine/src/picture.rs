@@ -10,7 +10,8 @@ use image::{
     DynamicImage, ExtendedColorType, ImageDecoder, ImageEncoder, ImageError, ImageFormat, ImageReader, Limits,
     RgbImage, imageops,
 };
-use qcms::{DataType, Intent, Profile, Transform};
+
+use crate::colours;
 
 /// Longest side of a reference picture, in pixels.
 pub const MAX_SIDE: u32 = 8_192;
@@ -75,8 +76,8 @@ impl Picture {
     }
 
     /// Decodes PNG, JPEG or WebP, detected by content, within fixed limits on size and memory. Of an animation it
-    /// decodes the first frame. It applies the EXIF orientation and an ICC profile of RGB, drops all other metadata,
-    /// blends transparency with white, and scales the picture down to at most [`REFERENCE_SIDE`] pixels per side.
+    /// decodes the first frame. It applies the EXIF orientation, and an ICC profile of RGB or the `gAMA` and `cHRM`
+    /// of a PNG, drops all other metadata, blends transparency with white, and scales the picture down to at most [`REFERENCE_SIDE`] pixels per side.
     ///
     /// The decoder processes untrusted data, so a server must call it only in a confined process.
     ///
@@ -111,12 +112,16 @@ impl Picture {
             return Err(PictureError::Damaged("empty".into()));
         }
         let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
-        let profile = decoder.icc_profile().ok().flatten();
+        let colours = match decoder.icc_profile().ok().flatten() {
+            Some(profile) => colours::of_icc(&profile),
+            None if format == ImageFormat::Png => colours::of_png(bytes),
+            None => None,
+        };
         let decoded = DynamicImage::from_decoder(decoder)?;
         let mut shrunk = if width.max(height) > side { decoded.thumbnail(side, side) } else { decoded };
         shrunk.apply_orientation(orientation);
         let flat = flatten(&shrunk);
-        Ok(Self { pixels: profile.and_then(|profile| in_srgb(&flat, &profile)).unwrap_or(flat) })
+        Ok(Self { pixels: colours.and_then(|colours| colours::in_srgb(&flat, &colours)).unwrap_or(flat) })
     }
 
     /// The picture at exactly `width` x `height`, scaled to cover that size and cropped around the centre.
@@ -179,16 +184,6 @@ fn flatten(picture: &DynamicImage) -> RgbImage {
             |channel: u8| ((u32::from(channel) * u32::from(a) + 255 * (255 - u32::from(a)) + 127) / 255) as u8;
         image::Rgb([over_white(r), over_white(g), over_white(b)])
     })
-}
-
-/// The picture in sRGB, from the colours of an ICC profile. `None` if the profile is damaged or not of RGB: the numbers
-/// are then taken as they are.
-fn in_srgb(picture: &RgbImage, profile: &[u8]) -> Option<RgbImage> {
-    let source = Profile::new_from_slice(profile, false)?;
-    let transform = Transform::new(&source, &Profile::new_sRGB(), DataType::RGB8, Intent::default())?;
-    let mut converted = picture.clone();
-    transform.apply(&mut converted);
-    Some(converted)
 }
 
 #[cfg(test)]
