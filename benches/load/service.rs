@@ -55,9 +55,9 @@ impl Service {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let shared = shared(data, settings)?;
-        let engine = engines::choose(&settings.worker.engine, Path::new("."))?.info;
+        let typical_duration = engines::typical_duration(&settings.worker.engine);
         let api_settings = ApiSettings::new(settings, &format!("http://{address}"))?;
-        let api = ApiState::open(api_settings, shared.clone(), engine).await?;
+        let api = ApiState::open(api_settings, shared.clone(), typical_duration).await?;
         let stop = CancellationToken::new();
         tokio::spawn(server::serve(
             vec![listener.into()],

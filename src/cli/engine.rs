@@ -129,11 +129,12 @@ struct ShownDevice {
     name: String,
     memory_bytes: Option<u64>,
     free_memory_bytes: Option<u64>,
+    used_memory_bytes: Option<u64>,
 }
 
 impl From<Device> for ShownDevice {
-    fn from(Device { name, memory, free_memory }: Device) -> Self {
-        Self { name, memory_bytes: memory, free_memory_bytes: free_memory }
+    fn from(Device { name, memory, free_memory, used_memory }: Device) -> Self {
+        Self { name, memory_bytes: memory, free_memory_bytes: free_memory, used_memory_bytes: used_memory }
     }
 }
 
@@ -142,11 +143,15 @@ impl ShownDevice {
         let gib = |bytes: u64| bytes as f64 / (1_u64 << 30) as f64;
         let memory = self.memory_bytes.map(|bytes| format!(", {:.1} GiB of memory", gib(bytes))).unwrap_or_default();
         let free = self.free_memory_bytes.map(|bytes| format!(", {:.1} GiB free", gib(bytes))).unwrap_or_default();
-        format!("\n  device: {}{memory}{free}", self.name)
+        let used = self.used_memory_bytes.map(|bytes| format!(", {:.1} GiB of memory used", gib(bytes)));
+        format!("\n  device: {}{memory}{free}{}", self.name, used.unwrap_or_default())
     }
 }
 
 fn devices_text(devices: &[ShownDevice]) -> String {
+    if devices.is_empty() {
+        return "\n  device: the engine does not tell".into();
+    }
     devices.iter().map(ShownDevice::text).collect()
 }
 

@@ -191,7 +191,8 @@ async fn open_parts(
     if let DatabaseUrl::Sqlite(path) = database {
         directories.push(data_dir::directory_of(path).to_owned());
     }
-    let engines = choose_engines(server, &data.data)?;
+    // An API needs no file of an engine, such as a workflow.
+    let engines = if role == Role::Api { Vec::new() } else { choose_engines(server, &data.data)? };
     let shared = Shared::new(server, clock, store, files, directories);
     let api = match url {
         Some(url) => {
@@ -201,10 +202,7 @@ async fn open_parts(
                     "this process counts rate limits on its own; to share the counts between processes, give each of them --redis"
                 );
             }
-            // Callers wait as long as for the quickest engine.
-            let quickest = engines.iter().map(|chosen| &chosen.choice.info).min_by_key(|info| info.typical_duration);
-            let info = quickest.ok_or("there is no engine")?.clone();
-            Some(ApiState::open(settings, shared.clone(), info).await?)
+            Some(ApiState::open(settings, shared.clone(), quickest(server, &engines)?).await?)
         }
         None => None,
     };
@@ -219,6 +217,17 @@ async fn open_parts(
         }
     };
     Ok(Parts { sweeper: Sweeper::new(shared.clone(), server), shared, api, rendering })
+}
+
+/// How long a task usually takes on the quickest engine: callers wait that long before they poll.
+fn quickest(server: &ServerSettings, engines: &[Chosen]) -> Result<Duration, Failure> {
+    let chosen = engines.iter().map(|chosen| chosen.choice.info.typical_duration).min();
+    let assumed = || server.worker.engine.engines().map(|all| all.iter().map(assumed_duration).min());
+    Ok(chosen.map_or_else(assumed, |chosen| Ok(Some(chosen)))?.ok_or("there is no engine")?)
+}
+
+fn assumed_duration(engine: &NamedEngine) -> Duration {
+    engines::typical_duration(&engine.settings)
 }
 
 fn choose_engines(server: &ServerSettings, data: &Path) -> Result<Vec<Chosen>, Failure> {

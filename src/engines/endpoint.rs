@@ -18,6 +18,8 @@ use crate::outbound::{Proxies, client_builder, describe};
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// A server that renders is silent for minutes; these probes keep routers from forgetting its connection.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(30);
+/// So much is read of an answer that is an error, in bytes. Its words stand at the beginning.
+const MAX_ERROR: usize = 64 * 1024;
 /// Longest code in an error of a server that the log repeats.
 const MAX_CODE: usize = 64;
 /// Longest message of a server that is quoted, in characters.
@@ -40,7 +42,7 @@ pub struct Answer {
     pub status: StatusCode,
     /// The headers.
     pub headers: HeaderMap,
-    /// The body, within the limit that the request had.
+    /// The body, within the limit that the request had; of an error no more than its beginning.
     pub body: Vec<u8>,
 }
 
@@ -192,6 +194,9 @@ impl Endpoint {
         let (status, headers) = (response.status(), response.headers().clone());
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| self.unanswered(error))? {
+            if !status.is_success() && body.len() + chunk.len() > MAX_ERROR {
+                break;
+            }
             if body.len() + chunk.len() > max_bytes {
                 let cause = format!("{} answered with more than {max_bytes} bytes", self.name());
                 return Err(EngineError::Temporary(cause).into());

@@ -6,7 +6,6 @@
 //! itself.
 
 mod comfyui;
-mod counted;
 pub mod diffusion;
 mod driver;
 pub mod endpoint;
@@ -20,6 +19,7 @@ pub mod supervisor;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tintype_engine::{Engine, EngineInfo, Sizes};
 use tintype_sketch::Sketch;
@@ -29,6 +29,9 @@ use crate::sandbox::Decoder;
 
 /// The engines of this release, as `--engine` names them.
 pub const KNOWN: [&str; 6] = ["sketch", "diffusion", "openai:URL", "sd-server:URL", "sd-server", "comfyui:URL"];
+
+/// How long a task is assumed to take on a server until some were measured.
+const TYPICAL_DURATION: Duration = Duration::from_secs(20);
 
 /// The surroundings of an engine in a process that renders.
 #[derive(Debug, Clone, Default)]
@@ -71,6 +74,15 @@ impl EngineChoice {
     /// A sentence for the operator: the engine's key or certificate authorities cannot be used.
     pub fn build(&self, surroundings: Surroundings) -> Result<Arc<dyn Engine>, String> {
         (self.build)(surroundings)
+    }
+}
+
+/// How long a task of the settings' engine usually takes, as far as that is known without reading the engine's files. A
+/// process that renders measures it.
+pub fn typical_duration(settings: &EngineSettings) -> Duration {
+    match settings.target() {
+        EngineTarget::Sketch => Sketch::info().typical_duration,
+        _ => TYPICAL_DURATION,
     }
 }
 

@@ -28,6 +28,15 @@ pub trait Server: fmt::Debug + Send + Sync + 'static {
     /// The server for the operator, such as its URL.
     fn name(&self) -> &str;
 
+    /// Whether it could take work, as far as this process knows without asking. A server for which this changes by itself
+    /// is not set aside: it gets work again as soon as it could take some.
+    ///
+    /// # Errors
+    /// The reason why it takes none.
+    fn known(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     /// Finds out whether it takes work.
     ///
     /// # Errors
@@ -127,11 +136,14 @@ impl<S: Server> Servers<S> {
             let aside = self.shared.states()[index].aside.clone();
             match aside {
                 Some(cause) => Err(cause),
-                None => server.probe().await.map_err(|fault| {
-                    let cause = cause_of(fault.error);
-                    self.shared.set_aside(index, cause.clone(), fault.pause);
-                    cause
-                }),
+                None => {
+                    server.known().map_err(cause_of)?;
+                    server.probe().await.map_err(|fault| {
+                        let cause = cause_of(fault.error);
+                        self.shared.set_aside(index, cause.clone(), fault.pause);
+                        cause
+                    })
+                }
             }
         });
         let outcomes = join_all(probing).await;
@@ -164,12 +176,17 @@ impl<S: Server> Shared<S> {
     /// Takes a place at the least loaded server, if one has a place.
     fn take(&self) -> Result<Option<usize>, EngineError> {
         let mut states = self.states();
-        if states.iter().all(|state| state.aside.is_some()) {
-            let causes: Vec<_> = states.iter().filter_map(|state| state.aside.clone()).collect();
+        let reason = |(server, state): (&Arc<S>, &State)| match &state.aside {
+            Some(cause) => Some(cause.clone()),
+            None => server.known().err().map(cause_of),
+        };
+        let reasons: Vec<Option<String>> = self.servers.iter().zip(states.iter()).map(reason).collect();
+        if reasons.iter().all(Option::is_some) {
+            let causes: Vec<_> = reasons.into_iter().flatten().collect();
             return Err(EngineError::NotAvailable(causes.join("; ")));
         }
         let open = states.iter_mut().enumerate();
-        let open = open.filter(|(_, state)| state.aside.is_none() && state.load < self.calls_per_server);
+        let open = open.filter(|(index, state)| reasons[*index].is_none() && state.load < self.calls_per_server);
         let chosen = open.min_by_key(|(_, state)| (state.load, state.calls));
         Ok(chosen.map(|(index, state)| {
             state.load += 1;

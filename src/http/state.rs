@@ -1,6 +1,7 @@
 //! The parts and settings that the handlers of the API share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::config::{
     AllowedOrigins, ConnectionLimits, FileLinks, LimitSettings, RedisServer, ServerSettings, TrustedProxy,
@@ -11,7 +12,6 @@ use crate::service::keyring::Keyring;
 use crate::service::limits::RateLimits;
 use crate::service::links::Links;
 use crate::service::tasks::Tasks;
-use tintype_engine::EngineInfo;
 
 /// The settings that the API consults.
 #[derive(Debug, Clone)]
@@ -68,8 +68,8 @@ pub struct ApiState {
     pub settings: ApiSettings,
     /// Parts that the worker and the sweeper use too.
     pub shared: Arc<Shared>,
-    /// The engine that renders the tasks, which may run in other processes.
-    pub engine: EngineInfo,
+    /// How long a task is assumed to take until some were measured.
+    pub typical_duration: Duration,
     /// Submits, finds and lists tasks.
     pub tasks: Tasks,
     /// URLs of result files.
@@ -87,7 +87,11 @@ impl ApiState {
     ///
     /// # Errors
     /// A sentence for the operator.
-    pub async fn open(settings: ApiSettings, shared: Arc<Shared>, engine: EngineInfo) -> Result<Arc<Self>, String> {
+    pub async fn open(
+        settings: ApiSettings,
+        shared: Arc<Shared>,
+        typical_duration: Duration,
+    ) -> Result<Arc<Self>, String> {
         let max_unfinished = settings.limits.max_unfinished;
         let clock = &shared.clock;
         Ok(Arc::new(Self {
@@ -96,7 +100,7 @@ impl ApiState {
             keys: Arc::new(Keyring::new(shared.store.clone(), clock.clone())),
             limits: RateLimits::open(&settings.limits, settings.redis.as_ref(), clock.clone()).await?,
             failures: Failures::new(clock.clone()),
-            engine,
+            typical_duration,
             settings,
             shared,
         }))

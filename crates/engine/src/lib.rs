@@ -177,6 +177,8 @@ pub struct Device {
     pub memory: Option<u64>,
     /// The part of its memory that is free, in bytes.
     pub free_memory: Option<u64>,
+    /// The part of its memory that the engine uses, in bytes.
+    pub used_memory: Option<u64>,
 }
 
 /// The time and the memory that a render took on this machine.

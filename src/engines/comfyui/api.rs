@@ -4,27 +4,33 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::future::try_join_all;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::multipart::{Form, Part};
 use reqwest::{Method, StatusCode};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tintype_engine::{Device, EngineError};
 
+use super::answers::{self, Accepted, File, Job, Queue, Stats, Uploaded, entry_of};
 use crate::engines::endpoint::{Answer, Endpoint, Fault, Words};
 use crate::engines::results::MAX_FILE_BYTES;
 use crate::engines::servers::Server;
 
-/// An answer about a run holds its whole workflow, and the queue those of all runs that wait.
-const MAX_ANSWER: usize = 16 * 1024 * 1024;
+/// Longest answer about a run, which holds its whole workflow, or about the queue, which holds those of all runs that wait.
+const MAX_WORKFLOWS: usize = 16 * 1024 * 1024;
+/// Longest description of a kind of node. That of LoadImage lists all files in the folder `input`.
+const MAX_DESCRIPTION: usize = 4 * 1024 * 1024;
+/// Longest answer of any other kind, except a picture.
+const MAX_ANSWER: usize = 1024 * 1024;
+/// Descriptions that are asked for at the same time.
+const DESCRIPTIONS_AT_ONCE: usize = 4;
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Time for a reference or a picture.
 const FILE_LIMIT: Duration = Duration::from_secs(60);
 /// Time for the answers to a probe; less than the worker waits for one.
 const PROBE_LIMIT: Duration = Duration::from_secs(4);
-/// Longest name of a device, in characters.
-const MAX_NAME: usize = 100;
 
 /// One server.
 #[derive(Debug)]
@@ -39,36 +45,12 @@ pub(super) struct ComfyServer {
 pub(super) enum Run {
     /// It waits or is being rendered.
     Unfinished,
-    /// The files of its pictures.
-    Completed(Vec<File>),
+    /// The file of its picture, if it has saved one.
+    Completed(Option<File>),
     /// The error that ended it.
     Failed(Words),
     /// The server does not know it: it was started again, or somebody removed the run.
     Gone,
-}
-
-/// A file in a folder of the server.
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct File {
-    filename: String,
-    #[serde(default)]
-    subfolder: String,
-    #[serde(rename = "type", default)]
-    folder: String,
-}
-
-impl File {
-    fn query(&self) -> String {
-        let parts = [("filename", &self.filename), ("subfolder", &self.subfolder), ("type", &self.folder)];
-        url::form_urlencoded::Serializer::new(String::new()).extend_pairs(parts).finish()
-    }
-}
-
-#[derive(Deserialize)]
-struct Accepted {
-    prompt_id: String,
-    #[serde(default)]
-    node_errors: Value,
 }
 
 /// A run that the server has queued.
@@ -80,13 +62,6 @@ pub(super) struct Queued {
     pub(super) left_out: Option<Words>,
 }
 
-#[derive(Deserialize)]
-struct Uploaded {
-    name: String,
-    #[serde(default)]
-    subfolder: String,
-}
-
 #[async_trait]
 impl Server for ComfyServer {
     fn name(&self) -> &str {
@@ -95,16 +70,19 @@ impl Server for ComfyServer {
 
     async fn probe(&self) -> Result<(), Fault> {
         let asking = async {
-            let stats = self.get("system_stats").await?;
-            if !stats["system"].is_object() {
+            let answer = self.get("system_stats", MAX_ANSWER).await?;
+            if !self.json::<Stats<'_>>(&answer).map(|stats| stats.are_of_comfyui())? {
                 let what = "does not answer as ComfyUI does: give its base URL, such as http://127.0.0.1:8188";
                 return Err(self.unclear(what));
             }
             let asked = self.node_classes.iter().map(async |class| {
-                let path = format!("object_info/{}", encoded(class));
-                Ok::<_, Fault>(self.get(&path).await?.get(class).is_none().then_some(class.as_str()))
+                let answer = self.get(&format!("object_info/{}", encoded(class)), MAX_DESCRIPTION).await?;
+                let known = answers::member(self.json(&answer)?, class).is_some();
+                Ok::<_, Fault>((!known).then_some(class.as_str()))
             });
-            let missing: Vec<_> = try_join_all(asked).await?.into_iter().flatten().collect();
+            let asked: Vec<_> = asked.collect();
+            let answered: Vec<_> = stream::iter(asked).buffered(DESCRIPTIONS_AT_ONCE).try_collect().await?;
+            let missing: Vec<_> = answered.into_iter().flatten().collect();
             match missing.is_empty() {
                 true => Ok(()),
                 false => Err(self.unclear(&format!("lacks nodes of the workflow: {}", missing.join(", ")))),
@@ -126,20 +104,14 @@ impl ComfyServer {
 
     /// The devices of the server; none if it does not answer.
     pub(super) async fn devices(&self) -> Vec<Device> {
-        let asked = tokio::time::timeout(PROBE_LIMIT, self.get("system_stats")).await;
-        let Ok(Ok(stats)) = asked else { return Vec::new() };
-        let devices = stats["devices"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let device = |device: &Value| {
-            // It is shown on a terminal.
-            let name = device["name"].as_str()?.chars().filter(|char| !char.is_control()).take(MAX_NAME).collect();
-            Some(Device { name, memory: device["vram_total"].as_u64(), free_memory: device["vram_free"].as_u64() })
-        };
-        devices.iter().filter_map(device).collect()
+        let asked = tokio::time::timeout(PROBE_LIMIT, self.get("system_stats", MAX_ANSWER)).await;
+        let Ok(Ok(answer)) = asked else { return Vec::new() };
+        self.json::<Stats<'_>>(&answer).map(|stats| stats.devices()).unwrap_or_default()
     }
 
-    async fn get(&self, path: &str) -> Result<Value, Fault> {
+    async fn get(&self, path: &str, max_bytes: usize) -> Result<Answer, Fault> {
         let request = self.endpoint.request(Method::GET, path)?;
-        self.json(&self.endpoint.send(request, MAX_ANSWER, ANSWER_LIMIT).await?)
+        self.endpoint.send(request, max_bytes, ANSWER_LIMIT).await
     }
 
     async fn post(&self, path: &str, body: &Value) -> Result<Answer, Fault> {
@@ -147,17 +119,19 @@ impl ComfyServer {
         self.endpoint.send(request.body(body.to_string()), MAX_ANSWER, ANSWER_LIMIT).await
     }
 
-    fn json(&self, answer: &Answer) -> Result<Value, Fault> {
+    /// The matter of an answer, which borrows from it.
+    fn json<'a, T: Deserialize<'a>>(&self, answer: &'a Answer) -> Result<T, Fault> {
         if answer.status != StatusCode::OK {
-            return Err(self.endpoint.failure(answer, &words(answer)));
+            return Err(self.endpoint.failure(answer, &answers::words(&answer.body)));
         }
-        serde_json::from_slice(&answer.body).map_err(|_| {
+        let parsed = serde_json::from_slice::<&RawValue>(&answer.body).map_err(|_| {
             let kind = answer.media_type();
             self.unclear(&format!(
                 "answered 200 with {} instead of JSON",
                 if kind.is_empty() { "bytes" } else { &kind }
             ))
-        })
+        })?;
+        serde_json::from_str(parsed.get()).map_err(|_| self.unclear("answered 200 with JSON of another shape"))
     }
 
     fn unclear(&self, what: &str) -> Fault {
@@ -173,8 +147,8 @@ impl ComfyServer {
         let part = part.map_err(|error| EngineError::Permanent(error.to_string()))?;
         let request = self.endpoint.request(Method::POST, "upload/image")?;
         let request = request.multipart(Form::new().part("image", part).text("type", "input"));
-        let answer = self.json(&self.endpoint.send(request, MAX_ANSWER, FILE_LIMIT).await?)?;
-        let uploaded = serde_json::from_value(answer);
+        let answer = self.endpoint.send(request, MAX_ANSWER, FILE_LIMIT).await?;
+        let uploaded = serde_json::from_str(self.json::<&RawValue>(&answer)?.get());
         // Another name, if a file of this one had another content.
         let Uploaded { name, subfolder } = uploaded.map_err(|_| self.unclear("did not name a file that it took"))?;
         Ok(if subfolder.is_empty() { name } else { format!("{subfolder}/{name}") })
@@ -186,17 +160,16 @@ impl ComfyServer {
     /// [`Fault`]; a workflow with errors is [`EngineError::Permanent`].
     pub(super) async fn submit(&self, graph: &Value, id: &str) -> Result<Queued, Fault> {
         let body = json!({ "prompt": graph, "prompt_id": id, "client_id": id });
-        let answer = self.json(&self.post("prompt", &body).await?)?;
-        let accepted: Option<Accepted> = serde_json::from_value(answer).ok();
+        let answer = self.post("prompt", &body).await?;
+        let accepted: Option<Accepted<'_>> = serde_json::from_str(self.json::<&RawValue>(&answer)?.get()).ok();
         // The id becomes part of a path.
         let is_id = |id: &str| {
             let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
             (1..=64).contains(&id.len()) && id.bytes().all(plain)
         };
         let accepted = accepted.filter(|accepted| is_id(&accepted.prompt_id));
-        let Accepted { prompt_id, node_errors } =
-            accepted.ok_or_else(|| self.unclear("accepted a workflow without a valid id"))?;
-        Ok(Queued { id: prompt_id, left_out: first_node_error(&node_errors) })
+        let accepted = accepted.ok_or_else(|| self.unclear("accepted a workflow without a valid id"))?;
+        Ok(Queued { left_out: accepted.left_out(), id: accepted.prompt_id })
     }
 
     /// The error of a workflow of which the server leaves nodes out.
@@ -216,41 +189,25 @@ impl ComfyServer {
     /// # Errors
     /// [`Fault`]: the server gave no valid answer.
     pub(super) async fn run(&self, id: &str) -> Result<Run, Fault> {
-        let request = self.endpoint.request(Method::GET, &format!("api/jobs/{id}"))?;
-        let answer = self.endpoint.send(request, MAX_ANSWER, ANSWER_LIMIT).await?;
+        let answer = self.get(&format!("api/jobs/{id}"), MAX_WORKFLOWS).await?;
         // Either the run is unknown, or the route is.
         if answer.status == StatusCode::NOT_FOUND {
             return self.run_of_old(id).await;
         }
-        let job = self.json(&answer)?;
-        match job["status"].as_str() {
-            Some("pending" | "in_progress") => Ok(Run::Unfinished),
-            Some("completed") => Ok(Run::Completed(files(&job["outputs"]))),
-            Some(ended @ ("failed" | "cancelled")) => Ok(Run::Failed(error_words(&job["execution_error"], ended))),
-            _ => Err(self.unclear("gave a run in an unknown state")),
-        }
+        self.json::<Job<'_>>(&answer)?.run().ok_or_else(|| self.unclear("gave a run in an unknown state"))
     }
 
     /// The state of a run in the history and the queue, which old servers have too.
     async fn run_of_old(&self, id: &str) -> Result<Run, Fault> {
-        let queue = self.get("queue").await?;
-        // Asked after the queue: runs move from there into the history.
-        let history = self.get(&format!("history/{id}")).await?;
-        let Some(entry) = history.get(id) else {
-            let waits = ["queue_running", "queue_pending"].iter().any(|list| entry_of(&queue[list], id).is_some());
-            return Ok(if waits { Run::Unfinished } else { Run::Gone });
+        let waits = {
+            let answer = self.get("queue", MAX_WORKFLOWS).await?;
+            let Queue { queue_running, queue_pending } = self.json(&answer)?;
+            [queue_running, queue_pending].into_iter().any(|list| entry_of(list, id).is_some())
         };
-        let status = &entry["status"];
-        if status["status_str"] != "error" {
-            return Ok(Run::Completed(files(&entry["outputs"])));
-        }
-        let messages = status["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let last = messages
-            .iter()
-            .rfind(|message| matches!(message[0].as_str(), Some("execution_error" | "execution_interrupted")));
-        let (name, details) =
-            last.map_or(("failed", &Value::Null), |last| (last[0].as_str().unwrap_or_default(), &last[1]));
-        Ok(Run::Failed(error_words(details, name)))
+        // Asked after the queue: runs move from there into the history.
+        let answer = self.get(&format!("history/{id}"), MAX_WORKFLOWS).await?;
+        let ended = answers::run_in_history(self.json(&answer)?, id);
+        Ok(ended.unwrap_or(if waits { Run::Unfinished } else { Run::Gone }))
     }
 
     /// Fetches a file.
@@ -262,7 +219,7 @@ impl ComfyServer {
         let answer = self.endpoint.send(request, MAX_FILE_BYTES, FILE_LIMIT).await?;
         match answer.status {
             StatusCode::OK => Ok(answer.body),
-            _ => Err(self.endpoint.failure(&answer, &words(&answer))),
+            _ => Err(self.endpoint.failure(&answer, &answers::words(&answer.body))),
         }
     }
 
@@ -275,59 +232,25 @@ impl ComfyServer {
         if answer.status == StatusCode::OK {
             return Ok(());
         }
-        let queue = self.get("queue").await?;
-        if let Some(id) = entry_of(&queue["queue_pending"], id) {
+        if let Some(id) = self.queued(id, |queue| queue.queue_pending).await? {
             self.post("queue", &json!({ "delete": [id] })).await?;
         }
         // It may have begun meanwhile. An old server interrupts whatever it is running, even if it is given an id, so that it
         // is asked only while that is this run.
-        let queue = self.get("queue").await?;
-        if let Some(id) = entry_of(&queue["queue_running"], id) {
+        if let Some(id) = self.queued(id, |queue| queue.queue_running).await? {
             self.post("interrupt", &json!({ "prompt_id": id })).await?;
         }
         Ok(())
     }
-}
 
-/// The server's id of a run in a list of its queue. `id` is that id, or the one of the client that submitted the run.
-fn entry_of<'a>(list: &'a Value, id: &str) -> Option<&'a str> {
-    let entries = list.as_array().map(Vec::as_slice).unwrap_or_default();
-    entries.iter().find(|entry| entry[1] == id || entry[3]["client_id"] == id)?[1].as_str()
-}
-
-/// Files of the folder `output`, or if there are none, temporary ones.
-fn files(outputs: &Value) -> Vec<File> {
-    let outputs = outputs.as_object().into_iter().flat_map(|outputs| outputs.values());
-    let images = outputs.filter_map(|output| output["images"].as_array()).flatten();
-    let files: Vec<File> = images.filter_map(|image| serde_json::from_value(image.clone()).ok()).collect();
-    let kept: Vec<File> = files.iter().filter(|file| file.folder == "output").cloned().collect();
-    if kept.is_empty() { files } else { kept }
-}
-
-/// The words of an error that ended a run.
-fn error_words(details: &Value, otherwise: &str) -> Words {
-    let text = |name: &str| details[name].as_str().map(str::to_owned);
-    Words { code: text("exception_type").or_else(|| Some(otherwise.to_owned())), message: text("exception_message") }
-}
-
-/// The first error of a node.
-fn first_node_error(errors: &Value) -> Option<Words> {
-    let node = errors.as_object()?.values().next()?;
-    let error = &node["errors"][0];
-    let message = [&node["class_type"], &error["message"], &error["details"]];
-    let message: Vec<_> = message.iter().filter_map(|part| part.as_str()).collect();
-    Some(Words { code: error["type"].as_str().map(str::to_owned), message: Some(message.join(": ")) })
-}
-
-/// The words of an error: `{"error": {"type", "message", …}, "node_errors": {…}}`, in old versions `{"error": "…"}`.
-fn words(answer: &Answer) -> Words {
-    let value: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-    let node = first_node_error(&value["node_errors"]).unwrap_or_default();
-    let error = &value["error"];
-    let text = |value: &Value| value.as_str().map(str::to_owned);
-    Words {
-        code: node.code.or_else(|| text(&error["type"])),
-        message: node.message.or_else(|| text(&error["message"])).or_else(|| text(error)),
+    /// The server's id of a run in one list of the queue.
+    async fn queued(
+        &self,
+        id: &str,
+        list: impl for<'a> Fn(Queue<'a>) -> Option<&'a RawValue>,
+    ) -> Result<Option<String>, Fault> {
+        let answer = self.get("queue", MAX_WORKFLOWS).await?;
+        Ok(entry_of(list(self.json(&answer)?), id))
     }
 }
 

@@ -47,13 +47,17 @@ impl Events {
         Self(socket.ok())
     }
 
-    /// Waits for the end of the run, and reports its steps meanwhile. Without events it waits for ever.
+    /// Waits for the end of the run, and reports its steps meanwhile. Without events it waits for ever, and after the end
+    /// there are none: the state of the run is asked for at each end, and a server may tell it as often as it likes.
     pub(super) async fn end(&mut self, on_step: impl Fn(u32, u32)) {
         while let Some(socket) = &mut self.0 {
             match socket.next().await {
                 Some(Ok(Message::Text(text))) => match matter(&text) {
                     Matter::Step(done, of) => on_step(done, of),
-                    Matter::End => return,
+                    Matter::End => {
+                        self.0 = None;
+                        return;
+                    }
                     Matter::Other => {}
                 },
                 Some(Ok(_)) => {}

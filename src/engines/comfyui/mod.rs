@@ -2,6 +2,7 @@
 //!
 //! Each picture is a run of its own under an id of ours, so that a run whose answer was lost can be cancelled.
 
+mod answers;
 mod api;
 mod events;
 mod steps;
@@ -21,7 +22,7 @@ use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
-use self::api::{ComfyServer, File, Run};
+use self::api::{ComfyServer, Run};
 use self::events::Events;
 use self::steps::Steps;
 use self::workflow::{Values, Workflow};
@@ -30,11 +31,9 @@ use super::endpoint::{Endpoint, Fault};
 use super::prompt::for_engine;
 use super::results::{Results, to_pngs};
 use super::servers::{Server as _, Servers};
-use super::{EngineChoice, sizes};
+use super::{EngineChoice, TYPICAL_DURATION, sizes};
 use crate::config::EngineSettings;
 
-/// A guess until durations have been measured.
-const TYPICAL_DURATION: Duration = Duration::from_secs(30);
 /// One run is rendered while another one waits, so that the server is never idle between two pictures.
 const RUNS_PER_SERVER: usize = 2;
 /// The state of a run is asked for when the websocket tells its end, and so often in case that it does not.
@@ -160,23 +159,19 @@ impl ComfyUi {
         let mut events = Events::open(server.endpoint(), &id).await;
         let mut run = Submitted::begin(&server, id, graph, &self.ending).await?;
         let ended = run.ended(&mut events, |done, of| steps.step(order.index, done, of)).await?;
-        let files = match ended {
-            Run::Completed(files) => files,
+        let file = match ended {
+            Run::Completed(Some(file)) => file,
+            Run::Completed(None) => {
+                let cause = format!("{} ran the workflow, which saved no picture", server.name());
+                return Err(EngineError::Temporary(cause).into());
+            }
             Run::Failed(words) => return Err(server.failed(&words).into()),
             Run::Unfinished | Run::Gone => {
                 let cause = format!("{} lost a run, most likely because it was started again", server.name());
                 return Err(EngineError::Temporary(cause).into());
             }
         };
-        self.fetch(&server, &files).await
-    }
-
-    async fn fetch(&self, server: &ComfyServer, files: &[File]) -> Result<Vec<u8>, Fault> {
-        let Some(file) = files.first() else {
-            let cause = format!("{} ran the workflow, which saved no picture", server.name());
-            return Err(EngineError::Temporary(cause).into());
-        };
-        server.fetch(file).await.map_err(Fault::begun)
+        server.fetch(&file).await.map_err(Fault::begun)
     }
 }
 

@@ -26,6 +26,9 @@ const REFUSALS: [&str; 5] = [
     "ResponsibleAIPolicyViolation",
 ];
 
+/// Longest error that is parsed, in bytes. Parsed, it takes many times as much.
+const MAX_ERROR: usize = 64 * 1024;
+
 /// The file of one picture.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum File {
@@ -55,6 +58,9 @@ impl Complaint {
     /// The error in a body, if it holds one: OpenAI's `{"error": {…}}`, `{"error": "…"}` of sd-server, and `{"detail": …}`
     /// of FastAPI.
     pub(super) fn read(body: &[u8]) -> Option<Self> {
+        if body.len() > MAX_ERROR {
+            return None;
+        }
         let shapes: ErrorShapes = serde_json::from_slice(body).ok()?;
         let text = |value: &Value| match value {
             Value::String(text) => Some(text.clone()),

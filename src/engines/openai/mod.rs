@@ -17,6 +17,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::multipart::{Form, Part};
 use reqwest::{Method, RequestBuilder};
+use serde::de::IgnoredAny;
 use tintype_engine::{Brief, Engine, EngineError, EngineInfo, Picture, Progress, Stage};
 use url::Url;
 
@@ -26,12 +27,10 @@ use super::driver::{Driven, Driver};
 use super::endpoint::{Endpoint, Fault};
 use super::results::{Downloads, MAX_FILE_BYTES, Results, to_pngs};
 use super::servers::{Server, Servers};
-use super::{EngineChoice, Surroundings, sizes};
+use super::{EngineChoice, Surroundings, TYPICAL_DURATION, sizes};
 use crate::config::EngineSettings;
 use crate::domain::images_api::GenerationRequest;
 
-/// How long a picture is assumed to take until some were measured.
-const TYPICAL_DURATION: Duration = Duration::from_secs(20);
 /// Time for the answer to a probe; less than the worker waits for one.
 const PROBE_LIMIT: Duration = Duration::from_secs(4);
 /// Largest list of models, in bytes.
@@ -210,7 +209,7 @@ impl Server for ImagesServer {
         let Self(endpoint) = self;
         let request = endpoint.request(Method::GET, "models")?;
         let answer = endpoint.send(request, MAX_MODELS, PROBE_LIMIT).await?;
-        if answer.status.is_success() && serde_json::from_slice::<serde_json::Value>(&answer.body).is_ok() {
+        if answer.status.is_success() && serde_json::from_slice::<IgnoredAny>(&answer.body).is_ok() {
             return Ok(());
         }
         if answer.status.is_success() || answer.status.as_u16() == 404 {

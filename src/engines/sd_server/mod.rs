@@ -9,26 +9,22 @@ mod server;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use async_trait::async_trait;
-use tintype_engine::{Brief, EngineError, EngineInfo, Picture, Progress, Sizes};
+use tintype_engine::{Brief, Device, EngineError, EngineInfo, Picture, Progress, Sizes};
 use url::Url;
 
 use self::api::{Api, Capabilities};
 use self::child::SdServerProgram;
 use self::server::{Kill, ReferenceUse, Report, Server};
-use super::counted::Counted;
 use super::driver::{Driven, Driver};
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Fault};
 use super::results::Results;
+use super::servers::{self, Servers};
 use super::supervisor::Supervisor;
-use super::{EngineChoice, Surroundings, sizes};
+use super::{EngineChoice, Surroundings, TYPICAL_DURATION, sizes};
 use crate::config::EngineSettings;
 
-/// A guess until durations have been measured.
-const TYPICAL_DURATION: Duration = Duration::from_secs(30);
 /// Words in the names of models that look at reference pictures.
 const EDITING_MODELS: [&str; 6] = ["edit", "kontext", "klein", "flux2", "flux.2", "flux-2"];
 
@@ -66,9 +62,11 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         } else {
             let endpoints = Endpoint::all(&urls, &settings, &surroundings)?;
             let results = Results::new(surroundings.decoder.clone());
-            let attach = |endpoint| Ok(Place::attached(Server::new(Api::new(endpoint), results.clone())));
+            let attach = |endpoint| Ok(Place::Attached(Arc::new(Server::new(Api::new(endpoint), results.clone()))));
             endpoints.into_iter().map(attach).collect::<Result<Vec<_>, String>>()
         }?;
+        // A server has a queue of its own, and the slots of the engine limit its tasks.
+        let places = Servers::new(places, usize::MAX);
         Ok(Arc::new(Driven(SdServer { places, max_references })))
     }))
 }
@@ -76,52 +74,65 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
 /// The engine.
 #[derive(Debug)]
 struct SdServer {
-    places: Vec<Place>,
+    places: Servers<Place>,
     max_references: usize,
 }
 
-/// A server, which may be down, and how many renders it has.
-struct Place {
-    host: Host,
-    renders: AtomicUsize,
-}
-
-enum Host {
+/// A server, which may be down.
+enum Place {
     Attached(Arc<Server>),
-    Child(Arc<Supervisor<Arc<Server>>>),
+    /// Its description, and what keeps it running.
+    Child(String, Arc<Supervisor<Arc<Server>>>),
 }
 
 impl fmt::Debug for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let host = match &self.host {
-            Host::Attached(server) => server.api().name(),
-            Host::Child(_) => "child",
+        f.debug_tuple("Place").field(&servers::Server::name(self)).finish()
+    }
+}
+
+#[async_trait]
+impl servers::Server for Place {
+    fn name(&self) -> &str {
+        match self {
+            Self::Attached(server) => server.api().name(),
+            Self::Child(name, _) => name,
+        }
+    }
+
+    fn known(&self) -> Result<(), EngineError> {
+        match self {
+            Self::Attached(server) => server.is_free(),
+            Self::Child(_, supervisor) => supervisor.running()?.link.is_free(),
+        }
+    }
+
+    async fn probe(&self) -> Result<(), Fault> {
+        let server = match self {
+            Self::Attached(server) => server.clone(),
+            Self::Child(_, supervisor) => supervisor.running()?.link,
         };
-        f.debug_struct("Place").field("host", &host).finish_non_exhaustive()
+        server.is_free()?;
+        server.api().capabilities().await?;
+        Ok(())
     }
 }
 
 impl Place {
-    fn attached(server: Server) -> Self {
-        Self { host: Host::Attached(Arc::new(server)), renders: AtomicUsize::new(0) }
-    }
-
     /// Starts a child on a device.
     fn child(device: Option<String>, settings: &EngineSettings, surroundings: &Surroundings) -> Result<Self, String> {
+        let program = settings.engine_program.display();
+        let name =
+            device.as_ref().map_or_else(|| program.to_string(), |device| format!("{program} on device {device}"));
         let (program, start) = SdServerProgram::new(device, settings, surroundings)?;
-        Ok(Self { host: Host::Child(Arc::new(Supervisor::new(program, start))), renders: AtomicUsize::new(0) })
+        Ok(Self::Child(name, Arc::new(Supervisor::new(program, start))))
     }
 
-    async fn render(
-        &self,
-        brief: &Brief,
-        max_references: usize,
-        progress: &Progress,
-    ) -> Result<Vec<Picture>, EngineError> {
+    async fn render(&self, brief: &Brief, max_references: usize, progress: &Progress) -> Result<Vec<Picture>, Fault> {
         let pictures = brief.seeds.len();
-        let (server, report, kill) = match &self.host {
-            Host::Attached(server) => (server.clone(), Report::new(progress, pictures, None), None),
-            Host::Child(supervisor) => {
+        let (server, report, kill) = match self {
+            Self::Attached(server) => (server.clone(), Report::new(progress, pictures, None), None),
+            Self::Child(_, supervisor) => {
                 let running = supervisor.running()?;
                 let (supervisor, number) = (supervisor.clone(), running.number);
                 let kill: Kill = Arc::new(move |why: &str| supervisor.replace(number, why));
@@ -136,12 +147,20 @@ impl Place {
         server.render(brief, references, &report, kill).await
     }
 
-    async fn probe(&self) -> Result<(), EngineError> {
-        match &self.host {
-            Host::Attached(server) => server.probe().await,
-            Host::Child(supervisor) => supervisor.running()?.link.probe().await,
-        }
+    /// The memory of a child. A server at a URL does not tell its devices.
+    fn device(&self) -> Option<Device> {
+        let Self::Child(name, supervisor) = self else { return None };
+        let running = supervisor.running().ok()?;
+        let name = format!("{name}, process {}", running.process);
+        Some(Device { name, memory: None, free_memory: None, used_memory: resident_memory(running.process) })
     }
+}
+
+/// The memory of a process that is not swapped out, in bytes. That of a GPU does not count.
+fn resident_memory(process: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
 }
 
 /// How a server's model takes one reference picture, by the name of the model.
@@ -165,17 +184,7 @@ fn is_for_editing(model: &str) -> bool {
 #[async_trait]
 impl Driver for SdServer {
     async fn paint(&self, brief: Brief, progress: &Progress) -> Result<Vec<Picture>, EngineError> {
-        let mut places: Vec<&Place> = self.places.iter().collect();
-        places.sort_by_key(|place| place.renders.load(Ordering::SeqCst));
-        let mut causes = Vec::new();
-        for place in places {
-            let _counted = Counted::new(&place.renders);
-            match place.render(&brief, self.max_references, progress).await {
-                Err(EngineError::NotAvailable(cause)) => causes.push(cause),
-                outcome => return outcome,
-            }
-        }
-        Err(EngineError::NotAvailable(causes.join("; ")))
+        self.places.call(async |place| place.render(&brief, self.max_references, progress).await).await
     }
 
     async fn started(&self) -> Result<(), EngineError> {
@@ -190,16 +199,11 @@ impl Driver for SdServer {
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
-        let asked = futures::future::join_all(self.places.iter().map(Place::probe)).await;
-        let mut causes = Vec::new();
-        for answer in asked {
-            match answer {
-                Ok(()) => return Ok(()),
-                Err(EngineError::NotAvailable(cause)) => causes.push(cause),
-                Err(error) => causes.push(error.to_string()),
-            }
-        }
-        Err(EngineError::NotAvailable(causes.join("; ")))
+        self.places.probe().await
+    }
+
+    async fn devices(&self) -> Vec<Device> {
+        self.places.all().iter().filter_map(|place| place.device()).collect()
     }
 }
 

@@ -64,15 +64,6 @@ impl Server {
         &self.api
     }
 
-    /// Whether the server takes work. One that still renders a cancelled job does not.
-    ///
-    /// # Errors
-    /// [`EngineError::NotAvailable`].
-    pub(super) async fn probe(&self) -> Result<(), EngineError> {
-        self.is_free()?;
-        self.api.capabilities().await.map(drop)
-    }
-
     /// Renders a small picture in one step.
     ///
     /// # Errors
@@ -97,7 +88,11 @@ impl Server {
         }
     }
 
-    fn is_free(&self) -> Result<(), EngineError> {
+    /// Whether it renders nothing but jobs that somebody waits for.
+    ///
+    /// # Errors
+    /// [`EngineError::NotAvailable`].
+    pub(super) fn is_free(&self) -> Result<(), EngineError> {
         match self.leftovers.load(Ordering::SeqCst) {
             0 => Ok(()),
             jobs => {
@@ -111,14 +106,14 @@ impl Server {
     /// job that is being rendered.
     ///
     /// # Errors
-    /// [`EngineError`]. [`EngineError::NotAvailable`] only while no job has been submitted.
+    /// [`Fault`]. [`EngineError::NotAvailable`] only while no job has been submitted.
     pub(super) async fn render(
         self: &Arc<Self>,
         brief: &Brief,
         references: ReferenceUse,
         report: &Report<'_>,
         kill: Option<Kill>,
-    ) -> Result<Vec<Picture>, EngineError> {
+    ) -> Result<Vec<Picture>, Fault> {
         self.is_free()?;
         let prompt = for_engine(&brief.prompt, &[])?;
         let mut jobs = VecDeque::new();
@@ -132,8 +127,8 @@ impl Server {
                     Ok(job) => jobs.push_back(job),
                     // Others use the server too. The next job can wait until this one is done.
                     Err(Fault { error: EngineError::NotAvailable(_), .. }) if !jobs.is_empty() => break,
-                    Err(fault) if pictures.is_empty() => return Err(fault.error),
-                    Err(fault) => return Err(fault.begun().error),
+                    Err(fault) if pictures.is_empty() => return Err(fault),
+                    Err(fault) => return Err(fault.begun()),
                 }
                 seeds.next();
             }

@@ -104,6 +104,8 @@ pub struct Start {
 pub struct Running<L> {
     /// The connection to it.
     pub link: L,
+    /// The id of its process.
+    pub process: u32,
     /// How many children came before it.
     pub number: u64,
     /// Steps done and all steps of the picture that it paints.
@@ -245,7 +247,7 @@ impl<P: Program> Keeper<P> {
         tracing::info!(engine = self.name, process, "started the engine's process");
         let reading = output.read(&self.name, &mut child.child);
         let failed = tokio::select! {
-            end = self.watch(link, output) => match end {
+            end = self.watch(link, process, output) => match end {
                 End::Replaced(why) => {
                     child.kill().await;
                     return End::Replaced(why);
@@ -274,7 +276,7 @@ impl<P: Program> Keeper<P> {
     }
 
     /// Waits until the child is ready, and then until it no longer answers or is to be replaced. Does not notice its end.
-    async fn watch(&mut self, link: P::Link, output: &Output) -> End {
+    async fn watch(&mut self, link: P::Link, process: u32, output: &Output) -> End {
         match tokio::time::timeout(START_LIMIT, self.program.begin(&link)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return End::Failed(format!("the engine could not render a first picture: {error}")),
@@ -282,7 +284,7 @@ impl<P: Program> Keeper<P> {
         }
         output.set_ready();
         tracing::info!(engine = self.name, "the engine's process is ready");
-        let running = Running { link: link.clone(), number: self.number, steps: output.steps() };
+        let running = Running { link: link.clone(), process, number: self.number, steps: output.steps() };
         self.report.send_replace(State::Running(running));
         let (mut unanswered, mut answered) = (0, 0);
         loop {

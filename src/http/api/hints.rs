@@ -21,7 +21,7 @@ static STEPS: HeaderName = HeaderName::from_static("x-steps");
 
 /// Says when to poll an unfinished task and, where it is known, the estimated time until the task ends.
 pub(super) fn with_poll_hint(mut response: Response, api: &ApiState, id: Id, place: Place) -> Response {
-    let poll_after = place.poll_after(api.shared.ages.of(id), api.engine.typical_duration);
+    let poll_after = place.poll_after(api.shared.ages.of(id), api.typical_duration);
     let headers = response.headers_mut();
     if let Ok(value) = HeaderValue::try_from(format!("{:.2}", poll_after.as_secs_f64())) {
         headers.insert(POLL_AFTER.clone(), value);

@@ -367,7 +367,9 @@ async fn try_and_check_show_the_devices_of_the_server() {
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).expect("text")
     };
-    let device = json!({ "name": "cuda:0 A GPU[31m", "memory_bytes": 24_u64 << 30, "free_memory_bytes": 21_u64 << 30 });
+    let (memory, free) = (24_u64 << 30, 21_u64 << 30);
+    let device = json!({ "name": "cuda:0 A GPU[31m", "memory_bytes": memory, "free_memory_bytes": free,
+        "used_memory_bytes": null });
     let (engine, out) = (flags[1].as_str(), out.to_str().expect("text"));
     let tried: Value =
         serde_json::from_str(&ask(&["engine", "try", engine, "a boat", "--out", out, "--json"])).expect("JSON");

@@ -157,7 +157,15 @@ async fn worker_processes_with_different_engines_share_a_queue() {
     std::fs::write(&file, "[engine.text]\nkind = \"sketch\"\nreferences = 0\n[engine.edit]\nkind = \"sketch\"\n")
         .expect("a file");
     let flags = |engine| ["--config", file.to_str().expect("text"), "--engine", engine];
-    let api = site.start(Part::Api, 0, &[]);
+    // The API reads no file of an engine.
+    let of_api = site.installation.data.join("api.toml");
+    std::fs::write(
+        &of_api,
+        "[engine.comfy]\nkind = \"comfyui\"\nurl = \"http://127.0.0.1:1\"\nworkflow = \"/missing.json\"\n\
+         workflow-nodes = \"/missing.json\"\n",
+    )
+    .expect("a file");
+    let api = site.start(Part::Api, 0, &["--config", of_api.to_str().expect("text")]);
     let _text = site.start(Part::Worker, 1, &flags("text"));
     let key = site.installation.account("ada", FOREVER);
     let refused = submit_body(&api.server, &key, &edit()).await;

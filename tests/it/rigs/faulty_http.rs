@@ -5,6 +5,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 /// The next thing that a server does with a request.
 #[derive(Debug, Clone)]
@@ -44,6 +45,7 @@ pub struct Asked {
     pub path: String,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
+    pub at: Instant,
 }
 
 impl Asked {
@@ -129,7 +131,7 @@ pub async fn read(stream: &mut TcpStream) -> Option<Asked> {
             return None;
         }
     }
-    Some(Asked { method, path, headers, body })
+    Some(Asked { method, path, headers, body, at: Instant::now() })
 }
 
 /// Sends a reply, and closes the connection.

@@ -80,6 +80,10 @@ async fn a_child_is_started_warmed_up_and_renders_with_steps() {
     let pictures = engine.render(brief("a boat", &[1, 2]), progress.clone(), CancellationToken::new()).await;
     assert_eq!(pictures.expect("pictures").len(), 2);
     assert!(matches!(progress.latest(), Some(Stage::Step { of: 8, .. })), "{:?}", progress.latest());
+    let devices = engine.devices().await;
+    let process = program.processes()[0].as_raw_nonzero();
+    assert!(devices.len() == 1 && devices[0].name.ends_with(&format!("sd-server, process {process}")), "{devices:?}");
+    assert!(devices[0].used_memory.is_some_and(|bytes| bytes > 100_000), "{devices:?}");
     drop(engine);
     until(async || program.processes().is_empty()).await;
 }

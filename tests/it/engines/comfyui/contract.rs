@@ -171,13 +171,19 @@ impl Contract {
 
     /// Tells the client of the running workflow that so many steps are done.
     pub fn tell_steps(&self, done: u32) {
+        self.tell_running(&json!({ "type": "progress", "data": { "value": done, "max": STEPS, "node": "3" } }));
+    }
+
+    /// Tells the client of the running workflow that it has ended, which it has not.
+    pub fn tell_end(&self) {
+        self.tell_running(&json!({ "type": "executing", "data": { "node": null } }));
+    }
+
+    fn tell_running(&self, event: &Value) {
         self.state(|state| {
             let running = state.runs.iter().find(|run| run.status == Status::Running).map(|run| run.client.clone());
             if let Some(client) = running {
-                state.tell(
-                    &client,
-                    &json!({ "type": "progress", "data": { "value": done, "max": STEPS, "node": "3" } }),
-                );
+                state.tell(&client, event);
             }
         });
     }

@@ -1,10 +1,13 @@
 //! Every way in which ComfyUI misbehaves: the operator's line, the caller's sentence, the attempts and the refund.
 
+use std::process::Stdio;
+
 use futures::future::join_all;
 
 use super::*;
 use crate::engines::lost_leases;
 use crate::engines::openai_faults::{Meaning, enormous, html};
+use crate::rigs::binary::tintype;
 use crate::rigs::images_api::painted;
 
 /// A fault of the server.
@@ -186,6 +189,60 @@ async fn a_server_that_hangs_or_drips_costs_an_attempt_when_the_time_limit_has_p
         assert_eq!(credits, 10);
         until(async || server.unfinished().is_empty()).await;
     }
+}
+
+#[tokio::test]
+async fn a_server_that_tells_the_end_of_a_run_again_and_again_is_polled_once_a_second() {
+    let (server, files) = (Contract::start(Age::New).await, Files::new());
+    server.outcome(Outcome::Endless);
+    let engine = files.engine(&server.url(), &[]);
+    let lying = async {
+        until(async || server.sockets() == 1 && server.unfinished().len() == 1).await;
+        for polls in 1..=4 {
+            until(async || {
+                server.tell_end();
+                server.asked("GET /api/jobs").len() >= polls
+            })
+            .await;
+            tokio::time::pause();
+            tokio::time::advance(Duration::from_secs(1)).await;
+            tokio::time::resume();
+        }
+        server.outcome(Outcome::Painted);
+    };
+    let (outcome, ()) = tokio::join!(render(&engine, brief(&[1])), lying);
+    assert_eq!(outcome.expect("a picture").len(), 1);
+    let polls: Vec<_> = server.asked("GET /api/jobs").iter().map(|asked| asked.at).collect();
+    // The driver pauses after an answer, and the server notes a poll before its answer.
+    assert!(polls.windows(2).all(|pair| pair[1] - pair[0] >= Duration::from_secs(1)), "{polls:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_about_a_run_takes_little_more_memory_than_it_has_bytes() {
+    const LONGEST: usize = 16 << 20;
+    let (server, files) = (Contract::start(Age::New).await, Files::new());
+    // Each element of this list would take 32 bytes if it were kept.
+    let listed = "0,".repeat((LONGEST - 100) / 2);
+    let body = format!("{{\"status\":\"in_progress\",\"workflow\":[{listed}0]}}").into_bytes();
+    server.reply("GET /api/jobs", Reply::Whole(200, vec![("content-type", "application/json".into())], body));
+    let flags = files.flags(&server.url(), &[]);
+    let mut trying = tintype();
+    trying.args(["engine", "try", &flags[1], "a boat"]).args(&flags[2..]);
+    trying.arg("--data").arg(files.0.path()).arg("--out").arg(files.0.path().join("boat.png"));
+    let mut trying = trying.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program starts");
+    // The first two answers were parsed.
+    until(async || server.asked("GET /api/jobs").len() == 3).await;
+    let most = peak_memory(trying.id());
+    trying.kill().expect("it runs");
+    trying.wait().expect("it ends");
+    assert!(most < 8 * LONGEST as u64, "{} MiB", most >> 20);
+}
+
+/// Most memory that a process has had, in bytes.
+fn peak_memory(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("a process");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a line");
+    line.trim().strip_suffix(" kB").expect("a unit").parse::<u64>().expect("a number") * 1024
 }
 
 #[tokio::test]
