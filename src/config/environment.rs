@@ -65,6 +65,11 @@ pub fn environment_of_engine() -> Vec<(OsString, OsString)> {
     std::env::vars_os().filter(|(name, _)| needed(name)).collect()
 }
 
+/// The architecture of the processor for which this program was built, such as `x86_64`.
+pub fn architecture() -> &'static str {
+    std::env::consts::ARCH
+}
+
 /// The command that runs this program again: its name if the search path leads to it, otherwise its path.
 #[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
 pub fn program() -> PathBuf {

@@ -14,6 +14,7 @@ use super::hub::Hub;
 use super::pull::{lock, sync};
 use super::selection::RemoteFile;
 use crate::clock::Clock;
+use crate::config::architecture;
 use crate::data_dir;
 use crate::disk::Disk;
 
@@ -101,7 +102,7 @@ pub fn download_bytes(target: Target) -> Result<u64, String> {
 }
 
 fn build(target: Target) -> Result<&'static Build, String> {
-    let machine = std::env::consts::ARCH;
+    let machine = architecture();
     let found = CATALOGUE.build.iter().find(|build| build.machine == machine && build.device == target.name());
     found.ok_or_else(|| format!("there is no ONNX Runtime for {} on {machine}", target.name()))
 }

@@ -91,7 +91,7 @@ impl Qwen {
         Ok(Self { bpe, padding, length, thinking })
     }
 
-    /// The tokens of a prompt within its conversation, without padding. What does not fit is cut off at the end, with the
+    /// The tokens of a prompt within its conversation, without padding. Its end is cut off where it does not fit, with the
     /// end of the conversation.
     ///
     /// # Errors
