@@ -188,9 +188,9 @@ impl Driver for SdServer {
     }
 
     async fn started(&self) -> Result<(), EngineError> {
-        let children = self.places.iter().filter_map(|place| match &place.host {
-            Host::Child(supervisor) => Some(supervisor.started()),
-            Host::Attached(_) => None,
+        let children = self.places.all().iter().filter_map(|place| match &**place {
+            Place::Child(_, supervisor) => Some(supervisor.started()),
+            Place::Attached(_) => None,
         });
         let mut started: Vec<_> = futures::future::join_all(children).await;
         // One is enough.

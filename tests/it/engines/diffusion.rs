@@ -283,7 +283,7 @@ async fn a_task_with_little_time_is_rendered_at_a_smaller_size_of_the_same_ratio
     let took = measured.steps.iter().chain(&measured.decodes).sum::<Duration>() + measured.encode;
     let rendered = rig.render(Brief { time_limit: took * 3, ..of(1_024) }).await.expect("pictures");
     let (width, height) = (rendered[0].width(), rendered[0].height());
-    assert!(height < 1_024 && height >= 256 && width == height * 2 && height % 16 == 0, "{width}x{height}");
+    assert!((256..1_024).contains(&height) && width == height * 2 && height % 16 == 0, "{width}x{height}");
 }
 
 #[test]
