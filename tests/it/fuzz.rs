@@ -30,6 +30,7 @@ targets! {
     frame: 50_000,
     head: 50_000,
     key: 50_000,
+    model: 20_000,
     picture: 4_000,
     policy: 20_000,
     reference_url: 50_000,

@@ -34,6 +34,44 @@ pub struct Entry {
     pub bytes: Range<usize>,
 }
 
+/// What the header of a file says.
+#[derive(Debug)]
+pub struct Header {
+    /// Where the numbers begin.
+    pub begin: usize,
+    /// The tensors by their names, within the file.
+    pub entries: HashMap<String, Entry>,
+    /// What it says beside the tensors.
+    pub notes: HashMap<String, String>,
+}
+
+impl Header {
+    /// Reads the header of a file's bytes.
+    ///
+    /// # Errors
+    /// If the bytes are no whole safetensors file. The sentence begins with `path`.
+    pub fn read(path: &str, data: &[u8]) -> Result<Self> {
+        let damaged = |reason: String| Error::Model(format!("{path} is damaged or no safetensors file: {reason}"));
+        let (header, metadata) = SafeTensors::read_metadata(data).map_err(|error| damaged(error.to_string()))?;
+        let begin = header.checked_add(8).filter(|begin| *begin <= data.len());
+        let begin = begin.ok_or_else(|| damaged("the header is longer than the file".into()))?;
+        let mut entries = HashMap::new();
+        for (name, info) in metadata.tensors() {
+            let (from, to) = info.data_offsets;
+            let from = begin.checked_add(from);
+            let to = begin.checked_add(to).filter(|to| *to <= data.len());
+            let (Some(from), Some(to)) = (from, to) else {
+                return Err(damaged(format!("the file is too short for the tensor {name:?}")));
+            };
+            entries.insert(name, Entry { dtype: info.dtype, shape: info.shape.clone(), file: 0, bytes: from..to });
+        }
+        if begin + metadata.data_len() != data.len() {
+            return Err(damaged(format!("it has {} bytes instead of {}", data.len(), begin + metadata.data_len())));
+        }
+        Ok(Self { begin, entries, notes: metadata.metadata().clone().unwrap_or_default() })
+    }
+}
+
 /// The tensors of a part of a model, in one or several mapped files.
 #[derive(Debug, Clone, Default)]
 pub struct Weights {
@@ -127,26 +165,8 @@ impl Weights {
         }
     }
 
-    /// Reads the header of a file's bytes.
     fn parse(path: String, data: &'static [u8]) -> Result<Self> {
-        let damaged = |reason: String| Error::Model(format!("{path} is damaged or no safetensors file: {reason}"));
-        let (header, metadata) = SafeTensors::read_metadata(data).map_err(|error| damaged(error.to_string()))?;
-        let begin = header.checked_add(8).filter(|begin| *begin <= data.len());
-        let begin = begin.ok_or_else(|| damaged("the header is longer than the file".into()))?;
-        let mut entries = HashMap::new();
-        for (name, info) in metadata.tensors() {
-            let (from, to) = info.data_offsets;
-            let from = begin.checked_add(from);
-            let to = begin.checked_add(to).filter(|to| *to <= data.len());
-            let (Some(from), Some(to)) = (from, to) else {
-                return Err(damaged(format!("the file is too short for the tensor {name:?}")));
-            };
-            entries.insert(name, Entry { dtype: info.dtype, shape: info.shape.clone(), file: 0, bytes: from..to });
-        }
-        if begin + metadata.data_len() != data.len() {
-            return Err(damaged(format!("it has {} bytes instead of {}", data.len(), begin + metadata.data_len())));
-        }
-        let notes = metadata.metadata().clone().unwrap_or_default();
+        let Header { begin, entries, notes } = Header::read(&path, data)?;
         Ok(Self { path, files: vec![data], header: begin, identity: Vec::new(), entries, notes })
     }
 

@@ -121,7 +121,8 @@ fn other_architectures_are_refused() {
     let cases = [
         ("model_index.json", "_class_name", json!("FluxPipeline"), "StableDiffusionPipeline"),
         ("unet/config.json", "_class_name", json!("UNet3DConditionModel"), "UNet2DConditionModel"),
-        ("unet/config.json", "addition_embed_type", json!("text_time"), "addition_embed_type"),
+        ("unet/config.json", "addition_embed_type", json!("text_time"), "projection_class_embeddings_input_dim"),
+        ("unet/config.json", "addition_embed_type", json!("image"), "text_time"),
         ("unet/config.json", "in_channels", json!(9), "inpainting"),
         ("unet/config.json", "attention_head_dim", json!(3), "heads"),
         ("unet/config.json", "attention_head_dim", json!(0), "attention_head_dim"),
@@ -152,6 +153,96 @@ fn other_architectures_are_refused() {
         model.set(path, key, value);
         model.assert_refused(&[word]);
     }
+}
+
+#[test]
+fn other_transformers_and_their_parts_are_refused() {
+    let cases = [
+        ("klein", "transformer/config.json", "_class_name", json!("FluxTransformer2DModel"), "Flux2Transformer2DModel"),
+        ("klein", "transformer/config.json", "num_attention_heads", json!(3), "shape"),
+        ("klein", "transformer/config.json", "num_attention_heads", json!(1 << 20), "shape"),
+        ("klein", "transformer/config.json", "attention_head_dim", json!(1 << 20), "1024"),
+        ("klein", "transformer/config.json", "axes_dims_rope", json!([4, 4, 4, 6]), "axes_dims_rope"),
+        ("klein", "transformer/config.json", "joint_attention_dim", json!(48), "text encoder"),
+        ("klein", "transformer/config.json", "in_channels", json!(64), "channels"),
+        ("klein", "transformer/config.json", "mlp_ratio", json!(1e300), "mlp_ratio"),
+        ("klein", "transformer/config.json", "mlp_ratio", json!(2.0), "shape"),
+        ("klein", "transformer/config.json", "num_layers", json!(1), "another architecture"),
+        ("klein", "transformer/config.json", "num_single_layers", json!(1_000_000), "missing"),
+        ("klein", "transformer/config.json", "rope_theta", json!(0), "rope_theta"),
+        ("klein", "text_encoder/config.json", "architectures", json!(["Qwen2ForCausalLM"]), "Qwen3ForCausalLM"),
+        ("klein", "text_encoder/config.json", "num_hidden_layers", json!(20), "27"),
+        ("klein", "text_encoder/config.json", "num_hidden_layers", json!(27), "another architecture"),
+        ("klein", "text_encoder/config.json", "vocab_size", json!(700), "shape"),
+        ("klein", "text_encoder/config.json", "head_dim", json!(1 << 20), "1024"),
+        ("klein", "text_encoder/config.json", "num_key_value_heads", json!(3), "num_key_value_heads"),
+        ("klein", "text_encoder/config.json", "use_sliding_window", json!(true), "use_sliding_window"),
+        ("klein", "text_encoder/config.json", "rope_parameters", json!({"rope_type": "yarn"}), "rope_type"),
+        ("klein", "vae/config.json", "latent_channels", json!(8), "channels"),
+        ("klein", "vae/config.json", "batch_norm_eps", json!("x"), "batch_norm_eps"),
+        ("klein", "vae/config.json", "patch_size", json!([4, 4]), "patch_size"),
+        ("klein", "vae/config.json", "down_block_types", json!(["DownEncoderBlock2D"]), "up_block_types"),
+        ("klein", "tokenizer/tokenizer_config.json", "tokenizer_class", json!("LlamaTokenizer"), "Qwen2Tokenizer"),
+        ("klein", "tokenizer/tokenizer_config.json", "chat_template", json!("{{ messages }}"), "chat_template"),
+        ("klein", "tokenizer/tokenizer_config.json", "padding_side", json!("left"), "padding_side"),
+        ("klein", "tokenizer/tokenizer_config.json", "added_tokens_decoder", json!({}), "<|im_start|>"),
+        ("klein", "tokenizer/tokenizer_config.json", "added_tokens_decoder", json!({"x": 1}), "added_tokens_decoder"),
+        ("klein", "tokenizer/tokenizer_config.json", "pad_token", json!("<pad>"), "<pad>"),
+        ("klein", "scheduler/scheduler_config.json", "_class_name", json!("DDIMScheduler"), "FlowMatchEuler"),
+        ("klein", "scheduler/scheduler_config.json", "shift_terminal", json!(0.1), "shift_terminal"),
+        ("klein", "scheduler/scheduler_config.json", "time_shift_type", json!("cubic"), "exponential"),
+        ("klein", "scheduler/scheduler_config.json", "shift", json!(-1), "shift"),
+        ("z_image", "transformer/config.json", "siglip_feat_dim", json!(1152), "siglip_feat_dim"),
+        ("z_image", "transformer/config.json", "axes_dims", json!([4, 4, 4]), "axes_dims"),
+        ("z_image", "transformer/config.json", "axes_lens", json!([1, 1, 1]), "axes_lens"),
+        ("z_image", "transformer/config.json", "n_kv_heads", json!(1), "n_kv_heads"),
+        ("z_image", "transformer/config.json", "t_scale", json!(1), "t_scale"),
+        ("z_image", "transformer/config.json", "n_layers", json!(1), "another architecture"),
+        ("z_image", "text_encoder/config.json", "num_hidden_layers", json!(1), "single layer"),
+        ("z_image", "tokenizer/tokenizer.json", "model", json!({"type": "Unigram"}), "byte-pair"),
+        ("z_image", "tokenizer/tokenizer.json", "added_tokens", json!([{"id": -1}]), "added_tokens"),
+        ("sdxl", "unet/config.json", "projection_class_embeddings_input_dim", json!(61), "sizes"),
+        ("sdxl", "unet/config.json", "addition_embed_type", Value::Null, "Stable Diffusion XL"),
+        ("sdxl", "text_encoder_2/config.json", "architectures", json!(["CLIPTextModel"]), "another architecture"),
+        ("sdxl", "text_encoder_2/config.json", "projection_dim", json!(13), "shape"),
+        ("sdxl", "text_encoder/config.json", "num_hidden_layers", json!(1), "single layer"),
+        ("sdxl", "model_index.json", "_class_name", json!("StableDiffusionPipeline"), "text encoder"),
+    ];
+    for (name, path, key, value, word) in cases {
+        let model = Model::copy(name);
+        model.set(path, key, value);
+        model.assert_refused(&[word]);
+    }
+}
+
+#[test]
+fn a_prompt_longer_than_the_model_takes_is_cut_off() {
+    for (name, most) in [("sd15", 77), ("klein", 512), ("z_image", 512), ("sdxl", 77)] {
+        let model = Model::copy(name);
+        let pipeline = Pipeline::open(model.folder.path(), &Options::default()).expect("a model");
+        assert_eq!(pipeline.tokens(&"word ".repeat(8_000)).expect("tokens").len(), most, "{name}");
+    }
+}
+
+#[test]
+fn references_that_do_not_suit_are_refused() {
+    let picture = |width: u32, height: u32| {
+        let bytes = vec![100; width as usize * height as usize * 3];
+        tintype_engine::Picture::from_rgb(width, height, bytes).expect("a picture")
+    };
+    let refused = |name: &str, references: &[tintype_engine::Picture], word: &str| {
+        let model = Model::copy(name);
+        let mut pipeline = Pipeline::open(model.folder.path(), &Options::default()).expect("a model");
+        let order = Order { prompt: "a fox", width: 64, height: 64, seed: 1, references };
+        let settings = pipeline.traits().settings();
+        let result = pipeline.render(&order, &settings, |_, _| {}, &CancellationToken::new());
+        assert!(matches!(&result, Err(Error::Order(sentence)) if sentence.contains(word)), "{name}: {result:?}");
+    };
+    refused("sd15", &[picture(64, 64)], "at most 0");
+    refused("klein", &vec![picture(64, 64); 5], "at most 4");
+    refused("klein", &[picture(64, 15)], "fewer than 16");
+    // A strip that is a megapixel wide becomes thinner than a pixel.
+    refused("klein", &[picture(2_000_000, 1)], "fewer than 16");
 }
 
 #[test]

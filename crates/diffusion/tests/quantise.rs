@@ -330,6 +330,8 @@ fn pictures_in_8_bits_are_close_to_32() {
         ("sd15", ["text_encoder", "unet"], [0.05, 0.15, 8.0]),
         ("lcm", ["text_encoder", "unet"], [0.05, 0.05, 1.0]),
         ("klein", ["text_encoder", "transformer"], [0.1, 0.1, 8.0]),
+        ("sdxl", ["text_encoder_2", "unet"], [0.1, 0.15, 8.0]),
+        ("z_image", ["text_encoder", "transformer"], [0.1, 0.15, 8.0]),
     ] {
         let cache = TempDir::new().expect("a folder");
         let options = Options { precision: Precision::W8A8, cache: Some(cache.path().into()) };

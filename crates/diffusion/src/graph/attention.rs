@@ -15,6 +15,10 @@ const SCORES_BYTES: usize = 256 << 20;
 /// Fewest rows that are worked on at a time. Below that, the packing of keys and values would count.
 const FEWEST_ROWS: usize = 64;
 
+/// The most numbers of a head whose positions are rotations. Known models have 128. The tables of a larger one would need
+/// memory before the first weight is compared.
+pub const MOST_OF_A_HEAD: usize = 1024;
+
 /// Which rows a row attends to.
 #[derive(Debug, Clone, Copy)]
 pub enum Sees<'a> {

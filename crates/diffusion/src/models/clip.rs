@@ -18,8 +18,13 @@ pub struct Clip {
     pub tokens: usize,
     /// Numbers in the embedding of a token.
     pub width: usize,
+    /// Its layers.
+    pub layers: usize,
+    /// Numbers in the embedding of a whole prompt, if it gives one.
+    pub projection: Option<usize>,
+    /// The token that ends a prompt, or none if that is the one of the highest number.
+    end: Option<i32>,
     inner: usize,
-    layers: usize,
     heads: Heads,
     activation: Activation,
     epsilon: f64,
@@ -37,12 +42,18 @@ impl Clip {
             return Err(config.wrong("architectures", "only CLIPTextModel is supported"));
         }
         config.only("model_type", &json!("clip_text_model"))?;
+        let projects =
+            architectures.is_some_and(|names| names.iter().any(|name| name == "CLIPTextModelWithProjection"));
+        // By an old mistake of published configurations, 2 stands for the highest number, as nothing does here.
+        let end = config.number_or_none("eos_token_id")?;
         let width = config.number("hidden_size")?;
         let activation = config.text("hidden_act", "quick_gelu")?;
         Ok(Self {
             vocabulary: config.number_or("vocab_size", 49_408)?,
             tokens: config.number_or("max_position_embeddings", 77)?,
             width,
+            projection: if projects { Some(config.number_or("projection_dim", 512)?) } else { None },
+            end: i32::try_from(end).ok().filter(|end| ![0, 2].contains(end)),
             inner: config.number("intermediate_size")?,
             layers: config.number("num_hidden_layers")?,
             heads: Heads::split(width, config.number("num_attention_heads")?)?,
@@ -52,22 +63,31 @@ impl Clip {
         })
     }
 
-    /// Writes the graph. Input: `ids`, one for each token. Output: `states`, one row for each token.
+    /// The token whose state stands for the whole prompt.
+    pub fn last(&self, ids: &[i32]) -> usize {
+        let most = ids.iter().copied().max();
+        let end = self.end.or(most);
+        ids.iter().position(|id| Some(*id) == end).unwrap_or(0)
+    }
+
+    /// Writes the graph. Input: `ids`, one for each token. Outputs: one row for each token in `states`, in `layer.N` after
+    /// each layer, counted from 0, and in `projected`, if the model gives an embedding of a whole prompt.
     ///
     /// # Errors
     /// If the weights do not fit.
     pub fn graph(&self, weights: &Weights) -> Result<Graph> {
         // Older versions of the library that writes these files prefixed every name.
         let old = weights.get("text_model.final_layer_norm.weight").is_some();
-        let mut b = Builder::new(weights, if old { "text_model." } else { "" });
+        let prefix = if old { "text_model." } else { "" };
+        let mut b = Builder::new(weights, "");
         let (tokens, width) = (self.tokens, self.width);
         let ids = b.input_ids("ids", &[tokens]);
-        let words = b.weight("embeddings.token_embedding.weight", &[self.vocabulary, width])?;
-        let places = b.weight("embeddings.position_embedding.weight", &[tokens, width])?;
+        let words = b.weight(&format!("{prefix}embeddings.token_embedding.weight"), &[self.vocabulary, width])?;
+        let places = b.weight(&format!("{prefix}embeddings.position_embedding.weight"), &[tokens, width])?;
         let words = b.op("Gather", &[&words, &ids], &[], &[tokens, width]);
         let mut x = b.add(&words, &places);
         for layer in 0..self.layers {
-            let name = format!("encoder.layers.{layer}");
+            let name = format!("{prefix}encoder.layers.{layer}");
             let h = b.layer_norm(&x, &format!("{name}.layer_norm1"), self.epsilon)?;
             let query = b.linear(&h, &format!("{name}.self_attn.q_proj"), width, true)?;
             let key = b.linear(&h, &format!("{name}.self_attn.k_proj"), width, true)?;
@@ -82,9 +102,14 @@ impl Clip {
             x = b.add(&x, &h);
             b.output(&format!("layer.{layer}"), &x);
         }
-        let states = b.layer_norm(&x, "final_layer_norm", self.epsilon)?;
+        let states = b.layer_norm(&x, &format!("{prefix}final_layer_norm"), self.epsilon)?;
         b.output("states", &states);
-        b.finish(|name| name == "embeddings.position_ids")
+        if let Some(size) = self.projection {
+            let projected = b.linear_wide(&states, "text_projection", size, false)?;
+            b.output("projected", &projected);
+        }
+        let other = |name: &str| !name.starts_with(prefix) && name != "text_projection.weight";
+        b.finish(|name| other(name) || name.strip_prefix(prefix) == Some("embeddings.position_ids"))
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::config::Config;
-use crate::graph::attention::{Rotation, Sees, angles};
+use crate::graph::attention::{MOST_OF_A_HEAD, Rotation, Sees, angles};
 use crate::graph::blocks::{Activation, Heads};
 use crate::graph::{Builder, Graph, Node};
 use crate::models::time::waves;
@@ -47,6 +47,9 @@ impl Flux2 {
             count: config.number_or("num_attention_heads", 48)?,
             size: config.number_or("attention_head_dim", 128)?,
         };
+        if heads.size > MOST_OF_A_HEAD {
+            return Err(config.wrong("attention_head_dim", &format!("at most {MOST_OF_A_HEAD} are supported")));
+        }
         let axes = if config.get("axes_dims_rope").is_some() {
             config.numbers("axes_dims_rope", AXES)?
         } else {

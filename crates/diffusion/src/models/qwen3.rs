@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::graph::attention::{Sees, angles};
+use crate::graph::attention::{MOST_OF_A_HEAD, Sees, angles};
 use crate::graph::blocks::{Activation, Heads};
 use crate::graph::{Builder, Graph};
 use crate::weights::Weights;
@@ -62,8 +62,11 @@ impl Qwen3 {
         let count = config.number("num_attention_heads")?;
         let size = config.number_or("head_dim", width / count)?;
         let shared = config.number_or("num_key_value_heads", count)?;
-        if !size.is_multiple_of(2) || !count.is_multiple_of(shared) {
-            return Err(config.wrong("head_dim", "an even number, and as many heads of queries as a multiple of keys"));
+        if !size.is_multiple_of(2) || size > MOST_OF_A_HEAD {
+            return Err(config.wrong("head_dim", &format!("an even number up to {MOST_OF_A_HEAD} is needed")));
+        }
+        if !count.is_multiple_of(shared) {
+            return Err(config.wrong("num_key_value_heads", "a part of num_attention_heads is needed"));
         }
         Ok(Self {
             vocabulary: config.number("vocab_size")?,

@@ -1,4 +1,4 @@
-//! The conditional UNet of Stable Diffusion 1 and 2.
+//! The conditional UNet of Stable Diffusion 1, 2 and XL.
 
 use serde_json::json;
 
@@ -26,6 +26,8 @@ pub struct Unet {
     pub context: usize,
     /// Numbers of the guidance embedding, for models whose guidance is distilled (LCM).
     pub guidance: Option<usize>,
+    /// What models take besides prompt and time (Stable Diffusion XL).
+    pub addition: Option<Addition>,
     blocks: Vec<Level>,
     layers: usize,
     norm: Norm,
@@ -33,6 +35,15 @@ pub struct Unet {
     middle_attends: bool,
     flip: bool,
     frequency_shift: f64,
+}
+
+/// An embedding of the whole prompt, and sizes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Addition {
+    /// Numbers of the input.
+    pub size: usize,
+    /// Numbers in the embedding of one size.
+    waves: usize,
 }
 
 /// One resolution of the UNet.
@@ -83,7 +94,16 @@ impl Unet {
         }
         let norm =
             Norm { groups: config.number_or("norm_num_groups", 32)?, epsilon: config.fraction("norm_eps", 1e-5)? };
+        let addition = match config.text("addition_embed_type", "")? {
+            "" => None,
+            "text_time" => {
+                let size = config.number("projection_class_embeddings_input_dim")?;
+                Some(Addition { size, waves: config.number("addition_time_embed_dim")? })
+            }
+            _ => return Err(config.wrong("addition_embed_type", "only text_time is supported")),
+        };
         Ok(Self {
+            addition,
             channels: config.number_or("in_channels", 4)?,
             context: config.number("cross_attention_dim")?,
             guidance: config.get("time_cond_proj_dim").map(|_| config.number("time_cond_proj_dim")).transpose()?,
@@ -99,17 +119,37 @@ impl Unet {
 
     /// The embedding of a time step that the graph takes.
     pub fn embed_time(&self, step: f32) -> Vec<f32> {
-        let mut numbers = waves(step, self.blocks[0].channels, self.frequency_shift);
+        self.embed(step, self.blocks[0].channels)
+    }
+
+    fn embed(&self, number: f32, size: usize) -> Vec<f32> {
+        let mut numbers = waves(number, size, self.frequency_shift);
         if !self.flip {
-            numbers.rotate_left(self.blocks[0].channels / 2);
+            numbers.rotate_left(size / 2);
         }
         numbers
     }
 
+    /// The input `addition` of the graph: an embedding of the whole prompt, and of sizes in pixels.
+    ///
+    /// # Errors
+    /// If their lengths are not those that the model takes.
+    pub fn embed_addition(&self, addition: Addition, pooled: &[f32], sizes: &[usize]) -> Result<Vec<f32>> {
+        let sizes = sizes.iter().flat_map(|size| self.embed(*size as f32, addition.waves));
+        let numbers: Vec<f32> = pooled.iter().copied().chain(sizes).collect();
+        let (found, taken) = (numbers.len(), addition.size);
+        if found != taken {
+            return Err(Error::Model(format!(
+                "the text encoder and six sizes give {found} numbers, but the UNet takes {taken}"
+            )));
+        }
+        Ok(numbers)
+    }
+
     /// Writes the graph for a latent picture of the given size.
     ///
-    /// Inputs: `latent`, `time` (see [`Unet::embed_time`]), `context`, one row for each of `tokens`, and `guidance` if the
-    /// model takes it. Output: `noise`, of the shape of `latent`.
+    /// Inputs: `latent`, `time` (see [`Unet::embed_time`]), `context`, one row for each of `tokens`, and, if the model takes
+    /// them, `guidance` and `addition` (see [`Unet::embed_addition`]). Output: `noise`, of the shape of `latent`.
     ///
     /// # Errors
     /// If the weights do not fit.
@@ -127,6 +167,16 @@ impl Unet {
         let time = b.linear_wide(&time, "time_embedding.linear_1", first * 4, true)?;
         let time = b.activation(&time, Activation::Silu);
         let time = b.linear_wide(&time, "time_embedding.linear_2", first * 4, true)?;
+        let time = match self.addition {
+            None => time,
+            Some(addition) => {
+                let more = b.input("addition", &[1, addition.size]);
+                let more = b.linear_wide(&more, "add_embedding.linear_1", first * 4, true)?;
+                let more = b.activation(&more, Activation::Silu);
+                let more = b.linear_wide(&more, "add_embedding.linear_2", first * 4, true)?;
+                b.add(&time, &more)
+            }
+        };
         // Every residual block begins with this activation.
         let time = b.activation(&time, Activation::Silu);
         let mut part = Part { unet: self, b, time, context };
@@ -156,7 +206,6 @@ fn refuse_variants(config: &Config) -> Result<()> {
     for key in [
         "class_embed_type",
         "num_class_embeds",
-        "addition_embed_type",
         "encoder_hid_dim",
         "encoder_hid_dim_type",
         "time_embedding_dim",

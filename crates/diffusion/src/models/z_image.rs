@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::graph::attention::{Rotation, Sees, angles};
+use crate::graph::attention::{MOST_OF_A_HEAD, Rotation, Sees, angles};
 use crate::graph::blocks::{Activation, Heads};
 use crate::graph::{Builder, Graph, Node};
 use crate::models::time::waves;
@@ -59,6 +59,11 @@ impl ZImage {
         let heads = config.number_or("n_heads", 30)?;
         config.only("n_kv_heads", &json!(heads))?;
         let heads = Heads::split(width, heads)?;
+        if heads.size > MOST_OF_A_HEAD {
+            return Err(
+                config.wrong("n_heads", &format!("at most {MOST_OF_A_HEAD} numbers of dim in each are supported"))
+            );
+        }
         let three = |key: &str, default: [usize; AXES]| {
             if config.get(key).is_none() {
                 return Ok(default);
@@ -77,6 +82,10 @@ impl ZImage {
         if theta < 1.0 {
             return Err(config.wrong("rope_theta", "a number from 1 is needed"));
         }
+        let lengths = three("axes_lens", [1024, 512, 512])?;
+        if lengths.iter().any(|length| *length < 2 * MULTIPLE) {
+            return Err(config.wrong("axes_lens", &format!("three numbers from {} are needed", 2 * MULTIPLE)));
+        }
         Ok(Self {
             channels: config.number_or("in_channels", 16)?,
             context: config.number_or("cap_feat_dim", 2560)?,
@@ -84,7 +93,7 @@ impl ZImage {
             layers: config.number_or("n_layers", 30)?,
             refiners: config.number_or("n_refiner_layers", 2)?,
             axes,
-            lengths: three("axes_lens", [1024, 512, 512])?,
+            lengths,
             theta,
             epsilon: config.fraction("norm_eps", 1e-5)?,
         })

@@ -119,14 +119,14 @@ impl Flux2Klein {
     /// the model.
     fn fit(&self, reference: &Picture) -> Result<Picture> {
         let (width, height) = (reference.width() as usize, reference.height() as usize);
-        let scale = (REFERENCE_PIXELS as f64 / (width * height) as f64).sqrt().min(1.0);
+        let scale = (REFERENCE_PIXELS as f64 / (width as f64 * height as f64)).sqrt().min(1.0);
         let multiple = self.traits.side_multiple;
         let [width, height] = [width, height].map(|side| (side as f64 * scale) as usize);
-        let picture = reference.clone().stretch(side(width), side(height));
         let [to_width, to_height] = [width, height].map(|side| side / multiple * multiple);
         if to_width == 0 || to_height == 0 {
             return Err(Error::Order(format!("a reference picture has fewer than {multiple} pixels on a side")));
         }
+        let picture = reference.clone().stretch(side(width), side(height));
         let (left, top) = ((width - to_width) / 2, (height - to_height) / 2);
         let rows = picture.as_rgb().chunks_exact(width * 3).skip(top).take(to_height);
         let bytes = rows.flat_map(|row| &row[left * 3..(left + to_width) * 3]).copied().collect();
@@ -167,7 +167,8 @@ impl Family for Flux2Klein {
         let states =
             session.run(&inputs, LAYERS.map(|layer| format!("layer.{layer}")).each_ref().map(String::as_str))?;
         let token = |at: usize| states.iter().flat_map(move |states| &states[at * width..(at + 1) * width]);
-        Ok(Embedding { states: (0..TOKENS).flat_map(token).copied().collect() })
+        let states = (0..TOKENS).flat_map(token).copied().collect();
+        Ok(Embedding { states, pooled: Vec::new() })
     }
 
     fn look(&self, reference: &Picture) -> Result<Latent> {

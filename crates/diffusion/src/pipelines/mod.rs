@@ -2,8 +2,10 @@
 
 mod compare;
 mod flux2_klein;
+mod latent;
 mod single_file;
 mod stable_diffusion;
+mod stable_diffusion_xl;
 mod z_image;
 
 use std::collections::VecDeque;
@@ -13,18 +15,17 @@ use std::path::{Path, PathBuf};
 use tintype_engine::{CancellationToken, Picture};
 
 use crate::config::Config;
-use crate::models::vae::Vae;
+use crate::graph::Graph;
 use crate::noise::Noise;
 use crate::quantise::{Rules, Suit};
 use crate::runtime::{Input, Session};
 use crate::schedulers::Scheduler;
-use crate::weights::Weights;
 use crate::{Error, Result};
 
 use stable_diffusion::{Parts, StableDiffusion};
 
 pub use compare::{Difference, compare};
-pub use stable_diffusion::embed_guidance;
+pub use latent::embed_guidance;
 
 /// The longest side of a picture, in pixels. No known model makes larger ones.
 pub const MAX_SIDE: usize = 2048;
@@ -34,8 +35,13 @@ pub const MAX_SIDE: usize = 2048;
 const KEPT_BYTES: usize = 64 << 20;
 
 /// The pipelines that are supported, by the names that `diffusers` gives them.
-const KNOWN: [&str; 4] =
-    ["StableDiffusionPipeline", "LatentConsistencyModelPipeline", "Flux2KleinPipeline", "ZImagePipeline"];
+const KNOWN: [&str; 5] = [
+    "StableDiffusionPipeline",
+    "LatentConsistencyModelPipeline",
+    "StableDiffusionXLPipeline",
+    "Flux2KleinPipeline",
+    "ZImagePipeline",
+];
 
 /// How a model is loaded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -121,11 +127,13 @@ pub struct Latent {
 pub struct Embedding {
     /// One row for each token.
     pub states: Vec<f32>,
+    /// Numbers for the whole prompt, for models that take them.
+    pub pooled: Vec<f32>,
 }
 
 impl Embedding {
     fn bytes(&self) -> usize {
-        size_of_val(self.states.as_slice())
+        size_of_val(self.states.as_slice()) + size_of_val(self.pooled.as_slice())
     }
 }
 
@@ -153,6 +161,11 @@ trait Family: Debug + Send {
     fn tokens(&self, prompt: &str) -> Result<Vec<i32>>;
 
     fn embed(&self, prompt: &str) -> Result<Embedding>;
+
+    /// Whether zeros, and not an embedding, stand for nothing that the picture should not show.
+    fn zeros_for_nothing(&self) -> bool {
+        false
+    }
 
     /// Whether the model is asked with and without the prompt at each step.
     fn asks_twice(&self, guidance: f32) -> bool {
@@ -212,6 +225,9 @@ impl Pipeline {
             "StableDiffusionPipeline" | "LatentConsistencyModelPipeline" => {
                 Box::new(StableDiffusion::open(Parts::of_folder(folder, index)?, &mut suit)?)
             }
+            "StableDiffusionXLPipeline" => {
+                Box::new(stable_diffusion_xl::StableDiffusionXl::open(folder, &index, &mut suit)?)
+            }
             "Flux2KleinPipeline" => Box::new(flux2_klein::Flux2Klein::open(folder, &index, &mut suit)?),
             "ZImagePipeline" => Box::new(z_image::ZImage::open(folder, &mut suit)?),
             _ => return Err(index.wrong("_class_name", &format!("{} are supported", KNOWN.join(", ")))),
@@ -243,7 +259,7 @@ impl Pipeline {
         let prompt = self.embed(order.prompt)?;
         stop_if(cancel)?;
         let twice = self.asks_twice(settings.guidance);
-        let negative = if twice { Some(self.embed(&settings.negative)?) } else { None };
+        let negative = if twice { Some(self.embed_negative(&settings.negative, &prompt)?) } else { None };
         let mut references = Vec::new();
         for reference in order.references {
             stop_if(cancel)?;
@@ -299,12 +315,25 @@ impl Pipeline {
         }
         let embedding = self.family.embed(prompt)?;
         finite(&embedding.states, "the text encoder gave numbers that are not finite")?;
+        finite(&embedding.pooled, "the text encoder gave numbers that are not finite")?;
         self.embeddings.push_front((prompt.to_owned(), embedding.clone()));
         let size = |(prompt, embedding): &(String, Embedding)| prompt.len() + embedding.bytes();
         while self.embeddings.len() > 2 && self.embeddings.iter().map(size).sum::<usize>() > KEPT_BYTES {
             self.embeddings.pop_back();
         }
         Ok(embedding)
+    }
+
+    /// The embedding of what a picture should not show, beside that of its prompt.
+    ///
+    /// # Errors
+    /// As of [`Pipeline::embed`].
+    pub fn embed_negative(&mut self, negative: &str, prompt: &Embedding) -> Result<Embedding> {
+        if negative.is_empty() && self.family.zeros_for_nothing() {
+            let zeros = |numbers: &[f32]| vec![0.0; numbers.len()];
+            return Ok(Embedding { states: zeros(&prompt.states), pooled: zeros(&prompt.pooled) });
+        }
+        self.embed(negative)
     }
 
     /// Encodes a reference picture.
@@ -396,11 +425,10 @@ fn part_config(folder: &Path, part: &str) -> Result<Config> {
 }
 
 /// Scales a latent picture back and decodes it.
-fn decode(vae: &Vae, weights: &Weights, latent: &Latent) -> Result<Vec<f32>> {
+fn decode(graph: Graph, [scaling, shift]: [f32; 2], latent: &Latent) -> Result<Vec<f32>> {
     let [channels, height, width] = latent.shape;
-    let numbers: Vec<_> = latent.numbers.iter().map(|x| x / vae.scaling + vae.shift).collect();
-    let session = Session::load(vae.graph(weights, height, width)?)?;
+    let numbers: Vec<_> = latent.numbers.iter().map(|x| x / scaling + shift).collect();
     let shape = [1, channels, height, width];
-    let [planes] = session.run(&[("latent", Input::Floats(&shape, &numbers))], ["picture"])?;
+    let [planes] = Session::load(graph)?.run(&[("latent", Input::Floats(&shape, &numbers))], ["picture"])?;
     Ok(planes)
 }

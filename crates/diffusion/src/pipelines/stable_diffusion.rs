@@ -2,26 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, decode, part_config};
+use super::latent::{Decoder, Loaded};
+use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, part_config};
 use crate::config::Config;
-use crate::graph::Graph;
 use crate::models::clip::{Clip, check_ids};
-use crate::models::tiny_vae::TinyVae;
 use crate::models::unet::Unet;
-use crate::models::vae::Vae;
 use crate::quantise::Suit;
 use crate::runtime::{Input, Session};
 use crate::schedulers::{Scheduler, scheduler};
 use crate::tokenizer;
 use crate::weights::Weights;
 use crate::{Error, Result};
-
-/// The decoder of a model.
-#[derive(Debug)]
-enum Decoder {
-    Large(Vae),
-    Tiny(TinyVae),
-}
 
 #[derive(Debug)]
 pub(super) struct StableDiffusion {
@@ -32,7 +23,6 @@ pub(super) struct StableDiffusion {
     unet: Unet,
     unet_weights: Weights,
     decoder: Decoder,
-    decoder_weights: Weights,
     scheduler: Config,
 }
 
@@ -77,59 +67,27 @@ impl StableDiffusion {
                 "the text encoder gives {text} numbers a token, but the UNet takes {image}"
             )));
         }
-        let vae = &parts.vae;
-        let decoder = match vae.text("_class_name", "AutoencoderKL")? {
-            "AutoencoderTiny" => Decoder::Tiny(TinyVae::read(vae)?),
-            _ => Decoder::Large(Vae::read(vae)?),
-        };
-        let (decoded, factor) = match &decoder {
-            Decoder::Large(vae) => (vae.channels, vae.factor()),
-            Decoder::Tiny(vae) => (vae.channels, vae.factor()),
-        };
-        if decoded != unet.channels {
-            let made = unet.channels;
-            return Err(Error::Model(format!(
-                "the UNet makes latent pictures of {made} channels, the autoencoder takes {decoded}"
-            )));
+        if unet.addition.is_some() {
+            return Err(Error::Model("the UNet is that of a StableDiffusionXLPipeline, which the model is not".into()));
         }
+        let decoder = Decoder::read(&parts.vae, parts.vae_weights, &unet)?;
         let mut family = Self {
-            traits: traits(&parts.index, &parts.scheduler, &unet, factor)?,
+            traits: traits(&parts.index, &parts.scheduler, &unet, decoder.factor())?,
             tokenizer: tokenizer::Clip::read(&parts.tokenizer, clip.tokens)?,
             clip_weights: parts.clip_weights,
             unet_weights: parts.unet_weights,
-            decoder_weights: parts.vae_weights,
             scheduler: parts.scheduler,
             clip,
             unet,
             decoder,
         };
-        family.check()?;
-        family.clip_weights = {
-            let uses = family.clip.graph(&family.clip_weights)?.uses;
-            suit.weights("text_encoder", family.clip_weights, &uses)?
-        };
-        family.unet_weights = {
-            let uses = family.unet.graph(&family.unet_weights, 8, 8, family.clip.tokens)?.uses;
-            suit.weights("unet", family.unet_weights, &uses)?
-        };
+        family.tokens("")?;
+        family.scheduler(1, [0; 3])?;
+        let clip = family.clip.graph(&family.clip_weights)?.uses;
+        let unet = family.unet.graph(&family.unet_weights, 8, 8, family.clip.tokens)?.uses;
+        family.clip_weights = suit.weights("text_encoder", family.clip_weights, &clip)?;
+        family.unet_weights = suit.weights("unet", family.unet_weights, &unet)?;
         Ok(family)
-    }
-
-    /// Compares all weights with the configuration and tries the tokenizer.
-    fn check(&self) -> Result<()> {
-        check_ids(&self.tokenizer.encode("")?, self.clip.vocabulary)?;
-        scheduler(&self.scheduler, 1)?;
-        self.clip.graph(&self.clip_weights)?;
-        self.unet.graph(&self.unet_weights, 8, 8, self.clip.tokens)?;
-        self.decoder_graph(8, 8)?;
-        Ok(())
-    }
-
-    fn decoder_graph(&self, height: usize, width: usize) -> Result<Graph> {
-        match &self.decoder {
-            Decoder::Large(vae) => vae.graph(&self.decoder_weights, height, width),
-            Decoder::Tiny(vae) => vae.graph(&self.decoder_weights, height, width),
-        }
     }
 }
 
@@ -159,7 +117,7 @@ impl Family for StableDiffusion {
     }
 
     fn latent_shape(&self, width: usize, height: usize) -> [usize; 3] {
-        let factor = self.traits.side_multiple;
+        let factor = self.decoder.factor();
         [self.unet.channels, height / factor, width / factor]
     }
 
@@ -173,7 +131,7 @@ impl Family for StableDiffusion {
         let ids = self.tokens(prompt)?;
         let session = Session::load(self.clip.graph(&self.clip_weights)?)?;
         let [states] = session.run(&[("ids", Input::Ids(&ids))], ["states"])?;
-        Ok(Embedding { states })
+        Ok(Embedding { states, pooled: Vec::new() })
     }
 
     fn scheduler(&self, steps: usize, _: [usize; 3]) -> Result<Box<dyn Scheduler>> {
@@ -181,72 +139,11 @@ impl Family for StableDiffusion {
     }
 
     fn denoiser<'a>(&'a self, shape: [usize; 3], guide: &'a Guide) -> Result<Box<dyn Denoiser + 'a>> {
-        let [_, height, width] = shape;
-        let session = Session::load(self.unet.graph(&self.unet_weights, height, width, self.clip.tokens)?)?;
-        let guidance = self.unet.guidance.map(|size| embed_guidance(guide.guidance, size));
-        Ok(Box::new(Loaded { family: self, session, shape, guidance }))
+        let factor = self.decoder.factor();
+        Ok(Box::new(Loaded::new(&self.unet, &self.unet_weights, self.clip.tokens, shape, factor, guide)?))
     }
 
     fn decode(&self, latent: &Latent) -> Result<Vec<f32>> {
-        match &self.decoder {
-            Decoder::Large(vae) => decode(vae, &self.decoder_weights, latent),
-            Decoder::Tiny(vae) => {
-                let [channels, height, width] = latent.shape;
-                let numbers: Vec<_> = latent.numbers.iter().map(|x| x / vae.scaling).collect();
-                let session = Session::load(vae.graph(&self.decoder_weights, height, width)?)?;
-                let shape = [1, channels, height, width];
-                let [planes] = session.run(&[("latent", Input::Floats(&shape, &numbers))], ["picture"])?;
-                Ok(planes)
-            }
-        }
-    }
-}
-
-/// The UNet, loaded.
-struct Loaded<'a> {
-    family: &'a StableDiffusion,
-    session: Session,
-    shape: [usize; 3],
-    guidance: Option<Vec<f32>>,
-}
-
-impl Denoiser for Loaded<'_> {
-    fn predict(&self, sample: &[f32], time: f32, prompt: &Embedding) -> Result<Vec<f32>> {
-        let StableDiffusion { unet, clip, .. } = self.family;
-        let latent = [1, self.shape[0], self.shape[1], self.shape[2]];
-        let time = unet.embed_time(time);
-        let (times, tokens) = ([1, time.len()], [clip.tokens, clip.width]);
-        let mut inputs = vec![
-            ("latent", Input::Floats(&latent, sample)),
-            ("time", Input::Floats(&times, &time)),
-            ("context", Input::Floats(&tokens, &prompt.states)),
-        ];
-        let guidances = [1, self.guidance.as_ref().map_or(0, Vec::len)];
-        if let Some(guidance) = &self.guidance {
-            inputs.push(("guidance", Input::Floats(&guidances, guidance)));
-        }
-        let [noise] = self.session.run(&inputs, ["noise"])?;
-        Ok(noise)
-    }
-}
-
-/// The embedding of the guidance that distilled models take.
-pub fn embed_guidance(guidance: f32, size: usize) -> Vec<f32> {
-    let half = size / 2;
-    let frequency = |at: usize| (-(10_000_f64.ln()) * at as f64 / (half as f64 - 1.0)).exp() as f32;
-    let angles: Vec<_> = (0..half).map(|at| (guidance - 1.0) * 1000.0 * frequency(at)).collect();
-    let mut numbers: Vec<_> =
-        angles.iter().map(|angle| angle.sin()).chain(angles.iter().map(|angle| angle.cos())).collect();
-    numbers.resize(size, 0.0);
-    numbers
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn guidance_is_embedded_as_sines_and_cosines() {
-        assert_eq!(embed_guidance(1.0, 5), [0.0, 0.0, 1.0, 1.0, 0.0]);
+        self.decoder.decode(latent)
     }
 }

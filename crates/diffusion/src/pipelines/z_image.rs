@@ -122,7 +122,7 @@ impl Family for ZImage {
         let shapes = ([ids.len(), self.encoder.width], [1, 1, 1, ids.len()]);
         let inputs = [("words", Input::Floats(&shapes.0, &words)), ("mask", Input::Floats(&shapes.1, &mask))];
         let [states] = session.run(&inputs, [format!("layer.{}", self.layer()).as_str()])?;
-        Ok(Embedding { states })
+        Ok(Embedding { states, pooled: Vec::new() })
     }
 
     fn scheduler(&self, steps: usize, [_, height, width]: [usize; 3]) -> Result<Box<dyn Scheduler>> {
@@ -143,7 +143,8 @@ impl Family for ZImage {
     }
 
     fn decode(&self, latent: &Latent) -> Result<Vec<f32>> {
-        decode(&self.vae, &self.vae_weights, latent)
+        let [_, height, width] = latent.shape;
+        decode(self.vae.graph(&self.vae_weights, height, width)?, [self.vae.scaling, self.vae.shift], latent)
     }
 }
 

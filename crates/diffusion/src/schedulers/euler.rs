@@ -1,4 +1,4 @@
-//! Euler's method on the noise levels.
+//! Euler's method on the noise levels, also with new noise in each step (ancestral).
 
 use serde_json::json;
 
@@ -14,10 +14,11 @@ pub(super) struct Euler {
     sigmas: Vec<f64>,
     prediction: Prediction,
     leading: bool,
+    ancestral: bool,
 }
 
 impl Euler {
-    pub(super) fn new(config: &Config, training: Training, steps: usize) -> Result<Self> {
+    pub(super) fn new(config: &Config, training: Training, steps: usize, ancestral: bool) -> Result<Self> {
         for key in ["use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas"] {
             config.only(key, &json!(false))?;
         }
@@ -47,7 +48,13 @@ impl Euler {
         };
         let sigmas = times.iter().map(|&time| level(time)).chain([last]).collect();
         let times = times.into_iter().map(|time| time as f32).collect();
-        Ok(Self { times, sigmas, prediction: training.prediction, leading: training.spacing == Spacing::Leading })
+        Ok(Self {
+            times,
+            sigmas,
+            prediction: training.prediction,
+            leading: training.spacing == Spacing::Leading,
+            ancestral,
+        })
     }
 }
 
@@ -66,8 +73,11 @@ impl Scheduler for Euler {
         sample.iter().map(|x| (f64::from(*x) * scale) as f32).collect()
     }
 
-    fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], _: &mut Noise) {
-        let (sigma, next) = (self.sigmas[step], self.sigmas[step + 1]);
+    fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], noise: &mut Noise) {
+        let (sigma, to) = (self.sigmas[step], self.sigmas[step + 1]);
+        // An ancestral step goes further down, and up again with new noise.
+        let up = if self.ancestral { (to * to * (sigma * sigma - to * to) / (sigma * sigma)).sqrt() } else { 0.0 };
+        let next = if self.ancestral { (to * to - up * up).sqrt() } else { to };
         for (x, &answer) in sample.iter_mut().zip(answer) {
             let (old, answer) = (f64::from(*x), f64::from(answer));
             let picture = match self.prediction {
@@ -76,6 +86,11 @@ impl Scheduler for Euler {
                 Prediction::Sample => answer,
             };
             *x = (old + (old - picture) / sigma * (next - sigma)) as f32;
+        }
+        if self.ancestral {
+            for (x, noise) in sample.iter_mut().zip(noise.normal(answer.len())) {
+                *x += (f64::from(noise) * up) as f32;
+            }
         }
     }
 }

@@ -84,12 +84,13 @@ pub fn scheduler(config: &Config, steps: usize) -> Result<Box<dyn Scheduler>> {
     }
     Ok(match name {
         "DDIMScheduler" => Box::new(ddim::Ddim::new(training, steps)),
-        "EulerDiscreteScheduler" => Box::new(euler::Euler::new(config, training, steps)?),
+        "EulerAncestralDiscreteScheduler" => Box::new(euler::Euler::new(config, training, steps, true)?),
+        "EulerDiscreteScheduler" => Box::new(euler::Euler::new(config, training, steps, false)?),
         "LCMScheduler" => Box::new(lcm::Lcm::new(config, training, steps)?),
         "PNDMScheduler" => Box::new(pndm::Pndm::new(config, training, steps)?),
         _ => {
-            let known = "DDIMScheduler, EulerDiscreteScheduler, LCMScheduler and PNDMScheduler are supported";
-            return Err(config.wrong("_class_name", known));
+            let known = "DDIMScheduler, EulerAncestralDiscreteScheduler, EulerDiscreteScheduler, LCMScheduler";
+            return Err(config.wrong("_class_name", &format!("{known} and PNDMScheduler are supported")));
         }
     })
 }
@@ -125,7 +126,8 @@ impl Training {
             alphas.push(f64::from(product as f32));
         }
         let to_one = config.flag("set_alpha_to_one", name != "PNDMScheduler")?;
-        let spacing = if name == "EulerDiscreteScheduler" { "linspace" } else { "leading" };
+        let euler = ["EulerAncestralDiscreteScheduler", "EulerDiscreteScheduler"].contains(&name);
+        let spacing = if euler { "linspace" } else { "leading" };
         Ok(Self {
             last_alpha: if to_one { 1.0 } else { alphas[0] },
             alphas,

@@ -3,6 +3,7 @@
 mod flux2_klein;
 mod rig;
 mod stable_diffusion;
+mod stable_diffusion_xl;
 mod z_image;
 
 use tintype_diffusion::config::Config;

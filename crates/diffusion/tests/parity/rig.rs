@@ -165,7 +165,7 @@ impl Model {
     pub fn assert_run(&self, run: &str, pipeline: &mut Pipeline, order: &Order<'_>, settings: &Settings) {
         let prompt = pipeline.embed(order.prompt).expect("an embedding");
         let negative = pipeline.asks_twice(settings.guidance);
-        let negative = negative.then(|| pipeline.embed(&settings.negative).expect("an embedding"));
+        let negative = negative.then(|| pipeline.embed_negative(&settings.negative, &prompt).expect("an embedding"));
         let references = order.references.iter().map(|picture| pipeline.look(picture).expect("a latent picture"));
         let guide = Guide { prompt, negative, guidance: settings.guidance, references: references.collect() };
         let shape = pipeline.latent_shape(order.width, order.height).expect("a size");

@@ -3,7 +3,13 @@
 import json
 
 import torch
-from diffusers import DDIMScheduler, EulerDiscreteScheduler, LCMScheduler, PNDMScheduler
+from diffusers import (
+    DDIMScheduler,
+    EulerAncestralDiscreteScheduler,
+    EulerDiscreteScheduler,
+    LCMScheduler,
+    PNDMScheduler,
+)
 
 from shared import numbers, write_json
 
@@ -26,6 +32,9 @@ def schedulers(out):
         (EulerDiscreteScheduler, {**trained, "timestep_spacing": "trailing"}, [1, 4]),
         (EulerDiscreteScheduler, {"prediction_type": "v_prediction", "timestep_spacing": "leading"}, [4]),
         (EulerDiscreteScheduler, {"final_sigmas_type": "sigma_min"}, [4]),
+        (EulerAncestralDiscreteScheduler, {**trained, "timestep_spacing": "trailing", "steps_offset": 1}, [1, 2, 4]),
+        (EulerAncestralDiscreteScheduler, {**trained, "timestep_spacing": "leading", "steps_offset": 1}, [5]),
+        (EulerAncestralDiscreteScheduler, {"prediction_type": "v_prediction"}, [1, 4]),
         (LCMScheduler, {"clip_sample": False}, [1, 2, 4, 8]),
         (LCMScheduler, {"original_inference_steps": 30, "prediction_type": "v_prediction"}, [4]),
         (PNDMScheduler, {**trained, "skip_prk_steps": True, "steps_offset": 1}, [1, 2, 3, 6]),
@@ -43,7 +52,7 @@ def schedulers(out):
             after = []
             for time in scheduler.timesteps:
                 shown = scheduler.scale_model_input(sample, time)
-                extra = {"generator": generator} if kind in (LCMScheduler, EulerDiscreteScheduler) else {}
+                extra = {"generator": generator} if kind not in (DDIMScheduler, PNDMScheduler) else {}
                 sample = scheduler.step(answer(shown, time), time, sample, **extra).prev_sample
                 after.append([float(f"{x:.8g}") for x in sample.flatten().tolist()])
             times = [float(time) for time in scheduler.timesteps]

@@ -6,14 +6,16 @@ import torch
 from diffusers import (
     AutoencoderKL,
     AutoencoderTiny,
+    EulerAncestralDiscreteScheduler,
     LatentConsistencyModelPipeline,
     LCMScheduler,
     PNDMScheduler,
     StableDiffusionPipeline,
+    StableDiffusionXLPipeline,
     UNet2DConditionModel,
 )
 from tokenizers import pre_tokenizers
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
 from shared import (
     PROMPTS,
@@ -60,13 +62,13 @@ def added(name):
     }
 
 
-def text_encoder(vocabulary, width, activation, seed):
+def text_encoder(vocabulary, width, activation, seed, kind=CLIPTextModel, layers=2):
     config = CLIPTextConfig(
-        vocab_size=vocabulary, hidden_size=width, intermediate_size=width * 4, num_hidden_layers=2,
+        vocab_size=vocabulary, hidden_size=width, intermediate_size=width * 4, num_hidden_layers=layers,
         num_attention_heads=2, max_position_embeddings=77, hidden_act=activation, projection_dim=width,
         bos_token_id=vocabulary - 2, eos_token_id=vocabulary - 1, attn_implementation="eager",
     )
-    return randomise(CLIPTextModel(config), seed)
+    return randomise(kind(config), seed)
 
 
 def record(pipe, folder, size, steps, guidance, prompt, negative, seed):
@@ -166,3 +168,64 @@ def lcm(out):
     pipe.set_progress_bar_config(disable=True)
     record(pipe, folder, (64, 96), 4, 8.5, PROMPTS[1], "", 99)
     save(pipe, folder, ["unet", "vae", "text_encoder"], {"text_encoder": torch.bfloat16})
+
+
+def sdxl(out):
+    """Everything as in the published Stable Diffusion XL Turbo, but few channels."""
+    folder = empty(out / "sdxl")
+    words, vocabulary = tokenizer(folder / "tokenizer", "<|endoftext|>", str)
+    words_2, _ = tokenizer(folder / "tokenizer_2", "!", str)
+    text = rounded(text_encoder(vocabulary, 8, "quick_gelu", 31, layers=3), torch.float16)
+    text_2 = rounded(text_encoder(vocabulary, 12, "gelu", 32, CLIPTextModelWithProjection, layers=3), torch.float16)
+    unet = randomise(UNet2DConditionModel(
+        sample_size=8, block_out_channels=(4, 8, 8), layers_per_block=2, attention_head_dim=(1, 2, 4),
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+        transformer_layers_per_block=(1, 2, 3), cross_attention_dim=20, norm_num_groups=2, use_linear_projection=True,
+        addition_embed_type="text_time", addition_time_embed_dim=8, projection_class_embeddings_input_dim=60,
+    ), 33)
+    unet = rounded(unet, torch.float16)
+    vae = rounded(randomise(AutoencoderKL(
+        block_out_channels=(4, 4, 4, 8), down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4, layers_per_block=1, latent_channels=4, norm_num_groups=2,
+        scaling_factor=0.13025,
+    ), 34), torch.float16)
+    scheduler = EulerAncestralDiscreteScheduler(
+        beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", steps_offset=1, timestep_spacing="trailing",
+    )
+    pipe = StableDiffusionXLPipeline(
+        vae=vae, text_encoder=text, text_encoder_2=text_2, tokenizer=words, tokenizer_2=words_2, unet=unet,
+        scheduler=scheduler, add_watermarker=False,
+    )
+    pipe.set_progress_bar_config(disable=True)
+    height, width = 56, 72
+    prompt = PROMPTS[1]
+    expected = {"prompt": prompt, "negative": "", "seed": 5, "steps": 3, "guidance": 0.0, "width": width, "height": height}
+    tokens = words(PROMPTS, padding="max_length", max_length=77, truncation=True).input_ids
+    expected["tokens"] = [{"prompt": text, "ids": ids} for text, ids in zip(PROMPTS, tokens)]
+    states, _, pooled, _ = pipe.encode_prompt(prompt, do_classifier_free_guidance=False)
+    values = {"embedding": states, "pooled": pooled}
+    latent = torch.randn((1, 4, height // 8, width // 8), generator=torch.Generator().manual_seed(7))
+    more = {"text_embeds": pooled, "time_ids": torch.tensor([[height, width, 0, 0, height, width]])}
+    call = lambda: unet(latent, torch.tensor(801), states, added_cond_kwargs=more).sample
+    noise, seen = observe(unet, unet_parts(unet), call)
+    values |= {**seen, "unet.noise": noise}
+    values |= observe_decoder(vae, latent / vae.config.scaling_factor)
+    runs = {
+        "": {"guidance_scale": 0.0},
+        "guided.": {"guidance_scale": 3.0, "negative_prompt": "blurry"},
+        "zeros.": {"guidance_scale": 3.0},
+    }
+    for name, arguments in runs.items():
+        drawn = draw(
+            pipe, prompt=prompt, height=height, width=width, num_inference_steps=3,
+            generator=torch.Generator().manual_seed(5), **arguments,
+        )
+        values |= {name + step: value for step, value in drawn.items()}
+    expected["values"] = {name: numbers(value) for name, value in values.items()}
+    write_json(folder / "expected.json", expected)
+    parts = ["text_encoder", "text_encoder_2", "unet", "vae"]
+    save(pipe, folder, parts, {part: torch.float16 for part in parts})
+    for part in ["text_encoder", "text_encoder_2"]:
+        path = folder / part / "model.safetensors"
+        rename(path, lambda name: name if name.startswith("text_") else "text_model." + name)

@@ -1,0 +1,146 @@
+//! The parts that all pipelines of Stable Diffusion share: the UNet, and either of two decoders.
+
+use super::{Denoiser, Embedding, Guide, Latent, decode};
+use crate::config::Config;
+use crate::graph::Graph;
+use crate::models::tiny_vae::TinyVae;
+use crate::models::unet::Unet;
+use crate::models::vae::Vae;
+use crate::runtime::{Input, Session};
+use crate::weights::Weights;
+use crate::{Error, Result};
+
+/// The decoder of a model.
+#[derive(Debug)]
+enum Kind {
+    Large(Vae),
+    Tiny(TinyVae),
+}
+
+/// The decoder of a model with its weights.
+#[derive(Debug)]
+pub(super) struct Decoder {
+    kind: Kind,
+    weights: Weights,
+}
+
+impl Decoder {
+    /// Reads the configuration of the decoder for the latent pictures of a UNet, and compares its weights.
+    pub(super) fn read(config: &Config, weights: Weights, unet: &Unet) -> Result<Self> {
+        let kind = match config.text("_class_name", "AutoencoderKL")? {
+            "AutoencoderTiny" => Kind::Tiny(TinyVae::read(config)?),
+            _ => Kind::Large(Vae::read(config)?),
+        };
+        let (made, taken) = match &kind {
+            Kind::Large(vae) => (unet.channels, vae.channels),
+            Kind::Tiny(vae) => (unet.channels, vae.channels),
+        };
+        if made != taken {
+            return Err(Error::Model(format!(
+                "the UNet makes latent pictures of {made} channels, the autoencoder takes {taken}"
+            )));
+        }
+        let decoder = Self { kind, weights };
+        decoder.graph(8, 8)?;
+        Ok(decoder)
+    }
+
+    /// Pixels of the picture for each pixel of the latent picture, along a side.
+    pub(super) fn factor(&self) -> usize {
+        match &self.kind {
+            Kind::Large(vae) => vae.factor(),
+            Kind::Tiny(vae) => vae.factor(),
+        }
+    }
+
+    fn graph(&self, height: usize, width: usize) -> Result<Graph> {
+        match &self.kind {
+            Kind::Large(vae) => vae.graph(&self.weights, height, width),
+            Kind::Tiny(vae) => vae.graph(&self.weights, height, width),
+        }
+    }
+
+    pub(super) fn decode(&self, latent: &Latent) -> Result<Vec<f32>> {
+        let [_, height, width] = latent.shape;
+        let (scaling, shift) = match &self.kind {
+            Kind::Large(vae) => (vae.scaling, vae.shift),
+            Kind::Tiny(vae) => (vae.scaling, 0.0),
+        };
+        decode(self.graph(height, width)?, [scaling, shift], latent)
+    }
+}
+
+/// The UNet, loaded for one size.
+pub(super) struct Loaded<'a> {
+    unet: &'a Unet,
+    session: Session,
+    shape: [usize; 3],
+    tokens: usize,
+    guidance: Option<Vec<f32>>,
+    sizes: [usize; 6],
+}
+
+impl<'a> Loaded<'a> {
+    /// `factor` is the number of pixels of the picture for each pixel of the latent picture, along a side.
+    pub(super) fn new(
+        unet: &'a Unet,
+        weights: &Weights,
+        tokens: usize,
+        shape: [usize; 3],
+        factor: usize,
+        guide: &Guide,
+    ) -> Result<Self> {
+        let session = Session::load(unet.graph(weights, shape[1], shape[2], tokens)?)?;
+        let guidance = unet.guidance.map(|size| embed_guidance(guide.guidance, size));
+        // The picture is neither scaled nor cut: its size before, where it begins, and its size now.
+        let (height, width) = (shape[1] * factor, shape[2] * factor);
+        Ok(Self { unet, session, shape, tokens, guidance, sizes: [height, width, 0, 0, height, width] })
+    }
+}
+
+impl Denoiser for Loaded<'_> {
+    fn predict(&self, sample: &[f32], time: f32, prompt: &Embedding) -> Result<Vec<f32>> {
+        let latent = [1, self.shape[0], self.shape[1], self.shape[2]];
+        let time = self.unet.embed_time(time);
+        let (times, tokens) = ([1, time.len()], [self.tokens, self.unet.context]);
+        let mut inputs = vec![
+            ("latent", Input::Floats(&latent, sample)),
+            ("time", Input::Floats(&times, &time)),
+            ("context", Input::Floats(&tokens, &prompt.states)),
+        ];
+        let guidances = [1, self.guidance.as_ref().map_or(0, Vec::len)];
+        if let Some(guidance) = &self.guidance {
+            inputs.push(("guidance", Input::Floats(&guidances, guidance)));
+        }
+        let addition = self.unet.addition;
+        let addition =
+            addition.map(|addition| self.unet.embed_addition(addition, &prompt.pooled, &self.sizes)).transpose()?;
+        let additions = [1, addition.as_ref().map_or(0, Vec::len)];
+        if let Some(addition) = &addition {
+            inputs.push(("addition", Input::Floats(&additions, addition)));
+        }
+        let [noise] = self.session.run(&inputs, ["noise"])?;
+        Ok(noise)
+    }
+}
+
+/// The embedding of the guidance that distilled models take.
+pub fn embed_guidance(guidance: f32, size: usize) -> Vec<f32> {
+    let half = size / 2;
+    let frequency = |at: usize| (-(10_000_f64.ln()) * at as f64 / (half as f64 - 1.0)).exp() as f32;
+    let angles: Vec<_> = (0..half).map(|at| (guidance - 1.0) * 1000.0 * frequency(at)).collect();
+    let mut numbers: Vec<_> =
+        angles.iter().map(|angle| angle.sin()).chain(angles.iter().map(|angle| angle.cos())).collect();
+    numbers.resize(size, 0.0);
+    numbers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guidance_is_embedded_as_sines_and_cosines() {
+        assert_eq!(embed_guidance(1.0, 5), [0.0, 0.0, 1.0, 1.0, 0.0]);
+    }
+}
