@@ -336,11 +336,11 @@ async fn try_out(args: TryArgs, data: &Path) -> Outcome {
     let tried = tried.inspect_err(|_| drop(std::fs::remove_file(&args.out)))?;
     show(args.json, &tried, || {
         let Tried { rendered, size, bytes, render_seconds, resize_seconds, encode_seconds, .. } = &tried;
-        let (file, devices) = (args.out.display(), devices_text(&tried.devices));
-        let measured = tried.measured.as_ref().map(ShownMeasured::text).unwrap_or_default();
+        let file = args.out.display();
+        let device = tried.measured.as_ref().map_or_else(|| devices_text(&tried.devices), ShownMeasured::text);
         let compared = tried.compared.as_ref().map(Compared::text).unwrap_or_default();
         format!(
-            "{file}: {size}, {bytes} bytes\n  rendered as {rendered} in {render_seconds:.2} s, resized in {resize_seconds:.3} s, encoded in {encode_seconds:.3} s{measured}{devices}{compared}"
+            "{file}: {size}, {bytes} bytes\n  rendered as {rendered} in {render_seconds:.2} s, resized in {resize_seconds:.3} s, encoded in {encode_seconds:.3} s{device}{compared}"
         )
     })
 }
