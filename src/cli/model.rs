@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use bytesize::ByteSize;
 use clap::{Args, Subcommand};
@@ -17,7 +18,7 @@ use crate::models::catalogue::{Offer, is_usable, offer, offers};
 use crate::models::hub::{Hub, Patience};
 use crate::models::manifest::{Licence, Manifest};
 use crate::models::pull::{self, Begun, Pull};
-use crate::models::{self, Installed};
+use crate::models::{self, Installed, eight_bits};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ModelCommand {
@@ -132,7 +133,7 @@ impl<'a> Shown<'a> {
 pub(super) async fn run(command: ModelCommand, data: &DataSettings) -> Outcome {
     match command {
         ModelCommand::Pull(args) => fetch(args, data).await,
-        ModelCommand::Add(args) => add(args, data),
+        ModelCommand::Add(args) => add(args, data).await,
         ModelCommand::List(args) => list(args, data),
         ModelCommand::Verify(args) => verify(args, data),
         ModelCommand::Remove(args) => remove(args, data),
@@ -145,7 +146,7 @@ async fn fetch(args: PullArgs, data: &DataSettings) -> Outcome {
     let patience =
         Patience { stall: hub.test_stall.unwrap_or(usual.stall), pause: hub.test_pause.unwrap_or(usual.pause) };
     let hub = Hub::new(&hub.endpoint, hub.token(), hub.authorities(), patience)?;
-    let transfer = Transfer::new(!json);
+    let transfer = Arc::new(Transfer::new(!json));
     let work = async {
         let mut pull = match pull::begin(&hub, &data.data, &name, revision.as_deref()).await? {
             Begun::Installed(installed) => return Ok(*installed),
@@ -159,20 +160,32 @@ async fn fetch(args: PullArgs, data: &DataSettings) -> Outcome {
             pull.accept(&Clock::system())?;
         }
         pull.check_space()?;
-        pull.run(&hub, &transfer).await
+        pull.run(&hub, &*transfer).await
     };
     let installed = tokio::select! {
         installed = work => installed,
         _ = tokio::signal::ctrl_c() => Err("interrupted: the same command continues".into()),
     };
-    transfer.end();
-    let installed = installed?;
+    let installed = prepare(installed.inspect_err(|_| transfer.end())?, &transfer).await?;
     let manifest = installed.manifest.as_ref().ok_or("the model has no manifest: report this as a bug")?;
     show(json, &Shown::new(&installed, manifest), || {
         let note = if is_usable(&manifest.pipeline) { "" } else { ". This release cannot render with it yet" };
         let (files, bytes) = (counted(manifest.files.len() as u64, "file", "files"), ByteSize(manifest.bytes()));
         format!("{} is installed: {files}, {bytes}, all verified{note}.", installed.name)
     })
+}
+
+/// Makes the weights in 8 bits of an installed model, if it computes with them.
+async fn prepare(installed: Installed, transfer: &Arc<Transfer>) -> Result<Installed, String> {
+    let name = &installed.name;
+    let made = tokio::select! {
+        made = eight_bits::make_beside(installed.clone(), transfer.clone()) => made,
+        _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
+    };
+    transfer.end();
+    let later = "`tintype serve` makes them when it starts";
+    made.map_err(|reason| format!("{name} is installed, but its 8-bit weights were not made ({reason}); {later}"))?;
+    Ok(installed)
 }
 
 /// The lines before a download.
@@ -221,15 +234,14 @@ fn ask(question: &str) -> Option<bool> {
     Some(["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()))
 }
 
-fn add(args: AddArgs, data: &DataSettings) -> Outcome {
+async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
     let AddArgs { folder, name, hash, json } = args;
     let real = folder.canonicalize().map_err(|error| format!("{}: {error}", folder.display()))?;
     let name = name.or_else(|| models::name_of_folder(&real));
     let name = name.ok_or("the name of the folder cannot be that of a model: give one as --name")?;
-    let transfer = Transfer::new(!json);
-    let added = models::add(&data.data, &real, &name, hash, &transfer);
-    transfer.end();
-    let installed = added?;
+    let transfer = Arc::new(Transfer::new(!json));
+    let added = models::add(&data.data, &real, &name, hash, &*transfer);
+    let installed = prepare(added.inspect_err(|_| transfer.end())?, &transfer).await?;
     let manifest = installed.manifest.as_ref().ok_or("the model has no manifest: report this as a bug")?;
     show(json, &Shown::new(&installed, manifest), || {
         let note = if is_usable(&manifest.pipeline) { "" } else { ". This release cannot render with it yet" };
@@ -370,8 +382,9 @@ fn verify(args: VerifyArgs, data: &DataSettings) -> Outcome {
             Ok(installed) => {
                 let files = installed.manifest.as_ref().map_or(&[][..], |manifest| &manifest.files);
                 let without = files.iter().filter(|file| file.sha256.is_none()).count();
-                let damaged = pull::verify(&installed, &transfer)?;
-                (without, damaged.into_iter().map(|(path, reason)| format!("{path}: {reason}")).collect())
+                let damaged = pull::verify(&installed, &transfer)?.into_iter();
+                let damaged = damaged.map(|(path, reason)| format!("{path}: {reason}"));
+                (without, damaged.chain(eight_bits::verify(&installed).err()).collect())
             }
         };
         all.push(Verified { name: entry.name, ok: damaged.is_empty(), without_checksum, damaged });

@@ -1,7 +1,7 @@
 //! Progress of long-running commands, shown on a terminal.
 
-use std::cell::Cell;
 use std::io::{self, IsTerminal as _};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -21,7 +21,7 @@ pub(super) fn bar(visible: bool) -> ProgressBar {
 pub(super) struct Transfer {
     bar: ProgressBar,
     lines: bool,
-    state: Cell<State>,
+    state: Mutex<State>,
 }
 
 /// Bytes in all, bytes that are done, and tenths that were told.
@@ -39,7 +39,11 @@ impl Transfer {
         let style = ProgressStyle::with_template(template).expect("the template is valid");
         let target = if visible && terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(None, target).with_style(style);
-        Self { bar, lines: visible && !terminal, state: Cell::default() }
+        Self { bar, lines: visible && !terminal, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn end(&self) {
@@ -49,7 +53,7 @@ impl Transfer {
 
 impl Watch for Transfer {
     fn begin(&self, total: u64, done: u64) {
-        self.state.set(State { total, done, tenths: 0 });
+        *self.state() = State { total, done, tenths: 0 };
         self.bar.reset();
         self.bar.set_length(total);
         // Without this, the bytes of an earlier start would count as fast ones of this.
@@ -58,13 +62,14 @@ impl Watch for Transfer {
     }
 
     fn advance(&self, bytes: i64) {
-        let State { total, done, tenths } = self.state.get();
+        let mut state = self.state();
+        let State { total, done, tenths } = *state;
         let done = done.saturating_add_signed(bytes);
         let now = (u128::from(done) * 10).checked_div(u128::from(total)).map_or(0, |tenths| tenths.min(10) as u64);
         if self.lines && now > tenths {
             eprintln!("{} of {}", BinaryBytes(done), BinaryBytes(total));
         }
-        self.state.set(State { total, done, tenths: tenths.max(now) });
+        *state = State { total, done, tenths: tenths.max(now) };
         self.bar.set_position(done);
     }
 

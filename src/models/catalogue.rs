@@ -3,13 +3,14 @@
 use std::sync::LazyLock;
 
 use serde::Deserialize;
+use tintype_diffusion::pipelines::KNOWN;
 
 /// The parts of a repository that is not in the catalogue: those that any pipeline of this release reads.
 const ALL_PARTS: [&str; 8] =
     ["scheduler", "text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "transformer", "unet", "vae"];
 
-/// The classes of pipelines that this release renders with.
-const USABLE: [&str; 2] = ["StableDiffusionPipeline", "LatentConsistencyModelPipeline"];
+/// The classes of pipelines that compute in 8 bits unless `--engine-precision` says otherwise.
+const IN_8_BITS: [&str; 2] = ["Flux2KleinPipeline", "ZImagePipeline"];
 
 static CATALOGUE: LazyLock<Catalogue> =
     LazyLock::new(|| toml::from_str(include_str!("catalogue.toml")).expect("a test reads the catalogue"));
@@ -65,7 +66,12 @@ pub struct OfferedLicence {
 
 /// Whether this release renders with models of this class of pipeline.
 pub fn is_usable(pipeline: &str) -> bool {
-    USABLE.contains(&pipeline)
+    KNOWN.contains(&pipeline)
+}
+
+/// Whether models of this class of pipeline compute in 8 bits unless the settings say otherwise.
+pub fn is_in_8_bits(pipeline: &str) -> bool {
+    IN_8_BITS.contains(&pipeline)
 }
 
 impl Offer {

@@ -138,7 +138,8 @@ pub(super) async fn fetch(
     if let Some(sha256) = there(&target, file).map_err(|error| failed(&target, &error))? {
         return Ok(whole(sha256));
     }
-    let mut part = Part::open(file, target).map_err(|error| failed(&part_of(&folder.join(&file.path)), &error))?;
+    let mut part =
+        Part::open(file, target).await.map_err(|error| failed(&part_of(&folder.join(&file.path)), &error))?;
     let (mut failures, mut began_anew, mut pause) = (0, false, hub.patience.pause);
     loop {
         let before = part.written;
@@ -206,7 +207,7 @@ fn failed(path: &Path, error: &io::Error) -> String {
 
 impl<'a> Part<'a> {
     /// Opens the part, and hashes the bytes that arrived earlier.
-    fn open(file: &'a RemoteFile, target: PathBuf) -> io::Result<Self> {
+    async fn open(file: &'a RemoteFile, target: PathBuf) -> io::Result<Self> {
         let path = part_of(&target);
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
@@ -222,7 +223,11 @@ impl<'a> Part<'a> {
             open.set_len(0)?;
             written = 0;
         }
-        let checksums = checksums(&mut open, file)?;
+        // On another thread: gigabytes take seconds, in which this one hears of signals.
+        let copy = file.clone();
+        let hashing =
+            tokio::task::spawn_blocking(move || checksums(&mut open, &copy).map(|checksums| (open, checksums)));
+        let (open, checksums) = hashing.await.map_err(io::Error::other)??;
         Ok(Self { file, path, target, open, written, checksums })
     }
 

@@ -13,6 +13,7 @@
 mod add;
 pub mod catalogue;
 mod download;
+pub mod eight_bits;
 pub mod hub;
 pub mod library;
 pub mod manifest;

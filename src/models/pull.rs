@@ -79,13 +79,12 @@ impl Plan {
     }
 
     /// Reads the plan of an unfinished pull; `None` if there is none that can be continued.
-    fn read(staging: &Path, name: &str, revision: Option<&str>) -> Option<(Self, Source)> {
+    fn read(staging: &Path, name: &str) -> Option<(Self, Source)> {
         let plan: Self = read_json(staging, PLAN).ok()?;
         plan.manifest.check(name).ok()?;
         let source = plan.manifest.source.clone()?;
         let whole = plan.files().iter().all(|file| file.sha256.is_some() || file.git_sha1.is_some());
-        let wanted = revision.is_none_or(|revision| revision == source.commit);
-        (whole && wanted && is_git_sha1(&source.commit)).then_some((plan, source))
+        (whole && is_git_sha1(&source.commit)).then_some((plan, source))
     }
 }
 
@@ -132,14 +131,21 @@ pub async fn begin(hub: &Hub, data_dir: &Path, wanted: &str, revision: Option<&s
     }
     data_dir::create(&staging)?;
     let lock = lock(&staging, &name)?;
-    let (plan, source) = match Plan::read(&staging, &name, revision) {
-        Some((plan, source)) if source.repository == repository => (plan, source),
-        _ => {
+    let earlier = Plan::read(&staging, &name).filter(|(_, source)| source.repository == repository);
+    let (plan, source) = match earlier {
+        Some((plan, source)) if revision.is_none_or(|revision| revision == source.commit) => (plan, source),
+        earlier => {
             let revision = revision.or(offer.map(|offer| offer.commit.as_str())).unwrap_or("main");
-            let plan = draw(hub, &name, &repository, revision, offer).await?;
-            clear(&staging)?;
-            write(&staging, PLAN, &serde_json::to_string_pretty(&plan.0).expect("a plan is JSON"))?;
-            plan
+            let drawn = draw(hub, &name, &repository, revision, offer).await?;
+            match earlier.filter(|(plan, source)| source.commit == drawn.1.commit && plan.files() == drawn.0.files()) {
+                // A branch that still leads to the commit at which the pull began.
+                Some(earlier) => earlier,
+                None => {
+                    clear(&staging)?;
+                    write(&staging, PLAN, &serde_json::to_string_pretty(&drawn.0).expect("a plan is JSON"))?;
+                    drawn
+                }
+            }
         }
     };
     let bytes = plan.manifest.bytes();
@@ -270,7 +276,9 @@ impl Pull {
     /// A sentence for the operator: it has not.
     pub fn check_space(&self) -> Result<(), String> {
         let free = Disk::new(vec![self.staging.clone()], None, Clock::system()).free();
-        let needed = self.bytes.saturating_sub(self.done).saturating_add(MARGIN);
+        // Those in 8 bits of weights that have 16.
+        let made = if catalogue::is_in_8_bits(&self.plan.manifest.pipeline) { self.bytes / 2 } else { 0 };
+        let needed = self.bytes.saturating_sub(self.done).saturating_add(made).saturating_add(MARGIN);
         match free.filter(|free| *free < needed) {
             None => Ok(()),
             Some(free) => Err(format!(
@@ -312,11 +320,12 @@ impl Pull {
     /// Gives the whole model its name.
     fn install(self, manifest: Manifest) -> Result<Installed, String> {
         let failed = |error: io::Error| format!("cannot install {}: {error}", self.target.display());
-        fs::remove_file(self.staging.join(PLAN)).map_err(failed)?;
         sync(&self.staging).map_err(failed)?;
         // A folder replaces nothing but an empty folder. Not every file system can rename with NOREPLACE.
         fs::rename(&self.staging, &self.target).map_err(failed)?;
         File::open(data_dir::directory_of(&self.target)).and_then(|models| models.sync_all()).map_err(failed)?;
+        // Not earlier: without its plan, a pull that is interrupted here would begin anew.
+        fs::remove_file(self.target.join(PLAN)).map_err(failed)?;
         Ok(Installed {
             name: manifest.name.clone(),
             folder: self.target.clone(),

@@ -19,7 +19,7 @@ fn folder() -> (TempDir, PathBuf) {
     let directory = data();
     let folder = directory.path().join("My Model");
     fs::create_dir_all(folder.join("unet")).expect("a folder");
-    fs::write(folder.join("model_index.json"), r#"{"_class_name": "ZImagePipeline"}"#).expect("written");
+    fs::write(folder.join("model_index.json"), r#"{"_class_name": "UnheardOfPipeline"}"#).expect("written");
     fs::write(folder.join(WEIGHTS), content(1_000)).expect("written");
     fs::write(folder.join("notes.txt"), "mine").expect("written");
     (directory, folder)
@@ -98,6 +98,25 @@ fn damage_is_found_by_verify_and_by_the_doctor() {
     assert!(said.contains("tintype model remove tiny-model"), "{said}");
     json(data.path(), &["model", "remove", NAME, "--yes"]);
     hub.pulled(data.path(), &[]);
+}
+
+#[test]
+fn the_weights_in_8_bits_of_an_added_model_are_made_and_verified() {
+    let data = data();
+    let folder = crate::tidy::root().join("crates/diffusion/tests/parity/klein");
+    let output = run(data.path(), ["model", "add", folder.to_str().expect("text"), "--hash"]);
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert!(output.status.success() && said.contains("making the 8-bit weights of transformer"), "{said}");
+    let cache = data.path().join("models/klein/cache");
+    let made: Vec<_> = fs::read_dir(&cache).expect("a folder").map(|entry| entry.expect("one").path()).collect();
+    let transformer = made.iter().find(|path| path.ends_with("transformer.w8a8")).expect("the transformer");
+    assert_eq!(json(data.path(), &["model", "verify"])[0]["ok"], true);
+    let mut bytes = fs::read(transformer).expect("a file");
+    *bytes.last_mut().expect("a byte") ^= 1;
+    fs::write(transformer, bytes).expect("written");
+    let output = run(data.path(), ["model", "verify"]);
+    let said = String::from_utf8(output.stdout).expect("text");
+    assert!(!output.status.success() && said.contains("transformer.w8a8 is damaged"), "{said}");
 }
 
 #[test]

@@ -44,6 +44,7 @@ fn a_killed_pull_continues() {
     hub.until_held();
     let part = data.path().join("models/.tiny-model.part").join(format!("{WEIGHTS}.part"));
     while std::fs::metadata(&part).map_or(0, |part| part.len()) < 200_000 {
+        assert!(pull.try_wait().expect("a child").is_none(), "the pull ended");
         std::thread::sleep(Duration::from_millis(5));
     }
     // A second pull of the same model would write the same files.
@@ -91,6 +92,16 @@ fn a_disk_that_fills_up_keeps_the_parts() {
     assert!(said.contains("the disk is full") && said.contains("run the command again"), "{said}");
     disk.heal();
     hub.pulled(&disk.data(), &[]);
+}
+
+#[test]
+fn a_pull_of_a_branch_continues_while_the_branch_stays() {
+    let (hub, data) = (Hub::start(), data());
+    hub.plan(WEIGHTS, Fault::Cut(1_000));
+    hub.plan(WEIGHTS, Fault::Status(404, Vec::new()));
+    hub.refused(data.path(), &["--revision", "v2"]);
+    hub.pulled(data.path(), &["--revision", "v2"]);
+    assert_eq!(hub.ranges(WEIGHTS), ["", "bytes=1000-", "bytes=1000-"]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use sha1::Sha1;
@@ -190,7 +191,10 @@ impl Hub {
     pub fn until_held(&self) {
         let (state, changed) = &*self.state;
         let state = state.lock().expect("no test panics with the lock");
-        drop(changed.wait_while(state, |state| state.holding == 0).expect("no test panics with the lock"));
+        let (_state, waited) = changed
+            .wait_timeout_while(state, Duration::from_secs(60), |state| state.holding == 0)
+            .expect("no test panics with the lock");
+        assert!(!waited.timed_out(), "nobody asked for the file");
     }
 
     fn variables(&self) -> Vec<(String, String)> {

@@ -35,7 +35,7 @@ pub const MAX_SIDE: usize = 2048;
 const KEPT_BYTES: usize = 64 << 20;
 
 /// The pipelines that are supported, by the names that `diffusers` gives them.
-const KNOWN: [&str; 5] = [
+pub const KNOWN: [&str; 5] = [
     "StableDiffusionPipeline",
     "LatentConsistencyModelPipeline",
     "StableDiffusionXLPipeline",
