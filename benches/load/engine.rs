@@ -115,6 +115,8 @@ impl Client {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
+        // Right after an answer the connection may not take the next request yet.
+        self.sender.ready().await?;
         let answer = self.sender.send_request(request.body(Full::new(body.into()))?).await?;
         let status = answer.status();
         let body = answer.into_body().collect().await?.to_bytes();
