@@ -34,14 +34,14 @@ pub struct Entry {
     pub bytes: Range<usize>,
 }
 
-/// What the header of a file says.
+/// The content of the header of a file.
 #[derive(Debug)]
 pub struct Header {
     /// Where the numbers begin.
     pub begin: usize,
     /// The tensors by their names, within the file.
     pub entries: HashMap<String, Entry>,
-    /// What it says beside the tensors.
+    /// Its notes beside the tensors.
     pub notes: HashMap<String, String>,
 }
 

@@ -19,7 +19,7 @@ const FEWEST_ROWS: usize = 64;
 /// memory before the first weight is compared.
 pub const MOST_OF_A_HEAD: usize = 1024;
 
-/// Which rows a row attends to.
+/// The rows to which a row attends.
 #[derive(Debug, Clone, Copy)]
 pub enum Sees<'a> {
     /// All.

@@ -88,8 +88,8 @@ impl Flux2 {
 
     /// Writes the graph for a latent picture and reference pictures of the given heights and widths.
     ///
-    /// Inputs: `latent`; `reference.N` for each; `time` (see [`Flux2::embed_time`]); `context`, one row for each of `tokens`.
-    /// Output: `velocity`, of the shape of `latent`.
+    /// Inputs: `latent`; `reference.N` for each; `time` (see [`Flux2::embed_time`]); `context`, one row for each of
+    /// `tokens`. Output: `velocity`, of the shape of `latent`.
     ///
     /// # Errors
     /// If the weights do not fit.

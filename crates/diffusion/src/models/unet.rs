@@ -26,7 +26,7 @@ pub struct Unet {
     pub context: usize,
     /// Numbers of the guidance embedding, for models whose guidance is distilled (LCM).
     pub guidance: Option<usize>,
-    /// What models take besides prompt and time (Stable Diffusion XL).
+    /// More inputs besides prompt and time (Stable Diffusion XL).
     pub addition: Option<Addition>,
     blocks: Vec<Level>,
     layers: usize,

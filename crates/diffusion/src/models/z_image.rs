@@ -110,8 +110,8 @@ impl ZImage {
 
     /// Writes the graph for a latent picture of the given size, whose sides are even.
     ///
-    /// Inputs: `latent`; `time` (see [`ZImage::embed_time`]); `context`, one row for each of `tokens`. Output: `velocity`, of
-    /// the shape of `latent`, from noise to picture.
+    /// Inputs: `latent`; `time` (see [`ZImage::embed_time`]); `context`, one row for each of `tokens`. Output: `velocity`,
+    /// of the shape of `latent`, from noise to picture.
     ///
     /// # Errors
     /// If the weights do not fit, or the positions are more than the model knows.

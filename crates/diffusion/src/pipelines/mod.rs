@@ -200,8 +200,9 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// Reads a folder as `diffusers` writes it, or one file of Stable Diffusion 1 with a tokenizer beside it, and compares all weights with the configuration, so that an unusable model
-    /// is found before the first prompt. Weights in 8 bits are made if they are not there.
+    /// Reads a folder as `diffusers` writes it, or one file of Stable Diffusion 1 with a tokenizer beside it, and compares
+    /// all weights with the configuration, so that an unusable model is found before the first prompt. Weights in 8 bits
+    /// are made if they are not there.
     ///
     /// # Errors
     /// If a part is missing or damaged, or of an architecture that this crate does not know, or weights in 8 bits cannot be

@@ -1,4 +1,4 @@
-"""What the makers of all families share: random weights, tokenizers, and the recording of numbers."""
+"""Shared by the makers of all families: random weights, tokenizers, and the recording of numbers."""
 
 import json
 import math
