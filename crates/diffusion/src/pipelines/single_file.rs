@@ -1,7 +1,7 @@
 //! Stable Diffusion in one file, with the names of weights that its first program gave them.
 //!
-//! Such a file holds neither configurations nor a tokenizer. The configurations of Stable Diffusion 1.5 are built in; those
-//! of another model, and a tokenizer always, lie beside the file as in a folder that `diffusers` writes.
+//! Such a file holds neither configurations nor a tokenizer. The configurations of Stable Diffusion 1.5 are built in;
+//! those of another model, and a tokenizer always, lie beside the file as in a folder that `diffusers` writes.
 
 use std::path::Path;
 
@@ -59,8 +59,8 @@ pub(super) fn parts(path: &Path) -> Result<Parts> {
         if found.names().next().is_none() {
             let path = path.display();
             return Err(Error::Model(format!(
-                "{path} has no weights whose names begin with {prefix:?}; only whole models of Stable Diffusion 1 are read \
-                 from one file"
+                "{path} has no weights whose names begin with {prefix:?}; only whole models of Stable Diffusion 1 are \
+                 read from one file"
             )));
         }
         Ok(found)

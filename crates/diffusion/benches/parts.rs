@@ -1,0 +1,156 @@
+//! CPU time and memory of models of true shapes, and their graphs for another runtime. `benches/measure` makes the models
+//! and compares; alone: `cargo bench -p tintype-diffusion --bench parts -- FOLDER [PART...]`.
+
+#![expect(clippy::disallowed_methods, reason = "a benchmark has no clock that tests move")]
+
+use std::path::Path;
+use std::time::Instant;
+
+use tintype_diffusion::config::Config;
+use tintype_diffusion::graph::{CONVERTED, Graph, mapped_name};
+use tintype_diffusion::models::flux2::Flux2;
+use tintype_diffusion::models::unet::Unet;
+use tintype_diffusion::models::vae::Vae;
+use tintype_diffusion::noise::Noise;
+use tintype_diffusion::quantise::{Rules, Suit};
+use tintype_diffusion::runtime::{Input, Session};
+use tintype_diffusion::weights::Weights;
+use tintype_diffusion::{Error, Options, Precision, Result};
+
+/// Rows of the prompt's embedding, for FLUX.2 klein and for Stable Diffusion 1.5.
+const TEXT: usize = 512;
+const WORDS: usize = 77;
+
+/// The CPU time of this process so far, in seconds.
+fn cpu() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+    fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
+}
+
+/// The memory of this process that is not of mapped files, in GiB.
+fn own_memory() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+    kilobytes.unwrap_or(0.0) / (1 << 20) as f64
+}
+
+fn say(part: &str, value: f64, unit: &str) {
+    println!("{part}\ttintype\t{value:.3}\t{unit}");
+}
+
+/// Runs a graph three times after one that does not count, and says the middle time.
+fn time(graph: Graph, inputs: &[(&str, Vec<usize>)], output: &str, name: &str) -> Result<()> {
+    let mut noise = Noise::new(1);
+    let numbers: Vec<_> = inputs.iter().map(|(_, shape)| noise.normal(shape.iter().product())).collect();
+    let inputs: Vec<_> =
+        inputs.iter().zip(&numbers).map(|((name, shape), numbers)| (*name, Input::Floats(shape, numbers))).collect();
+    let start = Instant::now();
+    let session = Session::load(graph)?;
+    let load = start.elapsed().as_secs_f64();
+    let mut found = Vec::new();
+    let mut memory = 0.0_f64;
+    for _ in 0..4 {
+        let begin = cpu();
+        session.run(&inputs, [output])?;
+        found.push(cpu() - begin);
+        memory = memory.max(own_memory());
+    }
+    found.remove(0);
+    found.sort_by(f64::total_cmp);
+    say(&format!("{name} load"), load, "s");
+    say(&format!("{name} memory after a run"), memory, "GiB");
+    say(name, found[1], "CPU-s");
+    Ok(())
+}
+
+/// Writes the graph and its weights as files, for another runtime.
+fn export(graph: &Graph, weights: &[&Path], folder: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    std::fs::write(folder.join("model.onnx"), &graph.onnx)?;
+    std::fs::write(folder.join(CONVERTED), graph.converted())?;
+    for (number, file) in weights.iter().enumerate() {
+        let to = folder.join(mapped_name(number));
+        if !to.exists() {
+            std::fs::hard_link(file, to)?;
+        }
+    }
+    Ok(())
+}
+
+fn unwritten(error: std::io::Error) -> Error {
+    Error::Run(format!("the export failed: {error}"))
+}
+
+/// The weights of klein in 8 bits.
+fn narrow(folder: &Path, part: &str, model: &Flux2) -> Result<Weights> {
+    let options = Options { precision: Precision::W8A8, cache: Some(folder.join("cache")) };
+    let weights = Weights::open_part(&folder.join(part), "diffusion_pytorch_model")?;
+    let uses = model.graph(&weights, [8, 8], &[], 8)?.uses;
+    let mut suit = Suit { options: &options, rules: Rules::of_this_machine(), progress: &mut |_| {} };
+    suit.weights(part, weights, &uses)
+}
+
+fn klein(folder: &Path, part: &str) -> Result<()> {
+    let config = Config::read(&folder.join(part).join("config.json"))?;
+    let begin = cpu();
+    let model = Flux2::read(&config)?;
+    let weights = narrow(folder, part, &model)?;
+    say(&format!("{part} quantising or opening"), cpu() - begin, "CPU-s");
+    let file = folder.join("cache").join(format!("{part}.w8a8"));
+    for (side, rows) in [(512, 32), (1024, 64)] {
+        let graph = || model.graph(&weights, [rows, rows], &[], TEXT);
+        export(&graph()?, &[&file], &folder.join(format!("export/{part} {side}"))).map_err(unwritten)?;
+        let inputs = [
+            ("latent", vec![1, model.channels, rows, rows]),
+            ("time", vec![1, model.embed_time(0.5).len()]),
+            ("context", vec![TEXT, model.context]),
+        ];
+        time(graph()?, &inputs, "velocity", &format!("{part} {side}"))?;
+    }
+    Ok(())
+}
+
+fn unet(folder: &Path) -> Result<()> {
+    let part = folder.join("unet");
+    let model = Unet::read(&Config::read(&part.join("config.json"))?)?;
+    let weights = Weights::open_part(&part, "diffusion_pytorch_model")?;
+    let graph = || model.graph(&weights, 64, 64, WORDS);
+    let file = part.join("diffusion_pytorch_model.safetensors");
+    export(&graph()?, &[&file], &folder.join("export/unet 512")).map_err(unwritten)?;
+    let inputs = [
+        ("latent", vec![1, model.channels, 64, 64]),
+        ("time", vec![1, model.embed_time(500.0).len()]),
+        ("context", vec![WORDS, model.context]),
+    ];
+    time(graph()?, &inputs, "noise", "unet 512")
+}
+
+fn vae(folder: &Path) -> Result<()> {
+    let part = folder.join("vae");
+    let model = Vae::read(&Config::read(&part.join("config.json"))?)?;
+    let weights = Weights::open_part(&part, "diffusion_pytorch_model")?;
+    let graph = || model.graph(&weights, 64, 64);
+    let file = part.join("diffusion_pytorch_model.safetensors");
+    export(&graph()?, &[&file], &folder.join("export/vae 512")).map_err(unwritten)?;
+    time(graph()?, &[("latent", vec![1, 4, 64, 64])], "picture", "vae 512")
+}
+
+fn main() -> Result<()> {
+    // `cargo bench` adds an option of its own.
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let [folder, parts @ ..] = arguments.as_slice() else {
+        println!("give the folder of models that benches/measure makes");
+        return Ok(());
+    };
+    let folder = Path::new(folder);
+    for part in parts {
+        match part.as_str() {
+            "unet" => unet(folder)?,
+            "vae" => vae(folder)?,
+            _ => klein(folder, part)?,
+        }
+    }
+    Ok(())
+}
