@@ -170,6 +170,7 @@ mod tests {
             chosen(&repository, &["tokenizer", "unet"]).expect("a model"),
             [
                 "model_index.json",
+                "tokenizer/chat_template.jinja",
                 "tokenizer/merges.txt",
                 "tokenizer/vocab.json",
                 "unet/config.json",
