@@ -47,6 +47,12 @@ effects! {
     RotateKey = "rotate-key",
     /// The last uses of keys are recorded.
     TouchKeys = "touch-keys",
+    /// A person is added, changed or removed.
+    ChangePerson = "change-person",
+    /// A sign-in link is made, or a session begins or goes on.
+    SignIn = "sign-in",
+    /// Sessions end.
+    SignOut = "sign-out",
     /// Credits are granted.
     Grant = "grant",
     /// A task is charged and queued.

@@ -15,7 +15,7 @@ use crate::data_dir;
 use crate::domain::text::counted;
 use crate::files::Files;
 use crate::store::sqlite::{Snapshot, SqliteStore, companions, restoring};
-use crate::store::{Fleet as _, Tasks as _, Upkeep as _};
+use crate::store::{DeleteSessions, Fleet as _, People as _, Tasks as _, Upkeep as _};
 
 /// Location of the new installation.
 #[derive(Debug)]
@@ -179,6 +179,7 @@ impl Target {
         results::sync_directory(data_dir::directory_of(&staged))?;
         let store = SqliteStore::open(&staged, Clock::system()).map_err(|error| text(&error))?;
         store.check_integrity().map_err(|error| text(&error))?;
+        store.delete_sessions(DeleteSessions::All).await.map_err(|error| text(&error))?;
         let audit = store.audit().await.map_err(|error| text(&error))?;
         let page = async |after, limit| store.completed_tasks(after, limit).await;
         results::begin(progress, "copying result files", audit.tasks);

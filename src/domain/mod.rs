@@ -7,6 +7,7 @@ pub mod ignored_fields;
 pub mod images_api;
 pub mod key;
 pub mod model;
+pub mod person;
 pub mod reference_url;
 pub mod request;
 pub mod source;

@@ -277,6 +277,9 @@ pub struct Account {
     pub name: String,
     /// Credits left.
     pub credits: i64,
+    /// Whether its owners manage all accounts in the studio.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub admin: bool,
     /// Time at which it was disabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disabled_at: Option<Timestamp>,
@@ -287,8 +290,8 @@ pub struct Account {
 
 impl Account {
     /// An account that was just created.
-    pub fn new(id: Id, name: String, credits: i64) -> Self {
-        Self { id, name, credits, disabled_at: None, deleted_at: None }
+    pub fn new(id: Id, name: String, credits: i64, admin: bool) -> Self {
+        Self { id, name, credits, admin, disabled_at: None, deleted_at: None }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The texts that operators write, with their limits, and numbers in the texts that operators read.
 
-/// Most characters of an account's name.
+/// Most characters of an account's or a person's name.
 pub const MAX_NAME_CHARS: usize = 100;
 /// Most characters of a key's label.
 pub const MAX_LABEL_CHARS: usize = 100;
@@ -27,6 +27,14 @@ pub struct InvalidText {
 /// [`InvalidText`].
 pub fn account_name(text: &str) -> Result<String, InvalidText> {
     checked("an account's name", text.trim(), 1, MAX_NAME_CHARS)
+}
+
+/// Parses the name of a person; drops white space around it.
+///
+/// # Errors
+/// [`InvalidText`].
+pub(super) fn person_name(text: &str) -> Result<String, InvalidText> {
+    checked("a person's name", text.trim(), 1, MAX_NAME_CHARS)
 }
 
 /// Parses the label of a key.

@@ -14,16 +14,19 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Timestamp;
 use crate::domain::files_marker::FilesMarker;
 use crate::domain::key::{ApiKey, KeyHash};
-use crate::domain::model::{Account, Id, LedgerEntry, Surface, Task};
+use crate::domain::model::{Id, Surface, Task};
 use crate::domain::request::{GenerateRequest, MAX_REFERENCES};
 
+mod accounts;
 mod audit;
 mod error;
 mod fleet;
 mod leases;
+mod people;
 pub mod postgres;
 pub mod sqlite;
 
+pub use self::accounts::{AccountChange, AccountCreation, Accounts, Rank, Taking};
 pub use self::audit::{Audit, Drift};
 pub use self::error::{Cause, OpenError, StoreError};
 pub use self::fleet::{ANY_REFERENCES, Abilities, ENGINE_SILENCE, EngineState, WORKER_SILENCE, WorkerReport};
@@ -31,6 +34,7 @@ pub use self::leases::{
     AttemptProgress, Claim, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry,
     StrikeRule,
 };
+pub use self::people::{Candidate, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation};
 
 /// Longest time by which a sweep is postponed. A sweep that is due later than that was postponed before the clock was set
 /// back, and counts as due.
@@ -44,36 +48,6 @@ pub const START_WITHIN: Duration = Duration::from_secs(5);
 
 /// Result of a store method.
 pub type Result<T> = std::result::Result<T, StoreError>;
-
-/// Outcome of creating an account.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AccountCreation {
-    /// The account was created.
-    Created(Account),
-    /// Another account has this name, or this text as its id.
-    NameTaken,
-}
-
-/// Outcome of taking credits away.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taking {
-    /// The credits were taken, and the account has so many left.
-    Taken(i64),
-    /// Nothing changed: the account has only so many.
-    TooFew(i64),
-}
-
-/// A change to an account.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AccountChange {
-    /// Makes the keys of a disabled account valid again, apart from those that are not valid by themselves.
-    Enable,
-    /// Makes all of its keys invalid. Its unfinished tasks go on.
-    Disable,
-    /// Disables it for good and revokes its keys, unless it has unfinished tasks. It takes no submit afterwards. Its
-    /// ledger stays, and its tasks until [`Upkeep::remove_tasks_of`].
-    Delete,
-}
 
 /// A key to create.
 #[derive(Debug, Clone)]
@@ -219,38 +193,6 @@ pub enum EndingsElsewhere {
     Of(Vec<Id>),
     /// Some were missed, so any task may have ended.
     Missed,
-}
-
-/// Accounts and their credits.
-#[async_trait]
-pub trait Accounts: std::fmt::Debug + Send + Sync + 'static {
-    /// Creates an account, granting it `credits` unless that is zero. More than
-    /// [`MAX_BALANCE`](crate::domain::model::MAX_BALANCE) is an error.
-    async fn create_account(&self, name: &str, credits: i64) -> Result<AccountCreation>;
-
-    /// Creates the first account with its first key; does nothing if any account exists.
-    async fn create_first_account(&self, name: &str, credits: i64, key: NewKey) -> Result<Option<Account>>;
-
-    /// Finds an account by name or id.
-    async fn find_account(&self, name_or_id: &str) -> Result<Option<Account>>;
-
-    /// All accounts, sorted by name.
-    async fn list_accounts(&self) -> Result<Vec<Account>>;
-
-    /// Changes an account and returns it; `None` if it does not exist. A deleted account stays as it is, and so does one
-    /// that has unfinished tasks and would be deleted.
-    async fn change_account(&self, id: Id, change: AccountChange) -> Result<Option<Account>>;
-
-    /// Adds credits and returns the new balance; `None` if the account does not exist. An amount is an error if it is not
-    /// positive or would raise the balance above [`MAX_BALANCE`](crate::domain::model::MAX_BALANCE).
-    async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>>;
-
-    /// Takes credits away, which is a grant with a negative amount in the ledger; `None` if the account does not exist.
-    /// An amount that is not positive is an error.
-    async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<Taking>>;
-
-    /// Ledger entries of an account, newest first, older than the entry `before`.
-    async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>>;
 }
 
 /// API keys.
@@ -495,6 +437,6 @@ pub trait Fleet: std::fmt::Debug + Send + Sync + 'static {
 }
 
 /// The database behind a running service.
-pub trait Store: Accounts + Keys + Tasks + Queue + Upkeep + Fleet {}
+pub trait Store: Accounts + Keys + People + Tasks + Queue + Upkeep + Fleet {}
 
-impl<T: Accounts + Keys + Tasks + Queue + Upkeep + Fleet> Store for T {}
+impl<T: Accounts + Keys + People + Tasks + Queue + Upkeep + Fleet> Store for T {}

@@ -9,11 +9,13 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use serde_json::json;
 use tempfile::{NamedTempFile, TempDir};
+use tintype::clock::Timestamp;
 use tintype::config::{LEASE, ORPHAN_AGE};
 use tintype::domain::key::KeySecret;
 use tintype::domain::model::{Account, EntryKind, Id};
+use tintype::domain::person::Role;
 use tintype::fault::{Effect, Point};
-use tintype::store::{AccountChange, KeyChange, Rescue};
+use tintype::store::{AccountChange, DeleteSessions, KeyChange, Rescue};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -104,6 +106,12 @@ impl Scene {
         attempt(async move { store.grant(account, 10, None).await }).await;
         let store = self.service.shared.store.clone();
         attempt(async move { store.change_account(account, AccountChange::Enable).await }).await;
+        let store = self.service.shared.store.clone();
+        attempt(async move { store.create_person(account, "grace", Role::Owner).await }).await;
+        let store = self.service.shared.store.clone();
+        attempt(async move { store.create_link(account, [7; 32], Timestamp::MAX).await }).await;
+        let store = self.service.shared.store.clone();
+        attempt(async move { store.delete_sessions(DeleteSessions::Expired).await }).await;
     }
 
     /// Steps the worker through everything that it can do by itself.

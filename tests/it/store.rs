@@ -15,6 +15,7 @@ mod files;
 mod fixture;
 mod keys;
 mod leases;
+mod people;
 mod postgres_locks;
 mod postgres_reads;
 mod postgres_schema;
@@ -75,6 +76,20 @@ macro_rules! suite {
                     an_overlap_brings_a_later_expiry_forward,
                     a_revoked_or_unknown_key_is_not_rotated,
                     rotating_a_key_to_a_hash_in_use_is_an_error_and_changes_nothing,
+                }
+                people {
+                    a_person_is_found_by_name_and_by_id,
+                    a_name_of_a_person_is_taken_once,
+                    an_account_has_a_limited_number_of_people_and_a_deleted_one_none,
+                    a_link_signs_one_person_in_once,
+                    a_link_expires_at_its_exact_millisecond,
+                    of_several_processes_that_use_a_link_one_signs_in,
+                    a_session_ends_at_its_exact_millisecond_unless_it_is_used,
+                    a_person_ends_one_session_or_all_others_and_those_of_nobody_else,
+                    a_new_password_ends_every_session,
+                    a_disabled_account_signs_nobody_in,
+                    expired_links_and_sessions_are_deleted_and_no_others,
+                    the_first_account_is_an_administrator_and_others_only_by_rank,
                 }
                 submits {
                     a_submit_past_its_deadline_or_after_its_caller_hung_up_does_not_start,

@@ -9,28 +9,29 @@ use super::{PostgresStore, keys};
 use crate::clock::Timestamp;
 use crate::domain::model::{Account, Id, LedgerEntry, MAX_BALANCE, TaskId};
 use crate::fault::Effect;
-use crate::store::{AccountChange, AccountCreation, Accounts, NewKey, Result, StoreError, Taking};
+use crate::store::{AccountChange, AccountCreation, Accounts, NewKey, Rank, Result, StoreError, Taking};
 
-/// Creates the account $1 with the name $2 and $3 credits at the time $4; if $5, only as the first account. A name never
-/// equals the id of another account.
+/// Creates the account $1 with the name $2 and $3 credits at the time $4; if $5, only as the first account. It is an
+/// administrator if $6, or as the first account. A name never equals the id of another account.
 const CREATE: &str = "
     WITH created AS (
-        INSERT INTO accounts (id, name) SELECT $1, $2 WHERE NOT EXISTS (SELECT 1 FROM accounts WHERE $5 OR id = $2)
-        ON CONFLICT DO NOTHING RETURNING id
+        INSERT INTO accounts (id, name, admin) SELECT $1, $2, $6 OR NOT EXISTS (SELECT 1 FROM accounts)
+        WHERE NOT EXISTS (SELECT 1 FROM accounts WHERE $5 OR id = $2)
+        ON CONFLICT DO NOTHING RETURNING id, admin
     ),
     granted AS (
         INSERT INTO ledger (account_id, kind, amount, balance, created_at, note)
         SELECT id, 'grant', $3::bigint, $3, $4::bigint, 'opening balance' FROM created WHERE $3 <> 0
     )
-    SELECT id FROM created";
+    SELECT admin FROM created";
 
 /// The columns of an [`Account`] and their table.
 const ACCOUNT: &str = "id, name, coalesce(
         (SELECT balance FROM ledger WHERE account_id = accounts.id ORDER BY ledger.id DESC LIMIT 1), 0) AS balance,
-    disabled_at, deleted_at FROM accounts";
+    admin, disabled_at, deleted_at FROM accounts";
 
-/// Disables the account $1 at the time $2, or enables it. A time $3 deletes it and revokes its keys, unless it has
-/// unfinished tasks.
+/// Disables the account $1 at the time $2, or enables it. A time $3 deletes it and its people and
+/// revokes its keys, unless it has unfinished tasks.
 const CHANGE: &str = "
     WITH
     -- Waits for submits.
@@ -42,6 +43,7 @@ const CHANGE: &str = "
         SET disabled_at = CASE WHEN $2::bigint IS NULL THEN NULL ELSE coalesce(disabled_at, $2) END, deleted_at = $3
         FROM idle WHERE a.id = idle.id RETURNING a.id
     ),
+    people AS (DELETE FROM people WHERE $3 IS NOT NULL AND account_id IN (SELECT id FROM changed)),
     -- In the order in which other statements lock keys.
     keys AS MATERIALIZED (
         SELECT k.id FROM api_keys k WHERE account_id IN (SELECT id FROM changed) AND revoked_at IS NULL
@@ -89,15 +91,14 @@ fn too_much() -> StoreError {
 
 #[async_trait]
 impl Accounts for PostgresStore {
-    async fn create_account(&self, name: &str, credits: i64) -> Result<AccountCreation> {
+    async fn create_account_as(&self, name: &str, credits: i64, rank: Rank) -> Result<AccountCreation> {
         let create = async {
             check(credits)?;
             let id = self.database.new_id();
-            let created = self.database.write(CREATE, &[&id, &name, &credits, &self.database.now(), &false]).await?;
-            if created.is_empty() {
-                return Ok(AccountCreation::NameTaken);
-            }
-            Ok(AccountCreation::Created(Account::new(id, name.to_owned(), credits)))
+            let (now, admin) = (self.database.now(), rank == Rank::Administrator);
+            let created = self.database.write(CREATE, &[&id, &name, &credits, &now, &false, &admin]).await?;
+            let Some(row) = created.first() else { return Ok(AccountCreation::NameTaken) };
+            Ok(AccountCreation::Created(Account::new(id, name.to_owned(), credits, row.try_get("admin")?)))
         };
         self.write(Effect::CreateAccount, create).await
     }
@@ -109,11 +110,11 @@ impl Accounts for PostgresStore {
             let create = async |begun: &Transaction<'_>| {
                 // Processes that start at the same time wait here for the first of them.
                 begun.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
-                if begun.query(CREATE, &[&account_id, &name, &credits, &now, &true]).await?.is_empty() {
+                if begun.query(CREATE, &[&account_id, &name, &credits, &now, &true, &true]).await?.is_empty() {
                     return Ok(None);
                 }
                 keys::add(begun, key_id, account_id, &key).await?;
-                Ok(Some(Account::new(account_id, name.to_owned(), credits)))
+                Ok(Some(Account::new(account_id, name.to_owned(), credits, true)))
             };
             Ok(self.database.transaction(create).await?)
         };

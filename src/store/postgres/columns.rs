@@ -112,6 +112,7 @@ pub(super) fn account(row: &Row) -> Result<Account> {
         id: row.try_get("id")?,
         name: row.try_get("name")?,
         credits: row.try_get("balance")?,
+        admin: row.try_get("admin")?,
         disabled_at: row.try_get("disabled_at")?,
         deleted_at: row.try_get("deleted_at")?,
     })

@@ -11,9 +11,10 @@ use crate::store::{Audit, Result, StoreError};
 /// Rows per batch.
 const PIECE: u32 = 1_000;
 
-/// The tables that both databases have, without `progress`, which its workers report again. Their first column is their
-/// key.
-const TABLES: [&str; 8] = ["secrets", "accounts", "api_keys", "tasks", "queue", "ledger", "queue_pause", "strikes"];
+/// The tables that both databases have, without `progress`, which its workers report again, and without sessions and
+/// sign-in links: people sign in again. Their first column is their key.
+const TABLES: [&str; 9] =
+    ["secrets", "accounts", "people", "api_keys", "tasks", "queue", "ledger", "queue_pause", "strikes"];
 
 /// Outcome of an import.
 #[derive(Debug, PartialEq, Eq)]

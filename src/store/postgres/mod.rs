@@ -30,6 +30,7 @@ mod failure;
 mod import;
 mod keys;
 mod listen_notify;
+mod people;
 mod progress;
 mod queue;
 mod schema;

@@ -12,7 +12,7 @@ use crate::clock::Timestamp;
 use crate::domain::key::{ApiKey, KeyHash, Suspension};
 use crate::domain::model::{Account, EntryKind, Id, LedgerEntry, MAX_BALANCE, TaskId};
 use crate::fault::Effect;
-use crate::store::{AccountChange, AccountCreation, Accounts, KeyChange, Keys, NewKey, Result, Taking};
+use crate::store::{AccountChange, AccountCreation, Accounts, KeyChange, Keys, NewKey, Rank, Result, Taking};
 
 /// Rejects an amount that is not positive.
 fn check_positive(amount: i64) -> rusqlite::Result<()> {
@@ -31,16 +31,19 @@ fn check_limit(balance: i64) -> rusqlite::Result<()> {
     Err(rusqlite::Error::ToSqlConversionFailure(error.into()))
 }
 
-pub(super) fn create(writing: &mut Writing, name: &str, credits: i64) -> rusqlite::Result<AccountCreation> {
+pub(super) fn create(writing: &mut Writing, name: &str, credits: i64, rank: Rank) -> rusqlite::Result<AccountCreation> {
+    let is_first: bool =
+        writing.connection.query_row("SELECT NOT EXISTS (SELECT 1 FROM accounts)", [], |row| row.get(0))?;
+    let admin = is_first || rank == Rank::Administrator;
     let now = writing.clock.now();
     let id = writing.ids.next(now);
     let added = writing
         .connection
         .prepare_cached(
-            "INSERT INTO accounts (id, name, balance) SELECT ?1, ?2, ?3
+            "INSERT INTO accounts (id, name, balance, admin) SELECT ?1, ?2, ?3, ?4
              WHERE NOT EXISTS (SELECT 1 FROM accounts WHERE name = ?2 OR id = ?2)",
         )?
-        .execute(params![id, name, credits])?;
+        .execute(params![id, name, credits, admin])?;
     if added == 0 {
         return Ok(AccountCreation::NameTaken);
     }
@@ -49,7 +52,7 @@ pub(super) fn create(writing: &mut Writing, name: &str, credits: i64) -> rusqlit
         let opening = Entry { kind: EntryKind::Grant, amount: credits, task_id: None, note: Some("opening balance") };
         opening.record(&writing.connection, id, credits, now)?;
     }
-    Ok(AccountCreation::Created(Account::new(id, name.to_owned(), credits)))
+    Ok(AccountCreation::Created(Account::new(id, name.to_owned(), credits, admin)))
 }
 
 pub(super) fn create_first(
@@ -62,7 +65,7 @@ pub(super) fn create_first(
     if any {
         return Ok(None);
     }
-    match create(writing, name, credits)? {
+    match create(writing, name, credits, Rank::Administrator)? {
         AccountCreation::Created(account) => {
             create_key(writing, account.id, key)?;
             Ok(Some(account))
@@ -76,6 +79,7 @@ fn account(row: &Row<'_>) -> rusqlite::Result<Account> {
         id: row.get("id")?,
         name: row.get("name")?,
         credits: row.get("balance")?,
+        admin: row.get("admin")?,
         disabled_at: row.get("disabled_at")?,
         deleted_at: row.get("deleted_at")?,
     })
@@ -116,6 +120,7 @@ pub(super) fn change_account(
             .connection
             .prepare_cached("UPDATE api_keys SET revoked_at = ?2 WHERE account_id = ?1 AND revoked_at IS NULL")?
             .execute(params![id, now])?;
+        writing.connection.prepare_cached("DELETE FROM people WHERE account_id = ?1")?.execute([id])?;
     }
     find(&writing.connection, id.as_str())
 }
@@ -330,9 +335,9 @@ pub(super) fn history(
 
 #[async_trait]
 impl Accounts for SqliteStore {
-    async fn create_account(&self, name: &str, credits: i64) -> Result<AccountCreation> {
+    async fn create_account_as(&self, name: &str, credits: i64, rank: Rank) -> Result<AccountCreation> {
         let name = name.to_owned();
-        self.write(Effect::CreateAccount, move |writing| create(writing, &name, credits)).await
+        self.write(Effect::CreateAccount, move |writing| create(writing, &name, credits, rank)).await
     }
 
     async fn create_first_account(&self, name: &str, credits: i64, key: NewKey) -> Result<Option<Account>> {

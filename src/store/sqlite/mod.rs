@@ -20,6 +20,7 @@ mod audit;
 mod columns;
 mod connection;
 mod files;
+mod people;
 mod progress;
 mod queue;
 mod schema;

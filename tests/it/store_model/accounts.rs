@@ -19,7 +19,7 @@ impl Model {
     /// The account as the store returns it.
     pub fn shown_account(&self, index: usize) -> Account {
         let Holder { id, name, balance, .. } = self.accounts[index].clone();
-        Account::new(id, name, balance)
+        Account::new(id, name, balance, index == 0)
     }
 
     pub fn create_account(&mut self, by: usize, name: Name, credits: i64, said: Option<&Outcome>) -> Outcome {

@@ -1,0 +1,113 @@
+//! People, and the links and sessions that sign them in.
+
+use async_trait::async_trait;
+
+use super::Result;
+use crate::clock::Timestamp;
+use crate::domain::model::Id;
+use crate::domain::person::{Person, Role, Session, TokenHash};
+
+/// Outcome of adding a person.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PersonCreation {
+    /// The person was added.
+    Created(Person),
+    /// Another person has this name, or this text as its id.
+    NameTaken,
+    /// The account does not exist, is deleted, or has as many people as it may have.
+    NotPossible,
+}
+
+/// A change to a person.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PersonChange {
+    /// Gives the person another role.
+    Role(Role),
+    /// Sets the Argon2id hash of a password, in PHC format, and ends all sessions of the person.
+    Password(String),
+}
+
+/// A session to begin.
+#[derive(Debug, Clone)]
+pub struct NewSession {
+    /// The hash of its token.
+    pub hash: TokenHash,
+    /// Time of its end.
+    pub expires_at: Timestamp,
+    /// The browser, as it names itself.
+    pub agent: String,
+}
+
+/// A person who is about to sign in with a password.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// The person.
+    pub person: Person,
+    /// The Argon2id hash of the password in PHC format, if there is one.
+    pub password: Option<String>,
+}
+
+/// People who may use the studio. A session counts only while its account is enabled.
+#[async_trait]
+pub trait People: std::fmt::Debug + Send + Sync + 'static {
+    /// Adds a person to an account.
+    async fn create_person(&self, account_id: Id, name: &str, role: Role) -> Result<PersonCreation>;
+
+    /// Finds a person by name or id, with the hash of the password.
+    async fn find_person(&self, name_or_id: &str) -> Result<Option<Candidate>>;
+
+    /// The people of one account, or of all, oldest first.
+    async fn list_people(&self, account_id: Option<Id>) -> Result<Vec<Person>>;
+
+    /// Changes a person and returns the new state; `None` if there is no such person.
+    async fn change_person(&self, id: Id, change: PersonChange) -> Result<Option<Person>>;
+
+    /// Removes a person with all sessions and links. Returns whether there was one.
+    async fn remove_person(&self, id: Id) -> Result<bool>;
+
+    /// Adds a link that signs a person in once, until `expires_at`; `false` if there is no such person.
+    async fn create_link(&self, person_id: Id, hash: TokenHash, expires_at: Timestamp) -> Result<bool>;
+
+    /// The person that a link would sign in now.
+    async fn find_link(&self, hash: TokenHash) -> Result<Option<Person>>;
+
+    /// Uses a link up and begins a session of its person. `None` if the link does not exist, was used or has expired,
+    /// or the account is disabled.
+    async fn sign_in_by_link(&self, link: TokenHash, session: NewSession) -> Result<Option<Session>>;
+
+    /// Begins a session of a person. `None` if there is no such person, or the account is disabled.
+    async fn begin_session(&self, person_id: Id, session: NewSession) -> Result<Option<Session>>;
+
+    /// The session with this hash, unless it has ended or its account is disabled.
+    async fn find_session(&self, hash: TokenHash) -> Result<Option<Session>>;
+
+    /// The sessions of a person that have not ended, the latest used first.
+    async fn list_sessions(&self, person_id: Id) -> Result<Vec<Session>>;
+
+    /// Records that a session was used now, and moves its end to `expires_at` if that is later.
+    async fn touch_session(&self, id: Id, expires_at: Timestamp) -> Result<()>;
+
+    /// Ends one session of a person, or all but the session `except`. Returns the number of sessions.
+    async fn end_sessions(&self, person_id: Id, which: EndSessions) -> Result<usize>;
+
+    /// Deletes links and sessions of everybody. Returns their number.
+    async fn delete_sessions(&self, which: DeleteSessions) -> Result<usize>;
+}
+
+/// The sessions to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndSessions {
+    /// The session with this id.
+    One(Id),
+    /// All sessions except the one with this id.
+    AllExcept(Id),
+}
+
+/// The links and sessions to delete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeleteSessions {
+    /// Those that have expired.
+    Expired,
+    /// All: a restored database would otherwise revive those that were ended after the backup.
+    All,
+}

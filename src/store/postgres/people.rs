@@ -1,0 +1,208 @@
+//! Statements for people, links and sessions.
+
+use async_trait::async_trait;
+use tokio_postgres::Row;
+
+use super::PostgresStore;
+use super::columns::word;
+use crate::clock::Timestamp;
+use crate::domain::model::Id;
+use crate::domain::person::{MAX_PEOPLE, Person, Role, Session, TokenHash};
+use crate::fault::Effect;
+use crate::store::{Candidate, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation, Result};
+
+/// Adds the person $1 to the account $2, which has fewer than $5 people. The lock makes concurrent additions wait; the
+/// unique name decides between them.
+const CREATE: &str = "
+    WITH account AS MATERIALIZED (
+        SELECT id FROM accounts WHERE id = $2 AND deleted_at IS NULL FOR NO KEY UPDATE
+    )
+    INSERT INTO people (id, account_id, name, role)
+    SELECT $1, id, $3, $4 FROM account
+    WHERE NOT EXISTS (SELECT 1 FROM people WHERE id = $3)
+    AND (SELECT count(*) FROM people WHERE account_id = $2) < $5
+    ON CONFLICT DO NOTHING RETURNING id";
+
+/// Uses the link $1 up at the time $2 and begins the session $3 of its person. Of two processes that use the same link,
+/// one deletes it.
+const SIGN_IN_BY_LINK: &str = "
+    WITH used AS (
+        DELETE FROM sign_in_links l USING people p, accounts a
+        WHERE l.hash = $1 AND l.expires_at > $2 AND p.id = l.person_id
+        AND a.id = p.account_id AND a.disabled_at IS NULL RETURNING l.person_id
+    )
+    INSERT INTO sessions (hash, id, person_id, seen_at, expires_at, agent)
+    SELECT $3, $4, person_id, $2, $5, $6 FROM used";
+
+/// Begins the session $1 of the person $6.
+const BEGIN_SESSION: &str = "
+    INSERT INTO sessions (hash, id, person_id, seen_at, expires_at, agent)
+    SELECT $1, $2, p.id, $3, $4, $5 FROM people p JOIN accounts a ON a.id = p.account_id AND a.disabled_at IS NULL
+    WHERE p.id = $6";
+
+const PERSON: &str = "p.id, p.account_id, p.name, p.role, p.password";
+
+/// Sessions of people whose accounts are enabled.
+const SESSIONS: &str = "SELECT p.id, p.account_id, p.name, p.role, p.password, s.id AS session_id, s.seen_at,
+    s.expires_at, s.agent FROM sessions s JOIN people p ON p.id = s.person_id
+    JOIN accounts a ON a.id = p.account_id AND a.disabled_at IS NULL";
+
+fn person(row: &Row) -> Result<Person> {
+    let id: Id = row.try_get("id")?;
+    let password: Option<&str> = row.try_get("password")?;
+    Ok(Person {
+        id,
+        account_id: row.try_get("account_id")?,
+        name: row.try_get("name")?,
+        role: word(row, "role")?,
+        has_password: password.is_some(),
+        created_at: id.timestamp(),
+    })
+}
+
+fn session(row: &Row) -> Result<Session> {
+    Ok(Session {
+        id: row.try_get("session_id")?,
+        person: person(row)?,
+        seen_at: row.try_get("seen_at")?,
+        expires_at: row.try_get("expires_at")?,
+        agent: row.try_get("agent")?,
+    })
+}
+
+#[async_trait]
+impl People for PostgresStore {
+    async fn create_person(&self, account_id: Id, name: &str, role: Role) -> Result<PersonCreation> {
+        let create = async {
+            let id = self.database.new_id();
+            let parameters = [&id as _, &account_id as _, &name as _, &role.as_str() as _, &i64::from(MAX_PEOPLE) as _];
+            let created = self.database.write(CREATE, &parameters).await?;
+            if created.is_empty() {
+                return Ok(match self.find_person(name).await? {
+                    Some(_) => PersonCreation::NameTaken,
+                    None => PersonCreation::NotPossible,
+                });
+            }
+            let (name, created_at) = (name.to_owned(), id.timestamp());
+            Ok(PersonCreation::Created(Person { id, account_id, name, role, has_password: false, created_at }))
+        };
+        self.write(Effect::ChangePerson, create).await
+    }
+
+    async fn find_person(&self, name_or_id: &str) -> Result<Option<Candidate>> {
+        let sql = format!("SELECT {PERSON} FROM people p WHERE name = $1 OR id = $1");
+        let row = self.database.read_one(&sql, &[&name_or_id]).await?;
+        row.map(|row| Ok(Candidate { person: person(&row)?, password: row.try_get("password")? })).transpose()
+    }
+
+    async fn list_people(&self, account_id: Option<Id>) -> Result<Vec<Person>> {
+        let sql = format!("SELECT {PERSON} FROM people p WHERE $1::text IS NULL OR account_id = $1 ORDER BY id");
+        self.database.read(&sql, &[&account_id]).await?.iter().map(person).collect()
+    }
+
+    async fn change_person(&self, id: Id, change: PersonChange) -> Result<Option<Person>> {
+        let change = async {
+            let rows = match &change {
+                PersonChange::Role(role) => {
+                    let sql = format!("UPDATE people p SET role = $2 WHERE id = $1 RETURNING {PERSON}");
+                    self.database.write(&sql, &[&id, &role.as_str()]).await?
+                }
+                PersonChange::Password(hash) => {
+                    let sql = format!(
+                        "WITH ended AS (DELETE FROM sessions WHERE person_id = $1)
+                         UPDATE people p SET password = $2 WHERE id = $1 RETURNING {PERSON}"
+                    );
+                    self.database.write(&sql, &[&id, hash]).await?
+                }
+            };
+            rows.first().map(person).transpose()
+        };
+        self.write(Effect::ChangePerson, change).await
+    }
+
+    async fn remove_person(&self, id: Id) -> Result<bool> {
+        let sql = "DELETE FROM people WHERE id = $1 RETURNING id";
+        let remove = async { Ok(!self.database.write(sql, &[&id]).await?.is_empty()) };
+        self.write(Effect::ChangePerson, remove).await
+    }
+
+    async fn create_link(&self, person_id: Id, hash: TokenHash, expires_at: Timestamp) -> Result<bool> {
+        let sql = "INSERT INTO sign_in_links (hash, person_id, expires_at)
+            SELECT $1, id, $3 FROM people WHERE id = $2 RETURNING person_id";
+        let create = async { Ok(!self.database.write(sql, &[&&hash[..], &person_id, &expires_at]).await?.is_empty()) };
+        self.write(Effect::SignIn, create).await
+    }
+
+    async fn find_link(&self, hash: TokenHash) -> Result<Option<Person>> {
+        let sql = format!(
+            "SELECT {PERSON} FROM sign_in_links l JOIN people p ON p.id = l.person_id
+             JOIN accounts a ON a.id = p.account_id AND a.disabled_at IS NULL WHERE l.hash = $1 AND l.expires_at > $2"
+        );
+        self.database.read_one(&sql, &[&&hash[..], &self.database.now()]).await?.as_ref().map(person).transpose()
+    }
+
+    async fn sign_in_by_link(&self, link: TokenHash, new: NewSession) -> Result<Option<Session>> {
+        let sign_in = async {
+            let (id, now) = (self.database.new_id(), self.database.now());
+            let parameters =
+                [&&link[..] as _, &now as _, &&new.hash[..] as _, &id as _, &new.expires_at as _, &new.agent as _];
+            self.database.write(SIGN_IN_BY_LINK, &parameters).await?;
+            self.find_session(new.hash).await
+        };
+        self.write(Effect::SignIn, sign_in).await
+    }
+
+    async fn begin_session(&self, person_id: Id, new: NewSession) -> Result<Option<Session>> {
+        let begin = async {
+            let (id, now) = (self.database.new_id(), self.database.now());
+            let parameters =
+                [&&new.hash[..] as _, &id as _, &now as _, &new.expires_at as _, &new.agent as _, &person_id as _];
+            self.database.write(BEGIN_SESSION, &parameters).await?;
+            self.find_session(new.hash).await
+        };
+        self.write(Effect::SignIn, begin).await
+    }
+
+    async fn find_session(&self, hash: TokenHash) -> Result<Option<Session>> {
+        let sql = format!("{SESSIONS} WHERE s.hash = $1 AND s.expires_at > $2");
+        self.database.read_one(&sql, &[&&hash[..], &self.database.now()]).await?.as_ref().map(session).transpose()
+    }
+
+    async fn list_sessions(&self, person_id: Id) -> Result<Vec<Session>> {
+        let sql = format!("{SESSIONS} WHERE p.id = $1 AND s.expires_at > $2 ORDER BY s.seen_at DESC, s.id DESC");
+        self.database.read(&sql, &[&person_id, &self.database.now()]).await?.iter().map(session).collect()
+    }
+
+    async fn touch_session(&self, id: Id, expires_at: Timestamp) -> Result<()> {
+        let sql = "UPDATE sessions SET seen_at = greatest(seen_at, $2), expires_at = greatest(expires_at, $3)
+            WHERE id = $1";
+        let touch = async { Ok(self.database.write(sql, &[&id, &self.database.now(), &expires_at]).await.map(drop)?) };
+        self.write(Effect::SignIn, touch).await
+    }
+
+    async fn end_sessions(&self, person_id: Id, which: EndSessions) -> Result<usize> {
+        let (condition, id) = match which {
+            EndSessions::One(id) => ("id = $2", id),
+            EndSessions::AllExcept(id) => ("id <> $2", id),
+        };
+        let sql = format!("DELETE FROM sessions WHERE person_id = $1 AND {condition} RETURNING id");
+        let end = async { Ok(self.database.write(&sql, &[&person_id, &id]).await?.len()) };
+        self.write(Effect::SignOut, end).await
+    }
+
+    async fn delete_sessions(&self, which: DeleteSessions) -> Result<usize> {
+        let sql = "WITH links AS (DELETE FROM sign_in_links WHERE expires_at <= $1 RETURNING 1),
+            ended AS (DELETE FROM sessions WHERE expires_at <= $1 RETURNING 1)
+            SELECT (SELECT count(*) FROM links) + (SELECT count(*) FROM ended)";
+        let delete = async {
+            let latest = match which {
+                DeleteSessions::Expired => self.database.now(),
+                DeleteSessions::All => Timestamp::MAX,
+            };
+            let rows = self.database.write(sql, &[&latest]).await?;
+            let count: i64 = rows.first().map_or(Ok(0), |row| row.try_get(0))?;
+            Ok(usize::try_from(count).unwrap_or(0))
+        };
+        self.write(Effect::SignOut, delete).await
+    }
+}

@@ -1,0 +1,236 @@
+//! Statements for people, links and sessions.
+
+use async_trait::async_trait;
+use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
+
+use super::SqliteStore;
+use super::columns::word;
+use super::writer::Writing;
+use crate::clock::Timestamp;
+use crate::domain::model::Id;
+use crate::domain::person::{MAX_PEOPLE, Person, Role, Session, TokenHash};
+use crate::fault::Effect;
+use crate::store::{Candidate, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation, Result};
+
+/// A person whose account is enabled.
+const PEOPLE: &str = "SELECT p.* FROM people p JOIN accounts a ON a.id = p.account_id AND a.disabled_at IS NULL";
+
+/// A session of such a person.
+const SESSIONS: &str = "SELECT p.*, s.id AS session_id, s.seen_at, s.expires_at, s.agent FROM sessions s
+    JOIN people p ON p.id = s.person_id JOIN accounts a ON a.id = p.account_id AND a.disabled_at IS NULL";
+
+fn person(row: &Row<'_>) -> rusqlite::Result<Person> {
+    let id: Id = row.get("id")?;
+    let password: Option<String> = row.get("password")?;
+    Ok(Person {
+        id,
+        account_id: row.get("account_id")?,
+        name: row.get("name")?,
+        role: word(row, "role")?,
+        has_password: password.is_some(),
+        created_at: id.timestamp(),
+    })
+}
+
+fn session(row: &Row<'_>) -> rusqlite::Result<Session> {
+    Ok(Session {
+        id: row.get("session_id")?,
+        person: person(row)?,
+        seen_at: row.get("seen_at")?,
+        expires_at: row.get("expires_at")?,
+        agent: row.get("agent")?,
+    })
+}
+
+fn create(writing: &mut Writing, account_id: Id, name: &str, role: Role) -> rusqlite::Result<PersonCreation> {
+    let id = writing.ids.next(writing.clock.now());
+    let connection = &writing.connection;
+    let taken: bool = connection
+        .prepare_cached("SELECT EXISTS (SELECT 1 FROM people WHERE name = ?1 OR id = ?1)")?
+        .query_row([name], |row| row.get(0))?;
+    if taken {
+        return Ok(PersonCreation::NameTaken);
+    }
+    let added = connection
+        .prepare_cached(
+            "INSERT INTO people (id, account_id, name, role)
+             SELECT ?1, id, ?3, ?4 FROM accounts WHERE id = ?2 AND deleted_at IS NULL
+             AND (SELECT count(*) FROM people WHERE account_id = ?2) < ?5",
+        )?
+        .execute(params![id, account_id, name, role.as_str(), MAX_PEOPLE])?;
+    Ok(if added == 0 {
+        PersonCreation::NotPossible
+    } else {
+        PersonCreation::Created(Person {
+            id,
+            account_id,
+            name: name.to_owned(),
+            role,
+            has_password: false,
+            created_at: id.timestamp(),
+        })
+    })
+}
+
+fn find(connection: &Connection, name_or_id: &str) -> rusqlite::Result<Option<Candidate>> {
+    connection
+        .prepare_cached("SELECT * FROM people WHERE name = ?1 OR id = ?1")?
+        .query_row([name_or_id], |row| Ok(Candidate { person: person(row)?, password: row.get("password")? }))
+        .optional()
+}
+
+fn list(connection: &Connection, account_id: Option<Id>) -> rusqlite::Result<Vec<Person>> {
+    connection
+        .prepare_cached("SELECT * FROM people WHERE ?1 IS NULL OR account_id = ?1 ORDER BY id")?
+        .query_map([account_id], person)?
+        .collect()
+}
+
+fn change(writing: &mut Writing, id: Id, change: &PersonChange) -> rusqlite::Result<Option<Person>> {
+    let connection = &writing.connection;
+    match change {
+        PersonChange::Role(role) => {
+            connection
+                .prepare_cached("UPDATE people SET role = ?2 WHERE id = ?1")?
+                .execute(params![id, role.as_str()])?;
+        }
+        PersonChange::Password(hash) => {
+            connection.prepare_cached("UPDATE people SET password = ?2 WHERE id = ?1")?.execute(params![id, hash])?;
+            connection.prepare_cached("DELETE FROM sessions WHERE person_id = ?1")?.execute([id])?;
+        }
+    }
+    Ok(find(connection, id.as_str())?.map(|found| found.person))
+}
+
+fn find_link(connection: &Connection, hash: &TokenHash, now: Timestamp) -> rusqlite::Result<Option<Person>> {
+    let sql = format!("{PEOPLE} JOIN sign_in_links l ON l.person_id = p.id WHERE l.hash = ?1 AND l.expires_at > ?2");
+    connection.prepare_cached(&sql)?.query_row(params![hash, now], person).optional()
+}
+
+fn sign_in_by_link(writing: &mut Writing, link: &TokenHash, new: &NewSession) -> rusqlite::Result<Option<Session>> {
+    let Some(person) = find_link(&writing.connection, link, writing.clock.now())? else { return Ok(None) };
+    writing.connection.prepare_cached("DELETE FROM sign_in_links WHERE hash = ?1")?.execute([link])?;
+    begin_session(writing, person.id, new)
+}
+
+fn begin_session(writing: &mut Writing, person_id: Id, new: &NewSession) -> rusqlite::Result<Option<Session>> {
+    let now = writing.clock.now();
+    let id = writing.ids.next(now);
+    let sql = format!(
+        "INSERT INTO sessions (hash, id, person_id, seen_at, expires_at, agent)
+         SELECT :hash, :id, id, :now, :expires_at, :agent FROM ({PEOPLE} WHERE p.id = :person)"
+    );
+    writing.connection.prepare_cached(&sql)?.execute(named_params! {
+        ":hash": new.hash,
+        ":id": id,
+        ":now": now,
+        ":expires_at": new.expires_at,
+        ":agent": new.agent,
+        ":person": person_id,
+    })?;
+    find_session(&writing.connection, &new.hash, now)
+}
+
+fn find_session(connection: &Connection, hash: &TokenHash, now: Timestamp) -> rusqlite::Result<Option<Session>> {
+    connection
+        .prepare_cached(&format!("{SESSIONS} WHERE s.hash = ?1 AND s.expires_at > ?2"))?
+        .query_row(params![hash, now], session)
+        .optional()
+}
+
+#[async_trait]
+impl People for SqliteStore {
+    async fn create_person(&self, account_id: Id, name: &str, role: Role) -> Result<PersonCreation> {
+        let name = name.to_owned();
+        self.write(Effect::ChangePerson, move |writing| create(writing, account_id, &name, role)).await
+    }
+
+    async fn find_person(&self, name_or_id: &str) -> Result<Option<Candidate>> {
+        self.read(|connection| find(connection, name_or_id))
+    }
+
+    async fn list_people(&self, account_id: Option<Id>) -> Result<Vec<Person>> {
+        self.read(|connection| list(connection, account_id))
+    }
+
+    async fn change_person(&self, id: Id, new: PersonChange) -> Result<Option<Person>> {
+        self.write(Effect::ChangePerson, move |writing| change(writing, id, &new)).await
+    }
+
+    async fn remove_person(&self, id: Id) -> Result<bool> {
+        let remove = move |writing: &mut Writing| {
+            let removed = writing.connection.prepare_cached("DELETE FROM people WHERE id = ?1")?.execute([id])?;
+            Ok(removed > 0)
+        };
+        self.write(Effect::ChangePerson, remove).await
+    }
+
+    async fn create_link(&self, person_id: Id, hash: TokenHash, expires_at: Timestamp) -> Result<bool> {
+        let create = move |writing: &mut Writing| {
+            let sql =
+                "INSERT INTO sign_in_links (hash, person_id, expires_at) SELECT ?1, id, ?3 FROM people WHERE id = ?2";
+            Ok(writing.connection.prepare_cached(sql)?.execute(params![hash, person_id, expires_at])? > 0)
+        };
+        self.write(Effect::SignIn, create).await
+    }
+
+    async fn find_link(&self, hash: TokenHash) -> Result<Option<Person>> {
+        self.read(|connection| find_link(connection, &hash, self.clock.now()))
+    }
+
+    async fn sign_in_by_link(&self, link: TokenHash, new: NewSession) -> Result<Option<Session>> {
+        self.write(Effect::SignIn, move |writing| sign_in_by_link(writing, &link, &new)).await
+    }
+
+    async fn begin_session(&self, person_id: Id, new: NewSession) -> Result<Option<Session>> {
+        self.write(Effect::SignIn, move |writing| begin_session(writing, person_id, &new)).await
+    }
+
+    async fn find_session(&self, hash: TokenHash) -> Result<Option<Session>> {
+        self.read(|connection| find_session(connection, &hash, self.clock.now()))
+    }
+
+    async fn list_sessions(&self, person_id: Id) -> Result<Vec<Session>> {
+        self.read(|connection| {
+            connection
+                .prepare_cached(&format!(
+                    "{SESSIONS} WHERE p.id = ?1 AND s.expires_at > ?2 ORDER BY s.seen_at DESC, s.id DESC"
+                ))?
+                .query_map(params![person_id, self.clock.now()], session)?
+                .collect()
+        })
+    }
+
+    async fn touch_session(&self, id: Id, expires_at: Timestamp) -> Result<()> {
+        let touch = move |writing: &mut Writing| {
+            let sql = "UPDATE sessions SET seen_at = max(seen_at, ?2), expires_at = max(expires_at, ?3) WHERE id = ?1";
+            writing.connection.prepare_cached(sql)?.execute(params![id, writing.clock.now(), expires_at]).map(drop)
+        };
+        self.write(Effect::SignIn, touch).await
+    }
+
+    async fn end_sessions(&self, person_id: Id, which: EndSessions) -> Result<usize> {
+        let (sql, id) = match which {
+            EndSessions::One(id) => ("DELETE FROM sessions WHERE person_id = ?1 AND id = ?2", id),
+            EndSessions::AllExcept(id) => ("DELETE FROM sessions WHERE person_id = ?1 AND id <> ?2", id),
+        };
+        let end = move |writing: &mut Writing| writing.connection.prepare_cached(sql)?.execute(params![person_id, id]);
+        self.write(Effect::SignOut, end).await
+    }
+
+    async fn delete_sessions(&self, which: DeleteSessions) -> Result<usize> {
+        let delete = move |writing: &mut Writing| {
+            let latest = match which {
+                DeleteSessions::Expired => writing.clock.now(),
+                DeleteSessions::All => Timestamp::MAX,
+            };
+            let mut deleted = 0;
+            for table in ["sign_in_links", "sessions"] {
+                let sql = format!("DELETE FROM {table} WHERE expires_at <= ?1");
+                deleted += writing.connection.prepare_cached(&sql)?.execute([latest])?;
+            }
+            Ok(deleted)
+        };
+        self.write(Effect::SignOut, delete).await
+    }
+}

@@ -1,0 +1,232 @@
+//! People, links and sessions.
+
+use std::time::Duration;
+
+use tintype::clock::Timestamp;
+use tintype::domain::model::Id;
+use tintype::domain::person::{MAX_PEOPLE, Person, Role, Session, Token, TokenHash};
+use tintype::store::{
+    AccountChange, AccountCreation, DeleteSessions, EndSessions, NewSession, PersonChange, PersonCreation, Rank, Result,
+};
+
+use super::fixture::{Fixture, MILLISECOND};
+
+const HOUR: Duration = Duration::from_secs(60 * 60);
+
+impl Fixture {
+    fn in_an_hour(&self) -> Timestamp {
+        self.store.now().saturating_add(HOUR)
+    }
+
+    fn new_session(&self) -> NewSession {
+        NewSession { hash: Token::random().hash(), expires_at: self.in_an_hour(), agent: "a browser".into() }
+    }
+
+    async fn person(&self, account: Id, name: &str) -> Result<Person> {
+        match self.store.create_person(account, name, Role::Member).await? {
+            PersonCreation::Created(person) => Ok(person),
+            refused => panic!("{name}: {refused:?}"),
+        }
+    }
+
+    /// A session of a person, and its hash.
+    async fn session(&self, person: &Person) -> Result<(Session, TokenHash)> {
+        let new = self.new_session();
+        let session = self.store.begin_session(person.id, new.clone()).await?.expect("a session");
+        Ok((session, new.hash))
+    }
+}
+
+pub async fn a_person_is_found_by_name_and_by_id(fixture: &Fixture) -> Result<()> {
+    let account = fixture.account("ada", 0).await?;
+    let person = fixture.person(account, "ada@example.com").await?;
+    assert_eq!((person.account_id, person.role, person.has_password), (account, Role::Member, false));
+    for text in ["ada@example.com", person.id.as_str()] {
+        let found = fixture.store.find_person(text).await?.expect("a person");
+        assert_eq!((&found.person, found.password), (&person, None));
+    }
+    assert_eq!(fixture.store.find_person("ada").await?, None);
+    let other = fixture.account("eve", 0).await?;
+    let eve = fixture.person(other, "eve").await?;
+    assert_eq!(fixture.store.list_people(Some(account)).await?, [person.clone()]);
+    assert_eq!(fixture.store.list_people(None).await?, [person.clone(), eve]);
+    let owner = fixture.store.change_person(person.id, PersonChange::Role(Role::Owner)).await?.expect("a person");
+    assert_eq!(owner, Person { role: Role::Owner, ..person });
+    assert!(fixture.store.remove_person(person.id).await? && !fixture.store.remove_person(person.id).await?);
+    assert_eq!(fixture.store.change_person(person.id, PersonChange::Role(Role::Viewer)).await?, None);
+    Ok(())
+}
+
+pub async fn a_name_of_a_person_is_taken_once(fixture: &Fixture) -> Result<()> {
+    let (ada, eve) = (fixture.account("ada", 0).await?, fixture.account("eve", 0).await?);
+    let person = fixture.person(ada, "ada").await?;
+    for (account, name) in [(ada, "ada"), (eve, "ada"), (eve, person.id.as_str())] {
+        let refused = fixture.store.create_person(account, name, Role::Owner).await?;
+        assert_eq!(refused, PersonCreation::NameTaken, "{name}");
+    }
+    assert_eq!(fixture.store.list_people(None).await?, [person]);
+    Ok(())
+}
+
+pub async fn an_account_has_a_limited_number_of_people_and_a_deleted_one_none(fixture: &Fixture) -> Result<()> {
+    let (ada, eve) = (fixture.account("ada", 0).await?, fixture.account("eve", 0).await?);
+    for number in 0..MAX_PEOPLE {
+        fixture.person(ada, &format!("person {number}")).await?;
+    }
+    let more = fixture.store.create_person(ada, "one more", Role::Viewer).await?;
+    assert_eq!(more, PersonCreation::NotPossible);
+    let person = fixture.person(eve, "eve").await?;
+    let (_, hash) = fixture.session(&person).await?;
+    fixture.store.change_account(eve, AccountChange::Delete).await?;
+    assert_eq!(fixture.store.list_people(Some(eve)).await?, []);
+    assert_eq!(fixture.store.find_session(hash).await?, None);
+    assert_eq!(fixture.store.create_person(eve, "mallory", Role::Owner).await?, PersonCreation::NotPossible);
+    Ok(())
+}
+
+pub async fn a_link_signs_one_person_in_once(fixture: &Fixture) -> Result<()> {
+    let account = fixture.account("ada", 0).await?;
+    let (person, link) = (fixture.person(account, "ada").await?, Token::random().hash());
+    assert!(fixture.store.create_link(person.id, link, fixture.in_an_hour()).await?);
+    assert!(!fixture.store.create_link(account, [0; 32], fixture.in_an_hour()).await?);
+    assert_eq!(fixture.store.find_link(link).await?, Some(person.clone()));
+    assert_eq!(fixture.store.find_link(Token::random().hash()).await?, None);
+    let new = fixture.new_session();
+    let session = fixture.store.sign_in_by_link(link, new.clone()).await?.expect("a session");
+    let expected = Session {
+        id: session.id,
+        person,
+        seen_at: fixture.store.now(),
+        expires_at: new.expires_at,
+        agent: "a browser".into(),
+    };
+    assert_eq!(session, expected);
+    assert_eq!(fixture.store.find_session(new.hash).await?, Some(session));
+    assert_eq!(fixture.store.sign_in_by_link(link, fixture.new_session()).await?, None);
+    assert_eq!(fixture.store.find_link(link).await?, None);
+    Ok(())
+}
+
+pub async fn a_link_expires_at_its_exact_millisecond(fixture: &Fixture) -> Result<()> {
+    let account = fixture.account("ada", 0).await?;
+    let (person, link) = (fixture.person(account, "ada").await?, Token::random().hash());
+    fixture.store.create_link(person.id, link, fixture.in_an_hour()).await?;
+    fixture.clock.advance(HOUR - MILLISECOND);
+    assert_eq!(fixture.store.find_link(link).await?, Some(person));
+    fixture.clock.advance(MILLISECOND);
+    assert_eq!(fixture.store.find_link(link).await?, None);
+    assert_eq!(fixture.store.sign_in_by_link(link, fixture.new_session()).await?, None);
+    Ok(())
+}
+
+pub async fn of_several_processes_that_use_a_link_one_signs_in(fixture: &Fixture) -> Result<()> {
+    let account = fixture.account("ada", 0).await?;
+    let (person, link) = (fixture.person(account, "ada").await?, Token::random().hash());
+    fixture.store.create_link(person.id, link, fixture.in_an_hour()).await?;
+    let mut attempts = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let (process, session) = (fixture.another_process(), fixture.new_session());
+        attempts.spawn(async move { process.sign_in_by_link(link, session).await });
+    }
+    let mut signed_in = 0;
+    while let Some(attempt) = attempts.join_next().await {
+        signed_in += usize::from(attempt.expect("no panic")?.is_some());
+    }
+    assert_eq!((signed_in, fixture.store.list_sessions(person.id).await?.len()), (1, 1));
+    Ok(())
+}
+
+pub async fn a_session_ends_at_its_exact_millisecond_unless_it_is_used(fixture: &Fixture) -> Result<()> {
+    let account = fixture.account("ada", 0).await?;
+    let person = fixture.person(account, "ada").await?;
+    let (used, used_hash) = fixture.session(&person).await?;
+    let (_, idle_hash) = fixture.session(&person).await?;
+    fixture.clock.advance(HOUR - MILLISECOND);
+    assert!(fixture.store.find_session(idle_hash).await?.is_some());
+    fixture.store.touch_session(used.id, fixture.in_an_hour()).await?;
+    // A later use with an earlier end takes nothing back.
+    fixture.store.touch_session(used.id, fixture.store.now()).await?;
+    fixture.clock.advance(MILLISECOND);
+    assert_eq!(fixture.store.find_session(idle_hash).await?, None);
+    let session = fixture.store.find_session(used_hash).await?.expect("a session");
+    assert_eq!(session.seen_at, fixture.store.now().saturating_sub(MILLISECOND));
+    assert_eq!(fixture.store.list_sessions(person.id).await?, [session]);
+    Ok(())
+}
+
+pub async fn a_person_ends_one_session_or_all_others_and_those_of_nobody_else(fixture: &Fixture) -> Result<()> {
+    let account = fixture.account("ada", 0).await?;
+    let (ada, eve) = (fixture.person(account, "ada").await?, fixture.person(account, "eve").await?);
+    let (first, first_hash) = fixture.session(&ada).await?;
+    let (second, _) = fixture.session(&ada).await?;
+    let (third, _) = fixture.session(&ada).await?;
+    let (other, _) = fixture.session(&eve).await?;
+    let end = async |which| fixture.store.end_sessions(ada.id, which).await;
+    assert_eq!(end(EndSessions::One(other.id)).await?, 0);
+    assert_eq!(end(EndSessions::One(first.id)).await?, 1);
+    assert_eq!(fixture.store.find_session(first_hash).await?, None);
+    assert_eq!(end(EndSessions::AllExcept(third.id)).await?, 1);
+    assert_ne!(second.id, third.id);
+    assert_eq!(fixture.store.list_sessions(ada.id).await?, [third]);
+    assert_eq!(fixture.store.list_sessions(eve.id).await?, [other]);
+    Ok(())
+}
+
+pub async fn a_new_password_ends_every_session(fixture: &Fixture) -> Result<()> {
+    let account = fixture.account("ada", 0).await?;
+    let (ada, eve) = (fixture.person(account, "ada").await?, fixture.person(account, "eve").await?);
+    let (_, hash) = fixture.session(&ada).await?;
+    let (_, other) = fixture.session(&eve).await?;
+    let changed = fixture.store.change_person(ada.id, PersonChange::Password("$argon2id$…".into())).await?;
+    assert!(changed.expect("a person").has_password);
+    let found = fixture.store.find_person("ada").await?.expect("a person");
+    assert_eq!((found.person.has_password, found.password.as_deref()), (true, Some("$argon2id$…")));
+    assert_eq!(fixture.store.find_session(hash).await?, None);
+    assert!(fixture.store.find_session(other).await?.is_some());
+    Ok(())
+}
+
+pub async fn a_disabled_account_signs_nobody_in(fixture: &Fixture) -> Result<()> {
+    let account = fixture.account("ada", 0).await?;
+    let (person, link) = (fixture.person(account, "ada").await?, Token::random().hash());
+    fixture.store.create_link(person.id, link, fixture.in_an_hour()).await?;
+    let (session, hash) = fixture.session(&person).await?;
+    fixture.store.change_account(account, AccountChange::Disable).await?;
+    assert_eq!(fixture.store.find_session(hash).await?, None);
+    assert_eq!(fixture.store.find_link(link).await?, None);
+    assert_eq!(fixture.store.sign_in_by_link(link, fixture.new_session()).await?, None);
+    assert_eq!(fixture.store.begin_session(person.id, fixture.new_session()).await?, None);
+    fixture.store.change_account(account, AccountChange::Enable).await?;
+    assert_eq!(fixture.store.find_session(hash).await?, Some(session));
+    assert!(fixture.store.sign_in_by_link(link, fixture.new_session()).await?.is_some());
+    Ok(())
+}
+
+pub async fn expired_links_and_sessions_are_deleted_and_no_others(fixture: &Fixture) -> Result<()> {
+    let account = fixture.account("ada", 0).await?;
+    let (person, link) = (fixture.person(account, "ada").await?, Token::random().hash());
+    fixture.session(&person).await?;
+    fixture.store.create_link(person.id, [1; 32], fixture.in_an_hour()).await?;
+    fixture.clock.advance(HOUR);
+    fixture.store.create_link(person.id, link, fixture.in_an_hour()).await?;
+    let (_, hash) = fixture.session(&person).await?;
+    assert_eq!(fixture.store.delete_sessions(DeleteSessions::Expired).await?, 2);
+    assert!(fixture.store.find_link(link).await?.is_some() && fixture.store.find_session(hash).await?.is_some());
+    assert_eq!(fixture.store.delete_sessions(DeleteSessions::All).await?, 2);
+    assert!(fixture.store.find_link(link).await?.is_none() && fixture.store.find_session(hash).await?.is_none());
+    Ok(())
+}
+
+pub async fn the_first_account_is_an_administrator_and_others_only_by_rank(fixture: &Fixture) -> Result<()> {
+    let (first, second) = (fixture.account("first", 0).await?, fixture.account("second", 0).await?);
+    let AccountCreation::Created(third) = fixture.store.create_account_as("third", 5, Rank::Administrator).await?
+    else {
+        panic!("the name is free");
+    };
+    assert!(third.admin);
+    for (account, admin) in [(first, true), (second, false), (third.id, true)] {
+        let found = fixture.store.find_account(account.as_str()).await?.expect("an account");
+        assert_eq!(found.admin, admin, "{}", found.name);
+    }
+    Ok(())
+}
