@@ -75,6 +75,8 @@ effects! {
     Refuse = "refuse",
     /// A task is failed and refunded by the operator.
     FailUnleased = "fail-unleased",
+    /// A waiting task is failed and refunded by its owner.
+    Cancel = "cancel",
     /// Expired leases are taken away.
     Rescue = "rescue",
     /// Overdue tasks are failed and refunded.

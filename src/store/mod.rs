@@ -147,7 +147,7 @@ impl QueueDepth {
     }
 }
 
-/// A task with all details for the operator.
+/// A task with its request and all details.
 #[derive(Debug, Clone)]
 pub struct TaskRecord {
     /// The task.
@@ -271,6 +271,15 @@ pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
     /// The ids of the page that [`Tasks::list_tasks`] returns.
     async fn list_task_ids(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Id>>;
 
+    /// The tasks that [`Tasks::list_tasks`] returns, with their requests. A page with a row that cannot be read is an error.
+    async fn list_records(
+        &self,
+        account_id: Id,
+        surface: Surface,
+        before: Option<Id>,
+        limit: u32,
+    ) -> Result<Vec<TaskRecord>>;
+
     /// The number of an account's tasks on one surface that have not ended.
     async fn count_unfinished(&self, account_id: Id, surface: Surface) -> Result<u64>;
 
@@ -335,6 +344,10 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
 
     /// Fails and refunds a task regardless of its lease; `None` if it is not processing.
     async fn fail_unleased(&self, id: Id, error: &str) -> Result<Option<Ended>>;
+
+    /// Fails and refunds a task of an account and a surface while it waits for a worker; `None` if it does not wait. At most
+    /// one of this and a claim takes the task.
+    async fn cancel(&self, account_id: Id, surface: Surface, id: Id, error: &str) -> Result<Option<Ended>>;
 
     /// Number of unfinished tasks.
     async fn queue_depth(&self) -> Result<QueueDepth>;

@@ -12,10 +12,11 @@ use tempfile::{NamedTempFile, TempDir};
 use tintype::clock::Timestamp;
 use tintype::config::{LEASE, ORPHAN_AGE};
 use tintype::domain::key::KeySecret;
-use tintype::domain::model::{Account, EntryKind, Id};
+use tintype::domain::model::{Account, EntryKind, Id, Surface};
 use tintype::domain::person::Role;
+use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::fault::{Effect, Point};
-use tintype::store::{AccountChange, DeleteSessions, KeyChange, Rescue};
+use tintype::store::{AccountChange, DeleteSessions, KeyChange, Rescue, Result, Submission};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -106,6 +107,23 @@ impl Scene {
         attempt(async move { store.grant(account, 10, None).await }).await;
         let store = self.service.shared.store.clone();
         attempt(async move { store.change_account(account, AccountChange::Enable).await }).await;
+        let store = self.service.shared.store.clone();
+        // Of another account than that whose tasks are counted.
+        attempt(async move {
+            let Some(first) = store.find_account("default").await? else { return Ok(()) };
+            let request = GenerateRequest {
+                prompt: "a boat".into(),
+                aspect_ratio: AspectRatio::Square,
+                n: 1,
+                reference_images: Vec::new(),
+                request_id: None,
+            };
+            if let Submission::Accepted(task) = store.submit(first.id, None, Surface::Web, request, 0).await? {
+                store.cancel(first.id, Surface::Web, task.id, "Cancelled.").await?;
+            }
+            Result::Ok(())
+        })
+        .await;
         let store = self.service.shared.store.clone();
         attempt(async move { store.create_person(account, "grace", Role::Owner).await }).await;
         let store = self.service.shared.store.clone();

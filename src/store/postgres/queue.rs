@@ -17,7 +17,7 @@ use super::connection::{Database, Parameter};
 use super::failure::Failure;
 use super::{PostgresStore, claim, keys, progress};
 use crate::clock::Timestamp;
-use crate::domain::model::{CREDITS_PER_IMAGE, Id};
+use crate::domain::model::{CREDITS_PER_IMAGE, Id, Surface};
 use crate::fault::Effect;
 use crate::store::{
     AttemptProgress, Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, MAX_LOST_LEASES, Queue, QueueDepth, Refusal,
@@ -64,6 +64,10 @@ const COMPLETE: &str = "
 /// Selects one leased task for [`give_up`].
 pub(super) const LEASED: &str =
     "SELECT task_id FROM queue WHERE task_id = $6 AND lease_epoch = $7 AND lease_until IS NOT NULL FOR UPDATE";
+
+/// Selects one task of an account and a surface for [`give_up`], while it waits.
+const WAITING: &str = "SELECT task_id FROM queue WHERE task_id = $6 AND account_id = $7 AND lease_until IS NULL
+    AND EXISTS (SELECT 1 FROM tasks WHERE id = $6 AND surface = $8) FOR UPDATE";
 
 /// Takes the tasks that the query `lost` selects from their workers. Each is queued again, or fails and is refunded if
 /// this was its last attempt. Its own parameters begin at $6; [`Loss`] gives the others.
@@ -256,6 +260,15 @@ impl Queue for PostgresStore {
             Ok(given_up.and_then(|task| task.failed).map(|(ended, _)| ended))
         };
         self.write(Effect::FailUnleased, fail).await
+    }
+
+    async fn cancel(&self, account_id: Id, surface: Surface, id: Id, error: &str) -> Result<Option<Ended>> {
+        let fail = async {
+            let parameters: [Parameter<'_>; 3] = [&id, &account_id, &surface.as_str()];
+            let given_up = Loss::now(&self.database, error).give_up(&self.database, WAITING, &parameters).await?.pop();
+            Ok(given_up.and_then(|task| task.failed).map(|(ended, _)| ended))
+        };
+        self.write(Effect::Cancel, fail).await
     }
 
     async fn queue_depth(&self) -> Result<QueueDepth> {

@@ -64,6 +64,21 @@ impl PostgresStore {
     }
 }
 
+/// The columns of a [`TaskRecord`].
+fn record_columns() -> String {
+    format!("{TASK}, {REQUEST}, removed_at, (SELECT lost_leases::bigint FROM queue WHERE task_id = id) AS lost_leases")
+}
+
+fn record(row: &Row) -> Result<TaskRecord> {
+    let lost_leases: Option<i64> = row.try_get("lost_leases")?;
+    Ok(TaskRecord {
+        task: task(row)?,
+        request: request(row)?,
+        lost_leases: lost_leases.map(|_| number(row, "lost_leases")).transpose()?,
+        removed_at: row.try_get("removed_at")?,
+    })
+}
+
 #[async_trait]
 impl Tasks for PostgresStore {
     async fn submit_before(
@@ -101,6 +116,16 @@ impl Tasks for PostgresStore {
         rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }
 
+    async fn list_records(
+        &self,
+        account_id: Id,
+        surface: Surface,
+        before: Option<Id>,
+        limit: u32,
+    ) -> Result<Vec<TaskRecord>> {
+        self.page(&record_columns(), account_id, surface, before, limit).await?.iter().map(record).collect()
+    }
+
     async fn count_unfinished(&self, account_id: Id, surface: Surface) -> Result<u64> {
         let sql = "SELECT count(*) AS unfinished FROM tasks
             WHERE id = ANY (ARRAY (SELECT task_id FROM queue WHERE account_id = $1)) AND surface = $2";
@@ -109,19 +134,8 @@ impl Tasks for PostgresStore {
     }
 
     async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>> {
-        let sql = format!(
-            "SELECT {TASK}, {REQUEST}, removed_at,
-                (SELECT lost_leases::bigint FROM queue WHERE task_id = id) AS lost_leases
-             FROM tasks WHERE id = $1"
-        );
-        let Some(row) = self.database.read_one(&sql, &[&id]).await? else { return Ok(None) };
-        let lost_leases: Option<i64> = row.try_get("lost_leases")?;
-        Ok(Some(TaskRecord {
-            task: task(&row)?,
-            request: request(&row)?,
-            lost_leases: lost_leases.map(|_| number(&row, "lost_leases")).transpose()?,
-            removed_at: row.try_get("removed_at")?,
-        }))
+        let sql = format!("SELECT {} FROM tasks WHERE id = $1", record_columns());
+        self.database.read_one(&sql, &[&id]).await?.as_ref().map(record).transpose()
     }
 
     async fn recent_tasks(&self, account_id: Option<Id>, limit: u32) -> Result<Vec<Task>> {

@@ -190,6 +190,23 @@ pub(super) fn fail_unleased(writing: &mut Writing, id: Id, error: &str) -> rusql
     account_id.map(|account_id| refund(writing, id, account_id, error)).transpose()
 }
 
+fn cancel(
+    writing: &mut Writing,
+    account_id: Id,
+    surface: Surface,
+    id: Id,
+    error: &str,
+) -> rusqlite::Result<Option<Ended>> {
+    let left = writing
+        .connection
+        .prepare_cached(
+            "DELETE FROM queue WHERE task_id = ?1 AND account_id = ?2 AND lease_until IS NULL
+             AND EXISTS (SELECT 1 FROM tasks WHERE id = ?1 AND surface = ?3)",
+        )?
+        .execute(params![id, account_id, surface.as_str()])?;
+    if left == 0 { Ok(None) } else { refund(writing, id, account_id, error).map(Some) }
+}
+
 /// Removes a leased task from the queue; `None` if the lease was lost.
 fn leave_queue(connection: &Connection, lease: Lease) -> rusqlite::Result<Option<Id>> {
     let account_id = connection
@@ -404,6 +421,11 @@ impl Queue for SqliteStore {
     async fn fail_unleased(&self, id: Id, error: &str) -> Result<Option<Ended>> {
         let error = error.to_owned();
         self.write(Effect::FailUnleased, move |writing| fail_unleased(writing, id, &error)).await
+    }
+
+    async fn cancel(&self, account_id: Id, surface: Surface, id: Id, error: &str) -> Result<Option<Ended>> {
+        let error = error.to_owned();
+        self.write(Effect::Cancel, move |writing| cancel(writing, account_id, surface, id, &error)).await
     }
 
     async fn queue_depth(&self) -> Result<QueueDepth> {

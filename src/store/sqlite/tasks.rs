@@ -144,6 +144,20 @@ pub(super) fn list(
         .collect()
 }
 
+/// Like [`list`], with the requests.
+fn list_records(
+    connection: &Connection,
+    account_id: Id,
+    surface: Surface,
+    before: Option<Id>,
+    limit: u32,
+) -> rusqlite::Result<Vec<TaskRecord>> {
+    connection
+        .prepare_cached(&format!("{} {PAGE}", select_records()))?
+        .query_map(params![account_id, surface.as_str(), upper(before), limit], record)?
+        .collect()
+}
+
 /// Reads only the index, which is much cheaper than [`list`].
 pub(super) fn list_ids(
     connection: &Connection,
@@ -158,20 +172,24 @@ pub(super) fn list_ids(
         .collect()
 }
 
+/// Selects [`TaskRecord`]s; the table and the conditions follow.
+fn select_records() -> String {
+    format!("SELECT {TASK}, {REQUEST}, removed_at, (SELECT lost_leases FROM queue WHERE task_id = id) AS lost_leases")
+}
+
+fn record(row: &Row<'_>) -> rusqlite::Result<TaskRecord> {
+    Ok(TaskRecord {
+        task: task(row)?,
+        request: request(row)?,
+        lost_leases: row.get("lost_leases")?,
+        removed_at: row.get("removed_at")?,
+    })
+}
+
 pub(super) fn inspect(connection: &Connection, id: Id) -> rusqlite::Result<Option<TaskRecord>> {
     connection
-        .prepare_cached(&format!(
-            "SELECT {TASK}, {REQUEST}, removed_at, (SELECT lost_leases FROM queue WHERE task_id = id) AS lost_leases
-             FROM tasks WHERE id = ?1"
-        ))?
-        .query_row([id], |row| {
-            Ok(TaskRecord {
-                task: task(row)?,
-                request: request(row)?,
-                lost_leases: row.get("lost_leases")?,
-                removed_at: row.get("removed_at")?,
-            })
-        })
+        .prepare_cached(&format!("{} FROM tasks WHERE id = ?1", select_records()))?
+        .query_row([id], record)
         .optional()
 }
 
@@ -258,6 +276,16 @@ impl Tasks for SqliteStore {
 
     async fn list_task_ids(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Id>> {
         self.read(|connection| list_ids(connection, account_id, surface, before, limit))
+    }
+
+    async fn list_records(
+        &self,
+        account_id: Id,
+        surface: Surface,
+        before: Option<Id>,
+        limit: u32,
+    ) -> Result<Vec<TaskRecord>> {
+        self.read(|connection| list_records(connection, account_id, surface, before, limit))
     }
 
     async fn count_unfinished(&self, account_id: Id, surface: Surface) -> Result<u64> {
