@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
+use super::person::{ShownLinkArgs, show_link_of_account};
 use super::{Failure, Outcome, find_account, open_or_create_store, open_store, show, table};
 use crate::config::{DataSettings, DatabaseUrl};
 use crate::data_dir;
 use crate::domain::model::{Account, Surface};
 use crate::domain::text::{self, counted};
-use crate::store::{AccountChange, AccountCreation, Store};
+use crate::store::{AccountChange, AccountCreation, Rank, Store};
 
 /// A task that ended now ended before this much later.
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -23,6 +24,8 @@ pub(super) enum AccountCommand {
     Create(CreateArgs),
     /// List all accounts
     List(ListArgs),
+    /// Print a link that signs the owner of an account in to the studio once
+    Link(LinkArgs),
     /// Disable an account until it is enabled again: its keys stop working, and its unfinished tasks go on
     Disable(OneAccountArgs),
     /// Enable a disabled account
@@ -40,9 +43,20 @@ pub(super) struct CreateArgs {
     /// Credits to grant at once
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(i64).range(0..=MAX_GRANT))]
     credits: i64,
+    /// Let the owners of this account manage all accounts in the studio
+    #[arg(long)]
+    admin: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct LinkArgs {
+    /// Name or id of the account
+    account: String,
+    #[command(flatten)]
+    shown: ShownLinkArgs,
 }
 
 #[derive(Debug, Args)]
@@ -74,6 +88,11 @@ pub(super) async fn run(command: AccountCommand, data: &DataSettings) -> Outcome
     match command {
         AccountCommand::Create(args) => create(args, data).await,
         AccountCommand::List(args) => list(args, data).await,
+        AccountCommand::Link(args) => {
+            let store = open_store(data).await?;
+            let account = existing(&*store, &args.account).await?;
+            show_link_of_account(store, &account, args.shown).await
+        }
         AccountCommand::Disable(args) => change(args, AccountChange::Disable, data).await,
         AccountCommand::Enable(args) => change(args, AccountChange::Enable, data).await,
         AccountCommand::Delete(args) => delete(args, data).await,
@@ -85,10 +104,12 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
         data_dir::create(&data.data)?;
     }
     let store = open_or_create_store(data).await?;
-    match store.create_account(&args.name, args.credits).await? {
+    let rank = if args.admin { Rank::Administrator } else { Rank::Ordinary };
+    match store.create_account_as(&args.name, args.credits, rank).await? {
         AccountCreation::Created(account) => show(args.json, &account, || {
             let credits = counted(account.credits, "credit", "credits");
-            format!("Created account {} ({}) with {credits}.", account.name, account.id)
+            let rank = if account.admin { " It is an administrator's." } else { "" };
+            format!("Created account {} ({}) with {credits}.{rank}", account.name, account.id)
         }),
         AccountCreation::NameTaken => Err(Failure(format!("an account named {:?} already exists", args.name))),
     }

@@ -43,6 +43,7 @@ mod key;
 mod library;
 mod migrate;
 mod model;
+mod person;
 mod policy;
 mod preview;
 mod privileges;
@@ -98,6 +99,9 @@ enum Command {
     /// Create, list, disable and delete accounts
     #[command(subcommand)]
     Account(account::AccountCommand),
+    /// Add, list and remove the people who use the studio
+    #[command(subcommand)]
+    Person(person::PersonCommand),
     /// Create, list, disable and rotate API keys
     #[command(subcommand)]
     Key(key::KeyCommand),
@@ -284,6 +288,7 @@ fn run(command: Command, data: &DataSettings, settings: &[ShownSetting], exporte
             Command::Api(args) => serve::run(args, data, serve::Role::Api).await,
             Command::Worker(args) => serve::run(args, data, serve::Role::Worker).await,
             Command::Account(command) => account::run(command, data).await,
+            Command::Person(command) => person::run(command, data).await,
             Command::Key(command) => key::run(command, data).await,
             Command::Credits(command) => credits::run(command, data).await,
             Command::Task(command) => task::run(command, data).await,

@@ -18,6 +18,7 @@ impl Command {
             Self::Restore(_) => Some(Keeps::ReadSource),
             Self::Account(_)
             | Self::Key(_)
+            | Self::Person(_)
             | Self::Credits(_)
             | Self::Task(_)
             | Self::Queue(_)

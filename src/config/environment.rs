@@ -17,7 +17,7 @@ pub(super) fn variable(name: &str) -> Result<Option<String>, String> {
 ///
 /// # Errors
 /// A sentence for the operator: the file cannot be read.
-pub(super) fn secret_in(path: &Path, setting: &str) -> Result<String, String> {
+pub fn secret_in(path: &Path, setting: &str) -> Result<String, String> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| format!("cannot read {} (from {setting}): {error}", path.display()))?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())

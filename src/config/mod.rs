@@ -34,8 +34,8 @@ pub use self::database::{DataSettings, DatabaseUrl};
 pub use self::engine::{EnginePrecision, EngineProfile, EngineSettings, EngineTarget, ServerKind};
 pub use self::engines::NamedEngine;
 pub use self::environment::{
-    Graphics, STARTED_AGAIN, architecture, arguments, environment_of_engine, program, terminal_graphics, variable_or,
-    was_started_again,
+    Graphics, STARTED_AGAIN, architecture, arguments, environment_of_engine, program, secret_in, terminal_graphics,
+    variable_or, was_started_again,
 };
 pub use self::file::CONFIG_FILE;
 pub use self::files::{FileBackend, FileLinks, FileUrlSettings, FileUrls, FilesSettings, SignedLinks};

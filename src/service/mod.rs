@@ -8,6 +8,7 @@ pub mod finished;
 pub mod keyring;
 pub mod limits;
 pub mod links;
+pub mod people;
 mod places;
 mod refresh;
 mod shared;

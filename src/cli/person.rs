@@ -1,0 +1,270 @@
+//! `tintype person`: the people of an account, who use the studio.
+
+use std::io::{self, IsTerminal as _, Read as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+use console::Term;
+use serde::Serialize;
+
+use super::{Failure, Outcome, find_account, open_store, say, show, table};
+use crate::config::{DataSettings, base_url, secret_in};
+use crate::domain::model::Account;
+use crate::domain::person::{Person, Role, person_name};
+use crate::domain::timestamp::Timestamp;
+use crate::service::people::{MAX_PASSWORD_BYTES, People};
+use crate::store::{PersonChange, PersonCreation, Store};
+
+/// The path of sign-in links; the token follows.
+const LINK_PATH: &str = "/studio/sign-in/";
+
+#[derive(Debug, Subcommand)]
+pub(super) enum PersonCommand {
+    /// Add a person, who then signs in by a link or with a password
+    Add(AddArgs),
+    /// List people
+    List(ListArgs),
+    /// Print a link that signs a person in once
+    Link(LinkArgs),
+    /// Give a person another role: viewer, member or owner
+    Role(RoleArgs),
+    /// Set a password, read from the terminal or standard input. It ends all sessions of the person
+    Password(OnePersonArgs),
+    /// Remove a person; the pictures stay with the account
+    Remove(OnePersonArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AddArgs {
+    /// Name or e-mail address with which the person signs in: unique, at most 100 characters
+    #[arg(value_parser = person_name)]
+    name: String,
+    /// Name or id of the account
+    #[arg(long, value_name = "NAME")]
+    account: String,
+    /// Rights of the person: viewer (looks), member (makes pictures) or owner (manages keys and people)
+    #[arg(long, default_value_t = Role::Member, value_name = "ROLE")]
+    role: Role,
+    /// File that holds the password [default: none, so that only links sign the person in]
+    #[arg(long, value_name = "FILE")]
+    password_file: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    /// List only the people of this account
+    #[arg(long, value_name = "NAME")]
+    account: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct LinkArgs {
+    /// Name or id of the person
+    person: String,
+    #[command(flatten)]
+    shown: ShownLinkArgs,
+}
+
+/// How a sign-in link is shown.
+#[derive(Debug, Args)]
+pub(super) struct ShownLinkArgs {
+    /// URL at which people reach the studio
+    #[arg(long, env = "TINTYPE_PUBLIC_URL", value_name = "URL", default_value = "http://127.0.0.1:8080", value_parser = base_url)]
+    public_url: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RoleArgs {
+    /// Name or id of the person
+    person: String,
+    /// The new role
+    role: Role,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct OnePersonArgs {
+    /// Name or id of the person
+    person: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A person with the name of the account.
+#[derive(Debug, Serialize)]
+struct ShownPerson<'a> {
+    #[serde(flatten)]
+    person: &'a Person,
+    account: &'a str,
+}
+
+#[derive(Debug, Serialize)]
+struct ShownLink {
+    url: String,
+    expires_at: Timestamp,
+}
+
+pub(super) async fn run(command: PersonCommand, data: &DataSettings) -> Outcome {
+    match command {
+        PersonCommand::Add(args) => add(args, data).await,
+        PersonCommand::List(args) => list(args, data).await,
+        PersonCommand::Link(args) => {
+            let store = open_store(data).await?;
+            let person = find_person(&*store, &args.person).await?;
+            show_link(store, &person, args.shown).await
+        }
+        PersonCommand::Role(args) => change_role(args, data).await,
+        PersonCommand::Password(args) => set_password(args, data).await,
+        PersonCommand::Remove(args) => remove(args, data).await,
+    }
+}
+
+async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data).await?;
+    let account = find_account(&*store, &args.account).await?;
+    // Before anything is written.
+    let password = args.password_file.as_deref().map(|path| secret_in(path, "--password-file")).transpose()?;
+    let person = create(&*store, &account, &args.name, args.role).await?;
+    if let Some(password) = password {
+        let people = People::new(store.clone());
+        if let Err(invalid) = people.set_password(&person, password).await? {
+            store.remove_person(person.id).await?;
+            return Err(invalid.into());
+        }
+    }
+    let person = find_person(&*store, &args.name).await?;
+    show(args.json, &ShownPerson { person: &person, account: &account.name }, || {
+        let (name, role, account) = (&person.name, person.role, &account.name);
+        let next =
+            if person.has_password { String::new() } else { format!("\nSign-in link: tintype person link {name}") };
+        format!("Added {name} to the account {account} as {role}.{next}")
+    })
+}
+
+async fn create(store: &dyn Store, account: &Account, name: &str, role: Role) -> Result<Person, Failure> {
+    match store.create_person(account.id, name, role).await? {
+        PersonCreation::Created(person) => Ok(person),
+        PersonCreation::NameTaken => Err(Failure(format!("there is a person named {name:?} already"))),
+        PersonCreation::NotPossible => {
+            Err(Failure(format!("the account {} takes no more people, or was deleted", account.name)))
+        }
+    }
+}
+
+async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data).await?;
+    let accounts = match &args.account {
+        Some(name) => vec![find_account(&*store, name).await?],
+        None => store.list_accounts().await?,
+    };
+    let people = store.list_people(args.account.as_ref().map(|_| accounts[0].id)).await?;
+    let account = |person: &Person| {
+        accounts.iter().find(|account| account.id == person.account_id).map_or("", |account| account.name.as_str())
+    };
+    let shown: Vec<_> = people.iter().map(|person| ShownPerson { person, account: account(person) }).collect();
+    show(args.json, &shown, || {
+        let rows = shown.iter().map(|ShownPerson { person, account }| {
+            let password = if person.has_password { "yes" } else { "no" };
+            [person.name.clone(), (*account).to_owned(), person.role.to_string(), password.to_owned()]
+        });
+        table(["NAME", "ACCOUNT", "ROLE", "PASSWORD"], rows)
+    })
+}
+
+/// The first owner of an account, who is added under the name of the account if there is none.
+async fn owner_of(store: &dyn Store, account: &Account) -> Result<Person, Failure> {
+    let people = store.list_people(Some(account.id)).await?;
+    match people.into_iter().find(|person| person.role == Role::Owner) {
+        Some(owner) => Ok(owner),
+        None => create(store, account, &person_name(&account.name)?, Role::Owner).await,
+    }
+}
+
+/// A link that signs a person in once, at the public URL of the studio, and the time of its end.
+async fn link_of(store: Arc<dyn Store>, person: &Person, public_url: &str) -> Result<(String, Timestamp), Failure> {
+    let (token, expires_at) = People::new(store).link(person).await?.ok_or("the person was just removed")?;
+    Ok((format!("{public_url}{LINK_PATH}{}", token.reveal()), expires_at))
+}
+
+/// A link for the owner of an account.
+pub(super) async fn link_of_account(
+    store: Arc<dyn Store>,
+    account: &Account,
+    public_url: &str,
+) -> Result<(String, Timestamp), Failure> {
+    let owner = owner_of(&*store, account).await?;
+    link_of(store, &owner, public_url).await
+}
+
+pub(super) async fn show_link_of_account(store: Arc<dyn Store>, account: &Account, shown: ShownLinkArgs) -> Outcome {
+    let owner = owner_of(&*store, account).await?;
+    show_link(store, &owner, shown).await
+}
+
+async fn show_link(store: Arc<dyn Store>, person: &Person, shown: ShownLinkArgs) -> Outcome {
+    let (url, expires_at) = link_of(store, person, &shown.public_url).await?;
+    let text = format!("{url}\n\nThis link signs {} in once, until {expires_at}.", person.name);
+    show(shown.json, &ShownLink { url, expires_at }, || text)
+}
+
+async fn change_role(args: RoleArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data).await?;
+    let person = find_person(&*store, &args.person).await?;
+    let person = store.change_person(person.id, PersonChange::Role(args.role)).await?;
+    let person = person.ok_or("the person was just removed")?;
+    show(args.json, &person, || format!("{} is {} now.", person.name, person.role))
+}
+
+async fn set_password(args: OnePersonArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data).await?;
+    let person = find_person(&*store, &args.person).await?;
+    let password = typed_password()?;
+    let changed = People::new(store).set_password(&person, password).await??;
+    let person = changed.ok_or("the person was just removed")?;
+    show(args.json, &person, || format!("The password of {} is set; all sessions have ended.", person.name))
+}
+
+/// A password from the terminal, which does not show it, or the first line of standard input.
+fn typed_password() -> Result<String, Failure> {
+    if io::stdin().is_terminal() {
+        eprint!("New password: ");
+        return Ok(Term::stderr().read_secure_line()?);
+    }
+    let mut text = String::new();
+    io::stdin().take(MAX_PASSWORD_BYTES as u64 + 2).read_to_string(&mut text)?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+async fn remove(args: OnePersonArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data).await?;
+    let person = find_person(&*store, &args.person).await?;
+    store.remove_person(person.id).await?;
+    if args.json {
+        return show(true, &person, String::new);
+    }
+    say(&format!("Removed {}; all sessions have ended.", person.name));
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn find_person(store: &dyn Store, name_or_id: &str) -> Result<Person, Failure> {
+    let mut found = store.find_person(name_or_id).await?;
+    if found.is_none() {
+        found = store.find_person(&name_or_id.trim().to_lowercase()).await?;
+    }
+    let found = found.map(|candidate| candidate.person);
+    found.ok_or_else(|| Failure(format!("there is no person {name_or_id:?}: `tintype person list` shows all people")))
+}

@@ -1,0 +1,181 @@
+//! Signs people in to the studio, and remembers their sessions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use argon2::password_hash::phc::PasswordHash;
+use argon2::{Argon2, PasswordHasher as _, PasswordVerifier as _};
+use tokio::sync::Semaphore;
+
+use crate::domain::person::{Person, Session, Token};
+use crate::domain::timestamp::Timestamp;
+use crate::store::{Cause, NewSession, PersonChange, Result, Store, StoreError};
+
+/// Lifetime of a sign-in link.
+pub const LINK_LIFE: Duration = Duration::from_secs(15 * 60);
+/// A session ends when it has not been used for this long.
+pub const SESSION_LIFE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Interval at which the use of a session is recorded.
+const RECORD_EVERY: Duration = Duration::from_secs(60 * 60);
+/// Fewest characters of a password.
+pub const MIN_PASSWORD_CHARS: usize = 12;
+/// Most bytes of a password.
+pub const MAX_PASSWORD_BYTES: usize = 1_024;
+/// Most characters of a browser's name that are kept.
+const MAX_AGENT_CHARS: usize = 200;
+/// Passwords that are hashed at the same time. Each takes 19 MiB and some 20 ms of a core.
+const MAX_HASHES: usize = 2;
+
+/// Signs people in.
+#[derive(Debug)]
+pub struct People {
+    store: Arc<dyn Store>,
+    hashes: Semaphore,
+}
+
+/// The password is not one that may be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a password has at least {MIN_PASSWORD_CHARS} characters and at most {MAX_PASSWORD_BYTES} bytes")]
+pub struct InvalidPassword;
+
+/// A session that has just begun, with the secret for its cookie.
+#[derive(Debug)]
+pub struct SignedIn {
+    /// The session.
+    pub session: Session,
+    /// Its secret.
+    pub token: Token,
+}
+
+impl People {
+    /// Signs in the people of this store.
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self { store, hashes: Semaphore::new(MAX_HASHES) }
+    }
+
+    /// Makes a link that signs a person in once, until the returned time. `None` if there is no such person.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn link(&self, person: &Person) -> Result<Option<(Token, Timestamp)>> {
+        let (token, expires_at) = (Token::random(), self.store.now().saturating_add(LINK_LIFE));
+        let created = self.store.create_link(person.id, token.hash(), expires_at).await?;
+        Ok(created.then_some((token, expires_at)))
+    }
+
+    /// The person whom a link would sign in.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn of_link(&self, link: &Token) -> Result<Option<Person>> {
+        self.store.find_link(link.hash()).await
+    }
+
+    /// Uses a link up. `None` if it does not exist, was used, or has expired.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn sign_in_by_link(&self, link: &Token, agent: &str) -> Result<Option<SignedIn>> {
+        let (token, new) = self.new_session(agent);
+        let session = self.store.sign_in_by_link(link.hash(), new).await?;
+        Ok(session.map(|session| SignedIn { session, token }))
+    }
+
+    /// Signs a person in by name and password. `None` if there is no such person, the password is another one, or the
+    /// account is disabled; each takes as long as the others.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn sign_in(&self, name: &str, password: String, agent: &str) -> Result<Option<SignedIn>> {
+        let candidate = self.store.find_person(name).await?;
+        let (person, hash) = candidate.map(|found| (found.person, found.password)).unzip();
+        let hash = hash.flatten();
+        let matches = self.hashing(move || verify(&password, hash.as_deref())).await?;
+        let Some(person) = person.filter(|_| matches) else { return Ok(None) };
+        let (token, new) = self.new_session(agent);
+        let session = self.store.begin_session(person.id, new).await?;
+        Ok(session.map(|session| SignedIn { session, token }))
+    }
+
+    /// Sets the password of a person and ends all sessions of that person.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the inner one if the password is too short or too long.
+    pub async fn set_password(
+        &self,
+        person: &Person,
+        password: String,
+    ) -> Result<std::result::Result<Option<Person>, InvalidPassword>> {
+        if password.chars().count() < MIN_PASSWORD_CHARS || password.len() > MAX_PASSWORD_BYTES {
+            return Ok(Err(InvalidPassword));
+        }
+        let hash = self.hashing(move || hash(&password)).await??;
+        Ok(Ok(self.store.change_person(person.id, PersonChange::Password(hash)).await?))
+    }
+
+    /// The session of a cookie, if it has not ended. Its end moves with its use.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn session(&self, token: &Token) -> Result<Option<Session>> {
+        let Some(session) = self.store.find_session(token.hash()).await? else { return Ok(None) };
+        let now = self.store.now();
+        if now.since(session.seen_at) >= RECORD_EVERY {
+            self.store.touch_session(session.id, now.saturating_add(SESSION_LIFE)).await?;
+        }
+        Ok(Some(session))
+    }
+
+    fn new_session(&self, agent: &str) -> (Token, NewSession) {
+        let token = Token::random();
+        let agent = agent.chars().filter(|char| !char.is_control()).take(MAX_AGENT_CHARS).collect();
+        let expires_at = self.store.now().saturating_add(SESSION_LIFE);
+        let new = NewSession { hash: token.hash(), expires_at, agent };
+        (token, new)
+    }
+
+    /// Runs a computation that takes long, few at a time, away from the threads that answer.
+    async fn hashing<T: Send + 'static>(&self, compute: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+        let _permit = self.hashes.acquire().await.map_err(|error| StoreError::Other(Cause::new(error)))?;
+        tokio::task::spawn_blocking(compute).await.map_err(|error| StoreError::Other(Cause::new(error)))
+    }
+}
+
+/// Hashes with Argon2id and the parameters of the crate: 19 MiB, two passes, one lane, as OWASP's Password Storage Cheat
+/// Sheet recommends.
+fn hash(password: &str) -> Result<String> {
+    let hash = Argon2::default().hash_password(password.as_bytes());
+    hash.map(|hash| hash.to_string()).map_err(|error| StoreError::Other(error.to_string().into()))
+}
+
+/// Whether a password matches a hash. Without a hash it is hashed all the same, so that the time does not tell whether a
+/// person exists.
+fn verify(password: &str, hash: Option<&str>) -> bool {
+    if password.len() > MAX_PASSWORD_BYTES {
+        return false;
+    }
+    match hash.map(PasswordHash::new) {
+        Some(Ok(hash)) => Argon2::default().verify_password(password.as_bytes(), &hash).is_ok(),
+        Some(Err(_)) | None => {
+            drop(Argon2::default().hash_password(password.as_bytes()));
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_matches_its_own_hash_alone() {
+        let stored = hash("correct horse battery").expect("a hash");
+        assert!(stored.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{stored}");
+        assert!(verify("correct horse battery", Some(&stored)));
+        assert!(!verify("correct horse batterz", Some(&stored)));
+        assert!(!verify("correct horse battery", None));
+        assert!(!verify("correct horse battery", Some("not a hash")));
+        assert!(!verify(&"x".repeat(MAX_PASSWORD_BYTES + 1), Some(&stored)));
+        assert_ne!(hash("correct horse battery").expect("a hash"), stored);
+    }
+}
