@@ -23,4 +23,5 @@ pub mod server;
 pub mod service;
 pub mod store;
 pub mod traces;
+pub mod web;
 pub mod worker;

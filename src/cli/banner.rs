@@ -4,12 +4,15 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::{Failure, say};
+use super::person::link_of_account;
+use super::{Failure, find_account, say};
 use crate::config::{EngineTarget, NamedEngine, program};
 use crate::domain::key::KeySecret;
 use crate::models;
 use crate::models::catalogue::{is_usable, offers};
+use crate::service::people::LINK_LIFE;
 use crate::store::{NewKey, Store};
 
 /// Name of the account that the first start creates.
@@ -18,6 +21,8 @@ const FIRST_ACCOUNT: &str = "default";
 const FIRST_CREDITS: i64 = 1_000;
 /// File of the first key in the data directory.
 const FIRST_KEY: &str = "first-key";
+/// File of the first sign-in link in the data directory.
+const FIRST_LINK: &str = "first-sign-in-link";
 const PROMPT: &str = "A red fox in the snow at dawn";
 
 /// How the operator gets the first key.
@@ -113,6 +118,35 @@ pub(super) fn towards_real_pictures(engines: &[NamedEngine], data: &Path) -> Opt
         quoted(data)
     );
     (sketches && !has_models).then_some(lines)
+}
+
+/// Tells the operator of a new installation how to sign in to the studio: by a link on the terminal, or else in a file that
+/// only its owner can read.
+pub(super) async fn announce_studio(store: Arc<dyn Store>, data: &Path, url: &str) -> Result<(), Failure> {
+    let account = find_account(&*store, FIRST_ACCOUNT).await?;
+    let (link, _) = link_of_account(store, &account, url).await?;
+    let again = format!("{} account link {FIRST_ACCOUNT}", quoted(&program()));
+    let minutes = LINK_LIFE.as_secs() / 60;
+    if io::stdout().is_terminal() {
+        say(&format!(
+            "\nTo make pictures in the browser, open this link within {minutes} minutes; it works once:\n\n  {link}\n\n\
+             Another one: {again}"
+        ));
+        return Ok(());
+    }
+    let path = std::path::absolute(data)?.join(FIRST_LINK);
+    match save(&path, &link) {
+        Ok(()) => say(&format!(
+            "\nTo make pictures in the browser, open the link in this file within {minutes} minutes; it works once:\n\n  \
+             {}\n\nAnother one: {again}",
+            path.display()
+        )),
+        Err(error) => say(&format!(
+            "\nThe link to the studio could not be saved in {}: {error}.\nGet one: {again}",
+            path.display()
+        )),
+    }
+    Ok(())
 }
 
 /// Writes a file that only its owner can read, in place of one that an earlier installation left.

@@ -12,7 +12,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::banner::{FirstKey, towards_real_pictures};
+use super::banner::{FirstKey, announce_studio, towards_real_pictures};
 use super::{Failure, Outcome, open_files, say};
 use crate::clock::Clock;
 use crate::config::{DataSettings, DatabaseUrl, FileUrls, LOCK_PATIENCE, NamedEngine, ServerSettings, WorkerSettings};
@@ -168,6 +168,7 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
     announce(&parts, &server, data, &listeners.places()?)?;
     if let (Some(url), Some(key)) = (&url, key) {
         key.announce(url);
+        announce_studio(parts.shared.store.clone(), &data.data, server.public_url.as_deref().unwrap_or(url)).await?;
     }
     say("\nReady.");
     work(parts, listeners, server.shutdown_delay, &mut signals).await?;
@@ -266,6 +267,7 @@ async fn work(parts: Parts, listeners: Listeners, delay: Duration, signals: &mut
         let front = Front { certificate: listeners.certificate, limits: connections, trusted_proxies };
         running.spawn(server::serve(listeners.api, router(api.clone(), readiness.clone()), front, close.clone()));
         running.spawn(api.keys.clone().run(stop.clone()));
+        running.spawn(api.studio.clone().run(stop.clone()));
         let (shared, stop) = (api.shared.clone(), stop.clone());
         running.spawn(async move {
             stop.run_until_cancelled(shared.endings.hear()).await;
@@ -399,6 +401,7 @@ fn announce(parts: &Parts, server: &ServerSettings, data: &DataSettings, places:
         say(&format!("  API     {url}"));
     }
     if let Some(url) = places.iter().find(|place| !place.starts_with("unix:")) {
+        say(&format!("  Studio  {url}/studio"));
         say(&format!("  Docs    {url}/docs/"));
     }
     say(&format!("  Data    {}", data.data.display()));

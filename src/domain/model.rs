@@ -278,7 +278,7 @@ pub struct Account {
     /// Credits left.
     pub credits: i64,
     /// Whether its owners manage all accounts in the studio.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip)]
     pub admin: bool,
     /// Time at which it was disabled.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -15,6 +15,7 @@ use super::{api, docs, files, ops, pipeline};
 use crate::metrics::Metrics;
 use crate::service::Shared;
 use crate::service::limits::Usage;
+use crate::web::{Studio, handlers as studio};
 
 /// The pattern that submits a task.
 pub const GENERATE: &str = "/api/v1/images/generate";
@@ -27,7 +28,7 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 14] = [
+pub static ROUTES: [Route; 35] = [
     api(Method::POST, GENERATE, Usage::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, Usage::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, Usage::Read, |method| on(method, api::images::find)),
@@ -39,6 +40,27 @@ pub static ROUTES: [Route; 14] = [
     open(Surface::Docs, "/docs/", |method| on(method, docs::page)),
     open(Surface::Docs, "/docs/{asset}", |method| on(method, docs::page)),
     open(Surface::Docs, "/openapi.json", |method| on(method, docs::page)),
+    page(Method::GET, "/studio", |method| on(method, studio::create)),
+    page(Method::GET, "/studio/older", |method| on(method, studio::older)),
+    page(Method::POST, "/studio/tasks", |method| on(method, studio::submit)),
+    page(Method::GET, "/studio/tasks/{id}", |method| on(method, studio::picture)),
+    page(Method::POST, "/studio/tasks/{id}/cancel", |method| on(method, studio::cancel)),
+    page(Method::GET, "/studio/events", |method| on(method, studio::events)),
+    page(Method::GET, "/studio/activity", |method| on(method, studio::activity)),
+    page(Method::GET, "/studio/keys", |method| on(method, studio::keys)),
+    page(Method::POST, "/studio/keys", |method| on(method, studio::create_key)),
+    page(Method::POST, "/studio/keys/{id}/{change}", |method| on(method, studio::change_key)),
+    page(Method::GET, "/studio/credits", |method| on(method, studio::credits)),
+    page(Method::GET, "/studio/credits.csv", |method| on(method, studio::csv)),
+    page(Method::GET, "/studio/sessions", |method| on(method, studio::sessions)),
+    page(Method::POST, "/studio/sessions/end", |method| on(method, studio::end_other_sessions)),
+    page(Method::POST, "/studio/sessions/{id}/end", |method| on(method, studio::end_session)),
+    page(Method::POST, "/studio/sign-out", |method| on(method, studio::sign_out)),
+    door(Method::GET, "/studio/sign-in", |method| on(method, studio::sign_in)),
+    door(Method::POST, "/studio/sign-in", |method| on(method, studio::by_password)),
+    door(Method::GET, "/studio/sign-in/{token}", |method| on(method, studio::link)),
+    door(Method::POST, "/studio/sign-in/{token}", |method| on(method, studio::by_link)),
+    door(Method::GET, "/studio/assets/{asset}", |method| on(method, studio::asset)),
     open(Surface::Ops, "/healthz", |method| on(method, ops::live)),
     open(Surface::Ops, "/readyz", |method| on(method, ops::ready)),
     metrics("/metrics", |method| on(method, ops::expose_metrics)),
@@ -67,6 +89,8 @@ pub struct Route {
 pub enum Surface {
     /// The public API.
     Api,
+    /// The pages for people.
+    Studio,
     /// Result files.
     Files,
     /// The OpenAPI document and its page.
@@ -82,6 +106,8 @@ pub enum Surface {
 pub enum Access {
     /// Callers with a valid key.
     Key,
+    /// People who are signed in. Their handlers take a `Visitor` or a `Form`, which nobody else has.
+    Session,
     /// Everybody.
     Anyone,
 }
@@ -91,6 +117,8 @@ pub enum Access {
 pub enum ErrorShape {
     /// `{"error": {"code", "message", "request_id"}}`.
     Envelope,
+    /// A page.
+    Page,
 }
 
 /// Makes the service of a route for its method.
@@ -110,6 +138,12 @@ struct ServiceState {
 impl FromRef<ServiceState> for Arc<ApiState> {
     fn from_ref(state: &ServiceState) -> Self {
         state.api.clone()
+    }
+}
+
+impl FromRef<ServiceState> for Arc<Studio> {
+    fn from_ref(state: &ServiceState) -> Self {
+        state.api.studio.clone()
     }
 }
 
@@ -135,6 +169,18 @@ const fn open(
     handler: fn(MethodFilter) -> MethodRouter<ServiceState>,
 ) -> Route {
     let (method, access, limit, errors) = (Method::GET, Access::Anyone, None, ErrorShape::Envelope);
+    Route { pattern, method, surface, access, limit, errors, handler: Handler::Service(handler) }
+}
+
+/// A page of the studio.
+const fn page(method: Method, pattern: &'static str, handler: fn(MethodFilter) -> MethodRouter<ServiceState>) -> Route {
+    let (surface, access, limit, errors) = (Surface::Studio, Access::Session, None, ErrorShape::Page);
+    Route { pattern, method, surface, access, limit, errors, handler: Handler::Service(handler) }
+}
+
+/// A page of the studio for people who are not signed in yet.
+const fn door(method: Method, pattern: &'static str, handler: fn(MethodFilter) -> MethodRouter<ServiceState>) -> Route {
+    let (surface, access, limit, errors) = (Surface::Studio, Access::Anyone, None, ErrorShape::Page);
     Route { pattern, method, surface, access, limit, errors, handler: Handler::Service(handler) }
 }
 
@@ -177,7 +223,7 @@ impl Route {
         match self.surface {
             Surface::Docs => "/docs",
             Surface::Files => "/files/{name}",
-            Surface::Api | Surface::Ops | Surface::Metrics => self.pattern,
+            Surface::Api | Surface::Studio | Surface::Ops | Surface::Metrics => self.pattern,
         }
     }
 }
@@ -186,6 +232,7 @@ impl Route {
 const fn statuses(surface: Surface) -> &'static [u16] {
     match surface {
         Surface::Api => &[200, 400, 401, 402, 404, 429, 500],
+        Surface::Studio => &[200, 303, 403, 404, 500],
         Surface::Files => &[200, 404, 500],
         Surface::Docs | Surface::Metrics => &[200, 500],
         Surface::Ops => &[200, 503],
@@ -205,6 +252,11 @@ pub(super) fn label(request: &Request) -> &'static str {
 /// Whether a request is for the API.
 pub(super) fn is_of_api(request: &Request) -> bool {
     at(request).is_some_and(|route| route.surface == Surface::Api)
+}
+
+/// Whether a request is for the studio.
+pub(super) fn is_of_studio(request: &Request) -> bool {
+    at(request).is_some_and(|route| route.surface == Surface::Studio)
 }
 
 /// The label of a method in metrics. Callers may invent methods, and each label costs memory.

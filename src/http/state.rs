@@ -12,6 +12,7 @@ use crate::service::keyring::Keyring;
 use crate::service::limits::RateLimits;
 use crate::service::links::Links;
 use crate::service::tasks::Tasks;
+use crate::web::{Studio, StudioSettings};
 
 /// The settings that the API consults.
 #[derive(Debug, Clone)]
@@ -71,15 +72,17 @@ pub struct ApiState {
     /// How long a task is assumed to take until some were measured.
     pub typical_duration: Duration,
     /// Submits, finds and lists tasks.
-    pub tasks: Tasks,
+    pub tasks: Arc<Tasks>,
     /// URLs of result files.
-    pub links: Links,
+    pub links: Arc<Links>,
     /// Keys, with a short cache.
     pub keys: Arc<Keyring>,
     /// Rate limits.
     pub limits: RateLimits,
     /// Failed authentications.
-    pub failures: Failures,
+    pub failures: Arc<Failures>,
+    /// The pages for people.
+    pub studio: Arc<Studio>,
 }
 
 impl ApiState {
@@ -94,12 +97,22 @@ impl ApiState {
     ) -> Result<Arc<Self>, String> {
         let max_unfinished = settings.limits.max_unfinished;
         let clock = &shared.clock;
+        let tasks = Tasks::open(shared.clone(), max_unfinished).await.map_err(|error| error.to_string())?;
+        let (tasks, failures) = (Arc::new(tasks), Arc::new(Failures::new(clock.clone())));
+        let links = Arc::new(Links::open(settings.file_links.clone(), shared.clone()).await?);
+        let of_studio = StudioSettings {
+            require_https: settings.require_https,
+            reference_ports: settings.reference_ports.clone(),
+            file_links: settings.file_links.clone(),
+            body_total: settings.connections.body_total,
+        };
         Ok(Arc::new(Self {
-            tasks: Tasks::open(shared.clone(), max_unfinished).await.map_err(|error| error.to_string())?,
-            links: Links::open(settings.file_links.clone(), shared.clone()).await?,
+            studio: Studio::new(shared.clone(), tasks.clone(), links.clone(), failures.clone(), of_studio),
             keys: Arc::new(Keyring::new(shared.store.clone(), clock.clone())),
             limits: RateLimits::open(&settings.limits, settings.redis.as_ref(), clock.clone()).await?,
-            failures: Failures::new(clock.clone()),
+            tasks,
+            links,
+            failures,
             typical_duration,
             settings,
             shared,

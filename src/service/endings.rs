@@ -25,6 +25,9 @@ pub const CANNOT_RENDER: &str = "The images could not be generated. The credits 
 /// The task was not finished in time.
 pub const OVERDUE: &str = "The task was not finished within 9 minutes. Its credits were refunded.";
 
+/// The task was cancelled by its owner.
+pub const CANCELLED: &str = "Cancelled. Its credits were refunded.";
+
 /// The task has more references than the `most` that any engine takes.
 pub fn too_many_references(most: u32) -> String {
     match most {
@@ -186,6 +189,18 @@ impl Endings {
         let ended = self.store.fail_unleased(id, sentence).await?;
         if let Some(ended) = ended {
             self.failed(ended, sentence);
+        }
+        Ok(ended.is_some())
+    }
+
+    /// Fails and refunds a task of an account and a surface while it waits. Returns whether it did.
+    ///
+    /// # Errors
+    /// [`crate::store::StoreError`].
+    pub async fn cancel(&self, account_id: Id, surface: Surface, id: Id) -> Result<bool> {
+        let ended = self.store.cancel(account_id, surface, id, CANCELLED).await?;
+        if let Some(ended) = ended {
+            self.failed(ended, CANCELLED);
         }
         Ok(ended.is_some())
     }

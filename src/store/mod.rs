@@ -147,6 +147,19 @@ impl QueueDepth {
     }
 }
 
+/// A task that has not ended.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Unfinished {
+    /// The task.
+    pub task_id: Id,
+    /// The account that pays for it.
+    pub account_id: Id,
+    /// Whether a worker holds it.
+    pub is_leased: bool,
+    /// How far the present attempt is, if its worker has reported that.
+    pub attempt: Option<AttemptProgress>,
+}
+
 /// A task with its request and all details.
 #[derive(Debug, Clone)]
 pub struct TaskRecord {
@@ -282,6 +295,9 @@ pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
 
     /// The number of an account's tasks on one surface that have not ended.
     async fn count_unfinished(&self, account_id: Id, surface: Surface) -> Result<u64>;
+
+    /// The unfinished tasks of some accounts on one surface, in any order.
+    async fn unfinished(&self, accounts: &[Id], surface: Surface) -> Result<Vec<Unfinished>>;
 
     /// Any task, for the operator, including removed ones.
     async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>>;

@@ -37,6 +37,14 @@ async fn without_a_terminal_the_key_is_in_a_file_for_its_owner_alone() {
     let logged = std::fs::read_to_string(&log).expect("a log");
     assert!(!server.said.contains(key.trim()) && !logged.contains(key.trim()));
     assert!(server.said.contains("delete the file"), "{}", server.said);
+    let link = data.path().join("first-sign-in-link");
+    assert_eq!(std::fs::metadata(&link).expect("a file").permissions().mode() & 0o777, 0o600);
+    let link = std::fs::read_to_string(&link).expect("a file");
+    let path = link.trim().strip_prefix(&server.url()).expect("a URL of this server");
+    let token = path.strip_prefix("/studio/sign-in/").expect("a link");
+    assert_eq!(send(server.address, "POST", path, "", "").await.status, 303);
+    let logged = std::fs::read_to_string(&log).expect("a log");
+    assert!(!server.said.contains(token) && !logged.contains(token));
     server.stop();
 }
 
@@ -51,7 +59,7 @@ fn the_commands_of_the_first_start_can_be_pasted() {
     let saved = run(generate, folder.path());
     assert!(saved.ends_with(".png\n") && folder.path().join(saved.trim()).exists(), "{saved}");
     let submit = block(&server.said, "This submits a task:\n", "\n\nand this polls it");
-    let poll = block(&server.said, "until the task is completed:\n", "\n\nReady.");
+    let poll = block(&server.said, "until the task is completed:\n", "\n\nTo make pictures in the browser");
     let answers = run(&format!("{submit}\n{poll}"), folder.path());
     assert_eq!(answers.matches("\"task_id\":\"imgmodel-").count(), 2, "{answers}");
     server.stop();
@@ -74,7 +82,8 @@ fn a_terminal_shows_the_key_and_no_file_holds_it() {
     }
     assert!(said.contains("shown this once:\r\n\r\n  tt_"), "{said}");
     assert!(said.contains("\r\n  TINTYPE_KEY=tt_") && said.contains("\r\n  key=tt_"), "{said}");
-    assert!(!data.join("first-key").exists());
+    assert!(said.contains("it works once:\r\n\r\n  http://127.0.0.1:") && said.contains("/studio/sign-in/"), "{said}");
+    assert!(!data.join("first-key").exists() && !data.join("first-sign-in-link").exists());
     let lock = std::fs::read_to_string(data.join("tintype.lock")).expect("the lock names the server");
     run(&format!("kill {}", lock.trim()), folder.path());
     assert!(server.wait().expect("script ends").success());

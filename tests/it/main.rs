@@ -57,6 +57,7 @@ mod secrets;
 mod space;
 mod store;
 mod store_model;
+mod studio;
 mod submit;
 mod surface;
 mod sweeper;

@@ -43,7 +43,7 @@ fn the_home_page_leads_to_the_documentation() {
     let address = format!("curl {}/api/v1/images/generate", server.url());
     assert!(text.as_str().expect("text").contains(&address), "{text}");
     assert!(text.as_str().expect("text").contains("tintype key create"), "{text}");
-    browser.click("document.querySelector('a.button')");
+    browser.follow("document.querySelector('a.button')");
     browser.until("document.querySelector('#reference h1')?.textContent.includes('Tintype')");
     assert_eq!(browser.evaluate("location.pathname"), "/docs/");
     assert_quiet(&browser, &server);

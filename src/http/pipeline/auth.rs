@@ -11,6 +11,7 @@ use axum::response::{IntoResponse as _, Response};
 use tracing::Instrument as _;
 
 use super::error::ApiError;
+use super::observe::RequestId;
 use super::proxy;
 use crate::domain::key::{ApiKey, KeyHash, KeySecret};
 use crate::domain::model::Id;
@@ -20,6 +21,7 @@ use crate::http::state::ApiState;
 use crate::service::failures::Patience;
 use crate::service::limits::{Allowance, Usage, WINDOW};
 use crate::store::KeyChange;
+use crate::web::{self, Visit};
 
 /// Names of query parameters that count as a key, in any letter case.
 const KEY_PARAMETERS: [&str; 8] =
@@ -65,7 +67,15 @@ impl Caller {
 
 /// Lets a request pass to a route that takes a key. A request for such a path that has no route passes without a key,
 /// to its 404 or 405.
-pub(super) async fn guard(api: &Arc<ApiState>, request: Request, next: Next) -> Response {
+pub(super) async fn guard(api: &Arc<ApiState>, mut request: Request, next: Next) -> Response {
+    if routes::is_of_studio(&request) {
+        let visit = visit(api, &request);
+        if let Err(error) = web::check_https(&api.studio, &visit) {
+            return error.into_response();
+        }
+        request.extensions_mut().insert(visit);
+        return next.run(request).await;
+    }
     if !routes::takes_key(request.uri().path()) {
         return next.run(request).await;
     }
@@ -86,6 +96,17 @@ pub(super) async fn guard(api: &Arc<ApiState>, request: Request, next: Next) -> 
         Ok(None) => next.run(request).await,
         Err(error) if error.is_unauthorized() => refuse(api, source, error).await,
         Err(error) => error.into_response(),
+    }
+}
+
+/// A request for the studio, whose handlers know the person by a cookie.
+fn visit(api: &ApiState, request: &Request) -> Visit {
+    let trusted = &api.settings.trusted_proxies;
+    let id = request.extensions().get::<RequestId>().map(|id| id.as_str().to_owned());
+    Visit {
+        https: proxy::arrived_over_https(trusted, request),
+        source: proxy::source(trusted, request),
+        request_id: id.unwrap_or_default(),
     }
 }
 

@@ -11,8 +11,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::files::FilesError;
-use crate::http::routes::ErrorShape;
 use crate::store::StoreError;
+use crate::web::{self, PageError, Texts};
 
 /// The code of an error: one of six, which never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
@@ -191,7 +191,12 @@ impl ApiError {
     }
 
     /// Writes the body into `response` and keeps its other headers.
-    pub(super) fn write(&self, mut response: Response<Body>, request_id: &str, shape: ErrorShape) -> Response<Body> {
+    pub(super) fn write(&self, mut response: Response<Body>, request_id: &str, form: ErrorForm) -> Response<Body> {
+        if let ErrorForm::Page(texts) = form {
+            response = web::write_error(texts, &self.message, request_id);
+            *response.status_mut() = self.status;
+            return response;
+        }
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.remove(header::CONTENT_LENGTH);
@@ -203,11 +208,18 @@ impl ApiError {
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        *response.body_mut() = Body::from(match shape {
-            ErrorShape::Envelope => self.body(request_id),
-        });
+        *response.body_mut() = Body::from(self.body(request_id));
         response
     }
+}
+
+/// How the error of a request is written.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::http) enum ErrorForm {
+    /// `{"error": {"code", "message", "request_id"}}`.
+    Envelope,
+    /// A page in the language of the person.
+    Page(&'static Texts),
 }
 
 /// In the extensions of a response: the server closes the connection without sending anything, because no answer would
@@ -231,6 +243,12 @@ impl IntoResponse for ApiError {
         *response.status_mut() = self.status;
         response.extensions_mut().insert(self);
         response
+    }
+}
+
+impl From<PageError> for ApiError {
+    fn from(error: PageError) -> Self {
+        Self { cause: error.cause, ..Self { message: error.text.into(), ..Self::of_status(error.status) } }
     }
 }
 

@@ -15,10 +15,11 @@ use futures::FutureExt as _;
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span};
 
-use super::error::{ApiError, NoAnswer};
-use crate::http::routes;
+use super::error::{ApiError, ErrorForm, NoAnswer};
+use crate::http::routes::{self, ErrorShape};
 use crate::service::Shared;
 use crate::traces::UNTRACED;
+use crate::web::{PageError, Texts, Written};
 
 /// Tells browsers to use HTTPS only, for a year.
 const STRICT_TRANSPORT: HeaderValue = HeaderValue::from_static("max-age=31536000");
@@ -63,7 +64,7 @@ pub(super) async fn observe<F: Future<Output = Response>>(
     let started = shared.clock.elapsed();
     let id = RequestId::random();
     let method = request.method().clone();
-    let (route, errors) = (routes::label(&request), routes::error_shape(&request));
+    let (route, form) = (routes::label(&request), error_form(&request));
     request.extensions_mut().insert(id.clone());
     let span = new_span(&request, &id);
     let answered = AssertUnwindSafe(answer(request)).catch_unwind().instrument(span.clone()).await;
@@ -76,7 +77,7 @@ pub(super) async fn observe<F: Future<Output = Response>>(
     }
     let error = error_of(&mut response);
     if let Some(error) = &error {
-        response = error.write(response, id.as_str(), errors);
+        response = error.write(response, id.as_str(), form);
     }
     if let Ok(value) = HeaderValue::try_from(id.as_str()) {
         response.headers_mut().insert(REQUEST_ID, value);
@@ -129,7 +130,20 @@ fn end_span(span: &Span, method: &Method, route: &'static str, status: Option<u1
 fn error_of(response: &mut Response<Body>) -> Option<ApiError> {
     let status = response.status();
     let failed = status.is_client_error() || status.is_server_error();
-    response.extensions_mut().remove::<ApiError>().or_else(|| failed.then(|| ApiError::of_status(status)))
+    let extensions = response.extensions_mut();
+    if extensions.remove::<Written>().is_some() {
+        return None;
+    }
+    let known = extensions.remove::<ApiError>().or_else(|| extensions.remove::<PageError>().map(ApiError::from));
+    known.or_else(|| failed.then(|| ApiError::of_status(status)))
+}
+
+/// How an error of this request is written.
+fn error_form(request: &Request) -> ErrorForm {
+    match routes::error_shape(request) {
+        ErrorShape::Envelope => ErrorForm::Envelope,
+        ErrorShape::Page => ErrorForm::Page(Texts::of(request.headers())),
+    }
 }
 
 /// The whole response to bytes that are not HTTP/1.1.

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{FIRST_REMOVAL, ORPHAN_SWEEP_EVERY, REMOVE_EVERY, SWEEP_EVERY, SWEEP_SLACK, ServerSettings};
 use crate::service::Shared;
 use crate::service::task_ages::ClockWatch;
-use crate::store::{Rescue, StoreError};
+use crate::store::{DeleteSessions, Rescue, StoreError};
 
 mod abilities;
 mod files;
@@ -141,10 +141,20 @@ impl Sweeper {
     async fn sweep_orphans_forever(self: Arc<Self>) {
         loop {
             tokio::time::sleep(ORPHAN_SWEEP_EVERY).await;
+            self.delete_expired_sessions().await;
             match self.sweep_orphans_in_turn().await {
                 0 => {}
                 removed => tracing::info!(removed, "removed result files that belong to no completed task"),
             }
+        }
+    }
+
+    /// Deletes sign-in links and sessions that have expired. Logs an error and leaves it to the next sweep.
+    pub async fn delete_expired_sessions(&self) {
+        match self.shared.store.delete_sessions(DeleteSessions::Expired).await {
+            Ok(0) => {}
+            Ok(deleted) => tracing::debug!(deleted, "expired sign-in links and sessions deleted"),
+            Err(error) => failed(&error),
         }
     }
 

@@ -10,7 +10,7 @@ use super::columns::{TASK, number, task};
 use super::connection::{Database, Parameter};
 use super::queue::millis;
 use crate::domain::model::{Id, Surface, Task};
-use crate::store::{AttemptProgress, Lease, Result};
+use crate::store::{AttemptProgress, Lease, Result, Unfinished};
 
 /// Reports that are late, of an attempt that has since lost its lease, are left out.
 const REPORT: &str = "
@@ -72,6 +72,24 @@ pub(super) async fn poll(
     );
     let found = database.read_one(&sql, &[&id, &account_id, &surface.as_str(), &database.given_time()]).await?;
     found.map(|row| Ok((task(&row)?, progress(&row)?))).transpose()
+}
+
+pub(super) async fn unfinished(database: &Database, accounts: &[Id], surface: Surface) -> Result<Vec<Unfinished>> {
+    let sql = "SELECT q.task_id, q.account_id, q.lease_until IS NOT NULL AS is_leased,
+            tintype_now($3) - p.started_at AS running_ms, p.step, p.steps, p.fraction
+        FROM queue q JOIN tasks t ON t.id = q.task_id AND t.surface = $2
+        LEFT JOIN progress p ON p.task_id = q.task_id AND p.lease_epoch = q.lease_epoch AND q.lease_until IS NOT NULL
+        WHERE q.account_id = ANY ($1)";
+    let unfinished = |row: &Row| {
+        Ok(Unfinished {
+            task_id: row.try_get("task_id")?,
+            account_id: row.try_get("account_id")?,
+            is_leased: row.try_get("is_leased")?,
+            attempt: progress(row)?,
+        })
+    };
+    let parameters: [Parameter<'_>; 3] = [&accounts, &surface.as_str(), &database.given_time()];
+    database.read(sql, &parameters).await?.iter().map(unfinished).collect()
 }
 
 fn progress(row: &Row) -> Result<Option<AttemptProgress>> {

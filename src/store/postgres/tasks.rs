@@ -13,7 +13,9 @@ use crate::clock::Timestamp;
 use crate::domain::model::{Id, Surface, Task};
 use crate::domain::request::GenerateRequest;
 use crate::fault::Effect;
-use crate::store::{AttemptProgress, CompletedTask, Result, StartLimit, Submission, TaskFiles, TaskRecord, Tasks};
+use crate::store::{
+    AttemptProgress, CompletedTask, Result, StartLimit, Submission, TaskFiles, TaskRecord, Tasks, Unfinished,
+};
 
 /// Tasks that are removed in one transaction.
 pub(super) const REMOVAL_BATCH: usize = 1000;
@@ -131,6 +133,10 @@ impl Tasks for PostgresStore {
             WHERE id = ANY (ARRAY (SELECT task_id FROM queue WHERE account_id = $1)) AND surface = $2";
         let counted = self.database.read_one(sql, &[&account_id, &surface.as_str()]).await?;
         counted.map_or(Ok(0), |row| number(&row, "unfinished"))
+    }
+
+    async fn unfinished(&self, accounts: &[Id], surface: Surface) -> Result<Vec<Unfinished>> {
+        progress::unfinished(&self.database, accounts, surface).await
     }
 
     async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>> {

@@ -7,7 +7,7 @@ use super::tasks::{TASK, task};
 use super::writer::Writing;
 use crate::clock::Timestamp;
 use crate::domain::model::{Id, Surface, Task};
-use crate::store::{AttemptProgress, Lease};
+use crate::store::{AttemptProgress, Lease, Unfinished};
 
 pub(super) fn report(writing: &mut Writing, attempts: &[(Lease, AttemptProgress)]) -> rusqlite::Result<()> {
     let now = writing.clock.now();
@@ -55,6 +55,39 @@ pub(super) fn poll(
         ))?
         .query_row(params![id, account_id, surface.as_str()], |row| Ok((task(row)?, progress(row, now)?)))
         .optional()
+}
+
+/// Waiting tasks are a range of an index; leased ones are as few as the workers have slots.
+pub(super) fn unfinished(
+    connection: &Connection,
+    accounts: &[Id],
+    surface: Surface,
+    now: Timestamp,
+) -> rusqlite::Result<Vec<Unfinished>> {
+    let part = |condition| {
+        format!(
+            "SELECT q.task_id, q.lease_until IS NOT NULL AS is_leased, p.started_at, p.step, p.steps, p.fraction
+             FROM queue q JOIN tasks t ON t.id = q.task_id AND t.surface = ?2
+             LEFT JOIN progress p ON p.task_id = q.task_id AND p.lease_epoch = q.lease_epoch
+                 AND q.lease_until IS NOT NULL
+             WHERE q.account_id = ?1 AND q.lease_until {condition}"
+        )
+    };
+    let sql = format!("{} UNION ALL {}", part("IS NULL"), part("IS NOT NULL"));
+    let mut of_account = connection.prepare_cached(&sql)?;
+    let mut found = Vec::new();
+    for &account_id in accounts {
+        let tasks = of_account.query_map(params![account_id, surface.as_str()], |row| {
+            Ok(Unfinished {
+                task_id: row.get("task_id")?,
+                account_id,
+                is_leased: row.get("is_leased")?,
+                attempt: progress(row, now)?,
+            })
+        })?;
+        found.extend(tasks.collect::<rusqlite::Result<Vec<_>>>()?);
+    }
+    Ok(found)
 }
 
 fn progress(row: &Row<'_>, now: Timestamp) -> rusqlite::Result<Option<AttemptProgress>> {

@@ -10,7 +10,9 @@ use super::{SqliteStore, files, progress};
 use crate::domain::model::{EntryKind, Id, Status, Surface, Task};
 use crate::domain::request::GenerateRequest;
 use crate::fault::Effect;
-use crate::store::{AttemptProgress, CompletedTask, Result, StartLimit, Submission, TaskFiles, TaskRecord, Tasks};
+use crate::store::{
+    AttemptProgress, CompletedTask, Result, StartLimit, Submission, TaskFiles, TaskRecord, Tasks, Unfinished,
+};
 
 pub(super) fn submit(
     writing: &mut Writing,
@@ -290,6 +292,11 @@ impl Tasks for SqliteStore {
 
     async fn count_unfinished(&self, account_id: Id, surface: Surface) -> Result<u64> {
         self.read(|connection| count_unfinished(connection, account_id, surface))
+    }
+
+    async fn unfinished(&self, accounts: &[Id], surface: Surface) -> Result<Vec<Unfinished>> {
+        let now = self.clock.now();
+        self.read(|connection| progress::unfinished(connection, accounts, surface, now))
     }
 
     async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>> {

@@ -166,6 +166,16 @@ impl Browser {
         }
     }
 
+    /// Clicks on an element that leads to another page, and waits until that has loaded.
+    pub fn follow(&mut self, element: &str) {
+        self.loaded = false;
+        self.click(element);
+        while !self.loaded {
+            let message = self.read();
+            self.note(&message);
+        }
+    }
+
     /// Clicks into the field that an expression gives, and pastes text over its content.
     pub fn paste(&mut self, field: &str, text: &str) {
         self.click(field);

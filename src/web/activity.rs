@@ -1,0 +1,51 @@
+//! The tasks that programs have created, to look at.
+
+use askama::Template;
+use axum::body::Body;
+use axum::extract::Query;
+use axum::http::Response;
+use serde::Deserialize;
+
+use super::error::PageError;
+use super::page::{Frame, html};
+use super::session::Visitor;
+use crate::domain::model::{Id, Status, Surface};
+use crate::store::TaskRecord;
+
+/// Tasks of one page.
+const PAGE: u32 = 50;
+
+/// The place in the list.
+#[derive(Debug, Deserialize)]
+pub struct Before {
+    before: Option<String>,
+}
+
+#[derive(Template)]
+#[template(path = "activity.html")]
+struct ActivityPage<'a> {
+    frame: Frame<'a>,
+    tasks: Vec<TaskRecord>,
+    older: Option<Id>,
+}
+
+impl ActivityPage<'_> {
+    /// The sentence of a task that failed.
+    fn error<'b>(&self, record: &'b TaskRecord) -> Option<&'b str> {
+        match &record.task.status {
+            Status::Failed(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// The page.
+pub async fn activity(visitor: Visitor, Query(before): Query<Before>) -> Result<Response<Body>, PageError> {
+    let before = before.before.as_deref().map(str::parse).transpose().map_err(|_| PageError::bad_request())?;
+    let (studio, account) = (&visitor.studio, visitor.session.person.account_id);
+    let mut tasks = studio.shared.store.list_records(account, Surface::Api, before, PAGE + 1).await?;
+    let more = tasks.len() > PAGE as usize;
+    tasks.truncate(PAGE as usize);
+    let older = tasks.last().map(|record| record.task.id).filter(|_| more);
+    Ok(html(ActivityPage { frame: Frame::new("activity", &visitor).await?, tasks, older }.render()?))
+}

@@ -1,0 +1,147 @@
+//! A task on a page: its words and its pictures.
+
+use askama::Template;
+use tintype_engine::Stage;
+
+use super::page::Frame;
+use super::session::Visitor;
+use super::texts::Texts;
+use crate::config::FileLinks;
+use crate::domain::model::{Status, Task};
+use crate::domain::request::GenerateRequest;
+use crate::files::FilesError;
+use crate::service::tasks::Found;
+use crate::store::{AttemptProgress, TaskRecord};
+
+/// A picture on a page.
+pub(super) struct Picture {
+    pub(super) url: String,
+    pub(super) width: u32,
+    pub(super) height: u32,
+    /// Its place in the task, from 1.
+    pub(super) number: usize,
+}
+
+/// A task as a page shows it.
+#[derive(Template)]
+#[template(path = "card.html")]
+pub(super) struct Card<'a> {
+    pub(super) t: &'static Texts,
+    pub(super) task: Task,
+    pub(super) request: GenerateRequest,
+    pub(super) pictures: Vec<Picture>,
+    /// The sentence of a task that failed.
+    pub(super) error: Option<String>,
+    /// The words for the state of an unfinished task.
+    pub(super) state: String,
+    /// The part of the work that is done, if it is known.
+    pub(super) fraction: Option<f32>,
+    /// Whether the task waits, so that it can be cancelled.
+    pub(super) waits: bool,
+    /// Whether the person may make pictures.
+    pub(super) makes: bool,
+    pub(super) proof: &'a str,
+}
+
+impl<'a> Card<'a> {
+    /// A task with its present state.
+    pub(super) async fn new(visitor: &'a Visitor, record: TaskRecord) -> Result<Self, FilesError> {
+        let TaskRecord { task, request, .. } = record;
+        let (width, height) = request.aspect_ratio.size();
+        let mut card = Self {
+            t: visitor.texts,
+            pictures: Vec::new(),
+            error: None,
+            state: String::new(),
+            fraction: None,
+            waits: false,
+            makes: visitor.makes(),
+            proof: &visitor.proof,
+            task,
+            request,
+        };
+        match card.task.status.clone() {
+            Status::Completed(names) => {
+                for (index, name) in names.iter().enumerate() {
+                    let url = url(visitor, name).await?;
+                    card.pictures.push(Picture { url, width, height, number: index + 1 });
+                }
+            }
+            Status::Failed(error) => card.error = Some(error),
+            Status::Processing => card.describe(visitor).await,
+        }
+        Ok(card)
+    }
+
+    /// Says how far an unfinished task is.
+    async fn describe(&mut self, visitor: &Visitor) {
+        let studio = &visitor.studio;
+        let account_id = self.task.account_id;
+        let unfinished = studio.live.unfinished(account_id, self.task.id).await;
+        let attempt = unfinished.and_then(|task| task.attempt);
+        self.waits = unfinished.is_some_and(|task| !task.is_leased);
+        self.fraction = attempt.and_then(|attempt| attempt.stage).map(Stage::fraction);
+        let found = Found { task: std::sync::Arc::new(self.task.clone()), attempt };
+        let place = studio.tasks.place(&found).await;
+        self.state = if self.waits && place.position > 0 {
+            self.t.count("waiting-place", place.position).into_owned()
+        } else if self.waits {
+            self.t.get("waiting").into_owned()
+        } else {
+            working(self.t, attempt)
+        };
+        if let Some(wait) = place.wait {
+            self.state.push_str(", ");
+            self.state.push_str(&self.t.count("left", wait.as_secs().max(1)));
+        }
+    }
+
+    /// The lines of the references.
+    pub(super) fn references(&self) -> String {
+        self.request.reference_images.join("\n")
+    }
+
+    /// The minute of its creation, in UTC.
+    pub(super) fn created(&self) -> String {
+        self.task.created_at().to_string().chars().take(16).map(|char| if char == 'T' { ' ' } else { char }).collect()
+    }
+
+    /// The size of its pictures, in pixels.
+    pub(super) fn size(&self) -> (u32, u32) {
+        self.request.aspect_ratio.size()
+    }
+}
+
+/// The words for a task that a worker holds.
+fn working(t: &Texts, attempt: Option<AttemptProgress>) -> String {
+    match attempt.and_then(|attempt| attempt.stage) {
+        Some(Stage::Step { done, of }) => t.word("working-steps", &format!("{done}/{of}")).into_owned(),
+        _ => t.get("working").into_owned(),
+    }
+}
+
+/// The URL of a picture for a page. Where this server itself serves the files, it is one of the same origin, whatever name
+/// the browser knows the server by.
+async fn url(visitor: &Visitor, name: &str) -> Result<String, FilesError> {
+    match &visitor.studio.settings.file_links {
+        FileLinks::Names(_) => Ok(format!("/files/{name}")),
+        _ => visitor.studio.links.url(name).await,
+    }
+}
+
+/// Cards of a page, newest first.
+pub(super) async fn cards(visitor: &Visitor, records: Vec<TaskRecord>) -> Result<Vec<Card<'_>>, FilesError> {
+    let mut cards = Vec::with_capacity(records.len());
+    for record in records {
+        cards.push(Card::new(visitor, record).await?);
+    }
+    Ok(cards)
+}
+
+/// One task with its details.
+#[derive(Template)]
+#[template(path = "picture.html")]
+pub(super) struct PicturePage<'a> {
+    pub(super) frame: Frame<'a>,
+    pub(super) card: Card<'a>,
+}

@@ -1,0 +1,254 @@
+//! The first page: the prompt, and the latest pictures.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::body::Body;
+use axum::extract::{Path, Query, State};
+use axum::http::header::{self, HeaderValue};
+use axum::http::{HeaderMap, Response, StatusCode};
+use axum::response::{IntoResponse as _, Redirect};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::cards::{Card, PicturePage, cards};
+use super::error::PageError;
+use super::page::{Frame, html, is_of_script, secured};
+use super::session::{Form, Visitor};
+use super::{HOME, Studio};
+use crate::domain::model::{CREDITS_PER_IMAGE, Id, Surface};
+use crate::domain::person::Role;
+use crate::domain::request::{AspectRatio, GenerateRequest, MAX_IMAGES};
+use crate::store::{StoreError, Submission, TaskRecord};
+
+/// Tasks of one page.
+const PAGE: u32 = 24;
+
+/// A shape to choose.
+struct Shape {
+    name: &'static str,
+    /// Its size within a square of 24.
+    width: u32,
+    height: u32,
+    chosen: bool,
+}
+
+#[derive(Template)]
+#[template(path = "create.html")]
+struct CreatePage<'a> {
+    frame: Frame<'a>,
+    cards: Vec<Card<'a>>,
+    older: Option<Id>,
+    shapes: Vec<Shape>,
+    filled: Filled,
+    /// The sentence on why a form was refused.
+    refusal: Option<String>,
+    cost: i64,
+    most: u8,
+}
+
+#[derive(Template)]
+#[template(path = "cards.html")]
+struct OlderCards<'a> {
+    t: &'static super::Texts,
+    cards: Vec<Card<'a>>,
+    older: Option<Id>,
+}
+
+/// The form as the person filled it in.
+#[derive(Debug, Clone, Default)]
+struct Filled {
+    prompt: String,
+    shape: AspectRatio,
+    n: u8,
+    references: String,
+}
+
+/// The first page; `from` fills the form in with the words of an earlier task.
+#[derive(Debug, Deserialize)]
+pub struct From {
+    from: Option<String>,
+}
+
+/// The place in the list of pictures.
+#[derive(Debug, Deserialize)]
+pub struct Before {
+    before: Option<String>,
+}
+
+/// The first page.
+pub async fn create(visitor: Visitor, Query(from): Query<From>) -> Result<Response<Body>, PageError> {
+    let mut filled = Filled { n: 1, ..Filled::default() };
+    if let Some(id) = from.from.as_deref().and_then(|id| id.parse().ok())
+        && let Some(record) = own(&visitor, id).await?
+    {
+        let GenerateRequest { prompt, aspect_ratio, n, reference_images, .. } = record.request;
+        filled = Filled { prompt, shape: aspect_ratio, n, references: reference_images.join("\n") };
+    }
+    page(&visitor, filled, None).await
+}
+
+async fn page(visitor: &Visitor, filled: Filled, refusal: Option<String>) -> Result<Response<Body>, PageError> {
+    let (cards, older) = latest(visitor, None).await?;
+    let shape = |ratio: AspectRatio| {
+        let (width, height) = ratio.size();
+        let longest = width.max(height);
+        Shape {
+            name: ratio.as_str(),
+            width: 24 * width / longest,
+            height: 24 * height / longest,
+            chosen: ratio == filled.shape,
+        }
+    };
+    let page = CreatePage {
+        frame: Frame::new("create", visitor).await?,
+        cards,
+        older,
+        shapes: AspectRatio::ALL.into_iter().map(shape).collect(),
+        cost: CREDITS_PER_IMAGE,
+        most: MAX_IMAGES,
+        filled,
+        refusal,
+    };
+    Ok(html(page.render()?))
+}
+
+/// The newest tasks before one, and the last of them if there are more.
+async fn latest(visitor: &Visitor, before: Option<Id>) -> Result<(Vec<Card<'_>>, Option<Id>), PageError> {
+    let (studio, account) = (&visitor.studio, visitor.session.person.account_id);
+    let mut records = studio.shared.store.list_records(account, Surface::Web, before, PAGE + 1).await?;
+    let more = records.len() > PAGE as usize;
+    records.truncate(PAGE as usize);
+    let older = records.last().map(|record| record.task.id).filter(|_| more);
+    Ok((cards(visitor, records).await?, older))
+}
+
+/// Older pictures, for the end of a page.
+pub async fn older(visitor: Visitor, Query(before): Query<Before>) -> Result<Response<Body>, PageError> {
+    let before = before.before.and_then(|id| id.parse().ok()).ok_or_else(PageError::bad_request)?;
+    let (cards, older) = latest(&visitor, Some(before)).await?;
+    Ok(html(OlderCards { t: visitor.texts, cards, older }.render()?))
+}
+
+/// A task of this account and the surface of the studio.
+async fn own(visitor: &Visitor, id: Id) -> Result<Option<TaskRecord>, StoreError> {
+    let account = visitor.session.person.account_id;
+    let found = visitor.studio.shared.store.inspect_task(id).await?;
+    Ok(found.filter(|found| {
+        found.task.account_id == account && found.task.surface == Surface::Web && found.removed_at.is_none()
+    }))
+}
+
+/// One task: a page, or its card for the script.
+pub async fn picture(
+    visitor: Visitor,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response<Body>, PageError> {
+    let id = id.parse().map_err(|_| PageError::not_found())?;
+    let record = own(&visitor, id).await?.ok_or_else(PageError::not_found)?;
+    let card = Card::new(&visitor, record).await?;
+    if is_of_script(&headers) {
+        return Ok(html(card.render()?));
+    }
+    Ok(html(PicturePage { frame: Frame::new("picture", &visitor).await?, card }.render()?))
+}
+
+/// Charges and queues a task, on the rules of the API.
+pub async fn submit(State(studio): State<Arc<Studio>>, form: Form) -> Result<Response<Body>, PageError> {
+    let arrived = studio.shared.clock.elapsed();
+    let Form { visitor, fields, headers } = form;
+    visitor.needs(Role::Member)?;
+    let references: Vec<&str> =
+        fields.text("references").lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let n: u8 = fields.text("n").parse().unwrap_or(0);
+    let wanted = json!({
+        "prompt": fields.text("prompt"),
+        "aspect_ratio": fields.text("shape"),
+        "n": n,
+        "reference_images": references,
+    });
+    let filled = Filled {
+        prompt: fields.text("prompt").to_owned(),
+        shape: fields.text("shape").parse().unwrap_or_default(),
+        n: n.clamp(1, MAX_IMAGES),
+        references: fields.text("references").to_owned(),
+    };
+    // The parser of the API, so that both surfaces have the same rules and the same sentences.
+    let parsed = GenerateRequest::parse(wanted.to_string().as_bytes(), &studio.settings.reference_ports);
+    let refusal = match parsed {
+        Ok(request) => {
+            let request = GenerateRequest { request_id: Some(visitor.visit.request_id.clone()), ..request };
+            let (account, cost) = (visitor.session.person.account_id, request.cost());
+            match studio.tasks.submit(account, None, Surface::Web, request, arrived).await {
+                Ok(Submission::Accepted(task)) => {
+                    studio.live.changed(account);
+                    return accepted(&visitor, task.id, &headers).await;
+                }
+                Ok(refused) => refusal_of(&visitor, &refused, cost),
+                Err(StoreError::Unknown(cause)) => {
+                    tracing::error!(%cause, "it is unknown whether a task of the studio was accepted");
+                    visitor.texts.get("unknown-outcome").into_owned()
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(invalid) => invalid.to_string(),
+    };
+    let mut response = if is_of_script(&headers) {
+        secured(Response::new(Body::from(refusal)))
+    } else {
+        page(&visitor, filled, Some(refusal)).await?
+    };
+    *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+    response.extensions_mut().insert(super::error::Written);
+    Ok(response)
+}
+
+fn refusal_of(visitor: &Visitor, refused: &Submission, cost: i64) -> String {
+    let t = visitor.texts;
+    match refused {
+        Submission::InsufficientCredits { .. } => t.word("no-credits", &cost.to_string()).into_owned(),
+        Submission::TooManyUnfinished => t.get("too-many").into_owned(),
+        Submission::Overloaded { excess } => t.count("overloaded", excess.as_secs().max(1)).into_owned(),
+        Submission::NotStarted | Submission::Accepted(_) => t.get("error-internal").into_owned(),
+    }
+}
+
+/// The card of a new task for the script, and the balance; otherwise leads back to the page.
+async fn accepted(visitor: &Visitor, id: Id, headers: &HeaderMap) -> Result<Response<Body>, PageError> {
+    if !is_of_script(headers) {
+        return Ok(secured(Redirect::to(HOME).into_response()));
+    }
+    let record = own(visitor, id).await?.ok_or_else(PageError::not_found)?;
+    let mut response = html(Card::new(visitor, record).await?.render()?);
+    let credits = visitor.account().await?.map_or(0, |account| account.credits);
+    let words = visitor.texts.count("credits", credits);
+    if let Ok(value) = HeaderValue::try_from(words.as_ref()) {
+        response.headers_mut().insert("x-credits", value);
+    }
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("x-requested-with"));
+    Ok(response)
+}
+
+/// Cancels a task that waits, and refunds it.
+pub async fn cancel(
+    State(studio): State<Arc<Studio>>,
+    Path(id): Path<String>,
+    form: Form,
+) -> Result<Response<Body>, PageError> {
+    let visitor = &form.visitor;
+    visitor.needs(Role::Member)?;
+    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let record = own(visitor, id).await?.ok_or_else(PageError::not_found)?;
+    let account = visitor.session.person.account_id;
+    let cancelled = studio.shared.endings.cancel(account, Surface::Web, id).await?;
+    if !cancelled && !record.task.status.is_terminal() {
+        return Err(PageError::new(StatusCode::CONFLICT, "cancel-late"));
+    }
+    if is_of_script(&form.headers) {
+        let record = own(visitor, id).await?.ok_or_else(PageError::not_found)?;
+        return Ok(html(Card::new(visitor, record).await?.render()?));
+    }
+    Ok(secured(Redirect::to(HOME).into_response()))
+}

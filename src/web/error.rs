@@ -1,0 +1,104 @@
+//! Errors of pages.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use askama::Template;
+use axum::body::Body;
+use axum::http::{Response, StatusCode};
+use axum::response::{IntoResponse, Redirect};
+
+use super::SIGN_IN;
+use super::page::{html, secured};
+use super::texts::Texts;
+use crate::files::FilesError;
+use crate::store::StoreError;
+
+/// An error of a page. `crate::http` writes it, and logs its cause with the id of the request.
+#[derive(Debug, Clone)]
+pub struct PageError {
+    /// The status.
+    pub status: StatusCode,
+    /// The name of its text.
+    pub text: &'static str,
+    /// The cause, for the log.
+    pub cause: Option<Arc<dyn Error + Send + Sync>>,
+    /// The person has to sign in first.
+    signs_in: bool,
+}
+
+impl PageError {
+    pub(super) fn new(status: StatusCode, text: &'static str) -> Self {
+        Self { status, text, cause: None, signs_in: false }
+    }
+
+    pub(super) fn not_found() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "error-not-found")
+    }
+
+    pub(super) fn bad_request() -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "error-request")
+    }
+
+    pub(super) fn forbidden(text: &'static str) -> Self {
+        Self::new(StatusCode::FORBIDDEN, text)
+    }
+
+    /// Leads to the page on which people sign in.
+    pub(super) fn signed_out() -> Self {
+        Self { signs_in: true, ..Self::new(StatusCode::SEE_OTHER, "signed-out") }
+    }
+
+    fn caused_by(cause: impl Error + Send + Sync + 'static) -> Self {
+        let cause: Arc<dyn Error + Send + Sync> = Arc::new(cause);
+        Self { cause: Some(cause), ..Self::new(StatusCode::INTERNAL_SERVER_ERROR, "error-internal") }
+    }
+}
+
+impl From<StoreError> for PageError {
+    fn from(error: StoreError) -> Self {
+        Self::caused_by(error)
+    }
+}
+
+impl From<FilesError> for PageError {
+    fn from(error: FilesError) -> Self {
+        Self::caused_by(error)
+    }
+}
+
+impl From<askama::Error> for PageError {
+    fn from(error: askama::Error) -> Self {
+        Self::caused_by(error)
+    }
+}
+
+impl IntoResponse for PageError {
+    fn into_response(self) -> Response<Body> {
+        if self.signs_in {
+            return secured(Redirect::to(SIGN_IN).into_response());
+        }
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = self.status;
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+#[derive(Template)]
+#[template(path = "error.html")]
+struct ErrorPage<'a> {
+    t: &'a Texts,
+    sentence: &'a str,
+    request_id: &'a str,
+}
+
+/// The page of an error. `text` is the name of a text, or else a sentence.
+pub fn write_error(texts: &Texts, text: &str, request_id: &str) -> Response<Body> {
+    let page = ErrorPage { t: texts, sentence: &texts.get(text), request_id };
+    page.render().map_or_else(|_| Response::new(Body::from(request_id.to_owned())), html)
+}
+
+/// In the extensions of a response with the status of an error: it has its page already.
+#[derive(Debug, Clone, Copy)]
+pub struct Written;

@@ -1,0 +1,77 @@
+//! The stream of changes for an open page, as server-sent events.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::header::{self, HeaderValue};
+use axum::http::{Response, StatusCode};
+use serde_json::json;
+use tintype_engine::Stage;
+use tokio::sync::broadcast::error::RecvError;
+
+use super::Studio;
+use super::error::PageError;
+use super::live::{Change, Live, Watcher};
+use super::page::secured;
+use super::session::Visitor;
+use crate::domain::person::TokenHash;
+
+/// Interval at which a quiet stream sends a comment, so that no proxy takes it for dead. The session is checked then, too.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// Streams the changes of the account's tasks until the session or the process ends.
+pub async fn events(State(studio): State<Arc<Studio>>, visitor: Visitor) -> Result<Response<Body>, PageError> {
+    let Visitor { session, token_hash, .. } = visitor;
+    let Some(watcher) = Live::watch(&studio, session.id, session.person.account_id) else {
+        return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"));
+    };
+    let first = Bytes::from_static(b"retry: 2000\n\nevent: begin\ndata: {}\n\n");
+    let stream = futures::stream::unfold(
+        (studio, watcher, token_hash, Some(first)),
+        |(studio, mut watcher, hash, first)| async move {
+            let piece = match first {
+                Some(first) => first,
+                None => next(&studio, &mut watcher, hash).await?,
+            };
+            Some((Ok::<_, Infallible>(piece), (studio, watcher, hash, None)))
+        },
+    );
+    let mut response = Response::new(Body::from_stream(stream));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    Ok(secured(response))
+}
+
+/// The next piece of a stream; `None` at its end.
+async fn next(studio: &Studio, watcher: &mut Watcher, hash: TokenHash) -> Option<Bytes> {
+    tokio::select! {
+        change = watcher.changes.recv() => match change {
+            Ok(change) => Some(event(change)),
+            // The page fetches its tasks again.
+            Err(RecvError::Lagged(_)) => Some(Bytes::from_static(b"event: begin\ndata: {}\n\n")),
+            Err(RecvError::Closed) => None,
+        },
+        () = studio.live.closed() => None,
+        () = tokio::time::sleep(HEARTBEAT) => {
+            // A failed look-up keeps the stream.
+            let ended = matches!(studio.shared.store.find_session(hash).await, Ok(None));
+            (!ended).then_some(Bytes::from_static(b": \n\n"))
+        }
+    }
+}
+
+fn event(change: Change) -> Bytes {
+    let (name, data) = match change {
+        Change::State(id) => ("task", json!({ "id": id })),
+        Change::Progress(id, stage) => {
+            let steps = match stage {
+                Stage::Step { done, of } => Some(format!("{done}/{of}")),
+                Stage::Fraction(_) => None,
+            };
+            ("progress", json!({ "id": id, "fraction": stage.fraction(), "steps": steps }))
+        }
+    };
+    format!("event: {name}\ndata: {data}\n\n").into()
+}

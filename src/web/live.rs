@@ -1,0 +1,193 @@
+//! Tells open pages what changes. One task of the process looks at the database for all of them, once a second and only
+//! while somebody watches; the endings of this process it hears at once.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tintype_engine::Stage;
+use tokio::sync::{Notify, broadcast};
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::model::{Id, Surface};
+use crate::service::Shared;
+use crate::store::Unfinished;
+
+/// Interval at which the unfinished tasks of watched accounts are read.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Most changes that wait for a slow page; a page that falls behind reloads its tasks.
+const MAX_WAITING: usize = 256;
+/// Most pages that watch in one process, and with one session. Each holds a connection.
+pub(super) const MAX_WATCHERS: usize = 2_048;
+const MAX_WATCHERS_OF_SESSION: usize = 8;
+
+/// A change to a task of an account.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Change {
+    /// The task is new, was claimed, waits again, or has ended.
+    State(Id),
+    /// The present attempt at it has come so far.
+    Progress(Id, Stage),
+}
+
+/// Tells open pages what changes.
+#[derive(Debug)]
+pub(super) struct Live {
+    shared: Arc<Shared>,
+    watched: Mutex<Watched>,
+    /// Somebody watches, or a task was created.
+    news: Notify,
+    /// Ends all streams.
+    closing: CancellationToken,
+}
+
+#[derive(Debug, Default)]
+struct Watched {
+    accounts: HashMap<Id, broadcast::Sender<Change>>,
+    /// Watchers by session.
+    sessions: HashMap<Id, usize>,
+    watchers: usize,
+    /// The unfinished tasks at the last look.
+    known: HashMap<Id, Unfinished>,
+}
+
+/// An open page. Dropping it ends the watch.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    studio: Arc<super::Studio>,
+    session: Id,
+    account: Id,
+    pub(super) changes: broadcast::Receiver<Change>,
+}
+
+impl Live {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, watched: Mutex::default(), news: Notify::new(), closing: CancellationToken::new() }
+    }
+
+    /// Completes when the process stops.
+    pub(super) async fn closed(&self) {
+        self.closing.cancelled().await;
+    }
+
+    /// Watches the tasks of an account; `None` if too many pages do.
+    pub(super) fn watch(studio: &Arc<super::Studio>, session: Id, account: Id) -> Option<Watcher> {
+        let live = &studio.live;
+        let mut watched = live.watched();
+        let of_session = watched.sessions.get(&session).copied().unwrap_or_default();
+        if watched.watchers >= MAX_WATCHERS || of_session >= MAX_WATCHERS_OF_SESSION {
+            return None;
+        }
+        watched.watchers += 1;
+        watched.sessions.insert(session, of_session + 1);
+        let sender = watched.accounts.entry(account).or_insert_with(|| broadcast::Sender::new(MAX_WAITING));
+        let changes = sender.subscribe();
+        drop(watched);
+        live.news.notify_one();
+        Some(Watcher { studio: studio.clone(), session, account, changes })
+    }
+
+    /// A task of an account was created, cancelled or claimed by this process: look at once.
+    pub(super) fn changed(&self, account: Id) {
+        if self.watched().accounts.contains_key(&account) {
+            self.news.notify_one();
+        }
+    }
+
+    /// An unfinished task of an account, as the database has it.
+    pub(super) async fn unfinished(&self, account: Id, task: Id) -> Option<Unfinished> {
+        let tasks = self.shared.store.unfinished(&[account], Surface::Web).await;
+        // A page without the place of a task is better than none.
+        tasks.unwrap_or_default().into_iter().find(|found| found.task_id == task)
+    }
+
+    /// Watches until `stop`.
+    pub(super) async fn run(&self, stop: CancellationToken) {
+        let mut endings = self.shared.endings.subscribe();
+        loop {
+            let watched = !self.watched().accounts.is_empty();
+            tokio::select! {
+                () = stop.cancelled() => break,
+                ended = endings.recv() => match ended {
+                    Ok(ending) if ending.surface == Surface::Web => self.ended(ending.account_id, ending.task_id),
+                    Ok(_) => {}
+                    // The next look finds what was missed.
+                    Err(broadcast::error::RecvError::Lagged(_)) => {}
+                    Err(broadcast::error::RecvError::Closed) => break,
+                },
+                () = self.news.notified() => self.look().await,
+                () = tokio::time::sleep(LOOK_EVERY), if watched => self.look().await,
+            }
+        }
+        self.closing.cancel();
+    }
+
+    fn ended(&self, account: Id, task: Id) {
+        let mut watched = self.watched();
+        watched.known.remove(&task);
+        watched.tell(account, Change::State(task));
+    }
+
+    /// Compares the unfinished tasks of watched accounts with those of the last look.
+    pub(super) async fn look(&self) {
+        let accounts: Vec<Id> = self.watched().accounts.keys().copied().collect();
+        if accounts.is_empty() {
+            self.watched().known.clear();
+            return;
+        }
+        let found = match self.shared.store.unfinished(&accounts, Surface::Web).await {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(%error, "could not look for changes of the studio's tasks; trying again");
+                return;
+            }
+        };
+        let mut watched = self.watched();
+        let known = std::mem::take(&mut watched.known);
+        for now in &found {
+            match known.get(&now.task_id) {
+                Some(before) if before.is_leased == now.is_leased => {
+                    let stage = |task: &Unfinished| task.attempt.and_then(|attempt| attempt.stage);
+                    if let Some(stage) = stage(now).filter(|now| stage(before) != Some(*now)) {
+                        watched.tell(now.account_id, Change::Progress(now.task_id, stage));
+                    }
+                }
+                _ => watched.tell(now.account_id, Change::State(now.task_id)),
+            }
+        }
+        watched.known = found.into_iter().map(|task| (task.task_id, task)).collect();
+        for gone in known.values().filter(|task| !watched.known.contains_key(&task.task_id)) {
+            watched.tell(gone.account_id, Change::State(gone.task_id));
+        }
+    }
+
+    fn watched(&self) -> MutexGuard<'_, Watched> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Watched {
+    fn tell(&self, account: Id, change: Change) {
+        if let Some(sender) = self.accounts.get(&account) {
+            // An error means that the last page of the account has just gone.
+            drop(sender.send(change));
+        }
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let mut watched = self.studio.live.watched();
+        watched.watchers -= 1;
+        if let Some(count) = watched.sessions.get_mut(&self.session) {
+            *count -= 1;
+            if *count == 0 {
+                watched.sessions.remove(&self.session);
+            }
+        }
+        // This receiver still counts.
+        if watched.accounts.get(&self.account).is_some_and(|sender| sender.receiver_count() <= 1) {
+            watched.accounts.remove(&self.account);
+        }
+    }
+}

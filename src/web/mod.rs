@@ -1,0 +1,111 @@
+//! The studio: pages for people. It shows what people create here, on the surface `web`; tasks of the API only on a page of
+//! their own, read only.
+//!
+//! A handler takes a [`session::Visitor`], which exists for a signed-in person alone; one that changes anything takes a
+//! [`session::Form`], which also proves that the form came from a page of the studio. `crate::http` routes to the handlers,
+//! and says of each request where it came from ([`Visit`]).
+
+mod activity;
+mod assets;
+mod cards;
+mod create;
+mod credits;
+mod error;
+mod events;
+mod keys;
+mod live;
+mod page;
+mod session;
+mod sessions;
+mod sign_in;
+mod texts;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::config::FileLinks;
+use crate::domain::source::Source;
+use crate::service::Shared;
+use crate::service::failures::Failures;
+use crate::service::links::Links;
+use crate::service::people::People;
+use crate::service::tasks::Tasks;
+
+pub use self::error::{PageError, Written, write_error};
+pub use self::session::check_https;
+pub use self::texts::Texts;
+
+/// The handlers, which `crate::http` puts into its table of routes.
+pub mod handlers {
+    pub use super::activity::activity;
+    pub use super::assets::asset;
+    pub use super::create::{cancel, create, older, picture, submit};
+    pub use super::credits::{credits, csv};
+    pub use super::events::events;
+    pub use super::keys::{change as change_key, create as create_key, keys};
+    pub use super::sessions::{end as end_session, end_others as end_other_sessions, sessions};
+    pub use super::sign_in::{by_link, by_password, link, sign_in, sign_out};
+}
+
+/// The first page.
+pub const HOME: &str = "/studio";
+/// The page on which people sign in.
+pub const SIGN_IN: &str = "/studio/sign-in";
+
+/// A request as `crate::http` saw it.
+#[derive(Debug, Clone)]
+pub struct Visit {
+    /// Whether it came over HTTPS.
+    pub https: bool,
+    /// Its source, for limits.
+    pub source: Option<Source>,
+    /// Its id, which the person can quote to support.
+    pub request_id: String,
+}
+
+/// The parts and settings of the studio.
+#[derive(Debug)]
+pub struct Studio {
+    shared: Arc<Shared>,
+    tasks: Arc<Tasks>,
+    links: Arc<Links>,
+    people: People,
+    failures: Arc<Failures>,
+    live: live::Live,
+    settings: StudioSettings,
+}
+
+/// The settings that the studio consults.
+#[derive(Debug, Clone)]
+pub struct StudioSettings {
+    /// Whether cookies need HTTPS.
+    pub require_https: bool,
+    /// Ports allowed in reference image URLs.
+    pub reference_ports: Vec<u16>,
+    /// The URLs of result files.
+    pub file_links: FileLinks,
+    /// Longest time for the body of a request to arrive.
+    pub body_total: Duration,
+}
+
+impl Studio {
+    /// Builds the studio.
+    pub fn new(
+        shared: Arc<Shared>,
+        tasks: Arc<Tasks>,
+        links: Arc<Links>,
+        failures: Arc<Failures>,
+        settings: StudioSettings,
+    ) -> Arc<Self> {
+        let people = People::new(shared.store.clone());
+        let live = live::Live::new(shared.clone());
+        Arc::new(Self { shared, tasks, links, people, failures, live, settings })
+    }
+
+    /// Tells open pages what changes, until `stop`, which also ends their streams.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        self.live.run(stop).await;
+    }
+}

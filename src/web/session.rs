@@ -1,0 +1,215 @@
+//! Signed-in people, and the forms that they send.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{FromRef, FromRequest, FromRequestParts, Request};
+use axum::http::header::{self, HeaderMap, HeaderValue};
+use axum::http::request::Parts;
+use axum::http::{Response, StatusCode};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use sha2::{Digest as _, Sha256};
+
+use super::error::PageError;
+use super::texts::Texts;
+use super::{Studio, Visit};
+use crate::config::MAX_BODY;
+use crate::domain::model::Account;
+use crate::domain::person::{Role, Session, Token, TokenHash};
+use crate::service::people::SESSION_LIFE;
+use crate::store::Result;
+
+/// The cookie of a session. The prefix makes browsers accept it only over HTTPS, for this host alone.
+const COOKIE: &str = "__Host-tintype";
+/// The cookie where the studio is served without TLS.
+const PLAIN_COOKIE: &str = "tintype";
+/// The field of a form that proves its origin.
+pub(super) const PROOF: &str = "proof";
+
+/// A signed-in person.
+pub struct Visitor {
+    /// The session.
+    pub(super) session: Session,
+    /// The hash by which the database knows the session.
+    pub(super) token_hash: TokenHash,
+    /// The texts in the person's language.
+    pub(super) texts: &'static Texts,
+    /// The secret that forms of this session carry.
+    pub(super) proof: String,
+    pub(super) visit: Visit,
+    pub(super) studio: Arc<Studio>,
+}
+
+impl std::fmt::Debug for Visitor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Visitor").field("session", &self.session.id).finish_non_exhaustive()
+    }
+}
+
+impl Visitor {
+    /// The name of the person.
+    pub(super) fn name(&self) -> &str {
+        &self.session.person.name
+    }
+
+    /// The account whose tasks and credits the person uses.
+    pub(super) async fn account(&self) -> Result<Option<Account>> {
+        self.studio.shared.store.find_account(self.session.person.account_id.as_str()).await
+    }
+
+    /// Refuses a person with less than a role.
+    pub(super) fn needs(&self, role: Role) -> std::result::Result<(), PageError> {
+        if self.session.person.role >= role {
+            return Ok(());
+        }
+        Err(PageError::forbidden(if role == Role::Owner { "owner-refused" } else { "viewer-refused" }))
+    }
+
+    /// Whether the person may make pictures.
+    pub(super) fn makes(&self) -> bool {
+        self.session.person.role >= Role::Member
+    }
+
+    /// Whether the person manages the account.
+    pub(super) fn owns(&self) -> bool {
+        self.session.person.role >= Role::Owner
+    }
+}
+
+impl<S> FromRequestParts<S> for Visitor
+where
+    S: Send + Sync,
+    Arc<Studio>: FromRef<S>,
+{
+    type Rejection = PageError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> std::result::Result<Self, PageError> {
+        let studio = Arc::<Studio>::from_ref(state);
+        let visit = visit(parts)?;
+        let token = token(&parts.headers, visit.https).ok_or_else(PageError::signed_out)?;
+        let session = studio.people.session(&token).await?.ok_or_else(PageError::signed_out)?;
+        let (token_hash, proof) = (token.hash(), proof_of(&token));
+        Ok(Self { session, token_hash, texts: Texts::of(&parts.headers), proof, visit, studio })
+    }
+}
+
+/// The request as `crate::http` saw it.
+pub(super) fn visit(parts: &Parts) -> std::result::Result<Visit, PageError> {
+    // A route of another surface would lack it.
+    parts.extensions.get::<Visit>().cloned().ok_or_else(PageError::not_found)
+}
+
+/// A form that a signed-in person sent from a page of the studio.
+#[derive(Debug)]
+pub struct Form {
+    /// The person.
+    pub(super) visitor: Visitor,
+    /// Its fields.
+    pub(super) fields: Fields,
+    /// The header of the request.
+    pub(super) headers: HeaderMap,
+}
+
+impl<S> FromRequest<S> for Form
+where
+    S: Send + Sync,
+    Arc<Studio>: FromRef<S>,
+{
+    type Rejection = PageError;
+
+    async fn from_request(request: Request, state: &S) -> std::result::Result<Self, PageError> {
+        let (mut parts, body) = request.into_parts();
+        check_origin(&parts)?;
+        let visitor = Visitor::from_request_parts(&mut parts, state).await?;
+        let fields = Fields::read(&visitor.studio, &parts, body).await?;
+        if !fields.get(PROOF).is_some_and(|proof| same(proof, &visitor.proof)) {
+            return Err(PageError::forbidden("error-origin"));
+        }
+        Ok(Self { visitor, fields, headers: parts.headers })
+    }
+}
+
+/// The fields of a form.
+#[derive(Debug)]
+pub(super) struct Fields(HashMap<String, String>);
+
+impl Fields {
+    /// Reads a form of at most 256 KiB; of a repeated field the last one counts.
+    pub(super) async fn read(studio: &Studio, parts: &Parts, body: Body) -> std::result::Result<Self, PageError> {
+        let form = "application/x-www-form-urlencoded";
+        let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(form) {
+            return Err(PageError::bad_request());
+        }
+        let body = tokio::time::timeout(studio.settings.body_total, axum::body::to_bytes(body, MAX_BODY)).await;
+        let body = body.ok().and_then(std::result::Result::ok).ok_or_else(PageError::bad_request)?;
+        Ok(Self(url::form_urlencoded::parse(&body).into_owned().collect()))
+    }
+
+    /// A field that was sent, even if it is empty.
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// A field with text in it.
+    pub(super) fn text(&self, name: &str) -> &str {
+        self.get(name).unwrap_or_default()
+    }
+}
+
+/// Refuses a form that another site made the browser send. Every browser names the origin of a form.
+pub(super) fn check_origin(parts: &Parts) -> std::result::Result<(), PageError> {
+    let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
+    let refused = || PageError::forbidden("error-origin");
+    if header("sec-fetch-site").is_some_and(|site| site != "same-origin") {
+        return Err(refused());
+    }
+    let Some(origin) = header("origin") else { return Ok(()) };
+    let host = origin.split_once("://").map(|(_, host)| host);
+    let is_own = host.is_some() && host.map(str::to_ascii_lowercase) == header("host").map(str::to_ascii_lowercase);
+    if is_own { Ok(()) } else { Err(refused()) }
+}
+
+/// The secret of a session's forms follows from its cookie, so that nothing is stored for it.
+fn proof_of(token: &Token) -> String {
+    let digest = Sha256::new().chain_update(b"tintype form ").chain_update(token.reveal()).finalize();
+    BASE64_URL_SAFE_NO_PAD.encode(digest)
+}
+
+/// Compares in a time that does not tell where two texts differ.
+fn same(one: &str, other: &str) -> bool {
+    let differences = one.bytes().zip(other.bytes()).fold(0, |found, (a, b)| found | (a ^ b));
+    one.len() == other.len() && differences == 0
+}
+
+fn token(headers: &HeaderMap, https: bool) -> Option<Token> {
+    let wanted = if https { COOKIE } else { PLAIN_COOKIE };
+    let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
+    let mut found = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    found.find(|(name, _)| *name == wanted).and_then(|(_, value)| Token::parse(value))
+}
+
+/// Leads to a page and sets the cookie of a session, or deletes it.
+pub(super) fn with_cookie(mut response: Response<Body>, visit: &Visit, token: Option<&Token>) -> Response<Body> {
+    let (name, secure) = if visit.https { (COOKIE, "; Secure") } else { (PLAIN_COOKIE, "") };
+    let (value, life) = token.map_or(("", 0), |token| (token.reveal(), SESSION_LIFE.as_secs()));
+    let cookie = format!("{name}={value}; Path=/; Max-Age={life}; HttpOnly; SameSite=Lax{secure}");
+    if let Ok(mut cookie) = HeaderValue::try_from(cookie) {
+        cookie.set_sensitive(true);
+        response.headers_mut().append(header::SET_COOKIE, cookie);
+    }
+    response
+}
+
+/// Refuses a request without TLS where cookies need it.
+///
+/// # Errors
+/// [`PageError`].
+pub fn check_https(studio: &Studio, visit: &Visit) -> std::result::Result<(), PageError> {
+    if studio.settings.require_https && !visit.https {
+        return Err(PageError::new(StatusCode::FORBIDDEN, "error-https"));
+    }
+    Ok(())
+}

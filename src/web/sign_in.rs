@@ -1,0 +1,132 @@
+//! Signing in, by a link or with a password, and out.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::header::{self, HeaderValue};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Response, StatusCode};
+use axum::response::{IntoResponse as _, Redirect};
+
+use super::error::PageError;
+use super::page::{html, secured};
+use super::session::{Fields, Form, Visitor, check_origin, visit, with_cookie};
+use super::texts::Texts;
+use super::{HOME, SIGN_IN, Studio, Visit};
+use crate::domain::person::{Token, person_name};
+use crate::service::failures::Patience;
+use crate::service::people::SignedIn;
+use crate::store::EndSessions;
+
+#[derive(Template)]
+#[template(path = "sign_in.html")]
+struct SignInPage<'a> {
+    t: &'a Texts,
+    name: &'a str,
+    /// The name of the text that says why the person is here.
+    notice: Option<&'a str>,
+}
+
+#[derive(Template)]
+#[template(path = "link.html")]
+struct LinkPage<'a> {
+    t: &'a Texts,
+    /// The person; `None` for a link that signs nobody in.
+    person: Option<&'a str>,
+}
+
+/// The page on which people sign in.
+pub async fn sign_in(visitor: Result<Visitor, PageError>, headers: HeaderMap) -> Result<Response<Body>, PageError> {
+    if visitor.is_ok() {
+        return Ok(secured(Redirect::to(HOME).into_response()));
+    }
+    let page = SignInPage { t: Texts::of(&headers), name: "", notice: None };
+    Ok(html(page.render()?))
+}
+
+/// Signs in with name and password. Whether the name exists shows neither in the answer nor in its time, and failures of
+/// one source wait longer and longer.
+pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
+    let (parts, body) = request.into_parts();
+    check_origin(&parts)?;
+    let (visit, texts) = (visit(&parts)?, Texts::of(&parts.headers));
+    let fields = Fields::read(&studio, &parts, body).await?;
+    let name = person_name(fields.text("name")).unwrap_or_default();
+    let signed_in = studio.people.sign_in(&name, fields.text("password").to_owned(), agent(&parts)).await?;
+    if let Some(signed_in) = signed_in {
+        return Ok(enter(&visit, &signed_in));
+    }
+    tracing::info!("a sign-in with a password failed");
+    be_patient(&studio, &visit).await?;
+    let page = SignInPage { t: texts, name: fields.text("name"), notice: Some("sign-in-failed") };
+    Ok(html(page.render()?))
+}
+
+/// Shows a link with a button: programs that look at links before a person does must not use it up.
+pub async fn link(
+    State(studio): State<Arc<Studio>>,
+    Path(token): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response<Body>, PageError> {
+    let person = match Token::parse(&token) {
+        Some(token) => studio.people.of_link(&token).await?,
+        None => None,
+    };
+    let page = LinkPage { t: Texts::of(&headers), person: person.as_ref().map(|person| person.name.as_str()) };
+    Ok(without_path_in_referrer(html(page.render()?)))
+}
+
+/// Uses a link up.
+pub async fn by_link(
+    State(studio): State<Arc<Studio>>,
+    Path(token): Path<String>,
+    request: Request,
+) -> Result<Response<Body>, PageError> {
+    let (parts, _) = request.into_parts();
+    check_origin(&parts)?;
+    let visit = visit(&parts)?;
+    let signed_in = match Token::parse(&token) {
+        Some(token) => studio.people.sign_in_by_link(&token, agent(&parts)).await?,
+        None => None,
+    };
+    if let Some(signed_in) = signed_in {
+        return Ok(enter(&visit, &signed_in));
+    }
+    be_patient(&studio, &visit).await?;
+    let page = LinkPage { t: Texts::of(&parts.headers), person: None };
+    Ok(without_path_in_referrer(html(page.render()?)))
+}
+
+/// Ends the session.
+pub async fn sign_out(form: Form) -> Result<Response<Body>, PageError> {
+    let Visitor { session, visit, studio, .. } = form.visitor;
+    studio.shared.store.end_sessions(session.person.id, EndSessions::One(session.id)).await?;
+    Ok(with_cookie(secured(Redirect::to(SIGN_IN).into_response()), &visit, None))
+}
+
+fn enter(visit: &Visit, signed_in: &SignedIn) -> Response<Body> {
+    let person = &signed_in.session.person;
+    tracing::info!(person = %person.id, account = %person.account_id, session = %signed_in.session.id, "a person signed in");
+    with_cookie(secured(Redirect::to(HOME).into_response()), visit, Some(&signed_in.token))
+}
+
+/// Waits out the delay of a failed attempt.
+async fn be_patient(studio: &Studio, visit: &Visit) -> Result<(), PageError> {
+    let Some(source) = visit.source else { return Ok(()) };
+    match studio.failures.hold(source).await {
+        Patience::Waited => Ok(()),
+        Patience::Exhausted => Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate")),
+    }
+}
+
+fn agent(parts: &Parts) -> &str {
+    parts.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
+/// The path of a link holds its secret.
+fn without_path_in_referrer(mut response: Response<Body>) -> Response<Body> {
+    response.headers_mut().insert(header::REFERRER_POLICY, HeaderValue::from_static("strict-origin"));
+    response
+}

@@ -1,0 +1,135 @@
+### Die Texte des Studios auf Deutsch.
+
+title-create = Erstellen
+title-gallery = Galerie
+title-activity = API-Aufträge
+title-keys = Schlüssel
+title-credits = Guthaben
+title-sessions = Sitzungen
+title-docs = API-Referenz
+title-picture = Bild
+skip = Zum Inhalt springen
+menu = Seiten des Studios
+signed-in-as = Angemeldet als { $word }
+sign-out = Abmelden
+credits = { $n ->
+    [one] 1 Credit
+   *[other] { $n } Credits
+}
+images = { $n ->
+    [one] 1 Bild
+   *[other] { $n } Bilder
+}
+
+sign-in = Anmelden
+sign-in-lead = Bilder aus Worten.
+name = Name oder E-Mail
+password = Passwort
+sign-in-failed = Name und Passwort gehören nicht zusammen. Groß- und Kleinschreibung des Passworts zählt.
+sign-in-hint = Kein Passwort? Bitten Sie den Betreiber dieses Servers um einen Anmeldelink.
+link-lead = Dieser Link meldet Sie einmal als { $word } an.
+link-used = Dieser Link wurde schon benutzt oder ist abgelaufen. Bitten Sie um einen neuen.
+signed-out = Sie sind abgemeldet.
+to-sign-in = Zur Anmeldung
+
+prompt = Beschreiben Sie ein Bild
+prompt-example = Ein roter Fuchs im Schnee bei Sonnenaufgang, Aquarell
+shape = Format
+number = Bilder
+make = Erstellen
+make-cost = Kostet { $n } Credits
+references = Vorlagen
+references-hint = Öffentliche https-Links, einer je Zeile, höchstens vier
+seed-note = Jedes Bild ist neu: Dieselben Worte ergeben ein anderes.
+empty-gallery = Hier ist noch nichts. Beschreiben Sie oben ein Bild, dann erscheint es hier.
+your-pictures = Ihre neuesten Bilder
+older = Ältere Bilder zeigen
+waiting = Wartet
+waiting-place = Wartet, Platz { $n } in der Schlange
+working = Wird berechnet
+working-steps = Wird berechnet, Schritt { $word }
+left = noch etwa { $n } s
+failed = Fehlgeschlagen
+cancel = Abbrechen
+cancelled = Abgebrochen. Die Credits wurden erstattet.
+cancel-late = Die Berechnung hat begonnen, deshalb lässt sich dieser Auftrag nicht mehr abbrechen.
+refunded = Die Credits wurden erstattet.
+again = Noch einmal
+remix = Abwandeln
+download = Herunterladen
+copy-link = Link kopieren
+copied = Kopiert
+open-picture = Bild öffnen
+details = Einzelheiten
+created = Erstellt
+task-id = Auftrag
+request-id = Anfrage
+state = Zustand
+kind = Art
+back = Zurück
+no-credits = Das kostet { $word } Credits. Bitten Sie den Betreiber dieses Servers um mehr.
+too-many = Dieses Konto hat zu viele unerledigte Aufträge. Warten Sie, bis einige fertig sind.
+overloaded = Die Schlange ist so lang, dass dieser Auftrag nicht rechtzeitig fertig würde. Versuchen Sie es in { $n } s noch einmal.
+unknown-outcome = Es ist unbekannt, ob der Auftrag angenommen wurde. Sehen Sie Ihre neuesten Bilder an, bevor Sie es noch einmal versuchen.
+viewer-refused = Sie dürfen die Bilder dieses Kontos ansehen. Bitten Sie den Inhaber um das Recht, welche zu erstellen.
+owner-refused = Das dürfen nur die Inhaber dieses Kontos.
+
+activity-lead = Aufträge, die Programme mit den Schlüsseln dieses Kontos erteilt haben. Sie werden hier gezeigt und lassen sich hier nicht ändern.
+activity-empty = Noch hat kein Programm einen Auftrag erteilt.
+activity-more = Ältere Aufträge zeigen
+prompt-column = Beschreibung
+time = Zeit
+result = Ergebnis
+
+keys-lead = Programme schicken mit jedem Aufruf einen Schlüssel. Er handelt für dieses Konto und verbraucht dessen Credits.
+keys-empty = Es gibt noch keinen Schlüssel.
+key-name = Bezeichnung
+key-new = Schlüssel erstellen
+key-expiry = Läuft ab nach
+key-never = Nie
+key-days = { $n } Tagen
+key-created = Das ist der neue Schlüssel. Kopieren Sie ihn jetzt: Er wird nicht noch einmal gezeigt.
+key-copy = Schlüssel kopieren
+key-hint = Schlüssel
+key-used = Zuletzt benutzt
+key-unused = nie
+key-disable = Sperren
+key-enable = Entsperren
+key-revoke = Widerrufen
+key-rotate = Austauschen
+key-rotated = Das ist der neue Schlüssel. Der alte gilt noch 24 Stunden. Kopieren Sie den neuen jetzt: Er wird nicht noch einmal gezeigt.
+key-leaked = Dieser Schlüssel stand in einer URL, andere können ihn gelesen haben. Tauschen Sie ihn aus und geben Sie den neuen Ihrem Programm.
+key-suspended = Dieser Schlüssel ist wegen Verstößen gegen die Inhaltsregeln gesperrt. Wenden Sie sich an den Betreiber dieses Servers.
+key-active = gültig
+key-disabled = gesperrt
+key-expired = abgelaufen
+key-revoked = widerrufen
+key-suspended-state = gesperrt
+
+credits-lead = Ein Bild kostet 2 Credits. Sie werden bei der Annahme eines Auftrags abgebucht und kommen zurück, wenn er fehlschlägt.
+credits-left = Stand
+credits-amount = Betrag
+credits-balance = Stand danach
+credits-note = Bemerkung
+credits-grant = Gutschrift
+credits-charge = Abbuchung
+credits-refund = Erstattung
+credits-csv = Als CSV herunterladen
+credits-empty = Es gibt noch keine Buchung.
+credits-more = Ältere Buchungen zeigen
+
+sessions-lead = In diesen Browsern sind Sie angemeldet.
+session-this = Dieser Browser
+session-end = Dort abmelden
+sessions-end = Überall sonst abmelden
+session-seen = Zuletzt benutzt
+session-agent = Browser
+
+error-title = Etwas ist schiefgegangen
+error-not-found = Diese Seite gibt es nicht, oder sie gehört nicht Ihnen.
+error-request = Das Formular war nicht lesbar. Gehen Sie zurück, laden Sie die Seite neu und versuchen Sie es noch einmal.
+error-origin = Das Formular kam von einer anderen Seite. Öffnen Sie das Studio in diesem Browser und versuchen Sie es noch einmal.
+error-https = Das Studio ist nur über HTTPS erreichbar.
+error-internal = Bei uns ist etwas schiefgegangen. Es wurde nichts abgebucht. Bitte versuchen Sie es noch einmal.
+error-rate = Zu viele Versuche. Warten Sie eine Minute und versuchen Sie es noch einmal.
+error-id = Nennen Sie dem Betreiber diese Nummer:

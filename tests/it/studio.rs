@@ -1,0 +1,486 @@
+//! The studio over HTTP: signing in, forms, rights, and that it and the API see nothing of each other.
+
+use bytes::Bytes;
+use hyper::StatusCode;
+use serde_json::json;
+use tintype::domain::model::{Id, Status, Surface};
+use tintype::domain::person::{Person, Role, Token};
+use tintype::http::routes::{Access, ROUTES};
+use tintype::service::people::People;
+use tintype::store::{AccountChange, PersonCreation};
+
+use crate::rigs::http::{Answer, GENERATE, TASKS};
+use crate::rigs::service::Service;
+
+mod browser;
+
+/// The cookie where there is no TLS.
+const COOKIE: &str = "tintype";
+
+/// A person who is signed in.
+struct Visitor<'a> {
+    service: &'a Service,
+    account: Id,
+    person: Person,
+    cookie: String,
+}
+
+impl Service {
+    async fn person(&self, account: &str, name: &str, role: Role) -> Person {
+        let store = &self.shared.store;
+        let account = store.find_account(account).await.expect("a store").expect("an account");
+        match store.create_person(account.id, name, role).await.expect("a store") {
+            PersonCreation::Created(person) => person,
+            refused => panic!("{refused:?}"),
+        }
+    }
+
+    async fn link(&self, person: &Person) -> String {
+        let (token, _) = People::new(self.shared.store.clone()).link(person).await.expect("a store").expect("a link");
+        format!("/studio/sign-in/{}", token.reveal())
+    }
+
+    /// A new account with some credits, and its owner.
+    async fn visitor(&self, name: &str, credits: i64) -> Visitor<'_> {
+        self.shared.store.create_account(name, credits).await.expect("a store");
+        self.visitor_as(name, name, Role::Owner).await
+    }
+
+    async fn visitor_as(&self, account: &str, name: &str, role: Role) -> Visitor<'_> {
+        let person = self.person(account, name, role).await;
+        let answer = self.call("POST", &self.link(&person).await, &[], "").await;
+        assert_eq!((answer.status, answer.header("location")), (StatusCode::SEE_OTHER, "/studio"));
+        let cookie = answer.header("set-cookie").split(';').next().expect("a cookie").to_owned();
+        Visitor { service: self, account: person.account_id, person, cookie }
+    }
+}
+
+impl Visitor<'_> {
+    async fn get(&self, path: &str) -> Answer {
+        self.service.call("GET", path, &[("cookie", &self.cookie)], "").await
+    }
+
+    async fn page(&self, path: &str) -> String {
+        let answer = self.get(path).await;
+        assert_eq!(answer.status, 200, "{path}: {answer:?}");
+        String::from_utf8(answer.body.to_vec()).expect("text")
+    }
+
+    /// Sends a form as the page of the studio would.
+    async fn send(&self, path: &str, fields: &[(&str, &str)]) -> Answer {
+        let proof = self.proof().await;
+        self.send_with(path, fields, &proof, &[]).await
+    }
+
+    async fn proof(&self) -> String {
+        let page = self.page("/studio/sessions").await;
+        let proof = page.split("name=\"proof\" value=\"").nth(1).expect("a form");
+        proof.split('"').next().expect("a proof").to_owned()
+    }
+
+    async fn send_with(&self, path: &str, fields: &[(&str, &str)], proof: &str, headers: &[(&str, &str)]) -> Answer {
+        let mut body = url::form_urlencoded::Serializer::new(String::new());
+        body.extend_pairs(fields).append_pair("proof", proof);
+        let mut all = vec![("cookie", self.cookie.as_str()), ("content-type", "application/x-www-form-urlencoded")];
+        all.extend_from_slice(headers);
+        self.service.call("POST", path, &all, body.finish()).await
+    }
+
+    /// Creates a task and returns its id.
+    async fn create(&self, prompt: &str) -> Id {
+        let answer = self.send("/studio/tasks", &[("prompt", prompt), ("shape", "1:1"), ("n", "1")]).await;
+        assert_eq!(answer.status, StatusCode::SEE_OTHER, "{answer:?}");
+        let tasks = self.service.shared.store.list_tasks(self.account, Surface::Web, None, 1).await.expect("a store");
+        tasks.first().expect("a task").id
+    }
+
+    async fn credits(&self) -> i64 {
+        let account = self.service.shared.store.find_account(self.account.as_str()).await.expect("a store");
+        account.expect("an account").credits
+    }
+}
+
+fn text(answer: &Answer) -> &str {
+    std::str::from_utf8(&answer.body).expect("text")
+}
+
+/// A path that the pattern of a route matches.
+fn path(pattern: &str) -> String {
+    let id = "FAAAAAAAAAAAAAAAAAAAA";
+    pattern.replace("{id}", id).replace("{change}", "revoke").replace("{token}", Token::random().reveal())
+}
+
+#[tokio::test]
+async fn no_page_opens_without_a_session() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let authorization = caller.authorization();
+    let unknown = format!("{COOKIE}={}", Token::random().reveal());
+    for route in ROUTES.iter().filter(|route| route.access == Access::Session) {
+        let (method, path) = (route.method.as_str(), path(route.pattern));
+        for headers in [&[][..], &[("authorization", authorization.as_str())], &[("cookie", unknown.as_str())]] {
+            let answer = service.call(method, &path, headers, "").await;
+            assert_eq!(answer.status, StatusCode::SEE_OTHER, "{route:?}: {answer:?}");
+            assert_eq!(answer.header("location"), "/studio/sign-in", "{route:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_link_signs_in_once_and_only_by_its_button() {
+    let service = Service::start().await;
+    service.shared.store.create_account("ada", 10).await.expect("a store");
+    let person = service.person("ada", "ada", Role::Owner).await;
+    let link = service.link(&person).await;
+    for _ in 0..2 {
+        let shown = service.call("GET", &link, &[], "").await;
+        assert!(shown.status == 200 && text(&shown).contains("as ada, once"), "{shown:?}");
+        assert_eq!(shown.header("referrer-policy"), "strict-origin");
+        assert!(!shown.headers.contains_key("set-cookie"));
+    }
+    let used = service.call("POST", &link, &[("user-agent", "Browser/1")], "").await;
+    assert_eq!(used.status, StatusCode::SEE_OTHER);
+    let cookie = used.header("set-cookie");
+    for attribute in ["tintype=", "; Path=/", "; HttpOnly", "; SameSite=Lax", "; Max-Age=2592000"] {
+        assert!(cookie.contains(attribute), "{cookie}");
+    }
+    assert!(!cookie.contains("Secure") && !cookie.contains("__Host-"), "{cookie}");
+    for (method, path) in [("POST", link.as_str()), ("GET", &link), ("POST", "/studio/sign-in/nonsense")] {
+        let again = service.call(method, path, &[], "").await;
+        assert!(again.status == 200 && text(&again).contains("has been used"), "{again:?}");
+        assert!(!again.headers.contains_key("set-cookie"));
+    }
+    let sessions = service.shared.store.list_sessions(person.id).await.expect("a store");
+    assert_eq!(sessions.iter().map(|session| session.agent.as_str()).collect::<Vec<_>>(), ["Browser/1"]);
+}
+
+#[tokio::test]
+async fn a_password_signs_in_and_a_failure_does_not_tell_which_names_exist() {
+    let service = Service::start().await;
+    service.shared.store.create_account("ada", 10).await.expect("a store");
+    let (ada, _) =
+        (service.person("ada", "ada@example.com", Role::Owner).await, service.person("ada", "eve", Role::Owner).await);
+    let people = People::new(service.shared.store.clone());
+    let set = people.set_password(&ada, "correct horse battery".into()).await.expect("a store");
+    assert!(set.expect("a good password").is_some());
+    assert!(people.set_password(&ada, "short".into()).await.expect("a store").is_err());
+    let sign_in = async |name: &str, password: &str| {
+        let body = url::form_urlencoded::Serializer::new(String::new())
+            .extend_pairs([("name", name), ("password", password)])
+            .finish();
+        let headers = [("content-type", "application/x-www-form-urlencoded")];
+        service.call("POST", "/studio/sign-in", &headers, body).await
+    };
+    let mut refusals = Vec::new();
+    for (name, password) in [
+        ("ada@example.com", "correct horse"),
+        ("nobody", "correct horse battery"),
+        ("eve", "correct horse battery"),
+        ("", ""),
+        ("ada@example.com", ""),
+    ] {
+        let refused = sign_in(name, password).await;
+        assert!(!refused.headers.contains_key("set-cookie"), "{name}");
+        refusals.push((refused.status, text(&refused).replace(&format!("value=\"{name}\""), "")));
+    }
+    refusals.dedup();
+    assert_eq!(refusals.len(), 1, "{refusals:#?}");
+    assert_eq!(sign_in(" Ada@EXAMPLE.com ", "correct horse battery").await.status, StatusCode::SEE_OTHER);
+    service.shared.store.change_account(ada.account_id, AccountChange::Disable).await.expect("a store");
+    let disabled = sign_in("ada@example.com", "correct horse battery").await;
+    assert_eq!((disabled.status, text(&disabled).contains("do not belong together")), (StatusCode::OK, true));
+}
+
+#[tokio::test]
+async fn a_session_ends_for_good() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 10).await;
+    let elsewhere = service.link(&ada.person).await;
+    let other =
+        service.call("POST", &elsewhere, &[], "").await.header("set-cookie").split(';').next().map(str::to_owned);
+    let other = Visitor {
+        service: &service,
+        account: ada.account,
+        person: ada.person.clone(),
+        cookie: other.expect("a cookie"),
+    };
+    other.page("/studio").await;
+    assert_eq!(ada.send("/studio/sessions/end", &[]).await.status, StatusCode::SEE_OTHER);
+    assert_eq!(other.get("/studio").await.status, StatusCode::SEE_OTHER);
+    let out = ada.send("/studio/sign-out", &[]).await;
+    assert!(out.header("set-cookie").contains("tintype=; Path=/; Max-Age=0"), "{out:?}");
+    assert_eq!(ada.get("/studio").await.status, StatusCode::SEE_OTHER);
+}
+
+#[tokio::test]
+async fn a_form_from_another_site_is_refused() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 10).await;
+    let eve = service.visitor("eve", 10).await;
+    let proof = ada.proof().await;
+    let fields = [("prompt", "a boat"), ("shape", "1:1"), ("n", "1")];
+    let own = format!("http://{}", service.address);
+    for (proof, headers) in [
+        ("", &[][..]),
+        (eve.proof().await.as_str(), &[]),
+        (&proof, &[("origin", "https://evil.example")]),
+        (&proof, &[("origin", "null")]),
+        (&proof, &[("sec-fetch-site", "cross-site")]),
+        (&proof, &[("sec-fetch-site", "same-site"), ("origin", &own)]),
+    ] {
+        let refused = ada.send_with("/studio/tasks", &fields, proof, headers).await;
+        assert_eq!(refused.status, StatusCode::FORBIDDEN, "{headers:?}: {refused:?}");
+        assert!(text(&refused).contains("another page"), "{refused:?}");
+    }
+    let foreign =
+        service.call("POST", &service.link(&ada.person).await, &[("origin", "https://evil.example")], "").await;
+    assert_eq!(foreign.status, StatusCode::FORBIDDEN);
+    assert_eq!(ada.credits().await, 10);
+    let headers = [("origin", own.as_str()), ("sec-fetch-site", "same-origin")];
+    assert_eq!(ada.send_with("/studio/tasks", &fields, &proof, &headers).await.status, StatusCode::SEE_OTHER);
+    assert_eq!(ada.credits().await, 8);
+}
+
+#[tokio::test]
+async fn a_task_of_the_studio_is_charged_rendered_and_shown() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 10).await;
+    let id = ada.create("a <b>boat</b> & \"sails\"").await;
+    assert_eq!(ada.credits().await, 8);
+    let waiting = ada.page("/studio").await;
+    assert!(waiting.contains("a &#60;b&#62;boat&#60;/b&#62; &#38; &#34;sails&#34;"), "{waiting}");
+    assert!(
+        waiting.contains("data-state=\"processing\"") && waiting.contains("Waiting") && waiting.contains("8 credits")
+    );
+    service.work().await;
+    let done = ada.page(&format!("/studio/tasks/{id}")).await;
+    let url = done.split("<img src=\"/files/").nth(1).and_then(|rest| rest.split('"').next()).expect("a picture");
+    let file = service.call("GET", &format!("/files/{url}"), &[], "").await;
+    assert!(file.status == 200 && file.body.starts_with(b"\x89PNG"));
+    let failed = ada.create("a boat [[fail]]").await;
+    service.work().await;
+    let page = ada.page(&format!("/studio/tasks/{failed}")).await;
+    assert!(page.contains("Failed") && page.contains("refunded"), "{page}");
+    assert_eq!(ada.credits().await, 8);
+}
+
+#[tokio::test]
+async fn the_studio_refuses_what_the_api_refuses_and_keeps_the_words() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 3).await;
+    for (fields, reason) in [
+        ([("prompt", "  "), ("shape", "1:1"), ("n", "1"), ("references", "")], "prompt"),
+        ([("prompt", "a boat"), ("shape", "7:1"), ("n", "1"), ("references", "")], "aspect_ratio"),
+        ([("prompt", "a boat"), ("shape", "1:1"), ("n", "5"), ("references", "")], "n must"),
+        ([("prompt", "a boat"), ("shape", "1:1"), ("n", "1"), ("references", "http://a.example/b.png")], "https"),
+        ([("prompt", "a boat"), ("shape", "1:1"), ("n", "2"), ("references", "")], "costs 4 credits"),
+    ] {
+        let refused = ada.send("/studio/tasks", &fields).await;
+        assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{refused:?}");
+        assert!(text(&refused).contains(reason), "{reason}: {}", text(&refused));
+        assert!(text(&refused).contains(fields[0].1), "the words are still there");
+    }
+    assert_eq!(ada.credits().await, 3);
+}
+
+#[tokio::test]
+async fn a_waiting_task_is_cancelled_and_a_running_one_is_not() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 10).await;
+    let id = ada.create("a boat").await;
+    let cancel = format!("/studio/tasks/{id}/cancel");
+    assert_eq!(ada.send(&cancel, &[]).await.status, StatusCode::SEE_OTHER);
+    assert_eq!(ada.credits().await, 10);
+    let cancelled = Status::Failed("Cancelled. Its credits were refunded.".into());
+    let task = service.shared.store.find_task(ada.account, Surface::Web, id).await.expect("a store").expect("a task");
+    assert_eq!(task.status, cancelled);
+    let id = ada.create("a boat").await;
+    let claims = service.shared.store.claim(1, std::time::Duration::from_secs(60)).await.expect("a store");
+    assert_eq!(claims.len(), 1);
+    let late = ada.send(&format!("/studio/tasks/{id}/cancel"), &[]).await;
+    assert!(late.status == StatusCode::CONFLICT && text(&late).contains("Rendering has begun"), "{late:?}");
+    assert_eq!(ada.credits().await, 8);
+}
+
+#[tokio::test]
+async fn the_api_sees_no_task_of_the_studio_and_the_studio_shows_those_of_the_api_on_one_page() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 100).await;
+    let (_, key) = service.new_key(ada.account, |_| {}).await;
+    let authorization = format!("Bearer {key}");
+    let call = async |method: &str, path: &str, body: String| {
+        let headers = [("authorization", authorization.as_str()), ("content-type", "application/json")];
+        service.call(method, path, &headers, body).await
+    };
+    let of_web = ada.create("a boat of the web").await;
+    let submitted = call("POST", GENERATE, json!({ "prompt": "a boat of the API" }).to_string()).await.json();
+    let of_api = submitted["data"]["id"].as_str().expect("an id").to_owned();
+    for state in ["waiting", "ended"] {
+        call("GET", &format!("{TASKS}/imgmodel-{of_web}"), String::new()).await.assert_error(404, "NOT_FOUND");
+        let list = call("GET", TASKS, String::new()).await.json();
+        let ids: Vec<_> = list["data"]["items"].as_array().expect("items").iter().map(|item| &item["id"]).collect();
+        assert_eq!(ids, [&json!(of_api)], "{state}");
+        assert_eq!(ada.get(&format!("/studio/tasks/{of_api}")).await.status, 404, "{state}");
+        assert_eq!(ada.send(&format!("/studio/tasks/{of_api}/cancel"), &[]).await.status, 404, "{state}");
+        for page in ["/studio", &format!("/studio?from={of_api}"), "/studio/older?before=zzzzzzzzzzzzzzzzzzzzz"] {
+            let page = ada.page(page).await;
+            assert!(page.contains("a boat of the web") && !page.contains("a boat of the API"), "{state}");
+        }
+        let activity = ada.page("/studio/activity").await;
+        assert!(activity.contains("a boat of the API") && !activity.contains("a boat of the web"), "{state}");
+        service.work().await;
+    }
+}
+
+#[tokio::test]
+async fn nobody_sees_or_changes_anything_of_another_account() {
+    let service = Service::start().await;
+    let (ada, eve) = (service.visitor("ada", 100).await, service.visitor("eve", 10).await);
+    let id = ada.create("a secret boat").await;
+    let (key, _) = service.new_key(ada.account, |key| key.name = "a secret label".into()).await;
+    let session = service.shared.store.list_sessions(ada.person.id).await.expect("a store")[0].id;
+    for path in
+        ["/studio", "/studio/keys", "/studio/activity", "/studio/credits", "/studio/credits.csv", "/studio/sessions"]
+    {
+        assert!(!eve.page(path).await.contains("secret"), "{path}");
+    }
+    assert!(!eve.page(&format!("/studio?from={id}")).await.contains("secret"));
+    assert_eq!(eve.get(&format!("/studio/tasks/{id}")).await.status, 404);
+    for path in [
+        format!("/studio/tasks/{id}/cancel"),
+        format!("/studio/keys/{key}/revoke"),
+        format!("/studio/keys/{key}/rotate"),
+        format!("/studio/sessions/{session}/end"),
+    ] {
+        assert_eq!(eve.send(&path, &[]).await.status, 404, "{path}");
+    }
+    ada.page("/studio").await;
+    let key = service.shared.store.find_key(key).await.expect("a store").expect("a key");
+    assert!(key.revoked_at.is_none() && key.expires_at.is_none());
+}
+
+#[tokio::test]
+async fn a_role_limits_a_person() {
+    let service = Service::start().await;
+    let owner = service.visitor("ada", 100).await;
+    let member = service.visitor_as("ada", "member", Role::Member).await;
+    let viewer = service.visitor_as("ada", "viewer", Role::Viewer).await;
+    let id = member.create("a boat").await;
+    assert!(viewer.page("/studio").await.contains("a boat"));
+    let fields = [("prompt", "a boat"), ("shape", "1:1"), ("n", "1")];
+    assert_eq!(viewer.send("/studio/tasks", &fields).await.status, StatusCode::FORBIDDEN);
+    assert_eq!(viewer.send(&format!("/studio/tasks/{id}/cancel"), &[]).await.status, StatusCode::FORBIDDEN);
+    for person in [&member, &viewer] {
+        assert_eq!(person.get("/studio/keys").await.status, StatusCode::FORBIDDEN);
+        assert_eq!(person.send("/studio/keys", &[("name", "mine")]).await.status, StatusCode::FORBIDDEN);
+    }
+    assert_eq!(owner.get("/studio/keys").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_key_is_shown_once_and_works() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 100).await;
+    let made = ada.send("/studio/keys", &[("name", "laptop"), ("days", "30")]).await;
+    let key = text(&made)
+        .split("class=\"secret\">")
+        .nth(1)
+        .and_then(|rest| rest.split('<').next())
+        .expect("a key")
+        .to_owned();
+    let works = async |key: &str| {
+        service.call("GET", TASKS, &[("authorization", &format!("Bearer {key}"))], "").await.status == 200
+    };
+    assert!(works(&key).await);
+    let page = ada.page("/studio/keys").await;
+    assert!(page.contains("laptop") && !page.contains(&key));
+    let id = service.shared.store.list_keys(Some(ada.account)).await.expect("a store")[0].id;
+    let rotated = ada.send(&format!("/studio/keys/{id}/rotate"), &[]).await;
+    let new = text(&rotated)
+        .split("class=\"secret\">")
+        .nth(1)
+        .and_then(|rest| rest.split('<').next())
+        .expect("a key")
+        .to_owned();
+    assert!(works(&key).await && works(&new).await);
+    assert_eq!(ada.send(&format!("/studio/keys/{id}/revoke"), &[]).await.status, StatusCode::SEE_OTHER);
+    service.clock.advance(tintype::config::KEY_CACHE_TTL * 2);
+    assert!(!works(&key).await && works(&new).await);
+}
+
+#[tokio::test]
+async fn the_ledger_is_downloaded_and_no_note_is_a_formula() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 100).await;
+    service.shared.store.grant(ada.account, 5, Some("=cmd|' /C calc'!A0, \"quoted\"")).await.expect("a store");
+    ada.create("a boat").await;
+    let csv = ada.page("/studio/credits.csv").await;
+    let lines: Vec<_> = csv.lines().collect();
+    assert_eq!((lines.len(), lines[0]), (4, "id,time,kind,amount,balance,task_id,note"));
+    assert!(lines[1].contains(",charge,-2,103,imgmodel-"), "{csv}");
+    assert!(lines[2].ends_with(",grant,5,105,,\"'=cmd|' /C calc'!A0, \"\"quoted\"\"\""), "{csv}");
+    let page = ada.page("/studio/credits").await;
+    assert!(page.contains("103") && page.contains("opening balance"), "{page}");
+}
+
+#[tokio::test]
+async fn production_wants_https_and_binds_the_cookie_to_the_host() {
+    let service = Service::start_with(&["--production", "--trusted-proxy", "127.0.0.0/8"]).await;
+    service.shared.store.create_account("ada", 10).await.expect("a store");
+    let person = service.person("ada", "ada", Role::Owner).await;
+    let link = service.link(&person).await;
+    for (method, path) in [("GET", "/studio/sign-in"), ("POST", link.as_str()), ("GET", "/studio")] {
+        let refused = service.call(method, path, &[], "").await;
+        assert!(refused.status == StatusCode::FORBIDDEN && text(&refused).contains("HTTPS"), "{refused:?}");
+    }
+    let https = ("x-forwarded-proto", "https");
+    let answer = service.call("POST", &link, &[https], "").await;
+    let cookie = answer.header("set-cookie").to_owned();
+    assert!(cookie.starts_with("__Host-tintype=") && cookie.ends_with("; Secure"), "{cookie}");
+    let cookie = cookie.split(';').next().expect("a cookie");
+    assert_eq!(service.call("GET", "/studio", &[https, ("cookie", cookie)], "").await.status, 200);
+    let plain = cookie.replace("__Host-", "");
+    assert_eq!(service.call("GET", "/studio", &[https, ("cookie", &plain)], "").await.status, StatusCode::SEE_OTHER);
+}
+
+#[tokio::test]
+async fn every_page_has_a_strict_policy_and_the_language_of_its_reader() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 10).await;
+    let headers = [("cookie", ada.cookie.as_str()), ("accept-language", "de-AT,de;q=0.9,en;q=0.5")];
+    for path in ["/studio", "/studio/keys", "/studio/nowhere", "/studio/tasks/nonsense", "/studio/sign-in/x"] {
+        let page = service.call("GET", path, &headers, "").await;
+        if page.header("content-type") == "application/json" {
+            // No route: it belongs to no surface.
+            assert_eq!(page.status, 404);
+            continue;
+        }
+        assert!(text(&page).contains("<html lang=\"de\">"), "{path}: {page:?}");
+        let policy = page.header("content-security-policy");
+        for part in [
+            "default-src 'none'",
+            "script-src 'self';",
+            "style-src 'self';",
+            "frame-ancestors 'none'",
+            "form-action 'self'",
+        ] {
+            assert!(policy.contains(part), "{policy}");
+        }
+        assert_eq!(page.header("cache-control"), "no-store");
+        assert!(!text(&page).contains(" style=\"") && !text(&page).contains("<script>"));
+        assert!(!page.header("x-request-id").is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_form_is_refused() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 10).await;
+    let json = ("content-type", "application/json");
+    let form = ("content-type", "application/x-www-form-urlencoded");
+    for (kind, body) in [(json, Bytes::from_static(b"{}")), (form, Bytes::from(vec![b'a'; 300 * 1024]))] {
+        let headers = [("cookie", ada.cookie.as_str()), kind];
+        let refused = service.call("POST", "/studio/tasks", &headers, body).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{refused:?}");
+    }
+}

@@ -1,0 +1,150 @@
+//! The studio in a real browser.
+
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use crate::rigs::binary::{Server, json};
+use crate::rigs::browser::Browser;
+
+const PROMPT: &str = "document.querySelector('#prompt')";
+
+/// Somebody in front of the studio of a running server.
+struct Person {
+    _data: TempDir,
+    server: Server,
+    browser: Browser,
+}
+
+impl Person {
+    /// Signs in by a link, as the first start shows one.
+    fn sign_in(flags: &[&str]) -> Self {
+        let data = TempDir::new().expect("a directory");
+        let server = Server::start(data.path(), flags);
+        let mut browser = Browser::start();
+        let link = json(data.path(), &["account", "link", "default", "--public-url", &server.url()]);
+        browser.open(link["url"].as_str().expect("a URL"));
+        photograph(&mut browser, "link");
+        browser.follow("document.querySelector('form button')");
+        Self { _data: data, server, browser }
+    }
+
+    fn create(&mut self, prompt: &str) {
+        self.browser.paste(PROMPT, prompt);
+        self.browser.click("document.querySelector('.make')");
+    }
+
+    fn open(&mut self, path: &str) {
+        let url = format!("{}{path}", self.server.url());
+        self.browser.open(&url);
+    }
+
+    /// Checks that the pages asked this server alone and broke no rule of their policy.
+    fn leave(self) {
+        let own = self.server.url();
+        let elsewhere: Vec<_> = self.browser.requests.iter().filter(|url| !url.starts_with(&own)).collect();
+        assert!(elsewhere.is_empty(), "{elsewhere:?}");
+        assert!(self.browser.errors.is_empty(), "{:#?}", self.browser.errors);
+        self.server.stop();
+    }
+}
+
+/// Pictures of every page, for whoever wants to look at them: in the folder that `STUDIO_PICTURES` names.
+fn photograph(browser: &mut Browser, name: &str) {
+    let Some(folder) = option_env!("STUDIO_PICTURES") else { return };
+    for (width, height) in [(1_280, 900), (390, 844)] {
+        browser.resize(width, height);
+        browser.photograph(&Path::new(folder).join(format!("{name}-{width}.png")));
+    }
+    browser.resize(1_280, 900);
+}
+
+/// The first card, in this state.
+fn first(state: &str) -> String {
+    format!("document.querySelector('.card')?.dataset.state === '{state}'")
+}
+
+#[test]
+fn a_person_creates_a_picture_and_sees_it_appear() {
+    let mut person = Person::sign_in(&[]);
+    photograph(&mut person.browser, "empty");
+    person.browser.click("document.querySelector('input[value=\"16:9\"]')");
+    person.browser.click("document.querySelector('input[name=n][value=\"2\"]')");
+    assert_eq!(person.browser.evaluate("document.querySelector('[data-price]').textContent"), "4 credits");
+    person.create("A sailing ship on a mountain lake, impressionist [[delay 1s]]");
+    person.browser.until("document.querySelector('.card progress')");
+    photograph(&mut person.browser, "working");
+    person.browser.until(&first("completed"));
+    person
+        .browser
+        .until("[...document.querySelectorAll('.card img')].filter(image => image.naturalWidth === 1280).length === 2");
+    assert_eq!(person.browser.evaluate("document.querySelector('[data-credits]').textContent"), "996 credits");
+    assert_eq!(person.browser.evaluate("location.pathname"), "/studio");
+    person.create("A red fox in the snow at dawn [[fail]]");
+    person.browser.until(&first("failed"));
+    // The balance is as before on the next page.
+    person.open("/studio");
+    assert_eq!(person.browser.evaluate("document.querySelector('[data-credits]').textContent"), "996 credits");
+    photograph(&mut person.browser, "create");
+    person.browser.prefer_dark(true);
+    photograph(&mut person.browser, "create-dark");
+    person.browser.prefer_dark(false);
+    person.browser.follow("document.querySelectorAll('.card')[1].querySelector('.facts a')");
+    person.browser.until("document.querySelector('.details dl')");
+    photograph(&mut person.browser, "picture");
+    person.leave();
+}
+
+#[test]
+fn again_and_remix_take_over_the_words() {
+    let mut person = Person::sign_in(&[]);
+    person.create("A lighthouse in a storm");
+    person.browser.until(&first("completed"));
+    person.browser.click("document.querySelector('.card [data-make] button')");
+    person.browser.until("document.querySelectorAll('.card[data-state=completed]').length === 2");
+    let urls = "[...document.querySelectorAll('.card img')].map(image => image.src)";
+    assert_eq!(person.browser.evaluate(&format!("new Set({urls}).size")), 2);
+    person.browser.follow("document.querySelector('.card a[href*=\"from=\"]')");
+    assert_eq!(person.browser.evaluate("document.querySelector('#prompt').value"), "A lighthouse in a storm");
+    person.leave();
+}
+
+#[test]
+fn a_refusal_shows_beside_the_form_and_keeps_the_words() {
+    let mut person = Person::sign_in(&[]);
+    person.browser.click("document.querySelector('.references summary')");
+    person.browser.paste("document.querySelector('#references')", "http://a.example/b.png");
+    person.create("A boat");
+    person.browser.until("document.querySelector('[data-refusal]').textContent.includes('https')");
+    assert_eq!(person.browser.evaluate("document.querySelector('#prompt').value"), "A boat");
+    assert_eq!(person.browser.evaluate("document.querySelectorAll('.card').length"), 0);
+    // The browser itself reports the status of the refused form.
+    person.browser.errors.retain(|error| !error.contains("422"));
+    person.leave();
+}
+
+#[test]
+fn every_page_shows_its_content() {
+    let mut person = Person::sign_in(&[]);
+    for (path, shown) in [
+        ("/studio/activity", "No program has created a task"),
+        ("/studio/keys", "first key"),
+        ("/studio/credits", "opening balance"),
+        ("/studio/sessions", "This browser"),
+    ] {
+        person.open(path);
+        let text = person.browser.evaluate("document.body.innerText");
+        assert!(text.as_str().expect("text").contains(shown), "{path}: {text}");
+        photograph(&mut person.browser, path.trim_start_matches("/studio/"));
+    }
+    person.open("/studio/keys");
+    person.browser.paste("document.querySelector('input[name=name]')", "laptop");
+    person.browser.follow("document.querySelector('form.inline button')");
+    person.browser.until("document.querySelector('.secret')?.textContent.startsWith('tt_')");
+    photograph(&mut person.browser, "new-key");
+    person.browser.click("document.querySelector('.person summary')");
+    person.browser.follow("document.querySelector('.person button')");
+    assert_eq!(person.browser.evaluate("location.pathname"), "/studio/sign-in");
+    photograph(&mut person.browser, "sign-in");
+    person.leave();
+}
