@@ -48,7 +48,7 @@ pub async fn a_person_is_found_by_name_and_by_id(fixture: &Fixture) -> Result<()
     assert_eq!(fixture.store.find_person("ada").await?, None);
     let other = fixture.account("eve", 0).await?;
     let eve = fixture.person(other, "eve").await?;
-    assert_eq!(fixture.store.list_people(Some(account)).await?, [person.clone()]);
+    assert_eq!(fixture.store.list_people(Some(account)).await?, std::slice::from_ref(&person));
     assert_eq!(fixture.store.list_people(None).await?, [person.clone(), eve]);
     let owner = fixture.store.change_person(person.id, PersonChange::Role(Role::Owner)).await?.expect("a person");
     assert_eq!(owner, Person { role: Role::Owner, ..person });
