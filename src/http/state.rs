@@ -29,6 +29,8 @@ pub struct ApiSettings {
     pub limits: LimitSettings,
     /// The Redis that counts rate limits for all processes.
     pub redis: Option<RedisServer>,
+    /// The host of `--public-url`, with its port if it is not the usual one.
+    pub public_host: Option<String>,
     /// The URLs of result files.
     pub file_links: FileLinks,
     /// Ports allowed in reference image URLs.
@@ -55,11 +57,17 @@ impl ApiSettings {
             },
             limits: settings.limits.clone(),
             redis: settings.redis.server()?,
+            public_host: settings.public_url.as_deref().and_then(host_of),
             file_links: settings.file_urls.links(&settings.files, public_url),
             reference_ports: settings.worker.reference_ports.clone(),
             origins: Arc::new(settings.origins.allowed()?),
         })
     }
+}
+
+/// The host of a URL, with its port if it names one.
+fn host_of(url: &str) -> Option<String> {
+    url.split_once("://")?.1.split('/').next().map(str::to_owned)
 }
 
 /// The parts that the handlers of the API share.
@@ -102,6 +110,7 @@ impl ApiState {
         let links = Arc::new(Links::open(settings.file_links.clone(), shared.clone()).await?);
         let of_studio = StudioSettings {
             require_https: settings.require_https,
+            public_host: settings.public_host.clone(),
             reference_ports: settings.reference_ports.clone(),
             file_links: settings.file_links.clone(),
             body_total: settings.connections.body_total,

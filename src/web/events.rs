@@ -41,6 +41,8 @@ pub async fn events(State(studio): State<Arc<Studio>>, visitor: Visitor) -> Resu
     );
     let mut response = Response::new(Body::from_stream(stream));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    // nginx would hold events back until its buffer is full.
+    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(secured(response))
 }
 

@@ -109,12 +109,13 @@ pub async fn change(
     let store = &studio.shared.store;
     let own = store.find_key(id).await?.filter(|key| key.account_id == visitor.session.person.account_id);
     let key = own.ok_or_else(PageError::not_found)?;
-    tracing::info!(key = %id, change, person = %visitor.session.person.id, "a key is changed in the studio");
+    let person = visitor.session.person.id;
     let change = match change.as_str() {
         "rotate" => {
             let secret = KeySecret::random();
             let rotated = store.rotate_key(id, secret.hash(), &secret.hint(), OVERLAP).await?;
-            rotated.ok_or_else(PageError::not_found)?;
+            let new = rotated.ok_or_else(PageError::not_found)?;
+            tracing::info!(key = %id, new = %new.id, %person, "a key was rotated in the studio");
             return page(&visitor, Some((secret, "key-rotated"))).await;
         }
         // Only the operator lifts a suspension.
@@ -125,5 +126,6 @@ pub async fn change(
         _ => return Err(PageError::not_found()),
     };
     store.change_key(id, change).await?;
+    tracing::info!(key = %id, ?change, %person, "a key was changed in the studio");
     Ok(secured(Redirect::to(KEYS).into_response()))
 }

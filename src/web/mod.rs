@@ -82,6 +82,8 @@ pub struct Studio {
 pub struct StudioSettings {
     /// Whether cookies need HTTPS.
     pub require_https: bool,
+    /// The host at which people reach the studio, if a proxy may name another one.
+    pub public_host: Option<String>,
     /// Ports allowed in reference image URLs.
     pub reference_ports: Vec<u16>,
     /// The URLs of result files.

@@ -121,7 +121,7 @@ where
 
     async fn from_request(request: Request, state: &S) -> std::result::Result<Self, PageError> {
         let (mut parts, body) = request.into_parts();
-        check_origin(&parts)?;
+        check_origin(&Arc::<Studio>::from_ref(state), &parts)?;
         let visitor = Visitor::from_request_parts(&mut parts, state).await?;
         let fields = Fields::read(&visitor.studio, &parts, body).await?;
         if !fields.get(PROOF).is_some_and(|proof| same(proof, &visitor.proof)) {
@@ -159,17 +159,18 @@ impl Fields {
     }
 }
 
-/// Refuses a form that another site made the browser send. Every browser names the origin of a form.
-pub(super) fn check_origin(parts: &Parts) -> std::result::Result<(), PageError> {
+/// Refuses a form that another site made the browser send. Every browser names the origin of a form, which is the host of
+/// the request or, behind a proxy that names another one, that of `--public-url`.
+pub(super) fn check_origin(studio: &Studio, parts: &Parts) -> std::result::Result<(), PageError> {
     let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
     let refused = || PageError::forbidden("error-origin");
     if header("sec-fetch-site").is_some_and(|site| site != "same-origin") {
         return Err(refused());
     }
     let Some(origin) = header("origin") else { return Ok(()) };
-    let host = origin.split_once("://").map(|(_, host)| host);
-    let is_own = host.is_some() && host.map(str::to_ascii_lowercase) == header("host").map(str::to_ascii_lowercase);
-    if is_own { Ok(()) } else { Err(refused()) }
+    let Some((_, host)) = origin.split_once("://") else { return Err(refused()) };
+    let mut own = [header("host"), studio.settings.public_host.as_deref()].into_iter().flatten();
+    if own.any(|own| own.eq_ignore_ascii_case(host)) { Ok(()) } else { Err(refused()) }
 }
 
 /// The secret of a session's forms follows from its cookie, so that nothing is stored for it.

@@ -50,7 +50,7 @@ pub async fn sign_in(visitor: Result<Visitor, PageError>, headers: HeaderMap) ->
 /// one source wait longer and longer.
 pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
     let (parts, body) = request.into_parts();
-    check_origin(&parts)?;
+    check_origin(&studio, &parts)?;
     let (visit, texts) = (visit(&parts)?, Texts::of(&parts.headers));
     let fields = Fields::read(&studio, &parts, body).await?;
     let name = person_name(fields.text("name")).unwrap_or_default();
@@ -85,7 +85,7 @@ pub async fn by_link(
     request: Request,
 ) -> Result<Response<Body>, PageError> {
     let (parts, _) = request.into_parts();
-    check_origin(&parts)?;
+    check_origin(&studio, &parts)?;
     let visit = visit(&parts)?;
     let signed_in = match Token::parse(&token) {
         Some(token) => studio.people.sign_in_by_link(&token, agent(&parts)).await?,

@@ -138,20 +138,29 @@ mod tests {
         assert!(CATALOGUE.iter().all(|texts| !texts.get("title-create").contains("title-create")));
     }
 
+    /// The files of a folder of the studio with this extension.
+    fn files(folder: &str, extension: &str) -> Vec<String> {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/web").join(folder);
+        let paths = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+        let wanted = paths.filter(|path| path.extension().is_some_and(|found| found == extension));
+        wanted.map(|path| std::fs::read_to_string(path).expect("text")).collect()
+    }
+
     #[test]
-    fn every_text_of_the_pages_exists() {
+    fn every_text_of_the_pages_exists_and_every_text_is_used() {
         let known = names(LANGUAGES[0].1);
-        let pages = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/web/pages");
-        for page in std::fs::read_dir(pages).expect("a folder") {
-            let path = page.expect("an entry").path();
-            let html = std::fs::read_to_string(&path).expect("a page");
+        let pages = files("pages", "html");
+        for html in &pages {
             for call in [".get(\"", ".count(\"", ".word(\""] {
                 for rest in html.split(call).skip(1) {
                     let name = rest.split('"').next().expect("a name");
-                    assert!(known.contains(name), "{}: {name}", path.display());
+                    assert!(known.contains(name), "{name}");
                 }
             }
         }
+        let users = [pages, files("", "rs")].concat().concat();
+        let unused: Vec<_> = known.iter().filter(|name| !users.contains(&format!("\"{name}\""))).collect();
+        assert!(unused.is_empty(), "{unused:?}");
     }
 
     #[test]

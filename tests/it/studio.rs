@@ -242,6 +242,18 @@ async fn a_form_from_another_site_is_refused() {
 }
 
 #[tokio::test]
+async fn a_form_arrives_through_a_proxy_that_names_another_host() {
+    let service = Service::start_with(&["--public-url", "https://images.example.com"]).await;
+    let ada = service.visitor("ada", 10).await;
+    let proof = ada.proof().await;
+    let fields = [("prompt", "a boat"), ("shape", "1:1"), ("n", "1")];
+    for (origin, status) in [("https://images.example.com", 303), ("https://example.com", 403)] {
+        let answer = ada.send_with("/studio/tasks", &fields, &proof, &[("origin", origin)]).await;
+        assert_eq!(answer.status, status, "{origin}");
+    }
+}
+
+#[tokio::test]
 async fn a_task_of_the_studio_is_charged_rendered_and_shown() {
     let service = Service::start().await;
     let ada = service.visitor("ada", 10).await;

@@ -1,7 +1,6 @@
 ### Die Texte des Studios auf Deutsch.
 
 title-create = Erstellen
-title-gallery = Galerie
 title-activity = API-Aufträge
 title-keys = Schlüssel
 title-credits = Guthaben
@@ -37,10 +36,8 @@ prompt-example = Ein roter Fuchs im Schnee bei Sonnenaufgang, Aquarell
 shape = Format
 number = Bilder
 make = Erstellen
-make-cost = Kostet { $n } Credits
 references = Vorlagen
 references-hint = Öffentliche https-Links, einer je Zeile, höchstens vier
-seed-note = Jedes Bild ist neu: Dieselben Worte ergeben ein anderes.
 empty-gallery = Hier ist noch nichts. Beschreiben Sie oben ein Bild, dann erscheint es hier.
 your-pictures = Ihre neuesten Bilder
 older = Ältere Bilder zeigen
@@ -51,15 +48,12 @@ working-steps = Wird berechnet, Schritt { $word }
 left = noch etwa { $n } s
 failed = Fehlgeschlagen
 cancel = Abbrechen
-cancelled = Abgebrochen. Die Credits wurden erstattet.
 cancel-late = Die Berechnung hat begonnen, deshalb lässt sich dieser Auftrag nicht mehr abbrechen.
-refunded = Die Credits wurden erstattet.
 again = Noch einmal
 remix = Abwandeln
 download = Herunterladen
 copy-link = Link kopieren
 copied = Kopiert
-open-picture = Bild öffnen
 details = Einzelheiten
 created = Erstellt
 task-id = Auftrag
@@ -79,7 +73,6 @@ activity-empty = Noch hat kein Programm einen Auftrag erteilt.
 activity-more = Ältere Aufträge zeigen
 prompt-column = Beschreibung
 time = Zeit
-result = Ergebnis
 
 keys-lead = Programme schicken mit jedem Aufruf einen Schlüssel. Er handelt für dieses Konto und verbraucht dessen Credits.
 keys-empty = Es gibt noch keinen Schlüssel.

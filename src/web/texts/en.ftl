@@ -1,7 +1,6 @@
 ### The texts of the studio in English. Each name is used by a page in ../pages or by the handlers.
 
 title-create = Create
-title-gallery = Gallery
 title-activity = API activity
 title-keys = Keys
 title-credits = Credits
@@ -37,10 +36,8 @@ prompt-example = A red fox in the snow at dawn, watercolour
 shape = Shape
 number = Images
 make = Create
-make-cost = Costs { $n } credits
 references = Reference images
 references-hint = Public https links, one in each line, at most four
-seed-note = Every picture is new: the same words give another one.
 empty-gallery = Nothing here yet. Describe a picture above, and it appears here.
 your-pictures = Your latest pictures
 older = Show older pictures
@@ -51,15 +48,12 @@ working-steps = Rendering, step { $word }
 left = about { $n } s left
 failed = Failed
 cancel = Cancel
-cancelled = Cancelled. Its credits were refunded.
 cancel-late = Rendering has begun, so this task can no longer be cancelled.
-refunded = Its credits were refunded.
 again = Again
 remix = Remix
 download = Download
 copy-link = Copy link
 copied = Copied
-open-picture = Open the picture
 details = Details
 created = Created
 task-id = Task
@@ -79,7 +73,6 @@ activity-empty = No program has created a task yet.
 activity-more = Show older tasks
 prompt-column = Prompt
 time = Time
-result = Result
 
 keys-lead = Programs send a key with every call. A key acts for this account and spends its credits.
 keys-empty = There is no key yet.
