@@ -1,8 +1,8 @@
 //! The studio: pages for people. It shows what people create here, on the surface `web`; tasks of the API only on a page of
 //! their own, read only.
 //!
-//! A handler takes a [`session::Visitor`], which exists for a signed-in person alone; one that changes anything takes a
-//! [`session::Form`], which also proves that the form came from a page of the studio. `crate::http` routes to the handlers,
+//! A handler takes a `session::Visitor`, which exists for a signed-in person alone; one that changes anything takes a
+//! `session::Form`, which also proves that the form came from a page of the studio. `crate::http` routes to the handlers,
 //! and says of each request where it came from ([`Visit`]).
 
 mod activity;

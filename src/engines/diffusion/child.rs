@@ -17,7 +17,7 @@ use super::machine;
 use crate::clock::Clock;
 use crate::sandbox::{Confinement, confine_engine};
 
-/// The hidden command that renders. Its argument is a [`Setup`] as JSON.
+/// The hidden command that renders. Its argument is a `Setup` as JSON.
 pub const COMMAND: &str = "render-diffusion";
 
 /// The model of a child and its limits.
