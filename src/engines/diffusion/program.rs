@@ -13,6 +13,10 @@ use super::wanted::{ATTEMPT_LIMIT, Wanted};
 use crate::engines::supervisor::{Next, Program};
 use crate::models::Hold;
 
+/// Last words of a Rust program whose allocation failed. Several threads may fail at once and write into each other's
+/// lines.
+const OUT_OF_MEMORY: [&str; 3] = ["memory allocation of", "bytes failed", "skipping backtrace printing"];
+
 /// Side of the picture that a child is measured with, in pixels.
 const FIRST_SIDE: u32 = 256;
 /// Steps of that picture. The first one loads the model.
@@ -114,7 +118,7 @@ impl Program for Arc<Shared> {
     }
 
     fn advice(&self, why: &str) -> Option<String> {
-        if why.contains("memory allocation of") {
+        if OUT_OF_MEMORY.iter().any(|words| why.contains(words)) {
             let gib = self.wanted.memory_bytes as f64 / (1_u64 << 30) as f64;
             return Some(format!(
                 "its memory is limited to {gib:.1} GiB: raise --engine-memory, or use a smaller model"
