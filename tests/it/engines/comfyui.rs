@@ -228,7 +228,8 @@ async fn a_running_workflow_is_stopped_on_a_new_and_on_an_old_server() {
         };
         let (outcome, ()) = tokio::join!(rendering, cancelling);
         assert!(outcome.is_err());
-        assert!(server.unfinished().is_empty());
+        // A render waits for the end of its cancellation for a moment only, which a busy machine outlasts.
+        until(async || server.unfinished().is_empty()).await;
         assert_eq!(server.asked("POST /interrupt").len(), usize::from(age == Age::Old));
     }
 }
