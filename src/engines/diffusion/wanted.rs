@@ -10,15 +10,13 @@ use super::machine;
 use super::speed::{LEAST_SIDE, Plan, Speed};
 use crate::config::{EnginePrecision, EngineSettings};
 use crate::domain::request::MAX_REFERENCES;
-use crate::models::catalogue::{is_usable, offers};
+use crate::models::catalogue::{is_in_8_bits, is_usable, offers};
 use crate::models::{self, Installed};
 
 /// Longest time for an attempt unless `--render-timeout` says so: a task ends after nine minutes.
 pub(super) const ATTEMPT_LIMIT: Duration = Duration::from_secs(8 * 60);
 /// The size that most tasks have.
 const USUAL_SIDE: u32 = 1_024;
-/// Pipelines whose models are made of transformers, which are too slow and too large in 32 bits.
-const LARGE_PIPELINES: [&str; 2] = ["Flux2KleinPipeline", "ZImagePipeline"];
 
 /// The installed model that is used when none is named: the first that this release renders with, in the order of the
 /// catalogue and then of the names.
@@ -66,7 +64,7 @@ impl Wanted {
 
     /// The numbers to compute with. Only an installed model has a folder for weights in 8 bits.
     pub(super) fn precision(&self, installed: &Installed) -> EnginePrecision {
-        let large = pipeline(installed).is_some_and(|class| LARGE_PIPELINES.contains(&class.as_str()));
+        let large = pipeline(installed).is_some_and(|class| is_in_8_bits(&class));
         let fitting = if large && installed.cache.is_some() { EnginePrecision::W8a8 } else { EnginePrecision::F32 };
         self.precision.unwrap_or(fitting)
     }
