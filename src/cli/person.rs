@@ -14,7 +14,7 @@ use crate::config::{DataSettings, base_url, secret_in};
 use crate::domain::model::Account;
 use crate::domain::person::{Person, Role, person_name};
 use crate::domain::timestamp::Timestamp;
-use crate::service::people::{MAX_PASSWORD_BYTES, People};
+use crate::service::people::{MAX_PASSWORD_BYTES, People, check_password};
 use crate::store::{PersonChange, PersonCreation, Store};
 
 /// The path of sign-in links; the token follows.
@@ -138,13 +138,10 @@ async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
     let account = find_account(&*store, &args.account).await?;
     // Before anything is written.
     let password = args.password_file.as_deref().map(|path| secret_in(path, "--password-file")).transpose()?;
+    password.as_deref().map(check_password).transpose()?;
     let person = create(&*store, &account, &args.name, args.role).await?;
     if let Some(password) = password {
-        let people = People::new(store.clone());
-        if let Err(invalid) = people.set_password(&person, password).await? {
-            store.remove_person(person.id).await?;
-            return Err(invalid.into());
-        }
+        People::new(store.clone()).set_password(&person, password).await??;
     }
     let person = find_person(&*store, &args.name).await?;
     show(args.json, &ShownPerson { person: &person, account: &account.name }, || {

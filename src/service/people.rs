@@ -38,6 +38,15 @@ pub struct People {
 #[error("a password has at least {MIN_PASSWORD_CHARS} characters and at most {MAX_PASSWORD_BYTES} bytes")]
 pub struct InvalidPassword;
 
+/// Checks whether a password may be set.
+///
+/// # Errors
+/// [`InvalidPassword`].
+pub fn check_password(password: &str) -> std::result::Result<(), InvalidPassword> {
+    let fits = password.chars().count() >= MIN_PASSWORD_CHARS && password.len() <= MAX_PASSWORD_BYTES;
+    if fits { Ok(()) } else { Err(InvalidPassword) }
+}
+
 /// A session that has just begun, with the secret for its cookie.
 #[derive(Debug)]
 pub struct SignedIn {
@@ -106,8 +115,8 @@ impl People {
         person: &Person,
         password: String,
     ) -> Result<std::result::Result<Option<Person>, InvalidPassword>> {
-        if password.chars().count() < MIN_PASSWORD_CHARS || password.len() > MAX_PASSWORD_BYTES {
-            return Ok(Err(InvalidPassword));
+        if let Err(invalid) = check_password(&password) {
+            return Ok(Err(invalid));
         }
         let hash = self.hashing(move || hash(&password)).await??;
         Ok(Ok(self.store.change_person(person.id, PersonChange::Password(hash)).await?))
