@@ -293,6 +293,9 @@ pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
         limit: u32,
     ) -> Result<Vec<TaskRecord>>;
 
+    /// The task of [`Tasks::poll_task`] with its request.
+    async fn find_record(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<TaskRecord>>;
+
     /// The number of an account's tasks on one surface that have not ended.
     async fn count_unfinished(&self, account_id: Id, surface: Surface) -> Result<u64>;
 

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse as _, Redirect};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::cards::{Card, PicturePage, cards};
+use super::cards::{Card, PicturePage, card, cards};
 use super::error::PageError;
 use super::page::{Frame, html, is_of_script, secured};
 use super::session::{Form, Visitor};
@@ -132,11 +132,7 @@ pub async fn older(visitor: Visitor, Query(before): Query<Before>) -> Result<Res
 
 /// A task of this account and the surface of the studio.
 async fn own(visitor: &Visitor, id: Id) -> Result<Option<TaskRecord>, StoreError> {
-    let account = visitor.session.person.account_id;
-    let found = visitor.studio.shared.store.inspect_task(id).await?;
-    Ok(found.filter(|found| {
-        found.task.account_id == account && found.task.surface == Surface::Web && found.removed_at.is_none()
-    }))
+    visitor.studio.shared.store.find_record(visitor.session.person.account_id, Surface::Web, id).await
 }
 
 /// One task: a page, or its card for the script.
@@ -147,7 +143,7 @@ pub async fn picture(
 ) -> Result<Response<Body>, PageError> {
     let id = id.parse().map_err(|_| PageError::not_found())?;
     let record = own(&visitor, id).await?.ok_or_else(PageError::not_found)?;
-    let card = Card::new(&visitor, record).await?;
+    let card = card(&visitor, record).await?;
     if is_of_script(&headers) {
         return Ok(html(card.render()?));
     }
@@ -221,7 +217,7 @@ async fn accepted(visitor: &Visitor, id: Id, headers: &HeaderMap) -> Result<Resp
         return Ok(secured(Redirect::to(HOME).into_response()));
     }
     let record = own(visitor, id).await?.ok_or_else(PageError::not_found)?;
-    let mut response = html(Card::new(visitor, record).await?.render()?);
+    let mut response = html(card(visitor, record).await?.render()?);
     let credits = visitor.account().await?.map_or(0, |account| account.credits);
     let words = visitor.texts.count("credits", credits);
     if let Ok(value) = HeaderValue::try_from(words.as_ref()) {
@@ -248,7 +244,7 @@ pub async fn cancel(
     }
     if is_of_script(&form.headers) {
         let record = own(visitor, id).await?.ok_or_else(PageError::not_found)?;
-        return Ok(html(Card::new(visitor, record).await?.render()?));
+        return Ok(html(card(visitor, record).await?.render()?));
     }
     Ok(secured(Redirect::to(HOME).into_response()))
 }

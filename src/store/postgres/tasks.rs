@@ -128,6 +128,14 @@ impl Tasks for PostgresStore {
         self.page(&record_columns(), account_id, surface, before, limit).await?.iter().map(record).collect()
     }
 
+    async fn find_record(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<TaskRecord>> {
+        let sql = format!(
+            "SELECT {} FROM tasks WHERE id = $1 AND account_id = $2 AND surface = $3 AND removed_at IS NULL",
+            record_columns()
+        );
+        self.database.read_one(&sql, &[&id, &account_id, &surface.as_str()]).await?.as_ref().map(record).transpose()
+    }
+
     async fn count_unfinished(&self, account_id: Id, surface: Surface) -> Result<u64> {
         let sql = "SELECT count(*) AS unfinished FROM tasks
             WHERE id = ANY (ARRAY (SELECT task_id FROM queue WHERE account_id = $1)) AND surface = $2";

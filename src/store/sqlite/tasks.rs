@@ -195,6 +195,19 @@ pub(super) fn inspect(connection: &Connection, id: Id) -> rusqlite::Result<Optio
         .optional()
 }
 
+fn find_record(
+    connection: &Connection,
+    account_id: Id,
+    surface: Surface,
+    id: Id,
+) -> rusqlite::Result<Option<TaskRecord>> {
+    let own = "FROM tasks WHERE id = ?1 AND account_id = ?2 AND surface = ?3 AND removed_at IS NULL";
+    connection
+        .prepare_cached(&format!("{} {own}", select_records()))?
+        .query_row(params![id, account_id, surface.as_str()], record)
+        .optional()
+}
+
 pub(super) fn recent(connection: &Connection, account_id: Option<Id>, limit: u32) -> rusqlite::Result<Vec<Task>> {
     match account_id {
         Some(account_id) => {
@@ -288,6 +301,10 @@ impl Tasks for SqliteStore {
         limit: u32,
     ) -> Result<Vec<TaskRecord>> {
         self.read(|connection| list_records(connection, account_id, surface, before, limit))
+    }
+
+    async fn find_record(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<TaskRecord>> {
+        self.read(|connection| find_record(connection, account_id, surface, id))
     }
 
     async fn count_unfinished(&self, account_id: Id, surface: Surface) -> Result<u64> {

@@ -275,6 +275,12 @@ pub async fn records_of_a_list_have_the_requests_of_its_tasks(fx: &Fixture) -> R
     let first = fx.store.list_records(ada, Surface::Web, None, 3).await?;
     let last = first.last().map(|record| record.task.id);
     let second = fx.store.list_records(ada, Surface::Web, last, 3).await?;
+    for (task, request) in &expected {
+        let found = fx.store.find_record(ada, Surface::Web, task.id).await?.expect("a record");
+        assert_eq!((&found.task, &found.request), (task, request));
+        assert!(fx.store.find_record(ada, Surface::Api, task.id).await?.is_none());
+        assert!(fx.store.find_record(eve, Surface::Web, task.id).await?.is_none());
+    }
     let found = first.into_iter().chain(second);
     assert_eq!(found.map(|record| (record.task, record.request)).collect::<Vec<_>>(), expected);
     Ok(())
