@@ -60,7 +60,7 @@ pub static ROUTES: [Route; 35] = [
     door(Method::POST, "/studio/sign-in", |method| on(method, studio::by_password)),
     door(Method::GET, "/studio/sign-in/{token}", |method| on(method, studio::link)),
     door(Method::POST, "/studio/sign-in/{token}", |method| on(method, studio::by_link)),
-    door(Method::GET, "/studio/assets/{asset}", |method| on(method, studio::asset)),
+    door(Method::GET, "/studio/assets/{asset}", |method| on(method, docs::page)),
     open(Surface::Ops, "/healthz", |method| on(method, ops::live)),
     open(Surface::Ops, "/readyz", |method| on(method, ops::ready)),
     metrics("/metrics", |method| on(method, ops::expose_metrics)),

@@ -3,15 +3,16 @@
 use askama::Template;
 use tintype_engine::Stage;
 
+use super::error::PageError;
 use super::page::Frame;
 use super::session::Visitor;
 use super::texts::Texts;
 use crate::config::FileLinks;
-use crate::domain::model::{Status, Task};
+use crate::domain::model::{Status, Surface, Task};
 use crate::domain::request::GenerateRequest;
 use crate::files::FilesError;
 use crate::service::tasks::Found;
-use crate::store::{AttemptProgress, TaskRecord};
+use crate::store::{AttemptProgress, TaskRecord, Unfinished};
 
 /// A picture on a page.
 pub(super) struct Picture {
@@ -44,8 +45,8 @@ pub(super) struct Card<'a> {
 }
 
 impl<'a> Card<'a> {
-    /// A task with its present state.
-    pub(super) async fn new(visitor: &'a Visitor, record: TaskRecord) -> Result<Self, FilesError> {
+    /// A task with its present state; `unfinished` are the unfinished tasks of its account.
+    async fn new(visitor: &'a Visitor, record: TaskRecord, unfinished: &[Unfinished]) -> Result<Self, FilesError> {
         let TaskRecord { task, request, .. } = record;
         let (width, height) = request.aspect_ratio.size();
         let mut card = Self {
@@ -68,16 +69,15 @@ impl<'a> Card<'a> {
                 }
             }
             Status::Failed(error) => card.error = Some(error),
-            Status::Processing => card.describe(visitor).await,
+            Status::Processing => card.describe(visitor, unfinished).await,
         }
         Ok(card)
     }
 
     /// Says how far an unfinished task is.
-    async fn describe(&mut self, visitor: &Visitor) {
+    async fn describe(&mut self, visitor: &Visitor, unfinished: &[Unfinished]) {
         let studio = &visitor.studio;
-        let account_id = self.task.account_id;
-        let unfinished = studio.live.unfinished(account_id, self.task.id).await;
+        let unfinished = unfinished.iter().find(|unfinished| unfinished.task_id == self.task.id);
         let attempt = unfinished.and_then(|task| task.attempt);
         self.waits = unfinished.is_some_and(|task| !task.is_leased);
         self.fraction = attempt.and_then(|attempt| attempt.stage).map(Stage::fraction);
@@ -131,11 +131,24 @@ async fn url(visitor: &Visitor, name: &str) -> Result<String, FilesError> {
 
 /// Cards of a page, newest first.
 pub(super) async fn cards(visitor: &Visitor, records: Vec<TaskRecord>) -> Result<Vec<Card<'_>>, FilesError> {
+    let is_unfinished = |record: &TaskRecord| !record.task.status.is_terminal();
+    let unfinished = if records.iter().any(is_unfinished) {
+        let account = visitor.session.person.account_id;
+        // A page without the places of tasks is better than none.
+        visitor.studio.shared.store.unfinished(&[account], Surface::Web).await.unwrap_or_default()
+    } else {
+        Vec::new()
+    };
     let mut cards = Vec::with_capacity(records.len());
     for record in records {
-        cards.push(Card::new(visitor, record).await?);
+        cards.push(Card::new(visitor, record, &unfinished).await?);
     }
     Ok(cards)
+}
+
+/// The card of one task.
+pub(super) async fn card(visitor: &Visitor, record: TaskRecord) -> Result<Card<'_>, PageError> {
+    cards(visitor, vec![record]).await?.pop().ok_or_else(PageError::not_found)
 }
 
 /// One task with its details.

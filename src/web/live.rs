@@ -94,13 +94,6 @@ impl Live {
         }
     }
 
-    /// An unfinished task of an account, as the database has it.
-    pub(super) async fn unfinished(&self, account: Id, task: Id) -> Option<Unfinished> {
-        let tasks = self.shared.store.unfinished(&[account], Surface::Web).await;
-        // A page without the place of a task is better than none.
-        tasks.unwrap_or_default().into_iter().find(|found| found.task_id == task)
-    }
-
     /// Watches until `stop`.
     pub(super) async fn run(&self, stop: CancellationToken) {
         let mut endings = self.shared.endings.subscribe();

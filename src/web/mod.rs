@@ -6,7 +6,6 @@
 //! and says of each request where it came from ([`Visit`]).
 
 mod activity;
-mod assets;
 mod cards;
 mod create;
 mod credits;
@@ -40,7 +39,6 @@ pub use self::texts::Texts;
 /// The handlers, which `crate::http` puts into its table of routes.
 pub mod handlers {
     pub use super::activity::activity;
-    pub use super::assets::asset;
     pub use super::create::{cancel, create, older, picture, submit};
     pub use super::credits::{credits, csv};
     pub use super::events::events;

@@ -1,5 +1,5 @@
-//! Pages for people: the home page, and the reference of the API with a quick start. Everything is served from the
-//! binary, and the pages load nothing from other hosts.
+//! Pages for people: the home page, and the reference of the API with a quick start; and the style sheet and the script of
+//! the studio. Everything is served from the binary, and the pages load nothing from other hosts.
 
 use std::convert::Infallible;
 use std::sync::OnceLock;
@@ -34,7 +34,7 @@ const STYLE: &str = "text/css; charset=utf-8";
 const PICTURE: &str = "image/svg+xml";
 
 /// Every page with its path.
-static PAGES: [(&str, Page); 9] = [
+static PAGES: [(&str, Page); 11] = [
     ("/", Page::new(HTML, || include_str!("pages/home.html").into())),
     ("/docs/", Page::new(HTML, || include_str!("pages/reference.html").into())),
     ("/docs/page.css", Page::new(STYLE, || include_str!("pages/page.css").into())),
@@ -43,6 +43,8 @@ static PAGES: [(&str, Page); 9] = [
     ("/docs/scalar.js", Page::new(SCRIPT, scalar)),
     ("/docs/icon.svg", Page::new(PICTURE, || include_str!("pages/icon.svg").into())),
     ("/favicon.ico", Page::new(PICTURE, || include_str!("pages/icon.svg").into())),
+    ("/studio/assets/studio.css", Page::new(STYLE, || include_str!("../../web/pages/studio.css").into())),
+    ("/studio/assets/studio.js", Page::new(SCRIPT, || include_str!("../../web/pages/studio.js").into())),
     ("/openapi.json", Page::new("application/json", || openapi_json().into())),
 ];
 
