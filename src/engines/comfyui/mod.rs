@@ -19,6 +19,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tintype_engine::{Brief, Device, EngineError, EngineInfo, Picture, Progress, Sizes};
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
@@ -188,8 +189,9 @@ impl Submitted {
     /// Queues a run. If the future is dropped meanwhile, the submit goes on, and then the run is cancelled.
     async fn begin(server: &Arc<ComfyServer>, id: String, graph: Value, ending: &TaskTracker) -> Result<Self, Fault> {
         let mut run = Self { server: server.clone(), id, has_ended: false, ending: ending.clone() };
-        let submitting = ending.spawn(async move {
-            match run.server.submit(&graph, &run.id).await {
+        let (answer, answered) = oneshot::channel();
+        ending.spawn(async move {
+            let outcome = match run.server.submit(&graph, &run.id).await {
                 Ok(queued) => {
                     run.id = queued.id;
                     match queued.left_out {
@@ -204,9 +206,11 @@ impl Submitted {
                     }
                     Err(fault)
                 }
-            }
+            };
+            // A run that nobody waits for any more is dropped here, so that its cancellation begins before the submit ends.
+            drop(answer.send(outcome));
         });
-        submitting.await.map_err(|error| EngineError::Temporary(error.to_string()))?
+        answered.await.map_err(|error| EngineError::Temporary(error.to_string()))?
     }
 
     /// Takes note that there is nothing to cancel.
