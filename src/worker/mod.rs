@@ -344,15 +344,21 @@ impl Worker {
     }
 
     /// Writes down how far the attempts are whose progress has changed since the last report, for everybody who polls
-    /// their tasks. A report that fails is repeated with the next one; no attempt waits for it.
-    pub async fn report_progress(&self) {
+    /// their tasks, and returns their number. A report that fails is repeated with the next one; no attempt waits for it.
+    pub async fn report_progress(&self) -> usize {
         let changed = self.held.changed(self.shared.clock.elapsed());
         if changed.is_empty() {
-            return;
+            return 0;
         }
         match self.shared.store.report_progress(changed.clone()).await {
-            Ok(()) => self.held.reported(&changed),
-            Err(error) => tracing::debug!(%error, "could not report the progress of attempts; trying again soon"),
+            Ok(()) => {
+                self.held.reported(&changed);
+                changed.len()
+            }
+            Err(error) => {
+                tracing::debug!(%error, "could not report the progress of attempts; trying again soon");
+                0
+            }
         }
     }
 

@@ -17,6 +17,7 @@ use tintype::domain::person::Role;
 use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::fault::{Effect, Point};
 use tintype::store::{AccountChange, DeleteSessions, KeyChange, Rescue, Result, Submission};
+use tintype::worker::Worker;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -149,8 +150,7 @@ impl Scene {
         if self.renders(&step).await {
             let beating = worker.clone();
             attempt(async move { beating.renew().await }).await;
-            let reporting = worker.clone();
-            attempt(async move { reporting.report_progress().await }).await;
+            self.report_progress(&worker).await;
         }
         step.abort();
         drop(step.await);
@@ -172,6 +172,23 @@ impl Scene {
         self.renders(&running).await;
         stop.cancel();
         drop(running.await);
+    }
+
+    /// Has the worker report the render that it has under way. A render counts as running from its preparation on, but has
+    /// progress only once the engine has it.
+    async fn report_progress(&self, worker: &Arc<Worker>) {
+        let reporting = async {
+            while self.service.shared.metrics.renders.get() > 0 {
+                let worker = worker.clone();
+                // The fault fails or panics once.
+                if tokio::spawn(async move { worker.report_progress().await }).await.is_ok_and(|reported| reported > 0)
+                {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, reporting).await.expect("a render has progress or ends");
     }
 
     /// Waits until the worker renders, unless it has ended or there is nothing to render.
