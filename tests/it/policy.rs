@@ -226,8 +226,8 @@ impl<'a> Pipe<'a> {
 
 impl Drop for Pipe<'_> {
     fn drop(&mut self) {
-        // Opening a pipe for reading and writing does not wait; closing it gives the waiting reader the end of file.
-        let pipe = File::options().read(true).write(true).open(self.0.path()).expect("a pipe");
+        // Waits for the reader, which may not have opened the pipe yet; closing it gives the reader the end of file.
+        let pipe = File::options().write(true).open(self.0.path()).expect("a pipe");
         std::fs::remove_file(self.0.path()).expect("a pipe");
         self.0.write("policy.toml", "");
         drop(pipe);

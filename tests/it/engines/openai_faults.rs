@@ -168,6 +168,16 @@ async fn each_fault_of_a_server_ends_its_task_with_a_plain_sentence_and_a_refund
 }
 
 #[tokio::test]
+async fn a_call_for_two_pictures_that_returns_one_is_a_fault() {
+    let server = ImagesServer::with_key(Dialect::OpenAi, "sk-secret").await;
+    server.always(Reply::file(&painted(64, 64, 1)));
+    let engine = engine(&["--engine", &server.engine(), "--engine-profile", "openai", "--engine-key", "sk-secret"]);
+    let error = render(&engine, brief("a boat", &[1, 2], Vec::new())).await.expect_err("one picture is missing");
+    assert_eq!(Meaning::of(&error), Meaning::Temporary, "{error}");
+    assert!(error.to_string().contains("1 pictures instead of 2"), "{error}");
+}
+
+#[tokio::test]
 async fn a_server_that_hangs_or_drips_costs_an_attempt_when_the_time_limit_has_passed() {
     for reply in [Reply::Silence, Reply::Drip] {
         let server = ImagesServer::start(Dialect::Sglang).await;
