@@ -53,6 +53,8 @@ effects! {
     SignIn = "sign-in",
     /// Sessions end.
     SignOut = "sign-out",
+    /// Old entries of the audit log are deleted.
+    DeleteAuditEntries = "delete-audit-entries",
     /// Credits are granted.
     Grant = "grant",
     /// A task is charged and queued.

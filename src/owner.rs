@@ -93,6 +93,20 @@ pub fn with_destination_rights<T>(act: impl FnOnce() -> T) -> T {
     outcome
 }
 
+/// Name of the user who started this process, with the one who logged in before if that is another, for the audit log. Ask
+/// before root becomes somebody else.
+pub fn caller() -> String {
+    let own = rustix::process::getuid().as_raw();
+    let login = fs::read_to_string("/proc/self/loginuid").ok().and_then(|text| text.trim().parse().ok());
+    match login.filter(|login| *login != own && *login != NOBODY_LOGGED_IN) {
+        Some(login) => format!("{} as {}", name(login), name(own)),
+        None => name(own),
+    }
+}
+
+/// The value of `/proc/self/loginuid` before any login.
+const NOBODY_LOGGED_IN: u32 = u32::MAX;
+
 /// Name of a user for people, or its number.
 pub fn name(uid: u32) -> String {
     user(uid).map_or_else(|| format!("user {uid}"), |(name, _)| name)

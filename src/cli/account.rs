@@ -119,9 +119,11 @@ async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
     let accounts = open_store(data).await?.list_accounts().await?;
     show(args.json, &accounts, || {
         let rows = accounts.iter().map(|account| {
-            [account.name.clone(), account.id.to_string(), account.credits.to_string(), state(account).to_owned()]
+            let rank = if account.admin { "admin" } else { "-" };
+            let credits = account.credits.to_string();
+            [account.name.clone(), account.id.to_string(), credits, state(account).to_owned(), rank.to_owned()]
         });
-        table(["NAME", "ID", "CREDITS", "STATE"], rows)
+        table(["NAME", "ID", "CREDITS", "STATE", "RANK"], rows)
     })
 }
 

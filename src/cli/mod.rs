@@ -20,10 +20,11 @@ use crate::domain::model::Account;
 use crate::engines::{diffusion, supervisor};
 use crate::fault::Faults;
 use crate::files::Files;
+use crate::owner;
 use crate::sandbox;
 use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::{SqliteStore, restoring};
-use crate::store::{Drift, Store};
+use crate::store::{Actor, Drift, Store, Via};
 use crate::traces::{self, Exporter};
 
 mod account;
@@ -215,7 +216,7 @@ pub fn main() -> ExitCode {
     if cli.command.is_server() {
         allocator::set_up(&arguments);
     }
-    let mut data = cli.data;
+    let mut data = DataSettings { operator: owner::caller(), ..cli.data };
     let mut command = cli.command;
     let outcome =
         privileges::become_owner(&mut command, &mut data).and_then(|()| run(command, &data, &read.settings, exporter));
@@ -346,13 +347,20 @@ fn is_there(path: &Path) -> Result<bool, String> {
 }
 
 async fn open_or_create_store(settings: &DataSettings) -> Result<Arc<dyn Store>, Failure> {
-    match settings.database()? {
-        DatabaseUrl::Sqlite(path) => Ok(Arc::new(SqliteStore::open(&path, Clock::system())?)),
+    let store: Arc<dyn Store> = match settings.database()? {
+        DatabaseUrl::Sqlite(path) => Arc::new(SqliteStore::open(&path, Clock::system())?),
         DatabaseUrl::Postgres(url) => {
             let ca = settings.database_ca.as_deref();
-            Ok(Arc::new(PostgresStore::open(&url, ca, Clock::system(), Faults::default()).await?))
+            Arc::new(PostgresStore::open(&url, ca, Clock::system(), Faults::default()).await?)
         }
-    }
+    };
+    Ok(store.acting(operator(settings)))
+}
+
+/// The user of this command, for the audit log.
+fn operator(settings: &DataSettings) -> Actor {
+    let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    Actor { name: settings.operator.clone(), person_id: None, via: Via::Command, source: Some(machine) }
 }
 
 /// Opens the result files that `--files` names; creates the directory if it does not exist.

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::banner::{FirstKey, announce_studio, towards_real_pictures};
-use super::{Failure, Outcome, open_files, say};
+use super::{Failure, Outcome, open_files, operator, say};
 use crate::clock::Clock;
 use crate::config::{DataSettings, DatabaseUrl, FileUrls, LOCK_PATIENCE, NamedEngine, ServerSettings, WorkerSettings};
 use crate::data_dir;
@@ -164,11 +164,12 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
         // This process holds the lock on the database, so every process that held a lease has ended.
         parts.sweeper.sweep(Rescue::All).await;
     }
-    let key = if parts.api.is_some() { FirstKey::create(&*parts.shared.store, &data.data).await? } else { None };
+    let store = parts.shared.store.acting(operator(data));
+    let key = if parts.api.is_some() { FirstKey::create(&*store, &data.data).await? } else { None };
     announce(&parts, &server, data, &listeners.places()?)?;
     if let (Some(url), Some(key)) = (&url, key) {
         key.announce(url);
-        announce_studio(parts.shared.store.clone(), &data.data, server.public_url.as_deref().unwrap_or(url)).await?;
+        announce_studio(store, &data.data, server.public_url.as_deref().unwrap_or(url)).await?;
     }
     say("\nReady.");
     work(parts, listeners, server.shutdown_delay, &mut signals).await?;

@@ -37,6 +37,9 @@ pub struct DataSettings {
     /// PEM file with certificate authorities to trust for PostgreSQL, in addition to the public ones
     #[arg(long, global = true, help_heading = "Global options", env = "TINTYPE_DATABASE_CA", value_name = "FILE")]
     pub database_ca: Option<PathBuf>,
+    /// Name of the system user who runs the command, for the audit log.
+    #[arg(skip)]
+    pub operator: String,
 }
 
 /// The kind of database and its location.

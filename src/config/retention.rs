@@ -1,19 +1,22 @@
-//! The retention of finished tasks.
+//! The retention of finished tasks and of the audit log.
 
 use std::fmt;
 use std::time::Duration;
 
 use clap::Args;
 
-use super::timing::MIN_RETENTION;
+use super::timing::{MIN_AUDIT_RETENTION, MIN_RETENTION};
 use super::values::duration;
 
-/// How long finished tasks are kept.
+/// How long finished tasks and entries of the audit log are kept.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct RetentionSettings {
     /// Remove tasks and their images this long after they finish, for example 30d [default: keep them forever]
     #[arg(long, env = "TINTYPE_RETENTION", value_name = "DURATION", value_parser = retention)]
     pub retention: Option<Duration>,
+    /// Delete entries of the audit log after this time
+    #[arg(long, env = "TINTYPE_AUDIT_RETENTION", default_value = "365d", value_name = "DURATION", value_parser = audit_retention)]
+    pub audit_retention: Duration,
 }
 
 impl fmt::Display for RetentionSettings {
@@ -32,6 +35,15 @@ fn retention(text: &str) -> Result<Duration, String> {
     let retention = duration(text)?;
     if retention < MIN_RETENTION {
         return Err("the shortest retention is 1h; to keep tasks forever, leave out --retention".into());
+    }
+    Ok(retention)
+}
+
+/// Parses a duration of at least [`MIN_AUDIT_RETENTION`].
+fn audit_retention(text: &str) -> Result<Duration, String> {
+    let retention = duration(text)?;
+    if retention < MIN_AUDIT_RETENTION {
+        return Err("the audit log is kept for at least 1d".into());
     }
     Ok(retention)
 }

@@ -37,6 +37,8 @@ pub const FIRST_REMOVAL: Duration = Duration::from_secs(10 * 60);
 pub const REMOVED_FILES_GRACE: Duration = Duration::from_secs(60 * 60);
 /// Shortest `--retention`.
 pub const MIN_RETENTION: Duration = Duration::from_secs(60 * 60);
+/// Shortest `--audit-retention`.
+pub const MIN_AUDIT_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 /// Time for which a starting server waits for the lock on its data: after a SIGKILL the operating system needs a moment
 /// to release it.
 pub const LOCK_PATIENCE: Duration = Duration::from_secs(3);

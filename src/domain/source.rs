@@ -36,6 +36,16 @@ impl Source {
     }
 }
 
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(IpAddr::V6(network)) => write!(f, "{network}/64"),
+            Some(address) => address.fmt(f),
+            None => f.write_str("unix"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,5 +58,7 @@ mod tests {
         assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
         assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
         assert_ne!(of("::ffff:192.0.2.1"), of("::ffff:192.0.2.2"));
+        assert_eq!(of("2001:db8::1").to_string(), "2001:db8::/64");
+        assert_eq!(of("::ffff:192.0.2.1").to_string(), "192.0.2.1");
     }
 }

@@ -19,6 +19,7 @@ use crate::domain::request::{GenerateRequest, MAX_REFERENCES};
 
 mod accounts;
 mod audit;
+mod audit_log;
 mod error;
 mod fleet;
 mod leases;
@@ -28,6 +29,7 @@ pub mod sqlite;
 
 pub use self::accounts::{AccountChange, AccountCreation, Accounts, Rank, Taking};
 pub use self::audit::{Audit, Drift};
+pub use self::audit_log::{Action, Actor, AuditEntry, AuditLog, Deed, Via};
 pub use self::error::{Cause, OpenError, StoreError};
 pub use self::fleet::{ANY_REFERENCES, Abilities, ENGINE_SILENCE, EngineState, WORKER_SILENCE, WorkerReport};
 pub use self::leases::{
@@ -469,6 +471,6 @@ pub trait Fleet: std::fmt::Debug + Send + Sync + 'static {
 }
 
 /// The database behind a running service.
-pub trait Store: Accounts + Keys + People + Tasks + Queue + Upkeep + Fleet {}
+pub trait Store: Accounts + Keys + People + Tasks + Queue + Upkeep + Fleet + AuditLog {}
 
-impl<T: Accounts + Keys + People + Tasks + Queue + Upkeep + Fleet> Store for T {}
+impl<T: Accounts + Keys + People + Tasks + Queue + Upkeep + Fleet + AuditLog> Store for T {}

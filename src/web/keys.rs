@@ -92,7 +92,7 @@ pub async fn create(State(studio): State<Arc<Studio>>, form: Form) -> Result<Res
     let secret = KeySecret::random();
     let (hash, hint) = (secret.hash(), secret.hint());
     let new = NewKey { hash, hint, name, submit_rate: None, read_rate: None, expires_at };
-    let key = store.create_key(account, new).await?.ok_or_else(PageError::not_found)?;
+    let key = visitor.store().create_key(account, new).await?.ok_or_else(PageError::not_found)?;
     tracing::info!(key = %key.id, person = %visitor.session.person.id, "a key was created in the studio");
     page(&visitor, Some((secret, "key-created"))).await
 }
@@ -113,7 +113,7 @@ pub async fn change(
     let change = match change.as_str() {
         "rotate" => {
             let secret = KeySecret::random();
-            let rotated = store.rotate_key(id, secret.hash(), &secret.hint(), OVERLAP).await?;
+            let rotated = visitor.store().rotate_key(id, secret.hash(), &secret.hint(), OVERLAP).await?;
             let new = rotated.ok_or_else(PageError::not_found)?;
             tracing::info!(key = %id, new = %new.id, %person, "a key was rotated in the studio");
             return page(&visitor, Some((secret, "key-rotated"))).await;
@@ -125,7 +125,7 @@ pub async fn change(
         "revoke" => KeyChange::Revoke,
         _ => return Err(PageError::not_found()),
     };
-    store.change_key(id, change).await?;
+    visitor.store().change_key(id, change).await?;
     tracing::info!(key = %id, ?change, %person, "a key was changed in the studio");
     Ok(secured(Redirect::to(KEYS).into_response()))
 }

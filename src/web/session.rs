@@ -19,7 +19,7 @@ use crate::config::MAX_BODY;
 use crate::domain::model::Account;
 use crate::domain::person::{Role, Session, Token, TokenHash};
 use crate::service::people::SESSION_LIFE;
-use crate::store::Result;
+use crate::store::{Actor, Result, Store, Via};
 
 /// The cookie of a session. The prefix makes browsers accept it only over HTTPS, for this host alone.
 const COOKIE: &str = "__Host-tintype";
@@ -57,6 +57,17 @@ impl Visitor {
     /// The account whose tasks and credits the person uses.
     pub(super) async fn account(&self) -> Result<Option<Account>> {
         self.studio.shared.store.find_account(self.session.person.account_id.as_str()).await
+    }
+
+    /// The store, which records what this person changes.
+    pub(super) fn store(&self) -> Arc<dyn Store> {
+        let person = &self.session.person;
+        self.studio.shared.store.acting(Actor {
+            name: person.name.clone(),
+            person_id: Some(person.id),
+            via: Via::Studio,
+            source: self.visit.source.map(|source| source.to_string()),
+        })
     }
 
     /// Refuses a person with less than a role.

@@ -3,7 +3,8 @@
 use std::process::{Command, Stdio};
 
 /// The tests that speak to a whole service in their own process.
-const MODULES: [&str; 18] = [
+const MODULES: [&str; 19] = [
+    "audit_log::entries",
     "auth::",
     "endings::",
     "envelope::",

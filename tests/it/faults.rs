@@ -131,6 +131,8 @@ impl Scene {
         attempt(async move { store.create_link(account, [7; 32], Timestamp::MAX).await }).await;
         let store = self.service.shared.store.clone();
         attempt(async move { store.delete_sessions(DeleteSessions::Expired).await }).await;
+        let sweeper = self.service.sweeper.clone();
+        attempt(async move { sweeper.delete_old_audit_entries().await }).await;
     }
 
     /// Steps the worker through everything that it can do by itself.

@@ -6,6 +6,7 @@ mod rigs;
 
 mod account;
 mod acme;
+mod audit_log;
 mod auth;
 mod backup;
 mod cli;

@@ -12,8 +12,8 @@ use tintype::fault::Faults;
 use tintype::service::endings::REFUSED;
 use tintype::store::sqlite::SqliteStore;
 use tintype::store::{
-    AccountCreation, Accounts as _, AttemptProgress, KeyChange, Keys as _, Queue as _, Store, StrikeRule, Submission,
-    Tasks as _, Upkeep as _,
+    AccountCreation, Accounts as _, Actor, AttemptProgress, AuditLog as _, KeyChange, Keys as _, Queue as _, Store,
+    StrikeRule, Submission, Tasks as _, Upkeep as _, Via,
 };
 
 use crate::rigs::binary::{self, Server};
@@ -51,7 +51,8 @@ async fn installation(data: &TempDir) -> String {
     store.change_key(bad.id, KeyChange::FlagLeaked).await.expect("a store");
     store.grant(ada.id, 7, Some("for being nice")).await.expect("a store");
     submit(None, Surface::Api).await;
-    store.pause_queue().await.expect("a store");
+    let actor = Actor { name: "root".into(), person_id: None, via: Via::Command, source: None };
+    store.acting(actor).pause_queue().await.expect("a store");
     secret.reveal().to_owned()
 }
 
@@ -69,6 +70,9 @@ async fn everything(store: &dyn Store) -> (Vec<String>, Vec<LedgerEntry>, Vec<Ta
         nouns.push(format!("{:?}", store.inspect_task(task.id).await.expect("a store")));
     }
     nouns.push(format!("{:?}", store.queue_depth().await.expect("a store")));
+    let log = store.audit_entries(None, None, 10).await.expect("a store");
+    assert_eq!(log.len(), 1, "{log:?}");
+    nouns.push(format!("{log:?}"));
     (nouns, entries, tasks, store.cursor_secret().await.expect("a store"))
 }
 

@@ -6,6 +6,7 @@
 use crate::rigs::service::Backend;
 
 mod accounts;
+mod audit_log;
 mod claims;
 mod completed;
 mod damage;
@@ -56,6 +57,13 @@ macro_rules! suite {
                     a_refund_fits_into_an_account_with_the_maximum_balance,
                     history_lists_entries_newest_first_with_the_balance_after_each,
                     pages_of_history_have_no_gap_and_no_overlap,
+                }
+                audit_log {
+                    changes_to_accounts_and_credits_are_recorded_with_their_actor,
+                    changes_to_keys_and_people_are_recorded_without_secrets,
+                    changes_to_the_queue_and_to_tasks_are_recorded,
+                    nothing_is_recorded_of_a_change_that_did_not_happen_or_without_an_actor,
+                    the_audit_log_is_read_by_account_and_in_pages_and_old_entries_are_deleted,
                 }
                 keys {
                     a_key_is_found_by_its_hash_and_by_its_id,

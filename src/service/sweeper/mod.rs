@@ -33,6 +33,8 @@ pub struct Sweeper {
     heartbeat: Duration,
     /// How long finished tasks are kept.
     retention: Option<Duration>,
+    /// How long entries of the audit log are kept.
+    audit_retention: Duration,
     /// How long the files of removed tasks are kept.
     removed_files_grace: Duration,
 }
@@ -62,6 +64,7 @@ impl Sweeper {
             lease,
             heartbeat: settings.worker.heartbeat(),
             retention: settings.retention.retention,
+            audit_retention: settings.retention.audit_retention,
             removed_files_grace: settings.file_urls.removed_files_grace(),
         })
     }
@@ -142,6 +145,7 @@ impl Sweeper {
         loop {
             tokio::time::sleep(ORPHAN_SWEEP_EVERY).await;
             self.delete_expired_sessions().await;
+            self.delete_old_audit_entries().await;
             match self.sweep_orphans_in_turn().await {
                 0 => {}
                 removed => tracing::info!(removed, "removed result files that belong to no completed task"),
@@ -154,6 +158,16 @@ impl Sweeper {
         match self.shared.store.delete_sessions(DeleteSessions::Expired).await {
             Ok(0) => {}
             Ok(deleted) => tracing::debug!(deleted, "expired sign-in links and sessions deleted"),
+            Err(error) => failed(&error),
+        }
+    }
+
+    /// Deletes the entries of the audit log that are past their retention. Logs an error and leaves it to the next sweep.
+    pub async fn delete_old_audit_entries(&self) {
+        let cutoff = self.shared.store.now().saturating_sub(self.audit_retention);
+        match self.shared.store.delete_audit_entries(cutoff).await {
+            Ok(0) => {}
+            Ok(deleted) => tracing::info!(deleted, "old entries of the audit log deleted"),
             Err(error) => failed(&error),
         }
     }

@@ -9,7 +9,7 @@ use super::{PostgresStore, keys};
 use crate::clock::Timestamp;
 use crate::domain::model::{Account, Id, LedgerEntry, MAX_BALANCE, TaskId};
 use crate::fault::Effect;
-use crate::store::{AccountChange, AccountCreation, Accounts, NewKey, Rank, Result, StoreError, Taking};
+use crate::store::{AccountChange, AccountCreation, Accounts, Deed, NewKey, Rank, Result, StoreError, Taking};
 
 /// Creates the account $1 with the name $2 and $3 credits at the time $4; if $5, only as the first account. It is an
 /// administrator if $6, or as the first account. A name never equals the id of another account.
@@ -96,9 +96,12 @@ impl Accounts for PostgresStore {
             check(credits)?;
             let id = self.database.new_id();
             let (now, admin) = (self.database.now(), rank == Rank::Administrator);
-            let created = self.database.write(CREATE, &[&id, &name, &credits, &now, &false, &admin]).await?;
-            let Some(row) = created.first() else { return Ok(AccountCreation::NameTaken) };
-            Ok(AccountCreation::Created(Account::new(id, name.to_owned(), credits, row.try_get("admin")?)))
+            let create = async |begun: &Transaction<'_>| {
+                let created = begun.query_opt(CREATE, &[&id, &name, &credits, &now, &false, &admin]).await?;
+                let Some(row) = created else { return Ok(AccountCreation::NameTaken) };
+                Ok(AccountCreation::Created(Account::new(id, name.to_owned(), credits, row.try_get("admin")?)))
+            };
+            self.recorded(create, Deed::of_creation).await
         };
         self.write(Effect::CreateAccount, create).await
     }
@@ -116,7 +119,8 @@ impl Accounts for PostgresStore {
                 keys::add(begun, key_id, account_id, &key).await?;
                 Ok(Some(Account::new(account_id, name.to_owned(), credits, true)))
             };
-            Ok(self.database.transaction(create).await?)
+            let deed = |first: &Option<Account>| Deed::of_creation(&AccountCreation::Created(first.clone()?));
+            self.recorded(create, deed).await
         };
         self.write(Effect::CreateFirstAccount, create).await
     }
@@ -138,19 +142,26 @@ impl Accounts for PostgresStore {
             AccountChange::Disable => (Some(now), None),
             AccountChange::Delete => (Some(now), Some(now)),
         };
-        let change = async { Ok(self.database.write(CHANGE, &[&id, &disabled_at, &deleted_at]).await?) };
-        self.write(Effect::ChangeAccount, change).await?;
-        self.find_account(id.as_str()).await
+        let make = async |begun: &Transaction<'_>| {
+            begun.execute(CHANGE, &[&id, &disabled_at, &deleted_at]).await?;
+            let changed = begun.query_opt(&format!("SELECT {ACCOUNT} WHERE id = $1"), &[&id]).await?;
+            Ok(changed.as_ref().map(account).transpose()?)
+        };
+        let deed = |account: &Option<Account>| Deed::of_account(change, account.as_ref());
+        self.write(Effect::ChangeAccount, self.recorded(make, deed)).await
     }
 
     async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>> {
         let grant = async {
             check_positive(amount)?;
             let now = self.database.now();
-            let rows = self.database.write(GRANT, &[&account_id, &amount, &MAX_BALANCE, &now, &note]).await?;
-            let Some(row) = rows.first() else { return Ok(None) };
-            let balance: Option<i64> = row.try_get(0)?;
-            balance.map(Some).ok_or_else(too_much)
+            let grant = async |begun: &Transaction<'_>| {
+                let row = begun.query_opt(GRANT, &[&account_id, &amount, &MAX_BALANCE, &now, &note]).await?;
+                let Some(row) = row else { return Ok(None) };
+                let balance: Option<i64> = row.try_get(0)?;
+                Ok(Some(balance.ok_or_else(too_much)?))
+            };
+            self.recorded(grant, |balance| Deed::of_grant(account_id, amount, note, *balance)).await
         };
         self.write(Effect::Grant, grant).await
     }
@@ -158,11 +169,16 @@ impl Accounts for PostgresStore {
     async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<Taking>> {
         let take = async {
             check_positive(amount)?;
-            let rows = self.database.write(TAKE, &[&account_id, &amount, &self.database.now(), &note]).await?;
-            let Some(row) = rows.first() else { return Ok(None) };
-            let left: Option<i64> = row.try_get("remaining")?;
-            let available = row.try_get("available")?;
-            Ok(Some(left.map_or(Taking::TooFew(available), Taking::Taken)))
+            let now = self.database.now();
+            let take = async |begun: &Transaction<'_>| {
+                let Some(row) = begun.query_opt(TAKE, &[&account_id, &amount, &now, &note]).await? else {
+                    return Ok(None);
+                };
+                let left: Option<i64> = row.try_get("remaining")?;
+                let available = row.try_get("available")?;
+                Ok(Some(left.map_or(Taking::TooFew(available), Taking::Taken)))
+            };
+            self.recorded(take, |taking| Deed::of_taking(account_id, amount, note, *taking)).await
         };
         self.write(Effect::Grant, take).await
     }

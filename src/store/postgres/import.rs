@@ -13,8 +13,8 @@ const PIECE: u32 = 1_000;
 
 /// The tables that both databases have, without `progress`, which its workers report again, and without sessions and
 /// sign-in links: people sign in again. Their first column is their key.
-const TABLES: [&str; 9] =
-    ["secrets", "accounts", "people", "api_keys", "tasks", "queue", "ledger", "queue_pause", "strikes"];
+const TABLES: [&str; 10] =
+    ["secrets", "accounts", "people", "api_keys", "tasks", "queue", "ledger", "queue_pause", "strikes", "audit_log"];
 
 /// Outcome of an import.
 #[derive(Debug, PartialEq, Eq)]

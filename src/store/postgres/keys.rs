@@ -14,7 +14,7 @@ use crate::clock::Timestamp;
 use crate::domain::key::{ApiKey, KeyHash};
 use crate::domain::model::Id;
 use crate::fault::Effect;
-use crate::store::{KeyChange, Keys, Lease, NewKey, Refusal, Result, StrikeRule};
+use crate::store::{Deed, KeyChange, Keys, Lease, NewKey, Refusal, Result, StrikeRule};
 
 /// Adds a key to an account; `None` if the account does not exist.
 pub(super) async fn add(
@@ -111,7 +111,7 @@ impl Keys for PostgresStore {
     async fn create_key(&self, account_id: Id, key: NewKey) -> Result<Option<ApiKey>> {
         let id = self.database.new_id();
         let add = async |begun: &Transaction<'_>| add(begun, id, account_id, &key).await;
-        let create = async { Ok(self.database.transaction(add).await?) };
+        let create = self.recorded(add, |key| Deed::of_new_key(key.as_ref()));
         self.write(Effect::CreateKey, create).await
     }
 
@@ -141,12 +141,13 @@ impl Keys for PostgresStore {
             "WITH cleared AS (DELETE FROM strikes WHERE $3 AND key_id = $1)
              UPDATE api_keys SET {set} WHERE id = $1 AND $2::bigint IS NOT NULL RETURNING {KEY}"
         );
-        let change = async {
-            let clears = change == KeyChange::Enable;
-            let rows = self.database.write(&sql, &[&id, &self.database.now(), &clears]).await?;
-            rows.first().map(api_key).transpose()
+        let (now, clears) = (self.database.now(), change == KeyChange::Enable);
+        let make = async |begun: &Transaction<'_>| {
+            let row = begun.query_opt(&sql, &[&id, &now, &clears]).await?;
+            Ok(row.as_ref().map(api_key).transpose()?)
         };
-        self.write(Effect::ChangeKey, change).await
+        let deed = |key: &Option<ApiKey>| Deed::of_key(change, key.as_ref());
+        self.write(Effect::ChangeKey, self.recorded(make, deed)).await
     }
 
     async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>> {
@@ -158,7 +159,7 @@ impl Keys for PostgresStore {
             let new = begun.query_opt(&sql, &[&new_id, &id, &hash, &hint, &end]).await?;
             Ok(new.as_ref().map(api_key).transpose()?)
         };
-        let rotate = async { Ok(self.database.transaction(rotate).await?) };
+        let rotate = self.recorded(rotate, |new| Deed::of_rotation(id, overlap, new.as_ref()));
         self.write(Effect::RotateKey, rotate).await
     }
 

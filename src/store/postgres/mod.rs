@@ -5,6 +5,7 @@
 //! on it and never changes, so no transaction leaves dead tuples there. Rows of the queue are locked before accounts, and
 //! accounts in the order of their ids, so that transactions never wait in a circle.
 
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,12 +16,13 @@ use self::claim::ServedLast;
 use self::connection::Database;
 use self::listen_notify::Announcer;
 use self::submit::{Order, Submitter};
-use super::{Cause, OpenError, Result, StoreError, Submission};
+use super::{Actor, Cause, OpenError, Result, StoreError, Submission};
 use crate::clock::Clock;
 use crate::fault::{Effect, Faults, Point};
 
 mod accounts;
 mod audit;
+mod audit_log;
 mod batch;
 mod claim;
 mod columns;
@@ -46,6 +48,22 @@ pub use self::import::Import;
 /// A database on a PostgreSQL server.
 #[derive(Debug)]
 pub struct PostgresStore {
+    parts: Arc<Parts>,
+    /// The one whose changes the audit log records.
+    actor: Option<Arc<Actor>>,
+}
+
+impl Deref for PostgresStore {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.parts
+    }
+}
+
+/// The parts that the stores of all actors share.
+#[derive(Debug)]
+pub struct Parts {
     database: Arc<Database>,
     faults: Faults,
     announcer: Announcer,
@@ -93,7 +111,7 @@ impl PostgresStore {
         let ahead_ms = once.map_err(|error| schema::unusable(&database, error.into()))?;
         let upkeep = tokio::spawn(upkeep::keep(database.clone(), ahead_ms));
         let submitter = Submitter { database: database.clone(), faults: faults.clone() };
-        Ok(Self {
+        let parts = Parts {
             submits: Batcher::start(move |orders| submitter.clone().run(orders)),
             ping: tokio::sync::Mutex::default(),
             served_last: ServedLast::default(),
@@ -101,7 +119,8 @@ impl PostgresStore {
             _upkeep: AbortOnDropHandle::new(upkeep),
             database,
             faults,
-        })
+        };
+        Ok(Self { parts: Arc::new(parts), actor: None })
     }
 
     /// [`PostgresStore::open`] for a database that has the current schema already; `None` for any other one, which stays

@@ -1,15 +1,18 @@
 //! Statements for people, links and sessions.
 
 use async_trait::async_trait;
-use tokio_postgres::Row;
+use tokio_postgres::{Row, Transaction};
 
 use super::PostgresStore;
 use super::columns::word;
+use super::connection::Parameter;
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::domain::person::{MAX_PEOPLE, Person, Role, Session, TokenHash};
 use crate::fault::Effect;
-use crate::store::{Candidate, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation, Result};
+use crate::store::{
+    Action, Candidate, Deed, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation, Result,
+};
 
 /// Adds the person $1 to the account $2, which has fewer than $5 people. The lock makes concurrent additions wait; the
 /// unique name decides between them.
@@ -73,20 +76,18 @@ fn session(row: &Row) -> Result<Session> {
 #[async_trait]
 impl People for PostgresStore {
     async fn create_person(&self, account_id: Id, name: &str, role: Role) -> Result<PersonCreation> {
-        let create = async {
-            let id = self.database.new_id();
-            let parameters = [&id as _, &account_id as _, &name as _, &role.as_str() as _, &i64::from(MAX_PEOPLE) as _];
-            let created = self.database.write(CREATE, &parameters).await?;
-            if created.is_empty() {
-                return Ok(match self.find_person(name).await? {
-                    Some(_) => PersonCreation::NameTaken,
-                    None => PersonCreation::NotPossible,
-                });
+        let id = self.database.new_id();
+        let create = async |begun: &Transaction<'_>| {
+            let (role_name, most) = (role.as_str(), i64::from(MAX_PEOPLE));
+            let parameters: [Parameter<'_>; 5] = [&id, &account_id, &name, &role_name, &most];
+            if begun.query_opt(CREATE, &parameters).await?.is_none() {
+                let taken = begun.query_opt("SELECT 1 FROM people WHERE name = $1 OR id = $1", &[&name]).await?;
+                return Ok(taken.map_or(PersonCreation::NotPossible, |_| PersonCreation::NameTaken));
             }
             let (name, created_at) = (name.to_owned(), id.timestamp());
             Ok(PersonCreation::Created(Person { id, account_id, name, role, has_password: false, created_at }))
         };
-        self.write(Effect::ChangePerson, create).await
+        self.write(Effect::ChangePerson, self.recorded(create, Deed::of_new_person)).await
     }
 
     async fn find_person(&self, name_or_id: &str) -> Result<Option<Candidate>> {
@@ -101,36 +102,50 @@ impl People for PostgresStore {
     }
 
     async fn change_person(&self, id: Id, change: PersonChange) -> Result<Option<Person>> {
-        let change = async {
-            let rows = match &change {
+        let make = async |begun: &Transaction<'_>| {
+            let row = match &change {
                 PersonChange::Role(role) => {
                     let sql = format!("UPDATE people p SET role = $2 WHERE id = $1 RETURNING {PERSON}");
-                    self.database.write(&sql, &[&id, &role.as_str()]).await?
+                    begun.query_opt(&sql, &[&id, &role.as_str()]).await?
                 }
                 PersonChange::Password(hash) => {
                     let sql = format!(
                         "WITH ended AS (DELETE FROM sessions WHERE person_id = $1)
                          UPDATE people p SET password = $2 WHERE id = $1 RETURNING {PERSON}"
                     );
-                    self.database.write(&sql, &[&id, hash]).await?
+                    begun.query_opt(&sql, &[&id, hash]).await?
                 }
             };
-            rows.first().map(person).transpose()
+            Ok(row.as_ref().map(person).transpose()?)
         };
-        self.write(Effect::ChangePerson, change).await
+        let deed = |person: &Option<Person>| Deed::of_person(&change, person.as_ref());
+        self.write(Effect::ChangePerson, self.recorded(make, deed)).await
     }
 
     async fn remove_person(&self, id: Id) -> Result<bool> {
-        let sql = "DELETE FROM people WHERE id = $1 RETURNING id";
-        let remove = async { Ok(!self.database.write(sql, &[&id]).await?.is_empty()) };
-        self.write(Effect::ChangePerson, remove).await
+        let sql = format!("DELETE FROM people p WHERE id = $1 RETURNING {PERSON}");
+        let remove = async |begun: &Transaction<'_>| {
+            let row = begun.query_opt(&sql, &[&id]).await?;
+            Ok(row.as_ref().map(person).transpose()?)
+        };
+        let deed = |person: &Option<Person>| Deed::of_found(Action::RemovePerson, person.as_ref());
+        Ok(self.write(Effect::ChangePerson, self.recorded(remove, deed)).await?.is_some())
     }
 
     async fn create_link(&self, person_id: Id, hash: TokenHash, expires_at: Timestamp) -> Result<bool> {
-        let sql = "INSERT INTO sign_in_links (hash, person_id, expires_at)
-            SELECT $1, id, $3 FROM people WHERE id = $2 RETURNING person_id";
-        let create = async { Ok(!self.database.write(sql, &[&&hash[..], &person_id, &expires_at]).await?.is_empty()) };
-        self.write(Effect::SignIn, create).await
+        let sql = format!(
+            "WITH link AS (
+                 INSERT INTO sign_in_links (hash, person_id, expires_at)
+                 SELECT $1, id, $3 FROM people WHERE id = $2 RETURNING person_id
+             )
+             SELECT {PERSON} FROM people p JOIN link ON link.person_id = p.id"
+        );
+        let create = async |begun: &Transaction<'_>| {
+            let row = begun.query_opt(&sql, &[&&hash[..], &person_id, &expires_at]).await?;
+            Ok(row.as_ref().map(person).transpose()?)
+        };
+        let deed = |person: &Option<Person>| Deed::of_found(Action::MakeLink, person.as_ref());
+        Ok(self.write(Effect::SignIn, self.recorded(create, deed)).await?.is_some())
     }
 
     async fn find_link(&self, hash: TokenHash) -> Result<Option<Person>> {

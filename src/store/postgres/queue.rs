@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio_postgres::Row;
+use tokio_postgres::{Row, Transaction};
 
 use super::columns::{number, to_json, word};
 use super::connection::{Database, Parameter};
@@ -20,8 +20,8 @@ use crate::clock::Timestamp;
 use crate::domain::model::{CREDITS_PER_IMAGE, Id, Surface};
 use crate::fault::Effect;
 use crate::store::{
-    AttemptProgress, Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, MAX_LOST_LEASES, Queue, QueueDepth, Refusal,
-    Result, Retry, StrikeRule,
+    Action, AttemptProgress, Claim, Deed, Ended, EndingsElsewhere, Lease, LeaseWrite, MAX_LOST_LEASES, Queue,
+    QueueDepth, Refusal, Result, Retry, StrikeRule,
 };
 
 /// For a parameter.
@@ -254,12 +254,15 @@ impl Queue for PostgresStore {
     }
 
     async fn fail_unleased(&self, id: Id, error: &str) -> Result<Option<Ended>> {
-        let fail = async {
-            let any = "SELECT task_id FROM queue WHERE task_id = $6 FOR UPDATE";
-            let given_up = Loss::now(&self.database, error).give_up(&self.database, any, &[&id]).await?.pop();
+        let sql = give_up("SELECT task_id FROM queue WHERE task_id = $6 FOR UPDATE");
+        let loss = Loss::now(&self.database, error);
+        let fail = async |begun: &Transaction<'_>| {
+            let row = begun.query_opt(&sql, &loss.parameters(&[&id])).await?;
+            let given_up = row.as_ref().map(given_up).transpose()?;
             Ok(given_up.and_then(|task| task.failed).map(|(ended, _)| ended))
         };
-        self.write(Effect::FailUnleased, fail).await
+        let deed = |ended: &Option<Ended>| Deed::of_failure(ended.as_ref(), error);
+        self.write(Effect::FailUnleased, self.recorded(fail, deed)).await
     }
 
     async fn cancel(&self, account_id: Id, surface: Surface, id: Id, error: &str) -> Result<Option<Ended>> {
@@ -301,13 +304,17 @@ impl Queue for PostgresStore {
     async fn pause_queue(&self) -> Result<Timestamp> {
         let sql = "INSERT INTO queue_pause AS p (id, paused_at) VALUES (1, tintype_now($1))
             ON CONFLICT (id) DO UPDATE SET paused_at = p.paused_at RETURNING paused_at";
-        let rows = self.database.write(sql, &[&self.database.given_time()]).await?;
-        Ok(rows[0].try_get(0)?)
+        let given = self.database.given_time();
+        let pause = async |begun: &Transaction<'_>| Ok(begun.query_one(sql, &[&given]).await?.try_get(0)?);
+        self.recorded(pause, |_| Some(Deed::of_queue(Action::PauseQueue))).await
     }
 
     async fn resume_queue(&self) -> Result<Option<Timestamp>> {
-        let rows = self.database.write("DELETE FROM queue_pause RETURNING paused_at", &[]).await?;
-        Ok(rows.first().map(|row| row.try_get(0)).transpose()?)
+        let resume = async |begun: &Transaction<'_>| {
+            let row = begun.query_opt("DELETE FROM queue_pause RETURNING paused_at", &[]).await?;
+            Ok(row.map(|row| row.try_get(0)).transpose()?)
+        };
+        self.recorded(resume, |since: &Option<Timestamp>| since.map(|_| Deed::of_queue(Action::ResumeQueue))).await
     }
 
     async fn queue_paused_at(&self) -> Result<Option<Timestamp>> {

@@ -12,7 +12,7 @@ use crate::clock::Timestamp;
 use crate::domain::key::{ApiKey, KeyHash, Suspension};
 use crate::domain::model::{Account, EntryKind, Id, LedgerEntry, MAX_BALANCE, TaskId};
 use crate::fault::Effect;
-use crate::store::{AccountChange, AccountCreation, Accounts, KeyChange, Keys, NewKey, Rank, Result, Taking};
+use crate::store::{AccountChange, AccountCreation, Accounts, Deed, KeyChange, Keys, NewKey, Rank, Result, Taking};
 
 /// Rejects an amount that is not positive.
 fn check_positive(amount: i64) -> rusqlite::Result<()> {
@@ -337,12 +337,15 @@ pub(super) fn history(
 impl Accounts for SqliteStore {
     async fn create_account_as(&self, name: &str, credits: i64, rank: Rank) -> Result<AccountCreation> {
         let name = name.to_owned();
-        self.write(Effect::CreateAccount, move |writing| create(writing, &name, credits, rank)).await
+        let create = self.recorded(move |writing| create(writing, &name, credits, rank), Deed::of_creation);
+        self.write(Effect::CreateAccount, create).await
     }
 
     async fn create_first_account(&self, name: &str, credits: i64, key: NewKey) -> Result<Option<Account>> {
         let name = name.to_owned();
-        self.write(Effect::CreateFirstAccount, move |writing| create_first(writing, &name, credits, &key)).await
+        let deed = |first: &Option<Account>| Deed::of_creation(&AccountCreation::Created(first.clone()?));
+        let create = self.recorded(move |writing| create_first(writing, &name, credits, &key), deed);
+        self.write(Effect::CreateFirstAccount, create).await
     }
 
     async fn find_account(&self, name_or_id: &str) -> Result<Option<Account>> {
@@ -354,17 +357,24 @@ impl Accounts for SqliteStore {
     }
 
     async fn change_account(&self, id: Id, change: AccountChange) -> Result<Option<Account>> {
-        self.write(Effect::ChangeAccount, move |writing| change_account(writing, id, change)).await
+        let deed = move |account: &Option<Account>| Deed::of_account(change, account.as_ref());
+        let change = self.recorded(move |writing| change_account(writing, id, change), deed);
+        self.write(Effect::ChangeAccount, change).await
     }
 
     async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>> {
         let note = note.map(str::to_owned);
-        self.write(Effect::Grant, move |writing| grant(writing, account_id, amount, note.as_deref())).await
+        let noted = note.clone();
+        let deed = move |balance: &Option<i64>| Deed::of_grant(account_id, amount, noted.as_deref(), *balance);
+        let grant = self.recorded(move |writing| grant(writing, account_id, amount, note.as_deref()), deed);
+        self.write(Effect::Grant, grant).await
     }
 
     async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<Taking>> {
-        let note = note.to_owned();
-        self.write(Effect::Grant, move |writing| take(writing, account_id, amount, &note)).await
+        let (note, noted) = (note.to_owned(), note.to_owned());
+        let deed = move |taking: &Option<Taking>| Deed::of_taking(account_id, amount, &noted, *taking);
+        let take = self.recorded(move |writing| take(writing, account_id, amount, &note), deed);
+        self.write(Effect::Grant, take).await
     }
 
     async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>> {
@@ -375,7 +385,9 @@ impl Accounts for SqliteStore {
 #[async_trait]
 impl Keys for SqliteStore {
     async fn create_key(&self, account_id: Id, key: NewKey) -> Result<Option<ApiKey>> {
-        self.write(Effect::CreateKey, move |writing| create_key(writing, account_id, &key)).await
+        let deed = |key: &Option<ApiKey>| Deed::of_new_key(key.as_ref());
+        let create = self.recorded(move |writing| create_key(writing, account_id, &key), deed);
+        self.write(Effect::CreateKey, create).await
     }
 
     async fn find_key(&self, id: Id) -> Result<Option<ApiKey>> {
@@ -391,12 +403,16 @@ impl Keys for SqliteStore {
     }
 
     async fn change_key(&self, id: Id, change: KeyChange) -> Result<Option<ApiKey>> {
-        self.write(Effect::ChangeKey, move |writing| change_key(writing, id, change)).await
+        let deed = move |key: &Option<ApiKey>| Deed::of_key(change, key.as_ref());
+        let change = self.recorded(move |writing| change_key(writing, id, change), deed);
+        self.write(Effect::ChangeKey, change).await
     }
 
     async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>> {
         let hint = hint.to_owned();
-        self.write(Effect::RotateKey, move |writing| rotate_key(writing, id, hash, &hint, overlap)).await
+        let deed = move |new: &Option<ApiKey>| Deed::of_rotation(id, overlap, new.as_ref());
+        let rotate = self.recorded(move |writing| rotate_key(writing, id, hash, &hint, overlap), deed);
+        self.write(Effect::RotateKey, rotate).await
     }
 
     async fn touch_keys(&self, uses: Vec<(Id, Timestamp)>) -> Result<()> {

@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use self::writer::{Writer, Writing};
-use super::{Cause, EngineState, Fleet, OpenError, Result, StoreError, WorkerReport};
+use super::{Actor, Cause, EngineState, Fleet, OpenError, Result, StoreError, WorkerReport};
 use crate::clock::{Clock, Timestamp};
 use crate::domain::files_marker::FilesMarker;
 use crate::domain::model::{Id, IdSource};
@@ -17,6 +18,7 @@ use crate::fault::{Effect, Faults, Point};
 
 mod accounts;
 mod audit;
+mod audit_log;
 mod columns;
 mod connection;
 mod files;
@@ -35,19 +37,35 @@ use self::schema::{check_write_permission, is_a_fragment, migrate};
 pub use self::snapshot::Snapshot;
 
 /// A database in one SQLite file.
+#[derive(Debug)]
 pub struct SqliteStore {
+    parts: Arc<Parts>,
+    /// The one whose changes the audit log records.
+    actor: Option<Arc<Actor>>,
+}
+
+impl Deref for SqliteStore {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.parts
+    }
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parts").field("path", &self.readers.path).finish_non_exhaustive()
+    }
+}
+
+/// The parts that the stores of all actors share.
+pub struct Parts {
     writer: Writer,
     readers: Readers,
     clock: Clock,
     faults: Faults,
     /// The last report of each worker of this process, and its time.
     workers: Mutex<BTreeMap<Id, (WorkerReport, Timestamp)>>,
-}
-
-impl fmt::Debug for SqliteStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqliteStore").field("path", &self.readers.path).finish_non_exhaustive()
-    }
 }
 
 impl From<rusqlite::Error> for StoreError {
@@ -98,7 +116,8 @@ impl SqliteStore {
             Writing { connection, clock: clock.clone(), ids, last_served: HashMap::new(), faults: faults.clone() };
         let writer = Writer::start(writing).map_err(|error| unusable(&error))?;
         let readers = Readers { path: path.to_owned(), idle: Mutex::default() };
-        Ok(Self { writer, readers, clock, faults, workers: Mutex::default() })
+        let parts = Arc::new(Parts { writer, readers, clock, faults, workers: Mutex::default() });
+        Ok(Self { parts, actor: None })
     }
 
     /// Checks the file for damage.

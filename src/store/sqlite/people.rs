@@ -10,7 +10,9 @@ use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::domain::person::{MAX_PEOPLE, Person, Role, Session, TokenHash};
 use crate::fault::Effect;
-use crate::store::{Candidate, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation, Result};
+use crate::store::{
+    Action, Candidate, Deed, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation, Result,
+};
 
 /// A person whose account is enabled.
 const PEOPLE: &str = "SELECT p.* FROM people p JOIN accounts a ON a.id = p.account_id AND a.disabled_at IS NULL";
@@ -142,7 +144,8 @@ fn find_session(connection: &Connection, hash: &TokenHash, now: Timestamp) -> ru
 impl People for SqliteStore {
     async fn create_person(&self, account_id: Id, name: &str, role: Role) -> Result<PersonCreation> {
         let name = name.to_owned();
-        self.write(Effect::ChangePerson, move |writing| create(writing, account_id, &name, role)).await
+        let create = self.recorded(move |writing| create(writing, account_id, &name, role), Deed::of_new_person);
+        self.write(Effect::ChangePerson, create).await
     }
 
     async fn find_person(&self, name_or_id: &str) -> Result<Option<Candidate>> {
@@ -154,24 +157,31 @@ impl People for SqliteStore {
     }
 
     async fn change_person(&self, id: Id, new: PersonChange) -> Result<Option<Person>> {
-        self.write(Effect::ChangePerson, move |writing| change(writing, id, &new)).await
+        let made = new.clone();
+        let deed = move |person: &Option<Person>| Deed::of_person(&made, person.as_ref());
+        let change = self.recorded(move |writing| change(writing, id, &new), deed);
+        self.write(Effect::ChangePerson, change).await
     }
 
     async fn remove_person(&self, id: Id) -> Result<bool> {
         let remove = move |writing: &mut Writing| {
-            let removed = writing.connection.prepare_cached("DELETE FROM people WHERE id = ?1")?.execute([id])?;
-            Ok(removed > 0)
+            let sql = "DELETE FROM people WHERE id = ?1 RETURNING *";
+            writing.connection.prepare_cached(sql)?.query_row([id], person).optional()
         };
-        self.write(Effect::ChangePerson, remove).await
+        let deed = |person: &Option<Person>| Deed::of_found(Action::RemovePerson, person.as_ref());
+        let removed = self.write(Effect::ChangePerson, self.recorded(remove, deed)).await?;
+        Ok(removed.is_some())
     }
 
     async fn create_link(&self, person_id: Id, hash: TokenHash, expires_at: Timestamp) -> Result<bool> {
         let create = move |writing: &mut Writing| {
             let sql =
                 "INSERT INTO sign_in_links (hash, person_id, expires_at) SELECT ?1, id, ?3 FROM people WHERE id = ?2";
-            Ok(writing.connection.prepare_cached(sql)?.execute(params![hash, person_id, expires_at])? > 0)
+            writing.connection.prepare_cached(sql)?.execute(params![hash, person_id, expires_at])?;
+            Ok(find(&writing.connection, person_id.as_str())?.map(|found| found.person))
         };
-        self.write(Effect::SignIn, create).await
+        let deed = |person: &Option<Person>| Deed::of_found(Action::MakeLink, person.as_ref());
+        Ok(self.write(Effect::SignIn, self.recorded(create, deed)).await?.is_some())
     }
 
     async fn find_link(&self, hash: TokenHash) -> Result<Option<Person>> {

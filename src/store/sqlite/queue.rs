@@ -18,8 +18,8 @@ use crate::clock::Timestamp;
 use crate::domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, Surface};
 use crate::fault::Effect;
 use crate::store::{
-    AttemptProgress, Claim, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Queue, QueueDepth, Refusal,
-    Rescue, Rescued, Result, Retry, StrikeRule,
+    Action, AttemptProgress, Claim, Deed, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Queue, QueueDepth,
+    Refusal, Rescue, Rescued, Result, Retry, StrikeRule,
 };
 
 /// Tasks that a sweep ends per transaction, so that the writes of callers can run in between.
@@ -419,8 +419,10 @@ impl Queue for SqliteStore {
     }
 
     async fn fail_unleased(&self, id: Id, error: &str) -> Result<Option<Ended>> {
-        let error = error.to_owned();
-        self.write(Effect::FailUnleased, move |writing| fail_unleased(writing, id, &error)).await
+        let (error, said) = (error.to_owned(), error.to_owned());
+        let deed = move |ended: &Option<Ended>| Deed::of_failure(ended.as_ref(), &said);
+        let fail = self.recorded(move |writing| fail_unleased(writing, id, &error), deed);
+        self.write(Effect::FailUnleased, fail).await
     }
 
     async fn cancel(&self, account_id: Id, surface: Surface, id: Id, error: &str) -> Result<Option<Ended>> {
@@ -437,11 +439,12 @@ impl Queue for SqliteStore {
     }
 
     async fn pause_queue(&self) -> Result<Timestamp> {
-        self.writer.write(pause).await
+        self.writer.write(self.recorded(pause, |_| Some(Deed::of_queue(Action::PauseQueue)))).await
     }
 
     async fn resume_queue(&self) -> Result<Option<Timestamp>> {
-        self.writer.write(resume).await
+        let deed = |since: &Option<Timestamp>| since.map(|_| Deed::of_queue(Action::ResumeQueue));
+        self.writer.write(self.recorded(resume, deed)).await
     }
 
     async fn queue_paused_at(&self) -> Result<Option<Timestamp>> {

@@ -1,0 +1,287 @@
+//! The audit log: each change that somebody made to accounts, credits, keys, people, the queue or a task, and who made it.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{AccountChange, AccountCreation, Ended, KeyChange, PersonChange, PersonCreation, Result, Store, Taking};
+use crate::clock::Timestamp;
+use crate::domain::key::ApiKey;
+use crate::domain::model::{Account, Id};
+use crate::domain::person::Person;
+
+/// Somebody who changes something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Actor {
+    /// The name of the person, or of the user of the system.
+    pub name: String,
+    /// The person, if it is one of the studio.
+    pub person_id: Option<Id>,
+    /// The door through which the change came.
+    pub via: Via,
+    /// The address from which it came, or the name of the machine.
+    pub source: Option<String>,
+}
+
+/// The door through which a change came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Via {
+    /// The command line.
+    Command,
+    /// The studio.
+    Studio,
+}
+
+impl Via {
+    /// The name that is stored.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Command => "command",
+            Self::Studio => "studio",
+        }
+    }
+}
+
+/// The text is not the name of a [`Via`] or of an [`Action`].
+#[derive(Debug, thiserror::Error)]
+#[error("not a word of the audit log")]
+pub struct InvalidWord;
+
+impl FromStr for Via {
+    type Err = InvalidWord;
+
+    fn from_str(text: &str) -> std::result::Result<Self, InvalidWord> {
+        [Self::Command, Self::Studio].into_iter().find(|via| via.as_str() == text).ok_or(InvalidWord)
+    }
+}
+
+/// Defines the enum, the list of all actions and their names from one table.
+macro_rules! actions {
+    ($($(#[$doc:meta])* $action:ident = $name:literal,)+) => {
+        /// A change that the audit log knows.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Action {
+            $($(#[$doc])* $action,)+
+        }
+
+        impl Action {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$action,)+];
+
+            /// The name that is stored.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$action => $name,)+
+                }
+            }
+        }
+    };
+}
+
+actions! {
+    /// An account was created. The detail is its opening balance.
+    CreateAccount = "audit-create-account",
+    /// An account was enabled.
+    EnableAccount = "audit-enable-account",
+    /// An account was disabled.
+    DisableAccount = "audit-disable-account",
+    /// An account was deleted.
+    DeleteAccount = "audit-delete-account",
+    /// Credits were granted. The detail is the amount and the note.
+    Grant = "audit-grant",
+    /// Credits were taken. The detail is the amount and the note.
+    Take = "audit-take",
+    /// A key was created. The detail is its label.
+    CreateKey = "audit-create-key",
+    /// A key was enabled, and its strikes were lifted.
+    EnableKey = "audit-enable-key",
+    /// A key was disabled.
+    DisableKey = "audit-disable-key",
+    /// A key was revoked.
+    RevokeKey = "audit-revoke-key",
+    /// A key was rotated. The detail is the id of the new key.
+    RotateKey = "audit-rotate-key",
+    /// A person was added. The detail is the role.
+    AddPerson = "audit-add-person",
+    /// A person got another role. The detail is the role.
+    ChangeRole = "audit-change-role",
+    /// The password of a person was set.
+    SetPassword = "audit-set-password",
+    /// A person was removed.
+    RemovePerson = "audit-remove-person",
+    /// A sign-in link for a person was made.
+    MakeLink = "audit-make-link",
+    /// The queue was paused.
+    PauseQueue = "audit-pause-queue",
+    /// The queue was resumed.
+    ResumeQueue = "audit-resume-queue",
+    /// A task was failed. The detail is the sentence for its owner.
+    FailTask = "audit-fail-task",
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Action {
+    type Err = InvalidWord;
+
+    fn from_str(text: &str) -> std::result::Result<Self, InvalidWord> {
+        Self::ALL.iter().copied().find(|action| action.as_str() == text).ok_or(InvalidWord)
+    }
+}
+
+/// A change as the audit log keeps it. It never holds a secret or a prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deed {
+    /// The change.
+    pub action: Action,
+    /// The account that it concerns.
+    pub account_id: Option<Id>,
+    /// The name of the person, or the id of the key or the task, that it concerns.
+    pub subject: Option<String>,
+    /// More about it.
+    pub detail: Option<String>,
+}
+
+/// An entry of the audit log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditEntry {
+    /// Its id, which contains the time of the change.
+    pub id: Id,
+    /// The one who made the change.
+    pub actor: Actor,
+    /// The change.
+    pub deed: Deed,
+    /// The name of the account that it concerns.
+    pub account: Option<String>,
+}
+
+/// The audit log.
+#[async_trait]
+pub trait AuditLog: fmt::Debug + Send + Sync + 'static {
+    /// This store for an actor: it records each change that the audit log knows in the commit of the change. Without an
+    /// actor, nothing is recorded.
+    fn acting(&self, actor: Actor) -> Arc<dyn Store>;
+
+    /// Entries about one account or all, newest first, older than the entry `before`.
+    async fn audit_entries(&self, account_id: Option<Id>, before: Option<Id>, limit: u32) -> Result<Vec<AuditEntry>>;
+
+    /// Deletes the entries from before `cutoff`. Returns their number.
+    async fn delete_audit_entries(&self, cutoff: Timestamp) -> Result<usize>;
+}
+
+impl Deed {
+    fn of(action: Action, account_id: Id) -> Self {
+        Self { action, account_id: Some(account_id), subject: None, detail: None }
+    }
+
+    fn about(self, subject: impl fmt::Display) -> Self {
+        Self { subject: Some(subject.to_string()), ..self }
+    }
+
+    /// With a detail, unless it is empty.
+    fn with(self, detail: impl fmt::Display) -> Self {
+        Self { detail: Some(detail.to_string()).filter(|detail| !detail.is_empty()), ..self }
+    }
+
+    pub(super) fn of_creation(outcome: &AccountCreation) -> Option<Self> {
+        let AccountCreation::Created(account) = outcome else { return None };
+        let Account { id, credits, admin, .. } = account;
+        let rank = if *admin { " (admin)" } else { "" };
+        Some(Self::of(Action::CreateAccount, *id).with(format!("+{credits}{rank}")))
+    }
+
+    /// Of a change to an account, which is now as `outcome` says.
+    pub(super) fn of_account(change: AccountChange, outcome: Option<&Account>) -> Option<Self> {
+        let account = outcome?;
+        let (action, is_done) = match change {
+            AccountChange::Enable => (Action::EnableAccount, account.deleted_at.is_none()),
+            AccountChange::Disable => (Action::DisableAccount, account.deleted_at.is_none()),
+            AccountChange::Delete => (Action::DeleteAccount, account.deleted_at.is_some()),
+        };
+        is_done.then(|| Self::of(action, account.id))
+    }
+
+    pub(super) fn of_grant(account_id: Id, amount: i64, note: Option<&str>, balance: Option<i64>) -> Option<Self> {
+        let detail = format!("+{amount} {}", note.unwrap_or_default());
+        balance.map(|_| Self::of(Action::Grant, account_id).with(detail.trim()))
+    }
+
+    pub(super) fn of_taking(account_id: Id, amount: i64, note: &str, outcome: Option<Taking>) -> Option<Self> {
+        let taken = matches!(outcome, Some(Taking::Taken(_)));
+        taken.then(|| Self::of(Action::Take, account_id).with(format!("-{amount} {note}").trim()))
+    }
+
+    pub(super) fn of_new_key(key: Option<&ApiKey>) -> Option<Self> {
+        let key = key?;
+        Some(Self::of(Action::CreateKey, key.account_id).about(key.id).with(&key.name))
+    }
+
+    pub(super) fn of_key(change: KeyChange, key: Option<&ApiKey>) -> Option<Self> {
+        let key = key?;
+        let action = match change {
+            KeyChange::Enable => Action::EnableKey,
+            KeyChange::Disable => Action::DisableKey,
+            KeyChange::Revoke => Action::RevokeKey,
+            // The service itself does that.
+            KeyChange::FlagLeaked => return None,
+        };
+        Some(Self::of(action, key.account_id).about(key.id).with(&key.name))
+    }
+
+    pub(super) fn of_rotation(old: Id, overlap: Duration, new: Option<&ApiKey>) -> Option<Self> {
+        let new = new?;
+        let detail = format!("{}, {} h", new.id, overlap.as_secs() / 3_600);
+        Some(Self::of(Action::RotateKey, new.account_id).about(old).with(detail))
+    }
+
+    pub(super) fn of_new_person(outcome: &PersonCreation) -> Option<Self> {
+        let PersonCreation::Created(person) = outcome else { return None };
+        Some(Self::of(Action::AddPerson, person.account_id).about(&person.name).with(person.role))
+    }
+
+    pub(super) fn of_person(change: &PersonChange, person: Option<&Person>) -> Option<Self> {
+        let person = person?;
+        let deed = |action| Self::of(action, person.account_id).about(&person.name);
+        Some(match change {
+            PersonChange::Role(role) => deed(Action::ChangeRole).with(role),
+            PersonChange::Password(_) => deed(Action::SetPassword),
+        })
+    }
+
+    /// Of a removed person, or of a link for one.
+    pub(super) fn of_found(action: Action, person: Option<&Person>) -> Option<Self> {
+        person.map(|person| Self::of(action, person.account_id).about(&person.name))
+    }
+
+    pub(super) fn of_queue(action: Action) -> Self {
+        Self { action, account_id: None, subject: None, detail: None }
+    }
+
+    pub(super) fn of_failure(ended: Option<&Ended>, sentence: &str) -> Option<Self> {
+        let ended = ended?;
+        Some(Self::of(Action::FailTask, ended.account_id).about(ended.task_id).with(sentence))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_read_as_they_were_written() {
+        for action in Action::ALL {
+            assert_eq!(action.as_str().parse::<Action>().expect("an action"), *action);
+        }
+        for via in [Via::Command, Via::Studio] {
+            assert_eq!(via.as_str().parse::<Via>().expect("a door"), via);
+        }
+        assert!("grant".parse::<Action>().is_err() && "".parse::<Via>().is_err());
+    }
+}
