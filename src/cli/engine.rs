@@ -424,7 +424,7 @@ async fn compare(args: &TryArgs, mut named: NamedEngine, data: &Path, picture: &
     }
     settings.engine_precision = Some(match engines::diffusion::precision(settings, data)? {
         EnginePrecision::F32 => EnginePrecision::W8a8,
-        EnginePrecision::W8a8 => EnginePrecision::F32,
+        EnginePrecision::W8a8 | EnginePrecision::F16 | EnginePrecision::Bf16 => EnginePrecision::F32,
     });
     let (engine, _) = ready(&named, data, args.timeout).await?;
     let other = one_picture(args, &engine, (picture.width(), picture.height())).await?;

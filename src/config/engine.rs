@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::engines::NamedEngine;
@@ -39,10 +40,14 @@ pub struct EngineSettings {
     /// Steps of each picture of the diffusion engine [default: as many as the model was made for]
     #[arg(long, env = "TINTYPE_ENGINE_STEPS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub engine_steps: Option<u32>,
-    /// Numbers that the diffusion engine computes with: w8a8 needs an installed model [default: w8a8 for FLUX.2 and Z-Image,
-    /// else f32]
+    /// Numbers that the diffusion engine computes with: w8a8 needs an installed model, f16 and bf16 need --engine-runtime
+    /// [default: on a processor w8a8 for FLUX.2 and Z-Image, else f32; on a GPU bf16 for these, else f16]
     #[arg(long, env = "TINTYPE_ENGINE_PRECISION", value_name = "PRECISION", value_enum)]
     pub engine_precision: Option<EnginePrecision>,
+    /// Program that the diffusion engine computes with: rten is built in; the others are a library that `tintype engine
+    /// library` fetches, and the device that it computes on [default: rten]
+    #[arg(long, env = "TINTYPE_ENGINE_RUNTIME", value_name = "RUNTIME[:DEVICE]", value_enum)]
+    pub engine_runtime: Option<EngineRuntime>,
     /// Key that is sent to the engine and to no other host
     #[arg(long, env = "TINTYPE_ENGINE_KEY", hide_env_values = true, value_name = "KEY")]
     pub engine_key: Option<String>,
@@ -187,11 +192,39 @@ pub enum EngineProfile {
     LocalAi,
 }
 
+/// The program that the diffusion engine computes with, and its device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub enum EngineRuntime {
+    /// This program itself, on the processor
+    #[default]
+    #[value(name = "rten")]
+    Rten,
+    /// ONNX Runtime on the processor
+    #[value(name = "onnxruntime")]
+    OnnxRuntime,
+    /// ONNX Runtime on an NVIDIA GPU
+    #[value(name = "onnxruntime:cuda")]
+    Cuda,
+    /// ONNX Runtime with TensorRT on an NVIDIA GPU
+    #[value(name = "onnxruntime:tensorrt")]
+    TensorRt,
+    /// ONNX Runtime on Apple's accelerators
+    #[value(name = "onnxruntime:coreml")]
+    CoreMl,
+    /// ONNX Runtime on a GPU under Windows
+    #[value(name = "onnxruntime:directml")]
+    DirectMl,
+}
+
 /// The numbers that the diffusion engine computes with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum EnginePrecision {
     /// 32 bits
     F32,
+    /// 16 bits, on ONNX Runtime
+    F16,
+    /// 16 bits with the range of 32, on ONNX Runtime and a GPU
+    Bf16,
     /// 8 bits in the large layers, 32 bits elsewhere
     W8a8,
 }
@@ -199,6 +232,12 @@ pub enum EnginePrecision {
 /// The name of a value on the command line.
 fn name_of(value: &impl ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+impl fmt::Display for EngineRuntime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&name_of(self))
+    }
 }
 
 impl fmt::Display for ServerKind {

@@ -31,7 +31,7 @@ pub use self::connections::{
     RESERVED_CONNECTIONS, RESERVED_FILE_DESCRIPTORS, SEND_BUFFER,
 };
 pub use self::database::{DataSettings, DatabaseUrl};
-pub use self::engine::{EnginePrecision, EngineProfile, EngineSettings, EngineTarget, ServerKind};
+pub use self::engine::{EnginePrecision, EngineProfile, EngineRuntime, EngineSettings, EngineTarget, ServerKind};
 pub use self::engines::NamedEngine;
 pub use self::environment::{
     Graphics, STARTED_AGAIN, architecture, arguments, environment_of_engine, program, secret_in, terminal_graphics,

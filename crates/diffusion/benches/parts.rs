@@ -13,7 +13,7 @@ use tintype_diffusion::models::unet::Unet;
 use tintype_diffusion::models::vae::Vae;
 use tintype_diffusion::noise::Noise;
 use tintype_diffusion::quantise::{Rules, Suit};
-use tintype_diffusion::runtime::{Input, Session};
+use tintype_diffusion::runtime::{Input, Runtime};
 use tintype_diffusion::weights::Weights;
 use tintype_diffusion::{Error, Options, Precision, Result};
 
@@ -47,7 +47,7 @@ fn time(graph: Graph, inputs: &[(&str, Vec<usize>)], output: &str, name: &str) -
     let inputs: Vec<_> =
         inputs.iter().zip(&numbers).map(|((name, shape), numbers)| (*name, Input::Floats(shape, numbers))).collect();
     let start = Instant::now();
-    let session = Session::load(graph)?;
+    let session = Runtime::default().load(graph)?;
     let load = start.elapsed().as_secs_f64();
     let mut found = Vec::new();
     let mut memory = 0.0_f64;
@@ -85,7 +85,7 @@ fn unwritten(error: std::io::Error) -> Error {
 
 /// The weights of klein in 8 bits.
 fn narrow(folder: &Path, part: &str, model: &Flux2) -> Result<Weights> {
-    let options = Options { precision: Precision::W8A8, cache: Some(folder.join("cache")) };
+    let options = Options { precision: Precision::W8A8, cache: Some(folder.join("cache")), ..Options::default() };
     let weights = Weights::open_part(&folder.join(part), "diffusion_pytorch_model")?;
     let uses = model.graph(&weights, [8, 8], &[], 8)?.uses;
     let mut suit = Suit { options: &options, rules: Rules::of_this_machine(), progress: &mut |_| {} };

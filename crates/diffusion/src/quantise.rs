@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 
 use crate::graph::Uses;
 use crate::pipelines::Options;
-use crate::weights::Weights;
+use crate::weights::{Floats, Weights};
 use crate::{Error, Pipeline, Precision, Result};
 
 /// The extension of files of ours.
@@ -118,8 +118,11 @@ impl Suit<'_> {
     /// # Errors
     /// If 8 bits are asked for without a folder for them, the weights cannot be read, or the file cannot be written.
     pub fn weights(&mut self, part: &str, weights: Weights, uses: &Uses) -> Result<Weights> {
-        if self.options.precision == Precision::F32 {
-            return Ok(weights);
+        match self.options.precision {
+            Precision::F32 => return Ok(weights),
+            Precision::F16 => return Ok(weights.computing_in(Floats::F16)),
+            Precision::Bf16 => return Ok(weights.computing_in(Floats::Bf16)),
+            Precision::W8A8 => {}
         }
         let folder = self.options.cache.as_deref();
         let folder = folder.ok_or_else(|| Error::Model("8-bit weights need a folder for files of them".into()))?;
@@ -190,7 +193,7 @@ fn unwritable(path: &Path, error: &std::io::Error) -> Error {
 /// # Errors
 /// If the model cannot be used, or the files cannot be written.
 pub fn quantise(folder: &Path, cache: &Path, progress: &mut dyn FnMut(&Progress)) -> Result<()> {
-    let options = Options { precision: Precision::W8A8, cache: Some(cache.into()) };
+    let options = Options { precision: Precision::W8A8, cache: Some(cache.into()), ..Options::default() };
     let suit = Suit { options: &options, rules: Rules::of_this_machine(), progress };
     Pipeline::open_with(folder, suit).map(|_| ())
 }

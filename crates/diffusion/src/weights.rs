@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::SystemTime;
 
+use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -72,10 +73,49 @@ impl Header {
     }
 }
 
+/// The type of the fractions that a graph computes with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Floats {
+    /// 32 bits.
+    #[default]
+    F32,
+    /// 16 bits of IEEE: numbers up to 65,504, with 11 bits of precision.
+    F16,
+    /// 16 bits with the range of 32, and 8 bits of precision.
+    Bf16,
+}
+
+impl Floats {
+    /// The same type in a file of weights.
+    pub fn dtype(self) -> Dtype {
+        match self {
+            Self::F32 => Dtype::F32,
+            Self::F16 => Dtype::F16,
+            Self::Bf16 => Dtype::BF16,
+        }
+    }
+
+    /// Bytes of a number.
+    pub fn size(self) -> usize {
+        if self == Self::F32 { 4 } else { 2 }
+    }
+
+    /// The bytes of numbers in this type, each rounded to the nearest.
+    pub fn bytes(self, numbers: &[f32]) -> Vec<u8> {
+        match self {
+            Self::F32 => numbers.iter().flat_map(|number| number.to_le_bytes()).collect(),
+            Self::F16 => numbers.iter().flat_map(|number| f16::from_f32(*number).to_le_bytes()).collect(),
+            Self::Bf16 => numbers.iter().flat_map(|number| bf16::from_f32(*number).to_le_bytes()).collect(),
+        }
+    }
+}
+
 /// The tensors of a part of a model, in one or several mapped files.
 #[derive(Debug, Clone, Default)]
 pub struct Weights {
     path: String,
+    /// The fractions that graphs over these weights compute with.
+    computes_in: Floats,
     files: Vec<&'static [u8]>,
     /// Bytes of the first file before its first tensor.
     header: usize,
@@ -167,7 +207,19 @@ impl Weights {
 
     fn parse(path: String, data: &'static [u8]) -> Result<Self> {
         let Header { begin, entries, notes } = Header::read(&path, data)?;
-        Ok(Self { path, files: vec![data], header: begin, identity: Vec::new(), entries, notes })
+        let files = vec![data];
+        Ok(Self { path, files, header: begin, entries, notes, ..Self::default() })
+    }
+
+    /// The same weights for graphs that compute with other fractions.
+    #[must_use]
+    pub fn computing_in(self, floats: Floats) -> Self {
+        Self { computes_in: floats, ..self }
+    }
+
+    /// The fractions that graphs over these weights compute with.
+    pub fn computes_in(&self) -> Floats {
+        self.computes_in
     }
 
     /// The file, or the index of several, for messages.
@@ -276,21 +328,10 @@ pub fn floats(bytes: &[u8], dtype: Dtype) -> Vec<f32> {
     let halves = || bytes.as_chunks::<2>().0.iter().map(|half| u16::from_le_bytes(*half));
     match dtype {
         Dtype::F32 => bytes.as_chunks::<4>().0.iter().map(|number| f32::from_le_bytes(*number)).collect(),
-        Dtype::BF16 => halves().map(|half| f32::from_bits(u32::from(half) << 16)).collect(),
-        Dtype::F16 => halves().map(half).collect(),
+        Dtype::BF16 => halves().map(|half| bf16::from_bits(half).to_f32()).collect(),
+        Dtype::F16 => halves().map(|half| f16::from_bits(half).to_f32()).collect(),
         _ => Vec::new(),
     }
-}
-
-/// A fraction of IEEE's 16 bits.
-fn half(bits: u16) -> f32 {
-    let (sign, rest) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff));
-    if rest >= 0x7c00 {
-        return f32::from_bits(sign | 0x7f80_0000 | rest << 13);
-    }
-    // The exponents of both types differ by 112; a product takes care of numbers whose exponent is 0.
-    let size = f32::from_bits(rest << 13) * 2.0_f32.powi(112);
-    f32::from_bits(sign | size.to_bits())
 }
 
 /// The name of some of the `all` rows of a tensor.
@@ -337,9 +378,9 @@ mod tests {
             (0x7c00, f32::INFINITY),
             (0xfc00, f32::NEG_INFINITY),
         ]) {
-            assert_eq!(half(bits).to_bits(), number.to_bits(), "{bits:x}");
+            assert_eq!(floats(&u16::to_le_bytes(bits), Dtype::F16)[0].to_bits(), number.to_bits(), "{bits:x}");
         }
-        assert!(half(0x7c01).is_nan());
+        assert!(floats(&u16::to_le_bytes(0x7c01), Dtype::F16)[0].is_nan());
         assert_eq!(floats(&[0x80, 0x3f, 0, 0xc0], Dtype::BF16), [1.0, -2.0]);
     }
 

@@ -1,5 +1,8 @@
 //! Weights in 8 bits: how far their results are from those in 32, and what becomes of their files when things go wrong.
 
+#[path = "parity/library.rs"]
+mod library;
+
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
@@ -9,7 +12,7 @@ use tempfile::TempDir;
 use tintype_diffusion::graph::{Builder, Graph};
 use tintype_diffusion::noise::Noise;
 use tintype_diffusion::quantise::{Bits, Progress, Rules, Suit, verify};
-use tintype_diffusion::runtime::{Input, Session};
+use tintype_diffusion::runtime::{Device, Input, Runtime};
 use tintype_diffusion::weights::Weights;
 use tintype_diffusion::{Error, Options, Order, Pipeline, Precision, compare};
 use tintype_engine::CancellationToken;
@@ -95,7 +98,7 @@ impl Layer {
     }
 
     fn quantise_with(&self, rules: Rules, progress: &mut dyn FnMut(&Progress)) -> Result<Weights, Error> {
-        let options = Options { precision: Precision::W8A8, cache: Some(self.path("cache")) };
+        let options = Options { precision: Precision::W8A8, cache: Some(self.path("cache")), ..Options::default() };
         let weights = self.weights();
         let uses = Self::graph(&weights).uses;
         Suit { options: &options, rules, progress }.weights("layer", weights, &uses)
@@ -109,7 +112,11 @@ impl Layer {
     }
 
     fn run(&self, weights: &Weights) -> Vec<f32> {
-        let session = Session::load(Self::graph(weights)).expect("a graph that runs");
+        self.run_on(&Runtime::Rten, weights)
+    }
+
+    fn run_on(&self, runtime: &Runtime, weights: &Weights) -> Vec<f32> {
+        let session = runtime.load(Self::graph(weights)).expect("a graph that runs");
         let [y] = session.run(&[("x", Input::Floats(&[ROWS, INPUTS], &self.x))], ["y"]).expect("a run");
         y
     }
@@ -142,6 +149,20 @@ fn a_layer_in_8_bits_is_close_to_32() {
         let seven = layer.error(SEVEN);
         assert!(eight > 1e-4 && eight < 0.015, "{dtype}: {eight}");
         assert!(seven > eight && seven < 0.025, "{dtype}: {seven}");
+    }
+}
+
+fn onnxruntime() -> Runtime {
+    Runtime::onnxruntime(&library::library(), Device::Cpu).expect("ONNX Runtime")
+}
+
+#[test]
+fn a_layer_in_8_bits_is_the_same_on_onnx_runtime() {
+    let layer = Layer::plain();
+    for rules in [EIGHT, SEVEN] {
+        let weights = layer.quantise(rules).expect("weights");
+        let error = distance(&layer.run(&weights), &layer.run_on(&onnxruntime(), &weights));
+        assert!(error < 1e-6, "{error}");
     }
 }
 
@@ -311,7 +332,7 @@ fn quantises_where_it_is_told() {
     let Some(folder) = std::env::var_os("QUANTISE_FOLDER").map(PathBuf::from) else { return };
     let weights = Weights::open(&folder.join("layer.safetensors")).expect("weights");
     let uses = Layer::graph(&weights).uses;
-    let options = Options { precision: Precision::W8A8, cache: Some(folder.join("cache")) };
+    let options = Options { precision: Precision::W8A8, cache: Some(folder.join("cache")), ..Options::default() };
     let result = Suit { options: &options, rules: EIGHT, progress: &mut |_| {} }.weights("layer", weights, &uses);
     match result {
         Err(Error::Model(text)) if text.contains("need 1 MB") => println!("FAILED AS IT SHOULD: {text}"),
@@ -325,6 +346,15 @@ fn parity() -> PathBuf {
 
 #[test]
 fn pictures_in_8_bits_are_close_to_32() {
+    pictures_in_8_bits_are_close_to_32_on(&Runtime::Rten);
+}
+
+#[test]
+fn pictures_in_8_bits_are_close_to_32_on_onnx_runtime() {
+    pictures_in_8_bits_are_close_to_32_on(&onnxruntime());
+}
+
+fn pictures_in_8_bits_are_close_to_32_on(runtime: &Runtime) {
     // Every layer of these is small, so all are rounded; their few channels have nothing to level the errors out.
     for (name, parts, most) in [
         ("sd15", ["text_encoder", "unet"], [0.05, 0.15, 8.0]),
@@ -334,7 +364,8 @@ fn pictures_in_8_bits_are_close_to_32() {
         ("z_image", ["text_encoder", "transformer"], [0.1, 0.15, 8.0]),
     ] {
         let cache = TempDir::new().expect("a folder");
-        let options = Options { precision: Precision::W8A8, cache: Some(cache.path().into()) };
+        let options =
+            Options { precision: Precision::W8A8, cache: Some(cache.path().into()), runtime: runtime.clone() };
         let mut all = Vec::new();
         let mut progress = |progress: &Progress| all.push((progress.part.clone(), progress.done, progress.total));
         let suit = Suit { options: &options, rules: Rules { smallest: 4, ..EIGHT }, progress: &mut progress };
@@ -354,7 +385,7 @@ fn pictures_in_8_bits_are_close_to_32() {
 
 #[test]
 fn eight_bits_need_a_folder() {
-    let options = Options { precision: Precision::W8A8, cache: None };
+    let options = Options { precision: Precision::W8A8, cache: None, ..Options::default() };
     let error = Pipeline::open(&parity().join("lcm"), &options).err();
     assert!(matches!(error, Some(Error::Model(_))), "{error:?}");
     assert_eq!(

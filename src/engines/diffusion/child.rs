@@ -2,23 +2,31 @@
 
 use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tintype_diffusion::quantise::{Progress, quantise};
+use tintype_diffusion::runtime::{Device, Runtime};
 use tintype_diffusion::{Error, Options, Pipeline, Precision, Settings};
 use tintype_engine::CancellationToken;
 use tintype_engine::frames::{self, Event, Fault, FrameError, HEADER_BYTES, Loaded, Message, Order, Usage};
 
 use super::machine;
 use crate::clock::Clock;
+use crate::config::{EnginePrecision, EngineRuntime};
+use crate::models::library;
 use crate::sandbox::{Confinement, confine_engine};
 
 /// The hidden command that renders. Its argument is a `Setup` as JSON.
 pub const COMMAND: &str = "render-diffusion";
+
+/// The status with which a child exits that cannot use its model.
+pub(super) const NO_MODEL: u8 = 1;
+/// The status with which a child exits that cannot use the program that computes.
+const NO_RUNTIME: u8 = 2;
 
 /// The model of a child and its limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,8 +36,11 @@ pub(super) struct Setup {
     pub folder: PathBuf,
     /// The folder for files that are made from its weights.
     pub cache: Option<PathBuf>,
-    /// Whether it computes with 8 bits where that suits, instead of 32.
-    pub in_8_bits: bool,
+    /// The numbers that it computes with.
+    pub precision: EnginePrecision,
+    /// The program that computes, and its library if it is not built in.
+    pub runtime: EngineRuntime,
+    pub library: Option<PathBuf>,
     /// The most memory of its own that the child may take, in bytes.
     pub memory_bytes: u64,
     /// Whether it ends as soon as the model is open.
@@ -67,10 +78,24 @@ pub fn main(arguments: &[OsString]) -> ExitCode {
     };
     match run(&setup) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(sentence) => {
+        Err(End { status, sentence }) => {
             complain(&sentence);
-            ExitCode::FAILURE
+            ExitCode::from(status)
         }
+    }
+}
+
+/// The end of a child that cannot go on.
+struct End {
+    /// The status with which the process exits.
+    status: u8,
+    /// For the operator.
+    sentence: String,
+}
+
+impl From<String> for End {
+    fn from(sentence: String) -> Self {
+        Self { status: NO_MODEL, sentence }
     }
 }
 
@@ -79,15 +104,21 @@ fn complain(sentence: &str) {
     let _ = writeln!(io::stderr(), "{sentence}");
 }
 
-fn run(setup: &Setup) -> Result<(), String> {
+fn run(setup: &Setup) -> Result<(), End> {
     let clock = Clock::system();
     let confinement = confine_engine(setup.memory_bytes).map_err(|error| format!("cannot confine itself: {error}"))?;
-    let pipeline = open(setup).map_err(|error| error.to_string())?;
+    // The library of a runtime is code of others, so it is loaded behind the confinement.
+    let runtime = runtime(setup).map_err(|error| End {
+        status: NO_RUNTIME,
+        sentence: format!("{error}: fetch it anew by `tintype engine library`, or give another --engine-runtime"),
+    })?;
+    let described = described(setup);
+    let pipeline = open(setup, runtime).map_err(|error| error.to_string())?;
     let traits = pipeline.traits();
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let loaded = Loaded {
         family: traits.family.to_owned(),
-        processor: machine::processor() + if setup.in_8_bits { ", 8 bits" } else { ", 32 bits" },
+        processor: described,
         references: number(traits.references),
         steps: number(traits.steps),
         side_multiple: number(traits.side_multiple),
@@ -99,12 +130,44 @@ fn run(setup: &Setup) -> Result<(), String> {
         return Ok(());
     }
     let orders = listen().map_err(|error| format!("cannot start a thread: {error}"))?;
-    Painter { pipeline, clock }.paint_all(&orders)
+    Ok(Painter { pipeline, clock }.paint_all(&orders)?)
+}
+
+/// Loads the program that computes.
+fn runtime(setup: &Setup) -> Result<Runtime, Error> {
+    let device = match setup.runtime {
+        EngineRuntime::Rten => return Ok(Runtime::Rten),
+        EngineRuntime::OnnxRuntime => Device::Cpu,
+        EngineRuntime::Cuda => Device::Cuda,
+        EngineRuntime::TensorRt => Device::TensorRt,
+        EngineRuntime::CoreMl => Device::CoreMl,
+        EngineRuntime::DirectMl => Device::DirectMl,
+    };
+    Runtime::onnxruntime(setup.library.as_deref().unwrap_or(Path::new("")), device)
+}
+
+/// The processor, the numbers and the program that compute: all that decides about the speed.
+fn described(setup: &Setup) -> String {
+    let numbers = match setup.precision {
+        EnginePrecision::F32 => "32 bits",
+        EnginePrecision::F16 | EnginePrecision::Bf16 => "16 bits",
+        EnginePrecision::W8a8 => "8 bits",
+    };
+    let runtime = match setup.runtime {
+        EngineRuntime::Rten => "rten".to_owned(),
+        other => format!("{other} {}", library::version()),
+    };
+    format!("{}, {runtime}, {numbers}", machine::processor())
 }
 
 /// Opens the model. Weights in 8 bits are made first if they are not there, which takes minutes for a large model.
-fn open(setup: &Setup) -> Result<Pipeline, Error> {
-    let precision = if setup.in_8_bits { Precision::W8A8 } else { Precision::F32 };
+fn open(setup: &Setup, runtime: Runtime) -> Result<Pipeline, Error> {
+    let precision = match setup.precision {
+        EnginePrecision::F32 => Precision::F32,
+        EnginePrecision::F16 => Precision::F16,
+        EnginePrecision::Bf16 => Precision::Bf16,
+        EnginePrecision::W8a8 => Precision::W8A8,
+    };
     if let (Precision::W8A8, Some(cache)) = (precision, &setup.cache) {
         let mut said = None;
         quantise(&setup.folder, cache, &mut |Progress { part, done, total }| {
@@ -116,7 +179,7 @@ fn open(setup: &Setup) -> Result<Pipeline, Error> {
             }
         })?;
     }
-    Pipeline::open(&setup.folder, &Options { precision, cache: setup.cache.clone() })
+    Pipeline::open(&setup.folder, &Options { precision, cache: setup.cache.clone(), runtime })
 }
 
 /// Reads standard input on a thread of its own, so that an order can be cancelled while it is rendered.

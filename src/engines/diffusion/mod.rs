@@ -20,7 +20,7 @@ use tintype_engine::frames::{Fault, Loaded, Order};
 use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Measured, Picture, Progress, Sizes};
 use tokio::io::AsyncReadExt as _;
 
-use self::child::Setup;
+use self::child::{NO_MODEL, Setup};
 use self::link::{Link, Trouble};
 use self::program::{Shared, Watch, locked, pixels_of};
 use self::speed::LEAST_SIDE;
@@ -68,7 +68,11 @@ pub(super) fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineCho
 /// A sentence for the operator: the model cannot be used.
 pub async fn check(settings: &EngineSettings, data: &Path, decoder: &Decoder) -> Result<String, String> {
     let wanted = Wanted::new(settings, data)?;
-    let setup = Setup { only_opens: true, in_8_bits: false, ..wanted.setup(&wanted.find()?, false) };
+    let mut setup = Setup { only_opens: true, ..wanted.setup(&wanted.find()?, false)? };
+    if setup.precision == EnginePrecision::W8a8 {
+        // The weights in 8 bits may not be there, and take minutes to make.
+        setup.precision = EnginePrecision::F32;
+    }
     let start = start(decoder.program());
     let mut child = supervisor::spawn(&start, &setup.arguments()?).await.map_err(|error| error.to_string())?;
     let link = Link::new(&mut child)?;
@@ -79,7 +83,12 @@ pub async fn check(settings: &EngineSettings, data: &Path, decoder: &Decoder) ->
         if let Some(error) = child.stderr.take() {
             drop(error.take(MAX_WORDS).read_to_string(&mut words).await);
         }
-        return Err(format!("{}: {}", words.trim(), wanted.remedy()));
+        let words = words.trim();
+        let ended = child.wait().await.ok().and_then(|status| status.code());
+        return Err(match ended == Some(i32::from(NO_MODEL)) {
+            true => format!("{words}: {}", wanted.remedy()),
+            false => words.to_owned(),
+        });
     };
     let mut speed = wanted.remembered();
     speed.on(&loaded);

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use tintype_engine::frames::{Event, Loaded, Order};
 use tintype_engine::{CancellationToken, EngineError, Measured, Picture, Progress, Stage};
 
+use super::child::NO_MODEL;
 use super::link::Link;
 use super::speed::Speed;
 use super::wanted::{ATTEMPT_LIMIT, Wanted};
@@ -73,7 +74,7 @@ impl Program for Arc<Shared> {
     fn next(&self) -> Result<Next<Link>, String> {
         let installed = self.wanted.find()?;
         *locked(&self.hold) = Some(installed.hold()?);
-        let arguments = self.wanted.setup(&installed, self.keeps).arguments()?;
+        let arguments = self.wanted.setup(&installed, self.keeps)?.arguments()?;
         Ok(Next { arguments, link: Box::new(Link::new) })
     }
 
@@ -124,7 +125,7 @@ impl Program for Arc<Shared> {
                 "its memory is limited to {gib:.1} GiB: raise --engine-memory, or use a smaller model"
             ));
         }
-        why.contains("(exit status: 1)").then(|| self.wanted.remedy())
+        why.contains(&format!("(exit status: {NO_MODEL})")).then(|| self.wanted.remedy())
     }
 }
 

@@ -8,9 +8,10 @@ use tintype_diffusion::config::Config;
 use super::child::Setup;
 use super::machine;
 use super::speed::{LEAST_SIDE, Plan, Speed};
-use crate::config::{EnginePrecision, EngineSettings};
+use crate::config::{EnginePrecision, EngineRuntime, EngineSettings};
 use crate::domain::request::MAX_REFERENCES;
 use crate::models::catalogue::{is_in_8_bits, is_usable, offers};
+use crate::models::library::{self, Target};
 use crate::models::{self, Installed};
 
 /// Longest time for an attempt unless `--render-timeout` says so: a task ends after nine minutes.
@@ -38,6 +39,7 @@ pub(super) struct Wanted {
     pub steps: u32,
     /// The numbers to compute with; `None` for those that suit the model.
     precision: Option<EnginePrecision>,
+    runtime: EngineRuntime,
 }
 
 impl Wanted {
@@ -51,7 +53,8 @@ impl Wanted {
         )?;
         let memory_bytes = settings.engine_memory.map_or_else(machine::memory_limit, |bytes| bytes.as_u64());
         let (steps, precision) = (settings.engine_steps.unwrap_or(0), settings.engine_precision);
-        Ok(Self { model, data: data.to_owned(), memory_bytes, steps, precision })
+        let runtime = settings.engine_runtime.unwrap_or_default();
+        Ok(Self { model, data: data.to_owned(), memory_bytes, steps, precision, runtime })
     }
 
     /// The installed model or the folder.
@@ -65,19 +68,50 @@ impl Wanted {
     /// The numbers to compute with. Only an installed model has a folder for weights in 8 bits.
     pub(super) fn precision(&self, installed: &Installed) -> EnginePrecision {
         let large = pipeline(installed).is_some_and(|class| is_in_8_bits(&class));
-        let fitting = if large && installed.cache.is_some() { EnginePrecision::W8a8 } else { EnginePrecision::F32 };
+        let on_processor = matches!(self.runtime, EngineRuntime::Rten | EngineRuntime::OnnxRuntime);
+        let fitting = match (on_processor, large) {
+            (true, true) if installed.cache.is_some() => EnginePrecision::W8a8,
+            (true, _) => EnginePrecision::F32,
+            // Their weights were trained in this type, and the states of their text encoders may be beyond the range of F16.
+            (false, true) => EnginePrecision::Bf16,
+            (false, false) => EnginePrecision::F16,
+        };
         self.precision.unwrap_or(fitting)
     }
 
     /// The setup of a child, which writes beside the model only if it `keeps` files there.
-    pub(super) fn setup(&self, installed: &Installed, keeps: bool) -> Setup {
-        Setup {
+    ///
+    /// # Errors
+    /// A sentence for the operator: the library that the runtime needs is not installed.
+    pub(super) fn setup(&self, installed: &Installed, keeps: bool) -> Result<Setup, String> {
+        Ok(Setup {
             folder: installed.folder.clone(),
             cache: installed.cache.clone().filter(|_| keeps),
-            in_8_bits: self.precision(installed) == EnginePrecision::W8a8,
+            precision: self.precision(installed),
+            runtime: self.runtime,
+            library: self.library()?,
             memory_bytes: self.memory_bytes,
             only_opens: false,
-        }
+        })
+    }
+
+    /// The library that the runtime needs.
+    fn library(&self) -> Result<Option<PathBuf>, String> {
+        let (found, command) = match self.runtime {
+            EngineRuntime::Rten => return Ok(None),
+            EngineRuntime::OnnxRuntime => (library::installed(&self.data), "tintype engine library"),
+            EngineRuntime::Cuda | EngineRuntime::TensorRt => {
+                (library::installed_for(&self.data, Target::Cuda), "tintype engine library --cuda")
+            }
+            EngineRuntime::CoreMl | EngineRuntime::DirectMl => {
+                return Err(format!("--engine-runtime {}: there is no such library for this system", self.runtime));
+            }
+        };
+        let missing = || {
+            let (runtime, version) = (self.runtime, library::version());
+            format!("--engine-runtime {runtime} needs ONNX Runtime {version}: `{command}` fetches it")
+        };
+        found.map(Some).ok_or_else(missing)
     }
 
     /// The most reference pictures that the model takes, without opening it.
@@ -107,7 +141,15 @@ impl Wanted {
             None if speed.is_known() => format!("too slow for any size from {LEAST_SIDE} pixels on"),
             None => "its speed is measured when it starts".into(),
         };
-        format!("the model {model} on this machine's processor; {speed}")
+        let device = match self.runtime {
+            EngineRuntime::Rten => "this machine's processor",
+            EngineRuntime::OnnxRuntime => "this machine's processor by ONNX Runtime",
+            EngineRuntime::Cuda => "CUDA by ONNX Runtime",
+            EngineRuntime::TensorRt => "TensorRT by ONNX Runtime",
+            EngineRuntime::CoreMl => "CoreML by ONNX Runtime",
+            EngineRuntime::DirectMl => "DirectML by ONNX Runtime",
+        };
+        format!("the model {model} on {device}; {speed}")
     }
 
     /// Advice when the model cannot be opened.

@@ -1,6 +1,9 @@
 //! The diffusion engine in the box, in its real child process, with tiny models whose weights are random.
 
 mod faults;
+#[path = "../../../crates/diffusion/tests/parity/library.rs"]
+mod library;
+mod onnxruntime;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -66,7 +69,10 @@ struct Rig {
 
 impl Rig {
     fn new(model: &Path, more: &[&str]) -> Self {
-        let data = TempDir::new().expect("a directory");
+        Self::in_data(TempDir::new().expect("a directory"), model, more)
+    }
+
+    fn in_data(data: TempDir, model: &Path, more: &[&str]) -> Self {
         let flags = flags(model);
         let flags = flags.iter().map(String::as_str).chain(more.iter().copied());
         let settings = Settings::parse_from(std::iter::once("test").chain(flags));

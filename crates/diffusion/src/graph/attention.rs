@@ -49,7 +49,10 @@ impl Builder<'_> {
         if let Sees::Before(mask) = sees {
             let query = self.reshape(query, &[1, rows, width]);
             let attributes = [counts[0], counts[1], ("is_causal", Int(1))];
-            let operands: Vec<_> = [Some(&query), Some(&key), Some(&value), mask].into_iter().flatten().collect();
+            // ONNX Runtime does not repeat a mask for each row by itself.
+            let mask = mask.map(|mask| self.expand(mask, &[1, 1, rows, seen]));
+            let operands = [Some(&query), Some(&key), Some(&value), mask.as_ref()];
+            let operands: Vec<_> = operands.into_iter().flatten().collect();
             let mixed = self.op("Attention", &operands, &attributes, &[1, rows, width]);
             return self.reshape(&mixed, &[rows, width]);
         }

@@ -79,6 +79,12 @@ impl Builder<'_> {
         self.op("Reshape", &[x, &sizes], &[], shape)
     }
 
+    /// Repeats the numbers along axes of the size 1.
+    pub fn expand(&mut self, x: &Node, shape: &[usize]) -> Node {
+        let sizes = self.list(&super::dims(shape));
+        self.op("Expand", &[x, &sizes], &[], shape)
+    }
+
     /// Other order of dimensions.
     pub fn transpose(&mut self, x: &Node, order: &[usize]) -> Node {
         let shape: Vec<_> = order.iter().map(|&axis| x.shape()[axis]).collect();

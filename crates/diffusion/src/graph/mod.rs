@@ -20,7 +20,7 @@ use rten_onnx::onnx::{
 };
 use safetensors::Dtype;
 
-use crate::weights::{Entry, Weights, piece_name};
+use crate::weights::{Entry, Floats, Weights, floats, piece_name};
 use crate::{Error, Result};
 
 /// The version of ONNX's operators.
@@ -28,6 +28,9 @@ const OPSET: i64 = 23;
 
 /// The version of the ONNX format that came with these operators.
 const IR_VERSION: i64 = 11;
+
+/// Bytes of a weight that are converted at a time.
+const CONVERTED_AT_A_TIME: usize = 1 << 16;
 
 /// The name of the external data of a graph that had to be converted.
 pub const CONVERTED: &str = "converted.data";
@@ -81,6 +84,7 @@ pub enum Attribute<'a> {
 }
 
 /// A finished graph: an ONNX file, and the bytes to which its weights refer.
+#[derive(Clone)]
 pub struct Graph {
     /// The ONNX file.
     pub onnx: Vec<u8>,
@@ -105,25 +109,23 @@ pub struct Uses {
 type Place = (String, DataType, Range<usize>);
 
 /// A tensor that the runtime cannot take as it is in the file.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Conversion {
     from: &'static [u8],
+    dtype: Dtype,
     to: usize,
-    /// From BF16 to F32.
-    widen: bool,
+    floats: Floats,
 }
 
 impl Graph {
     /// The weights that are in other types or at odd addresses in the file, converted. Named [`CONVERTED`] in the graph.
     pub fn converted(&self) -> Vec<u8> {
         let mut all = vec![0; self.converted];
-        for Conversion { from, to, widen } in &self.conversions {
-            if *widen {
-                for (half, whole) in from.chunks_exact(2).zip(all[*to..].chunks_exact_mut(4)) {
-                    whole[2..].copy_from_slice(half);
-                }
-            } else {
-                all[*to..*to + from.len()].copy_from_slice(from);
+        for Conversion { from, dtype, to, floats: into } in &self.conversions {
+            let mut to = *to;
+            for bytes in from.chunks(CONVERTED_AT_A_TIME).map(|bytes| into.bytes(&floats(bytes, *dtype))) {
+                all[to..to + bytes.len()].copy_from_slice(&bytes);
+                to += bytes.len();
             }
         }
         all
@@ -166,10 +168,23 @@ impl<'w> Builder<'w> {
         Node { name: format!("t{}", self.count), shape }
     }
 
-    /// An input of fractions.
+    /// The type of the fractions that the graph computes with.
+    fn data_type(&self) -> DataType {
+        match self.weights.computes_in() {
+            Floats::F32 => DataType::FLOAT,
+            Floats::F16 => DataType::FLOAT16,
+            Floats::Bf16 => DataType::BFLOAT16,
+        }
+    }
+
+    /// An input of fractions of 32 bits, whatever the graph computes with.
     pub fn input(&mut self, name: &str, shape: &[usize]) -> Node {
         self.graph.input.push(value_info(name, DataType::FLOAT, shape));
-        Node { name: name.into(), shape: shape.into() }
+        let node = Node { name: name.into(), shape: shape.into() };
+        match self.data_type() {
+            DataType::FLOAT => node,
+            other => self.op("Cast", &[&node], &[("to", Attribute::Int(i64::from(other.0)))], shape),
+        }
     }
 
     /// An input of 32-bit whole numbers.
@@ -178,15 +193,20 @@ impl<'w> Builder<'w> {
         Node { name: name.into(), shape: shape.into() }
     }
 
-    /// Makes a tensor readable under a name.
+    /// Makes a tensor readable under a name, with 32 bits.
     pub fn output(&mut self, name: &str, node: &Node) {
-        let identity = NodeProto {
+        let to = attribute("to", Attribute::Int(i64::from(DataType::FLOAT.0)));
+        let (op, attributes) = match self.data_type() {
+            DataType::FLOAT => ("Identity", Vec::new()),
+            _ => ("Cast", vec![to]),
+        };
+        self.graph.node.push(NodeProto {
             input: vec![node.name.clone()],
             output: vec![name.into()],
-            op_type: Some("Identity".into()),
+            op_type: Some(op.into()),
+            attribute: attributes,
             ..NodeProto::default()
-        };
-        self.graph.node.push(identity);
+        });
         self.graph.output.push(value_info(name, DataType::FLOAT, &node.shape));
     }
 
@@ -258,13 +278,12 @@ impl<'w> Builder<'w> {
         self.declared.insert(name.into());
     }
 
-    /// Decides where the graph finds a weight. 32-bit and 16-bit fractions stay in the file; the runtime widens the latter
-    /// when it loads. Other types, and what lies at odd addresses, are converted then.
+    /// Decides where the graph finds a weight. Fractions of the type that the graph computes with stay in the file. Others,
+    /// and what lies at odd addresses, are converted when the graph is loaded.
     fn place(&mut self, name: &str, entry: &Entry) -> Result<Place> {
-        let (data_type, size, width) = match entry.dtype {
-            Dtype::F32 => (DataType::FLOAT, 4, 4),
-            Dtype::F16 => (DataType::FLOAT16, 2, 2),
-            Dtype::BF16 => (DataType::FLOAT, 2, 4),
+        let size = match entry.dtype {
+            Dtype::F32 => 4,
+            Dtype::F16 | Dtype::BF16 => 2,
             other => {
                 let path = self.weights.path();
                 let supported = "F32, F16 and BF16 are supported";
@@ -272,18 +291,19 @@ impl<'w> Builder<'w> {
             }
         };
         let bytes = self.weights.bytes(entry);
-        if bytes.as_ptr().addr().is_multiple_of(size) && entry.dtype != Dtype::BF16 {
+        let (data_type, floats) = (self.data_type(), self.weights.computes_in());
+        if entry.dtype == floats.dtype() && bytes.as_ptr().addr().is_multiple_of(size) {
             return Ok((mapped_name(entry.file), data_type, entry.bytes.clone()));
         }
-        let begin = self.converted.next_multiple_of(4);
-        self.converted = begin + bytes.len() / size * width;
-        self.conversions.push(Conversion { from: bytes, to: begin, widen: entry.dtype == Dtype::BF16 });
+        let begin = self.converted;
+        self.converted += bytes.len() / size * floats.size();
+        self.conversions.push(Conversion { from: bytes, dtype: entry.dtype, to: begin, floats });
         Ok((CONVERTED.into(), data_type, begin..self.converted))
     }
 
     /// A tensor of fractions that the graph itself holds.
     pub fn constant(&mut self, shape: &[usize], values: Vec<f32>) -> Node {
-        self.raw(DataType::FLOAT, shape, values.into_iter().flat_map(f32::to_le_bytes).collect())
+        self.raw(self.data_type(), shape, self.weights.computes_in().bytes(&values))
     }
 
     /// A list of whole numbers, such as a shape.

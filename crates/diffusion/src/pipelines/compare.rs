@@ -32,7 +32,8 @@ pub fn compare(
     settings: &Settings,
     cancel: &CancellationToken,
 ) -> Result<(Difference, [Picture; 2])> {
-    let mut wide = Pipeline::open(folder, &Options { precision: Precision::F32, cache: None })?;
+    let runtime = suit.options.runtime.clone();
+    let mut wide = Pipeline::open(folder, &Options { precision: Precision::F32, cache: None, runtime })?;
     let mut narrow = Pipeline::open_with(folder, suit)?;
     let embedding = wide.embed(order.prompt)?;
     let prompt = distance(&embedding.states, &narrow.embed(order.prompt)?.states);
@@ -57,7 +58,7 @@ fn answer(pipeline: &Pipeline, prompt: &Embedding, order: &Order<'_>, settings: 
     let noise = Noise::new(order.seed).normal(shape.iter().product());
     let sample: Vec<f32> = noise.into_iter().map(|x| x * scheduler.initial_scale()).collect();
     let time = scheduler.times().first().copied().unwrap_or_default();
-    let denoiser = pipeline.family.denoiser(shape, &guide)?;
+    let denoiser = pipeline.family.denoiser(&pipeline.sessions, shape, &guide)?;
     denoiser.predict(&scheduler.scale(0, &sample), time, &guide.prompt)
 }
 

@@ -1,6 +1,7 @@
 //! FLUX.2 klein.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::json;
 use tintype_engine::Picture;
@@ -12,7 +13,7 @@ use crate::models::flux2::Flux2;
 use crate::models::qwen3::Qwen3;
 use crate::models::vae::Vae;
 use crate::quantise::Suit;
-use crate::runtime::{Input, Session};
+use crate::runtime::{Input, Session, Sessions};
 use crate::schedulers::{Flow, Scheduler, Shift};
 use crate::tokenizer::{Qwen, Thinking};
 use crate::weights::Weights;
@@ -155,12 +156,13 @@ impl Family for Flux2Klein {
         Ok(ids)
     }
 
-    fn embed(&self, prompt: &str) -> Result<Embedding> {
+    fn embed(&self, sessions: &Sessions, prompt: &str) -> Result<Embedding> {
         let mut ids = self.tokens(prompt)?;
         let mask = Qwen3::mask(ids.len(), TOKENS);
         ids.resize(TOKENS, self.tokenizer.padding());
         let words = self.encoder.words(&self.encoder_words, &ids)?;
-        let session = Session::load(self.encoder.graph(&self.encoder_weights, TOKENS, &LAYERS)?)?;
+        let graph = || self.encoder.graph(&self.encoder_weights, TOKENS, &LAYERS);
+        let session = sessions.of("text_encoder", &[], graph)?;
         let width = self.encoder.width;
         let shapes = ([TOKENS, width], [1, 1, 1, TOKENS]);
         let inputs = [("words", Input::Floats(&shapes.0, &words)), ("mask", Input::Floats(&shapes.1, &mask))];
@@ -171,13 +173,14 @@ impl Family for Flux2Klein {
         Ok(Embedding { states, pooled: Vec::new() })
     }
 
-    fn look(&self, reference: &Picture) -> Result<Latent> {
+    fn look(&self, sessions: &Sessions, reference: &Picture) -> Result<Latent> {
         let picture = self.fit(reference)?;
         let [width, height] = [picture.width() as usize, picture.height() as usize];
         let bytes = picture.as_rgb();
         let planes = (0..3).flat_map(|plane| bytes[plane..].iter().step_by(3));
         let planes: Vec<_> = planes.map(|byte| f32::from(*byte) / 255.0 * 2.0 - 1.0).collect();
-        let session = Session::load(self.vae.encoder_graph(&self.vae_weights, height, width)?)?;
+        let graph = || self.vae.encoder_graph(&self.vae_weights, height, width);
+        let session = sessions.of("vae_encoder", &[height, width], graph)?;
         let shape = [1, 3, height, width];
         let [numbers] = session.run(&[("picture", Input::Floats(&shape, &planes))], ["latent"])?;
         let factor = self.vae.factor();
@@ -193,23 +196,30 @@ impl Family for Flux2Klein {
         Ok(Box::new(Flow::new(&self.scheduler, Shift::Fitted, height * width, steps)?))
     }
 
-    fn denoiser<'a>(&'a self, shape: [usize; 3], guide: &'a Guide) -> Result<Box<dyn Denoiser + 'a>> {
+    fn denoiser<'a>(
+        &'a self,
+        sessions: &Sessions,
+        shape: [usize; 3],
+        guide: &'a Guide,
+    ) -> Result<Box<dyn Denoiser + 'a>> {
         let [_, height, width] = shape;
         let sizes: Vec<_> = guide.references.iter().map(|latent| [latent.shape[1], latent.shape[2]]).collect();
-        let graph = self.transformer.graph(&self.transformer_weights, [height, width], &sizes, TOKENS)?;
+        let graph = || self.transformer.graph(&self.transformer_weights, [height, width], &sizes, TOKENS);
+        let all: Vec<_> = sizes.iter().flatten().copied().chain([height, width]).collect();
+        let session = sessions.of("transformer", &all, graph)?;
         let references = guide.references.iter().enumerate();
         let references = references.map(|(number, latent)| (format!("reference.{number}"), latent)).collect();
-        Ok(Box::new(Loaded { transformer: &self.transformer, session: Session::load(graph)?, shape, references }))
+        Ok(Box::new(Loaded { transformer: &self.transformer, session, shape, references }))
     }
 
-    fn decode(&self, latent: &Latent) -> Result<Vec<f32>> {
+    fn decode(&self, sessions: &Sessions, latent: &Latent) -> Result<Vec<f32>> {
         let [_, height, width] = latent.shape;
         let channels = latent.numbers.chunks_exact(height * width).zip(self.means.iter().zip(&self.deviations));
         let numbers =
             channels.flat_map(|(channel, (mean, deviation))| channel.iter().map(move |x| x * deviation + mean));
         let numbers = spread(&numbers.collect::<Vec<_>>(), latent.shape);
         let [channels, height, width] = numbers.shape;
-        let session = Session::load(self.vae.graph(&self.vae_weights, height, width)?)?;
+        let session = sessions.of("vae", &[height, width], || self.vae.graph(&self.vae_weights, height, width))?;
         let shape = [1, channels, height, width];
         let [planes] = session.run(&[("latent", Input::Floats(&shape, &numbers.numbers))], ["picture"])?;
         Ok(planes)
@@ -249,7 +259,7 @@ fn spread(numbers: &[f32], [channels, height, width]: [usize; 3]) -> Latent {
 /// The transformer, loaded.
 struct Loaded<'a> {
     transformer: &'a Flux2,
-    session: Session,
+    session: Arc<Session>,
     shape: [usize; 3],
     references: Vec<(String, &'a Latent)>,
 }

@@ -1,12 +1,14 @@
 //! The parts that all pipelines of Stable Diffusion share: the UNet, and either of two decoders.
 
+use std::sync::Arc;
+
 use super::{Denoiser, Embedding, Guide, Latent, decode};
 use crate::config::Config;
 use crate::graph::Graph;
 use crate::models::tiny_vae::TinyVae;
 use crate::models::unet::Unet;
 use crate::models::vae::Vae;
-use crate::runtime::{Input, Session};
+use crate::runtime::{Input, Session, Sessions};
 use crate::weights::Weights;
 use crate::{Error, Result};
 
@@ -60,20 +62,20 @@ impl Decoder {
         }
     }
 
-    pub(super) fn decode(&self, latent: &Latent) -> Result<Vec<f32>> {
+    pub(super) fn decode(&self, sessions: &Sessions, latent: &Latent) -> Result<Vec<f32>> {
         let [_, height, width] = latent.shape;
         let (scaling, shift) = match &self.kind {
             Kind::Large(vae) => (vae.scaling, vae.shift),
             Kind::Tiny(vae) => (vae.scaling, 0.0),
         };
-        decode(self.graph(height, width)?, [scaling, shift], latent)
+        decode(sessions, || self.graph(height, width), [scaling, shift], latent)
     }
 }
 
 /// The UNet, loaded for one size.
 pub(super) struct Loaded<'a> {
     unet: &'a Unet,
-    session: Session,
+    session: Arc<Session>,
     shape: [usize; 3],
     tokens: usize,
     guidance: Option<Vec<f32>>,
@@ -83,6 +85,7 @@ pub(super) struct Loaded<'a> {
 impl<'a> Loaded<'a> {
     /// `factor` is the number of pixels of the picture for each pixel of the latent picture, along a side.
     pub(super) fn new(
+        sessions: &Sessions,
         unet: &'a Unet,
         weights: &Weights,
         tokens: usize,
@@ -90,10 +93,11 @@ impl<'a> Loaded<'a> {
         factor: usize,
         guide: &Guide,
     ) -> Result<Self> {
-        let session = Session::load(unet.graph(weights, shape[1], shape[2], tokens)?)?;
+        let [_, height, width] = shape;
+        let session = sessions.of("unet", &[height, width], || unet.graph(weights, height, width, tokens))?;
         let guidance = unet.guidance.map(|size| embed_guidance(guide.guidance, size));
         // The picture is neither scaled nor cut: its size before, where it begins, and its size now.
-        let (height, width) = (shape[1] * factor, shape[2] * factor);
+        let (height, width) = (height * factor, width * factor);
         Ok(Self { unet, session, shape, tokens, guidance, sizes: [height, width, 0, 0, height, width] })
     }
 }

@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::graph::Graph;
 use crate::noise::Noise;
 use crate::quantise::{Rules, Suit};
-use crate::runtime::{Input, Session};
+use crate::runtime::{Input, Runtime, Sessions};
 use crate::schedulers::Scheduler;
 use crate::{Error, Result};
 
@@ -44,12 +44,14 @@ pub const KNOWN: [&str; 5] = [
 ];
 
 /// How a model is loaded.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct Options {
     /// The numbers with which it computes.
     pub precision: Precision,
     /// The folder for files that are made from its weights.
     pub cache: Option<PathBuf>,
+    /// The program that computes.
+    pub runtime: Runtime,
 }
 
 /// The numbers with which a model computes.
@@ -58,6 +60,11 @@ pub enum Precision {
     /// 32-bit fractions.
     #[default]
     F32,
+    /// 16-bit fractions in the text encoder and in the part that removes the noise, 32-bit ones in the decoder. Only for
+    /// [`Runtime::OnnxRuntime`].
+    F16,
+    /// The same with 16-bit fractions that have the range of 32 bits.
+    Bf16,
     /// 8-bit weights and activations in the large matrix multiplications, 32-bit fractions elsewhere.
     W8A8,
 }
@@ -160,7 +167,7 @@ trait Family: Debug + Send {
 
     fn tokens(&self, prompt: &str) -> Result<Vec<i32>>;
 
-    fn embed(&self, prompt: &str) -> Result<Embedding>;
+    fn embed(&self, sessions: &Sessions, prompt: &str) -> Result<Embedding>;
 
     /// Whether zeros, and not an embedding, stand for nothing that the picture should not show.
     fn zeros_for_nothing(&self) -> bool {
@@ -173,17 +180,22 @@ trait Family: Debug + Send {
     }
 
     /// Encodes a reference picture. Called only if the traits allow one.
-    fn look(&self, _reference: &Picture) -> Result<Latent> {
+    fn look(&self, _sessions: &Sessions, _reference: &Picture) -> Result<Latent> {
         Err(Error::Order("the model takes no reference pictures".into()))
     }
 
     fn scheduler(&self, steps: usize, shape: [usize; 3]) -> Result<Box<dyn Scheduler>>;
 
     /// Loads the part that removes the noise.
-    fn denoiser<'a>(&'a self, shape: [usize; 3], guide: &'a Guide) -> Result<Box<dyn Denoiser + 'a>>;
+    fn denoiser<'a>(
+        &'a self,
+        sessions: &Sessions,
+        shape: [usize; 3],
+        guide: &'a Guide,
+    ) -> Result<Box<dyn Denoiser + 'a>>;
 
     /// Gives red, green and blue planes of numbers from about -1 to 1.
-    fn decode(&self, latent: &Latent) -> Result<Vec<f32>>;
+    fn decode(&self, sessions: &Sessions, latent: &Latent) -> Result<Vec<f32>>;
 }
 
 /// The part of a model that removes the noise, loaded for one size.
@@ -195,6 +207,7 @@ trait Denoiser {
 #[derive(Debug)]
 pub struct Pipeline {
     family: Box<dyn Family>,
+    sessions: Sessions,
     /// The latest first.
     embeddings: VecDeque<(String, Embedding)>,
 }
@@ -217,9 +230,14 @@ impl Pipeline {
     /// # Errors
     /// As of [`Pipeline::open`].
     pub fn open_with(folder: &Path, mut suit: Suit<'_>) -> Result<Self> {
+        let Options { precision, runtime, .. } = suit.options;
+        if matches!((precision, runtime), (Precision::F16 | Precision::Bf16, Runtime::Rten)) {
+            return Err(Error::Model("numbers of 16 bits need another runtime than rten".into()));
+        }
+        let sessions = Sessions::new(runtime.clone());
         if folder.is_file() {
             let family = StableDiffusion::open(single_file::parts(folder)?, &mut suit)?;
-            return Ok(Self { family: Box::new(family), embeddings: VecDeque::new() });
+            return Ok(Self { family: Box::new(family), sessions, embeddings: VecDeque::new() });
         }
         let index = Config::read(&folder.join("model_index.json"))?;
         let family: Box<dyn Family> = match index.text("_class_name", "")? {
@@ -233,7 +251,7 @@ impl Pipeline {
             "ZImagePipeline" => Box::new(z_image::ZImage::open(folder, &mut suit)?),
             _ => return Err(index.wrong("_class_name", &format!("{} are supported", KNOWN.join(", ")))),
         };
-        Ok(Self { family, embeddings: VecDeque::new() })
+        Ok(Self { family, sessions, embeddings: VecDeque::new() })
     }
 
     /// The abilities of the model.
@@ -314,7 +332,7 @@ impl Pipeline {
         if let Some((_, found)) = self.embeddings.iter().find(|(kept, _)| kept == prompt) {
             return Ok(found.clone());
         }
-        let embedding = self.family.embed(prompt)?;
+        let embedding = self.family.embed(&self.sessions, prompt)?;
         finite(&embedding.states, "the text encoder gave numbers that are not finite")?;
         finite(&embedding.pooled, "the text encoder gave numbers that are not finite")?;
         self.embeddings.push_front((prompt.to_owned(), embedding.clone()));
@@ -342,7 +360,7 @@ impl Pipeline {
     /// # Errors
     /// If the model takes none, or the runtime fails.
     pub fn look(&self, reference: &Picture) -> Result<Latent> {
-        let latent = self.family.look(reference)?;
+        let latent = self.family.look(&self.sessions, reference)?;
         finite(&latent.numbers, "the encoder of reference pictures gave numbers that are not finite")?;
         Ok(latent)
     }
@@ -364,7 +382,7 @@ impl Pipeline {
         let mut noise = Noise::new(seed);
         let begin = noise.normal(shape.iter().product());
         let mut sample: Vec<f32> = begin.into_iter().map(|x| x * scheduler.initial_scale()).collect();
-        let denoiser = self.family.denoiser(shape, guide)?;
+        let denoiser = self.family.denoiser(&self.sessions, shape, guide)?;
         let times = scheduler.times().to_vec();
         for (step, time) in times.iter().enumerate() {
             let input = scheduler.scale(step, &sample);
@@ -387,7 +405,7 @@ impl Pipeline {
     /// # Errors
     /// If the runtime fails, or the result is no picture.
     pub fn decode(&self, latent: &Latent) -> Result<Picture> {
-        let planes = self.family.decode(latent)?;
+        let planes = self.family.decode(&self.sessions, latent)?;
         finite(&planes, "the decoder gave numbers that are not finite")?;
         let [channels, rows, columns] = latent.shape;
         let area = planes.len() / 3;
@@ -426,10 +444,16 @@ fn part_config(folder: &Path, part: &str) -> Result<Config> {
 }
 
 /// Scales a latent picture back and decodes it.
-fn decode(graph: Graph, [scaling, shift]: [f32; 2], latent: &Latent) -> Result<Vec<f32>> {
+fn decode(
+    sessions: &Sessions,
+    graph: impl FnOnce() -> Result<Graph>,
+    [scaling, shift]: [f32; 2],
+    latent: &Latent,
+) -> Result<Vec<f32>> {
     let [channels, height, width] = latent.shape;
     let numbers: Vec<_> = latent.numbers.iter().map(|x| x / scaling + shift).collect();
     let shape = [1, channels, height, width];
-    let [planes] = Session::load(graph)?.run(&[("latent", Input::Floats(&shape, &numbers))], ["picture"])?;
+    let session = sessions.of("vae", &shape, graph)?;
+    let [planes] = session.run(&[("latent", Input::Floats(&shape, &numbers))], ["picture"])?;
     Ok(planes)
 }

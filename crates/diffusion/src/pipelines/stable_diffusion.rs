@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::models::clip::{Clip, check_ids};
 use crate::models::unet::Unet;
 use crate::quantise::Suit;
-use crate::runtime::{Input, Session};
+use crate::runtime::{Input, Sessions};
 use crate::schedulers::{Scheduler, scheduler};
 use crate::tokenizer;
 use crate::weights::Weights;
@@ -127,9 +127,9 @@ impl Family for StableDiffusion {
         Ok(ids)
     }
 
-    fn embed(&self, prompt: &str) -> Result<Embedding> {
+    fn embed(&self, sessions: &Sessions, prompt: &str) -> Result<Embedding> {
         let ids = self.tokens(prompt)?;
-        let session = Session::load(self.clip.graph(&self.clip_weights)?)?;
+        let session = sessions.of("text_encoder", &[], || self.clip.graph(&self.clip_weights))?;
         let [states] = session.run(&[("ids", Input::Ids(&ids))], ["states"])?;
         Ok(Embedding { states, pooled: Vec::new() })
     }
@@ -138,12 +138,18 @@ impl Family for StableDiffusion {
         scheduler(&self.scheduler, steps)
     }
 
-    fn denoiser<'a>(&'a self, shape: [usize; 3], guide: &'a Guide) -> Result<Box<dyn Denoiser + 'a>> {
+    fn denoiser<'a>(
+        &'a self,
+        sessions: &Sessions,
+        shape: [usize; 3],
+        guide: &'a Guide,
+    ) -> Result<Box<dyn Denoiser + 'a>> {
         let factor = self.decoder.factor();
-        Ok(Box::new(Loaded::new(&self.unet, &self.unet_weights, self.clip.tokens, shape, factor, guide)?))
+        let tokens = self.clip.tokens;
+        Ok(Box::new(Loaded::new(sessions, &self.unet, &self.unet_weights, tokens, shape, factor, guide)?))
     }
 
-    fn decode(&self, latent: &Latent) -> Result<Vec<f32>> {
-        self.decoder.decode(latent)
+    fn decode(&self, sessions: &Sessions, latent: &Latent) -> Result<Vec<f32>> {
+        self.decoder.decode(sessions, latent)
     }
 }

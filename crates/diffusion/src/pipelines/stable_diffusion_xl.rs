@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::models::clip::{Clip, check_ids};
 use crate::models::unet::Unet;
 use crate::quantise::Suit;
-use crate::runtime::{Input, Session};
+use crate::runtime::{Input, Sessions};
 use crate::schedulers::{Scheduler, scheduler as set};
 use crate::tokenizer;
 use crate::weights::Weights;
@@ -50,17 +50,17 @@ impl Encoder {
     }
 
     /// The states of all tokens before the last layer.
-    fn embed(&self, prompt: &str) -> Result<Vec<f32>> {
+    fn embed(&self, sessions: &Sessions, prompt: &str) -> Result<Vec<f32>> {
         let ids = self.tokens(prompt)?;
-        let session = Session::load(self.clip.graph(&self.weights)?)?;
+        let session = sessions.of("text_encoder", &[], || self.clip.graph(&self.weights))?;
         let [states] = session.run(&[("ids", Input::Ids(&ids))], [self.layer().as_str()])?;
         Ok(states)
     }
 
     /// The same, and an embedding of the whole prompt.
-    fn embed_whole(&self, prompt: &str, size: usize) -> Result<[Vec<f32>; 2]> {
+    fn embed_whole(&self, sessions: &Sessions, prompt: &str, size: usize) -> Result<[Vec<f32>; 2]> {
         let ids = self.tokens(prompt)?;
-        let session = Session::load(self.clip.graph(&self.weights)?)?;
+        let session = sessions.of("text_encoder_2", &[], || self.clip.graph(&self.weights))?;
         let [states, all] = session.run(&[("ids", Input::Ids(&ids))], [self.layer().as_str(), "projected"])?;
         let last = self.clip.last(&ids) * size;
         Ok([states, all[last..last + size].to_vec()])
@@ -156,9 +156,9 @@ impl Family for StableDiffusionXl {
         self.first.tokens(prompt)
     }
 
-    fn embed(&self, prompt: &str) -> Result<Embedding> {
-        let first = self.first.embed(prompt)?;
-        let [second, pooled] = self.second.embed_whole(prompt, self.pooled)?;
+    fn embed(&self, sessions: &Sessions, prompt: &str) -> Result<Embedding> {
+        let first = self.first.embed(sessions, prompt)?;
+        let [second, pooled] = self.second.embed_whole(sessions, prompt, self.pooled)?;
         let rows = first.chunks_exact(self.first.clip.width).zip(second.chunks_exact(self.second.clip.width));
         Ok(Embedding { states: rows.flat_map(|(first, second)| [first, second].concat()).collect(), pooled })
     }
@@ -171,12 +171,17 @@ impl Family for StableDiffusionXl {
         set(&self.scheduler, steps)
     }
 
-    fn denoiser<'a>(&'a self, shape: [usize; 3], guide: &'a Guide) -> Result<Box<dyn Denoiser + 'a>> {
+    fn denoiser<'a>(
+        &'a self,
+        sessions: &Sessions,
+        shape: [usize; 3],
+        guide: &'a Guide,
+    ) -> Result<Box<dyn Denoiser + 'a>> {
         let (tokens, factor) = (self.first.clip.tokens, self.decoder.factor());
-        Ok(Box::new(Loaded::new(&self.unet, &self.unet_weights, tokens, shape, factor, guide)?))
+        Ok(Box::new(Loaded::new(sessions, &self.unet, &self.unet_weights, tokens, shape, factor, guide)?))
     }
 
-    fn decode(&self, latent: &Latent) -> Result<Vec<f32>> {
-        self.decoder.decode(latent)
+    fn decode(&self, sessions: &Sessions, latent: &Latent) -> Result<Vec<f32>> {
+        self.decoder.decode(sessions, latent)
     }
 }

@@ -1,6 +1,7 @@
 //! Z-Image.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, decode, part_config};
 use crate::config::Config;
@@ -9,7 +10,7 @@ use crate::models::qwen3::Qwen3;
 use crate::models::vae::Vae;
 use crate::models::z_image::ZImage as Transformer;
 use crate::quantise::Suit;
-use crate::runtime::{Input, Session};
+use crate::runtime::{Input, Session, Sessions};
 use crate::schedulers::{Flow, Scheduler, Shift};
 use crate::tokenizer::{Qwen, Thinking};
 use crate::weights::Weights;
@@ -113,12 +114,13 @@ impl Family for ZImage {
         Ok(ids)
     }
 
-    fn embed(&self, prompt: &str) -> Result<Embedding> {
+    fn embed(&self, sessions: &Sessions, prompt: &str) -> Result<Embedding> {
         // A token sees only those before it, so padding after them would change nothing.
         let ids = self.tokens(prompt)?;
         let mask = Qwen3::mask(ids.len(), ids.len());
         let words = self.encoder.words(&self.encoder_words, &ids)?;
-        let session = Session::load(self.encoder.graph(&self.encoder_weights, ids.len(), &[self.layer()])?)?;
+        let graph = || self.encoder.graph(&self.encoder_weights, ids.len(), &[self.layer()]);
+        let session = sessions.of("text_encoder", &[ids.len()], graph)?;
         let shapes = ([ids.len(), self.encoder.width], [1, 1, 1, ids.len()]);
         let inputs = [("words", Input::Floats(&shapes.0, &words)), ("mask", Input::Floats(&shapes.1, &mask))];
         let [states] = session.run(&inputs, [format!("layer.{}", self.layer()).as_str()])?;
@@ -130,28 +132,35 @@ impl Family for ZImage {
         Ok(Box::new(Flow::new(&self.scheduler, Shift::Line, positions, steps)?))
     }
 
-    fn denoiser<'a>(&'a self, shape: [usize; 3], guide: &'a Guide) -> Result<Box<dyn Denoiser + 'a>> {
-        let mut sessions: Vec<(usize, Session)> = Vec::new();
+    fn denoiser<'a>(
+        &'a self,
+        sessions: &Sessions,
+        shape: [usize; 3],
+        guide: &'a Guide,
+    ) -> Result<Box<dyn Denoiser + 'a>> {
+        let mut loaded: Vec<(usize, Arc<Session>)> = Vec::new();
         for embedding in [Some(&guide.prompt), guide.negative.as_ref()].into_iter().flatten() {
             let tokens = embedding.states.len() / self.transformer.context;
-            if sessions.iter().all(|(known, _)| *known != tokens) {
-                let graph = self.transformer.graph(&self.transformer_weights, [shape[1], shape[2]], tokens)?;
-                sessions.push((tokens, Session::load(graph)?));
+            if loaded.iter().all(|(known, _)| *known != tokens) {
+                let [_, height, width] = shape;
+                let graph = || self.transformer.graph(&self.transformer_weights, [height, width], tokens);
+                loaded.push((tokens, sessions.of("transformer", &[height, width, tokens], graph)?));
             }
         }
-        Ok(Box::new(Loaded { transformer: &self.transformer, sessions, shape }))
+        Ok(Box::new(Loaded { transformer: &self.transformer, sessions: loaded, shape }))
     }
 
-    fn decode(&self, latent: &Latent) -> Result<Vec<f32>> {
+    fn decode(&self, sessions: &Sessions, latent: &Latent) -> Result<Vec<f32>> {
         let [_, height, width] = latent.shape;
-        decode(self.vae.graph(&self.vae_weights, height, width)?, [self.vae.scaling, self.vae.shift], latent)
+        let graph = || self.vae.graph(&self.vae_weights, height, width);
+        decode(sessions, graph, [self.vae.scaling, self.vae.shift], latent)
     }
 }
 
 /// The transformer, loaded for each number of tokens.
 struct Loaded<'a> {
     transformer: &'a Transformer,
-    sessions: Vec<(usize, Session)>,
+    sessions: Vec<(usize, Arc<Session>)>,
     shape: [usize; 3],
 }
 

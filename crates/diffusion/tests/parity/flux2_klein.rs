@@ -5,10 +5,10 @@ use tintype_diffusion::models::flux2::Flux2;
 use tintype_diffusion::models::qwen3::Qwen3;
 use tintype_diffusion::models::vae::Vae;
 use tintype_diffusion::runtime::Input;
-use tintype_diffusion::{Options, Order, Pipeline, Settings};
+use tintype_diffusion::{Order, Settings};
 use tintype_engine::Picture;
 
-use crate::rig::{Model, TOLERANCE, assert_within, count, floats};
+use crate::rig::{Model, TOLERANCE, assert_within, count, floats, pipelines_of};
 
 /// Tokens of every prompt.
 const TOKENS: usize = 512;
@@ -112,7 +112,7 @@ fn references_are_seen_the_same() {
 #[test]
 fn every_step_and_the_picture_are_the_same() {
     let model = model();
-    model.assert_run("", &mut model.pipeline(), &model.order(), &model.settings());
+    model.assert_run("", model.pipelines(), &model.order(), &model.settings());
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn every_step_with_references_and_the_picture_are_the_same() {
     let mut references = references(&model);
     references.pop();
     let order = Order { references: &references, ..model.order() };
-    model.assert_run("references.", &mut model.pipeline(), &order, &model.settings());
+    model.assert_run("references.", model.pipelines(), &order, &model.settings());
 }
 
 #[test]
@@ -135,9 +135,8 @@ fn every_step_of_a_model_with_guidance_and_the_picture_are_the_same() {
     let base = index.replace("\"is_distilled\": true", "\"is_distilled\": false");
     assert_ne!(base, index);
     std::fs::write(folder.path().join("model_index.json"), base).expect("a file");
-    let mut pipeline = Pipeline::open(folder.path(), &Options::default()).expect("a model");
     let settings = Settings { guidance: 3.5, ..model.settings() };
-    model.assert_run("base.", &mut pipeline, &model.order(), &settings);
+    model.assert_run("base.", pipelines_of(folder.path()), &model.order(), &settings);
 }
 
 #[test]

@@ -7,10 +7,12 @@ use tintype_diffusion::config::Config;
 use tintype_diffusion::graph::Graph;
 use tintype_diffusion::noise::Noise;
 use tintype_diffusion::pipelines::Guide;
-use tintype_diffusion::runtime::{Input, Session};
+use tintype_diffusion::runtime::{Device, Input, Runtime};
 use tintype_diffusion::weights::Weights;
 use tintype_diffusion::{Options, Order, Pipeline, Settings};
 use tintype_engine::{CancellationToken, Picture};
+
+use crate::library::library;
 
 /// The largest error that is tolerated, relative to the number or to the typical size of its tensor, whichever is larger.
 pub const TOLERANCE: f64 = 1e-3;
@@ -63,6 +65,18 @@ pub fn assert_within(name: &str, found: &[f32], expected: &Value, tolerance: f64
     assert!(worst < tolerance && mean < TOLERANCE && squares < TOLERANCE, "{name}: {worst:e} {mean:e} {squares:e}");
 }
 
+/// Every runtime, each on the processor.
+pub fn runtimes() -> [Runtime; 2] {
+    [Runtime::Rten, Runtime::onnxruntime(&library(), Device::Cpu).expect("ONNX Runtime")]
+}
+
+/// The model of a folder on each runtime.
+pub fn pipelines_of(folder: &Path) -> impl Iterator<Item = Pipeline> + use<> {
+    let options = runtimes().map(|runtime| Options { runtime, ..Options::default() });
+    let folder = folder.to_owned();
+    options.into_iter().map(move |options| Pipeline::open(&folder, &options).expect("a model"))
+}
+
 /// A tiny model, with what `diffusers` makes of it.
 pub struct Model {
     pub name: &'static str,
@@ -90,6 +104,11 @@ impl Model {
 
     pub fn pipeline(&self) -> Pipeline {
         Pipeline::open(&self.path(""), &Options::default()).expect("a model")
+    }
+
+    /// One pipeline on each runtime.
+    pub fn pipelines(&self) -> impl Iterator<Item = Pipeline> {
+        pipelines_of(&self.path(""))
     }
 
     pub fn size(&self) -> (usize, usize) {
@@ -122,15 +141,18 @@ impl Model {
 
     /// All recorded values of a part, by the names that the graph gives them.
     pub fn assert_part(&self, part: &str, graph: Graph, inputs: &[(&str, Input<'_>)]) {
-        let session = Session::load(graph).expect("a graph that runs");
         let values = self.expected["values"].as_object().expect("an object");
-        let mut compared = 0;
-        for name in values.keys().filter_map(|name| name.strip_prefix(part)) {
-            let [found] = session.run(inputs, [name]).unwrap_or_else(|error| panic!("{part}{name}: {error}"));
-            self.assert_close(&format!("{part}{name}"), &found);
-            compared += 1;
+        for runtime in runtimes() {
+            let session = runtime.load(graph.clone()).expect("a graph that runs");
+            let mut compared = 0;
+            for name in values.keys().filter_map(|name| name.strip_prefix(part)) {
+                let found = session.run(inputs, [name]);
+                let [found] = found.unwrap_or_else(|error| panic!("{part}{name} on {runtime:?}: {error}"));
+                self.assert_close(&format!("{part}{name}"), &found);
+                compared += 1;
+            }
+            assert!(compared > 0, "{part}");
         }
-        assert!(compared > 0, "{part}");
     }
 
     pub fn latent(&self, channels: usize, factor: usize) -> ([usize; 4], Vec<f32>) {
@@ -162,7 +184,19 @@ impl Model {
 
     /// Makes the latent picture step by step and compares each, and then the whole picture as it is delivered. Recorded
     /// names begin with `run`.
-    pub fn assert_run(&self, run: &str, pipeline: &mut Pipeline, order: &Order<'_>, settings: &Settings) {
+    pub fn assert_run(
+        &self,
+        run: &str,
+        pipelines: impl Iterator<Item = Pipeline>,
+        order: &Order<'_>,
+        settings: &Settings,
+    ) {
+        for mut pipeline in pipelines {
+            self.assert_run_of(run, &mut pipeline, order, settings);
+        }
+    }
+
+    fn assert_run_of(&self, run: &str, pipeline: &mut Pipeline, order: &Order<'_>, settings: &Settings) {
         let prompt = pipeline.embed(order.prompt).expect("an embedding");
         let negative = pipeline.asks_twice(settings.guidance);
         let negative = negative.then(|| pipeline.embed_negative(&settings.negative, &prompt).expect("an embedding"));

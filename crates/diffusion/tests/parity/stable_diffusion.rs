@@ -79,9 +79,7 @@ fn every_block_of_the_decoder_gives_the_same_numbers() {
 #[test]
 fn every_step_and_the_picture_are_the_same() {
     for model in models() {
-        let mut pipeline = model.pipeline();
-        let (order, settings) = (model.order(), model.settings());
-        model.assert_run("", &mut pipeline, &order, &settings);
+        model.assert_run("", model.pipelines(), &model.order(), &model.settings());
     }
 }
 

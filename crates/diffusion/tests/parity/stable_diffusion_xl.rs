@@ -59,12 +59,12 @@ fn every_block_of_the_decoder_gives_the_same_numbers() {
 #[test]
 fn every_step_and_the_picture_are_the_same() {
     let model = model();
-    model.assert_run("", &mut model.pipeline(), &model.order(), &model.settings());
+    model.assert_run("", model.pipelines(), &model.order(), &model.settings());
     // Nothing that the picture should not show is not the same as the words "".
     let guided = Settings { guidance: 3.0, ..model.settings() };
-    model.assert_run("zeros.", &mut model.pipeline(), &model.order(), &guided);
+    model.assert_run("zeros.", model.pipelines(), &model.order(), &guided);
     let guided = Settings { negative: "blurry".into(), ..guided };
-    model.assert_run("guided.", &mut model.pipeline(), &model.order(), &guided);
+    model.assert_run("guided.", model.pipelines(), &model.order(), &guided);
 }
 
 #[test]

@@ -54,7 +54,7 @@ fn every_block_of_the_decoder_gives_the_same_numbers() {
 #[test]
 fn every_step_and_the_picture_are_the_same() {
     let model = model();
-    model.assert_run("", &mut model.pipeline(), &model.order(), &model.settings());
+    model.assert_run("", model.pipelines(), &model.order(), &model.settings());
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn every_step_with_guidance_and_the_picture_are_the_same() {
     let model = model();
     // `diffusers` counts from 0: 3 there is 4 here.
     let settings = Settings { guidance: 4.0, ..model.settings() };
-    model.assert_run("guided.", &mut model.pipeline(), &model.order(), &settings);
+    model.assert_run("guided.", model.pipelines(), &model.order(), &settings);
 }
 
 #[test]

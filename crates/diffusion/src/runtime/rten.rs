@@ -1,22 +1,14 @@
-//! Runs graphs. The rest of the crate knows neither rten nor any other runtime.
+//! Graphs on rten.
 
 use rten::{Model, ModelOptions, NodeId, RunOptions, Value, ValueOrView};
 
+use super::Input;
 use crate::graph::{CONVERTED, Graph, mapped_name};
 use crate::{Error, Result};
 
-/// The value of an input.
-#[derive(Debug, Clone, Copy)]
-pub enum Input<'a> {
-    /// Fractions, in rows.
-    Floats(&'a [usize], &'a [f32]),
-    /// Whole numbers.
-    Ids(&'a [i32]),
-}
-
 /// A graph that is ready to run.
 #[derive(Debug)]
-pub struct Session {
+pub(super) struct Session {
     model: Model,
 }
 
@@ -25,7 +17,7 @@ impl Session {
     ///
     /// # Errors
     /// If the runtime refuses the graph.
-    pub fn load(graph: Graph) -> Result<Self> {
+    pub(super) fn load(graph: Graph) -> Result<Self> {
         let converted = graph.converted();
         let mut options = ModelOptions::with_all_ops();
         for (number, file) in graph.mapped.iter().enumerate() {
@@ -40,7 +32,11 @@ impl Session {
     ///
     /// # Errors
     /// If there is no such input or output, or the runtime fails.
-    pub fn run<const N: usize>(&self, inputs: &[(&str, Input<'_>)], outputs: [&str; N]) -> Result<[Vec<f32>; N]> {
+    pub(super) fn run<const N: usize>(
+        &self,
+        inputs: &[(&str, Input<'_>)],
+        outputs: [&str; N],
+    ) -> Result<[Vec<f32>; N]> {
         let failed = |error: &dyn std::fmt::Display| Error::Run(error.to_string());
         let id = |name: &str| self.model.node_id(name).map_err(|error| failed(&error));
         let mut values: Vec<(NodeId, ValueOrView<'_>)> = Vec::new();
