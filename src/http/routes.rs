@@ -28,7 +28,7 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 35] = [
+pub static ROUTES: [Route; 36] = [
     api(Method::POST, GENERATE, Usage::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, Usage::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, Usage::Read, |method| on(method, api::images::find)),
@@ -44,6 +44,7 @@ pub static ROUTES: [Route; 35] = [
     page(Method::GET, "/studio/older", |method| on(method, studio::older)),
     page(Method::POST, "/studio/tasks", |method| on(method, studio::submit)),
     page(Method::GET, "/studio/tasks/{id}", |method| on(method, studio::picture)),
+    page(Method::GET, "/studio/tasks/{id}/preview", |method| on(method, studio::preview)),
     page(Method::POST, "/studio/tasks/{id}/cancel", |method| on(method, studio::cancel)),
     page(Method::GET, "/studio/events", |method| on(method, studio::events)),
     page(Method::GET, "/studio/activity", |method| on(method, studio::activity)),

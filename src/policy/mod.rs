@@ -99,6 +99,12 @@ impl Rules {
         }
     }
 
+    /// Whether rendered pictures are checked.
+    pub fn judges_results(&self) -> bool {
+        let moderates = |moderation: &Moderation| moderation.checks(Subject::Results);
+        self.blocklist.is_some() || self.moderation.as_ref().is_some_and(moderates)
+    }
+
     /// Checks reference pictures or rendered pictures.
     pub async fn judge_pictures(self: &Arc<Self>, subject: Subject, pictures: &[Picture]) -> Verdict {
         if self.blocklist.is_some() {

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
@@ -160,6 +161,8 @@ pub struct Unfinished {
     pub is_leased: bool,
     /// How far the present attempt is, if its worker has reported that.
     pub attempt: Option<AttemptProgress>,
+    /// The number of its latest preview, which rises with each.
+    pub preview: Option<i64>,
 }
 
 /// A task with its request and all details.
@@ -304,6 +307,9 @@ pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
     /// The unfinished tasks of some accounts on one surface, in any order.
     async fn unfinished(&self, accounts: &[Id], surface: Surface) -> Result<Vec<Unfinished>>;
 
+    /// The latest preview of the present attempt at a task that this account created on this surface: a small PNG.
+    async fn find_preview(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Bytes>>;
+
     /// Any task, for the operator, including removed ones.
     async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>>;
 
@@ -345,6 +351,9 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
     /// [`Tasks::poll_task`] shows a report until the lease ends, and [`Upkeep::rescue`] deletes it afterwards. A report
     /// may get lost: no backup keeps it, no other database gets it, and a crash of the database may erase it.
     async fn report_progress(&self, attempts: Vec<(Lease, AttemptProgress)>) -> Result<()>;
+
+    /// Keeps the latest preview of attempts, a small PNG each. It lasts as long as a report of [`Queue::report_progress`].
+    async fn report_previews(&self, previews: Vec<(Lease, Bytes)>) -> Result<()>;
 
     /// Returns a task to the queue. The attempt does not count as lost.
     async fn release(&self, lease: Lease) -> Result<LeaseWrite>;

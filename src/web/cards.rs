@@ -37,6 +37,8 @@ pub(super) struct Card<'a> {
     pub(super) state: String,
     /// The part of the work that is done, if it is known.
     pub(super) fraction: Option<f32>,
+    /// The number of the latest preview, if there is one.
+    pub(super) preview: Option<i64>,
     /// Whether the task waits, so that it can be cancelled.
     pub(super) waits: bool,
     /// Whether the person may make pictures.
@@ -55,6 +57,7 @@ impl<'a> Card<'a> {
             error: None,
             state: String::new(),
             fraction: None,
+            preview: None,
             waits: false,
             makes: visitor.makes(),
             proof: &visitor.proof,
@@ -78,6 +81,7 @@ impl<'a> Card<'a> {
     async fn describe(&mut self, visitor: &Visitor, unfinished: &[Unfinished]) {
         let studio = &visitor.studio;
         let unfinished = unfinished.iter().find(|unfinished| unfinished.task_id == self.task.id);
+        self.preview = unfinished.and_then(|task| task.preview);
         let attempt = unfinished.and_then(|task| task.attempt);
         self.waits = unfinished.is_some_and(|task| !task.is_leased);
         self.fraction = attempt.and_then(|attempt| attempt.stage).map(Stage::fraction);

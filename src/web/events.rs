@@ -67,12 +67,13 @@ async fn next(studio: &Studio, watcher: &mut Watcher, hash: TokenHash) -> Option
 fn event(change: Change) -> Bytes {
     let (name, data) = match change {
         Change::State(id) => ("task", json!({ "id": id })),
-        Change::Progress(id, stage) => {
+        Change::Progress(id, stage, preview) => {
             let steps = match stage {
                 Stage::Step { done, of } => Some(format!("{done}/{of}")),
                 Stage::Fraction(_) => None,
             };
-            ("progress", json!({ "id": id, "fraction": stage.fraction(), "steps": steps }))
+            let data = json!({ "id": id, "fraction": stage.fraction(), "steps": steps, "preview": preview });
+            ("progress", data)
         }
     };
     format!("event: {name}\ndata: {data}\n\n").into()

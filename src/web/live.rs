@@ -26,8 +26,8 @@ const MAX_WATCHERS_OF_SESSION: usize = 8;
 pub(super) enum Change {
     /// The task is new, was claimed, waits again, or has ended.
     State(Id),
-    /// The present attempt at it has come so far.
-    Progress(Id, Stage),
+    /// The present attempt at it has come so far, and has shown so many previews.
+    Progress(Id, Stage, Option<i64>),
 }
 
 /// Tells open pages what changes.
@@ -141,8 +141,9 @@ impl Live {
             match known.get(&now.task_id) {
                 Some(before) if before.is_leased == now.is_leased => {
                     let stage = |task: &Unfinished| task.attempt.and_then(|attempt| attempt.stage);
-                    if let Some(stage) = stage(now).filter(|now| stage(before) != Some(*now)) {
-                        watched.tell(now.account_id, Change::Progress(now.task_id, stage));
+                    let same = (stage(before), before.preview) == (stage(now), now.preview);
+                    if let (Some(stage), false) = (stage(now), same) {
+                        watched.tell(now.account_id, Change::Progress(now.task_id, stage, now.preview));
                     }
                 }
                 _ => watched.tell(now.account_id, Change::State(now.task_id)),

@@ -14,6 +14,7 @@ mod events;
 mod keys;
 mod live;
 mod page;
+mod previews;
 mod session;
 mod sessions;
 mod sign_in;
@@ -43,6 +44,7 @@ pub mod handlers {
     pub use super::credits::{credits, csv};
     pub use super::events::events;
     pub use super::keys::{change as change_key, create as create_key, keys};
+    pub use super::previews::preview;
     pub use super::sessions::{end as end_session, end_others as end_other_sessions, sessions};
     pub use super::sign_in::{by_link, by_password, link, sign_in, sign_out};
 }

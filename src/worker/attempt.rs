@@ -15,6 +15,7 @@ use super::render::{RenderControl, RenderError};
 use super::render_slots::{RenderSlot, RenderSlots};
 use super::{CANCEL_GRACE, Worker};
 use crate::config::TASK_TIME_LIMIT;
+use crate::domain::model::Surface;
 use crate::files::FilesError;
 use crate::store::{Claim, LeaseWrite, StoreError};
 use tintype_engine::Progress;
@@ -183,7 +184,8 @@ impl Worker {
         time_limit: Duration,
         cancel: &CancellationToken,
     ) -> Option<Result<Vec<Bytes>, RenderError>> {
-        let (progress, stop) = (Progress::default(), cancel.child_token());
+        let progress = if self.shows_previews(claim) { Progress::with_previews() } else { Progress::default() };
+        let stop = cancel.child_token();
         self.held.renders(claim.lease, self.shared.clock.elapsed(), progress.clone());
         // Also where this future is dropped.
         let stopped = stop.clone().drop_guard();
@@ -207,6 +209,12 @@ impl Worker {
             tracing::warn!(task = %claim.lease.task_id, "the engine did not stop a cancelled render in time, so the worker abandons it");
         }
         outcome
+    }
+
+    /// Whether somebody may see previews of a task. The policy judges finished pictures alone, so where it does, nothing is
+    /// shown before.
+    fn shows_previews(&self, claim: &Claim) -> bool {
+        claim.surface == Surface::Web && !self.policy.rules().judges_results()
     }
 
     /// The time left for an attempt that has taken `spent`.

@@ -1,10 +1,10 @@
 //! The attempts that a worker has under way: the leases that it renews, and their progress.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tintype_engine::{Progress, Stage};
+use tintype_engine::{Picture, Progress, Stage};
 use tokio_util::sync::CancellationToken;
 
 use crate::store::{AttemptProgress, Lease};
@@ -26,6 +26,8 @@ struct Render {
     progress: Progress,
     /// The stage that was reported last; the first report may be without one.
     reported: Option<Option<Stage>>,
+    /// The preview that was reported last.
+    shown: Option<Arc<Picture>>,
 }
 
 /// Holds a lease in the worker's heartbeats until dropped, however the attempt ends.
@@ -50,7 +52,7 @@ impl HeldLeases {
     /// Notes that an attempt renders since this time of the monotonic clock.
     pub(super) fn renders(&self, lease: Lease, since: Duration, progress: Progress) {
         if let Some(attempt) = self.lock().get_mut(&lease) {
-            attempt.render = Some(Render { since, progress, reported: None });
+            attempt.render = Some(Render { since, progress, reported: None, shown: None });
         }
     }
 
@@ -90,6 +92,28 @@ impl HeldLeases {
         for (lease, progress) in reports {
             if let Some(render) = held.get_mut(lease).and_then(|attempt| attempt.render.as_mut()) {
                 render.reported = Some(progress.stage);
+            }
+        }
+    }
+
+    /// The previews that have not been reported.
+    pub(super) fn new_previews(&self) -> Vec<(Lease, Arc<Picture>)> {
+        let held = self.lock();
+        let renders = held.iter().filter_map(|(lease, attempt)| Some((lease, attempt.render.as_ref()?)));
+        let new = renders.filter_map(|(lease, render)| {
+            let preview = render.progress.preview()?;
+            let known = render.shown.as_ref().is_some_and(|shown| Arc::ptr_eq(shown, &preview));
+            (!known).then_some((*lease, preview))
+        });
+        new.collect()
+    }
+
+    /// Notes which previews were reported.
+    pub(super) fn shown(&self, previews: Vec<(Lease, Arc<Picture>)>) {
+        let mut held = self.lock();
+        for (lease, preview) in previews {
+            if let Some(render) = held.get_mut(&lease).and_then(|attempt| attempt.render.as_mut()) {
+                render.shown = Some(preview);
             }
         }
     }

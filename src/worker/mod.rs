@@ -346,6 +346,7 @@ impl Worker {
     /// Writes down how far the attempts are whose progress has changed since the last report, for everybody who polls
     /// their tasks, and returns their number. A report that fails is repeated with the next one; no attempt waits for it.
     pub async fn report_progress(&self) -> usize {
+        self.report_previews().await;
         let changed = self.held.changed(self.shared.clock.elapsed());
         if changed.is_empty() {
             return 0;
@@ -359,6 +360,21 @@ impl Worker {
                 tracing::debug!(%error, "could not report the progress of attempts; trying again soon");
                 0
             }
+        }
+    }
+
+    async fn report_previews(&self) {
+        let previews = self.held.new_previews();
+        if previews.is_empty() {
+            return;
+        }
+        let pictures = previews.clone();
+        let encode = move || pictures.iter().map(|(lease, picture)| (*lease, picture.to_png().into())).collect();
+        // A preview that cannot be encoded is tried again with the next one.
+        let Ok(pngs) = tokio::task::spawn_blocking(encode).await else { return };
+        match self.shared.store.report_previews(pngs).await {
+            Ok(()) => self.held.shown(previews),
+            Err(error) => tracing::debug!(%error, "could not report the previews of attempts; trying again soon"),
         }
     }
 

@@ -376,11 +376,15 @@ async fn a_backup_during_a_render_restores_no_progress() {
     let lease = store.claim(1, LEASE).await.expect("a store")[0].lease;
     let progress = AttemptProgress { running: LEASE / 2, stage: None };
     store.report_progress(vec![(lease, progress)]).await.expect("a store");
+    store.report_previews(vec![(lease, vec![1].into())]).await.expect("a store");
     let (copy, restored) = (installation.back_up("copy"), installation.path("restored"));
     binary::json(&restored, &["restore", text(&copy)]);
     // Its start takes all leases away.
     Server::start(&restored, &[]).stop();
     let database = rusqlite::Connection::open(restored.join("tintype.db")).expect("a database");
-    let rows: i64 = database.query_row("SELECT count(*) FROM progress", [], |row| row.get(0)).expect("a count");
-    assert_eq!(rows, 0);
+    for table in ["progress", "previews"] {
+        let count = format!("SELECT count(*) FROM {table}");
+        let rows: i64 = database.query_row(&count, [], |row| row.get(0)).expect("a count");
+        assert_eq!(rows, 0, "{table}");
+    }
 }

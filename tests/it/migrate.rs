@@ -115,6 +115,7 @@ async fn the_progress_of_attempts_is_not_migrated() {
     let claim = store.claim(1, LEASE).await.expect("a store").remove(0);
     let progress = AttemptProgress { running: LEASE / 2, stage: None };
     store.report_progress(vec![(claim.lease, progress)]).await.expect("a store");
+    store.report_previews(vec![(claim.lease, vec![1].into())]).await.expect("a store");
     let shown = async |store: &dyn Store| {
         let polled = store.poll_task(claim.account_id, claim.surface, claim.lease.task_id).await.expect("a store");
         polled.expect("the task exists").1
@@ -125,8 +126,10 @@ async fn the_progress_of_attempts_is_not_migrated() {
     binary::json(elsewhere.path(), &["migrate", "--from", &sqlite(&data), "--to", &url]);
     let target = cluster().open(elsewhere.path(), &Clock::system(), Faults::default());
     assert_eq!(shown(&*target).await, None);
-    let rows = format!("SELECT count(*) FROM {}.progress", schema(elsewhere.path()));
-    assert_eq!(cluster().number(&rows), 0);
+    for table in ["progress", "previews"] {
+        let rows = format!("SELECT count(*) FROM {}.{table}", schema(elsewhere.path()));
+        assert_eq!(cluster().number(&rows), 0, "{table}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -173,6 +173,8 @@ macro_rules! suite {
                     progress_is_reported_for_many_attempts_at_once,
                     progress_under_a_lost_lease_is_not_written,
                     progress_ends_with_its_lease,
+                    the_owner_of_a_task_sees_the_latest_preview,
+                    a_preview_ends_with_its_lease,
                     a_sweep_leaves_the_progress_of_running_attempts,
                 }
                 damage {

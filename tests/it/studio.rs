@@ -13,6 +13,7 @@ use crate::rigs::http::{Answer, GENERATE, TASKS};
 use crate::rigs::service::Service;
 
 mod browser;
+mod previews;
 
 /// The cookie where there is no TLS.
 const COOKIE: &str = "tintype";

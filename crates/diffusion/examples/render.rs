@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use tintype_diffusion::{Options, Order, Pipeline};
+use tintype_diffusion::{Options, Order, Pipeline, Step};
 use tintype_engine::CancellationToken;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,8 +27,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let order = Order { prompt, width: width.parse()?, height: height.parse()?, seed: 1, references: &[] };
     let mut last = Instant::now();
-    let progress = |done, of| {
-        println!("step {done} of {of}: {:.2?}", last.elapsed());
+    let progress = |step: &Step<'_>| {
+        println!("step {} of {}: {:.2?}", step.done, step.of, last.elapsed());
         last = Instant::now();
     };
     let result = pipeline.render(&order, &settings, progress, &CancellationToken::new())?;

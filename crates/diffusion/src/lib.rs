@@ -16,7 +16,7 @@ pub mod schedulers;
 pub mod tokenizer;
 pub mod weights;
 
-pub use pipelines::{Difference, Options, Order, Pipeline, Precision, Settings, Traits, compare};
+pub use pipelines::{Difference, Options, Order, Pipeline, Precision, Settings, Step, Traits, compare};
 
 /// Why a model cannot be used, or gave no picture.
 #[derive(Debug, thiserror::Error)]

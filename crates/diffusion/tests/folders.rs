@@ -80,7 +80,7 @@ impl Model {
         let mut pipeline = Pipeline::open(self.folder.path(), &Options::default())?;
         let order = Order { prompt: "a fox", width, height, seed: 1, references: &[] };
         let settings = Settings { steps, ..pipeline.traits().settings() };
-        pipeline.render(&order, &settings, |_, _| {}, &CancellationToken::new())
+        pipeline.render(&order, &settings, |_| {}, &CancellationToken::new())
     }
 }
 
@@ -235,7 +235,7 @@ fn references_that_do_not_suit_are_refused() {
         let mut pipeline = Pipeline::open(model.folder.path(), &Options::default()).expect("a model");
         let order = Order { prompt: "a fox", width: 64, height: 64, seed: 1, references };
         let settings = pipeline.traits().settings();
-        let result = pipeline.render(&order, &settings, |_, _| {}, &CancellationToken::new());
+        let result = pipeline.render(&order, &settings, |_| {}, &CancellationToken::new());
         assert!(matches!(&result, Err(Error::Order(sentence)) if sentence.contains(word)), "{name}: {result:?}");
     };
     refused("sd15", &[picture(64, 64)], "at most 0");

@@ -164,7 +164,7 @@ fn render(path: &Path) -> Result<Picture, Error> {
     let mut pipeline = Pipeline::open(path, &Options::default())?;
     let order = Order { prompt: "a fox", width: 64, height: 64, seed: 3, references: &[] };
     let settings = pipeline.traits().settings();
-    pipeline.render(&order, &settings, |_, _| {}, &CancellationToken::new())
+    pipeline.render(&order, &settings, |_| {}, &CancellationToken::new())
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! with one [`EngineError`]; there is no partial success. Nothing in this crate does I/O.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -121,6 +122,8 @@ impl fmt::Display for Stage {
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
     latest: watch::Sender<Option<Stage>>,
+    /// The latest preview, where somebody looks at it.
+    preview: Option<watch::Sender<Option<Arc<Picture>>>>,
     part: Option<Part>,
 }
 
@@ -150,6 +153,28 @@ impl Part {
 }
 
 impl Progress {
+    /// A handle through which an engine also shows previews.
+    pub fn with_previews() -> Self {
+        Self { preview: Some(watch::Sender::default()), ..Self::default() }
+    }
+
+    /// Whether anybody looks at previews. An engine need not make any otherwise.
+    pub fn wants_previews(&self) -> bool {
+        self.preview.is_some()
+    }
+
+    /// Shows a preview of a picture, scaled down to at most [`picture::PREVIEW_SIDE`] pixels per side.
+    pub fn show(&self, preview: Picture) {
+        if let Some(shown) = &self.preview {
+            shown.send_replace(Some(Arc::new(preview.within(picture::PREVIEW_SIDE))));
+        }
+    }
+
+    /// The latest preview.
+    pub fn preview(&self) -> Option<Arc<Picture>> {
+        self.preview.as_ref().and_then(|shown| shown.borrow().clone())
+    }
+
     /// Reports how far the render is.
     pub fn report(&self, stage: Stage) {
         let stage = self.part.map_or(stage, |part| part.of_whole(stage));
@@ -159,7 +184,7 @@ impl Progress {
     /// The handle for a brief that covers `pictures` of the `of` pictures of a render, after the first `before`.
     pub fn part(&self, before: usize, pictures: usize, of: usize) -> Self {
         let [before, pictures, of] = [before, pictures, of].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
-        Self { latest: self.latest.clone(), part: Some(Part { before, pictures, of }) }
+        Self { part: Some(Part { before, pictures, of }), ..self.clone() }
     }
 
     /// The latest report.
@@ -284,6 +309,24 @@ mod tests {
         assert_eq!(progress.latest().map(|stage| stage.to_string()).as_deref(), Some("step 3 of 20"));
         progress.report(Stage::Fraction(0.5));
         assert_eq!(progress.latest().map(|stage| stage.to_string()).as_deref(), Some("50 %"));
+    }
+
+    #[test]
+    fn the_latest_preview_is_kept_small_where_somebody_looks() {
+        let grey = |width: u32, height: u32| {
+            Picture::from_rgb(width, height, vec![128; (width * height * 3) as usize]).expect("a picture")
+        };
+        let unseen = Progress::default();
+        unseen.show(grey(8, 8));
+        assert!(!unseen.wants_previews() && unseen.preview().is_none());
+
+        let progress = Progress::with_previews();
+        assert!(progress.preview().is_none());
+        for (shown, kept) in [((640, 320), (128, 64)), ((1, 2048), (1, 128)), ((64, 32), (64, 32))] {
+            progress.part(1, 1, 4).show(grey(shown.0, shown.1));
+            let preview = progress.preview().expect("a preview");
+            assert_eq!((preview.width(), preview.height()), kept);
+        }
     }
 
     #[test]

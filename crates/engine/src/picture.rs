@@ -25,6 +25,9 @@ pub const REFERENCE_SIDE: u32 = 1_024;
 /// result.
 pub const RESULT_SIDE: u32 = 4_096;
 
+/// Longest side of a preview, in pixels. As a PNG it has at most 50 kB, whatever it shows.
+pub const PREVIEW_SIDE: u32 = 128;
+
 /// An opaque picture with 8 bits for each of red, green and blue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Picture {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tintype_diffusion::quantise::{Progress, quantise};
 use tintype_diffusion::runtime::{Device, Runtime};
-use tintype_diffusion::{Error, Options, Pipeline, Precision, Settings};
+use tintype_diffusion::{Error, Options, Pipeline, Precision, Settings, Step};
 use tintype_engine::CancellationToken;
 use tintype_engine::frames::{self, Event, Fault, FrameError, HEADER_BYTES, Loaded, Message, Order, Usage};
 
@@ -27,6 +27,11 @@ pub const COMMAND: &str = "render-diffusion";
 pub(super) const NO_MODEL: u8 = 1;
 /// The status with which a child exits that cannot use the program that computes.
 const NO_RUNTIME: u8 = 2;
+
+/// Shortest time between two previews of a picture.
+const PREVIEW_EVERY: Duration = Duration::from_secs(1);
+/// Previews take at most this part of a render, as a divisor.
+const PREVIEW_SHARE: u32 = 20;
 
 /// The model of a child and its limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -268,6 +273,10 @@ impl Painter {
         if order.steps > 0 {
             settings.steps = order.steps as usize;
         }
+        // The picture itself follows the only step soon.
+        if order.previews && settings.steps > 1 {
+            self.pipeline.learn_previews()?;
+        }
         for (index, seed) in (0..).zip(&order.seeds) {
             self.picture(order, index, *seed, &settings, cancel)?;
         }
@@ -292,8 +301,18 @@ impl Painter {
             micros(last.saturating_sub(before))
         };
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let progress = |done, of| {
-            report(&Event::Step { picture: index, done: number(done), of: number(of), micros: lap() });
+        let mut next_preview = Duration::ZERO;
+        let progress = |step: &Step<'_>| {
+            report(&Event::Step { picture: index, done: number(step.done), of: number(step.of), micros: lap() });
+            let now = clock.elapsed();
+            if order.previews && now >= next_preview {
+                if let Some(picture) = step.preview() {
+                    report(&Event::Preview { picture });
+                }
+                // The next step does not count this time.
+                let took = Duration::from_micros(lap());
+                next_preview = now + PREVIEW_EVERY.max(took * PREVIEW_SHARE);
+            }
         };
         let picture = pipeline.render(&ordered, settings, progress, cancel)?;
         report(&Event::Painted { picture, micros: lap() });

@@ -144,7 +144,7 @@ impl Pipes {
                     }
                     pictures.push(picture);
                 }
-                Event::Encoded { .. } | Event::Step { .. } => {}
+                Event::Encoded { .. } | Event::Step { .. } | Event::Preview { .. } => {}
                 Event::Done(usage) if pictures.len() == count => return Ok((pictures, usage)),
                 Event::Failed { fault, sentence } => return Err(Trouble::Failed(fault, sentence)),
                 Event::Loaded(_) | Event::Painted { .. } | Event::Done(_) => {

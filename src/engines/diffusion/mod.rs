@@ -128,7 +128,7 @@ impl Diffusion {
     }
 
     /// The order for a brief: at its size if there is time, otherwise at a smaller one.
-    fn order(&self, brief: Brief, left: Duration) -> Result<Order, EngineError> {
+    fn order(&self, brief: Brief, previews: bool, left: Duration) -> Result<Order, EngineError> {
         let Brief { prompt, width, height, seeds, references, .. } = brief;
         let speed = locked(&self.shared.speed);
         let plan = speed.plan((width, height), seeds.len(), self.shared.wanted.steps, pixels_of(&references));
@@ -140,7 +140,8 @@ impl Diffusion {
                 left.as_secs()
             )));
         };
-        Ok(Order { number: 0, prompt, width, height, seeds, references, steps: self.shared.wanted.steps })
+        let steps = self.shared.wanted.steps;
+        Ok(Order { number: 0, prompt, width, height, seeds, references, steps, previews })
     }
 
     async fn failure(&self, trouble: Trouble, render: Unfinished<'_>) -> EngineError {
@@ -201,7 +202,7 @@ impl Engine for Diffusion {
             return Err(EngineError::Temporary("the render was cancelled".into()));
         };
         let left = brief.time_limit.saturating_sub(self.clock.elapsed().saturating_sub(begun));
-        let order = self.order(brief, left)?;
+        let order = self.order(brief, progress.wants_previews(), left)?;
         let mut watch = Watch::new(&self.shared, &order, &progress, left);
         let render = Unfinished { supervisor: &self.supervisor, number, has_ended: false };
         match pipes.render(order, |event| watch.after(event), &cancel).await {

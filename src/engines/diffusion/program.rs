@@ -99,6 +99,7 @@ impl Program for Arc<Shared> {
                 seeds: vec![1],
                 references: Vec::new(),
                 steps: FIRST_STEPS,
+                previews: false,
             };
             let (progress, never) = (Progress::default(), CancellationToken::new());
             let mut watch = Watch::new(self, &order, &progress, ATTEMPT_LIMIT);
@@ -166,6 +167,7 @@ impl<'a> Watch<'a> {
                 let done = picture.saturating_mul(*of).saturating_add(*done);
                 self.progress.report(Stage::Step { done, of: self.pictures.saturating_mul(*of) });
             }
+            Some(Event::Preview { picture }) => self.progress.show(picture.clone()),
             Some(Event::Painted { micros, .. }) => {
                 self.measured.decodes.push(Duration::from_micros(*micros));
                 speed.observe_decoding(self.pixels, Duration::from_micros(*micros));

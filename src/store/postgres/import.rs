@@ -11,8 +11,8 @@ use crate::store::{Audit, Result, StoreError};
 /// Rows per batch.
 const PIECE: u32 = 1_000;
 
-/// The tables that both databases have, without `progress`, which its workers report again, and without sessions and
-/// sign-in links: people sign in again. Their first column is their key.
+/// The tables that both databases have, without `progress` and `previews`, which workers report again, and without sessions
+/// and sign-in links: people sign in again. Their first column is their key.
 const TABLES: [&str; 10] =
     ["secrets", "accounts", "people", "api_keys", "tasks", "queue", "ledger", "queue_pause", "strikes", "audit_log"];
 

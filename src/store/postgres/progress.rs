@@ -1,8 +1,9 @@
-//! Statements for the progress of attempts. A row counts while the queue has the lease of its epoch. Nothing here waits
-//! for a row that ends a task, and no statement that ends a task touches this table.
+//! Statements for the progress of attempts and their previews. A row counts while the queue has the lease of its epoch. Nothing here waits
+//! for a row that ends a task, and no statement that ends a task touches these tables.
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use tintype_engine::Stage;
 use tokio_postgres::Row;
 
@@ -25,13 +26,22 @@ const REPORT: &str = "
         step = excluded.step, steps = excluded.steps, fraction = excluded.fraction
     WHERE p.lease_epoch <= excluded.lease_epoch";
 
-/// Skips rows that a worker is writing.
-const FORGET_ENDED: &str = "
-    DELETE FROM progress WHERE task_id = ANY (ARRAY (
-        SELECT p.task_id FROM progress p
-        WHERE p.lease_epoch IS DISTINCT FROM (
-            SELECT q.lease_epoch FROM queue q WHERE q.task_id = p.task_id AND q.lease_until IS NOT NULL)
-        FOR UPDATE SKIP LOCKED))";
+/// Late previews are left out, too.
+const SHOW: &str = "
+    INSERT INTO previews AS p (task_id, lease_epoch, number, png)
+    SELECT shown.task_id, shown.lease_epoch, 1, shown.png
+    FROM unnest($1::text[], $2::bigint[], $3::bytea[]) AS shown (task_id, lease_epoch, png)
+    WHERE shown.lease_epoch = (
+        SELECT q.lease_epoch FROM queue q WHERE q.task_id = shown.task_id AND q.lease_until IS NOT NULL)
+    ORDER BY shown.task_id
+    ON CONFLICT (task_id) DO UPDATE SET lease_epoch = excluded.lease_epoch, number = p.number + 1, png = excluded.png
+    WHERE p.lease_epoch <= excluded.lease_epoch";
+
+const PREVIEW: &str = "
+    SELECT p.png FROM previews p
+    JOIN queue q ON q.task_id = p.task_id AND q.lease_epoch = p.lease_epoch AND q.lease_until IS NOT NULL
+    JOIN tasks t ON t.id = p.task_id
+    WHERE p.task_id = $1 AND t.account_id = $2 AND t.surface = $3 AND t.removed_at IS NULL";
 
 pub(super) async fn report(database: &Database, attempts: &[(Lease, AttemptProgress)]) -> Result<()> {
     let of = |lease: &Lease, progress: &AttemptProgress| {
@@ -51,10 +61,33 @@ pub(super) async fn report(database: &Database, attempts: &[(Lease, AttemptProgr
     Ok(())
 }
 
-/// Deletes the progress of attempts that have ended.
-pub(super) async fn forget_ended(database: &Database) -> Result<()> {
-    database.write(FORGET_ENDED, &[]).await?;
+pub(super) async fn show(database: &Database, previews: &[(Lease, Bytes)]) -> Result<()> {
+    let columns = previews.iter().map(|(lease, png)| (lease.task_id, lease.epoch, png.as_ref()));
+    let (ids, epochs, pngs): (Vec<_>, Vec<_>, Vec<_>) = columns.collect();
+    let parameters: [Parameter<'_>; 3] = [&ids, &epochs, &pngs];
+    database.write(SHOW, &parameters).await?;
     Ok(())
+}
+
+/// Deletes the progress and the previews of attempts that have ended, except rows that a worker is writing.
+pub(super) async fn forget_ended(database: &Database) -> Result<()> {
+    for table in ["progress", "previews"] {
+        let sql = format!(
+            "DELETE FROM {table} WHERE task_id = ANY (ARRAY (
+                SELECT p.task_id FROM {table} p
+                WHERE p.lease_epoch IS DISTINCT FROM (
+                    SELECT q.lease_epoch FROM queue q WHERE q.task_id = p.task_id AND q.lease_until IS NOT NULL)
+                FOR UPDATE SKIP LOCKED))"
+        );
+        database.write(&sql, &[]).await?;
+    }
+    Ok(())
+}
+
+/// The latest preview of the present attempt at a task.
+pub(super) async fn preview(database: &Database, account_id: Id, surface: Surface, id: Id) -> Result<Option<Bytes>> {
+    let found = database.read_one(PREVIEW, &[&id, &account_id, &surface.as_str()]).await?;
+    found.map(|row| Ok(row.try_get::<_, Vec<u8>>("png")?.into())).transpose()
 }
 
 /// A task with the progress of the present attempt at it. One look-up by key in each table.
@@ -76,9 +109,10 @@ pub(super) async fn poll(
 
 pub(super) async fn unfinished(database: &Database, accounts: &[Id], surface: Surface) -> Result<Vec<Unfinished>> {
     let sql = "SELECT q.task_id, q.account_id, q.lease_until IS NOT NULL AS is_leased,
-            tintype_now($3) - p.started_at AS running_ms, p.step, p.steps, p.fraction
+            tintype_now($3) - p.started_at AS running_ms, p.step, p.steps, p.fraction, v.number AS preview
         FROM queue q JOIN tasks t ON t.id = q.task_id AND t.surface = $2
         LEFT JOIN progress p ON p.task_id = q.task_id AND p.lease_epoch = q.lease_epoch AND q.lease_until IS NOT NULL
+        LEFT JOIN previews v ON v.task_id = q.task_id AND v.lease_epoch = q.lease_epoch AND q.lease_until IS NOT NULL
         WHERE q.account_id = ANY ($1)";
     let unfinished = |row: &Row| {
         Ok(Unfinished {
@@ -86,6 +120,7 @@ pub(super) async fn unfinished(database: &Database, accounts: &[Id], surface: Su
             account_id: row.try_get("account_id")?,
             is_leased: row.try_get("is_leased")?,
             attempt: progress(row)?,
+            preview: row.try_get("preview")?,
         })
     };
     let parameters: [Parameter<'_>; 3] = [&accounts, &surface.as_str(), &database.given_time()];

@@ -10,6 +10,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use tokio_postgres::{Row, Transaction};
 
 use super::columns::{number, to_json, word};
@@ -207,6 +208,10 @@ impl Queue for PostgresStore {
 
     async fn report_progress(&self, attempts: Vec<(Lease, AttemptProgress)>) -> Result<()> {
         self.write(Effect::ReportProgress, progress::report(&self.database, &attempts)).await
+    }
+
+    async fn report_previews(&self, previews: Vec<(Lease, Bytes)>) -> Result<()> {
+        self.write(Effect::ReportProgress, progress::show(&self.database, &previews)).await
     }
 
     async fn release(&self, lease: Lease) -> Result<LeaseWrite> {

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use tokio_postgres::Row;
 
 use super::columns::{REQUEST, TASK, json, number, request, task};
@@ -145,6 +146,10 @@ impl Tasks for PostgresStore {
 
     async fn unfinished(&self, accounts: &[Id], surface: Surface) -> Result<Vec<Unfinished>> {
         progress::unfinished(&self.database, accounts, surface).await
+    }
+
+    async fn find_preview(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Bytes>> {
+        progress::preview(&self.database, account_id, surface, id).await
     }
 
     async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>> {

@@ -1,5 +1,6 @@
-//! Statements for the progress of attempts. A row counts while the queue has the lease of its epoch.
+//! Statements for the progress of attempts and their previews. A row counts while the queue has the lease of its epoch.
 
+use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use tintype_engine::Stage;
 
@@ -30,12 +31,49 @@ pub(super) fn report(writing: &mut Writing, attempts: &[(Lease, AttemptProgress)
     Ok(())
 }
 
-/// Deletes the progress of attempts that have ended.
+pub(super) fn show(connection: &Connection, previews: &[(Lease, Bytes)]) -> rusqlite::Result<()> {
+    let mut show = connection.prepare_cached(
+        "INSERT INTO previews (task_id, lease_epoch, number, png)
+         SELECT task_id, lease_epoch, 1, ?3 FROM queue
+         WHERE task_id = ?1 AND lease_epoch = ?2 AND lease_until IS NOT NULL
+         ON CONFLICT (task_id) DO UPDATE SET lease_epoch = excluded.lease_epoch, number = previews.number + 1,
+             png = excluded.png",
+    )?;
+    for (lease, png) in previews {
+        show.execute(params![lease.task_id, lease.epoch, png.as_ref()])?;
+    }
+    Ok(())
+}
+
+/// Deletes the progress and the previews of attempts that have ended.
 pub(super) fn forget_ended(connection: &Connection) -> rusqlite::Result<()> {
-    let ended = "DELETE FROM progress WHERE NOT EXISTS (
-        SELECT 1 FROM queue q
-        WHERE q.task_id = progress.task_id AND q.lease_epoch = progress.lease_epoch AND q.lease_until IS NOT NULL)";
-    connection.prepare_cached(ended)?.execute([]).map(drop)
+    for table in ["progress", "previews"] {
+        let ended = format!(
+            "DELETE FROM {table} AS p WHERE NOT EXISTS (
+                SELECT 1 FROM queue q
+                WHERE q.task_id = p.task_id AND q.lease_epoch = p.lease_epoch AND q.lease_until IS NOT NULL)"
+        );
+        connection.prepare_cached(&ended)?.execute([])?;
+    }
+    Ok(())
+}
+
+/// The latest preview of the present attempt at a task.
+pub(super) fn preview(
+    connection: &Connection,
+    account_id: Id,
+    surface: Surface,
+    id: Id,
+) -> rusqlite::Result<Option<Bytes>> {
+    connection
+        .prepare_cached(
+            "SELECT p.png FROM previews p
+             JOIN queue q ON q.task_id = p.task_id AND q.lease_epoch = p.lease_epoch AND q.lease_until IS NOT NULL
+             JOIN tasks t ON t.id = p.task_id
+             WHERE p.task_id = ?1 AND t.account_id = ?2 AND t.surface = ?3 AND t.removed_at IS NULL",
+        )?
+        .query_row(params![id, account_id, surface.as_str()], |row| row.get::<_, Vec<u8>>(0).map(Bytes::from))
+        .optional()
 }
 
 /// A task with the progress of the present attempt at it. One look-up by key in each table.
@@ -66,9 +104,12 @@ pub(super) fn unfinished(
 ) -> rusqlite::Result<Vec<Unfinished>> {
     let part = |condition| {
         format!(
-            "SELECT q.task_id, q.lease_until IS NOT NULL AS is_leased, p.started_at, p.step, p.steps, p.fraction
+            "SELECT q.task_id, q.lease_until IS NOT NULL AS is_leased, p.started_at, p.step, p.steps, p.fraction,
+                 v.number AS preview
              FROM queue q JOIN tasks t ON t.id = q.task_id AND t.surface = ?2
              LEFT JOIN progress p ON p.task_id = q.task_id AND p.lease_epoch = q.lease_epoch
+                 AND q.lease_until IS NOT NULL
+             LEFT JOIN previews v ON v.task_id = q.task_id AND v.lease_epoch = q.lease_epoch
                  AND q.lease_until IS NOT NULL
              WHERE q.account_id = ?1 AND q.lease_until {condition}"
         )
@@ -83,6 +124,7 @@ pub(super) fn unfinished(
                 account_id,
                 is_leased: row.get("is_leased")?,
                 attempt: progress(row, now)?,
+                preview: row.get("preview")?,
             })
         })?;
         found.extend(tasks.collect::<rusqlite::Result<Vec<_>>>()?);

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::accounts::Entry;
@@ -393,6 +394,10 @@ impl Queue for SqliteStore {
 
     async fn report_progress(&self, attempts: Vec<(Lease, AttemptProgress)>) -> Result<()> {
         self.write(Effect::ReportProgress, move |writing| progress::report(writing, &attempts)).await
+    }
+
+    async fn report_previews(&self, previews: Vec<(Lease, Bytes)>) -> Result<()> {
+        self.write(Effect::ReportProgress, move |writing| progress::show(&writing.connection, &previews)).await
     }
 
     async fn release(&self, lease: Lease) -> Result<LeaseWrite> {

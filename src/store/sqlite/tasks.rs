@@ -1,6 +1,7 @@
 //! Statements for submitting and reading tasks.
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::accounts::Entry;
@@ -314,6 +315,10 @@ impl Tasks for SqliteStore {
     async fn unfinished(&self, accounts: &[Id], surface: Surface) -> Result<Vec<Unfinished>> {
         let now = self.clock.now();
         self.read(|connection| progress::unfinished(connection, accounts, surface, now))
+    }
+
+    async fn find_preview(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Bytes>> {
+        self.read(|connection| progress::preview(connection, account_id, surface, id))
     }
 
     async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>> {

@@ -67,6 +67,11 @@ function hear({ name, data }) {
   const bar = card && one("progress", card);
   if (!bar) return;
   bar.value = data.fraction;
+  const preview = one("[data-preview]", card);
+  if (data.preview) {
+    preview.src = `${preview.dataset.preview}?${data.preview}`;
+    preview.hidden = false;
+  }
   const words = one("[data-words]", card);
   if (data.steps) words.textContent = words.textContent.replace(/\d+\/\d+/, data.steps);
 }

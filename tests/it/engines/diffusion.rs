@@ -109,7 +109,7 @@ fn expected(model: &Path, prompt: &str, seed: u64) -> Picture {
     let settings = pipeline.traits().settings();
     let side = SIDE as usize;
     let order = Order { prompt, width: side, height: side, seed, references: &[] };
-    pipeline.render(&order, &settings, |_, _| {}, &CancellationToken::new()).expect("a picture")
+    pipeline.render(&order, &settings, |_| {}, &CancellationToken::new()).expect("a picture")
 }
 
 /// The ids of the processes that render with a model.
@@ -154,6 +154,22 @@ async fn a_child_renders_the_pictures_of_the_crate_and_reports_every_step() {
         assert!(measured.usage.peak_bytes > measured.usage.own_bytes && measured.usage.own_bytes > 0);
         assert!(measured.processor.contains("thread"), "{}", measured.processor);
         assert_eq!((rig.info.slots, rig.info.max_references), (1, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_child_shows_previews_to_those_who_look() {
+    // One with a tiny decoder, and one whose colours are fitted.
+    for name in ["lcm", "sd15"] {
+        let rig = Rig::new(&model(name), &[]).started().await;
+        let progress = Progress::with_previews();
+        let rendering = rig.engine.render(brief("a boat", &[7]), progress.clone(), CancellationToken::new());
+        assert_eq!(rendering.await.expect("pictures"), [expected(&model(name), "a boat", 7)], "{name}");
+        let preview = progress.preview().expect("a preview");
+        assert!(preview.width() == preview.height() && preview.width() >= 8, "{name}: {preview:?}");
+        let bytes = preview.as_rgb();
+        assert!(bytes.iter().any(|byte| *byte != bytes[0]), "{name}");
+        rig.render(brief("a boat", &[7])).await.expect("pictures");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use tintype::domain::model::{Id, Surface, Task};
 use tintype::store::{AttemptProgress, Lease, LeaseWrite, Rescue, Result};
 use tintype_engine::Stage;
@@ -101,6 +102,60 @@ pub async fn progress_ends_with_its_lease(fx: &Fixture) -> Result<()> {
         // Those that wait again must not be claimed in place of the next.
         fx.store.fail_unleased(task.id, "it sank").await?;
     }
+    Ok(())
+}
+
+/// The preview that the owner of a task sees at another process, and its number.
+async fn seen(fx: &Fixture, task_id: Id) -> Result<(Option<Bytes>, Option<i64>)> {
+    let Task { account_id, surface, .. } = fx.task(task_id).await?;
+    let store = fx.another_process();
+    let unfinished = store.unfinished(&[account_id], surface).await?;
+    let number = unfinished.iter().find(|task| task.task_id == task_id).and_then(|task| task.preview);
+    Ok((store.find_preview(account_id, surface, task_id).await?, number))
+}
+
+/// As large as any.
+fn png(seed: u8) -> Bytes {
+    vec![seed; 50_000].into()
+}
+
+pub async fn the_owner_of_a_task_sees_the_latest_preview(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 10).await?;
+    let eve = fx.account("eve", 10).await?;
+    fx.submit(ada).await?;
+    fx.submit(ada).await?;
+    let leases: Vec<Lease> = fx.store.claim(2, LEASE).await?.iter().map(|claim| claim.lease).collect();
+    let [first, second] = [leases[0].task_id, leases[1].task_id];
+    assert_eq!(seen(fx, first).await?, (None, None));
+    fx.store.report_previews(vec![(leases[1], png(1)), (leases[0], png(2))]).await?;
+    fx.store.report_previews(vec![(leases[0], png(3))]).await?;
+    assert_eq!(seen(fx, first).await?, (Some(png(3)), Some(2)));
+    assert_eq!(seen(fx, second).await?, (Some(png(1)), Some(1)));
+    for (account, surface) in [(eve, Surface::Api), (ada, Surface::Web)] {
+        assert_eq!(fx.store.find_preview(account, surface, first).await?, None);
+    }
+    Ok(())
+}
+
+pub async fn a_preview_ends_with_its_lease(fx: &Fixture) -> Result<()> {
+    let lost = fx.leased().await?;
+    let show = async |lease: Lease, seed: u8| fx.store.report_previews(vec![(lease, png(seed))]).await;
+    show(lost, 1).await?;
+    fx.store.rescue(Rescue::Expired, "").await?;
+    assert_eq!(seen(fx, lost.task_id).await?, (Some(png(1)), Some(1)), "a sweep leaves it");
+    fx.store.release(lost).await?;
+    assert_eq!(seen(fx, lost.task_id).await?, (None, None), "the task waits");
+    let current = fx.claim().await?;
+    show(lost, 2).await?;
+    assert_eq!(seen(fx, lost.task_id).await?, (None, None), "the next worker has shown nothing");
+    show(current, 3).await?;
+    show(lost, 4).await?;
+    assert_eq!(seen(fx, lost.task_id).await?, (Some(png(3)), Some(2)));
+    fx.store.complete(current, one_file()).await?;
+    show(current, 5).await?;
+    assert_eq!((seen(fx, lost.task_id).await?, fx.count("previews")), ((None, None), 1));
+    fx.store.rescue(Rescue::Expired, "").await?;
+    assert_eq!(fx.count("previews"), 0);
     Ok(())
 }
 

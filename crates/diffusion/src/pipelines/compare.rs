@@ -41,7 +41,7 @@ pub fn compare(
     let first = answer(&wide, &embedding, order, settings)?;
     stop_if(cancel)?;
     let answer = distance(&first, &answer(&narrow, &embedding, order, settings)?);
-    let render = |pipeline: &mut Pipeline| pipeline.render(order, settings, |_, _| {}, cancel);
+    let render = |pipeline: &mut Pipeline| pipeline.render(order, settings, |_| {}, cancel);
     let pictures = [render(&mut wide)?, render(&mut narrow)?];
     let [wide, narrow] = pictures.each_ref().map(Picture::as_rgb);
     let gaps: u64 = wide.iter().zip(narrow).map(|(a, b)| u64::from(a.abs_diff(*b))).sum();

@@ -212,12 +212,16 @@ impl Family for Flux2Klein {
         Ok(Box::new(Loaded { transformer: &self.transformer, session, shape, references }))
     }
 
-    fn decode(&self, sessions: &Sessions, latent: &Latent) -> Result<Vec<f32>> {
+    fn positions(&self, latent: &Latent) -> Latent {
         let [_, height, width] = latent.shape;
         let channels = latent.numbers.chunks_exact(height * width).zip(self.means.iter().zip(&self.deviations));
         let numbers =
             channels.flat_map(|(channel, (mean, deviation))| channel.iter().map(move |x| x * deviation + mean));
-        let numbers = spread(&numbers.collect::<Vec<_>>(), latent.shape);
+        spread(&numbers.collect::<Vec<_>>(), latent.shape)
+    }
+
+    fn decode(&self, sessions: &Sessions, latent: &Latent) -> Result<Vec<f32>> {
+        let numbers = self.positions(latent);
         let [channels, height, width] = numbers.shape;
         let session = sessions.of("vae", &[height, width], || self.vae.graph(&self.vae_weights, height, width))?;
         let shape = [1, channels, height, width];

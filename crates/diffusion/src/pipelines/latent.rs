@@ -55,6 +55,11 @@ impl Decoder {
         }
     }
 
+    /// Whether it takes less time than a step.
+    pub(super) fn is_quick(&self) -> bool {
+        matches!(self.kind, Kind::Tiny(_))
+    }
+
     fn graph(&self, height: usize, width: usize) -> Result<Graph> {
         match &self.kind {
             Kind::Large(vae) => vae.graph(&self.weights, height, width),

@@ -1,8 +1,10 @@
 //! From a prompt to a picture. One file for each family of models; everything that they share is here.
 
 mod compare;
+mod family;
 mod flux2_klein;
 mod latent;
+mod preview;
 mod single_file;
 mod stable_diffusion;
 mod stable_diffusion_xl;
@@ -19,12 +21,14 @@ use crate::graph::Graph;
 use crate::noise::Noise;
 use crate::quantise::{Rules, Suit};
 use crate::runtime::{Input, Runtime, Sessions};
-use crate::schedulers::Scheduler;
 use crate::{Error, Result};
 
+use family::{Denoiser, Family};
+use preview::Sketcher;
 use stable_diffusion::{Parts, StableDiffusion};
 
 pub use compare::{Difference, compare};
+pub use family::{Embedding, Guide, Latent};
 pub use latent::embed_guidance;
 
 /// The longest side of a picture, in pixels. No known model makes larger ones.
@@ -120,87 +124,27 @@ pub struct Order<'a> {
     pub references: &'a [Picture],
 }
 
-/// A latent picture.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Latent {
-    /// Channels, height, width.
-    pub shape: [usize; 3],
-    /// Its numbers, in rows.
-    pub numbers: Vec<f32>,
+/// A step of a picture that is done.
+pub struct Step<'a> {
+    /// Steps done, with this one.
+    pub done: usize,
+    /// All steps.
+    pub of: usize,
+    preview: &'a dyn Fn() -> Option<Picture>,
 }
 
-/// The embedding of a prompt.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Embedding {
-    /// One row for each token.
-    pub states: Vec<f32>,
-    /// Numbers for the whole prompt, for models that take them.
-    pub pooled: Vec<f32>,
-}
-
-impl Embedding {
-    fn bytes(&self) -> usize {
-        size_of_val(self.states.as_slice()) + size_of_val(self.pooled.as_slice())
+impl Debug for Step<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Step").field("done", &self.done).field("of", &self.of).finish_non_exhaustive()
     }
 }
 
-/// All that leads a picture.
-#[derive(Debug, Clone)]
-pub struct Guide {
-    /// The embedding of the prompt.
-    pub prompt: Embedding,
-    /// The embedding of what the picture should not show, if the model is to be asked for both.
-    pub negative: Option<Embedding>,
-    /// How strongly the picture follows the prompt.
-    pub guidance: f32,
-    /// The encoded reference pictures.
-    pub references: Vec<Latent>,
-}
-
-/// A family of models. Each method loads the part of the model that it needs, and drops it at the end, so that the memory
-/// is that of the largest part and not of all.
-trait Family: Debug + Send {
-    fn traits(&self) -> &Traits;
-
-    /// The shape of the latent picture for a size in pixels, of which both sides suit the traits.
-    fn latent_shape(&self, width: usize, height: usize) -> [usize; 3];
-
-    fn tokens(&self, prompt: &str) -> Result<Vec<i32>>;
-
-    fn embed(&self, sessions: &Sessions, prompt: &str) -> Result<Embedding>;
-
-    /// Whether zeros, and not an embedding, stand for nothing that the picture should not show.
-    fn zeros_for_nothing(&self) -> bool {
-        false
+impl Step<'_> {
+    /// A small picture of what the model sees in the noise by now, made when it is asked for. `None` unless the pipeline
+    /// has [learnt](Pipeline::learn_previews) to make them.
+    pub fn preview(&self) -> Option<Picture> {
+        (self.preview)()
     }
-
-    /// Whether the model is asked with and without the prompt at each step.
-    fn asks_twice(&self, guidance: f32) -> bool {
-        self.traits().negative && guidance > 1.0
-    }
-
-    /// Encodes a reference picture. Called only if the traits allow one.
-    fn look(&self, _sessions: &Sessions, _reference: &Picture) -> Result<Latent> {
-        Err(Error::Order("the model takes no reference pictures".into()))
-    }
-
-    fn scheduler(&self, steps: usize, shape: [usize; 3]) -> Result<Box<dyn Scheduler>>;
-
-    /// Loads the part that removes the noise.
-    fn denoiser<'a>(
-        &'a self,
-        sessions: &Sessions,
-        shape: [usize; 3],
-        guide: &'a Guide,
-    ) -> Result<Box<dyn Denoiser + 'a>>;
-
-    /// Gives red, green and blue planes of numbers from about -1 to 1.
-    fn decode(&self, sessions: &Sessions, latent: &Latent) -> Result<Vec<f32>>;
-}
-
-/// The part of a model that removes the noise, loaded for one size.
-trait Denoiser {
-    fn predict(&self, sample: &[f32], time: f32, prompt: &Embedding) -> Result<Vec<f32>>;
 }
 
 /// A model that is ready to make pictures.
@@ -208,6 +152,7 @@ trait Denoiser {
 pub struct Pipeline {
     family: Box<dyn Family>,
     sessions: Sessions,
+    sketcher: Option<Sketcher>,
     /// The latest first.
     embeddings: VecDeque<(String, Embedding)>,
 }
@@ -237,7 +182,7 @@ impl Pipeline {
         let sessions = Sessions::new(runtime.clone());
         if folder.is_file() {
             let family = StableDiffusion::open(single_file::parts(folder)?, &mut suit)?;
-            return Ok(Self { family: Box::new(family), sessions, embeddings: VecDeque::new() });
+            return Ok(Self::of(Box::new(family), sessions));
         }
         let index = Config::read(&folder.join("model_index.json"))?;
         let family: Box<dyn Family> = match index.text("_class_name", "")? {
@@ -251,7 +196,11 @@ impl Pipeline {
             "ZImagePipeline" => Box::new(z_image::ZImage::open(folder, &mut suit)?),
             _ => return Err(index.wrong("_class_name", &format!("{} are supported", KNOWN.join(", ")))),
         };
-        Ok(Self { family, sessions, embeddings: VecDeque::new() })
+        Ok(Self::of(family, sessions))
+    }
+
+    fn of(family: Box<dyn Family>, sessions: Sessions) -> Self {
+        Self { family, sessions, sketcher: None, embeddings: VecDeque::new() }
     }
 
     /// The abilities of the model.
@@ -267,7 +216,7 @@ impl Pipeline {
         &mut self,
         order: &Order<'_>,
         settings: &Settings,
-        mut progress: impl FnMut(usize, usize),
+        mut progress: impl FnMut(&Step<'_>),
         cancel: &CancellationToken,
     ) -> Result<Picture> {
         let shape = self.latent_shape(order.width, order.height)?;
@@ -286,8 +235,8 @@ impl Pipeline {
         }
         stop_if(cancel)?;
         let guide = Guide { prompt, negative, guidance: settings.guidance, references };
-        let latent = self.denoise(shape, order.seed, settings.steps, &guide, |done, of, _| {
-            progress(done, of);
+        let latent = self.denoise_with(shape, order.seed, settings.steps, &guide, |step, _| {
+            progress(step);
             stop_if(cancel)
         })?;
         let picture = self.decode(&latent)?;
@@ -378,6 +327,29 @@ impl Pipeline {
         guide: &Guide,
         mut after: impl FnMut(usize, usize, &[f32]) -> Result<()>,
     ) -> Result<Latent> {
+        self.denoise_with(shape, seed, steps, guide, |step, sample| after(step.done, step.of, sample))
+    }
+
+    /// Prepares [`Step::preview`], once. Unless the model has a tiny autoencoder, this runs its decoder for a picture of
+    /// about 128 pixels a side.
+    ///
+    /// # Errors
+    /// If the runtime fails.
+    pub fn learn_previews(&mut self) -> Result<()> {
+        if self.sketcher.is_none() {
+            self.sketcher = Some(Sketcher::new(&*self.family, &self.sessions)?);
+        }
+        Ok(())
+    }
+
+    fn denoise_with(
+        &self,
+        shape: [usize; 3],
+        seed: u64,
+        steps: usize,
+        guide: &Guide,
+        mut after: impl FnMut(&Step<'_>, &[f32]) -> Result<()>,
+    ) -> Result<Latent> {
         let mut scheduler = self.family.scheduler(steps, shape)?;
         let mut noise = Noise::new(seed);
         let begin = noise.normal(shape.iter().product());
@@ -393,9 +365,14 @@ impl Pipeline {
                     *with = without + guide.guidance * (*with - without);
                 }
             }
+            let before = sample.clone();
             scheduler.step(step, &answer, &mut sample, &mut noise);
             finite(&sample, "the model gave numbers that are not finite")?;
-            after(step + 1, times.len(), &sample)?;
+            let preview = || {
+                let numbers = scheduler.picture(step, &answer, &before);
+                self.sketcher.as_ref()?.sketch(&*self.family, &self.sessions, &Latent { shape, numbers })
+            };
+            after(&Step { done: step + 1, of: times.len(), preview: &preview }, &sample)?;
         }
         Ok(Latent { shape, numbers: sample })
     }
@@ -405,29 +382,36 @@ impl Pipeline {
     /// # Errors
     /// If the runtime fails, or the result is no picture.
     pub fn decode(&self, latent: &Latent) -> Result<Picture> {
-        let planes = self.family.decode(&self.sessions, latent)?;
-        finite(&planes, "the decoder gave numbers that are not finite")?;
-        let [channels, rows, columns] = latent.shape;
-        let area = planes.len() / 3;
-        // The decoder enlarges both sides alike.
-        let factor = (area / (rows * columns).max(1)).isqrt();
-        let [height, width] = [rows * factor, columns * factor];
-        if height * width != area {
-            return Err(Error::Run(format!(
-                "the decoder gave {} numbers for {channels}x{rows}x{columns}",
-                planes.len()
-            )));
-        }
-        let byte = |x: f32| ((x / 2.0 + 0.5).clamp(0.0, 1.0) * 255.0).round_ties_even() as u8;
-        let pixels = (0..area).flat_map(|at| [planes[at], planes[area + at], planes[2 * area + at]]);
-        let bytes: Vec<u8> = pixels.map(byte).collect();
-        if bytes.iter().all(|byte| *byte == 0) {
-            return Err(Error::Spoiled("the model gave an all black picture"));
-        }
-        let size = |side: usize| u32::try_from(side).unwrap_or(u32::MAX);
-        Picture::from_rgb(size(width), size(height), bytes)
-            .ok_or_else(|| Error::Run("the decoder gave too few numbers".into()))
+        picture(latent, &planes_of(&*self.family, &self.sessions, latent)?)
     }
+}
+
+/// Decodes a latent picture to red, green and blue planes.
+fn planes_of(family: &dyn Family, sessions: &Sessions, latent: &Latent) -> Result<Vec<f32>> {
+    let planes = family.decode(sessions, latent)?;
+    finite(&planes, "the decoder gave numbers that are not finite")?;
+    Ok(planes)
+}
+
+/// Makes a picture of the planes that a latent picture was decoded to.
+fn picture(latent: &Latent, planes: &[f32]) -> Result<Picture> {
+    let [channels, rows, columns] = latent.shape;
+    let area = planes.len() / 3;
+    // The decoder enlarges both sides alike.
+    let factor = (area / (rows * columns).max(1)).isqrt();
+    let [height, width] = [rows * factor, columns * factor];
+    if height * width != area {
+        return Err(Error::Run(format!("the decoder gave {} numbers for {channels}x{rows}x{columns}", planes.len())));
+    }
+    let byte = |x: f32| ((x / 2.0 + 0.5).clamp(0.0, 1.0) * 255.0).round_ties_even() as u8;
+    let pixels = (0..area).flat_map(|at| [planes[at], planes[area + at], planes[2 * area + at]]);
+    let bytes: Vec<u8> = pixels.map(byte).collect();
+    if bytes.iter().all(|byte| *byte == 0) {
+        return Err(Error::Spoiled("the model gave an all black picture"));
+    }
+    let size = |side: usize| u32::try_from(side).unwrap_or(u32::MAX);
+    Picture::from_rgb(size(width), size(height), bytes)
+        .ok_or_else(|| Error::Run("the decoder gave too few numbers".into()))
 }
 
 fn finite(numbers: &[f32], complaint: &'static str) -> Result<()> {

@@ -149,6 +149,10 @@ impl Family for StableDiffusion {
         Ok(Box::new(Loaded::new(sessions, &self.unet, &self.unet_weights, tokens, shape, factor, guide)?))
     }
 
+    fn decodes_quickly(&self) -> bool {
+        self.decoder.is_quick()
+    }
+
     fn decode(&self, sessions: &Sessions, latent: &Latent) -> Result<Vec<f32>> {
         self.decoder.decode(sessions, latent)
     }

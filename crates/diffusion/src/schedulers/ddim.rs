@@ -22,6 +22,10 @@ impl Scheduler for Ddim {
         &self.times
     }
 
+    fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {
+        self.training.pictures(self.whole[step], answer, sample)
+    }
+
     fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], _: &mut Noise) {
         let time = self.whole[step];
         let ratio = (self.training.alphas.len() / self.whole.len()) as i64;

@@ -56,6 +56,15 @@ impl Euler {
             ancestral,
         })
     }
+
+    /// The picture that the model's answer stands for, where the noise has this deviation.
+    fn clean(&self, sigma: f64, answer: f64, sample: f64) -> f64 {
+        match self.prediction {
+            Prediction::Epsilon => sample - sigma * answer,
+            Prediction::Velocity => answer * -sigma / (sigma * sigma + 1.0).sqrt() + sample / (sigma * sigma + 1.0),
+            Prediction::Sample => answer,
+        }
+    }
 }
 
 impl Scheduler for Euler {
@@ -73,6 +82,11 @@ impl Scheduler for Euler {
         sample.iter().map(|x| (f64::from(*x) * scale) as f32).collect()
     }
 
+    fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {
+        let clean = |(answer, x): (&f32, &f32)| self.clean(self.sigmas[step], f64::from(*answer), f64::from(*x)) as f32;
+        answer.iter().zip(sample).map(clean).collect()
+    }
+
     fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], noise: &mut Noise) {
         let (sigma, to) = (self.sigmas[step], self.sigmas[step + 1]);
         // An ancestral step goes further down, and up again with new noise.
@@ -80,11 +94,7 @@ impl Scheduler for Euler {
         let next = if self.ancestral { (to * to - up * up).sqrt() } else { to };
         for (x, &answer) in sample.iter_mut().zip(answer) {
             let (old, answer) = (f64::from(*x), f64::from(answer));
-            let picture = match self.prediction {
-                Prediction::Epsilon => old - sigma * answer,
-                Prediction::Velocity => answer * -sigma / (sigma * sigma + 1.0).sqrt() + old / (sigma * sigma + 1.0),
-                Prediction::Sample => answer,
-            };
+            let picture = self.clean(sigma, answer, old);
             *x = (old + (old - picture) / sigma * (next - sigma)) as f32;
         }
         if self.ancestral {

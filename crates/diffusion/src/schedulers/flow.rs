@@ -111,6 +111,10 @@ impl Scheduler for Flow {
         &self.times
     }
 
+    fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {
+        sample.iter().zip(answer).map(|(x, answer)| x - self.sigmas[step] * answer).collect()
+    }
+
     fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], _: &mut Noise) {
         let way = self.sigmas[step + 1] - self.sigmas[step];
         for (x, answer) in sample.iter_mut().zip(answer) {

@@ -36,6 +36,10 @@ impl Scheduler for Lcm {
         &self.times
     }
 
+    fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {
+        self.training.pictures(self.whole[step], answer, sample)
+    }
+
     fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], noise: &mut Noise) {
         const DEVIATION: f64 = 0.5;
         let time = self.whole[step];

@@ -34,6 +34,9 @@ pub trait Scheduler: std::fmt::Debug + Send {
         sample.to_vec()
     }
 
+    /// The picture without noise that the model's answer to a sample stands for.
+    fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32>;
+
     /// Goes one step on, given what the model answered. Steps are taken in order, beginning with 0.
     fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], noise: &mut Noise);
 }
@@ -185,6 +188,13 @@ impl Training {
             Prediction::Sample => answer,
         };
         self.clip.map_or(picture, |range| picture.clamp(-range, range))
+    }
+
+    /// The same for all numbers of a sample.
+    fn pictures(&self, time: i64, answer: &[f32], sample: &[f32]) -> Vec<f32> {
+        let alpha = self.alpha(time);
+        let numbers = answer.iter().zip(sample);
+        numbers.map(|(answer, x)| self.picture(alpha, f64::from(*answer), f64::from(*x)) as f32).collect()
     }
 
     /// The noise that the model's answer stands for.

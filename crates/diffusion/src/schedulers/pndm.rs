@@ -52,6 +52,10 @@ impl Scheduler for Pndm {
         &self.times
     }
 
+    fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {
+        self.training.pictures(self.whole[step], answer, sample)
+    }
+
     fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], _: &mut Noise) {
         let (mut time, mut next) = (self.whole[step], self.whole[step] - self.ratio);
         // The second step is the first one again, with the mean of both answers.

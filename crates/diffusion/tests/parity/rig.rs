@@ -213,7 +213,8 @@ impl Model {
         }
         let decoded = pipeline.decode(&latent.expect("a latent picture")).expect("a picture");
         let mut heard = Vec::new();
-        let picture = pipeline.render(order, settings, |done, of| heard.push((done, of)), &CancellationToken::new());
+        let picture =
+            pipeline.render(order, settings, |step| heard.push((step.done, step.of)), &CancellationToken::new());
         let picture = picture.expect("a picture");
         assert_eq!(decoded, picture);
         assert_eq!(heard, (1..=steps.len()).map(|done| (done, steps.len())).collect::<Vec<_>>());

@@ -6,7 +6,7 @@ use tintype_diffusion::models::unet::Unet;
 use tintype_diffusion::models::vae::Vae;
 use tintype_diffusion::pipelines::embed_guidance;
 use tintype_diffusion::runtime::Input;
-use tintype_diffusion::{Error, Order};
+use tintype_diffusion::{Error, Order, Step};
 use tintype_engine::CancellationToken;
 
 use crate::rig::Model;
@@ -89,7 +89,7 @@ fn a_seed_decides_the_picture() {
     let (mut pipeline, settings, never) = (model.pipeline(), model.settings(), CancellationToken::new());
     let mut render = |seed, prompt| {
         let order = Order { seed, prompt, ..model.order() };
-        pipeline.render(&order, &settings, |_, _| {}, &never).expect("a picture")
+        pipeline.render(&order, &settings, |_| {}, &never).expect("a picture")
     };
     let first = render(1, "a fox");
     assert_ne!(render(2, "a fox"), first);
@@ -111,9 +111,9 @@ fn a_cancelled_render_ends_between_steps() {
     let model = Model::new("lcm");
     let (mut pipeline, cancel) = (model.pipeline(), CancellationToken::new());
     let mut last = 0;
-    let after = |done, _| {
-        last = done;
-        if done == 2 {
+    let after = |step: &Step<'_>| {
+        last = step.done;
+        if step.done == 2 {
             cancel.cancel();
         }
     };

@@ -11,6 +11,7 @@ mod bytes;
 
 use self::bytes::{Reader, Writer};
 use crate::Picture;
+use crate::picture::PREVIEW_SIDE;
 
 /// Bytes before the body of a frame.
 pub const HEADER_BYTES: usize = 4;
@@ -33,6 +34,7 @@ const STEP: u8 = 18;
 const PAINTED: u8 = 19;
 const DONE: u8 = 20;
 const FAILED: u8 = 21;
+const PREVIEW: u8 = 22;
 
 /// A frame that cannot be read. The two sides have lost each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -68,6 +70,8 @@ pub struct Order {
     pub references: Vec<Picture>,
     /// Steps of each picture; 0 for as many as the model was made for.
     pub steps: u32,
+    /// Whether somebody looks at previews.
+    pub previews: bool,
 }
 
 /// A frame of the child.
@@ -90,6 +94,11 @@ pub enum Event {
         of: u32,
         /// Time that the step took, in microseconds. The first one loads the model.
         micros: u64,
+    },
+    /// A preview of the picture that is being made.
+    Preview {
+        /// At most [`PREVIEW_SIDE`] pixels on each side.
+        picture: Picture,
     },
     /// The next picture is ready.
     Painted {
@@ -183,6 +192,7 @@ impl Message {
                 frame.count(order.references.len());
                 order.references.iter().for_each(|picture| frame.picture(picture));
                 frame.number(order.steps);
+                frame.byte(u8::from(order.previews));
             }
             Self::Cancel { order } => {
                 frame.byte(CANCEL);
@@ -207,8 +217,8 @@ impl Message {
                     return Err(FrameError("it orders no picture"));
                 }
                 let references = body.list(Reader::picture)?;
-                let steps = body.within(0, MAX_STEPS)?;
-                Self::Render(Order { number, prompt, width, height, seeds, references, steps })
+                let (steps, previews) = (body.within(0, MAX_STEPS)?, body.flag()?);
+                Self::Render(Order { number, prompt, width, height, seeds, references, steps, previews })
             }
             CANCEL => Self::Cancel { order: body.number()? },
             _ => return Err(FrameError("it is no message")),
@@ -244,6 +254,10 @@ impl Event {
                 frame.byte(STEP);
                 [*picture, *done, *of].into_iter().for_each(|number| frame.number(number));
                 frame.long(*micros);
+            }
+            Self::Preview { picture } => {
+                frame.byte(PREVIEW);
+                frame.picture(picture);
             }
             Self::Painted { picture, micros } => {
                 frame.byte(PAINTED);
@@ -288,6 +302,13 @@ impl Event {
                 }
                 Self::Step { picture, done, of, micros: body.long()? }
             }
+            PREVIEW => {
+                let picture = body.picture()?;
+                if picture.width().max(picture.height()) > PREVIEW_SIDE {
+                    return Err(FrameError("it has a preview that is too large"));
+                }
+                Self::Preview { picture }
+            }
             PAINTED => Self::Painted { picture: body.picture()?, micros: body.long()? },
             DONE => Self::Done(Usage { peak_bytes: body.long()?, own_bytes: body.long()? }),
             FAILED => {
@@ -320,6 +341,7 @@ mod tests {
             seeds: vec![u64::MAX, 0],
             references: vec![picture()],
             steps: 4,
+            previews: true,
         }
     }
 
@@ -349,6 +371,7 @@ mod tests {
             Event::Loaded(loaded),
             Event::Encoded { micros: u64::MAX },
             Event::Step { picture: 3, done: 4, of: 4, micros: 9 },
+            Event::Preview { picture: picture() },
             Event::Painted { picture: picture(), micros: 2 },
             Event::Done(Usage { peak_bytes: 5, own_bytes: 6 }),
         ];
@@ -386,6 +409,9 @@ mod tests {
             let step = Event::Step { picture: 0, done, of, micros: 0 }.frame().expect("a frame");
             assert!(Event::read(body(&step)).is_err(), "{done} of {of}");
         }
+        let wide = Picture::from_rgb(PREVIEW_SIDE + 1, 1, vec![0; 387]).expect("a picture");
+        let preview = Event::Preview { picture: wide }.frame().expect("a frame");
+        assert!(Event::read(body(&preview)).is_err());
         let large = Picture::from_rgb(4_096, 4_096, vec![0; 4_096 * 4_096 * 3]).expect("a picture");
         assert!(Event::Painted { picture: large, micros: 0 }.frame().is_err());
     }

@@ -1,0 +1,103 @@
+//! The seam between a pipeline and the families of models.
+
+use std::fmt::Debug;
+
+use tintype_engine::Picture;
+
+use super::Traits;
+use crate::runtime::Sessions;
+use crate::schedulers::Scheduler;
+use crate::{Error, Result};
+
+/// A latent picture.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Latent {
+    /// Channels, height, width.
+    pub shape: [usize; 3],
+    /// Its numbers, in rows.
+    pub numbers: Vec<f32>,
+}
+
+/// The embedding of a prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Embedding {
+    /// One row for each token.
+    pub states: Vec<f32>,
+    /// Numbers for the whole prompt, for models that take them.
+    pub pooled: Vec<f32>,
+}
+
+impl Embedding {
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(self.states.as_slice()) + size_of_val(self.pooled.as_slice())
+    }
+}
+
+/// All that leads a picture.
+#[derive(Debug, Clone)]
+pub struct Guide {
+    /// The embedding of the prompt.
+    pub prompt: Embedding,
+    /// The embedding of what the picture should not show, if the model is to be asked for both.
+    pub negative: Option<Embedding>,
+    /// How strongly the picture follows the prompt.
+    pub guidance: f32,
+    /// The encoded reference pictures.
+    pub references: Vec<Latent>,
+}
+
+/// A family of models. Each method loads the part of the model that it needs, and drops it at the end, so that the memory
+/// is that of the largest part and not of all.
+pub(super) trait Family: Debug + Send {
+    fn traits(&self) -> &Traits;
+
+    /// The shape of the latent picture for a size in pixels, of which both sides suit the traits.
+    fn latent_shape(&self, width: usize, height: usize) -> [usize; 3];
+
+    fn tokens(&self, prompt: &str) -> Result<Vec<i32>>;
+
+    fn embed(&self, sessions: &Sessions, prompt: &str) -> Result<Embedding>;
+
+    /// Whether zeros, and not an embedding, stand for nothing that the picture should not show.
+    fn zeros_for_nothing(&self) -> bool {
+        false
+    }
+
+    /// Whether the model is asked with and without the prompt at each step.
+    fn asks_twice(&self, guidance: f32) -> bool {
+        self.traits().negative && guidance > 1.0
+    }
+
+    /// Encodes a reference picture. Called only if the traits allow one.
+    fn look(&self, _sessions: &Sessions, _reference: &Picture) -> Result<Latent> {
+        Err(Error::Order("the model takes no reference pictures".into()))
+    }
+
+    fn scheduler(&self, steps: usize, shape: [usize; 3]) -> Result<Box<dyn Scheduler>>;
+
+    /// Loads the part that removes the noise.
+    fn denoiser<'a>(
+        &'a self,
+        sessions: &Sessions,
+        shape: [usize; 3],
+        guide: &'a Guide,
+    ) -> Result<Box<dyn Denoiser + 'a>>;
+
+    /// The latent picture as the decoder sees it, each position a square of as many pixels.
+    fn positions(&self, latent: &Latent) -> Latent {
+        latent.clone()
+    }
+
+    /// Whether the decoder takes less than a step.
+    fn decodes_quickly(&self) -> bool {
+        false
+    }
+
+    /// Gives red, green and blue planes of numbers from about -1 to 1.
+    fn decode(&self, sessions: &Sessions, latent: &Latent) -> Result<Vec<f32>>;
+}
+
+/// The part of a model that removes the noise, loaded for one size.
+pub(super) trait Denoiser {
+    fn predict(&self, sample: &[f32], time: f32, prompt: &Embedding) -> Result<Vec<f32>>;
+}
