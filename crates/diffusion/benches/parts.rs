@@ -1,9 +1,11 @@
 //! CPU time and memory of models of true shapes, and their graphs for another runtime. `benches/measure` makes the models
-//! and compares; alone: `cargo bench -p tintype-diffusion --bench parts -- FOLDER [PART...]`.
+//! and compares; alone: `cargo bench -p tintype-diffusion --bench parts -- FOLDER [LIBRARY.so] [PART...]`, with rten or with
+//! a library of ONNX Runtime.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark has no clock that tests move")]
 
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use tintype_diffusion::config::Config;
@@ -13,7 +15,7 @@ use tintype_diffusion::models::unet::Unet;
 use tintype_diffusion::models::vae::Vae;
 use tintype_diffusion::noise::Noise;
 use tintype_diffusion::quantise::{Rules, Suit};
-use tintype_diffusion::runtime::{Input, Runtime};
+use tintype_diffusion::runtime::{Device, Input, Runtime};
 use tintype_diffusion::weights::Weights;
 use tintype_diffusion::{Error, Options, Precision, Result};
 
@@ -36,8 +38,16 @@ fn own_memory() -> f64 {
     kilobytes.unwrap_or(0.0) / (1 << 20) as f64
 }
 
+/// The runtime that is measured.
+static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+
+fn runtime() -> &'static Runtime {
+    RUNTIME.get_or_init(Runtime::default)
+}
+
 fn say(part: &str, value: f64, unit: &str) {
-    println!("{part}\ttintype\t{value:.3}\t{unit}");
+    let engine = if matches!(runtime(), Runtime::Rten) { "tintype" } else { "tintype-ort" };
+    println!("{part}\t{engine}\t{value:.3}\t{unit}");
 }
 
 /// Runs a graph three times after one that does not count, and says the middle time.
@@ -47,7 +57,7 @@ fn time(graph: Graph, inputs: &[(&str, Vec<usize>)], output: &str, name: &str) -
     let inputs: Vec<_> =
         inputs.iter().zip(&numbers).map(|((name, shape), numbers)| (*name, Input::Floats(shape, numbers))).collect();
     let start = Instant::now();
-    let session = Runtime::default().load(graph)?;
+    let session = runtime().load(graph)?;
     let load = start.elapsed().as_secs_f64();
     let mut found = Vec::new();
     let mut memory = 0.0_f64;
@@ -147,6 +157,10 @@ fn main() -> Result<()> {
     let folder = Path::new(folder);
     for part in parts {
         match part.as_str() {
+            library if library.contains(".so") => {
+                let runtime = Runtime::onnxruntime(Path::new(library), Device::Cpu)?;
+                RUNTIME.set(runtime).map_err(|_| Error::Run("the library comes before the parts".into()))?;
+            }
             "unet" => unet(folder)?,
             "vae" => vae(folder)?,
             _ => klein(folder, part)?,
