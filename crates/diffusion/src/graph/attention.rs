@@ -41,31 +41,32 @@ impl Builder<'_> {
     /// Attention of the rows of `query` to those of `key` and `value`. These have `shared` heads, each for as many heads of
     /// `query`. The runtime works on one head after the other on each core, so that the scores of a few are in memory.
     pub fn attend(&mut self, [query, key, value]: [&Node; 3], heads: Heads, shared: usize, sees: Sees<'_>) -> Node {
-        let ([rows, width], [seen, others]) = (query.matrix(), key.matrix());
+        let ([all, width], [all_seen, others]) = (query.matrix(), key.matrix());
         debug_assert_eq!((width, others), (heads.count * heads.size, shared * heads.size));
-        let key = self.reshape(key, &[1, seen, others]);
-        let value = self.reshape(value, &[1, seen, others]);
+        let batch = self.batch;
+        let [rows, seen] = [all / batch, all_seen / batch];
+        let query = self.reshape(query, &[batch, rows, width]);
+        let key = self.reshape(key, &[batch, seen, others]);
+        let value = self.reshape(value, &[batch, seen, others]);
         let counts = [("q_num_heads", Int(heads.count as i64)), ("kv_num_heads", Int(shared as i64))];
         if let Sees::Before(mask) = sees {
-            let query = self.reshape(query, &[1, rows, width]);
             let attributes = [counts[0], counts[1], ("is_causal", Int(1))];
             // ONNX Runtime does not repeat a mask for each row by itself.
-            let mask = mask.map(|mask| self.expand(mask, &[1, 1, rows, seen]));
+            let mask = mask.map(|mask| self.expand(mask, &[batch, 1, rows, seen]));
             let operands = [Some(&query), Some(&key), Some(&value), mask.as_ref()];
             let operands: Vec<_> = operands.into_iter().flatten().collect();
-            let mixed = self.op("Attention", &operands, &attributes, &[1, rows, width]);
-            return self.reshape(&mixed, &[rows, width]);
+            let mixed = self.op("Attention", &operands, &attributes, query.shape());
+            return self.reshape(&mixed, &[all, width]);
         }
         let mut parts = Vec::new();
         let most = rows_at_a_time(heads.count, seen);
         for from in (0..rows).step_by(most) {
             let to = (from + most).min(rows);
-            let part = if to - from == rows { query.clone() } else { self.slice(query, 0, from, to) };
-            let part = self.reshape(&part, &[1, to - from, width]);
-            let mixed = self.op("Attention", &[&part, &key, &value], &counts, &[1, to - from, width]);
-            parts.push(self.reshape(&mixed, &[to - from, width]));
+            let part = if to - from == rows { query.clone() } else { self.slice(&query, 1, from, to) };
+            parts.push(self.op("Attention", &[&part, &key, &value], &counts, &[batch, to - from, width]));
         }
-        self.concat(&parts.iter().collect::<Vec<_>>(), 0)
+        let mixed = self.concat(&parts.iter().collect::<Vec<_>>(), 1);
+        self.reshape(&mixed, &[all, width])
     }
 
     /// Divides each row, or each head of each row, by the root of the mean of its squares.

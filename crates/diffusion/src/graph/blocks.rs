@@ -1,7 +1,7 @@
 //! The blocks of which the parts of models are made.
 //!
-//! Feature maps have the shape batch, channels, height, width, and tokens are the rows of a matrix. Each graph works on one
-//! picture: a larger batch saves nothing on a processor and multiplies the memory.
+//! Feature maps have the shape batch, channels, height, width, and tokens are the rows of a matrix, those of one picture
+//! after those of another.
 
 use super::Attribute::{Float, Int, Ints, Text};
 use super::{Builder, Node};
@@ -229,17 +229,20 @@ impl Builder<'_> {
         self.op_with_names("Resize", names, &attributes, &shape)
     }
 
-    /// Feature maps as rows, one for each position.
+    /// Feature maps as rows, one for each position of each picture.
     pub fn to_rows(&mut self, x: &Node) -> Node {
-        let [_, channels, height, width] = x.map();
-        let flat = self.reshape(x, &[channels, height * width]);
-        self.transpose(&flat, &[1, 0])
+        let [batch, channels, height, width] = x.map();
+        let flat = self.reshape(x, &[batch, channels, height * width]);
+        let rows = self.transpose(&flat, &[0, 2, 1]);
+        self.reshape(&rows, &[batch * height * width, channels])
     }
 
     /// Rows as feature maps of the given height and width.
     pub fn to_map(&mut self, x: &Node, height: usize, width: usize) -> Node {
-        let [_, channels] = x.matrix();
-        let flat = self.transpose(x, &[1, 0]);
-        self.reshape(&flat, &[1, channels, height, width])
+        let [rows, channels] = x.matrix();
+        let batch = rows / (height * width);
+        let rows = self.reshape(x, &[batch, height * width, channels]);
+        let flat = self.transpose(&rows, &[0, 2, 1]);
+        self.reshape(&flat, &[batch, channels, height, width])
     }
 }

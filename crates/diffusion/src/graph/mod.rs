@@ -145,6 +145,8 @@ impl std::fmt::Debug for Graph {
 pub struct Builder<'w> {
     weights: &'w Weights,
     prefix: &'w str,
+    /// Pictures that the graph works on at a time.
+    batch: usize,
     graph: GraphProto,
     conversions: Vec<Conversion>,
     converted: usize,
@@ -160,7 +162,14 @@ impl<'w> Builder<'w> {
     /// Begins a graph over the tensors of a file. The names of weights are given without `prefix`.
     pub fn new(weights: &'w Weights, prefix: &'w str) -> Self {
         let (graph, conversions, uses, declared, constants, rounded) = Default::default();
-        Self { weights, prefix, graph, conversions, converted: 0, uses, declared, constants, rounded, count: 0 }
+        let (batch, converted, count) = (1, 0, 0);
+        Self { weights, prefix, batch, graph, conversions, converted, uses, declared, constants, rounded, count }
+    }
+
+    /// The same for so many pictures at a time. Rows of different pictures do not attend to each other.
+    #[must_use]
+    pub fn together(self, batch: usize) -> Self {
+        Self { batch, ..self }
     }
 
     fn fresh(&mut self, shape: Vec<usize>) -> Node {

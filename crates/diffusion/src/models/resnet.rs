@@ -31,7 +31,8 @@ pub fn residual(
     let mut h = b.conv(&h, &format!("{name}.conv1"), outputs, 3, 1)?;
     if let Some(time) = time {
         let shift = b.linear_wide(time, &format!("{name}.time_emb_proj"), outputs, true)?;
-        let shift = b.reshape(&shift, &[1, outputs, 1, 1]);
+        let [rows, _] = shift.matrix();
+        let shift = b.reshape(&shift, &[rows, outputs, 1, 1]);
         h = b.add(&h, &shift);
     }
     let h = b.group_norm(&h, &format!("{name}.norm2"), norm.groups, norm.epsilon)?;

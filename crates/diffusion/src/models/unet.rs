@@ -154,11 +154,27 @@ impl Unet {
     /// # Errors
     /// If the weights do not fit.
     pub fn graph(&self, weights: &Weights, height: usize, width: usize, tokens: usize) -> Result<Graph> {
-        let mut b = Builder::new(weights, "");
+        self.graph_together(weights, 1, height, width, tokens)
+    }
+
+    /// The same for several pictures at a time, which have the time and the guidance in common: `latent` has this batch,
+    /// `context` the rows of all, and `addition` a row for each.
+    ///
+    /// # Errors
+    /// If the weights do not fit.
+    pub fn graph_together(
+        &self,
+        weights: &Weights,
+        batch: usize,
+        height: usize,
+        width: usize,
+        tokens: usize,
+    ) -> Result<Graph> {
+        let mut b = Builder::new(weights, "").together(batch);
         let first = self.blocks[0].channels;
-        let latent = b.input("latent", &[1, self.channels, height, width]);
+        let latent = b.input("latent", &[batch, self.channels, height, width]);
         let mut time = b.input("time", &[1, first]);
-        let context = b.input("context", &[tokens, self.context]);
+        let context = b.input("context", &[batch * tokens, self.context]);
         if let Some(size) = self.guidance {
             let guidance = b.input("guidance", &[1, size]);
             let guidance = b.linear_wide(&guidance, "time_embedding.cond_proj", first, false)?;
@@ -170,11 +186,11 @@ impl Unet {
         let time = match self.addition {
             None => time,
             Some(addition) => {
-                let more = b.input("addition", &[1, addition.size]);
+                let more = b.input("addition", &[batch, addition.size]);
                 let more = b.linear_wide(&more, "add_embedding.linear_1", first * 4, true)?;
                 let more = b.activation(&more, Activation::Silu);
                 let more = b.linear_wide(&more, "add_embedding.linear_2", first * 4, true)?;
-                b.add(&time, &more)
+                b.add(&more, &time)
             }
         };
         // Every residual block begins with this activation.

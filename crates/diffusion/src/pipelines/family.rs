@@ -93,6 +93,22 @@ pub(super) trait Family: Debug + Send {
         false
     }
 
+    /// Whether the part that removes the noise can be loaded for several pictures at a time.
+    fn joins(&self) -> bool {
+        false
+    }
+
+    /// Loads it for several pictures at a time. They have the guidance in common.
+    fn denoiser_together<'a>(
+        &'a self,
+        sessions: &Sessions,
+        _batch: usize,
+        shape: [usize; 3],
+        guide: &'a Guide,
+    ) -> Result<Box<dyn Denoiser + 'a>> {
+        self.denoiser(sessions, shape, guide)
+    }
+
     /// Gives red, green and blue planes of numbers from about -1 to 1.
     fn decode(&self, sessions: &Sessions, latent: &Latent) -> Result<Vec<f32>>;
 }
@@ -100,4 +116,9 @@ pub(super) trait Family: Debug + Send {
 /// The part of a model that removes the noise, loaded for one size.
 pub(super) trait Denoiser {
     fn predict(&self, sample: &[f32], time: f32, prompt: &Embedding) -> Result<Vec<f32>>;
+
+    /// The answers for as many pictures as it was loaded for, each with its prompt.
+    fn predict_together(&self, samples: &[Vec<f32>], time: f32, prompts: &[&Embedding]) -> Result<Vec<Vec<f32>>> {
+        samples.iter().zip(prompts).map(|(sample, prompt)| self.predict(sample, time, prompt)).collect()
+    }
 }

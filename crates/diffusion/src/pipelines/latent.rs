@@ -82,6 +82,7 @@ pub(super) struct Loaded<'a> {
     unet: &'a Unet,
     session: Arc<Session>,
     shape: [usize; 3],
+    batch: usize,
     tokens: usize,
     guidance: Option<Vec<f32>>,
     sizes: [usize; 6],
@@ -91,40 +92,58 @@ impl<'a> Loaded<'a> {
     /// `factor` is the number of pixels of the picture for each pixel of the latent picture, along a side.
     pub(super) fn new(
         sessions: &Sessions,
-        unet: &'a Unet,
-        weights: &Weights,
+        (unet, weights): (&'a Unet, &Weights),
         tokens: usize,
+        batch: usize,
         shape: [usize; 3],
         factor: usize,
         guide: &Guide,
     ) -> Result<Self> {
         let [_, height, width] = shape;
-        let session = sessions.of("unet", &[height, width], || unet.graph(weights, height, width, tokens))?;
+        let graph = || unet.graph_together(weights, batch, height, width, tokens);
+        let session = sessions.of("unet", &[batch, height, width], graph)?;
         let guidance = unet.guidance.map(|size| embed_guidance(guide.guidance, size));
         // The picture is neither scaled nor cut: its size before, where it begins, and its size now.
         let (height, width) = (height * factor, width * factor);
-        Ok(Self { unet, session, shape, tokens, guidance, sizes: [height, width, 0, 0, height, width] })
+        Ok(Self { unet, session, shape, batch, tokens, guidance, sizes: [height, width, 0, 0, height, width] })
     }
 }
 
 impl Denoiser for Loaded<'_> {
     fn predict(&self, sample: &[f32], time: f32, prompt: &Embedding) -> Result<Vec<f32>> {
-        let latent = [1, self.shape[0], self.shape[1], self.shape[2]];
+        self.predict_joined(sample, time, &[prompt])
+    }
+
+    fn predict_together(&self, samples: &[Vec<f32>], time: f32, prompts: &[&Embedding]) -> Result<Vec<Vec<f32>>> {
+        let answer = self.predict_joined(&samples.concat(), time, prompts)?;
+        let each = (answer.len() / samples.len().max(1)).max(1);
+        Ok(answer.chunks(each).map(<[f32]>::to_vec).collect())
+    }
+}
+
+impl Loaded<'_> {
+    /// The answers for as many pictures as the graph takes, after each other.
+    fn predict_joined(&self, samples: &[f32], time: f32, prompts: &[&Embedding]) -> Result<Vec<f32>> {
+        let latent = [self.batch, self.shape[0], self.shape[1], self.shape[2]];
         let time = self.unet.embed_time(time);
-        let (times, tokens) = ([1, time.len()], [self.tokens, self.unet.context]);
+        let (times, tokens) = ([1, time.len()], [self.batch * self.tokens, self.unet.context]);
+        let context = prompts.iter().flat_map(|prompt| &prompt.states).copied().collect::<Vec<_>>();
         let mut inputs = vec![
-            ("latent", Input::Floats(&latent, sample)),
+            ("latent", Input::Floats(&latent, samples)),
             ("time", Input::Floats(&times, &time)),
-            ("context", Input::Floats(&tokens, &prompt.states)),
+            ("context", Input::Floats(&tokens, &context)),
         ];
         let guidances = [1, self.guidance.as_ref().map_or(0, Vec::len)];
         if let Some(guidance) = &self.guidance {
             inputs.push(("guidance", Input::Floats(&guidances, guidance)));
         }
         let addition = self.unet.addition;
-        let addition =
-            addition.map(|addition| self.unet.embed_addition(addition, &prompt.pooled, &self.sizes)).transpose()?;
-        let additions = [1, addition.as_ref().map_or(0, Vec::len)];
+        let of = |addition| {
+            let each = prompts.iter().map(|prompt| self.unet.embed_addition(addition, &prompt.pooled, &self.sizes));
+            each.collect::<Result<Vec<_>>>().map(|each| each.concat())
+        };
+        let addition = addition.map(of).transpose()?;
+        let additions = [self.batch, addition.as_ref().map_or(0, Vec::len) / self.batch];
         if let Some(addition) = &addition {
             inputs.push(("addition", Input::Floats(&additions, addition)));
         }

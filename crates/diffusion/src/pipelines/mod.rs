@@ -8,6 +8,7 @@ mod preview;
 mod single_file;
 mod stable_diffusion;
 mod stable_diffusion_xl;
+mod together;
 mod z_image;
 
 use std::collections::VecDeque;

@@ -144,9 +144,23 @@ impl Family for StableDiffusion {
         shape: [usize; 3],
         guide: &'a Guide,
     ) -> Result<Box<dyn Denoiser + 'a>> {
-        let factor = self.decoder.factor();
-        let tokens = self.clip.tokens;
-        Ok(Box::new(Loaded::new(sessions, &self.unet, &self.unet_weights, tokens, shape, factor, guide)?))
+        self.denoiser_together(sessions, 1, shape, guide)
+    }
+
+    fn joins(&self) -> bool {
+        true
+    }
+
+    fn denoiser_together<'a>(
+        &'a self,
+        sessions: &Sessions,
+        batch: usize,
+        shape: [usize; 3],
+        guide: &'a Guide,
+    ) -> Result<Box<dyn Denoiser + 'a>> {
+        let (tokens, factor) = (self.clip.tokens, self.decoder.factor());
+        let loaded = Loaded::new(sessions, (&self.unet, &self.unet_weights), tokens, batch, shape, factor, guide)?;
+        Ok(Box::new(loaded))
     }
 
     fn decodes_quickly(&self) -> bool {

@@ -177,8 +177,23 @@ impl Family for StableDiffusionXl {
         shape: [usize; 3],
         guide: &'a Guide,
     ) -> Result<Box<dyn Denoiser + 'a>> {
+        self.denoiser_together(sessions, 1, shape, guide)
+    }
+
+    fn joins(&self) -> bool {
+        true
+    }
+
+    fn denoiser_together<'a>(
+        &'a self,
+        sessions: &Sessions,
+        batch: usize,
+        shape: [usize; 3],
+        guide: &'a Guide,
+    ) -> Result<Box<dyn Denoiser + 'a>> {
         let (tokens, factor) = (self.first.clip.tokens, self.decoder.factor());
-        Ok(Box::new(Loaded::new(sessions, &self.unet, &self.unet_weights, tokens, shape, factor, guide)?))
+        let loaded = Loaded::new(sessions, (&self.unet, &self.unet_weights), tokens, batch, shape, factor, guide)?;
+        Ok(Box::new(loaded))
     }
 
     fn decodes_quickly(&self) -> bool {

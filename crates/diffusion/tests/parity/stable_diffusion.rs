@@ -121,3 +121,30 @@ fn a_cancelled_render_ends_between_steps() {
     assert!(matches!(result, Err(Error::Cancelled)), "{result:?}");
     assert_eq!(last, 2);
 }
+
+#[test]
+fn a_picture_is_the_same_together_and_alone() {
+    let prompts = ["a fox", "a lighthouse in a storm", "a fox"];
+    for name in ["sd15", "lcm", "sdxl", "klein", "z_image"] {
+        let model = Model::new(name);
+        let (settings, never) = (model.settings(), CancellationToken::new());
+        let orders: Vec<_> = (1..).zip(prompts).map(|(seed, prompt)| Order { seed, prompt, ..model.order() }).collect();
+        for mut pipeline in model.pipelines() {
+            let mut heard = Vec::new();
+            let together = pipeline.render_together(&orders, &settings, |done, of| heard.push((done, of)), &never);
+            let together = together.expect("pictures");
+            assert!(heard.len() >= settings.steps, "{name}: {heard:?}");
+            for (order, picture) in orders.iter().zip(&together) {
+                let alone = pipeline.render(order, &settings, |_| {}, &never).expect("a picture");
+                let apart = picture.as_rgb().iter().zip(alone.as_rgb()).map(|(a, b)| a.abs_diff(*b)).max();
+                assert!(apart <= Some(1), "{name} {}: {apart:?}", order.seed);
+            }
+            assert!(together[0] != together[1] && together[0] != together[2]);
+        }
+    }
+    let mut pipeline = Model::new("lcm").pipeline();
+    let model = Model::new("lcm");
+    let orders = [model.order(), Order { width: 128, ..model.order() }];
+    let error = pipeline.render_together(&orders, &model.settings(), |_, _| {}, &CancellationToken::new()).err();
+    assert!(matches!(error, Some(Error::Order(_))), "{error:?}");
+}
