@@ -1,7 +1,7 @@
 //! Free space on the disks that hold the data. While it is low, the service accepts no tasks, so that it can finish
 //! the tasks that it has accepted.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -43,6 +43,16 @@ impl Disk {
     /// Watches the file systems of these directories. `None` for `min_free` stands for the default.
     pub fn new(directories: Vec<PathBuf>, min_free: Option<ByteSize>, clock: Clock) -> Self {
         Self { directories, min_free, clock, last_check: Mutex::default() }
+    }
+
+    /// The first of the directories.
+    pub fn directory(&self) -> Option<&Path> {
+        self.directories.first().map(PathBuf::as_path)
+    }
+
+    /// The file system of another directory, with the same floor.
+    pub fn beside(&self, directory: PathBuf) -> Self {
+        Self::new(vec![directory], self.min_free, self.clock.clone())
     }
 
     /// Whether there is too little free space to accept tasks.

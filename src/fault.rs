@@ -55,6 +55,12 @@ effects! {
     SignOut = "sign-out",
     /// Old entries of the audit log are deleted.
     DeleteAuditEntries = "delete-audit-entries",
+    /// An upload begins.
+    BeginUpload = "begin-upload",
+    /// An upload gets its file.
+    FinishUpload = "finish-upload",
+    /// Uploads are removed, or deleted with their files.
+    RemoveUploads = "remove-uploads",
     /// Credits are granted.
     Grant = "grant",
     /// A task is charged and queued.

@@ -4,6 +4,10 @@ use std::time::Duration;
 
 /// Largest request body, in bytes.
 pub const MAX_BODY: usize = 256 * 1024;
+/// Largest picture that a person uploads, in bytes.
+pub const MAX_UPLOAD: u64 = 20 * 1024 * 1024;
+/// Most uploads of one account.
+pub const MAX_UPLOADS: u32 = 200;
 /// Largest request header, in bytes.
 pub const MAX_HEADER: usize = 64 * 1024;
 /// Most fields in a request header.

@@ -104,6 +104,11 @@ pub fn terminal_graphics() -> Option<Graphics> {
     if kitty { Some(Graphics::Kitty) } else { iterm.then_some(Graphics::Iterm) }
 }
 
+/// The directory for temporary files.
+pub fn temporary_directory() -> PathBuf {
+    std::env::temp_dir()
+}
+
 /// The arguments of this process, starting with its name.
 pub fn arguments() -> Vec<OsString> {
     std::env::args_os().collect()

@@ -27,15 +27,15 @@ mod worker;
 pub use self::acme::AcmeSettings;
 pub use self::client::ClientSettings;
 pub use self::connections::{
-    ConnectionLimits, MAX_BODY, MAX_HEADER, MAX_HEADER_FIELDS, MAX_UNSENT, MIN_WRITE_PROGRESS, RESERVE_PER_SOURCE,
-    RESERVED_CONNECTIONS, RESERVED_FILE_DESCRIPTORS, SEND_BUFFER,
+    ConnectionLimits, MAX_BODY, MAX_HEADER, MAX_HEADER_FIELDS, MAX_UNSENT, MAX_UPLOAD, MAX_UPLOADS, MIN_WRITE_PROGRESS,
+    RESERVE_PER_SOURCE, RESERVED_CONNECTIONS, RESERVED_FILE_DESCRIPTORS, SEND_BUFFER,
 };
 pub use self::database::{DataSettings, DatabaseUrl};
 pub use self::engine::{EnginePrecision, EngineProfile, EngineRuntime, EngineSettings, EngineTarget, ServerKind};
 pub use self::engines::NamedEngine;
 pub use self::environment::{
-    Graphics, STARTED_AGAIN, architecture, arguments, environment_of_engine, program, secret_in, terminal_graphics,
-    variable_or, was_started_again,
+    Graphics, STARTED_AGAIN, architecture, arguments, environment_of_engine, program, secret_in, temporary_directory,
+    terminal_graphics, variable_or, was_started_again,
 };
 pub use self::file::CONFIG_FILE;
 pub use self::files::{FileBackend, FileLinks, FileUrlSettings, FileUrls, FilesSettings, SignedLinks};

@@ -35,6 +35,12 @@ pub const REMOVE_EVERY: Duration = Duration::from_secs(60 * 60);
 pub const FIRST_REMOVAL: Duration = Duration::from_secs(10 * 60);
 /// Time for which the files of a removed task are still served to callers who read the task just before.
 pub const REMOVED_FILES_GRACE: Duration = Duration::from_secs(60 * 60);
+/// Time for which an upload is kept, unless `--retention` is shorter.
+pub const UPLOAD_LIFE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Longest time for the bytes of an upload to arrive.
+pub const UPLOAD_TIME_LIMIT: Duration = Duration::from_secs(5 * 60);
+/// An upload that is not finished this long after its begin never will be.
+pub const UPLOAD_ABANDONED: Duration = Duration::from_secs(60 * 60);
 /// Shortest `--retention`.
 pub const MIN_RETENTION: Duration = Duration::from_secs(60 * 60);
 /// Shortest `--audit-retention`.

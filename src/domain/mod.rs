@@ -7,6 +7,8 @@ pub mod ignored_fields;
 pub mod images_api;
 pub mod key;
 pub mod model;
+pub mod multipart;
+pub mod own_reference;
 pub mod person;
 pub mod reference_url;
 pub mod request;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::domain::ignored_fields::IgnoredFields;
 use crate::domain::model::CREDITS_PER_IMAGE;
+use crate::domain::own_reference::OwnReference;
 use crate::domain::reference_url::ReferenceUrl;
 
 /// Most images per task.
@@ -191,6 +192,24 @@ impl GenerateRequest {
     /// # Errors
     /// [`InvalidRequest`] with the first fault.
     pub fn parse_noting(body: &[u8], reference_ports: &[u16]) -> Result<(Self, IgnoredFields), InvalidRequest> {
+        Self::parse_fields(body, reference_ports, false)
+    }
+
+    /// Parses a request of a person, whose references may also be pictures of the account.
+    ///
+    /// # Errors
+    /// [`InvalidRequest`] with the first fault.
+    pub fn parse_of_person(body: &[u8], reference_ports: &[u16]) -> Result<Self, InvalidRequest> {
+        Self::parse_fields(body, reference_ports, true).map(|(request, _)| request)
+    }
+
+    /// The references to pictures of the account, each with its place among all references.
+    pub fn own_references(&self) -> impl Iterator<Item = (usize, OwnReference)> {
+        let own = |(index, text): (usize, &String)| Some((index, OwnReference::parse(text)?));
+        self.reference_images.iter().enumerate().filter_map(own)
+    }
+
+    fn parse_fields(body: &[u8], ports: &[u16], may_be_own: bool) -> Result<(Self, IgnoredFields), InvalidRequest> {
         let fields: Fields = serde_json::from_slice(body).map_err(|error| {
             let fault = error.to_string();
             match fault.strip_prefix(REPEATED) {
@@ -204,7 +223,7 @@ impl GenerateRequest {
             prompt: prompt(fields.prompt)?,
             aspect_ratio: aspect_ratio(fields.aspect_ratio)?,
             n: image_count(fields.n)?,
-            reference_images: reference_images(fields.reference_images, reference_ports)?,
+            reference_images: reference_images(fields.reference_images, ports, may_be_own)?,
             request_id: None,
         };
         Ok((request, fields.ignored))
@@ -363,7 +382,7 @@ fn image_count(value: Option<Json>) -> Result<u8, InvalidRequest> {
     .map_err(|()| InvalidRequest("n must be an integer from 1 to 4.".into()))
 }
 
-fn reference_images(value: Option<Json>, ports: &[u16]) -> Result<Vec<String>, InvalidRequest> {
+fn reference_images(value: Option<Json>, ports: &[u16], may_be_own: bool) -> Result<Vec<String>, InvalidRequest> {
     let entries = match value {
         None => return Ok(Vec::new()),
         Some(Json::Array(entries)) => entries,
@@ -373,6 +392,7 @@ fn reference_images(value: Option<Json>, ports: &[u16]) -> Result<Vec<String>, I
         return Err(InvalidRequest("reference_images must have at most 4 entries.".into()));
     }
     let checked = entries.into_iter().enumerate().map(|(index, entry)| match entry {
+        Json::String(own) if may_be_own && OwnReference::parse(&own).is_some() => Ok(own),
         Json::String(url) => match ReferenceUrl::parse(&url, ports) {
             Ok(_) => Ok(url),
             Err(fault) => Err(InvalidRequest(format!("reference_images[{index}] {fault}."))),

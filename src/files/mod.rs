@@ -27,7 +27,7 @@ use crate::fault::{Effect, Faults, Point};
 pub use self::bucket::WRITE_LIMIT;
 pub use self::lock::FilesLock;
 pub use self::marker::MARKER;
-pub use self::name::FileName;
+pub use self::name::{AnyName, FileName};
 
 /// Most names in one batch of a listing.
 const NAME_BATCH: usize = 256;
@@ -322,12 +322,47 @@ impl Files {
         }
     }
 
-    /// Removes a file that no task refers to. A missing file is not an error.
+    /// The whole content of a file; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// [`FilesError`].
+    pub async fn read(&self, name: FileName<'_>) -> Result<Option<Bytes>, FilesError> {
+        self.read_key(&self.key(name.as_str())).await
+    }
+
+    /// The thumbnail of a picture, if there is one.
+    ///
+    /// # Errors
+    /// [`FilesError`].
+    pub async fn thumbnail(&self, name: FileName<'_>) -> Result<Option<Bytes>, FilesError> {
+        self.read_key(&self.key(&name.thumbnail())).await
+    }
+
+    /// Keeps the thumbnail of a picture. A crash may lose it.
+    ///
+    /// # Errors
+    /// [`FilesError`].
+    pub async fn keep_thumbnail(&self, name: FileName<'_>, webp: Bytes) -> Result<(), FilesError> {
+        Ok(self.objects().put(&self.key(&name.thumbnail()), PutPayload::from(webp)).await.map(drop)?)
+    }
+
+    async fn read_key(&self, key: &ObjectPath) -> Result<Option<Bytes>, FilesError> {
+        match self.objects().get(key).await {
+            Ok(found) => Ok(Some(found.bytes().await?)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Removes a file that no task refers to, with its thumbnail. A missing file is not an error.
     ///
     /// # Errors
     /// [`FilesError`].
     pub async fn remove(&self, name: &str) -> Result<(), FilesError> {
         self.faults.pass(Point::before(Effect::RemoveFile)).await?;
+        if let Some(picture) = FileName::parse(name) {
+            self.remove_now(&picture.thumbnail()).await?;
+        }
         self.remove_now(name).await?;
         Ok(self.faults.pass(Point::after(Effect::RemoveFile)).await?)
     }

@@ -7,6 +7,9 @@ use crate::domain::model::Id;
 
 /// Length of a day such as `2026-11-21`.
 pub(super) const DAY_LENGTH: usize = 10;
+/// The extension of a picture, and of its thumbnail.
+const PNG: &str = ".png";
+const THUMBNAIL: &str = ".webp";
 /// Bytes of randomness in a name.
 const RANDOM_BYTES: usize = 18;
 
@@ -22,17 +25,35 @@ pub struct FileName<'a> {
 impl<'a> FileName<'a> {
     /// Parses a name; `None` if it does not have this format.
     pub fn parse(text: &'a str) -> Option<Self> {
-        let (day, file) = text.split_once('/')?;
+        Some(Self { text, task_id: Self::owner(text.strip_suffix(PNG)?)? })
+    }
+
+    /// Parses the name of a picture or of its thumbnail, or of what an interrupted write of either has left; `None` for
+    /// anything else.
+    pub fn parse_any(text: &'a str) -> Option<AnyName<'a>> {
+        // An interrupted write leaves a temporary file: the intended name, `#` and a number.
+        let (intended, is_temporary) = text.split_once('#').map_or((text, false), |(intended, _)| (intended, true));
+        let stem = intended.strip_suffix(PNG).or_else(|| intended.strip_suffix(THUMBNAIL))?;
+        Some(AnyName { text, stem, task_id: Self::owner(stem)?, is_temporary })
+    }
+
+    /// The task or the upload that a name without its extension belongs to.
+    fn owner(stem: &str) -> Option<Id> {
+        let (day, file) = stem.split_once('/')?;
         let (task, rest) = file.split_at_checked(21)?;
-        let mut rest = rest.strip_suffix(".png")?.bytes();
+        let mut rest = rest.bytes();
         let well_formed = is_day(day)
             && rest.next() == Some(b'-')
             && rest.next().is_some_and(|index| index.is_ascii_digit())
             && rest.next() == Some(b'-')
             && rest.len() == RANDOM_BYTES * 4 / 3
             && rest.all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
-        well_formed.then_some(())?;
-        Some(Self { text, task_id: task.parse().ok()? })
+        well_formed.then(|| task.parse().ok())?
+    }
+
+    /// The name of the thumbnail of this picture.
+    pub(super) fn thumbnail(self) -> String {
+        format!("{}{THUMBNAIL}", self.text.strip_suffix(PNG).unwrap_or(self.text))
     }
 
     pub(super) fn random(task_id: Id, index: usize) -> String {
@@ -46,9 +67,28 @@ impl<'a> FileName<'a> {
         self.text
     }
 
-    /// The task that the file belongs to.
+    /// The task or the upload that the file belongs to.
     pub fn task_id(self) -> Id {
         self.task_id
+    }
+}
+
+/// The name of a picture or of its thumbnail, or of what an interrupted write has left.
+#[derive(Debug, Clone, Copy)]
+pub struct AnyName<'a> {
+    /// The whole name.
+    pub text: &'a str,
+    /// The name of the picture without its extension.
+    stem: &'a str,
+    /// The task or the upload that the file belongs to.
+    pub task_id: Id,
+    is_temporary: bool,
+}
+
+impl AnyName<'_> {
+    /// Whether this file is one of the pictures `images`, or a thumbnail of one.
+    pub fn is_of(&self, images: &[String]) -> bool {
+        !self.is_temporary && images.iter().any(|image| image.strip_suffix(PNG) == Some(self.stem))
     }
 }
 

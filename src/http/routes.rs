@@ -28,7 +28,7 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 36] = [
+pub static ROUTES: [Route; 42] = [
     api(Method::POST, GENERATE, Usage::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, Usage::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, Usage::Read, |method| on(method, api::images::find)),
@@ -46,6 +46,12 @@ pub static ROUTES: [Route; 36] = [
     page(Method::GET, "/studio/tasks/{id}", |method| on(method, studio::picture)),
     page(Method::GET, "/studio/tasks/{id}/preview", |method| on(method, studio::preview)),
     page(Method::POST, "/studio/tasks/{id}/cancel", |method| on(method, studio::cancel)),
+    page(Method::GET, "/studio/tasks/{id}/pictures/{number}", |method| on(method, studio::result_thumbnail)),
+    page(Method::GET, "/studio/compare", |method| on(method, studio::compare)),
+    page(Method::GET, "/studio/uploads", |method| on(method, studio::uploads)),
+    page(Method::POST, "/studio/uploads", |method| on(method, studio::upload)),
+    page(Method::GET, "/studio/uploads/{id}", |method| on(method, studio::upload_thumbnail)),
+    page(Method::POST, "/studio/uploads/{id}/remove", |method| on(method, studio::remove_upload)),
     page(Method::GET, "/studio/events", |method| on(method, studio::events)),
     page(Method::GET, "/studio/activity", |method| on(method, studio::activity)),
     page(Method::GET, "/studio/keys", |method| on(method, studio::keys)),

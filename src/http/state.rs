@@ -1,18 +1,22 @@
 //! The parts and settings that the handlers of the API share.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{
     AllowedOrigins, ConnectionLimits, FileLinks, LimitSettings, RedisServer, ServerSettings, TrustedProxy,
 };
+use crate::sandbox::Decoder;
 use crate::service::Shared;
 use crate::service::failures::Failures;
 use crate::service::keyring::Keyring;
 use crate::service::limits::RateLimits;
 use crate::service::links::Links;
 use crate::service::tasks::Tasks;
-use crate::web::{Studio, StudioSettings};
+use crate::service::thumbnails::Thumbnails;
+use crate::service::uploads::Uploads;
+use crate::web::{Studio, StudioParts, StudioSettings};
 
 /// The settings that the API consults.
 #[derive(Debug, Clone)]
@@ -37,6 +41,8 @@ pub struct ApiSettings {
     pub reference_ports: Vec<u16>,
     /// Origins of web pages that may call the API.
     pub origins: Arc<AllowedOrigins>,
+    /// The program that decodes uploads.
+    pub picture_decoder: PathBuf,
 }
 
 impl ApiSettings {
@@ -61,6 +67,7 @@ impl ApiSettings {
             file_links: settings.file_urls.links(&settings.files, public_url),
             reference_ports: settings.worker.reference_ports.clone(),
             origins: Arc::new(settings.origins.allowed()?),
+            picture_decoder: settings.worker.test_picture_decoder.clone(),
         })
     }
 }
@@ -89,6 +96,8 @@ pub struct ApiState {
     pub limits: RateLimits,
     /// Failed authentications.
     pub failures: Arc<Failures>,
+    /// Takes pictures that callers bring.
+    pub uploads: Arc<Uploads>,
     /// The pages for people.
     pub studio: Arc<Studio>,
 }
@@ -114,9 +123,20 @@ impl ApiState {
             reference_ports: settings.reference_ports.clone(),
             file_links: settings.file_links.clone(),
             body_total: settings.connections.body_total,
+            body_idle: settings.connections.body_idle,
+        };
+        let decoder = Decoder::new(&settings.picture_decoder);
+        let uploads = Uploads::new(shared.clone(), decoder.clone());
+        let parts = StudioParts {
+            tasks: tasks.clone(),
+            links: links.clone(),
+            failures: failures.clone(),
+            uploads: uploads.clone(),
+            thumbnails: Thumbnails::new(shared.clone(), decoder),
         };
         Ok(Arc::new(Self {
-            studio: Studio::new(shared.clone(), tasks.clone(), links.clone(), failures.clone(), of_studio),
+            studio: Studio::new(shared.clone(), parts, of_studio),
+            uploads,
             keys: Arc::new(Keyring::new(shared.store.clone(), clock.clone())),
             limits: RateLimits::open(&settings.limits, settings.redis.as_ref(), clock.clone()).await?,
             tasks,

@@ -15,6 +15,8 @@ mod shared;
 pub mod sweeper;
 pub mod task_ages;
 pub mod tasks;
+pub mod thumbnails;
+pub mod uploads;
 pub mod waiters;
 
 pub use shared::Shared;

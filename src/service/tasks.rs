@@ -9,7 +9,8 @@ use tracing::Instrument as _;
 
 use crate::config::TASK_TIME_LIMIT;
 use crate::domain::cursor::CursorSigner;
-use crate::domain::model::{Id, Surface, Task, TaskId};
+use crate::domain::model::{Id, Status, Surface, Task, TaskId};
+use crate::domain::own_reference::OwnReference;
 use crate::domain::request::GenerateRequest;
 use crate::service::Shared;
 use crate::service::backlog::Place;
@@ -63,6 +64,29 @@ impl Tasks {
         Ok(Self { finished: Finished::new(shared.clone()), shared, cursors, max_unfinished })
     }
 
+    /// The first reference to a picture that this account does not have on this surface.
+    async fn missing_reference(
+        &self,
+        account: Id,
+        surface: Surface,
+        request: &GenerateRequest,
+    ) -> Result<Option<usize>> {
+        let store = &self.shared.store;
+        for (index, reference) in request.own_references() {
+            let found = match reference {
+                OwnReference::Upload(id) => store.find_upload(account, surface, id).await?.is_some(),
+                OwnReference::Result { task, number } => {
+                    let images = store.find_task(account, surface, task).await?.map(|task| task.status);
+                    matches!(images, Some(Status::Completed(names)) if names.len() >= usize::from(number))
+                }
+            };
+            if !found {
+                return Ok(Some(index));
+            }
+        }
+        Ok(None)
+    }
+
     /// Charges and queues a task and wakes the worker. `arrived` is the time at which the last byte of the
     /// request arrived, by the monotonic clock. If the caller drops this future, a transaction that has begun runs to its
     /// end, and a transaction that has not begun never does.
@@ -82,6 +106,9 @@ impl Tasks {
         let _cancel_when_dropped = hung_up.drop_guard();
         if self.shared.disk.is_low() {
             return Err(StoreError::Full("less is free than --min-free-space".into()));
+        }
+        if let Some(index) = self.missing_reference(account_id, surface, &request).await? {
+            return Ok(Submission::NoReference { index });
         }
         let references = request.reference_images.len();
         if let Some(excess) = self.shared.backlog.excess(&*self.shared.store, references).await {

@@ -27,6 +27,7 @@ mod leases;
 mod people;
 pub mod postgres;
 pub mod sqlite;
+mod uploads;
 
 pub use self::accounts::{AccountChange, AccountCreation, Accounts, Rank, Taking};
 pub use self::audit::{Audit, Drift};
@@ -38,6 +39,7 @@ pub use self::leases::{
     StrikeRule,
 };
 pub use self::people::{Candidate, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation};
+pub use self::uploads::{Upload, UploadedPicture, Uploads};
 
 /// Longest time by which a sweep is postponed. A sweep that is due later than that was postponed before the clock was set
 /// back, and counts as due.
@@ -115,6 +117,12 @@ pub enum Submission {
     },
     /// Refused: the account has reached its limit of unfinished tasks.
     TooManyUnfinished,
+    /// Nothing happened: the account has no such picture as this reference names, counted from 0. The service decides
+    /// this, never the store.
+    NoReference {
+        /// The place of the reference.
+        index: usize,
+    },
     /// Nothing happened: the [`StartLimit`] was over before the transaction began.
     NotStarted,
     /// Nothing happened: the queue is so long that the task would not end in time. The service decides this, never the
@@ -178,25 +186,25 @@ pub struct TaskRecord {
     pub removed_at: Option<Timestamp>,
 }
 
-/// A completed task with the names of its result files.
+/// A completed task with the names of its result files, or an upload with that of its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompletedTask {
-    /// The task.
+    /// The task or the upload.
     pub id: Id,
-    /// The account that paid for it.
+    /// The account that owns it.
     pub account_id: Id,
-    /// Its result files, in order.
+    /// Its files, in order.
     pub images: Vec<String>,
 }
 
-/// The state of a task that decides whether the sweeper removes its result files.
+/// The state of a task or an upload that decides whether the sweeper removes its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskFiles {
-    /// The task.
+    /// The task or the upload.
     pub id: Id,
     /// Whether it is unfinished.
     pub is_processing: bool,
-    /// Names of its result files; empty unless it is completed.
+    /// Names of its files; empty unless it is completed.
     pub images: Vec<String>,
     /// Time of its last change.
     pub updated_at: Timestamp,
@@ -316,11 +324,11 @@ pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
     /// Tasks of one account or of all, newest first, for the operator.
     async fn recent_tasks(&self, account_id: Option<Id>, limit: u32) -> Result<Vec<Task>>;
 
-    /// Completed tasks of all accounts and surfaces that have their result files, oldest first, newer than the task
-    /// `after`, for the operator.
+    /// Completed tasks and uploads of all accounts and surfaces that have their files, oldest first, newer than the task or
+    /// upload `after`, for the operator.
     async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>>;
 
-    /// The state of the existing tasks among `ids`, in any order, including removed ones.
+    /// The state of the existing tasks and uploads among `ids`, in any order, including removed ones.
     async fn task_files(&self, ids: &[Id]) -> Result<Vec<TaskFiles>>;
 }
 
@@ -480,6 +488,6 @@ pub trait Fleet: std::fmt::Debug + Send + Sync + 'static {
 }
 
 /// The database behind a running service.
-pub trait Store: Accounts + Keys + People + Tasks + Queue + Upkeep + Fleet + AuditLog {}
+pub trait Store: Accounts + Keys + People + Uploads + Tasks + Queue + Upkeep + Fleet + AuditLog {}
 
-impl<T: Accounts + Keys + People + Tasks + Queue + Upkeep + Fleet + AuditLog> Store for T {}
+impl<T: Accounts + Keys + People + Uploads + Tasks + Queue + Upkeep + Fleet + AuditLog> Store for T {}

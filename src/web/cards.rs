@@ -5,22 +5,29 @@ use tintype_engine::Stage;
 
 use super::error::PageError;
 use super::page::Frame;
+use super::references::{self, Chip};
 use super::session::Visitor;
 use super::texts::Texts;
 use crate::config::FileLinks;
-use crate::domain::model::{Status, Surface, Task};
+use crate::domain::model::{Id, Status, Surface, Task};
+use crate::domain::own_reference::OwnReference;
 use crate::domain::request::GenerateRequest;
 use crate::files::FilesError;
 use crate::service::tasks::Found;
+use crate::service::thumbnails;
 use crate::store::{AttemptProgress, TaskRecord, Unfinished};
 
 /// A picture on a page.
 pub(super) struct Picture {
     pub(super) url: String,
+    pub(super) thumbnail: String,
+    /// The size of the thumbnail, in pixels.
     pub(super) width: u32,
     pub(super) height: u32,
     /// Its place in the task, from 1.
     pub(super) number: usize,
+    /// Its name as a reference.
+    pub(super) reference: String,
 }
 
 /// A task as a page shows it.
@@ -39,6 +46,8 @@ pub(super) struct Card<'a> {
     pub(super) fraction: Option<f32>,
     /// The number of the latest preview, if there is one.
     pub(super) preview: Option<i64>,
+    /// Seconds since an unfinished task was created.
+    pub(super) elapsed: u64,
     /// Whether the task waits, so that it can be cancelled.
     pub(super) waits: bool,
     /// Whether the person may make pictures.
@@ -51,6 +60,7 @@ impl<'a> Card<'a> {
     async fn new(visitor: &'a Visitor, record: TaskRecord, unfinished: &[Unfinished]) -> Result<Self, FilesError> {
         let TaskRecord { task, request, .. } = record;
         let (width, height) = request.aspect_ratio.size();
+        let (width, height) = thumbnails::size(width, height);
         let mut card = Self {
             t: visitor.texts,
             pictures: Vec::new(),
@@ -58,6 +68,7 @@ impl<'a> Card<'a> {
             state: String::new(),
             fraction: None,
             preview: None,
+            elapsed: 0,
             waits: false,
             makes: visitor.makes(),
             proof: &visitor.proof,
@@ -66,9 +77,12 @@ impl<'a> Card<'a> {
         };
         match card.task.status.clone() {
             Status::Completed(names) => {
-                for (index, name) in names.iter().enumerate() {
+                for (number, name) in (1_u8..).zip(names.iter()) {
                     let url = url(visitor, name).await?;
-                    card.pictures.push(Picture { url, width, height, number: index + 1 });
+                    let own = OwnReference::Result { task: card.task.id, number };
+                    let (thumbnail, reference) = (references::thumbnail(own), own.to_string());
+                    let number = usize::from(number);
+                    card.pictures.push(Picture { url, thumbnail, width, height, number, reference });
                 }
             }
             Status::Failed(error) => card.error = Some(error),
@@ -84,6 +98,8 @@ impl<'a> Card<'a> {
         self.preview = unfinished.and_then(|task| task.preview);
         let attempt = unfinished.and_then(|task| task.attempt);
         self.waits = unfinished.is_some_and(|task| !task.is_leased);
+        let elapsed = studio.shared.store.now().as_millis() - self.task.created_at().as_millis();
+        self.elapsed = u64::try_from(elapsed / 1_000).unwrap_or(0);
         self.fraction = attempt.and_then(|attempt| attempt.stage).map(Stage::fraction);
         let found = Found { task: std::sync::Arc::new(self.task.clone()), attempt };
         let place = studio.tasks.place(&found).await;
@@ -103,6 +119,16 @@ impl<'a> Card<'a> {
     /// The lines of the references.
     pub(super) fn references(&self) -> String {
         self.request.reference_images.join("\n")
+    }
+
+    /// The references, to look at.
+    pub(super) fn chips(&self) -> Vec<Chip> {
+        self.request.reference_images.iter().map(|reference| Chip::new(reference)).collect()
+    }
+
+    /// Whether the sentence of a task that failed already says that its credits came back.
+    pub(super) fn says_refunded(&self) -> bool {
+        self.error.as_ref().is_some_and(|error| error.contains("refunded"))
     }
 
     /// The minute of its creation, in UTC.
@@ -126,7 +152,7 @@ fn working(t: &Texts, attempt: Option<AttemptProgress>) -> String {
 
 /// The URL of a picture for a page. Where this server itself serves the files, it is one of the same origin, whatever name
 /// the browser knows the server by.
-async fn url(visitor: &Visitor, name: &str) -> Result<String, FilesError> {
+pub(super) async fn url(visitor: &Visitor, name: &str) -> Result<String, FilesError> {
     match &visitor.studio.settings.file_links {
         FileLinks::Names(_) => Ok(format!("/files/{name}")),
         _ => visitor.studio.links.url(name).await,
@@ -148,6 +174,19 @@ pub(super) async fn cards(visitor: &Visitor, records: Vec<TaskRecord>) -> Result
         cards.push(Card::new(visitor, record, &unfinished).await?);
     }
     Ok(cards)
+}
+
+/// Tasks of one page.
+const PAGE: u32 = 24;
+
+/// The newest tasks before one, and the last of them if there are more.
+pub(super) async fn latest(visitor: &Visitor, before: Option<Id>) -> Result<(Vec<Card<'_>>, Option<Id>), PageError> {
+    let (studio, account) = (&visitor.studio, visitor.session.person.account_id);
+    let mut records = studio.shared.store.list_records(account, Surface::Web, before, PAGE + 1).await?;
+    let more = records.len() > PAGE as usize;
+    records.truncate(PAGE as usize);
+    let older = records.last().map(|record| record.task.id).filter(|_| more);
+    Ok((cards(visitor, records).await?, older))
 }
 
 /// The card of one task.

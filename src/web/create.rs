@@ -4,25 +4,24 @@ use std::sync::Arc;
 
 use askama::Template;
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query, Request, State};
 use axum::http::header::{self, HeaderValue};
 use axum::http::{HeaderMap, Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::cards::{Card, PicturePage, card, cards};
+use super::cards::{Card, PicturePage, card, latest};
 use super::error::PageError;
 use super::page::{Frame, html, is_of_script, secured};
+use super::references::{Chip, lines};
 use super::session::{Form, Visitor};
-use super::{HOME, Studio};
+use super::{HOME, Studio, uploads};
 use crate::domain::model::{CREDITS_PER_IMAGE, Id, Surface};
+use crate::domain::own_reference::OwnReference;
 use crate::domain::person::Role;
-use crate::domain::request::{AspectRatio, GenerateRequest, MAX_IMAGES};
+use crate::domain::request::{AspectRatio, GenerateRequest, InvalidRequest, MAX_IMAGES};
 use crate::store::{StoreError, Submission, TaskRecord};
-
-/// Tasks of one page.
-const PAGE: u32 = 24;
 
 /// A shape to choose.
 struct Shape {
@@ -43,6 +42,7 @@ struct CreatePage<'a> {
     filled: Filled,
     /// The sentence on why a form was refused.
     refusal: Option<String>,
+    chips: Vec<Chip>,
     cost: i64,
     most: u8,
 }
@@ -55,6 +55,13 @@ struct OlderCards<'a> {
     older: Option<Id>,
 }
 
+impl CreatePage<'_> {
+    /// The pattern after which the script adds references.
+    fn blank(&self) -> Chip {
+        Chip::new("")
+    }
+}
+
 /// The form as the person filled it in.
 #[derive(Debug, Clone, Default)]
 struct Filled {
@@ -64,10 +71,13 @@ struct Filled {
     references: String,
 }
 
-/// The first page; `from` fills the form in with the words of an earlier task.
+/// The first page. `from` fills the form in from an earlier task: all of it, or the part that `take` names; `reference` adds
+/// a picture of the account.
 #[derive(Debug, Deserialize)]
 pub struct From {
     from: Option<String>,
+    take: Option<String>,
+    reference: Option<String>,
 }
 
 /// The place in the list of pictures.
@@ -83,7 +93,22 @@ pub async fn create(visitor: Visitor, Query(from): Query<From>) -> Result<Respon
         && let Some(record) = own(&visitor, id).await?
     {
         let GenerateRequest { prompt, aspect_ratio, n, reference_images, .. } = record.request;
-        filled = Filled { prompt, shape: aspect_ratio, n, references: reference_images.join("\n") };
+        let takes = |part: &str| from.take.as_deref().is_none_or(|taken| taken == part);
+        if takes("prompt") {
+            filled.prompt = prompt;
+        }
+        if takes("shape") {
+            filled.shape = aspect_ratio;
+        }
+        if takes("references") {
+            filled.references = reference_images.join("\n");
+        }
+        if from.take.is_none() {
+            filled.n = n;
+        }
+    }
+    if let Some(reference) = from.reference.as_deref().and_then(OwnReference::parse) {
+        filled.references = reference.to_string();
     }
     page(&visitor, filled, None).await
 }
@@ -107,20 +132,11 @@ async fn page(visitor: &Visitor, filled: Filled, refusal: Option<String>) -> Res
         shapes: AspectRatio::ALL.into_iter().map(shape).collect(),
         cost: CREDITS_PER_IMAGE,
         most: MAX_IMAGES,
+        chips: lines(&filled.references).map(Chip::new).collect(),
         filled,
         refusal,
     };
     Ok(html(page.render()?))
-}
-
-/// The newest tasks before one, and the last of them if there are more.
-async fn latest(visitor: &Visitor, before: Option<Id>) -> Result<(Vec<Card<'_>>, Option<Id>), PageError> {
-    let (studio, account) = (&visitor.studio, visitor.session.person.account_id);
-    let mut records = studio.shared.store.list_records(account, Surface::Web, before, PAGE + 1).await?;
-    let more = records.len() > PAGE as usize;
-    records.truncate(PAGE as usize);
-    let older = records.last().map(|record| record.task.id).filter(|_| more);
-    Ok((cards(visitor, records).await?, older))
 }
 
 /// Older pictures, for the end of a page.
@@ -151,12 +167,11 @@ pub async fn picture(
 }
 
 /// Charges and queues a task, on the rules of the API.
-pub async fn submit(State(studio): State<Arc<Studio>>, form: Form) -> Result<Response<Body>, PageError> {
+pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
+    let (Form { visitor, fields, headers }, refused) = uploads::form(&studio, request).await?;
     let arrived = studio.shared.clock.elapsed();
-    let Form { visitor, fields, headers } = form;
     visitor.needs(Role::Member)?;
-    let references: Vec<&str> =
-        fields.text("references").lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let references: Vec<&str> = lines(fields.text("references")).collect();
     let n: u8 = fields.text("n").parse().unwrap_or(0);
     let wanted = json!({
         "prompt": fields.text("prompt"),
@@ -170,8 +185,11 @@ pub async fn submit(State(studio): State<Arc<Studio>>, form: Form) -> Result<Res
         n: n.clamp(1, MAX_IMAGES),
         references: fields.text("references").to_owned(),
     };
-    // The parser of the API, so that both surfaces have the same rules and the same sentences.
-    let parsed = GenerateRequest::parse(wanted.to_string().as_bytes(), &studio.settings.reference_ports);
+    let parsed = match refused {
+        Some(text) => Err(InvalidRequest(visitor.texts.get(text).into_owned())),
+        // The parser of the API, so that both surfaces have the same rules and the same sentences.
+        None => GenerateRequest::parse_of_person(wanted.to_string().as_bytes(), &studio.settings.reference_ports),
+    };
     let refusal = match parsed {
         Ok(request) => {
             let request = GenerateRequest { request_id: Some(visitor.visit.request_id.clone()), ..request };
@@ -207,6 +225,7 @@ fn refusal_of(visitor: &Visitor, refused: &Submission, cost: i64) -> String {
         Submission::InsufficientCredits { .. } => t.word("no-credits", &cost.to_string()).into_owned(),
         Submission::TooManyUnfinished => t.get("too-many").into_owned(),
         Submission::Overloaded { excess } => t.count("overloaded", excess.as_secs().max(1)).into_owned(),
+        Submission::NoReference { index } => t.count("no-reference", *index as u64 + 1).into_owned(),
         Submission::NotStarted | Submission::Accepted(_) => t.get("error-internal").into_owned(),
     }
 }

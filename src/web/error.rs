@@ -49,7 +49,7 @@ impl PageError {
         Self { signs_in: true, ..Self::new(StatusCode::SEE_OTHER, "signed-out") }
     }
 
-    fn caused_by(cause: impl Error + Send + Sync + 'static) -> Self {
+    pub(super) fn caused_by(cause: impl Error + Send + Sync + 'static) -> Self {
         let cause: Arc<dyn Error + Send + Sync> = Arc::new(cause);
         Self { cause: Some(cause), ..Self::new(StatusCode::INTERNAL_SERVER_ERROR, "error-internal") }
     }

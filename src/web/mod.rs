@@ -7,6 +7,7 @@
 
 mod activity;
 mod cards;
+mod compare;
 mod create;
 mod credits;
 mod error;
@@ -15,10 +16,12 @@ mod keys;
 mod live;
 mod page;
 mod previews;
+mod references;
 mod session;
 mod sessions;
 mod sign_in;
 mod texts;
+mod uploads;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +35,8 @@ use crate::service::failures::Failures;
 use crate::service::links::Links;
 use crate::service::people::People;
 use crate::service::tasks::Tasks;
+use crate::service::thumbnails::Thumbnails;
+use crate::service::uploads::Uploads;
 
 pub use self::error::{PageError, Written, write_error};
 pub use self::session::check_https;
@@ -40,6 +45,7 @@ pub use self::texts::Texts;
 /// The handlers, which `crate::http` puts into its table of routes.
 pub mod handlers {
     pub use super::activity::activity;
+    pub use super::compare::compare;
     pub use super::create::{cancel, create, older, picture, submit};
     pub use super::credits::{credits, csv};
     pub use super::events::events;
@@ -47,6 +53,7 @@ pub mod handlers {
     pub use super::previews::preview;
     pub use super::sessions::{end as end_session, end_others as end_other_sessions, sessions};
     pub use super::sign_in::{by_link, by_password, link, sign_in, sign_out};
+    pub use super::uploads::{remove as remove_upload, result_thumbnail, upload, upload_thumbnail, uploads};
 }
 
 /// The first page.
@@ -73,6 +80,8 @@ pub struct Studio {
     links: Arc<Links>,
     people: People,
     failures: Arc<Failures>,
+    uploads: Arc<Uploads>,
+    thumbnails: Thumbnails,
     live: live::Live,
     settings: StudioSettings,
 }
@@ -90,20 +99,32 @@ pub struct StudioSettings {
     pub file_links: FileLinks,
     /// Longest time for the body of a request to arrive.
     pub body_total: Duration,
+    /// Longest pause within the body of a request.
+    pub body_idle: Duration,
+}
+
+/// The parts of the service that the studio uses.
+#[derive(Debug)]
+pub struct StudioParts {
+    /// Submits, finds and lists tasks.
+    pub tasks: Arc<Tasks>,
+    /// URLs of result files.
+    pub links: Arc<Links>,
+    /// Failed sign-ins.
+    pub failures: Arc<Failures>,
+    /// Takes uploads.
+    pub uploads: Arc<Uploads>,
+    /// Makes thumbnails.
+    pub thumbnails: Thumbnails,
 }
 
 impl Studio {
     /// Builds the studio.
-    pub fn new(
-        shared: Arc<Shared>,
-        tasks: Arc<Tasks>,
-        links: Arc<Links>,
-        failures: Arc<Failures>,
-        settings: StudioSettings,
-    ) -> Arc<Self> {
+    pub fn new(shared: Arc<Shared>, parts: StudioParts, settings: StudioSettings) -> Arc<Self> {
+        let StudioParts { tasks, links, failures, uploads, thumbnails } = parts;
         let people = People::new(shared.store.clone());
         let live = live::Live::new(shared.clone());
-        Arc::new(Self { shared, tasks, links, people, failures, live, settings })
+        Arc::new(Self { shared, tasks, links, people, failures, uploads, thumbnails, live, settings })
     }
 
     /// Tells open pages what changes, until `stop`, which also ends their streams.

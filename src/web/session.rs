@@ -159,6 +159,11 @@ impl Fields {
         Ok(Self(url::form_urlencoded::parse(&body).into_owned().collect()))
     }
 
+    /// Fields that were read elsewhere.
+    pub(super) fn of(fields: HashMap<String, String>) -> Self {
+        Self(fields)
+    }
+
     /// A field that was sent, even if it is empty.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
@@ -191,7 +196,7 @@ fn proof_of(token: &Token) -> String {
 }
 
 /// Compares in a time that does not tell where two texts differ.
-fn same(one: &str, other: &str) -> bool {
+pub(super) fn same(one: &str, other: &str) -> bool {
     let differences = one.bytes().zip(other.bytes()).fold(0, |found, (a, b)| found | (a ^ b));
     one.len() == other.len() && differences == 0
 }

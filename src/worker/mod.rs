@@ -5,6 +5,7 @@
 
 mod attempt;
 mod held;
+mod own_references;
 mod reference_slots;
 pub mod render;
 mod render_slots;

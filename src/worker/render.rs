@@ -1,5 +1,6 @@
 //! From a claimed task to its PNGs: fetch references, render, fit, encode.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +9,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
+use super::own_references;
 use crate::config::WorkerSettings;
 use crate::domain::model::{Id, Violation};
 use crate::domain::reference_url::ReferenceUrl;
-use crate::outbound::references::{FaultKind, ReferenceOptions, References, TrustedTestHost};
+use crate::outbound::references::{FaultKind, ReferenceFault, ReferenceOptions, References, TrustedTestHost};
 use crate::policy::{Policy, Subject, Verdict};
 use crate::sandbox::Decoder;
 use crate::service::Shared;
@@ -102,6 +104,7 @@ pub struct EngineRenderer {
     engine: Arc<dyn Engine>,
     policy: Arc<Policy>,
     references: References,
+    decoder: Decoder,
     reference_ports: Vec<u16>,
 }
 
@@ -174,7 +177,9 @@ impl EngineRenderer {
         engine: Arc<dyn Engine>,
     ) -> Result<Self, String> {
         let references = References::new(reference_options(settings)?).map_err(|error| error.to_string())?;
-        Ok(Self { shared, info, engine, policy, references, reference_ports: settings.reference_ports.clone() })
+        let decoder = Decoder::new(&settings.test_picture_decoder);
+        let reference_ports = settings.reference_ports.clone();
+        Ok(Self { shared, info, engine, policy, references, decoder, reference_ports })
     }
 
     /// The pictures of a task at a size that the engine renders natively. An engine with a limit of pictures gets several
@@ -219,17 +224,32 @@ impl EngineRenderer {
         }
     }
 
+    /// The references of a task, in order: pictures of its account from the files, all others from their URLs.
     async fn references(&self, claim: &Claim) -> Result<Vec<Picture>, RenderError> {
+        let own: BTreeMap<_, _> = claim.request.own_references().collect();
         let parse = |(index, url): (usize, &String)| {
             // Checked at submission; the settings may have changed since.
-            ReferenceUrl::parse(url, &self.reference_ports)
-                .map_err(|fault| RenderError::Final(format!("reference_images[{index}] {fault}.")))
+            let parsed = ReferenceUrl::parse(url, &self.reference_ports);
+            let parsed = parsed.map_err(|fault| RenderError::Final(format!("reference_images[{index}] {fault}.")))?;
+            Ok((index, parsed))
         };
-        let urls = claim.request.reference_images.iter().enumerate().map(parse).collect::<Result<Vec<_>, _>>()?;
-        self.references.fetch_for(claim.account_id, &urls).await.map_err(|fault| match fault.kind {
-            FaultKind::Unexamined => RenderError::Again(fault.to_string()),
-            _ => RenderError::Final(fault.to_string()),
-        })
+        let all = claim.request.reference_images.iter().enumerate();
+        let (places, urls): (Vec<usize>, Vec<ReferenceUrl>) =
+            all.filter(|(index, _)| !own.contains_key(index)).map(parse).collect::<Result<_, _>>()?;
+        let mut pictures = BTreeMap::new();
+        for (index, reference) in own {
+            pictures
+                .insert(index, own_references::picture(&self.shared, &self.decoder, claim, index, reference).await?);
+        }
+        let fetched = self.references.fetch_for(claim.account_id, &urls).await.map_err(|fault| {
+            let fault = ReferenceFault { index: places[fault.index], ..fault };
+            match fault.kind {
+                FaultKind::Unexamined => RenderError::Again(fault.to_string()),
+                _ => RenderError::Final(fault.to_string()),
+            }
+        })?;
+        pictures.extend(places.into_iter().zip(fetched));
+        Ok(pictures.into_values().collect())
     }
 }
 

@@ -18,6 +18,7 @@ use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::fault::{Effect, Point};
 use tintype::store::{AccountChange, DeleteSessions, KeyChange, Rescue, Result, Submission};
 use tintype::worker::Worker;
+use tintype_engine::picture::Picture;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -133,6 +134,21 @@ impl Scene {
         attempt(async move { store.delete_sessions(DeleteSessions::Expired).await }).await;
         let sweeper = self.service.sweeper.clone();
         attempt(async move { sweeper.delete_old_audit_entries().await }).await;
+        self.upload().await;
+    }
+
+    /// An upload, and another one whose row is all that is left of it.
+    async fn upload(&self) {
+        let (store, account) = (self.service.shared.store.clone(), self.account.id);
+        attempt(async move { store.begin_upload(account, Surface::Web, 10).await }).await;
+        let picture = Picture::from_rgb(2, 2, vec![200; 12]).expect("a picture").to_png();
+        let uploads = self.service.api.uploads.clone();
+        attempt(async move {
+            let mut incoming = uploads.begin(account, Surface::Web, None).await?;
+            incoming.write(picture.into()).await?;
+            incoming.finish().await.map(drop)
+        })
+        .await;
     }
 
     /// Steps the worker through everything that it can do by itself.
@@ -236,6 +252,10 @@ impl Scene {
             self.service.clock.advance(Duration::from_secs(31 * 24 * 60 * 60));
             let sweeper = self.service.sweeper.clone();
             attempt(async move { sweeper.remove_old().await }).await;
+            let sweeper = self.service.sweeper.clone();
+            attempt(async move { sweeper.sweep_uploads().await }).await;
+            let sweeper = self.service.sweeper.clone();
+            attempt(async move { sweeper.sweep_orphans(usize::MAX).await }).await;
         }
     }
 

@@ -28,6 +28,7 @@ mod removals;
 mod sqlite_file;
 mod strikes;
 mod submits;
+mod uploads;
 mod workers;
 
 /// The whole suite on one backend.
@@ -98,6 +99,14 @@ macro_rules! suite {
                     a_disabled_account_signs_nobody_in,
                     expired_links_and_sessions_are_deleted_and_no_others,
                     the_first_account_is_an_administrator_and_others_only_by_rank,
+                }
+                uploads {
+                    an_upload_is_seen_by_its_account_and_surface_once_it_is_finished,
+                    an_account_has_a_limited_number_of_uploads,
+                    a_removed_upload_is_held_until_its_file_is_gone,
+                    old_uploads_are_removed_and_unfinished_ones_sooner,
+                    the_uploads_of_a_deleted_account_are_removed,
+                    sweeps_and_backups_see_the_files_of_uploads,
                 }
                 submits {
                     a_submit_past_its_deadline_or_after_its_caller_hung_up_does_not_start,

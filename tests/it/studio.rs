@@ -14,6 +14,8 @@ use crate::rigs::service::Service;
 
 mod browser;
 mod previews;
+mod references;
+mod uploads;
 
 /// The cookie where there is no TLS.
 const COOKIE: &str = "tintype";
@@ -105,10 +107,10 @@ fn text(answer: &Answer) -> &str {
     std::str::from_utf8(&answer.body).expect("text")
 }
 
-/// A path that the pattern of a route matches.
 fn path(pattern: &str) -> String {
     let id = "FAAAAAAAAAAAAAAAAAAAA";
-    pattern.replace("{id}", id).replace("{change}", "revoke").replace("{token}", Token::random().reveal())
+    let plain = pattern.replace("{id}", id).replace("{change}", "revoke").replace("{number}", "1");
+    plain.replace("{token}", Token::random().reveal())
 }
 
 #[tokio::test]
@@ -267,7 +269,7 @@ async fn a_task_of_the_studio_is_charged_rendered_and_shown() {
     );
     service.work().await;
     let done = ada.page(&format!("/studio/tasks/{id}")).await;
-    let url = done.split("<img src=\"/files/").nth(1).and_then(|rest| rest.split('"').next()).expect("a picture");
+    let url = done.split("<a href=\"/files/").nth(1).and_then(|rest| rest.split('"').next()).expect("a picture");
     let file = service.call("GET", &format!("/files/{url}"), &[], "").await;
     assert!(file.status == 200 && file.body.starts_with(b"\x89PNG"));
     let failed = ada.create("a boat [[fail]]").await;
@@ -464,7 +466,6 @@ async fn every_page_has_a_strict_policy_and_the_language_of_its_reader() {
     for path in ["/studio", "/studio/keys", "/studio/nowhere", "/studio/tasks/nonsense", "/studio/sign-in/x"] {
         let page = service.call("GET", path, &headers, "").await;
         if page.header("content-type") == "application/json" {
-            // No route: it belongs to no surface.
             assert_eq!(page.status, 404);
             continue;
         }

@@ -357,6 +357,9 @@ pub async fn generate(
             format!("The account has {} unfinished tasks, which is its limit.", api.settings.limits.max_unfinished),
             UNFINISHED_RETRY_SECONDS,
         )),
+        Submission::NoReference { index } => {
+            Err(ApiError::invalid_request(format!("reference_images[{index}] does not exist.")))
+        }
         Submission::NotStarted => Err(ApiError::caused_by("the database did not begin the submit in time")),
         Submission::Overloaded { excess } => Err(ApiError::rate_limited(
             "The queue is so long that the task would not be finished in time.",

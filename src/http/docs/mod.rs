@@ -33,6 +33,15 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
 const PICTURE: &str = "image/svg+xml";
 
+/// The style sheet and the script of the studio, a file for each noun.
+const STUDIO_STYLE: [&str; 2] =
+    [include_str!("../../web/pages/studio.css"), include_str!("../../web/pages/pictures.css")];
+const STUDIO_SCRIPT: [&str; 3] = [
+    include_str!("../../web/pages/studio.js"),
+    include_str!("../../web/pages/references.js"),
+    include_str!("../../web/pages/looking.js"),
+];
+
 /// Every page with its path.
 static PAGES: [(&str, Page); 11] = [
     ("/", Page::new(HTML, || include_str!("pages/home.html").into())),
@@ -43,8 +52,8 @@ static PAGES: [(&str, Page); 11] = [
     ("/docs/scalar.js", Page::new(SCRIPT, scalar)),
     ("/docs/icon.svg", Page::new(PICTURE, || include_str!("pages/icon.svg").into())),
     ("/favicon.ico", Page::new(PICTURE, || include_str!("pages/icon.svg").into())),
-    ("/studio/assets/studio.css", Page::new(STYLE, || include_str!("../../web/pages/studio.css").into())),
-    ("/studio/assets/studio.js", Page::new(SCRIPT, || include_str!("../../web/pages/studio.js").into())),
+    ("/studio/assets/studio.css", Page::new(STYLE, || STUDIO_STYLE.concat().into())),
+    ("/studio/assets/studio.js", Page::new(SCRIPT, || STUDIO_SCRIPT.concat().into())),
     ("/openapi.json", Page::new("application/json", || openapi_json().into())),
 ];
 

@@ -10,7 +10,7 @@ use super::{Sweeper, failed};
 use crate::clock::Timestamp;
 use crate::config::{FILE_SWEEP_LEASE, FULL_ORPHAN_SWEEP_EVERY, ORPHAN_AGE, ORPHAN_SWEEP_EVERY, SWEEP_SLACK};
 use crate::domain::model::Id;
-use crate::files::{FileName, FilesLock};
+use crate::files::{AnyName, FileName, FilesLock};
 use crate::store::{StoreError, TaskFiles};
 
 /// Number of latest days that are swept every hour.
@@ -45,32 +45,14 @@ pub(super) struct Swept {
     is_complete: bool,
 }
 
-/// A file in a listing.
-struct ListedFile<'a> {
-    name: &'a str,
-    /// Its name, or the intended name of a temporary file.
-    intended: FileName<'a>,
-    is_temporary: bool,
-}
-
-impl<'a> ListedFile<'a> {
-    /// Parses a name; `None` if no task can have a result of that name.
-    fn parse(name: &'a str) -> Option<Self> {
-        // An interrupted write leaves a temporary file: the intended name, `#` and a number.
-        let (intended, is_temporary) = name.split_once('#').map_or((name, false), |(intended, _)| (intended, true));
-        Some(Self { name, intended: FileName::parse(intended)?, is_temporary })
-    }
-}
-
-fn is_removable(task: &TaskFiles, file: &ListedFile<'_>, rule: &FileRule, removed_before: Timestamp) -> bool {
+fn is_removable(task: &TaskFiles, file: &AnyName<'_>, rule: &FileRule, removed_before: Timestamp) -> bool {
     if let Some(removed_at) = task.removed_at {
         return removed_at < removed_before;
     }
     if task.is_processing {
         return false;
     }
-    let is_result = !file.is_temporary && task.images.iter().any(|image| image == file.intended.as_str());
-    !is_result && task.updated_at < rule.touched_before
+    !file.is_of(&task.images) && task.updated_at < rule.touched_before
 }
 
 impl Sweeper {
@@ -179,7 +161,7 @@ impl Sweeper {
         loop {
             match listed.try_next().await {
                 Ok(Some(names)) => {
-                    let files: Vec<ListedFile<'_>> = names.iter().filter_map(|name| ListedFile::parse(name)).collect();
+                    let files: Vec<AnyName<'_>> = names.iter().filter_map(|name| FileName::parse_any(name)).collect();
                     let gone = self.sweep_batch(&files, rule, removed_before).await;
                     (left, *removed) = (left + files.len() - gone, *removed + gone);
                 }
@@ -194,8 +176,8 @@ impl Sweeper {
 
     /// Removes the removable files of a batch; returns their number. A file that has become removable stays removable,
     /// so time may pass between the query and the removal.
-    async fn sweep_batch(&self, files: &[ListedFile<'_>], rule: &FileRule, removed_before: Timestamp) -> usize {
-        let ids: BTreeSet<Id> = files.iter().map(|file| file.intended.task_id()).collect();
+    async fn sweep_batch(&self, files: &[AnyName<'_>], rule: &FileRule, removed_before: Timestamp) -> usize {
+        let ids: BTreeSet<Id> = files.iter().map(|file| file.task_id).collect();
         let tasks = match self.shared.store.task_files(&Vec::from_iter(ids)).await {
             Ok(tasks) => tasks.into_iter().map(|task| (task.id, task)).collect::<HashMap<Id, TaskFiles>>(),
             Err(error) => {
@@ -204,10 +186,10 @@ impl Sweeper {
             }
         };
         let removable = files.iter().filter(|file| {
-            let task = tasks.get(&file.intended.task_id());
+            let task = tasks.get(&file.task_id);
             task.is_some_and(|task| is_removable(task, file, rule, removed_before))
         });
-        let removals: Vec<_> = removable.map(|file| self.shared.files.remove(file.name)).collect();
+        let removals: Vec<_> = removable.map(|file| self.shared.files.remove(file.text)).collect();
         let mut outcomes = stream::iter(removals).buffer_unordered(CONCURRENT_REMOVALS);
         let mut gone = 0;
         while let Some(outcome) = outcomes.next().await {
@@ -222,7 +204,7 @@ impl Sweeper {
     /// Time before which a task must have been removed for its files to be removable; `None` if no files may be removed
     /// now. It is never later than the creation of the oldest unfinished task, so that this task keeps every file that it
     /// may need.
-    async fn may_remove_files(&self) -> Option<Timestamp> {
+    pub(super) async fn may_remove_files(&self) -> Option<Timestamp> {
         let depth = self.shared.store.queue_depth().await.inspect_err(failed).ok()?;
         let aged = self.shared.store.now().saturating_sub(self.removed_files_grace);
         Some(depth.oldest.map_or(aged, |oldest| oldest.min(aged)))

@@ -14,6 +14,7 @@ use crate::store::{DeleteSessions, Rescue, StoreError};
 
 mod abilities;
 mod files;
+mod uploads;
 
 use self::abilities::Missing;
 use self::files::FileRule;
@@ -146,6 +147,10 @@ impl Sweeper {
             tokio::time::sleep(ORPHAN_SWEEP_EVERY).await;
             self.delete_expired_sessions().await;
             self.delete_old_audit_entries().await;
+            match self.sweep_uploads().await {
+                0 => {}
+                removed => tracing::info!(files = removed, "files of removed uploads deleted"),
+            }
             match self.sweep_orphans_in_turn().await {
                 0 => {}
                 removed => tracing::info!(removed, "removed result files that belong to no completed task"),

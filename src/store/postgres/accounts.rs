@@ -30,8 +30,8 @@ const ACCOUNT: &str = "id, name, coalesce(
         (SELECT balance FROM ledger WHERE account_id = accounts.id ORDER BY ledger.id DESC LIMIT 1), 0) AS balance,
     admin, disabled_at, deleted_at FROM accounts";
 
-/// Disables the account $1 at the time $2, or enables it. A time $3 deletes it and its people and
-/// revokes its keys, unless it has unfinished tasks.
+/// Disables the account $1 at the time $2, or enables it. A time $3 deletes it and its people,
+/// removes its uploads and revokes its keys, unless it has unfinished tasks.
 const CHANGE: &str = "
     WITH
     -- Waits for submits.
@@ -44,6 +44,10 @@ const CHANGE: &str = "
         FROM idle WHERE a.id = idle.id RETURNING a.id
     ),
     people AS (DELETE FROM people WHERE $3 IS NOT NULL AND account_id IN (SELECT id FROM changed)),
+    uploads AS (
+        UPDATE uploads SET removed_at = $3
+        WHERE $3 IS NOT NULL AND account_id IN (SELECT id FROM changed) AND removed_at IS NULL
+    ),
     -- In the order in which other statements lock keys.
     keys AS MATERIALIZED (
         SELECT k.id FROM api_keys k WHERE account_id IN (SELECT id FROM changed) AND revoked_at IS NULL

@@ -13,8 +13,19 @@ const PIECE: u32 = 1_000;
 
 /// The tables that both databases have, without `progress` and `previews`, which workers report again, and without sessions
 /// and sign-in links: people sign in again. Their first column is their key.
-const TABLES: [&str; 10] =
-    ["secrets", "accounts", "people", "api_keys", "tasks", "queue", "ledger", "queue_pause", "strikes", "audit_log"];
+const TABLES: [&str; 11] = [
+    "secrets",
+    "accounts",
+    "people",
+    "api_keys",
+    "uploads",
+    "tasks",
+    "queue",
+    "ledger",
+    "queue_pause",
+    "strikes",
+    "audit_log",
+];
 
 /// Outcome of an import.
 #[derive(Debug, PartialEq, Eq)]

@@ -41,6 +41,7 @@ mod submit;
 mod sweep;
 mod tasks;
 mod upkeep;
+mod uploads;
 mod workers;
 
 pub use self::import::Import;

@@ -171,8 +171,10 @@ impl Tasks for PostgresStore {
 
     async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
         let after = after.map_or_else(String::new, |id| id.to_string());
-        let sql = "SELECT id, account_id, images FROM tasks
-            WHERE id > $1 AND status = 'completed' AND removed_at IS NULL ORDER BY id LIMIT $2";
+        let sql = "(SELECT id, account_id, images FROM tasks
+            WHERE id > $1 AND status = 'completed' AND removed_at IS NULL ORDER BY id LIMIT $2)
+            UNION ALL (SELECT id, account_id, json_build_array(name)::text FROM uploads
+            WHERE id > $1 AND name IS NOT NULL AND removed_at IS NULL ORDER BY id LIMIT $2) ORDER BY id LIMIT $2";
         let rows = self.database.read(sql, &[&after, &i64::from(limit)]).await?;
         let completed = |row: &Row| {
             Ok(CompletedTask {
@@ -186,7 +188,10 @@ impl Tasks for PostgresStore {
 
     async fn task_files(&self, ids: &[Id]) -> Result<Vec<TaskFiles>> {
         let sql = "SELECT id, status = 'processing' AS is_processing, coalesce(images, '[]') AS images, updated_at, removed_at FROM tasks
-            WHERE id = ANY ($1)";
+            WHERE id = ANY ($1)
+            UNION ALL SELECT id, name IS NULL AND removed_at IS NULL,
+                CASE WHEN name IS NULL THEN '[]' ELSE json_build_array(name)::text END, updated_at, removed_at
+            FROM uploads WHERE id = ANY ($1)";
         self.database.read(sql, &[&ids]).await?.iter().map(task_files).collect()
     }
 }

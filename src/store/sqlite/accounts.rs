@@ -121,6 +121,10 @@ pub(super) fn change_account(
             .prepare_cached("UPDATE api_keys SET revoked_at = ?2 WHERE account_id = ?1 AND revoked_at IS NULL")?
             .execute(params![id, now])?;
         writing.connection.prepare_cached("DELETE FROM people WHERE account_id = ?1")?.execute([id])?;
+        writing
+            .connection
+            .prepare_cached("UPDATE uploads SET removed_at = ?2 WHERE account_id = ?1 AND removed_at IS NULL")?
+            .execute(params![id, now])?;
     }
     find(&writing.connection, id.as_str())
 }

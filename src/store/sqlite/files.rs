@@ -16,7 +16,9 @@ pub(super) fn of_tasks(connection: &Connection, ids: &[Id]) -> rusqlite::Result<
     connection
         .prepare_cached(
             "SELECT id, status = 'processing', images, updated_at, removed_at FROM tasks
-             WHERE id IN (SELECT value FROM json_each(?1))",
+             WHERE id IN (SELECT value FROM json_each(?1))
+             UNION ALL SELECT id, name IS NULL AND removed_at IS NULL, iif(name IS NULL, NULL, json_array(name)), updated_at,
+             removed_at FROM uploads WHERE id IN (SELECT value FROM json_each(?1))",
         )?
         .query_map([wanted], task_files)?
         .collect()

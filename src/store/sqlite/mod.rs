@@ -30,6 +30,7 @@ mod snapshot;
 mod strikes;
 mod tasks;
 mod upkeep;
+mod uploads;
 mod writer;
 
 use self::connection::{Readers, connect};

@@ -243,7 +243,9 @@ pub(super) fn completed(
     connection
         .prepare_cached(
             "SELECT id, account_id, images FROM tasks
-             WHERE id > ?1 AND status = 'completed' AND images IS NOT NULL AND removed_at IS NULL ORDER BY id LIMIT ?2",
+             WHERE id > ?1 AND status = 'completed' AND images IS NOT NULL AND removed_at IS NULL
+             UNION ALL SELECT id, account_id, json_array(name) FROM uploads
+             WHERE id > ?1 AND name IS NOT NULL AND removed_at IS NULL ORDER BY id LIMIT ?2",
         )?
         .query_map(params![after, limit], |row| {
             Ok(CompletedTask { id: row.get(0)?, account_id: row.get(1)?, images: json(row, 2)? })

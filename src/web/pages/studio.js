@@ -37,6 +37,7 @@ function place(html) {
   const card = parse(html).firstElementChild;
   if (!card) return;
   setUp(card);
+  startClocks(card);
   const old = document.getElementById(card.id);
   if (old) {
     const focused = old.contains(document.activeElement);
@@ -93,7 +94,9 @@ function listen(url) {
 }
 
 async function send(form, submitter) {
-  const body = new URLSearchParams(new FormData(form, submitter));
+  // Files have been sent already.
+  const fields = [...new FormData(form, submitter)].filter(([, value]) => typeof value === "string");
+  const body = new URLSearchParams(fields);
   const button = submitter || one("button", form);
   button.disabled = true;
   try {
@@ -121,6 +124,7 @@ document.addEventListener("submit", async (event) => {
   const form = event.target;
   if (!("make" in form.dataset) && !("cancel" in form.dataset)) return;
   event.preventDefault();
+  if (form === maker) await uploadsDone();
   remember(form.elements.prompt?.value);
   const sent = await send(form, event.submitter);
   if (!sent) return;

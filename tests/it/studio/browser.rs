@@ -10,15 +10,15 @@ use crate::rigs::browser::Browser;
 const PROMPT: &str = "document.querySelector('#prompt')";
 
 /// Somebody in front of the studio of a running server.
-struct Person {
+pub(super) struct Person {
     _data: TempDir,
-    server: Server,
-    browser: Browser,
+    pub(super) server: Server,
+    pub(super) browser: Browser,
 }
 
 impl Person {
     /// Signs in by a link, as the first start shows one.
-    fn sign_in(flags: &[&str]) -> Self {
+    pub(super) fn sign_in(flags: &[&str]) -> Self {
         let data = TempDir::new().expect("a directory");
         let server = Server::start(data.path(), flags);
         let mut browser = Browser::start();
@@ -29,18 +29,18 @@ impl Person {
         Self { _data: data, server, browser }
     }
 
-    fn create(&mut self, prompt: &str) {
+    pub(super) fn create(&mut self, prompt: &str) {
         self.browser.paste(PROMPT, prompt);
         self.browser.click("document.querySelector('.make')");
     }
 
-    fn open(&mut self, path: &str) {
+    pub(super) fn open(&mut self, path: &str) {
         let url = format!("{}{path}", self.server.url());
         self.browser.open(&url);
     }
 
     /// Checks that the pages asked this server alone and broke no rule of their policy.
-    fn leave(self) {
+    pub(super) fn leave(self) {
         let own = self.server.url();
         let elsewhere: Vec<_> = self.browser.requests.iter().filter(|url| !url.starts_with(&own)).collect();
         assert!(elsewhere.is_empty(), "{elsewhere:?}");
@@ -50,7 +50,7 @@ impl Person {
 }
 
 /// Pictures of every page, for whoever wants to look at them: in the folder that `STUDIO_PICTURES` names.
-fn photograph(browser: &mut Browser, name: &str) {
+pub(super) fn photograph(browser: &mut Browser, name: &str) {
     let Some(folder) = option_env!("STUDIO_PICTURES") else { return };
     for (width, height) in [(1_280, 900), (390, 844)] {
         browser.resize(width, height);
@@ -60,7 +60,7 @@ fn photograph(browser: &mut Browser, name: &str) {
 }
 
 /// The first card, in this state.
-fn first(state: &str) -> String {
+pub(super) fn first(state: &str) -> String {
     format!("document.querySelector('.card')?.dataset.state === '{state}'")
 }
 
@@ -77,7 +77,7 @@ fn a_person_creates_a_picture_and_sees_it_appear() {
     person.browser.until(&first("completed"));
     person
         .browser
-        .until("[...document.querySelectorAll('.card img')].filter(image => image.naturalWidth === 1280).length === 2");
+        .until("[...document.querySelectorAll('.card img')].filter(image => image.naturalWidth === 640).length === 2");
     assert_eq!(person.browser.evaluate("document.querySelector('[data-credits]').textContent"), "996 credits");
     assert_eq!(person.browser.evaluate("location.pathname"), "/studio");
     person.create("A red fox in the snow at dawn [[fail]]");
@@ -89,7 +89,11 @@ fn a_person_creates_a_picture_and_sees_it_appear() {
     person.browser.prefer_dark(true);
     photograph(&mut person.browser, "create-dark");
     person.browser.prefer_dark(false);
-    person.browser.follow("document.querySelectorAll('.card')[1].querySelector('.facts a')");
+    person.browser.click("document.querySelectorAll('.card')[1].querySelector('.facts a')");
+    person.browser.until("document.querySelector('.beside dl')");
+    photograph(&mut person.browser, "beside");
+    let address = person.browser.evaluate("document.querySelectorAll('.card')[1].querySelector('.facts a').pathname");
+    person.open(address.as_str().expect("a path"));
     person.browser.until("document.querySelector('.details dl')");
     photograph(&mut person.browser, "picture");
     person.leave();
@@ -104,7 +108,12 @@ fn again_and_remix_take_over_the_words() {
     person.browser.until("document.querySelectorAll('.card[data-state=completed]').length === 2");
     let urls = "[...document.querySelectorAll('.card img')].map(image => image.src)";
     assert_eq!(person.browser.evaluate(&format!("new Set({urls}).size")), 2);
-    person.browser.follow("document.querySelector('.card a[href*=\"from=\"]')");
+    person.browser.evaluate("document.querySelector('#prompt').value = 'Other words'");
+    person.browser.click("document.querySelector('.card .remix summary')");
+    person.browser.click("document.querySelector('.card [data-remix=shape]')");
+    assert_eq!(person.browser.evaluate("document.querySelector('#prompt').value"), "Other words");
+    person.browser.click("document.querySelector('.card .remix summary')");
+    person.browser.click("document.querySelector('.card [data-remix=prompt]')");
     assert_eq!(person.browser.evaluate("document.querySelector('#prompt').value"), "A lighthouse in a storm");
     person.leave();
 }

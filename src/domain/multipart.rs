@@ -1,0 +1,223 @@
+//! Reads a form of the type `multipart/form-data` (RFC 7578) piece by piece, in memory that does not grow with its parts.
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use memchr::memmem;
+
+/// Longest boundary (RFC 2046, section 5.1.1).
+const MAX_BOUNDARY: usize = 70;
+/// Longest header of a part, in bytes.
+const MAX_HEADER: usize = 8 * 1024;
+
+/// The body is no such form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the form is malformed")]
+pub struct Malformed;
+
+/// A piece of a form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece {
+    /// A part begins.
+    Part {
+        /// The name of the field.
+        name: String,
+        /// Whether it is a file.
+        is_file: bool,
+    },
+    /// Bytes of the part, never none.
+    Data(Bytes),
+    /// The form has ended.
+    End,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Before the first delimiter.
+    Preamble,
+    /// After a delimiter.
+    Delimiter,
+    Header,
+    Data,
+    End,
+}
+
+/// A reader of a form. The caller pushes bytes as they arrive and takes pieces until there is none.
+#[derive(Debug)]
+pub struct Multipart {
+    /// The line break and the boundary between two parts.
+    delimiter: Vec<u8>,
+    buffer: BytesMut,
+    state: State,
+}
+
+impl Multipart {
+    /// A reader for a body of this `Content-Type`; `None` if that is another type or has no usable boundary.
+    pub fn new(content_type: &str) -> Option<Self> {
+        let (kind, parameters) = content_type.split_once(';')?;
+        if !kind.trim().eq_ignore_ascii_case("multipart/form-data") {
+            return None;
+        }
+        let boundary = parameters.split(';').find_map(|parameter| {
+            let (name, value) = parameter.trim().split_once('=')?;
+            name.eq_ignore_ascii_case("boundary").then(|| value.trim_matches('"'))
+        })?;
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"'()+_,-./:=?".contains(&byte);
+        if boundary.is_empty() || boundary.len() > MAX_BOUNDARY || !boundary.bytes().all(plain) {
+            return None;
+        }
+        // The first delimiter may be at the very beginning.
+        Some(Self {
+            delimiter: format!("\r\n--{boundary}").into_bytes(),
+            buffer: BytesMut::from(&b"\r\n"[..]),
+            state: State::Preamble,
+        })
+    }
+
+    /// Adds bytes of the body. At most a delimiter or the header of a part is left of the earlier ones once
+    /// [`Multipart::next_piece`] has returned `None`.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next piece; `None` if it needs more bytes.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn next_piece(&mut self) -> Result<Option<Piece>, Malformed> {
+        loop {
+            match self.state {
+                State::Preamble => {
+                    let Some(at) = memmem::find(&self.buffer, &self.delimiter) else {
+                        self.buffer.advance(self.certain());
+                        return Ok(None);
+                    };
+                    self.buffer.advance(at + self.delimiter.len());
+                    self.state = State::Delimiter;
+                }
+                State::Delimiter => match self.buffer.get(..2) {
+                    None => return Ok(None),
+                    Some(b"--") => self.state = State::End,
+                    Some(b"\r\n") => {
+                        // The line break stays: it ends an empty header.
+                        self.state = State::Header;
+                    }
+                    Some(_) => return Err(Malformed),
+                },
+                State::Header => {
+                    let Some(at) = memmem::find(&self.buffer, b"\r\n\r\n") else {
+                        return if self.buffer.len() > MAX_HEADER { Err(Malformed) } else { Ok(None) };
+                    };
+                    let header = self.buffer.split_to(at + 4);
+                    self.state = State::Data;
+                    return part(&header).map(Some);
+                }
+                State::Data => {
+                    let found = memmem::find(&self.buffer, &self.delimiter);
+                    let length = found.unwrap_or_else(|| self.certain());
+                    if length > 0 {
+                        return Ok(Some(Piece::Data(self.buffer.split_to(length).freeze())));
+                    }
+                    if found.is_none() {
+                        return Ok(None);
+                    }
+                    self.buffer.advance(self.delimiter.len());
+                    self.state = State::Delimiter;
+                }
+                State::End => {
+                    self.buffer.clear();
+                    return Ok(Some(Piece::End));
+                }
+            }
+        }
+    }
+
+    /// The number of bytes that are certainly not the beginning of a delimiter.
+    fn certain(&self) -> usize {
+        self.buffer.len().saturating_sub(self.delimiter.len() - 1)
+    }
+}
+
+/// Reads the header of a part.
+fn part(header: &[u8]) -> Result<Piece, Malformed> {
+    let header = std::str::from_utf8(header).map_err(|_| Malformed)?;
+    let disposition = header.split("\r\n").find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-disposition").then_some(value)
+    });
+    let mut parameters = disposition.ok_or(Malformed)?.split(';').map(str::trim);
+    if !parameters.next().is_some_and(|kind| kind.eq_ignore_ascii_case("form-data")) {
+        return Err(Malformed);
+    }
+    let (mut name, mut is_file) = (None, false);
+    for (key, value) in parameters.filter_map(|parameter| parameter.split_once('=')) {
+        match key.to_ascii_lowercase().as_str() {
+            "name" => name = name.or(Some(value.trim_matches('"').to_owned())),
+            "filename" | "filename*" => is_file = true,
+            _ => {}
+        }
+    }
+    Ok(Piece::Part { name: name.ok_or(Malformed)?, is_file })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORM: &[u8] = b"ignored\r\n--x-y\r\nContent-Disposition: form-data; name=\"proof\"\r\n\r\nsecret\r\n--x-y\r\n\
+        content-disposition: FORM-DATA; name=\"file\"; filename=\"a;b.png\"\r\nContent-Type: image/png\r\n\r\n\
+        \x89PNG\r\n--x-no delimiter\r\n\r\n--x-y\r\nContent-Disposition: form-data; name=empty\r\n\r\n\r\n--x-y--\r\nmore";
+
+    /// The parts of a form that arrives in chunks of a size, with all their data.
+    fn read(form: &[u8], size: usize) -> Result<Vec<(String, bool, Vec<u8>)>, Malformed> {
+        let mut reader = Multipart::new("multipart/form-data; boundary=x-y").expect("a form");
+        let mut parts: Vec<(String, bool, Vec<u8>)> = Vec::new();
+        for chunk in form.chunks(size) {
+            reader.push(chunk);
+            while let Some(piece) = reader.next_piece()? {
+                match piece {
+                    Piece::Part { name, is_file } => parts.push((name, is_file, Vec::new())),
+                    Piece::Data(data) => parts.last_mut().expect("a part").2.extend_from_slice(&data),
+                    Piece::End => return Ok(parts),
+                }
+            }
+            assert!(reader.buffer.len() <= MAX_HEADER, "the buffer does not grow with the part");
+        }
+        Err(Malformed)
+    }
+
+    #[test]
+    fn a_form_is_the_same_however_it_is_cut() {
+        let expected = [
+            ("proof".to_owned(), false, b"secret".to_vec()),
+            ("file".to_owned(), true, b"\x89PNG\r\n--x-no delimiter\r\n".to_vec()),
+            ("empty".to_owned(), false, Vec::new()),
+        ];
+        for size in 1..FORM.len() + 1 {
+            assert_eq!(read(FORM, size).as_deref(), Ok(&expected[..]), "{size}");
+        }
+    }
+
+    #[test]
+    fn an_unfinished_or_malformed_form_is_an_error() {
+        for length in 0..FORM.len() - 7 {
+            assert_eq!(read(&FORM[..length], 16), Err(Malformed), "{length}");
+        }
+        let long = format!("--x-y\r\nContent-Disposition: form-data; name=\"{}\"", "a".repeat(2 * MAX_HEADER));
+        let cases = [
+            "--x-y\r\n\r\nno header\r\n--x-y--",
+            "--x-y\r\nContent-Disposition: form-data\r\n\r\nno name\r\n--x-y--",
+            "--x-y\r\nContent-Disposition: attachment; name=a\r\n\r\na\r\n--x-y--",
+            "--x-yz\r\nContent-Disposition: form-data; name=a\r\n\r\na\r\n--x-y--",
+            &long,
+        ];
+        for case in cases {
+            assert_eq!(read(case.as_bytes(), 7), Err(Malformed), "{case}");
+        }
+        let long = format!("multipart/form-data; boundary={}", "a".repeat(71));
+        for kind in ["", "multipart/form-data", "multipart/mixed; boundary=a", "multipart/form-data; boundary=", &long]
+        {
+            assert!(Multipart::new(kind).is_none(), "{kind}");
+        }
+        assert!(Multipart::new("Multipart/Form-Data; charset=utf-8; Boundary=\"a b\"").is_none());
+        assert!(Multipart::new("Multipart/Form-Data; charset=utf-8; Boundary=\"a-b\"").is_some());
+    }
+}

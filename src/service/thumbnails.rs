@@ -1,0 +1,95 @@
+//! Small copies of pictures, made when somebody first looks at them and kept beside them.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tintype_engine::picture::Picture;
+use tokio::sync::Semaphore;
+
+use crate::files::{FileName, FilesError};
+use crate::sandbox::{DecodeError, Decoder};
+use crate::service::Shared;
+
+/// The longest side of a thumbnail, in pixels: a card of the studio on a screen with two pixels for each point.
+pub const SIDE: u32 = 640;
+/// Quality of WebP, from 0 to 100.
+const QUALITY: f32 = 78.0;
+/// Thumbnails that are made at the same time.
+const MAX_MAKING: usize = 2;
+
+/// Makes and serves thumbnails.
+#[derive(Debug)]
+pub struct Thumbnails {
+    shared: Arc<Shared>,
+    decoder: Decoder,
+    making: Semaphore,
+}
+
+/// A thumbnail could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ThumbnailError {
+    /// The picture could not be read.
+    #[error(transparent)]
+    Files(#[from] FilesError),
+    /// The picture could not be decoded.
+    #[error(transparent)]
+    Decoder(#[from] DecodeError),
+    /// The picture could not be encoded.
+    #[error("the thumbnail could not be encoded: {0}")]
+    Encoder(String),
+}
+
+impl Thumbnails {
+    /// Makes thumbnails of pictures that `decoder` decodes.
+    pub fn new(shared: Arc<Shared>, decoder: Decoder) -> Self {
+        Self { shared, decoder, making: Semaphore::new(MAX_MAKING) }
+    }
+
+    /// The thumbnail of a picture, as WebP; `None` if there is no such picture. The caller may see the picture.
+    ///
+    /// # Errors
+    /// [`ThumbnailError`].
+    pub async fn of(&self, name: FileName<'_>) -> Result<Option<Bytes>, ThumbnailError> {
+        let files = &self.shared.files;
+        if let Some(kept) = files.thumbnail(name).await? {
+            return Ok(Some(kept));
+        }
+        let _making = self.making.acquire().await.expect("the semaphore is never closed");
+        // Somebody else may have made it meanwhile.
+        if let Some(kept) = files.thumbnail(name).await? {
+            return Ok(Some(kept));
+        }
+        let Some(png) = files.read(name).await? else { return Ok(None) };
+        let picture = self.decoder.decode_result(&png).await?;
+        let made = tokio::task::spawn_blocking(move || encode(picture)).await;
+        let made = made.map_err(|error| ThumbnailError::Encoder(error.to_string()))??;
+        if self.shared.disk.is_low() {
+            return Ok(Some(made));
+        }
+        if let Err(error) = files.keep_thumbnail(name, made.clone()).await {
+            tracing::warn!(name = name.as_str(), %error, "could not keep a thumbnail; it is made again when somebody asks for it");
+        }
+        Ok(Some(made))
+    }
+}
+
+fn encode(picture: Picture) -> Result<Bytes, ThumbnailError> {
+    let (width, height) = size(picture.width(), picture.height());
+    let small = picture.stretch(width, height);
+    let encoded = webp::Encoder::from_rgb(small.as_rgb(), width, height).encode_simple(false, QUALITY);
+    let encoded = encoded.map_err(|error| ThumbnailError::Encoder(format!("{error:?}")))?;
+    Ok(Bytes::copy_from_slice(&encoded))
+}
+
+/// Width and height of the thumbnail of a picture, in pixels.
+pub fn size(width: u32, height: u32) -> (u32, u32) {
+    let longest = width.max(height);
+    if longest <= SIDE {
+        return (width, height);
+    }
+    let scaled = |side: u32| {
+        let scaled = (u64::from(side) * u64::from(SIDE) + u64::from(longest) / 2) / u64::from(longest);
+        u32::try_from(scaled).unwrap_or(SIDE).max(1)
+    };
+    (scaled(width), scaled(height))
+}

@@ -1,0 +1,185 @@
+
+// References beside the prompt: pictures of the account, which this script keeps in a list, and links, which stay in their
+// text field. One hidden field sends both.
+const MOST_REFERENCES = 4;
+const MOST_BYTES = 20 * 1024 * 1024;
+const DRAGGED = "text/x-tintype-reference";
+const maker = one("form.maker");
+const links = one("#references");
+const files = one("input[type=file][name=file]");
+const isOwn = (line) => /^(upload|result):/.test(line);
+const linesOf = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
+const uploading = new Map();
+let own = [];
+let sent = null;
+
+const thumbnailOf = (reference) => {
+  const [kind, id, number] = reference.split(/[:/]/);
+  return kind === "upload" ? `/studio/uploads/${id}` : `/studio/tasks/${id}/pictures/${number}`;
+};
+
+function syncReferences() {
+  if (!links) return;
+  const urls = linesOf(links.value);
+  sent.value = [...own, ...urls].join("\n");
+  const count = own.length + urls.length + uploading.size;
+  one("[data-count]").textContent = count ? `(${count}/${MOST_REFERENCES})` : "";
+  const list = one(".chips");
+  const wanted = [...own, ...uploading.keys()];
+  for (const chip of all(".chip", list)) if (!wanted.includes(chip.dataset.reference)) chip.remove();
+  for (const reference of wanted) {
+    if (all(".chip", list).some((chip) => chip.dataset.reference === reference)) continue;
+    const chip = one("[data-chip]").content.firstElementChild.cloneNode(true);
+    const picture = document.createElement("img");
+    picture.src = uploading.get(reference)?.url ?? thumbnailOf(reference);
+    picture.alt = list.getAttribute("aria-label");
+    chip.dataset.reference = reference;
+    chip.ariaBusy = uploading.has(reference);
+    one(".host", chip).replaceWith(picture);
+    one("[data-drop-reference]", chip).hidden = false;
+    list.append(chip);
+  }
+}
+
+function roomForReference() {
+  const room = own.length + linesOf(links.value).length + uploading.size < MOST_REFERENCES;
+  if (!room) say(files.dataset.full);
+  return room;
+}
+
+function addReference(reference) {
+  one(".references").open = true;
+  if (own.includes(reference) || !roomForReference()) return;
+  say("");
+  own.push(reference);
+  syncReferences();
+}
+
+async function upload(file) {
+  one(".references").open = true;
+  if (!roomForReference()) return;
+  if (file.size > MOST_BYTES) return say(files.dataset.large);
+  say("");
+  const name = `arriving:${crypto.getRandomValues(new Uint32Array(2)).join("-")}`;
+  const url = URL.createObjectURL(file);
+  const stop = new AbortController();
+  const arriving = sendFile(file, stop.signal);
+  uploading.set(name, { url, stop, arriving });
+  syncReferences();
+  const answer = await arriving;
+  const dropped = !uploading.delete(name);
+  URL.revokeObjectURL(url);
+  if (!dropped && answer.reference) own.push(answer.reference);
+  if (!dropped && answer.refusal) say(answer.refusal);
+  syncReferences();
+}
+
+// Sends one file. The promise never fails.
+async function sendFile(file, signal) {
+  const headers = { ...OF_SCRIPT, "x-proof": maker.elements.proof.value, "content-type": "application/octet-stream" };
+  try {
+    const answer = await fetch("/studio/uploads", { method: "POST", body: file, headers, signal });
+    if (answer.redirected) return void location.assign(answer.url) ?? {};
+    const text = await answer.text();
+    if (answer.ok) return { reference: text };
+    const plain = answer.headers.get("content-type")?.startsWith("text/plain");
+    return { refusal: plain ? text : files.dataset.broken };
+  } catch {
+    return { refusal: files.dataset.broken };
+  }
+}
+
+// A task waits for the uploads that are on their way.
+async function uploadsDone() {
+  await Promise.all([...uploading.values()].map((upload) => upload.arriving));
+  syncReferences();
+}
+
+const pictures = (list) => [...list].filter((file) => file.type.startsWith("image/"));
+
+function remix(card, parts) {
+  const from = one("form[data-make]", card).elements;
+  for (const part of parts) {
+    if (part === "prompt") maker.elements.prompt.value = from.prompt.value;
+    else if (part === "references") {
+      own = linesOf(from.references.value).filter(isOwn);
+      links.value = linesOf(from.references.value).filter((line) => !isOwn(line)).join("\n");
+      one(".references").open ||= from.references.value !== "";
+      syncReferences();
+    } else {
+      const choice = all(`input[name=${part}]`, maker).find((input) => input.value === from[part].value);
+      if (!choice) continue;
+      choice.checked = true;
+      choice.dispatchEvent(new Event("change", { bubbles: true }));
+    }
+  }
+  maker.scrollIntoView({ block: "nearest" });
+  maker.elements.prompt.focus();
+}
+
+document.addEventListener("click", (event) => {
+  const target = event.target.closest?.("[data-use], [data-drop-reference], [data-remix]");
+  if (!target || !maker) return;
+  event.preventDefault();
+  if (target.dataset.use) return addReference(target.dataset.use);
+  if (target.dataset.remix) {
+    target.closest("details").open = false;
+    return remix(target.closest(".card"), target.dataset.remix.split(" "));
+  }
+  const { reference } = target.closest(".chip").dataset;
+  uploading.get(reference)?.stop.abort();
+  uploading.delete(reference);
+  own = own.filter((known) => known !== reference);
+  syncReferences();
+  one(".references summary").focus();
+});
+
+document.addEventListener("dragstart", (event) => {
+  const picture = event.target.closest?.(".card [data-reference]");
+  if (!picture) return;
+  event.dataTransfer.setData(DRAGGED, picture.dataset.reference);
+  event.dataTransfer.effectAllowed = "copyLink";
+});
+
+if (maker) {
+  sent = document.createElement("input");
+  sent.type = "hidden";
+  sent.name = "references";
+  maker.append(sent);
+  own = linesOf(links.value).filter(isOwn);
+  links.value = linesOf(links.value).filter((line) => !isOwn(line)).join("\n");
+  links.removeAttribute("name");
+  one(".chips").replaceChildren();
+  syncReferences();
+
+  links.addEventListener("input", syncReferences);
+  files.addEventListener("change", () => {
+    for (const file of files.files) upload(file);
+    files.value = "";
+  });
+  document.addEventListener("paste", (event) => {
+    const pasted = pictures(event.clipboardData?.files ?? []);
+    if (!pasted.length) return;
+    event.preventDefault();
+    pasted.forEach(upload);
+  });
+  const takes = (event) => [DRAGGED, "Files"].some((type) => event.dataTransfer?.types.includes(type));
+  document.addEventListener("dragover", (event) => {
+    if (!takes(event)) return;
+    event.preventDefault();
+    event.dataTransfer.dropEffect = "copy";
+    maker.classList.add("dropping");
+  });
+  for (const name of ["dragleave", "dragend", "drop"]) {
+    document.addEventListener(name, (event) => {
+      if (name !== "dragleave" || !event.relatedTarget) maker.classList.remove("dropping");
+    });
+  }
+  document.addEventListener("drop", (event) => {
+    if (!takes(event)) return;
+    event.preventDefault();
+    const reference = event.dataTransfer.getData(DRAGGED);
+    if (reference) return addReference(reference);
+    pictures(event.dataTransfer.files).forEach(upload);
+  });
+}

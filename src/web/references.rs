@@ -1,0 +1,64 @@
+//! References in the form of the first page: lines of text, each shown with a small picture.
+
+use super::session::Visitor;
+use crate::domain::model::{Id, Status, Surface};
+use crate::domain::own_reference::OwnReference;
+use crate::store::Result;
+
+/// A reference on a page.
+#[derive(Debug, Clone)]
+pub(super) struct Chip {
+    /// The line of the form.
+    pub(super) reference: String,
+    /// The path of its thumbnail, unless it is elsewhere.
+    pub(super) thumbnail: Option<String>,
+    /// The host of a URL.
+    pub(super) host: String,
+}
+
+impl Chip {
+    pub(super) fn new(reference: &str) -> Self {
+        let host =
+            reference.split("://").nth(1).and_then(|rest| rest.split(['/', '?', '#']).next()).unwrap_or(reference);
+        Self {
+            reference: reference.to_owned(),
+            thumbnail: OwnReference::parse(reference).map(thumbnail),
+            host: host.to_owned(),
+        }
+    }
+}
+
+/// The path of the thumbnail of a picture.
+pub(super) fn thumbnail(reference: OwnReference) -> String {
+    match reference {
+        OwnReference::Upload(id) => format!("/studio/uploads/{id}"),
+        OwnReference::Result { task, number } => format!("/studio/tasks/{task}/pictures/{number}"),
+    }
+}
+
+/// The references of a form, which are the lines with something in them.
+pub(super) fn lines(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().map(str::trim).filter(|line| !line.is_empty())
+}
+
+/// A picture of the account: its file name and size in pixels.
+pub(super) async fn find(visitor: &Visitor, reference: OwnReference) -> Result<Option<(String, u32, u32)>> {
+    let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
+    match reference {
+        OwnReference::Upload(id) => {
+            let upload = store.find_upload(account, Surface::Web, id).await?;
+            Ok(upload.map(|upload| (upload.picture.name, upload.picture.width, upload.picture.height)))
+        }
+        OwnReference::Result { task, number } => result(visitor, task, number).await,
+    }
+}
+
+async fn result(visitor: &Visitor, task: Id, number: u8) -> Result<Option<(String, u32, u32)>> {
+    let account = visitor.session.person.account_id;
+    let Some(record) = visitor.studio.shared.store.find_record(account, Surface::Web, task).await? else {
+        return Ok(None);
+    };
+    let (width, height) = record.request.aspect_ratio.size();
+    let Status::Completed(names) = record.task.status else { return Ok(None) };
+    Ok(names.into_iter().nth(usize::from(number) - 1).map(|name| (name, width, height)))
+}

@@ -1,0 +1,119 @@
+//! References in a real browser: brought by file, paste, drop and drag, and two pictures compared.
+
+use super::browser::{Person, first, photograph};
+
+/// Makes `file`, a picture in a file.
+const FILE: &str = "const canvas = Object.assign(document.createElement('canvas'), { width: 900, height: 600 });
+    const paint = canvas.getContext('2d');
+    paint.fillStyle = '#b5651d'; paint.fillRect(0, 0, 900, 600);
+    paint.fillStyle = '#fff3d6'; paint.fillRect(300, 200, 300, 200);
+    const blob = await new Promise((made) => canvas.toBlob(made));
+    const file = new File([blob], 'shape.png', { type: 'image/png' });
+    const transfer = new DataTransfer(); transfer.items.add(file);";
+
+impl Person {
+    /// Runs statements with `file` and `transfer`.
+    fn with_file(&mut self, statements: &str) {
+        self.browser.evaluate(&format!("(async () => {{ {FILE} {statements} }})()"));
+    }
+
+    fn until_references(&mut self, count: usize) {
+        self.browser.until(&format!(
+            "[...document.querySelectorAll('.chip')].filter((chip) => chip.ariaBusy !== 'true' &&
+                chip.querySelector('img').naturalWidth > 0).length === {count}"
+        ));
+    }
+}
+
+#[test]
+fn references_come_by_file_paste_drop_and_drag_and_go_with_the_task() {
+    let mut person = Person::sign_in(&[]);
+    person.create("A lighthouse in a storm");
+    person.browser.until(&first("completed"));
+    person.with_file(
+        "const field = document.querySelector('input[type=file]'); field.files = transfer.files;
+        field.dispatchEvent(new Event('change', { bubbles: true }));",
+    );
+    person.until_references(1);
+    person.with_file(
+        "document.querySelector('#prompt').dispatchEvent(
+        new ClipboardEvent('paste', { clipboardData: transfer, bubbles: true, cancelable: true }));",
+    );
+    person.until_references(2);
+    person.with_file(
+        "document.querySelector('main').dispatchEvent(
+        new DragEvent('drop', { dataTransfer: transfer, bubbles: true, cancelable: true }));",
+    );
+    person.until_references(3);
+    person.browser.evaluate(
+        "{
+        const transfer = new DataTransfer();
+        const drag = (name, element) => element.dispatchEvent(
+            new DragEvent(name, { dataTransfer: transfer, bubbles: true, cancelable: true }));
+        drag('dragstart', document.querySelector('.card img'));
+        drag('dragover', document.querySelector('.maker'));
+        drag('drop', document.querySelector('.maker'));
+    }",
+    );
+    person.until_references(4);
+    photograph(&mut person.browser, "references");
+    person.browser.prefer_dark(true);
+    photograph(&mut person.browser, "references-dark");
+    person.browser.prefer_dark(false);
+    // A fifth one is refused, and a removed one makes room.
+    person.with_file(
+        "document.dispatchEvent(new ClipboardEvent('paste', { clipboardData: transfer, cancelable: true }));",
+    );
+    person.browser.until("document.querySelector('[data-refusal]').textContent.includes('four')");
+    person.browser.click("document.querySelectorAll('[data-drop-reference]')[1]");
+    person.until_references(3);
+    person.create("The same lighthouse in paper");
+    person.browser.until("document.querySelectorAll('.card[data-state=completed]').length === 2");
+    let address = person.browser.evaluate("document.querySelector('.card .facts a').pathname");
+    person.open(address.as_str().expect("a path"));
+    person.browser.until(
+        "[...document.querySelectorAll('.details .reference')].filter((image) => image.naturalWidth > 0).length === 3",
+    );
+    photograph(&mut person.browser, "picture-with-references");
+    person.open("/studio/uploads");
+    assert_eq!(person.browser.evaluate("document.querySelectorAll('.uploads li').length"), 3);
+    photograph(&mut person.browser, "uploads");
+    person.browser.follow("document.querySelector('.uploads form button')");
+    assert_eq!(person.browser.evaluate("document.querySelectorAll('.uploads li').length"), 2);
+    person.leave();
+}
+
+#[test]
+fn a_file_that_is_no_picture_is_refused_beside_the_form() {
+    let mut person = Person::sign_in(&[]);
+    person.browser.evaluate("upload(new File(['no picture'], 'a.png', { type: 'image/png' }))");
+    person.browser.until("document.querySelector('[data-refusal]').textContent.includes('not a PNG')");
+    assert_eq!(person.browser.evaluate("document.querySelectorAll('.chip').length"), 0);
+    // The browser itself reports the status of the refused upload.
+    person.browser.errors.retain(|error| !error.contains("422"));
+    person.leave();
+}
+
+#[test]
+fn two_pictures_are_compared_side_by_side_and_by_the_keyboard_over_each_other() {
+    let mut person = Person::sign_in(&[]);
+    person.browser.click("document.querySelector('input[name=n][value=\"2\"]')");
+    person.create("A sailing ship on a mountain lake");
+    person.browser.until(&first("completed"));
+    person.browser.evaluate("document.querySelector('.card .tools a[href*=compare]').focus()");
+    person.browser.follow("document.querySelector('.card .tools a[href*=compare]')");
+    photograph(&mut person.browser, "compare-choose");
+    person.browser.follow("document.querySelector('.uploads a')");
+    person
+        .browser
+        .until("[...document.querySelectorAll('.pair img')].filter((image) => image.naturalWidth > 0).length === 2");
+    photograph(&mut person.browser, "compare");
+    person.browser.click("document.querySelector('[data-compare-over]')");
+    for _ in 0..5 {
+        person.browser.press("ArrowRight");
+    }
+    let share = "document.querySelector('.pair').style.getPropertyValue('--share')";
+    assert_eq!(person.browser.evaluate(share), "55%");
+    photograph(&mut person.browser, "compare-over");
+    person.leave();
+}
