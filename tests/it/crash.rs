@@ -12,7 +12,7 @@ use tintype::clock::Clock;
 use crate::rigs::crash::clients::{Clients, Manners, Recorded};
 use crate::rigs::crash::life::{Ending, Life};
 use crate::rigs::crash::verdict::Verdict;
-use crate::rigs::crash::{ACCOUNTS, CREDITS, Tally, work_off, zombie};
+use crate::rigs::crash::{ACCOUNTS, CREDITS, Tally, visitors, work_off, zombie};
 use crate::rigs::installation::Installation;
 use crate::rigs::ports;
 
@@ -28,7 +28,9 @@ async fn no_kill_loses_a_task_or_charges_it_twice() {
     let (clock, listen) = (Clock::system(), ports::of_own_address());
     let recorded = Arc::new(Recorded::default());
     let manners = Manners { rest: Duration::from_millis(5), patient: false };
-    let clients = Clients::start(&keys, manners, &recorded, &clock);
+    let visitors = visitors::sign_in(&installation).await;
+    let mut clients = Clients::start(&keys, manners, &recorded, &clock);
+    clients.join(visitors, manners, &recorded);
     let mut tally = Tally::default();
     while tally.kills + tally.kills_at_points < kills {
         let life = Life::random(data.path(), listen, &clock);

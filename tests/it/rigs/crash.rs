@@ -11,6 +11,7 @@ use super::installation::Installation;
 pub mod clients;
 pub mod life;
 pub mod verdict;
+pub mod visitors;
 pub mod zombie;
 
 /// Credits of each account: few enough that some submits are refused.

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::visitors::Visitor;
 use crate::rigs::http::{Answer, GENERATE, TASKS, try_send};
 
 /// Concurrent callers per account.
@@ -102,6 +103,14 @@ impl Clients {
             }
         }
         Self { callers, servers: Arc::new(servers), stop }
+    }
+
+    /// Has people use the studio of the first server, too.
+    pub fn join(&mut self, visitors: Vec<Visitor>, manners: Manners, recorded: &Arc<Recorded>) {
+        for visitor in visitors {
+            let servers = self.servers.subscribe();
+            self.callers.spawn(visitor.run(servers, manners, recorded.clone(), self.stop.clone()));
+        }
     }
 
     /// Sends the callers to a process once it listens.

@@ -14,6 +14,7 @@ use tintype::service::endings::OVERDUE;
 use super::ACCOUNTS;
 use super::clients::Recorded;
 use super::life::PUBLIC_URL;
+use super::visitors::tasks_of_studio;
 use crate::rigs::http::{TASKS, try_send};
 use crate::rigs::installation::Installation;
 
@@ -55,9 +56,11 @@ impl Verdict {
             acknowledged: acknowledged.len(),
             ..Self::default()
         };
+        let store = installation.store(Clock::system()).await;
         for (index, (key, account)) in keys.iter().zip(ACCOUNTS).enumerate() {
             let asked = clock.elapsed();
-            let tasks = all_tasks(server, key).await;
+            let mut tasks = all_tasks(server, key).await;
+            tasks.extend(tasks_of_studio(&*store, account).await);
             for task in tasks.values() {
                 recorded.see(task, asked, clock);
                 verdict.fetch_images(server, task).await;
