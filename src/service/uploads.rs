@@ -202,7 +202,7 @@ impl Incoming {
         }
     }
 
-    /// Decodes and stores the picture. What has begun to be stored runs to its end if the caller drops this future.
+    /// Decodes and stores the picture. Storing runs to its end once it has begun, even if the caller drops this future.
     ///
     /// # Errors
     /// [`UploadError`].

@@ -48,6 +48,7 @@ async fn no_kill_loses_a_task_or_charges_it_twice() {
     let verdict = Verdict::of(&installation, address, &keys, &recorded, &clock).await;
     last.finish(Ending::Kill, &mut tally).await;
     zombie::store_beside(data.path(), Clock::system()).check_integrity().expect("a whole database");
+    assert!(verdict.of_studio > 0, "{verdict:?}");
     verdict.settle(&installation, &recorded).await.print_and_assert(&tally);
     assert_eq!(tally.zombie_writes_attempted, tally.zombie_writes_refused);
 }

@@ -28,6 +28,8 @@ pub struct Verdict {
     unread: u64,
     acknowledged: usize,
     tasks: usize,
+    /// Tasks of the studio among them.
+    pub of_studio: usize,
     lost: Vec<String>,
     double_charges: Vec<String>,
     wrong_charges: Vec<String>,
@@ -60,7 +62,9 @@ impl Verdict {
         for (index, (key, account)) in keys.iter().zip(ACCOUNTS).enumerate() {
             let asked = clock.elapsed();
             let mut tasks = all_tasks(server, key).await;
-            tasks.extend(tasks_of_studio(&*store, account).await);
+            let of_studio = tasks_of_studio(&*store, account).await;
+            verdict.of_studio += of_studio.len();
+            tasks.extend(of_studio);
             for task in tasks.values() {
                 recorded.see(task, asked, clock);
                 verdict.fetch_images(server, task).await;
@@ -179,6 +183,7 @@ impl Verdict {
         println!("reads answered with 500          {}", self.unread);
         println!("acknowledged tasks               {}", self.acknowledged);
         println!("tasks                            {}", self.tasks);
+        println!("tasks of the studio              {}", self.of_studio);
         for (what, found) in zeros {
             println!("{what:<32} {}", found.len());
         }
