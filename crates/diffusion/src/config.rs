@@ -62,6 +62,11 @@ impl Config {
         self.fields.get(key).filter(|value| !value.is_null())
     }
 
+    /// Whether a field is null, and not absent.
+    pub fn is_null(&self, key: &str) -> bool {
+        self.fields.get(key).is_some_and(Value::is_null)
+    }
+
     /// The error of a field.
     pub fn wrong(&self, key: &str, expected: &str) -> Error {
         let found = self.get(key).map_or_else(|| "nothing".to_owned(), Value::to_string);

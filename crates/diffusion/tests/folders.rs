@@ -238,7 +238,8 @@ fn references_that_do_not_suit_are_refused() {
         let result = pipeline.render(&order, &settings, |_| {}, &CancellationToken::new());
         assert!(matches!(&result, Err(Error::Order(sentence)) if sentence.contains(word)), "{name}: {result:?}");
     };
-    refused("sd15", &[picture(64, 64)], "at most 0");
+    refused("sd15", &[picture(64, 64), picture(64, 64)], "at most 1");
+    refused("sdxl", &[picture(64, 64)], "at most 0");
     refused("klein", &vec![picture(64, 64); 5], "at most 4");
     refused("klein", &[picture(64, 15)], "fewer than 16");
     // A strip that is a megapixel wide becomes thinner than a pixel.

@@ -125,6 +125,7 @@ fn run(setup: &Setup) -> Result<(), End> {
         family: traits.family.to_owned(),
         processor: described,
         references: number(traits.references),
+        sees_references: !traits.begins_with_reference,
         steps: number(traits.steps),
         side_multiple: number(traits.side_multiple),
         confined: confinement == Confinement::Full,

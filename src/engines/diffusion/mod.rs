@@ -22,7 +22,7 @@ use tokio::io::AsyncReadExt as _;
 
 use self::child::{NO_MODEL, Setup};
 use self::link::{Link, Trouble};
-use self::program::{Shared, Watch, locked, pixels_of};
+use self::program::{Shared, Watch, locked};
 use self::speed::LEAST_SIDE;
 use self::wanted::{ATTEMPT_LIMIT, Wanted};
 use super::supervisor::{self, Running, Start, Supervisor};
@@ -131,7 +131,7 @@ impl Diffusion {
     fn order(&self, brief: Brief, previews: bool, left: Duration) -> Result<Order, EngineError> {
         let Brief { prompt, width, height, seeds, references, .. } = brief;
         let speed = locked(&self.shared.speed);
-        let plan = speed.plan((width, height), seeds.len(), self.shared.wanted.steps, pixels_of(&references));
+        let plan = speed.plan((width, height), seeds.len(), self.shared.wanted.steps, speed.seen_pixels(&references));
         let Some((width, height)) = speed.working_size(&plan, left) else {
             return Err(EngineError::Permanent(format!(
                 "{} pictures of {width}x{height} with {} references do not fit into {} s at any size from {LEAST_SIDE} pixels on",

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tintype_engine::frames::{Event, Loaded, Order};
-use tintype_engine::{CancellationToken, EngineError, Measured, Picture, Progress, Stage};
+use tintype_engine::{CancellationToken, EngineError, Measured, Progress, Stage};
 
 use super::child::NO_MODEL;
 use super::link::Link;
@@ -145,7 +145,7 @@ pub(super) struct Watch<'a> {
 impl<'a> Watch<'a> {
     pub(super) fn new(shared: &'a Shared, order: &Order, progress: &'a Progress, limit: Duration) -> Self {
         let pixels = u64::from(order.width) * u64::from(order.height);
-        let all_pixels = pixels + pixels_of(&order.references);
+        let all_pixels = pixels + locked(&shared.speed).seen_pixels(&order.references);
         let pictures = u32::try_from(order.seeds.len()).unwrap_or(u32::MAX);
         Self { shared, progress, limit, pixels, all_pixels, pictures, measured: Measured::default() }
     }
@@ -179,9 +179,4 @@ impl<'a> Watch<'a> {
         let patience = step.map(|step| Duration::from_secs_f64((step * PATIENCE_FACTOR).min(1e6)));
         patience.map_or(self.limit, |patience| patience.max(SHORTEST_PATIENCE).min(self.limit))
     }
-}
-
-/// The pixels of all reference pictures.
-pub(super) fn pixels_of(references: &[Picture]) -> u64 {
-    references.iter().map(|picture| u64::from(picture.width()) * u64::from(picture.height())).sum()
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tintype_engine::Picture;
 use tintype_engine::frames::Loaded;
 
 /// The file in the cache of a model.
@@ -37,6 +38,9 @@ pub(super) struct Speed {
     steps: u32,
     /// Both sides of a picture are multiples of this, in pixels.
     side_multiple: u32,
+    /// Whether each step sees the reference pictures.
+    #[serde(default)]
+    sees_references: bool,
     /// Seconds for a prompt and its references.
     encode: f64,
     /// The latest sizes, the newest last.
@@ -106,6 +110,13 @@ impl Speed {
             *self = Self { processor: loaded.processor.clone(), ..Self::default() };
         }
         (self.steps, self.side_multiple) = (loaded.steps, loaded.side_multiple);
+        self.sees_references = loaded.sees_references;
+    }
+
+    /// The pixels of reference pictures that each step works on.
+    pub(super) fn seen_pixels(&self, references: &[Picture]) -> u64 {
+        let pixels = |picture: &Picture| u64::from(picture.width()) * u64::from(picture.height());
+        if self.sees_references { references.iter().map(pixels).sum() } else { 0 }
     }
 
     /// The plan of a task for the model that was noted last. `steps` is 0 for those of the model.
@@ -226,6 +237,7 @@ mod tests {
             family: "a family".into(),
             processor: processor.into(),
             references: 4,
+            sees_references: true,
             steps: 4,
             side_multiple: 16,
             confined: true,

@@ -116,8 +116,11 @@ impl Wanted {
 
     /// The most reference pictures that the model takes, without opening it.
     pub(super) fn max_references(&self) -> usize {
-        let class = self.find().ok().and_then(|installed| pipeline(&installed));
-        if class.is_some_and(|class| class.starts_with("Flux2Klein")) { MAX_REFERENCES } else { 0 }
+        match self.find().ok().and_then(|installed| pipeline(&installed)).as_deref() {
+            Some("Flux2KleinPipeline") => MAX_REFERENCES,
+            Some("StableDiffusionPipeline" | "LatentConsistencyModelPipeline") => 1,
+            _ => 0,
+        }
     }
 
     /// The speed that was measured before this start.

@@ -1,4 +1,4 @@
-//! The decoder of a tiny autoencoder (TAESD): nearly the picture of the large one, in a fraction of its time.
+//! A tiny autoencoder (TAESD): nearly the picture of the large one, in a fraction of its time.
 
 use serde_json::json;
 
@@ -17,6 +17,8 @@ pub struct TinyVae {
     pub scaling: f32,
     /// Number of blocks, and their channels, from the smallest size to the largest.
     blocks: Vec<(usize, usize)>,
+    /// The same of the encoder, from the largest size to the smallest.
+    encoder_blocks: Vec<(usize, usize)>,
     activation: Activation,
 }
 
@@ -30,17 +32,26 @@ impl TinyVae {
         config.only("out_channels", &json!(3))?;
         config.only("upsampling_scaling_factor", &json!(2))?;
         config.only("upsample_fn", &json!("nearest"))?;
-        let counts = config.get("num_decoder_blocks").and_then(|list| list.as_array()).map_or(0, Vec::len);
-        if !(1..=8).contains(&counts) {
-            return Err(config.wrong("num_decoder_blocks", "a list of 1 to 8 numbers is needed"));
+        let blocks = |side: &str| {
+            let name = format!("num_{side}_blocks");
+            let levels = config.get(&name).and_then(|list| list.as_array()).map_or(0, Vec::len);
+            if !(1..=8).contains(&levels) {
+                return Err(config.wrong(&name, "a list of 1 to 8 numbers is needed"));
+            }
+            let channels = config.numbers(&format!("{side}_block_out_channels"), levels)?;
+            let counts = config.numbers(&name, levels)?;
+            Ok(counts.into_iter().map(|count| count.min(64)).zip(channels).collect::<Vec<_>>())
+        };
+        let (encoder_blocks, blocks) = (blocks("encoder")?, blocks("decoder")?);
+        if encoder_blocks.len() != blocks.len() {
+            return Err(config.wrong("num_encoder_blocks", "as many numbers as num_decoder_blocks has are needed"));
         }
-        let counts = config.numbers("num_decoder_blocks", counts)?;
-        let channels = config.numbers("decoder_block_out_channels", counts.len())?;
         let activation = config.text("act_fn", "relu")?;
         Ok(Self {
             channels: config.number_or("latent_channels", 4)?,
             scaling: config.fraction("scaling_factor", 1.0)? as f32,
-            blocks: counts.into_iter().map(|count| count.min(64)).zip(channels).collect(),
+            blocks,
+            encoder_blocks,
             activation: Activation::named(activation)
                 .ok_or_else(|| config.wrong("act_fn", "relu, silu and gelu are supported"))?,
         })
@@ -86,6 +97,31 @@ impl TinyVae {
         let one = b.constant(&[], vec![-1.0]);
         let x = b.add(&x, &one);
         b.output("picture", &x);
+        b.finish(|_| false)
+    }
+
+    /// Writes the graph of the encoder for a picture of the given size in pixels. Input: `picture`, from -1 to 1. Output:
+    /// `latent`, not scaled.
+    ///
+    /// # Errors
+    /// If the weights do not fit.
+    pub fn encoder_graph(&self, weights: &Weights, height: usize, width: usize) -> Result<Graph> {
+        let mut b = Builder::new(weights, "encoder.layers.");
+        let picture = b.input("picture", &[1, 3, height, width]);
+        let one = b.constant(&[], vec![1.0]);
+        let x = b.add(&picture, &one);
+        let mut x = b.scale(&x, 0.5);
+        let mut layer = 0;
+        for (at, &(count, channels)) in self.encoder_blocks.iter().enumerate() {
+            x = b.conv_with(&x, &layer.to_string(), channels, 3, if at == 0 { 1 } else { 2 }, at == 0)?;
+            layer += 1;
+            for _ in 0..count {
+                x = self.block(&mut b, &x, &layer.to_string(), channels)?;
+                layer += 1;
+            }
+        }
+        let x = b.conv(&x, &layer.to_string(), self.channels, 3, 1)?;
+        b.output("latent", &x);
         b.finish(|_| false)
     }
 

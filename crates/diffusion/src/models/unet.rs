@@ -32,6 +32,8 @@ pub struct Unet {
     layers: usize,
     norm: Norm,
     linear_projection: bool,
+    /// Small ones go up at once.
+    has_middle: bool,
     middle_attends: bool,
     flip: bool,
     frequency_shift: f64,
@@ -111,6 +113,7 @@ impl Unet {
             layers,
             norm,
             linear_projection: config.flag("use_linear_projection", false)?,
+            has_middle: !config.is_null("mid_block_type"),
             middle_attends: config.text("mid_block_type", "UNetMidBlock2DCrossAttn")? == "UNetMidBlock2DCrossAttn",
             flip: config.flag("flip_sin_to_cos", true)?,
             frequency_shift: config.fraction("freq_shift", 0.0)?,
@@ -298,6 +301,9 @@ impl Part<'_, '_> {
     }
 
     fn middle(&mut self, x: Node) -> Result<Node> {
+        if !self.unet.has_middle {
+            return Ok(x);
+        }
         let last = self.unet.blocks[self.unet.blocks.len() - 1];
         let mut x = self.residual(&x, "mid_block.resnets.0", last.channels)?;
         if self.unet.middle_attends {

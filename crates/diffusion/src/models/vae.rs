@@ -116,8 +116,8 @@ impl Vae {
         b.finish(|name| ["encoder.", "quant_conv.", "bn."].iter().any(|part| name.starts_with(part)))
     }
 
-    /// Writes the graph of the encoder for a picture of the given size in pixels. Input: `picture`, from -1 to 1. Output:
-    /// `latent`, the most likely latent picture, not scaled.
+    /// Writes the graph of the encoder for a picture of the given size in pixels. Input: `picture`, from -1 to 1. Outputs:
+    /// `latent`, the most likely latent picture, not scaled, and `spread`, the logarithm of the variance around it.
     ///
     /// # Errors
     /// If the weights do not fit.
@@ -143,9 +143,10 @@ impl Vae {
         if self.exit {
             x = b.conv(&x, "quant_conv", self.channels * 2, 1, 1)?;
         }
-        // The other half says how far around the most likely one others may lie.
-        let x = b.slice(&x, 1, 0, self.channels);
-        b.output("latent", &x);
+        let latent = b.slice(&x, 1, 0, self.channels);
+        b.output("latent", &latent);
+        let spread = b.slice(&x, 1, self.channels, self.channels * 2);
+        b.output("spread", &spread);
         b.finish(|name| ["decoder.", "post_quant_conv.", "bn."].iter().any(|part| name.starts_with(part)))
     }
 

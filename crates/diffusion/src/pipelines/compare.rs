@@ -38,9 +38,9 @@ pub fn compare(
     let embedding = wide.embed(order.prompt)?;
     let prompt = distance(&embedding.states, &narrow.embed(order.prompt)?.states);
     stop_if(cancel)?;
-    let first = answer(&wide, &embedding, order, settings)?;
+    let first = answer(&mut wide, &embedding, order, settings)?;
     stop_if(cancel)?;
-    let answer = distance(&first, &answer(&narrow, &embedding, order, settings)?);
+    let answer = distance(&first, &answer(&mut narrow, &embedding, order, settings)?);
     let render = |pipeline: &mut Pipeline| pipeline.render(order, settings, |_| {}, cancel);
     let pictures = [render(&mut wide)?, render(&mut narrow)?];
     let [wide, narrow] = pictures.each_ref().map(Picture::as_rgb);
@@ -50,11 +50,11 @@ pub fn compare(
 }
 
 /// The first answer of the part that removes the noise.
-fn answer(pipeline: &Pipeline, prompt: &Embedding, order: &Order<'_>, settings: &Settings) -> Result<Vec<f32>> {
+fn answer(pipeline: &mut Pipeline, prompt: &Embedding, order: &Order<'_>, settings: &Settings) -> Result<Vec<f32>> {
     let shape = pipeline.latent_shape(order.width, order.height)?;
-    let references = order.references.iter().map(|reference| pipeline.look(reference)).collect::<Result<_>>()?;
+    let references = order.references.iter().map(|reference| pipeline.look(reference, shape)).collect::<Result<_>>()?;
     let guide = Guide { prompt: prompt.clone(), negative: None, guidance: settings.guidance, references };
-    let scheduler = pipeline.family.scheduler(settings.steps, shape)?;
+    let scheduler = pipeline.family.scheduler(settings.steps, shape, false)?;
     let noise = Noise::new(order.seed).normal(shape.iter().product());
     let sample: Vec<f32> = noise.into_iter().map(|x| x * scheduler.initial_scale()).collect();
     let time = scheduler.times().first().copied().unwrap_or_default();

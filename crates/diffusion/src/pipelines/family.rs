@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use tintype_engine::Picture;
 
 use super::Traits;
+use crate::noise::Noise;
 use crate::runtime::Sessions;
 use crate::schedulers::Scheduler;
 use crate::{Error, Result};
@@ -68,12 +69,18 @@ pub(super) trait Family: Debug + Send {
         self.traits().negative && guidance > 1.0
     }
 
-    /// Encodes a reference picture. Called only if the traits allow one.
-    fn look(&self, _sessions: &Sessions, _reference: &Picture) -> Result<Latent> {
+    /// Encodes a reference picture for a latent picture of a shape. Called only if the traits allow one.
+    fn look(&self, _sessions: &Sessions, _reference: &Picture, _shape: [usize; 3]) -> Result<Latent> {
         Err(Error::Order("the model takes no reference pictures".into()))
     }
 
-    fn scheduler(&self, steps: usize, shape: [usize; 3]) -> Result<Box<dyn Scheduler>>;
+    /// The latent picture to which noise is added, of a reference as [`Family::look`] encodes it.
+    fn first(&self, reference: &Latent, _noise: &mut Noise) -> Vec<f32> {
+        reference.numbers.clone()
+    }
+
+    /// A scheduler, whose steps are the last ones for a picture that begins with a reference.
+    fn scheduler(&self, steps: usize, shape: [usize; 3], with_reference: bool) -> Result<Box<dyn Scheduler>>;
 
     /// Loads the part that removes the noise.
     fn denoiser<'a>(
@@ -121,4 +128,11 @@ pub(super) trait Denoiser {
     fn predict_together(&self, samples: &[Vec<f32>], time: f32, prompts: &[&Embedding]) -> Result<Vec<Vec<f32>>> {
         samples.iter().zip(prompts).map(|(sample, prompt)| self.predict(sample, time, prompt)).collect()
     }
+}
+
+/// The planes of a picture, of numbers from -1 to 1.
+pub(super) fn planes(picture: &Picture) -> Vec<f32> {
+    let bytes = picture.as_rgb();
+    let planes = (0..3).flat_map(|plane| bytes[plane..].iter().step_by(3));
+    planes.map(|byte| f32::from(*byte) / 255.0 * 2.0 - 1.0).collect()
 }

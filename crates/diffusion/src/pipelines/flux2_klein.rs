@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::json;
 use tintype_engine::Picture;
 
+use super::family::planes;
 use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, part_config};
 use crate::config::Config;
 use crate::models::clip::check_ids;
@@ -80,6 +81,7 @@ impl Flux2Klein {
             traits: Traits {
                 family: if distilled { "FLUX.2 klein" } else { "FLUX.2 klein base" },
                 references: REFERENCES,
+                begins_with_reference: false,
                 steps: if distilled { 4 } else { 50 },
                 guidance: if distilled { 1.0 } else { 4.0 },
                 side_multiple: vae.factor() * PATCH,
@@ -173,12 +175,10 @@ impl Family for Flux2Klein {
         Ok(Embedding { states, pooled: Vec::new() })
     }
 
-    fn look(&self, sessions: &Sessions, reference: &Picture) -> Result<Latent> {
+    fn look(&self, sessions: &Sessions, reference: &Picture, _: [usize; 3]) -> Result<Latent> {
         let picture = self.fit(reference)?;
         let [width, height] = [picture.width() as usize, picture.height() as usize];
-        let bytes = picture.as_rgb();
-        let planes = (0..3).flat_map(|plane| bytes[plane..].iter().step_by(3));
-        let planes: Vec<_> = planes.map(|byte| f32::from(*byte) / 255.0 * 2.0 - 1.0).collect();
+        let planes = planes(&picture);
         let graph = || self.vae.encoder_graph(&self.vae_weights, height, width);
         let session = sessions.of("vae_encoder", &[height, width], graph)?;
         let shape = [1, 3, height, width];
@@ -192,7 +192,7 @@ impl Family for Flux2Klein {
         Ok(latent)
     }
 
-    fn scheduler(&self, steps: usize, [_, height, width]: [usize; 3]) -> Result<Box<dyn Scheduler>> {
+    fn scheduler(&self, steps: usize, [_, height, width]: [usize; 3], _: bool) -> Result<Box<dyn Scheduler>> {
         Ok(Box::new(Flow::new(&self.scheduler, Shift::Fitted, height * width, steps)?))
     }
 

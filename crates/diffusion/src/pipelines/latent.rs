@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
+use tintype_engine::Picture;
+
+use super::family::planes;
 use super::{Denoiser, Embedding, Guide, Latent, decode};
 use crate::config::Config;
 use crate::graph::Graph;
 use crate::models::tiny_vae::TinyVae;
 use crate::models::unet::Unet;
 use crate::models::vae::Vae;
+use crate::noise::Noise;
 use crate::runtime::{Input, Session, Sessions};
 use crate::weights::Weights;
 use crate::{Error, Result};
@@ -44,6 +48,10 @@ impl Decoder {
         }
         let decoder = Self { kind, weights };
         decoder.graph(8, 8)?;
+        if decoder.encodes() {
+            let side = decoder.factor() * 8;
+            decoder.encoder_graph(side, side)?;
+        }
         Ok(decoder)
     }
 
@@ -65,6 +73,56 @@ impl Decoder {
             Kind::Large(vae) => vae.graph(&self.weights, height, width),
             Kind::Tiny(vae) => vae.graph(&self.weights, height, width),
         }
+    }
+
+    /// Whether its files hold an encoder, too.
+    pub(super) fn encodes(&self) -> bool {
+        let first = match &self.kind {
+            Kind::Large(_) => "encoder.conv_in.weight",
+            Kind::Tiny(_) => "encoder.layers.0.weight",
+        };
+        self.weights.get(first).is_some()
+    }
+
+    fn encoder_graph(&self, height: usize, width: usize) -> Result<Graph> {
+        match &self.kind {
+            Kind::Large(vae) => vae.encoder_graph(&self.weights, height, width),
+            Kind::Tiny(vae) => vae.encoder_graph(&self.weights, height, width),
+        }
+    }
+
+    /// Encodes a picture: the channels of the latent picture, and from a large autoencoder as many more of the deviations
+    /// around it. Both are scaled.
+    pub(super) fn encode(&self, sessions: &Sessions, picture: &Picture) -> Result<Latent> {
+        let [height, width] = [picture.height() as usize, picture.width() as usize];
+        let (planes, shape) = (planes(picture), [1, 3, height, width]);
+        let graph = || self.encoder_graph(height, width);
+        let session = sessions.of("vae_encoder", &[height, width], graph)?;
+        let inputs = [("picture", Input::Floats(&shape, planes.as_slice()))];
+        let (channels, numbers) = match &self.kind {
+            Kind::Tiny(vae) => {
+                let [latent] = session.run(&inputs, ["latent"])?;
+                (vae.channels, latent.into_iter().map(|x| x * vae.scaling).collect())
+            }
+            Kind::Large(vae) => {
+                let [latent, spread] = session.run(&inputs, ["latent", "spread"])?;
+                let latent = latent.into_iter().map(|x| (x - vae.shift) * vae.scaling);
+                let deviations = spread.into_iter().map(|x| (x.clamp(-30.0, 20.0) / 2.0).exp() * vae.scaling);
+                (vae.channels * 2, latent.chain(deviations).collect())
+            }
+        };
+        let factor = self.factor();
+        Ok(Latent { shape: [channels, height / factor, width / factor], numbers })
+    }
+
+    /// One of the latent pictures that an encoded picture stands for.
+    pub(super) fn draw(&self, encoded: &Latent, noise: &mut Noise) -> Vec<f32> {
+        if matches!(self.kind, Kind::Tiny(_)) {
+            return encoded.numbers.clone();
+        }
+        let (means, deviations) = encoded.numbers.split_at(encoded.numbers.len() / 2);
+        let noise = noise.normal(means.len());
+        means.iter().zip(deviations).zip(noise).map(|((mean, deviation), noise)| mean + deviation * noise).collect()
     }
 
     pub(super) fn decode(&self, sessions: &Sessions, latent: &Latent) -> Result<Vec<f32>> {

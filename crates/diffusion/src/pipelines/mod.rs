@@ -39,6 +39,9 @@ pub const MAX_SIDE: usize = 2048;
 /// Diffusion 1.5 has 231 kB. The latest two always stay: a prompt, and what its picture should not show.
 const KEPT_BYTES: usize = 64 << 20;
 
+/// Encoded reference pictures that are kept, so that those of a task with several pictures are encoded once.
+const KEPT_REFERENCES: usize = 4;
+
 /// The pipelines that are supported, by the names that `diffusers` gives them.
 pub const KNOWN: [&str; 5] = [
     "StableDiffusionPipeline",
@@ -81,6 +84,8 @@ pub struct Traits {
     pub family: &'static str,
     /// The most reference pictures that it takes.
     pub references: usize,
+    /// Whether a picture begins with its reference, made noisy, and not with noise alone.
+    pub begins_with_reference: bool,
     /// The usual number of steps.
     pub steps: usize,
     /// The usual guidance.
@@ -156,6 +161,16 @@ pub struct Pipeline {
     sketcher: Option<Sketcher>,
     /// The latest first.
     embeddings: VecDeque<(String, Embedding)>,
+    references: VecDeque<Seen>,
+}
+
+/// A reference picture that has been encoded.
+#[derive(Debug)]
+struct Seen {
+    picture: Picture,
+    /// The shape of the latent picture that it was encoded for.
+    shape: [usize; 3],
+    latent: Latent,
 }
 
 impl Pipeline {
@@ -201,7 +216,7 @@ impl Pipeline {
     }
 
     fn of(family: Box<dyn Family>, sessions: Sessions) -> Self {
-        Self { family, sessions, sketcher: None, embeddings: VecDeque::new() }
+        Self { family, sessions, sketcher: None, embeddings: VecDeque::new(), references: VecDeque::new() }
     }
 
     /// The abilities of the model.
@@ -232,7 +247,7 @@ impl Pipeline {
         let mut references = Vec::new();
         for reference in order.references {
             stop_if(cancel)?;
-            references.push(self.look(reference)?);
+            references.push(self.look(reference, shape)?);
         }
         stop_if(cancel)?;
         let guide = Guide { prompt, negative, guidance: settings.guidance, references };
@@ -305,13 +320,19 @@ impl Pipeline {
         self.embed(negative)
     }
 
-    /// Encodes a reference picture.
+    /// Encodes a reference picture for a latent picture of a shape.
     ///
     /// # Errors
     /// If the model takes none, or the runtime fails.
-    pub fn look(&self, reference: &Picture) -> Result<Latent> {
-        let latent = self.family.look(&self.sessions, reference)?;
+    pub fn look(&mut self, reference: &Picture, shape: [usize; 3]) -> Result<Latent> {
+        let known = self.references.iter().find(|seen| seen.shape == shape && seen.picture == *reference);
+        if let Some(seen) = known {
+            return Ok(seen.latent.clone());
+        }
+        let latent = self.family.look(&self.sessions, reference, shape)?;
         finite(&latent.numbers, "the encoder of reference pictures gave numbers that are not finite")?;
+        self.references.truncate(KEPT_REFERENCES - 1);
+        self.references.push_front(Seen { picture: reference.clone(), shape, latent: latent.clone() });
         Ok(latent)
     }
 
@@ -351,10 +372,15 @@ impl Pipeline {
         guide: &Guide,
         mut after: impl FnMut(&Step<'_>, &[f32]) -> Result<()>,
     ) -> Result<Latent> {
-        let mut scheduler = self.family.scheduler(steps, shape)?;
+        let reference = guide.references.first().filter(|_| self.traits().begins_with_reference);
+        let mut scheduler = self.family.scheduler(steps, shape, reference.is_some())?;
         let mut noise = Noise::new(seed);
+        let picture = reference.map(|reference| self.family.first(reference, &mut noise));
         let begin = noise.normal(shape.iter().product());
-        let mut sample: Vec<f32> = begin.into_iter().map(|x| x * scheduler.initial_scale()).collect();
+        let mut sample: Vec<f32> = match picture {
+            Some(picture) => scheduler.noisy(&picture, &begin),
+            None => begin.into_iter().map(|x| x * scheduler.initial_scale()).collect(),
+        };
         let denoiser = self.family.denoiser(&self.sessions, shape, guide)?;
         let times = scheduler.times().to_vec();
         for (step, time) in times.iter().enumerate() {

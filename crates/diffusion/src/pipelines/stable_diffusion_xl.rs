@@ -107,7 +107,7 @@ impl StableDiffusionXl {
         let weights = Weights::open_part(&folder.join("unet"), "diffusion_pytorch_model")?;
         let uses = unet.graph(&weights, 8, 8, first.clip.tokens)?.uses;
         let scheduler = Config::read(&folder.join("scheduler").join("scheduler_config.json"))?;
-        set(&scheduler, 1)?;
+        set(&scheduler, 1, 1.0)?;
         Ok(Self {
             traits: traits(&scheduler, &unet, decoder.factor())?,
             first: first.suited("text_encoder", suit)?,
@@ -127,6 +127,7 @@ fn traits(scheduler: &Config, unet: &Unet, side_multiple: usize) -> Result<Trait
     let usual = Traits {
         family: "Stable Diffusion XL",
         references: 0,
+        begins_with_reference: false,
         steps: 30,
         guidance: 5.0,
         side_multiple,
@@ -167,8 +168,8 @@ impl Family for StableDiffusionXl {
         self.zeros
     }
 
-    fn scheduler(&self, steps: usize, _: [usize; 3]) -> Result<Box<dyn Scheduler>> {
-        set(&self.scheduler, steps)
+    fn scheduler(&self, steps: usize, _: [usize; 3], _: bool) -> Result<Box<dyn Scheduler>> {
+        set(&self.scheduler, steps, 1.0)
     }
 
     fn denoiser<'a>(

@@ -58,6 +58,7 @@ impl ZImage {
             traits: Traits {
                 family: "Z-Image",
                 references: 0,
+                begins_with_reference: false,
                 steps: 8,
                 guidance: 1.0,
                 side_multiple: vae.factor() * PATCH,
@@ -127,7 +128,7 @@ impl Family for ZImage {
         Ok(Embedding { states, pooled: Vec::new() })
     }
 
-    fn scheduler(&self, steps: usize, [_, height, width]: [usize; 3]) -> Result<Box<dyn Scheduler>> {
+    fn scheduler(&self, steps: usize, [_, height, width]: [usize; 3], _: bool) -> Result<Box<dyn Scheduler>> {
         let positions = (height / PATCH) * (width / PATCH);
         Ok(Box::new(Flow::new(&self.scheduler, Shift::Line, positions, steps)?))
     }

@@ -18,7 +18,12 @@ pub(super) struct Euler {
 }
 
 impl Euler {
-    pub(super) fn new(config: &Config, training: Training, steps: usize, ancestral: bool) -> Result<Self> {
+    pub(super) fn new(
+        config: &Config,
+        training: Training,
+        [steps, skipped]: [usize; 2],
+        ancestral: bool,
+    ) -> Result<Self> {
         for key in ["use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas"] {
             config.only(key, &json!(false))?;
         }
@@ -46,8 +51,8 @@ impl Euler {
             let (low, high) = (sigma(training.alpha(below)), sigma(training.alpha(above)));
             low + (high - low) * (time - time.floor())
         };
-        let sigmas = times.iter().map(|&time| level(time)).chain([last]).collect();
-        let times = times.into_iter().map(|time| time as f32).collect();
+        let sigmas = times.iter().skip(skipped).map(|&time| level(time)).chain([last]).collect();
+        let times = times.into_iter().skip(skipped).map(|time| time as f32).collect();
         Ok(Self {
             times,
             sigmas,
@@ -80,6 +85,10 @@ impl Scheduler for Euler {
     fn scale(&self, step: usize, sample: &[f32]) -> Vec<f32> {
         let scale = (self.sigmas[step].powi(2) + 1.0).sqrt().recip();
         sample.iter().map(|x| (f64::from(*x) * scale) as f32).collect()
+    }
+
+    fn noisy(&self, picture: &[f32], noise: &[f32]) -> Vec<f32> {
+        picture.iter().zip(noise).map(|(x, noise)| x + noise * self.sigmas[0] as f32).collect()
     }
 
     fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {

@@ -111,6 +111,11 @@ impl Scheduler for Flow {
         &self.times
     }
 
+    fn noisy(&self, picture: &[f32], noise: &[f32]) -> Vec<f32> {
+        let level = self.sigmas[0];
+        picture.iter().zip(noise).map(|(x, noise)| (1.0 - level) * x + level * noise).collect()
+    }
+
     fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {
         sample.iter().zip(answer).map(|(x, answer)| x - self.sigmas[step] * answer).collect()
     }

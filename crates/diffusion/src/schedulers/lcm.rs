@@ -14,18 +14,19 @@ pub(super) struct Lcm {
 }
 
 impl Lcm {
-    pub(super) fn new(config: &Config, training: Training, steps: usize) -> Result<Self> {
+    pub(super) fn new(config: &Config, training: Training, steps: usize, strength: f64) -> Result<Self> {
         let all = training.alphas.len();
         let original = config.number_or("original_inference_steps", 50)?;
         if original > all {
             return Err(config.wrong("original_inference_steps", "more than the steps of the training"));
         }
-        if steps > original {
-            return Err(Error::Order(format!("{steps} steps are more than the {original} of this model")));
+        let kept = (original as f64 * strength) as usize;
+        if steps > kept {
+            return Err(Error::Order(format!("{steps} steps are more than the {kept} of this model")));
         }
         // The model was distilled for so many steps, and a few of them are taken, the noisiest first.
         let skip = all / original;
-        let level = |at: usize| ((original - at * original / steps) * skip - 1) as i64;
+        let level = |at: usize| ((kept - at * kept / steps) * skip - 1) as i64;
         let whole: Vec<_> = (0..steps).map(level).collect();
         Ok(Self { times: floats(&whole), whole, scaling: config.fraction("timestep_scaling", 10.0)?, training })
     }
@@ -34,6 +35,10 @@ impl Lcm {
 impl Scheduler for Lcm {
     fn times(&self) -> &[f32] {
         &self.times
+    }
+
+    fn noisy(&self, picture: &[f32], noise: &[f32]) -> Vec<f32> {
+        self.training.noisy(self.whole[0], picture, noise)
     }
 
     fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {

@@ -34,6 +34,9 @@ pub trait Scheduler: std::fmt::Debug + Send {
         sample.to_vec()
     }
 
+    /// A picture with the noise of the first step.
+    fn noisy(&self, picture: &[f32], noise: &[f32]) -> Vec<f32>;
+
     /// The picture without noise that the model's answer to a sample stands for.
     fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32>;
 
@@ -74,23 +77,29 @@ struct Training {
     clip: Option<f64>,
 }
 
-/// Sets the scheduler that a configuration names to a number of steps.
+/// Sets the scheduler that a configuration names to a number of steps. Of these, only the last `strength` are taken, from 0
+/// to 1: less than 1 for a picture that begins with another one. Schedulers of latent consistency models take all, from a
+/// lower level of noise.
 ///
 /// # Errors
 /// If the configuration asks for a scheduler or an option that is not known, or the number of steps does not suit it.
-pub fn scheduler(config: &Config, steps: usize) -> Result<Box<dyn Scheduler>> {
+pub fn scheduler(config: &Config, steps: usize, strength: f64) -> Result<Box<dyn Scheduler>> {
     let name = config.text("_class_name", "")?;
     let clips = ["DDIMScheduler", "LCMScheduler"].contains(&name);
     let training = Training::read(config, name, clips)?;
     if steps == 0 || steps > training.alphas.len() {
         return Err(Error::Order(format!("{steps} steps are not from 1 to {}", training.alphas.len())));
     }
+    let skipped = steps - ((steps as f64 * strength) as usize).min(steps);
+    if skipped == steps {
+        return Err(Error::Order(format!("of {steps} steps none is left at a strength of {strength}")));
+    }
     Ok(match name {
-        "DDIMScheduler" => Box::new(ddim::Ddim::new(training, steps)),
-        "EulerAncestralDiscreteScheduler" => Box::new(euler::Euler::new(config, training, steps, true)?),
-        "EulerDiscreteScheduler" => Box::new(euler::Euler::new(config, training, steps, false)?),
-        "LCMScheduler" => Box::new(lcm::Lcm::new(config, training, steps)?),
-        "PNDMScheduler" => Box::new(pndm::Pndm::new(config, training, steps)?),
+        "DDIMScheduler" => Box::new(ddim::Ddim::new(training, steps, skipped)),
+        "EulerAncestralDiscreteScheduler" => Box::new(euler::Euler::new(config, training, [steps, skipped], true)?),
+        "EulerDiscreteScheduler" => Box::new(euler::Euler::new(config, training, [steps, skipped], false)?),
+        "LCMScheduler" => Box::new(lcm::Lcm::new(config, training, steps, strength)?),
+        "PNDMScheduler" => Box::new(pndm::Pndm::new(config, training, steps, skipped)?),
         _ => {
             let known = "DDIMScheduler, EulerAncestralDiscreteScheduler, EulerDiscreteScheduler, LCMScheduler";
             return Err(config.wrong("_class_name", &format!("{known} and PNDMScheduler are supported")));
@@ -195,6 +204,13 @@ impl Training {
         let alpha = self.alpha(time);
         let numbers = answer.iter().zip(sample);
         numbers.map(|(answer, x)| self.picture(alpha, f64::from(*answer), f64::from(*x)) as f32).collect()
+    }
+
+    /// A picture with the noise of a time step.
+    fn noisy(&self, time: i64, picture: &[f32], noise: &[f32]) -> Vec<f32> {
+        let alpha = self.alpha(time);
+        let (signal, level) = (alpha.sqrt() as f32, (1.0 - alpha).sqrt() as f32);
+        picture.iter().zip(noise).map(|(x, noise)| signal * x + level * noise).collect()
     }
 
     /// The noise that the model's answer stands for.

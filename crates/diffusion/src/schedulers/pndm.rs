@@ -20,7 +20,7 @@ pub(super) struct Pndm {
 }
 
 impl Pndm {
-    pub(super) fn new(config: &Config, training: Training, steps: usize) -> Result<Self> {
+    pub(super) fn new(config: &Config, training: Training, steps: usize, skipped: usize) -> Result<Self> {
         if !config.flag("skip_prk_steps", false)? {
             return Err(config.wrong("skip_prk_steps", "only true is supported"));
         }
@@ -31,6 +31,7 @@ impl Pndm {
         if let Some(&second) = whole.get(1) {
             whole.insert(1, second);
         }
+        whole.drain(..skipped);
         let ratio = (training.alphas.len() / steps) as i64;
         Ok(Self { times: floats(&whole), whole, ratio, training, answers: VecDeque::new(), first: Vec::new() })
     }
@@ -50,6 +51,10 @@ impl Pndm {
 impl Scheduler for Pndm {
     fn times(&self) -> &[f32] {
         &self.times
+    }
+
+    fn noisy(&self, picture: &[f32], noise: &[f32]) -> Vec<f32> {
+        self.training.noisy(self.whole[0], picture, noise)
     }
 
     fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {

@@ -1,9 +1,7 @@
 """FLUX.2 klein: distilled, and base with guidance; with and without reference pictures."""
 
-import numpy
 import torch
 from diffusers import AutoencoderKLFlux2, FlowMatchEulerDiscreteScheduler, Flux2KleinPipeline, Flux2Transformer2DModel
-from PIL import Image
 
 from qwen import qwen, qwen_tokenizer, record_tokens
 from shared import (
@@ -13,6 +11,7 @@ from shared import (
     numbers,
     observe,
     observe_decoder,
+    picture,
     randomise,
     rounded,
     save,
@@ -22,13 +21,6 @@ from shared import (
 SIZE = (96, 64)
 REFERENCES = [(70, 100), (129, 65)]
 LARGE_REFERENCE = (1300, 900)
-
-
-def picture(width, height):
-    """A picture that the tests make by the same formula."""
-    y, x = numpy.mgrid[0:height, 0:width]
-    planes = numpy.stack([x * 3 + y, x + y * 2, x * y // 16], axis=-1)
-    return Image.fromarray(abs(planes % 510 - 255).astype(numpy.uint8))
 
 
 def rows_as_map(latents, height, width):

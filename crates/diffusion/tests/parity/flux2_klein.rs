@@ -8,20 +8,13 @@ use tintype_diffusion::runtime::Input;
 use tintype_diffusion::{Order, Settings};
 use tintype_engine::Picture;
 
-use crate::rig::{Model, TOLERANCE, assert_within, count, floats, pipelines_of};
+use crate::rig::{Model, TOLERANCE, assert_within, count, floats, picture, pipelines_of};
 
 /// Tokens of every prompt.
 const TOKENS: usize = 512;
 
 fn model() -> Model {
     Model::new("klein")
-}
-
-/// A picture by the formula of `make.py`.
-fn picture(width: usize, height: usize) -> Picture {
-    let pixels = (0..height).flat_map(|y| (0..width).map(move |x| [x * 3 + y, x + y * 2, x * y / 16]));
-    let bytes = pixels.flatten().map(|number| (number % 510).abs_diff(255) as u8).collect();
-    Picture::from_rgb(width as u32, height as u32, bytes).expect("a picture")
 }
 
 /// The recorded references, the large one last.
@@ -99,9 +92,9 @@ fn every_block_of_the_autoencoder_gives_the_same_numbers() {
 #[test]
 fn references_are_seen_the_same() {
     let model = model();
-    let pipeline = model.pipeline();
+    let mut pipeline = model.pipeline();
     for (number, reference) in references(&model).iter().enumerate() {
-        let latent = pipeline.look(reference).expect("a latent picture");
+        let latent = pipeline.look(reference, [0; 3]).expect("a latent picture");
         let expected = &model.expected["values"][format!("look.{number}")];
         // Pillow scales in another order of the sides: steep edges of a picture that is scaled down differ a little.
         let scaled = reference.width() * reference.height() > 1024 * 1024;

@@ -27,7 +27,7 @@ fn schedulers_take_the_same_steps() {
     for case in json("schedulers.json").as_array().expect("a list") {
         let fields = case["config"].as_object().expect("an object").clone();
         let name = format!("{} in {} steps", case["config"], case["steps"]);
-        let mut scheduler = scheduler(&Config::of("case", fields), count(&case["steps"])).expect("a scheduler");
+        let mut scheduler = scheduler(&Config::of("case", fields), count(&case["steps"]), 1.0).expect("a scheduler");
         let times: Vec<f64> = scheduler.times().iter().copied().map(f64::from).collect();
         let expected = floats(&case["times"]);
         assert_eq!(times.len(), expected.len(), "{name}");

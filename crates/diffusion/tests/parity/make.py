@@ -24,6 +24,8 @@ MAKERS = [
     schedulers.schedulers,
     stable_diffusion.sd15,
     stable_diffusion.lcm,
+    stable_diffusion.turbo,
+    stable_diffusion.sdxs,
     stable_diffusion.sdxl,
     flux2_klein.klein,
     z_image.z_image,

@@ -65,6 +65,13 @@ pub fn assert_within(name: &str, found: &[f32], expected: &Value, tolerance: f64
     assert!(worst < tolerance && mean < TOLERANCE && squares < TOLERANCE, "{name}: {worst:e} {mean:e} {squares:e}");
 }
 
+/// A picture by the formula of `shared.py`.
+pub fn picture(width: usize, height: usize) -> Picture {
+    let pixels = (0..height).flat_map(|y| (0..width).map(move |x| [x * 3 + y, x + y * 2, x * y / 16]));
+    let bytes = pixels.flatten().map(|number| (number % 510).abs_diff(255) as u8).collect();
+    Picture::from_rgb(width as u32, height as u32, bytes).expect("a picture")
+}
+
 /// Every runtime, each on the processor.
 pub fn runtimes() -> [Runtime; 2] {
     [Runtime::Rten, Runtime::onnxruntime(&library(), Device::Cpu).expect("ONNX Runtime")]
@@ -200,9 +207,10 @@ impl Model {
         let prompt = pipeline.embed(order.prompt).expect("an embedding");
         let negative = pipeline.asks_twice(settings.guidance);
         let negative = negative.then(|| pipeline.embed_negative(&settings.negative, &prompt).expect("an embedding"));
-        let references = order.references.iter().map(|picture| pipeline.look(picture).expect("a latent picture"));
-        let guide = Guide { prompt, negative, guidance: settings.guidance, references: references.collect() };
         let shape = pipeline.latent_shape(order.width, order.height).expect("a size");
+        let references = order.references.iter().map(|seen| pipeline.look(seen, shape).expect("a latent picture"));
+        let references = references.collect();
+        let guide = Guide { prompt, negative, guidance: settings.guidance, references };
         let mut steps = Vec::new();
         let latent = pipeline.denoise(shape, order.seed, settings.steps, &guide, |_, _, sample| {
             steps.push(sample.to_vec());

@@ -4,7 +4,9 @@ import json
 import math
 import shutil
 
+import numpy
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 PROMPTS = [
@@ -27,6 +29,13 @@ TEXT = """a painting of a lighthouse in the storm on the coast, with the waves a
 an oil painting of the sea, a watercolour of a fox in the snow, a photo of an astronaut riding a horse
 the house on the hill, the light of the evening, they say it is the best of all worlds, words and pictures
 """
+
+
+def picture(width, height):
+    """A picture that the tests make by the same formula."""
+    y, x = numpy.mgrid[0:height, 0:width]
+    planes = numpy.stack([x * 3 + y, x + y * 2, x * y // 16], axis=-1)
+    return Image.fromarray(abs(planes % 510 - 255).astype(numpy.uint8))
 
 
 def numbers(tensor):

@@ -7,9 +7,12 @@ from diffusers import (
     AutoencoderKL,
     AutoencoderTiny,
     EulerAncestralDiscreteScheduler,
+    EulerDiscreteScheduler,
+    LatentConsistencyModelImg2ImgPipeline,
     LatentConsistencyModelPipeline,
     LCMScheduler,
     PNDMScheduler,
+    StableDiffusionImg2ImgPipeline,
     StableDiffusionPipeline,
     StableDiffusionXLPipeline,
     UNet2DConditionModel,
@@ -26,6 +29,7 @@ from shared import (
     numbers,
     observe,
     observe_decoder,
+    picture,
     randomise,
     rename,
     rounded,
@@ -95,18 +99,35 @@ def record(pipe, folder, size, steps, guidance, prompt, negative, seed):
     values |= observe_decoder(pipe.vae, latent / pipe.vae.config.scaling_factor)
 
     extra = {"negative_prompt": negative} if isinstance(pipe, StableDiffusionPipeline) else {}
+    settings = {"prompt": prompt, "guidance_scale": guidance, **extra}
     values |= draw(
-        pipe, prompt=prompt, height=height, width=width, num_inference_steps=steps, guidance_scale=guidance,
-        generator=torch.Generator().manual_seed(seed), **extra,
+        pipe, height=height, width=width, num_inference_steps=steps, generator=torch.Generator().manual_seed(seed),
+        **settings,
     )
+    values |= from_picture(pipe, size, max(steps, 2), 0.5 if steps == 1 else 0.8, seed, settings)
     expected |= {"width": width, "height": height}
     expected["values"] = {name: numbers(value) for name, value in values.items()}
     write_json(folder / "expected.json", expected)
 
 
+def from_picture(pipe, size, steps, strength, seed, settings):
+    """The same with a reference, made noisy, in place of pure noise."""
+    height, width = size
+    distilled = isinstance(pipe, LatentConsistencyModelPipeline)
+    kind = LatentConsistencyModelImg2ImgPipeline if distilled else StableDiffusionImg2ImgPipeline
+    same = kind(**pipe.components, **({} if distilled else {"requires_safety_checker": False}))
+    same.set_progress_bar_config(disable=True)
+    drawn = draw(
+        same, image=picture(width, height), num_inference_steps=steps, strength=strength,
+        generator=torch.Generator().manual_seed(seed), **settings,
+    )
+    return {"from." + name: value for name, value in drawn.items()}
+
+
 def unet_parts(unet):
     parts = {f"unet.down.{i}": block for i, block in enumerate(unet.down_blocks)}
-    return parts | {"unet.mid": unet.mid_block} | {f"unet.up.{i}": block for i, block in enumerate(unet.up_blocks)}
+    middle = {"unet.mid": unet.mid_block} if unet.mid_block is not None else {}
+    return parts | middle | {f"unet.up.{i}": block for i, block in enumerate(unet.up_blocks)}
 
 
 def sd15(out):
@@ -168,6 +189,57 @@ def lcm(out):
     pipe.set_progress_bar_config(disable=True)
     record(pipe, folder, (64, 96), 4, 8.5, PROMPTS[1], "", 99)
     save(pipe, folder, ["unet", "vae", "text_encoder"], {"text_encoder": torch.bfloat16})
+
+
+def turbo(out):
+    """Everything as in the published Stable Diffusion Turbo, but few channels."""
+    folder = empty(out / "turbo")
+    words, vocabulary = tokenizer(folder / "tokenizer", "!", str)
+    text = rounded(text_encoder(vocabulary, 24, "gelu", 51), torch.float16)
+    unet = rounded(randomise(UNet2DConditionModel(
+        sample_size=8, block_out_channels=(4, 8, 8, 8), layers_per_block=2, attention_head_dim=(1, 2, 4, 4),
+        cross_attention_dim=24, norm_num_groups=2, use_linear_projection=True,
+    ), 52), torch.float16)
+    vae = rounded(randomise(AutoencoderKL(
+        block_out_channels=(4, 4, 4, 8), down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4, layers_per_block=1, latent_channels=4, norm_num_groups=2,
+    ), 53), torch.float16)
+    scheduler = EulerDiscreteScheduler(
+        beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", steps_offset=1, timestep_spacing="trailing",
+    )
+    pipe = StableDiffusionPipeline(
+        vae=vae, text_encoder=text, tokenizer=words, unet=unet, scheduler=scheduler, safety_checker=None,
+        feature_extractor=None, requires_safety_checker=False,
+    )
+    pipe.set_progress_bar_config(disable=True)
+    record(pipe, folder, (64, 96), 1, 0.0, PROMPTS[1], "", 21)
+    save(pipe, folder, ["unet", "vae", "text_encoder"], {name: torch.float16 for name in ["unet", "vae", "text_encoder"]})
+
+
+def sdxs(out):
+    """A model of one step in the style of SDXS: few layers, none in the middle, and a tiny autoencoder."""
+    folder = empty(out / "sdxs")
+    words, vocabulary = tokenizer(folder / "tokenizer", "<|endoftext|>", str)
+    text = rounded(text_encoder(vocabulary, 16, "quick_gelu", 61), torch.float16)
+    unet = rounded(randomise(UNet2DConditionModel(
+        sample_size=8, block_out_channels=(4, 8, 8), layers_per_block=1, attention_head_dim=2, cross_attention_dim=16,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"), mid_block_type=None,
+        up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"), norm_num_groups=2,
+    ), 62), torch.float16)
+    vae = randomise(AutoencoderTiny(
+        encoder_block_out_channels=(4, 4, 4, 4), decoder_block_out_channels=(4, 4, 4, 4),
+        num_encoder_blocks=(1, 2, 1, 1), num_decoder_blocks=(1, 1, 2, 1), latent_channels=4,
+    ), 63)
+    scheduler = EulerDiscreteScheduler(
+        beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", steps_offset=1, timestep_spacing="trailing",
+    )
+    pipe = StableDiffusionPipeline(
+        vae=vae, text_encoder=text, tokenizer=words, unet=unet, scheduler=scheduler, safety_checker=None,
+        feature_extractor=None, requires_safety_checker=False,
+    )
+    pipe.set_progress_bar_config(disable=True)
+    record(pipe, folder, (48, 64), 1, 0.0, PROMPTS[1], "", 22)
+    save(pipe, folder, ["unet", "vae", "text_encoder"], {"unet": torch.float16, "text_encoder": torch.float16})
 
 
 def sdxl(out):

@@ -9,10 +9,10 @@ use tintype_diffusion::runtime::Input;
 use tintype_diffusion::{Error, Order, Step};
 use tintype_engine::CancellationToken;
 
-use crate::rig::Model;
+use crate::rig::{Model, picture};
 
-fn models() -> [Model; 2] {
-    [Model::new("sd15"), Model::new("lcm")]
+fn models() -> [Model; 4] {
+    ["sd15", "lcm", "turbo", "sdxs"].map(Model::new)
 }
 
 #[test]
@@ -60,27 +60,44 @@ fn every_block_of_the_unet_gives_the_same_numbers() {
 
 #[test]
 fn every_block_of_the_decoder_gives_the_same_numbers() {
-    let [large, tiny] = models();
-    let (shape, latent) = large.latent(4, 8);
-    let vae = Vae::read(&large.config("vae")).expect("an autoencoder");
-    let latent: Vec<_> = latent.into_iter().map(|x| x / vae.scaling).collect();
-    let weights = large.weights("vae");
-    let graph = vae.graph(&weights, shape[2], shape[3]).expect("a graph");
-    large.assert_part("vae.", graph, &[("latent", Input::Floats(&shape, &latent))]);
-
-    let (shape, latent) = tiny.latent(4, 8);
-    let vae = TinyVae::read(&tiny.config("vae")).expect("an autoencoder");
-    let latent: Vec<_> = latent.into_iter().map(|x| x / vae.scaling).collect();
-    let weights = tiny.weights("vae");
-    let graph = vae.graph(&weights, shape[2], shape[3]).expect("a graph");
-    tiny.assert_part("vae.", graph, &[("latent", Input::Floats(&shape, &latent))]);
+    for model in models() {
+        let ([_, _, height, width], latent) = model.latent(4, 8);
+        let (config, weights) = (model.config("vae"), model.weights("vae"));
+        let (graph, scaling) = if ["lcm", "sdxs"].contains(&model.name) {
+            let vae = TinyVae::read(&config).expect("an autoencoder");
+            (vae.graph(&weights, height, width).expect("a graph"), vae.scaling)
+        } else {
+            let vae = Vae::read(&config).expect("an autoencoder");
+            (vae.graph(&weights, height, width).expect("a graph"), vae.scaling)
+        };
+        let latent: Vec<_> = latent.into_iter().map(|x| x / scaling).collect();
+        model.assert_part("vae.", graph, &[("latent", Input::Floats(&[1, 4, height, width], &latent))]);
+    }
 }
 
 #[test]
 fn every_step_and_the_picture_are_the_same() {
     for model in models() {
-        model.assert_run("", model.pipelines(), &model.order(), &model.settings());
+        let (order, settings) = (model.order(), model.settings());
+        model.assert_run("", model.pipelines(), &order, &settings);
+        let references = [picture(order.width, order.height)];
+        let order = Order { references: &references, ..order };
+        model.assert_run("from.", model.pipelines(), &order, &settings);
     }
+}
+
+#[test]
+fn a_reference_of_another_size_is_cut_to_the_size_of_the_picture() {
+    let model = Model::new("lcm");
+    let mut pipeline = model.pipeline();
+    let mut render = |width, height| {
+        let references = [picture(width, height)];
+        let order = Order { references: &references, ..model.order() };
+        pipeline.render(&order, &model.settings(), |_| {}, &CancellationToken::new()).expect("a picture")
+    };
+    let (wide, high) = (render(200, 50), render(33, 200));
+    assert_eq!((wide.width() as usize, wide.height() as usize), model.size());
+    assert_ne!(wide, high, "the reference counts");
 }
 
 #[test]
@@ -101,8 +118,12 @@ fn a_seed_decides_the_picture() {
 fn a_model_says_how_it_is_used() {
     let traits = |name| Model::new(name).pipeline().traits().clone();
     let [usual, distilled] = [traits("sd15"), traits("lcm")];
-    assert_eq!((usual.steps, usual.guidance, usual.negative, usual.references), (25, 7.5, true, 0));
-    assert_eq!((distilled.steps, distilled.guidance, distilled.negative, distilled.references), (4, 8.5, false, 0));
+    assert_eq!((usual.steps, usual.guidance, usual.negative, usual.references), (25, 7.5, true, 1));
+    assert_eq!((distilled.steps, distilled.guidance, distilled.negative, distilled.references), (4, 8.5, false, 1));
+    for name in ["turbo", "sdxs"] {
+        let traits = traits(name);
+        assert_eq!((traits.steps, traits.guidance, traits.references), (1, 0.0, 1), "{name}");
+    }
     assert_eq!((usual.side_multiple, distilled.side_multiple), (8, 8));
 }
 

@@ -127,6 +127,8 @@ pub struct Loaded {
     pub processor: String,
     /// The most reference pictures that the model takes.
     pub references: u32,
+    /// Whether each step sees the reference pictures, and not only the first one.
+    pub sees_references: bool,
     /// Steps of a picture unless the order names others.
     pub steps: u32,
     /// Both sides of a picture are multiples of this, in pixels.
@@ -241,6 +243,7 @@ impl Event {
                 frame.text(&loaded.family);
                 frame.text(&loaded.processor);
                 frame.number(loaded.references);
+                frame.byte(u8::from(loaded.sees_references));
                 frame.number(loaded.steps);
                 frame.number(loaded.side_multiple);
                 frame.byte(u8::from(loaded.confined));
@@ -289,6 +292,7 @@ impl Event {
                 family: body.text()?,
                 processor: body.text()?,
                 references: body.number()?,
+                sees_references: body.flag()?,
                 steps: body.within(1, MAX_STEPS)?,
                 side_multiple: body.within(1, MAX_SIDE)?,
                 confined: body.flag()?,
@@ -361,6 +365,7 @@ mod tests {
             family: "Stable Diffusion".into(),
             processor: "x86-64, AVX2".into(),
             references: 4,
+            sees_references: true,
             steps: 25,
             side_multiple: 16,
             confined: true,
