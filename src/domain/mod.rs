@@ -5,6 +5,8 @@ pub mod cursor;
 pub mod files_marker;
 pub mod ignored_fields;
 pub mod images_api;
+pub mod images_api_request;
+mod json;
 pub mod key;
 pub mod model;
 pub mod multipart;

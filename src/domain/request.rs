@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
-use serde::de::{self, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::domain::ignored_fields::IgnoredFields;
+use crate::domain::json::Json;
 use crate::domain::model::CREDITS_PER_IMAGE;
 use crate::domain::own_reference::OwnReference;
 use crate::domain::reference_url::ReferenceUrl;
@@ -110,6 +111,17 @@ impl AspectRatio {
     pub const fn size(self) -> (u32, u32) {
         let (_, width, height) = self.facts();
         (width, height)
+    }
+
+    /// The ratio that is nearest to that of a size; sizes count from 1.
+    pub fn nearest(width: u32, height: u32) -> Self {
+        let distance = |ratio: Self| {
+            let (own_width, own_height) = ratio.size();
+            let stretch = f64::from(width) * f64::from(own_height) / (f64::from(height) * f64::from(own_width));
+            stretch.ln().abs()
+        };
+        let nearest = Self::ALL.into_iter().min_by(|one, other| distance(*one).total_cmp(&distance(*other)));
+        nearest.unwrap_or_default()
     }
 }
 
@@ -237,72 +249,6 @@ fn without_position(fault: &str) -> &str {
     fault.rfind(" at line ").map_or(fault, |end| &fault[..end])
 }
 
-/// A JSON value, as far as it matters here. `serde_json::Value` is unsuitable: it treats an object with a certain key
-/// as the JSON in the string under that key.
-enum Json {
-    String(String),
-    Number(f64),
-    Array(Vec<Json>),
-    Other,
-}
-
-impl<'de> Deserialize<'de> for Json {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(JsonVisitor)
-    }
-}
-
-struct JsonVisitor;
-
-impl<'de> Visitor<'de> for JsonVisitor {
-    type Value = Json;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("any value")
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Json, E> {
-        Ok(Json::String(text.to_owned()))
-    }
-
-    fn visit_string<E>(self, text: String) -> Result<Json, E> {
-        Ok(Json::String(text))
-    }
-
-    fn visit_u64<E>(self, number: u64) -> Result<Json, E> {
-        Ok(Json::Number(number as f64))
-    }
-
-    fn visit_i64<E>(self, number: i64) -> Result<Json, E> {
-        Ok(Json::Number(number as f64))
-    }
-
-    fn visit_f64<E>(self, number: f64) -> Result<Json, E> {
-        Ok(Json::Number(number))
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<Json, E> {
-        Ok(Json::Other)
-    }
-
-    fn visit_unit<E>(self) -> Result<Json, E> {
-        Ok(Json::Other)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Json, A::Error> {
-        let mut entries = Vec::new();
-        while let Some(entry) = seq.next_element()? {
-            entries.push(entry);
-        }
-        Ok(Json::Array(entries))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Json, A::Error> {
-        while map.next_entry::<String, Json>()?.is_some() {}
-        Ok(Json::Other)
-    }
-}
-
 /// The known fields, still untyped, and the names of the others. The visitor is hand-written, because a derived one accepts repeated unknown fields
 /// and skips their contents without a limit on nesting.
 #[derive(Default)]
@@ -350,7 +296,7 @@ impl<'de> Visitor<'de> for FieldsVisitor {
     }
 }
 
-fn prompt(value: Option<Json>) -> Result<String, InvalidRequest> {
+pub(super) fn prompt(value: Option<Json>) -> Result<String, InvalidRequest> {
     let invalid = |fault: &str| Err(InvalidRequest(format!("prompt {fault}.")));
     match value {
         None => invalid("is required"),

@@ -4,10 +4,12 @@ pub mod api;
 mod compression;
 pub mod docs;
 mod files;
+mod openai;
 mod ops;
 mod pipeline;
 pub mod routes;
 mod state;
+mod submitted;
 
 pub use ops::Readiness;
 pub use pipeline::auth::Arrival;

@@ -11,7 +11,7 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 
 use super::ops::Readiness;
 use super::state::ApiState;
-use super::{api, docs, files, ops, pipeline};
+use super::{api, docs, files, openai, ops, pipeline};
 use crate::metrics::Metrics;
 use crate::service::Shared;
 use crate::service::limits::Usage;
@@ -28,11 +28,14 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 42] = [
+pub static ROUTES: [Route; 45] = [
     api(Method::POST, GENERATE, Usage::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, Usage::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, Usage::Read, |method| on(method, api::images::find)),
     api(Method::GET, ACCOUNT, Usage::Read, |method| on(method, api::account::find)),
+    openai(Method::POST, "/v1/images/generations", Usage::Submit, |method| on(method, openai::generations)),
+    openai(Method::GET, "/v1/models", Usage::Read, |method| on(method, openai::models::list)),
+    openai(Method::GET, "/v1/models/{id}", Usage::Read, |method| on(method, openai::models::find)),
     open(Surface::Files, "/files/{*name}", |method| on(method, files::serve)),
     open(Surface::Docs, "/", |method| on(method, docs::page)),
     open(Surface::Docs, "/favicon.ico", |method| on(method, docs::page)),
@@ -96,6 +99,8 @@ pub struct Route {
 pub enum Surface {
     /// The public API.
     Api,
+    /// The API in OpenAI's dialect.
+    OpenAi,
     /// The pages for people.
     Studio,
     /// Result files.
@@ -124,6 +129,8 @@ pub enum Access {
 pub enum ErrorShape {
     /// `{"error": {"code", "message", "request_id"}}`.
     Envelope,
+    /// `{"error": {"message", "type", "param", "code"}}`.
+    OpenAi,
     /// A page.
     Page,
 }
@@ -167,6 +174,16 @@ const fn api(
     handler: fn(MethodFilter) -> MethodRouter<ServiceState>,
 ) -> Route {
     let (surface, access, limit, errors) = (Surface::Api, Access::Key, Some(limit), ErrorShape::Envelope);
+    Route { pattern, method, surface, access, limit, errors, handler: Handler::Service(handler) }
+}
+
+const fn openai(
+    method: Method,
+    pattern: &'static str,
+    limit: Usage,
+    handler: fn(MethodFilter) -> MethodRouter<ServiceState>,
+) -> Route {
+    let (surface, access, limit, errors) = (Surface::OpenAi, Access::Key, Some(limit), ErrorShape::OpenAi);
     Route { pattern, method, surface, access, limit, errors, handler: Handler::Service(handler) }
 }
 
@@ -230,7 +247,7 @@ impl Route {
         match self.surface {
             Surface::Docs => "/docs",
             Surface::Files => "/files/{name}",
-            Surface::Api | Surface::Studio | Surface::Ops | Surface::Metrics => self.pattern,
+            Surface::Api | Surface::OpenAi | Surface::Studio | Surface::Ops | Surface::Metrics => self.pattern,
         }
     }
 }
@@ -239,6 +256,7 @@ impl Route {
 const fn statuses(surface: Surface) -> &'static [u16] {
     match surface {
         Surface::Api => &[200, 400, 401, 402, 404, 429, 500],
+        Surface::OpenAi => &[200, 400, 401, 404, 429, 500, 503],
         Surface::Studio => &[200, 303, 403, 404, 500],
         Surface::Files => &[200, 404, 500],
         Surface::Docs | Surface::Metrics => &[200, 500],
@@ -248,7 +266,13 @@ const fn statuses(surface: Surface) -> &'static [u16] {
 
 /// The form of the errors of a request.
 pub(super) fn error_shape(request: &Request) -> ErrorShape {
-    at(request).map_or(ErrorShape::Envelope, |route| route.errors)
+    let without_route = || if speaks_openai(request) { ErrorShape::OpenAi } else { ErrorShape::Envelope };
+    at(request).map_or_else(without_route, |route| route.errors)
+}
+
+/// Whether a request is in OpenAI's dialect, even if its path has no route.
+pub(super) fn speaks_openai(request: &Request) -> bool {
+    first_segment(request.uri().path()) == Some("v1")
 }
 
 /// The label of a request in metrics and the log. It never contains the requested path, which may contain a key.
@@ -258,7 +282,7 @@ pub(super) fn label(request: &Request) -> &'static str {
 
 /// Whether a request is for the API.
 pub(super) fn is_of_api(request: &Request) -> bool {
-    at(request).is_some_and(|route| route.surface == Surface::Api)
+    at(request).is_some_and(|route| matches!(route.surface, Surface::Api | Surface::OpenAi))
 }
 
 /// Whether a request is for the studio.

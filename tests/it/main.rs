@@ -38,6 +38,7 @@ mod log;
 mod metrics;
 mod migrate;
 mod models;
+mod openai_face;
 mod openapi;
 mod package;
 mod pages;

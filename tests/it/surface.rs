@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use tintype::http::docs::openapi_json;
-use tintype::http::routes::{Access, ROUTES, Route, Surface};
+use tintype::http::routes::{Access, ErrorShape, ROUTES, Route, Surface};
 
+use crate::rigs::http::Answer;
 use crate::rigs::service::Service;
 
 /// A path that the pattern of a route matches.
@@ -13,6 +14,18 @@ fn path(route: &Route) -> String {
     let filled = route.pattern.replace("{id}", "imgmodel-AAAAAAAAAAAAAAAAAAAAA").replace("{asset}", "index.html");
     let filled = filled.replace("{change}", "revoke").replace("{token}", "nonsense");
     filled.replace("{*name}", "2026-11-21/AAAAAAAAAAAAAAAAAAAAA-0-AAAAAAAAAAAAAAAAAAAAAA.png")
+}
+
+/// Checks a 401 in the form of the errors of its route.
+#[track_caller]
+fn assert_unauthorized(route: &Route, answer: &Answer) {
+    match route.errors {
+        ErrorShape::OpenAi => {
+            assert_eq!(answer.status, 401, "{route:?}: {answer:?}");
+            assert_eq!(answer.json()["error"]["code"], "invalid_api_key");
+        }
+        ErrorShape::Envelope | ErrorShape::Page => drop(answer.assert_error(401, "UNAUTHORIZED")),
+    }
 }
 
 /// The routes of the listener for callers.
@@ -47,8 +60,8 @@ async fn a_route_opens_to_its_callers_only() {
         let leaked = service.call(method, &in_query, &[("authorization", &authorization)], "").await;
         match route.access {
             Access::Key => {
-                without_key.assert_error(401, "UNAUTHORIZED");
-                leaked.assert_error(401, "UNAUTHORIZED");
+                assert_unauthorized(route, &without_key);
+                assert_unauthorized(route, &leaked);
             }
             // A key opens nothing here.
             Access::Anyone | Access::Session => assert_eq!(without_key.status, with_key.status, "{route:?}"),
@@ -63,7 +76,7 @@ async fn a_route_that_takes_a_key_wants_https_in_production() {
     let key = caller.authorization();
     for route in served().filter(|route| route.access == Access::Key) {
         let (method, path) = (route.method.as_str(), path(route));
-        service.call(method, &path, &[("authorization", &key)], "").await.assert_error(401, "UNAUTHORIZED");
+        assert_unauthorized(route, &service.call(method, &path, &[("authorization", &key)], "").await);
         let headers = [("authorization", key.as_str()), ("x-forwarded-proto", "https")];
         assert_ne!(service.call(method, &path, &headers, "").await.status, 401, "{route:?}");
     }

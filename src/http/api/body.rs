@@ -13,7 +13,7 @@ use crate::config::{ConnectionLimits, MAX_BODY};
 use crate::http::pipeline::error::ApiError;
 
 /// Reads a body whose `Content-Type` is JSON, within the limits of size and time.
-pub(super) async fn read_json(request: Request, limits: &ConnectionLimits) -> Result<Bytes, ApiError> {
+pub(in crate::http) async fn read_json(request: Request, limits: &ConnectionLimits) -> Result<Bytes, ApiError> {
     if !is_json(request.headers()) {
         return Err(ApiError::invalid_request("The header Content-Type must be application/json."));
     }

@@ -26,13 +26,11 @@ use crate::http::pipeline::error::{ApiError, ErrorBody, NoAnswer};
 use crate::http::pipeline::observe::RequestId;
 use crate::http::routes;
 use crate::http::state::ApiState;
+use crate::http::submitted;
 use crate::service::tasks::{DEFAULT_PAGE, Found, MAX_PAGE};
-use crate::store::{StoreError, Submission};
 
 /// The names of the fields of a submit that the service does not know.
 static IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-ignored-fields");
-/// `Retry-After` of a submit beyond the limit of unfinished tasks, in seconds.
-const UNFINISHED_RETRY_SECONDS: u64 = 5;
 
 /// A result image.
 #[derive(Debug, Serialize, ToSchema)]
@@ -274,7 +272,7 @@ fn created(task: &Task, api: &ApiState) -> Response {
 }
 
 /// Names the ignored fields of a submit, which are often misspelled ones.
-fn naming(ignored: IgnoredFields, mut response: Response) -> Response {
+pub(in crate::http) fn naming(ignored: IgnoredFields, mut response: Response) -> Response {
     if !ignored.is_empty()
         && let Ok(names) = HeaderValue::try_from(ignored.to_string())
     {
@@ -331,41 +329,17 @@ pub async fn generate(
     request.request_id = Some(request_id.to_string());
     let required = request.cost();
     let submission = api.tasks.submit(caller.account_id, Some(caller.key_id), Surface::Api, request, arrived).await;
-    if let Err(StoreError::Unknown(cause)) = &submission {
-        api.shared.metrics.unanswered.inc();
-        tracing::error!(
-            %cause,
-            account = %caller.account_id,
-            "closing the connection without an answer: the task may exist and be charged. The caller should list its \
-             tasks; check the connection to the database"
-        );
+    let Some(task) = submitted::task(submission, required, &api, &caller)? else {
         return Ok(NoAnswer.into_response());
-    }
-    match submission? {
-        Submission::Accepted(task) => {
-            let response = accepted(&task, wait, &api, &readiness, &caller).await;
-            // The task is charged, so an error of the wait must not look like one of the submit.
-            let response = response.unwrap_or_else(|error| {
-                let cause = error.cause().map(tracing::field::display);
-                tracing::warn!(task = %task.id, cause, "the task was accepted, but its caller could not wait for its end");
-                created(&task, &api)
-            });
-            Ok(naming(ignored, response))
-        }
-        Submission::InsufficientCredits { available } => Err(ApiError::insufficient_credits(required, available)),
-        Submission::TooManyUnfinished => Err(ApiError::rate_limited(
-            format!("The account has {} unfinished tasks, which is its limit.", api.settings.limits.max_unfinished),
-            UNFINISHED_RETRY_SECONDS,
-        )),
-        Submission::NoReference { index } => {
-            Err(ApiError::invalid_request(format!("reference_images[{index}] does not exist.")))
-        }
-        Submission::NotStarted => Err(ApiError::caused_by("the database did not begin the submit in time")),
-        Submission::Overloaded { excess } => Err(ApiError::rate_limited(
-            "The queue is so long that the task would not be finished in time.",
-            excess.as_secs().max(UNFINISHED_RETRY_SECONDS),
-        )),
-    }
+    };
+    let response = accepted(&task, wait, &api, &readiness, &caller).await;
+    // The task is charged, so an error of the wait must not look like one of the submit.
+    let response = response.unwrap_or_else(|error| {
+        let cause = error.cause().map(tracing::field::display);
+        tracing::warn!(task = %task.id, cause, "the task was accepted, but its caller could not wait for its end");
+        created(&task, &api)
+    });
+    Ok(naming(ignored, response))
 }
 
 /// Retrieve a task

@@ -7,7 +7,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 pub mod account;
-mod body;
+pub(in crate::http) mod body;
 mod examples;
 mod hints;
 pub mod images;

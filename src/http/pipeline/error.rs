@@ -10,6 +10,7 @@ use axum::response::IntoResponse;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::dialect::Dialect;
 use crate::files::FilesError;
 use crate::store::StoreError;
 use crate::web::{self, PageError, Texts};
@@ -36,18 +37,20 @@ pub enum ErrorCode {
 /// id, writes the body and logs the cause.
 #[derive(Debug, Clone)]
 pub struct ApiError {
-    status: StatusCode,
-    code: ErrorCode,
-    message: String,
-    shortage: Option<Shortage>,
-    retry_after: Option<u64>,
+    pub(super) status: StatusCode,
+    pub(super) code: ErrorCode,
+    pub(super) message: String,
+    pub(super) shortage: Option<Shortage>,
+    pub(super) retry_after: Option<u64>,
+    /// For callers that speak OpenAI's dialect only.
+    pub(super) dialect: Dialect,
     /// For the log only: callers never see it.
-    cause: Option<Arc<dyn Error + Send + Sync>>,
+    pub(super) cause: Option<Arc<dyn Error + Send + Sync>>,
 }
 
 /// The credits that a task costs and that the account has.
 #[derive(Debug, Clone, Copy)]
-struct Shortage {
+pub(super) struct Shortage {
     required: i64,
     available: i64,
 }
@@ -90,7 +93,15 @@ pub struct ErrorDetail<'a> {
 
 impl ApiError {
     fn new(status: StatusCode, code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into(), shortage: None, retry_after: None, cause: None }
+        Self {
+            status,
+            code,
+            message: message.into(),
+            shortage: None,
+            retry_after: None,
+            dialect: Dialect::default(),
+            cause: None,
+        }
     }
 
     /// 401, the same for every cause.
@@ -133,6 +144,12 @@ impl ApiError {
     pub fn rate_limited(message: impl Into<String>, retry_after: u64) -> Self {
         let error = Self::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::RateLimited, message);
         Self { retry_after: Some(retry_after), ..error }
+    }
+
+    /// The error of a queue that is too long: 429 with `Retry-After` in seconds, in OpenAI's dialect 503.
+    pub fn overloaded(message: impl Into<String>, retry_after: u64) -> Self {
+        let dialect = Dialect { status: Some(StatusCode::SERVICE_UNAVAILABLE), ..Dialect::default() };
+        Self { dialect, ..Self::rate_limited(message, retry_after) }
     }
 
     /// The error for a status without a more specific message.
@@ -198,6 +215,10 @@ impl ApiError {
             return response;
         }
         *response.status_mut() = self.status;
+        let mut body = None;
+        if matches!(form, ErrorForm::OpenAi) {
+            body = Some(self.write_dialect(&mut response));
+        }
         let headers = response.headers_mut();
         headers.remove(header::CONTENT_LENGTH);
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -208,7 +229,7 @@ impl ApiError {
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        *response.body_mut() = Body::from(self.body(request_id));
+        *response.body_mut() = Body::from(body.unwrap_or_else(|| self.body(request_id)));
         response
     }
 }
@@ -216,6 +237,8 @@ impl ApiError {
 /// How the error of a request is written.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::http) enum ErrorForm {
+    /// `{"error": {"message", "type", "param", "code"}}`.
+    OpenAi,
     /// `{"error": {"code", "message", "request_id"}}`.
     Envelope,
     /// A page in the language of the person.

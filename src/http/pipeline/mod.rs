@@ -14,6 +14,7 @@ use crate::service::Shared;
 
 pub mod auth;
 mod cors;
+mod dialect;
 pub mod error;
 pub mod framing;
 mod host;
@@ -30,7 +31,8 @@ pub(super) async fn run(
     next: Next,
 ) -> Response {
     let strict = api.settings.production && proxy::arrived_over_https(&api.settings.trusted_proxies, &request);
-    let is_api = routes::takes_key(request.uri().path());
+    // Pictures in base64 hardly shrink, and a stream of events must not be held back.
+    let is_api = routes::takes_key(request.uri().path()) && !routes::speaks_openai(&request);
     let gzip = compression::accepts_gzip(request.headers());
     let cors = Cors::of(&api.settings.origins, &request);
     let early = |request: &Request| host::refuse_ambiguous(request).or_else(|| reserve::refuse_over_limit(request));

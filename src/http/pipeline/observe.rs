@@ -142,6 +142,7 @@ fn error_of(response: &mut Response<Body>) -> Option<ApiError> {
 fn error_form(request: &Request) -> ErrorForm {
     match routes::error_shape(request) {
         ErrorShape::Envelope => ErrorForm::Envelope,
+        ErrorShape::OpenAi => ErrorForm::OpenAi,
         ErrorShape::Page => ErrorForm::Page(Texts::of(request.headers())),
     }
 }

@@ -1,0 +1,140 @@
+//! Answers with pictures.
+
+use axum::body::Body;
+use axum::http::header::{self, HeaderValue};
+use axum::response::Response;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use image::codecs::jpeg::JpegEncoder;
+use image::codecs::webp::WebPEncoder;
+use image::{ImageFormat, ImageReader};
+use serde::Serialize;
+use tokio::sync::Semaphore;
+
+use crate::domain::images_api::{ImageData, ImagesAnswer};
+use crate::domain::images_api_request::{ImagesCall, OutputFormat};
+use crate::domain::model::Task;
+use crate::files::FileName;
+use crate::http::pipeline::error::ApiError;
+use crate::http::state::ApiState;
+
+/// Answers whose pictures are encoded at the same time. Each holds a few megabytes.
+static ENCODERS: Semaphore = Semaphore::const_new(4);
+
+/// The body of an answer.
+#[derive(Serialize)]
+struct Answer<'a> {
+    #[serde(flatten)]
+    images: ImagesAnswer<'a>,
+    background: &'static str,
+    output_format: &'static str,
+    size: String,
+    usage: Usage,
+}
+
+/// The cost of a call in credits, where OpenAI counts tokens.
+#[derive(Serialize)]
+pub(super) struct Usage {
+    input_tokens: i64,
+    input_tokens_details: InputTokens,
+    output_tokens: i64,
+    total_tokens: i64,
+}
+
+#[derive(Serialize)]
+struct InputTokens {
+    image_tokens: i64,
+    text_tokens: i64,
+}
+
+impl Usage {
+    /// The cost of a task in credits.
+    pub(super) fn of(credits: i64) -> Self {
+        let input_tokens_details = InputTokens { image_tokens: 0, text_tokens: 0 };
+        Self { input_tokens: 0, input_tokens_details, output_tokens: credits, total_tokens: credits }
+    }
+}
+
+/// The size of the pictures of a call, as `WIDTHxHEIGHT`.
+pub(super) fn size(call: &ImagesCall) -> String {
+    let (width, height) = call.request.aspect_ratio.size();
+    format!("{width}x{height}")
+}
+
+/// A response with this JSON.
+pub(super) fn json(body: &impl Serialize) -> Response {
+    let body = serde_json::to_vec(body).expect("our own types are always JSON");
+    let mut response = Response::new(Body::from(body));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// The answer to a call whose task has completed with these files.
+pub(super) async fn completed(
+    call: &ImagesCall,
+    task: &Task,
+    names: &[String],
+    api: &ApiState,
+) -> Result<Response, ApiError> {
+    let data = if call.as_urls { urls(names, api).await? } else { files(call.format, names, api).await? };
+    let created = task.updated_at.as_millis().div_euclid(1_000);
+    Ok(json(&Answer {
+        images: ImagesAnswer { created, data },
+        background: "opaque",
+        output_format: call.format.as_str(),
+        size: size(call),
+        usage: Usage::of(call.request.cost()),
+    }))
+}
+
+async fn urls(names: &[String], api: &ApiState) -> Result<Vec<ImageData<'static>>, ApiError> {
+    let mut data = Vec::with_capacity(names.len());
+    for name in names {
+        data.push(ImageData { url: Some(api.links.url(name).await?.into()), b64_json: None });
+    }
+    Ok(data)
+}
+
+/// The files in base64.
+pub(super) async fn files(
+    format: OutputFormat,
+    names: &[String],
+    api: &ApiState,
+) -> Result<Vec<ImageData<'static>>, ApiError> {
+    let mut pngs = Vec::with_capacity(names.len());
+    for name in names {
+        let name = FileName::parse(name).ok_or_else(|| ApiError::caused_by("a result file has a malformed name"))?;
+        let file = api.shared.files.open(name, None).await?;
+        let file = file.ok_or_else(|| ApiError::caused_by("a result file is missing"))?;
+        pngs.push(file.bytes().await.map_err(|error| ApiError::caused_by(error.to_string()))?);
+    }
+    let _permit = ENCODERS.acquire().await.map_err(ApiError::caused_by)?;
+    let encode = move || pngs.iter().map(|png| in_base64(format, png)).collect::<Result<Vec<_>, _>>();
+    let encoded = tokio::task::spawn_blocking(encode).await.map_err(ApiError::caused_by)?;
+    encoded.map_err(ApiError::caused_by)
+}
+
+fn in_base64(format: OutputFormat, png: &Bytes) -> image::ImageResult<ImageData<'static>> {
+    let text = match format {
+        OutputFormat::Png => BASE64_STANDARD.encode(png),
+        OutputFormat::Jpeg(_) | OutputFormat::Webp => BASE64_STANDARD.encode(transcoded(format, png)?),
+    };
+    Ok(ImageData { b64_json: Some(text.into()), url: None })
+}
+
+/// One of our own PNGs in another format.
+fn transcoded(format: OutputFormat, png: &[u8]) -> image::ImageResult<Vec<u8>> {
+    let picture = ImageReader::with_format(std::io::Cursor::new(png), ImageFormat::Png).decode()?.into_rgb8();
+    let mut out = Vec::new();
+    match format {
+        // The encoder counts from 1.
+        OutputFormat::Jpeg(quality) => {
+            picture.write_with_encoder(JpegEncoder::new_with_quality(&mut out, quality.max(1)))?
+        }
+        OutputFormat::Webp | OutputFormat::Png => picture.write_with_encoder(WebPEncoder::new_lossless(&mut out))?,
+    }
+    Ok(out)
+}

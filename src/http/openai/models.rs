@@ -1,0 +1,53 @@
+//! The models that callers may name.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use serde::Serialize;
+
+use super::answer::json;
+use crate::domain::model::MODEL_NAME;
+use crate::http::pipeline::auth::Caller;
+use crate::http::pipeline::error::ApiError;
+use crate::http::state::ApiState;
+
+/// Longest name of a model that is repeated, in bytes.
+const MAX_NAME: usize = 800;
+
+#[derive(Serialize)]
+struct Model<'a> {
+    id: &'a str,
+    object: &'static str,
+    /// Seconds since 1970. Models have no date here.
+    created: i64,
+    owned_by: &'static str,
+}
+
+#[derive(Serialize)]
+struct Models<'a> {
+    object: &'static str,
+    data: [Model<'a>; 1],
+}
+
+fn model(id: &str) -> Model<'_> {
+    Model { id, object: "model", created: 0, owned_by: "tintype" }
+}
+
+/// `GET /v1/models`
+pub(in crate::http) async fn list(State(api): State<Arc<ApiState>>, caller: Caller) -> Result<Response, ApiError> {
+    caller.check_again(&api).await?;
+    Ok(json(&Models { object: "list", data: [model(MODEL_NAME)] }))
+}
+
+/// `GET /v1/models/{id}`: every name may be used, so every name is a model.
+pub(in crate::http) async fn find(
+    State(api): State<Arc<ApiState>>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response, ApiError> {
+    caller.check_again(&api).await?;
+    let id = id.ok().map(|Path(id)| id).filter(|id| id.len() <= MAX_NAME).ok_or_else(ApiError::not_found)?;
+    Ok(json(&model(&id)))
+}

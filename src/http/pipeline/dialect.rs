@@ -1,0 +1,85 @@
+//! Errors in OpenAI's dialect.
+
+use axum::body::Body;
+use axum::http::header::{HeaderName, HeaderValue};
+use axum::http::{Response, StatusCode};
+
+use super::error::{ApiError, ErrorCode};
+use crate::domain::images_api::{ErrorAnswer, ErrorObject};
+use crate::domain::images_api_request::InvalidCall;
+use crate::service::endings::REFUSED;
+
+/// Tells the official clients whether to repeat a call by themselves.
+static SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+
+/// The parts of an error that only OpenAI's dialect has.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Dialect {
+    /// The status, if it is not the one of the native API.
+    pub(super) status: Option<StatusCode>,
+    /// The field at fault.
+    pub(super) param: Option<&'static str>,
+    /// The exact error, if the general code says too little.
+    pub(super) code: Option<&'static str>,
+    /// Another attempt would end in the same way.
+    pub(super) is_final: bool,
+}
+
+impl From<InvalidCall> for ApiError {
+    fn from(fault: InvalidCall) -> Self {
+        let dialect = Dialect { param: fault.param, ..Dialect::default() };
+        Self { dialect, ..Self::invalid_request(fault.message) }
+    }
+}
+
+impl ApiError {
+    /// The error for a task that failed with this sentence. A repeated call would fail as well, or cost anew.
+    pub(in crate::http) fn failed_task(sentence: &str) -> Self {
+        let refused = sentence == REFUSED;
+        let code = if refused { "content_policy_violation" } else { "task_failed" };
+        let dialect = Dialect { code: Some(code), is_final: true, ..Dialect::default() };
+        let base = if refused { Self::invalid_request("") } else { Self::internal() };
+        Self { message: sentence.to_owned(), dialect, ..base }
+    }
+
+    /// The error for a task that goes on although nobody can wait for it here: 503 with `Retry-After` in seconds.
+    pub(in crate::http) fn goes_on(retry_after: u64) -> Self {
+        Self::overloaded("The task was accepted and goes on, but this call cannot wait for its end.", retry_after)
+    }
+
+    /// `type` and `code` of the error.
+    fn words(&self) -> (&'static str, Option<&'static str>) {
+        let (kind, code) = match self.code {
+            ErrorCode::Unauthorized => ("invalid_request_error", Some("invalid_api_key")),
+            ErrorCode::InvalidRequest => ("invalid_request_error", None),
+            ErrorCode::InsufficientCredits => ("insufficient_quota", Some("insufficient_quota")),
+            ErrorCode::NotFound => ("invalid_request_error", Some("not_found")),
+            ErrorCode::RateLimited if self.dialect.status.is_some() => ("server_error", Some("overloaded")),
+            ErrorCode::RateLimited => ("requests", Some("rate_limit_exceeded")),
+            ErrorCode::InternalError => ("server_error", None),
+        };
+        (kind, self.dialect.code.or(code))
+    }
+
+    /// The error as an object of OpenAI's dialect.
+    pub(in crate::http) fn object(&self) -> ErrorObject {
+        let (kind, code) = self.words();
+        ErrorObject {
+            message: self.message.clone(),
+            kind: Some(kind.to_owned()),
+            param: self.dialect.param.map(str::to_owned),
+            code: code.map(Into::into),
+        }
+    }
+
+    /// Sets status and headers of a response in OpenAI's dialect, and returns its body.
+    pub(super) fn write_dialect(&self, response: &mut Response<Body>) -> Vec<u8> {
+        let no_credit = self.code == ErrorCode::InsufficientCredits;
+        let status = if no_credit { StatusCode::TOO_MANY_REQUESTS } else { self.status };
+        *response.status_mut() = self.dialect.status.unwrap_or(status);
+        if no_credit || self.dialect.is_final {
+            response.headers_mut().insert(SHOULD_RETRY.clone(), HeaderValue::from_static("false"));
+        }
+        serde_json::to_vec(&ErrorAnswer { error: self.object() }).expect("an error is always JSON")
+    }
+}

@@ -1,0 +1,45 @@
+//! The outcome of a submit: its task, or an error.
+
+use super::pipeline::auth::Caller;
+use super::pipeline::error::ApiError;
+use super::state::ApiState;
+use crate::domain::model::Task;
+use crate::store::{Result, StoreError, Submission};
+
+/// `Retry-After` of a submit beyond the limit of unfinished tasks, in seconds.
+const UNFINISHED_RETRY_SECONDS: u64 = 5;
+
+/// The accepted task; `None` when its fate is unknown, so that no answer would be true. The task costs `required` credits.
+pub(super) fn task(
+    submission: Result<Submission>,
+    required: i64,
+    api: &ApiState,
+    caller: &Caller,
+) -> std::result::Result<Option<Task>, ApiError> {
+    if let Err(StoreError::Unknown(cause)) = &submission {
+        api.shared.metrics.unanswered.inc();
+        tracing::error!(
+            %cause,
+            account = %caller.account_id,
+            "closing the connection without an answer: the task may exist and be charged. The caller should list its \
+             tasks; check the connection to the database"
+        );
+        return Ok(None);
+    }
+    match submission? {
+        Submission::Accepted(task) => Ok(Some(task)),
+        Submission::InsufficientCredits { available } => Err(ApiError::insufficient_credits(required, available)),
+        Submission::TooManyUnfinished => Err(ApiError::rate_limited(
+            format!("The account has {} unfinished tasks, which is its limit.", api.settings.limits.max_unfinished),
+            UNFINISHED_RETRY_SECONDS,
+        )),
+        Submission::NoReference { index } => {
+            Err(ApiError::invalid_request(format!("reference_images[{index}] does not exist.")))
+        }
+        Submission::NotStarted => Err(ApiError::caused_by("the database did not begin the submit in time")),
+        Submission::Overloaded { excess } => Err(ApiError::overloaded(
+            "The queue is so long that the task would not be finished in time.",
+            excess.as_secs().max(UNFINISHED_RETRY_SECONDS),
+        )),
+    }
+}

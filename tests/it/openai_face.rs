@@ -1,0 +1,239 @@
+//! OpenAI's Images API under `/v1`: ordinary tasks, in the shapes that its clients know.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Value, json};
+use tintype::store::KeyChange;
+
+use crate::rigs::http::{Answer, TASKS};
+use crate::rigs::service::{Caller, Service};
+
+const GENERATIONS: &str = "/v1/images/generations";
+
+/// Sends a call with these headers besides the key.
+async fn call_with(caller: &Caller<'_>, headers: &[(&str, &str)], body: &str) -> Answer {
+    let key = caller.authorization();
+    let mut all = vec![("authorization", key.as_str()), ("content-type", "application/json")];
+    all.extend(headers);
+    caller.service.call("POST", GENERATIONS, &all, body.to_owned()).await
+}
+
+/// Completes when so many callers wait.
+async fn waiting(service: &Service, count: usize) {
+    while service.shared.endings.waiters.count() != count {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Sends a call and works on its task.
+async fn call(caller: &Caller<'_>, body: Value) -> Answer {
+    let work = async {
+        waiting(caller.service, 1).await;
+        caller.service.work().await;
+    };
+    let body = body.to_string();
+    tokio::join!(call_with(caller, &[], &body), work).0
+}
+
+/// The error of an answer: `type`, `code` and `param`.
+#[track_caller]
+fn error(answer: &Answer, status: u16) -> (String, Value, Value) {
+    assert_eq!(answer.status, status, "{answer:?}");
+    assert_eq!(answer.header("content-type"), "application/json");
+    assert!(!answer.header("x-request-id").is_empty());
+    let body = answer.json();
+    let error = body["error"].as_object().unwrap_or_else(|| panic!("no error: {body}"));
+    assert_eq!(error.len(), 4, "{body}");
+    assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{body}");
+    (error["type"].as_str().expect("a type").to_owned(), error["code"].clone(), error["param"].clone())
+}
+
+fn task_of(answer: &Answer) -> String {
+    answer.header("x-tintype-task-id").to_owned()
+}
+
+fn picture(data: &Value) -> Vec<u8> {
+    BASE64_STANDARD.decode(data["b64_json"].as_str().expect("a file")).expect("base64")
+}
+
+#[tokio::test]
+async fn a_generation_is_a_task_of_the_native_api() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let answer = call(&caller, json!({ "prompt": "a boat", "n": 2, "size": "1792x1024", "model": "dall-e-3" })).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let body = answer.json();
+    assert_eq!((&body["size"], &body["output_format"]), (&json!("1280x720"), &json!("png")));
+    assert_eq!(body["usage"]["total_tokens"], 4);
+    assert!(body["created"].as_i64().is_some_and(|created| created >= 1_795_262_400));
+    let task = caller.task(&task_of(&answer)).await;
+    assert_eq!(task["status"], "completed");
+    let (data, images) = (body["data"].as_array().expect("pictures"), task["images"].as_array().expect("images"));
+    assert_eq!((data.len(), images.len()), (2, 2));
+    for (data, image) in data.iter().zip(images) {
+        let file = service.fetch(image["url"].as_str().expect("a URL"), &[]).await;
+        assert_eq!(picture(data), file.body);
+    }
+    assert_eq!(caller.credits().await, 96);
+    let urls = call(&caller, json!({ "prompt": "a boat", "response_format": "url" })).await;
+    let file = service.fetch(urls.json()["data"][0]["url"].as_str().expect("a URL"), &[]).await;
+    assert_eq!((file.status.as_u16(), file.header("content-type")), (200, "image/png"));
+}
+
+#[tokio::test]
+async fn pictures_are_transcoded_on_request() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    for (format, kind) in [("jpeg", image::ImageFormat::Jpeg), ("webp", image::ImageFormat::WebP)] {
+        let body = json!({ "prompt": "a boat", "output_format": format, "output_compression": 0, "size": "1024x1536" });
+        let answer = call(&caller, body).await;
+        assert_eq!(answer.json()["output_format"], format, "{answer:?}");
+        let decoded = image::load_from_memory_with_format(&picture(&answer.json()["data"][0]), kind).expect(format);
+        assert_eq!((decoded.width(), decoded.height()), (832, 1248));
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_fails_is_an_error_that_no_client_repeats() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    for (prompt, status, kind, code) in [
+        ("a boat [[policy]]", 400, "invalid_request_error", "content_policy_violation"),
+        ("a boat [[fail]]", 500, "server_error", "task_failed"),
+    ] {
+        let answer = call(&caller, json!({ "prompt": prompt })).await;
+        assert_eq!(error(&answer, status), (kind.to_owned(), json!(code), Value::Null));
+        assert_eq!(answer.header("x-should-retry"), "false");
+        assert_eq!(caller.task(&task_of(&answer)).await["status"], "failed");
+    }
+    assert_eq!(caller.credits().await, 100, "both were refunded");
+}
+
+#[tokio::test]
+async fn a_wrong_field_is_named_and_nothing_is_charged() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    for (field, value) in [
+        ("prompt", json!(" ")),
+        ("prompt", json!(7)),
+        ("n", json!(5)),
+        ("n", json!(0)),
+        ("n", json!("2")),
+        ("n", json!(1.5)),
+        ("size", json!("large")),
+        ("size", json!(1024)),
+        ("mask", json!({ "image_url": "https://example.com/a.png" })),
+        ("images", json!([])),
+        ("background", json!("transparent")),
+        ("background", json!("blue")),
+        ("output_format", json!("gif")),
+        ("output_compression", json!(101)),
+        ("response_format", json!("file")),
+        ("model", json!(["a"])),
+        ("model", json!("m".repeat(201))),
+        ("quality", json!(3)),
+        ("stream", json!("yes")),
+        ("stream", json!(true)),
+        ("partial_images", json!(4)),
+    ] {
+        let mut body = json!({ "prompt": "a boat" });
+        body[field] = value;
+        let answer = call_with(&caller, &[], &body.to_string()).await;
+        assert_eq!(error(&answer, 400), ("invalid_request_error".into(), Value::Null, json!(field)), "{body}");
+    }
+    let url_of_jpeg = r#"{"prompt": "a", "response_format": "url", "output_format": "jpeg"}"#;
+    assert_eq!(error(&call_with(&caller, &[], url_of_jpeg).await, 400).2, json!("output_format"));
+    for body in ["", "[]", "{", "null", r#"{"prompt": "a", "prompt": "b"}"#, &"[".repeat(200_000), &nested(20_000)] {
+        error(&call_with(&caller, &[], body).await, 400);
+    }
+    error(&call_with(&caller, &[], &format!("\"{}\"", "a".repeat(300_000))).await, 413);
+    assert_eq!(caller.credits().await, 100);
+}
+
+/// A field with a deep object.
+fn nested(depth: usize) -> String {
+    format!(r#"{{"prompt": "a", "x": {}"#, r#"{"a":"#.repeat(depth))
+}
+
+#[tokio::test]
+async fn documented_fields_are_taken_and_null_is_absence() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let answer = call(
+        &caller,
+        json!({
+            "prompt": "a boat", "model": "", "n": null, "size": "auto", "quality": "hd", "style": "vivid", "user": "u",
+            "background": "auto", "moderation": "low", "output_format": null, "output_compression": 100,
+            "response_format": "b64_json", "stream": false, "partial_images": 0, "mask": null, "seed": 7
+        }),
+    )
+    .await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(answer.header("x-ignored-fields"), "seed");
+}
+
+#[tokio::test]
+async fn every_error_has_openais_shape() {
+    let service = Service::start_with(&["--max-unfinished", "1"]).await;
+    let caller = service.caller("ada", 3).await;
+    let not_found = |answer: &Answer| assert_eq!(error(answer, 404).1, json!("not_found"));
+    not_found(&caller.get("/v1").await);
+    not_found(&caller.get("/v1/images/variations").await);
+    error(&caller.get(GENERATIONS).await, 405);
+    let body = r#"{"prompt": "a boat"}"#;
+    let bad_key = service.call("POST", GENERATIONS, &[("authorization", "Bearer tt_wrong")], body).await;
+    assert_eq!(error(&bad_key, 401).1, json!("invalid_api_key"));
+    let poor = call_with(&caller, &[], r#"{"prompt": "a boat", "n": 2}"#).await;
+    assert_eq!(error(&poor, 429), ("insufficient_quota".into(), json!("insufficient_quota"), Value::Null));
+    assert_eq!(poor.header("x-should-retry"), "false");
+    caller.submit_prompt("a boat").await;
+    let rich = service.caller("bob", 100).await;
+    rich.submit_prompt("a boat").await;
+    let busy = call_with(&rich, &[], body).await;
+    assert_eq!((error(&busy, 429).1, busy.header("retry-after")), (json!("rate_limit_exceeded"), "5"));
+    let key = rich.authorization();
+    let no_type = service.call("POST", GENERATIONS, &[("authorization", &key)], body).await;
+    assert_eq!(error(&no_type, 400).0, "invalid_request_error");
+}
+
+#[tokio::test]
+async fn any_name_is_a_model() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 0).await;
+    let models = caller.get("/v1/models").await.json();
+    let model = json!({ "id": "imgmodel", "object": "model", "created": 0, "owned_by": "tintype" });
+    assert_eq!(models, json!({ "object": "list", "data": [model] }));
+    assert_eq!(caller.get("/v1/models/dall-e-3").await.json()["id"], "dall-e-3");
+}
+
+#[tokio::test]
+async fn a_caller_who_hangs_up_finds_the_task_in_the_native_api() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    tokio::select! {
+        answer = call_with(&caller, &[], r#"{"prompt": "a boat"}"#) => panic!("answered: {answer:?}"),
+        () = waiting(&service, 1) => {}
+    }
+    waiting(&service, 0).await;
+    service.work().await;
+    let list = caller.get(TASKS).await.json();
+    assert_eq!(list["data"]["items"][0]["status"], "completed");
+    assert_eq!(caller.credits().await, 98);
+}
+
+#[tokio::test]
+async fn a_key_that_is_revoked_during_the_wait_gets_no_pictures() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let revoke = async {
+        waiting(&service, 1).await;
+        service.shared.store.change_key(caller.key_id, KeyChange::Revoke).await.expect("a store");
+        // The key is cached for a moment.
+        service.clock.advance(Duration::from_secs(5));
+        service.work().await;
+    };
+    let (answer, ()) = tokio::join!(call_with(&caller, &[], r#"{"prompt": "a boat"}"#), revoke);
+    assert_eq!(error(&answer, 401).1, json!("invalid_api_key"));
+}
