@@ -24,8 +24,6 @@ pub(super) mod models;
 
 /// The id of the task of a call, which finds it in the native API.
 static TASK_ID: HeaderName = HeaderName::from_static("x-tintype-task-id");
-/// `Retry-After` of a call that could not wait, in seconds.
-const RETRY_SECONDS: u64 = 1;
 
 /// `POST /v1/images/generations`
 pub(super) async fn generations(
@@ -59,7 +57,7 @@ async fn answer_call(
         return Ok(NoAnswer.into_response());
     };
     let answered = finished(&call, task.task_id(), &api, &readiness, &caller).await;
-    Ok(naming_task(&task, naming(ignored, answered.unwrap_or_else(ApiError::into_response))))
+    Ok(naming_task(&task, naming(ignored, answered.unwrap_or_else(|error| error.after_the_charge().into_response()))))
 }
 
 /// The answer to a call, once its task has ended.
@@ -75,9 +73,9 @@ async fn finished(
     let found = api.tasks.wait(key_id, account_id, Surface::Api, task_id, TASK_TIME_LIMIT, released).await?;
     // The key may have been revoked meanwhile.
     caller.check_again(api).await?;
-    let found = found.ok_or_else(|| ApiError::goes_on(RETRY_SECONDS))?;
+    let found = found.ok_or_else(ApiError::goes_on)?;
     match &found.task.status {
-        Status::Processing => Err(ApiError::goes_on(RETRY_SECONDS)),
+        Status::Processing => Err(ApiError::goes_on()),
         Status::Failed(sentence) => Err(ApiError::failed_task(sentence)),
         Status::Completed(names) => answer::completed(call, &found.task, names, api).await,
     }

@@ -42,9 +42,26 @@ impl ApiError {
         Self { message: sentence.to_owned(), dialect, ..base }
     }
 
-    /// The error for a task that goes on although nobody can wait for it here: 503 with `Retry-After` in seconds.
-    pub(in crate::http) fn goes_on(retry_after: u64) -> Self {
-        Self::overloaded("The task was accepted and goes on, but this call cannot wait for its end.", retry_after)
+    /// The error for a task that was accepted and whose pictures this call cannot bring. A repeated call would make and
+    /// charge a second task, so that the official clients are told not to repeat it.
+    pub(in crate::http) fn goes_on() -> Self {
+        let message = "The task was accepted and goes on, but this call cannot bring its pictures. Fetch the task by its id, \
+                       which X-Tintype-Task-Id names: a repeated call is charged again.";
+        let dialect = Dialect {
+            status: Some(StatusCode::SERVICE_UNAVAILABLE),
+            code: Some("task_goes_on"),
+            is_final: true,
+            ..Dialect::default()
+        };
+        Self { message: message.into(), dialect, ..Self::internal() }
+    }
+
+    /// This error for a call whose task was accepted: that nothing was charged would be wrong.
+    pub(in crate::http) fn after_the_charge(self) -> Self {
+        match (self.code, self.dialect.code) {
+            (ErrorCode::InternalError, None) => Self { cause: self.cause, ..Self::goes_on() },
+            _ => self,
+        }
     }
 
     /// `type` and `code` of the error.
