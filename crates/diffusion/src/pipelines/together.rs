@@ -59,7 +59,8 @@ impl Pipeline {
         mut after: impl FnMut(usize, usize) -> Result<()>,
     ) -> Result<Vec<Latent>> {
         // A scheduler remembers the steps of its picture.
-        let mut schedulers = seeds.iter().map(|_| self.family.scheduler(steps, shape)).collect::<Result<Vec<_>>>()?;
+        let mut schedulers =
+            seeds.iter().map(|_| self.family.scheduler(steps, shape, false)).collect::<Result<Vec<_>>>()?;
         let mut noises: Vec<_> = seeds.iter().map(|seed| Noise::new(*seed)).collect();
         let begin = |noise: &mut Noise| noise.normal(shape.iter().product());
         let scaled = |numbers: Vec<f32>| numbers.into_iter().map(|x| x * schedulers[0].initial_scale()).collect();
