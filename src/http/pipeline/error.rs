@@ -40,7 +40,8 @@ pub struct ApiError {
     pub(super) status: StatusCode,
     pub(super) code: ErrorCode,
     pub(super) message: String,
-    pub(super) shortage: Option<Shortage>,
+    /// In a box, as most errors have none.
+    pub(super) shortage: Option<Box<Shortage>>,
     pub(super) retry_after: Option<u64>,
     /// For callers that speak OpenAI's dialect only.
     pub(super) dialect: Dialect,
@@ -126,7 +127,7 @@ impl ApiError {
     /// 402.
     pub fn insufficient_credits(required: i64, available: i64) -> Self {
         let message = format!("This task costs {required} credits and the account has {available}.");
-        let shortage = Some(Shortage { required, available });
+        let shortage = Some(Box::new(Shortage { required, available }));
         Self { shortage, ..Self::new(StatusCode::PAYMENT_REQUIRED, ErrorCode::InsufficientCredits, message) }
     }
 
@@ -202,7 +203,8 @@ impl ApiError {
 
     /// The envelope.
     pub(in crate::http) fn body(&self, request_id: &str) -> Vec<u8> {
-        let (required, available) = self.shortage.map(|shortage| (shortage.required, shortage.available)).unzip();
+        let (required, available) =
+            self.shortage.as_deref().map(|shortage| (shortage.required, shortage.available)).unzip();
         let error = ErrorDetail { code: self.code, message: &self.message, request_id, required, available };
         serde_json::to_vec(&ErrorBody { error, required, available }).expect("an error is always JSON")
     }

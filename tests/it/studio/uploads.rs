@@ -160,6 +160,8 @@ async fn thumbnails_are_made_once_and_go_to_the_account_alone() {
     assert!(ada.page("/studio").await.contains("width=\"640\" height=\"640\""));
 }
 
+type Headers<'a> = &'a [(&'a str, &'a str)];
+
 #[tokio::test]
 async fn a_sender_is_refused_before_a_byte_is_read() {
     let service = Service::start().await;
@@ -171,7 +173,7 @@ async fn a_sender_is_refused_before_a_byte_is_read() {
     let authorization = format!("Bearer {key}");
     let cookie = ("cookie", ada.cookie.as_str());
     let (of_viewer, of_poor) = (viewer.proof().await, poor.proof().await);
-    let cases: [(&[(&str, &str)], u64, u16); 9] = [
+    let cases: [(Headers<'_>, u64, u16); 9] = [
         (&[], 100, 303),
         (&[("authorization", &authorization)], 100, 303),
         (&[cookie], 100, 403),
