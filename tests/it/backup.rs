@@ -377,6 +377,8 @@ async fn a_backup_during_a_render_restores_no_progress() {
     let progress = AttemptProgress { running: LEASE / 2, stage: None };
     store.report_progress(vec![(lease, progress)]).await.expect("a store");
     store.report_previews(vec![(lease, vec![1].into())]).await.expect("a store");
+    // The restored server takes up no task, of which it would report progress of its own.
+    store.pause_queue().await.expect("a store");
     let (copy, restored) = (installation.back_up("copy"), installation.path("restored"));
     binary::json(&restored, &["restore", text(&copy)]);
     // Its start takes all leases away.

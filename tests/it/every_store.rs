@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 /// The tests that speak to a whole service in their own process.
-const MODULES: [&str; 19] = [
+const MODULES: [&str; 20] = [
     "audit_log::entries",
     "auth::",
     "endings::",
@@ -19,11 +19,15 @@ const MODULES: [&str; 19] = [
     "read::",
     "retention::",
     "strikes::",
+    "studio::",
     "submit::",
     "sweeper::",
     "sweeps::",
     "work::",
 ];
+
+/// Tests of programs of their own, which open a browser.
+const OF_PROGRAMS: [&str; 2] = ["studio::browser::", "studio::references::"];
 
 /// Tests that measure time on a paused clock. The clock advances while PostgreSQL works, because this process then only
 /// waits.
@@ -36,7 +40,7 @@ const ON_A_PAUSED_CLOCK: [&str; 3] = [
 #[test]
 fn the_tests_of_whole_services_pass_on_postgres() {
     // The tests of the store already run on every database.
-    let others = ON_A_PAUSED_CLOCK.iter().chain(&["store::"]).flat_map(|name| ["--skip", name]);
+    let others = ON_A_PAUSED_CLOCK.iter().chain(&OF_PROGRAMS).chain(&["store::"]).flat_map(|name| ["--skip", name]);
     run_again("TEST_STORE", "postgres", &MODULES.into_iter().chain(others).collect::<Vec<_>>());
 }
 
