@@ -28,7 +28,7 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 45] = [
+pub static ROUTES: [Route; 60] = [
     api(Method::POST, GENERATE, Usage::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, Usage::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, Usage::Read, |method| on(method, api::images::find)),
@@ -65,7 +65,22 @@ pub static ROUTES: [Route; 45] = [
     page(Method::GET, "/studio/sessions", |method| on(method, studio::sessions)),
     page(Method::POST, "/studio/sessions/end", |method| on(method, studio::end_other_sessions)),
     page(Method::POST, "/studio/sessions/{id}/end", |method| on(method, studio::end_session)),
+    page(Method::POST, "/studio/password", |method| on(method, studio::set_password)),
+    page(Method::GET, "/studio/people", |method| on(method, studio::people)),
+    page(Method::POST, "/studio/people", |method| on(method, studio::add_person)),
+    page(Method::POST, "/studio/people/{id}/{change}", |method| on(method, studio::change_person)),
+    page(Method::GET, "/studio/operator", |method| on(method, studio::operator_overview)),
+    page(Method::POST, "/studio/operator/queue/{change}", |method| on(method, studio::operator_change_queue)),
+    page(Method::GET, "/studio/operator/accounts", |method| on(method, studio::operator_accounts)),
+    page(Method::GET, "/studio/operator/accounts/{id}", |method| on(method, studio::operator_account)),
+    page(Method::POST, "/studio/operator/accounts/{id}/grant", |method| on(method, studio::operator_grant)),
+    page(Method::POST, "/studio/operator/accounts/{id}/{change}", |method| on(method, studio::operator_change_account)),
+    page(Method::POST, "/studio/operator/keys/{id}/{change}", |method| on(method, studio::operator_change_key)),
+    page(Method::GET, "/studio/operator/strikes", |method| on(method, studio::operator_strikes)),
+    page(Method::GET, "/studio/operator/audit", |method| on(method, studio::operator_audit)),
     page(Method::POST, "/studio/sign-out", |method| on(method, studio::sign_out)),
+    page(Method::GET, "/studio/{*path}", |method| on(method, studio::nowhere)),
+    page(Method::POST, "/studio/{*path}", |method| on(method, studio::form_to_nowhere)),
     door(Method::GET, "/studio/sign-in", |method| on(method, studio::sign_in)),
     door(Method::POST, "/studio/sign-in", |method| on(method, studio::by_password)),
     door(Method::GET, "/studio/sign-in/{token}", |method| on(method, studio::link)),

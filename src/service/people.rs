@@ -47,6 +47,31 @@ pub fn check_password(password: &str) -> std::result::Result<(), InvalidPassword
     if fits { Ok(()) } else { Err(InvalidPassword) }
 }
 
+/// The present password of a person and a new one.
+pub struct Passwords {
+    /// The present one; not looked at if there is none.
+    pub present: String,
+    /// The new one.
+    pub new: String,
+}
+
+impl std::fmt::Debug for Passwords {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Passwords(…)")
+    }
+}
+
+/// Outcome of a change of one's own password.
+#[derive(Debug)]
+pub enum PasswordChange {
+    /// It was changed, and this session began.
+    Done(SignedIn),
+    /// The present password is another one.
+    Refused,
+    /// The new password is not one that may be set.
+    Invalid,
+}
+
 /// A session that has just begun, with the secret for its cookie.
 #[derive(Debug)]
 pub struct SignedIn {
@@ -120,6 +145,35 @@ impl People {
         }
         let hash = self.hashing(move || hash(&password)).await??;
         Ok(Ok(self.store.change_person(person.id, PersonChange::Password(hash)).await?))
+    }
+
+    /// Gives a person a new password, recorded by `store`, for which the person names the present one if there is one. All
+    /// sessions of the person end, and a new one begins.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn change_password(
+        &self,
+        store: &dyn Store,
+        person: &Person,
+        passwords: Passwords,
+        agent: &str,
+    ) -> Result<PasswordChange> {
+        let Passwords { present, new } = passwords;
+        if check_password(&new).is_err() {
+            return Ok(PasswordChange::Invalid);
+        }
+        let Some(found) = self.store.find_person(person.id.as_str()).await? else { return Ok(PasswordChange::Refused) };
+        if let Some(known) = found.password
+            && !self.hashing(move || verify(&present, Some(&known))).await?
+        {
+            return Ok(PasswordChange::Refused);
+        }
+        let hash = self.hashing(move || hash(&new)).await??;
+        store.change_person(person.id, PersonChange::Password(hash)).await?;
+        let (token, new) = self.new_session(agent);
+        let session = self.store.begin_session(person.id, new).await?;
+        Ok(session.map_or(PasswordChange::Refused, |session| PasswordChange::Done(SignedIn { session, token })))
     }
 
     /// The session of a cookie, if it has not ended. Its end moves with its use.

@@ -26,6 +26,7 @@ mod fleet;
 mod leases;
 mod people;
 pub mod postgres;
+mod reports;
 pub mod sqlite;
 mod uploads;
 
@@ -39,6 +40,7 @@ pub use self::leases::{
     StrikeRule,
 };
 pub use self::people::{Candidate, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation};
+pub use self::reports::{AccountSummary, DayUsage, EntryFilter, Hour, Reports, StruckKey};
 pub use self::uploads::{Upload, UploadedPicture, Uploads};
 
 /// Longest time by which a sweep is postponed. A sweep that is due later than that was postponed before the clock was set
@@ -488,6 +490,6 @@ pub trait Fleet: std::fmt::Debug + Send + Sync + 'static {
 }
 
 /// The database behind a running service.
-pub trait Store: Accounts + Keys + People + Uploads + Tasks + Queue + Upkeep + Fleet + AuditLog {}
+pub trait Store: Accounts + Keys + People + Uploads + Tasks + Queue + Upkeep + Fleet + AuditLog + Reports {}
 
-impl<T: Accounts + Keys + People + Uploads + Tasks + Queue + Upkeep + Fleet + AuditLog> Store for T {}
+impl<T: Accounts + Keys + People + Uploads + Tasks + Queue + Upkeep + Fleet + AuditLog + Reports> Store for T {}

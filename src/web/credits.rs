@@ -1,4 +1,7 @@
-//! The balance of the account and its ledger.
+//! The balance of the account, its use, and its ledger.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use askama::Template;
 use axum::body::Body;
@@ -7,54 +10,114 @@ use axum::http::Response;
 use axum::http::header::{self, HeaderValue};
 use serde::Deserialize;
 
+use super::chart::Chart;
 use super::error::PageError;
 use super::page::{Frame, html, secured};
 use super::session::Visitor;
+use crate::clock::Timestamp;
 use crate::domain::model::{EntryKind, LedgerEntry};
+use crate::store::EntryFilter;
 
 /// Entries of one page.
 const PAGE: u32 = 50;
 /// Most entries of a download.
 const MAX_ROWS: u32 = 100_000;
+/// Periods of the chart, in days, the usual one first.
+const PERIODS: [u32; 2] = [30, 90];
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The place in the ledger.
-#[derive(Debug, Deserialize)]
-pub struct Before {
+/// The period of the chart, and the entries to show. Empty fields of a form count as absent.
+#[derive(Debug, Default, Deserialize)]
+pub struct Wanted {
+    #[serde(default)]
+    days: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    from: String,
+    #[serde(default)]
+    until: String,
     before: Option<i64>,
+}
+
+impl Wanted {
+    fn days(&self) -> u32 {
+        PERIODS.into_iter().find(|days| days.to_string() == self.days).unwrap_or(PERIODS[0])
+    }
+
+    /// The filter, with the last day as a whole.
+    fn filter(&self) -> Result<EntryFilter, PageError> {
+        let day = |text: &str| match text {
+            "" => Ok(None),
+            text => Timestamp::of_day(text).map(Some).ok_or_else(PageError::bad_request),
+        };
+        let kind = match self.kind.as_str() {
+            "" => None,
+            kind => Some(kind.parse::<EntryKind>().map_err(|_| PageError::bad_request())?),
+        };
+        let until = day(&self.until)?.map(|until| until.saturating_add(DAY));
+        Ok(EntryFilter { kind, from: day(&self.from)?, until })
+    }
+
+    /// The filter as a query.
+    fn query(&self) -> String {
+        let pairs = [("kind", &self.kind), ("from", &self.from), ("until", &self.until)];
+        let given = pairs.into_iter().filter(|(_, value)| !value.is_empty());
+        url::form_urlencoded::Serializer::new(String::new()).extend_pairs(given).finish()
+    }
 }
 
 #[derive(Template)]
 #[template(path = "credits.html")]
 struct CreditsPage<'a> {
     frame: Frame<'a>,
+    chart: Chart,
+    periods: [u32; 2],
+    kinds: [EntryKind; 3],
     entries: Vec<LedgerEntry>,
     older: Option<i64>,
-}
-
-impl CreditsPage<'_> {
-    fn kind(&self, entry: &LedgerEntry) -> &'static str {
-        match entry.kind {
-            EntryKind::Grant => "credits-grant",
-            EntryKind::Charge => "credits-charge",
-            EntryKind::Refund => "credits-refund",
-        }
-    }
+    wanted: &'a Wanted,
 }
 
 /// The page.
-pub async fn credits(visitor: Visitor, Query(before): Query<Before>) -> Result<Response<Body>, PageError> {
+pub async fn credits(visitor: Visitor, Query(wanted): Query<Wanted>) -> Result<Response<Body>, PageError> {
     let account = visitor.session.person.account_id;
-    let mut entries = visitor.studio.shared.store.history(account, before.before, PAGE + 1).await?;
+    let filter = wanted.filter()?;
+    let mut entries = visitor.studio.shared.store.entries(account, filter, wanted.before, PAGE + 1).await?;
     let more = entries.len() > PAGE as usize;
     entries.truncate(PAGE as usize);
-    let older = entries.last().map(|entry| entry.id).filter(|_| more);
-    Ok(html(CreditsPage { frame: Frame::new("credits", &visitor).await?, entries, older }.render()?))
+    let page = CreditsPage {
+        frame: Frame::new("credits", &visitor).await?,
+        chart: chart(&visitor, wanted.days()).await?,
+        periods: PERIODS,
+        kinds: [EntryKind::Grant, EntryKind::Charge, EntryKind::Refund],
+        older: entries.last().map(|entry| entry.id).filter(|_| more),
+        entries,
+        wanted: &wanted,
+    };
+    Ok(html(page.render()?))
 }
 
-/// The ledger as CSV (RFC 4180), newest first.
-pub async fn csv(visitor: Visitor) -> Result<Response<Body>, PageError> {
+/// The use of each of the last days, until today.
+async fn chart(visitor: &Visitor, days: u32) -> Result<Chart, PageError> {
+    let store = &visitor.studio.shared.store;
+    let length = i64::try_from(DAY.as_millis()).unwrap_or(i64::MAX);
+    let today = store.now().as_millis().div_euclid(length);
+    let midnight = |day: i64| Timestamp::from_millis(day * length);
+    let first = today - i64::from(days) + 1;
+    let used = store.usage(visitor.session.person.account_id, midnight(first)).await?;
+    let used: BTreeMap<Timestamp, i64> = used.into_iter().map(|usage| (usage.day, usage.used)).collect();
+    let series = (first..=today).map(midnight).map(|day| {
+        let label = day.to_string().chars().take(10).collect();
+        (label, used.get(&day).copied().unwrap_or(0))
+    });
+    Ok(Chart::new(visitor.texts, "credits-use", series.collect(), |used| used.to_string()))
+}
+
+/// The ledger as CSV (RFC 4180), newest first, with the filters of the page.
+pub async fn csv(visitor: Visitor, Query(wanted): Query<Wanted>) -> Result<Response<Body>, PageError> {
     let account = visitor.session.person.account_id;
-    let entries = visitor.studio.shared.store.history(account, None, MAX_ROWS).await?;
+    let entries = visitor.studio.shared.store.entries(account, wanted.filter()?, None, MAX_ROWS).await?;
     let mut text = "id,time,kind,amount,balance,task_id,note\r\n".to_owned();
     for entry in entries {
         let task = entry.task_id.map(|id| id.to_string()).unwrap_or_default();

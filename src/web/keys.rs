@@ -21,10 +21,12 @@ use crate::domain::text;
 use crate::store::{KeyChange, NewKey};
 
 const KEYS: &str = "/studio/keys";
+const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// Time for which a rotated key works on.
-const OVERLAP: Duration = DAY;
-/// Most keys of one account that the studio creates.
+/// Times for which a rotated key works on, in hours, and the usual one.
+const OVERLAPS: [u32; 4] = [0, 1, 24, 168];
+const USUAL_OVERLAP: u32 = 24;
+/// Most keys of one account that work or could, for the studio to create another one.
 const MAX_KEYS: usize = 100;
 
 #[derive(Template)]
@@ -33,19 +35,26 @@ struct KeysPage<'a> {
     frame: Frame<'a>,
     keys: Vec<ApiKey>,
     now: Timestamp,
-    /// A key that was just made, and the name of the text about it.
-    made: Option<(KeySecret, &'static str)>,
+    /// A key that was just made, and what to say about it.
+    made: Option<(KeySecret, String)>,
+    overlaps: [u32; 4],
+    usual_overlap: u32,
+}
+
+/// The name of the text for the state of a key.
+pub(super) fn state_text(state: KeyState) -> &'static str {
+    match state {
+        KeyState::Active => "key-active",
+        KeyState::Disabled => "key-disabled",
+        KeyState::Suspended => "key-suspended-state",
+        KeyState::Expired => "key-expired",
+        KeyState::Revoked => "key-revoked",
+    }
 }
 
 impl KeysPage<'_> {
     fn state(&self, key: &ApiKey) -> &'static str {
-        match key.state(self.now) {
-            KeyState::Active => "key-active",
-            KeyState::Disabled => "key-disabled",
-            KeyState::Suspended => "key-suspended-state",
-            KeyState::Expired => "key-expired",
-            KeyState::Revoked => "key-revoked",
-        }
+        state_text(key.state(self.now))
     }
 
     /// Whether it can still be changed.
@@ -53,17 +62,28 @@ impl KeysPage<'_> {
         !matches!(key.state(self.now), KeyState::Revoked | KeyState::Expired)
     }
 
+    /// A limit in calls a minute.
+    fn rate(&self, rate: &Option<u32>) -> String {
+        match rate {
+            None => self.frame.t.get("key-default").into_owned(),
+            Some(0) => self.frame.t.get("key-unlimited").into_owned(),
+            Some(rate) => rate.to_string(),
+        }
+    }
+
     fn is_suspended(&self, key: &ApiKey) -> bool {
         key.state(self.now) == KeyState::Suspended
     }
 }
 
-async fn page(visitor: &Visitor, made: Option<(KeySecret, &'static str)>) -> Result<Response<Body>, PageError> {
+async fn page(visitor: &Visitor, made: Option<(KeySecret, String)>) -> Result<Response<Body>, PageError> {
     let store = &visitor.studio.shared.store;
     let mut keys = store.list_keys(Some(visitor.session.person.account_id)).await?;
     keys.reverse();
     let frame = Frame::new("keys", visitor).await?;
-    Ok(html(KeysPage { frame, keys, now: store.now(), made }.render()?))
+    Ok(html(
+        KeysPage { frame, keys, now: store.now(), made, overlaps: OVERLAPS, usual_overlap: USUAL_OVERLAP }.render()?,
+    ))
 }
 
 /// The page.
@@ -86,15 +106,30 @@ pub async fn create(State(studio): State<Arc<Studio>>, form: Form) -> Result<Res
             Some(store.now().saturating_add(DAY * days.clamp(1, 3_650)))
         }
     };
-    if store.list_keys(Some(account)).await?.len() >= MAX_KEYS {
-        return Err(PageError::new(StatusCode::CONFLICT, "error-request"));
-    }
+    check_room(&visitor).await?;
+    let (submit_rate, read_rate) = (rate(fields.text("submit_rate"))?, rate(fields.text("read_rate"))?);
     let secret = KeySecret::random();
     let (hash, hint) = (secret.hash(), secret.hint());
-    let new = NewKey { hash, hint, name, submit_rate: None, read_rate: None, expires_at };
+    let new = NewKey { hash, hint, name, submit_rate, read_rate, expires_at };
     let key = visitor.store().create_key(account, new).await?.ok_or_else(PageError::not_found)?;
     tracing::info!(key = %key.id, person = %visitor.session.person.id, "a key was created in the studio");
-    page(&visitor, Some((secret, "key-created"))).await
+    let said = visitor.texts.get("key-created").into_owned();
+    page(&visitor, Some((secret, said))).await
+}
+
+/// A limit in calls a minute; none if the field is empty.
+fn rate(text: &str) -> Result<Option<u32>, PageError> {
+    let text = text.trim();
+    let invalid = |_| PageError::new(StatusCode::BAD_REQUEST, "key-rate-invalid");
+    (!text.is_empty()).then(|| text.parse().map_err(invalid)).transpose()
+}
+
+/// Refuses one key more than an account may have.
+async fn check_room(visitor: &Visitor) -> Result<(), PageError> {
+    let store = &visitor.studio.shared.store;
+    let (keys, now) = (store.list_keys(Some(visitor.session.person.account_id)).await?, store.now());
+    let alive = keys.iter().filter(|key| !matches!(key.state(now), KeyState::Revoked | KeyState::Expired));
+    if alive.count() < MAX_KEYS { Ok(()) } else { Err(PageError::new(StatusCode::CONFLICT, "key-too-many")) }
 }
 
 /// Disables, enables, revokes or rotates a key.
@@ -103,7 +138,7 @@ pub async fn change(
     Path((id, change)): Path<(String, String)>,
     form: Form,
 ) -> Result<Response<Body>, PageError> {
-    let visitor = form.visitor;
+    let Form { visitor, fields, .. } = form;
     visitor.needs(Role::Owner)?;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
     let store = &studio.shared.store;
@@ -112,11 +147,15 @@ pub async fn change(
     let person = visitor.session.person.id;
     let change = match change.as_str() {
         "rotate" => {
+            check_room(&visitor).await?;
             let secret = KeySecret::random();
-            let rotated = visitor.store().rotate_key(id, secret.hash(), &secret.hint(), OVERLAP).await?;
+            let hours = OVERLAPS.into_iter().find(|hours| hours.to_string() == fields.text("hours"));
+            let hours = hours.unwrap_or(USUAL_OVERLAP);
+            let rotated = visitor.store().rotate_key(id, secret.hash(), &secret.hint(), HOUR * hours).await?;
             let new = rotated.ok_or_else(PageError::not_found)?;
             tracing::info!(key = %id, new = %new.id, %person, "a key was rotated in the studio");
-            return page(&visitor, Some((secret, "key-rotated"))).await;
+            let said = visitor.texts.count("key-rotated", hours).into_owned();
+            return page(&visitor, Some((secret, said))).await;
         }
         // Only the operator lifts a suspension.
         "enable" if key.suspension.is_some() => return Err(PageError::forbidden("key-suspended")),

@@ -7,6 +7,7 @@
 
 mod activity;
 mod cards;
+mod chart;
 mod compare;
 mod create;
 mod credits;
@@ -14,7 +15,10 @@ mod error;
 mod events;
 mod keys;
 mod live;
+mod nowhere;
+mod operator;
 mod page;
+mod people;
 mod previews;
 mod references;
 mod session;
@@ -32,6 +36,7 @@ use crate::config::FileLinks;
 use crate::domain::source::Source;
 use crate::service::Shared;
 use crate::service::failures::Failures;
+use crate::service::hours::Hours;
 use crate::service::links::Links;
 use crate::service::people::People;
 use crate::service::tasks::Tasks;
@@ -50,8 +55,16 @@ pub mod handlers {
     pub use super::credits::{credits, csv};
     pub use super::events::events;
     pub use super::keys::{change as change_key, create as create_key, keys};
+    pub use super::nowhere::{form_to_nowhere, nowhere};
+    pub use super::operator::{
+        account as operator_account, accounts as operator_accounts, audit as operator_audit,
+        change_account as operator_change_account, change_key as operator_change_key,
+        change_queue as operator_change_queue, grant as operator_grant, overview as operator_overview,
+        strikes as operator_strikes,
+    };
+    pub use super::people::{add as add_person, change as change_person, people};
     pub use super::previews::preview;
-    pub use super::sessions::{end as end_session, end_others as end_other_sessions, sessions};
+    pub use super::sessions::{end as end_session, end_others as end_other_sessions, sessions, set_password};
     pub use super::sign_in::{by_link, by_password, link, sign_in, sign_out};
     pub use super::uploads::{remove as remove_upload, result_thumbnail, upload, upload_thumbnail, uploads};
 }
@@ -83,6 +96,7 @@ pub struct Studio {
     uploads: Arc<Uploads>,
     thumbnails: Thumbnails,
     live: live::Live,
+    hours: Hours,
     settings: StudioSettings,
 }
 
@@ -124,7 +138,8 @@ impl Studio {
         let StudioParts { tasks, links, failures, uploads, thumbnails } = parts;
         let people = People::new(shared.store.clone());
         let live = live::Live::new(shared.clone());
-        Arc::new(Self { shared, tasks, links, people, failures, uploads, thumbnails, live, settings })
+        let hours = Hours::default();
+        Arc::new(Self { shared, tasks, links, people, failures, uploads, thumbnails, live, hours, settings })
     }
 
     /// Tells open pages what changes, until `stop`, which also ends their streams.

@@ -1,11 +1,17 @@
 //! Headers that every page has, and its parts that do not depend on the page.
 
+use std::borrow::Borrow;
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::header::{self, HeaderValue};
 use axum::http::{HeaderMap, Response};
 
 use super::session::Visitor;
 use super::texts::Texts;
+use crate::clock::Timestamp;
+use crate::domain::model::EntryKind;
+use crate::domain::person::Role;
 use crate::store::Result;
 
 /// Allows scripts, styles and requests of this server alone. Pictures may come from a bucket.
@@ -40,6 +46,35 @@ pub(super) fn is_of_script(headers: &HeaderMap) -> bool {
     headers.get("x-requested-with").is_some_and(|value| value == "studio")
 }
 
+/// The minute of a time, in UTC. Templates pass some values by reference, here and below.
+pub(super) fn minute(at: impl Borrow<Timestamp>) -> String {
+    at.borrow().to_string().chars().take(16).map(|char| if char == 'T' { ' ' } else { char }).collect()
+}
+
+/// A time in seconds, with a decimal if it is short.
+pub(super) fn seconds(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    if seconds < 100.0 { format!("{seconds:.1} s") } else { format!("{seconds:.0} s") }
+}
+
+/// The name of the text for a role.
+pub(super) fn role_text(role: impl Borrow<Role>) -> &'static str {
+    match role.borrow() {
+        Role::Viewer => "role-viewer",
+        Role::Member => "role-member",
+        Role::Owner => "role-owner",
+    }
+}
+
+/// The name of the text for a kind of ledger entries.
+pub(super) fn kind_text(kind: impl Borrow<EntryKind>) -> &'static str {
+    match kind.borrow() {
+        EntryKind::Grant => "credits-grant",
+        EntryKind::Charge => "credits-charge",
+        EntryKind::Refund => "credits-refund",
+    }
+}
+
 /// The frame of a signed-in page.
 #[derive(Debug)]
 pub(super) struct Frame<'a> {
@@ -48,12 +83,15 @@ pub(super) struct Frame<'a> {
     pub(super) t: &'static Texts,
     pub(super) visitor: &'a Visitor,
     pub(super) credits: i64,
+    /// Whether the person manages all accounts.
+    pub(super) operates: bool,
 }
 
 impl<'a> Frame<'a> {
     pub(super) async fn new(here: &'static str, visitor: &'a Visitor) -> Result<Self> {
         let account = visitor.account().await?;
-        Ok(Self { here, t: visitor.texts, visitor, credits: account.map_or(0, |account| account.credits) })
+        let operates = account.as_ref().is_some_and(|account| visitor.operates(account));
+        Ok(Self { here, t: visitor.texts, visitor, credits: account.map_or(0, |account| account.credits), operates })
     }
 
     /// `aria-current` of a link of the menu.

@@ -59,6 +59,11 @@ impl Visitor {
         self.studio.shared.store.find_account(self.session.person.account_id.as_str()).await
     }
 
+    /// Whether the person manages all accounts; `account` is the own one.
+    pub(super) fn operates(&self, account: &Account) -> bool {
+        account.admin && account.id == self.session.person.account_id && self.owns()
+    }
+
     /// The store, which records what this person changes.
     pub(super) fn store(&self) -> Arc<dyn Store> {
         let person = &self.session.person;

@@ -6,7 +6,6 @@ use askama::Template;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::header::{self, HeaderValue};
-use axum::http::request::Parts;
 use axum::http::{HeaderMap, Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
 
@@ -54,7 +53,7 @@ pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) ->
     let (visit, texts) = (visit(&parts)?, Texts::of(&parts.headers));
     let fields = Fields::read(&studio, &parts, body).await?;
     let name = person_name(fields.text("name")).unwrap_or_default();
-    let signed_in = studio.people.sign_in(&name, fields.text("password").to_owned(), agent(&parts)).await?;
+    let signed_in = studio.people.sign_in(&name, fields.text("password").to_owned(), agent(&parts.headers)).await?;
     if let Some(signed_in) = signed_in {
         return Ok(enter(&visit, &signed_in));
     }
@@ -88,7 +87,7 @@ pub async fn by_link(
     check_origin(&studio, &parts)?;
     let visit = visit(&parts)?;
     let signed_in = match Token::parse(&token) {
-        Some(token) => studio.people.sign_in_by_link(&token, agent(&parts)).await?,
+        Some(token) => studio.people.sign_in_by_link(&token, agent(&parts.headers)).await?,
         None => None,
     };
     if let Some(signed_in) = signed_in {
@@ -113,7 +112,7 @@ fn enter(visit: &Visit, signed_in: &SignedIn) -> Response<Body> {
 }
 
 /// Waits out the delay of a failed attempt.
-async fn be_patient(studio: &Studio, visit: &Visit) -> Result<(), PageError> {
+pub(super) async fn be_patient(studio: &Studio, visit: &Visit) -> Result<(), PageError> {
     let Some(source) = visit.source else { return Ok(()) };
     match studio.failures.hold(source).await {
         Patience::Waited => Ok(()),
@@ -121,8 +120,8 @@ async fn be_patient(studio: &Studio, visit: &Visit) -> Result<(), PageError> {
     }
 }
 
-fn agent(parts: &Parts) -> &str {
-    parts.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default()
+pub(super) fn agent(headers: &HeaderMap) -> &str {
+    headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
 /// The path of a link holds its secret.

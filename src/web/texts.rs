@@ -89,6 +89,12 @@ impl Number for u64 {
     }
 }
 
+impl Number for u32 {
+    fn as_i64(&self) -> i64 {
+        i64::from(*self)
+    }
+}
+
 impl Number for u8 {
     fn as_i64(&self) -> i64 {
         i64::from(*self)
@@ -138,18 +144,26 @@ mod tests {
         assert!(CATALOGUE.iter().all(|texts| !texts.get("title-create").contains("title-create")));
     }
 
-    /// The files of a folder of the studio with this extension.
-    fn files(folder: &str, extension: &str) -> Vec<String> {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/web").join(folder);
-        let paths = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
-        let wanted = paths.filter(|path| path.extension().is_some_and(|found| found == extension));
-        wanted.map(|path| std::fs::read_to_string(path).expect("text")).collect()
+    /// The files of the studio with this extension.
+    fn files(extension: &str) -> Vec<String> {
+        let mut folders = vec![std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/web")];
+        let mut found = Vec::new();
+        while let Some(folder) = folders.pop() {
+            for path in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+                if path.is_dir() {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|found| found == extension) {
+                    found.push(std::fs::read_to_string(path).expect("text"));
+                }
+            }
+        }
+        found
     }
 
     #[test]
     fn every_text_of_the_pages_exists_and_every_text_is_used() {
         let known = names(LANGUAGES[0].1);
-        let pages = files("pages", "html");
+        let pages = files("html");
         for html in &pages {
             for call in [".get(\"", ".count(\"", ".word(\""] {
                 for rest in html.split(call).skip(1) {
@@ -158,8 +172,11 @@ mod tests {
                 }
             }
         }
-        let users = [pages, files("", "rs")].concat().concat();
-        let unused: Vec<_> = known.iter().filter(|name| !users.contains(&format!("\"{name}\""))).collect();
+        let users = [pages, files("rs")].concat().concat();
+        let actions: Vec<_> = crate::store::Action::ALL.iter().map(|action| action.as_str()).collect();
+        assert!(actions.iter().all(|action| known.contains(action)), "{actions:?}");
+        let is_used = |name: &str| users.contains(&format!("\"{name}\"")) || actions.contains(&name);
+        let unused: Vec<_> = known.iter().filter(|name| !is_used(name)).collect();
         assert!(unused.is_empty(), "{unused:?}");
     }
 

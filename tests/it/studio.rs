@@ -13,6 +13,8 @@ use crate::rigs::http::{Answer, GENERATE, TASKS};
 use crate::rigs::service::Service;
 
 mod browser;
+mod operator;
+mod owner;
 mod previews;
 mod references;
 mod uploads;
@@ -110,7 +112,7 @@ fn text(answer: &Answer) -> &str {
 fn path(pattern: &str) -> String {
     let id = "FAAAAAAAAAAAAAAAAAAAA";
     let plain = pattern.replace("{id}", id).replace("{change}", "revoke").replace("{number}", "1");
-    plain.replace("{token}", Token::random().reveal())
+    plain.replace("{token}", Token::random().reveal()).replace("{*path}", "no/such/page")
 }
 
 #[tokio::test]
@@ -424,21 +426,6 @@ async fn a_key_is_shown_once_and_works() {
 }
 
 #[tokio::test]
-async fn the_ledger_is_downloaded_and_no_note_is_a_formula() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
-    service.shared.store.grant(ada.account, 5, Some("=cmd|' /C calc'!A0, \"quoted\"")).await.expect("a store");
-    ada.create("a boat").await;
-    let csv = ada.page("/studio/credits.csv").await;
-    let lines: Vec<_> = csv.lines().collect();
-    assert_eq!((lines.len(), lines[0]), (4, "id,time,kind,amount,balance,task_id,note"));
-    assert!(lines[1].contains(",charge,-2,103,imgmodel-"), "{csv}");
-    assert!(lines[2].ends_with(",grant,5,105,,\"'=cmd|' /C calc'!A0, \"\"quoted\"\"\""), "{csv}");
-    let page = ada.page("/studio/credits").await;
-    assert!(page.contains("103") && page.contains("opening balance"), "{page}");
-}
-
-#[tokio::test]
 async fn production_wants_https_and_binds_the_cookie_to_the_host() {
     let service = Service::start_with(&["--production", "--trusted-proxy", "127.0.0.0/8"]).await;
     service.shared.store.create_account("ada", 10).await.expect("a store");
@@ -465,10 +452,6 @@ async fn every_page_has_a_strict_policy_and_the_language_of_its_reader() {
     let headers = [("cookie", ada.cookie.as_str()), ("accept-language", "de-AT,de;q=0.9,en;q=0.5")];
     for path in ["/studio", "/studio/keys", "/studio/nowhere", "/studio/tasks/nonsense", "/studio/sign-in/x"] {
         let page = service.call("GET", path, &headers, "").await;
-        if page.header("content-type") == "application/json" {
-            assert_eq!(page.status, 404);
-            continue;
-        }
         assert!(text(&page).contains("<html lang=\"de\">"), "{path}: {page:?}");
         let policy = page.header("content-security-policy");
         for part in [

@@ -25,10 +25,10 @@ const CREATE: &str = "
     )
     SELECT admin FROM created";
 
-/// The columns of an [`Account`] and their table.
-const ACCOUNT: &str = "id, name, coalesce(
+/// The columns of an [`Account`].
+pub(super) const ACCOUNT_COLUMNS: &str = "id, name, coalesce(
         (SELECT balance FROM ledger WHERE account_id = accounts.id ORDER BY ledger.id DESC LIMIT 1), 0) AS balance,
-    admin, disabled_at, deleted_at FROM accounts";
+    admin, disabled_at, deleted_at";
 
 /// Disables the account $1 at the time $2, or enables it. A time $3 deletes it and its people,
 /// removes its uploads and revokes its keys, unless it has unfinished tasks.
@@ -130,12 +130,12 @@ impl Accounts for PostgresStore {
     }
 
     async fn find_account(&self, name_or_id: &str) -> Result<Option<Account>> {
-        let sql = format!("SELECT {ACCOUNT} WHERE name = $1 OR id = $1");
+        let sql = format!("SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE name = $1 OR id = $1");
         self.database.read_one(&sql, &[&name_or_id]).await?.as_ref().map(account).transpose()
     }
 
     async fn list_accounts(&self) -> Result<Vec<Account>> {
-        let rows = self.database.read(&format!("SELECT {ACCOUNT} ORDER BY name"), &[]).await?;
+        let rows = self.database.read(&format!("SELECT {ACCOUNT_COLUMNS} FROM accounts ORDER BY name"), &[]).await?;
         rows.iter().map(account).collect()
     }
 
@@ -148,7 +148,8 @@ impl Accounts for PostgresStore {
         };
         let make = async |begun: &Transaction<'_>| {
             begun.execute(CHANGE, &[&id, &disabled_at, &deleted_at]).await?;
-            let changed = begun.query_opt(&format!("SELECT {ACCOUNT} WHERE id = $1"), &[&id]).await?;
+            let changed =
+                begun.query_opt(&format!("SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE id = $1"), &[&id]).await?;
             Ok(changed.as_ref().map(account).transpose()?)
         };
         let deed = |account: &Option<Account>| Deed::of_account(change, account.as_ref());
@@ -195,7 +196,7 @@ impl Accounts for PostgresStore {
     }
 }
 
-fn entry(row: &Row) -> Result<LedgerEntry> {
+pub(super) fn entry(row: &Row) -> Result<LedgerEntry> {
     Ok(LedgerEntry {
         id: row.try_get("id")?,
         kind: word(row, "kind")?,

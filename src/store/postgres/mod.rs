@@ -35,6 +35,7 @@ mod listen_notify;
 mod people;
 mod progress;
 mod queue;
+mod reports;
 mod schema;
 mod settle;
 mod submit;

@@ -36,7 +36,7 @@ fn alive(now: &str, silence: &str) -> String {
     ALIVE.replace("$now", now).replace("$silence", silence)
 }
 
-fn worker(row: &Row) -> Result<WorkerReport> {
+pub(super) fn worker(row: &Row) -> Result<WorkerReport> {
     let mean_ms: Option<i64> = row.try_get("mean_ms")?;
     Ok(WorkerReport {
         id: row.try_get("id")?,

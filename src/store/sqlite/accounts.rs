@@ -74,7 +74,7 @@ pub(super) fn create_first(
     }
 }
 
-fn account(row: &Row<'_>) -> rusqlite::Result<Account> {
+pub(super) fn account(row: &Row<'_>) -> rusqlite::Result<Account> {
     Ok(Account {
         id: row.get("id")?,
         name: row.get("name")?,
@@ -130,10 +130,11 @@ pub(super) fn change_account(
 }
 
 /// All columns of keys, and whether the account is disabled.
-const KEYS: &str = "SELECT *, EXISTS (SELECT 1 FROM accounts a WHERE a.id = account_id AND a.disabled_at IS NOT NULL)
+pub(super) const KEYS: &str =
+    "SELECT *, EXISTS (SELECT 1 FROM accounts a WHERE a.id = account_id AND a.disabled_at IS NOT NULL)
     AS account_disabled FROM api_keys";
 
-fn api_key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
+pub(super) fn api_key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
     let id: Id = row.get("id")?;
     Ok(ApiKey {
         id,
@@ -323,18 +324,20 @@ pub(super) fn history(
             "SELECT id, kind, amount, balance, task_id, note, created_at FROM ledger
              WHERE account_id = ?1 AND id < ?2 ORDER BY id DESC LIMIT ?3",
         )?
-        .query_map(params![account_id, before.unwrap_or(i64::MAX), limit], |row| {
-            Ok(LedgerEntry {
-                id: row.get("id")?,
-                kind: word(row, "kind")?,
-                amount: row.get("amount")?,
-                balance: row.get("balance")?,
-                task_id: row.get::<_, Option<Id>>("task_id")?.map(TaskId),
-                note: row.get("note")?,
-                created_at: row.get("created_at")?,
-            })
-        })?
+        .query_map(params![account_id, before.unwrap_or(i64::MAX), limit], ledger_entry)?
         .collect()
+}
+
+pub(super) fn ledger_entry(row: &Row<'_>) -> rusqlite::Result<LedgerEntry> {
+    Ok(LedgerEntry {
+        id: row.get("id")?,
+        kind: word(row, "kind")?,
+        amount: row.get("amount")?,
+        balance: row.get("balance")?,
+        task_id: row.get::<_, Option<Id>>("task_id")?.map(TaskId),
+        note: row.get("note")?,
+        created_at: row.get("created_at")?,
+    })
 }
 
 #[async_trait]

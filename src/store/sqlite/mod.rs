@@ -25,6 +25,7 @@ mod files;
 mod people;
 mod progress;
 mod queue;
+mod reports;
 mod schema;
 mod snapshot;
 mod strikes;

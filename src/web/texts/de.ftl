@@ -126,7 +126,11 @@ key-disable = Sperren
 key-enable = Entsperren
 key-revoke = Widerrufen
 key-rotate = Austauschen
-key-rotated = Das ist der neue Schlüssel. Der alte gilt noch 24 Stunden. Kopieren Sie den neuen jetzt: Er wird nicht noch einmal gezeigt.
+key-rotated = { $n ->
+    [0] Das ist der neue Schlüssel. Der alte gilt nicht mehr. Kopieren Sie den neuen jetzt: Er wird nicht wieder gezeigt.
+    [one] Das ist der neue Schlüssel. Der alte gilt noch 1 Stunde. Kopieren Sie den neuen jetzt: Er wird nicht wieder gezeigt.
+   *[other] Das ist der neue Schlüssel. Der alte gilt noch { $n } Stunden. Kopieren Sie den neuen jetzt: Er wird nicht wieder gezeigt.
+}
 key-leaked = Dieser Schlüssel stand in einer URL, andere können ihn gelesen haben. Tauschen Sie ihn aus und geben Sie den neuen Ihrem Programm.
 key-suspended = Dieser Schlüssel ist wegen Verstößen gegen die Inhaltsregeln gesperrt. Wenden Sie sich an den Betreiber dieses Servers.
 key-active = gültig
@@ -162,3 +166,154 @@ error-https = Das Studio ist nur über HTTPS erreichbar.
 error-internal = Bei uns ist etwas schiefgegangen. Es wurde nichts abgebucht. Bitte versuchen Sie es noch einmal.
 error-rate = Zu viele Versuche. Warten Sie eine Minute und versuchen Sie es noch einmal.
 error-id = Nennen Sie dem Betreiber diese Nummer:
+
+search = Suchen
+yes = ja
+no = nein
+account = Konto
+tasks = Aufträge
+seen = Letzte Meldung
+
+chart-most = höchstens { $word }
+chart-table = Als Tabelle
+chart-value = Wert
+chart-empty = Noch nichts zu zeigen.
+chart-completed = Fertige Aufträge je Stunde
+chart-failed = Gescheiterte Aufträge je Stunde
+chart-time = Mittlere Zeit vom Auftrag zum Bild
+
+title-people = Personen
+people-lead = Diese Personen melden sich bei diesem Konto an. Betrachter sehen, Mitglieder erstellen auch Bilder, Inhaber verwalten auch Schlüssel und Personen.
+people-add = Person hinzufügen
+people-link = Dieser Link meldet { $word } einmal an, innerhalb von 15 Minuten. Kopieren Sie ihn jetzt: Er wird nicht wieder gezeigt.
+people-make-link = Anmeldelink
+people-remove = Entfernen
+people-self = Das sind Sie
+people-empty = Niemand kann sich bei diesem Konto anmelden.
+people-invalid = Ein Name hat 1 bis 100 Zeichen, ohne Zeilenumbruch.
+people-taken = Dieser Name ist nicht möglich. Wählen Sie einen anderen.
+people-full = Dieses Konto hat so viele Personen, wie es haben darf.
+people-own = Sie können sich nicht selbst ändern oder entfernen. Bitten Sie einen anderen Inhaber.
+role = Rolle
+role-of = Rolle von { $word }
+role-change = Ändern
+role-viewer = Betrachter
+role-member = Mitglied
+role-owner = Inhaber
+
+title-operator = Betrieb
+operator-overview = Übersicht
+operator-accounts = Konten
+operator-strikes = Verstöße
+operator-audit = Protokoll
+queue-waiting = Wartende Aufträge
+queue-leased = In Arbeit
+queue-oldest = Alter des ältesten
+queue-pause = Warteschlange anhalten
+queue-resume = Warteschlange fortsetzen
+queue-paused = Die Warteschlange ist seit { $word } UTC angehalten: Aufträge werden angenommen und warten.
+day-title = Die letzten 24 Stunden
+day-completed = Fertig in 24 h
+day-failed = Gescheitert in 24 h
+reasons-title = Gründe des Scheiterns
+reasons-empty = In den letzten 24 Stunden ist kein Auftrag gescheitert.
+reason = Grund, wie ihn der Inhaber des Auftrags liest
+reason-other = Andere Gründe
+engines-title = Engines
+engines-empty = Kein Worker hat eine Engine gemeldet.
+engine = Engine
+engine-workers = Worker
+workers-title = Worker
+worker = Worker
+worker-slots = Gleichzeitig
+worker-mean = Mittlere Zeit eines Auftrags
+worker-available = nimmt Aufträge an
+worker-unavailable = seine Engine ist nicht erreichbar
+worker-silent = stumm
+account-search = Name enthält
+accounts-empty = Kein Konto heißt so.
+accounts-more = Weitere Konten zeigen
+account-active = aktiv
+account-disabled = gesperrt
+account-deleted = gelöscht
+account-admin = Verwalter
+account-suspended-keys = { $n ->
+    [one] 1 ausgesetzter Schlüssel
+   *[other] { $n } ausgesetzte Schlüssel
+}
+account-disable = Konto sperren
+account-disable-hint = Schlüssel und Personen sind ausgesperrt, bis es entsperrt wird. Unfertige Aufträge laufen weiter.
+account-enable = Konto entsperren
+account-own = Sie können das Konto, bei dem Sie angemeldet sind, nicht sperren.
+account-ledger = Letzte Buchungen
+account-deleted-refusal = Dieses Konto wurde gelöscht. Nichts wurde gutgeschrieben.
+grant = Gutschreiben
+grant-amount = Credits
+grant-invalid = Nichts wurde gutgeschrieben. Geben Sie eine ganze Zahl über null an, und eine Notiz von höchstens 500 Zeichen.
+grant-repeated = Seit diese Seite gezeigt wurde, sind Credits gutgeschrieben worden, vielleicht durch dasselbe Formular. Nichts weiter wurde gutgeschrieben: Sehen Sie unten nach.
+key-leaked-short = in einer URL gesehen
+strikes = Verstöße
+strikes-lead = Schlüssel, deren Aufträge gegen die Inhaltsrichtlinie verstießen. Erlassen löscht die Verstöße und gibt den Schlüssel frei.
+strikes-empty = Kein Schlüssel hat einen Verstoß.
+strikes-lift = Verstöße erlassen
+
+audit-lead = Änderungen an Konten, Credits, Schlüsseln, Personen, Warteschlange und Aufträgen, die neuesten zuerst. Zeiten in UTC.
+audit-all = Alle Konten zeigen
+audit-empty = Noch wurde nichts geändert.
+audit-actor = Von
+audit-action = Änderung
+audit-subject = Gegenstand
+via-command = Befehlszeile
+via-studio = Studio
+audit-create-account = Konto angelegt
+audit-enable-account = Konto entsperrt
+audit-disable-account = Konto gesperrt
+audit-delete-account = Konto gelöscht
+audit-grant = Credits gutgeschrieben
+audit-take = Credits abgezogen
+audit-create-key = Schlüssel angelegt
+audit-enable-key = Schlüssel freigegeben, Verstöße erlassen
+audit-disable-key = Schlüssel gesperrt
+audit-revoke-key = Schlüssel widerrufen
+audit-rotate-key = Schlüssel gewechselt
+audit-add-person = Person hinzugefügt
+audit-change-role = Rolle geändert
+audit-set-password = Passwort gesetzt
+audit-remove-person = Person entfernt
+audit-make-link = Anmeldelink erstellt
+audit-pause-queue = Warteschlange angehalten
+audit-resume-queue = Warteschlange fortgesetzt
+audit-fail-task = Auftrag abgebrochen und erstattet
+
+credits-use = Verbrauchte Credits je Tag
+credits-days = { $n } Tage
+credits-period = Zeitraum des Diagramms
+credits-kind = Art
+credits-all = Alle Arten
+credits-from = Von
+credits-until = Bis
+credits-filter = Filtern
+
+key-submit-rate = Aufträge je Minute
+key-read-rate = Abfragen je Minute
+key-default = wie der Server
+key-rate-invalid = Eine Grenze ist eine ganze Zahl von Aufrufen je Minute; 0 heißt keine.
+key-limits = Grenzen
+key-unlimited = unbegrenzt
+key-too-many = Dieses Konto hat so viele Schlüssel, wie es haben darf. Widerrufen Sie, was nicht gebraucht wird.
+key-overlap = Der alte Schlüssel gilt
+key-hours = { $n ->
+    [0] nicht mehr
+    [one] noch 1 Stunde
+   *[other] noch { $n } Stunden
+}
+key-expires = endet { $word }
+
+password-title = Passwort
+password-lead = Ein neues Passwort meldet Sie überall sonst ab. Es hat mindestens 12 Zeichen.
+password-current = Bisheriges Passwort
+password-new = Neues Passwort
+password-set = Passwort setzen
+password-done = Das Passwort ist gesetzt, und Sie sind überall sonst abgemeldet.
+password-wrong = Das bisherige Passwort ist ein anderes.
+password-short = Ein Passwort hat mindestens 12 Zeichen.

@@ -126,7 +126,11 @@ key-disable = Disable
 key-enable = Enable
 key-revoke = Revoke
 key-rotate = Rotate
-key-rotated = This is the new key. The old one works for 24 hours more. Copy the new one now: it is not shown again.
+key-rotated = { $n ->
+    [0] This is the new key. The old one no longer works. Copy the new one now: it is not shown again.
+    [one] This is the new key. The old one works for 1 hour more. Copy the new one now: it is not shown again.
+   *[other] This is the new key. The old one works for { $n } hours more. Copy the new one now: it is not shown again.
+}
 key-leaked = This key was sent in a URL, so others may have read it. Rotate it, and give the new one to your program.
 key-suspended = This key is suspended for violations of the content policy. Ask the operator of this server.
 key-active = active
@@ -162,3 +166,154 @@ error-https = The studio is reachable over HTTPS only.
 error-internal = Something went wrong on our side. Nothing was charged. Please try again.
 error-rate = Too many attempts. Wait a minute, and try again.
 error-id = Tell the operator this id:
+
+search = Search
+yes = yes
+no = no
+account = Account
+tasks = Tasks
+seen = Last report
+
+chart-most = at most { $word }
+chart-table = As a table
+chart-value = Value
+chart-empty = Nothing to show yet.
+chart-completed = Completed tasks per hour
+chart-failed = Failed tasks per hour
+chart-time = Mean time from submit to picture
+
+title-people = People
+people-lead = These people sign in to this account. Viewers look, members also make pictures, owners also manage keys and people.
+people-add = Add a person
+people-link = This link signs { $word } in, once, within 15 minutes. Copy it now: it is not shown again.
+people-make-link = Sign-in link
+people-remove = Remove
+people-self = This is you
+people-empty = Nobody can sign in to this account.
+people-invalid = A name has 1 to 100 characters, without line breaks.
+people-taken = This name cannot be used. Choose another one.
+people-full = This account has as many people as it may have.
+people-own = You cannot change or remove yourself. Ask another owner.
+role = Role
+role-of = Role of { $word }
+role-change = Change
+role-viewer = viewer
+role-member = member
+role-owner = owner
+
+title-operator = Operator
+operator-overview = Overview
+operator-accounts = Accounts
+operator-strikes = Strikes
+operator-audit = Audit log
+queue-waiting = Waiting tasks
+queue-leased = Being rendered
+queue-oldest = Age of the oldest
+queue-pause = Pause the queue
+queue-resume = Resume the queue
+queue-paused = The queue is paused since { $word } UTC: tasks are accepted and wait.
+day-title = The last 24 hours
+day-completed = Completed in 24 h
+day-failed = Failed in 24 h
+reasons-title = Reasons of failures
+reasons-empty = No task has failed in the last 24 hours.
+reason = Reason, as the owner of the task reads it
+reason-other = Other reasons
+engines-title = Engines
+engines-empty = No worker has reported an engine.
+engine = Engine
+engine-workers = Workers
+workers-title = Workers
+worker = Worker
+worker-slots = Renders at a time
+worker-mean = Mean time of a task
+worker-available = takes tasks
+worker-unavailable = its engine is not available
+worker-silent = silent
+account-search = Name contains
+accounts-empty = No account has such a name.
+accounts-more = Show more accounts
+account-active = active
+account-disabled = disabled
+account-deleted = deleted
+account-admin = administrator
+account-suspended-keys = { $n ->
+    [one] 1 suspended key
+   *[other] { $n } suspended keys
+}
+account-disable = Disable the account
+account-disable-hint = Its keys and people are locked out until it is enabled. Its unfinished tasks go on.
+account-enable = Enable the account
+account-own = You cannot disable the account that you are signed in to.
+account-ledger = Latest ledger entries
+account-deleted-refusal = This account was deleted. Nothing was granted.
+grant = Grant
+grant-amount = Credits
+grant-invalid = Nothing was granted. Give a whole number of credits above zero, and a note of at most 500 characters.
+grant-repeated = Credits were granted since this page was shown, perhaps by the same form. Nothing more was granted: look at the ledger below.
+key-leaked-short = seen in a URL
+strikes = Strikes
+strikes-lead = Keys whose tasks violated the content policy. To lift the strikes of a key clears them and enables the key.
+strikes-empty = No key has a strike.
+strikes-lift = Lift the strikes
+
+audit-lead = Changes to accounts, credits, keys, people, the queue and tasks, newest first. Times are in UTC.
+audit-all = Show all accounts
+audit-empty = Nothing was changed yet.
+audit-actor = By
+audit-action = Change
+audit-subject = Subject
+via-command = command line
+via-studio = studio
+audit-create-account = Account created
+audit-enable-account = Account enabled
+audit-disable-account = Account disabled
+audit-delete-account = Account deleted
+audit-grant = Credits granted
+audit-take = Credits taken
+audit-create-key = Key created
+audit-enable-key = Key enabled, strikes lifted
+audit-disable-key = Key disabled
+audit-revoke-key = Key revoked
+audit-rotate-key = Key rotated
+audit-add-person = Person added
+audit-change-role = Role changed
+audit-set-password = Password set
+audit-remove-person = Person removed
+audit-make-link = Sign-in link made
+audit-pause-queue = Queue paused
+audit-resume-queue = Queue resumed
+audit-fail-task = Task failed and refunded
+
+credits-use = Credits used per day
+credits-days = { $n } days
+credits-period = Period of the chart
+credits-kind = Kind
+credits-all = All kinds
+credits-from = From
+credits-until = Until
+credits-filter = Filter
+
+key-submit-rate = Submits a minute
+key-read-rate = Reads a minute
+key-default = as the server
+key-rate-invalid = A limit is a whole number of calls a minute; 0 means none.
+key-limits = Limits
+key-unlimited = unlimited
+key-too-many = This account has as many keys as it may have. Revoke those that are not needed.
+key-overlap = The old key works for
+key-hours = { $n ->
+    [0] no longer
+    [one] 1 hour more
+   *[other] { $n } hours more
+}
+key-expires = expires { $word }
+
+password-title = Password
+password-lead = A new password signs you out everywhere else. It has at least 12 characters.
+password-current = Current password
+password-new = New password
+password-set = Set the password
+password-done = The password is set, and you are signed out everywhere else.
+password-wrong = The current password is another one.
+password-short = A password has at least 12 characters.

@@ -1,0 +1,123 @@
+//! The look-ups of operators and owners: accounts, the use of credits, how tasks went, workers, and struck keys.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{Result, WorkerReport};
+use crate::clock::Timestamp;
+use crate::domain::key::ApiKey;
+use crate::domain::model::{Account, EntryKind, Id, LedgerEntry};
+
+/// Most reasons of failures that an [`Hour`] tells apart. The rest has an empty reason.
+const MAX_REASONS: usize = 50;
+
+/// An account with what belongs to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccountSummary {
+    /// The account.
+    pub account: Account,
+    /// Its keys that are suspended and not revoked.
+    pub suspended_keys: u64,
+    /// Its people.
+    pub people: u64,
+}
+
+/// The ledger entries to show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EntryFilter {
+    /// Of this kind.
+    pub kind: Option<EntryKind>,
+    /// Not from before this time.
+    pub from: Option<Timestamp>,
+    /// From before this time.
+    pub until: Option<Timestamp>,
+}
+
+/// The credits that an account used on one day in UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DayUsage {
+    /// Midnight, when the day begins.
+    pub day: Timestamp,
+    /// Charges less refunds of that day. Negative if more came back than was charged.
+    pub used: i64,
+}
+
+/// How the tasks went that were created in one hour, of all accounts and surfaces.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Hour {
+    /// Tasks that were completed.
+    pub completed: u64,
+    /// Time from the creation of these tasks to their end, in total.
+    pub took: Duration,
+    /// The number of tasks that failed, by the sentence for their owners.
+    pub failed: BTreeMap<String, u64>,
+}
+
+impl Hour {
+    /// The number of tasks that failed.
+    pub fn failures(&self) -> u64 {
+        self.failed.values().sum()
+    }
+
+    /// Mean time from the creation of a completed task to its end.
+    pub fn mean(&self) -> Option<Duration> {
+        (self.completed > 0).then(|| self.took / u32::try_from(self.completed).unwrap_or(u32::MAX))
+    }
+
+    /// Counts a task that ended at `ended`, with its error if it failed.
+    pub(super) fn count(&mut self, id: Id, ended: Timestamp, error: Option<String>) {
+        let Some(error) = error else {
+            self.completed += 1;
+            self.took = self.took.saturating_add(ended.since(id.timestamp()));
+            return;
+        };
+        let is_known = self.failed.contains_key(&error) || self.failed.len() < MAX_REASONS;
+        *self.failed.entry(if is_known { error } else { String::new() }).or_default() += 1;
+    }
+}
+
+/// A key with strikes, or suspended for them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StruckKey {
+    /// The key.
+    pub key: ApiKey,
+    /// The name of its account.
+    pub account: String,
+    /// Its strikes. Those that are too old to count go with its next one.
+    pub strikes: u64,
+}
+
+/// Look-ups that change nothing.
+#[async_trait]
+pub trait Reports: std::fmt::Debug + Send + Sync + 'static {
+    /// Accounts with `text` in their name, sorted by name, after the name `after`.
+    async fn find_accounts(&self, text: &str, after: &str, limit: u32) -> Result<Vec<AccountSummary>>;
+
+    /// Ledger entries of an account that pass a filter, newest first, older than the entry `before`.
+    async fn entries(
+        &self,
+        account_id: Id,
+        filter: EntryFilter,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<LedgerEntry>>;
+
+    /// The use of credits by an account, on each day since `since` on which it was charged or refunded, in order.
+    async fn usage(&self, account_id: Id, since: Timestamp) -> Result<Vec<DayUsage>>;
+
+    /// How the tasks went that were created within an hour from `begin`.
+    async fn hour(&self, begin: Timestamp) -> Result<Hour>;
+
+    /// The last report of each worker that has not been forgotten, with its time, the latest first.
+    async fn workers(&self) -> Result<Vec<(WorkerReport, Timestamp)>>;
+
+    /// Keys with strikes or a suspension that are not revoked, the latest suspension first.
+    async fn struck_keys(&self, limit: u32) -> Result<Vec<StruckKey>>;
+}
+
+/// One hour.
+pub(super) const HOUR: Duration = Duration::from_secs(60 * 60);
+/// Milliseconds of one day.
+pub(super) const DAY_MS: i64 = 24 * 60 * 60 * 1_000;

@@ -1,0 +1,116 @@
+//! Statements for operators and owners who look things up.
+
+use async_trait::async_trait;
+use rusqlite::{named_params, params};
+
+use super::SqliteStore;
+use super::accounts::{KEYS, account, api_key, ledger_entry};
+use crate::clock::Timestamp;
+use crate::domain::model::{EntryKind, Id, LedgerEntry};
+use crate::store::reports::{DAY_MS, HOUR};
+use crate::store::{AccountSummary, DayUsage, EntryFilter, Hour, Reports, Result, StruckKey, WorkerReport};
+
+#[async_trait]
+impl Reports for SqliteStore {
+    async fn find_accounts(&self, text: &str, after: &str, limit: u32) -> Result<Vec<AccountSummary>> {
+        self.read(|connection| {
+            connection
+                .prepare_cached(
+                    "SELECT a.*, (SELECT count(*) FROM people p WHERE p.account_id = a.id) AS people,
+                         (SELECT count(*) FROM api_keys k WHERE k.account_id = a.id AND k.suspended_at IS NOT NULL
+                          AND k.revoked_at IS NULL) AS suspended_keys
+                     FROM accounts a WHERE a.name > ?2 AND instr(lower(a.name), lower(?1)) > 0 ORDER BY a.name LIMIT ?3",
+                )?
+                .query_map(params![text, after, limit], |row| {
+                    let (suspended_keys, people) = (row.get("suspended_keys")?, row.get("people")?);
+                    Ok(AccountSummary { account: account(row)?, suspended_keys, people })
+                })?
+                .collect()
+        })
+    }
+
+    async fn entries(
+        &self,
+        account_id: Id,
+        filter: EntryFilter,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<LedgerEntry>> {
+        self.read(|connection| {
+            connection
+                .prepare_cached(
+                    "SELECT id, kind, amount, balance, task_id, note, created_at FROM ledger
+                     WHERE account_id = :account AND id < :before AND (:kind IS NULL OR kind = :kind)
+                     AND (:from IS NULL OR created_at >= :from) AND (:until IS NULL OR created_at < :until)
+                     ORDER BY id DESC LIMIT :limit",
+                )?
+                .query_map(
+                    named_params! {
+                        ":account": account_id,
+                        ":before": before.unwrap_or(i64::MAX),
+                        ":kind": filter.kind.map(EntryKind::as_str),
+                        ":from": filter.from,
+                        ":until": filter.until,
+                        ":limit": limit,
+                    },
+                    ledger_entry,
+                )?
+                .collect()
+        })
+    }
+
+    async fn usage(&self, account_id: Id, since: Timestamp) -> Result<Vec<DayUsage>> {
+        self.read(|connection| {
+            connection
+                .prepare_cached(
+                    "SELECT created_at / ?3 AS day, -sum(amount) AS used FROM ledger
+                     WHERE account_id = ?1 AND created_at >= ?2 AND kind IN ('charge', 'refund')
+                     GROUP BY day ORDER BY day",
+                )?
+                .query_map(params![account_id, since, DAY_MS], |row| {
+                    let day: i64 = row.get("day")?;
+                    Ok(DayUsage { day: Timestamp::from_millis(day * DAY_MS), used: row.get("used")? })
+                })?
+                .collect()
+        })
+    }
+
+    async fn hour(&self, begin: Timestamp) -> Result<Hour> {
+        let (first, end) = (Id::floor(begin), Id::floor(begin.saturating_add(HOUR)));
+        self.read(|connection| {
+            let mut ended = connection.prepare_cached(
+                "SELECT id, updated_at, error FROM tasks WHERE id >= ?1 AND id < ?2 AND status <> 'processing'",
+            )?;
+            let mut rows = ended.query([first, end])?;
+            let mut hour = Hour::default();
+            while let Some(row) = rows.next()? {
+                hour.count(row.get(0)?, row.get(1)?, row.get(2)?);
+            }
+            Ok(hour)
+        })
+    }
+
+    async fn workers(&self) -> Result<Vec<(WorkerReport, Timestamp)>> {
+        let mut workers: Vec<_> = self.workers().values().cloned().collect();
+        workers.sort_by_key(|(_, seen_at)| std::cmp::Reverse(*seen_at));
+        Ok(workers)
+    }
+
+    async fn struck_keys(&self, limit: u32) -> Result<Vec<StruckKey>> {
+        self.read(|connection| {
+            let sql = format!(
+                "SELECT k.*, a.name AS account, (SELECT count(*) FROM strikes s WHERE s.key_id = k.id) AS strikes
+                 FROM ({KEYS}) k JOIN accounts a ON a.id = k.account_id
+                 WHERE k.revoked_at IS NULL
+                 AND (k.suspended_at IS NOT NULL OR k.id IN (SELECT key_id FROM strikes))
+                 ORDER BY k.suspended_at DESC NULLS LAST, k.id DESC LIMIT ?1"
+            );
+            connection
+                .prepare_cached(&sql)?
+                .query_map([limit], |row| {
+                    Ok(StruckKey { key: api_key(row)?, account: row.get("account")?, strikes: row.get("strikes")? })
+                })?
+                .collect()
+        })
+    }
+}

@@ -1,0 +1,57 @@
+//! The audit log.
+
+use askama::Template;
+use axum::body::Body;
+use axum::extract::Query;
+use axum::http::Response;
+use serde::Deserialize;
+
+use super::Operator;
+use crate::domain::model::Id;
+use crate::store::{AuditEntry, Via};
+use crate::web::error::PageError;
+use crate::web::page::{Frame, html};
+
+/// Entries of one page.
+const PAGE: u32 = 50;
+
+/// The account, and the place in the log.
+#[derive(Debug, Deserialize)]
+pub struct Place {
+    account: Option<String>,
+    before: Option<String>,
+}
+
+#[derive(Template)]
+#[template(path = "operator/audit.html")]
+struct AuditPage<'a> {
+    frame: Frame<'a>,
+    entries: Vec<AuditEntry>,
+    account: Option<Id>,
+    older: Option<Id>,
+}
+
+impl AuditPage<'_> {
+    /// The name of the text for the door of an entry.
+    fn via(&self, entry: &AuditEntry) -> &'static str {
+        match entry.actor.via {
+            Via::Command => "via-command",
+            Via::Studio => "via-studio",
+        }
+    }
+}
+
+fn id(text: Option<&str>) -> Result<Option<Id>, PageError> {
+    text.filter(|text| !text.is_empty()).map(str::parse).transpose().map_err(|_| PageError::bad_request())
+}
+
+/// The page.
+pub async fn audit(operator: Operator, Query(place): Query<Place>) -> Result<Response<Body>, PageError> {
+    let visitor = &operator.0;
+    let (account, before) = (id(place.account.as_deref())?, id(place.before.as_deref())?);
+    let mut entries = visitor.studio.shared.store.audit_entries(account, before, PAGE + 1).await?;
+    let more = entries.len() > PAGE as usize;
+    entries.truncate(PAGE as usize);
+    let older = entries.last().map(|entry| entry.id).filter(|_| more);
+    Ok(html(AuditPage { frame: Frame::new("operator", visitor).await?, entries, account, older }.render()?))
+}

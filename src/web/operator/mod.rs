@@ -1,0 +1,58 @@
+//! The pages of operators: owners of an administrator's account. For everybody else they do not exist.
+
+mod accounts;
+mod audit;
+mod overview;
+mod strikes;
+
+use std::sync::Arc;
+
+use axum::extract::{FromRef, FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
+
+pub use self::accounts::{account, accounts, change as change_account, change_key, grant};
+pub use self::audit::audit;
+pub use self::overview::{change_queue, overview};
+pub use self::strikes::strikes;
+use super::Studio;
+use super::error::PageError;
+use super::session::{Form, Visitor};
+
+/// A signed-in operator. Anybody else gets the answer of a page that does not exist.
+#[derive(Debug)]
+pub struct Operator(pub(super) Visitor);
+
+async fn operator(visitor: Visitor) -> Result<Visitor, PageError> {
+    let account = visitor.account().await?;
+    if account.is_some_and(|account| visitor.operates(&account)) { Ok(visitor) } else { Err(PageError::not_found()) }
+}
+
+impl<S> FromRequestParts<S> for Operator
+where
+    S: Send + Sync,
+    Arc<Studio>: FromRef<S>,
+{
+    type Rejection = PageError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, PageError> {
+        operator(Visitor::from_request_parts(parts, state).await?).await.map(Self)
+    }
+}
+
+/// A form that a signed-in operator sent from a page of the studio.
+#[derive(Debug)]
+pub struct OperatorForm(pub(super) Form);
+
+impl<S> FromRequest<S> for OperatorForm
+where
+    S: Send + Sync,
+    Arc<Studio>: FromRef<S>,
+{
+    type Rejection = PageError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, PageError> {
+        let form = Form::from_request(request, state).await?;
+        let visitor = operator(form.visitor).await?;
+        Ok(Self(Form { visitor, ..form }))
+    }
+}

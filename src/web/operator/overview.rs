@@ -1,0 +1,124 @@
+//! How the service does: the queue, the last day, engines and workers.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use askama::Template;
+use axum::body::Body;
+use axum::extract::Path;
+use axum::http::Response;
+use axum::response::{IntoResponse as _, Redirect};
+
+use super::{Operator, OperatorForm};
+use crate::clock::Timestamp;
+use crate::store::{EngineState, Hour, QueueDepth, WORKER_SILENCE, WorkerReport};
+use crate::web::chart::Chart;
+use crate::web::error::PageError;
+use crate::web::page::{Frame, html, minute, seconds, secured};
+
+/// Hours of the charts.
+const HOURS: u32 = 24;
+/// Most reasons of failures that are shown.
+const MAX_REASONS: usize = 12;
+
+#[derive(Template)]
+#[template(path = "operator/overview.html")]
+struct OverviewPage<'a> {
+    frame: Frame<'a>,
+    depth: QueueDepth,
+    /// Time since which the queue is paused.
+    paused: Option<String>,
+    /// Time since the oldest unfinished task was created.
+    oldest: Option<String>,
+    charts: Vec<Chart>,
+    completed: u64,
+    failures: u64,
+    /// Sentences for the owners of failed tasks, with their number, the most frequent first.
+    reasons: Vec<(String, u64)>,
+    engines: Vec<EngineState>,
+    workers: Vec<Worker>,
+}
+
+/// A worker as the page shows it.
+struct Worker {
+    report: WorkerReport,
+    seen_at: Timestamp,
+    /// Mean time of an attempt.
+    mean: Option<String>,
+    /// The name of the text for its state.
+    state: &'static str,
+}
+
+impl Worker {
+    fn new(report: WorkerReport, seen_at: Timestamp, now: Timestamp) -> Self {
+        let state = match (now.since(seen_at) < WORKER_SILENCE, report.is_available) {
+            (true, true) => "worker-available",
+            (true, false) => "worker-unavailable",
+            (false, _) => "worker-silent",
+        };
+        Self { mean: report.mean.map(seconds), report, seen_at, state }
+    }
+}
+
+/// The page.
+pub async fn overview(operator: Operator) -> Result<Response<Body>, PageError> {
+    let visitor = &operator.0;
+    let store = &visitor.studio.shared.store;
+    let (depth, now) = (store.queue_depth().await?, store.now());
+    let hours = visitor.studio.hours.last(&**store, HOURS).await?;
+    let charts = charts(visitor.texts, &hours);
+    let mut reasons = BTreeMap::<String, u64>::new();
+    for (_, hour) in &hours {
+        for (reason, count) in &hour.failed {
+            *reasons.entry(reason.clone()).or_default() += count;
+        }
+    }
+    let mut reasons: Vec<_> = reasons.into_iter().collect();
+    reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    reasons.truncate(MAX_REASONS);
+    let workers = store.workers().await?;
+    let page = OverviewPage {
+        frame: Frame::new("operator", visitor).await?,
+        oldest: depth.oldest.map(|oldest| seconds(now.since(oldest))),
+        paused: depth.paused_at.map(minute),
+        depth,
+        charts,
+        completed: hours.iter().map(|(_, hour)| hour.completed).sum(),
+        failures: hours.iter().map(|(_, hour)| hour.failures()).sum(),
+        reasons,
+        engines: store.engines().await?,
+        workers: workers.into_iter().map(|(report, seen_at)| Worker::new(report, seen_at, now)).collect(),
+    };
+    Ok(html(page.render()?))
+}
+
+fn charts(t: &'static crate::web::Texts, hours: &[(Timestamp, Hour)]) -> Vec<Chart> {
+    let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    let series = |value: &dyn Fn(&Hour) -> i64| -> Vec<(String, i64)> {
+        hours.iter().map(|(begin, hour)| (minute(*begin), value(hour))).collect()
+    };
+    let millis =
+        |hour: &Hour| hour.mean().map_or(0, |mean| number(u64::try_from(mean.as_millis()).unwrap_or(u64::MAX)));
+    let as_seconds = |millis: i64| seconds(Duration::from_millis(millis.unsigned_abs()));
+    vec![
+        Chart::new(t, "chart-completed", series(&|hour| number(hour.completed)), |count| count.to_string()),
+        Chart::new(t, "chart-failed", series(&|hour| number(hour.failures())), |count| count.to_string()),
+        Chart::new(t, "chart-time", series(&millis), as_seconds),
+    ]
+}
+
+/// Pauses or resumes the queue.
+pub async fn change_queue(Path(change): Path<String>, form: OperatorForm) -> Result<Response<Body>, PageError> {
+    let visitor = form.0.visitor;
+    let store = visitor.store();
+    match change.as_str() {
+        "pause" => drop(store.pause_queue().await?),
+        "resume" => {
+            store.resume_queue().await?;
+            visitor.studio.shared.queued.send_replace(());
+        }
+        _ => return Err(PageError::not_found()),
+    }
+    tracing::info!(person = %visitor.session.person.id, %change, "the queue was changed in the studio");
+    Ok(secured(Redirect::to("/studio/operator").into_response()))
+}

@@ -1,0 +1,119 @@
+//! The people of an account, for its owners.
+
+use askama::Template;
+use axum::body::Body;
+use axum::extract::Path;
+use axum::http::{HeaderMap, Response, StatusCode, header};
+use axum::response::{IntoResponse as _, Redirect};
+
+use super::SIGN_IN;
+use super::error::{PageError, Written};
+use super::page::{Frame, html, secured};
+use super::session::{Form, Visitor};
+use crate::domain::model::Id;
+use crate::domain::person::{Person, Role, person_name};
+use crate::service::failures::Patience;
+use crate::service::people::People;
+use crate::store::{PersonChange, PersonCreation};
+
+const PEOPLE: &str = "/studio/people";
+
+#[derive(Template)]
+#[template(path = "people.html")]
+struct PeoplePage<'a> {
+    frame: Frame<'a>,
+    people: Vec<Person>,
+    roles: [Role; 3],
+    /// The name of somebody, and a link that signs that person in once.
+    link: Option<(String, String)>,
+    /// The name of the text that says why nobody was added.
+    refusal: Option<&'static str>,
+}
+
+impl PeoplePage<'_> {
+    fn is_self(&self, person: &Person) -> bool {
+        person.id == self.frame.visitor.session.person.id
+    }
+}
+
+async fn page(
+    visitor: &Visitor,
+    link: Option<(String, String)>,
+    refusal: Option<&'static str>,
+) -> Result<Response<Body>, PageError> {
+    let people = visitor.studio.shared.store.list_people(Some(visitor.session.person.account_id)).await?;
+    let frame = Frame::new("people", visitor).await?;
+    Ok(html(PeoplePage { frame, people, roles: Role::ALL, link, refusal }.render()?))
+}
+
+/// The page.
+pub async fn people(visitor: Visitor) -> Result<Response<Body>, PageError> {
+    visitor.needs(Role::Owner)?;
+    page(&visitor, None, None).await
+}
+
+/// Adds a person, and shows a link that signs that person in, this once.
+pub async fn add(form: Form) -> Result<Response<Body>, PageError> {
+    let Form { visitor, fields, headers } = form;
+    visitor.needs(Role::Owner)?;
+    let role: Role = fields.text("role").parse().map_err(|_| PageError::bad_request())?;
+    let Ok(name) = person_name(fields.text("name")) else { return refused(&visitor, "people-invalid").await };
+    let account = visitor.session.person.account_id;
+    match visitor.store().create_person(account, &name, role).await? {
+        PersonCreation::Created(person) => show_link(&visitor, &person, &headers).await,
+        PersonCreation::NameTaken => {
+            // Names are unique among all accounts, so nobody may try many.
+            if let Some(source) = visitor.visit.source
+                && visitor.studio.failures.hold(source).await == Patience::Exhausted
+            {
+                return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"));
+            }
+            refused(&visitor, "people-taken").await
+        }
+        PersonCreation::NotPossible => refused(&visitor, "people-full").await,
+    }
+}
+
+async fn refused(visitor: &Visitor, text: &'static str) -> Result<Response<Body>, PageError> {
+    let mut response = page(visitor, None, Some(text)).await?;
+    *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+    response.extensions_mut().insert(Written);
+    Ok(response)
+}
+
+async fn show_link(visitor: &Visitor, person: &Person, headers: &HeaderMap) -> Result<Response<Body>, PageError> {
+    let made = People::new(visitor.store()).link(person).await?;
+    let (token, _) = made.ok_or_else(PageError::not_found)?;
+    // As the browser of the owner reaches this server.
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let host = visitor.studio.settings.public_host.as_deref().unwrap_or(host);
+    let scheme = if visitor.visit.https { "https" } else { "http" };
+    let link = format!("{scheme}://{host}{SIGN_IN}/{}", token.reveal());
+    page(visitor, Some((person.name.clone(), link)), None).await
+}
+
+/// Gives a person another role, makes a link, or removes the person. Nobody changes oneself, so that an account keeps an
+/// owner.
+pub async fn change(Path((id, change)): Path<(String, String)>, form: Form) -> Result<Response<Body>, PageError> {
+    let Form { visitor, fields, headers } = form;
+    visitor.needs(Role::Owner)?;
+    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let own = &visitor.session.person;
+    let found = visitor.studio.shared.store.find_person(id.as_str()).await?.map(|found| found.person);
+    let of_account = found.filter(|person| person.id == id && person.account_id == own.account_id);
+    let person = of_account.ok_or_else(PageError::not_found)?;
+    if person.id == own.id {
+        return Err(PageError::new(StatusCode::CONFLICT, "people-own"));
+    }
+    match change.as_str() {
+        "link" => return show_link(&visitor, &person, &headers).await,
+        "role" => {
+            let role: Role = fields.text("role").parse().map_err(|_| PageError::bad_request())?;
+            visitor.store().change_person(id, PersonChange::Role(role)).await?.ok_or_else(PageError::not_found)?;
+        }
+        "remove" => drop(visitor.store().remove_person(id).await?),
+        _ => return Err(PageError::not_found()),
+    }
+    tracing::info!(person = %id, by = %own.id, %change, "a person was changed in the studio");
+    Ok(secured(Redirect::to(PEOPLE).into_response()))
+}

@@ -1,0 +1,178 @@
+//! The pages of operators, and that they do not exist for anybody else.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+use tintype::domain::model::Surface;
+use tintype::domain::person::Role;
+use tintype::http::routes::ROUTES;
+use tintype::store::{Action, Rank, StrikeRule, WorkerReport};
+
+use super::{Visitor, path, text};
+use crate::rigs::service::Service;
+
+const GRANT_FORM: &str = "name=\"newest\" value=\"";
+
+impl Visitor<'_> {
+    /// The entry that the form for a grant names.
+    async fn newest(&self, account: &str) -> String {
+        let page = self.page(&format!("/studio/operator/accounts/{account}")).await;
+        page.split(GRANT_FORM).nth(1).and_then(|rest| rest.split('"').next()).expect("a form").to_owned()
+    }
+
+    async fn actions(&self) -> Vec<(Action, String)> {
+        let log = self.service.shared.store.audit_entries(None, None, 100).await.expect("a store");
+        log.into_iter().map(|entry| (entry.deed.action, entry.actor.name)).collect()
+    }
+}
+
+/// A page without the parts that differ from one request to the next.
+fn timeless(page: &str) -> String {
+    let (before, after) = page.split_once("<code>").expect("a request id");
+    format!("{before}{}", after.split_once("</code>").expect("a request id").1)
+}
+
+#[tokio::test]
+async fn the_pages_of_operators_are_unknown_to_everybody_else() {
+    let service = Service::start().await;
+    let operator = service.visitor("admin", 10).await;
+    let eve = service.visitor("eve", 10).await;
+    let member = service.visitor_as("admin", "member", Role::Member).await;
+    let viewer = service.visitor_as("admin", "viewer", Role::Viewer).await;
+    let routes: Vec<_> = ROUTES.iter().filter(|route| route.pattern.starts_with("/studio/operator")).collect();
+    assert!(routes.len() >= 9);
+    for person in [&eve, &member, &viewer] {
+        let unknown = person.get("/studio/no-such-page").await;
+        assert_eq!(unknown.status, StatusCode::NOT_FOUND);
+        assert!(!person.page("/studio").await.contains("/studio/operator"));
+        for route in &routes {
+            let path = path(route.pattern).replace("FAAAAAAAAAAAAAAAAAAAA", eve.account.as_str());
+            let answer = match route.method.as_str() {
+                "GET" => person.get(&path).await,
+                _ => person.send(&path, &[("amount", "100"), ("newest", "")]).await,
+            };
+            assert_eq!(answer.status, StatusCode::NOT_FOUND, "{path}");
+            assert_eq!(timeless(text(&answer)), timeless(text(&unknown)), "{path}");
+        }
+        let unknown = person.send("/studio/no-such-form", &[]).await;
+        assert_eq!(unknown.status, StatusCode::NOT_FOUND);
+    }
+    assert_eq!((eve.credits().await, operator.actions().await), (10, vec![]));
+    for route in routes.iter().filter(|route| route.method == "GET" && !route.pattern.contains('{')) {
+        operator.page(route.pattern).await;
+    }
+    assert!(operator.page("/studio").await.contains("/studio/operator"));
+    // A role that was taken away counts at once, and so does a rank that another account has.
+    let change = tintype::store::PersonChange::Role(Role::Member);
+    service.shared.store.change_person(operator.person.id, change).await.expect("a store");
+    assert_eq!(operator.get("/studio/operator").await.status, StatusCode::NOT_FOUND);
+    service.shared.store.create_account_as("second", 0, Rank::Administrator).await.expect("a store");
+    let second = service.visitor_as("second", "second", Role::Owner).await;
+    second.page("/studio/operator").await;
+}
+
+#[tokio::test]
+async fn credits_are_granted_once_for_each_form_and_recorded() {
+    let service = Service::start().await;
+    let (operator, ada) = (service.visitor("admin", 0).await, service.visitor("ada", 10).await);
+    let account = ada.account.as_str();
+    let grant = format!("/studio/operator/accounts/{account}/grant");
+    let newest = operator.newest(account).await;
+    let fields = [("amount", "90"), ("note", "for <b>posters</b>"), ("newest", newest.as_str())];
+    assert_eq!(operator.send(&grant, &fields).await.status, StatusCode::SEE_OTHER);
+    let again = operator.send(&grant, &fields).await;
+    assert!(again.status == StatusCode::UNPROCESSABLE_ENTITY && text(&again).contains("Nothing more"), "{again:?}");
+    let newest = operator.newest(account).await;
+    for amount in ["0", "-5", "1.5", "", "9007199254740993", "99999999999999999999", "9007199254740992"] {
+        let refused = operator.send(&grant, &[("amount", amount), ("newest", &newest)]).await;
+        assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{amount}");
+    }
+    assert_eq!(ada.credits().await, 100);
+    assert_eq!(operator.actions().await, [(Action::Grant, "admin".to_owned())]);
+    let log = operator.page("/studio/operator/audit").await;
+    assert!(log.contains("+90 for &#60;b&#62;posters&#60;/b&#62;") && log.contains("127.0.0.1"), "{log}");
+    let of_own = operator.page(&format!("/studio/operator/audit?account={}", operator.account)).await;
+    assert!(!of_own.contains("+90"), "{of_own}");
+    // The owner sees the grant with its note.
+    assert!(ada.page("/studio/credits?kind=grant").await.contains("for &#60;b&#62;posters"));
+}
+
+#[tokio::test]
+async fn an_account_is_disabled_and_enabled_but_never_the_own_one() {
+    let service = Service::start().await;
+    let (operator, ada) = (service.visitor("admin", 0).await, service.visitor("ada", 10).await);
+    let change = |account, change| format!("/studio/operator/accounts/{account}/{change}");
+    assert_eq!(operator.send(&change(operator.account, "disable"), &[]).await.status, StatusCode::CONFLICT);
+    assert_eq!(operator.send(&change(ada.account, "delete"), &[]).await.status, StatusCode::NOT_FOUND);
+    assert_eq!(operator.send(&change(ada.account, "disable"), &[]).await.status, StatusCode::SEE_OTHER);
+    assert_eq!(ada.get("/studio").await.status, StatusCode::SEE_OTHER);
+    assert!(operator.page("/studio/operator/accounts?q=AD").await.contains("disabled"));
+    assert_eq!(operator.send(&change(ada.account, "enable"), &[]).await.status, StatusCode::SEE_OTHER);
+    ada.page("/studio").await;
+    let actions: Vec<_> = operator.actions().await.into_iter().map(|(action, _)| action).collect();
+    assert_eq!(actions, [Action::EnableAccount, Action::DisableAccount]);
+}
+
+#[tokio::test]
+async fn strikes_are_shown_and_lifted() {
+    let service = Service::start().await;
+    let (operator, ada) = (service.visitor("admin", 0).await, service.visitor("ada", 10).await);
+    let (key, _) = service.new_key(ada.account, |key| key.name = "laptop".into()).await;
+    let store = &service.shared.store;
+    let request = tintype::domain::request::GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[]).expect("a request");
+    store.submit(ada.account, Some(key), Surface::Api, request, 0).await.expect("a store");
+    let lease = store.claim(1, Duration::from_secs(60)).await.expect("a store").remove(0).lease;
+    let rule = StrikeRule { limit: 1, window: Duration::from_secs(60) };
+    store.refuse(lease, "It is not allowed.", Some(rule)).await.expect("a store");
+    let page = operator.page("/studio/operator/strikes").await;
+    assert!(page.contains("laptop") && page.contains("suspended"), "{page}");
+    assert!(operator.page("/studio/operator/accounts").await.contains("1 suspended key"));
+    let lifted = operator.send(&format!("/studio/operator/keys/{key}/enable"), &[]).await;
+    assert_eq!(lifted.status, StatusCode::SEE_OTHER);
+    assert!(store.find_key(key).await.expect("a store").expect("a key").suspension.is_none());
+    assert!(!operator.page("/studio/operator/strikes").await.contains("laptop"));
+    let overview = operator.page("/studio/operator").await;
+    assert!(overview.contains("It is not allowed."), "{overview}");
+}
+
+#[tokio::test]
+async fn the_overview_counts_tasks_and_shows_engines_and_pauses_the_queue() {
+    let service = Service::start().await;
+    let operator = service.visitor("admin", 100).await;
+    operator.create("a boat").await;
+    operator.create("a boat [[fail]]").await;
+    service.work().await;
+    operator.create("a third boat").await;
+    let engine = "sketch".to_owned();
+    let report =
+        WorkerReport { id: operator.account, engine, max_references: 4, slots: 1, mean: None, is_available: true };
+    service.shared.store.report_worker(report).await.expect("a store");
+    let page = operator.page("/studio/operator").await;
+    for part in
+        ["Completed in 24 h</dt><dd>1<", "Failed in 24 h</dt><dd>1<", "Waiting tasks</dt><dd>1<", "<svg", "sketch"]
+    {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    assert!(!page.contains("a boat"), "no prompt");
+    assert_eq!(operator.send("/studio/operator/queue/pause", &[]).await.status, StatusCode::SEE_OTHER);
+    assert!(operator.page("/studio/operator").await.contains("The queue is paused since"));
+    assert_eq!(operator.send("/studio/operator/queue/resume", &[]).await.status, StatusCode::SEE_OTHER);
+    assert!(service.shared.store.queue_paused_at().await.expect("a store").is_none());
+}
+
+#[tokio::test]
+async fn accounts_are_searched_and_listed_in_pages() {
+    let service = Service::start().await;
+    let operator = service.visitor("admin", 0).await;
+    for number in 0..60 {
+        service.shared.store.create_account(&format!("studio & {number:02}"), number).await.expect("a store");
+    }
+    let own = format!("/studio/operator/accounts/{}", operator.account);
+    let first = operator.page("/studio/operator/accounts?q=STUDIO").await;
+    assert!(first.contains("studio &#38; 49") && !first.contains("studio &#38; 50") && !first.contains(&own));
+    let next = first.split("href=\"/studio/operator/accounts?").nth(1).and_then(|rest| rest.split('"').next());
+    let next = next.expect("a link").replace("&#38;", "&").replace("&amp;", "&");
+    let second = operator.page(&format!("/studio/operator/accounts?{next}")).await;
+    assert!(second.contains("studio &#38; 59") && !second.contains("studio &#38; 49"), "{second}");
+    assert!(operator.page("/studio/operator/accounts?q=%25").await.contains("No account has such a name"));
+}

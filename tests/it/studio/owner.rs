@@ -1,0 +1,172 @@
+//! The pages of owners: people, credits, keys, and everybody's own password.
+
+use hyper::StatusCode;
+use tintype::domain::person::Role;
+use tintype::store::Action;
+
+use super::{Visitor, text};
+use crate::rigs::http::Answer;
+use crate::rigs::service::Service;
+
+/// The secret that a page shows once.
+fn secret(answer: &Answer) -> String {
+    let rest = text(answer).split("class=\"secret\">").nth(1).expect("a secret");
+    rest.split('<').next().expect("a secret").to_owned()
+}
+
+impl Visitor<'_> {
+    /// Somebody of the account of this person.
+    async fn other(&self, name: &str) -> tintype::domain::person::Person {
+        let found = self.service.shared.store.find_person(name).await.expect("a store");
+        found.expect("a person").person
+    }
+}
+
+#[tokio::test]
+async fn an_owner_adds_people_who_sign_in_once_by_a_link() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 10).await;
+    let added = ada.send("/studio/people", &[("name", " Grace@Example.com "), ("role", "viewer")]).await;
+    assert_eq!(added.status, 200, "{added:?}");
+    let link = secret(&added);
+    let path = link.strip_prefix(&format!("http://{}", service.address)).expect("a link of this server");
+    assert_eq!(service.call("POST", path, &[], "").await.status, StatusCode::SEE_OTHER);
+    assert!(!ada.page("/studio/people").await.contains("class=\"secret\""));
+    let grace = ada.other("grace@example.com").await;
+    assert_eq!((grace.account_id, grace.role), (ada.account, Role::Viewer));
+    for (change, fields) in [("role", &[("role", "owner")][..]), ("link", &[]), ("remove", &[])] {
+        let answer = ada.send(&format!("/studio/people/{}/{change}", grace.id), fields).await;
+        assert!([200, 303].contains(&answer.status.as_u16()), "{change}: {answer:?}");
+    }
+    assert!(service.shared.store.find_person("grace@example.com").await.expect("a store").is_none());
+    let log = service.shared.store.audit_entries(Some(ada.account), None, 10).await.expect("a store");
+    let actions: Vec<_> = log.iter().map(|entry| entry.deed.action).collect();
+    let expected = [Action::RemovePerson, Action::MakeLink, Action::ChangeRole, Action::MakeLink, Action::AddPerson];
+    assert_eq!(actions, expected);
+    assert!(log.iter().all(|entry| entry.actor.person_id == Some(ada.person.id)));
+}
+
+#[tokio::test]
+async fn nobody_but_an_owner_manages_people_and_nobody_oneself_or_those_of_others() {
+    let service = Service::start().await;
+    let (ada, eve) = (service.visitor("ada", 10).await, service.visitor("eve", 10).await);
+    let member = service.visitor_as("ada", "member", Role::Member).await;
+    assert_eq!(member.get("/studio/people").await.status, StatusCode::FORBIDDEN);
+    assert_eq!(member.send("/studio/people", &[("name", "x"), ("role", "owner")]).await.status, StatusCode::FORBIDDEN);
+    let fields = [("role", "owner")];
+    for change in ["role", "link", "remove", "nonsense"] {
+        let of = |person: &Visitor<'_>| format!("/studio/people/{}/{change}", person.person.id);
+        assert_eq!(member.send(&of(&member), &fields).await.status, StatusCode::FORBIDDEN, "{change}");
+        assert_eq!(eve.send(&of(&member), &fields).await.status, StatusCode::NOT_FOUND, "{change}");
+        assert_eq!(ada.send(&of(&ada), &fields).await.status, StatusCode::CONFLICT, "{change}");
+    }
+    // A name is no id.
+    assert_eq!(ada.send("/studio/people/member/remove", &[]).await.status, StatusCode::NOT_FOUND);
+    for (name, role, status) in
+        [("eve", "viewer", 422), ("", "viewer", 422), ("two\nlines", "viewer", 422), ("x", "admin", 400)]
+    {
+        let refused = ada.send("/studio/people", &[("name", name), ("role", role)]).await;
+        assert_eq!(refused.status, status, "{name:?}");
+    }
+    assert!(!ada.page("/studio/people").await.contains(">eve<"));
+    assert_eq!(ada.other("member").await.role, Role::Member);
+}
+
+#[tokio::test]
+async fn a_person_sets_a_password_and_stays_signed_in_here_alone() {
+    let service = Service::start().await;
+    let mut ada = service.visitor("ada", 10).await;
+    let elsewhere = service.call("POST", &service.link(&ada.person).await, &[], "").await;
+    let elsewhere = elsewhere.header("set-cookie").split(';').next().expect("a cookie").to_owned();
+    let short = ada.send("/studio/password", &[("new", "short")]).await;
+    assert!(short.status == StatusCode::UNPROCESSABLE_ENTITY && text(&short).contains("12 characters"));
+    for (present, new, status) in [
+        ("", "correct horse battery", 303),
+        ("correct horse", "another horse battery", 422),
+        ("", "another horse battery", 422),
+        ("correct horse battery", "another horse battery", 303),
+    ] {
+        let answer = ada.send("/studio/password", &[("present", present), ("new", new)]).await;
+        assert_eq!(answer.status, status, "{present:?}");
+        if status == 303 {
+            let old = std::mem::replace(
+                &mut ada.cookie,
+                answer.header("set-cookie").split(';').next().expect("a cookie").to_owned(),
+            );
+            for ended in [&old, &elsewhere] {
+                let gone = service.call("GET", "/studio", &[("cookie", ended)], "").await;
+                assert_eq!(gone.status, StatusCode::SEE_OTHER, "the session is rotated");
+            }
+        }
+    }
+    ada.page("/studio").await;
+    assert!(ada.page("/studio/sessions?password=set").await.contains("The password is set"));
+}
+
+#[tokio::test]
+async fn the_ledger_is_filtered_on_the_page_and_in_its_download() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 100).await;
+    ada.create("a boat").await;
+    ada.create("a boat [[fail]]").await;
+    service.work().await;
+    let lines = async |query: &str| ada.page(&format!("/studio/credits.csv{query}")).await.lines().count() - 1;
+    let today: String = service.shared.store.now().to_string().chars().take(10).collect();
+    for (query, count) in [
+        ("", 4),
+        ("?kind=refund", 1),
+        ("?kind=charge", 2),
+        ("?kind=&from=&until=", 4),
+        (format!("?from={today}&until={today}").as_str(), 4),
+        ("?until=2020-01-01", 0),
+        ("?from=2999-01-01", 0),
+    ] {
+        assert_eq!(lines(query).await, count, "{query}");
+        ada.page(&format!("/studio/credits{query}")).await;
+    }
+    for query in ["?kind=theft", "?from=yesterday", "?until=2026-02-30"] {
+        assert_eq!(ada.get(&format!("/studio/credits{query}")).await.status, StatusCode::BAD_REQUEST, "{query}");
+        assert_eq!(ada.get(&format!("/studio/credits.csv{query}")).await.status, StatusCode::BAD_REQUEST, "{query}");
+    }
+    // Two credits were used today: four were charged, and two came back.
+    let page = ada.page("/studio/credits?days=90").await;
+    assert!(page.contains(&format!("<title>{today}: 2</title>")), "{page}");
+}
+
+#[tokio::test]
+async fn a_key_has_limits_and_rotates_with_the_overlap_that_its_owner_chose() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 10).await;
+    let fields = [("name", "laptop"), ("days", "30"), ("submit_rate", "5"), ("read_rate", "0")];
+    assert_eq!(ada.send("/studio/keys", &fields).await.status, 200);
+    let keys = async || service.shared.store.list_keys(Some(ada.account)).await.expect("a store");
+    let key = keys().await.remove(0);
+    assert_eq!((key.submit_rate, key.read_rate), (Some(5), Some(0)));
+    for rate in ["-1", "many", "99999999999"] {
+        let refused = ada.send("/studio/keys", &[("name", "x"), ("submit_rate", rate)]).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{rate}");
+    }
+    let page = ada.page("/studio/keys").await;
+    assert!(page.contains("Submits a minute: 5") && page.contains("Reads a minute: unlimited"), "{page}");
+    let rotated = ada.send(&format!("/studio/keys/{}/rotate", key.id), &[("hours", "0")]).await;
+    assert!(text(&rotated).contains("The old one no longer works"), "{rotated:?}");
+    assert_eq!(keys().await[0].expires_at, Some(service.shared.store.now()));
+    let new = keys().await[1].id;
+    let rotated = ada.send(&format!("/studio/keys/{new}/rotate"), &[("hours", "100000")]).await;
+    assert!(text(&rotated).contains("24 hours more"), "an overlap that is not offered is the usual one");
+}
+
+#[tokio::test]
+async fn the_ledger_is_downloaded_and_no_note_is_a_formula() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 100).await;
+    service.shared.store.grant(ada.account, 5, Some("=cmd|' /C calc'!A0, \"quoted\"")).await.expect("a store");
+    ada.create("a boat").await;
+    let csv = ada.page("/studio/credits.csv").await;
+    let lines: Vec<_> = csv.lines().collect();
+    assert_eq!((lines.len(), lines[0]), (4, "id,time,kind,amount,balance,task_id,note"));
+    assert!(lines[1].contains(",charge,-2,103,imgmodel-"), "{csv}");
+    assert!(lines[2].ends_with(",grant,5,105,,\"'=cmd|' /C calc'!A0, \"\"quoted\"\"\""), "{csv}");
+    let page = ada.page("/studio/credits").await;
+    assert!(page.contains("103") && page.contains("opening balance"), "{page}");
+}
