@@ -143,11 +143,16 @@ fn every_page_shows_its_content() {
         ("/studio/keys", "first key"),
         ("/studio/credits", "opening balance"),
         ("/studio/sessions", "This browser"),
+        ("/studio/people", "default"),
+        ("/studio/operator", "sketch"),
+        ("/studio/operator/accounts", "default"),
+        ("/studio/operator/strikes", "strikes"),
+        ("/studio/operator/audit", "account"),
     ] {
         person.open(path);
         let text = person.browser.evaluate("document.body.innerText");
         assert!(text.as_str().expect("text").contains(shown), "{path}: {text}");
-        photograph(&mut person.browser, path.trim_start_matches("/studio/"));
+        photograph(&mut person.browser, &path.trim_start_matches("/studio/").replace('/', "-"));
     }
     person.open("/studio/keys");
     person.browser.paste("document.querySelector('input[name=name]')", "laptop");
