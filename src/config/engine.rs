@@ -48,6 +48,10 @@ pub struct EngineSettings {
     /// library` fetches, and the device that it computes on [default: rten]
     #[arg(long, env = "TINTYPE_ENGINE_RUNTIME", value_name = "RUNTIME[:DEVICE]", value_enum)]
     pub engine_runtime: Option<EngineRuntime>,
+    /// Pictures of 512x512 that the diffusion engine makes at a time, of several tasks if they wait; a larger picture counts
+    /// as several [default: 1 on a processor, 4 on a GPU]
+    #[arg(long, env = "TINTYPE_ENGINE_BATCH", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=8))]
+    pub engine_batch: Option<u32>,
     /// Key that is sent to the engine and to no other host
     #[arg(long, env = "TINTYPE_ENGINE_KEY", hide_env_values = true, value_name = "KEY")]
     pub engine_key: Option<String>,

@@ -126,7 +126,7 @@ fn unet(folder: &Path) -> Result<()> {
     let part = folder.join("unet");
     let model = Unet::read(&Config::read(&part.join("config.json"))?)?;
     let weights = Weights::open_part(&part, "diffusion_pytorch_model")?;
-    let graph = || model.graph(&weights, 64, 64, WORDS);
+    let graph = || model.graph(&weights, 1, [64, 64], WORDS);
     let file = part.join("diffusion_pytorch_model.safetensors");
     export(&graph()?, &[&file], &folder.join("export/unet 512")).map_err(unwritten)?;
     let inputs = [

@@ -12,7 +12,7 @@ use tintype_diffusion::quantise::{Progress, quantise};
 use tintype_diffusion::runtime::{Device, Runtime};
 use tintype_diffusion::{Error, Options, Pipeline, Precision, Settings, Step};
 use tintype_engine::CancellationToken;
-use tintype_engine::frames::{self, Event, Fault, FrameError, HEADER_BYTES, Loaded, Message, Order, Usage};
+use tintype_engine::frames::{self, Event, Fault, FrameError, HEADER_BYTES, Loaded, Message, Order, Prompt, Usage};
 
 use super::machine;
 use crate::clock::Clock;
@@ -120,7 +120,6 @@ fn run(setup: &Setup) -> Result<(), End> {
     let described = described(setup);
     let pipeline = open(setup, runtime).map_err(|error| error.to_string())?;
     let traits = pipeline.traits();
-    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let loaded = Loaded {
         family: traits.family.to_owned(),
         processor: described,
@@ -128,6 +127,7 @@ fn run(setup: &Setup) -> Result<(), End> {
         sees_references: !traits.begins_with_reference,
         steps: number(traits.steps),
         side_multiple: number(traits.side_multiple),
+        batch: number(traits.batch),
         confined: confinement == Confinement::Full,
         micros: micros(clock.elapsed()),
     };
@@ -238,6 +238,10 @@ fn send(event: &Event) -> io::Result<()> {
     output.flush()
 }
 
+fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
@@ -266,8 +270,10 @@ impl Painter {
 
     fn paint(&mut self, order: &Order, cancel: &CancellationToken) -> Result<(), Error> {
         let begun = self.clock.elapsed();
-        // The pipeline keeps it for all pictures of the order.
-        self.pipeline.embed(&order.prompt)?;
+        // The pipeline keeps them for all pictures of the order.
+        for prompt in &order.prompts {
+            self.pipeline.embed(&prompt.text)?;
+        }
         let encoded = self.clock.elapsed();
         report(&Event::Encoded { micros: micros(encoded.saturating_sub(begun)) });
         let mut settings = self.pipeline.traits().settings();
@@ -275,48 +281,66 @@ impl Painter {
             settings.steps = order.steps as usize;
         }
         // The picture itself follows the only step soon.
-        if order.previews && settings.steps > 1 {
+        if order.prompts.iter().any(|prompt| prompt.previews) && settings.steps > 1 {
             self.pipeline.learn_previews()?;
         }
-        for (index, seed) in (0..).zip(&order.seeds) {
-            self.picture(order, index, *seed, &settings, cancel)?;
+        let pictures: Vec<_> = order.pictures().collect();
+        let most = self.pipeline.traits().batch.min(order.batch as usize);
+        let mut first = 0;
+        while first < pictures.len() {
+            // A device keeps what it has loaded for a batch, so there are few of them.
+            let batch = 1 << (pictures.len() - first).min(most).max(1).ilog2();
+            self.batch(order, first, &pictures[first..first + batch], &settings, cancel)?;
+            first += batch;
         }
         Ok(())
     }
 
-    fn picture(
+    /// Renders pictures of an order that take each step together, after so many of its pictures.
+    fn batch(
         &mut self,
         order: &Order,
-        index: u32,
-        seed: u64,
+        before: usize,
+        pictures: &[(&Prompt, u64)],
         settings: &Settings,
         cancel: &CancellationToken,
     ) -> Result<(), Error> {
         let Self { pipeline, clock } = self;
         let (width, height) = (order.width as usize, order.height as usize);
-        let ordered =
-            tintype_diffusion::Order { prompt: &order.prompt, width, height, seed, references: &order.references };
+        let ordered = pictures.iter().map(|(prompt, seed)| tintype_diffusion::Order {
+            prompt: &prompt.text,
+            width,
+            height,
+            seed: *seed,
+            references: &order.references,
+        });
         let mut last = clock.elapsed();
         let mut lap = || {
             let before = std::mem::replace(&mut last, clock.elapsed());
             micros(last.saturating_sub(before))
         };
-        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let mut next_preview = Duration::ZERO;
         let progress = |step: &Step<'_>| {
-            report(&Event::Step { picture: index, done: number(step.done), of: number(step.of), micros: lap() });
+            let (picture, pictures_now) = (number(before), number(pictures.len()));
+            let (done, of) = (number(step.done), number(step.of));
+            report(&Event::Step { picture, pictures: pictures_now, done, of, micros: lap() });
             let now = clock.elapsed();
-            if order.previews && now >= next_preview {
-                if let Some(picture) = step.preview() {
-                    report(&Event::Preview { picture });
+            if now >= next_preview && pictures.iter().any(|(prompt, _)| prompt.previews) {
+                for (at, _) in pictures.iter().enumerate().filter(|(_, (prompt, _))| prompt.previews) {
+                    if let Some(picture) = step.preview(at) {
+                        report(&Event::Preview { of: number(before + at), picture });
+                    }
                 }
                 // The next step does not count this time.
                 let took = Duration::from_micros(lap());
                 next_preview = now + PREVIEW_EVERY.max(took * PREVIEW_SHARE);
             }
         };
-        let picture = pipeline.render(&ordered, settings, progress, cancel)?;
-        report(&Event::Painted { picture, micros: lap() });
+        let painted = pipeline.render_batch(&ordered.collect::<Vec<_>>(), settings, progress, cancel)?;
+        let micros = lap() / painted.len().max(1) as u64;
+        for picture in painted {
+            report(&Event::Painted { picture, micros });
+        }
         Ok(())
     }
 }

@@ -5,8 +5,8 @@ use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use tintype_engine::Picture;
 use tintype_engine::frames::{self, Event, Fault, FrameError, HEADER_BYTES, Loaded, Message, Order, Usage};
-use tintype_engine::{CancellationToken, Picture};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::{Mutex, OwnedMutexGuard};
@@ -97,8 +97,9 @@ impl Link {
 }
 
 impl Pipes {
-    /// Has the child render an order, whose number this function chooses. `after` hears of every event and returns the
-    /// longest time until the next one. If the future is dropped before its end, the child must be replaced.
+    /// Has the child render an order, whose number this function chooses, unless `cancelled` ends first. `after` hears of
+    /// every event and returns the longest time until the next one. If the future is dropped before its end, the child must
+    /// be replaced.
     ///
     /// # Errors
     /// [`Trouble`].
@@ -106,13 +107,13 @@ impl Pipes {
         &mut self,
         order: Order,
         mut after: impl FnMut(Option<&Event>) -> Duration,
-        cancel: &CancellationToken,
+        cancelled: impl Future<Output = ()>,
     ) -> Result<(Vec<Picture>, Usage), Trouble> {
         self.orders = self.orders.wrapping_add(1);
-        let (number, size, count) = (self.orders, (order.width, order.height), order.seeds.len());
+        let (number, size, count) = (self.orders, (order.width, order.height), order.pictures().count());
         self.input.write_all(&Message::Render(Order { number, ..order }).frame()?).await?;
         let (mut pictures, mut patience) = (Vec::with_capacity(count), after(None));
-        let mut cancelled = false;
+        let (mut cancelled, mut is_cancelled) = (pin!(cancelled), false);
         loop {
             let Self { input, output, .. } = self;
             // Half a frame must not be lost to the cancellation.
@@ -120,13 +121,13 @@ impl Pipes {
             let event = loop {
                 tokio::select! {
                     event = &mut next => break event?,
-                    () = cancel.cancelled(), if !cancelled => {
-                        cancelled = true;
+                    () = &mut cancelled, if !is_cancelled => {
+                        is_cancelled = true;
                         patience = CANCEL_PATIENCE;
                         input.write_all(&Message::Cancel { order: number }.frame()?).await?;
                     }
                     () = tokio::time::sleep(patience) => {
-                        return Err(Trouble::Lost(match cancelled {
+                        return Err(Trouble::Lost(match is_cancelled {
                             true => "its render was cancelled in the middle of a step".into(),
                             false => format!("nothing was heard of its render for {} s", patience.as_secs()),
                         }));
@@ -134,7 +135,7 @@ impl Pipes {
                 }
             };
             let longest = after(Some(&event));
-            if !cancelled {
+            if !is_cancelled {
                 patience = longest;
             }
             match event {

@@ -1,9 +1,11 @@
 //! The diffusion engine in the box: `crates/diffusion` in a supervised child process of this program.
 //!
 //! The child (`child.rs`) opens the model, stays warm between tasks, and hears of its orders over pipes
-//! (`tintype_engine::frames`). This side chooses the size at which a task is rendered from the measured speed
-//! (`speed.rs`), watches the child while it renders, and has it killed when it hangs or does not stop.
+//! (`tintype_engine::frames`). This side makes batches of the tasks that wait (`batch.rs`), chooses the size at which they
+//! are rendered from the measured speed (`speed.rs`), watches the child while it renders, and has it killed when it hangs or
+//! does not stop.
 
+mod batch;
 mod child;
 mod link;
 mod machine;
@@ -16,18 +18,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tintype_engine::frames::{Fault, Loaded, Order};
+use tintype_engine::frames::Loaded;
 use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Measured, Picture, Progress, Sizes};
 use tokio::io::AsyncReadExt as _;
+use tracing::Instrument as _;
 
+use self::batch::Renderer;
 use self::child::{NO_MODEL, Setup};
-use self::link::{Link, Trouble};
-use self::program::{Shared, Watch, locked};
-use self::speed::LEAST_SIDE;
+use self::link::Link;
+use self::program::{Shared, locked};
 use self::wanted::{ATTEMPT_LIMIT, Wanted};
-use super::supervisor::{self, Running, Start, Supervisor};
+use super::supervisor::{self, Start, Supervisor};
 use super::{EngineChoice, Surroundings, sizes};
-use crate::clock::Clock;
 use crate::config::{EnginePrecision, EngineSettings};
 use crate::sandbox::Decoder;
 
@@ -49,15 +51,17 @@ const MAX_WORDS: u64 = 2_000;
 pub(super) fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineChoice, String> {
     let wanted = Wanted::new(settings, data)?;
     let speed = wanted.remembered();
+    let sizes = sizes(settings, Sizes::Any);
+    let slots = wanted.slots(&sizes);
     let info = EngineInfo {
         name: "diffusion".into(),
         description: wanted.describe(&speed),
-        sizes: sizes(settings, Sizes::Any),
+        sizes,
         max_references: settings.engine_references.unwrap_or_else(|| wanted.max_references()),
         max_pictures: None,
         typical_duration: wanted.usual_task(&speed).map_or(TYPICAL_DURATION, |(time, _)| time),
         attempt_limit: Some(ATTEMPT_LIMIT),
-        slots: 1,
+        slots,
     };
     Ok(EngineChoice::new(info, move |surroundings| Ok(Arc::new(Diffusion::new(wanted.clone(), &surroundings)))))
 }
@@ -113,78 +117,14 @@ fn start(program: &Path) -> Start {
 
 /// The engine.
 #[derive(Debug)]
-struct Diffusion {
-    supervisor: Supervisor<Link>,
-    shared: Arc<Shared>,
-    clock: Clock,
-}
+struct Diffusion(Arc<Renderer>);
 
 impl Diffusion {
     /// Starts a child, in a runtime.
     fn new(wanted: Wanted, surroundings: &Surroundings) -> Self {
         let shared = Arc::new(Shared::new(wanted, surroundings.keeps));
         let supervisor = Supervisor::new(shared.clone(), start(surroundings.decoder.program()));
-        Self { supervisor, shared, clock: Clock::system() }
-    }
-
-    /// The order for a brief: at its size if there is time, otherwise at a smaller one.
-    fn order(&self, brief: Brief, previews: bool, left: Duration) -> Result<Order, EngineError> {
-        let Brief { prompt, width, height, seeds, references, .. } = brief;
-        let speed = locked(&self.shared.speed);
-        let plan = speed.plan((width, height), seeds.len(), self.shared.wanted.steps, speed.seen_pixels(&references));
-        let Some((width, height)) = speed.working_size(&plan, left) else {
-            return Err(EngineError::Permanent(format!(
-                "{} pictures of {width}x{height} with {} references do not fit into {} s at any size from {LEAST_SIDE} pixels on",
-                seeds.len(),
-                references.len(),
-                left.as_secs()
-            )));
-        };
-        let steps = self.shared.wanted.steps;
-        Ok(Order { number: 0, prompt, width, height, seeds, references, steps, previews })
-    }
-
-    async fn failure(&self, trouble: Trouble, render: Unfinished<'_>) -> EngineError {
-        let number = render.number;
-        match trouble {
-            Trouble::Failed(fault, sentence) => {
-                render.ended();
-                match fault {
-                    Fault::Order | Fault::Spoiled => EngineError::Permanent(sentence),
-                    Fault::Model | Fault::Run | Fault::Cancelled => EngineError::Temporary(sentence),
-                }
-            }
-            // Dropping the render replaces the child.
-            Trouble::Lost(why) => EngineError::Temporary(format!("the engine's process was killed: {why}")),
-            Trouble::Gone => match self.supervisor.end_of(number).await {
-                Some(why) => {
-                    render.ended();
-                    EngineError::Temporary(why)
-                }
-                None => EngineError::Temporary("the engine's process closed its output".into()),
-            },
-        }
-    }
-}
-
-/// A render whose child must be replaced unless it comes to its end: when it is abandoned, nothing else stops the child.
-struct Unfinished<'a> {
-    supervisor: &'a Supervisor<Link>,
-    number: u64,
-    has_ended: bool,
-}
-
-impl Unfinished<'_> {
-    fn ended(mut self) {
-        self.has_ended = true;
-    }
-}
-
-impl Drop for Unfinished<'_> {
-    fn drop(&mut self) {
-        if !self.has_ended {
-            self.supervisor.replace(self.number, "it worked on a render that nobody waits for, or that has failed");
-        }
+        Self(Arc::new(Renderer::new(supervisor, shared)))
     }
 }
 
@@ -196,37 +136,28 @@ impl Engine for Diffusion {
         progress: Progress,
         cancel: CancellationToken,
     ) -> Result<Vec<Picture>, EngineError> {
-        let begun = self.clock.elapsed();
-        let Running { link, number, .. } = self.supervisor.running()?;
-        let Some(mut pipes) = cancel.run_until_cancelled(link.take()).await else {
-            return Err(EngineError::Temporary("the render was cancelled".into()));
-        };
-        let left = brief.time_limit.saturating_sub(self.clock.elapsed().saturating_sub(begun));
-        let order = self.order(brief, progress.wants_previews(), left)?;
-        let mut watch = Watch::new(&self.shared, &order, &progress, left);
-        let render = Unfinished { supervisor: &self.supervisor, number, has_ended: false };
-        match pipes.render(order, |event| watch.after(event), &cancel).await {
-            Ok((pictures, usage)) => {
-                render.ended();
-                let processor = link.loaded().map(|loaded| loaded.processor.clone()).unwrap_or_default();
-                let measured = Measured { usage, processor, ..watch.measured };
-                *locked(&self.shared.measured) = Some(measured);
-                self.shared.remember().await;
-                Ok(pictures)
-            }
-            Err(trouble) => Err(self.failure(trouble, render).await),
+        // A render that is abandoned ends as one that is cancelled.
+        let cancelled = cancel.child_token();
+        let _abandoned = cancelled.clone().drop_guard();
+        let answer = self.0.wait(brief, progress, cancelled);
+        // Each task that waits brings a turn of the child, although another turn may already have made its pictures.
+        tokio::spawn(self.0.clone().take_turn().in_current_span());
+        tokio::select! {
+            biased;
+            answer = answer => answer.unwrap_or_else(|_| Err(EngineError::Temporary("the render panicked".into()))),
+            () = cancel.cancelled() => Err(EngineError::Temporary("the render was cancelled".into())),
         }
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
-        self.supervisor.running().map(drop)
+        self.0.supervisor.running().map(drop)
     }
 
     async fn started(&self) -> Result<(), EngineError> {
-        self.supervisor.started().await.map(drop)
+        self.0.supervisor.started().await.map(drop)
     }
 
     fn measured(&self) -> Option<Measured> {
-        locked(&self.shared.measured).clone()
+        locked(&self.0.shared.measured).clone()
     }
 }

@@ -1,11 +1,12 @@
 //! The child as a program that the supervisor runs, and the measurement of its renders.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tintype_engine::frames::{Event, Loaded, Order};
-use tintype_engine::{CancellationToken, EngineError, Measured, Progress, Stage};
+use tintype_engine::frames::{Event, Loaded, Order, Prompt};
+use tintype_engine::{EngineError, Measured, Progress, Stage};
 
 use super::child::NO_MODEL;
 use super::link::Link;
@@ -93,17 +94,15 @@ impl Program for Arc<Shared> {
             let side = FIRST_SIDE.next_multiple_of(loaded.side_multiple);
             let order = Order {
                 number: 0,
-                prompt: "a lighthouse".into(),
+                prompts: vec![Prompt { text: "a lighthouse".into(), seeds: vec![1], previews: false }],
                 width: side,
                 height: side,
-                seeds: vec![1],
                 references: Vec::new(),
                 steps: FIRST_STEPS,
-                previews: false,
+                batch: 1,
             };
-            let (progress, never) = (Progress::default(), CancellationToken::new());
-            let mut watch = Watch::new(self, &order, &progress, ATTEMPT_LIMIT);
-            let rendered = link.take().await.render(order, |event| watch.after(event), &never).await;
+            let mut watch = Watch::new(self, &order, vec![Progress::default()], ATTEMPT_LIMIT);
+            let rendered = link.take().await.render(order, |event| watch.after(event), std::future::pending()).await;
             rendered.map_err(|trouble| lost(&trouble.to_string()))?;
             self.remember().await;
         }
@@ -130,24 +129,33 @@ impl Program for Arc<Shared> {
     }
 }
 
-/// Measures a render, reports its progress, and says how long to wait for the next event.
+/// Measures the render of an order, reports its progress, and says how long to wait for the next event.
 pub(super) struct Watch<'a> {
     shared: &'a Shared,
-    progress: &'a Progress,
+    /// Of each prompt: where its progress goes, and which pictures of the order are made from it.
+    prompts: Vec<(Progress, Range<u32>)>,
     limit: Duration,
     /// Pixels of a picture, and with the references.
     pixels: u64,
     all_pixels: u64,
-    pictures: u32,
+    /// The most pictures that take a step together.
+    batch: u32,
     pub measured: Measured,
 }
 
 impl<'a> Watch<'a> {
-    pub(super) fn new(shared: &'a Shared, order: &Order, progress: &'a Progress, limit: Duration) -> Self {
+    /// `progress` has one for each prompt of the order.
+    pub(super) fn new(shared: &'a Shared, order: &Order, progress: Vec<Progress>, limit: Duration) -> Self {
         let pixels = u64::from(order.width) * u64::from(order.height);
         let all_pixels = pixels + locked(&shared.speed).seen_pixels(&order.references);
-        let pictures = u32::try_from(order.seeds.len()).unwrap_or(u32::MAX);
-        Self { shared, progress, limit, pixels, all_pixels, pictures, measured: Measured::default() }
+        let mut pictures = 0;
+        let ranges = order.prompts.iter().map(|prompt| {
+            let from = pictures;
+            pictures += u32::try_from(prompt.seeds.len()).unwrap_or(u32::MAX);
+            from..pictures
+        });
+        let prompts = progress.into_iter().zip(ranges).collect();
+        Self { shared, prompts, limit, pixels, all_pixels, batch: order.batch, measured: Measured::default() }
     }
 
     pub(super) fn after(&mut self, event: Option<&Event>) -> Duration {
@@ -157,26 +165,40 @@ impl<'a> Watch<'a> {
                 self.measured.encode = Duration::from_micros(*micros);
                 speed.observe_encoding(self.measured.encode);
             }
-            Some(Event::Step { picture, done, of, micros }) => {
+            Some(Event::Step { picture, pictures, done, of, micros }) => {
                 let took = Duration::from_micros(*micros);
                 self.measured.steps.push(took);
-                // The first one loads the model.
-                if *done > 1 || *of == 1 {
+                // The first one loads the model. The speed is that of a picture alone.
+                if (*done > 1 || *of == 1) && *pictures == 1 {
                     speed.observe_step(self.all_pixels, took);
                 }
-                let done = picture.saturating_mul(*of).saturating_add(*done);
-                self.progress.report(Stage::Step { done, of: self.pictures.saturating_mul(*of) });
+                for (progress, own) in &self.prompts {
+                    let done_of = |at: u32| match at {
+                        _ if at < *picture => *of,
+                        _ if at < picture.saturating_add(*pictures) => *done,
+                        _ => 0,
+                    };
+                    let done = own.clone().map(done_of).fold(0, u32::saturating_add);
+                    if done > 0 {
+                        progress.report(Stage::Step { done, of: of.saturating_mul(own.len() as u32) });
+                    }
+                }
             }
-            Some(Event::Preview { picture }) => self.progress.show(picture.clone()),
+            Some(Event::Preview { of, picture }) => {
+                if let Some((progress, _)) = self.prompts.iter().find(|(_, own)| own.contains(of)) {
+                    progress.show(picture.clone());
+                }
+            }
             Some(Event::Painted { micros, .. }) => {
                 self.measured.decodes.push(Duration::from_micros(*micros));
                 speed.observe_decoding(self.pixels, Duration::from_micros(*micros));
             }
             _ => {}
         }
-        // Whichever comes next.
+        // Of a step and the decoding, whichever comes next.
         let step = speed.step(self.all_pixels).map(|step| step.max(speed.decoding(self.pixels)));
-        let patience = step.map(|step| Duration::from_secs_f64((step * PATIENCE_FACTOR).min(1e6)));
+        let factor = PATIENCE_FACTOR * f64::from(self.batch);
+        let patience = step.map(|step| Duration::from_secs_f64((step * factor).min(1e6)));
         patience.map_or(self.limit, |patience| patience.max(SHORTEST_PATIENCE).min(self.limit))
     }
 }

@@ -240,6 +240,7 @@ mod tests {
             sees_references: true,
             steps: 4,
             side_multiple: 16,
+            batch: 1,
             confined: true,
             micros: 0,
         }

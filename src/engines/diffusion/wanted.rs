@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tintype_diffusion::config::Config;
+use tintype_engine::Sizes;
 
 use super::child::Setup;
 use super::machine;
@@ -16,6 +17,12 @@ use crate::models::{self, Installed};
 
 /// Longest time for an attempt unless `--render-timeout` says so: a task ends after nine minutes.
 pub(super) const ATTEMPT_LIMIT: Duration = Duration::from_secs(8 * 60);
+/// Pictures that a device of its own makes in a batch unless `--engine-batch` says so, and the pixels of each.
+const BATCH: u32 = 4;
+const BATCH_PIXELS: u64 = 512 * 512;
+/// The classes of pipelines that make batches.
+const WITH_BATCHES: [&str; 3] =
+    ["StableDiffusionPipeline", "LatentConsistencyModelPipeline", "StableDiffusionXLPipeline"];
 /// The size that most tasks have.
 const USUAL_SIDE: u32 = 1_024;
 
@@ -40,6 +47,8 @@ pub(super) struct Wanted {
     /// The numbers to compute with; `None` for those that suit the model.
     precision: Option<EnginePrecision>,
     runtime: EngineRuntime,
+    /// Pictures of 512x512 that take each step together; `None` for as many as suit the runtime.
+    batch: Option<u32>,
 }
 
 impl Wanted {
@@ -54,7 +63,8 @@ impl Wanted {
         let memory_bytes = settings.engine_memory.map_or_else(machine::memory_limit, |bytes| bytes.as_u64());
         let (steps, precision) = (settings.engine_steps.unwrap_or(0), settings.engine_precision);
         let runtime = settings.engine_runtime.unwrap_or_default();
-        Ok(Self { model, data: data.to_owned(), memory_bytes, steps, precision, runtime })
+        let batch = settings.engine_batch;
+        Ok(Self { model, data: data.to_owned(), memory_bytes, steps, precision, runtime, batch })
     }
 
     /// The installed model or the folder.
@@ -121,6 +131,29 @@ impl Wanted {
             Some("StableDiffusionPipeline" | "LatentConsistencyModelPipeline") => 1,
             _ => 0,
         }
+    }
+
+    /// The most pictures of a size that take each step together. A device of its own has done a step of four small pictures
+    /// almost as soon as that of one; a processor has as much work with each picture as alone.
+    pub(super) fn batch(&self, (width, height): (u32, u32)) -> u32 {
+        let on_processor = matches!(self.runtime, EngineRuntime::Rten | EngineRuntime::OnnxRuntime);
+        let small = self.batch.unwrap_or(if on_processor { 1 } else { BATCH });
+        let pixels = u64::from(small) * BATCH_PIXELS / (u64::from(width) * u64::from(height)).max(1);
+        u32::try_from(pixels).unwrap_or(u32::MAX).clamp(1, small)
+    }
+
+    /// Tasks to take at a time: as many as can be one batch at the smallest size, without opening the model.
+    pub(super) fn slots(&self, sizes: &Sizes) -> usize {
+        let class = self.find().ok().and_then(|installed| pipeline(&installed));
+        let makes_batches = |class: &str| WITH_BATCHES.contains(&class);
+        if !class.as_deref().is_some_and(makes_batches) {
+            return 1;
+        }
+        let smallest = match sizes {
+            Sizes::Any => (USUAL_SIDE, USUAL_SIDE),
+            Sizes::Of(sizes) => sizes.iter().copied().min_by_key(|(width, height)| width * height).unwrap_or_default(),
+        };
+        self.batch(smallest) as usize
     }
 
     /// The speed that was measured before this start.

@@ -1,5 +1,6 @@
 //! The diffusion engine in the box, in its real child process, with tiny models whose weights are random.
 
+mod batch;
 mod faults;
 #[path = "../../../crates/diffusion/tests/parity/library.rs"]
 mod library;
@@ -16,7 +17,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 use tintype::config::EngineSettings;
-use tintype::engines::{self, Surroundings};
+use tintype::engines::{self, EngineChoice, Surroundings};
 use tintype::sandbox::Decoder;
 use tintype_diffusion::{Options, Order, Pipeline};
 use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, Stage};
@@ -60,6 +61,17 @@ struct Settings {
     engine: EngineSettings,
 }
 
+/// The engine of these flags, which is not started.
+fn choose(data: &Path, model: &Path, more: &[&str]) -> EngineChoice {
+    let mut flags = flags(model);
+    if more.contains(&"--engine-sizes") {
+        flags.truncate(flags.len() - 2);
+    }
+    let flags = flags.iter().map(String::as_str).chain(more.iter().copied());
+    let settings = Settings::parse_from(std::iter::once("test").chain(flags));
+    engines::choose(&settings.engine, data).expect("an engine")
+}
+
 /// An engine with this model in a process of its own, with a folder for its data.
 struct Rig {
     engine: Arc<dyn Engine>,
@@ -73,13 +85,15 @@ impl Rig {
     }
 
     fn in_data(data: TempDir, model: &Path, more: &[&str]) -> Self {
-        let flags = flags(model);
-        let flags = flags.iter().map(String::as_str).chain(more.iter().copied());
-        let settings = Settings::parse_from(std::iter::once("test").chain(flags));
-        let choice = engines::choose(&settings.engine, data.path()).expect("an engine");
+        let choice = choose(data.path(), model, more);
         let surroundings = Surroundings { decoder: Decoder::new(TINTYPE), keeps: true, ..Surroundings::default() };
         let engine = choice.build(surroundings).expect("an engine");
         Self { engine, info: choice.info, _data: data }
+    }
+
+    /// Tasks that an engine would take at a time.
+    fn slots(model: &Path, more: &[&str]) -> usize {
+        choose(TempDir::new().expect("a directory").path(), model, more).info.slots
     }
 
     async fn started(self) -> Self {

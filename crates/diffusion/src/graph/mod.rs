@@ -166,9 +166,9 @@ impl<'w> Builder<'w> {
         Self { weights, prefix, batch, graph, conversions, converted, uses, declared, constants, rounded, count }
     }
 
-    /// The same for so many pictures at a time. Rows of different pictures do not attend to each other.
+    /// The same for a batch of so many pictures. Rows of different pictures do not attend to each other.
     #[must_use]
-    pub fn together(self, batch: usize) -> Self {
+    pub fn batch(self, batch: usize) -> Self {
         Self { batch, ..self }
     }
 

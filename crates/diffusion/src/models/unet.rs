@@ -149,31 +149,16 @@ impl Unet {
         Ok(numbers)
     }
 
-    /// Writes the graph for a latent picture of the given size.
+    /// Writes the graph for a batch of latent pictures of the given size, which have the time and the guidance in common.
     ///
-    /// Inputs: `latent`, `time` (see [`Unet::embed_time`]), `context`, one row for each of `tokens`, and, if the model takes
-    /// them, `guidance` and `addition` (see [`Unet::embed_addition`]). Output: `noise`, of the shape of `latent`.
-    ///
-    /// # Errors
-    /// If the weights do not fit.
-    pub fn graph(&self, weights: &Weights, height: usize, width: usize, tokens: usize) -> Result<Graph> {
-        self.graph_together(weights, 1, height, width, tokens)
-    }
-
-    /// The same for several pictures at a time, which have the time and the guidance in common: `latent` has this batch,
-    /// `context` the rows of all, and `addition` a row for each.
+    /// Inputs: `latent`, `time` (see [`Unet::embed_time`]), `context` with a row for each of the `tokens` of each picture,
+    /// and, if the model takes them, `guidance`, and `addition` with a row for each picture (see [`Unet::embed_addition`]).
+    /// Output: `noise`, of the shape of `latent`.
     ///
     /// # Errors
     /// If the weights do not fit.
-    pub fn graph_together(
-        &self,
-        weights: &Weights,
-        batch: usize,
-        height: usize,
-        width: usize,
-        tokens: usize,
-    ) -> Result<Graph> {
-        let mut b = Builder::new(weights, "").together(batch);
+    pub fn graph(&self, weights: &Weights, batch: usize, [height, width]: [usize; 2], tokens: usize) -> Result<Graph> {
+        let mut b = Builder::new(weights, "").batch(batch);
         let first = self.blocks[0].channels;
         let latent = b.input("latent", &[batch, self.channels, height, width]);
         let mut time = b.input("time", &[1, first]);

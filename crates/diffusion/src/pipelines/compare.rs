@@ -58,7 +58,7 @@ fn answer(pipeline: &mut Pipeline, prompt: &Embedding, order: &Order<'_>, settin
     let noise = Noise::new(order.seed).normal(shape.iter().product());
     let sample: Vec<f32> = noise.into_iter().map(|x| x * scheduler.initial_scale()).collect();
     let time = scheduler.times().first().copied().unwrap_or_default();
-    let denoiser = pipeline.family.denoiser(&pipeline.sessions, shape, &guide)?;
+    let denoiser = pipeline.family.denoiser(&pipeline.sessions, 1, shape, &guide)?;
     denoiser.predict(&scheduler.scale(0, &sample), time, &guide.prompt)
 }
 

@@ -19,7 +19,7 @@ pub struct Latent {
     pub numbers: Vec<f32>,
 }
 
-/// The embedding of a prompt.
+/// The embedding of a prompt, or those of several prompts of as many tokens, one after the other.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Embedding {
     /// One row for each token.
@@ -29,17 +29,24 @@ pub struct Embedding {
 }
 
 impl Embedding {
+    /// The embeddings of several prompts as one.
+    pub(super) fn join(embeddings: &[Embedding]) -> Self {
+        let states = embeddings.iter().flat_map(|embedding| &embedding.states).copied().collect();
+        let pooled = embeddings.iter().flat_map(|embedding| &embedding.pooled).copied().collect();
+        Self { states, pooled }
+    }
+
     pub(super) fn bytes(&self) -> usize {
         size_of_val(self.states.as_slice()) + size_of_val(self.pooled.as_slice())
     }
 }
 
-/// All that leads a picture.
+/// All that leads a picture, or the pictures of one batch.
 #[derive(Debug, Clone)]
 pub struct Guide {
-    /// The embedding of the prompt.
+    /// The embedding of the prompt of each picture.
     pub prompt: Embedding,
-    /// The embedding of what the picture should not show, if the model is to be asked for both.
+    /// The embedding of what each picture should not show, if the model is to be asked for both.
     pub negative: Option<Embedding>,
     /// How strongly the picture follows the prompt.
     pub guidance: f32,
@@ -82,10 +89,11 @@ pub(super) trait Family: Debug + Send {
     /// A scheduler, whose steps are the last ones for a picture that begins with a reference.
     fn scheduler(&self, steps: usize, shape: [usize; 3], with_reference: bool) -> Result<Box<dyn Scheduler>>;
 
-    /// Loads the part that removes the noise.
+    /// Loads the part that removes the noise, for a batch of at most [`Traits::batch`] pictures.
     fn denoiser<'a>(
         &'a self,
         sessions: &Sessions,
+        batch: usize,
         shape: [usize; 3],
         guide: &'a Guide,
     ) -> Result<Box<dyn Denoiser + 'a>>;
@@ -100,34 +108,14 @@ pub(super) trait Family: Debug + Send {
         false
     }
 
-    /// Whether the part that removes the noise can be loaded for several pictures at a time.
-    fn joins(&self) -> bool {
-        false
-    }
-
-    /// Loads it for several pictures at a time. They have the guidance in common.
-    fn denoiser_together<'a>(
-        &'a self,
-        sessions: &Sessions,
-        _batch: usize,
-        shape: [usize; 3],
-        guide: &'a Guide,
-    ) -> Result<Box<dyn Denoiser + 'a>> {
-        self.denoiser(sessions, shape, guide)
-    }
-
     /// Gives red, green and blue planes of numbers from about -1 to 1.
     fn decode(&self, sessions: &Sessions, latent: &Latent) -> Result<Vec<f32>>;
 }
 
-/// The part of a model that removes the noise, loaded for one size.
+/// The part of a model that removes the noise, loaded for one size and one batch.
 pub(super) trait Denoiser {
-    fn predict(&self, sample: &[f32], time: f32, prompt: &Embedding) -> Result<Vec<f32>>;
-
-    /// The answers for as many pictures as it was loaded for, each with its prompt.
-    fn predict_together(&self, samples: &[Vec<f32>], time: f32, prompts: &[&Embedding]) -> Result<Vec<Vec<f32>>> {
-        samples.iter().zip(prompts).map(|(sample, prompt)| self.predict(sample, time, prompt)).collect()
-    }
+    /// The answers for all pictures of the batch, one after the other. Samples and prompts come in the same order.
+    fn predict(&self, samples: &[f32], time: f32, prompts: &Embedding) -> Result<Vec<f32>>;
 }
 
 /// The planes of a picture, of numbers from -1 to 1.

@@ -85,6 +85,7 @@ impl Flux2Klein {
                 steps: if distilled { 4 } else { 50 },
                 guidance: if distilled { 1.0 } else { 4.0 },
                 side_multiple: vae.factor() * PATCH,
+                batch: 1,
                 negative: !distilled,
             },
             tokenizer: Qwen::read(&folder.join("tokenizer"), TOKENS, Thinking::Skipped)?,
@@ -199,6 +200,7 @@ impl Family for Flux2Klein {
     fn denoiser<'a>(
         &'a self,
         sessions: &Sessions,
+        _batch: usize,
         shape: [usize; 3],
         guide: &'a Guide,
     ) -> Result<Box<dyn Denoiser + 'a>> {

@@ -16,6 +16,9 @@ use crate::runtime::{Input, Session, Sessions};
 use crate::weights::Weights;
 use crate::{Error, Result};
 
+/// The most pictures of a batch. More take no less time each.
+pub(super) const MAX_BATCH: usize = 8;
+
 /// The decoder of a model.
 #[derive(Debug)]
 enum Kind {
@@ -135,7 +138,7 @@ impl Decoder {
     }
 }
 
-/// The UNet, loaded for one size.
+/// The UNet, loaded for one size and one batch.
 pub(super) struct Loaded<'a> {
     unet: &'a Unet,
     session: Arc<Session>,
@@ -158,8 +161,8 @@ impl<'a> Loaded<'a> {
         guide: &Guide,
     ) -> Result<Self> {
         let [_, height, width] = shape;
-        let graph = || unet.graph_together(weights, batch, height, width, tokens);
-        let session = sessions.of("unet", &[batch, height, width], graph)?;
+        let graph = || unet.graph(weights, batch, [height, width], tokens);
+        let session = sessions.of_batch("unet", batch, &[height, width], graph)?;
         let guidance = unet.guidance.map(|size| embed_guidance(guide.guidance, size));
         // The picture is neither scaled nor cut: its size before, where it begins, and its size now.
         let (height, width) = (height * factor, width * factor);
@@ -168,28 +171,14 @@ impl<'a> Loaded<'a> {
 }
 
 impl Denoiser for Loaded<'_> {
-    fn predict(&self, sample: &[f32], time: f32, prompt: &Embedding) -> Result<Vec<f32>> {
-        self.predict_joined(sample, time, &[prompt])
-    }
-
-    fn predict_together(&self, samples: &[Vec<f32>], time: f32, prompts: &[&Embedding]) -> Result<Vec<Vec<f32>>> {
-        let answer = self.predict_joined(&samples.concat(), time, prompts)?;
-        let each = (answer.len() / samples.len().max(1)).max(1);
-        Ok(answer.chunks(each).map(<[f32]>::to_vec).collect())
-    }
-}
-
-impl Loaded<'_> {
-    /// The answers for as many pictures as the graph takes, after each other.
-    fn predict_joined(&self, samples: &[f32], time: f32, prompts: &[&Embedding]) -> Result<Vec<f32>> {
+    fn predict(&self, samples: &[f32], time: f32, prompts: &Embedding) -> Result<Vec<f32>> {
         let latent = [self.batch, self.shape[0], self.shape[1], self.shape[2]];
         let time = self.unet.embed_time(time);
         let (times, tokens) = ([1, time.len()], [self.batch * self.tokens, self.unet.context]);
-        let context = prompts.iter().flat_map(|prompt| &prompt.states).copied().collect::<Vec<_>>();
         let mut inputs = vec![
             ("latent", Input::Floats(&latent, samples)),
             ("time", Input::Floats(&times, &time)),
-            ("context", Input::Floats(&tokens, &context)),
+            ("context", Input::Floats(&tokens, &prompts.states)),
         ];
         let guidances = [1, self.guidance.as_ref().map_or(0, Vec::len)];
         if let Some(guidance) = &self.guidance {
@@ -197,7 +186,8 @@ impl Loaded<'_> {
         }
         let addition = self.unet.addition;
         let of = |addition| {
-            let each = prompts.iter().map(|prompt| self.unet.embed_addition(addition, &prompt.pooled, &self.sizes));
+            let pooled = prompts.pooled.chunks((prompts.pooled.len() / self.batch).max(1));
+            let each = pooled.map(|pooled| self.unet.embed_addition(addition, pooled, &self.sizes));
             each.collect::<Result<Vec<_>>>().map(|each| each.concat())
         };
         let addition = addition.map(of).transpose()?;

@@ -1,5 +1,6 @@
 //! From a prompt to a picture. One file for each family of models; everything that they share is here.
 
+mod batch;
 mod compare;
 mod family;
 mod flux2_klein;
@@ -8,7 +9,6 @@ mod preview;
 mod single_file;
 mod stable_diffusion;
 mod stable_diffusion_xl;
-mod together;
 mod z_image;
 
 use std::collections::VecDeque;
@@ -19,7 +19,6 @@ use tintype_engine::{CancellationToken, Picture};
 
 use crate::config::Config;
 use crate::graph::Graph;
-use crate::noise::Noise;
 use crate::quantise::{Rules, Suit};
 use crate::runtime::{Input, Runtime, Sessions};
 use crate::{Error, Result};
@@ -92,6 +91,8 @@ pub struct Traits {
     pub guidance: f32,
     /// Both sides of a picture, in pixels, are multiples of this.
     pub side_multiple: usize,
+    /// The most pictures of a batch.
+    pub batch: usize,
     /// Whether words for things that the picture should not show have an effect, given a guidance above 1.
     pub negative: bool,
 }
@@ -130,13 +131,13 @@ pub struct Order<'a> {
     pub references: &'a [Picture],
 }
 
-/// A step of a picture that is done.
+/// A step of a batch that is done.
 pub struct Step<'a> {
     /// Steps done, with this one.
     pub done: usize,
     /// All steps.
     pub of: usize,
-    preview: &'a dyn Fn() -> Option<Picture>,
+    preview: &'a dyn Fn(usize) -> Option<Picture>,
 }
 
 impl Debug for Step<'_> {
@@ -146,10 +147,10 @@ impl Debug for Step<'_> {
 }
 
 impl Step<'_> {
-    /// A small picture of what the model sees in the noise by now, made when it is asked for. `None` unless the pipeline
-    /// has [learnt](Pipeline::learn_previews) to make them.
-    pub fn preview(&self) -> Option<Picture> {
-        (self.preview)()
+    /// A small picture of what the model sees by now in the noise of a picture of the batch, counted from 0. It is made when
+    /// it is asked for. `None` unless the pipeline has [learnt](Pipeline::learn_previews) to make them.
+    pub fn preview(&self, picture: usize) -> Option<Picture> {
+        (self.preview)(picture)
     }
 }
 
@@ -232,32 +233,11 @@ impl Pipeline {
         &mut self,
         order: &Order<'_>,
         settings: &Settings,
-        mut progress: impl FnMut(&Step<'_>),
+        progress: impl FnMut(&Step<'_>),
         cancel: &CancellationToken,
     ) -> Result<Picture> {
-        let shape = self.latent_shape(order.width, order.height)?;
-        let most = self.traits().references;
-        if order.references.len() > most {
-            return Err(Error::Order(format!("the model takes at most {most} reference pictures")));
-        }
-        let prompt = self.embed(order.prompt)?;
-        stop_if(cancel)?;
-        let twice = self.asks_twice(settings.guidance);
-        let negative = if twice { Some(self.embed_negative(&settings.negative, &prompt)?) } else { None };
-        let mut references = Vec::new();
-        for reference in order.references {
-            stop_if(cancel)?;
-            references.push(self.look(reference, shape)?);
-        }
-        stop_if(cancel)?;
-        let guide = Guide { prompt, negative, guidance: settings.guidance, references };
-        let latent = self.denoise_with(shape, order.seed, settings.steps, &guide, |step, _| {
-            progress(step);
-            stop_if(cancel)
-        })?;
-        let picture = self.decode(&latent)?;
-        stop_if(cancel)?;
-        Ok(picture)
+        let pictures = self.render_batch(std::slice::from_ref(order), settings, progress, cancel)?;
+        pictures.into_iter().next().ok_or_else(|| Error::Run("the decoder gave no picture".into()))
     }
 
     /// Whether the model is asked with and without the prompt at each step, given this guidance.
@@ -349,7 +329,9 @@ impl Pipeline {
         guide: &Guide,
         mut after: impl FnMut(usize, usize, &[f32]) -> Result<()>,
     ) -> Result<Latent> {
-        self.denoise_with(shape, seed, steps, guide, |step, sample| after(step.done, step.of, sample))
+        let after = |step: &Step<'_>, samples: &[Vec<f32>]| after(step.done, step.of, &samples[0]);
+        let latents = self.denoise_batch(shape, &[seed], steps, guide, after)?;
+        latents.into_iter().next().ok_or_else(|| Error::Run("the model gave no picture".into()))
     }
 
     /// Prepares [`Step::preview`], once. Unless the model has a tiny autoencoder, this runs its decoder for a picture of
@@ -362,46 +344,6 @@ impl Pipeline {
             self.sketcher = Some(Sketcher::new(&*self.family, &self.sessions)?);
         }
         Ok(())
-    }
-
-    fn denoise_with(
-        &self,
-        shape: [usize; 3],
-        seed: u64,
-        steps: usize,
-        guide: &Guide,
-        mut after: impl FnMut(&Step<'_>, &[f32]) -> Result<()>,
-    ) -> Result<Latent> {
-        let reference = guide.references.first().filter(|_| self.traits().begins_with_reference);
-        let mut scheduler = self.family.scheduler(steps, shape, reference.is_some())?;
-        let mut noise = Noise::new(seed);
-        let picture = reference.map(|reference| self.family.first(reference, &mut noise));
-        let begin = noise.normal(shape.iter().product());
-        let mut sample: Vec<f32> = match picture {
-            Some(picture) => scheduler.noisy(&picture, &begin),
-            None => begin.into_iter().map(|x| x * scheduler.initial_scale()).collect(),
-        };
-        let denoiser = self.family.denoiser(&self.sessions, shape, guide)?;
-        let times = scheduler.times().to_vec();
-        for (step, time) in times.iter().enumerate() {
-            let input = scheduler.scale(step, &sample);
-            let mut answer = denoiser.predict(&input, *time, &guide.prompt)?;
-            if let Some(negative) = &guide.negative {
-                let without = denoiser.predict(&input, *time, negative)?;
-                for (with, without) in answer.iter_mut().zip(without) {
-                    *with = without + guide.guidance * (*with - without);
-                }
-            }
-            let before = sample.clone();
-            scheduler.step(step, &answer, &mut sample, &mut noise);
-            finite(&sample, "the model gave numbers that are not finite")?;
-            let preview = || {
-                let numbers = scheduler.picture(step, &answer, &before);
-                self.sketcher.as_ref()?.sketch(&*self.family, &self.sessions, &Latent { shape, numbers })
-            };
-            after(&Step { done: step + 1, of: times.len(), preview: &preview }, &sample)?;
-        }
-        Ok(Latent { shape, numbers: sample })
     }
 
     /// Decodes a latent picture.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tintype_engine::Picture;
 
-use super::latent::{Decoder, Loaded};
+use super::latent::{Decoder, Loaded, MAX_BATCH};
 use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, part_config};
 use crate::config::Config;
 use crate::models::clip::{Clip, check_ids};
@@ -95,7 +95,7 @@ impl StableDiffusion {
             family.traits.references = 1;
         }
         let clip = family.clip.graph(&family.clip_weights)?.uses;
-        let unet = family.unet.graph(&family.unet_weights, 8, 8, family.clip.tokens)?.uses;
+        let unet = family.unet.graph(&family.unet_weights, 1, [8, 8], family.clip.tokens)?.uses;
         family.clip_weights = suit.weights("text_encoder", family.clip_weights, &clip)?;
         family.unet_weights = suit.weights("unet", family.unet_weights, &unet)?;
         Ok(family)
@@ -112,6 +112,7 @@ fn traits(index: &Config, scheduler: &Config, unet: &Unet, side_multiple: usize)
         steps: 25,
         guidance: 7.5,
         side_multiple,
+        batch: MAX_BATCH,
         negative: unet.guidance.is_none(),
     };
     if index.text("_class_name", "")? == "LatentConsistencyModelPipeline" || unet.guidance.is_some() {
@@ -166,19 +167,6 @@ impl Family for StableDiffusion {
     }
 
     fn denoiser<'a>(
-        &'a self,
-        sessions: &Sessions,
-        shape: [usize; 3],
-        guide: &'a Guide,
-    ) -> Result<Box<dyn Denoiser + 'a>> {
-        self.denoiser_together(sessions, 1, shape, guide)
-    }
-
-    fn joins(&self) -> bool {
-        true
-    }
-
-    fn denoiser_together<'a>(
         &'a self,
         sessions: &Sessions,
         batch: usize,

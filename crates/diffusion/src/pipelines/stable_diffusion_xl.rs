@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::latent::{Decoder, Loaded};
+use super::latent::{Decoder, Loaded, MAX_BATCH};
 use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, part_config};
 use crate::config::Config;
 use crate::models::clip::{Clip, check_ids};
@@ -105,7 +105,7 @@ impl StableDiffusionXl {
         let weights = Weights::open_part(&folder.join("vae"), "diffusion_pytorch_model")?;
         let decoder = Decoder::read(&part_config(folder, "vae")?, weights, &unet)?;
         let weights = Weights::open_part(&folder.join("unet"), "diffusion_pytorch_model")?;
-        let uses = unet.graph(&weights, 8, 8, first.clip.tokens)?.uses;
+        let uses = unet.graph(&weights, 1, [8, 8], first.clip.tokens)?.uses;
         let scheduler = Config::read(&folder.join("scheduler").join("scheduler_config.json"))?;
         set(&scheduler, 1, 1.0)?;
         Ok(Self {
@@ -131,6 +131,7 @@ fn traits(scheduler: &Config, unet: &Unet, side_multiple: usize) -> Result<Trait
         steps: 30,
         guidance: 5.0,
         side_multiple,
+        batch: MAX_BATCH,
         negative: unet.guidance.is_none(),
     };
     if unet.guidance.is_some() {
@@ -173,19 +174,6 @@ impl Family for StableDiffusionXl {
     }
 
     fn denoiser<'a>(
-        &'a self,
-        sessions: &Sessions,
-        shape: [usize; 3],
-        guide: &'a Guide,
-    ) -> Result<Box<dyn Denoiser + 'a>> {
-        self.denoiser_together(sessions, 1, shape, guide)
-    }
-
-    fn joins(&self) -> bool {
-        true
-    }
-
-    fn denoiser_together<'a>(
         &'a self,
         sessions: &Sessions,
         batch: usize,

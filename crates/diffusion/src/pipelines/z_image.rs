@@ -62,6 +62,7 @@ impl ZImage {
                 steps: 8,
                 guidance: 1.0,
                 side_multiple: vae.factor() * PATCH,
+                batch: 1,
                 negative: true,
             },
             tokenizer: Qwen::read(&folder.join("tokenizer"), TOKENS, Thinking::Allowed)?,
@@ -136,6 +137,7 @@ impl Family for ZImage {
     fn denoiser<'a>(
         &'a self,
         sessions: &Sessions,
+        _batch: usize,
         shape: [usize; 3],
         guide: &'a Guide,
     ) -> Result<Box<dyn Denoiser + 'a>> {

@@ -95,12 +95,17 @@ impl Session {
     }
 }
 
-/// A part of a model, and the sizes for which its graph was written.
-type Key = (&'static str, Vec<usize>);
+/// The sizes for which the graph of a part was written.
+#[derive(Debug, PartialEq, Eq)]
+struct Key {
+    part: &'static str,
+    batch: usize,
+    sizes: Vec<usize>,
+}
 
 /// The sessions of one model. On the processor a part is loaded when it is needed and dropped afterwards, so that the memory
 /// is that of the largest part. On a device of its own the latest session of each part stays, because its weights would
-/// have to be copied there again.
+/// have to be copied there again, and so do those of its other batches of the same sizes.
 #[derive(Debug, Default)]
 pub struct Sessions {
     runtime: Runtime,
@@ -113,7 +118,7 @@ impl Sessions {
         Self { runtime, kept: Mutex::default() }
     }
 
-    /// The session of a part for these sizes, which `graph` writes if it has to be loaded.
+    /// The session of a part for one picture of these sizes, which `graph` writes if it has to be loaded.
     ///
     /// # Errors
     /// As of `graph`, or if the runtime refuses it.
@@ -123,17 +128,32 @@ impl Sessions {
         sizes: &[usize],
         graph: impl FnOnce() -> Result<Graph>,
     ) -> Result<Arc<Session>> {
+        self.of_batch(part, 1, sizes, graph)
+    }
+
+    /// The same for a batch of pictures.
+    ///
+    /// # Errors
+    /// As of [`Sessions::of`].
+    pub fn of_batch(
+        &self,
+        part: &'static str,
+        batch: usize,
+        sizes: &[usize],
+        graph: impl FnOnce() -> Result<Graph>,
+    ) -> Result<Arc<Session>> {
         if !self.runtime.is_remote() {
             return self.runtime.load(graph()?).map(Arc::new);
         }
+        let key = Key { part, batch, sizes: sizes.to_vec() };
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, session)) = kept.iter().find(|((name, known), _)| *name == part && known == sizes) {
+        if let Some((_, session)) = kept.iter().find(|(known, _)| *known == key) {
             return Ok(session.clone());
         }
-        // The memory of the device holds one session of each part.
-        kept.retain(|((name, _), _)| *name != part);
+        // The memory of the device does not hold a part for every size.
+        kept.retain(|(known, _)| known.part != key.part || known.sizes == key.sizes);
         let session = Arc::new(self.runtime.load(graph()?)?);
-        kept.push(((part, sizes.to_vec()), session.clone()));
+        kept.push((key, session.clone()));
         Ok(session)
     }
 }

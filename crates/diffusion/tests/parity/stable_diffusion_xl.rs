@@ -31,7 +31,7 @@ fn every_block_of_the_unet_gives_the_same_numbers() {
     let unet = Unet::read(&model.config("unet")).expect("a UNet");
     let ([_, _, height, width], latent) = model.latent(4, 8);
     let tokens = prompt.states.len() / unet.context;
-    let graph = unet.graph(&model.weights("unet"), height, width, tokens).expect("a graph");
+    let graph = unet.graph(&model.weights("unet"), 1, [height, width], tokens).expect("a graph");
     let time = unet.embed_time(801.0);
     let sizes = [height * 8, width * 8, 0, 0, height * 8, width * 8];
     let addition = unet.addition.expect("more inputs");

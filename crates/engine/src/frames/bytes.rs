@@ -109,7 +109,7 @@ impl<'a> Reader<'a> {
         mut item: impl FnMut(&mut Self) -> Result<T, FrameError>,
     ) -> Result<Vec<T>, FrameError> {
         let count = self.number()? as usize;
-        if count > MAX_PICTURES {
+        if count > MAX_PICTURES as usize {
             return Err(FrameError("it has a list that is too long"));
         }
         (0..count).map(|_| item(self)).collect()

@@ -20,7 +20,7 @@ pub const MAX_BODY_BYTES: usize = 16 << 20;
 /// Longest text, in bytes. A prompt has at most 32,000 characters.
 const MAX_TEXT_BYTES: usize = 256 << 10;
 /// Most pictures of an order, and most reference pictures.
-const MAX_PICTURES: usize = 64;
+const MAX_PICTURES: u32 = 64;
 /// Longest side of a picture, in pixels.
 const MAX_SIDE: u32 = 4_096;
 /// Most steps of a picture.
@@ -53,25 +53,41 @@ pub enum Message {
     },
 }
 
-/// Pictures to render, one for each seed.
+/// Pictures to render, of one size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Order {
     /// Different for each order to a child.
     pub number: u32,
-    /// The words of the caller.
-    pub prompt: String,
+    /// The prompts of several tasks, or of one, at least one.
+    pub prompts: Vec<Prompt>,
     /// Width in pixels.
     pub width: u32,
     /// Height in pixels.
     pub height: u32,
-    /// A seed for each picture, at least one.
-    pub seeds: Vec<u64>,
     /// Reference pictures, in the order of the caller.
     pub references: Vec<Picture>,
     /// Steps of each picture; 0 for as many as the model was made for.
     pub steps: u32,
+    /// The most pictures that take each step together.
+    pub batch: u32,
+}
+
+/// A prompt and the pictures to render from it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompt {
+    /// The words of the caller.
+    pub text: String,
+    /// A seed for each picture, at least one.
+    pub seeds: Vec<u64>,
     /// Whether somebody looks at previews.
     pub previews: bool,
+}
+
+impl Order {
+    /// All pictures of the order, in which the events count them: the prompt and the seed of each.
+    pub fn pictures(&self) -> impl Iterator<Item = (&Prompt, u64)> {
+        self.prompts.iter().flat_map(|prompt| prompt.seeds.iter().map(move |seed| (prompt, *seed)))
+    }
 }
 
 /// A frame of the child.
@@ -79,24 +95,28 @@ pub struct Order {
 pub enum Event {
     /// The model is open. The first frame of a child.
     Loaded(Loaded),
-    /// The prompt and the reference pictures are encoded.
+    /// The prompts and the reference pictures are encoded.
     Encoded {
         /// Time that this took, in microseconds.
         micros: u64,
     },
     /// A step is done.
     Step {
-        /// The picture that it belongs to, from 0.
+        /// The first picture that it belongs to, from 0.
         picture: u32,
-        /// Steps of this picture that are done, at least one.
+        /// Pictures that took it together, at least one.
+        pictures: u32,
+        /// Steps of these pictures that are done, at least one.
         done: u32,
-        /// All steps of this picture.
+        /// All steps of these pictures.
         of: u32,
         /// Time that the step took, in microseconds. The first one loads the model.
         micros: u64,
     },
     /// A preview of the picture that is being made.
     Preview {
+        /// The picture that it is one of, from 0.
+        of: u32,
         /// At most [`PREVIEW_SIDE`] pixels on each side.
         picture: Picture,
     },
@@ -104,7 +124,7 @@ pub enum Event {
     Painted {
         /// The picture.
         picture: Picture,
-        /// Time from the last step to the picture, in microseconds.
+        /// Time from the last step to the picture, in microseconds: its part of the time for all pictures of its batch.
         micros: u64,
     },
     /// All pictures of the order are ready.
@@ -133,6 +153,8 @@ pub struct Loaded {
     pub steps: u32,
     /// Both sides of a picture are multiples of this, in pixels.
     pub side_multiple: u32,
+    /// The most pictures that can take a step together.
+    pub batch: u32,
     /// Whether system calls of the child are filtered.
     pub confined: bool,
     /// Time that the start took, in microseconds.
@@ -186,15 +208,19 @@ impl Message {
             Self::Render(order) => {
                 frame.byte(RENDER);
                 frame.number(order.number);
-                frame.text(&order.prompt);
+                frame.count(order.prompts.len());
+                for prompt in &order.prompts {
+                    frame.text(&prompt.text);
+                    frame.count(prompt.seeds.len());
+                    prompt.seeds.iter().for_each(|seed| frame.long(*seed));
+                    frame.byte(u8::from(prompt.previews));
+                }
                 frame.number(order.width);
                 frame.number(order.height);
-                frame.count(order.seeds.len());
-                order.seeds.iter().for_each(|seed| frame.long(*seed));
                 frame.count(order.references.len());
                 order.references.iter().for_each(|picture| frame.picture(picture));
                 frame.number(order.steps);
-                frame.byte(u8::from(order.previews));
+                frame.number(order.batch);
             }
             Self::Cancel { order } => {
                 frame.byte(CANCEL);
@@ -212,15 +238,15 @@ impl Message {
         let mut body = Reader(body);
         let message = match body.byte()? {
             RENDER => {
-                let (number, prompt) = (body.number()?, body.text()?);
+                let (number, prompts) = (body.number()?, body.list(prompt)?);
                 let (width, height) = (body.within(1, MAX_SIDE)?, body.within(1, MAX_SIDE)?);
-                let seeds = body.list(Reader::long)?;
-                if seeds.is_empty() {
-                    return Err(FrameError("it orders no picture"));
-                }
                 let references = body.list(Reader::picture)?;
-                let (steps, previews) = (body.within(0, MAX_STEPS)?, body.flag()?);
-                Self::Render(Order { number, prompt, width, height, seeds, references, steps, previews })
+                let (steps, batch) = (body.within(0, MAX_STEPS)?, body.within(1, MAX_PICTURES)?);
+                let order = Order { number, prompts, width, height, references, steps, batch };
+                if !(1..=MAX_PICTURES as usize).contains(&order.pictures().count()) {
+                    return Err(FrameError("it orders no picture, or too many"));
+                }
+                Self::Render(order)
             }
             CANCEL => Self::Cancel { order: body.number()? },
             _ => return Err(FrameError("it is no message")),
@@ -228,6 +254,11 @@ impl Message {
         body.end()?;
         Ok(message)
     }
+}
+
+fn prompt(body: &mut Reader<'_>) -> Result<Prompt, FrameError> {
+    let prompt = Prompt { text: body.text()?, seeds: body.list(Reader::long)?, previews: body.flag()? };
+    if prompt.seeds.is_empty() { Err(FrameError("it has a prompt without a picture")) } else { Ok(prompt) }
 }
 
 impl Event {
@@ -246,6 +277,7 @@ impl Event {
                 frame.byte(u8::from(loaded.sees_references));
                 frame.number(loaded.steps);
                 frame.number(loaded.side_multiple);
+                frame.number(loaded.batch);
                 frame.byte(u8::from(loaded.confined));
                 frame.long(loaded.micros);
             }
@@ -253,13 +285,14 @@ impl Event {
                 frame.byte(ENCODED);
                 frame.long(*micros);
             }
-            Self::Step { picture, done, of, micros } => {
+            Self::Step { picture, pictures, done, of, micros } => {
                 frame.byte(STEP);
-                [*picture, *done, *of].into_iter().for_each(|number| frame.number(number));
+                [*picture, *pictures, *done, *of].into_iter().for_each(|number| frame.number(number));
                 frame.long(*micros);
             }
-            Self::Preview { picture } => {
+            Self::Preview { of, picture } => {
                 frame.byte(PREVIEW);
+                frame.number(*of);
                 frame.picture(picture);
             }
             Self::Painted { picture, micros } => {
@@ -295,23 +328,26 @@ impl Event {
                 sees_references: body.flag()?,
                 steps: body.within(1, MAX_STEPS)?,
                 side_multiple: body.within(1, MAX_SIDE)?,
+                batch: body.within(1, MAX_PICTURES)?,
                 confined: body.flag()?,
                 micros: body.long()?,
             }),
             ENCODED => Self::Encoded { micros: body.long()? },
             STEP => {
-                let (picture, done, of) = (body.number()?, body.number()?, body.within(1, MAX_STEPS)?);
-                if picture as usize >= MAX_PICTURES || !(1..=of).contains(&done) {
+                let picture = body.within(0, MAX_PICTURES - 1)?;
+                let pictures = body.within(1, MAX_PICTURES - picture)?;
+                let (done, of) = (body.number()?, body.within(1, MAX_STEPS)?);
+                if !(1..=of).contains(&done) {
                     return Err(FrameError("it is a step that no order has"));
                 }
-                Self::Step { picture, done, of, micros: body.long()? }
+                Self::Step { picture, pictures, done, of, micros: body.long()? }
             }
             PREVIEW => {
-                let picture = body.picture()?;
+                let (of, picture) = (body.within(0, MAX_PICTURES - 1)?, body.picture()?);
                 if picture.width().max(picture.height()) > PREVIEW_SIDE {
                     return Err(FrameError("it has a preview that is too large"));
                 }
-                Self::Preview { picture }
+                Self::Preview { of, picture }
             }
             PAINTED => Self::Painted { picture: body.picture()?, micros: body.long()? },
             DONE => Self::Done(Usage { peak_bytes: body.long()?, own_bytes: body.long()? }),
@@ -339,13 +375,15 @@ mod tests {
     fn order() -> Order {
         Order {
             number: 7,
-            prompt: "a fox in the snow, größer".into(),
+            prompts: vec![
+                Prompt { text: "a fox in the snow, größer".into(), seeds: vec![u64::MAX, 0], previews: true },
+                Prompt { text: String::new(), seeds: vec![1], previews: false },
+            ],
             width: 1_280,
             height: 720,
-            seeds: vec![u64::MAX, 0],
             references: vec![picture()],
             steps: 4,
-            previews: true,
+            batch: 4,
         }
     }
 
@@ -368,6 +406,7 @@ mod tests {
             sees_references: true,
             steps: 25,
             side_multiple: 16,
+            batch: 8,
             confined: true,
             micros: 1,
         };
@@ -375,8 +414,8 @@ mod tests {
         let events = [
             Event::Loaded(loaded),
             Event::Encoded { micros: u64::MAX },
-            Event::Step { picture: 3, done: 4, of: 4, micros: 9 },
-            Event::Preview { picture: picture() },
+            Event::Step { picture: 3, pictures: 61, done: 4, of: 4, micros: 9 },
+            Event::Preview { of: 63, picture: picture() },
             Event::Painted { picture: picture(), micros: 2 },
             Event::Done(Usage { peak_bytes: 5, own_bytes: 6 }),
         ];
@@ -406,16 +445,23 @@ mod tests {
         };
         assert!(refused(|order| order.width = 0));
         assert!(refused(|order| order.height = 4_097));
-        assert!(refused(|order| order.seeds.clear()));
-        assert!(refused(|order| order.seeds = vec![1; 65]));
+        assert!(refused(|order| order.prompts.clear()));
+        assert!(refused(|order| order.prompts[1].seeds.clear()));
+        assert!(refused(|order| order.prompts[1].seeds = vec![1; 65]));
+        assert!(refused(|order| order.prompts[1].seeds = vec![1; 63]), "65 pictures in all");
+        assert!(refused(|order| order.batch = 0));
         assert!(refused(|order| order.steps = 10_001));
-        assert!(refused(|order| order.prompt = "a".repeat(MAX_TEXT_BYTES + 1)));
+        assert!(refused(|order| order.prompts[0].text = "a".repeat(MAX_TEXT_BYTES + 1)));
         for (done, of) in [(0, 4), (5, 4), (1, 10_001)] {
-            let step = Event::Step { picture: 0, done, of, micros: 0 }.frame().expect("a frame");
+            let step = Event::Step { picture: 0, pictures: 1, done, of, micros: 0 }.frame().expect("a frame");
             assert!(Event::read(body(&step)).is_err(), "{done} of {of}");
         }
+        for (picture, pictures) in [(64, 1), (0, 0), (60, 5)] {
+            let step = Event::Step { picture, pictures, done: 1, of: 1, micros: 0 }.frame().expect("a frame");
+            assert!(Event::read(body(&step)).is_err(), "{pictures} from {picture} on");
+        }
         let wide = Picture::from_rgb(PREVIEW_SIDE + 1, 1, vec![0; 387]).expect("a picture");
-        let preview = Event::Preview { picture: wide }.frame().expect("a frame");
+        let preview = Event::Preview { of: 0, picture: wide }.frame().expect("a frame");
         assert!(Event::read(body(&preview)).is_err());
         let large = Picture::from_rgb(4_096, 4_096, vec![0; 4_096 * 4_096 * 3]).expect("a picture");
         assert!(Event::Painted { picture: large, micros: 0 }.frame().is_err());

@@ -67,15 +67,18 @@ async fn a_cancelled_render_stops_between_steps_and_the_child_stays_warm() {
     let (_directory, model) = copy_of("sd15");
     let rig = long_rig(&model).started().await;
     let before = processes(&model);
-    let (progress, cancel) = (Progress::default(), CancellationToken::new());
-    let rendering = rig.engine.render(brief("a boat", &[1]), progress.clone(), cancel.clone());
-    let cancelling = async {
-        until_painting(&progress).await;
-        cancel.cancel();
-    };
-    let (outcome, ()) = tokio::join!(rendering, cancelling);
-    assert!(matches!(&outcome, Err(EngineError::Temporary(why)) if why.contains("cancelled")), "{outcome:?}");
-    assert_eq!(processes(&model), before);
+    // The second one begins only after the child has stopped the first.
+    for _ in 0..2 {
+        let (progress, cancel) = (Progress::default(), CancellationToken::new());
+        let rendering = rig.engine.render(brief("a boat", &[1]), progress.clone(), cancel.clone());
+        let cancelling = async {
+            until_painting(&progress).await;
+            cancel.cancel();
+        };
+        let (outcome, ()) = tokio::join!(rendering, cancelling);
+        assert!(matches!(&outcome, Err(EngineError::Temporary(why)) if why.contains("cancelled")), "{outcome:?}");
+        assert_eq!(processes(&model), before);
+    }
     assert!(rig.engine.probe().await.is_ok());
 }
 
@@ -100,9 +103,13 @@ async fn a_child_that_does_not_stop_or_whose_render_is_abandoned_is_replaced() {
     let second = processes(&model);
     let progress = Progress::default();
     let rendering = rig.engine.render(brief("a boat", &[1]), progress.clone(), CancellationToken::new());
+    let stopping = async {
+        until_painting(&progress).await;
+        kill_process(second[0], Signal::STOP).expect("a process");
+    };
     tokio::select! {
         outcome = rendering => panic!("{outcome:?}"),
-        () = until_painting(&progress) => {}
+        () = stopping => {}
     }
     until(async || !processes(&model).contains(&second[0])).await;
     until_ready(&rig).await;

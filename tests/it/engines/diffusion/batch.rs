@@ -1,0 +1,132 @@
+//! Tasks that wait for the child at the same time and take each step together.
+
+use super::*;
+
+/// An engine that makes four pictures at a time.
+async fn rig(model: &Path) -> Rig {
+    Rig::new(model, &["--engine-batch", "4"]).started().await
+}
+
+/// A picture is the expected one but for rounding, which random weights magnify.
+fn assert_close(picture: &Picture, expected: &Picture) {
+    assert_eq!(picture.as_rgb().len(), expected.as_rgb().len());
+    let apart = picture.as_rgb().iter().zip(expected.as_rgb()).map(|(a, b)| a.abs_diff(*b)).max();
+    assert!(apart <= Some(2), "{apart:?}");
+}
+
+/// Times that the child has measured in its latest turn: of steps, and of decoded pictures.
+fn measured(rig: &Rig) -> (usize, usize) {
+    let measured = rig.engine.measured().expect("measured");
+    (measured.steps.len(), measured.decodes.len())
+}
+
+#[tokio::test]
+async fn tasks_of_one_size_are_rendered_together_as_if_each_were_alone() {
+    for name in ["lcm", "sd15"] {
+        let rig = rig(&model(name)).await;
+        assert_eq!(rig.info.slots, 4);
+        rig.render(brief("a boat", &[1])).await.expect("pictures");
+        let (steps, _) = measured(&rig);
+        let progress = [Progress::default(), Progress::with_previews(), Progress::default()];
+        let orders = [("a boat", &[1][..]), ("a house", &[1, 2]), ("a boat", &[3])];
+        let renders = orders.iter().zip(&progress).map(|((prompt, seeds), progress)| {
+            rig.engine.render(brief(prompt, seeds), progress.clone(), CancellationToken::new())
+        });
+        let answers = futures::future::join_all(renders).await;
+        assert_eq!(measured(&rig), (steps, 4), "{name}: all in one turn, and as many steps as of one picture");
+        for ((prompt, seeds), answer) in orders.iter().zip(answers) {
+            let pictures = answer.expect("pictures");
+            assert_eq!(pictures.len(), seeds.len());
+            for (seed, picture) in seeds.iter().zip(&pictures) {
+                assert_close(picture, &expected(&model(name), prompt, *seed));
+            }
+        }
+        for ((_, seeds), progress) in orders.iter().zip(&progress) {
+            let all = u32::try_from(seeds.len() * steps).expect("few");
+            assert_eq!(progress.latest(), Some(Stage::Step { done: all, of: all }), "{name}: its own steps");
+        }
+        assert!(progress[1].preview().is_some() && progress[0].preview().is_none());
+    }
+}
+
+#[tokio::test]
+async fn tasks_beyond_a_batch_or_of_another_size_get_a_turn_of_their_own() {
+    let rig = rig(&model("lcm")).await;
+    let wide = Brief { width: 128, ..brief("a boat", &[9]) };
+    let boats = || brief("a boat", &[1, 2, 3]);
+    let (first, wide, second) = tokio::join!(rig.render(boats()), rig.render(wide), rig.render(boats()));
+    let (first, second) = (first.expect("pictures"), second.expect("pictures"));
+    for pictures in [&first, &second] {
+        for (seed, picture) in (1..).zip(pictures) {
+            assert_close(picture, &expected(&model("lcm"), "a boat", seed));
+        }
+    }
+    let wide = wide.expect("pictures");
+    assert_eq!((wide[0].width(), wide[0].height()), (128, SIDE));
+    assert_eq!(measured(&rig).1, 3, "the last turn was that of three pictures");
+}
+
+#[tokio::test]
+async fn a_task_that_is_cancelled_leaves_the_others_of_its_batch_alone() {
+    let (_directory, model) = copy_of("sd15");
+    let rig = Rig::new(&model, &["--engine-batch", "4", "--engine-steps", "200"]).started().await;
+    let (progress, cancel) = (Progress::default(), CancellationToken::new());
+    let cancelled = rig.engine.render(brief("a house", &[1]), progress.clone(), cancel.clone());
+    let cancelling = async {
+        until(async || progress.latest().is_some()).await;
+        cancel.cancel();
+    };
+    let before = processes(&model);
+    let (other, outcome, ()) = tokio::join!(rig.render(brief("a boat", &[1])), cancelled, cancelling);
+    assert!(matches!(&outcome, Err(EngineError::Temporary(why)) if why.contains("cancelled")), "{outcome:?}");
+    assert_eq!(other.expect("pictures").len(), 1);
+    assert_eq!(processes(&model), before, "the child stays");
+    // The scheduler takes one step more than it is asked for.
+    assert_eq!(measured(&rig), (201, 2), "it was one batch");
+}
+
+/// Makes the embedding of a token that the prompt has and the others have not no number.
+fn spoil(model: &Path, prompt: &str, others: &[&str]) {
+    let pipeline = Pipeline::open(model, &Options::default()).expect("a model");
+    let tokens = |prompt: &str| pipeline.tokens(prompt).expect("tokens");
+    let kept: Vec<_> = others.iter().flat_map(|other| tokens(other)).collect();
+    let token = tokens(prompt).into_iter().find(|token| !kept.contains(token)).expect("a token of its own");
+    let file = model.join("text_encoder/model.safetensors");
+    let mut bytes = fs::read(&file).expect("weights");
+    let length = usize::try_from(u64::from_le_bytes(bytes[..8].try_into().expect("eight"))).expect("small");
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).expect("a header");
+    let mut entries = header.as_object().expect("tensors").iter();
+    let (_, entry) = entries.find(|(name, _)| name.ends_with("token_embedding.weight")).expect("embeddings");
+    let numbers = |name: &str| entry[name].as_array().expect("numbers").iter().map(|x| x.as_u64().expect("a number"));
+    let [from, to] = numbers("data_offsets").collect::<Vec<_>>()[..] else { panic!("{entry}") };
+    let rows = numbers("shape").next().expect("rows");
+    let row = usize::try_from((to - from) / rows).expect("small");
+    let at = 8 + length + usize::try_from(from).expect("small") + row * usize::try_from(token).expect("an id");
+    bytes[at..at + row].fill(0xff);
+    fs::write(&file, bytes).expect("written");
+}
+
+#[tokio::test]
+async fn a_picture_that_fails_fails_its_own_task_alone() {
+    let (_directory, model) = copy_of("lcm");
+    spoil(&model, "a house", &["a boat", "a lighthouse"]);
+    let rig = rig(&model).await;
+    let render = |prompt, seed: u64| rig.render(brief(prompt, &[seed]));
+    let (one, spoiled, other) = tokio::join!(render("a boat", 1), render("a house", 1), render("a boat", 2));
+    assert!(matches!(&spoiled, Err(EngineError::Permanent(why)) if why.contains("not finite")), "{spoiled:?}");
+    for (seed, answer) in [(1, one), (2, other)] {
+        assert_eq!(answer.expect("pictures"), [expected(&model, "a boat", seed)]);
+    }
+    assert!(rig.engine.probe().await.is_ok(), "the child goes on");
+}
+
+#[test]
+fn only_models_and_sizes_that_make_batches_take_several_tasks() {
+    let slots = |name: &str, flags: &[&str]| Rig::slots(&model(name), flags);
+    assert_eq!(slots("lcm", &["--engine-batch", "8"]), 8);
+    assert_eq!(slots("lcm", &[]), 1, "on a processor");
+    assert_eq!(slots("klein", &["--engine-batch", "8"]), 1, "a model that makes one picture at a time");
+    assert_eq!(slots("lcm", &["--engine-batch", "4", "--engine-sizes", "1024x1024"]), 1, "large pictures");
+    assert_eq!(slots("lcm", &["--engine-batch", "8", "--engine-sizes", "1024x1024,512x768"]), 5);
+    assert_eq!(slots("lcm", &["--engine-runtime", "onnxruntime:cuda"]), 4);
+}
