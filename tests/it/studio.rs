@@ -12,6 +12,7 @@ use tintype::store::{AccountChange, PersonCreation};
 use crate::rigs::http::{Answer, GENERATE, TASKS};
 use crate::rigs::service::Service;
 
+mod accessible;
 mod browser;
 mod operator;
 mod owner;

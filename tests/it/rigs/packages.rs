@@ -1,5 +1,5 @@
 //! Programs from the registries of npm and PyPI: generators of clients, their compilers, and checkers of the OpenAPI
-//! document. `tests/it/clients/` locks their versions and hashes. They are installed once, below `target/`.
+//! document and of pages. `tests/it/clients/` locks their versions and hashes. They are installed once, below `target/`.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

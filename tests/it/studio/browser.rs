@@ -11,7 +11,7 @@ const PROMPT: &str = "document.querySelector('#prompt')";
 
 /// Somebody in front of the studio of a running server.
 pub(super) struct Person {
-    _data: TempDir,
+    pub(super) data: TempDir,
     pub(super) server: Server,
     pub(super) browser: Browser,
 }
@@ -26,7 +26,7 @@ impl Person {
         browser.open(link["url"].as_str().expect("a URL"));
         photograph(&mut browser, "link");
         browser.follow("document.querySelector('form button')");
-        Self { _data: data, server, browser }
+        Self { data, server, browser }
     }
 
     pub(super) fn create(&mut self, prompt: &str) {

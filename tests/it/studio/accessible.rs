@@ -1,0 +1,160 @@
+//! Pages of the studio under axe-core, which knows the rules of WCAG, and the prompt in view while somebody scrolls.
+
+use crate::rigs::binary::json;
+use crate::rigs::packages::npm;
+
+use super::browser::{Person, first, photograph};
+
+/// A phone and a desk.
+const SIZES: [(u32, u32); 2] = [(390, 844), (1_280, 900)];
+
+/// Findings of the page that is open: rule, how bad, and where.
+const FINDINGS: &str = "axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) => violations
+    .filter(({ impact }) => impact === 'serious' || impact === 'critical')
+    .flatMap(({ id, impact, nodes }) => nodes.map(({ target, failureSummary }) =>
+        `${id} (${impact}) at ${target.join(' ')}: ${failureSummary.replaceAll('\\n', ' ')}`)))";
+
+/// Examines pages and collects findings.
+struct Examiner {
+    axe: String,
+    found: Vec<String>,
+}
+
+impl Examiner {
+    fn new() -> Self {
+        let axe = npm().join("node_modules/axe-core/axe.min.js");
+        Self { axe: std::fs::read_to_string(axe).expect("axe-core"), found: Vec::new() }
+    }
+
+    /// Examines the page that is open, in light and dark, on a phone and on a desk.
+    fn examine(&mut self, person: &mut Person, page: &str) {
+        // The last expression of the script would be an object that refers to itself.
+        person.browser.evaluate(&format!("{}; 0", self.axe));
+        for dark in [false, true] {
+            person.browser.prefer_dark(dark);
+            for (width, height) in SIZES {
+                person.browser.resize(width, height);
+                let found = person.browser.evaluate(FINDINGS);
+                let look = if dark { "dark" } else { "light" };
+                for finding in found.as_array().expect("a list") {
+                    self.found.push(format!("{page}, {width}, {look}: {}", finding.as_str().expect("text")));
+                }
+            }
+        }
+        person.browser.prefer_dark(false);
+    }
+
+    fn open(&mut self, person: &mut Person, path: &str) {
+        person.open(path);
+        self.examine(person, path);
+    }
+
+    #[track_caller]
+    fn finish(self) {
+        assert!(self.found.is_empty(), "{}", self.found.join("\n"));
+    }
+}
+
+#[test]
+fn pages_with_pictures_pass_axe() {
+    let (mut person, mut examiner) = (Person::sign_in(&[]), Examiner::new());
+    examiner.examine(&mut person, "nothing yet");
+    person.browser.resize(1_280, 900);
+    person.create("A lighthouse in a storm");
+    person.browser.until(&first("completed"));
+    person.create("A red fox in the snow [[fail]]");
+    person.browser.until(&first("failed"));
+    person.create("A boat that takes its time [[hang]]");
+    person.browser.until("document.querySelector('.card progress')");
+    examiner.examine(&mut person, "three tasks");
+    person.browser.resize(1_280, 900);
+    person.browser.click("document.querySelector('.references summary')");
+    person.browser.click("document.querySelector('[data-state=completed] .remix summary')");
+    examiner.examine(&mut person, "remix and references open");
+    person.browser.resize(1_280, 900);
+    // The open menu covers what is below it.
+    person.browser.click("document.querySelector('[data-state=completed] .remix summary')");
+    person.browser.click("document.querySelector('[data-state=completed] .facts a')");
+    person.browser.until("document.querySelector('.beside dl')");
+    examiner.examine(&mut person, "details beside");
+    person.open("/studio");
+    let task = person.browser.evaluate("document.querySelector('[data-state=completed]').dataset.task");
+    let task = task.as_str().expect("an id");
+    let compare = person.browser.evaluate("document.querySelector('.tools a[href*=compare]').getAttribute('href')");
+    let compare = compare.as_str().expect("a path");
+    let picture = compare.split('=').nth(1).expect("a picture");
+    examiner.open(&mut person, &format!("/studio/tasks/{task}"));
+    examiner.open(&mut person, &format!("/studio?from={task}"));
+    examiner.open(&mut person, compare);
+    examiner.open(&mut person, &format!("{compare}&b={picture}"));
+    examiner.open(&mut person, "/studio/uploads");
+    examiner.finish();
+}
+
+#[test]
+fn pages_of_accounts_and_operators_pass_axe() {
+    let (mut person, mut examiner) = (Person::sign_in(&[]), Examiner::new());
+    person.open("/studio/keys");
+    person.browser.paste("document.querySelector('input[name=name]')", "laptop");
+    person.browser.follow("document.querySelector('form.inline button')");
+    examiner.examine(&mut person, "a new key");
+    let data = person.data.path();
+    json(data, &["person", "add", "ada@example.com", "--account", "default", "--role", "viewer"]);
+    let account = json(data, &["account", "create", "second", "--credits", "40"]);
+    json(data, &["key", "create", "--account", "second", "--name", "spare"]);
+    for path in [
+        "/studio/activity",
+        "/studio/keys",
+        "/studio/credits",
+        "/studio/sessions",
+        "/studio/people",
+        "/studio/operator",
+        "/studio/operator/accounts",
+        &format!("/studio/operator/accounts/{}", account["id"].as_str().expect("an id")),
+        "/studio/operator/strikes",
+        "/studio/operator/audit",
+        "/studio/nowhere",
+        "/",
+    ] {
+        examiner.open(&mut person, path);
+    }
+    person.browser.resize(1_280, 900);
+    person.open("/studio");
+    person.browser.click("document.querySelector('.person summary')");
+    person.browser.follow("document.querySelector('.person button')");
+    examiner.examine(&mut person, "sign in");
+    examiner.open(&mut person, "/studio/sign-in/nonsense");
+    examiner.finish();
+    // The browser itself reports the status of the page that does not exist.
+    person.browser.errors.retain(|error| !error.contains("404"));
+    person.leave();
+}
+
+#[test]
+fn the_prompt_stays_in_view_on_every_screen() {
+    let mut person = Person::sign_in(&[]);
+    for number in 1..=4 {
+        person.create(&format!("Boat number {number}"));
+        person.browser.until(&format!("document.querySelectorAll('[data-state=completed] img').length === {number}"));
+    }
+    for (width, height) in [(390, 844), (844, 390), (1_280, 900), (2_560, 1_440)] {
+        person.browser.resize(width, height);
+        person.browser.evaluate("scrollTo({ top: document.body.scrollHeight, behavior: 'instant' })");
+        let covered = person.browser.evaluate(
+            "(() => {
+                const box = document.querySelector('#prompt').getBoundingClientRect();
+                const button = document.querySelector('.make').getBoundingClientRect();
+                const seen = (box, selector) => document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2)
+                    ?.closest(selector);
+                const maker = document.querySelector('.maker').getBoundingClientRect();
+                return { prompt: !!seen(box, '#prompt'), make: !!seen(button, '.make'),
+                    part: maker.height / innerHeight, wide: document.documentElement.scrollWidth - innerWidth };
+            })()",
+        );
+        assert_eq!((&covered["prompt"], &covered["make"]), (&true.into(), &true.into()), "{width}: {covered}");
+        assert!(covered["part"].as_f64().is_some_and(|part| part < 0.5), "{width}: {covered}");
+        assert!(covered["wide"].as_i64().is_some_and(|pixels| pixels <= 0), "{width}: {covered}");
+    }
+    photograph(&mut person.browser, "scrolled");
+    person.leave();
+}
