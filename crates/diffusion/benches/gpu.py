@@ -16,7 +16,7 @@ DEVICE = os.environ["DEVICE"]
 TINY = bool(os.environ.get("TINY"))
 FIXTURES = Path(__file__).resolve().parent.parent / "tests" / "parity"
 PROMPT = "a lighthouse in a storm, oil painting"
-# Tasks of four pictures that are measured, after one that is not.
+# Tasks that are measured, for each picture of a batch, and pictures of a batch.
 TASKS, PICTURES = (2, 4) if TINY else (8, 4)
 SIDES = [64] if TINY else [512, 1024]
 
@@ -131,11 +131,12 @@ class Memory:
 
 
 class Server:
-    """`tintype serve` with one model at one size."""
+    """`tintype serve` with one model at one size, and at most so many small pictures in a batch."""
 
-    def __init__(self, program, data, model, side):
+    def __init__(self, program, data, model, side, batch):
         runtime = "onnxruntime:cuda" if DEVICE == "cuda" else "onnxruntime"
         flags = ["--data", data, "--listen", "127.0.0.1:0", "--model", model, "--engine-sizes", f"{side}x{side}"]
+        flags += ["--engine-batch", str(batch)]
         limits = ["--submit-rate", "0", "--read-rate", "0", "--max-unfinished", "0"]
         command = [program, "serve", "--engine", "diffusion", "--engine-runtime", runtime, *flags, *limits]
         self.process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
@@ -188,15 +189,19 @@ class Server:
 def tintype_times(folder, program):
     for name in MODELS:
         for side in SIDES:
-            server = Server(program, folder / "data", folder / name, side)
-            try:
-                server.render(1, 1)
-                memory = Memory(server.child())
-                rate = server.render(TASKS, PICTURES)
-                memory.end(f"{name} {side}", "tintype")
-            finally:
-                server.stop()
-            say(f"{name} {side}", "tintype", rate, "pictures/s")
+            # The pictures of different tasks, one at a time and in batches.
+            for batch, label in [(1, "tintype"), (PICTURES, f"tintype x{PICTURES}")]:
+                server = Server(program, folder / "data", folder / name, side, batch)
+                try:
+                    # A device loads the model for one picture, and for a batch.
+                    server.render(1, 1)
+                    server.render(1, PICTURES)
+                    memory = Memory(server.child())
+                    rate = server.render(TASKS * PICTURES, 1)
+                    memory.end(f"{name} {side}", label)
+                finally:
+                    server.stop()
+                say(f"{name} {side}", label, rate, "pictures/s")
 
 
 def torch_times(folder):
@@ -226,10 +231,12 @@ def torch_times(folder):
 def report(folder):
     """All numbers, and our speed as a ratio of the others'."""
     found = [line.split("\t") for line in (folder / "times").read_text().splitlines()]
-    ours = {what: float(value) for what, engine, value, unit in found if (engine, unit) == ("tintype", "pictures/s")}
+    rates = [(what, engine, float(value)) for what, engine, value, unit in found if unit == "pictures/s"]
+    ours = {(what, engine.removeprefix("tintype")): rate for what, engine, rate in rates if "tintype" in engine}
     for what, engine, value, unit in found:
-        others = engine != "tintype" and unit == "pictures/s" and what in ours
-        ratio = f"  ours is {ours[what] / float(value):.2f} of it" if others else ""
+        same = ours.get((what, engine.removeprefix("diffusers")))
+        others = "tintype" not in engine and unit == "pictures/s" and same
+        ratio = f"  ours is {same / float(value):.2f} of it" if others else ""
         print(f"{what:12} {engine:14} {float(value):9.3f} {unit}{ratio}")
 
 
