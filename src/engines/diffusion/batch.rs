@@ -2,6 +2,7 @@
 //! the same size and without references, whoever submitted them.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -55,6 +56,8 @@ pub(super) struct Renderer {
     clock: Clock,
     /// The one that waits longest is first.
     waiting: Mutex<VecDeque<Waiting>>,
+    /// The most pictures of a batch since a child was lost with a batch.
+    most: AtomicU32,
 }
 
 /// The child at work for one turn.
@@ -74,7 +77,7 @@ struct Batch {
 
 impl Renderer {
     pub(super) fn new(supervisor: Supervisor<Link>, shared: Arc<Shared>) -> Self {
-        Self { supervisor, shared, clock: Clock::system(), waiting: Mutex::default() }
+        Self { supervisor, shared, clock: Clock::system(), waiting: Mutex::default(), most: AtomicU32::new(u32::MAX) }
     }
 
     /// Has a task wait for a turn.
@@ -141,7 +144,7 @@ impl Renderer {
                 }
             }
         };
-        let most = turn.link.loaded().map_or(1, |loaded| loaded.batch).min(self.shared.wanted.batch(size)) as usize;
+        let most = turn.link.loaded().map_or(1, |loaded| loaded.batch).min(self.most(size)) as usize;
         let (asked, mut pictures, mut tasks) = (first.size(), first.pictures(), vec![first]);
         let mut at = 0;
         while let Some(task) = waiting.get(at) {
@@ -158,6 +161,25 @@ impl Renderer {
             }
         }
         Some(Batch { tasks, size })
+    }
+
+    /// The most pictures of a size that are rendered together.
+    fn most(&self, size: (u32, u32)) -> u32 {
+        self.shared.wanted.batch(size).min(self.most.load(Ordering::SeqCst))
+    }
+
+    /// Makes batches smaller after a child was lost with so many pictures, which may have been too many for its memory.
+    /// Without this the same tasks would meet again until none has an attempt left.
+    fn lost_with(&self, pictures: u32) {
+        if pictures > 1 {
+            let most = pictures / 2;
+            self.most.fetch_min(most, Ordering::SeqCst);
+            tracing::warn!(
+                pictures,
+                most,
+                "the engine's process was lost with a batch; batches are smaller until the next start: if this comes again, lower --engine-batch or raise --engine-memory"
+            );
+        }
     }
 
     /// The size in pixels at which a task is rendered with so many pictures in all: its own if there is time, otherwise a
@@ -188,6 +210,7 @@ impl Renderer {
     async fn render(&self, turn: &mut Turn, Batch { tasks, size }: Batch) -> Vec<Waiting> {
         let left = tasks.iter().map(|task| self.left(task)).min().unwrap_or_default();
         let order = self.order(&tasks, size);
+        let together = order.batch.min(u32::try_from(order.pictures().count()).unwrap_or(u32::MAX));
         let progress = tasks.iter().map(|task| task.progress.clone()).collect();
         let mut watch = Watch::new(&self.shared, &order, progress, left);
         let render = Unfinished { supervisor: &self.supervisor, number: turn.number, has_ended: false };
@@ -212,6 +235,10 @@ impl Renderer {
                 tasks
             }
             Err(trouble) => {
+                let is_wanted = tasks.iter().any(|task| !task.cancelled.is_cancelled());
+                if is_wanted && matches!(trouble, Trouble::Gone | Trouble::Lost(_)) {
+                    self.lost_with(together);
+                }
                 let failure = self.failure(trouble, render).await;
                 for task in tasks {
                     task.answer(Err(match &failure {
@@ -231,7 +258,7 @@ impl Renderer {
             previews: progress.wants_previews(),
         });
         let references = tasks.iter().flat_map(|task| task.brief.references.clone());
-        let (steps, batch) = (self.shared.wanted.steps, self.shared.wanted.batch((width, height)));
+        let (steps, batch) = (self.shared.wanted.steps, self.most((width, height)));
         Order { number: 0, prompts: prompts.collect(), width, height, references: references.collect(), steps, batch }
     }
 

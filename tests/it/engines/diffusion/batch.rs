@@ -120,6 +120,27 @@ async fn a_picture_that_fails_fails_its_own_task_alone() {
     assert!(rig.engine.probe().await.is_ok(), "the child goes on");
 }
 
+#[tokio::test]
+async fn batches_are_smaller_after_one_has_lost_the_child() {
+    let (_directory, model) = copy_of("sd15");
+    let rig = Rig::new(&model, &["--engine-batch", "4", "--engine-steps", "200"]).started().await;
+    let progress = Progress::default();
+    let four =
+        || (1..=4).map(|seed| rig.engine.render(brief("a boat", &[seed]), progress.clone(), CancellationToken::new()));
+    let killing = async {
+        until(async || progress.latest().is_some()).await;
+        for id in processes(&model) {
+            kill_process(id, Signal::KILL).expect("a process");
+        }
+    };
+    let (lost, ()) = tokio::join!(futures::future::join_all(four()), killing);
+    assert!(lost.iter().all(|answer| matches!(answer, Err(EngineError::Temporary(_)))), "{lost:?}");
+    until(async || rig.engine.probe().await.is_ok()).await;
+    let again = futures::future::join_all(four()).await;
+    assert!(again.iter().all(Result::is_ok), "{again:?}");
+    assert_eq!(measured(&rig).1, 2, "the last turn was one of two");
+}
+
 #[test]
 fn only_models_and_sizes_that_make_batches_take_several_tasks() {
     let slots = |name: &str, flags: &[&str]| Rig::slots(&model(name), flags);
