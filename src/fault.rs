@@ -61,6 +61,12 @@ effects! {
     FinishUpload = "finish-upload",
     /// Uploads are removed, or deleted with their files.
     RemoveUploads = "remove-uploads",
+    /// A repeated call takes over the task of the attempt before.
+    AttachCall = "attach-call",
+    /// A call has delivered its answer, or its caller has hung up.
+    EndCall = "end-call",
+    /// Old calls are deleted.
+    DeleteCalls = "delete-calls",
     /// Credits are granted.
     Grant = "grant",
     /// A task is charged and queued.

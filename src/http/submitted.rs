@@ -36,6 +36,7 @@ pub(super) fn task(
         Submission::NoReference { index } => {
             Err(ApiError::invalid_request(format!("reference_images[{index}] does not exist.")))
         }
+        Submission::Repeated => Err(ApiError::caused_by("the task of an earlier attempt was found and lost again")),
         Submission::NotStarted => Err(ApiError::caused_by("the database did not begin the submit in time")),
         Submission::Overloaded { excess } => Err(ApiError::overloaded(
             "The queue is so long that the task would not be finished in time.",

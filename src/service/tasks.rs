@@ -15,7 +15,7 @@ use crate::domain::request::GenerateRequest;
 use crate::service::Shared;
 use crate::service::backlog::Place;
 use crate::service::finished::Finished;
-use crate::store::{AttemptProgress, Cause, Result, START_WITHIN, StartLimit, StoreError, Submission};
+use crate::store::{AttemptProgress, Cause, Origin, Result, START_WITHIN, StartLimit, StoreError, Submission};
 
 /// Page size if the caller gives none.
 pub const DEFAULT_PAGE: u32 = 20;
@@ -96,7 +96,7 @@ impl Tasks {
     pub async fn submit(
         &self,
         account_id: Id,
-        key_id: Option<Id>,
+        origin: Origin,
         surface: Surface,
         request: GenerateRequest,
         arrived: Duration,
@@ -118,7 +118,7 @@ impl Tasks {
         let submitting = async move {
             let cost = request.cost();
             let submission =
-                shared.store.submit_before(start, account_id, key_id, surface, request, max_unfinished).await?;
+                shared.store.submit_before(start, account_id, origin, surface, request, max_unfinished).await?;
             if let Submission::Accepted(task) = &submission {
                 shared.queued.send_replace(());
                 shared.backlog.grow(references);

@@ -39,7 +39,7 @@ pub enum AccountChange {
     Enable,
     /// Makes all of its keys invalid. Its unfinished tasks go on.
     Disable,
-    /// Disables it for good, revokes its keys and removes its people and uploads, unless it has unfinished tasks. It takes no submit afterwards. Its
+    /// Disables it for good, revokes its keys and removes its people, calls and uploads, unless it has unfinished tasks. It takes no submit afterwards. Its
     /// ledger stays, and its tasks until [`Upkeep::remove_tasks_of`](super::Upkeep::remove_tasks_of).
     Delete,
 }

@@ -21,6 +21,7 @@ use crate::domain::request::{GenerateRequest, MAX_REFERENCES};
 mod accounts;
 mod audit;
 mod audit_log;
+mod calls;
 mod error;
 mod fleet;
 mod leases;
@@ -33,6 +34,7 @@ mod uploads;
 pub use self::accounts::{AccountChange, AccountCreation, Accounts, Rank, Taking};
 pub use self::audit::{Audit, Drift};
 pub use self::audit_log::{Action, Actor, AuditEntry, AuditLog, Deed, Via};
+pub use self::calls::{Attachment, CALL_LIFE, Call, CallEnd, Calls, Origin};
 pub use self::error::{Cause, OpenError, StoreError};
 pub use self::fleet::{ANY_REFERENCES, Abilities, ENGINE_SILENCE, EngineState, WORKER_SILENCE, WorkerReport};
 pub use self::leases::{
@@ -119,12 +121,13 @@ pub enum Submission {
     },
     /// Refused: the account has reached its limit of unfinished tasks.
     TooManyUnfinished,
-    /// Nothing happened: the account has no such picture as this reference names, counted from 0. The service decides
-    /// this, never the store.
+    /// Nothing happened: the account has no such picture as this reference names, counted from 0. The service decides it.
     NoReference {
         /// The place of the reference.
         index: usize,
     },
+    /// Nothing happened: [`Calls::attach_call`] finds an earlier task.
+    Repeated,
     /// Nothing happened: the [`StartLimit`] was over before the transaction began.
     NotStarted,
     /// Nothing happened: the queue is so long that the task would not end in time. The service decides this, never the
@@ -254,14 +257,13 @@ pub trait Keys: std::fmt::Debug + Send + Sync + 'static {
 #[async_trait]
 pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
     /// Charges and queues a task, unless the account has `max_unfinished` unfinished tasks (0: no limit) or too few
-    /// credits. A violation of the content policy by the task counts against the key, if it came with one. Nothing
-    /// happens unless the transaction begins before `start` is over. [`StoreError::Unknown`] means that the task
-    /// may exist and be charged.
+    /// credits, or the call in `origin`, which is written down with it, repeats one. Nothing happens unless the transaction
+    /// begins before `start` is over. [`StoreError::Unknown`] means that the task may exist and be charged.
     async fn submit_before(
         &self,
         start: StartLimit,
         account_id: Id,
-        key_id: Option<Id>,
+        origin: Origin,
         surface: Surface,
         request: GenerateRequest,
         max_unfinished: u32,
@@ -276,7 +278,7 @@ pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
         request: GenerateRequest,
         max_unfinished: u32,
     ) -> Result<Submission> {
-        self.submit_before(StartLimit::none(), account_id, key_id, surface, request, max_unfinished).await
+        self.submit_before(StartLimit::none(), account_id, key_id.into(), surface, request, max_unfinished).await
     }
 
     /// The task if this account created it on this surface, and how far the present attempt at it is, if its worker has
@@ -490,6 +492,9 @@ pub trait Fleet: std::fmt::Debug + Send + Sync + 'static {
 }
 
 /// The database behind a running service.
-pub trait Store: Accounts + Keys + People + Uploads + Tasks + Queue + Upkeep + Fleet + AuditLog + Reports {}
+pub trait Store:
+    Accounts + Calls + Keys + People + Uploads + Tasks + Queue + Upkeep + Fleet + AuditLog + Reports
+{
+}
 
-impl<T: Accounts + Keys + People + Uploads + Tasks + Queue + Upkeep + Fleet + AuditLog + Reports> Store for T {}
+impl<T: Accounts + Keys + People + Uploads + Calls + Tasks + Queue + Upkeep + Fleet + AuditLog + Reports> Store for T {}

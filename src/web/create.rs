@@ -21,7 +21,7 @@ use crate::domain::model::{CREDITS_PER_IMAGE, Id, Surface};
 use crate::domain::own_reference::OwnReference;
 use crate::domain::person::Role;
 use crate::domain::request::{AspectRatio, GenerateRequest, InvalidRequest, MAX_IMAGES};
-use crate::store::{StoreError, Submission, TaskRecord};
+use crate::store::{Origin, StoreError, Submission, TaskRecord};
 
 /// A shape to choose.
 struct Shape {
@@ -194,7 +194,7 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Resu
         Ok(request) => {
             let request = GenerateRequest { request_id: Some(visitor.visit.request_id.clone()), ..request };
             let (account, cost) = (visitor.session.person.account_id, request.cost());
-            match studio.tasks.submit(account, None, Surface::Web, request, arrived).await {
+            match studio.tasks.submit(account, Origin::default(), Surface::Web, request, arrived).await {
                 Ok(Submission::Accepted(task)) => {
                     studio.live.changed(account);
                     return accepted(&visitor, task.id, &headers).await;
@@ -226,7 +226,7 @@ fn refusal_of(visitor: &Visitor, refused: &Submission, cost: i64) -> String {
         Submission::TooManyUnfinished => t.get("too-many").into_owned(),
         Submission::Overloaded { excess } => t.count("overloaded", excess.as_secs().max(1)).into_owned(),
         Submission::NoReference { index } => t.count("no-reference", *index as u64 + 1).into_owned(),
-        Submission::NotStarted | Submission::Accepted(_) => t.get("error-internal").into_owned(),
+        Submission::NotStarted | Submission::Repeated | Submission::Accepted(_) => t.get("error-internal").into_owned(),
     }
 }
 

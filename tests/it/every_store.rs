@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 /// The tests that speak to a whole service in their own process.
-const MODULES: [&str; 20] = [
+const MODULES: [&str; 22] = [
     "audit_log::entries",
     "auth::",
     "endings::",
@@ -13,6 +13,8 @@ const MODULES: [&str; 20] = [
     "https::",
     "limits::",
     "list::",
+    "openai_face::",
+    "openai_retries::",
     "policy::",
     "progress::",
     "queue::",

@@ -16,7 +16,7 @@ use tintype::domain::model::{Account, EntryKind, Id, Surface};
 use tintype::domain::person::Role;
 use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::fault::{Effect, Point};
-use tintype::store::{AccountChange, DeleteSessions, KeyChange, Rescue, Result, Submission};
+use tintype::store::{AccountChange, Attachment, Call, CallEnd, DeleteSessions, KeyChange, Rescue, Result, Submission};
 use tintype::worker::Worker;
 use tintype_engine::picture::Picture;
 use tokio::task::JoinHandle;
@@ -135,6 +135,24 @@ impl Scene {
         let sweeper = self.service.sweeper.clone();
         attempt(async move { sweeper.delete_old_audit_entries().await }).await;
         self.upload().await;
+        self.call_again().await;
+    }
+
+    /// A call of OpenAI's dialect that is repeated, and delivers nothing.
+    async fn call_again(&self) {
+        let (store, key_id) = (self.service.shared.store.clone(), self.account.id);
+        let call = Call { digest: [7; 32], idempotency: None, attempt: 1, holder: 1 };
+        attempt(async move {
+            if let Attachment::Task(id) = store.attach_call(key_id, call).await? {
+                store.end_call(id, call.holder, CallEnd::HungUp).await?;
+            }
+            Result::Ok(())
+        })
+        .await;
+        let store = self.service.shared.store.clone();
+        attempt(async move { store.end_call(key_id, 1, CallEnd::HungUp).await }).await;
+        let sweeper = self.service.sweeper.clone();
+        attempt(async move { sweeper.delete_old_calls().await }).await;
     }
 
     /// An upload, and another one whose row is all that is left of it.

@@ -39,6 +39,7 @@ mod metrics;
 mod migrate;
 mod models;
 mod openai_face;
+mod openai_retries;
 mod openapi;
 mod package;
 mod pages;

@@ -7,6 +7,7 @@ use crate::rigs::service::Backend;
 
 mod accounts;
 mod audit_log;
+mod calls;
 mod claims;
 mod completed;
 mod damage;
@@ -107,6 +108,14 @@ macro_rules! suite {
                     old_uploads_are_removed_and_unfinished_ones_sooner,
                     the_uploads_of_a_deleted_account_are_removed,
                     sweeps_and_backups_see_the_files_of_uploads,
+                }
+                calls {
+                    a_repeated_call_takes_the_task_over_and_is_not_charged,
+                    a_first_attempt_and_another_key_and_other_choices_make_tasks_of_their_own,
+                    a_task_that_nobody_holds_is_taken_first_and_the_oldest_before_others,
+                    an_idempotency_key_names_one_task_whatever_becomes_of_it,
+                    of_attempts_at_once_in_several_processes_each_takes_another_task,
+                    old_calls_are_not_found_and_deleted_and_so_are_those_of_a_deleted_account,
                 }
                 submits {
                     a_submit_past_its_deadline_or_after_its_caller_hung_up_does_not_start,

@@ -13,10 +13,11 @@ use tracing::Instrument as _;
 use super::error::ApiError;
 use super::observe::RequestId;
 use super::proxy;
+use super::repeats::Repeat;
 use crate::domain::key::{ApiKey, KeyHash, KeySecret};
 use crate::domain::model::Id;
 use crate::domain::source::{Peer, Source};
-use crate::http::routes::{self, Access, Route};
+use crate::http::routes::{self, Access, Route, Surface};
 use crate::http::state::ApiState;
 use crate::service::failures::Patience;
 use crate::service::limits::{Allowance, Usage, WINDOW};
@@ -63,6 +64,28 @@ impl Caller {
     pub(in crate::http) async fn check_again(&self, api: &ApiState) -> Result<Arc<ApiKey>, ApiError> {
         find_key(api, self.key_hash).await
     }
+
+    /// Counts a submit that the guard counted as a read.
+    pub(in crate::http) async fn count_submit(&self, api: &ApiState) -> Result<(), ApiError> {
+        let key = find_key(api, self.key_hash).await?;
+        refusal(api, count(api, &key, Usage::Submit).await).map_or(Ok(()), Err)
+    }
+}
+
+async fn count(api: &ApiState, key: &ApiKey, usage: Usage) -> Option<Allowance> {
+    let counted = api.limits.count(key, usage).await;
+    if counted.is_some_and(|allowance| allowance.fallback) {
+        api.shared.metrics.rate_limit_fallbacks.inc();
+    }
+    counted
+}
+
+/// The error of a request beyond the limit.
+fn refusal(api: &ApiState, counted: Option<Allowance>) -> Option<ApiError> {
+    let seconds = counted?.retry_after?;
+    api.shared.metrics.rate_limited.inc();
+    let message = format!("The rate limit of this key is exceeded. Try again in {seconds} s.");
+    Some(ApiError::rate_limited(message, seconds))
 }
 
 /// Lets a request pass to a route that takes a key. A request for such a path that has no route passes without a key,
@@ -124,7 +147,10 @@ fn credentials(api: &Arc<ApiState>, request: &Request) -> Result<Option<(KeySecr
     }
     let Some(route) = Route::of(request).filter(|route| route.access == Access::Key) else { return Ok(None) };
     let secret = bearer(request.headers()).ok_or_else(ApiError::unauthorized)?;
-    Ok(Some((secret, route.limit)))
+    // A call that may repeat one counts as a submit once it makes a task.
+    let may_repeat = route.surface == Surface::OpenAi && Repeat::is_claimed(request.headers());
+    let limit = if may_repeat && route.limit == Some(Usage::Submit) { Some(Usage::Read) } else { route.limit };
+    Ok(Some((secret, limit)))
 }
 
 /// Answers a failed authentication, with a delay that grows with the failures of the same source.
@@ -187,18 +213,11 @@ async fn within_limit(
     next: Next,
 ) -> Response {
     let counted = match limit {
-        Some(usage) => api.limits.count(key, usage).await.map(|allowance| (usage, allowance)),
+        Some(usage) => count(api, key, usage).await.map(|allowance| (usage, allowance)),
         None => None,
     };
-    if counted.is_some_and(|(_, allowance)| allowance.fallback) {
-        api.shared.metrics.rate_limit_fallbacks.inc();
-    }
-    let mut response = match counted.and_then(|(_, allowance)| allowance.retry_after) {
-        Some(seconds) => {
-            api.shared.metrics.rate_limited.inc();
-            let message = format!("The rate limit of this key is exceeded. Try again in {seconds} s.");
-            ApiError::rate_limited(message, seconds).into_response()
-        }
+    let mut response = match refusal(api, counted.map(|(_, allowance)| allowance)) {
+        Some(error) => error.into_response(),
         None => {
             request.extensions_mut().insert(caller);
             next.run(request).await

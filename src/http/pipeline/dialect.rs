@@ -42,18 +42,30 @@ impl ApiError {
         Self { message: sentence.to_owned(), dialect, ..base }
     }
 
-    /// The error for a task that was accepted and whose pictures this call cannot bring. A repeated call would make and
-    /// charge a second task, so that the official clients are told not to repeat it.
+    /// The error for a task that was accepted and whose pictures this call cannot bring. The official clients repeat the
+    /// call by themselves, and get the pictures of the same task.
     pub(in crate::http) fn goes_on() -> Self {
         let message = "The task was accepted and goes on, but this call cannot bring its pictures. Fetch the task by its id, \
-                       which X-Tintype-Task-Id names: a repeated call is charged again.";
+                       which X-Tintype-Task-Id names: a new call is charged again.";
+        let dialect =
+            Dialect { status: Some(StatusCode::SERVICE_UNAVAILABLE), code: Some("task_goes_on"), ..Dialect::default() };
+        Self { message: message.into(), dialect, ..Self::internal() }
+    }
+
+    /// The error for an idempotency key that another call has used. A repeated call would fail as well.
+    pub(in crate::http) fn reused_idempotency_key() -> Self {
         let dialect = Dialect {
-            status: Some(StatusCode::SERVICE_UNAVAILABLE),
-            code: Some("task_goes_on"),
+            status: Some(StatusCode::UNPROCESSABLE_ENTITY),
+            code: Some("idempotency_key_reused"),
             is_final: true,
             ..Dialect::default()
         };
-        Self { message: message.into(), dialect, ..Self::internal() }
+        Self { dialect, ..Self::invalid_request("The Idempotency-Key belongs to a call with another body.") }
+    }
+
+    /// Whether the official clients are told not to repeat the call.
+    pub(in crate::http) fn is_final(&self) -> bool {
+        self.dialect.is_final
     }
 
     /// This error for a call whose task was accepted: that nothing was charged would be wrong.

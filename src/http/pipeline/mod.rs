@@ -22,6 +22,7 @@ mod leftover;
 pub mod malformed;
 pub mod observe;
 mod proxy;
+pub(super) mod repeats;
 mod reserve;
 
 /// The steps of a request of a caller.

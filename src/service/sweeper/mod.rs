@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{FIRST_REMOVAL, ORPHAN_SWEEP_EVERY, REMOVE_EVERY, SWEEP_EVERY, SWEEP_SLACK, ServerSettings};
 use crate::service::Shared;
 use crate::service::task_ages::ClockWatch;
-use crate::store::{DeleteSessions, Rescue, StoreError};
+use crate::store::{CALL_LIFE, DeleteSessions, Rescue, StoreError};
 
 mod abilities;
 mod files;
@@ -147,6 +147,7 @@ impl Sweeper {
             tokio::time::sleep(ORPHAN_SWEEP_EVERY).await;
             self.delete_expired_sessions().await;
             self.delete_old_audit_entries().await;
+            self.delete_old_calls().await;
             match self.sweep_uploads().await {
                 0 => {}
                 removed => tracing::info!(files = removed, "files of removed uploads deleted"),
@@ -173,6 +174,15 @@ impl Sweeper {
         match self.shared.store.delete_audit_entries(cutoff).await {
             Ok(0) => {}
             Ok(deleted) => tracing::info!(deleted, "old entries of the audit log deleted"),
+            Err(error) => failed(&error),
+        }
+    }
+
+    /// Deletes the calls of OpenAI's dialect that are past their life. Logs an error and leaves it to the next sweep.
+    pub async fn delete_old_calls(&self) {
+        match self.shared.store.delete_calls(self.shared.store.now().saturating_sub(CALL_LIFE)).await {
+            Ok(0) => {}
+            Ok(deleted) => tracing::debug!(deleted, "old calls deleted"),
             Err(error) => failed(&error),
         }
     }

@@ -44,6 +44,10 @@ const CHANGE: &str = "
         FROM idle WHERE a.id = idle.id RETURNING a.id
     ),
     people AS (DELETE FROM people WHERE $3 IS NOT NULL AND account_id IN (SELECT id FROM changed)),
+    calls AS (
+        DELETE FROM calls
+        WHERE $3 IS NOT NULL AND key_id IN (SELECT id FROM api_keys WHERE account_id IN (SELECT id FROM changed))
+    ),
     uploads AS (
         UPDATE uploads SET removed_at = $3
         WHERE $3 IS NOT NULL AND account_id IN (SELECT id FROM changed) AND removed_at IS NULL

@@ -13,13 +13,14 @@ const PIECE: u32 = 1_000;
 
 /// The tables that both databases have, without `progress` and `previews`, which workers report again, and without sessions
 /// and sign-in links: people sign in again. Their first column is their key.
-const TABLES: [&str; 11] = [
+const TABLES: [&str; 12] = [
     "secrets",
     "accounts",
     "people",
     "api_keys",
     "uploads",
     "tasks",
+    "calls",
     "queue",
     "ledger",
     "queue_pause",

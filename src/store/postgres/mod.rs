@@ -24,6 +24,7 @@ mod accounts;
 mod audit;
 mod audit_log;
 mod batch;
+mod calls;
 mod claim;
 mod columns;
 mod connect;

@@ -3,7 +3,7 @@
 //! Within a batch, the tasks of an account are accepted in their order until one of them exceeds the balance or the
 //! limit of unfinished tasks. That one is refused, and those after it go into the next batch if the account can pay them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ use crate::clock::Timestamp;
 use crate::domain::model::{CREDITS_PER_IMAGE, Id, Status, Surface, Task};
 use crate::domain::request::GenerateRequest;
 use crate::fault::{Effect, Faults, Point};
-use crate::store::{Result, START_WITHIN, StartLimit, StoreError, Submission};
+use crate::store::calls::FOUND_WITHIN;
+use crate::store::{Call, Origin, Result, START_WITHIN, StartLimit, StoreError, Submission};
 
 /// Pause before the next batch after one without an answer: all accounts were locked by other transactions, or all orders
 /// too late by the server's clock but not yet by that of this process.
@@ -29,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 #[derive(Debug, Clone)]
 pub(super) struct Order {
     pub(super) account_id: Id,
-    pub(super) key_id: Option<Id>,
+    pub(super) origin: Origin,
     pub(super) surface: Surface,
     pub(super) request: GenerateRequest,
     /// 0: no limit.
@@ -60,6 +61,8 @@ struct Found {
     /// Balance and unfinished tasks of the account before the statement; `None` if another transaction has locked it.
     account: Option<(i64, i64)>,
     accepted: bool,
+    /// Whether it repeats a call, so that it was not accepted.
+    repeated: bool,
     /// Whether its deadline had passed, so that it was not accepted.
     late: bool,
 }
@@ -69,29 +72,32 @@ impl Submitter {
     /// transactions had locked, those that come after a refused order, and those that were too late, which it refuses.
     pub(super) fn run(self, orders: Vec<Asked>) -> BoxFuture<'static, Vec<Asked>> {
         Box::pin(async move {
+            let (orders, mut later) = without_repeats(orders);
             let sent = self.startable(orders);
             if sent.is_empty() {
-                return Vec::new();
+                return later;
             }
             let error = match self.send(&sent).await {
-                Ok(found) => return self.answer(sent, found).await,
+                Ok(found) => {
+                    later.extend(self.answer(sent, found).await);
+                    return later;
+                }
                 Err(Failure::Unknown(error)) => {
                     tokio::spawn(or_exit(self.settle(sent, error)));
-                    return Vec::new();
+                    return later;
                 }
                 // A damaged account or task does not fail the others.
                 Err(Failure::Refused(error)) if sent.len() > 1 => {
                     tracing::warn!(orders = sent.len(), %error, "the database refused a batch of submits; sending each alone");
-                    let mut again = Vec::new();
                     for one in sent {
-                        again.extend(self.clone().run(vec![one.asked]).await);
+                        later.extend(self.clone().run(vec![one.asked]).await);
                     }
-                    return again;
+                    return later;
                 }
                 Err(failure) => StoreError::from(failure),
             };
             sent.into_iter().for_each(|one| one.asked.answer(Err(error.clone())));
-            Vec::new()
+            later
         })
     }
 
@@ -138,6 +144,10 @@ impl Submitter {
                 }
                 continue;
             };
+            if found.repeated {
+                one.asked.answer(Ok(Submission::Repeated));
+                continue;
+            }
             if found.late {
                 // It takes nothing from those after it. It is refused when its start limit is over by the clock of this
                 // process, too.
@@ -200,12 +210,25 @@ impl Sent {
     }
 }
 
+/// Takes out the orders that may repeat a call of the same batch: the statement sees only what was committed before it.
+fn without_repeats(orders: Vec<Asked>) -> (Vec<Asked>, Vec<Asked>) {
+    let mut seen = HashSet::new();
+    orders.into_iter().partition(|asked| {
+        let Origin { key_id, call } = asked.query.origin;
+        let Some(call) = call else { return true };
+        let repeats = call.may_repeat() && seen.contains(&(key_id, call.idempotency.unwrap_or(call.digest)));
+        seen.insert((key_id, call.idempotency.unwrap_or(call.digest)));
+        !repeats
+    })
+}
+
 fn found(row: &Row) -> Result<Found> {
     let (balance, unfinished): (Option<i64>, Option<i64>) = (row.try_get("balance")?, row.try_get("unfinished")?);
     Ok(Found {
         exists: row.try_get("exists")?,
         account: balance.zip(unfinished),
         accepted: row.try_get("accepted")?,
+        repeated: row.try_get("repeated")?,
         late: row.try_get("late")?,
     })
 }
@@ -216,9 +239,11 @@ const SUBMIT: &str = "
     orders AS (
         SELECT *, ($15::bigint * sum(n) OVER of_account)::bigint AS spent, row_number() OVER of_account AS place
         FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::bigint[], $7::bigint[],
-                    $8::text[], $9::text[], $10::text[], $11::text[], $12::bigint[], $13::bigint[])
+                    $8::text[], $9::text[], $10::text[], $11::text[], $12::bigint[], $13::bigint[],
+                    $17::bytea[], $18::bytea[], $19::bigint[], $20::bigint[])
             WITH ORDINALITY AS o (id, account_id, key_id, surface, image_to_image, made_at, n, aspect_ratio,
-                                  reference_images, prompt, request_id, max_unfinished, deadline, ordinal)
+                                  reference_images, prompt, request_id, max_unfinished, deadline,
+                                  digest, idempotency, attempt, holder, ordinal)
         WINDOW of_account AS (PARTITION BY account_id ORDER BY ordinal)
     ),
     -- Locks the accounts in the order of their ids: nothing else charges or refunds them until the commit. An account
@@ -230,13 +255,18 @@ const SUBMIT: &str = "
     found AS MATERIALIZED (
         SELECT id, tintype_balance(id) AS balance, tintype_unfinished(id, $14, $16) AS unfinished FROM locked
     ),
-    -- An account's orders are accepted up to the first that it cannot pay, that exceeds its limit, or that is too late.
+    repeats AS MATERIALIZED (
+        SELECT orders.ordinal, tintype_call(locked.id, key_id, digest, idempotency, attempt, $21) AS earlier
+        FROM orders JOIN locked ON locked.id = account_id WHERE attempt > 0 OR idempotency IS NOT NULL
+    ),
+    -- An account's orders are accepted up to the first that it cannot pay, that exceeds its limit, that is too late, or
+    -- that repeats a call.
     judged AS MATERIALIZED (
         SELECT orders.*, balance, unfinished,
             bool_and(spent <= balance AND (max_unfinished = 0 OR unfinished + place <= max_unfinished)
-                AND extract(epoch FROM clock_timestamp()) * 1000 < deadline)
-            OVER (PARTITION BY account_id ORDER BY ordinal) AS accepted
-        FROM orders JOIN found ON found.id = account_id
+                AND extract(epoch FROM clock_timestamp()) * 1000 < deadline AND repeats.earlier IS NULL)
+            OVER (PARTITION BY account_id ORDER BY orders.ordinal) AS accepted, repeats.earlier IS NOT NULL AS repeated
+        FROM orders JOIN found ON found.id = account_id LEFT JOIN repeats ON repeats.ordinal = orders.ordinal
     ),
     new AS (SELECT * FROM judged WHERE accepted),
     made AS (
@@ -249,6 +279,10 @@ const SUBMIT: &str = "
         INSERT INTO queue (task_id, account_id, key_id, reference_count)
         SELECT id, account_id, key_id, json_array_length(reference_images::json) FROM new
     ),
+    called AS (
+        INSERT INTO calls (task_id, key_id, digest, idempotency, attempt, holder)
+        SELECT id, key_id, digest, idempotency, attempt, holder FROM new WHERE digest IS NOT NULL AND key_id IS NOT NULL
+    ),
     -- In order, so that each balance follows from the entry before it.
     charged AS (
         INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id)
@@ -257,6 +291,7 @@ const SUBMIT: &str = "
     -- One row for each order. It has no balance if its account was locked.
     SELECT EXISTS (SELECT 1 FROM accounts WHERE accounts.id = orders.account_id AND deleted_at IS NULL) AS exists,
         judged.balance, judged.unfinished, coalesce(judged.accepted, false) AS accepted,
+        coalesce(judged.repeated, false) AS repeated,
         NOT coalesce(judged.accepted, false) AND extract(epoch FROM clock_timestamp()) * 1000 >= orders.deadline AS late
     FROM orders LEFT JOIN judged ON judged.ordinal = orders.ordinal ORDER BY orders.ordinal";
 
@@ -264,6 +299,7 @@ async fn write(database: &Database, sent: &[Sent]) -> std::result::Result<Vec<Ro
     let orders: Vec<&Order> = sent.iter().map(|one| &one.asked.query).collect();
     let column = |value: fn(&Order) -> String| -> Vec<String> { orders.iter().map(|order| value(order)).collect() };
     let number = |value: fn(&Order) -> i64| -> Vec<i64> { orders.iter().map(|order| value(order)).collect() };
+    let calls: Vec<Option<Call>> = orders.iter().map(|order| order.origin.call).collect();
     let limits = number(|order| order.max_unfinished.into());
     let most = limits.iter().max().copied().unwrap_or_default();
     database
@@ -272,7 +308,7 @@ async fn write(database: &Database, sent: &[Sent]) -> std::result::Result<Vec<Ro
             &[
                 &sent.iter().map(|one| one.id).collect::<Vec<Id>>(),
                 &orders.iter().map(|order| order.account_id).collect::<Vec<Id>>(),
-                &orders.iter().map(|order| order.key_id).collect::<Vec<Option<Id>>>(),
+                &orders.iter().map(|order| order.origin.key_id).collect::<Vec<Option<Id>>>(),
                 &column(|order| order.surface.as_str().to_owned()),
                 &orders.iter().map(|order| !order.request.reference_images.is_empty()).collect::<Vec<bool>>(),
                 &sent.iter().map(|one| one.id.timestamp()).collect::<Vec<Timestamp>>(),
@@ -286,6 +322,11 @@ async fn write(database: &Database, sent: &[Sent]) -> std::result::Result<Vec<Ro
                 &database.horizon(),
                 &CREDITS_PER_IMAGE,
                 &most,
+                &calls.iter().map(|call| call.map(|call| call.digest.to_vec())).collect::<Vec<_>>(),
+                &calls.iter().map(|call| call.and_then(|call| call.idempotency).map(Vec::from)).collect::<Vec<_>>(),
+                &calls.iter().map(|call| call.map(|call| i64::from(call.attempt))).collect::<Vec<_>>(),
+                &calls.iter().map(|call| call.map(|call| call.holder)).collect::<Vec<_>>(),
+                &Id::floor(database.now().saturating_sub(FOUND_WITHIN)),
             ],
         )
         .await

@@ -15,7 +15,7 @@ use crate::domain::model::{Id, Surface, Task};
 use crate::domain::request::GenerateRequest;
 use crate::fault::Effect;
 use crate::store::{
-    AttemptProgress, CompletedTask, Result, StartLimit, Submission, TaskFiles, TaskRecord, Tasks, Unfinished,
+    AttemptProgress, CompletedTask, Origin, Result, StartLimit, Submission, TaskFiles, TaskRecord, Tasks, Unfinished,
 };
 
 /// Tasks that are removed in one transaction.
@@ -88,12 +88,12 @@ impl Tasks for PostgresStore {
         &self,
         start: StartLimit,
         account_id: Id,
-        key_id: Option<Id>,
+        origin: Origin,
         surface: Surface,
         request: GenerateRequest,
         max_unfinished: u32,
     ) -> Result<Submission> {
-        let order = Order { account_id, key_id, surface, request, max_unfinished, start };
+        let order = Order { account_id, origin, surface, request, max_unfinished, start };
         let submission = self.write(Effect::Submit, self.submits.ask(order)).await?;
         if matches!(submission, Submission::Accepted(_)) {
             self.announcer.announce();

@@ -123,6 +123,10 @@ pub(super) fn change_account(
         writing.connection.prepare_cached("DELETE FROM people WHERE account_id = ?1")?.execute([id])?;
         writing
             .connection
+            .prepare_cached("DELETE FROM calls WHERE key_id IN (SELECT id FROM api_keys WHERE account_id = ?1)")?
+            .execute([id])?;
+        writing
+            .connection
             .prepare_cached("UPDATE uploads SET removed_at = ?2 WHERE account_id = ?1 AND removed_at IS NULL")?
             .execute(params![id, now])?;
     }

@@ -19,6 +19,7 @@ use crate::fault::{Effect, Faults, Point};
 mod accounts;
 mod audit;
 mod audit_log;
+mod calls;
 mod columns;
 mod connection;
 mod files;

@@ -7,24 +7,30 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use super::accounts::Entry;
 use super::columns::{json, to_json, word};
 use super::writer::Writing;
-use super::{SqliteStore, files, progress};
+use super::{SqliteStore, calls, files, progress};
 use crate::domain::model::{EntryKind, Id, Status, Surface, Task};
 use crate::domain::request::GenerateRequest;
 use crate::fault::Effect;
 use crate::store::{
-    AttemptProgress, CompletedTask, Result, StartLimit, Submission, TaskFiles, TaskRecord, Tasks, Unfinished,
+    AttemptProgress, CompletedTask, Origin, Result, StartLimit, Submission, TaskFiles, TaskRecord, Tasks, Unfinished,
 };
 
 pub(super) fn submit(
     writing: &mut Writing,
     account_id: Id,
-    key_id: Option<Id>,
+    origin: Origin,
     surface: Surface,
     request: &GenerateRequest,
     max_unfinished: u32,
 ) -> rusqlite::Result<Submission> {
     let connection = &writing.connection;
     let cost = request.cost();
+    let call = origin.key_id.zip(origin.call);
+    if let Some((key_id, call)) = call.filter(|(_, call)| call.may_repeat())
+        && calls::find(connection, key_id, &call, writing.clock.now())?.is_some()
+    {
+        return Ok(Submission::Repeated);
+    }
     // No RETURNING here and in the queue: SQLite would build a temporary table for it.
     let charged = connection
         .prepare_cached(
@@ -61,7 +67,10 @@ pub(super) fn submit(
         ])?;
     connection
         .prepare_cached("INSERT INTO queue (task_id, account_id, key_id, reference_count) VALUES (?1, ?2, ?3, ?4)")?
-        .execute(params![id, account_id, key_id, request.reference_images.len()])?;
+        .execute(params![id, account_id, origin.key_id, request.reference_images.len()])?;
+    if let Some((key_id, call)) = call {
+        calls::record(connection, id, key_id, &call)?;
+    }
     let charge = Entry { kind: EntryKind::Charge, amount: -cost, task_id: Some(id), note: None };
     charge.record(connection, account_id, balance, created_at)?;
     Ok(Submission::Accepted(Task {
@@ -264,7 +273,7 @@ impl Tasks for SqliteStore {
         &self,
         start: StartLimit,
         account_id: Id,
-        key_id: Option<Id>,
+        origin: Origin,
         surface: Surface,
         request: GenerateRequest,
         max_unfinished: u32,
@@ -273,7 +282,7 @@ impl Tasks for SqliteStore {
             if start.is_over(writing.clock.elapsed()) {
                 return Ok(Submission::NotStarted);
             }
-            submit(writing, account_id, key_id, surface, &request, max_unfinished)
+            submit(writing, account_id, origin, surface, &request, max_unfinished)
         };
         self.write(Effect::Submit, submit).await
     }

@@ -111,7 +111,7 @@ async fn a_locked_account_delays_no_submit_of_another() -> Result<()> {
     assert!(join_all(&mut of_ada).now_or_never().is_none(), "every submit has started");
     accepted(submit(bob).await?);
     let limit = StartLimit { deadline: fx.clock.elapsed(), hung_up: CancellationToken::new() };
-    let mut late = fx.store.submit_before(limit.clone(), ada, None, Surface::Api, images(1), UNLIMITED);
+    let mut late = fx.store.submit_before(limit.clone(), ada, None.into(), Surface::Api, images(1), UNLIMITED);
     assert!((&mut late).now_or_never().is_none());
     accepted(submit(bob).await?);
     assert!(join_all(&mut of_ada).now_or_never().is_none(), "the submits of ada still wait for the lock");

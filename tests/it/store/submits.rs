@@ -281,7 +281,7 @@ pub async fn a_submit_past_its_deadline_or_after_its_caller_hung_up_does_not_sta
     let ada = fx.account("ada", 10).await?;
     let limit = || StartLimit { deadline: fx.clock.elapsed() + START_WITHIN, ..StartLimit::none() };
     let (in_time, late, gone) = (limit(), limit(), limit());
-    let submit = |start| fx.store.submit_before(start, ada, None, Surface::Api, images(1), UNLIMITED);
+    let submit = |start| fx.store.submit_before(start, ada, None.into(), Surface::Api, images(1), UNLIMITED);
     fx.clock.advance(START_WITHIN);
     accepted(submit(in_time).await?);
     fx.clock.advance(MILLISECOND);

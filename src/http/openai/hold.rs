@@ -1,0 +1,116 @@
+//! The hold of a call on its task: of several attempts at a call, one answers with the pictures.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::response::Response;
+use hyper::body::{Frame, SizeHint};
+use tracing::Instrument as _;
+
+use crate::domain::model::Id;
+use crate::http::state::ApiState;
+use crate::store::{Call, CallEnd, Result};
+
+/// Bytes of a part of an answer. The connection takes a part when it has sent most of those before it.
+const PART: usize = 16 * 1024;
+
+/// The hold; dropping it tells the store that the caller hung up.
+#[derive(Debug)]
+pub(super) struct Hold {
+    api: Arc<ApiState>,
+    task_id: Id,
+    holder: i64,
+    ended: bool,
+}
+
+impl Hold {
+    /// The hold of this attempt; `None` for one with an idempotency key, whose answer may be asked for many times.
+    pub(super) fn of(call: &Call, task_id: Id, api: &Arc<ApiState>) -> Option<Self> {
+        let hold = || Self { api: api.clone(), task_id, holder: call.holder, ended: false };
+        call.idempotency.is_none().then(hold)
+    }
+
+    /// Whether this attempt may answer: no later one has taken the task over.
+    pub(super) async fn is_held(&self) -> Result<bool> {
+        self.api.shared.store.holds_call(self.task_id, self.holder).await
+    }
+
+    /// Ends the hold before the answer is sent, because no other attempt needs it.
+    pub(super) async fn settle(mut self) -> Result<()> {
+        self.ended = true;
+        self.api.shared.store.end_call(self.task_id, self.holder, CallEnd::Delivered).await.map(drop)
+    }
+
+    /// The same answer, which ends the hold when the connection takes its last part.
+    pub(super) async fn deliver(self, response: Response) -> Response {
+        let (head, body) = response.into_parts();
+        // The answer is in memory already.
+        match axum::body::to_bytes(body, usize::MAX).await {
+            Ok(rest) => Response::from_parts(head, Body::new(Delivery { rest, hold: Some(self) })),
+            Err(_) => Response::from_parts(head, Body::empty()),
+        }
+    }
+
+    fn end(&mut self, end: CallEnd) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        let (api, task_id, holder) = (self.api.clone(), self.task_id, self.holder);
+        let ending = async move {
+            if let Err(error) = api.shared.store.end_call(task_id, holder, end).await {
+                tracing::warn!(
+                    task = %task_id, %error,
+                    "could not write down the end of a call; an attempt after it may take its task over all the same"
+                );
+            }
+        };
+        // Without a runtime the process ends, and a later attempt takes the task over.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(ending.in_current_span());
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.end(CallEnd::HungUp);
+    }
+}
+
+/// The body of an answer in parts.
+struct Delivery {
+    rest: Bytes,
+    hold: Option<Hold>,
+}
+
+impl HttpBody for Delivery {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, axum::Error>>> {
+        if self.rest.is_empty() {
+            return Poll::Ready(None);
+        }
+        let length = self.rest.len().min(PART);
+        let part = self.rest.split_to(length);
+        if self.rest.is_empty()
+            && let Some(mut hold) = self.hold.take()
+        {
+            hold.end(CallEnd::Delivered);
+        }
+        Poll::Ready(Some(Ok(Frame::data(part))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.rest.len() as u64)
+    }
+}

@@ -1,0 +1,48 @@
+//! Calls that a client of OpenAI's dialect sends again.
+
+use axum::http::header::{HeaderMap, HeaderName};
+use sha2::{Digest as _, Sha256};
+
+use super::error::ApiError;
+use crate::domain::images_api_request::ImagesCall;
+use crate::domain::model::Id;
+use crate::store::Call;
+
+/// The number of attempts before this one, as the official clients count.
+static RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
+static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// Longest idempotency key, in bytes.
+const MAX_IDEMPOTENCY_KEY: usize = 255;
+
+/// The signs in the header of a request that an earlier attempt may have made its task.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::http) struct Repeat {
+    attempt: u32,
+    idempotency: Option<[u8; 32]>,
+}
+
+impl Repeat {
+    /// Reads the signs. A count that cannot be read counts as 0.
+    pub(in crate::http) fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
+        let attempt = headers.get(&RETRY_COUNT).and_then(|count| count.to_str().ok()?.parse().ok()).unwrap_or(0);
+        let mut keys = headers.get_all(&IDEMPOTENCY_KEY).iter();
+        let idempotency = match (keys.next(), keys.next()) {
+            (None, _) => None,
+            (Some(key), None) if (1..=MAX_IDEMPOTENCY_KEY).contains(&key.len()) => Some(Sha256::digest(key).into()),
+            _ => return Err(ApiError::invalid_request("Idempotency-Key must have 1 to 255 characters.")),
+        };
+        Ok(Self { attempt, idempotency })
+    }
+
+    /// Whether the header bears such a sign, even one that is refused later.
+    pub(super) fn is_claimed(headers: &HeaderMap) -> bool {
+        headers.contains_key(&IDEMPOTENCY_KEY) || Self::of(headers).is_ok_and(|repeat| repeat.attempt > 0)
+    }
+
+    /// The attempt at this call by a key.
+    pub(in crate::http) fn call(self, key_id: Id, call: &ImagesCall) -> Call {
+        let digest = call.digest(key_id.as_str().as_bytes());
+        Call { digest, idempotency: self.idempotency, attempt: self.attempt, holder: rand::random() }
+    }
+}

@@ -1,0 +1,90 @@
+//! Calls of OpenAI's dialect. Their clients repeat a call by themselves; a repeated call finds the task of the attempt
+//! before instead of being charged again.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::Result;
+use crate::clock::Timestamp;
+use crate::domain::model::Id;
+
+/// A call without an idempotency key finds a task that was submitted this long ago at most: the task ends within ten
+/// minutes, and a client that waits for two attempts before it comes back within half an hour.
+pub const FOUND_WITHIN: Duration = Duration::from_secs(60 * 60);
+/// Calls and their idempotency keys are known for this long at least.
+pub const CALL_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// One attempt at a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Call {
+    /// Identifies the choices of the call.
+    pub digest: [u8; 32],
+    /// SHA-256 of the idempotency key, if the caller sent one.
+    pub idempotency: Option<[u8; 32]>,
+    /// The number of attempts before this one, as the client counts.
+    pub attempt: u32,
+    /// A random number, which identifies this attempt as the one that waits for the task.
+    pub holder: i64,
+}
+
+impl Call {
+    /// Whether an earlier attempt may have made its task.
+    pub fn may_repeat(&self) -> bool {
+        self.attempt > 0 || self.idempotency.is_some()
+    }
+}
+
+/// The origin of a task.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The key that it came with. A violation of the content policy counts against it.
+    pub key_id: Option<Id>,
+    /// The call of OpenAI's dialect that made it.
+    pub call: Option<Call>,
+}
+
+impl From<Option<Id>> for Origin {
+    fn from(key_id: Option<Id>) -> Self {
+        Self { key_id, call: None }
+    }
+}
+
+/// Outcome of looking for the task of an earlier attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attachment {
+    /// There is none.
+    None,
+    /// This one. Without an idempotency key, the attempt before no longer holds it.
+    Task(Id),
+    /// The idempotency key belongs to a call with other choices.
+    OtherChoices,
+}
+
+/// The end of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallEnd {
+    /// The caller got the answer, and no other call will.
+    Delivered,
+    /// The caller hung up; a later attempt may take the task.
+    HungUp,
+}
+
+/// Calls of OpenAI's dialect. [`Tasks::submit_before`](super::Tasks::submit_before) writes them down with their tasks.
+#[async_trait]
+pub trait Calls: std::fmt::Debug + Send + Sync + 'static {
+    /// Finds the task of an earlier attempt at a call that may repeat one, with the same key. With an idempotency key: the
+    /// task of that key, for every such call. Otherwise the call takes the task over: of those with the same digest,
+    /// lower attempt and undelivered answer one that no call holds or, without any, the oldest. Of several calls at
+    /// once each takes another task.
+    async fn attach_call(&self, key_id: Id, call: Call) -> Result<Attachment>;
+
+    /// Whether this attempt still holds the task, so that it may answer.
+    async fn holds_call(&self, task_id: Id, holder: i64) -> Result<bool>;
+
+    /// Ends a call that still holds its task; `false` if it does not.
+    async fn end_call(&self, task_id: Id, holder: i64, end: CallEnd) -> Result<bool>;
+
+    /// Deletes the calls whose tasks were submitted before `cutoff`. Returns their number.
+    async fn delete_calls(&self, cutoff: Timestamp) -> Result<usize>;
+}

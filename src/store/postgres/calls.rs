@@ -1,0 +1,67 @@
+//! Statements for calls of OpenAI's dialect.
+
+use async_trait::async_trait;
+
+use super::PostgresStore;
+use crate::clock::Timestamp;
+use crate::domain::model::Id;
+use crate::fault::Effect;
+use crate::store::calls::FOUND_WITHIN;
+use crate::store::{Attachment, Call, CallEnd, Calls, Result};
+
+/// Takes over a task for the attempt $3 of the holder $4. The lock makes concurrent attempts wait for each other; the
+/// update repeats the conditions, because the row may have changed before the lock.
+const ATTACH: &str = "
+    WITH free AS MATERIALIZED (
+        SELECT task_id FROM calls
+        WHERE key_id = $1 AND digest = $2 AND idempotency IS NULL AND delivered_at IS NULL AND attempt < $3
+            AND task_id >= $5
+        ORDER BY holder IS NOT NULL, task_id LIMIT 1 FOR UPDATE SKIP LOCKED
+    )
+    UPDATE calls SET attempt = $3, holder = $4 FROM free
+    WHERE calls.task_id = free.task_id AND delivered_at IS NULL AND attempt < $3 RETURNING calls.task_id";
+
+#[async_trait]
+impl Calls for PostgresStore {
+    async fn attach_call(&self, key_id: Id, call: Call) -> Result<Attachment> {
+        let digest = call.digest.as_slice();
+        if let Some(idempotency) = call.idempotency {
+            let sql = "SELECT task_id, digest FROM calls WHERE key_id = $1 AND idempotency = $2";
+            let found = self.database.read_one(sql, &[&key_id, &idempotency.as_slice()]).await?;
+            let Some(row) = found else { return Ok(Attachment::None) };
+            let same = row.try_get::<_, &[u8]>("digest")? == digest;
+            return Ok(if same { Attachment::Task(row.try_get("task_id")?) } else { Attachment::OtherChoices });
+        }
+        let attach = async {
+            let since = Id::floor(self.database.now().saturating_sub(FOUND_WITHIN));
+            let attempt = i64::from(call.attempt);
+            let rows = self.database.write(ATTACH, &[&key_id, &digest, &attempt, &call.holder, &since]).await?;
+            Ok(match rows.first() {
+                Some(row) => Attachment::Task(row.try_get(0)?),
+                None => Attachment::None,
+            })
+        };
+        self.write(Effect::AttachCall, attach).await
+    }
+
+    async fn holds_call(&self, task_id: Id, holder: i64) -> Result<bool> {
+        let sql = "SELECT 1 FROM calls WHERE task_id = $1 AND holder = $2";
+        Ok(self.database.read_one(sql, &[&task_id, &holder]).await?.is_some())
+    }
+
+    async fn end_call(&self, task_id: Id, holder: i64, end: CallEnd) -> Result<bool> {
+        let sql = "UPDATE calls SET holder = NULL, delivered_at = $3::bigint WHERE task_id = $1 AND holder = $2
+            RETURNING task_id";
+        let ending = async {
+            let delivered_at = (end == CallEnd::Delivered).then(|| self.database.now());
+            Ok(!self.database.write(sql, &[&task_id, &holder, &delivered_at]).await?.is_empty())
+        };
+        self.write(Effect::EndCall, ending).await
+    }
+
+    async fn delete_calls(&self, cutoff: Timestamp) -> Result<usize> {
+        let sql = "DELETE FROM calls WHERE task_id < $1 RETURNING task_id";
+        let delete = async { Ok(self.database.write(sql, &[&Id::floor(cutoff)]).await?.len()) };
+        self.write(Effect::DeleteCalls, delete).await
+    }
+}

@@ -1,0 +1,176 @@
+//! Calls of OpenAI's dialect that a client repeats by itself are charged once.
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::Request;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tintype::store::KeyChange;
+use tokio::net::TcpStream;
+
+use crate::rigs::binary::{self, Server};
+use crate::rigs::http::{Answer, exchange, try_send};
+use crate::rigs::service::{Caller, Service};
+
+const GENERATIONS: &str = "/v1/images/generations";
+const BODY: &str = r#"{"prompt": "a boat"}"#;
+
+/// Sends a call with these headers besides the key.
+async fn call(caller: &Caller<'_>, headers: &[(&str, &str)], body: &str) -> Answer {
+    let key = caller.authorization();
+    let mut all = vec![("authorization", key.as_str()), ("content-type", "application/json")];
+    all.extend(headers);
+    caller.service.call("POST", GENERATIONS, &all, body.to_owned()).await
+}
+
+/// Sends attempt number `attempt` at the call.
+async fn attempt(caller: &Caller<'_>, attempt: &str) -> Answer {
+    call(caller, &[("x-stainless-retry-count", attempt)], BODY).await
+}
+
+/// Completes when so many callers wait.
+async fn waiting(service: &Service, count: usize) {
+    while service.shared.endings.waiters.count() != count {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Sends a first attempt and hangs up once it waits.
+async fn hang_up(caller: &Caller<'_>) {
+    tokio::select! {
+        answer = attempt(caller, "0") => panic!("answered: {answer:?}"),
+        () = waiting(caller.service, 1) => {}
+    }
+    waiting(caller.service, 0).await;
+}
+
+/// The answer to a call that waits until the worker has done its task.
+async fn worked(service: &Service, answer: impl Future<Output = Answer>) -> Answer {
+    let work = async {
+        waiting(service, 1).await;
+        service.work().await;
+    };
+    tokio::join!(answer, work).0
+}
+
+#[track_caller]
+fn task_of(answer: &Answer) -> &str {
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.header("x-tintype-task-id")
+}
+
+#[tokio::test]
+async fn a_repeated_call_brings_the_pictures_of_the_first_without_credits_and_beyond_the_rate_limit() {
+    let service = Service::start_with(&["--submit-rate", "1"]).await;
+    let caller = service.caller("ada", 2).await;
+    hang_up(&caller).await;
+    assert_eq!(caller.credits().await, 0);
+    assert_eq!(call(&caller, &[], BODY).await.json()["error"]["code"], "rate_limit_exceeded");
+    let other_body = call(&caller, &[("x-stainless-retry-count", "1")], r#"{"prompt": "a ship"}"#).await;
+    assert_eq!(other_body.json()["error"]["code"], "rate_limit_exceeded", "it would make a task of its own");
+    let answer = worked(&service, attempt(&caller, "1")).await;
+    assert!(answer.json()["data"][0]["b64_json"].is_string());
+    assert_eq!(caller.task(task_of(&answer)).await["status"], "completed");
+    assert_eq!(caller.credits().await, 0);
+}
+
+#[tokio::test]
+async fn a_new_call_with_the_same_words_is_another_task() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let first = worked(&service, attempt(&caller, "0")).await;
+    let second = worked(&service, attempt(&caller, "0")).await;
+    assert_ne!(task_of(&first), task_of(&second));
+    assert_eq!(caller.credits().await, 96);
+}
+
+#[tokio::test]
+async fn an_attempt_that_still_waits_gives_way_to_the_next_one() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let first = try_send(service.address, "POST", GENERATIONS, &caller.key, BODY);
+    let second = async {
+        waiting(&service, 1).await;
+        let work = async {
+            waiting(&service, 2).await;
+            service.work().await;
+        };
+        tokio::join!(attempt(&caller, "1"), work).0
+    };
+    let (first, second) = tokio::join!(first, second);
+    assert!(first.is_none(), "no caller gets the pictures of another: {first:?}");
+    assert_eq!(caller.task(task_of(&second)).await["status"], "completed");
+    assert_eq!(caller.credits().await, 98);
+}
+
+#[tokio::test]
+async fn a_repeated_call_of_another_key_finds_nothing() {
+    let service = Service::start().await;
+    let (ada, eve) = (service.caller("ada", 100).await, service.caller("eve", 0).await);
+    hang_up(&ada).await;
+    assert_eq!(attempt(&eve, "1").await.json()["error"]["code"], "insufficient_quota");
+    let (key_id, key) = service.new_key(ada.account.id, |_| {}).await;
+    let other = Caller { service: &service, account: ada.account.clone(), key_id, key };
+    let mine = worked(&service, attempt(&ada, "1")).await;
+    let others = worked(&service, attempt(&other, "1")).await;
+    assert_ne!(task_of(&mine), task_of(&others));
+    assert_eq!(ada.credits().await, 96);
+}
+
+#[tokio::test]
+async fn a_revoked_key_gets_no_pictures_of_an_attempt_before() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    hang_up(&caller).await;
+    service.shared.store.change_key(caller.key_id, KeyChange::Revoke).await.expect("a store");
+    // The key is cached for a moment.
+    service.clock.advance(std::time::Duration::from_secs(5));
+    assert_eq!(attempt(&caller, "1").await.status, 401);
+}
+
+#[tokio::test]
+async fn an_idempotency_key_stands_for_one_task_and_one_body() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let named = [("idempotency-key", "order 66")];
+    let first = worked(&service, call(&caller, &named, BODY)).await;
+    let again = call(&caller, &named, r#"{"prompt": "a boat", "n": null}"#).await;
+    assert_eq!((task_of(&first), first.json()["data"].clone()), (task_of(&again), again.json()["data"].clone()));
+    let other = call(&caller, &named, r#"{"prompt": "a ship"}"#).await;
+    assert_eq!((other.status.as_u16(), other.header("x-should-retry")), (422, "false"));
+    assert_eq!(other.json()["error"]["code"], "idempotency_key_reused");
+    for wrong in ["", &"k".repeat(256)] {
+        let answer = call(&caller, &[("idempotency-key", wrong)], BODY).await;
+        assert_eq!(answer.json()["error"]["type"], "invalid_request_error");
+        assert_eq!(answer.status, 400);
+    }
+    let twice = call(&caller, &[("idempotency-key", "a"), ("idempotency-key", "b")], BODY).await;
+    assert_eq!((twice.status.as_u16(), twice.json()["error"]["param"].clone()), (400, Value::Null));
+    assert_eq!(caller.credits().await, 98);
+    let both = [("idempotency-key", "order 67"), ("x-stainless-retry-count", "1")];
+    let next = worked(&service, call(&caller, &both, &json!({ "prompt": "a boat" }).to_string())).await;
+    assert_ne!(task_of(&first), task_of(&next));
+    assert_eq!(caller.credits().await, 96);
+}
+
+#[tokio::test]
+async fn a_call_whose_process_is_killed_after_the_charge_is_repeated_at_the_next_process() {
+    let data = TempDir::new().expect("a directory");
+    let mut server = Server::start(data.path(), &["--test-fault", "after-submit=kill"]);
+    let key = server.first_key().expect("a key");
+    assert!(try_send(server.address, "POST", GENERATIONS, &key, BODY).await.is_none());
+    assert!(!server.until_ended().await.success());
+    let server = Server::start(data.path(), &[]);
+    let request = Request::post(GENERATIONS)
+        .header("host", server.address.to_string())
+        .header("authorization", format!("Bearer {key}"))
+        .header("content-type", "application/json")
+        .header("x-stainless-retry-count", "1")
+        .body(Full::new(Bytes::from(BODY)));
+    let stream = TcpStream::connect(server.address).await.expect("the server listens");
+    let answer = exchange(stream, request.expect("a request")).await;
+    assert!(answer.json()["data"][0]["b64_json"].is_string(), "{answer:?}");
+    server.stop();
+    let audit = binary::json(data.path(), &["credits", "audit"]);
+    assert_eq!((audit["tasks"].as_u64(), &audit["drifts"]), (Some(1), &json!([])), "one task, charged once");
+}
