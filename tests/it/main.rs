@@ -40,6 +40,7 @@ mod migrate;
 mod models;
 mod openai_face;
 mod openai_retries;
+mod openai_sdks;
 mod openapi;
 mod package;
 mod pages;

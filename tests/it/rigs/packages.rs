@@ -1,5 +1,6 @@
-//! Programs from the registries of npm and PyPI: generators of clients, their compilers, and checkers of the OpenAPI
-//! document and of pages. `tests/it/clients/` locks their versions and hashes. They are installed once, below `target/`.
+//! Programs from the registries of npm and PyPI: generators of clients, their compilers, OpenAI's clients, and checkers of
+//! the OpenAPI document and of pages. `tests/it/clients/` locks their versions and hashes. They are installed once, below
+//! `target/`.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

@@ -1,0 +1,38 @@
+"""Calls of the official Python client of OpenAI, as a program of a user makes them. Arguments: base URL, key, poor key."""
+
+import base64
+import json
+import sys
+
+import openai
+
+base_url, key, poor_key = sys.argv[1:]
+
+
+def error(call):
+    """The class of the error that a call raises, its code and its field."""
+    try:
+        call()
+    except openai.APIStatusError as raised:
+        return [type(raised).__name__, raised.code, raised.param]
+    return None
+
+
+# Its time is over before the first picture is made; the client repeats the call by itself.
+client = openai.OpenAI(base_url=base_url, api_key=key, timeout=5.0, max_retries=50)
+answer = client.images.with_raw_response.generate(prompt="a boat", size="1536x1024", n=2)
+print(
+    json.dumps(
+        {
+            "task": answer.headers["x-tintype-task-id"],
+            "attempts": answer.http_request.headers["x-stainless-retry-count"],
+            "pictures": [base64.b64decode(image.b64_json)[:4].hex() for image in answer.parse().data],
+            "errors": [
+                error(lambda: client.images.generate(prompt="a boat", size="large")),
+                error(lambda: client.with_options(api_key="tt_wrong").images.generate(prompt="a boat")),
+                error(lambda: client.with_options(api_key=poor_key).images.generate(prompt="a boat")),
+            ],
+            "models": [model.id for model in client.models.list()],
+        }
+    )
+)

@@ -1,0 +1,57 @@
+//! The official clients of OpenAI's API, from PyPI and npm: a call that they repeat by themselves is charged once.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::rigs::packages::{npm, python, run};
+use crate::rigs::service::Service;
+use crate::tidy::root;
+
+/// Runs a program, which sends a call and repeats it until its task is done. The task is done once a repetition waits.
+async fn check(mut program: Command) {
+    let service = Service::start().await;
+    let (caller, poor) = (service.caller("ada", 100).await, service.caller("eve", 0).await);
+    program.args([format!("http://{}/v1", service.address), caller.key.clone(), poor.key.clone()]);
+    let said = tokio::task::spawn_blocking(move || run(&mut program));
+    let waits = async |count| {
+        while service.shared.endings.waiters.count() != count {
+            assert!(!said.is_finished(), "the program ended without waiting");
+            tokio::task::yield_now().await;
+        }
+    };
+    // The first attempt waits, hangs up, and comes again.
+    waits(1).await;
+    waits(0).await;
+    waits(1).await;
+    service.work().await;
+    let said: Value = serde_json::from_str(&said.await.expect("no panic")).expect("JSON");
+    assert_eq!(said["pictures"], json!(["89504e47", "89504e47"]), "{said}");
+    assert!(said["attempts"].as_str().is_some_and(|attempts| attempts != "0"), "{said}");
+    let errors = json!([
+        ["BadRequestError", null, "size"],
+        ["AuthenticationError", "invalid_api_key", null],
+        ["RateLimitError", "insufficient_quota", null],
+    ]);
+    assert_eq!((&said["errors"], &said["models"]), (&errors, &json!(["imgmodel"])));
+    assert_eq!(caller.task(said["task"].as_str().expect("an id")).await["status"], "completed");
+    assert_eq!(caller.credits().await, 96, "charged once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_python_client_repeats_a_call_and_is_charged_once() {
+    let mut program = Command::new(python().join("python"));
+    program.arg(root().join("tests/it/clients/openai_calls.py"));
+    check(program).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_javascript_client_repeats_a_call_and_is_charged_once() {
+    let folder = tempfile::TempDir::new().expect("a directory");
+    std::os::unix::fs::symlink(npm().join("node_modules"), folder.path().join("node_modules")).expect("a link");
+    let script = folder.path().join("openai_calls.mjs");
+    std::fs::copy(root().join("tests/it/clients/openai_calls.mjs"), &script).expect("a copy");
+    let mut program = Command::new("node");
+    program.arg(script);
+    check(program).await;
+}
