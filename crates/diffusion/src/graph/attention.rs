@@ -174,3 +174,48 @@ pub fn angles<const N: usize>(positions: impl Iterator<Item = [usize; N]>, sizes
     }
     angles
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::noise::Noise;
+    use crate::runtime::{Input, Runtime};
+    use crate::weights::Weights;
+
+    /// More rows than are worked on at a time, of one head.
+    const ROWS: usize = 8_200;
+    const WIDTH: usize = 4;
+
+    /// The mean of the values, weighted by how well their keys fit the query of a row.
+    fn expected(numbers: &[Vec<f32>; 3], row: usize) -> Vec<f64> {
+        let [query, key, value] = numbers.each_ref().map(|all| all.chunks(WIDTH).collect::<Vec<_>>());
+        let fit = |key: &&[f32]| query[row].iter().zip(*key).map(|(a, b)| f64::from(a * b)).sum::<f64>();
+        let weights: Vec<_> = key.iter().map(|key| (fit(key) / (WIDTH as f64).sqrt()).exp()).collect();
+        let sum: f64 = weights.iter().sum();
+        let mean = |at: usize| weights.iter().zip(&value).map(|(weight, value)| weight * f64::from(value[at])).sum();
+        (0..WIDTH).map(mean).map(|all: f64| all / sum).collect()
+    }
+
+    #[test]
+    fn rows_beyond_those_that_are_worked_on_at_a_time_attend_alike() {
+        let most = rows_at_a_time(1, ROWS);
+        assert!(most < ROWS && ROWS < 2 * most, "two parts: {most}");
+        let weights = Weights::default();
+        let mut b = Builder::new(&weights, "");
+        let [query, key, value] = ["query", "key", "value"].map(|name| b.input(name, &[ROWS, WIDTH]));
+        let mixed = b.attend([&query, &key, &value], Heads { count: 1, size: WIDTH }, 1, Sees::All);
+        b.output("mixed", &mixed);
+        let session = Runtime::Rten.load(b.finish(|_| true).expect("a graph")).expect("a session");
+        let mut noise = Noise::new(1);
+        let numbers = [(); 3].map(|()| noise.normal(ROWS * WIDTH));
+        let shape = [ROWS, WIDTH];
+        let [query, key, value] = numbers.each_ref().map(|all| Input::Floats(&shape, all));
+        let [mixed] = session.run(&[("query", query), ("key", key), ("value", value)], ["mixed"]).expect("numbers");
+        assert_eq!(mixed.len(), ROWS * WIDTH);
+        for row in [0, most - 1, most, ROWS - 1] {
+            let found = &mixed[row * WIDTH..][..WIDTH];
+            let apart = found.iter().zip(expected(&numbers, row)).map(|(a, b)| (f64::from(*a) - b).abs());
+            assert!(apart.fold(0.0, f64::max) < 1e-4, "row {row}: {found:?}");
+        }
+    }
+}

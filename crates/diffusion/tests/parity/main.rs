@@ -24,6 +24,7 @@ fn noise_is_that_of_pytorch() {
 
 #[test]
 fn schedulers_take_the_same_steps() {
+    let mut seen = 0;
     for case in json("schedulers.json").as_array().expect("a list") {
         let fields = case["config"].as_object().expect("an object").clone();
         let name = format!("{} in {} steps", case["config"], case["steps"]);
@@ -39,10 +40,19 @@ fn schedulers_take_the_same_steps() {
             let shown = scheduler.scale(step, &sample);
             let model = |(at, x): (usize, &f32)| f64::from(x.tanh()) * 0.7 + 0.1 * (time / 100.0 + at as f64).sin();
             let answer: Vec<f32> = shown.iter().enumerate().map(|shown| model(shown) as f32).collect();
+            // Previews show it.
+            if let Some(picture) = case["pictures"].get(step) {
+                seen += 1;
+                let found: Vec<f64> =
+                    scheduler.picture(step, &answer, &sample).iter().copied().map(f64::from).collect();
+                let worst = error(&found, &floats(picture));
+                assert!(worst < TOLERANCE, "{name}: {worst:e} in the picture of step {step}");
+            }
             scheduler.step(step, &answer, &mut sample, &mut noise);
             let found: Vec<f64> = sample.iter().copied().map(f64::from).collect();
             let worst = error(&found, &floats(after));
             assert!(worst < TOLERANCE, "{name}: {worst:e} at step {step}: {found:?}, not {after}");
         }
     }
+    assert!(seen > 30, "diffusers tells the pictures of DDIM and of both of Euler: {seen}");
 }

@@ -49,14 +49,20 @@ def schedulers(out):
             scheduler.set_timesteps(steps)
             generator = torch.Generator().manual_seed(5)
             sample = torch.randn((1, 4, 2, 3), generator=generator) * scheduler.init_noise_sigma
-            after = []
+            after, pictures = [], []
             for time in scheduler.timesteps:
                 shown = scheduler.scale_model_input(sample, time)
                 extra = {"generator": generator} if kind not in (DDIMScheduler, PNDMScheduler) else {}
-                sample = scheduler.step(answer(shown, time), time, sample, **extra).prev_sample
+                step = scheduler.step(answer(shown, time), time, sample, **extra)
+                sample = step.prev_sample
                 after.append([float(f"{x:.8g}") for x in sample.flatten().tolist()])
+                # The picture that the answer stands for, from those that tell it.
+                picture = getattr(step, "pred_original_sample", None)
+                if picture is not None:
+                    pictures.append([float(f"{x:.8g}") for x in picture.flatten().tolist()])
             times = [float(time) for time in scheduler.timesteps]
-            recorded.append({"config": config, "steps": steps, "times": times, "after": after})
+            record = {"config": config, "steps": steps, "times": times, "after": after, "pictures": pictures}
+            recorded.append(record)
     write_json(out / "schedulers.json", recorded)
 
 
