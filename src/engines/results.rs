@@ -55,6 +55,11 @@ impl Results {
         }
         Ok(picture)
     }
+
+    /// The picture in the file of a preview, whatever it shows. One that cannot be decoded is left out.
+    pub async fn preview(&self, file: &[u8]) -> Option<Picture> {
+        self.decoder.decode_result(file).await.ok()
+    }
 }
 
 /// Downloads files that a server names instead of sending them.

@@ -17,6 +17,10 @@ use crate::engines::endpoint::Endpoint;
 
 /// Previews of pictures come on the same socket.
 const MAX_MESSAGE: usize = 16 * 1024 * 1024;
+/// Longest file of a preview, in bytes. They have 512 pixels a side unless the server is told otherwise.
+const MAX_PREVIEW: usize = 2 * 1024 * 1024;
+/// The kind of a binary message that holds a preview.
+const PREVIEW: [u8; 4] = 1_u32.to_be_bytes();
 /// Longest text that is parsed, in bytes. Parsed, it takes many times as much.
 const MAX_TEXT: usize = 64 * 1024;
 /// Most bytes that wait for a server that reads nothing.
@@ -47,9 +51,9 @@ impl Events {
         Self(socket.ok())
     }
 
-    /// Waits for the end of the run, and reports its steps meanwhile. Without events it waits for ever, and after the end
+    /// Waits for the end of the run, and reports its steps and the files of its previews meanwhile. Without events it waits for ever, and after the end
     /// there are none: the state of the run is asked for at each end, and a server may tell it as often as it likes.
-    pub(super) async fn end(&mut self, on_step: impl Fn(u32, u32)) {
+    pub(super) async fn end(&mut self, on_step: impl Fn(u32, u32), on_preview: impl Fn(&[u8])) {
         while let Some(socket) = &mut self.0 {
             match socket.next().await {
                 Some(Ok(Message::Text(text))) => match matter(&text) {
@@ -60,6 +64,11 @@ impl Events {
                     }
                     Matter::Other => {}
                 },
+                Some(Ok(Message::Binary(bytes))) => {
+                    if let Some(file) = preview(&bytes) {
+                        on_preview(file);
+                    }
+                }
                 Some(Ok(_)) => {}
                 Some(Err(_)) | None => self.0 = None,
             }
@@ -87,6 +96,13 @@ async fn open(endpoint: &Endpoint, client: &str) -> Result<WebSocketStream<Upgra
     Ok(WebSocketStream::from_raw_socket(stream, Role::Client, Some(limits)).await)
 }
 
+/// The JPEG or PNG in a binary message: the kind of the message and that of the file come before it, in four bytes each.
+fn preview(message: &[u8]) -> Option<&[u8]> {
+    let (kind, rest) = message.split_first_chunk::<4>()?;
+    let (_, file) = rest.split_first_chunk::<4>()?;
+    (*kind == PREVIEW && (1..=MAX_PREVIEW).contains(&file.len())).then_some(file)
+}
+
 fn matter(text: &str) -> Matter {
     if text.len() > MAX_TEXT {
         return Matter::Other;
@@ -105,6 +121,16 @@ fn matter(text: &str) -> Matter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn binary_messages_hold_previews() {
+        let message = |kind: u32, file: &[u8]| [&kind.to_be_bytes(), &2_u32.to_be_bytes(), file].concat();
+        assert_eq!(preview(&message(1, b"PNG")), Some(&b"PNG"[..]));
+        for other in [message(3, b"text"), message(1, b""), message(1, &[0])[..7].to_vec(), Vec::new()] {
+            assert_eq!(preview(&other), None, "{other:?}");
+        }
+        assert_eq!(preview(&message(1, &vec![0; MAX_PREVIEW + 1])), None);
+    }
 
     #[test]
     fn events_tell_steps_and_the_end() {

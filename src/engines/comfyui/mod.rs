@@ -5,6 +5,7 @@
 mod answers;
 mod api;
 mod events;
+mod previews;
 mod steps;
 mod workflow;
 
@@ -25,6 +26,7 @@ use url::Url;
 
 use self::api::{ComfyServer, Run};
 use self::events::Events;
+use self::previews::Previews;
 use self::steps::Steps;
 use self::workflow::{Values, Workflow};
 use super::driver::{Driven, Driver};
@@ -108,15 +110,24 @@ struct Order<'a> {
     index: usize,
 }
 
+/// The parts of a brief that are seen while it is rendered.
+#[derive(Clone, Copy)]
+struct Shown<'a> {
+    steps: &'a Steps<'a>,
+    previews: &'a Previews<'a>,
+}
+
 #[async_trait]
 impl Driver for ComfyUi {
     async fn paint(&self, brief: Brief, progress: &Progress) -> Result<Vec<Picture>, EngineError> {
         let prompt = for_engine(&brief.prompt, &RESERVED)?;
         let references: Vec<_> = to_pngs(brief.references).await?.into_iter().map(named).collect();
         let steps = Steps::new(progress, brief.seeds.len());
+        let previews = Previews::new(progress, &self.results);
+        let shown = Shown { steps: &steps, previews: &previews };
         let orders = brief.seeds.iter().enumerate().map(|(index, seed)| {
             let (width, height, references) = (brief.width, brief.height, references.as_slice());
-            self.picture(Order { prompt: &prompt, width, height, seed: *seed, references, index }, &steps)
+            self.picture(Order { prompt: &prompt, width, height, seed: *seed, references, index }, shown)
         });
         let orders: Vec<_> = orders.collect();
         stream::iter(orders).buffered(self.servers.count() * RUNS_PER_SERVER).try_collect().await
@@ -136,14 +147,14 @@ impl Driver for ComfyUi {
 }
 
 impl ComfyUi {
-    async fn picture(&self, order: Order<'_>, steps: &Steps<'_>) -> Result<Picture, EngineError> {
-        let file = self.servers.call(|server| self.file(server, &order, steps)).await?;
+    async fn picture(&self, order: Order<'_>, shown: Shown<'_>) -> Result<Picture, EngineError> {
+        let file = self.servers.call(|server| self.file(server, &order, shown)).await?;
         let picture = self.results.picture(&file).await?;
-        steps.done(order.index);
+        shown.steps.done(order.index);
         Ok(picture)
     }
 
-    async fn file(&self, server: Arc<ComfyServer>, order: &Order<'_>, steps: &Steps<'_>) -> Result<Vec<u8>, Fault> {
+    async fn file(&self, server: Arc<ComfyServer>, order: &Order<'_>, shown: Shown<'_>) -> Result<Vec<u8>, Fault> {
         let mut references = Vec::with_capacity(order.references.len());
         for (name, png) in order.references {
             references.push(server.upload(name.clone(), png.clone()).await?);
@@ -159,7 +170,8 @@ impl ComfyUi {
         let id = uuid();
         let mut events = Events::open(server.endpoint(), &id).await;
         let mut run = Submitted::begin(&server, id, graph, &self.ending).await?;
-        let ended = run.ended(&mut events, |done, of| steps.step(order.index, done, of)).await?;
+        let on_step = |done, of| shown.steps.step(order.index, done, of);
+        let ended = run.ended(&mut events, on_step, |file: &[u8]| shown.previews.show(file)).await?;
         let file = match ended {
             Run::Completed(Some(file)) => file,
             Run::Completed(None) => {
@@ -219,10 +231,15 @@ impl Submitted {
     }
 
     /// Waits for the end of the run.
-    async fn ended(&mut self, events: &mut Events, on_step: impl Fn(u32, u32)) -> Result<Run, Fault> {
+    async fn ended(
+        &mut self,
+        events: &mut Events,
+        on_step: impl Fn(u32, u32),
+        on_preview: impl Fn(&[u8]),
+    ) -> Result<Run, Fault> {
         let mut missed = 0;
         loop {
-            drop(tokio::time::timeout(POLL_EVERY, events.end(&on_step)).await);
+            drop(tokio::time::timeout(POLL_EVERY, events.end(&on_step, &on_preview)).await);
             match self.server.run(&self.id).await {
                 Ok(Run::Unfinished) => missed = 0,
                 Ok(ended) => {

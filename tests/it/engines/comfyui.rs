@@ -180,6 +180,36 @@ async fn steps_come_from_the_websocket_and_a_render_goes_on_without_it() {
 }
 
 #[tokio::test]
+async fn previews_come_from_the_websocket_for_those_who_look() {
+    for looked_at in [true, false] {
+        let (server, files) = (Contract::start(Age::New).await, Files::new());
+        server.outcome(Outcome::Endless);
+        let engine = files.engine(&server.url(), &[]);
+        let progress = if looked_at { Progress::with_previews() } else { Progress::default() };
+        let rendering = engine.render(brief(&[1]), progress.clone(), CancellationToken::new());
+        let watching = async {
+            until(async || server.sockets() == 1 && server.unfinished().len() == 1).await;
+            server.tell_preview(200);
+            if looked_at {
+                until(async || progress.preview().is_some()).await;
+            }
+            // Messages are heard in their order.
+            server.tell_steps(3);
+            until(async || progress.latest() == Some(Stage::Step { done: 3, of: 4 })).await;
+            server.outcome(Outcome::Painted);
+        };
+        let (outcome, ()) = tokio::join!(rendering, watching);
+        assert_eq!(outcome.expect("a picture").len(), 1);
+        let preview = progress.preview();
+        assert_eq!(preview.is_some(), looked_at);
+        if let Some(preview) = preview {
+            assert_eq!((preview.width(), preview.height()), (128, 64));
+            assert!(preview.as_rgb().iter().all(|colour| *colour == 200));
+        }
+    }
+}
+
+#[tokio::test]
 async fn the_end_of_a_run_is_asked_for_once_when_the_websocket_tells_it() {
     let (server, files) = (Contract::start(Age::New).await, Files::new());
     render(&files.engine(&server.url(), &[]), brief(&[1])).await.expect("a picture");

@@ -188,6 +188,17 @@ impl Contract {
         });
     }
 
+    /// Tells the client of the run that is running a preview of one colour, as a PNG.
+    pub fn tell_preview(&self, colour: u8) {
+        let picture = Picture::from_rgb(256, 128, vec![colour; 256 * 128 * 3]).expect("a picture");
+        self.state(|state| {
+            let running = state.runs.iter().find(|run| run.status == Status::Running).map(|run| run.client.clone());
+            let socket = running.and_then(|client| state.sockets.get(&client).cloned()).expect("a client");
+            let file = [&[0, 0, 0, 1, 0, 0, 0, 2], picture.to_png().as_slice()].concat();
+            drop(socket.send(Message::binary(file)));
+        });
+    }
+
     /// Closes all websockets.
     pub fn close_sockets(&self) {
         self.state(|state| state.sockets.clear());
