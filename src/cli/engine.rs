@@ -16,6 +16,7 @@ use super::{Failure, Outcome, show};
 use crate::clock::Clock;
 use crate::config::{EnginePrecision, EngineSettings, EngineTarget, NamedEngine};
 use crate::domain::request::{AspectRatio, InvalidRequest};
+use crate::engines::diffusion::{Asked, Distance};
 use crate::engines::{self, EngineChoice, Surroundings};
 use tintype_engine::{Brief, CancellationToken, Device, Engine, EngineInfo, Measured, Picture, Progress, Sizes};
 
@@ -201,6 +202,8 @@ struct Tried {
 /// A picture in 8 bits beside the same one in 32 bits, or the other way round.
 #[derive(Debug, Serialize)]
 struct Compared {
+    /// The parts of the model before the picture: the prompt's embedding and the first answer.
+    relative: Distance,
     /// Mean difference of a channel, of 255.
     mean_difference: f64,
     /// Largest difference of a channel, of 255.
@@ -211,10 +214,11 @@ struct Compared {
 
 impl Compared {
     /// Compares two pictures of the same size.
-    fn new(one: &Picture, other: &Picture, measured: Option<Measured>) -> Self {
+    fn new(one: &Picture, other: &Picture, relative: Distance, measured: Option<Measured>) -> Self {
         let differences = one.as_rgb().iter().zip(other.as_rgb()).map(|(a, b)| a.abs_diff(*b));
         let sum: u64 = differences.clone().map(u64::from).sum();
         Self {
+            relative,
             mean_difference: sum as f64 / one.as_rgb().len().max(1) as f64,
             largest_difference: differences.max().unwrap_or(0),
             other: measured.map(ShownMeasured::from),
@@ -223,9 +227,13 @@ impl Compared {
 
     fn text(&self) -> String {
         let other = self.other.as_ref().map(ShownMeasured::text).unwrap_or_default();
+        let Distance { prompt, first_answer } = self.relative;
         format!(
-            "\n  in other numbers each channel differs by {:.2} of 255 on average, by {} at most:{other}",
-            self.mean_difference, self.largest_difference
+            "\n  in other numbers the embedding of the prompt differs by {:.2} % of its size, the model's first answer by {:.2} %, and each channel of the picture by {:.2} of 255 on average, by {} at most:{other}",
+            prompt * 100.0,
+            first_answer * 100.0,
+            self.mean_difference,
+            self.largest_difference
         )
     }
 }
@@ -422,14 +430,22 @@ async fn compare(args: &TryArgs, mut named: NamedEngine, data: &Path, picture: &
     if settings.target() != EngineTarget::Diffusion {
         return Err(Failure("--compare is for the diffusion engine".into()));
     }
-    settings.engine_precision = Some(match engines::diffusion::precision(settings, data)? {
-        EnginePrecision::F32 => EnginePrecision::W8a8,
-        EnginePrecision::W8a8 | EnginePrecision::F16 | EnginePrecision::Bf16 => EnginePrecision::F32,
-    });
+    let used = engines::diffusion::precision(settings, data)?;
+    // One of the two computes in 32 bits.
+    let (other, narrow) = match used {
+        EnginePrecision::F32 => (EnginePrecision::W8a8, EnginePrecision::W8a8),
+        EnginePrecision::W8a8 | EnginePrecision::F16 | EnginePrecision::Bf16 => (EnginePrecision::F32, used),
+    };
+    settings.engine_precision = Some(narrow);
+    let asked = Asked { prompt: args.prompt.clone(), size: (picture.width(), picture.height()), seed: args.seed };
+    let comparing = engines::diffusion::compare(settings, data, owns(data), asked);
+    let relative = tokio::time::timeout(args.timeout, comparing).await;
+    let relative = relative.map_err(|_| format!("no comparison within {} s", args.timeout.as_secs()))??;
+    settings.engine_precision = Some(other);
     let (engine, _) = ready(&named, data, args.timeout).await?;
     let other = one_picture(args, &engine, (picture.width(), picture.height())).await?;
     if (other.width(), other.height()) != (picture.width(), picture.height()) {
         return Err(Failure("the other picture would not be done in time at the same size: raise --timeout".into()));
     }
-    Ok(Compared::new(picture, &other, engine.measured()))
+    Ok(Compared::new(picture, &other, relative, engine.measured()))
 }

@@ -244,6 +244,12 @@ impl fmt::Display for EngineRuntime {
     }
 }
 
+impl fmt::Display for EnginePrecision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&name_of(self))
+    }
+}
+
 impl fmt::Display for ServerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&name_of(self))

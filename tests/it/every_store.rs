@@ -3,10 +3,11 @@
 use std::process::{Command, Stdio};
 
 /// The tests that speak to a whole service in their own process.
-const MODULES: [&str; 22] = [
+const MODULES: [&str; 23] = [
     "audit_log::entries",
     "auth::",
     "endings::",
+    "engines::diffusion::broken::a_task_",
     "envelope::",
     "fetching::",
     "files::",

@@ -31,6 +31,9 @@ pub enum Error {
     /// The runtime failed.
     #[error("the model could not be run: {0}")]
     Run(String),
+    /// The runtime could not get the memory that it needs.
+    #[error("memory ran out: {0}")]
+    Memory(String),
     /// The model gave numbers that are no picture: they are not finite, or the picture is all black.
     #[error("{0}")]
     Spoiled(&'static str),

@@ -1,5 +1,7 @@
 //! Numbers of 16 bits on ONNX Runtime: how far their results are from those of 32.
 
+#[path = "parity/compared.rs"]
+mod compared;
 #[path = "parity/library.rs"]
 mod library;
 
@@ -7,8 +9,9 @@ use std::path::{Path, PathBuf};
 
 use tintype_diffusion::quantise::{Rules, Suit};
 use tintype_diffusion::runtime::{Device, Runtime};
-use tintype_diffusion::{Error, Options, Order, Pipeline, Precision, compare};
-use tintype_engine::CancellationToken;
+use tintype_diffusion::{Error, Options, Pipeline, Precision};
+
+use compared::compared;
 
 fn model(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity").join(name)
@@ -25,11 +28,7 @@ fn pictures_in_16_bits_are_close_to_32() {
     for (name, most) in [("sd15", 4.0), ("lcm", 0.1), ("klein", 0.1), ("sdxl", 0.1), ("z_image", 0.1)] {
         let options = options(Precision::F16);
         let suit = Suit { options: &options, rules: Rules::of_this_machine(), progress: &mut |_| {} };
-        let order = Order { prompt: "a fox", width: 64, height: 64, seed: 3, references: &[] };
-        let settings = Pipeline::open(&model(name), &Options::default()).expect("a model").traits().settings();
-        let compared = compare(&model(name), suit, &order, &settings, &CancellationToken::new());
-        let (found, _) = compared.expect("two pictures");
-        let found = [found.prompt, found.answer, found.picture];
+        let found = compared(&model(name), suit);
         let most = [0.003, 0.003, most];
         assert!(found.iter().zip(most).all(|(found, most)| *found > 0.0 && *found < most), "{name}: {found:?}");
     }

@@ -269,6 +269,10 @@ impl Renderer {
                 render.ended();
                 match fault {
                     Fault::Order | Fault::Spoiled => EngineError::Permanent(sentence),
+                    Fault::Memory => {
+                        let advice = self.shared.wanted.more_memory();
+                        EngineError::Temporary(format!("{sentence}: {advice}"))
+                    }
                     Fault::Model | Fault::Run | Fault::Cancelled => EngineError::Temporary(sentence),
                 }
             }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tintype_diffusion::quantise::{Progress, quantise};
+use tintype_diffusion::quantise::{Progress, Rules, Suit, quantise};
 use tintype_diffusion::runtime::{Device, Runtime};
 use tintype_diffusion::{Error, Options, Pipeline, Precision, Settings, Step};
 use tintype_engine::CancellationToken;
@@ -48,8 +48,38 @@ pub(super) struct Setup {
     pub library: Option<PathBuf>,
     /// The most memory of its own that the child may take, in bytes.
     pub memory_bytes: u64,
-    /// Whether it ends as soon as the model is open.
-    pub only_opens: bool,
+    pub work: Work,
+}
+
+/// The work of a child.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Work {
+    /// It renders the orders that it reads.
+    Renders,
+    /// It opens the model and ends.
+    Opens,
+    /// It compares the model with the same in 32 bits, prints a [`Distance`] as JSON, and ends.
+    Compares(Asked),
+}
+
+/// The picture with whose first step models are compared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    /// The words for it.
+    pub prompt: String,
+    /// Width and height in pixels.
+    pub size: (u32, u32),
+    /// The seed of its noise.
+    pub seed: u64,
+}
+
+/// How far a model is from the same in 32 bits: sizes of differences relative to the sizes of the results.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Distance {
+    /// Of the embedding of the prompt.
+    pub prompt: f64,
+    /// Of the first answer of the part that removes the noise, given the same noise and embedding.
+    pub first_answer: f64,
 }
 
 impl Setup {
@@ -117,6 +147,11 @@ fn run(setup: &Setup) -> Result<(), End> {
         status: NO_RUNTIME,
         sentence: format!("{error}: fetch it anew by `tintype engine library`, or give another --engine-runtime"),
     })?;
+    if let Work::Compares(asked) = &setup.work {
+        let distance = distance(setup, asked, runtime).map_err(|error| error.to_string())?;
+        let text = serde_json::to_string(&distance).map_err(|error| error.to_string())?;
+        return writeln!(io::stdout(), "{text}").map_err(|error| End::from(error.to_string()));
+    }
     let described = described(setup);
     let pipeline = open(setup, runtime).map_err(|error| error.to_string())?;
     let traits = pipeline.traits();
@@ -132,7 +167,7 @@ fn run(setup: &Setup) -> Result<(), End> {
         micros: micros(clock.elapsed()),
     };
     send(&Event::Loaded(loaded)).map_err(|error| error.to_string())?;
-    if setup.only_opens {
+    if setup.work == Work::Opens {
         return Ok(());
     }
     let orders = listen().map_err(|error| format!("cannot start a thread: {error}"))?;
@@ -168,13 +203,8 @@ fn described(setup: &Setup) -> String {
 
 /// Opens the model. Weights in 8 bits are made first if they are not there, which takes minutes for a large model.
 fn open(setup: &Setup, runtime: Runtime) -> Result<Pipeline, Error> {
-    let precision = match setup.precision {
-        EnginePrecision::F32 => Precision::F32,
-        EnginePrecision::F16 => Precision::F16,
-        EnginePrecision::Bf16 => Precision::Bf16,
-        EnginePrecision::W8a8 => Precision::W8A8,
-    };
-    if let (Precision::W8A8, Some(cache)) = (precision, &setup.cache) {
+    let options = options(setup, runtime);
+    if let (Precision::W8A8, Some(cache)) = (options.precision, &setup.cache) {
         let mut said = None;
         quantise(&setup.folder, cache, &mut |Progress { part, done, total }| {
             let quarter = done.saturating_mul(4) / (*total).max(1);
@@ -185,7 +215,30 @@ fn open(setup: &Setup, runtime: Runtime) -> Result<Pipeline, Error> {
             }
         })?;
     }
-    Pipeline::open(&setup.folder, &Options { precision, cache: setup.cache.clone(), runtime })
+    Pipeline::open(&setup.folder, &options)
+}
+
+fn options(setup: &Setup, runtime: Runtime) -> Options {
+    let precision = match setup.precision {
+        EnginePrecision::F32 => Precision::F32,
+        EnginePrecision::F16 => Precision::F16,
+        EnginePrecision::Bf16 => Precision::Bf16,
+        EnginePrecision::W8a8 => Precision::W8A8,
+    };
+    Options { precision, cache: setup.cache.clone(), runtime }
+}
+
+/// Compares the model with the same in 32 bits.
+fn distance(setup: &Setup, asked: &Asked, runtime: Runtime) -> Result<Distance, Error> {
+    // Opens it first, so that the making of weights in 8 bits is told.
+    let settings = open(setup, runtime.clone())?.traits().settings();
+    let options = options(setup, runtime);
+    let suit = Suit { options: &options, rules: Rules::of_this_machine(), progress: &mut |_| {} };
+    let (width, height) = (asked.size.0 as usize, asked.size.1 as usize);
+    let (prompt, seed) = (asked.prompt.as_str(), asked.seed);
+    let order = tintype_diffusion::Order { prompt, width, height, seed, references: &[] };
+    let found = tintype_diffusion::compare(&setup.folder, suit, &order, &settings, &CancellationToken::new())?;
+    Ok(Distance { prompt: found.prompt, first_answer: found.answer })
 }
 
 /// Reads standard input on a thread of its own, so that an order can be cancelled while it is rendered.
@@ -355,6 +408,7 @@ fn failed(error: &Error) -> Event {
         Error::Model(_) => Fault::Model,
         Error::Order(_) => Fault::Order,
         Error::Run(_) => Fault::Run,
+        Error::Memory(_) => Fault::Memory,
         Error::Spoiled(_) => Fault::Spoiled,
         Error::Cancelled => Fault::Cancelled,
     };

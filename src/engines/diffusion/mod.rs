@@ -21,10 +21,11 @@ use async_trait::async_trait;
 use tintype_engine::frames::Loaded;
 use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Measured, Picture, Progress, Sizes};
 use tokio::io::AsyncReadExt as _;
+use tokio::process::Child;
 use tracing::Instrument as _;
 
 use self::batch::Renderer;
-use self::child::{NO_MODEL, Setup};
+use self::child::{NO_MODEL, Setup, Work};
 use self::link::Link;
 use self::program::{Shared, locked};
 use self::wanted::{ATTEMPT_LIMIT, Wanted};
@@ -33,7 +34,7 @@ use super::{EngineChoice, Surroundings, sizes};
 use crate::config::{EnginePrecision, EngineSettings};
 use crate::sandbox::Decoder;
 
-pub use child::{COMMAND, main};
+pub use child::{Asked, COMMAND, Distance, main};
 pub use wanted::default_model;
 
 /// A guess until something has been measured.
@@ -72,7 +73,7 @@ pub(super) fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineCho
 /// A sentence for the operator: the model cannot be used.
 pub async fn check(settings: &EngineSettings, data: &Path, decoder: &Decoder) -> Result<String, String> {
     let wanted = Wanted::new(settings, data)?;
-    let mut setup = Setup { only_opens: true, ..wanted.setup(&wanted.find()?, false)? };
+    let mut setup = Setup { work: Work::Opens, ..wanted.setup(&wanted.find()?, false)? };
     if setup.precision == EnginePrecision::W8a8 {
         // The weights in 8 bits may not be there, and take minutes to make.
         setup.precision = EnginePrecision::F32;
@@ -83,22 +84,46 @@ pub async fn check(settings: &EngineSettings, data: &Path, decoder: &Decoder) ->
     let opened = tokio::time::timeout(CHECK_LIMIT, link.open()).await;
     let opened = opened.map_err(|_| format!("the model was not open after {} s", CHECK_LIMIT.as_secs()))?;
     let Ok(loaded) = opened else {
-        let mut words = String::new();
-        if let Some(error) = child.stderr.take() {
-            drop(error.take(MAX_WORDS).read_to_string(&mut words).await);
-        }
-        let words = words.trim();
-        let ended = child.wait().await.ok().and_then(|status| status.code());
-        return Err(match ended == Some(i32::from(NO_MODEL)) {
-            true => format!("{words}: {}", wanted.remedy()),
-            false => words.to_owned(),
-        });
+        return Err(complaint(&mut child, &wanted).await);
     };
     let mut speed = wanted.remembered();
     speed.on(&loaded);
     let confinement = if loaded.confined { "" } else { "; this kernel does not filter system calls" };
     let Loaded { family, processor, .. } = &loaded;
     Ok(format!("{}: {family} on {processor}{confinement}", wanted.describe(&speed)))
+}
+
+/// The complaint of a child that ends, for the operator.
+async fn complaint(child: &mut Child, wanted: &Wanted) -> String {
+    let mut words = String::new();
+    if let Some(error) = child.stderr.take() {
+        drop(error.take(MAX_WORDS).read_to_string(&mut words).await);
+    }
+    let words = words.trim();
+    let ended = child.wait().await.ok().and_then(|status| status.code());
+    match ended == Some(i32::from(NO_MODEL)) {
+        true => format!("{words}: {}", wanted.remedy()),
+        false => words.to_owned(),
+    }
+}
+
+/// Compares the model of the settings with the same in 32 bits, in a child process.
+///
+/// # Errors
+/// A sentence for the operator: the model cannot be used.
+pub async fn compare(settings: &EngineSettings, data: &Path, keeps: bool, asked: Asked) -> Result<Distance, String> {
+    let wanted = Wanted::new(settings, data)?;
+    let setup = Setup { work: Work::Compares(asked), ..wanted.setup(&wanted.find()?, keeps)? };
+    let start = start(Surroundings::default().decoder.program());
+    let mut child = supervisor::spawn(&start, &setup.arguments()?).await.map_err(|error| error.to_string())?;
+    let mut text = String::new();
+    if let Some(output) = child.stdout.take() {
+        drop(output.take(MAX_WORDS).read_to_string(&mut text).await);
+    }
+    match serde_json::from_str(&text) {
+        Ok(distance) => Ok(distance),
+        Err(_) => Err(complaint(&mut child, &wanted).await),
+    }
 }
 
 /// The numbers that the engine of these settings computes with.
@@ -112,7 +137,9 @@ pub fn precision(settings: &EngineSettings, data: &Path) -> Result<EnginePrecisi
 
 /// The start of a child: this program becomes it.
 fn start(program: &Path) -> Start {
-    Start { launcher: program.to_owned(), program: program.to_owned(), environment: Vec::new(), has_input: true }
+    // The path of this program is one that the kernel resolves, and tells the operator nothing.
+    let name = format!("tintype {COMMAND}");
+    Start { launcher: program.to_owned(), program: program.to_owned(), name, environment: Vec::new(), has_input: true }
 }
 
 /// The engine.

@@ -51,11 +51,10 @@ impl Shared {
 
     /// Writes the speed down for the next start, if it has changed.
     pub(super) async fn remember(&self) {
-        let cache = self.wanted.find().ok().and_then(|installed| installed.cache);
-        let (Some(cache), true) = (cache, self.keeps) else { return };
+        let (Some(file), true) = (self.wanted.speed_file(), self.keeps) else { return };
         let speed = locked(&self.speed).clone();
-        let write = move || match speed.differs(&Speed::remembered(&cache)) {
-            true => speed.remember(&cache),
+        let write = move || match speed.differs(&Speed::remembered(&file)) {
+            true => speed.remember(&file),
             false => Ok(()),
         };
         match tokio::task::spawn_blocking(write).await {
@@ -120,10 +119,7 @@ impl Program for Arc<Shared> {
 
     fn advice(&self, why: &str) -> Option<String> {
         if OUT_OF_MEMORY.iter().any(|words| why.contains(words)) {
-            let gib = self.wanted.memory_bytes as f64 / (1_u64 << 30) as f64;
-            return Some(format!(
-                "its memory is limited to {gib:.1} GiB: raise --engine-memory, or use a smaller model"
-            ));
+            return Some(self.wanted.more_memory());
         }
         why.contains(&format!("(exit status: {NO_MODEL})")).then(|| self.wanted.remedy())
     }

@@ -9,8 +9,6 @@ use serde::{Deserialize, Serialize};
 use tintype_engine::Picture;
 use tintype_engine::frames::Loaded;
 
-/// The file in the cache of a model.
-const FILE: &str = "speed.json";
 /// Longest file, in bytes.
 const MAX_FILE_BYTES: u64 = 64 << 10;
 /// Sizes that are remembered.
@@ -74,12 +72,11 @@ pub(super) struct Plan {
 }
 
 impl Speed {
-    /// The speed that was remembered beside a model. A file that cannot be read is as good as none.
-    pub(super) fn remembered(cache: &Path) -> Self {
-        let path = cache.join(FILE);
+    /// The speed that was remembered in a file beside a model. One that cannot be read is as good as none.
+    pub(super) fn remembered(path: &Path) -> Self {
         let readable =
-            std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_file() && found.len() < MAX_FILE_BYTES);
-        let text = if readable { std::fs::read_to_string(&path).unwrap_or_default() } else { String::new() };
+            std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() < MAX_FILE_BYTES);
+        let text = if readable { std::fs::read_to_string(path).unwrap_or_default() } else { String::new() };
         let speed: Self = serde_json::from_str(&text).unwrap_or_default();
         let sane = |seconds: f64| seconds.is_finite() && (0.0..1e6).contains(&seconds);
         let point = |point: &Point| sane(point.step) && point.pixels > 0 && point.decode.is_none_or(sane);
@@ -91,15 +88,16 @@ impl Speed {
     ///
     /// # Errors
     /// As of the file system.
-    pub(super) fn remember(&self, cache: &Path) -> std::io::Result<()> {
-        std::fs::create_dir_all(cache)?;
-        let unfinished = cache.join(format!(".{FILE}.{}", std::process::id()));
+    pub(super) fn remember(&self, path: &Path) -> std::io::Result<()> {
+        let folder = path.parent().ok_or_else(|| std::io::Error::other("it is no file in a folder"))?;
+        std::fs::create_dir_all(folder)?;
+        let unfinished = folder.join(format!(".speed.{}", std::process::id()));
         let write = || {
             // A file of this name was left by a process that had this id before.
             drop(std::fs::remove_file(&unfinished));
             let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(&unfinished)?;
             file.write_all(serde_json::to_string_pretty(self).map_err(std::io::Error::other)?.as_bytes())?;
-            std::fs::rename(&unfinished, cache.join(FILE))
+            std::fs::rename(&unfinished, path)
         };
         write().inspect_err(|_| drop(std::fs::remove_file(&unfinished)))
     }
@@ -310,10 +308,11 @@ mod tests {
     fn a_speed_is_remembered_for_the_same_processor_only() {
         let folder = tempfile::tempdir().expect("a folder");
         let cache = folder.path().join("cache");
-        assert_eq!(Speed::remembered(&cache), Speed::default());
+        let file = cache.join("speed-w8a8.json");
+        assert_eq!(Speed::remembered(&file), Speed::default());
         let speed = measured(512, 25.0, 10.0);
-        speed.remember(&cache).expect("written");
-        let mut found = Speed::remembered(&cache);
+        speed.remember(&file).expect("written");
+        let mut found = Speed::remembered(&file);
         assert_eq!(found, speed);
         assert!(!found.differs(&speed) && found.differs(&Speed::default()));
         found.on(&loaded("a processor"));
@@ -326,8 +325,8 @@ mod tests {
         let damaged =
             [String::new(), text.replace("25.0", "-25.0"), text.replace("25.0", "1e300"), text[1..].to_owned()];
         for text in damaged {
-            std::fs::write(cache.join(FILE), &text).expect("written");
-            assert_eq!(Speed::remembered(&cache), Speed::default(), "{text}");
+            std::fs::write(&file, &text).expect("written");
+            assert_eq!(Speed::remembered(&file), Speed::default(), "{text}");
         }
     }
 }

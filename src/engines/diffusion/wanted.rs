@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tintype_diffusion::config::Config;
+use tintype_diffusion::pipelines::references;
 use tintype_engine::Sizes;
 
-use super::child::Setup;
+use super::child::{Setup, Work};
 use super::machine;
 use super::speed::{LEAST_SIDE, Plan, Speed};
 use crate::config::{EnginePrecision, EngineRuntime, EngineSettings};
@@ -78,8 +79,7 @@ impl Wanted {
     /// The numbers to compute with. Only an installed model has a folder for weights in 8 bits.
     pub(super) fn precision(&self, installed: &Installed) -> EnginePrecision {
         let large = pipeline(installed).is_some_and(|class| is_in_8_bits(&class));
-        let on_processor = matches!(self.runtime, EngineRuntime::Rten | EngineRuntime::OnnxRuntime);
-        let fitting = match (on_processor, large) {
+        let fitting = match (self.is_on_processor(), large) {
             (true, true) if installed.cache.is_some() => EnginePrecision::W8a8,
             (true, _) => EnginePrecision::F32,
             // Their weights were trained in this type, and the states of their text encoders may be beyond the range of F16.
@@ -87,6 +87,10 @@ impl Wanted {
             (false, false) => EnginePrecision::F16,
         };
         self.precision.unwrap_or(fitting)
+    }
+
+    fn is_on_processor(&self) -> bool {
+        matches!(self.runtime, EngineRuntime::Rten | EngineRuntime::OnnxRuntime)
     }
 
     /// The setup of a child, which writes beside the model only if it `keeps` files there.
@@ -101,7 +105,7 @@ impl Wanted {
             runtime: self.runtime,
             library: self.library()?,
             memory_bytes: self.memory_bytes,
-            only_opens: false,
+            work: Work::Renders,
         })
     }
 
@@ -126,18 +130,13 @@ impl Wanted {
 
     /// The most reference pictures that the model takes, without opening it.
     pub(super) fn max_references(&self) -> usize {
-        match self.find().ok().and_then(|installed| pipeline(&installed)).as_deref() {
-            Some("Flux2KleinPipeline") => MAX_REFERENCES,
-            Some("StableDiffusionPipeline" | "LatentConsistencyModelPipeline") => 1,
-            _ => 0,
-        }
+        self.find().map_or(0, |installed| references(&installed.folder)).min(MAX_REFERENCES)
     }
 
     /// The most pictures of a size that take each step together. A device of its own has done a step of four small pictures
     /// almost as soon as that of one; a processor has as much work with each picture as alone.
     pub(super) fn batch(&self, (width, height): (u32, u32)) -> u32 {
-        let on_processor = matches!(self.runtime, EngineRuntime::Rten | EngineRuntime::OnnxRuntime);
-        let small = self.batch.unwrap_or(if on_processor { 1 } else { BATCH });
+        let small = self.batch.unwrap_or(if self.is_on_processor() { 1 } else { BATCH });
         let pixels = u64::from(small) * BATCH_PIXELS / (u64::from(width) * u64::from(height)).max(1);
         u32::try_from(pixels).unwrap_or(u32::MAX).clamp(1, small)
     }
@@ -158,8 +157,18 @@ impl Wanted {
 
     /// The speed that was measured before this start.
     pub(super) fn remembered(&self) -> Speed {
-        let cache = self.find().ok().and_then(|installed| installed.cache);
-        cache.map(|cache| Speed::remembered(&cache)).unwrap_or_default()
+        self.speed_file().map(|file| Speed::remembered(&file)).unwrap_or_default()
+    }
+
+    /// The file for the speed of an installed model, of which there is one for each runtime and precision.
+    pub(super) fn speed_file(&self) -> Option<PathBuf> {
+        let installed = self.find().ok()?;
+        let runtime = match self.runtime {
+            EngineRuntime::Rten => String::new(),
+            other => format!("-{}", other.to_string().replace(':', "-")),
+        };
+        let name = format!("speed-{}{runtime}.json", self.precision(&installed));
+        installed.cache.map(|cache| cache.join(name))
     }
 
     /// The task that most callers submit, if its time is known.
@@ -186,6 +195,15 @@ impl Wanted {
             EngineRuntime::DirectMl => "DirectML by ONNX Runtime",
         };
         format!("the model {model} on {device}; {speed}")
+    }
+
+    /// Advice when the memory did not suffice.
+    pub(super) fn more_memory(&self) -> String {
+        let gib = self.memory_bytes as f64 / (1_u64 << 30) as f64;
+        match self.is_on_processor() {
+            true => format!("its memory is limited to {gib:.1} GiB: raise --engine-memory, or use a smaller model"),
+            false => "use a smaller model or smaller --engine-sizes, or free memory of the device".into(),
+        }
     }
 
     /// Advice when the model cannot be opened.

@@ -47,6 +47,7 @@ impl SdServerProgram {
         let start = Start {
             launcher: surroundings.decoder.program().to_owned(),
             program: settings.engine_program.clone(),
+            name: settings.engine_program.display().to_string(),
             environment,
             has_input: false,
         };

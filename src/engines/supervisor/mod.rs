@@ -93,6 +93,8 @@ pub struct Start {
     pub launcher: PathBuf,
     /// The program of the child.
     pub program: PathBuf,
+    /// The program for the log: its path, or the command of this program that the child is.
+    pub name: String,
     /// Variables of its environment, all of them.
     pub environment: Vec<(OsString, OsString)>,
     /// Whether it has a standard input. Otherwise that is empty.
@@ -139,7 +141,7 @@ impl<L: Clone + Send + Sync + 'static> Supervisor<L> {
     pub fn new<P: Program<Link = L>>(program: P, start: Start) -> Self {
         let (report, state) = watch::channel(State::Starting);
         let (replacements, requests) = mpsc::unbounded_channel();
-        let keeper = Keeper { program: Arc::new(program), start, report, requests, number: 0, name: String::new() };
+        let keeper = Keeper { program: Arc::new(program), start, report, requests, number: 0 };
         Self { state, replacements, _life: AbortOnDropHandle::new(tokio::spawn(keeper.keep())) }
     }
 
@@ -200,13 +202,10 @@ struct Keeper<P: Program> {
     report: watch::Sender<State<P::Link>>,
     requests: mpsc::UnboundedReceiver<(u64, String)>,
     number: u64,
-    /// The program for the log.
-    name: String,
 }
 
 impl<P: Program> Keeper<P> {
     async fn keep(mut self) {
-        self.name = self.start.program.display().to_string();
         let mut pause = FIRST_PAUSE;
         loop {
             self.number += 1;
@@ -217,7 +216,7 @@ impl<P: Program> Keeper<P> {
             if output.is_healthy() {
                 pause = FIRST_PAUSE;
             }
-            let engine = &self.name;
+            let engine = &self.start.name;
             if let End::Replaced(why) = end {
                 tracing::warn!(engine, cause = why, "killed the engine's process; starting it again");
                 continue;
@@ -237,15 +236,15 @@ impl<P: Program> Keeper<P> {
         };
         let mut child = match launch::spawn(&self.start, &next.arguments).await {
             Ok(child) => Group::new(child),
-            Err(error) => return End::Failed(format!("cannot start {}: {error}", self.name)),
+            Err(error) => return End::Failed(format!("cannot start {}: {error}", self.start.name)),
         };
         let link = match (next.link)(&mut child.child) {
             Ok(link) => link,
             Err(why) => return End::Failed(why),
         };
         let process = child.child.id().unwrap_or_default();
-        tracing::info!(engine = self.name, process, "started the engine's process");
-        let reading = output.read(&self.name, &mut child.child);
+        tracing::info!(engine = self.start.name, process, "started the engine's process");
+        let reading = output.read(&self.start.name, &mut child.child);
         let failed = tokio::select! {
             end = self.watch(link, process, output) => match end {
                 End::Replaced(why) => {
@@ -283,7 +282,7 @@ impl<P: Program> Keeper<P> {
             Err(_) => return End::Failed(format!("the engine was not ready after {} s", START_LIMIT.as_secs())),
         }
         output.set_ready();
-        tracing::info!(engine = self.name, "the engine's process is ready");
+        tracing::info!(engine = self.start.name, "the engine's process is ready");
         let running = Running { link: link.clone(), process, number: self.number, steps: output.steps() };
         self.report.send_replace(State::Running(running));
         let (mut unanswered, mut answered) = (0, 0);

@@ -1,6 +1,7 @@
 //! The diffusion engine in the box, in its real child process, with tiny models whose weights are random.
 
 mod batch;
+mod broken;
 mod faults;
 #[path = "../../../crates/diffusion/tests/parity/library.rs"]
 mod library;
@@ -94,6 +95,14 @@ impl Rig {
     /// Tasks that an engine would take at a time.
     fn slots(model: &Path, more: &[&str]) -> usize {
         choose(TempDir::new().expect("a directory").path(), model, more).info.slots
+    }
+
+    /// The engine for a model as the service knows it before it is built.
+    fn info(model: &Path) -> EngineInfo {
+        let data = TempDir::new().expect("a directory");
+        let flags = flags(model);
+        let settings = Settings::parse_from(std::iter::once("test").chain(flags.iter().map(String::as_str)));
+        engines::choose(&settings.engine, data.path()).expect("an engine").info
     }
 
     async fn started(self) -> Self {
@@ -300,8 +309,14 @@ async fn a_service_with_an_installed_model_renders_with_it_and_remembers_its_spe
     let listed = json(data.path(), &["engine", "list"]);
     assert_eq!(listed["configured"][0]["engine"], "diffusion");
     assert_eq!(json(data.path(), &["engine", "list", "--engine", "sketch"])["configured"][0]["engine"], "sketch");
-    let speed = fs::read_to_string(data.path().join("models/lcm/cache/speed.json")).expect("a file");
+    let speed = fs::read_to_string(data.path().join("models/lcm/cache/speed-f32.json")).expect("a file");
     assert!(speed.contains("4096"), "the size of the pictures was measured: {speed}");
+    let other = json(data.path(), &["engine", "list", "--engine-sizes", "64x64", "--engine-precision", "w8a8"]);
+    let description = other["configured"][0]["description"].as_str().expect("text");
+    assert!(
+        description.contains("its speed is measured when it starts"),
+        "it has that of other numbers: {description}"
+    );
 }
 
 #[tokio::test]
@@ -332,6 +347,8 @@ fn a_model_in_8_bits_is_compared_with_the_same_in_32_bits() {
     let tried = printed(&run(data.path(), ["engine", "try", "diffusion", "a boat"].iter().chain(&settings)));
     let compared = &tried["compared"];
     assert!(compared["mean_difference"].as_f64().is_some_and(|mean| mean < 8.0), "{tried}");
+    // All layers of this model are so small that they stay in 32 bits.
+    assert_eq!(compared["relative"], json!({ "prompt": 0.0, "first_answer": 0.0 }), "{tried}");
     let processor = |measured: &serde_json::Value| measured["processor"].as_str().expect("text").to_owned();
     assert!(processor(&tried["measured"]).ends_with("32 bits"), "{tried}");
     assert!(processor(&compared["other"]).ends_with("8 bits"), "{tried}");
@@ -363,4 +380,32 @@ fn the_command_line_checks_and_tries_a_model() {
     assert!(found["ok"] == true && found["detail"].to_string().contains("Stable Diffusion"), "{found}");
     let listed = json(data.path(), &["engine", "list", "--engine", "diffusion", "--model", "nothing"]);
     assert_eq!(listed["configured"][0]["max_references"], 0);
+}
+
+/// Removes tensors from a file of weights.
+fn remove_tensors(path: &Path, prefix: &str) {
+    let bytes = fs::read(path).expect("weights");
+    let begin = 8 + usize::try_from(u64::from_le_bytes(bytes[..8].try_into().expect("eight"))).expect("small");
+    let header: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&bytes[8..begin]).expect("JSON");
+    let (mut kept, mut data) = (serde_json::Map::new(), Vec::new());
+    for (name, mut entry) in header.into_iter().filter(|(name, _)| !name.starts_with(prefix)) {
+        if let Some([from, to]) = entry["data_offsets"].as_array().map(|ends| [0, 1].map(|end| ends[end].as_u64())) {
+            let [from, to] = [from, to].map(|end| begin + usize::try_from(end.expect("a number")).expect("small"));
+            entry["data_offsets"] = json!([data.len(), data.len() + to - from]);
+            data.extend_from_slice(&bytes[from..to]);
+        }
+        kept.insert(name, entry);
+    }
+    let text = serde_json::Value::Object(kept).to_string();
+    fs::write(path, [&(text.len() as u64).to_le_bytes(), text.as_bytes(), &data].concat()).expect("written");
+}
+
+#[test]
+fn a_model_without_an_encoder_claims_no_references() {
+    let (_directory, model) = copy_of("lcm");
+    assert_eq!(Rig::info(&model).max_references, 1);
+    remove_tensors(&model.join("vae/diffusion_pytorch_model.safetensors"), "encoder.");
+    assert_eq!(Rig::info(&model).max_references, 0);
+    let pipeline = Pipeline::open(&model, &Options::default()).expect("a model that renders all the same");
+    assert_eq!(pipeline.traits().references, 0);
 }

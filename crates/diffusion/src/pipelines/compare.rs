@@ -1,27 +1,25 @@
-//! How far a model in 8 bits is from the same in 32.
+//! How far a model in 8 or 16 bits is from the same in 32.
 
 use std::path::Path;
 
-use tintype_engine::{CancellationToken, Picture};
+use tintype_engine::CancellationToken;
 
 use super::{Embedding, Guide, Options, Order, Pipeline, Precision, Settings, stop_if};
 use crate::Result;
 use crate::noise::Noise;
 use crate::quantise::Suit;
 
-/// The differences between 8 bits and 32. All are 0 where there is none.
+/// The differences between a model in 32 bits and in other numbers. All are 0 where there is none.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Difference {
     /// Of the embedding of the prompt: its size relative to the size of the embedding.
     pub prompt: f64,
     /// Of the first answer of the part that removes the noise, for the same noise and the same embedding: relative too.
     pub answer: f64,
-    /// Of the picture: the mean over all colours of all pixels, of 255.
-    pub picture: f64,
 }
 
-/// Renders a picture in 32 bits and in 8, and compares. Both models are read from `folder`; `suit` has the cache of the
-/// one in 8 bits. In 32 bits the model may need several times the memory.
+/// Asks a model in 32 bits and in other numbers the same, and compares. Both are read from `folder`; `suit` says how the
+/// other one is loaded. In 32 bits the model may need several times the memory.
 ///
 /// # Errors
 /// As of [`Pipeline::open`] and [`Pipeline::render`].
@@ -31,22 +29,18 @@ pub fn compare(
     order: &Order<'_>,
     settings: &Settings,
     cancel: &CancellationToken,
-) -> Result<(Difference, [Picture; 2])> {
+) -> Result<Difference> {
     let runtime = suit.options.runtime.clone();
     let mut wide = Pipeline::open(folder, &Options { precision: Precision::F32, cache: None, runtime })?;
     let mut narrow = Pipeline::open_with(folder, suit)?;
     let embedding = wide.embed(order.prompt)?;
+    stop_if(cancel)?;
     let prompt = distance(&embedding.states, &narrow.embed(order.prompt)?.states);
     stop_if(cancel)?;
     let first = answer(&mut wide, &embedding, order, settings)?;
     stop_if(cancel)?;
     let answer = distance(&first, &answer(&mut narrow, &embedding, order, settings)?);
-    let render = |pipeline: &mut Pipeline| pipeline.render(order, settings, |_| {}, cancel);
-    let pictures = [render(&mut wide)?, render(&mut narrow)?];
-    let [wide, narrow] = pictures.each_ref().map(Picture::as_rgb);
-    let gaps: u64 = wide.iter().zip(narrow).map(|(a, b)| u64::from(a.abs_diff(*b))).sum();
-    let picture = gaps as f64 / wide.len().max(1) as f64;
-    Ok((Difference { prompt, answer, picture }, pictures))
+    Ok(Difference { prompt, answer })
 }
 
 /// The first answer of the part that removes the noise.

@@ -30,7 +30,7 @@ const LAYERS: [usize; 3] = [9, 18, 27];
 const PATCH: usize = 2;
 
 /// References as large as the interface allows.
-const REFERENCES: usize = 4;
+pub(super) const REFERENCES: usize = 4;
 
 /// The most pixels of a reference. Larger ones are scaled down.
 const REFERENCE_PIXELS: usize = 1024 * 1024;

@@ -26,6 +26,11 @@ enum Kind {
     Tiny(TinyVae),
 }
 
+/// Whether the weights of an autoencoder, a large or a tiny one, are also those of its encoder.
+pub(super) fn encodes(weights: &Weights) -> bool {
+    ["encoder.conv_in.weight", "encoder.layers.0.weight"].iter().any(|first| weights.get(first).is_some())
+}
+
 /// The decoder of a model with its weights.
 #[derive(Debug)]
 pub(super) struct Decoder {
@@ -80,11 +85,7 @@ impl Decoder {
 
     /// Whether its files hold an encoder, too.
     pub(super) fn encodes(&self) -> bool {
-        let first = match &self.kind {
-            Kind::Large(_) => "encoder.conv_in.weight",
-            Kind::Tiny(_) => "encoder.layers.0.weight",
-        };
-        self.weights.get(first).is_some()
+        encodes(&self.weights)
     }
 
     fn encoder_graph(&self, height: usize, width: usize) -> Result<Graph> {

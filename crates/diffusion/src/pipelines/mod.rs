@@ -21,6 +21,7 @@ use crate::config::Config;
 use crate::graph::Graph;
 use crate::quantise::{Rules, Suit};
 use crate::runtime::{Input, Runtime, Sessions};
+use crate::weights::Weights;
 use crate::{Error, Result};
 
 use family::{Denoiser, Family};
@@ -172,6 +173,23 @@ struct Seen {
     /// The shape of the latent picture that it was encoded for.
     shape: [usize; 3],
     latent: Latent,
+}
+
+/// The most reference pictures that the model in a folder takes, by its index and the names in its files: it is not
+/// opened. None if they cannot be read.
+pub fn references(folder: &Path) -> usize {
+    let count = || {
+        let index = Config::read(&folder.join("model_index.json")).ok()?;
+        match index.text("_class_name", "").ok()? {
+            "Flux2KleinPipeline" => Some(flux2_klein::REFERENCES),
+            "StableDiffusionPipeline" | "LatentConsistencyModelPipeline" => {
+                let weights = Weights::open_part(&folder.join("vae"), "diffusion_pytorch_model").ok()?;
+                Some(usize::from(latent::encodes(&weights)))
+            }
+            _ => None,
+        }
+    };
+    count().unwrap_or(0)
 }
 
 impl Pipeline {

@@ -77,9 +77,19 @@ impl Device {
     }
 }
 
+/// Words of the library and of CUDA when an allocation fails. It has no code of its own for that.
+const OUT_OF_MEMORY: [&str; 5] =
+    ["bad_alloc", "bad allocation", "Failed to allocate memory", "out of memory", "ALLOC_FAILED"];
+
 /// Errors of the library, in a sentence that begins with the given words.
 fn failed(what: &str) -> impl Fn(&dyn fmt::Display) -> Error {
-    move |error| Error::Run(format!("{what}: {error}"))
+    move |error| {
+        let sentence = format!("{what}: {error}");
+        match OUT_OF_MEMORY.iter().any(|words| sentence.contains(words)) {
+            true => Error::Memory(sentence),
+            false => Error::Run(sentence),
+        }
+    }
 }
 
 /// The environment, made from the library at the first call.

@@ -183,10 +183,18 @@ pub enum Fault {
     Spoiled,
     /// The order was cancelled.
     Cancelled,
+    /// The memory of the process or of the device ran out.
+    Memory,
 }
 
-const FAULTS: [(Fault, u8); 5] =
-    [(Fault::Model, 0), (Fault::Order, 1), (Fault::Run, 2), (Fault::Spoiled, 3), (Fault::Cancelled, 4)];
+const FAULTS: [(Fault, u8); 6] = [
+    (Fault::Model, 0),
+    (Fault::Order, 1),
+    (Fault::Run, 2),
+    (Fault::Spoiled, 3),
+    (Fault::Cancelled, 4),
+    (Fault::Memory, 5),
+];
 
 /// The length of a body, from the bytes before it.
 ///

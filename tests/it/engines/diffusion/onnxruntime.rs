@@ -58,6 +58,21 @@ async fn a_model_in_8_bits_renders_on_onnx_runtime() {
     }
 }
 
+#[test]
+fn a_model_in_16_bits_is_compared_with_the_same_in_32_bits() {
+    let data = with_library();
+    let (model, out) = (model("lcm"), data.path().join("boat.png"));
+    let [model, out] = [&model, &out].map(|path| path.to_str().expect("text"));
+    let settings = ["--model", model, "--engine-sizes", "64x64", "--engine-runtime", "onnxruntime", "--out", out];
+    let command = ["engine", "try", "diffusion", "a boat", "--engine-precision", "f16", "--compare", "--json"];
+    let tried = printed(&run(data.path(), command.iter().chain(&settings)));
+    for part in ["prompt", "first_answer"] {
+        let apart = tried["compared"]["relative"][part].as_f64().expect("a number");
+        assert!(apart > 0.0 && apart < 0.003, "{tried}");
+    }
+    assert!(tried["compared"]["mean_difference"].as_f64().is_some_and(|mean| mean > 0.0), "{tried}");
+}
+
 /// The complaint of `engine check` about a data directory.
 fn complaint(data: &TempDir, runtime: &str) -> String {
     let model = model("lcm");
