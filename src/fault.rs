@@ -67,6 +67,18 @@ effects! {
     EndCall = "end-call",
     /// Old calls are deleted.
     DeleteCalls = "delete-calls",
+    /// Tasks get stars or places on boards, or lose them.
+    MarkTasks = "mark-tasks",
+    /// A board is made, renamed or removed.
+    ChangeBoard = "change-board",
+    /// Tasks are deleted by their owner, which hides them.
+    DeleteTasks = "delete-tasks",
+    /// Deleted tasks come back.
+    RestoreTasks = "restore-tasks",
+    /// Deleted tasks are erased, or forgotten with their files.
+    EraseTasks = "erase-tasks",
+    /// Prompts are indexed for the search.
+    IndexPrompts = "index-prompts",
     /// Credits are granted.
     Grant = "grant",
     /// A task is charged and queued.

@@ -56,3 +56,7 @@ pub const KEY_CACHE_TTL: Duration = Duration::from_millis(500);
 pub const FINISHED_TASK_TTL: Duration = Duration::from_secs(60);
 /// Interval at which the files of the certificate are checked for changes.
 pub const CERTIFICATE_CHECK_EVERY: Duration = Duration::from_secs(1);
+/// Time for which a person can undo the deletion of a task of the studio.
+pub const UNDO: Duration = Duration::from_secs(10 * 60);
+/// Time between two sweeps of deleted tasks.
+pub const ERASE_EVERY: Duration = Duration::from_secs(60);

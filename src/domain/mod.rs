@@ -14,6 +14,7 @@ pub mod own_reference;
 pub mod person;
 pub mod reference_url;
 pub mod request;
+pub mod search;
 pub mod source;
 pub mod text;
 pub mod timestamp;

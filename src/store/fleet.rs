@@ -73,3 +73,12 @@ impl Abilities {
         engines.iter().filter(more)
     }
 }
+
+/// Endings of tasks by other processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EndingsElsewhere {
+    /// Of these tasks.
+    Of(Vec<Id>),
+    /// Some were missed, so any task may have ended.
+    Missed,
+}

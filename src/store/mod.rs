@@ -24,6 +24,7 @@ mod audit_log;
 mod calls;
 mod error;
 mod fleet;
+mod gallery;
 mod leases;
 mod people;
 pub mod postgres;
@@ -36,7 +37,10 @@ pub use self::audit::{Audit, Drift};
 pub use self::audit_log::{Action, Actor, AuditEntry, AuditLog, Deed, Via};
 pub use self::calls::{Attachment, CALL_LIFE, Call, CallEnd, Calls, Origin};
 pub use self::error::{Cause, OpenError, StoreError};
-pub use self::fleet::{ANY_REFERENCES, Abilities, ENGINE_SILENCE, EngineState, WORKER_SILENCE, WorkerReport};
+pub use self::fleet::{
+    ANY_REFERENCES, Abilities, ENGINE_SILENCE, EndingsElsewhere, EngineState, WORKER_SILENCE, WorkerReport,
+};
+pub use self::gallery::{Board, BoardWrite, Gallery, GalleryFilter, GalleryPage, State};
 pub use self::leases::{
     AttemptProgress, Claim, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry,
     StrikeRule,
@@ -215,15 +219,6 @@ pub struct TaskFiles {
     pub updated_at: Timestamp,
     /// Time of its removal.
     pub removed_at: Option<Timestamp>,
-}
-
-/// Endings of tasks by other processes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EndingsElsewhere {
-    /// Of these tasks.
-    Of(Vec<Id>),
-    /// Some were missed, so any task may have ended.
-    Missed,
 }
 
 /// API keys.
@@ -493,8 +488,11 @@ pub trait Fleet: std::fmt::Debug + Send + Sync + 'static {
 
 /// The database behind a running service.
 pub trait Store:
-    Accounts + Calls + Keys + People + Uploads + Tasks + Queue + Upkeep + Fleet + AuditLog + Reports
+    Accounts + Calls + Keys + People + Uploads + Gallery + Tasks + Queue + Upkeep + Fleet + AuditLog + Reports
 {
 }
 
-impl<T: Accounts + Keys + People + Uploads + Calls + Tasks + Queue + Upkeep + Fleet + AuditLog + Reports> Store for T {}
+impl<T: Accounts + Keys + People + Uploads + Gallery + Calls + Tasks + Queue + Upkeep + Fleet + AuditLog + Reports>
+    Store for T
+{
+}

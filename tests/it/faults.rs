@@ -136,6 +136,7 @@ impl Scene {
         attempt(async move { sweeper.delete_old_audit_entries().await }).await;
         self.upload().await;
         self.call_again().await;
+        self.arrange().await;
     }
 
     /// A call of OpenAI's dialect that is repeated, and delivers nothing.
@@ -153,6 +154,28 @@ impl Scene {
         attempt(async move { store.end_call(key_id, 1, CallEnd::HungUp).await }).await;
         let sweeper = self.service.sweeper.clone();
         attempt(async move { sweeper.delete_old_calls().await }).await;
+    }
+
+    /// Indexes, marks, deletes and restores a task of the studio, and deletes it again.
+    async fn arrange(&self) {
+        let sweeper = self.service.sweeper.clone();
+        attempt(async move { sweeper.index_prompts().await }).await;
+        let store = self.service.shared.store.clone();
+        let Some(first) = store.find_account("default").await.expect("a store").map(|account| account.id) else {
+            return;
+        };
+        let tasks = store.list_task_ids(first, Surface::Web, None, 10).await.expect("a store");
+        attempt(async move { store.create_board(first, "boats", 10).await }).await;
+        let (store, starred) = (self.service.shared.store.clone(), tasks.clone());
+        attempt(async move { store.star_tasks(first, &starred, true).await }).await;
+        for _ in 0..2 {
+            let (store, deleted) = (self.service.shared.store.clone(), tasks.clone());
+            attempt(async move { store.delete_tasks(first, &deleted).await }).await;
+            let (store, restored) = (self.service.shared.store.clone(), tasks.clone());
+            attempt(async move { store.restore_tasks(first, &restored, Timestamp::MIN).await }).await;
+        }
+        let store = self.service.shared.store.clone();
+        attempt(async move { store.delete_tasks(first, &tasks).await }).await;
     }
 
     /// An upload, and another one whose row is all that is left of it.
@@ -272,6 +295,8 @@ impl Scene {
             attempt(async move { sweeper.remove_old().await }).await;
             let sweeper = self.service.sweeper.clone();
             attempt(async move { sweeper.sweep_uploads().await }).await;
+            let sweeper = self.service.sweeper.clone();
+            attempt(async move { sweeper.sweep_deleted().await }).await;
             let sweeper = self.service.sweeper.clone();
             attempt(async move { sweeper.sweep_orphans(usize::MAX).await }).await;
         }

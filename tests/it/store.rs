@@ -15,6 +15,7 @@ mod drift;
 mod ends;
 mod files;
 mod fixture;
+mod gallery;
 mod keys;
 mod leases;
 mod people;
@@ -116,6 +117,17 @@ macro_rules! suite {
                     an_idempotency_key_names_one_task_whatever_becomes_of_it,
                     of_attempts_at_once_in_several_processes_each_takes_another_task,
                     old_calls_are_not_found_and_deleted_and_so_are_those_of_a_deleted_account,
+                }
+                gallery {
+                    a_search_finds_the_words_and_beginnings_of_an_account_alone,
+                    the_gallery_shows_what_fits_every_filter,
+                    pages_of_the_gallery_have_no_gap_and_no_overlap,
+                    a_page_looks_at_a_limited_number_of_tasks_and_says_where_to_go_on,
+                    marks_are_set_on_tasks_of_the_account_in_the_studio_alone,
+                    boards_have_a_name_each_and_a_limited_number,
+                    a_deleted_task_is_hidden_at_once_and_comes_back,
+                    an_erased_task_leaves_nothing_but_its_ledger_and_files,
+                    a_removal_and_a_deleted_account_leave_nothing_in_the_gallery,
                 }
                 submits {
                     a_submit_past_its_deadline_or_after_its_caller_hung_up_does_not_start,

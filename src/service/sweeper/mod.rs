@@ -7,13 +7,16 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{FIRST_REMOVAL, ORPHAN_SWEEP_EVERY, REMOVE_EVERY, SWEEP_EVERY, SWEEP_SLACK, ServerSettings};
+use crate::config::{
+    ERASE_EVERY, FIRST_REMOVAL, ORPHAN_SWEEP_EVERY, REMOVE_EVERY, SWEEP_EVERY, SWEEP_SLACK, ServerSettings,
+};
 use crate::service::Shared;
 use crate::service::task_ages::ClockWatch;
 use crate::store::{CALL_LIFE, DeleteSessions, Rescue, StoreError};
 
 mod abilities;
 mod files;
+mod gallery;
 mod uploads;
 
 use self::abilities::Missing;
@@ -75,6 +78,7 @@ impl Sweeper {
         let mut parts = JoinSet::new();
         parts.spawn(self.clone().sweep_orphans_forever());
         parts.spawn(self.clone().remove_forever());
+        parts.spawn(self.clone().erase_forever());
         loop {
             tokio::select! {
                 () = tokio::time::sleep(SWEEP_EVERY) => self.step().await,
@@ -111,6 +115,7 @@ impl Sweeper {
         }
         // Afterwards, because nothing may wait for the database between a look at the clock and the rescue.
         self.match_engines().await;
+        self.index_prompts().await;
     }
 
     fn be_lenient(&self) {
@@ -155,6 +160,16 @@ impl Sweeper {
             match self.sweep_orphans_in_turn().await {
                 0 => {}
                 removed => tracing::info!(removed, "removed result files that belong to no completed task"),
+            }
+        }
+    }
+
+    async fn erase_forever(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(ERASE_EVERY).await;
+            match self.sweep_deleted().await {
+                0 => {}
+                gone => tracing::info!(tasks = gone, "files of deleted tasks removed"),
             }
         }
     }

@@ -12,8 +12,9 @@ use crate::store::{Audit, Result, StoreError};
 const PIECE: u32 = 1_000;
 
 /// The tables that both databases have, without `progress` and `previews`, which workers report again, and without sessions
-/// and sign-in links: people sign in again. Their first column is their key.
-const TABLES: [&str; 12] = [
+/// and sign-in links: people sign in again; and without the index of prompts, which is made anew. Their first columns are
+/// their key: one unless it is said otherwise.
+const TABLES: [&str; 16] = [
     "secrets",
     "accounts",
     "people",
@@ -23,6 +24,10 @@ const TABLES: [&str; 12] = [
     "calls",
     "queue",
     "ledger",
+    "stars",
+    "boards",
+    "board_tasks",
+    "deletions",
     "queue_pause",
     "strikes",
     "audit_log",
@@ -66,6 +71,9 @@ impl PostgresStore {
                 "SELECT setval(pg_get_serial_sequence('ledger', 'id'), (SELECT coalesce(max(id), 1) FROM ledger))",
             )
             .await?;
+        begun
+            .batch_execute("INSERT INTO unindexed SELECT id FROM tasks WHERE surface = 'web' AND prompt <> ''")
+            .await?;
         let audit = audit::of(&begun).await?;
         if audit != *expected {
             return Ok(Import::Differs(audit));
@@ -91,11 +99,12 @@ impl PostgresStore {
         let insert = format!(
             "INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::{table}, $1::text::json)"
         );
-        let mut last = Value::Null;
+        let keys = if table == "board_tasks" { 2 } else { 1 };
+        let mut last = Vec::new();
         loop {
-            let rows = source.rows(table, &names, &last, PIECE)?;
+            let rows = source.rows(table, &names, keys, &last, PIECE)?;
             let Some(row) = rows.last() else { return Ok(()) };
-            last = row[0].clone();
+            last = row[..keys].to_vec();
             let object = |row: &Vec<Value>| -> serde_json::Map<_, _> {
                 names.iter().zip(row).map(|(name, value)| ((*name).to_owned(), json(value))).collect()
             };

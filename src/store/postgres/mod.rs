@@ -30,6 +30,7 @@ mod columns;
 mod connect;
 mod connection;
 mod failure;
+mod gallery;
 mod import;
 mod keys;
 mod listen_notify;

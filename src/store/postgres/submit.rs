@@ -275,6 +275,8 @@ const SUBMIT: &str = "
         SELECT id, account_id, surface, image_to_image, made_at, n, aspect_ratio, reference_images, prompt, request_id
         FROM new
     ),
+    -- The search gets to know of tasks of the studio.
+    unindexed AS (INSERT INTO unindexed (task_id) SELECT id FROM new WHERE surface = 'web'),
     queued AS (
         INSERT INTO queue (task_id, account_id, key_id, reference_count)
         SELECT id, account_id, key_id, json_array_length(reference_images::json) FROM new

@@ -8,6 +8,7 @@ use tokio_postgres::Row;
 
 use super::columns::{REQUEST, TASK, json, number, request, task};
 use super::connection::Database;
+use super::gallery::FORGOTTEN;
 use super::submit::Order;
 use super::{PostgresStore, progress};
 use crate::clock::Timestamp;
@@ -31,8 +32,9 @@ pub(super) async fn remove(database: &Database, account_id: Id, cutoff: Timestam
                 AND updated_at < $1
             ORDER BY surface, id LIMIT $5 FOR NO KEY UPDATE SKIP LOCKED))
         RETURNING id";
+    let sql = format!("WITH removed AS ({sql}), {FORGOTTEN} SELECT id FROM removed");
     let (floor, now, limit) = (Id::floor(cutoff), database.now(), REMOVAL_BATCH as i64);
-    Ok(database.write(sql, &[&cutoff, &floor, &account_id, &now, &limit]).await?.len())
+    Ok(database.write(&sql, &[&cutoff, &floor, &account_id, &now, &limit]).await?.len())
 }
 
 fn task_files(row: &Row) -> Result<TaskFiles> {
@@ -68,11 +70,11 @@ impl PostgresStore {
 }
 
 /// The columns of a [`TaskRecord`].
-fn record_columns() -> String {
+pub(super) fn record_columns() -> String {
     format!("{TASK}, {REQUEST}, removed_at, (SELECT lost_leases::bigint FROM queue WHERE task_id = id) AS lost_leases")
 }
 
-fn record(row: &Row) -> Result<TaskRecord> {
+pub(super) fn record(row: &Row) -> Result<TaskRecord> {
     let lost_leases: Option<i64> = row.try_get("lost_leases")?;
     Ok(TaskRecord {
         task: task(row)?,
@@ -172,7 +174,8 @@ impl Tasks for PostgresStore {
     async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
         let after = after.map_or_else(String::new, |id| id.to_string());
         let sql = "(SELECT id, account_id, images FROM tasks
-            WHERE id > $1 AND status = 'completed' AND removed_at IS NULL ORDER BY id LIMIT $2)
+            WHERE id > $1 AND status = 'completed' AND (removed_at IS NULL
+                OR EXISTS (SELECT 1 FROM deletions WHERE task_id = id AND NOT erased)) ORDER BY id LIMIT $2)
             UNION ALL (SELECT id, account_id, json_build_array(name)::text FROM uploads
             WHERE id > $1 AND name IS NOT NULL AND removed_at IS NULL ORDER BY id LIMIT $2) ORDER BY id LIMIT $2";
         let rows = self.database.read(sql, &[&after, &i64::from(limit)]).await?;

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
 
 use super::columns::word;
 use super::writer::Writing;
-use super::{SqliteStore, strikes};
+use super::{SqliteStore, gallery, strikes};
 use crate::clock::Timestamp;
 use crate::domain::key::{ApiKey, KeyHash, Suspension};
 use crate::domain::model::{Account, EntryKind, Id, LedgerEntry, MAX_BALANCE, TaskId};
@@ -121,6 +121,7 @@ pub(super) fn change_account(
             .prepare_cached("UPDATE api_keys SET revoked_at = ?2 WHERE account_id = ?1 AND revoked_at IS NULL")?
             .execute(params![id, now])?;
         writing.connection.prepare_cached("DELETE FROM people WHERE account_id = ?1")?.execute([id])?;
+        gallery::forget_account(&writing.connection, id)?;
         writing
             .connection
             .prepare_cached("DELETE FROM calls WHERE key_id IN (SELECT id FROM api_keys WHERE account_id = ?1)")?

@@ -23,6 +23,7 @@ mod calls;
 mod columns;
 mod connection;
 mod files;
+mod gallery;
 mod people;
 mod progress;
 mod queue;

@@ -128,20 +128,24 @@ impl Snapshot {
         Ok(files::marker(&self.connection)?)
     }
 
-    /// Rows of a table in the order of its first column, the key, starting after the key `after`.
+    /// Rows of a table in the order of its first columns, the key, starting after the key `after`, or with the first row if
+    /// that is empty.
     pub(in crate::store) fn rows(
         &self,
         table: &str,
         columns: &[&str],
-        after: &Value,
+        keys: usize,
+        after: &[Value],
         limit: u32,
     ) -> Result<Vec<Vec<Value>>> {
-        let (key, columns) = (columns[0], columns.join(", "));
-        let above = if *after == Value::Null { "?1 IS NULL".to_owned() } else { format!("{key} > ?1") };
-        let sql = format!("SELECT {columns} FROM {table} WHERE {above} ORDER BY {key} LIMIT ?2");
+        let (key, columns) = (columns[..keys].join(", "), columns.join(", "));
+        let above =
+            if after.is_empty() { String::new() } else { format!("WHERE ({key}) > ({})", vec!["?"; keys].join(", ")) };
+        let sql = format!("SELECT {columns} FROM {table} {above} ORDER BY {key} LIMIT {limit}");
         let mut statement = self.connection.prepare_cached(&sql)?;
         let width = statement.column_count();
-        let rows = statement.query_map((after, limit), |row| (0..width).map(|column| row.get(column)).collect())?;
+        let rows = statement
+            .query_map(rusqlite::params_from_iter(after), |row| (0..width).map(|column| row.get(column)).collect())?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 

@@ -71,6 +71,9 @@ pub(super) fn submit(
     if let Some((key_id, call)) = call {
         calls::record(connection, id, key_id, &call)?;
     }
+    if surface == Surface::Web {
+        connection.prepare_cached("INSERT INTO unindexed (task_id) VALUES (?1)")?.execute([id])?;
+    }
     let charge = Entry { kind: EntryKind::Charge, amount: -cost, task_id: Some(id), note: None };
     charge.record(connection, account_id, balance, created_at)?;
     Ok(Submission::Accepted(Task {
@@ -252,7 +255,8 @@ pub(super) fn completed(
     connection
         .prepare_cached(
             "SELECT id, account_id, images FROM tasks
-             WHERE id > ?1 AND status = 'completed' AND images IS NOT NULL AND removed_at IS NULL
+             WHERE id > ?1 AND status = 'completed' AND images IS NOT NULL AND (removed_at IS NULL
+                 OR EXISTS (SELECT 1 FROM deletions WHERE task_id = id AND NOT erased))
              UNION ALL SELECT id, account_id, json_array(name) FROM uploads
              WHERE id > ?1 AND name IS NOT NULL AND removed_at IS NULL ORDER BY id LIMIT ?2",
         )?
@@ -263,7 +267,7 @@ pub(super) fn completed(
 }
 
 /// The exclusive upper bound of a page. "~" sorts after every id.
-fn upper(before: Option<Id>) -> String {
+pub(super) fn upper(before: Option<Id>) -> String {
     before.map_or_else(|| "~".to_owned(), |id| id.to_string())
 }
 

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, params};
 
 use super::writer::Writing;
-use super::{SqliteStore, audit, files, queue};
+use super::{SqliteStore, audit, files, gallery, queue};
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::fault::Effect;
@@ -34,13 +34,24 @@ pub(super) fn accounts(connection: &Connection, cutoff: Timestamp) -> rusqlite::
 
 /// Removes up to [`BATCH`] tasks of an account; returns their number.
 pub(super) fn remove(writing: &mut Writing, account_id: Id, cutoff: Timestamp) -> rusqlite::Result<usize> {
-    writing
-        .connection
-        .prepare_cached(&format!(
-            "UPDATE tasks SET removed_at = ?4, prompt = '', reference_images = '[]', request_id = NULL WHERE id IN
-             (SELECT id FROM tasks INDEXED BY tasks_of_account WHERE account_id = ?3 AND {REMOVABLE} LIMIT ?5)"
-        ))?
-        .execute(params![cutoff, Id::floor(cutoff), account_id, writing.clock.now(), BATCH])
+    let connection = &writing.connection;
+    let due = format!(
+        "SELECT id, surface = 'web' FROM tasks INDEXED BY tasks_of_account WHERE account_id = ?3 AND {REMOVABLE} LIMIT ?4"
+    );
+    let parameters = params![cutoff, Id::floor(cutoff), account_id, BATCH];
+    let due: Vec<(Id, bool)> = connection
+        .prepare_cached(&due)?
+        .query_map(parameters, |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    for (id, is_of_studio) in &due {
+        let erase = "UPDATE tasks SET removed_at = ?2, prompt = '', reference_images = '[]', request_id = NULL
+            WHERE id = ?1";
+        connection.prepare_cached(erase)?.execute(params![id, writing.clock.now()])?;
+        if *is_of_studio {
+            gallery::forget(connection, *id)?;
+        }
+    }
+    Ok(due.len())
 }
 
 #[async_trait]

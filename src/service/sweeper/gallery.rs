@@ -1,0 +1,57 @@
+//! Indexes the prompts of new tasks of the studio, and erases the tasks that people have deleted.
+
+use super::{Sweeper, failed};
+use crate::config::UNDO;
+
+/// Tasks whose files are removed in one round.
+const BATCH: u32 = 256;
+
+impl Sweeper {
+    /// Indexes new prompts for the search of the gallery. Logs an error and leaves it to the next sweep.
+    pub async fn index_prompts(&self) {
+        if let Err(error) = self.shared.store.index_prompts().await {
+            tracing::error!(%error, "could not index prompts, so that searches miss new tasks; the next sweep tries again");
+        }
+    }
+
+    /// Erases the tasks that were deleted so long ago that nobody can undo it; then removes the files of those that were
+    /// deleted before every unfinished task began, so that each of these has its references. Logs failures and leaves them to
+    /// the next sweep. Returns the number of tasks whose files are gone.
+    pub async fn sweep_deleted(&self) -> usize {
+        let store = &self.shared.store;
+        let aged = store.now().saturating_sub(UNDO);
+        loop {
+            match store.erase_deleted(aged).await {
+                Ok(0) => break,
+                Ok(erased) => tracing::info!(tasks = erased, "deleted tasks erased"),
+                Err(error) => {
+                    failed(&error);
+                    return 0;
+                }
+            }
+        }
+        let Ok(depth) = store.queue_depth().await.inspect_err(failed) else { return 0 };
+        let before = depth.oldest.map_or(aged, |oldest| oldest.min(aged));
+        let mut gone = 0;
+        while let Ok(erased) = store.erased_tasks(before, BATCH).await.inspect_err(failed)
+            && !erased.is_empty()
+            && let Some(_removing) = self.lock_for_removal()
+        {
+            for task in erased {
+                for name in &task.images {
+                    if let Err(error) = self.shared.files.remove(name).await {
+                        tracing::error!(%error, task = %task.id, "could not remove a file of a deleted task; the next sweep tries again");
+                        return gone;
+                    }
+                }
+                // The deletion goes last, so that no file is left without one.
+                if let Err(error) = store.forget_deletion(task.id).await {
+                    failed(&error);
+                    return gone;
+                }
+                gone += 1;
+            }
+        }
+        gone
+    }
+}
