@@ -8,6 +8,12 @@ pub const MAX_BODY: usize = 256 * 1024;
 pub const MAX_UPLOAD: u64 = 20 * 1024 * 1024;
 /// Most uploads of one account.
 pub const MAX_UPLOADS: u32 = 200;
+/// Most boards of an account.
+pub const MAX_BOARDS: u32 = 100;
+/// Most characters of the name of a board.
+pub const MAX_BOARD_NAME: usize = 60;
+/// Most tasks of the studio that one form changes, or one download has.
+pub const MAX_CHOSEN: usize = 200;
 /// Largest request header, in bytes.
 pub const MAX_HEADER: usize = 64 * 1024;
 /// Most fields in a request header.

@@ -28,7 +28,7 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 60] = [
+pub static ROUTES: [Route; 65] = [
     api(Method::POST, GENERATE, Usage::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, Usage::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, Usage::Read, |method| on(method, api::images::find)),
@@ -50,6 +50,11 @@ pub static ROUTES: [Route; 60] = [
     page(Method::GET, "/studio/tasks/{id}/preview", |method| on(method, studio::preview)),
     page(Method::POST, "/studio/tasks/{id}/cancel", |method| on(method, studio::cancel)),
     page(Method::GET, "/studio/tasks/{id}/pictures/{number}", |method| on(method, studio::result_thumbnail)),
+    page(Method::GET, "/studio/gallery", |method| on(method, studio::gallery)),
+    page(Method::GET, "/studio/gallery.zip", |method| on(method, studio::zip)),
+    page(Method::POST, "/studio/gallery/{change}", |method| on(method, studio::change_chosen)),
+    page(Method::POST, "/studio/boards", |method| on(method, studio::create_board)),
+    page(Method::POST, "/studio/boards/{id}/{change}", |method| on(method, studio::change_board)),
     page(Method::GET, "/studio/compare", |method| on(method, studio::compare)),
     page(Method::GET, "/studio/uploads", |method| on(method, studio::uploads)),
     page(Method::POST, "/studio/uploads", |method| on(method, studio::upload)),

@@ -7,6 +7,7 @@ use super::error::PageError;
 use super::page::Frame;
 use super::references::{self, Chip};
 use super::session::Visitor;
+use super::snippets::Snippets;
 use super::texts::Texts;
 use crate::config::FileLinks;
 use crate::domain::model::{Id, Status, Surface, Task};
@@ -52,6 +53,9 @@ pub(super) struct Card<'a> {
     pub(super) waits: bool,
     /// Whether the person may make pictures.
     pub(super) makes: bool,
+    pub(super) starred: bool,
+    /// Whether the page has a form for chosen tasks.
+    pub(super) selects: bool,
     pub(super) proof: &'a str,
 }
 
@@ -71,6 +75,8 @@ impl<'a> Card<'a> {
             elapsed: 0,
             waits: false,
             makes: visitor.makes(),
+            starred: false,
+            selects: false,
             proof: &visitor.proof,
             task,
             request,
@@ -160,7 +166,7 @@ pub(super) async fn url(visitor: &Visitor, name: &str) -> Result<String, FilesEr
 }
 
 /// Cards of a page, newest first.
-pub(super) async fn cards(visitor: &Visitor, records: Vec<TaskRecord>) -> Result<Vec<Card<'_>>, FilesError> {
+pub(super) async fn cards(visitor: &Visitor, records: Vec<TaskRecord>) -> Result<Vec<Card<'_>>, PageError> {
     let is_unfinished = |record: &TaskRecord| !record.task.status.is_terminal();
     let unfinished = if records.iter().any(is_unfinished) {
         let account = visitor.session.person.account_id;
@@ -169,9 +175,13 @@ pub(super) async fn cards(visitor: &Visitor, records: Vec<TaskRecord>) -> Result
     } else {
         Vec::new()
     };
+    let shown: Vec<Id> = records.iter().map(|record| record.task.id).collect();
+    let starred = visitor.studio.shared.store.starred(visitor.session.person.account_id, &shown).await?;
     let mut cards = Vec::with_capacity(records.len());
     for record in records {
-        cards.push(Card::new(visitor, record, &unfinished).await?);
+        let mut card = Card::new(visitor, record, &unfinished).await?;
+        card.starred = starred.contains(&card.task.id);
+        cards.push(card);
     }
     Ok(cards)
 }
@@ -200,4 +210,7 @@ pub(super) async fn card(visitor: &Visitor, record: TaskRecord) -> Result<Card<'
 pub(super) struct PicturePage<'a> {
     pub(super) frame: Frame<'a>,
     pub(super) card: Card<'a>,
+    pub(super) snippets: Snippets,
+    /// Whether it has references that programs cannot use: pictures of the account.
+    pub(super) has_own: bool,
 }

@@ -16,6 +16,7 @@ use super::error::PageError;
 use super::page::{Frame, html, is_of_script, secured};
 use super::references::{Chip, lines};
 use super::session::{Form, Visitor};
+use super::snippets::Snippets;
 use super::{HOME, Studio, uploads};
 use crate::domain::model::{CREDITS_PER_IMAGE, Id, Surface};
 use crate::domain::own_reference::OwnReference;
@@ -163,7 +164,17 @@ pub async fn picture(
     if is_of_script(&headers) {
         return Ok(html(card.render()?));
     }
-    Ok(html(PicturePage { frame: Frame::new("picture", &visitor).await?, card }.render()?))
+    let mut request = card.request.clone();
+    request.reference_images.retain(|reference| OwnReference::parse(reference).is_none());
+    let has_own = request.reference_images.len() < card.request.reference_images.len();
+    let snippets = Snippets::new(&base(&visitor, &headers), &request);
+    Ok(html(PicturePage { frame: Frame::new("picture", &visitor).await?, card, snippets, has_own }.render()?))
+}
+
+/// The address of this server, as the browser names it.
+fn base(visitor: &Visitor, headers: &HeaderMap) -> String {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
+    format!("{}://{host}", if visitor.visit.https { "https" } else { "http" })
 }
 
 /// Charges and queues a task, on the rules of the API.

@@ -13,6 +13,7 @@ mod create;
 mod credits;
 mod error;
 mod events;
+mod gallery;
 mod keys;
 mod live;
 mod nowhere;
@@ -24,8 +25,10 @@ mod references;
 mod session;
 mod sessions;
 mod sign_in;
+mod snippets;
 mod texts;
 mod uploads;
+mod zip;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,6 +57,7 @@ pub mod handlers {
     pub use super::create::{cancel, create, older, picture, submit};
     pub use super::credits::{credits, csv};
     pub use super::events::events;
+    pub use super::gallery::{change as change_chosen, change_board, create_board, gallery};
     pub use super::keys::{change as change_key, create as create_key, keys};
     pub use super::nowhere::{form_to_nowhere, nowhere};
     pub use super::operator::{
@@ -67,6 +71,7 @@ pub mod handlers {
     pub use super::sessions::{end as end_session, end_others as end_other_sessions, sessions, set_password};
     pub use super::sign_in::{by_link, by_password, link, sign_in, sign_out};
     pub use super::uploads::{remove as remove_upload, result_thumbnail, upload, upload_thumbnail, uploads};
+    pub use super::zip::zip;
 }
 
 /// The first page.

@@ -174,6 +174,11 @@ impl Fields {
         self.0.get(name).map(String::as_str)
     }
 
+    /// The names of the fields, in any order.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
     /// A field with text in it.
     pub(super) fn text(&self, name: &str) -> &str {
         self.get(name).unwrap_or_default()

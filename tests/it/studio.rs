@@ -14,6 +14,7 @@ use crate::rigs::service::Service;
 
 mod accessible;
 mod browser;
+mod gallery;
 mod operator;
 mod owner;
 mod previews;

@@ -34,12 +34,16 @@ const STYLE: &str = "text/css; charset=utf-8";
 const PICTURE: &str = "image/svg+xml";
 
 /// The style sheet and the script of the studio, a file for each noun.
-const STUDIO_STYLE: [&str; 2] =
-    [include_str!("../../web/pages/studio.css"), include_str!("../../web/pages/pictures.css")];
-const STUDIO_SCRIPT: [&str; 3] = [
+const STUDIO_STYLE: [&str; 3] = [
+    include_str!("../../web/pages/studio.css"),
+    include_str!("../../web/pages/pictures.css"),
+    include_str!("../../web/pages/gallery.css"),
+];
+const STUDIO_SCRIPT: [&str; 4] = [
     include_str!("../../web/pages/studio.js"),
     include_str!("../../web/pages/references.js"),
     include_str!("../../web/pages/looking.js"),
+    include_str!("../../web/pages/gallery.js"),
 ];
 
 /// Every page with its path.

@@ -26,6 +26,7 @@ document.addEventListener("click", async (event) => {
   one(".beside")?.remove();
   const beside = pattern.content.firstElementChild.cloneNode(true);
   beside.append(...details.childNodes);
+  setUp(beside);
   beside.opener = link;
   one("main").append(beside);
   one("button", beside).focus();

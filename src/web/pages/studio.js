@@ -123,8 +123,8 @@ function say(refusal) {
 // A form that leads to another page is sent once.
 document.addEventListener("submit", (event) => {
   const form = event.target;
-  if ("make" in form.dataset || "cancel" in form.dataset) return;
-  setTimeout(() => { for (const button of all("button", form)) button.disabled = true; });
+  if ("plain" in (event.submitter?.dataset ?? {})) return;
+  setTimeout(() => { if (!event.defaultPrevented) for (const button of all("button", form)) button.disabled = true; });
 });
 // A page that the browser shows again from its memory can be sent again.
 addEventListener("pageshow", () => { for (const button of all("button:disabled")) button.disabled = false; });

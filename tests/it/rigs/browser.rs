@@ -189,6 +189,10 @@ impl Browser {
             "Tab" => 9,
             "Enter" => 13,
             "ArrowRight" => 39,
+            "Escape" => 27,
+            "Delete" => 46,
+            " " => 32,
+            "s" => 83,
             other => panic!("give the code of {other} here"),
         };
         for kind in ["keyDown", "keyUp"] {

@@ -1,0 +1,258 @@
+//! The gallery: search, stars, boards, deletion with undo, and the download, over HTTP and in a browser.
+
+use std::io::{Cursor, Read as _};
+
+use hyper::StatusCode;
+use tintype::config::{ERASE_EVERY, UNDO};
+use tintype::domain::model::{Id, Status, Surface};
+use tintype::domain::person::Role;
+use zip::ZipArchive;
+
+use super::Visitor;
+use super::browser::{Person, photograph};
+use crate::rigs::service::Service;
+
+const GALLERY: &str = "/studio/gallery";
+
+impl Visitor<'_> {
+    /// A completed task.
+    async fn rendered(&self, prompt: &str) -> Id {
+        let id = self.create(prompt).await;
+        self.service.work().await;
+        self.service.sweeper.index_prompts().await;
+        id
+    }
+
+    async fn mark(&self, change: &str, task: Id, board: &str) -> StatusCode {
+        let field = format!("task-{task}");
+        self.send(&format!("{GALLERY}/{change}"), &[(&field, "1"), ("board", board)]).await.status
+    }
+
+    async fn board(&self, name: &str) -> Id {
+        let made = self.send("/studio/boards", &[("name", name)]).await;
+        assert_eq!(made.status, StatusCode::SEE_OTHER, "{made:?}");
+        made.header("location").rsplit('=').next().and_then(|id| id.parse().ok()).expect("a board")
+    }
+
+    async fn shows(&self, query: &str, task: Id) -> bool {
+        self.page(&format!("{GALLERY}?{query}")).await.contains(&format!("id=\"task-{task}\""))
+    }
+}
+
+#[tokio::test]
+async fn the_gallery_searches_stars_and_collects() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 100).await;
+    let (boat, hut) = (ada.rendered("a red boat").await, ada.rendered("a red hut").await);
+    assert!(ada.shows("q=RED", boat).await && ada.shows("q=boa", boat).await);
+    assert!(!ada.shows("q=boa", hut).await);
+    assert!(
+        ada.shows("state=nonsense&from=x&board=x&before=x&starred=0", boat).await,
+        "what is unreadable filters nothing"
+    );
+    assert_eq!(ada.mark("star", boat, "").await, StatusCode::SEE_OTHER);
+    assert!(ada.shows("starred=1", boat).await && !ada.shows("starred=1", hut).await);
+    assert_eq!(ada.mark("unstar", boat, "").await, StatusCode::SEE_OTHER);
+    assert!(!ada.shows("starred=1", boat).await);
+    let board = ada.board("Ships & <boats>").await;
+    assert_eq!(ada.mark("put", boat, board.as_str()).await, StatusCode::SEE_OTHER);
+    assert!(ada.shows(&format!("board={board}"), boat).await && !ada.shows(&format!("board={board}"), hut).await);
+    assert!(ada.page(GALLERY).await.contains("Ships &#38; &#60;boats&#62;"));
+    let twice = ada.send("/studio/boards", &[("name", "Ships & <boats>")]).await;
+    assert_eq!(twice.status, StatusCode::UNPROCESSABLE_ENTITY);
+    for name in ["", "  ", "a\nb", &"a".repeat(61)] {
+        assert_eq!(ada.send("/studio/boards", &[("name", name)]).await.status, StatusCode::UNPROCESSABLE_ENTITY);
+    }
+    assert_eq!(ada.send(&format!("/studio/boards/{board}/rename"), &[("name", "Boats")]).await.status, 303);
+    assert!(ada.page(GALLERY).await.contains(">Boats<"));
+    assert_eq!(ada.mark("take", boat, board.as_str()).await, StatusCode::SEE_OTHER);
+    assert!(!ada.shows(&format!("board={board}"), boat).await);
+    assert_eq!(ada.send(&format!("/studio/boards/{board}/remove"), &[]).await.status, 303);
+    assert!(!ada.page(GALLERY).await.contains(">Boats<"));
+}
+
+#[tokio::test]
+async fn a_deleted_task_comes_back_for_ten_minutes_and_is_then_erased_with_its_files() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 100).await;
+    let (boat, hut) = (ada.rendered("a red boat").await, ada.rendered("a red hut").await);
+    let found =
+        service.shared.store.find_task(ada.account, Surface::Web, boat).await.expect("a store").expect("a task");
+    let Status::Completed(names) = found.status else { panic!("it is rendered") };
+    let file = service.directory.path().join("files").join(&names[0]);
+    let thumbnail = format!("/studio/tasks/{boat}/pictures/1");
+    assert_eq!(ada.get(&thumbnail).await.status, 200);
+    let credits = ada.credits().await;
+    for _ in 0..2 {
+        assert_eq!(ada.mark("delete", boat, "").await, StatusCode::SEE_OTHER);
+        assert!(!ada.shows("", boat).await && ada.shows("", hut).await);
+        assert!(ada.page(&format!("{GALLERY}?deleted={boat}")).await.contains(&format!("name=\"task-{boat}\"")));
+        for path in [&thumbnail, &format!("/studio/tasks/{boat}")] {
+            assert_eq!(ada.get(path).await.status, 404, "{path}");
+        }
+        service.clock.advance(UNDO);
+        assert_eq!(service.sweeper.sweep_deleted().await, 0);
+        assert_eq!(ada.mark("restore", boat, "").await, StatusCode::SEE_OTHER);
+        assert!(ada.shows("q=boat", boat).await);
+    }
+    ada.mark("delete", boat, "").await;
+    service.clock.advance(UNDO + ERASE_EVERY);
+    assert_eq!(ada.mark("restore", boat, "").await, StatusCode::CONFLICT);
+    assert_eq!(service.sweeper.sweep_deleted().await, 1);
+    let record = service.shared.store.inspect_task(boat).await.expect("a store").expect("its row");
+    assert_eq!((record.request.prompt.as_str(), file.exists()), ("", false));
+    assert!(service.directory.path().join("files").exists());
+    assert_eq!(service.sweeper.sweep_deleted().await, 0);
+    assert_eq!(ada.credits().await, credits);
+}
+
+#[tokio::test]
+async fn a_deleted_picture_stays_for_tasks_that_use_it() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 100).await;
+    let boat = ada.rendered("a red boat").await;
+    let reference = format!("result:{boat}/1");
+    let page = ada.page(GALLERY).await;
+    assert!(page.contains(&reference), "{page}");
+    let fields = [("prompt", "a hut"), ("shape", "1:1"), ("n", "1"), ("references", reference.as_str())];
+    assert_eq!(ada.send("/studio/tasks", &fields).await.status, StatusCode::SEE_OTHER);
+    service.clock.advance(ERASE_EVERY);
+    assert_eq!(ada.mark("delete", boat, "").await, StatusCode::SEE_OTHER);
+    service.clock.advance(UNDO + ERASE_EVERY);
+    assert_eq!(service.sweeper.sweep_deleted().await, 0, "a task needs it");
+    service.work().await;
+    service.sweeper.sweep(tintype::store::Rescue::Expired).await;
+    assert_eq!(service.sweeper.sweep_deleted().await, 1);
+}
+
+#[tokio::test]
+async fn chosen_pictures_come_as_one_zip() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 100).await;
+    let (boat, hut) = (ada.rendered("a red boat").await, ada.rendered("a red hut").await);
+    let failed = ada.rendered("a boat [[fail]]").await;
+    let answer = ada.get(&format!("{GALLERY}.zip?task-{boat}=1&task-{hut}=1&task-{failed}=1&proof=x&tasks=x")).await;
+    assert_eq!((answer.status, answer.header("content-type")), (StatusCode::OK, "application/zip"));
+    let mut archive = ZipArchive::new(Cursor::new(answer.body.to_vec())).expect("a ZIP");
+    let mut names: Vec<String> = archive.file_names().map(|name| name.expect("a name").into_owned()).collect();
+    names.sort();
+    let mut expected = [boat, hut].map(|id| format!("{}-{id}-1.png", &id.timestamp().to_string()[..10]));
+    expected.sort();
+    assert_eq!(names, expected);
+    for name in &names {
+        let mut png = Vec::new();
+        archive.by_name(name).expect("a file").read_to_end(&mut png).expect("its bytes");
+        assert!(png.starts_with(b"\x89PNG"));
+    }
+    assert_eq!(ada.get(&format!("{GALLERY}.zip?tasks={failed}")).await.status, 404);
+}
+
+#[tokio::test]
+async fn the_gallery_of_an_account_is_closed_to_others_and_viewers_change_nothing() {
+    let service = Service::start().await;
+    let (ada, eve) = (service.visitor("ada", 100).await, service.visitor("eve", 100).await);
+    let boat = ada.rendered("a secret boat").await;
+    let board = ada.board("secrets").await;
+    assert_eq!(ada.mark("put", boat, board.as_str()).await, StatusCode::SEE_OTHER);
+    let (caller, _) = (service.caller("program", 10).await, ());
+    for query in ["", "q=secret", &format!("board={board}"), "starred=1"] {
+        assert!(!eve.page(&format!("{GALLERY}?{query}")).await.contains("secret boat"), "{query}");
+    }
+    for (path, fields) in [
+        (format!("{GALLERY}/put"), vec![("board", board.as_str())]),
+        (format!("{GALLERY}/take"), vec![("board", board.as_str())]),
+        (format!("/studio/boards/{board}/rename"), vec![("name", "mine")]),
+        (format!("/studio/boards/{board}/remove"), vec![]),
+        (format!("{GALLERY}/nonsense"), vec![]),
+    ] {
+        assert_eq!(eve.send(&path, &fields).await.status, 404, "{path}");
+    }
+    for change in ["star", "unstar", "delete"] {
+        assert_eq!(eve.mark(change, boat, "").await, StatusCode::SEE_OTHER);
+    }
+    assert_eq!(eve.get(&format!("{GALLERY}.zip?tasks={boat}")).await.status, 404);
+    assert!(ada.shows(&format!("board={board}"), boat).await && !ada.shows("starred=1", boat).await);
+    let viewer = service.visitor_as("ada", "viewer", Role::Viewer).await;
+    assert!(viewer.shows("", boat).await);
+    for change in ["star", "delete", "restore", "put"] {
+        assert_eq!(viewer.mark(change, boat, board.as_str()).await, StatusCode::FORBIDDEN, "{change}");
+    }
+    for path in ["/studio/boards".to_owned(), format!("/studio/boards/{board}/remove")] {
+        assert_eq!(viewer.send(&path, &[("name", "mine")]).await.status, StatusCode::FORBIDDEN);
+    }
+    let authorization = caller.authorization();
+    let refused = service.call("GET", GALLERY, &[("authorization", &authorization)], "").await;
+    assert_eq!(refused.status, StatusCode::SEE_OTHER);
+}
+
+const CARDS: &str = "[...document.querySelectorAll('[data-gallery] > [data-task]:not([hidden])')]";
+
+#[test]
+fn the_gallery_works_by_keyboard() {
+    let mut person = Person::sign_in(&[]);
+    for prompt in ["A lighthouse in a storm", "A red fox in the snow", "A sailing ship at dawn"] {
+        person.create(prompt);
+        let shown =
+            format!("document.querySelector('.card[data-state=completed] .prompt')?.textContent === '{prompt}'");
+        person.browser.until(&shown);
+    }
+    person.open(GALLERY);
+    person.browser.until(&format!("{CARDS}.length === 3"));
+    person.browser.until("[...document.querySelectorAll('.card img')].every(image => image.naturalWidth > 0)");
+    person.browser.evaluate(&format!("{CARDS}[0].focus()"));
+    person.browser.press("s");
+    person.browser.until(&format!("{CARDS}[0].querySelector('.star').ariaPressed === 'true'"));
+    person.browser.press("ArrowRight");
+    person.browser.until(&format!("document.activeElement === {CARDS}[1]"));
+    person.browser.press(" ");
+    person.browser.until("document.querySelectorAll('[data-pick]:checked').length === 1");
+    photograph(&mut person.browser, "gallery");
+    person.browser.prefer_dark(true);
+    photograph(&mut person.browser, "gallery-dark");
+    person.browser.prefer_dark(false);
+    person.browser.evaluate(&format!("{CARDS}[1].focus()"));
+    person.browser.press("Delete");
+    person.browser.until(&format!("{CARDS}.length === 2 && document.querySelector('.undo')"));
+    photograph(&mut person.browser, "gallery-undo");
+    person.browser.click("document.querySelector('.undo button')");
+    person.browser.until(&format!("{CARDS}.length === 3 && !document.querySelector('.undo')"));
+    person.browser.evaluate(&format!("{CARDS}[0].focus()"));
+    person.browser.press("Enter");
+    person.browser.until("document.querySelector('.beside .snippet pre')");
+    person.browser.evaluate("document.querySelector('.beside .snippet').open = true");
+    photograph(&mut person.browser, "gallery-details");
+    person.browser.press("Escape");
+    person.browser.until("!document.querySelector('.beside')");
+    person.open("/studio/gallery?starred=1");
+    person.browser.until(&format!("{CARDS}.length === 1"));
+    person.open("/studio/gallery?q=light");
+    // The sweeper indexes new prompts within a second.
+    while person.browser.evaluate(&format!("{CARDS}.length")) != 1 {
+        person.open("/studio/gallery?q=light");
+    }
+    person.leave();
+}
+
+#[test]
+fn the_gallery_scrolls_over_several_pages() {
+    const TASKS: usize = 110;
+    let mut person = Person::sign_in(&[]);
+    person.browser.evaluate(&format!(
+        "(async () => {{
+            for (let i = 0; i < {TASKS}; i++) {{
+                const proof = document.querySelector('[name=proof]').value;
+                const body = new URLSearchParams({{ proof, prompt: `boat ${{i}} [[fail]]`, shape: '1:1', n: '1' }});
+                const answer = await fetch('/studio/tasks', {{ method: 'POST', body, redirect: 'manual' }});
+                if (answer.status === 422) {{ i--; await new Promise(requestAnimationFrame); }}
+            }}
+            window.made = true;
+        }})(), 1"
+    ));
+    person.browser.until("window.made === true");
+    person.open(GALLERY);
+    person.browser.until(&format!("scrollTo(0, document.body.scrollHeight), {CARDS}.length === {TASKS}"));
+    let different = format!("new Set({CARDS}.map(card => card.id)).size");
+    assert_eq!(person.browser.evaluate(&different), TASKS);
+    person.browser.until("!document.querySelector('[data-older]')");
+    person.leave();
+}
