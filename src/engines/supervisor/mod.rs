@@ -122,7 +122,7 @@ enum State<L> {
     /// The first child is starting.
     Starting,
     Running(Running<L>),
-    /// A child has ended, and the reason is being looked for.
+    /// A child has ended and the reason is being looked for, or it is being killed.
     Ending,
     /// The reason why no child answers.
     Down(String),
@@ -131,7 +131,7 @@ enum State<L> {
 /// Keeps one child running. Dropping the supervisor kills the child.
 #[derive(Debug)]
 pub struct Supervisor<L> {
-    state: watch::Receiver<State<L>>,
+    state: watch::Sender<State<L>>,
     replacements: mpsc::UnboundedSender<(u64, String)>,
     _life: AbortOnDropHandle<()>,
 }
@@ -139,9 +139,9 @@ pub struct Supervisor<L> {
 impl<L: Clone + Send + Sync + 'static> Supervisor<L> {
     /// Starts a child, in a runtime.
     pub fn new<P: Program<Link = L>>(program: P, start: Start) -> Self {
-        let (report, state) = watch::channel(State::Starting);
+        let state = watch::Sender::new(State::Starting);
         let (replacements, requests) = mpsc::unbounded_channel();
-        let keeper = Keeper { program: Arc::new(program), start, report, requests, number: 0 };
+        let keeper = Keeper { program: Arc::new(program), start, report: state.clone(), requests, number: 0 };
         Self { state, replacements, _life: AbortOnDropHandle::new(tokio::spawn(keeper.keep())) }
     }
 
@@ -163,15 +163,15 @@ impl<L: Clone + Send + Sync + 'static> Supervisor<L> {
     /// # Errors
     /// [`EngineError::NotAvailable`] if it has failed.
     pub async fn started(&self) -> Result<Running<L>, EngineError> {
-        let mut state = self.state.clone();
-        // The sender lives as long as `_life`.
+        let mut state = self.state.subscribe();
+        // The sender lives as long as this supervisor.
         let _ = state.wait_for(|state| !matches!(state, State::Starting | State::Ending)).await;
         self.running()
     }
 
     /// Waits a moment for the reason why the child of this number has gone.
     pub async fn end_of(&self, number: u64) -> Option<String> {
-        let mut state = self.state.clone();
+        let mut state = self.state.subscribe();
         let has_gone = |state: &State<L>| match state {
             State::Starting | State::Ending => false,
             State::Running(running) => running.number != number,
@@ -183,6 +183,14 @@ impl<L: Clone + Send + Sync + 'static> Supervisor<L> {
 
     /// Kills a child by its number and starts another one at once. Does nothing if it has gone.
     pub fn replace(&self, number: u64, why: &str) {
+        // The keeper hears of it later. Until then nobody may give work to a child that is about to be killed.
+        self.state.send_if_modified(|state| {
+            let runs = matches!(state, State::Running(running) if running.number == number);
+            if runs {
+                *state = State::Ending;
+            }
+            runs
+        });
         // The receiver lives as long as `_life`.
         let _ = self.replacements.send((number, why.to_owned()));
     }

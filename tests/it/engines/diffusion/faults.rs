@@ -93,10 +93,13 @@ async fn a_child_that_does_not_stop_or_whose_render_is_abandoned_is_replaced() {
         until_painting(&progress).await;
         // It computes no further, and hears nothing.
         kill_process(first[0], Signal::STOP).expect("a process");
+        let waiting = rig.render(brief("a barn", &[1]));
         cancel.cancel();
+        waiting.await
     };
-    let (outcome, ()) = tokio::join!(rendering, stopping);
+    let (outcome, other) = tokio::join!(rendering, stopping);
     assert!(matches!(&outcome, Err(EngineError::Temporary(why)) if why.contains("cancelled")), "{outcome:?}");
+    assert!(matches!(&other, Err(EngineError::NotAvailable(_))), "the next task costs no attempt: {other:?}");
     until(async || !processes(&model).contains(&first[0])).await;
     until_ready(&rig).await;
 
