@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
+use crate::Result;
 use crate::config::Config;
 use crate::graph::attention::Sees;
 use crate::graph::blocks::{Activation, Heads};
 use crate::graph::{Builder, Graph};
 use crate::weights::Weights;
-use crate::{Error, Result};
 
 /// The text encoder as its `config.json` describes it.
 #[derive(Debug, Clone)]
@@ -110,18 +110,5 @@ impl Clip {
         }
         let other = |name: &str| !name.starts_with(prefix) && name != "text_projection.weight";
         b.finish(|name| other(name) || name.strip_prefix(prefix) == Some("embeddings.position_ids"))
-    }
-}
-
-/// Refuses ids that the vocabulary does not have: the graph would read beyond its table.
-///
-/// # Errors
-/// If there is one.
-pub fn check_ids(ids: &[i32], vocabulary: usize) -> Result<()> {
-    match ids.iter().find(|&&id| usize::try_from(id).map_or(true, |id| id >= vocabulary)) {
-        None => Ok(()),
-        Some(id) => Err(Error::Model(format!(
-            "the tokenizer gave the token {id}, but the text encoder knows only {vocabulary}; they are not of one model"
-        ))),
     }
 }

@@ -6,17 +6,16 @@ use std::sync::Arc;
 use serde_json::json;
 use tintype_engine::Picture;
 
+use super::encoders::QwenEncoder;
 use super::family::planes;
 use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, part_config};
 use crate::config::Config;
-use crate::models::clip::check_ids;
 use crate::models::flux2::Flux2;
-use crate::models::qwen3::Qwen3;
 use crate::models::vae::Vae;
 use crate::quantise::Suit;
 use crate::runtime::{Input, Session, Sessions};
 use crate::schedulers::{Flow, Scheduler, Shift};
-use crate::tokenizer::{Qwen, Thinking};
+use crate::tokenizer::Thinking;
 use crate::weights::Weights;
 use crate::{Error, Result};
 
@@ -38,11 +37,7 @@ const REFERENCE_PIXELS: usize = 1024 * 1024;
 #[derive(Debug)]
 pub(super) struct Flux2Klein {
     traits: Traits,
-    tokenizer: Qwen,
-    encoder: Qwen3,
-    /// The files of the model, for the table of words: weights in 8 bits have none.
-    encoder_words: Weights,
-    encoder_weights: Weights,
+    encoder: QwenEncoder,
     transformer: Flux2,
     transformer_weights: Weights,
     vae: Vae,
@@ -55,10 +50,11 @@ pub(super) struct Flux2Klein {
 
 impl Flux2Klein {
     pub(super) fn open(folder: &Path, index: &Config, suit: &mut Suit<'_>) -> Result<Self> {
-        let encoder = Qwen3::read(&part_config(folder, "text_encoder")?)?;
+        let encoder = QwenEncoder::open(folder, TOKENS, Thinking::Skipped)?;
         let transformer = Flux2::read(&part_config(folder, "transformer")?)?;
-        if encoder.width * LAYERS.len() != transformer.context {
-            let (text, image) = (encoder.width * LAYERS.len(), transformer.context);
+        let text = encoder.qwen.width * LAYERS.len();
+        if text != transformer.context {
+            let image = transformer.context;
             return Err(Error::Model(format!(
                 "the text encoder gives {text} numbers a token, but the transformer takes {image}"
             )));
@@ -88,10 +84,7 @@ impl Flux2Klein {
                 batch: 1,
                 negative: !distilled,
             },
-            tokenizer: Qwen::read(&folder.join("tokenizer"), TOKENS, Thinking::Skipped)?,
             encoder,
-            encoder_words: Weights::open_part(&folder.join("text_encoder"), "model")?,
-            encoder_weights: Weights::open_part(&folder.join("text_encoder"), "model")?,
             transformer,
             transformer_weights: Weights::open_part(&folder.join("transformer"), "diffusion_pytorch_model")?,
             means: vae_weights.numbers("bn.running_mean", channels)?,
@@ -101,17 +94,14 @@ impl Flux2Klein {
             scheduler: Config::read(&folder.join("scheduler").join("scheduler_config.json"))?,
         };
         family.check()?;
-        let uses = family.encoder.graph(&family.encoder_weights, TOKENS, &LAYERS)?.uses;
-        family.encoder_weights = suit.weights("text_encoder", family.encoder_weights, &uses)?;
+        family.encoder = family.encoder.suited(suit, TOKENS, &LAYERS)?;
         let uses = family.transformer.graph(&family.transformer_weights, [4, 4], &[], TOKENS)?.uses;
         family.transformer_weights = suit.weights("transformer", family.transformer_weights, &uses)?;
         Ok(family)
     }
 
-    /// Compares the weights that stay as they are with the configuration, and tries the tokenizer.
+    /// Compares the weights that stay as they are with the configuration, and tries the scheduler.
     fn check(&self) -> Result<()> {
-        self.encoder.words(&self.encoder_words, &self.tokens("")?)?;
-        check_ids(&[self.tokenizer.padding()], self.encoder.vocabulary)?;
         Flow::new(&self.scheduler, Shift::Fitted, 1, 1)?;
         self.vae.graph(&self.vae_weights, 8, 8)?;
         let side = self.traits.side_multiple;
@@ -154,23 +144,12 @@ impl Family for Flux2Klein {
     }
 
     fn tokens(&self, prompt: &str) -> Result<Vec<i32>> {
-        let ids = self.tokenizer.encode(prompt)?;
-        check_ids(&ids, self.encoder.vocabulary)?;
-        Ok(ids)
+        self.encoder.tokens(prompt)
     }
 
     fn embed(&self, sessions: &Sessions, prompt: &str) -> Result<Embedding> {
-        let mut ids = self.tokens(prompt)?;
-        let mask = Qwen3::mask(ids.len(), TOKENS);
-        ids.resize(TOKENS, self.tokenizer.padding());
-        let words = self.encoder.words(&self.encoder_words, &ids)?;
-        let graph = || self.encoder.graph(&self.encoder_weights, TOKENS, &LAYERS);
-        let session = sessions.of("text_encoder", &[], graph)?;
-        let width = self.encoder.width;
-        let shapes = ([TOKENS, width], [1, 1, 1, TOKENS]);
-        let inputs = [("words", Input::Floats(&shapes.0, &words)), ("mask", Input::Floats(&shapes.1, &mask))];
-        let states =
-            session.run(&inputs, LAYERS.map(|layer| format!("layer.{layer}")).each_ref().map(String::as_str))?;
+        let states = self.encoder.states(sessions, prompt, Some(TOKENS), LAYERS)?;
+        let width = self.encoder.qwen.width;
         let token = |at: usize| states.iter().flat_map(move |states| &states[at * width..(at + 1) * width]);
         let states = (0..TOKENS).flat_map(token).copied().collect();
         Ok(Embedding { states, pooled: Vec::new() })

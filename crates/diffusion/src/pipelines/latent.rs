@@ -1,4 +1,4 @@
-//! The parts that all pipelines of Stable Diffusion share: the UNet, and either of two decoders.
+//! The parts that all pipelines of Stable Diffusion share: the UNet, either of two decoders, and the scheduler.
 
 use std::sync::Arc;
 
@@ -12,7 +12,9 @@ use crate::models::tiny_vae::TinyVae;
 use crate::models::unet::Unet;
 use crate::models::vae::Vae;
 use crate::noise::Noise;
+use crate::quantise::Suit;
 use crate::runtime::{Input, Session, Sessions};
+use crate::schedulers::{Scheduler, scheduler};
 use crate::weights::Weights;
 use crate::{Error, Result};
 
@@ -139,8 +141,74 @@ impl Decoder {
     }
 }
 
+/// The UNet of a model with all that turns its answers into pictures.
+#[derive(Debug)]
+pub(super) struct Body {
+    pub unet: Unet,
+    weights: Weights,
+    /// The tokens of a prompt.
+    tokens: usize,
+    pub decoder: Decoder,
+    scheduler: Config,
+}
+
+impl Body {
+    /// Compares the weights with the configurations, and tries the scheduler.
+    pub(super) fn open(
+        (unet, weights): (Unet, Weights),
+        (vae, vae_weights): (&Config, Weights),
+        scheduler: Config,
+        tokens: usize,
+    ) -> Result<Self> {
+        let decoder = Decoder::read(vae, vae_weights, &unet)?;
+        let body = Self { unet, weights, tokens, decoder, scheduler };
+        body.scheduler(1, 1.0)?;
+        body.unet.graph(&body.weights, 1, [8, 8], tokens)?;
+        Ok(body)
+    }
+
+    /// The same with weights for the precision that was asked for.
+    pub(super) fn suited(self, suit: &mut Suit<'_>) -> Result<Self> {
+        let uses = self.unet.graph(&self.weights, 1, [8, 8], self.tokens)?.uses;
+        Ok(Self { weights: suit.weights("unet", self.weights, &uses)?, ..self })
+    }
+
+    /// Whether the model was made to take a single step: its scheduler begins at the very last time step of the training.
+    pub(super) fn is_turbo(&self) -> Result<bool> {
+        Ok(self.scheduler.text("timestep_spacing", "")? == "trailing")
+    }
+
+    pub(super) fn latent_shape(&self, width: usize, height: usize) -> [usize; 3] {
+        let factor = self.decoder.factor();
+        [self.unet.channels, height / factor, width / factor]
+    }
+
+    /// A scheduler for the last part of all noise, from 0 to 1.
+    pub(super) fn scheduler(&self, steps: usize, strength: f64) -> Result<Box<dyn Scheduler>> {
+        scheduler(&self.scheduler, steps, strength)
+    }
+
+    /// Loads the UNet for one size and one batch.
+    pub(super) fn denoiser<'a>(
+        &'a self,
+        sessions: &Sessions,
+        batch: usize,
+        shape: [usize; 3],
+        guide: &Guide,
+    ) -> Result<Box<dyn Denoiser + 'a>> {
+        let [_, height, width] = shape;
+        let graph = || self.unet.graph(&self.weights, batch, [height, width], self.tokens);
+        let session = sessions.of_batch("unet", batch, &[height, width], graph)?;
+        let guidance = self.unet.guidance.map(|size| embed_guidance(guide.guidance, size));
+        // The picture is neither scaled nor cut: its size before, where it begins, and its size now.
+        let [height, width] = [height, width].map(|side| side * self.decoder.factor());
+        let sizes = [height, width, 0, 0, height, width];
+        Ok(Box::new(Loaded { unet: &self.unet, session, shape, batch, tokens: self.tokens, guidance, sizes }))
+    }
+}
+
 /// The UNet, loaded for one size and one batch.
-pub(super) struct Loaded<'a> {
+struct Loaded<'a> {
     unet: &'a Unet,
     session: Arc<Session>,
     shape: [usize; 3],
@@ -148,27 +216,6 @@ pub(super) struct Loaded<'a> {
     tokens: usize,
     guidance: Option<Vec<f32>>,
     sizes: [usize; 6],
-}
-
-impl<'a> Loaded<'a> {
-    /// `factor` is the number of pixels of the picture for each pixel of the latent picture, along a side.
-    pub(super) fn new(
-        sessions: &Sessions,
-        (unet, weights): (&'a Unet, &Weights),
-        tokens: usize,
-        batch: usize,
-        shape: [usize; 3],
-        factor: usize,
-        guide: &Guide,
-    ) -> Result<Self> {
-        let [_, height, width] = shape;
-        let graph = || unet.graph(weights, batch, [height, width], tokens);
-        let session = sessions.of_batch("unet", batch, &[height, width], graph)?;
-        let guidance = unet.guidance.map(|size| embed_guidance(guide.guidance, size));
-        // The picture is neither scaled nor cut: its size before, where it begins, and its size now.
-        let (height, width) = (height * factor, width * factor);
-        Ok(Self { unet, session, shape, batch, tokens, guidance, sizes: [height, width, 0, 0, height, width] })
-    }
 }
 
 impl Denoiser for Loaded<'_> {

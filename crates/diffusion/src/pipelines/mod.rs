@@ -2,6 +2,7 @@
 
 mod batch;
 mod compare;
+mod encoders;
 mod family;
 mod flux2_klein;
 mod latent;

@@ -2,93 +2,49 @@
 
 use std::path::Path;
 
-use super::latent::{Decoder, Loaded, MAX_BATCH};
+use super::encoders::ClipEncoder;
+use super::latent::{Body, MAX_BATCH};
 use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, part_config};
 use crate::config::Config;
-use crate::models::clip::{Clip, check_ids};
+use crate::models::clip::Clip;
 use crate::models::unet::Unet;
 use crate::quantise::Suit;
-use crate::runtime::{Input, Sessions};
-use crate::schedulers::{Scheduler, scheduler as set};
-use crate::tokenizer;
+use crate::runtime::Sessions;
+use crate::schedulers::Scheduler;
 use crate::weights::Weights;
 use crate::{Error, Result};
 
-/// One of the two text encoders, with its tokenizer.
-#[derive(Debug)]
-struct Encoder {
-    tokenizer: tokenizer::Clip,
-    clip: Clip,
-    weights: Weights,
+/// One of the two text encoders of a folder.
+fn encoder(folder: &Path, part: &'static str, tokenizer: &str) -> Result<ClipEncoder> {
+    let config = part_config(folder, part)?;
+    if Clip::read(&config)?.layers < 2 {
+        return Err(Error::Model(format!("{part} has a single layer, but the last one is not used")));
+    }
+    let weights = Weights::open_part(&folder.join(part), "model")?;
+    ClipEncoder::open(part, &config, weights, &folder.join(tokenizer))
 }
 
-impl Encoder {
-    fn open(folder: &Path, suffix: &str) -> Result<Self> {
-        let part = format!("text_encoder{suffix}");
-        let clip = Clip::read(&part_config(folder, &part)?)?;
-        if clip.layers < 2 {
-            return Err(Error::Model(format!("{part} has a single layer, but the last one is not used")));
-        }
-        let tokenizer = tokenizer::Clip::read(&folder.join(format!("tokenizer{suffix}")), clip.tokens)?;
-        let weights = Weights::open_part(&folder.join(&part), "model")?;
-        clip.graph(&weights)?;
-        let encoder = Self { tokenizer, clip, weights };
-        encoder.tokens("")?;
-        Ok(encoder)
-    }
-
-    /// The same with weights for the precision that was asked for.
-    fn suited(self, part: &str, suit: &mut Suit<'_>) -> Result<Self> {
-        let uses = self.clip.graph(&self.weights)?.uses;
-        Ok(Self { weights: suit.weights(part, self.weights, &uses)?, ..self })
-    }
-
-    fn tokens(&self, prompt: &str) -> Result<Vec<i32>> {
-        let ids = self.tokenizer.encode(prompt)?;
-        check_ids(&ids, self.clip.vocabulary)?;
-        Ok(ids)
-    }
-
-    /// The states of all tokens before the last layer.
-    fn embed(&self, sessions: &Sessions, prompt: &str) -> Result<Vec<f32>> {
-        let ids = self.tokens(prompt)?;
-        let session = sessions.of("text_encoder", &[], || self.clip.graph(&self.weights))?;
-        let [states] = session.run(&[("ids", Input::Ids(&ids))], [self.layer().as_str()])?;
-        Ok(states)
-    }
-
-    /// The same, and an embedding of the whole prompt.
-    fn embed_whole(&self, sessions: &Sessions, prompt: &str, size: usize) -> Result<[Vec<f32>; 2]> {
-        let ids = self.tokens(prompt)?;
-        let session = sessions.of("text_encoder_2", &[], || self.clip.graph(&self.weights))?;
-        let [states, all] = session.run(&[("ids", Input::Ids(&ids))], [self.layer().as_str(), "projected"])?;
-        let last = self.clip.last(&ids) * size;
-        Ok([states, all[last..last + size].to_vec()])
-    }
-
-    fn layer(&self) -> String {
-        format!("layer.{}", self.clip.layers - 2)
-    }
+/// The output with the states of all tokens before the last layer.
+fn layer(encoder: &ClipEncoder) -> String {
+    format!("layer.{}", encoder.clip.layers - 2)
 }
 
 #[derive(Debug)]
 pub(super) struct StableDiffusionXl {
     traits: Traits,
-    first: Encoder,
-    second: Encoder,
+    first: ClipEncoder,
+    second: ClipEncoder,
     /// Numbers in the embedding of a whole prompt.
     pooled: usize,
-    unet: Unet,
-    unet_weights: Weights,
-    decoder: Decoder,
-    scheduler: Config,
+    body: Body,
     zeros: bool,
 }
 
 impl StableDiffusionXl {
     pub(super) fn open(folder: &Path, index: &Config, suit: &mut Suit<'_>) -> Result<Self> {
         let unet = Unet::read(&part_config(folder, "unet")?)?;
-        let [first, second] = [Encoder::open(folder, "")?, Encoder::open(folder, "_2")?];
+        let first = encoder(folder, "text_encoder", "tokenizer")?;
+        let second = encoder(folder, "text_encoder_2", "tokenizer_2")?;
         let (text, image) = (first.clip.width + second.clip.width, unet.context);
         if text != image || first.clip.tokens != second.clip.tokens {
             return Err(Error::Model(format!(
@@ -102,42 +58,38 @@ impl StableDiffusionXl {
             ));
         };
         unet.embed_addition(addition, &vec![0.0; pooled], &[0; 6])?;
-        let weights = Weights::open_part(&folder.join("vae"), "diffusion_pytorch_model")?;
-        let decoder = Decoder::read(&part_config(folder, "vae")?, weights, &unet)?;
-        let weights = Weights::open_part(&folder.join("unet"), "diffusion_pytorch_model")?;
-        let uses = unet.graph(&weights, 1, [8, 8], first.clip.tokens)?.uses;
+        let weights = |part: &str| Weights::open_part(&folder.join(part), "diffusion_pytorch_model");
         let scheduler = Config::read(&folder.join("scheduler").join("scheduler_config.json"))?;
-        set(&scheduler, 1, 1.0)?;
+        let (unet, vae) = ((unet, weights("unet")?), (&part_config(folder, "vae")?, weights("vae")?));
+        let body = Body::open(unet, vae, scheduler, first.clip.tokens)?;
         Ok(Self {
-            traits: traits(&scheduler, &unet, decoder.factor())?,
-            first: first.suited("text_encoder", suit)?,
-            second: second.suited("text_encoder_2", suit)?,
+            traits: traits(&body)?,
+            first: first.suited(suit)?,
+            second: second.suited(suit)?,
             pooled,
-            unet_weights: suit.weights("unet", weights, &uses)?,
-            unet,
-            decoder,
-            scheduler,
+            body: body.suited(suit)?,
             zeros: index.flag("force_zeros_for_empty_prompt", true)?,
         })
     }
 }
 
 /// As for Stable Diffusion, the fields of the scheduler must tell a distilled model.
-fn traits(scheduler: &Config, unet: &Unet, side_multiple: usize) -> Result<Traits> {
+fn traits(body: &Body) -> Result<Traits> {
+    let distilled = body.unet.guidance.is_some();
     let usual = Traits {
         family: "Stable Diffusion XL",
         references: 0,
         begins_with_reference: false,
         steps: 30,
         guidance: 5.0,
-        side_multiple,
+        side_multiple: body.decoder.factor(),
         batch: MAX_BATCH,
-        negative: unet.guidance.is_none(),
+        negative: !distilled,
     };
-    if unet.guidance.is_some() {
+    if distilled {
         return Ok(Traits { family: "Latent Consistency Model XL", steps: 4, guidance: 8.0, ..usual });
     }
-    if scheduler.text("timestep_spacing", "")? == "trailing" {
+    if body.is_turbo()? {
         return Ok(Traits { family: "Stable Diffusion XL Turbo", steps: 1, guidance: 0.0, ..usual });
     }
     Ok(usual)
@@ -149,8 +101,7 @@ impl Family for StableDiffusionXl {
     }
 
     fn latent_shape(&self, width: usize, height: usize) -> [usize; 3] {
-        let factor = self.decoder.factor();
-        [self.unet.channels, height / factor, width / factor]
+        self.body.latent_shape(width, height)
     }
 
     /// Those of the first text encoder; the second one has other padding.
@@ -159,10 +110,13 @@ impl Family for StableDiffusionXl {
     }
 
     fn embed(&self, sessions: &Sessions, prompt: &str) -> Result<Embedding> {
-        let first = self.first.embed(sessions, prompt)?;
-        let [second, pooled] = self.second.embed_whole(sessions, prompt, self.pooled)?;
+        let [first] = self.first.run(sessions, &self.first.tokens(prompt)?, [layer(&self.first).as_str()])?;
+        let ids = self.second.tokens(prompt)?;
+        let [second, all] = self.second.run(sessions, &ids, [layer(&self.second).as_str(), "projected"])?;
+        let last = self.second.clip.last(&ids) * self.pooled;
         let rows = first.chunks_exact(self.first.clip.width).zip(second.chunks_exact(self.second.clip.width));
-        Ok(Embedding { states: rows.flat_map(|(first, second)| [first, second].concat()).collect(), pooled })
+        let states = rows.flat_map(|(first, second)| [first, second].concat()).collect();
+        Ok(Embedding { states, pooled: all[last..last + self.pooled].to_vec() })
     }
 
     fn zeros_for_nothing(&self) -> bool {
@@ -170,7 +124,7 @@ impl Family for StableDiffusionXl {
     }
 
     fn scheduler(&self, steps: usize, _: [usize; 3], _: bool) -> Result<Box<dyn Scheduler>> {
-        set(&self.scheduler, steps, 1.0)
+        self.body.scheduler(steps, 1.0)
     }
 
     fn denoiser<'a>(
@@ -180,16 +134,14 @@ impl Family for StableDiffusionXl {
         shape: [usize; 3],
         guide: &'a Guide,
     ) -> Result<Box<dyn Denoiser + 'a>> {
-        let (tokens, factor) = (self.first.clip.tokens, self.decoder.factor());
-        let loaded = Loaded::new(sessions, (&self.unet, &self.unet_weights), tokens, batch, shape, factor, guide)?;
-        Ok(Box::new(loaded))
+        self.body.denoiser(sessions, batch, shape, guide)
     }
 
     fn decodes_quickly(&self) -> bool {
-        self.decoder.is_quick()
+        self.body.decoder.is_quick()
     }
 
     fn decode(&self, sessions: &Sessions, latent: &Latent) -> Result<Vec<f32>> {
-        self.decoder.decode(sessions, latent)
+        self.body.decoder.decode(sessions, latent)
     }
 }

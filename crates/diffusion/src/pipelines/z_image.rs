@@ -3,16 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::encoders::QwenEncoder;
 use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, decode, part_config};
 use crate::config::Config;
-use crate::models::clip::check_ids;
-use crate::models::qwen3::Qwen3;
 use crate::models::vae::Vae;
 use crate::models::z_image::ZImage as Transformer;
 use crate::quantise::Suit;
 use crate::runtime::{Input, Session, Sessions};
 use crate::schedulers::{Flow, Scheduler, Shift};
-use crate::tokenizer::{Qwen, Thinking};
+use crate::tokenizer::Thinking;
 use crate::weights::Weights;
 use crate::{Error, Result};
 
@@ -25,11 +24,7 @@ const PATCH: usize = 2;
 #[derive(Debug)]
 pub(super) struct ZImage {
     traits: Traits,
-    tokenizer: Qwen,
-    encoder: Qwen3,
-    /// The files of the model, for the table of words: weights in 8 bits have none.
-    encoder_words: Weights,
-    encoder_weights: Weights,
+    encoder: QwenEncoder,
     transformer: Transformer,
     transformer_weights: Weights,
     vae: Vae,
@@ -39,10 +34,10 @@ pub(super) struct ZImage {
 
 impl ZImage {
     pub(super) fn open(folder: &Path, suit: &mut Suit<'_>) -> Result<Self> {
-        let encoder = Qwen3::read(&part_config(folder, "text_encoder")?)?;
+        let encoder = QwenEncoder::open(folder, TOKENS, Thinking::Allowed)?;
         let transformer = Transformer::read(&part_config(folder, "transformer")?)?;
-        if encoder.width != transformer.context {
-            let (text, image) = (encoder.width, transformer.context);
+        if encoder.qwen.width != transformer.context {
+            let (text, image) = (encoder.qwen.width, transformer.context);
             return Err(Error::Model(format!(
                 "the text encoder gives {text} numbers a token, but the transformer takes {image}"
             )));
@@ -65,10 +60,7 @@ impl ZImage {
                 batch: 1,
                 negative: true,
             },
-            tokenizer: Qwen::read(&folder.join("tokenizer"), TOKENS, Thinking::Allowed)?,
             encoder,
-            encoder_words: Weights::open_part(&folder.join("text_encoder"), "model")?,
-            encoder_weights: Weights::open_part(&folder.join("text_encoder"), "model")?,
             transformer,
             transformer_weights: Weights::open_part(&folder.join("transformer"), "diffusion_pytorch_model")?,
             vae,
@@ -76,8 +68,8 @@ impl ZImage {
             scheduler: Config::read(&folder.join("scheduler").join("scheduler_config.json"))?,
         };
         family.check()?;
-        let uses = family.encoder.graph(&family.encoder_weights, 1, &[family.layer()])?.uses;
-        family.encoder_weights = suit.weights("text_encoder", family.encoder_weights, &uses)?;
+        let layer = family.layer();
+        family.encoder = family.encoder.suited(suit, 1, &[layer])?;
         let uses = family.transformer.graph(&family.transformer_weights, [8, 8], 1)?.uses;
         family.transformer_weights = suit.weights("transformer", family.transformer_weights, &uses)?;
         Ok(family)
@@ -85,15 +77,14 @@ impl ZImage {
 
     /// The layer after which states are taken: the last but one.
     fn layer(&self) -> usize {
-        self.encoder.layers - 1
+        self.encoder.qwen.layers - 1
     }
 
-    /// Compares the weights that stay as they are with the configuration, and tries the tokenizer.
+    /// Compares the weights that stay as they are with the configuration, and tries the scheduler.
     fn check(&self) -> Result<()> {
         if self.layer() == 0 {
             return Err(Error::Model("the text encoder has a single layer, but the last one is not used".into()));
         }
-        self.encoder.words(&self.encoder_words, &self.tokens("")?)?;
         Flow::new(&self.scheduler, Shift::Line, 1, 1)?;
         self.vae.graph(&self.vae_weights, 8, 8)?;
         Ok(())
@@ -111,21 +102,11 @@ impl Family for ZImage {
     }
 
     fn tokens(&self, prompt: &str) -> Result<Vec<i32>> {
-        let ids = self.tokenizer.encode(prompt)?;
-        check_ids(&ids, self.encoder.vocabulary)?;
-        Ok(ids)
+        self.encoder.tokens(prompt)
     }
 
     fn embed(&self, sessions: &Sessions, prompt: &str) -> Result<Embedding> {
-        // A token sees only those before it, so padding after them would change nothing.
-        let ids = self.tokens(prompt)?;
-        let mask = Qwen3::mask(ids.len(), ids.len());
-        let words = self.encoder.words(&self.encoder_words, &ids)?;
-        let graph = || self.encoder.graph(&self.encoder_weights, ids.len(), &[self.layer()]);
-        let session = sessions.of("text_encoder", &[ids.len()], graph)?;
-        let shapes = ([ids.len(), self.encoder.width], [1, 1, 1, ids.len()]);
-        let inputs = [("words", Input::Floats(&shapes.0, &words)), ("mask", Input::Floats(&shapes.1, &mask))];
-        let [states] = session.run(&inputs, [format!("layer.{}", self.layer()).as_str()])?;
+        let [states] = self.encoder.states(sessions, prompt, None, [self.layer()])?;
         Ok(Embedding { states, pooled: Vec::new() })
     }
 

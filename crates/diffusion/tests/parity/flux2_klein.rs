@@ -50,18 +50,11 @@ fn the_text_encoder_gives_the_same_numbers() {
 #[test]
 fn every_block_of_the_transformer_gives_the_same_numbers() {
     let model = model();
-    let context = model.pipeline().embed(model.prompt()).expect("an embedding").states;
     let transformer = Flux2::read(&model.config("transformer")).expect("a transformer");
     let (shape, latent) = model.latent(transformer.channels, 16);
-    let graph = transformer.graph(&model.weights("transformer"), [shape[2], shape[3]], &[], TOKENS).expect("a graph");
-    let time = transformer.embed_time(801.0);
-    let (times, contexts) = ([1, time.len()], [TOKENS, transformer.context]);
-    let inputs = [
-        ("latent", Input::Floats(&shape, &latent)),
-        ("time", Input::Floats(&times, &time)),
-        ("context", Input::Floats(&contexts, &context)),
-    ];
-    model.assert_part("transformer.", graph, &inputs);
+    let (weights, size) = (model.weights("transformer"), [shape[2], shape[3]]);
+    let graph = transformer.graph(&weights, size, &[], TOKENS).expect("a graph");
+    model.assert_transformer(graph, (shape, latent), &transformer.embed_time(801.0), transformer.context);
 }
 
 #[test]

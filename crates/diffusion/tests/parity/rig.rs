@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tintype_diffusion::config::Config;
 use tintype_diffusion::graph::Graph;
+use tintype_diffusion::models::vae::Vae;
 use tintype_diffusion::noise::Noise;
 use tintype_diffusion::pipelines::Guide;
 use tintype_diffusion::runtime::{Device, Input, Runtime};
@@ -160,6 +161,34 @@ impl Model {
             }
             assert!(compared > 0, "{part}");
         }
+    }
+
+    /// All recorded values of a transformer over the recorded prompt, late in the removal of the noise. `time` is the
+    /// embedding of the moment; a row of the prompt has `width` numbers.
+    pub fn assert_transformer(
+        &self,
+        graph: Graph,
+        (shape, latent): ([usize; 4], Vec<f32>),
+        time: &[f32],
+        width: usize,
+    ) {
+        let context = self.pipeline().embed(self.prompt()).expect("an embedding").states;
+        let (times, contexts) = ([1, time.len()], [context.len() / width, width]);
+        let inputs = [
+            ("latent", Input::Floats(&shape, &latent)),
+            ("time", Input::Floats(&times, time)),
+            ("context", Input::Floats(&contexts, &context)),
+        ];
+        self.assert_part("transformer.", graph, &inputs);
+    }
+
+    /// All recorded values of the decoder of an autoencoder, for numbers as the model makes them.
+    pub fn assert_decoder(&self) {
+        let vae = Vae::read(&self.config("vae")).expect("an autoencoder");
+        let (shape, latent) = self.latent(vae.channels, 8);
+        let latent: Vec<_> = latent.into_iter().map(|x| x / vae.scaling + vae.shift).collect();
+        let graph = vae.graph(&self.weights("vae"), shape[2], shape[3]).expect("a graph");
+        self.assert_part("vae.", graph, &[("latent", Input::Floats(&shape, &latent))]);
     }
 
     pub fn latent(&self, channels: usize, factor: usize) -> ([usize; 4], Vec<f32>) {

@@ -37,6 +37,9 @@ from shared import (
     write_json,
 )
 
+TRAINED = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear", "steps_offset": 1}
+TURBO = {**TRAINED, "timestep_spacing": "trailing"}
+
 
 def tokenizer(folder, padding, special):
     words = [[*word[:-1], word[-1] + "</w>"] for word in TEXT.replace(",", " ,").split()]
@@ -73,6 +76,22 @@ def text_encoder(vocabulary, width, activation, seed, kind=CLIPTextModel, layers
         bos_token_id=vocabulary - 2, eos_token_id=vocabulary - 1, attn_implementation="eager",
     )
     return randomise(kind(config), seed)
+
+
+def autoencoder(channels, layers, seed, **more):
+    return randomise(AutoencoderKL(
+        block_out_channels=channels, down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4, layers_per_block=layers, latent_channels=4, norm_num_groups=2, **more,
+    ), seed)
+
+
+def pipeline(kind, words, text, unet, vae, scheduler):
+    pipe = kind(
+        vae=vae, text_encoder=text, tokenizer=words, unet=unet, scheduler=scheduler, safety_checker=None,
+        feature_extractor=None, requires_safety_checker=False,
+    )
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
 
 
 def record(pipe, folder, size, steps, guidance, prompt, negative, seed):
@@ -140,19 +159,9 @@ def sd15(out):
         cross_attention_dim=16, norm_num_groups=2,
     ), 2)
     unet = rounded(unet, torch.float16)
-    vae = randomise(AutoencoderKL(
-        block_out_channels=(4, 4, 8, 8), down_block_types=("DownEncoderBlock2D",) * 4,
-        up_block_types=("UpDecoderBlock2D",) * 4, layers_per_block=2, latent_channels=4, norm_num_groups=2, sample_size=64,
-    ), 3)
-    scheduler = PNDMScheduler(
-        beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", skip_prk_steps=True, steps_offset=1,
-        set_alpha_to_one=False,
-    )
-    pipe = StableDiffusionPipeline(
-        vae=vae, text_encoder=text, tokenizer=words, unet=unet, scheduler=scheduler, safety_checker=None,
-        feature_extractor=None, requires_safety_checker=False,
-    )
-    pipe.set_progress_bar_config(disable=True)
+    vae = autoencoder((4, 4, 8, 8), 2, 3, sample_size=64)
+    scheduler = PNDMScheduler(**TRAINED, skip_prk_steps=True, set_alpha_to_one=False)
+    pipe = pipeline(StableDiffusionPipeline, words, text, unet, vae, scheduler)
     # 72 x 56 pixels are 9 x 7 latent ones: odd sizes on every level.
     record(pipe, folder, (56, 72), 5, 2.5, PROMPTS[1], "blurry", 1234)
     save(pipe, folder, ["unet", "vae", "text_encoder"], {"unet": torch.float16})
@@ -182,11 +191,7 @@ def lcm(out):
         num_encoder_blocks=(1, 1, 1, 1), num_decoder_blocks=(2, 1, 1, 1), latent_channels=4,
     ), 6)
     scheduler = LCMScheduler(clip_sample=False)
-    pipe = LatentConsistencyModelPipeline(
-        vae=vae, text_encoder=text, tokenizer=words, unet=unet, scheduler=scheduler, safety_checker=None,
-        feature_extractor=None, requires_safety_checker=False,
-    )
-    pipe.set_progress_bar_config(disable=True)
+    pipe = pipeline(LatentConsistencyModelPipeline, words, text, unet, vae, scheduler)
     record(pipe, folder, (64, 96), 4, 8.5, PROMPTS[1], "", 99)
     save(pipe, folder, ["unet", "vae", "text_encoder"], {"text_encoder": torch.bfloat16})
 
@@ -200,18 +205,9 @@ def turbo(out):
         sample_size=8, block_out_channels=(4, 8, 8, 8), layers_per_block=2, attention_head_dim=(1, 2, 4, 4),
         cross_attention_dim=24, norm_num_groups=2, use_linear_projection=True,
     ), 52), torch.float16)
-    vae = rounded(randomise(AutoencoderKL(
-        block_out_channels=(4, 4, 4, 8), down_block_types=("DownEncoderBlock2D",) * 4,
-        up_block_types=("UpDecoderBlock2D",) * 4, layers_per_block=1, latent_channels=4, norm_num_groups=2,
-    ), 53), torch.float16)
-    scheduler = EulerDiscreteScheduler(
-        beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", steps_offset=1, timestep_spacing="trailing",
-    )
-    pipe = StableDiffusionPipeline(
-        vae=vae, text_encoder=text, tokenizer=words, unet=unet, scheduler=scheduler, safety_checker=None,
-        feature_extractor=None, requires_safety_checker=False,
-    )
-    pipe.set_progress_bar_config(disable=True)
+    vae = rounded(autoencoder((4, 4, 4, 8), 1, 53), torch.float16)
+    scheduler = EulerDiscreteScheduler(**TURBO)
+    pipe = pipeline(StableDiffusionPipeline, words, text, unet, vae, scheduler)
     record(pipe, folder, (64, 96), 1, 0.0, PROMPTS[1], "", 21)
     save(pipe, folder, ["unet", "vae", "text_encoder"], {name: torch.float16 for name in ["unet", "vae", "text_encoder"]})
 
@@ -230,14 +226,8 @@ def sdxs(out):
         encoder_block_out_channels=(4, 4, 4, 4), decoder_block_out_channels=(4, 4, 4, 4),
         num_encoder_blocks=(1, 2, 1, 1), num_decoder_blocks=(1, 1, 2, 1), latent_channels=4,
     ), 63)
-    scheduler = EulerDiscreteScheduler(
-        beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", steps_offset=1, timestep_spacing="trailing",
-    )
-    pipe = StableDiffusionPipeline(
-        vae=vae, text_encoder=text, tokenizer=words, unet=unet, scheduler=scheduler, safety_checker=None,
-        feature_extractor=None, requires_safety_checker=False,
-    )
-    pipe.set_progress_bar_config(disable=True)
+    scheduler = EulerDiscreteScheduler(**TURBO)
+    pipe = pipeline(StableDiffusionPipeline, words, text, unet, vae, scheduler)
     record(pipe, folder, (48, 64), 1, 0.0, PROMPTS[1], "", 22)
     save(pipe, folder, ["unet", "vae", "text_encoder"], {"unet": torch.float16, "text_encoder": torch.float16})
 
@@ -257,14 +247,8 @@ def sdxl(out):
         addition_embed_type="text_time", addition_time_embed_dim=8, projection_class_embeddings_input_dim=60,
     ), 33)
     unet = rounded(unet, torch.float16)
-    vae = rounded(randomise(AutoencoderKL(
-        block_out_channels=(4, 4, 4, 8), down_block_types=("DownEncoderBlock2D",) * 4,
-        up_block_types=("UpDecoderBlock2D",) * 4, layers_per_block=1, latent_channels=4, norm_num_groups=2,
-        scaling_factor=0.13025,
-    ), 34), torch.float16)
-    scheduler = EulerAncestralDiscreteScheduler(
-        beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", steps_offset=1, timestep_spacing="trailing",
-    )
+    vae = rounded(autoencoder((4, 4, 4, 8), 1, 34, scaling_factor=0.13025), torch.float16)
+    scheduler = EulerAncestralDiscreteScheduler(**TURBO)
     pipe = StableDiffusionXLPipeline(
         vae=vae, text_encoder=text, text_encoder_2=text_2, tokenizer=words, tokenizer_2=words_2, unet=unet,
         scheduler=scheduler, add_watermarker=False,

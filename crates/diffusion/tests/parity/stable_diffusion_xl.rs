@@ -2,7 +2,6 @@
 
 use tintype_diffusion::Settings;
 use tintype_diffusion::models::unet::Unet;
-use tintype_diffusion::models::vae::Vae;
 use tintype_diffusion::runtime::Input;
 
 use crate::rig::Model;
@@ -48,12 +47,7 @@ fn every_block_of_the_unet_gives_the_same_numbers() {
 
 #[test]
 fn every_block_of_the_decoder_gives_the_same_numbers() {
-    let model = model();
-    let vae = Vae::read(&model.config("vae")).expect("an autoencoder");
-    let (shape, latent) = model.latent(vae.channels, 8);
-    let latent: Vec<_> = latent.into_iter().map(|x| x / vae.scaling).collect();
-    let graph = vae.graph(&model.weights("vae"), shape[2], shape[3]).expect("a graph");
-    model.assert_part("vae.", graph, &[("latent", Input::Floats(&shape, &latent))]);
+    model().assert_decoder();
 }
 
 #[test]

@@ -1,9 +1,7 @@
 //! Z-Image.
 
 use tintype_diffusion::Settings;
-use tintype_diffusion::models::vae::Vae;
 use tintype_diffusion::models::z_image::ZImage;
-use tintype_diffusion::runtime::Input;
 
 use crate::rig::Model;
 
@@ -26,29 +24,17 @@ fn the_text_encoder_gives_the_same_numbers() {
 #[test]
 fn every_block_of_the_transformer_gives_the_same_numbers() {
     let model = model();
-    let context = model.pipeline().embed(model.prompt()).expect("an embedding").states;
     let transformer = ZImage::read(&model.config("transformer")).expect("a transformer");
     let (shape, latent) = model.latent(transformer.channels, 8);
-    let tokens = context.len() / transformer.context;
-    let graph = transformer.graph(&model.weights("transformer"), [shape[2], shape[3]], tokens).expect("a graph");
-    let time = transformer.embed_time(801.0);
-    let (times, contexts) = ([1, time.len()], [tokens, transformer.context]);
-    let inputs = [
-        ("latent", Input::Floats(&shape, &latent)),
-        ("time", Input::Floats(&times, &time)),
-        ("context", Input::Floats(&contexts, &context)),
-    ];
-    model.assert_part("transformer.", graph, &inputs);
+    let (weights, size) = (model.weights("transformer"), [shape[2], shape[3]]);
+    let tokens = model.pipeline().tokens(model.prompt()).expect("tokens").len();
+    let graph = transformer.graph(&weights, size, tokens).expect("a graph");
+    model.assert_transformer(graph, (shape, latent), &transformer.embed_time(801.0), transformer.context);
 }
 
 #[test]
 fn every_block_of_the_decoder_gives_the_same_numbers() {
-    let model = model();
-    let vae = Vae::read(&model.config("vae")).expect("an autoencoder");
-    let (shape, latent) = model.latent(vae.channels, 8);
-    let latent: Vec<_> = latent.into_iter().map(|x| x / vae.scaling + vae.shift).collect();
-    let graph = vae.graph(&model.weights("vae"), shape[2], shape[3]).expect("a graph");
-    model.assert_part("vae.", graph, &[("latent", Input::Floats(&shape, &latent))]);
+    model().assert_decoder();
 }
 
 #[test]

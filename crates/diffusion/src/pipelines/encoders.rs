@@ -1,0 +1,128 @@
+//! Text encoders with their tokenizers: CLIP for Stable Diffusion, Qwen3 for the transformers.
+
+use std::path::Path;
+
+use super::part_config;
+use crate::config::Config;
+use crate::models::clip::Clip;
+use crate::models::qwen3::Qwen3;
+use crate::quantise::Suit;
+use crate::runtime::{Input, Sessions};
+use crate::tokenizer::{self, Thinking};
+use crate::weights::Weights;
+use crate::{Error, Result};
+
+/// Refuses ids that the vocabulary does not have: the graph would read beyond its table.
+fn check_ids(ids: &[i32], vocabulary: usize) -> Result<()> {
+    match ids.iter().find(|&&id| usize::try_from(id).map_or(true, |id| id >= vocabulary)) {
+        None => Ok(()),
+        Some(id) => Err(Error::Model(format!(
+            "the tokenizer gave the token {id}, but the text encoder knows only {vocabulary}; they are not of one model"
+        ))),
+    }
+}
+
+/// A text encoder of CLIP.
+#[derive(Debug)]
+pub(super) struct ClipEncoder {
+    /// Its name in a folder of `diffusers`.
+    part: &'static str,
+    tokenizer: tokenizer::Clip,
+    pub clip: Clip,
+    weights: Weights,
+}
+
+impl ClipEncoder {
+    /// Compares the weights with the configuration, and tries the tokenizer, which lies in a folder.
+    pub(super) fn open(part: &'static str, config: &Config, weights: Weights, tokenizer: &Path) -> Result<Self> {
+        let clip = Clip::read(config)?;
+        let tokenizer = tokenizer::Clip::read(tokenizer, clip.tokens)?;
+        let encoder = Self { part, tokenizer, clip, weights };
+        encoder.tokens("")?;
+        encoder.clip.graph(&encoder.weights)?;
+        Ok(encoder)
+    }
+
+    /// The same with weights for the precision that was asked for.
+    pub(super) fn suited(self, suit: &mut Suit<'_>) -> Result<Self> {
+        let uses = self.clip.graph(&self.weights)?.uses;
+        Ok(Self { weights: suit.weights(self.part, self.weights, &uses)?, ..self })
+    }
+
+    pub(super) fn tokens(&self, prompt: &str) -> Result<Vec<i32>> {
+        let ids = self.tokenizer.encode(prompt)?;
+        check_ids(&ids, self.clip.vocabulary)?;
+        Ok(ids)
+    }
+
+    /// Outputs of [`Clip::graph`] for the tokens of a prompt.
+    pub(super) fn run<const N: usize>(
+        &self,
+        sessions: &Sessions,
+        ids: &[i32],
+        outputs: [&str; N],
+    ) -> Result<[Vec<f32>; N]> {
+        let session = sessions.of(self.part, &[], || self.clip.graph(&self.weights))?;
+        session.run(&[("ids", Input::Ids(ids))], outputs)
+    }
+}
+
+/// A text encoder that is a language model of Qwen.
+#[derive(Debug)]
+pub(super) struct QwenEncoder {
+    tokenizer: tokenizer::Qwen,
+    pub qwen: Qwen3,
+    /// The files of the model, for the table of words: weights in 8 bits have none.
+    words: Weights,
+    weights: Weights,
+}
+
+impl QwenEncoder {
+    /// The encoder of a folder, for prompts of at most `length` tokens.
+    pub(super) fn open(folder: &Path, length: usize, thinking: Thinking) -> Result<Self> {
+        let encoder = Self {
+            qwen: Qwen3::read(&part_config(folder, "text_encoder")?)?,
+            tokenizer: tokenizer::Qwen::read(&folder.join("tokenizer"), length, thinking)?,
+            words: Weights::open_part(&folder.join("text_encoder"), "model")?,
+            weights: Weights::open_part(&folder.join("text_encoder"), "model")?,
+        };
+        encoder.qwen.words(&encoder.words, &encoder.tokens("")?)?;
+        check_ids(&[encoder.tokenizer.padding()], encoder.qwen.vocabulary)?;
+        Ok(encoder)
+    }
+
+    /// The same with weights for the precision that was asked for. `length` and `layers` are those of
+    /// [`QwenEncoder::states`].
+    pub(super) fn suited(self, suit: &mut Suit<'_>, length: usize, layers: &[usize]) -> Result<Self> {
+        let uses = self.qwen.graph(&self.weights, length, layers)?.uses;
+        Ok(Self { weights: suit.weights("text_encoder", self.weights, &uses)?, ..self })
+    }
+
+    pub(super) fn tokens(&self, prompt: &str) -> Result<Vec<i32>> {
+        let ids = self.tokenizer.encode(prompt)?;
+        check_ids(&ids, self.qwen.vocabulary)?;
+        Ok(ids)
+    }
+
+    /// The states after some layers, one row for each token of a prompt that is padded to `length`, if one is given. A
+    /// token sees only those before it, so padding after them changes nothing but the number of rows.
+    pub(super) fn states<const N: usize>(
+        &self,
+        sessions: &Sessions,
+        prompt: &str,
+        length: Option<usize>,
+        layers: [usize; N],
+    ) -> Result<[Vec<f32>; N]> {
+        let mut ids = self.tokens(prompt)?;
+        let length = length.unwrap_or(ids.len());
+        let mask = Qwen3::mask(ids.len(), length);
+        ids.resize(length, self.tokenizer.padding());
+        let words = self.qwen.words(&self.words, &ids)?;
+        let graph = || self.qwen.graph(&self.weights, length, &layers);
+        let session = sessions.of("text_encoder", &[length], graph)?;
+        let shapes = ([length, self.qwen.width], [1, 1, 1, length]);
+        let inputs = [("words", Input::Floats(&shapes.0, &words)), ("mask", Input::Floats(&shapes.1, &mask))];
+        let outputs = layers.map(|layer| format!("layer.{layer}"));
+        session.run(&inputs, outputs.each_ref().map(String::as_str))
+    }
+}
