@@ -114,6 +114,7 @@ impl Pipes {
         self.input.write_all(&Message::Render(Order { number, ..order }).frame()?).await?;
         let (mut pictures, mut patience) = (Vec::with_capacity(count), after(None));
         let (mut cancelled, mut is_cancelled) = (pin!(cancelled), false);
+        let mut limit = pin!(tokio::time::sleep(patience));
         loop {
             let Self { input, output, .. } = self;
             // Half a frame must not be lost to the cancellation.
@@ -123,10 +124,11 @@ impl Pipes {
                     event = &mut next => break event?,
                     () = &mut cancelled, if !is_cancelled => {
                         is_cancelled = true;
-                        patience = CANCEL_PATIENCE;
+                        // Events that come until the child stops do not give it more time.
+                        limit.set(tokio::time::sleep(CANCEL_PATIENCE));
                         input.write_all(&Message::Cancel { order: number }.frame()?).await?;
                     }
-                    () = tokio::time::sleep(patience) => {
+                    () = &mut limit => {
                         return Err(Trouble::Lost(match is_cancelled {
                             true => "its render was cancelled in the middle of a step".into(),
                             false => format!("nothing was heard of its render for {} s", patience.as_secs()),
@@ -137,6 +139,7 @@ impl Pipes {
             let longest = after(Some(&event));
             if !is_cancelled {
                 patience = longest;
+                limit.set(tokio::time::sleep(patience));
             }
             match event {
                 Event::Painted { picture, .. } if pictures.len() < count => {
