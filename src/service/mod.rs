@@ -5,6 +5,7 @@ pub mod endings;
 pub mod failures;
 pub mod file_store;
 pub mod finished;
+pub mod guesses;
 pub mod hours;
 pub mod keyring;
 pub mod limits;

@@ -39,6 +39,7 @@ use crate::config::FileLinks;
 use crate::domain::source::Source;
 use crate::service::Shared;
 use crate::service::failures::Failures;
+use crate::service::guesses::Guesses;
 use crate::service::hours::Hours;
 use crate::service::links::Links;
 use crate::service::people::People;
@@ -98,6 +99,7 @@ pub struct Studio {
     links: Arc<Links>,
     people: People,
     failures: Arc<Failures>,
+    guesses: Guesses,
     uploads: Arc<Uploads>,
     thumbnails: Thumbnails,
     live: live::Live,
@@ -143,8 +145,8 @@ impl Studio {
         let StudioParts { tasks, links, failures, uploads, thumbnails } = parts;
         let people = People::new(shared.store.clone());
         let live = live::Live::new(shared.clone());
-        let hours = Hours::default();
-        Arc::new(Self { shared, tasks, links, people, failures, uploads, thumbnails, live, hours, settings })
+        let (hours, guesses) = (Hours::default(), Guesses::new(shared.clock.clone()));
+        Arc::new(Self { shared, tasks, links, people, failures, guesses, uploads, thumbnails, live, hours, settings })
     }
 
     /// Tells open pages what changes, until `stop`, which also ends their streams.

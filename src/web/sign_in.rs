@@ -46,15 +46,23 @@ pub async fn sign_in(visitor: Result<Visitor, PageError>, headers: HeaderMap) ->
 }
 
 /// Signs in with name and password. Whether the name exists shows neither in the answer nor in its time, and failures of
-/// one source wait longer and longer.
+/// one source wait longer and longer. So do tries with a name that was tried too often, whose password nobody looks at.
 pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
     let (parts, body) = request.into_parts();
     check_origin(&studio, &parts)?;
     let (visit, texts) = (visit(&parts)?, Texts::of(&parts.headers));
     let fields = Fields::read(&studio, &parts, body).await?;
     let name = person_name(fields.text("name")).unwrap_or_default();
+    if !studio.guesses.admit(&name, visit.source) {
+        tracing::warn!(
+            "a sign-in with a password was refused, because its name was tried too often from other addresses"
+        );
+        be_patient(&studio, &visit).await?;
+        return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-tries"));
+    }
     let signed_in = studio.people.sign_in(&name, fields.text("password").to_owned(), agent(&parts.headers)).await?;
     if let Some(signed_in) = signed_in {
+        studio.guesses.succeeded(&name, visit.source);
         return Ok(enter(&visit, &signed_in));
     }
     tracing::info!("a sign-in with a password failed");

@@ -15,6 +15,7 @@ use crate::rigs::service::Service;
 mod accessible;
 mod browser;
 mod gallery;
+mod guesses;
 mod operator;
 mod owner;
 mod previews;

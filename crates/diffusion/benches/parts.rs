@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tintype_diffusion::config::Config;
-use tintype_diffusion::graph::{Builder, Graph};
+use tintype_diffusion::graph::Graph;
 use tintype_diffusion::models::flux2::Flux2;
 use tintype_diffusion::models::unet::Unet;
 use tintype_diffusion::models::vae::Vae;
@@ -162,28 +162,6 @@ fn klein_vae(folder: &Path) -> Result<()> {
     time(graph, &[("latent", vec![1, model.channels, 64, 64])], "picture", "klein-vae 512")
 }
 
-/// A convolution of the decoder of Stable Diffusion 1.5, and the multiplication of matrices that does the same sums.
-fn convolution(folder: &Path) -> Result<()> {
-    const CHANNELS: usize = 128;
-    const SIDE: usize = 256;
-    let name = "decoder.up_blocks.3.resnets.1.conv1";
-    let weights = Weights::open_part(&folder.join("vae"), "diffusion_pytorch_model")?;
-    let mut b = Builder::new(&weights, "");
-    let shape = [1, CHANNELS, SIDE, SIDE];
-    let x = b.input("x", &shape);
-    let y = b.conv(&x, name, CHANNELS, 3, 1)?;
-    b.output("y", &y);
-    time(b.finish(|_| true)?, &[("x", shape.to_vec())], "y", "convolution")?;
-    let mut b = Builder::new(&weights, "");
-    let shape = [CHANNELS * 9, SIDE * SIDE];
-    let x = b.input("x", &shape);
-    let weight = b.weight(&format!("{name}.weight"), &[CHANNELS, CHANNELS, 3, 3])?;
-    let weight = b.reshape(&weight, &[CHANNELS, CHANNELS * 9]);
-    let y = b.op("MatMul", &[&weight, &x], &[], &[CHANNELS, SIDE * SIDE]);
-    b.output("y", &y);
-    time(b.finish(|_| true)?, &[("x", shape.to_vec())], "y", "its multiplication")
-}
-
 fn main() -> Result<()> {
     // `cargo bench` adds an option of its own.
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
@@ -201,7 +179,6 @@ fn main() -> Result<()> {
             "unet" => unet(folder)?,
             "vae" => vae(folder)?,
             "klein-vae" => klein_vae(folder)?,
-            "convolution" => convolution(folder)?,
             _ => klein(folder, part)?,
         }
     }

@@ -165,6 +165,7 @@ error-origin = Das Formular kam von einer anderen Seite. Öffnen Sie das Studio 
 error-https = Das Studio ist nur über HTTPS erreichbar.
 error-internal = Bei uns ist etwas schiefgegangen. Es wurde nichts abgebucht. Bitte versuchen Sie es noch einmal.
 error-rate = Zu viele Versuche. Warten Sie eine Minute und versuchen Sie es noch einmal.
+error-tries = Dieser Name wurde zu oft versucht. Warten Sie einige Minuten, oder lassen Sie sich einen Link geben.
 error-id = Nennen Sie dem Betreiber diese Nummer:
 
 search = Suchen

@@ -165,6 +165,7 @@ error-origin = The form came from another page. Open the studio in this browser,
 error-https = The studio is reachable over HTTPS only.
 error-internal = Something went wrong on our side. Nothing was charged. Please try again.
 error-rate = Too many attempts. Wait a minute, and try again.
+error-tries = This name was tried too often. Wait some minutes, or ask for a sign-in link.
 error-id = Tell the operator this id:
 
 search = Search
