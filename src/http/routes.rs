@@ -28,7 +28,7 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 65] = [
+pub static ROUTES: [Route; 66] = [
     api(Method::POST, GENERATE, Usage::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, Usage::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, Usage::Read, |method| on(method, api::images::find)),
@@ -62,6 +62,7 @@ pub static ROUTES: [Route; 65] = [
     page(Method::POST, "/studio/uploads/{id}/remove", |method| on(method, studio::remove_upload)),
     page(Method::GET, "/studio/events", |method| on(method, studio::events)),
     page(Method::GET, "/studio/activity", |method| on(method, studio::activity)),
+    page(Method::GET, "/studio/docs", |method| on(method, studio::docs)),
     page(Method::GET, "/studio/keys", |method| on(method, studio::keys)),
     page(Method::POST, "/studio/keys", |method| on(method, studio::create_key)),
     page(Method::POST, "/studio/keys/{id}/{change}", |method| on(method, studio::change_key)),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::docs::openapi;
 use crate::config::{
     AllowedOrigins, ConnectionLimits, FileLinks, LimitSettings, RedisServer, ServerSettings, TrustedProxy,
 };
@@ -131,6 +132,7 @@ impl ApiState {
             tasks: tasks.clone(),
             links: links.clone(),
             failures: failures.clone(),
+            document: openapi(),
             uploads: uploads.clone(),
             thumbnails: Thumbnails::new(shared.clone(), decoder),
         };

@@ -172,7 +172,7 @@ pub async fn picture(
 }
 
 /// The address of this server, as the browser names it.
-fn base(visitor: &Visitor, headers: &HeaderMap) -> String {
+pub(super) fn base(visitor: &Visitor, headers: &HeaderMap) -> String {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
     format!("{}://{host}", if visitor.visit.https { "https" } else { "http" })
 }

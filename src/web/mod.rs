@@ -11,6 +11,7 @@ mod chart;
 mod compare;
 mod create;
 mod credits;
+mod docs;
 mod error;
 mod events;
 mod gallery;
@@ -57,6 +58,7 @@ pub mod handlers {
     pub use super::compare::compare;
     pub use super::create::{cancel, create, older, picture, submit};
     pub use super::credits::{credits, csv};
+    pub use super::docs::docs;
     pub use super::events::events;
     pub use super::gallery::{change as change_chosen, change_board, create_board, gallery};
     pub use super::keys::{change as change_key, create as create_key, keys};
@@ -100,6 +102,7 @@ pub struct Studio {
     people: People,
     failures: Arc<Failures>,
     guesses: Guesses,
+    reference: docs::Reference,
     uploads: Arc<Uploads>,
     thumbnails: Thumbnails,
     live: live::Live,
@@ -133,6 +136,8 @@ pub struct StudioParts {
     pub links: Arc<Links>,
     /// Failed sign-ins.
     pub failures: Arc<Failures>,
+    /// The OpenAPI document of the API.
+    pub document: serde_json::Value,
     /// Takes uploads.
     pub uploads: Arc<Uploads>,
     /// Makes thumbnails.
@@ -142,11 +147,24 @@ pub struct StudioParts {
 impl Studio {
     /// Builds the studio.
     pub fn new(shared: Arc<Shared>, parts: StudioParts, settings: StudioSettings) -> Arc<Self> {
-        let StudioParts { tasks, links, failures, uploads, thumbnails } = parts;
+        let StudioParts { tasks, links, failures, document, uploads, thumbnails } = parts;
         let people = People::new(shared.store.clone());
-        let live = live::Live::new(shared.clone());
+        let (live, reference) = (live::Live::new(shared.clone()), docs::Reference::read(&document));
         let (hours, guesses) = (Hours::default(), Guesses::new(shared.clock.clone()));
-        Arc::new(Self { shared, tasks, links, people, failures, guesses, uploads, thumbnails, live, hours, settings })
+        Arc::new(Self {
+            shared,
+            tasks,
+            links,
+            people,
+            failures,
+            guesses,
+            reference,
+            uploads,
+            thumbnails,
+            live,
+            hours,
+            settings,
+        })
     }
 
     /// Tells open pages what changes, until `stop`, which also ends their streams.

@@ -14,6 +14,7 @@ use crate::rigs::service::Service;
 
 mod accessible;
 mod browser;
+mod docs;
 mod gallery;
 mod guesses;
 mod operator;

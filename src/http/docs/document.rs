@@ -45,6 +45,11 @@ pub fn openapi_json() -> String {
     Api::openapi().to_pretty_json().expect("our own document is always JSON")
 }
 
+/// The document.
+pub(in crate::http) fn openapi() -> Value {
+    serde_json::to_value(Api::openapi()).expect("our own document is always JSON")
+}
+
 /// An error that operations share.
 struct Refusal {
     /// The name of the component.

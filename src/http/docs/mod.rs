@@ -13,6 +13,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use flate2::Compression;
 use sha2::{Digest as _, Sha256};
 
+pub(super) use self::document::openapi;
 pub use self::document::openapi_json;
 use super::compression::{ACCEPT_ENCODING, GZIP, accepts_gzip, pack};
 use super::pipeline::error::ApiError;

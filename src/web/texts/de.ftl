@@ -6,6 +6,19 @@ title-keys = Schlüssel
 title-credits = Guthaben
 title-sessions = Sitzungen
 title-docs = API-Referenz
+
+docs-lead = Erzeugen Sie Bilder aus eigenen Programmen. Aufträge der API und des Studios verbrauchen dasselbe Guthaben und sehen einander nicht.
+docs-base = Adresse
+docs-key = Schlüssel, in einer Kopfzeile
+docs-openai = Für Programme, die OpenAIs Images API sprechen
+docs-more = Im Browser ausprobieren, und für Generatoren von Clients
+docs-example = Ein Beispiel
+docs-inputs = Feld
+docs-place = Ort
+docs-meaning = Bedeutung
+docs-required = erforderlich
+docs-status = Status
+
 title-picture = Bild
 skip = Zum Inhalt springen
 menu = Seiten des Studios

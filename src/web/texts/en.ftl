@@ -6,6 +6,19 @@ title-keys = Keys
 title-credits = Credits
 title-sessions = Sessions
 title-docs = API reference
+
+docs-lead = Create images from your own programs. Tasks of the API and of the studio spend the same credits, and do not see each other.
+docs-base = Address
+docs-key = Key, in a header
+docs-openai = For programs that speak OpenAI's Images API
+docs-more = Try it in the browser, and for generators of clients
+docs-example = An example
+docs-inputs = Field
+docs-place = In
+docs-meaning = Meaning
+docs-required = required
+docs-status = Status
+
 title-picture = Picture
 skip = Skip to the content
 menu = Pages of the studio

@@ -104,6 +104,7 @@ fn pages_of_accounts_and_operators_pass_axe() {
     json(data, &["key", "create", "--account", "second", "--name", "spare"]);
     for path in [
         "/studio/activity",
+        "/studio/docs",
         "/studio/keys",
         "/studio/credits",
         "/studio/sessions",

@@ -140,6 +140,7 @@ fn every_page_shows_its_content() {
     let mut person = Person::sign_in(&[]);
     for (path, shown) in [
         ("/studio/activity", "No program has created a task"),
+        ("/studio/docs", "Create a task"),
         ("/studio/keys", "first key"),
         ("/studio/credits", "opening balance"),
         ("/studio/sessions", "This browser"),
