@@ -1,11 +1,13 @@
-//! Limits how often passwords are tried with one name, also if each try comes from another address.
+//! Limits attempts to sign in with one name, from wherever they come.
 //!
-//! A source from which the person signed in before has an allowance of its own, so that a stranger who uses up that of
-//! everybody else keeps nobody out. Names that nobody has are counted alike: a refusal does not tell which names exist.
+//! The limit per source in [`super::failures`] does not slow a guess that is spread over many addresses. Names that do not
+//! exist are counted too, so that a refusal tells nothing. So that a stranger who goes on guessing keeps nobody out, a
+//! source from which the person has signed in has an allowance of its own, and a sign-in link needs none.
 
 use std::convert::Infallible;
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use governor::middleware::NoOpMiddleware;
 use governor::state::{InMemoryState, NotKeyed};
@@ -15,48 +17,51 @@ use quick_cache::sync::Cache;
 use crate::clock::Clock;
 use crate::domain::source::Source;
 
-/// Tries per hour with one name, even all at once.
-pub const ALLOWANCE: NonZeroU32 = NonZeroU32::new(30).expect("30 is not 0");
-/// Most allowances, and most sources of people, that are kept in memory. One that is evicted starts anew.
-const MAX_KEPT: usize = 100_000;
+/// Attempts per minute with one name, even all at once.
+pub const ALLOWANCE: NonZeroU32 = NonZeroU32::new(10).expect("10 is not 0");
+/// Most names kept in memory, and most sources of people. One that is evicted starts with a full allowance.
+const MAX_NAMES: usize = 100_000;
 
-type Limiter = RateLimiter<NotKeyed, InMemoryState, Clock, NoOpMiddleware<std::time::Duration>>;
+type Limiter = Arc<RateLimiter<NotKeyed, InMemoryState, Clock, NoOpMiddleware<Duration>>>;
 
-/// The tries of passwords in this process.
+/// Attempts to sign in with a password, counted in this process.
 pub struct Guesses {
     clock: Clock,
-    /// By name, and by the source if the person is known there.
-    allowances: Cache<(String, Option<Source>), Arc<Limiter>>,
-    known: Cache<(String, Source), ()>,
+    names: Cache<String, Limiter>,
+    /// Sources from which the person of that name has signed in.
+    known: Cache<(String, Source), Limiter>,
 }
 
 impl std::fmt::Debug for Guesses {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Guesses").field("names", &self.allowances.len()).finish_non_exhaustive()
+        f.debug_struct("Guesses").field("names", &self.names.len()).finish_non_exhaustive()
     }
 }
 
 impl Guesses {
-    /// Creates a counter without tries.
+    /// Creates a counter without attempts.
     pub fn new(clock: Clock) -> Self {
-        Self { clock, allowances: Cache::new(MAX_KEPT), known: Cache::new(MAX_KEPT) }
+        Self { clock, names: Cache::new(MAX_NAMES), known: Cache::new(MAX_NAMES) }
     }
 
-    /// Counts a try and tells whether the password may be looked at.
-    pub fn admit(&self, name: &str, source: Option<Source>) -> bool {
-        let known = source.filter(|source| self.known.get(&(name.to_owned(), *source)).is_some());
-        let fresh = || {
-            let limiter = RateLimiter::direct_with_clock(Quota::per_hour(ALLOWANCE), self.clock.clone());
-            Ok::<_, Infallible>(Arc::new(limiter))
-        };
-        let limiter = self.allowances.get_or_insert_with(&(name.to_owned(), known), fresh);
-        limiter.unwrap_or_else(|never| match never {}).check().is_ok()
+    /// Counts one attempt, before the password is looked at, and says whether it may go on.
+    pub fn allow(&self, name: &str, source: Option<Source>) -> bool {
+        let known = source.and_then(|source| self.known.get(&(name.to_owned(), source)));
+        let limiter = known.unwrap_or_else(|| {
+            let fresh = || Ok::<_, Infallible>(self.limiter());
+            self.names.get_or_insert_with(name, fresh).unwrap_or_else(|never| match never {})
+        });
+        limiter.check().is_ok()
     }
 
-    /// Remembers that the person of a name signed in from a source.
-    pub fn succeeded(&self, name: &str, source: Option<Source>) {
-        if let Some(source) = source {
-            self.known.insert((name.to_owned(), source), ());
-        }
+    /// Gives the source of a sign-in an allowance of its own for this name.
+    pub fn signed_in(&self, name: &str, source: Option<Source>) {
+        let Some(source) = source else { return };
+        let fresh = || Ok::<_, Infallible>(self.limiter());
+        drop(self.known.get_or_insert_with(&(name.to_owned(), source), fresh));
+    }
+
+    fn limiter(&self) -> Limiter {
+        Arc::new(RateLimiter::direct_with_clock(Quota::per_minute(ALLOWANCE), self.clock.clone()))
     }
 }

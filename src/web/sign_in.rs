@@ -45,25 +45,22 @@ pub async fn sign_in(visitor: Result<Visitor, PageError>, headers: HeaderMap) ->
     Ok(html(page.render()?))
 }
 
-/// Signs in with name and password. Whether the name exists shows neither in the answer nor in its time, and failures of
-/// one source wait longer and longer. So do tries with a name that was tried too often, whose password nobody looks at.
+/// Signs in with name and password. Whether the name exists shows neither in the answer nor in its time. Failures of one
+/// source wait longer and longer, and attempts with one name are limited whatever their source.
 pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
     let (parts, body) = request.into_parts();
     check_origin(&studio, &parts)?;
     let (visit, texts) = (visit(&parts)?, Texts::of(&parts.headers));
     let fields = Fields::read(&studio, &parts, body).await?;
     let name = person_name(fields.text("name")).unwrap_or_default();
-    if !studio.guesses.admit(&name, visit.source) {
-        tracing::warn!(
-            "a sign-in with a password was refused, because its name was tried too often from other addresses"
-        );
+    if !studio.guesses.allow(&name, visit.source) {
+        tracing::info!("a sign-in with a password was refused, because there were too many with that name");
         be_patient(&studio, &visit).await?;
-        return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-tries"));
+        return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "sign-in-often"));
     }
     let signed_in = studio.people.sign_in(&name, fields.text("password").to_owned(), agent(&parts.headers)).await?;
     if let Some(signed_in) = signed_in {
-        studio.guesses.succeeded(&name, visit.source);
-        return Ok(enter(&visit, &signed_in));
+        return Ok(enter(&studio, &visit, &signed_in));
     }
     tracing::info!("a sign-in with a password failed");
     be_patient(&studio, &visit).await?;
@@ -99,7 +96,7 @@ pub async fn by_link(
         None => None,
     };
     if let Some(signed_in) = signed_in {
-        return Ok(enter(&visit, &signed_in));
+        return Ok(enter(&studio, &visit, &signed_in));
     }
     be_patient(&studio, &visit).await?;
     let page = LinkPage { t: Texts::of(&parts.headers), person: None };
@@ -113,8 +110,9 @@ pub async fn sign_out(form: Form) -> Result<Response<Body>, PageError> {
     Ok(with_cookie(secured(Redirect::to(SIGN_IN).into_response()), &visit, None))
 }
 
-fn enter(visit: &Visit, signed_in: &SignedIn) -> Response<Body> {
+fn enter(studio: &Studio, visit: &Visit, signed_in: &SignedIn) -> Response<Body> {
     let person = &signed_in.session.person;
+    studio.guesses.signed_in(&person.name, visit.source);
     tracing::info!(person = %person.id, account = %person.account_id, session = %signed_in.session.id, "a person signed in");
     with_cookie(secured(Redirect::to(HOME).into_response()), visit, Some(&signed_in.token))
 }

@@ -38,6 +38,7 @@ sign-in-lead = Bilder aus Worten.
 name = Name oder E-Mail
 password = Passwort
 sign-in-failed = Name und Passwort gehören nicht zusammen. Groß- und Kleinschreibung des Passworts zählt.
+sign-in-often = Mit diesem Namen gab es zu viele Anmeldeversuche. Warten Sie eine Minute und versuchen Sie es noch einmal, oder bitten Sie um einen Anmeldelink.
 sign-in-hint = Kein Passwort? Bitten Sie den Betreiber dieses Servers um einen Anmeldelink.
 link-lead = Dieser Link meldet Sie einmal als { $word } an.
 link-used = Dieser Link wurde schon benutzt oder ist abgelaufen. Bitten Sie um einen neuen.
@@ -178,7 +179,6 @@ error-origin = Das Formular kam von einer anderen Seite. Öffnen Sie das Studio 
 error-https = Das Studio ist nur über HTTPS erreichbar.
 error-internal = Bei uns ist etwas schiefgegangen. Es wurde nichts abgebucht. Bitte versuchen Sie es noch einmal.
 error-rate = Zu viele Versuche. Warten Sie eine Minute und versuchen Sie es noch einmal.
-error-tries = Dieser Name wurde zu oft versucht. Warten Sie einige Minuten, oder lassen Sie sich einen Link geben.
 error-id = Nennen Sie dem Betreiber diese Nummer:
 
 search = Suchen

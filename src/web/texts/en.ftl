@@ -38,6 +38,7 @@ sign-in-lead = Make pictures from words.
 name = Name or e-mail
 password = Password
 sign-in-failed = This name and password do not belong together. Passwords are case-sensitive.
+sign-in-often = There were too many attempts to sign in with this name. Wait a minute and try again, or ask for a sign-in link.
 sign-in-hint = No password? Ask the operator of this server for a sign-in link.
 link-lead = This link signs you in as { $word }, once.
 link-used = This link has been used already, or its time is over. Ask for another one.
@@ -178,7 +179,6 @@ error-origin = The form came from another page. Open the studio in this browser,
 error-https = The studio is reachable over HTTPS only.
 error-internal = Something went wrong on our side. Nothing was charged. Please try again.
 error-rate = Too many attempts. Wait a minute, and try again.
-error-tries = This name was tried too often. Wait some minutes, or ask for a sign-in link.
 error-id = Tell the operator this id:
 
 search = Search

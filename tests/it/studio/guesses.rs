@@ -1,9 +1,10 @@
-//! Tries of passwords that come from many addresses.
+//! Guesses of passwords over HTTP: those with one name are limited, wherever they come from.
 
 use std::time::Duration;
 
 use hyper::StatusCode;
-use tintype::service::guesses::ALLOWANCE;
+use tintype::domain::person::Role;
+use tintype::service::people::People;
 
 use super::text;
 use crate::rigs::http::Answer;
@@ -11,49 +12,78 @@ use crate::rigs::service::Service;
 
 const PASSWORD: &str = "correct horse battery";
 
-async fn sign_in(service: &Service, name: &str, password: &str, address: &str) -> Answer {
-    let body = url::form_urlencoded::Serializer::new(String::new())
-        .extend_pairs([("name", name), ("password", password)])
-        .finish();
-    let headers = [("content-type", "application/x-www-form-urlencoded"), ("x-forwarded-for", address)];
-    service.call("POST", "/studio/sign-in", &headers, body).await
-}
-
-/// Tries wrong passwords, each from another address, until nobody looks at them.
-async fn guess(service: &Service, name: &str) {
-    for number in 1..=ALLOWANCE.get() {
-        let wrong = sign_in(service, name, "a guess", &format!("198.51.100.{number}")).await;
-        assert!(
-            wrong.status == StatusCode::OK && text(&wrong).contains("do not belong together"),
-            "{number}: {wrong:?}"
-        );
+impl Service {
+    /// Sends name and password from an address.
+    async fn sign_in_from(&self, address: &str, name: &str, password: &str) -> Answer {
+        let body = url::form_urlencoded::Serializer::new(String::new())
+            .extend_pairs([("name", name), ("password", password)])
+            .finish();
+        let headers = [("content-type", "application/x-www-form-urlencoded"), ("x-forwarded-for", address)];
+        self.call("POST", "/studio/sign-in", &headers, body).await
     }
-    assert_refused(&sign_in(service, name, "a guess", "198.51.100.200").await);
-}
 
-fn assert_refused(answer: &Answer) {
-    assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
-    assert!(text(answer).contains("This name was tried too often"), "{}", text(answer));
-    assert!(!answer.headers.contains_key("set-cookie"));
+    /// Fails to sign in with this name from ten addresses.
+    async fn guess_from_ten_addresses(&self, name: &str) {
+        for number in 1..=10 {
+            let refused = self.sign_in_from(&format!("192.0.2.{number}"), name, "a wrong password").await;
+            assert_eq!(refused.status, StatusCode::OK, "{name}, {number}: {refused:?}");
+        }
+    }
+
+    /// Ada, who has a password.
+    async fn ada(&self) -> tintype::domain::person::Person {
+        self.shared.store.create_account("ada", 10).await.expect("a store");
+        let ada = self.person("ada", "ada@example.com", Role::Owner).await;
+        let set = People::new(self.shared.store.clone()).set_password(&ada, PASSWORD.into()).await.expect("a store");
+        set.expect("a good password").expect("the person")
+    }
 }
 
 #[tokio::test]
-async fn a_name_is_guessed_at_slowly_from_however_many_addresses() {
-    let service = Service::start_with(&["--trusted-proxy", "127.0.0.0/8"]).await;
-    let ada = service.visitor("ada", 10).await;
-    assert_eq!(ada.send("/studio/password", &[("present", ""), ("new", PASSWORD)]).await.status, StatusCode::SEE_OTHER);
-    guess(&service, "ada").await;
-    // A name that nobody has is answered alike.
-    guess(&service, "nobody").await;
-    assert_refused(&sign_in(&service, "ada", PASSWORD, "203.0.113.1").await);
-    let interval = Duration::from_secs(3600) / ALLOWANCE.get();
-    service.clock.advance(interval);
-    assert_eq!(sign_in(&service, "ada", PASSWORD, "203.0.113.1").await.status, StatusCode::SEE_OTHER);
-    // Strangers do not keep her out from where she was.
-    assert_refused(&sign_in(&service, "ada", PASSWORD, "203.0.113.2").await);
-    assert_eq!(sign_in(&service, "ada", PASSWORD, "203.0.113.1").await.status, StatusCode::SEE_OTHER);
-    for _ in 1..ALLOWANCE.get() {
-        assert_eq!(sign_in(&service, "ada", "a guess", "203.0.113.1").await.status, StatusCode::OK);
+async fn guesses_with_one_name_are_limited_wherever_they_come_from() {
+    let service = Service::start_with(&["--trusted-proxy", "127.0.0.1"]).await;
+    service.ada().await;
+    let mut refusals = Vec::new();
+    for name in ["ada@example.com", "nobody@example.com"] {
+        service.guess_from_ten_addresses(name).await;
+        let refused = service.sign_in_from("192.0.2.11", name, PASSWORD).await;
+        assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS, "{refused:?}");
+        assert!(text(&refused).contains("too many attempts to sign in with this name"), "{refused:?}");
+        assert!(!refused.headers.contains_key("set-cookie"));
+        let id = refused.header("x-request-id").to_owned();
+        refusals.push(text(&refused).replace(&id, ""));
     }
-    assert_refused(&sign_in(&service, "ada", PASSWORD, "203.0.113.1").await);
+    assert_eq!(refusals[0], refusals[1], "a name that does not exist is refused in the same words");
+    let spelled = service.sign_in_from("192.0.2.12", " Ada@EXAMPLE.com ", PASSWORD).await;
+    assert_eq!(spelled.status, StatusCode::TOO_MANY_REQUESTS, "another spelling is the same name");
+    let other = service.sign_in_from("192.0.2.1", "grace@example.com", "a wrong password").await;
+    assert_eq!(other.status, StatusCode::OK, "another name has its own limit");
+    service.clock.advance(Duration::from_secs(6));
+    let again = service.sign_in_from("192.0.2.13", "ada@example.com", PASSWORD).await;
+    assert_eq!(again.status, StatusCode::SEE_OTHER, "the limit ends within seconds: {again:?}");
+}
+
+#[tokio::test]
+async fn a_stranger_who_guesses_keeps_nobody_out() {
+    let service = Service::start_with(&["--trusted-proxy", "127.0.0.1"]).await;
+    let ada = service.ada().await;
+    let home = "198.51.100.1";
+    assert_eq!(service.sign_in_from(home, "ada@example.com", PASSWORD).await.status, StatusCode::SEE_OTHER);
+    service.clock.advance(Duration::from_secs(60));
+    service.guess_from_ten_addresses("ada@example.com").await;
+    let from_elsewhere = service.sign_in_from("198.51.100.2", "ada@example.com", PASSWORD).await;
+    assert_eq!(from_elsewhere.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(service.sign_in_from(home, "ada@example.com", PASSWORD).await.status, StatusCode::SEE_OTHER);
+    // A link needs no password, and makes its address known.
+    let elsewhere = [("x-forwarded-for", "198.51.100.2")];
+    let by_link = service.call("POST", &service.link(&ada).await, &elsewhere, "").await;
+    assert_eq!(by_link.status, StatusCode::SEE_OTHER, "{by_link:?}");
+    let then = service.sign_in_from("198.51.100.2", "ada@example.com", PASSWORD).await;
+    assert_eq!(then.status, StatusCode::SEE_OTHER, "{then:?}");
+    // The allowance of a known address has an end too.
+    for _ in 0..9 {
+        service.sign_in_from(home, "ada@example.com", "a wrong password").await;
+    }
+    let worn = service.sign_in_from(home, "ada@example.com", PASSWORD).await;
+    assert_eq!(worn.status, StatusCode::TOO_MANY_REQUESTS, "{worn:?}");
 }
