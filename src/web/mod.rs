@@ -102,6 +102,7 @@ pub struct Studio {
     thumbnails: Thumbnails,
     live: live::Live,
     hours: Hours,
+    downloads: zip::Downloads,
     settings: StudioSettings,
 }
 
@@ -143,8 +144,8 @@ impl Studio {
         let StudioParts { tasks, links, failures, uploads, thumbnails } = parts;
         let people = People::new(shared.store.clone());
         let live = live::Live::new(shared.clone());
-        let hours = Hours::default();
-        Arc::new(Self { shared, tasks, links, people, failures, uploads, thumbnails, live, hours, settings })
+        let (hours, downloads) = (Hours::default(), zip::Downloads::default());
+        Arc::new(Self { shared, tasks, links, people, failures, uploads, thumbnails, live, hours, downloads, settings })
     }
 
     /// Tells open pages what changes, until `stop`, which also ends their streams.
