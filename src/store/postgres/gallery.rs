@@ -71,17 +71,22 @@ fn scan(filter: &GalleryFilter) -> String {
 }
 
 /// Finds up to $11 tasks that fit by their words $9, unless more than $10 tasks have the words. It then finds none, and says
-/// so: the index has no order, so it would have to give all of them.
+/// so: the index of words has no order, so it would have to give all of them.
+///
+/// The planner expects that `hits` is read to its end, and so asks the index of words and not the rows of all accounts; the
+/// server reads no more of it than `bounded` takes. OFFSET makes it look up one task after the other, in the order of the hits.
 fn find() -> String {
     format!(
         "WITH hits AS MATERIALIZED (
              SELECT task_id FROM prompts WHERE words @@ $9::text::tsquery AND task_id >= $2 AND task_id < $3
-             LIMIT $10::bigint + 1
          ),
-         counted AS MATERIALIZED (SELECT count(*) <= $10::bigint AS are_all FROM hits),
+         bounded AS MATERIALIZED (SELECT task_id FROM hits LIMIT $10::bigint + 1),
+         counted AS MATERIALIZED (SELECT count(*) <= $10::bigint AS are_all FROM bounded),
          found AS MATERIALIZED (
-             SELECT t.id FROM hits h JOIN tasks t ON t.id = h.task_id
-             WHERE (SELECT are_all FROM counted) AND {FITS} ORDER BY t.id DESC LIMIT $11::bigint
+             SELECT fit.id FROM (
+                 SELECT task_id FROM bounded WHERE (SELECT are_all FROM counted) ORDER BY task_id DESC
+             ) h CROSS JOIN LATERAL (SELECT t.id FROM tasks t WHERE t.id = h.task_id AND {FITS} OFFSET 0) fit
+             ORDER BY h.task_id DESC LIMIT $11::bigint
          )
          SELECT are_all, (SELECT coalesce(array_agg(id ORDER BY id DESC), '{{}}') FROM found) AS ids FROM counted"
     )
