@@ -12,7 +12,6 @@ use futures::{SinkExt as _, channel::mpsc};
 use zip::CompressionMethod;
 use zip::write::{SimpleFileOptions, ZipWriter};
 
-use super::Studio;
 use super::error::PageError;
 use super::gallery::first;
 use super::page::secured;
@@ -25,24 +24,24 @@ use crate::service::Shared;
 const MAX_DOWNLOADS: usize = 4;
 
 /// The downloads under way, by account.
-#[derive(Debug, Default)]
-pub(super) struct Downloads(Mutex<HashMap<Id, usize>>);
+#[derive(Debug, Clone, Default)]
+pub(super) struct Downloads(Arc<Mutex<HashMap<Id, usize>>>);
 
 /// A download under way, until it is dropped.
 #[derive(Debug)]
 struct Download {
-    studio: Arc<Studio>,
+    downloads: Downloads,
     account: Id,
 }
 
 impl Downloads {
     /// Counts one more download of an account; `None` if it has [`MAX_DOWNLOADS`].
-    fn begin(studio: &Arc<Studio>, account: Id) -> Option<Download> {
-        let mut running = studio.downloads.running();
+    fn begin(&self, account: Id) -> Option<Download> {
+        let mut running = self.running();
         let count = running.entry(account).or_default();
         (*count < MAX_DOWNLOADS).then(|| {
             *count += 1;
-            Download { studio: studio.clone(), account }
+            Download { downloads: self.clone(), account }
         })
     }
 
@@ -53,7 +52,7 @@ impl Downloads {
 
 impl Drop for Download {
     fn drop(&mut self) {
-        let mut running = self.studio.downloads.running();
+        let mut running = self.downloads.running();
         if let Some(count) = running.get_mut(&self.account) {
             *count -= 1;
             if *count == 0 {
@@ -116,7 +115,7 @@ async fn write(shared: &Shared, pictures: Vec<(String, String)>, mut sender: mps
 pub async fn zip(visitor: Visitor, Query(query): Query<HashMap<String, String>>) -> Result<Response<Body>, PageError> {
     let account = visitor.session.person.account_id;
     let shared = visitor.studio.shared.clone();
-    let Some(download) = Downloads::begin(&visitor.studio, account) else {
+    let Some(download) = visitor.studio.downloads.begin(account) else {
         return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "zip-busy"));
     };
     let mut pictures = Vec::new();
@@ -143,4 +142,21 @@ pub async fn zip(visitor: Visitor, Query(query): Query<HashMap<String, String>>)
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/zip"));
     headers.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment; filename=\"pictures.zip\""));
     Ok(secured(response))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_has_a_limited_number_of_downloads_under_way() {
+        let downloads = Downloads::default();
+        let [ada, eve] = ["FAAAAAAAAAAAAAAAAAAA0", "FAAAAAAAAAAAAAAAAAAA1"].map(|id| id.parse().expect("an id"));
+        let mut running: Vec<_> = (0..MAX_DOWNLOADS).map(|_| downloads.begin(ada).expect("a place")).collect();
+        assert!(downloads.begin(ada).is_none() && downloads.begin(eve).is_some());
+        running.pop();
+        let again = downloads.begin(ada).expect("the place of the one that ended");
+        drop((running, again));
+        assert!(downloads.running().is_empty());
+    }
 }
