@@ -138,7 +138,7 @@ async fn the_gallery_is_migrated_and_its_prompts_are_indexed_anew() {
     binary::json(elsewhere.path(), &["migrate", "--from", &sqlite(&data), "--to", &url]);
     let target = cluster().open(elsewhere.path(), &Clock::system(), Faults::default());
     while target.index_prompts().await.unwrap() > 0 {}
-    assert_eq!(target.boards(ada.id).await.unwrap(), [board.clone()]);
+    assert_eq!(target.boards(ada.id).await.unwrap(), std::slice::from_ref(&board));
     let shown = async |filter| -> Vec<Id> {
         let page = target.gallery(ada.id, &filter, None, 10).await.unwrap();
         page.records.iter().map(|record| record.task.id).collect()
