@@ -71,6 +71,24 @@ impl Id {
         Timestamp::from_millis(leading - TIME_OFFSET)
     }
 
+    /// A number of 63 bits that rises with ids: 42 bits of the time and the first 21 random ones. Ids of one millisecond
+    /// may share it.
+    pub fn rank(self) -> i64 {
+        const KEPT: u32 = 21;
+        let number = self.0.iter().fold(0_u128, |number, character| {
+            let digit = digit(*character).expect("an Id contains only its alphabet");
+            (number << 6) | u128::from(digit)
+        });
+        let random = (number & ((1 << RANDOM_BITS) - 1)) >> (RANDOM_BITS - KEPT);
+        let millis = self.timestamp().as_millis().clamp(0, (1 << 42) - 1);
+        (millis << KEPT) | i64::try_from(random).expect("21 bits")
+    }
+
+    /// The lowest number that no id of this millisecond or an earlier one has as its rank.
+    pub fn rank_after(self) -> i64 {
+        Self::floor(self.timestamp().saturating_add(Duration::from_millis(1))).rank()
+    }
+
     /// The 21 characters.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).expect("an Id contains only ASCII")
@@ -385,6 +403,17 @@ mod tests {
             assert!(id >= Id::floor(id.timestamp()));
             assert_eq!(id.as_str().parse::<Id>().ok(), Some(id));
         }
+    }
+
+    #[test]
+    fn ranks_rise_with_ids() {
+        let ids = IdSource::default();
+        let later = NOON.saturating_add(Duration::from_millis(1));
+        let made: Vec<Id> = [NOON, NOON, NOON, later, later].map(|at| ids.next(at)).into();
+        assert!(made.iter().is_sorted_by_key(|id| id.rank()));
+        assert!(made[2].rank() < made[2].rank_after() && made[2].rank_after() <= made[3].rank());
+        assert_eq!(Id::floor(later).rank(), made[0].rank_after());
+        assert!(Id::floor(Timestamp::from_millis(0)).rank() == 0 && Id::floor(Timestamp::MAX).rank() > 0);
     }
 
     #[test]

@@ -97,17 +97,26 @@ struct Known {
 struct Measured {
     /// Whether the worker takes work.
     renders: bool,
-    /// How long the latest attempts held a slot.
-    samples: VecDeque<Duration>,
+    /// How long the latest attempts held a slot, and for how many images.
+    samples: VecDeque<(Duration, u32)>,
 }
 
 impl Measured {
     /// Mean time that an attempt holds a slot; `None` until [`MIN_SAMPLES`] have ended.
     fn mean(&self) -> Option<Duration> {
+        self.mean_of(|(took, _)| took)
+    }
+
+    /// The same for each image.
+    fn mean_of_image(&self) -> Option<Duration> {
+        self.mean_of(|(took, images)| took / images.max(1))
+    }
+
+    fn mean_of(&self, time: impl Fn((Duration, u32)) -> Duration) -> Option<Duration> {
         if self.samples.len() < MIN_SAMPLES {
             return None;
         }
-        let mut usual: Vec<Duration> = self.samples.iter().copied().collect();
+        let mut usual: Vec<Duration> = self.samples.iter().copied().map(time).collect();
         usual.sort_unstable();
         usual.truncate(usual.len() - (usual.len() / ONE_OUTLIER_IN).max(1));
         Some(usual.iter().sum::<Duration>() / u32::try_from(usual.len()).unwrap_or(u32::MAX))
@@ -150,11 +159,11 @@ impl Capacity {
 type Refreshed = (Vec<WorkerReport>, QueueDepth);
 
 impl Pace {
-    /// Records how long an attempt held a slot. An attempt that was cut off must not be recorded: it says how long the
+    /// Records how long an attempt held a slot, and for how many images. An attempt that was cut off must not be recorded: it says how long the
     /// worker was willing to wait.
-    pub fn observe(&self, took: Duration) {
+    pub fn observe(&self, took: Duration, images: u32) {
         let mut measured = self.measured();
-        measured.samples.push_back(took);
+        measured.samples.push_back((took, images));
         if measured.samples.len() > SAMPLES {
             measured.samples.pop_front();
         }
@@ -174,6 +183,7 @@ impl Pace {
             max_references: self.max_references,
             slots: self.slots,
             mean: measured.mean(),
+            mean_of_image: measured.mean_of_image(),
             is_available,
         }
     }
@@ -403,7 +413,7 @@ mod tests {
         let (backlog, _) = backlog();
         let worker = backlog.add_worker("sketch", 4, 2);
         let mean = |took: Duration| {
-            worker.observe(took);
+            worker.observe(took, 1);
             worker.measured().mean()
         };
         assert_eq!([SECOND * 175, SECOND, SECOND].map(mean), [None; 3], "too few attempts");
@@ -425,8 +435,8 @@ mod tests {
         let text = backlog.add_worker("text", 0, 100);
         let edit = backlog.add_worker("edit", 2, 1);
         for _ in 0..MIN_SAMPLES {
-            text.observe(SECOND);
-            edit.observe(SECOND);
+            text.observe(SECOND, 1);
+            edit.observe(SECOND, 1);
         }
         let waiting = |waiting, needing| {
             *backlog.known() = Known { waiting, needing, ..Known::default() };

@@ -30,6 +30,8 @@ pub struct WorkerReport {
     pub slots: u32,
     /// Mean time that an attempt holds a slot, in whole milliseconds; `None` until some have ended.
     pub mean: Option<Duration>,
+    /// The same for each image that an attempt makes.
+    pub mean_of_image: Option<Duration>,
     /// Whether the engine takes work. False also after the worker has stopped.
     pub is_available: bool,
 }

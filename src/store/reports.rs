@@ -49,8 +49,14 @@ pub struct DayUsage {
 pub struct Hour {
     /// Tasks that were completed.
     pub completed: u64,
-    /// Time from the creation of these tasks to their end, in total.
-    pub took: Duration,
+    /// Of these, tasks whose last claim is known. Those of releases without it are missing.
+    pub timed: u64,
+    /// Time from the creation of the timed tasks to their last claim, in total. Earlier attempts count as waiting.
+    pub waited: Duration,
+    /// Time from the last claim of the timed tasks to their end, in total.
+    pub rendered: Duration,
+    /// Images of the timed tasks.
+    pub images: u64,
     /// The number of tasks that failed, by the sentence for their owners.
     pub failed: BTreeMap<String, u64>,
 }
@@ -61,21 +67,40 @@ impl Hour {
         self.failed.values().sum()
     }
 
-    /// Mean time from the creation of a completed task to its end.
-    pub fn mean(&self) -> Option<Duration> {
-        (self.completed > 0).then(|| self.took / u32::try_from(self.completed).unwrap_or(u32::MAX))
+    /// Mean time from the creation of a completed task to its last claim.
+    pub fn mean_wait(&self) -> Option<Duration> {
+        mean(self.waited, self.timed)
     }
 
-    /// Counts a task that ended at `ended`, with its error if it failed.
-    pub(super) fn count(&mut self, id: Id, ended: Timestamp, error: Option<String>) {
-        let Some(error) = error else {
-            self.completed += 1;
-            self.took = self.took.saturating_add(ended.since(id.timestamp()));
-            return;
-        };
+    /// Mean time from the last claim of a completed task to its end.
+    pub fn mean_render(&self) -> Option<Duration> {
+        mean(self.rendered, self.timed)
+    }
+
+    /// The same for each of its images.
+    pub fn mean_of_image(&self) -> Option<Duration> {
+        mean(self.rendered, self.images)
+    }
+
+    /// Counts a task that was completed at `ended`, with so many images.
+    pub(super) fn count_completed(&mut self, id: Id, claimed: Option<Timestamp>, ended: Timestamp, images: u32) {
+        self.completed += 1;
+        let Some(claimed) = claimed else { return };
+        self.timed += 1;
+        self.images += u64::from(images);
+        self.waited = self.waited.saturating_add(claimed.since(id.timestamp()));
+        self.rendered = self.rendered.saturating_add(ended.since(claimed));
+    }
+
+    /// Counts a task that failed, with the sentence for its owner.
+    pub(super) fn count_failed(&mut self, error: String) {
         let is_known = self.failed.contains_key(&error) || self.failed.len() < MAX_REASONS;
         *self.failed.entry(if is_known { error } else { String::new() }).or_default() += 1;
     }
+}
+
+fn mean(total: Duration, count: u64) -> Option<Duration> {
+    (count > 0).then(|| total / u32::try_from(count).unwrap_or(u32::MAX))
 }
 
 /// A key with strikes, or suspended for them.

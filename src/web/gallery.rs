@@ -1,6 +1,7 @@
 //! The gallery: every task of the studio, searched and filtered. The filter is in the URL, so that a link and the back button
 //! lead to the same pictures.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use askama::Template;
@@ -17,7 +18,7 @@ use super::session::{Form, Visitor};
 use super::texts::Texts;
 use crate::clock::Timestamp;
 use crate::config::{MAX_BOARD_NAME, MAX_BOARDS, MAX_CHOSEN, UNDO};
-use crate::domain::model::Id;
+use crate::domain::model::{Id, Surface};
 use crate::domain::person::Role;
 use crate::domain::request::AspectRatio;
 use crate::store::{Board, BoardWrite, GalleryFilter, State};
@@ -159,14 +160,19 @@ pub async fn gallery(
 }
 
 /// Ids with spaces between them, of which [`MAX_CHOSEN`] count.
-pub(super) fn ids(text: &str) -> Vec<Id> {
-    text.split_whitespace().filter_map(|id| id.parse().ok()).take(MAX_CHOSEN).collect()
+fn ids(text: &str) -> Vec<Id> {
+    first(text.split_whitespace())
+}
+
+/// The first [`MAX_CHOSEN`] of these ids, each once.
+pub(super) fn first<'a>(ids: impl Iterator<Item = &'a str>) -> Vec<Id> {
+    let mut seen = HashSet::new();
+    ids.filter_map(|id| id.parse().ok()).filter(|id| seen.insert(*id)).take(MAX_CHOSEN).collect()
 }
 
 /// The tasks that a form names, in a field each.
 fn chosen(form: &Form) -> Vec<Id> {
-    let names = form.fields.names().filter_map(|name| name.strip_prefix("task-"));
-    names.filter_map(|id| id.parse().ok()).take(MAX_CHOSEN).collect()
+    first(form.fields.names().filter_map(|name| name.strip_prefix("task-")))
 }
 
 /// Leads a browser without the script to a page; the script stays where it is.
@@ -199,8 +205,12 @@ pub async fn change(Path(change): Path<String>, form: Form) -> Result<Response<B
         }
         "restore" => {
             let since = store.now().saturating_sub(UNDO);
-            if store.restore_tasks(account, &tasks, since).await?.len() < tasks.len() {
-                return Err(PageError::new(StatusCode::CONFLICT, "undo-late"));
+            let back = store.restore_tasks(account, &tasks, since).await?;
+            for task in tasks.iter().filter(|task| !back.contains(task)) {
+                // A second click finds it there already.
+                if store.find_record(account, Surface::Web, *task).await?.is_none() {
+                    return Err(PageError::new(StatusCode::CONFLICT, "undo-late"));
+                }
             }
         }
         _ => return Err(PageError::not_found()),

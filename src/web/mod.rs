@@ -107,6 +107,7 @@ pub struct Studio {
     thumbnails: Thumbnails,
     live: live::Live,
     hours: Hours,
+    downloads: zip::Downloads,
     settings: StudioSettings,
 }
 
@@ -148,22 +149,20 @@ impl Studio {
     /// Builds the studio.
     pub fn new(shared: Arc<Shared>, parts: StudioParts, settings: StudioSettings) -> Arc<Self> {
         let StudioParts { tasks, links, failures, document, uploads, thumbnails } = parts;
-        let people = People::new(shared.store.clone());
-        let (live, reference) = (live::Live::new(shared.clone()), docs::Reference::read(&document));
-        let (hours, guesses) = (Hours::default(), Guesses::new(shared.clock.clone()));
         Arc::new(Self {
-            shared,
             tasks,
             links,
-            people,
+            people: People::new(shared.store.clone()),
             failures,
-            guesses,
-            reference,
+            guesses: Guesses::new(shared.clock.clone()),
+            reference: docs::Reference::read(&document),
             uploads,
             thumbnails,
-            live,
-            hours,
+            live: live::Live::new(shared.clone()),
+            hours: Hours::default(),
+            downloads: zip::Downloads::default(),
             settings,
+            shared,
         })
     }
 

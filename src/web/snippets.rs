@@ -22,18 +22,37 @@ fn fields(request: &GenerateRequest) -> Value {
     })
 }
 
-/// JSON that is also an expression of Python and of JavaScript: it holds strings, numbers and lists alone. Characters that
-/// show nothing or turn the direction of the text are escaped, so that the snippet does what it looks like.
-fn literal(value: &Value) -> String {
+/// How a language writes a character above U+FFFF by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Escapes {
+    /// As two surrogates: JSON and JavaScript.
+    Pairs,
+    /// As one number: Python, to which two surrogates are two characters.
+    Numbers,
+}
+
+/// Whether a character shows nothing, turns the direction of the text, or looks like a space without being one.
+fn is_hidden(character: char) -> bool {
+    character.is_control()
+        || matches!(u32::from(character),
+            0xA0 | 0xAD | 0x34F | 0x61C | 0x115F | 0x1160 | 0x1680 | 0x17B4 | 0x17B5 | 0x180B..=0x180F | 0x2000..=0x200F
+                | 0x2028..=0x202F | 0x205F..=0x206F | 0x2800 | 0x3164 | 0xFE00..=0xFE0F | 0xFEFF | 0xFFA0 | 0xFFF0..=0xFFFB
+                | 0x1_BCA0..=0x1_BCA3 | 0x1_D173..=0x1_D17A | 0xE_0000..=0x10_FFFF)
+}
+
+/// JSON, or the same expression of Python: it holds strings, numbers and lists alone. Hidden characters are escaped, so that
+/// the snippet does what it looks like.
+fn literal(value: &Value, escapes: Escapes) -> String {
     let mut text = String::new();
     for character in value.to_string().chars() {
-        let is_hidden = character.is_control()
-            || matches!(character, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}');
-        if is_hidden {
-            text.push_str(&format!("\\u{:04x}", u32::from(character)));
-        } else {
+        if !is_hidden(character) {
             text.push(character);
+        } else if escapes == Escapes::Numbers && character > '\u{ffff}' {
+            text.push_str(&format!("\\U{:08x}", u32::from(character)));
+        } else {
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                text.push_str(&format!("\\u{unit:04x}"));
+            }
         }
     }
     text
@@ -52,20 +71,20 @@ impl Snippets {
 
     /// `base` is the address of this server, without a slash at the end.
     pub(super) fn new(base: &str, request: &GenerateRequest) -> Self {
-        let body = literal(&fields(request));
-        let address = literal(&Value::from(base));
+        let (address, fields) = (Value::from(base), fields(request));
+        // A line of a here-document: an argument would be too long for the kernel if the prompt is long.
         let shell = format!(
-            "curl --fail-with-body {} \\\n  -H \"Authorization: Bearer $TINTYPE_API_KEY\" \\\n  -H 'Content-Type: application/json' \\\n  --data-raw {}\n",
+            "curl --fail-with-body {} \\\n  -H \"Authorization: Bearer $TINTYPE_API_KEY\" \\\n  -H 'Content-Type: application/json' \\\n  --data-binary @- <<'JSON'\n{}\nJSON\n",
             quoted(&format!("{base}/api/v1/images/generate")),
-            quoted(&body)
+            literal(&fields, Escapes::Pairs)
         );
         // The address comes first in each, then the request.
-        let filled = |template: &str| {
+        let filled = |template: &str, escapes| {
             let (start, rest) = template.split_once("BASE").expect("the template has an address");
             let (middle, end) = rest.split_once("REQUEST").expect("the template has a request");
-            format!("{start}{address}{middle}{body}{end}")
+            format!("{start}{}{middle}{}{end}", literal(&address, escapes), literal(&fields, escapes))
         };
-        Self { shell, python: filled(PYTHON), javascript: filled(JAVASCRIPT) }
+        Self { shell, python: filled(PYTHON, Escapes::Numbers), javascript: filled(JAVASCRIPT, Escapes::Pairs) }
     }
 }
 
@@ -114,25 +133,40 @@ mod tests {
     use super::*;
     use crate::domain::request::AspectRatio;
 
-    #[test]
-    fn no_prompt_leaves_its_string() {
-        let prompt = "it's \"quoted\" $(id) `id` \\ ${x} </script> %s\n\u{202e}\u{0} BASE REQUEST";
-        let request = GenerateRequest {
+    const NASTY: &str =
+        "it's \"quoted\" $(id) `id` \\ ${x} </script> %s\nJSON\n\u{202e}\u{0}\u{e0001}\u{e007f}\u{feff} BASE REQUEST";
+
+    fn request(prompt: &str) -> GenerateRequest {
+        GenerateRequest {
             prompt: prompt.into(),
             aspect_ratio: AspectRatio::Square,
             n: 1,
             reference_images: Vec::new(),
             request_id: None,
-        };
+        }
+    }
+
+    #[test]
+    fn no_prompt_leaves_its_string() {
+        let request = request(NASTY);
         let snippets = Snippets::new("https://pictures.example", &request);
-        let body = literal(&fields(&request));
-        assert_eq!(serde_json::from_str::<Value>(&body).expect("JSON")["prompt"], prompt);
-        for snippet in [&snippets.python, &snippets.javascript] {
+        let body = literal(&fields(&request), Escapes::Pairs);
+        assert_eq!(serde_json::from_str::<Value>(&body).expect("JSON")["prompt"], NASTY);
+        for snippet in [&snippets.shell, &snippets.javascript] {
             assert_eq!(snippet.matches(&body).count(), 1);
         }
-        // Of a shell, only the apostrophe ends a word in apostrophes.
-        let (_, word) = snippets.shell.split_once("--data-raw '").expect("a word");
-        assert_eq!(word.trim_end().strip_suffix('\'').expect("its end").replace("'\\''", "’").matches('\'').count(), 0);
-        assert!(!snippets.shell.contains(['\u{202e}', '\u{0}']));
+        // The shell reads the here-document up to the line with its name alone.
+        let (_, document) = snippets.shell.split_once("<<'JSON'\n").expect("a document");
+        assert_eq!(document, format!("{body}\nJSON\n"));
+        for (_, snippet) in snippets.all() {
+            assert!(!snippet.chars().any(|character| character != '\n' && is_hidden(character)), "{snippet}");
+        }
+    }
+
+    #[test]
+    fn characters_above_the_basic_plane_are_escaped_as_each_language_reads_them() {
+        let tag = Value::from("a\u{e0041}\u{1f6a2}");
+        assert_eq!(literal(&tag, Escapes::Pairs), "\"a\\udb40\\udc41\u{1f6a2}\"");
+        assert_eq!(literal(&tag, Escapes::Numbers), "\"a\\U000e0041\u{1f6a2}\"");
     }
 }

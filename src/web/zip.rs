@@ -2,23 +2,65 @@
 
 use std::collections::HashMap;
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::body::{Body, Bytes};
 use axum::extract::Query;
-use axum::http::Response;
 use axum::http::header::{self, HeaderValue};
+use axum::http::{Response, StatusCode};
 use futures::{SinkExt as _, channel::mpsc};
 use zip::CompressionMethod;
 use zip::write::{SimpleFileOptions, ZipWriter};
 
 use super::error::PageError;
-use super::gallery::ids;
+use super::gallery::first;
 use super::page::secured;
 use super::session::Visitor;
-use crate::domain::model::{Status, Surface};
+use crate::domain::model::{Id, Status, Surface};
 use crate::files::FileName;
 use crate::service::Shared;
+
+/// Most downloads of one account at a time. Each keeps a picture in memory.
+const MAX_DOWNLOADS: usize = 4;
+
+/// The downloads under way, by account.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Downloads(Arc<Mutex<HashMap<Id, usize>>>);
+
+/// A download under way, until it is dropped.
+#[derive(Debug)]
+struct Download {
+    downloads: Downloads,
+    account: Id,
+}
+
+impl Downloads {
+    /// Counts one more download of an account; `None` if it has [`MAX_DOWNLOADS`].
+    fn begin(&self, account: Id) -> Option<Download> {
+        let mut running = self.running();
+        let count = running.entry(account).or_default();
+        (*count < MAX_DOWNLOADS).then(|| {
+            *count += 1;
+            Download { downloads: self.clone(), account }
+        })
+    }
+
+    fn running(&self) -> MutexGuard<'_, HashMap<Id, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Download {
+    fn drop(&mut self) {
+        let mut running = self.downloads.running();
+        if let Some(count) = running.get_mut(&self.account) {
+            *count -= 1;
+            if *count == 0 {
+                running.remove(&self.account);
+            }
+        }
+    }
+}
 
 /// Collects what is written until it is sent.
 #[derive(Debug, Clone, Default)]
@@ -73,10 +115,13 @@ async fn write(shared: &Shared, pictures: Vec<(String, String)>, mut sender: mps
 pub async fn zip(visitor: Visitor, Query(query): Query<HashMap<String, String>>) -> Result<Response<Body>, PageError> {
     let account = visitor.session.person.account_id;
     let shared = visitor.studio.shared.clone();
+    let Some(download) = visitor.studio.downloads.begin(account) else {
+        return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "zip-busy"));
+    };
     let mut pictures = Vec::new();
-    let listed = query.get("tasks").map(|tasks| ids(tasks)).unwrap_or_default();
-    let fields = query.keys().filter_map(|name| name.strip_prefix("task-")).filter_map(|id| id.parse().ok());
-    for id in listed.into_iter().chain(fields).take(crate::config::MAX_CHOSEN) {
+    let listed = query.get("tasks").into_iter().flat_map(|tasks| tasks.split_whitespace());
+    let fields = query.keys().filter_map(|name| name.strip_prefix("task-"));
+    for id in first(listed.chain(fields)) {
         let Some(record) = shared.store.find_record(account, Surface::Web, id).await? else { continue };
         let Status::Completed(names) = record.task.status else { continue };
         let day: String = record.task.id.timestamp().to_string().chars().take(10).collect();
@@ -88,10 +133,30 @@ pub async fn zip(visitor: Visitor, Query(query): Query<HashMap<String, String>>)
         return Err(PageError::not_found());
     }
     let (sender, receiver) = mpsc::channel(0);
-    tokio::spawn(async move { write(&shared, pictures, sender).await });
+    tokio::spawn(async move {
+        write(&shared, pictures, sender).await;
+        drop(download);
+    });
     let mut response = Response::new(Body::from_stream(receiver));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/zip"));
     headers.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment; filename=\"pictures.zip\""));
     Ok(secured(response))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_has_a_limited_number_of_downloads_under_way() {
+        let downloads = Downloads::default();
+        let [ada, eve] = ["FAAAAAAAAAAAAAAAAAAA0", "FAAAAAAAAAAAAAAAAAAA1"].map(|id| id.parse().expect("an id"));
+        let mut running: Vec<_> = (0..MAX_DOWNLOADS).map(|_| downloads.begin(ada).expect("a place")).collect();
+        assert!(downloads.begin(ada).is_none() && downloads.begin(eve).is_some());
+        running.pop();
+        let again = downloads.begin(ada).expect("the place of the one that ended");
+        drop((running, again));
+        assert!(downloads.running().is_empty());
+    }
 }

@@ -142,7 +142,8 @@ impl Worker {
             Some(rendered) => {
                 // A lost attempt, such as one that was cut off, says nothing about the next one.
                 if !matches!(rendered, Err(RenderError::Again(_) | RenderError::NotAvailable(_))) {
-                    self.pace.observe(self.shared.clock.elapsed().saturating_sub(slot_since));
+                    let took = self.shared.clock.elapsed().saturating_sub(slot_since);
+                    self.pace.observe(took, claim.request.n.into());
                 }
                 Attempt::Ended(rendered, Some(slot))
             }

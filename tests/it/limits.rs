@@ -105,7 +105,7 @@ async fn unfinished_tasks_are_limited_per_account() {
 
 /// As many attempts as an estimate takes, of a minute each.
 fn observe_attempts_of_a_minute(service: &Service) {
-    (0..MIN_SAMPLES).for_each(|_| service.worker.pace().observe(Duration::from_secs(60)));
+    (0..MIN_SAMPLES).for_each(|_| service.worker.pace().observe(Duration::from_secs(60), 1));
 }
 
 /// A renderer whose renders hang, or end after a time of the service's clock.

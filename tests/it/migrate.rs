@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tintype::clock::Clock;
+use tintype::clock::{Clock, Timestamp};
 use tintype::domain::key::KeySecret;
 use tintype::domain::model::{Id, LedgerEntry, Surface, Task};
 use tintype::domain::request::{AspectRatio, GenerateRequest};
@@ -12,8 +12,8 @@ use tintype::fault::Faults;
 use tintype::service::endings::REFUSED;
 use tintype::store::sqlite::SqliteStore;
 use tintype::store::{
-    AccountCreation, Accounts as _, Actor, AttemptProgress, AuditLog as _, KeyChange, Keys as _, Queue as _, Store,
-    StrikeRule, Submission, Tasks as _, Upkeep as _, Via,
+    AccountCreation, Accounts as _, Actor, AttemptProgress, AuditLog as _, BoardWrite, Fleet as _, Gallery as _,
+    GalleryFilter, KeyChange, Keys as _, Queue as _, Store, StrikeRule, Submission, Tasks as _, Upkeep as _, Via,
 };
 
 use crate::rigs::binary::{self, Server};
@@ -104,6 +104,55 @@ async fn a_migrated_installation_keeps_all_data_and_completes_its_tasks() {
     server.stop();
     assert_eq!(target.queue_depth().await.unwrap().waiting, 0, "the unfinished task was completed as well");
     assert_eq!(target.audit().await.unwrap().drifts, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_gallery_is_migrated_and_its_prompts_are_indexed_anew() {
+    let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let source = SqliteStore::open(&data.path().join("tintype.db"), Clock::system()).expect("a fresh database");
+    let AccountCreation::Created(ada) = source.create_account("ada", 100).await.unwrap() else { panic!("a new name") };
+    let mut tasks = Vec::new();
+    for prompt in ["a red boat", "a blue boat", "a green boat", "an old boat"] {
+        let (aspect_ratio, reference_images) = (AspectRatio::Square, Vec::new());
+        let prompt = prompt.to_owned();
+        let request = GenerateRequest { prompt, aspect_ratio, n: 1, reference_images, request_id: None };
+        let Submission::Accepted(task) = source.submit(ada.id, None, Surface::Web, request, 0).await.unwrap() else {
+            panic!("it has credits")
+        };
+        source.fail(source.claim(1, LEASE).await.unwrap()[0].lease, "it sank").await.unwrap();
+        tasks.push(task.id);
+    }
+    let [red, blue, green, old] = tasks[..] else { panic!("four tasks") };
+    while source.index_prompts().await.unwrap() > 0 {}
+    let BoardWrite::Done(board) = source.create_board(ada.id, "Ships & <boats>", 10).await.unwrap() else {
+        panic!("a new name")
+    };
+    source.star_tasks(ada.id, &[red, green], true).await.unwrap();
+    source.put_on_board(ada.id, board.id, &[red, blue], true).await.unwrap();
+    source.delete_tasks(ada.id, &[old]).await.unwrap();
+    // Long enough ago to be erased.
+    assert_eq!(source.erase_deleted(source.now().saturating_add(LEASE)).await.unwrap(), 1);
+    source.delete_tasks(ada.id, &[green]).await.unwrap();
+    drop(source);
+    let url = cluster().url(elsewhere.path());
+    binary::json(elsewhere.path(), &["migrate", "--from", &sqlite(&data), "--to", &url]);
+    let target = cluster().open(elsewhere.path(), &Clock::system(), Faults::default());
+    while target.index_prompts().await.unwrap() > 0 {}
+    assert_eq!(target.boards(ada.id).await.unwrap(), std::slice::from_ref(&board));
+    let shown = async |filter| -> Vec<Id> {
+        let page = target.gallery(ada.id, &filter, None, 10).await.unwrap();
+        page.records.iter().map(|record| record.task.id).collect()
+    };
+    let text = |text: &str| GalleryFilter { text: text.into(), ..GalleryFilter::default() };
+    assert_eq!(shown(text("boat")).await, [blue, red]);
+    assert_eq!(shown(text("green")).await, []);
+    assert_eq!(shown(GalleryFilter { board: Some(board.id), ..text("") }).await, [blue, red]);
+    assert_eq!(shown(GalleryFilter { starred: true, ..text("") }).await, [red]);
+    assert_eq!(target.restore_tasks(ada.id, &[green, old], Timestamp::from_millis(0)).await.unwrap(), [green]);
+    assert_eq!(shown(text("green")).await, [green]);
+    assert_eq!(shown(GalleryFilter { starred: true, ..text("") }).await, [green, red]);
+    let erased = target.erased_tasks(target.now().saturating_add(LEASE), 10).await.unwrap();
+    assert_eq!(erased.iter().map(|task| task.id).collect::<Vec<_>>(), [old]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -50,7 +50,7 @@ async fn a_task_that_waits_through_a_pause_of_9_minutes_is_refunded() {
 async fn no_submit_is_refused_because_a_paused_queue_is_long() {
     let service = Service::start_with(&["--renders", "1", "--submit-rate", "0"]).await;
     let caller = service.caller("ada", 100).await;
-    (0..MIN_SAMPLES).for_each(|_| service.worker.pace().observe(Duration::from_secs(60)));
+    (0..MIN_SAMPLES).for_each(|_| service.worker.pace().observe(Duration::from_secs(60), 1));
     service.shared.store.pause_queue().await.expect("a store");
     for _ in 0..20 {
         caller.submit_prompt("a boat").await;
@@ -139,7 +139,7 @@ async fn a_poll_of_a_processing_task_shows_its_place_and_expected_wait() {
 
     // One is claimed, and the others move up a second later.
     let lease = service.shared.store.claim(1, SECOND * 60).await.expect("a store").remove(0).lease;
-    (0..MIN_SAMPLES).for_each(|_| service.worker.pace().observe(SECOND * 10));
+    (0..MIN_SAMPLES).for_each(|_| service.worker.pace().observe(SECOND * 10, 1));
     assert_eq!(place(&poll(&ada, &tasks[1].1).await), (Some("2"), Some("30")), "the queue was read a moment ago");
     service.clock.advance(SECOND);
     assert_eq!(positions().await, ["0", "1", "2", "3"].map(|place| Some(place.to_owned())));
@@ -148,7 +148,7 @@ async fn a_poll_of_a_processing_task_shows_its_place_and_expected_wait() {
     // A task that was submitted since then is the last; its wait ends with its time limit.
     let last = ada.submit_prompt("a boat").await;
     assert_eq!(place(&poll(&ada, &last).await), (Some("4"), Some("50")));
-    (0..64).for_each(|_| service.worker.pace().observe(SECOND * 300));
+    (0..64).for_each(|_| service.worker.pace().observe(SECOND * 300, 1));
     assert_eq!(place(&poll(&ada, &last).await), (Some("4"), Some("540")));
 
     let TaskId(id) = tasks[0].1.parse().expect("a task_id");

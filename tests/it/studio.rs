@@ -21,6 +21,7 @@ mod operator;
 mod owner;
 mod previews;
 mod references;
+mod snippets;
 mod uploads;
 
 /// The cookie where there is no TLS.

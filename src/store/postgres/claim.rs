@@ -60,7 +60,8 @@ fn statement() -> String {
     ),
     -- Raises the epoch, the fencing token, so that no earlier worker can write.
     leased AS (
-        UPDATE queue q SET lease_epoch = q.lease_epoch + 1, lease_until = tintype_now($3) + $6, ready_at = 0
+        UPDATE queue q SET lease_epoch = q.lease_epoch + 1, lease_until = tintype_now($3) + $6, ready_at = 0,
+            claimed_at = tintype_now($3)
         WHERE q.task_id = ANY (ARRAY (SELECT task_id FROM picked))
         RETURNING q.task_id, q.account_id, q.lease_epoch
     )

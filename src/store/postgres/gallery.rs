@@ -1,11 +1,12 @@
 //! Statements for the gallery.
 
 use async_trait::async_trait;
-use tokio_postgres::Row;
+use tokio_postgres::{Row, Transaction};
 
 use super::PostgresStore;
 use super::columns::json;
 use super::connection::{Database, Parameter};
+use super::failure::Failure;
 use super::tasks::{record, record_columns};
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
@@ -17,6 +18,9 @@ use crate::store::{Board, BoardWrite, CompletedTask, Gallery, GalleryFilter, Gal
 /// Of so many tasks at least one has the sought words if reading on in the order of tasks is better than to ask the index
 /// of words, which gives all of them at once.
 const COMMON: i64 = 20;
+
+/// Most tasks that the index of words gives at once, for each of those that a page looks at.
+const HITS: i64 = 5;
 
 /// Deletes what the gallery keeps of the tasks `removed`, except their deletion.
 pub(super) const FORGOTTEN: &str = "
@@ -66,12 +70,25 @@ fn scan(filter: &GalleryFilter) -> String {
     )
 }
 
-/// Finds up to $11 tasks that fit by their words $9. $10 is not used.
+/// Finds up to $11 tasks that fit by their words $9, unless more than $10 tasks have the words. It then finds none, and says
+/// so: the index of words has no order, so it would have to give all of them.
+///
+/// The planner expects that `hits` is read to its end, and so asks the index of words and not the rows of all accounts; the
+/// server reads no more of it than `bounded` takes. OFFSET makes it look up one task after the other, in the order of the hits.
 fn find() -> String {
     format!(
-        "WITH hits AS MATERIALIZED (SELECT task_id FROM prompts WHERE words @@ $9::text::tsquery)
-         SELECT t.id FROM hits h JOIN tasks t ON t.id = h.task_id
-         WHERE h.task_id >= $2 AND h.task_id < $3 AND {FITS} AND $10::bigint > 0 ORDER BY t.id DESC LIMIT $11::bigint"
+        "WITH hits AS MATERIALIZED (
+             SELECT task_id FROM prompts WHERE words @@ $9::text::tsquery AND task_id >= $2 AND task_id < $3
+         ),
+         bounded AS MATERIALIZED (SELECT task_id FROM hits LIMIT $10::bigint + 1),
+         counted AS MATERIALIZED (SELECT count(*) <= $10::bigint AS are_all FROM bounded),
+         found AS MATERIALIZED (
+             SELECT fit.id FROM (
+                 SELECT task_id FROM bounded WHERE (SELECT are_all FROM counted) ORDER BY task_id DESC
+             ) h CROSS JOIN LATERAL (SELECT t.id FROM tasks t WHERE t.id = h.task_id AND {FITS} OFFSET 0) fit
+             ORDER BY h.task_id DESC LIMIT $11::bigint
+         )
+         SELECT are_all, (SELECT coalesce(array_agg(id ORDER BY id DESC), '{{}}') FROM found) AS ids FROM counted"
     )
 }
 
@@ -125,7 +142,13 @@ async fn page(
     let mut found: Vec<Id> = rows[0].try_get("ids")?;
     let mut all = seen < most;
     if found.len() < limit as usize && !all && with_words * COMMON < seen {
-        (found, all) = (ids(&database.read(&find(), &parameters).await?)?, true);
+        let hits = i64::from(SCAN) * HITS;
+        let mut parameters = parameters;
+        parameters[9] = &hits;
+        let rows = database.read(&find(), &parameters).await?;
+        if rows[0].try_get("are_all")? {
+            (found, all) = (rows[0].try_get("ids")?, true);
+        }
     }
     let older = if found.len() > limit as usize {
         found.truncate(limit as usize);
@@ -181,38 +204,35 @@ impl Gallery for PostgresStore {
     }
 
     async fn create_board(&self, account_id: Id, name: &str, most: u32) -> Result<BoardWrite> {
-        // The lock makes concurrent boards of the account wait for each other; the unique name decides between them.
-        let sql = "WITH account AS MATERIALIZED (
-                SELECT id FROM accounts WHERE id = $2 AND deleted_at IS NULL FOR NO KEY UPDATE
-            ),
-            made AS (
-                INSERT INTO boards (id, account_id, name) SELECT $1, id, $3 FROM account
-                WHERE (SELECT count(*) FROM boards WHERE account_id = $2) < $4 ON CONFLICT DO NOTHING RETURNING id
-            )
-            SELECT EXISTS (SELECT 1 FROM made) AS done,
-                EXISTS (SELECT 1 FROM boards WHERE account_id = $2 AND name = $3) AS taken";
-        let create = async {
-            let id = self.database.new_id();
-            let rows = self.database.write(sql, &[&id, &account_id, &name, &i64::from(most)]).await?;
-            board_write(&rows[0], id, name)
+        let sql = "INSERT INTO boards (id, account_id, name) SELECT $1, $2, $3
+            WHERE (SELECT count(*) FROM boards WHERE account_id = $2) < $4 RETURNING id";
+        let id = self.database.new_id();
+        let create = async |begun: &Transaction<'_>| {
+            if !lock(begun, account_id).await? {
+                return Ok(BoardWrite::NotPossible);
+            }
+            if is_taken(begun, account_id, name, id).await? {
+                return Ok(BoardWrite::NameTaken);
+            }
+            let made = begun.query_opt(sql, &[&id, &account_id, &name, &i64::from(most)]).await?;
+            Ok(board_write(made.is_some(), id, name))
         };
-        self.write(Effect::ChangeBoard, create).await
+        self.write(Effect::ChangeBoard, async { Ok(self.database.transaction(create).await?) }).await
     }
 
     async fn rename_board(&self, account_id: Id, board: Id, name: &str) -> Result<BoardWrite> {
-        // The lock makes concurrent changes of the account's boards wait for each other.
-        let sql = "WITH account AS MATERIALIZED (SELECT id FROM accounts WHERE id = $2 FOR NO KEY UPDATE),
-            renamed AS (
-                UPDATE boards SET name = $3 FROM account WHERE boards.id = $1 AND account_id = account.id
-                AND NOT EXISTS (SELECT 1 FROM boards WHERE account_id = $2 AND name = $3 AND id <> $1) RETURNING boards.id
-            )
-            SELECT EXISTS (SELECT 1 FROM renamed) AS done,
-                EXISTS (SELECT 1 FROM boards WHERE account_id = $2 AND name = $3 AND id <> $1) AS taken";
-        let rename = async {
-            let rows = self.database.write(sql, &[&board, &account_id, &name]).await?;
-            board_write(&rows[0], board, name)
+        let sql = "UPDATE boards SET name = $3 WHERE id = $1 AND account_id = $2 RETURNING id";
+        let rename = async |begun: &Transaction<'_>| {
+            if !lock(begun, account_id).await? {
+                return Ok(BoardWrite::NotPossible);
+            }
+            if is_taken(begun, account_id, name, board).await? {
+                return Ok(BoardWrite::NameTaken);
+            }
+            let renamed = begun.query_opt(sql, &[&board, &account_id, &name]).await?;
+            Ok(board_write(renamed.is_some(), board, name))
         };
-        self.write(Effect::ChangeBoard, rename).await
+        self.write(Effect::ChangeBoard, async { Ok(self.database.transaction(rename).await?) }).await
     }
 
     async fn remove_board(&self, account_id: Id, board: Id) -> Result<bool> {
@@ -333,12 +353,24 @@ impl Gallery for PostgresStore {
     }
 }
 
-fn board_write(row: &Row, id: Id, name: &str) -> Result<BoardWrite> {
-    Ok(if row.try_get("done")? {
-        BoardWrite::Done(Board { id, name: name.to_owned() })
-    } else if row.try_get("taken")? {
-        BoardWrite::NameTaken
-    } else {
-        BoardWrite::NotPossible
-    })
+/// Locks an account that is not deleted, so that concurrent changes of its boards wait for each other; false if there is
+/// none. The statements after this one see all that was committed before the lock, which this one may not.
+async fn lock(begun: &Transaction<'_>, account_id: Id) -> std::result::Result<bool, Failure> {
+    let sql = "SELECT id FROM accounts WHERE id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE";
+    Ok(begun.query_opt(sql, &[&account_id]).await?.is_some())
+}
+
+/// Whether a board of the account, except one, has this name.
+async fn is_taken(
+    begun: &Transaction<'_>,
+    account_id: Id,
+    name: &str,
+    except: Id,
+) -> std::result::Result<bool, Failure> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM boards WHERE account_id = $1 AND name = $2 AND id <> $3)";
+    Ok(begun.query_one(sql, &[&account_id, &name, &except]).await?.try_get(0)?)
+}
+
+fn board_write(is_done: bool, id: Id, name: &str) -> BoardWrite {
+    if is_done { BoardWrite::Done(Board { id, name: name.to_owned() }) } else { BoardWrite::NotPossible }
 }

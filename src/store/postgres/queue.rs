@@ -57,9 +57,10 @@ const COMPLETE: &str = "
         DELETE FROM queue q USING tasks t
         WHERE q.task_id = $1 AND q.lease_epoch = $2 AND q.lease_until IS NOT NULL
             AND t.id = q.task_id AND t.status = 'processing'
-        RETURNING q.task_id
+        RETURNING q.task_id, q.claimed_at
     )
-    UPDATE tasks t SET status = 'completed', images = $3, updated_at = greatest(t.updated_at, tintype_now($4))
+    UPDATE tasks t SET status = 'completed', images = $3, updated_at = greatest(t.updated_at, tintype_now($4)),
+        claimed_at = gone.claimed_at
     FROM gone WHERE t.id = $1 RETURNING t.id";
 
 /// Selects one leased task for [`give_up`].

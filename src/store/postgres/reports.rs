@@ -60,18 +60,25 @@ impl Reports for PostgresStore {
     }
 
     async fn hour(&self, begin: Timestamp) -> Result<Hour> {
-        let sql = "SELECT id, updated_at, error FROM tasks WHERE id >= $1 AND id < $2 AND status <> 'processing'";
+        let sql = "SELECT id, claimed_at, updated_at, n::bigint AS n, error FROM tasks
+            WHERE id >= $1 AND id < $2 AND status <> 'processing'";
         let (first, end) = (Id::floor(begin), Id::floor(begin.saturating_add(HOUR)));
         let mut hour = Hour::default();
         for row in self.database.read(sql, &[&first, &end]).await? {
-            hour.count(row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+            match row.try_get("error")? {
+                Some(error) => hour.count_failed(error),
+                None => {
+                    let n = number(&row, "n")?;
+                    hour.count_completed(row.try_get("id")?, row.try_get("claimed_at")?, row.try_get("updated_at")?, n);
+                }
+            }
         }
         Ok(hour)
     }
 
     async fn workers(&self) -> Result<Vec<(WorkerReport, Timestamp)>> {
         let sql = "SELECT id, engine, max_references::bigint AS max_references, slots::bigint AS slots, mean_ms,
-                is_available, seen_at
+                image_ms, is_available, seen_at
             FROM workers WHERE seen_at > tintype_now($1) - $2 ORDER BY seen_at DESC, id";
         let rows = self.database.read(sql, &[&self.database.given_time(), &millis(ENGINE_SILENCE)]).await?;
         let report = |row: &tokio_postgres::Row| {

@@ -22,9 +22,9 @@ const REPORT: &str = "
         SELECT id FROM workers WHERE id <> $1
             AND (engine = $2 AND seen_at <= tintype_now($7) - $8 OR seen_at <= tintype_now($7) - $9)
         FOR UPDATE SKIP LOCKED)))
-    INSERT INTO workers AS w (id, engine, max_references, slots, mean_ms, is_available, seen_at)
-    VALUES ($1, $2, $3, $4, $5, $6, tintype_now($7))
-    ON CONFLICT (id) DO UPDATE SET engine = $2, max_references = $3, slots = $4, mean_ms = $5, is_available = $6,
+    INSERT INTO workers AS w (id, engine, max_references, slots, mean_ms, image_ms, is_available, seen_at)
+    VALUES ($1, $2, $3, $4, $5, $10, $6, tintype_now($7))
+    ON CONFLICT (id) DO UPDATE SET engine = $2, max_references = $3, slots = $4, mean_ms = $5, image_ms = $10, is_available = $6,
         seen_at = tintype_now($7)";
 
 /// Condition for a row of `workers` whose worker is alive, with the parameters `$now` and `$silence`. A report from the
@@ -37,13 +37,17 @@ fn alive(now: &str, silence: &str) -> String {
 }
 
 pub(super) fn worker(row: &Row) -> Result<WorkerReport> {
-    let mean_ms: Option<i64> = row.try_get("mean_ms")?;
+    let time = |column| -> Result<Option<Duration>> {
+        let millis: Option<i64> = row.try_get(column)?;
+        Ok(millis.map(|millis| Duration::from_millis(millis.unsigned_abs())))
+    };
     Ok(WorkerReport {
         id: row.try_get("id")?,
         engine: row.try_get("engine")?,
         max_references: number(row, "max_references")?,
         slots: number(row, "slots")?,
-        mean: mean_ms.map(|mean_ms| Duration::from_millis(mean_ms.unsigned_abs())),
+        mean: time("mean_ms")?,
+        mean_of_image: time("image_ms")?,
         is_available: true,
     })
 }
@@ -67,20 +71,21 @@ fn files_marker(row: &Row) -> Result<FilesMarker> {
 #[async_trait]
 impl Fleet for PostgresStore {
     async fn report_worker(&self, report: WorkerReport) -> Result<()> {
-        let WorkerReport { id, engine, max_references, slots, mean, is_available } = report;
+        let WorkerReport { id, engine, max_references, slots, mean, mean_of_image, is_available } = report;
         let small = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
         let (max_references, slots) = (small(max_references), small(slots));
-        let mean_ms = mean.map(|mean| millis(mean).max(1));
+        let [mean_ms, image_ms] = [mean, mean_of_image].map(|mean| mean.map(|mean| millis(mean).max(1)));
         let (given, silence, forgotten) = (self.database.given_time(), millis(WORKER_SILENCE), millis(ENGINE_SILENCE));
-        let parameters: [Parameter<'_>; 9] =
-            [&id, &engine, &max_references, &slots, &mean_ms, &is_available, &given, &silence, &forgotten];
+        let parameters: [Parameter<'_>; 10] =
+            [&id, &engine, &max_references, &slots, &mean_ms, &is_available, &given, &silence, &forgotten, &image_ms];
         self.database.write(REPORT, &parameters).await?;
         Ok(())
     }
 
     async fn other_workers(&self, own: &[Id]) -> Result<Vec<WorkerReport>> {
         let sql = format!(
-            "SELECT id, engine, max_references::bigint AS max_references, slots::bigint AS slots, mean_ms FROM workers
+            "SELECT id, engine, max_references::bigint AS max_references, slots::bigint AS slots, mean_ms, image_ms
+             FROM workers
              WHERE id <> ALL ($1) AND {} ORDER BY id",
             alive("$2", "$3")
         );

@@ -18,8 +18,10 @@ pub(super) fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connect
     connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE);
     // Without this, SQLite plans a query with LIMIT ? anew on every run, because the number might change the plan.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    // Deleted content is overwritten, so that no erased prompt stays in a free part of the file.
     connection.execute_batch(
-        "PRAGMA synchronous = FULL;
+        "PRAGMA secure_delete = ON;
+         PRAGMA synchronous = FULL;
          PRAGMA foreign_keys = ON;
          PRAGMA cache_size = -8192;
          PRAGMA temp_store = MEMORY;

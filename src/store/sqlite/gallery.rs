@@ -1,7 +1,7 @@
 //! Statements for the gallery.
 
 use async_trait::async_trait;
-use rusqlite::{Connection, Row, named_params, params};
+use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
 
 use super::columns::json;
 use super::tasks::upper;
@@ -31,20 +31,19 @@ const FITS: &str = "t.account_id = :account AND t.surface = 'web' AND t.removed_
 fn source(filter: &GalleryFilter, has_words: bool) -> &'static str {
     if has_words {
         "prompt_words w CROSS JOIN prompts p ON p.number = w.rowid CROSS JOIN tasks t ON t.id = p.task_id
-         WHERE w.prompt_words MATCH :words AND t.id >= :from AND t.id < :before AND w.rowid <=
-             (SELECT number FROM prompts WHERE task_id < :before ORDER BY task_id DESC LIMIT 1)
+         WHERE w.prompt_words MATCH :words AND w.rowid >= :first AND w.rowid < :end AND t.id >= :from AND t.id < :before
          ORDER BY w.rowid DESC"
     } else if filter.board.is_some() {
         "board_tasks m CROSS JOIN tasks t ON t.id = m.task_id
-         WHERE m.board_id = :board AND m.task_id >= :from AND m.task_id < :before AND :words IS NULL
+         WHERE m.board_id = :board AND m.task_id >= :from AND m.task_id < :before AND :words IS NULL AND :first < :end
          ORDER BY m.task_id DESC"
     } else if filter.starred {
         "stars m CROSS JOIN tasks t ON t.id = m.task_id
-         WHERE m.account_id = :account AND m.task_id >= :from AND m.task_id < :before AND :words IS NULL
+         WHERE m.account_id = :account AND m.task_id >= :from AND m.task_id < :before AND :words IS NULL AND :first < :end
          ORDER BY m.task_id DESC"
     } else {
         "tasks t WHERE t.account_id = :account AND t.surface = 'web' AND t.removed_at IS NULL
-         AND t.id >= :from AND t.id < :before AND :words IS NULL ORDER BY t.id DESC"
+         AND t.id >= :from AND t.id < :before AND :words IS NULL AND :first < :end ORDER BY t.id DESC"
     }
 }
 
@@ -82,6 +81,8 @@ fn page(
         ":words": (!words.is_empty()).then(|| matching(&words)),
         ":from": filter.from.map_or_else(String::new, |from| Id::floor(from).to_string()),
         ":before": upper(before),
+        ":first": filter.from.map_or(0, |from| Id::floor(from).rank()),
+        ":end": before.map_or(i64::MAX, Id::rank_after),
     })?;
     let (mut found, mut seen, mut last, mut older) = (Vec::new(), 0, None, None);
     while let Some(row) = rows.next()? {
@@ -124,10 +125,21 @@ fn owns(connection: &Connection, account_id: Id, board: Id) -> rusqlite::Result<
     connection.prepare_cached(sql)?.query_row(params![account_id, board], |row| row.get(0))
 }
 
-/// Deletes what the gallery keeps of a task, except its deletion.
-pub(super) fn forget(connection: &Connection, task: Id) -> rusqlite::Result<()> {
+/// Deletes what the gallery keeps of a task, except its deletion. The task still has its prompt: the index of words is told
+/// which of them to overwrite.
+pub(super) fn forget(writing: &mut Writing, task: Id) -> rusqlite::Result<()> {
+    let connection = &writing.connection;
+    let indexed = "SELECT p.number, t.account_id, t.prompt FROM prompts p JOIN tasks t ON t.id = p.task_id
+        WHERE p.task_id = ?1";
+    let columns = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+    let indexed: Option<(i64, Id, String)> =
+        connection.prepare_cached(indexed)?.query_row([task], columns).optional()?;
+    if let Some((number, account, prompt)) = indexed {
+        connection
+            .prepare_cached("INSERT INTO prompt_words (prompt_words, rowid, words) VALUES ('delete', ?1, ?2)")?
+            .execute(params![number, terms(account, &prompt).join(" ")])?;
+    }
     for sql in [
-        "DELETE FROM prompt_words WHERE rowid = (SELECT number FROM prompts WHERE task_id = ?1)",
         "DELETE FROM prompts WHERE task_id = ?1",
         "DELETE FROM unindexed WHERE task_id = ?1",
         "DELETE FROM stars WHERE task_id = ?1",
@@ -135,6 +147,7 @@ pub(super) fn forget(connection: &Connection, task: Id) -> rusqlite::Result<()> 
     ] {
         connection.prepare_cached(sql)?.execute([task])?;
     }
+    writing.empties_log = true;
     Ok(())
 }
 
@@ -173,19 +186,31 @@ fn restore(connection: &Connection, account_id: Id, wanted: &[Id], since: Timest
     Ok(back)
 }
 
-fn erase(connection: &Connection, cutoff: Timestamp) -> rusqlite::Result<usize> {
+fn erase(writing: &mut Writing, cutoff: Timestamp) -> rusqlite::Result<usize> {
     let sql = "SELECT task_id FROM deletions WHERE erased = 0 AND deleted_at < ?1 ORDER BY deleted_at LIMIT ?2";
-    let due = ids(connection, sql, params![cutoff, GALLERY_BATCH])?;
+    let due = ids(&writing.connection, sql, params![cutoff, GALLERY_BATCH])?;
     for id in &due {
+        forget(writing, *id)?;
+        let connection = &writing.connection;
         let blank = "UPDATE tasks SET prompt = '', reference_images = '[]', request_id = NULL WHERE id = ?1";
         connection.prepare_cached(blank)?.execute([id])?;
         connection.prepare_cached("UPDATE deletions SET erased = 1 WHERE task_id = ?1")?.execute([id])?;
-        forget(connection, *id)?;
     }
     Ok(due.len())
 }
 
-/// Indexes the oldest tasks first, so that the numbers of tasks are in the order of their ids.
+/// The number of a task in the index: its rank, or the next free one, so that a search reads the newest tasks first, also
+/// after the clock was set back.
+fn number(connection: &Connection, task: Id) -> rusqlite::Result<i64> {
+    let mut taken = connection.prepare_cached("SELECT EXISTS (SELECT 1 FROM prompts WHERE number = ?1)")?;
+    let mut number = task.rank();
+    while taken.query_row([number], |row| row.get(0))? {
+        number += 1;
+    }
+    Ok(number)
+}
+
+/// Indexes the oldest tasks first, so that those that share a rank have numbers in the order of their ids.
 fn index(connection: &Connection) -> rusqlite::Result<usize> {
     let sql = "SELECT t.id, t.account_id, t.prompt FROM unindexed u CROSS JOIN tasks t ON t.id = u.task_id
         ORDER BY u.task_id LIMIT ?1";
@@ -193,10 +218,13 @@ fn index(connection: &Connection) -> rusqlite::Result<usize> {
     let due: Vec<(Id, Id, String)> =
         connection.prepare_cached(sql)?.query_map([GALLERY_BATCH], columns)?.collect::<rusqlite::Result<_>>()?;
     for (task, account, prompt) in &due {
-        connection.prepare_cached("INSERT INTO prompts (task_id) VALUES (?1)")?.execute([task])?;
+        let number = number(connection, *task)?;
+        connection
+            .prepare_cached("INSERT INTO prompts (number, task_id) VALUES (?1, ?2)")?
+            .execute(params![number, task])?;
         connection
             .prepare_cached("INSERT INTO prompt_words (rowid, words) VALUES (?1, ?2)")?
-            .execute(params![connection.last_insert_rowid(), terms(*account, prompt).join(" ")])?;
+            .execute(params![number, terms(*account, prompt).join(" ")])?;
         connection.prepare_cached("DELETE FROM unindexed WHERE task_id = ?1")?.execute([task])?;
     }
     Ok(due.len())
@@ -319,7 +347,7 @@ impl Gallery for SqliteStore {
         if !self.read(|connection| connection.prepare_cached(due)?.query_row([cutoff], |row| row.get(0)))? {
             return Ok(0);
         }
-        self.write(Effect::EraseTasks, move |writing| erase(&writing.connection, cutoff)).await
+        self.write(Effect::EraseTasks, move |writing| erase(writing, cutoff)).await
     }
 
     async fn erased_tasks(&self, cutoff: Timestamp, limit: u32) -> Result<Vec<CompletedTask>> {

@@ -116,8 +116,9 @@ impl SqliteStore {
         let mut connection = connect(path, flags).map_err(|error| unusable(&error))?;
         migrate(&mut connection, path)?;
         let ids = IdSource::default();
+        let (last_served, empties_log) = (HashMap::new(), false);
         let writing =
-            Writing { connection, clock: clock.clone(), ids, last_served: HashMap::new(), faults: faults.clone() };
+            Writing { connection, clock: clock.clone(), ids, last_served, faults: faults.clone(), empties_log };
         let writer = Writer::start(writing).map_err(|error| unusable(&error))?;
         let readers = Readers { path: path.to_owned(), idle: Mutex::default() };
         let parts = Arc::new(Parts { writer, readers, clock, faults, workers: Mutex::default() });

@@ -44,9 +44,10 @@ pub(super) fn claim(writing: &mut Writing, max: usize, lease: Duration, scope: &
         };
         connection
             .prepare_cached(
-                "UPDATE queue SET lease_epoch = lease_epoch + 1, lease_until = ?2, ready_at = 0 WHERE task_id = ?1",
+                "UPDATE queue SET lease_epoch = lease_epoch + 1, lease_until = ?2, ready_at = 0, claimed_at = ?3
+                 WHERE task_id = ?1",
             )?
-            .execute(params![task_id, now.saturating_add(lease)])?;
+            .execute(params![task_id, now.saturating_add(lease), now])?;
         let claim = connection
             .prepare_cached(&format!(
                 "SELECT lease_epoch, surface, {REQUEST} FROM queue JOIN tasks ON id = task_id WHERE task_id = ?1"
@@ -152,14 +153,14 @@ fn give_up(writing: &mut Writing, lease: Lease, delay: Duration, last_error: &st
 }
 
 pub(super) fn complete(writing: &mut Writing, lease: Lease, images: &[String]) -> rusqlite::Result<LeaseWrite> {
-    let Some(account_id) = leave_queue(&writing.connection, lease)? else { return Ok(LeaseWrite::Lost) };
     let connection = &writing.connection;
+    let Some((account_id, claimed_at)) = leave_queue(connection, lease)? else { return Ok(LeaseWrite::Lost) };
     connection
         .prepare_cached(
-            "UPDATE tasks SET status = 'completed', images = ?2, updated_at = max(updated_at, ?3)
+            "UPDATE tasks SET status = 'completed', images = ?2, updated_at = max(updated_at, ?3), claimed_at = ?4
              WHERE id = ?1 AND status = 'processing'",
         )?
-        .execute(params![lease.task_id, to_json(images), writing.clock.now()])?;
+        .execute(params![lease.task_id, to_json(images), writing.clock.now(), claimed_at])?;
     connection
         .prepare_cached("UPDATE accounts SET unfinished = unfinished - 1 WHERE id = ?1")?
         .execute([account_id])?;
@@ -168,7 +169,7 @@ pub(super) fn complete(writing: &mut Writing, lease: Lease, images: &[String]) -
 
 pub(super) fn fail(writing: &mut Writing, lease: Lease, error: &str) -> rusqlite::Result<LeaseWrite> {
     match leave_queue(&writing.connection, lease)? {
-        Some(account_id) => refund(writing, lease.task_id, account_id, error).map(|_| LeaseWrite::Done),
+        Some((account_id, _)) => refund(writing, lease.task_id, account_id, error).map(|_| LeaseWrite::Done),
         None => Ok(LeaseWrite::Lost),
     }
 }
@@ -208,18 +209,18 @@ fn cancel(
     if left == 0 { Ok(None) } else { refund(writing, id, account_id, error).map(Some) }
 }
 
-/// Removes a leased task from the queue; `None` if the lease was lost.
-fn leave_queue(connection: &Connection, lease: Lease) -> rusqlite::Result<Option<Id>> {
-    let account_id = connection
+/// Removes a leased task from the queue, and returns its account and the time of its claim; `None` if the lease was lost.
+fn leave_queue(connection: &Connection, lease: Lease) -> rusqlite::Result<Option<(Id, Option<Timestamp>)>> {
+    let left = connection
         .prepare_cached(
-            "SELECT account_id FROM queue WHERE task_id = ?1 AND lease_epoch = ?2 AND lease_until IS NOT NULL",
+            "SELECT account_id, claimed_at FROM queue WHERE task_id = ?1 AND lease_epoch = ?2 AND lease_until IS NOT NULL",
         )?
-        .query_row(params![lease.task_id, lease.epoch], |row| row.get(0))
+        .query_row(params![lease.task_id, lease.epoch], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    if account_id.is_some() {
+    if left.is_some() {
         connection.prepare_cached("DELETE FROM queue WHERE task_id = ?1")?.execute([lease.task_id])?;
     }
-    Ok(account_id)
+    Ok(left)
 }
 
 /// Fails and refunds a task that has just left the queue.

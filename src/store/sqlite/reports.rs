@@ -79,12 +79,16 @@ impl Reports for SqliteStore {
         let (first, end) = (Id::floor(begin), Id::floor(begin.saturating_add(HOUR)));
         self.read(|connection| {
             let mut ended = connection.prepare_cached(
-                "SELECT id, updated_at, error FROM tasks WHERE id >= ?1 AND id < ?2 AND status <> 'processing'",
+                "SELECT id, claimed_at, updated_at, n, error FROM tasks
+                 WHERE id >= ?1 AND id < ?2 AND status <> 'processing'",
             )?;
             let mut rows = ended.query([first, end])?;
             let mut hour = Hour::default();
             while let Some(row) = rows.next()? {
-                hour.count(row.get(0)?, row.get(1)?, row.get(2)?);
+                match row.get(4)? {
+                    Some(error) => hour.count_failed(error),
+                    None => hour.count_completed(row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?),
+                }
             }
             Ok(hour)
         })

@@ -44,13 +44,14 @@ pub(super) fn remove(writing: &mut Writing, account_id: Id, cutoff: Timestamp) -
         .query_map(parameters, |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<_>>()?;
     for (id, is_of_studio) in &due {
+        if *is_of_studio {
+            gallery::forget(writing, *id)?;
+        }
         let erase = "UPDATE tasks SET removed_at = ?2, prompt = '', reference_images = '[]', request_id = NULL
             WHERE id = ?1";
-        connection.prepare_cached(erase)?.execute(params![id, writing.clock.now()])?;
-        if *is_of_studio {
-            gallery::forget(connection, *id)?;
-        }
+        writing.connection.prepare_cached(erase)?.execute(params![id, writing.clock.now()])?;
     }
+    writing.empties_log |= !due.is_empty();
     Ok(due.len())
 }
 

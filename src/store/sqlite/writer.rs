@@ -16,6 +16,7 @@ use rusqlite::hooks::Wal;
 use rusqlite::{Connection, ErrorCode, TransactionBehavior, ffi};
 use tokio::sync::oneshot;
 
+use super::connection::BUSY_TIMEOUT;
 use crate::clock::Clock;
 use crate::domain::model::IdSource;
 use crate::fault::{Effect, Faults, Point};
@@ -36,6 +37,8 @@ pub(super) struct Writing {
     /// The account that was served last, by the limit of references of the claim; the next such claim starts after it.
     pub(super) last_served: HashMap<u32, String>,
     pub(super) faults: Faults,
+    /// Prompts were erased, which earlier pages of the log still hold: the next checkpoint empties it.
+    pub(super) empties_log: bool,
 }
 
 /// Exit code when the state of the disk is unknown (`EX_IOERR` of sysexits.h).
@@ -159,7 +162,7 @@ fn run(mut writing: Writing, inbox: &Receiver<Box<dyn Write>>, log_pages: &Atomi
         }
         idle |= pages > 0 && now.saturating_sub(last_growth) >= CHECKPOINT_IDLE;
         if idle || pages >= CHECKPOINT_PAGES {
-            checkpoint(&writing);
+            checkpoint(&mut writing);
             log_pages.store(0, Ordering::Relaxed);
         }
     }
@@ -287,13 +290,25 @@ fn execute(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
     connection.prepare_cached(sql)?.execute([]).map(drop)
 }
 
-fn checkpoint(writing: &Writing) {
+fn checkpoint(writing: &mut Writing) {
     let connection = &writing.connection;
-    let fold = || connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+    let mut is_emptied = false;
+    let fold = || {
+        if !writing.empties_log {
+            return connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+        }
+        // A reader of old pages, such as a backup, keeps the log as it is; writes do not wait for it.
+        connection.busy_timeout(Duration::ZERO)?;
+        let is_busy = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, bool>(0));
+        connection.busy_timeout(BUSY_TIMEOUT)?;
+        is_emptied = !is_busy?;
+        Ok(())
+    };
     if let Err(error) = on_disk(writing, Effect::Checkpoint, fold) {
         stop_on_io_failure(connection, &error);
         tracing::warn!(%error, "the write-ahead log could not be checkpointed; the next checkpoint tries again");
     }
+    writing.empties_log &= !is_emptied;
 }
 
 /// Runs `write` in a transaction of its own, for set-up before the writer thread exists.
@@ -311,6 +326,34 @@ pub(super) fn alone<T>(
 mod tests {
     use super::*;
 
+    fn writing(connection: Connection) -> Writing {
+        let (clock, ids, faults) = (Clock::system(), IdSource::default(), Faults::default());
+        Writing { connection, clock, ids, last_served: HashMap::new(), faults, empties_log: false }
+    }
+
+    #[test]
+    fn the_checkpoint_after_an_erasure_empties_the_log_once_nobody_reads_it() {
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let (path, log) = (directory.path().join("kept.db"), directory.path().join("kept.db-wal"));
+        let length = || std::fs::metadata(&log).expect("a log").len();
+        let open = || Connection::open(&path).expect("a database");
+        let mut writing = writing(open());
+        let prepare = "PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 0; CREATE TABLE kept (name TEXT)";
+        writing.connection.execute_batch(prepare).expect("a table");
+        checkpoint(&mut writing);
+        assert!(length() > 0, "no erasure");
+        let reader = open();
+        let count = "SELECT count(*) FROM kept";
+        reader.execute_batch(&format!("BEGIN; {count}")).expect("a read transaction");
+        writing.connection.execute_batch("INSERT INTO kept VALUES ('a')").expect("a row");
+        writing.empties_log = true;
+        checkpoint(&mut writing);
+        assert!(length() > 0 && writing.empties_log, "somebody reads");
+        reader.execute_batch("COMMIT").expect("its end");
+        checkpoint(&mut writing);
+        assert_eq!((length(), writing.empties_log), (0, false));
+    }
+
     /// On a full disk SQLite may end the transaction in the middle of a batch.
     #[tokio::test]
     async fn a_write_after_a_spontaneous_rollback_is_kept_only_if_acknowledged() {
@@ -318,8 +361,7 @@ mod tests {
         let path = directory.path().join("kept.db");
         let connection = Connection::open(&path).expect("a database");
         connection.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE kept (name TEXT)").expect("a table");
-        let (clock, ids) = (Clock::system(), IdSource::default());
-        let writing = Writing { connection, clock, ids, last_served: HashMap::new(), faults: Faults::default() };
+        let writing = writing(connection);
         let writer = Writer::start(writing).expect("a thread");
         let (open, gate) = channel::<()>();
         // Blocks the writer until all three writes are in its inbox and therefore in one batch.

@@ -35,7 +35,8 @@ struct OverviewPage<'a> {
     failures: u64,
     /// Sentences for the owners of failed tasks, with their number, the most frequent first.
     reasons: Vec<(String, u64)>,
-    engines: Vec<EngineState>,
+    /// The engines, each with the mean time of its workers for an image.
+    engines: Vec<(EngineState, Option<String>)>,
     workers: Vec<Worker>,
 }
 
@@ -43,8 +44,9 @@ struct OverviewPage<'a> {
 struct Worker {
     report: WorkerReport,
     seen_at: Timestamp,
-    /// Mean time of an attempt.
+    /// Mean time of an attempt, and for each of its images.
     mean: Option<String>,
+    mean_of_image: Option<String>,
     /// The name of the text for its state.
     state: &'static str,
 }
@@ -56,7 +58,8 @@ impl Worker {
             (true, false) => "worker-unavailable",
             (false, _) => "worker-silent",
         };
-        Self { mean: report.mean.map(seconds), report, seen_at, state }
+        let [mean, mean_of_image] = [report.mean, report.mean_of_image].map(|mean| mean.map(seconds));
+        Self { report, seen_at, mean, mean_of_image, state }
     }
 }
 
@@ -86,10 +89,19 @@ pub async fn overview(operator: Operator) -> Result<Response<Body>, PageError> {
         completed: hours.iter().map(|(_, hour)| hour.completed).sum(),
         failures: hours.iter().map(|(_, hour)| hour.failures()).sum(),
         reasons,
-        engines: store.engines().await?,
+        engines: store.engines().await?.into_iter().map(|engine| with_pace(engine, &workers)).collect(),
         workers: workers.into_iter().map(|(report, seen_at)| Worker::new(report, seen_at, now)).collect(),
     };
     Ok(html(page.render()?))
+}
+
+/// An engine with the mean time of its workers for an image; `None` if none of them knows its own.
+fn with_pace(engine: EngineState, workers: &[(WorkerReport, Timestamp)]) -> (EngineState, Option<String>) {
+    let of_engine = workers.iter().filter(|(worker, _)| worker.engine == engine.name);
+    let means: Vec<Duration> = of_engine.filter_map(|(worker, _)| worker.mean_of_image).collect();
+    let count = u32::try_from(means.len()).unwrap_or(u32::MAX);
+    let mean = (count > 0).then(|| seconds(means.iter().sum::<Duration>() / count));
+    (engine, mean)
 }
 
 fn charts(t: &'static crate::web::Texts, hours: &[(Timestamp, Hour)]) -> Vec<Chart> {
@@ -97,13 +109,14 @@ fn charts(t: &'static crate::web::Texts, hours: &[(Timestamp, Hour)]) -> Vec<Cha
     let series = |value: &dyn Fn(&Hour) -> i64| -> Vec<(String, i64)> {
         hours.iter().map(|(begin, hour)| (minute(*begin), value(hour))).collect()
     };
-    let millis =
-        |hour: &Hour| hour.mean().map_or(0, |mean| number(u64::try_from(mean.as_millis()).unwrap_or(u64::MAX)));
+    let millis = |mean: Option<Duration>| mean.map_or(0, |mean| i64::try_from(mean.as_millis()).unwrap_or(i64::MAX));
     let as_seconds = |millis: i64| seconds(Duration::from_millis(millis.unsigned_abs()));
     vec![
         Chart::new(t, "chart-completed", series(&|hour| number(hour.completed)), |count| count.to_string()),
         Chart::new(t, "chart-failed", series(&|hour| number(hour.failures())), |count| count.to_string()),
-        Chart::new(t, "chart-time", series(&millis), as_seconds),
+        Chart::new(t, "chart-waiting", series(&|hour| millis(hour.mean_wait())), as_seconds),
+        Chart::new(t, "chart-rendering", series(&|hour| millis(hour.mean_render())), as_seconds),
+        Chart::new(t, "chart-image", series(&|hour| millis(hour.mean_of_image())), as_seconds),
     ]
 }
 

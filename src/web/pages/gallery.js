@@ -42,7 +42,9 @@ async function erase(tasks) {
 
 document.addEventListener("submit", async (event) => {
   const form = event.target;
-  const change = new URL(event.submitter?.formAction || form.action).pathname.split("/").pop();
+  // The property of a button without this attribute is the address of the page.
+  const action = event.submitter?.getAttribute("formaction") ?? form.action;
+  const change = new URL(action, location).pathname.split("/").pop();
   if ("mark" in form.dataset) {
     event.preventDefault();
     const task = form.closest("[data-task]").dataset.task;

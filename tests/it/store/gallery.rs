@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
+use tintype::clock::Clock;
 use tintype::domain::model::{Id, Surface};
 use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::store::{AccountChange, Board, BoardWrite, CompletedTask, GalleryFilter, Result, State};
 
-use super::fixture::{Fixture, MILLISECOND, UNLIMITED, images, one_file};
+use super::fixture::{Fixture, MILLISECOND, UNLIMITED, accepted, images, one_file};
 use crate::rigs::service::Backend;
 
 const PAGE: u32 = 100;
@@ -309,5 +310,95 @@ pub async fn a_removal_and_a_deleted_account_leave_nothing_in_the_gallery(fx: &F
     assert_eq!((fx.store.boards(eve).await?, fx.store.boards(ada).await?.len()), (vec![], 1));
     assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, 1);
     assert_eq!(fx.rows(), []);
+    Ok(())
+}
+
+pub async fn boards_changed_at_once_keep_their_rules(fx: &Fixture) -> Result<()> {
+    const MOST: u32 = 12;
+    let ada = fx.account("ada", 100).await?;
+    let processes = [fx.store.clone(), fx.another_process()];
+    let done =
+        |outcomes: &[BoardWrite]| outcomes.iter().filter(|outcome| matches!(outcome, BoardWrite::Done(_))).count();
+    for round in 0..5 {
+        let name = format!("boats {round}");
+        let made = try_join_all((0..8).map(|number| processes[number % 2].create_board(ada, &name, MOST))).await?;
+        assert_eq!(done(&made), 1, "{made:?}");
+        assert_eq!(made.iter().filter(|outcome| **outcome == BoardWrite::NameTaken).count(), 7, "{made:?}");
+    }
+    for round in 0..5 {
+        let boards = fx.store.boards(ada).await?;
+        let name = format!("ships {round}");
+        let renames = boards.iter().enumerate().map(|(number, board)| {
+            let store = &processes[number % 2];
+            store.rename_board(ada, board.id, &name)
+        });
+        let renamed = try_join_all(renames).await?;
+        assert_eq!(done(&renamed), 1, "{renamed:?}");
+        assert!(renamed.iter().all(|outcome| *outcome != BoardWrite::NotPossible), "{renamed:?}");
+    }
+    let names: Vec<String> = (0..16).map(|number| format!("hut {number}")).collect();
+    let creations = names.iter().enumerate().map(|(number, name)| processes[number % 2].create_board(ada, name, MOST));
+    let made = try_join_all(creations).await?;
+    assert_eq!(done(&made), 7, "{made:?}");
+    assert_eq!(made.iter().filter(|outcome| **outcome == BoardWrite::NotPossible).count(), 9, "{made:?}");
+    assert_eq!(fx.store.boards(ada).await?.len(), MOST as usize);
+    Ok(())
+}
+
+pub async fn a_search_finds_tasks_from_after_the_clock_was_set_back(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let mut late = Vec::new();
+    for _ in 0..3 {
+        late.push(fx.submit_request(ada, Surface::Web, request("a boat")).await?.id);
+    }
+    fx.index().await?;
+    let earlier = Clock::manual(fx.clock.now().saturating_sub(Duration::from_secs(86_400)));
+    let restarted = fx.process_with_clock(&earlier);
+    let mut early = Vec::new();
+    for _ in 0..3 {
+        earlier.advance(MILLISECOND);
+        let submission = restarted.submit(ada, None, Surface::Web, request("a boat"), UNLIMITED).await?;
+        early.push(accepted(submission).id);
+    }
+    while restarted.index_prompts().await? > 0 {}
+    let newest_first: Vec<Id> = early.iter().chain(&late).rev().copied().collect();
+    for size in [1, 2, 4, 10] {
+        let (mut seen, mut before) = (Vec::new(), None);
+        loop {
+            let page = fx.store.gallery(ada, &text("boat"), before, size).await?;
+            seen.extend(page.records.iter().map(|record| record.task.id));
+            before = page.older;
+            if before.is_none() {
+                break;
+            }
+        }
+        assert_eq!(seen, newest_first, "{size}");
+    }
+    let noon = fx.clock.now();
+    let until = GalleryFilter { until: Some(noon.saturating_sub(Duration::from_secs(60))), ..text("boat") };
+    assert_eq!(fx.shown(ada, &until).await?, newest_first[3..]);
+    let from = GalleryFilter { from: Some(noon.saturating_sub(Duration::from_secs(60))), ..text("boat") };
+    assert_eq!(fx.shown(ada, &from).await?, newest_first[..3]);
+    Ok(())
+}
+
+pub async fn words_of_many_old_tasks_are_found_page_by_page(fx: &Fixture) -> Result<()> {
+    const OLD: usize = 5_001;
+    let ada = fx.account("ada", 100_000).await?;
+    let submit = |prompt| fx.store.submit(ada, None, Surface::Web, request(prompt), UNLIMITED);
+    try_join_all((0..OLD).map(|_| submit("a boat"))).await?;
+    fx.clock.advance(MILLISECOND);
+    try_join_all((0..1_100).map(|_| submit("a hut"))).await?;
+    fx.index().await?;
+    let (mut found, mut before, mut pages) = (0, None, 0);
+    loop {
+        let page = fx.store.gallery(ada, &text("boat"), before, 1_000).await?;
+        (found, before, pages) = (found + page.records.len(), page.older, pages + 1);
+        if before.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, OLD);
+    assert!(pages <= 9, "{pages}");
     Ok(())
 }

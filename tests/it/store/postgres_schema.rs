@@ -5,7 +5,7 @@ use std::path::Path;
 use futures::future::join_all;
 use tempfile::TempDir;
 use tintype::domain::model::Surface;
-use tintype::store::{AccountCreation, Fleet as _, OpenError, Result};
+use tintype::store::{AccountCreation, Fleet as _, GalleryFilter, OpenError, Result};
 
 use super::fixture::{Fixture, new_key};
 use super::postgres_server::open;
@@ -59,6 +59,23 @@ const FIRST_RELEASE: &str = "
       ('FAAAAAAAAAAAAAAAAAAA0', 'refund', 2, 100, 1, 'FAAAAAAAAAAAAAAAAAAA1'),
       ('FAAAAAAAAAAAAAAAAAAA0', 'charge', -2, 98, 1, 'FAAAAAAAAAAAAAAAAAAA2');
     UPDATE tintype SET version = 1;";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_of_the_studio_from_before_the_gallery_are_found() -> Result<()> {
+    let directory = TempDir::new().expect("a directory");
+    cluster().url(directory.path());
+    let initial = include_str!("../../../migrations/postgres/0001_initial.sql");
+    let of_studio = "UPDATE tasks SET surface = 'web', prompt = 'a brig' WHERE status = 'failed'";
+    let release = format!("SET search_path = {}; {initial}; {FIRST_RELEASE} {of_studio}", schema(directory.path()));
+    cluster().execute(&release);
+    let fx = Fixture::inside(directory, Backend::Postgres);
+    let ada = fx.store.find_account("ada").await?.expect("an account").id;
+    assert_eq!(fx.store.index_prompts().await?, 1);
+    let found = fx.store.gallery(ada, &GalleryFilter { text: "BRIG".into(), ..Default::default() }, None, 10).await?;
+    let found: Vec<&str> = found.records.iter().map(|record| &record.task.id.as_str()[20..]).collect();
+    assert_eq!(found, ["1"]);
+    Ok(())
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_of_the_first_release_is_migrated_with_all_its_data() -> Result<()> {

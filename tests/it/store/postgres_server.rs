@@ -286,6 +286,7 @@ async fn a_report_deletes_the_rows_of_silent_workers() -> Result<()> {
         max_references: 4,
         slots: 1,
         mean: None,
+        mean_of_image: None,
         is_available: true,
     };
     fx.store.report_worker(worker("FAAAAAAAAAAAAAAAAAAA1")).await?;

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
+use std::time::Duration;
 
 use futures::future::join_all;
 use rusqlite::Connection;
@@ -12,7 +13,7 @@ use tintype::clock::Clock;
 use tintype::domain::model::{Id, Surface};
 use tintype::domain::request::GenerateRequest;
 use tintype::store::sqlite::SqliteStore;
-use tintype::store::{KeyChange, OpenError, Result, StoreError};
+use tintype::store::{GalleryFilter, KeyChange, OpenError, Result, StoreError};
 
 use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, ids, images, new_key, one_file};
 use crate::rigs::service::{Backend, NOON};
@@ -287,5 +288,83 @@ async fn a_submit_batched_with_an_expiry_that_does_not_fit_is_acknowledged_only_
     kept.reverse();
     assert_eq!(kept, acknowledged);
     assert_eq!(fx.store.audit().await?.drifts, []);
+    Ok(())
+}
+
+/// The files of the database that contain a text.
+fn files_with(fx: &Fixture, text: &str) -> Vec<String> {
+    let entries = fs::read_dir(fx.directory.path()).expect("a directory");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let holds = |path: &PathBuf| {
+        fs::read(path).is_ok_and(|bytes| bytes.windows(text.len()).any(|window| window == text.as_bytes()))
+    };
+    paths.filter(holds).map(|path| path.display().to_string()).collect()
+}
+
+#[tokio::test]
+async fn an_erased_prompt_is_in_no_file_of_the_database() -> Result<()> {
+    // A word of the middle of a prompt, one of a long prompt, and one of a task that retention removes.
+    const RARE: [&str; 3] = ["quokkaphone", "vexillology", "jabberwock"];
+    let fx = Fixture::new(Backend::Sqlite);
+    let ada = fx.account("ada", 10_000).await?;
+    let long = format!("{} {} boat", "a sea of words ".repeat(1_000), RARE[1]);
+    let prompts = [format!("a boat {} at sea", RARE[0]), long, format!("{} and a boat", RARE[2])];
+    let mut tasks = Vec::new();
+    for number in 0..900_u64 {
+        let rare = prompts.get(usize::try_from(number / 300).expect("few")).filter(|_| number % 300 == 150);
+        let other = format!("a boat {:x} with {:x}", number * 0x9E37_79B9, number * 7_919);
+        let request = GenerateRequest { prompt: rare.cloned().unwrap_or(other), ..images(1) };
+        let id = fx.submit_request(ada, Surface::Web, request).await?.id;
+        if rare.is_some() {
+            fx.store.fail_unleased(id, "it sank").await?;
+            tasks.push(id);
+        }
+        // Small segments, which the index merges.
+        if number % 20 == 0 {
+            while fx.store.index_prompts().await? > 0 {}
+        }
+    }
+    while fx.store.index_prompts().await? > 0 {}
+    let flushed = || {
+        let connection = Connection::open(fx.directory.path().join("tintype.db")).expect("the database");
+        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).expect("a checkpoint");
+    };
+    flushed();
+    for word in RARE {
+        assert_eq!(files_with(&fx, word).len(), 1, "{word} is there before");
+    }
+    fx.store.delete_tasks(ada, &tasks[..2]).await?;
+    fx.clock.advance(Duration::from_secs(1));
+    assert_eq!(fx.store.erase_deleted(fx.clock.now()).await?, 2);
+    assert_eq!(fx.store.remove_tasks_of(ada, fx.clock.now()).await?, 1);
+    flushed();
+    for word in RARE {
+        // The index leaves out the beginning that a word shares with the one before.
+        for part in [word, &word[4..]] {
+            assert_eq!(files_with(&fx, part), Vec::<String>::new(), "{part}");
+        }
+    }
+    fx.execute("INSERT INTO prompt_words (prompt_words) VALUES ('integrity-check')");
+    let others =
+        fx.store.gallery(ada, &GalleryFilter { text: "boat".into(), ..Default::default() }, None, 1_000).await?;
+    assert_eq!(others.records.len(), 897);
+    Ok(())
+}
+
+#[tokio::test]
+async fn tasks_of_the_studio_from_before_the_gallery_are_found() -> Result<()> {
+    let directory = TempDir::new().expect("a temporary directory");
+    let old = Connection::open(directory.path().join("tintype.db")).expect("a database");
+    old.execute_batch(include_str!("../../../migrations/sqlite/0001_initial.sql")).expect("valid SQL");
+    old.execute_batch(FIRST_RELEASE).expect("valid SQL");
+    old.execute_batch("UPDATE tasks SET surface = 'web', prompt = 'a brig' WHERE status = 'failed'")
+        .expect("valid SQL");
+    drop(old);
+    let fx = Fixture::inside(directory, Backend::Sqlite);
+    let ada = fx.store.find_account("ada").await?.expect("an account").id;
+    assert_eq!(fx.store.index_prompts().await?, 1);
+    let found = fx.store.gallery(ada, &GalleryFilter { text: "BRIG".into(), ..Default::default() }, None, 10).await?;
+    let found: Vec<&str> = found.records.iter().map(|record| &record.task.id.as_str()[20..]).collect();
+    assert_eq!(found, ["2"]);
     Ok(())
 }

@@ -21,6 +21,7 @@ fn worker(number: u8) -> WorkerReport {
         max_references: 4,
         slots: number.into(),
         mean: None,
+        mean_of_image: None,
         is_available: true,
     }
 }
@@ -98,6 +99,7 @@ pub async fn other_workers_returns_the_last_report_of_each(fx: &Fixture) -> Resu
         fx.store.report_worker(report).await?;
     }
     let quick = WorkerReport { slots: 5, mean: Some(Duration::from_millis(1_500)), ..worker(3) };
+    let quick = WorkerReport { mean_of_image: Some(Duration::from_millis(500)), ..quick };
     let Some(found) = others(fx).await? else { return Ok(()) };
     assert_eq!(found, [worker(2), worker(3)]);
     fx.another_process().report_worker(quick.clone()).await?;

@@ -92,6 +92,36 @@ fn pages_with_pictures_pass_axe() {
 }
 
 #[test]
+fn the_gallery_passes_axe() {
+    let (mut person, mut examiner) = (Person::sign_in(&[]), Examiner::new());
+    examiner.open(&mut person, "/studio/gallery");
+    person.browser.resize(1_280, 900);
+    person.open("/studio");
+    for (prompt, state) in [("A lighthouse in a storm", "completed"), ("A red fox [[fail]]", "failed")] {
+        person.create(prompt);
+        person.browser.until(&first(state));
+    }
+    person.open("/studio/gallery");
+    person.browser.click("document.querySelector('[data-pick]')");
+    person.browser.click("document.querySelector('.star')");
+    person.browser.until("document.querySelector('.star[aria-pressed=true]')");
+    // Without the menus of the person and of the cards, which cover what is below them.
+    person
+        .browser
+        .evaluate("document.querySelectorAll('main details:not(.remix)').forEach(part => { part.open = true; })");
+    examiner.examine(&mut person, "a chosen task, and every part open");
+    person.browser.resize(1_280, 900);
+    person.open("/studio/gallery");
+    person.browser.click("document.querySelector('[data-mark][action$=delete] button')");
+    person.browser.until("document.querySelector('.undo')");
+    examiner.examine(&mut person, "a deleted task");
+    examiner.open(&mut person, "/studio/gallery?q=lighthouse&starred=1&state=completed");
+    examiner.open(&mut person, "/studio/gallery?q=nothing");
+    examiner.finish();
+    person.leave();
+}
+
+#[test]
 fn pages_of_accounts_and_operators_pass_axe() {
     let (mut person, mut examiner) = (Person::sign_in(&[]), Examiner::new());
     person.open("/studio/keys");

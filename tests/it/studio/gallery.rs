@@ -92,7 +92,9 @@ async fn a_deleted_task_comes_back_for_ten_minutes_and_is_then_erased_with_its_f
         }
         service.clock.advance(UNDO);
         assert_eq!(service.sweeper.sweep_deleted().await, 0);
-        assert_eq!(ada.mark("restore", boat, "").await, StatusCode::SEE_OTHER);
+        for _ in 0..2 {
+            assert_eq!(ada.mark("restore", boat, "").await, StatusCode::SEE_OTHER, "a second click, too");
+        }
         assert!(ada.shows("q=boat", boat).await);
     }
     ada.mark("delete", boat, "").await;
@@ -145,6 +147,9 @@ async fn chosen_pictures_come_as_one_zip() {
         assert!(png.starts_with(b"\x89PNG"));
     }
     assert_eq!(ada.get(&format!("{GALLERY}.zip?tasks={failed}")).await.status, 404);
+    let repeated = ada.get(&format!("{GALLERY}.zip?tasks={boat}+{boat}&task-{boat}=1")).await;
+    let archive = ZipArchive::new(Cursor::new(repeated.body.to_vec())).expect("a whole ZIP");
+    assert_eq!(archive.len(), 1);
 }
 
 #[tokio::test]
@@ -172,14 +177,25 @@ async fn the_gallery_of_an_account_is_closed_to_others_and_viewers_change_nothin
     }
     assert_eq!(eve.get(&format!("{GALLERY}.zip?tasks={boat}")).await.status, 404);
     assert!(ada.shows(&format!("board={board}"), boat).await && !ada.shows("starred=1", boat).await);
+    assert_eq!(ada.mark("star", boat, "").await, StatusCode::SEE_OTHER);
+    assert_eq!(eve.mark("unstar", boat, "").await, StatusCode::SEE_OTHER);
+    let own = eve.board("mine").await;
+    assert_eq!(eve.mark("put", boat, own.as_str()).await, StatusCode::SEE_OTHER);
+    assert!(!eve.shows(&format!("board={own}"), boat).await && ada.shows("starred=1", boat).await);
     let viewer = service.visitor_as("ada", "viewer", Role::Viewer).await;
     assert!(viewer.shows("", boat).await);
-    for change in ["star", "delete", "restore", "put"] {
+    assert_eq!(viewer.get(&format!("{GALLERY}.zip?tasks={boat}")).await.status, StatusCode::OK);
+    for change in ["star", "unstar", "delete", "restore", "put", "take", "nonsense"] {
         assert_eq!(viewer.mark(change, boat, board.as_str()).await, StatusCode::FORBIDDEN, "{change}");
     }
-    for path in ["/studio/boards".to_owned(), format!("/studio/boards/{board}/remove")] {
-        assert_eq!(viewer.send(&path, &[("name", "mine")]).await.status, StatusCode::FORBIDDEN);
+    let of_board = ["rename", "remove", "nonsense"].map(|change| format!("/studio/boards/{board}/{change}"));
+    for path in of_board.iter().map(String::as_str).chain(["/studio/boards"]) {
+        assert_eq!(viewer.send(path, &[("name", "mine")]).await.status, StatusCode::FORBIDDEN, "{path}");
     }
+    assert!(ada.shows(&format!("board={board}&starred=1"), boat).await, "nothing has changed");
+    assert_eq!(ada.mark("delete", boat, "").await, StatusCode::SEE_OTHER);
+    assert_eq!(eve.mark("restore", boat, "").await, StatusCode::CONFLICT);
+    assert!(!ada.shows("", boat).await && !eve.shows("", boat).await);
     let authorization = caller.authorization();
     let refused = service.call("GET", GALLERY, &[("authorization", &authorization)], "").await;
     assert_eq!(refused.status, StatusCode::SEE_OTHER);

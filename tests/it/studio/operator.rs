@@ -143,9 +143,15 @@ async fn the_overview_counts_tasks_and_shows_engines_and_pauses_the_queue() {
     operator.create("a boat [[fail]]").await;
     service.work().await;
     operator.create("a third boat").await;
-    let engine = "sketch".to_owned();
-    let report =
-        WorkerReport { id: operator.account, engine, max_references: 4, slots: 1, mean: None, is_available: true };
+    let report = WorkerReport {
+        id: operator.account,
+        engine: "sketch".to_owned(),
+        max_references: 4,
+        slots: 1,
+        mean: Some(Duration::from_secs(30)),
+        mean_of_image: Some(Duration::from_millis(7_500)),
+        is_available: true,
+    };
     service.shared.store.report_worker(report).await.expect("a store");
     let page = operator.page("/studio/operator").await;
     for part in
@@ -154,10 +160,36 @@ async fn the_overview_counts_tasks_and_shows_engines_and_pauses_the_queue() {
         assert!(page.contains(part), "{part}: {page}");
     }
     assert!(!page.contains("a boat"), "no prompt");
+    assert_eq!(page.matches("7.5 s").count(), 2, "of the worker and of its engine");
     assert_eq!(operator.send("/studio/operator/queue/pause", &[]).await.status, StatusCode::SEE_OTHER);
     assert!(operator.page("/studio/operator").await.contains("The queue is paused since"));
     assert_eq!(operator.send("/studio/operator/queue/resume", &[]).await.status, StatusCode::SEE_OTHER);
     assert!(service.shared.store.queue_paused_at().await.expect("a store").is_none());
+}
+
+#[tokio::test]
+async fn the_overview_shows_waiting_apart_from_rendering() {
+    let service = Service::start().await;
+    let operator = service.visitor("admin", 100).await;
+    let (store, lease) = (&service.shared.store, Duration::from_secs(600));
+    let fields = [("prompt", "boats"), ("shape", "1:1"), ("n", "4")];
+    assert_eq!(operator.send("/studio/tasks", &fields).await.status, StatusCode::SEE_OTHER);
+    service.clock.advance(Duration::from_secs(20));
+    let first = store.claim(1, lease).await.expect("a store").remove(0).lease;
+    service.clock.advance(Duration::from_secs(5));
+    store.retry(first, Duration::ZERO, "no paper").await.expect("a store");
+    service.clock.advance(Duration::from_secs(6));
+    let second = store.claim(1, lease).await.expect("a store").remove(0).lease;
+    service.clock.advance(Duration::from_secs(14));
+    store.complete(second, vec!["a.png".into(); 4]).await.expect("a store");
+    let begin = service.clock.now().as_millis() / 3_600_000 * 3_600_000;
+    let hour = store.hour(tintype::clock::Timestamp::from_millis(begin)).await.expect("a store");
+    let means = [hour.mean_wait(), hour.mean_render(), hour.mean_of_image()];
+    assert_eq!(means, [31_000, 14_000, 3_500].map(|millis| Some(Duration::from_millis(millis))));
+    let page = operator.page("/studio/operator").await;
+    for part in ["31.0 s", "14.0 s", "3.5 s"] {
+        assert!(page.contains(&format!("<td class=\"number\">{part}</td>")), "{part}: {page}");
+    }
 }
 
 #[tokio::test]

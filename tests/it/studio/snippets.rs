@@ -1,0 +1,104 @@
+//! The snippets of a picture's page, run as a person would who copies them.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use tintype::domain::model::{Id, Surface};
+
+use super::Visitor;
+use crate::rigs::debian;
+use crate::rigs::service::Service;
+
+/// Quotes of every kind, words of the templates, the end of the here-document, and characters that show nothing, turn the
+/// text, or lie above U+FFFF.
+const NASTY: &str = "it's \"quoted\" $(id) `id` $HOME ${x} \\ \\n %s {0} </script> <!-- \r\n\nJSON\n BASE REQUEST \t\u{7f}\u{85}\u{a0}\u{ad}\u{200b}\u{202e}\u{2066}\u{2028}\u{feff}\u{fe0f}\u{e0041}\u{e007f}\u{10fffd} 海 🚢 é !";
+
+/// The snippets of a page, as its button copies them: the name of each language with its text.
+fn snippets(page: &str) -> Vec<(String, String)> {
+    let snippet = |part: &str| {
+        let (name, rest) = part.split_once("</summary>").expect("a name");
+        let (_, rest) = rest.split_once("data-copy=\"").expect("a text");
+        let (text, _) = rest.split_once('"').expect("its end");
+        let entities = [("&#34;", "\""), ("&#39;", "'"), ("&#60;", "<"), ("&#62;", ">"), ("&#38;", "&")];
+        let plain = entities.iter().fold(text.to_owned(), |text, (entity, plain)| text.replace(entity, plain));
+        (name.to_owned(), plain)
+    };
+    page.split("<details class=\"snippet\"><summary>").skip(1).map(snippet).collect()
+}
+
+/// The program that reads a snippet from its standard input.
+fn program(language: &str) -> Command {
+    let mut command = match language {
+        "curl" => {
+            debian::needs("curl", "curl");
+            Command::new("sh")
+        }
+        "Python" => Command::new("python3"),
+        "JavaScript" => {
+            debian::needs("node", "nodejs");
+            Command::new("node")
+        }
+        other => panic!("{other} is not known"),
+    };
+    // Python reads a whole program from its standard input only if it is told so.
+    if language == "Python" {
+        command.arg("-");
+    }
+    command
+}
+
+/// Copies a snippet of the task's page, runs it until the task that it makes has ended, and returns that task's prompt and
+/// the output.
+async fn run(ada: &Visitor<'_>, id: Id, language: &str) -> (String, String) {
+    let service = ada.service;
+    let snippets = snippets(&ada.page(&format!("/studio/tasks/{id}")).await);
+    assert_eq!(snippets.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["curl", "Python", "JavaScript"]);
+    let (_, snippet) = snippets.into_iter().find(|(name, _)| name == language).expect("a snippet");
+    let caller = service.caller(&format!("{language} {id}"), 10).await;
+    let mut command = program(language);
+    command.env("TINTYPE_API_KEY", &caller.key).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = command.stdin(Stdio::piped()).spawn().expect("it starts");
+    let said = tokio::task::spawn_blocking(move || {
+        running.stdin.take().expect("its input").write_all(snippet.as_bytes()).expect("it reads");
+        running.wait_with_output().expect("its output")
+    });
+    let store = &service.shared.store;
+    let task = loop {
+        let tasks = store.list_tasks(caller.account.id, Surface::Api, None, 1).await.expect("a store");
+        if let Some(task) = tasks.first() {
+            break task.id;
+        }
+        assert!(!said.is_finished(), "{language}: {:?}", said.await);
+        tokio::task::yield_now().await;
+    };
+    service.work().await;
+    let output = said.await.expect("no panic");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{language}: {text} {}", String::from_utf8_lossy(&output.stderr));
+    let sent = store.inspect_task(task).await.expect("a store").expect("a task");
+    (sent.request.prompt, text)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copied_snippets_send_the_same_task() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 100).await;
+    let id = ada.create(NASTY).await;
+    service.work().await;
+    for language in ["curl", "Python", "JavaScript"] {
+        let (prompt, said) = run(&ada, id, language).await;
+        assert_eq!(prompt, NASTY, "{language}");
+        assert!(said.contains(if language == "curl" { "\"task_id\"" } else { ".png" }), "{language}: {said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copied_command_with_a_long_prompt_starts() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 100).await;
+    // 150 kB when escaped; Linux takes at most 128 KiB in one argument of a program.
+    let long = format!("a boat{}", "\u{200b}".repeat(25_000));
+    let id = ada.create(&long).await;
+    service.work().await;
+    assert_eq!(run(&ada, id, "curl").await.0, long);
+}
