@@ -19,6 +19,7 @@ mod operator;
 mod owner;
 mod previews;
 mod references;
+mod strikes;
 mod uploads;
 
 /// The cookie where there is no TLS.

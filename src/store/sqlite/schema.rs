@@ -13,7 +13,7 @@ use crate::owner;
 use crate::store::OpenError;
 
 /// The migrations from an empty file to the current schema.
-pub(super) const MIGRATIONS: [&str; 22] = [
+pub(super) const MIGRATIONS: [&str; 23] = [
     include_str!("../../../migrations/sqlite/0001_initial.sql"),
     include_str!("../../../migrations/sqlite/0002_retention.sql"),
     include_str!("../../../migrations/sqlite/0003_policy.sql"),
@@ -36,6 +36,7 @@ pub(super) const MIGRATIONS: [&str; 22] = [
     include_str!("../../../migrations/sqlite/0020_uploads.sql"),
     include_str!("../../../migrations/sqlite/0021_calls.sql"),
     include_str!("../../../migrations/sqlite/0022_gallery.sql"),
+    include_str!("../../../migrations/sqlite/0023_strikes_of_people.sql"),
 ];
 /// Application id of our SQLite files: "tint" in ASCII.
 const APPLICATION_ID: i32 = 0x7469_6E74;
