@@ -26,6 +26,8 @@ pub(super) enum KeyCommand {
     Disable(OneKeyArgs),
     /// Enable a disabled or suspended key and clear its strikes
     Enable(OneKeyArgs),
+    /// Lift the suspension of a key and clear its strikes; a disabled key stays disabled
+    Lift(OneKeyArgs),
     /// Disable a key permanently
     Revoke(OneKeyArgs),
     /// Replace a key by a new one; both work during the overlap. A disabled or suspended key is replaced by a disabled
@@ -111,6 +113,7 @@ pub(super) async fn run(command: KeyCommand, data: &DataSettings) -> Outcome {
         KeyCommand::Show(args) => show_one(args, data).await,
         KeyCommand::Disable(args) => change(args, KeyChange::Disable, data).await,
         KeyCommand::Enable(args) => change(args, KeyChange::Enable, data).await,
+        KeyCommand::Lift(args) => change(args, KeyChange::Lift, data).await,
         KeyCommand::Revoke(args) => change(args, KeyChange::Revoke, data).await,
         KeyCommand::Rotate(args) => rotate(args, data).await,
     }

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::{Failure, Outcome, find_account, open_store, say, show, table};
 use crate::config::{DataSettings, base_url, secret_in};
+use crate::domain::key::Suspension;
 use crate::domain::model::Account;
 use crate::domain::person::{Person, Role, person_name};
 use crate::domain::timestamp::Timestamp;
@@ -32,6 +33,8 @@ pub(super) enum PersonCommand {
     Role(RoleArgs),
     /// Set a password, read from the terminal or standard input. It ends all sessions of the person
     Password(OnePersonArgs),
+    /// Lift the suspension of a person and clear the strikes under the content policy
+    Lift(OnePersonArgs),
     /// Remove a person; the pictures stay with the account
     Remove(OnePersonArgs),
 }
@@ -129,6 +132,7 @@ pub(super) async fn run(command: PersonCommand, data: &DataSettings) -> Outcome 
         }
         PersonCommand::Role(args) => change_role(args, data).await,
         PersonCommand::Password(args) => set_password(args, data).await,
+        PersonCommand::Lift(args) => lift(args, data).await,
         PersonCommand::Remove(args) => remove(args, data).await,
     }
 }
@@ -176,9 +180,13 @@ async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
     show(args.json, &shown, || {
         let rows = shown.iter().map(|ShownPerson { person, account }| {
             let password = if person.has_password { "yes" } else { "no" };
-            [person.name.clone(), (*account).to_owned(), person.role.to_string(), password.to_owned()]
+            let state = person.suspension.as_ref().map_or_else(
+                || "active".to_owned(),
+                |Suspension { at, reason }| format!("suspended ({reason}; suspended at {at})"),
+            );
+            [person.name.clone(), (*account).to_owned(), person.role.to_string(), password.to_owned(), state]
         });
-        table(["NAME", "ACCOUNT", "ROLE", "PASSWORD"], rows)
+        table(["NAME", "ACCOUNT", "ROLE", "PASSWORD", "STATE"], rows)
     })
 }
 
@@ -224,6 +232,13 @@ async fn change_role(args: RoleArgs, data: &DataSettings) -> Outcome {
     let person = store.change_person(person.id, PersonChange::Role(args.role)).await?;
     let person = person.ok_or("the person was just removed")?;
     show(args.json, &person, || format!("{} is {} now.", person.name, person.role))
+}
+
+async fn lift(args: OnePersonArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data).await?;
+    let person = find_person(&*store, &args.person).await?;
+    let person = store.change_person(person.id, PersonChange::Lift).await?.ok_or("the person was just removed")?;
+    show(args.json, &person, || format!("{} has no strikes and is not suspended.", person.name))
 }
 
 async fn set_password(args: OnePersonArgs, data: &DataSettings) -> Outcome {

@@ -116,7 +116,7 @@ pub struct ApiKey {
     pub suspension: Option<Suspension>,
 }
 
-/// The suspension of a key.
+/// The suspension of a key or a person.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Suspension {
     /// Time of the suspension.

@@ -8,6 +8,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
+use crate::domain::key::Suspension;
 use crate::domain::model::Id;
 use crate::domain::text::{self, InvalidText};
 use crate::domain::timestamp::Timestamp;
@@ -75,6 +76,8 @@ pub struct Person {
     pub role: Role,
     /// Whether the person can sign in with a password.
     pub has_password: bool,
+    /// Suspended from creating tasks because of strikes, until the operator lifts them.
+    pub suspension: Option<Suspension>,
     /// Time of creation.
     pub created_at: Timestamp,
 }

@@ -28,7 +28,7 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 66] = [
+pub static ROUTES: [Route; 67] = [
     api(Method::POST, GENERATE, Usage::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, Usage::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, Usage::Read, |method| on(method, api::images::find)),
@@ -82,6 +82,7 @@ pub static ROUTES: [Route; 66] = [
     page(Method::POST, "/studio/operator/accounts/{id}/grant", |method| on(method, studio::operator_grant)),
     page(Method::POST, "/studio/operator/accounts/{id}/{change}", |method| on(method, studio::operator_change_account)),
     page(Method::POST, "/studio/operator/keys/{id}/{change}", |method| on(method, studio::operator_change_key)),
+    page(Method::POST, "/studio/operator/people/{id}/{change}", |method| on(method, studio::operator_change_person)),
     page(Method::GET, "/studio/operator/strikes", |method| on(method, studio::operator_strikes)),
     page(Method::GET, "/studio/operator/audit", |method| on(method, studio::operator_audit)),
     page(Method::POST, "/studio/sign-out", |method| on(method, studio::sign_out)),

@@ -94,7 +94,7 @@ pub struct ApiState {
     /// Keys, with a short cache.
     pub keys: Arc<Keyring>,
     /// Rate limits.
-    pub limits: RateLimits,
+    pub limits: Arc<RateLimits>,
     /// Failed authentications.
     pub failures: Arc<Failures>,
     /// Takes pictures that callers bring.
@@ -128,7 +128,9 @@ impl ApiState {
         };
         let decoder = Decoder::new(&settings.picture_decoder);
         let uploads = Uploads::new(shared.clone(), decoder.clone());
+        let limits = Arc::new(RateLimits::open(&settings.limits, settings.redis.as_ref(), clock.clone()).await?);
         let parts = StudioParts {
+            limits: limits.clone(),
             tasks: tasks.clone(),
             links: links.clone(),
             failures: failures.clone(),
@@ -140,7 +142,7 @@ impl ApiState {
             studio: Studio::new(shared.clone(), parts, of_studio),
             uploads,
             keys: Arc::new(Keyring::new(shared.store.clone(), clock.clone())),
-            limits: RateLimits::open(&settings.limits, settings.redis.as_ref(), clock.clone()).await?,
+            limits,
             tasks,
             links,
             failures,

@@ -37,6 +37,8 @@ pub struct Metrics {
     pub unmoderated: IntCounter,
     /// Keys suspended because of their strikes.
     pub suspended: IntCounter,
+    /// People suspended because of their strikes.
+    pub suspended_people: IntCounter,
     /// Tasks accepted.
     pub submitted: IntCounter,
     /// Submits whose connection was closed without an answer.
@@ -96,6 +98,10 @@ impl Metrics {
                 "Prompts and pictures accepted without moderation because its endpoint was unavailable",
             ),
             suspended: counter("tintype_keys_suspended_total", "Keys suspended because of their strikes"),
+            suspended_people: counter(
+                "tintype_people_suspended_total",
+                "People suspended from creating tasks in the studio because of their strikes",
+            ),
             submitted: counter("tintype_tasks_submitted_total", "Tasks accepted"),
             unanswered: counter(
                 "tintype_submits_unanswered_total",

@@ -138,16 +138,20 @@ impl Endings {
         }
     }
 
-    /// Fails and refunds a task that the content policy refuses, and counts a strike against its key. If every try fails,
+    /// Fails and refunds a task that the content policy refuses, and counts a strike against its key or its person. If every
+    /// try fails,
     /// the lease expires and the task is queued again.
     pub async fn refuse(&self, claim: &Claim, violation: Violation, strikes: Option<StrikeRule>) {
         let (lease, task, kind) = (claim.lease, claim.lease.task_id, violation.as_str());
         let refuse = || self.store.refuse(lease, REFUSED, strikes);
         match retried(lease, "refuse", refuse, |outcome| *outcome == Refusal::Lost).await {
+            Ok(Refusal::SuspendedPerson(person)) => {
+                self.refused(claim, kind);
+                self.metrics.suspended_people.inc();
+                tracing::warn!(%person, "person suspended for violations of the content policy; `tintype person lift` lifts that");
+            }
             Ok(Refusal::Done { suspended }) => {
-                self.ended(claim.ended(), How::Failed);
-                self.metrics.task_refused(kind);
-                tracing::info!(%task, kind, "task refused by the content policy and refunded");
+                self.refused(claim, kind);
                 if let Some(key) = suspended {
                     self.metrics.suspended.inc();
                     tracing::warn!(%key, "key suspended for violations of the content policy; `tintype key enable` enables it again");
@@ -244,6 +248,12 @@ impl Endings {
             tracing::warn!(queued, failed = failed.len(), "expired leases taken away");
         }
         Ok(lost)
+    }
+
+    fn refused(&self, claim: &Claim, kind: &'static str) {
+        self.ended(claim.ended(), How::Failed);
+        self.metrics.task_refused(kind);
+        tracing::info!(task = %claim.lease.task_id, kind, "task refused by the content policy and refunded");
     }
 
     fn failed(&self, ended: Ended, reason: &str) {

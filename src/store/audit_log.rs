@@ -35,6 +35,13 @@ pub enum Via {
     Studio,
 }
 
+impl Actor {
+    /// The content policy, which suspends people for what they create in the studio.
+    pub(super) fn policy() -> Self {
+        Self { name: "content policy".into(), person_id: None, via: Via::Studio, source: None }
+    }
+}
+
 impl Via {
     /// The name that is stored.
     pub fn as_str(self) -> &'static str {
@@ -98,6 +105,10 @@ actions! {
     CreateKey = "audit-create-key",
     /// A key was enabled, and its strikes were lifted.
     EnableKey = "audit-enable-key",
+    /// The strikes and the suspension of a key or a person were lifted. The detail of a key is its label.
+    Lift = "audit-lift",
+    /// A person was suspended for violations of the content policy. The detail is the reason.
+    SuspendPerson = "audit-suspend-person",
     /// A key was disabled.
     DisableKey = "audit-disable-key",
     /// A key was revoked.
@@ -227,6 +238,7 @@ impl Deed {
         let key = key?;
         let action = match change {
             KeyChange::Enable => Action::EnableKey,
+            KeyChange::Lift => Action::Lift,
             KeyChange::Disable => Action::DisableKey,
             KeyChange::Revoke => Action::RevokeKey,
             // The service itself does that.
@@ -252,7 +264,14 @@ impl Deed {
         Some(match change {
             PersonChange::Role(role) => deed(Action::ChangeRole).with(role),
             PersonChange::Password(_) => deed(Action::SetPassword),
+            PersonChange::Lift => deed(Action::Lift),
         })
+    }
+
+    /// Of a person whom the content policy has suspended.
+    pub(super) fn of_suspension(person: &Person) -> Self {
+        let reason = person.suspension.as_ref().map_or("", |suspension| suspension.reason.as_str());
+        Self::of(Action::SuspendPerson, person.account_id).about(&person.name).with(reason)
     }
 
     /// Of a removed person, or of a link for one.

@@ -40,13 +40,15 @@ impl Call {
 pub struct Origin {
     /// The key that it came with. A violation of the content policy counts against it.
     pub key_id: Option<Id>,
+    /// The person who created it in the studio. A violation of the content policy counts against this person.
+    pub person_id: Option<Id>,
     /// The call of OpenAI's dialect that made it.
     pub call: Option<Call>,
 }
 
 impl From<Option<Id>> for Origin {
     fn from(key_id: Option<Id>) -> Self {
-        Self { key_id, call: None }
+        Self { key_id, ..Self::default() }
     }
 }
 

@@ -60,10 +60,10 @@ pub enum LeaseWrite {
     Lost,
 }
 
-/// The number of strikes that suspends a key, and the time for which each counts.
+/// The number of strikes that suspends a key or a person, and the time for which each counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StrikeRule {
-    /// Number of strikes that suspends the key.
+    /// Number of strikes that suspends the key or the person.
     pub limit: u32,
     /// Time for which a strike counts.
     pub window: Duration,
@@ -84,6 +84,8 @@ pub enum Refusal {
         /// The key that this strike suspended.
         suspended: Option<Id>,
     },
+    /// The task was failed and refunded, and this strike suspended the person who created it.
+    SuspendedPerson(Id),
     /// The lease was lost before the write; nothing was changed.
     Lost,
 }

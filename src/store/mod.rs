@@ -46,7 +46,7 @@ pub use self::leases::{
     StrikeRule,
 };
 pub use self::people::{Candidate, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation};
-pub use self::reports::{AccountSummary, DayUsage, EntryFilter, Hour, Reports, StruckKey};
+pub use self::reports::{AccountSummary, DayUsage, EntryFilter, Hour, Reports, StruckKey, StruckPerson};
 pub use self::uploads::{Upload, UploadedPicture, Uploads};
 
 /// Longest time by which a sweep is postponed. A sweep that is due later than that was postponed before the clock was set
@@ -84,6 +84,8 @@ pub struct NewKey {
 pub enum KeyChange {
     /// Enables a disabled or suspended key and clears its strikes.
     Enable,
+    /// Lifts a suspension and clears the strikes. A disabled key stays disabled.
+    Lift,
     /// Disables it until it is enabled again.
     Disable,
     /// Revokes it permanently.
@@ -376,7 +378,7 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
     async fn fail(&self, lease: Lease, error: &str) -> Result<LeaseWrite>;
 
     /// Fails and refunds a task, with a sentence for the caller, because the content policy refuses it. If there is a
-    /// `rule`, the key of the task gets a strike, which suspends the key if it reaches the limit.
+    /// `rule`, its key or person gets a strike, which suspends either at the limit; the audit log tells of a person.
     async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal>;
 
     /// Fails and refunds a task regardless of its lease; `None` if it is not processing.

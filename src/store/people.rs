@@ -25,6 +25,8 @@ pub enum PersonChange {
     Role(Role),
     /// Sets the Argon2id hash of a password, in PHC format, and ends all sessions of the person.
     Password(String),
+    /// Lifts a suspension and clears the strikes.
+    Lift,
 }
 
 /// A session to begin.

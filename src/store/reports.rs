@@ -1,4 +1,4 @@
-//! The look-ups of operators and owners: accounts, the use of credits, how tasks went, workers, and struck keys.
+//! The look-ups of operators and owners: accounts, the use of credits, how tasks went, workers, and struck keys and people.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use super::{Result, WorkerReport};
 use crate::clock::Timestamp;
 use crate::domain::key::ApiKey;
 use crate::domain::model::{Account, EntryKind, Id, LedgerEntry};
+use crate::domain::person::Person;
 
 /// Most reasons of failures that an [`Hour`] tells apart. The rest has an empty reason.
 const MAX_REASONS: usize = 50;
@@ -114,6 +115,17 @@ pub struct StruckKey {
     pub strikes: u64,
 }
 
+/// A person with strikes, or suspended for them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StruckPerson {
+    /// The person.
+    pub person: Person,
+    /// The name of the account.
+    pub account: String,
+    /// The strikes. Those that are too old to count go with the next one.
+    pub strikes: u64,
+}
+
 /// Look-ups that change nothing.
 #[async_trait]
 pub trait Reports: std::fmt::Debug + Send + Sync + 'static {
@@ -140,6 +152,9 @@ pub trait Reports: std::fmt::Debug + Send + Sync + 'static {
 
     /// Keys with strikes or a suspension that are not revoked, the latest suspension first.
     async fn struck_keys(&self, limit: u32) -> Result<Vec<StruckKey>>;
+
+    /// People with strikes or a suspension, the latest suspension first.
+    async fn struck_people(&self, limit: u32) -> Result<Vec<StruckPerson>>;
 }
 
 /// One hour.

@@ -116,6 +116,8 @@ pub async fn create(visitor: Visitor, Query(from): Query<From>) -> Result<Respon
 
 async fn page(visitor: &Visitor, filled: Filled, refusal: Option<String>) -> Result<Response<Body>, PageError> {
     let (cards, older) = latest(visitor, None).await?;
+    let is_suspended = visitor.session.person.suspension.is_some();
+    let refusal = refusal.or_else(|| is_suspended.then(|| visitor.texts.get("suspended").into_owned()));
     let shape = |ratio: AspectRatio| {
         let (width, height) = ratio.size();
         let longest = width.max(height);
@@ -201,11 +203,16 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Resu
         // The parser of the API, so that both surfaces have the same rules and the same sentences.
         None => GenerateRequest::parse_of_person(wanted.to_string().as_bytes(), &studio.settings.reference_ports),
     };
-    let refusal = match parsed {
-        Ok(request) => {
+    let barred = barred(&visitor).await?;
+    let wait = barred.as_ref().and_then(|barred| barred.wait);
+    let refusal = match (parsed, barred) {
+        (_, Some(barred)) => barred.sentence,
+        (Ok(request), None) => {
             let request = GenerateRequest { request_id: Some(visitor.visit.request_id.clone()), ..request };
-            let (account, cost) = (visitor.session.person.account_id, request.cost());
-            match studio.tasks.submit(account, Origin::default(), Surface::Web, request, arrived).await {
+            let person = &visitor.session.person;
+            let (account, cost) = (person.account_id, request.cost());
+            let origin = Origin { person_id: Some(person.id), ..Origin::default() };
+            match studio.tasks.submit(account, origin, Surface::Web, request, arrived).await {
                 Ok(Submission::Accepted(task)) => {
                     studio.live.changed(account);
                     return accepted(&visitor, task.id, &headers).await;
@@ -218,16 +225,58 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Resu
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(invalid) => invalid.to_string(),
+        (Err(invalid), None) => invalid.to_string(),
     };
-    let mut response = if is_of_script(&headers) {
+    refuse(&visitor, &headers, filled, refusal, wait).await
+}
+
+/// The page with the form as it was filled in and a sentence; the sentence alone for the script. After `wait` seconds the
+/// person can send the form again.
+async fn refuse(
+    visitor: &Visitor,
+    headers: &HeaderMap,
+    filled: Filled,
+    refusal: String,
+    wait: Option<u64>,
+) -> Result<Response<Body>, PageError> {
+    let mut response = if is_of_script(headers) {
         secured(Response::new(Body::from(refusal)))
     } else {
-        page(&visitor, filled, Some(refusal)).await?
+        page(visitor, filled, Some(refusal)).await?
     };
     *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+    if let Some(seconds) = wait {
+        *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
     response.extensions_mut().insert(super::error::Written);
     Ok(response)
+}
+
+/// A person may create no task now.
+struct Barred {
+    sentence: String,
+    /// Seconds until the rate limit lets the person create one.
+    wait: Option<u64>,
+}
+
+/// Whether the person is suspended, or creates too many tasks per minute. Counts one task.
+async fn barred(visitor: &Visitor) -> Result<Option<Barred>, PageError> {
+    let (studio, t) = (&visitor.studio, visitor.texts);
+    // The session was read before the body, which may have taken a minute.
+    let found = studio.shared.store.find_person(visitor.session.person.id.as_str()).await?;
+    let person = found.ok_or_else(PageError::signed_out)?.person;
+    if person.suspension.is_some() {
+        return Ok(Some(Barred { sentence: t.get("suspended").into_owned(), wait: None }));
+    }
+    let Some(counted) = studio.limits.count_person(person.id).await else { return Ok(None) };
+    let metrics = &studio.shared.metrics;
+    if counted.fallback {
+        metrics.rate_limit_fallbacks.inc();
+    }
+    let Some(seconds) = counted.retry_after else { return Ok(None) };
+    metrics.rate_limited.inc();
+    Ok(Some(Barred { sentence: t.count("too-fast", seconds).into_owned(), wait: Some(seconds) }))
 }
 
 fn refusal_of(visitor: &Visitor, refused: &Submission, cost: i64) -> String {

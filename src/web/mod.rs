@@ -42,6 +42,7 @@ use crate::service::Shared;
 use crate::service::failures::Failures;
 use crate::service::guesses::Guesses;
 use crate::service::hours::Hours;
+use crate::service::limits::RateLimits;
 use crate::service::links::Links;
 use crate::service::people::People;
 use crate::service::tasks::Tasks;
@@ -66,8 +67,8 @@ pub mod handlers {
     pub use super::operator::{
         account as operator_account, accounts as operator_accounts, audit as operator_audit,
         change_account as operator_change_account, change_key as operator_change_key,
-        change_queue as operator_change_queue, grant as operator_grant, overview as operator_overview,
-        strikes as operator_strikes,
+        change_person as operator_change_person, change_queue as operator_change_queue, grant as operator_grant,
+        overview as operator_overview, strikes as operator_strikes,
     };
     pub use super::people::{add as add_person, change as change_person, people};
     pub use super::previews::preview;
@@ -98,6 +99,7 @@ pub struct Visit {
 pub struct Studio {
     shared: Arc<Shared>,
     tasks: Arc<Tasks>,
+    limits: Arc<RateLimits>,
     links: Arc<Links>,
     people: People,
     failures: Arc<Failures>,
@@ -133,6 +135,8 @@ pub struct StudioSettings {
 pub struct StudioParts {
     /// Submits, finds and lists tasks.
     pub tasks: Arc<Tasks>,
+    /// Rate limits.
+    pub limits: Arc<RateLimits>,
     /// URLs of result files.
     pub links: Arc<Links>,
     /// Failed sign-ins.
@@ -148,9 +152,10 @@ pub struct StudioParts {
 impl Studio {
     /// Builds the studio.
     pub fn new(shared: Arc<Shared>, parts: StudioParts, settings: StudioSettings) -> Arc<Self> {
-        let StudioParts { tasks, links, failures, document, uploads, thumbnails } = parts;
+        let StudioParts { tasks, limits, links, failures, document, uploads, thumbnails } = parts;
         Arc::new(Self {
             tasks,
+            limits,
             links,
             people: People::new(shared.store.clone()),
             failures,

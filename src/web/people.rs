@@ -111,6 +111,10 @@ pub async fn change(Path((id, change)): Path<(String, String)>, form: Form) -> R
             let role: Role = fields.text("role").parse().map_err(|_| PageError::bad_request())?;
             visitor.store().change_person(id, PersonChange::Role(role)).await?.ok_or_else(PageError::not_found)?;
         }
+        // A person who is removed and added again has no strikes.
+        "remove" if person.suspension.is_some() => {
+            return Err(PageError::new(StatusCode::CONFLICT, "people-suspended"));
+        }
         "remove" => drop(visitor.store().remove_person(id).await?),
         _ => return Err(PageError::not_found()),
     }

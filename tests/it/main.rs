@@ -44,6 +44,7 @@ mod openai_sdks;
 mod openapi;
 mod package;
 mod pages;
+mod person;
 mod policy;
 mod power_loss;
 mod process;

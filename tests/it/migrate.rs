@@ -7,13 +7,15 @@ use tempfile::TempDir;
 use tintype::clock::{Clock, Timestamp};
 use tintype::domain::key::KeySecret;
 use tintype::domain::model::{Id, LedgerEntry, Surface, Task};
+use tintype::domain::person::Role;
 use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::fault::Faults;
 use tintype::service::endings::REFUSED;
 use tintype::store::sqlite::SqliteStore;
 use tintype::store::{
     AccountCreation, Accounts as _, Actor, AttemptProgress, AuditLog as _, BoardWrite, Fleet as _, Gallery as _,
-    GalleryFilter, KeyChange, Keys as _, Queue as _, Store, StrikeRule, Submission, Tasks as _, Upkeep as _, Via,
+    GalleryFilter, KeyChange, Keys as _, Origin, People as _, PersonCreation, Queue as _, StartLimit, Store,
+    StrikeRule, Submission, Tasks as _, Upkeep as _, Via,
 };
 
 use crate::rigs::binary::{self, Server};
@@ -33,24 +35,31 @@ async fn installation(data: &TempDir) -> String {
     let (secret, bad) = (KeySecret::random(), KeySecret::random());
     store.create_key(ada.id, new_key(&secret)).await.expect("a store");
     let bad = store.create_key(ada.id, new_key(&bad)).await.expect("a store").expect("a key");
-    let submit = async |key: Option<Id>, surface| {
+    let submit = async |origin: Origin, surface| {
         let (prompt, aspect_ratio, reference_images) = ("a boat".into(), AspectRatio::Square, Vec::new());
         let request =
             GenerateRequest { prompt, aspect_ratio, n: 2, reference_images, request_id: Some("quoted".into()) };
-        let submission = store.submit(ada.id, key, surface, request, 0).await.expect("a store");
+        let submission =
+            store.submit_before(StartLimit::none(), ada.id, origin, surface, request, 0).await.expect("a store");
         assert!(matches!(submission, Submission::Accepted(_)));
     };
     let claim = async || store.claim(1, LEASE).await.expect("a store").remove(0).lease;
-    submit(None, Surface::Api).await;
+    submit(None.into(), Surface::Api).await;
     store.complete(claim().await, vec!["2026-11-21/a.png".into(), "2026-11-21/b.png".into()]).await.expect("a store");
-    submit(None, Surface::Web).await;
+    submit(None.into(), Surface::Web).await;
     store.fail(claim().await, "it sank").await.expect("a store");
-    submit(Some(bad.id), Surface::Api).await;
     let rule = StrikeRule { limit: 1, window: LEASE };
+    let PersonCreation::Created(person) = store.create_person(ada.id, "ada", Role::Member).await.expect("a store")
+    else {
+        panic!("a new name")
+    };
+    submit(Origin { person_id: Some(person.id), ..Origin::default() }, Surface::Web).await;
+    store.refuse(claim().await, REFUSED, Some(rule)).await.expect("a store");
+    submit(Some(bad.id).into(), Surface::Api).await;
     store.refuse(claim().await, REFUSED, Some(rule)).await.expect("a store");
     store.change_key(bad.id, KeyChange::FlagLeaked).await.expect("a store");
     store.grant(ada.id, 7, Some("for being nice")).await.expect("a store");
-    submit(None, Surface::Api).await;
+    submit(None.into(), Surface::Api).await;
     let actor = Actor { name: "root".into(), person_id: None, via: Via::Command, source: None };
     store.acting(actor).pause_queue().await.expect("a store");
     secret.reveal().to_owned()
@@ -65,13 +74,16 @@ async fn everything(store: &dyn Store) -> (Vec<String>, Vec<LedgerEntry>, Vec<Ta
         nouns.push(format!("{account:?}"));
     }
     nouns.extend(store.list_keys(None).await.expect("a store").iter().map(|key| format!("{key:?}")));
+    let struck = store.struck_people(10).await.expect("a store");
+    assert!(struck.len() == 1 && struck[0].person.suspension.is_some() && struck[0].strikes == 1, "{struck:?}");
+    nouns.push(format!("{struck:?}"));
     let tasks = store.recent_tasks(None, 1_000).await.expect("a store");
     for task in &tasks {
         nouns.push(format!("{:?}", store.inspect_task(task.id).await.expect("a store")));
     }
     nouns.push(format!("{:?}", store.queue_depth().await.expect("a store")));
     let log = store.audit_entries(None, None, 10).await.expect("a store");
-    assert_eq!(log.len(), 1, "{log:?}");
+    assert_eq!(log.len(), 2, "{log:?}");
     nouns.push(format!("{log:?}"));
     (nouns, entries, tasks, store.cursor_secret().await.expect("a store"))
 }
@@ -87,7 +99,7 @@ async fn a_migrated_installation_keeps_all_data_and_completes_its_tasks() {
     let before = std::fs::read(data.path().join("tintype.db")).unwrap();
     let url = cluster().url(elsewhere.path());
     let moved = binary::json(elsewhere.path(), &["migrate", "--from", &sqlite(&data), "--to", &url]);
-    assert_eq!((&moved["accounts"], &moved["tasks"]), (&json!(2), &json!(4)), "{moved}");
+    assert_eq!((&moved["accounts"], &moved["tasks"]), (&json!(2), &json!(5)), "{moved}");
     let source = SqliteStore::open(&data.path().join("tintype.db"), Clock::system()).expect("the source");
     let target = cluster().open(elsewhere.path(), &Clock::system(), Faults::default());
     assert_eq!(everything(&*target).await, everything(&source).await);

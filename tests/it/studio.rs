@@ -22,6 +22,7 @@ mod owner;
 mod previews;
 mod references;
 mod snippets;
+mod strikes;
 mod uploads;
 
 /// The cookie where there is no TLS.

@@ -97,7 +97,7 @@ async fn task_of(
     caller: &Caller,
     arrived: Duration,
 ) -> Result<Option<Id>, ApiError> {
-    let origin = Origin { key_id: Some(caller.key_id), call: Some(attempt) };
+    let origin = Origin { key_id: Some(caller.key_id), call: Some(attempt), ..Origin::default() };
     let mut counted = !attempt.may_repeat();
     let mut looks = 0;
     loop {

@@ -1,4 +1,4 @@
-//! Rate limits per key, by the generic cell rate algorithm (GCRA), with separate limits for submits and reads. Redis
+//! Rate limits per key and, for tasks of the studio, per person, by the generic cell rate algorithm (GCRA), with separate limits for submits and reads. Redis
 //! counts for all processes together; without Redis each process counts on its own.
 
 use std::convert::Infallible;
@@ -22,7 +22,7 @@ use self::shared::SharedLimits;
 
 /// The period that rates refer to.
 pub const WINDOW: Duration = Duration::from_secs(60);
-/// Most limiters kept in memory. A key whose limiter is evicted starts with a full allowance.
+/// Most limiters kept in memory. A key or a person whose limiter is evicted starts with a full allowance.
 const MAX_KEYS: usize = 100_000;
 
 type Limiter = RateLimiter<NotKeyed, InMemoryState, Clock, StateInformationMiddleware>;
@@ -76,7 +76,7 @@ impl Allowance {
     }
 }
 
-/// The rate limits of all keys.
+/// The rate limits of all keys and people.
 pub struct RateLimits {
     clock: Clock,
     submit_rate: u32,
@@ -127,19 +127,27 @@ impl RateLimits {
 
     /// Counts one request; `None` if the key is not limited.
     pub async fn count(&self, key: &ApiKey, usage: Usage) -> Option<Allowance> {
-        let limit = self.of(key, usage)?;
+        self.count_under(key.id, usage, self.of(key, usage)?).await
+    }
+
+    /// Counts one task that a person creates in the studio, against the default limit of submits; `None` if there is none.
+    pub async fn count_person(&self, person_id: Id) -> Option<Allowance> {
+        self.count_under(person_id, Usage::Submit, self.submit_rate).await
+    }
+
+    async fn count_under(&self, id: Id, usage: Usage, limit: u32) -> Option<Allowance> {
         let quota = Quota::per_minute(NonZeroU32::new(limit)?);
-        let Some(shared) = &self.shared else { return Some(self.count_locally(key.id, usage, quota)) };
-        Some(match shared.count(key.id, usage, quota).await {
+        let Some(shared) = &self.shared else { return Some(self.count_locally(id, usage, quota)) };
+        Some(match shared.count(id, usage, quota).await {
             Some(count) if count.wait.is_zero() => Allowance::allowed(limit, count.remaining),
             Some(count) => Allowance::refused(limit, count.wait),
-            None => Allowance { fallback: true, ..self.count_locally(key.id, usage, quota) },
+            None => Allowance { fallback: true, ..self.count_locally(id, usage, quota) },
         })
     }
 
-    fn count_locally(&self, key: Id, usage: Usage, quota: Quota) -> Allowance {
+    fn count_locally(&self, id: Id, usage: Usage, quota: Quota) -> Allowance {
         let limit = quota.burst_size().get();
-        let entry = (key, usage);
+        let entry = (id, usage);
         let fresh = || {
             let limiter = RateLimiter::direct_with_clock(quota, self.clock.clone()).with_middleware();
             Arc::new((limit, limiter))

@@ -17,7 +17,12 @@ use crate::store::{Actor, AuditEntry, AuditLog, Deed, Result, Store};
 const RECORD: &str = "INSERT INTO audit_log (id, actor, person_id, via, source, action, account_id, subject, detail)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
-async fn record(begun: &Transaction<'_>, id: Id, actor: &Actor, deed: &Deed) -> std::result::Result<(), Failure> {
+pub(super) async fn record(
+    begun: &Transaction<'_>,
+    id: Id,
+    actor: &Actor,
+    deed: &Deed,
+) -> std::result::Result<(), Failure> {
     let (via, action) = (actor.via.as_str(), deed.action.as_str());
     let parameters: [Parameter<'_>; 9] = [
         &id,

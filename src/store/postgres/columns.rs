@@ -124,15 +124,17 @@ pub(super) const KEY: &str = "id, account_id, name, hint, submit_rate, read_rate
                               leaked_at, last_used_at, suspended_at, suspended_for, EXISTS (SELECT 1 FROM accounts a \
                               WHERE a.id = account_id AND a.disabled_at IS NOT NULL) AS account_disabled";
 
+/// The suspension of a key or a person.
+pub(super) fn suspension(row: &Row) -> Result<Option<Suspension>> {
+    let Some(at) = row.try_get("suspended_at")? else { return Ok(None) };
+    Ok(Some(Suspension { at, reason: row.try_get("suspended_for")? }))
+}
+
 pub(super) fn api_key(row: &Row) -> Result<ApiKey> {
     let id: Id = row.try_get("id")?;
     let rate = |column| -> Result<Option<u32>> {
         let stored: Option<i64> = row.try_get(column)?;
         stored.map(u32::try_from).transpose().map_err(|error| odd(column, error))
-    };
-    let suspension = match row.try_get("suspended_at")? {
-        Some(at) => Some(Suspension { at, reason: row.try_get("suspended_for")? }),
-        None => None,
     };
     Ok(ApiKey {
         id,
@@ -148,6 +150,6 @@ pub(super) fn api_key(row: &Row) -> Result<ApiKey> {
         revoked_at: row.try_get("revoked_at")?,
         leaked_at: row.try_get("leaked_at")?,
         last_used_at: row.try_get("last_used_at")?,
-        suspension,
+        suspension: suspension(row)?,
     })
 }

@@ -9,7 +9,7 @@ use super::columns::{KEY, api_key};
 use super::connection::{Database, Parameter};
 use super::failure::Failure;
 use super::queue::Loss;
-use super::{PostgresStore, queue};
+use super::{PostgresStore, people, queue};
 use crate::clock::Timestamp;
 use crate::domain::key::{ApiKey, KeyHash};
 use crate::domain::model::Id;
@@ -61,7 +61,7 @@ const TOUCH: &str = "
     UPDATE api_keys k SET last_used_at = uses.at FROM uses JOIN locked USING (id)
     WHERE k.id = uses.id AND (k.last_used_at IS NULL OR k.last_used_at < uses.at)";
 
-/// Fails and refunds a leased task and, if there is a strike rule, adds a strike to its key.
+/// Fails and refunds a leased task and, if there is a strike rule, adds a strike to its key or its person.
 pub(super) async fn refuse(
     database: &Database,
     lease: Lease,
@@ -73,9 +73,14 @@ pub(super) async fn refuse(
         let parameters = loss.parameters(&[&lease.task_id, &lease.epoch]);
         let row = begun.query_opt(&queue::give_up(queue::LEASED), &parameters).await?;
         let given_up = row.as_ref().map(queue::given_up).transpose()?;
-        let Some((_, key_id)) = given_up.and_then(|task| task.failed) else { return Ok(Refusal::Lost) };
+        let Some((_, origin)) = given_up.and_then(|task| task.failed) else { return Ok(Refusal::Lost) };
+        if let (Some(rule), Some(person_id)) = (rule, origin.person_id)
+            && people::strike(database, begun, lease.task_id, person_id, rule).await?
+        {
+            return Ok(Refusal::SuspendedPerson(person_id));
+        }
         let mut suspended = None;
-        if let (Some(rule), Some(key_id)) = (rule, key_id)
+        if let (Some(rule), Some(key_id)) = (rule, origin.key_id)
             && strike(begun, lease.task_id, key_id, rule, now).await?
         {
             suspended = Some(key_id);
@@ -133,6 +138,7 @@ impl Keys for PostgresStore {
     async fn change_key(&self, id: Id, change: KeyChange) -> Result<Option<ApiKey>> {
         let set = match change {
             KeyChange::Enable => "disabled = false, suspended_at = NULL, suspended_for = NULL",
+            KeyChange::Lift => "suspended_at = NULL, suspended_for = NULL",
             KeyChange::Disable => "disabled = true",
             KeyChange::Revoke => "revoked_at = coalesce(revoked_at, $2)",
             KeyChange::FlagLeaked => "leaked_at = coalesce(leaked_at, $2)",
@@ -141,7 +147,7 @@ impl Keys for PostgresStore {
             "WITH cleared AS (DELETE FROM strikes WHERE $3 AND key_id = $1)
              UPDATE api_keys SET {set} WHERE id = $1 AND $2::bigint IS NOT NULL RETURNING {KEY}"
         );
-        let (now, clears) = (self.database.now(), change == KeyChange::Enable);
+        let (now, clears) = (self.database.now(), matches!(change, KeyChange::Enable | KeyChange::Lift));
         let make = async |begun: &Transaction<'_>| {
             let row = begun.query_opt(&sql, &[&id, &now, &clears]).await?;
             Ok(row.as_ref().map(api_key).transpose()?)

@@ -4,14 +4,17 @@ use async_trait::async_trait;
 use tokio_postgres::{Row, Transaction};
 
 use super::PostgresStore;
-use super::columns::word;
-use super::connection::Parameter;
+use super::audit_log;
+use super::columns::{suspension, word};
+use super::connection::{Database, Parameter};
+use super::failure::Failure;
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::domain::person::{MAX_PEOPLE, Person, Role, Session, TokenHash};
 use crate::fault::Effect;
 use crate::store::{
-    Action, Candidate, Deed, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation, Result,
+    Action, Actor, Candidate, Deed, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation,
+    Result, StrikeRule,
 };
 
 /// Adds the person $1 to the account $2, which has fewer than $5 people. The lock makes concurrent additions wait; the
@@ -43,14 +46,16 @@ const BEGIN_SESSION: &str = "
     SELECT $1, $2, p.id, $3, $4, $5 FROM people p JOIN accounts a ON a.id = p.account_id AND a.disabled_at IS NULL
     WHERE p.id = $6";
 
-const PERSON: &str = "p.id, p.account_id, p.name, p.role, p.password";
+/// All columns of people.
+pub(super) const PERSON: &str = "p.id, p.account_id, p.name, p.role, p.password, p.suspended_at, p.suspended_for";
 
 /// Sessions of people whose accounts are enabled.
-const SESSIONS: &str = "SELECT p.id, p.account_id, p.name, p.role, p.password, s.id AS session_id, s.seen_at,
+const SESSIONS: &str = "SELECT p.id, p.account_id, p.name, p.role, p.password, p.suspended_at,
+    p.suspended_for, s.id AS session_id, s.seen_at,
     s.expires_at, s.agent FROM sessions s JOIN people p ON p.id = s.person_id
     JOIN accounts a ON a.id = p.account_id AND a.disabled_at IS NULL";
 
-fn person(row: &Row) -> Result<Person> {
+pub(super) fn person(row: &Row) -> Result<Person> {
     let id: Id = row.try_get("id")?;
     let password: Option<&str> = row.try_get("password")?;
     Ok(Person {
@@ -59,6 +64,7 @@ fn person(row: &Row) -> Result<Person> {
         name: row.try_get("name")?,
         role: word(row, "role")?,
         has_password: password.is_some(),
+        suspension: suspension(row)?,
         created_at: id.timestamp(),
     })
 }
@@ -73,6 +79,38 @@ fn session(row: &Row) -> Result<Session> {
     })
 }
 
+/// Adds a strike to a person, if there still is one; returns whether it suspends the person, which the audit log tells.
+pub(super) async fn strike(
+    database: &Database,
+    begun: &Transaction<'_>,
+    task_id: Id,
+    person_id: Id,
+    rule: StrikeRule,
+) -> std::result::Result<bool, Failure> {
+    let now = database.now();
+    let begin = now.saturating_sub(rule.window);
+    // The row lock makes concurrent strikes wait, so that they count this one too.
+    let lock = "SELECT 1 FROM people WHERE id = $1 FOR NO KEY UPDATE";
+    if begun.query_opt(lock, &[&person_id]).await?.is_none() {
+        return Ok(false);
+    }
+    begun
+        .execute("DELETE FROM person_strikes WHERE person_id = $1 AND created_at <= $2", &[&person_id, &begin])
+        .await?;
+    let strike = "INSERT INTO person_strikes (task_id, person_id, created_at) VALUES ($1, $2, $3)";
+    begun.execute(strike, &[&task_id, &person_id, &now]).await?;
+    // Tasks in progress may add further strikes; the first suspension remains.
+    let suspend = format!(
+        "UPDATE people p SET suspended_at = $2, suspended_for = $3 WHERE id = $1 AND suspended_at IS NULL
+         AND (SELECT count(*) FROM person_strikes WHERE person_id = $1) >= $4 RETURNING {PERSON}"
+    );
+    let parameters: [Parameter<'_>; 4] = [&person_id, &now, &rule.to_string(), &i64::from(rule.limit)];
+    let Some(row) = begun.query_opt(&suspend, &parameters).await? else { return Ok(false) };
+    let deed = Deed::of_suspension(&person(&row)?);
+    audit_log::record(begun, database.new_id(), &Actor::policy(), &deed).await?;
+    Ok(true)
+}
+
 #[async_trait]
 impl People for PostgresStore {
     async fn create_person(&self, account_id: Id, name: &str, role: Role) -> Result<PersonCreation> {
@@ -85,7 +123,8 @@ impl People for PostgresStore {
                 return Ok(taken.map_or(PersonCreation::NotPossible, |_| PersonCreation::NameTaken));
             }
             let (name, created_at) = (name.to_owned(), id.timestamp());
-            Ok(PersonCreation::Created(Person { id, account_id, name, role, has_password: false, created_at }))
+            let person = Person { id, account_id, name, role, has_password: false, suspension: None, created_at };
+            Ok(PersonCreation::Created(person))
         };
         self.write(Effect::ChangePerson, self.recorded(create, Deed::of_new_person)).await
     }
@@ -114,6 +153,15 @@ impl People for PostgresStore {
                          UPDATE people p SET password = $2 WHERE id = $1 RETURNING {PERSON}"
                     );
                     begun.query_opt(&sql, &[&id, hash]).await?
+                }
+                PersonChange::Lift => {
+                    let sql = format!(
+                        "UPDATE people p SET suspended_at = NULL, suspended_for = NULL WHERE id = $1 RETURNING {PERSON}"
+                    );
+                    let row = begun.query_opt(&sql, &[&id]).await?;
+                    // After the lock on the person, so that no concurrent strike is missed.
+                    begun.execute("DELETE FROM person_strikes WHERE person_id = $1", &[&id]).await?;
+                    row
                 }
             };
             Ok(row.as_ref().map(person).transpose()?)

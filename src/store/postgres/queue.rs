@@ -21,7 +21,7 @@ use crate::clock::Timestamp;
 use crate::domain::model::{CREDITS_PER_IMAGE, Id, Surface};
 use crate::fault::Effect;
 use crate::store::{
-    Action, AttemptProgress, Claim, Deed, Ended, EndingsElsewhere, Lease, LeaseWrite, MAX_LOST_LEASES, Queue,
+    Action, AttemptProgress, Claim, Deed, Ended, EndingsElsewhere, Lease, LeaseWrite, MAX_LOST_LEASES, Origin, Queue,
     QueueDepth, Refusal, Result, Retry, StrikeRule,
 };
 
@@ -90,12 +90,13 @@ pub(super) fn give_up(lost: &str) -> String {
         DELETE FROM queue q USING tasks t
         WHERE q.task_id = ANY (ARRAY (SELECT task_id FROM lost)) AND q.lost_leases + 1 >= $4
             AND t.id = ANY (ARRAY (SELECT task_id FROM lost)) AND t.id = q.task_id AND t.status = 'processing'
-        RETURNING q.task_id, q.account_id, q.key_id
+        RETURNING q.task_id, q.account_id, q.key_id, q.person_id
     ),
     failed AS (
         UPDATE tasks t SET status = 'failed', error = $1, updated_at = greatest(t.updated_at, tintype_now($2))
         FROM gone WHERE t.id = gone.task_id AND t.id = ANY (ARRAY (SELECT task_id FROM gone))
-        RETURNING t.id, t.surface, gone.account_id, gone.key_id, t.n * $3::bigint AS amount
+        RETURNING t.id, t.surface, gone.account_id, gone.key_id, gone.person_id,
+            t.n * $3::bigint AS amount
     ),
     -- Locks the accounts after the tasks and in the order of their ids, so that transactions never wait in a circle.
     locked AS MATERIALIZED (
@@ -109,7 +110,8 @@ pub(super) fn give_up(lost: &str) -> String {
             balance + sum(amount) OVER (PARTITION BY account_id ORDER BY failed.id), tintype_now($2), failed.id
         FROM failed JOIN found ON found.id = account_id ORDER BY failed.id
     )
-    SELECT lost.task_id, queued.task_id IS NOT NULL AS queued, failed.account_id, failed.surface, failed.key_id
+    SELECT lost.task_id, queued.task_id IS NOT NULL AS queued, failed.account_id, failed.surface, failed.key_id,
+        failed.person_id
     FROM lost LEFT JOIN queued USING (task_id) LEFT JOIN failed ON failed.id = lost.task_id"
     )
 }
@@ -131,8 +133,8 @@ pub(super) struct Loss<'a> {
 #[derive(Debug)]
 pub(super) struct GivenUp {
     pub(super) queued: bool,
-    /// The task and its key, if it failed. Without either end its row is damaged, and it stays as it was.
-    pub(super) failed: Option<(Ended, Option<Id>)>,
+    /// The task and its origin, if it failed. Without either end its row is damaged, and it stays as it was.
+    pub(super) failed: Option<(Ended, Origin)>,
 }
 
 impl<'a> Loss<'a> {
@@ -173,7 +175,8 @@ pub(super) fn given_up(row: &Row) -> Result<GivenUp> {
     let mut failed = None;
     if let Some(account_id) = row.try_get("account_id")? {
         let ended = Ended { task_id: row.try_get("task_id")?, account_id, surface: word(row, "surface")? };
-        failed = Some((ended, row.try_get("key_id")?));
+        let (key_id, person_id) = (row.try_get("key_id")?, row.try_get("person_id")?);
+        failed = Some((ended, Origin { key_id, person_id, call: None }));
     }
     Ok(GivenUp { queued: row.try_get("queued")?, failed })
 }

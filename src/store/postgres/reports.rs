@@ -5,13 +5,14 @@ use async_trait::async_trait;
 use super::PostgresStore;
 use super::accounts::{ACCOUNT_COLUMNS, entry};
 use super::columns::{KEY, account, api_key, number};
+use super::people::{PERSON, person};
 use super::queue::millis;
 use super::workers::worker;
 use crate::clock::Timestamp;
 use crate::domain::model::{EntryKind, Id, LedgerEntry};
 use crate::store::reports::{DAY_MS, HOUR};
 use crate::store::{
-    AccountSummary, DayUsage, ENGINE_SILENCE, EntryFilter, Hour, Reports, Result, StruckKey, WorkerReport,
+    AccountSummary, DayUsage, ENGINE_SILENCE, EntryFilter, Hour, Reports, Result, StruckKey, StruckPerson, WorkerReport,
 };
 
 #[async_trait]
@@ -99,6 +100,22 @@ impl Reports for PostgresStore {
         let rows = self.database.read(&sql, &[&i64::from(limit)]).await?;
         let struck = |row| {
             Ok(StruckKey { key: api_key(row)?, account: row.try_get("account")?, strikes: number(row, "strikes")? })
+        };
+        rows.iter().map(struck).collect()
+    }
+
+    async fn struck_people(&self, limit: u32) -> Result<Vec<StruckPerson>> {
+        let sql = format!(
+            "SELECT {PERSON}, a.name AS account,
+                 (SELECT count(*) FROM person_strikes s WHERE s.person_id = p.id) AS strikes
+             FROM people p JOIN accounts a ON a.id = p.account_id
+             WHERE p.suspended_at IS NOT NULL OR p.id IN (SELECT person_id FROM person_strikes)
+             ORDER BY p.suspended_at DESC NULLS LAST, p.id DESC LIMIT $1"
+        );
+        let rows = self.database.read(&sql, &[&i64::from(limit)]).await?;
+        let struck = |row: &tokio_postgres::Row| {
+            let (account, strikes) = (row.try_get("account")?, number(row, "strikes")?);
+            Ok(StruckPerson { person: person(row)?, account, strikes })
         };
         rows.iter().map(struck).collect()
     }

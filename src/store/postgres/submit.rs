@@ -214,7 +214,7 @@ impl Sent {
 fn without_repeats(orders: Vec<Asked>) -> (Vec<Asked>, Vec<Asked>) {
     let mut seen = HashSet::new();
     orders.into_iter().partition(|asked| {
-        let Origin { key_id, call } = asked.query.origin;
+        let Origin { key_id, call, .. } = asked.query.origin;
         let Some(call) = call else { return true };
         let repeats = call.may_repeat() && seen.contains(&(key_id, call.idempotency.unwrap_or(call.digest)));
         seen.insert((key_id, call.idempotency.unwrap_or(call.digest)));
@@ -240,10 +240,10 @@ const SUBMIT: &str = "
         SELECT *, ($15::bigint * sum(n) OVER of_account)::bigint AS spent, row_number() OVER of_account AS place
         FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::bigint[], $7::bigint[],
                     $8::text[], $9::text[], $10::text[], $11::text[], $12::bigint[], $13::bigint[],
-                    $17::bytea[], $18::bytea[], $19::bigint[], $20::bigint[])
+                    $17::bytea[], $18::bytea[], $19::bigint[], $20::bigint[], $22::text[])
             WITH ORDINALITY AS o (id, account_id, key_id, surface, image_to_image, made_at, n, aspect_ratio,
                                   reference_images, prompt, request_id, max_unfinished, deadline,
-                                  digest, idempotency, attempt, holder, ordinal)
+                                  digest, idempotency, attempt, holder, person_id, ordinal)
         WINDOW of_account AS (PARTITION BY account_id ORDER BY ordinal)
     ),
     -- Locks the accounts in the order of their ids: nothing else charges or refunds them until the commit. An account
@@ -278,8 +278,8 @@ const SUBMIT: &str = "
     -- The search gets to know of tasks of the studio.
     unindexed AS (INSERT INTO unindexed (task_id) SELECT id FROM new WHERE surface = 'web'),
     queued AS (
-        INSERT INTO queue (task_id, account_id, key_id, reference_count)
-        SELECT id, account_id, key_id, json_array_length(reference_images::json) FROM new
+        INSERT INTO queue (task_id, account_id, key_id, person_id, reference_count)
+        SELECT id, account_id, key_id, person_id, json_array_length(reference_images::json) FROM new
     ),
     called AS (
         INSERT INTO calls (task_id, key_id, digest, idempotency, attempt, holder)
@@ -329,6 +329,7 @@ async fn write(database: &Database, sent: &[Sent]) -> std::result::Result<Vec<Ro
                 &calls.iter().map(|call| call.map(|call| i64::from(call.attempt))).collect::<Vec<_>>(),
                 &calls.iter().map(|call| call.map(|call| call.holder)).collect::<Vec<_>>(),
                 &Id::floor(database.now().saturating_sub(FOUND_WITHIN)),
+                &orders.iter().map(|order| order.origin.person_id).collect::<Vec<Option<Id>>>(),
             ],
         )
         .await

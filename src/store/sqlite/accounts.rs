@@ -159,7 +159,7 @@ pub(super) fn api_key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
     })
 }
 
-fn suspension(row: &Row<'_>) -> rusqlite::Result<Option<Suspension>> {
+pub(super) fn suspension(row: &Row<'_>) -> rusqlite::Result<Option<Suspension>> {
     let Some(at) = row.get("suspended_at")? else { return Ok(None) };
     Ok(Some(Suspension { at, reason: row.get("suspended_for")? }))
 }
@@ -207,12 +207,15 @@ pub(super) fn change_key(writing: &mut Writing, id: Id, change: KeyChange) -> ru
             "UPDATE api_keys SET disabled = 0, suspended_at = NULL, suspended_for = NULL
              WHERE id = ?1 AND ?2 IS NOT NULL"
         }
+        KeyChange::Lift => {
+            "UPDATE api_keys SET suspended_at = NULL, suspended_for = NULL WHERE id = ?1 AND ?2 IS NOT NULL"
+        }
         KeyChange::Disable => "UPDATE api_keys SET disabled = 1 WHERE id = ?1 AND ?2 IS NOT NULL",
         KeyChange::Revoke => "UPDATE api_keys SET revoked_at = coalesce(revoked_at, ?2) WHERE id = ?1",
         KeyChange::FlagLeaked => "UPDATE api_keys SET leaked_at = coalesce(leaked_at, ?2) WHERE id = ?1",
     };
     writing.connection.prepare_cached(sql)?.execute(params![id, now])?;
-    if change == KeyChange::Enable {
+    if matches!(change, KeyChange::Enable | KeyChange::Lift) {
         strikes::forget(&writing.connection, id)?;
     }
     find_key(&writing.connection, id)

@@ -13,7 +13,7 @@ use crate::domain::model::Id;
 use crate::fault::Effect;
 use crate::store::{Actor, AuditEntry, AuditLog, Deed, Result, Store};
 
-fn record(writing: &mut Writing, actor: &Actor, deed: &Deed) -> rusqlite::Result<()> {
+pub(super) fn record(writing: &mut Writing, actor: &Actor, deed: &Deed) -> rusqlite::Result<()> {
     let id = writing.ids.next(writing.clock.now());
     writing
         .connection

@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
 
 use super::SqliteStore;
+use super::accounts::suspension;
 use super::columns::word;
 use super::writer::Writing;
 use crate::clock::Timestamp;
@@ -21,7 +22,7 @@ const PEOPLE: &str = "SELECT p.* FROM people p JOIN accounts a ON a.id = p.accou
 const SESSIONS: &str = "SELECT p.*, s.id AS session_id, s.seen_at, s.expires_at, s.agent FROM sessions s
     JOIN people p ON p.id = s.person_id JOIN accounts a ON a.id = p.account_id AND a.disabled_at IS NULL";
 
-fn person(row: &Row<'_>) -> rusqlite::Result<Person> {
+pub(super) fn person(row: &Row<'_>) -> rusqlite::Result<Person> {
     let id: Id = row.get("id")?;
     let password: Option<String> = row.get("password")?;
     Ok(Person {
@@ -30,6 +31,7 @@ fn person(row: &Row<'_>) -> rusqlite::Result<Person> {
         name: row.get("name")?,
         role: word(row, "role")?,
         has_password: password.is_some(),
+        suspension: suspension(row)?,
         created_at: id.timestamp(),
     })
 }
@@ -69,6 +71,7 @@ fn create(writing: &mut Writing, account_id: Id, name: &str, role: Role) -> rusq
             name: name.to_owned(),
             role,
             has_password: false,
+            suspension: None,
             created_at: id.timestamp(),
         })
     })
@@ -99,6 +102,12 @@ fn change(writing: &mut Writing, id: Id, change: &PersonChange) -> rusqlite::Res
         PersonChange::Password(hash) => {
             connection.prepare_cached("UPDATE people SET password = ?2 WHERE id = ?1")?.execute(params![id, hash])?;
             connection.prepare_cached("DELETE FROM sessions WHERE person_id = ?1")?.execute([id])?;
+        }
+        PersonChange::Lift => {
+            connection
+                .prepare_cached("UPDATE people SET suspended_at = NULL, suspended_for = NULL WHERE id = ?1")?
+                .execute([id])?;
+            connection.prepare_cached("DELETE FROM person_strikes WHERE person_id = ?1")?.execute([id])?;
         }
     }
     Ok(find(connection, id.as_str())?.map(|found| found.person))

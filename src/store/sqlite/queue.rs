@@ -19,8 +19,8 @@ use crate::clock::Timestamp;
 use crate::domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, Surface};
 use crate::fault::Effect;
 use crate::store::{
-    Action, AttemptProgress, Claim, Deed, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Queue, QueueDepth,
-    Refusal, Rescue, Rescued, Result, Retry, StrikeRule,
+    Action, AttemptProgress, Claim, Deed, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Origin, Queue,
+    QueueDepth, Refusal, Rescue, Rescued, Result, Retry, StrikeRule,
 };
 
 /// Tasks that a sweep ends per transaction, so that the writes of callers can run in between.
@@ -174,13 +174,13 @@ pub(super) fn fail(writing: &mut Writing, lease: Lease, error: &str) -> rusqlite
     }
 }
 
-/// The key with which a queued task was submitted.
-pub(super) fn key_of(connection: &Connection, task_id: Id) -> rusqlite::Result<Option<Id>> {
+/// The key with which a queued task was submitted, or the person who created it.
+pub(super) fn origin_of(connection: &Connection, task_id: Id) -> rusqlite::Result<Origin> {
     let found = connection
-        .prepare_cached("SELECT key_id FROM queue WHERE task_id = ?1")?
-        .query_row([task_id], |row| row.get(0))
+        .prepare_cached("SELECT key_id, person_id FROM queue WHERE task_id = ?1")?
+        .query_row([task_id], |row| Ok(Origin { key_id: row.get(0)?, person_id: row.get(1)?, call: None }))
         .optional()?;
-    Ok(found.flatten())
+    Ok(found.unwrap_or_default())
 }
 
 pub(super) fn fail_unleased(writing: &mut Writing, id: Id, error: &str) -> rusqlite::Result<Option<Ended>> {

@@ -5,10 +5,13 @@ use rusqlite::{named_params, params};
 
 use super::SqliteStore;
 use super::accounts::{KEYS, account, api_key, ledger_entry};
+use super::people::person;
 use crate::clock::Timestamp;
 use crate::domain::model::{EntryKind, Id, LedgerEntry};
 use crate::store::reports::{DAY_MS, HOUR};
-use crate::store::{AccountSummary, DayUsage, EntryFilter, Hour, Reports, Result, StruckKey, WorkerReport};
+use crate::store::{
+    AccountSummary, DayUsage, EntryFilter, Hour, Reports, Result, StruckKey, StruckPerson, WorkerReport,
+};
 
 #[async_trait]
 impl Reports for SqliteStore {
@@ -113,6 +116,24 @@ impl Reports for SqliteStore {
                 .prepare_cached(&sql)?
                 .query_map([limit], |row| {
                     Ok(StruckKey { key: api_key(row)?, account: row.get("account")?, strikes: row.get("strikes")? })
+                })?
+                .collect()
+        })
+    }
+
+    async fn struck_people(&self, limit: u32) -> Result<Vec<StruckPerson>> {
+        self.read(|connection| {
+            connection
+                .prepare_cached(
+                    "SELECT p.*, a.name AS account,
+                         (SELECT count(*) FROM person_strikes s WHERE s.person_id = p.id) AS strikes
+                     FROM people p JOIN accounts a ON a.id = p.account_id
+                     WHERE p.suspended_at IS NOT NULL OR p.id IN (SELECT person_id FROM person_strikes)
+                     ORDER BY p.suspended_at DESC NULLS LAST, p.id DESC LIMIT ?1",
+                )?
+                .query_map([limit], |row| {
+                    let (account, strikes) = (row.get("account")?, row.get("strikes")?);
+                    Ok(StruckPerson { person: person(row)?, account, strikes })
                 })?
                 .collect()
         })

@@ -13,7 +13,7 @@ use crate::owner;
 use crate::store::OpenError;
 
 /// The migrations from an empty file to the current schema.
-pub(super) const MIGRATIONS: [&str; 23] = [
+pub(super) const MIGRATIONS: [&str; 24] = [
     include_str!("../../../migrations/sqlite/0001_initial.sql"),
     include_str!("../../../migrations/sqlite/0002_retention.sql"),
     include_str!("../../../migrations/sqlite/0003_policy.sql"),
@@ -36,7 +36,8 @@ pub(super) const MIGRATIONS: [&str; 23] = [
     include_str!("../../../migrations/sqlite/0020_uploads.sql"),
     include_str!("../../../migrations/sqlite/0021_calls.sql"),
     include_str!("../../../migrations/sqlite/0022_gallery.sql"),
-    include_str!("../../../migrations/sqlite/0026_search_and_rendering.sql"),
+    include_str!("../../../migrations/sqlite/0023_strikes_of_people.sql"),
+    include_str!("../../../migrations/sqlite/0024_search_and_rendering.sql"),
 ];
 /// Application id of our SQLite files: "tint" in ASCII.
 const APPLICATION_ID: i32 = 0x7469_6E74;

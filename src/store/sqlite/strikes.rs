@@ -1,27 +1,32 @@
-//! Refusals by the content policy, and the suspension of keys because of them.
+//! Refusals by the content policy, and the suspension of keys and people because of them.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
 
-use super::queue;
 use super::writer::Writing;
+use super::{audit_log, people, queue};
 use crate::domain::model::Id;
-use crate::store::{Lease, Refusal, StrikeRule};
+use crate::store::{Actor, Deed, Lease, Origin, Refusal, StrikeRule};
 
-/// Fails and refunds a leased task and, if there is a strike rule, adds a strike to its key.
+/// Fails and refunds a leased task and, if there is a strike rule, adds a strike to its key or its person.
 pub(super) fn refuse(
     writing: &mut Writing,
     lease: Lease,
     error: &str,
     rule: Option<StrikeRule>,
 ) -> rusqlite::Result<Refusal> {
-    let key_id: Option<Id> = match rule {
-        Some(_) => queue::key_of(&writing.connection, lease.task_id)?,
-        None => None,
+    let origin = match rule {
+        Some(_) => queue::origin_of(&writing.connection, lease.task_id)?,
+        None => Origin::default(),
     };
     if queue::fail(writing, lease, error)? == crate::store::LeaseWrite::Lost {
         return Ok(Refusal::Lost);
     }
-    let (Some(rule), Some(key_id)) = (rule, key_id) else { return Ok(Refusal::Done { suspended: None }) };
+    if let (Some(rule), Some(person_id)) = (rule, origin.person_id)
+        && strike_person(writing, lease.task_id, person_id, rule)?
+    {
+        return Ok(Refusal::SuspendedPerson(person_id));
+    }
+    let (Some(rule), Some(key_id)) = (rule, origin.key_id) else { return Ok(Refusal::Done { suspended: None }) };
     let suspended = strike(writing, lease.task_id, key_id, rule)?;
     Ok(Refusal::Done { suspended: suspended.then_some(key_id) })
 }
@@ -50,6 +55,32 @@ fn strike(writing: &Writing, task_id: Id, key_id: Id, rule: StrikeRule) -> rusql
         )?
         .execute(params![key_id, now, rule.to_string()])?;
     Ok(suspended == 1)
+}
+
+/// Adds one strike to a person, if there still is one; returns `true` if it suspends the person, which the audit log tells.
+fn strike_person(writing: &mut Writing, task_id: Id, person_id: Id, rule: StrikeRule) -> rusqlite::Result<bool> {
+    let connection = &writing.connection;
+    let now = writing.clock.now();
+    connection
+        .prepare_cached("DELETE FROM person_strikes WHERE person_id = ?1 AND created_at <= ?2")?
+        .execute(params![person_id, now.saturating_sub(rule.window)])?;
+    connection
+        .prepare_cached(
+            "INSERT INTO person_strikes (task_id, person_id, created_at) SELECT ?1, id, ?3 FROM people WHERE id = ?2",
+        )?
+        .execute(params![task_id, person_id, now])?;
+    // Tasks in progress may add further strikes; the first suspension remains.
+    let suspended = connection
+        .prepare_cached(
+            "UPDATE people SET suspended_at = ?2, suspended_for = ?3 WHERE id = ?1 AND suspended_at IS NULL
+             AND (SELECT count(*) FROM person_strikes WHERE person_id = ?1) >= ?4 RETURNING *",
+        )?
+        .query_row(params![person_id, now, rule.to_string(), rule.limit], people::person)
+        .optional()?;
+    if let Some(person) = &suspended {
+        audit_log::record(writing, &Actor::policy(), &Deed::of_suspension(person))?;
+    }
+    Ok(suspended.is_some())
 }
 
 /// Clears the strikes of a key.

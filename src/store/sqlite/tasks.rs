@@ -15,6 +15,10 @@ use crate::store::{
     AttemptProgress, CompletedTask, Origin, Result, StartLimit, Submission, TaskFiles, TaskRecord, Tasks, Unfinished,
 };
 
+/// Queues a task.
+const QUEUE: &str =
+    "INSERT INTO queue (task_id, account_id, key_id, person_id, reference_count) VALUES (?1, ?2, ?3, ?4, ?5)";
+
 pub(super) fn submit(
     writing: &mut Writing,
     account_id: Id,
@@ -65,9 +69,8 @@ pub(super) fn submit(
             request.prompt,
             request.request_id
         ])?;
-    connection
-        .prepare_cached("INSERT INTO queue (task_id, account_id, key_id, reference_count) VALUES (?1, ?2, ?3, ?4)")?
-        .execute(params![id, account_id, origin.key_id, request.reference_images.len()])?;
+    let queued = params![id, account_id, origin.key_id, origin.person_id, request.reference_images.len()];
+    connection.prepare_cached(QUEUE)?.execute(queued)?;
     if let Some((key_id, call)) = call {
         calls::record(connection, id, key_id, &call)?;
     }

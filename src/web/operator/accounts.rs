@@ -14,7 +14,7 @@ use crate::domain::key::{ApiKey, KeyState};
 use crate::domain::model::{Account, EntryKind, Id, LedgerEntry, MAX_BALANCE};
 use crate::domain::person::Person;
 use crate::domain::text;
-use crate::store::{AccountChange, AccountSummary, EntryFilter, KeyChange, StoreError};
+use crate::store::{AccountChange, AccountSummary, EntryFilter, KeyChange, PersonChange, StoreError};
 use crate::web::error::{PageError, Written};
 use crate::web::keys::state_text;
 use crate::web::page::{Frame, html, secured};
@@ -196,7 +196,7 @@ pub async fn change(
     Ok(secured(Redirect::to(&format!("{ACCOUNTS}/{}", account.id)).into_response()))
 }
 
-/// Disables a key of any account, or enables it, which lifts its suspension and its strikes.
+/// Disables a key of any account, lifts its strikes with its suspension, or enables it, which does that too.
 pub async fn change_key(
     Path((id, change)): Path<(String, String)>,
     form: OperatorForm,
@@ -206,9 +206,25 @@ pub async fn change_key(
     let change = match change.as_str() {
         "disable" => KeyChange::Disable,
         "enable" => KeyChange::Enable,
+        "lift" => KeyChange::Lift,
         _ => return Err(PageError::not_found()),
     };
     let key = visitor.store().change_key(id, change).await?.ok_or_else(PageError::not_found)?;
     tracing::info!(key = %id, person = %visitor.session.person.id, ?change, "a key was changed in the studio");
     Ok(secured(Redirect::to(&format!("{ACCOUNTS}/{}", key.account_id)).into_response()))
+}
+
+/// Lifts the strikes of a person of any account, with the suspension.
+pub async fn change_person(
+    Path((id, change)): Path<(String, String)>,
+    form: OperatorForm,
+) -> Result<Response<Body>, PageError> {
+    let visitor = form.0.visitor;
+    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    if change != "lift" {
+        return Err(PageError::not_found());
+    }
+    let person = visitor.store().change_person(id, PersonChange::Lift).await?.ok_or_else(PageError::not_found)?;
+    tracing::info!(person = %id, by = %visitor.session.person.id, "the strikes of a person were lifted in the studio");
+    Ok(secured(Redirect::to(&format!("{ACCOUNTS}/{}", person.account_id)).into_response()))
 }

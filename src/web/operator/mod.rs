@@ -10,7 +10,7 @@ use std::sync::Arc;
 use axum::extract::{FromRef, FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 
-pub use self::accounts::{account, accounts, change as change_account, change_key, grant};
+pub use self::accounts::{account, accounts, change as change_account, change_key, change_person, grant};
 pub use self::audit::audit;
 pub use self::overview::{change_queue, overview};
 pub use self::strikes::strikes;

@@ -21,7 +21,7 @@ fn named(name: u8, digest: u8) -> Call {
 }
 
 async fn submit(store: &dyn Store, account: Id, key_id: Id, call: Call) -> Result<Submission> {
-    let origin = Origin { key_id: Some(key_id), call: Some(call) };
+    let origin = Origin { key_id: Some(key_id), call: Some(call), ..Origin::default() };
     store.submit_before(StartLimit::none(), account, origin, Surface::Api, images(1), UNLIMITED).await
 }
 

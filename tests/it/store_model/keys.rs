@@ -83,6 +83,10 @@ impl Model {
                 (key.disabled, key.suspension) = (false, None);
                 strikes.clear();
             }
+            KeyChange::Lift => {
+                key.suspension = None;
+                strikes.clear();
+            }
             KeyChange::Disable => key.disabled = true,
             KeyChange::Revoke => key.revoked_at = key.revoked_at.or(Some(now)),
             KeyChange::FlagLeaked => key.leaked_at = key.leaked_at.or(Some(now)),

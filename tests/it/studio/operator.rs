@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use tintype::domain::model::Surface;
 use tintype::domain::person::Role;
 use tintype::http::routes::ROUTES;
-use tintype::store::{Action, Rank, StrikeRule, WorkerReport};
+use tintype::store::{Action, KeyChange, Rank, StrikeRule, WorkerReport};
 
 use super::{Visitor, path, text};
 use crate::rigs::service::Service;
@@ -127,9 +127,13 @@ async fn strikes_are_shown_and_lifted() {
     let page = operator.page("/studio/operator/strikes").await;
     assert!(page.contains("laptop") && page.contains("suspended"), "{page}");
     assert!(operator.page("/studio/operator/accounts").await.contains("1 suspended key"));
-    let lifted = operator.send(&format!("/studio/operator/keys/{key}/enable"), &[]).await;
+    // A key that was disabled by hand stays disabled.
+    store.change_key(key, KeyChange::Disable).await.expect("a store");
+    let lifted = operator.send(&format!("/studio/operator/keys/{key}/lift"), &[]).await;
     assert_eq!(lifted.status, StatusCode::SEE_OTHER);
-    assert!(store.find_key(key).await.expect("a store").expect("a key").suspension.is_none());
+    let found = store.find_key(key).await.expect("a store").expect("a key");
+    assert!(found.suspension.is_none() && found.disabled, "{found:?}");
+    assert_eq!(operator.actions().await, [(Action::Lift, "admin".to_owned())]);
     assert!(!operator.page("/studio/operator/strikes").await.contains("laptop"));
     let overview = operator.page("/studio/operator").await;
     assert!(overview.contains("It is not allowed."), "{overview}");
