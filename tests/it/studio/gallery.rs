@@ -252,7 +252,7 @@ fn the_gallery_works_by_keyboard() {
 #[test]
 fn the_gallery_scrolls_over_several_pages() {
     const TASKS: usize = 110;
-    let mut person = Person::sign_in(&[]);
+    let mut person = Person::sign_in(&["--submit-rate", "1000"]);
     person.browser.evaluate(&format!(
         "(async () => {{
             for (let i = 0; i < {TASKS}; i++) {{
