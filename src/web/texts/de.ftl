@@ -198,7 +198,7 @@ chart-completed = Fertige Aufträge je Stunde
 chart-failed = Gescheiterte Aufträge je Stunde
 chart-waiting = Mittlere Wartezeit eines Auftrags, nach der Stunde seines Eingangs
 chart-rendering = Mittlere Zeit vom Beginn der Arbeit bis zum Ende
-chart-image = Dasselbe je Bild
+chart-image = Mittlere Zeit vom Beginn der Arbeit bis zum Ende, je Bild
 
 title-people = Personen
 people-lead = Diese Personen melden sich bei diesem Konto an. Betrachter sehen, Mitglieder erstellen auch Bilder, Inhaber verwalten auch Schlüssel und Personen.

@@ -198,7 +198,7 @@ chart-completed = Completed tasks per hour
 chart-failed = Failed tasks per hour
 chart-waiting = Mean time that a task waits, by the hour of its submit
 chart-rendering = Mean time from the claim of a task to its end
-chart-image = The same for each image
+chart-image = Mean time from the claim to the end, for each image
 
 title-people = People
 people-lead = These people sign in to this account. Viewers look, members also make pictures, owners also manage keys and people.
