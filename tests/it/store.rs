@@ -129,6 +129,7 @@ macro_rules! suite {
                     a_search_finds_tasks_from_after_the_clock_was_set_back,
                     words_of_many_old_tasks_are_found_page_by_page,
                     a_deleted_task_is_hidden_at_once_and_comes_back,
+                    tasks_with_long_prompts_are_erased_and_removed_to_the_last,
                     an_erased_task_leaves_nothing_but_its_ledger_and_files,
                     a_removal_and_a_deleted_account_leave_nothing_in_the_gallery,
                 }

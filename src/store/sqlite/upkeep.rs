@@ -32,7 +32,7 @@ pub(super) fn accounts(connection: &Connection, cutoff: Timestamp) -> rusqlite::
         .collect()
 }
 
-/// Removes up to [`BATCH`] tasks of an account; returns their number.
+/// Removes up to [`BATCH`] tasks of an account, fewer if their prompts are long; returns their number.
 pub(super) fn remove(writing: &mut Writing, account_id: Id, cutoff: Timestamp) -> rusqlite::Result<usize> {
     let connection = &writing.connection;
     let due = format!(
@@ -43,16 +43,21 @@ pub(super) fn remove(writing: &mut Writing, account_id: Id, cutoff: Timestamp) -
         .prepare_cached(&due)?
         .query_map(parameters, |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<_>>()?;
+    let (mut removed, mut overwritten) = (0, 0);
     for (id, is_of_studio) in &due {
-        if *is_of_studio {
-            gallery::forget(writing, *id)?;
+        if overwritten >= gallery::TERMS_AT_A_TIME {
+            break;
         }
+        if *is_of_studio {
+            overwritten += gallery::forget(writing, *id)?;
+        }
+        removed += 1;
         let erase = "UPDATE tasks SET removed_at = ?2, prompt = '', reference_images = '[]', request_id = NULL
             WHERE id = ?1";
         writing.connection.prepare_cached(erase)?.execute(params![id, writing.clock.now()])?;
     }
-    writing.empties_log |= !due.is_empty();
-    Ok(due.len())
+    writing.empties_log |= removed > 0;
+    Ok(removed)
 }
 
 #[async_trait]
@@ -111,7 +116,7 @@ impl Upkeep for SqliteStore {
             let remove = move |writing: &mut Writing| remove(writing, account_id, cutoff);
             let some = self.write(Effect::RemoveTasks, remove).await?;
             all += some;
-            if some < BATCH {
+            if some == 0 {
                 return Ok(all);
             }
         }

@@ -146,7 +146,7 @@ fn run(mut writing: Writing, inbox: &Receiver<Box<dyn Write>>, log_pages: &Atomi
     let mut last_growth = writing.clock.elapsed();
     loop {
         let in_log = log_pages.load(Ordering::Relaxed);
-        let wait = if in_log > 0 { CHECKPOINT_IDLE } else { Duration::MAX };
+        let wait = if in_log > 0 || writing.empties_log { CHECKPOINT_IDLE } else { Duration::MAX };
         let mut idle = match inbox.recv_timeout(wait) {
             Ok(first) => {
                 commit_batch(&mut writing, first, inbox);
@@ -160,7 +160,8 @@ fn run(mut writing: Writing, inbox: &Receiver<Box<dyn Write>>, log_pages: &Atomi
         if pages != in_log {
             last_growth = now;
         }
-        idle |= pages > 0 && now.saturating_sub(last_growth) >= CHECKPOINT_IDLE;
+        // A reader may have kept the last checkpoint from emptying the log.
+        idle |= (pages > 0 || writing.empties_log) && now.saturating_sub(last_growth) >= CHECKPOINT_IDLE;
         if idle || pages >= CHECKPOINT_PAGES {
             checkpoint(&mut writing);
             log_pages.store(0, Ordering::Relaxed);

@@ -258,6 +258,29 @@ pub async fn a_deleted_task_is_hidden_at_once_and_comes_back(fx: &Fixture) -> Re
     Ok(())
 }
 
+/// The only writer of SQLite takes a few at a time, so that nobody waits for it.
+pub async fn tasks_with_long_prompts_are_erased_and_removed_to_the_last(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let long = |name: usize| (0..1_500).map(|word| format!("w{word}")).chain([format!("name{name}")]);
+    let long = |name: usize| long(name).collect::<Vec<_>>().join(" ");
+    let mut tasks = Vec::new();
+    for name in 0..6 {
+        tasks.push(fx.completed_of(ada, request(&long(name))).await?);
+    }
+    fx.index().await?;
+    assert_eq!(fx.shown(ada, &text("w77")).await?.len(), 6);
+    fx.store.delete_tasks(ada, &tasks[..3]).await?;
+    fx.clock.advance(MILLISECOND);
+    let mut erased = 0;
+    while let some @ 1.. = fx.store.erase_deleted(fx.clock.now()).await? {
+        erased += some;
+    }
+    assert_eq!((erased, fx.shown(ada, &text("w77")).await?.len()), (3, 3));
+    assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, 3);
+    assert_eq!(fx.shown(ada, &text("w77")).await?, []);
+    Ok(())
+}
+
 pub async fn an_erased_task_leaves_nothing_but_its_ledger_and_files(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let indexed = fx.completed_of(ada, request("a boat")).await?;
