@@ -237,7 +237,7 @@ impl Deed {
     pub(super) fn of_key(change: KeyChange, key: Option<&ApiKey>) -> Option<Self> {
         let key = key?;
         let action = match change {
-            KeyChange::Enable => Action::EnableKey,
+            KeyChange::Enable | KeyChange::Undisable => Action::EnableKey,
             KeyChange::Lift => Action::Lift,
             KeyChange::Disable => Action::DisableKey,
             KeyChange::Revoke => Action::RevokeKey,

@@ -25,6 +25,7 @@ mod calls;
 mod error;
 mod fleet;
 mod gallery;
+mod keys;
 mod leases;
 mod people;
 pub mod postgres;
@@ -41,6 +42,7 @@ pub use self::fleet::{
     ANY_REFERENCES, Abilities, ENGINE_SILENCE, EndingsElsewhere, EngineState, WORKER_SILENCE, WorkerReport,
 };
 pub use self::gallery::{Board, BoardWrite, Gallery, GalleryFilter, GalleryPage, State};
+pub use self::keys::{KeyChange, Keys, NewKey};
 pub use self::leases::{
     AttemptProgress, Claim, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry,
     StrikeRule,
@@ -61,38 +63,6 @@ pub const START_WITHIN: Duration = Duration::from_secs(5);
 
 /// Result of a store method.
 pub type Result<T> = std::result::Result<T, StoreError>;
-
-/// A key to create.
-#[derive(Debug, Clone)]
-pub struct NewKey {
-    /// SHA-256 of the text of the key.
-    pub hash: KeyHash,
-    /// The first characters of the key.
-    pub hint: String,
-    /// Label, chosen by the operator.
-    pub name: String,
-    /// Submits per minute; `None` means the server's default.
-    pub submit_rate: Option<u32>,
-    /// Reads per minute; `None` means the server's default.
-    pub read_rate: Option<u32>,
-    /// Time at which the key expires.
-    pub expires_at: Option<Timestamp>,
-}
-
-/// A change to a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeyChange {
-    /// Enables a disabled or suspended key and clears its strikes.
-    Enable,
-    /// Lifts a suspension and clears the strikes. A disabled key stays disabled.
-    Lift,
-    /// Disables it until it is enabled again.
-    Disable,
-    /// Revokes it permanently.
-    Revoke,
-    /// Records that it was seen in a query string.
-    FlagLeaked,
-}
 
 /// Time limit for the begin of a submit's transaction. A transaction that has begun always runs to its end.
 #[derive(Debug, Clone)]
@@ -221,33 +191,6 @@ pub struct TaskFiles {
     pub updated_at: Timestamp,
     /// Time of its removal.
     pub removed_at: Option<Timestamp>,
-}
-
-/// API keys.
-#[async_trait]
-pub trait Keys: std::fmt::Debug + Send + Sync + 'static {
-    /// Adds a key to an account; `None` if the account does not exist.
-    async fn create_key(&self, account_id: Id, key: NewKey) -> Result<Option<ApiKey>>;
-
-    /// The key with this id.
-    async fn find_key(&self, id: Id) -> Result<Option<ApiKey>>;
-
-    /// The key with this hash, in any state.
-    async fn find_key_by_hash(&self, hash: KeyHash) -> Result<Option<ApiKey>>;
-
-    /// The keys of one account, or of all, oldest first.
-    async fn list_keys(&self, account_id: Option<Id>) -> Result<Vec<ApiKey>>;
-
-    /// Changes a key and returns its new state. A revoked key stays revoked.
-    async fn change_key(&self, id: Id, change: KeyChange) -> Result<Option<ApiKey>>;
-
-    /// Adds a key that takes over name, rates and expiry of the key `id`, whether it is disabled, and its strikes and
-    /// suspension under the content policy. The key `id` ends after `overlap` at the latest. `None` when there is no
-    /// such key or it is revoked.
-    async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>>;
-
-    /// Records the last use of keys. It ignores times before the recorded one and keys that do not exist.
-    async fn touch_keys(&self, uses: Vec<(Id, Timestamp)>) -> Result<()>;
 }
 
 /// Tasks as their owners and the operator see them.

@@ -159,7 +159,7 @@ pub async fn change(
         }
         // Only the operator lifts a suspension.
         "enable" if key.suspension.is_some() => return Err(PageError::forbidden("key-suspended")),
-        "enable" => KeyChange::Enable,
+        "enable" => KeyChange::Undisable,
         "disable" => KeyChange::Disable,
         "revoke" => KeyChange::Revoke,
         _ => return Err(PageError::not_found()),

@@ -242,6 +242,7 @@ macro_rules! suite {
                     a_strike_expires_at_the_exact_end_of_its_window,
                     strikes_of_one_key_do_not_count_for_another,
                     enabling_a_suspended_key_deletes_its_strikes,
+                    a_key_that_its_owner_enables_keeps_its_strikes_and_its_suspension,
                     rotating_a_suspended_key_gives_a_suspended_key,
                     a_rotated_key_keeps_its_strikes,
                     strikes_keep_their_age_across_rotations,

@@ -140,6 +140,7 @@ impl Keys for PostgresStore {
             KeyChange::Enable => "disabled = false, suspended_at = NULL, suspended_for = NULL",
             KeyChange::Lift => "suspended_at = NULL, suspended_for = NULL",
             KeyChange::Disable => "disabled = true",
+            KeyChange::Undisable => "disabled = false",
             KeyChange::Revoke => "revoked_at = coalesce(revoked_at, $2)",
             KeyChange::FlagLeaked => "leaked_at = coalesce(leaked_at, $2)",
         };

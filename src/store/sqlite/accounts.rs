@@ -211,6 +211,7 @@ pub(super) fn change_key(writing: &mut Writing, id: Id, change: KeyChange) -> ru
             "UPDATE api_keys SET suspended_at = NULL, suspended_for = NULL WHERE id = ?1 AND ?2 IS NOT NULL"
         }
         KeyChange::Disable => "UPDATE api_keys SET disabled = 1 WHERE id = ?1 AND ?2 IS NOT NULL",
+        KeyChange::Undisable => "UPDATE api_keys SET disabled = 0 WHERE id = ?1 AND ?2 IS NOT NULL",
         KeyChange::Revoke => "UPDATE api_keys SET revoked_at = coalesce(revoked_at, ?2) WHERE id = ?1",
         KeyChange::FlagLeaked => "UPDATE api_keys SET leaked_at = coalesce(leaked_at, ?2) WHERE id = ?1",
     };

@@ -136,6 +136,20 @@ pub async fn enabling_a_suspended_key_deletes_its_strikes(fx: &Fixture) -> Resul
     Ok(())
 }
 
+pub async fn a_key_that_its_owner_enables_keeps_its_strikes_and_its_suspension(fx: &Fixture) -> Result<()> {
+    let (account, key) = owner(fx, "ada").await?;
+    for _ in 0..2 {
+        assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, NOT_SUSPENDED);
+        fx.store.change_key(key, KeyChange::Disable).await?;
+        fx.store.change_key(key, KeyChange::Undisable).await?;
+        assert_eq!(state(fx, key).await?, KeyState::Active);
+    }
+    assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(key) });
+    fx.store.change_key(key, KeyChange::Undisable).await?;
+    assert_eq!(state(fx, key).await?, KeyState::Suspended);
+    Ok(())
+}
+
 pub async fn a_refusal_without_a_rule_or_a_key_adds_no_strike(fx: &Fixture) -> Result<()> {
     let (account, key) = owner(fx, "ada").await?;
     for _ in 0..5 {

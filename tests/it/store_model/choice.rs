@@ -131,8 +131,14 @@ fn secret(model: &Model) -> impl Strategy<Value = u8> + use<> {
 fn key_acts(model: &Model, by: usize) -> Choices {
     let known = model.keys.len();
     let key = prop_oneof![12 => (known.saturating_sub(2)..known.max(1)).prop_map(Some), 2 => (0..known.max(1)).prop_map(Some), 1 => Just(None)];
-    let change =
-        select(vec![KeyChange::Enable, KeyChange::Lift, KeyChange::Disable, KeyChange::FlagLeaked, KeyChange::Revoke]);
+    let change = select(vec![
+        KeyChange::Enable,
+        KeyChange::Lift,
+        KeyChange::Disable,
+        KeyChange::Undisable,
+        KeyChange::FlagLeaked,
+        KeyChange::Revoke,
+    ]);
     let overlap = prop_oneof![Just(0), Just(1), 0..20 * MINUTE as u64].prop_map(Duration::from_millis);
     let create = (any_account(model), key_order(model, model.now(by)))
         .prop_map(|(account, key)| Act::CreateKey { account, key });

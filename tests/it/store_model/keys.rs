@@ -88,6 +88,7 @@ impl Model {
                 strikes.clear();
             }
             KeyChange::Disable => key.disabled = true,
+            KeyChange::Undisable => key.disabled = false,
             KeyChange::Revoke => key.revoked_at = key.revoked_at.or(Some(now)),
             KeyChange::FlagLeaked => key.leaked_at = key.leaked_at.or(Some(now)),
         }
