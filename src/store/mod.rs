@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Timestamp;
 use crate::domain::files_marker::FilesMarker;
-use crate::domain::key::{ApiKey, KeyHash};
 use crate::domain::model::{Id, Surface, Task};
 use crate::domain::request::{GenerateRequest, MAX_REFERENCES};
 

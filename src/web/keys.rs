@@ -95,7 +95,7 @@ pub async fn keys(visitor: Visitor) -> Result<Response<Body>, PageError> {
 /// Creates a key and shows it, this once.
 pub async fn create(State(studio): State<Arc<Studio>>, form: Form) -> Result<Response<Body>, PageError> {
     let Form { visitor, fields, .. } = form;
-    visitor.needs(Role::Owner)?;
+    visitor.manages()?;
     let account = visitor.session.person.account_id;
     let store = &studio.shared.store;
     let name = text::key_label(fields.text("name").trim()).map_err(|_| PageError::bad_request())?;
@@ -145,6 +145,9 @@ pub async fn change(
     let own = store.find_key(id).await?.filter(|key| key.account_id == visitor.session.person.account_id);
     let key = own.ok_or_else(PageError::not_found)?;
     let person = visitor.session.person.id;
+    if matches!(change.as_str(), "rotate" | "enable") {
+        visitor.manages()?;
+    }
     let change = match change.as_str() {
         "rotate" => {
             check_room(&visitor).await?;

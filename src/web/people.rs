@@ -55,7 +55,7 @@ pub async fn people(visitor: Visitor) -> Result<Response<Body>, PageError> {
 /// Adds a person, and shows a link that signs that person in, this once.
 pub async fn add(form: Form) -> Result<Response<Body>, PageError> {
     let Form { visitor, fields, headers } = form;
-    visitor.needs(Role::Owner)?;
+    visitor.manages()?;
     let role: Role = fields.text("role").parse().map_err(|_| PageError::bad_request())?;
     let Ok(name) = person_name(fields.text("name")) else { return refused(&visitor, "people-invalid").await };
     let account = visitor.session.person.account_id;
@@ -104,6 +104,9 @@ pub async fn change(Path((id, change)): Path<(String, String)>, form: Form) -> R
     let person = of_account.ok_or_else(PageError::not_found)?;
     if person.id == own.id {
         return Err(PageError::new(StatusCode::CONFLICT, "people-own"));
+    }
+    if matches!(change.as_str(), "link" | "role") {
+        visitor.manages()?;
     }
     match change.as_str() {
         "link" => return show_link(&visitor, &person, &headers).await,

@@ -83,6 +83,13 @@ impl Visitor {
         Err(PageError::forbidden(if role == Role::Owner { "owner-refused" } else { "viewer-refused" }))
     }
 
+    /// Refuses a person who may not manage the account: who is no owner, or whom the content policy has suspended, since
+    /// keys and new people would be ways around that.
+    pub(super) fn manages(&self) -> std::result::Result<(), PageError> {
+        self.needs(Role::Owner)?;
+        if self.session.person.suspension.is_none() { Ok(()) } else { Err(PageError::forbidden("suspended-owner")) }
+    }
+
     /// Whether the person may make pictures.
     pub(super) fn makes(&self) -> bool {
         self.session.person.role >= Role::Member

@@ -83,7 +83,7 @@ async fn everything(store: &dyn Store) -> (Vec<String>, Vec<LedgerEntry>, Vec<Ta
     }
     nouns.push(format!("{:?}", store.queue_depth().await.expect("a store")));
     let log = store.audit_entries(None, None, 10).await.expect("a store");
-    assert_eq!(log.len(), 2, "{log:?}");
+    assert_eq!(log.len(), 3, "{log:?}");
     nouns.push(format!("{log:?}"));
     (nouns, entries, tasks, store.cursor_secret().await.expect("a store"))
 }

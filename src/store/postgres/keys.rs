@@ -9,12 +9,12 @@ use super::columns::{KEY, api_key};
 use super::connection::{Database, Parameter};
 use super::failure::Failure;
 use super::queue::Loss;
-use super::{PostgresStore, people, queue};
+use super::{PostgresStore, audit_log, people, queue};
 use crate::clock::Timestamp;
 use crate::domain::key::{ApiKey, KeyHash};
 use crate::domain::model::Id;
 use crate::fault::Effect;
-use crate::store::{Deed, KeyChange, Keys, Lease, NewKey, Refusal, Result, StrikeRule};
+use crate::store::{Actor, Deed, KeyChange, Keys, Lease, NewKey, Refusal, Result, StrikeRule};
 
 /// Adds a key to an account; `None` if the account does not exist.
 pub(super) async fn add(
@@ -68,7 +68,7 @@ pub(super) async fn refuse(
     error: &str,
     rule: Option<StrikeRule>,
 ) -> Result<Refusal> {
-    let (loss, now) = (Loss::now(database, error), database.now());
+    let loss = Loss::now(database, error);
     let refuse = async |begun: &Transaction<'_>| {
         let parameters = loss.parameters(&[&lease.task_id, &lease.epoch]);
         let row = begun.query_opt(&queue::give_up(queue::LEASED), &parameters).await?;
@@ -81,7 +81,7 @@ pub(super) async fn refuse(
         }
         let mut suspended = None;
         if let (Some(rule), Some(key_id)) = (rule, origin.key_id)
-            && strike(begun, lease.task_id, key_id, rule, now).await?
+            && strike(database, begun, lease.task_id, key_id, rule).await?
         {
             suspended = Some(key_id);
         }
@@ -90,14 +90,15 @@ pub(super) async fn refuse(
     Ok(database.transaction(refuse).await?)
 }
 
-/// Adds a strike to the key of a task; returns whether it suspends the key.
+/// Adds a strike to the key of a task; returns whether it suspends the key, which the audit log tells.
 async fn strike(
+    database: &Database,
     begun: &Transaction<'_>,
     task_id: Id,
     key_id: Id,
     rule: StrikeRule,
-    now: Timestamp,
 ) -> std::result::Result<bool, Failure> {
+    let now = database.now();
     let begin = now.saturating_sub(rule.window);
     // The row lock makes concurrent strikes wait, so that they count this one too.
     begun.execute("SELECT 1 FROM api_keys WHERE id = $1 FOR NO KEY UPDATE", &[&key_id]).await?;
@@ -105,10 +106,14 @@ async fn strike(
     let strike = "INSERT INTO strikes (task_id, key_id, created_at) VALUES ($1, $2, $3)";
     begun.execute(strike, &[&task_id, &key_id, &now]).await?;
     // Tasks in progress may add further strikes; the first suspension remains.
-    let suspend = "UPDATE api_keys SET suspended_at = $2, suspended_for = $3 WHERE id = $1 AND suspended_at IS NULL
-        AND (SELECT count(*) FROM strikes WHERE key_id = $1) >= $4";
-    let reason = rule.to_string();
-    Ok(begun.execute(suspend, &[&key_id, &now, &reason, &i64::from(rule.limit)]).await? == 1)
+    let suspend = format!(
+        "UPDATE api_keys SET suspended_at = $2, suspended_for = $3 WHERE id = $1 AND suspended_at IS NULL
+         AND (SELECT count(*) FROM strikes WHERE key_id = $1) >= $4 RETURNING {KEY}"
+    );
+    let parameters: [Parameter<'_>; 4] = [&key_id, &now, &rule.to_string(), &i64::from(rule.limit)];
+    let Some(row) = begun.query_opt(&suspend, &parameters).await? else { return Ok(false) };
+    audit_log::record(begun, database.new_id(), &Actor::policy(), &Deed::of_suspended_key(&api_key(&row)?)).await?;
+    Ok(true)
 }
 
 #[async_trait]

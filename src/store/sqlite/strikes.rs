@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::writer::Writing;
-use super::{audit_log, people, queue};
+use super::{accounts, audit_log, people, queue};
 use crate::domain::model::Id;
 use crate::store::{Actor, Deed, Lease, Origin, Refusal, StrikeRule};
 
@@ -31,8 +31,8 @@ pub(super) fn refuse(
     Ok(Refusal::Done { suspended: suspended.then_some(key_id) })
 }
 
-/// Adds one strike; returns `true` if it suspends the key.
-fn strike(writing: &Writing, task_id: Id, key_id: Id, rule: StrikeRule) -> rusqlite::Result<bool> {
+/// Adds one strike; returns `true` if it suspends the key, which the audit log tells.
+fn strike(writing: &mut Writing, task_id: Id, key_id: Id, rule: StrikeRule) -> rusqlite::Result<bool> {
     let connection = &writing.connection;
     let now = writing.clock.now();
     let begin = now.saturating_sub(rule.window);
@@ -54,6 +54,11 @@ fn strike(writing: &Writing, task_id: Id, key_id: Id, rule: StrikeRule) -> rusql
             "UPDATE api_keys SET suspended_at = ?2, suspended_for = ?3 WHERE id = ?1 AND suspended_at IS NULL",
         )?
         .execute(params![key_id, now, rule.to_string()])?;
+    if suspended == 1
+        && let Some(key) = accounts::find_key(connection, key_id)?
+    {
+        audit_log::record(writing, &Actor::policy(), &Deed::of_suspended_key(&key))?;
+    }
     Ok(suspended == 1)
 }
 

@@ -37,6 +37,7 @@ impl AuditPage<'_> {
         match entry.actor.via {
             Via::Command => "via-command",
             Via::Studio => "via-studio",
+            Via::Server => "via-server",
         }
     }
 }

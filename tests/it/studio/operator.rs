@@ -133,7 +133,8 @@ async fn strikes_are_shown_and_lifted() {
     assert_eq!(lifted.status, StatusCode::SEE_OTHER);
     let found = store.find_key(key).await.expect("a store").expect("a key");
     assert!(found.suspension.is_none() && found.disabled, "{found:?}");
-    assert_eq!(operator.actions().await, [(Action::Lift, "admin".to_owned())]);
+    let actions = [(Action::Lift, "admin".to_owned()), (Action::SuspendKey, "content policy".to_owned())];
+    assert_eq!(operator.actions().await, actions);
     assert!(!operator.page("/studio/operator/strikes").await.contains("laptop"));
     let overview = operator.page("/studio/operator").await;
     assert!(overview.contains("It is not allowed."), "{overview}");

@@ -99,11 +99,61 @@ async fn the_last_strike_suspends_the_person_alone_until_the_operator_lifts_it()
     assert_eq!(told, [(Action::Lift, "admin"), (Action::SuspendPerson, "content policy")]);
     for entry in &entries {
         assert_eq!((entry.deed.subject.as_deref(), entry.deed.account_id), (Some("bob"), Some(bob.account)));
-        assert_eq!(entry.actor.via, Via::Studio);
     }
+    assert_eq!([entries[0].actor.via, entries[1].actor.via], [Via::Studio, Via::Server]);
     assert_eq!(entries[1].deed.detail.as_deref(), Some(REASON));
     let page = operator.page("/studio/operator/audit").await;
     assert!(page.contains("Person suspended") && page.contains("Strikes lifted"), "{page}");
+}
+
+#[tokio::test]
+async fn a_suspended_owner_gets_no_way_around_the_suspension() {
+    let (service, _policy) = service().await;
+    let ada = service.visitor("ada", 100).await;
+    let bob = service.visitor_as("ada", "bob", Role::Member).await;
+    let (active, _) = service.new_key(ada.account, |_| {}).await;
+    let (disabled, _) = service.new_key(ada.account, |_| {}).await;
+    let disable = format!("/studio/keys/{disabled}/disable");
+    assert_eq!(ada.send(&disable, &[]).await.status, StatusCode::SEE_OTHER);
+    ada.violate(3).await;
+    assert!(ada.found().await.suspension.is_some());
+    let entries = log(&service).await.len();
+    for (path, fields) in [
+        ("/studio/people".to_owned(), vec![("name", "eve"), ("role", "owner")]),
+        (format!("/studio/people/{}/link", bob.person.id), vec![]),
+        (format!("/studio/people/{}/role", bob.person.id), vec![("role", "owner")]),
+        ("/studio/keys".to_owned(), vec![("name", "another")]),
+        (format!("/studio/keys/{active}/rotate"), vec![]),
+        (format!("/studio/keys/{disabled}/enable"), vec![]),
+    ] {
+        let refused = ada.send(&path, &fields).await;
+        assert_eq!(refused.status, StatusCode::FORBIDDEN, "{path}");
+        assert!(text(&refused).contains("Until the operator of this server lifts that"), "{}", text(&refused));
+    }
+    assert_eq!(log(&service).await.len(), entries, "nothing was changed");
+    // To take access away stays possible.
+    for path in [format!("/studio/keys/{active}/revoke"), format!("/studio/people/{}/remove", bob.person.id)] {
+        assert_eq!(ada.send(&path, &[]).await.status, StatusCode::SEE_OTHER, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn the_audit_log_tells_that_a_key_was_suspended() {
+    let (service, _policy) = service().await;
+    let operator = service.visitor("admin", 0).await;
+    let caller = service.caller("ada", 100).await;
+    for _ in 0..3 {
+        caller.submit_prompt("a bomb").await;
+    }
+    service.work().await;
+    let entries = log(&service).await;
+    let keys = service.shared.store.list_keys(None).await.expect("a store");
+    let suspended = keys.iter().find(|key| key.suspension.is_some()).expect("a suspended key");
+    let [entry] = &entries[..] else { panic!("{entries:?}") };
+    assert_eq!((entry.deed.action, entry.actor.via), (Action::SuspendKey, Via::Server));
+    assert_eq!(entry.deed.subject.as_deref(), Some(suspended.id.as_str()));
+    assert_eq!((entry.deed.account_id, entry.deed.detail.as_deref()), (Some(suspended.account_id), Some(REASON)));
+    assert!(operator.page("/studio/operator/audit").await.contains("Key suspended"));
 }
 
 #[tokio::test]
