@@ -42,6 +42,7 @@ mod generate;
 mod get;
 mod key;
 mod library;
+mod mcp;
 mod migrate;
 mod model;
 mod person;
@@ -131,6 +132,8 @@ enum Command {
     Generate(generate::GenerateArgs),
     /// Wait for a task of a running server and save its images
     Get(get::GetArgs),
+    /// Give an agent the tools of a running server (Model Context Protocol, over standard input and output)
+    Mcp(mcp::McpArgs),
     /// Back up the database and the result files of a running or stopped server
     Backup(backup::BackupArgs),
     /// Create an installation from a backup
@@ -231,7 +234,9 @@ pub fn main() -> ExitCode {
 
 /// Starts the log, and the traces for a collector if there is one.
 fn start_logging(filter: &str, format: LogFormat, otlp: Option<&str>) -> Result<Option<Exporter>, String> {
-    let filter = EnvFilter::try_new(filter).map_err(|error| format!("--log {filter:?}: {error}"))?;
+    // That library warns of each mistake of a caller, as this server does not.
+    let filter =
+        EnvFilter::try_new(format!("rmcp=error,{filter}")).map_err(|error| format!("--log {filter:?}: {error}"))?;
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let log = match format {
         LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).boxed(),
@@ -300,6 +305,7 @@ fn run(command: Command, data: &DataSettings, settings: &[ShownSetting], exporte
             Command::Model(command) => model::run(command, data).await,
             Command::Generate(args) => Ok(generate::run(args).await),
             Command::Get(args) => Ok(get::run(args).await),
+            Command::Mcp(args) => Ok(mcp::run(args).await),
             Command::Completions(args) => completions::print(args, Cli::command()),
             Command::Man(args) => completions::write_manual(args, Cli::command()),
             Command::Backup(args) => backup::run(args, data).await,

@@ -31,6 +31,7 @@ impl Command {
             | Self::Engine(_)
             | Self::Generate(_)
             | Self::Get(_)
+            | Self::Mcp(_)
             | Self::Config(_)
             | Self::Openapi
             | Self::Completions(_)

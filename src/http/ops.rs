@@ -29,7 +29,7 @@ impl Readiness {
         self.0.cancel();
     }
 
-    fn is_stopping(&self) -> bool {
+    pub(super) fn is_stopping(&self) -> bool {
         self.0.is_cancelled()
     }
 

@@ -11,7 +11,7 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 
 use super::ops::Readiness;
 use super::state::ApiState;
-use super::{api, docs, files, openai, ops, pipeline};
+use super::{api, docs, files, mcp, openai, ops, pipeline};
 use crate::metrics::Metrics;
 use crate::service::Shared;
 use crate::service::limits::Usage;
@@ -28,7 +28,7 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 67] = [
+pub static ROUTES: [Route; 68] = [
     api(Method::POST, GENERATE, Usage::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, Usage::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, Usage::Read, |method| on(method, api::images::find)),
@@ -36,6 +36,7 @@ pub static ROUTES: [Route; 67] = [
     openai(Method::POST, "/v1/images/generations", Usage::Submit, |method| on(method, openai::generations)),
     openai(Method::GET, "/v1/models", Usage::Read, |method| on(method, openai::models::list)),
     openai(Method::GET, "/v1/models/{id}", Usage::Read, |method| on(method, openai::models::find)),
+    agents(Method::POST, "/mcp", |method| on(method, mcp::post)),
     open(Surface::Files, "/files/{*name}", |method| on(method, files::serve)),
     open(Surface::Docs, "/", |method| on(method, docs::page)),
     open(Surface::Docs, "/favicon.ico", |method| on(method, docs::page)),
@@ -123,6 +124,8 @@ pub enum Surface {
     Api,
     /// The API in OpenAI's dialect.
     OpenAi,
+    /// The tools for agents.
+    Mcp,
     /// The pages for people.
     Studio,
     /// Result files.
@@ -209,6 +212,16 @@ const fn openai(
     Route { pattern, method, surface, access, limit, errors, handler: Handler::Service(handler) }
 }
 
+/// The tools for agents. A call of one that submits counts as a submit as well.
+const fn agents(
+    method: Method,
+    pattern: &'static str,
+    handler: fn(MethodFilter) -> MethodRouter<ServiceState>,
+) -> Route {
+    let (surface, access, limit, errors) = (Surface::Mcp, Access::Key, Some(Usage::Read), ErrorShape::Envelope);
+    Route { pattern, method, surface, access, limit, errors, handler: Handler::Service(handler) }
+}
+
 const fn open(
     surface: Surface,
     pattern: &'static str,
@@ -269,7 +282,9 @@ impl Route {
         match self.surface {
             Surface::Docs => "/docs",
             Surface::Files => "/files/{name}",
-            Surface::Api | Surface::OpenAi | Surface::Studio | Surface::Ops | Surface::Metrics => self.pattern,
+            Surface::Api | Surface::OpenAi | Surface::Mcp | Surface::Studio | Surface::Ops | Surface::Metrics => {
+                self.pattern
+            }
         }
     }
 }
@@ -279,6 +294,7 @@ const fn statuses(surface: Surface) -> &'static [u16] {
     match surface {
         Surface::Api => &[200, 400, 401, 402, 404, 429, 500],
         Surface::OpenAi => &[200, 400, 401, 404, 429, 500, 503],
+        Surface::Mcp => &[200, 400, 401, 429, 500],
         Surface::Studio => &[200, 303, 403, 404, 500],
         Surface::Files => &[200, 404, 500],
         Surface::Docs | Surface::Metrics => &[200, 500],
@@ -304,7 +320,7 @@ pub(super) fn label(request: &Request) -> &'static str {
 
 /// Whether a request is for the API.
 pub(super) fn is_of_api(request: &Request) -> bool {
-    at(request).is_some_and(|route| matches!(route.surface, Surface::Api | Surface::OpenAi))
+    at(request).is_some_and(|route| matches!(route.surface, Surface::Api | Surface::OpenAi | Surface::Mcp))
 }
 
 /// Whether a request is for the studio.

@@ -35,6 +35,7 @@ mod limits;
 mod list;
 mod listening;
 mod log;
+mod mcp;
 mod metrics;
 mod migrate;
 mod models;

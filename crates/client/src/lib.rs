@@ -5,6 +5,7 @@
 //! - The key is sent to the API only: not to the file host, not to the target of a redirect, and over plain HTTP to
 //!   this machine only, unless the caller allows more.
 
+mod messages;
 mod polling;
 mod processing;
 mod tls;
@@ -20,6 +21,7 @@ use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 
+pub use messages::Labels;
 use polling::{Polled, persist, poll_until_finished};
 pub use processing::{Processing, Waiting};
 
@@ -191,6 +193,7 @@ pub struct Refusal {
 pub struct Client {
     tasks_url: String,
     generate_url: String,
+    messages_url: String,
     authorization: HeaderValue,
     api: reqwest::Client,
     /// Never sends the key, and follows redirects.
@@ -259,6 +262,7 @@ impl Client {
         Ok(Self {
             tasks_url: format!("{base_url}/api/v1/images/task"),
             generate_url: format!("{base_url}/api/v1/images/generate"),
+            messages_url: format!("{base_url}/mcp"),
             authorization,
             api: http_client(plain, tls.clone(), Policy::none())?,
             files: http_client(plain, tls, Policy::limited(MAX_IMAGE_REDIRECTS))?,

@@ -30,7 +30,7 @@ use crate::http::submitted;
 use crate::service::tasks::{DEFAULT_PAGE, Found, MAX_PAGE};
 
 /// The names of the fields of a submit that the service does not know.
-static IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-ignored-fields");
+pub(in crate::http) static IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-ignored-fields");
 
 /// A result image.
 #[derive(Debug, Serialize, ToSchema)]
@@ -392,6 +392,13 @@ pub async fn find(
 pub struct ListQuery {
     limit: Option<String>,
     cursor: Option<String>,
+}
+
+impl ListQuery {
+    /// The query with these parameters.
+    pub(in crate::http) fn new(limit: Option<String>, cursor: Option<String>) -> Self {
+        Self { limit, cursor }
+    }
 }
 
 /// List tasks

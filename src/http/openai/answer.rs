@@ -99,7 +99,7 @@ async fn urls(names: &[String], api: &ApiState) -> Result<Vec<ImageData<'static>
 }
 
 /// The files in base64.
-pub(super) async fn files(
+pub(in crate::http) async fn files(
     format: OutputFormat,
     names: &[String],
     api: &ApiState,

@@ -24,7 +24,7 @@ use crate::store::{Attachment, Call, Origin, Submission};
 
 use self::hold::Hold;
 
-mod answer;
+pub(super) mod answer;
 mod hold;
 pub(super) mod models;
 

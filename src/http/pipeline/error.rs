@@ -136,6 +136,12 @@ impl ApiError {
         Self::new(StatusCode::NOT_FOUND, ErrorCode::NotFound, "There is no such task.")
     }
 
+    /// 403 for a page of a site that may not call this server.
+    pub fn refused_origin() -> Self {
+        let message = "Pages of this origin may not call this server; the operator allows them with --cors-origin.";
+        Self::new(StatusCode::FORBIDDEN, ErrorCode::InvalidRequest, message)
+    }
+
     /// 404 for a path.
     pub fn not_found() -> Self {
         Self::of_status(StatusCode::NOT_FOUND)
@@ -199,6 +205,13 @@ impl ApiError {
     /// The status.
     pub(in crate::http) fn status(&self) -> StatusCode {
         self.status
+    }
+
+    /// The code and the message, for a text without a status.
+    pub(in crate::http) fn sentence(&self) -> String {
+        let code = serde_json::to_value(self.code).unwrap_or_default();
+        let later = self.retry_after.map(|seconds| format!(" Retry after {seconds} s.")).unwrap_or_default();
+        format!("{}: {}{later}", code.as_str().unwrap_or_default(), self.message)
     }
 
     /// The envelope.

@@ -1,0 +1,113 @@
+//! The tools as agents see them.
+
+use std::sync::{Arc, LazyLock};
+
+use rmcp::model::{JsonObject, Tool, ToolAnnotations};
+use serde_json::{Value, json};
+
+use crate::domain::request::AspectRatio;
+use crate::service::tasks::{DEFAULT_PAGE, MAX_PAGE};
+
+/// Creates a task.
+pub(super) const GENERATE: &str = "generate_image";
+/// Retrieves a task.
+pub(super) const GET: &str = "get_task";
+/// Lists tasks.
+pub(super) const LIST: &str = "list_tasks";
+/// Shows the balance.
+pub(super) const CREDITS: &str = "get_credits";
+
+/// Longest wait of a tool in seconds.
+pub(super) const MAX_WAIT: u64 = 60;
+/// The wait after a submit unless the agent says otherwise: clients give up a tool after 60 seconds.
+pub(super) const USUAL_WAIT: u64 = 50;
+
+/// Advice for an agent that sees the tools for the first time.
+pub(super) const INSTRUCTIONS: &str = "Makes pictures from prompts. generate_image costs credits, waits for the pictures \
+    and returns them. If it returns a task that is still processing, call get_task with its task_id until it has ended; \
+    do not call generate_image again, which would charge another task. A failed task costs nothing.";
+
+/// All tools.
+pub(super) static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
+    let ratios: Vec<_> = AspectRatio::ALL.iter().map(|ratio| ratio.as_str()).collect();
+    let wait = |usual: u64| {
+        json!({
+            "type": "integer", "minimum": 0, "maximum": MAX_WAIT, "default": usual,
+            "description": "Seconds to wait for the end of the task",
+        })
+    };
+    let pictures = json!({
+        "enum": ["jpeg", "png", "none"], "default": "jpeg",
+        "description": "The form in which finished pictures are part of the answer; their URLs always are",
+    });
+    let task_id = json!({ "type": "string", "description": "The task_id, such as imgmodel-FP78JSYBAxivrBQ7kA432" });
+    vec![
+        tool(
+            GENERATE,
+            "Generate images",
+            "Creates 1 to 4 images from a prompt. Costs 2 credits per image, which come back if the task fails. Waits \
+             for the images and returns them with their URLs.",
+            ToolAnnotations::new().read_only(false).destructive(false).idempotent(false).open_world(false),
+            &json!({
+                "type": "object", "required": ["prompt"],
+                "properties": {
+                    "prompt": { "type": "string", "description": "Description of the images" },
+                    "aspect_ratio": { "enum": ratios, "default": "1:1" },
+                    "n": { "type": "integer", "minimum": 1, "maximum": 4, "default": 1, "description": "Number of images" },
+                    "reference_images": {
+                        "type": "array", "items": { "type": "string", "format": "uri" }, "maxItems": 4,
+                        "description": "https URLs of images to work from",
+                    },
+                    "wait_seconds": wait(USUAL_WAIT),
+                    "pictures": pictures,
+                },
+            }),
+        ),
+        tool(
+            GET,
+            "Get a task",
+            "Returns a task of this key's account, with its images if it has completed. With wait_seconds it waits for \
+             its end.",
+            reading(),
+            &json!({
+                "type": "object", "required": ["task_id"],
+                "properties": { "task_id": task_id, "wait_seconds": wait(0), "pictures": pictures },
+            }),
+        ),
+        tool(
+            LIST,
+            "List tasks",
+            "Lists the tasks that were created with the keys of this account, newest first, without their images.",
+            reading(),
+            &json!({
+                "type": "object",
+                "properties": {
+                    "limit": { "type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": DEFAULT_PAGE },
+                    "cursor": { "type": "string", "description": "The next_cursor of the page before" },
+                },
+            }),
+        ),
+        tool(
+            CREDITS,
+            "Get credits",
+            "Returns the balance of this key's account in credits.",
+            reading(),
+            &json!({ "type": "object", "properties": {} }),
+        ),
+    ]
+});
+
+fn reading() -> ToolAnnotations {
+    ToolAnnotations::new().read_only(true).open_world(false)
+}
+
+fn tool(
+    name: &'static str,
+    title: &'static str,
+    description: &'static str,
+    annotations: ToolAnnotations,
+    schema: &Value,
+) -> Tool {
+    let schema: JsonObject = schema.as_object().cloned().unwrap_or_default();
+    Tool::new(name, description, Arc::new(schema)).with_title(title).with_annotations(annotations)
+}

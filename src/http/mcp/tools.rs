@@ -1,0 +1,281 @@
+//! Calls of the tools.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Extension;
+use axum::body::{Body, to_bytes};
+use axum::extract::{Path, Query, Request, State};
+use axum::http::header::{self, HeaderMap, HeaderValue};
+use axum::response::Response;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation, JsonObject, ListToolsResult,
+    PaginatedRequestParams, ProgressNotificationParam, ServerCapabilities, ServerConfig, Tool,
+};
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleServer, ServerHandler};
+use serde_json::{Value, json};
+use tintype_engine::Stage;
+
+use super::definitions::{CREDITS, GENERATE, GET, INSTRUCTIONS, LIST, MAX_WAIT, TOOLS, USUAL_WAIT};
+use crate::domain::images_api_request::OutputFormat;
+use crate::domain::model::{Status, Surface, TaskId};
+use crate::http::api::{account, images};
+use crate::http::openai::answer;
+use crate::http::ops::Readiness;
+use crate::http::pipeline::auth::Caller;
+use crate::http::pipeline::error::ApiError;
+use crate::http::pipeline::observe::RequestId;
+use crate::http::state::ApiState;
+use crate::service::tasks::Found;
+
+/// Time between two reports to a client that asked for them, which keeps clients from giving the call up.
+const REPORT_EVERY: Duration = Duration::from_secs(5);
+
+/// A picture that an agent looks at.
+const JPEG: OutputFormat = OutputFormat::Jpeg(85);
+
+/// The tools for one caller.
+#[derive(Debug, Clone)]
+pub(super) struct Tools {
+    pub(super) api: Arc<ApiState>,
+    pub(super) readiness: Readiness,
+    pub(super) caller: Caller,
+    pub(super) request_id: RequestId,
+}
+
+/// The form of the pictures in an answer.
+type Pictures = Option<OutputFormat>;
+
+/// The outcome of a call that the agent is told: a response of the API, or why there is none.
+type Told = Result<Value, String>;
+
+impl ServerHandler for Tools {
+    fn get_info(&self) -> ServerConfig {
+        let name = Implementation::new("tintype", env!("CARGO_PKG_VERSION")).with_title("Tintype");
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+            .with_server_info(name)
+            .with_instructions(INSTRUCTIONS)
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        TOOLS.iter().find(|tool| tool.name == name).cloned()
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        Ok(ListToolsResult::with_all_items(TOOLS.clone()))
+    }
+
+    async fn call_tool(
+        &self,
+        call: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let arguments = call.arguments.unwrap_or_default();
+        let result = match call.name.as_ref() {
+            GENERATE => self.generate(arguments, &context).await,
+            GET => self.get(&arguments, &context).await,
+            LIST => self.list(&arguments).await.map(|page| told(&page)),
+            CREDITS => self.credits().await.map(|account| told(&account)),
+            name => return Err(ErrorData::invalid_params(format!("There is no tool {name:?}."), None)),
+        };
+        let result = result.unwrap_or_else(|sentence| CallToolResult::error(vec![ContentBlock::text(sentence)]));
+        Ok(result.into())
+    }
+}
+
+impl Tools {
+    async fn generate(
+        &self,
+        mut arguments: JsonObject,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, String> {
+        let (wait, pictures) = (wait(&arguments, USUAL_WAIT)?, pictures(&arguments)?);
+        arguments.remove("wait_seconds");
+        arguments.remove("pictures");
+        self.caller.count_submit(&self.api).await.map_err(sentence_of)?;
+        let body = Body::from(Value::Object(arguments).to_string());
+        let mut request = Request::new(body);
+        request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let (api, readiness) = (State(self.api.clone()), State(self.readiness.clone()));
+        let request_id = Extension(self.request_id.clone());
+        let created = data(images::generate(api, readiness, self.caller, request_id, request).await).await?;
+        let task_id = created["task_id"].as_str().unwrap_or_default().parse();
+        let Ok(task_id) = task_id else {
+            return Err("It is unknown whether the task was created. Call list_tasks before generate_image.".into());
+        };
+        // The task is charged, so whatever goes wrong from here on names it.
+        let named = |sentence| format!("{sentence} The task {task_id} goes on; get_task returns it.");
+        self.wait(task_id, wait, context).await.map_err(named)?;
+        self.shown(task_id, pictures).await.map_err(named)
+    }
+
+    async fn get(
+        &self,
+        arguments: &JsonObject,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, String> {
+        let (wait, pictures) = (wait(arguments, 0)?, pictures(arguments)?);
+        let task_id = arguments.get("task_id").and_then(Value::as_str).ok_or("task_id must be a string.")?;
+        let task_id: TaskId = task_id.parse().map_err(|_| sentence_of(ApiError::no_such_task()))?;
+        self.wait(task_id, wait, context).await?;
+        self.shown(task_id, pictures).await
+    }
+
+    async fn list(&self, arguments: &JsonObject) -> Told {
+        let text = |name| match arguments.get(name) {
+            None | Some(Value::Null) => None,
+            Some(Value::String(text)) => Some(text.clone()),
+            Some(other) => Some(other.to_string()),
+        };
+        let query = images::ListQuery::new(text("limit"), text("cursor"));
+        data(images::list(State(self.api.clone()), self.caller, Ok(Query(query))).await).await
+    }
+
+    async fn credits(&self) -> Told {
+        data(account::find(State(self.api.clone()), self.caller).await).await
+    }
+
+    /// Waits for the end of a task. Reports to a client that wants that; ends when the client hangs up.
+    async fn wait(&self, task_id: TaskId, limit: Duration, context: &RequestContext<RoleServer>) -> Result<(), String> {
+        let token = context.meta.get_progress_token();
+        let whole = async {
+            let mut reports = 0_u32;
+            let mut left = limit;
+            while !left.is_zero() && !self.readiness.is_stopping() {
+                let slice = match (&token, reports) {
+                    (None, _) => left,
+                    // The first report comes at once.
+                    (Some(_), 0) => Duration::ZERO,
+                    (Some(_), _) => left.min(REPORT_EVERY),
+                };
+                left = left.saturating_sub(slice);
+                let Some(found) = self.waited(task_id, slice).await.map_err(sentence_of)? else { return Ok(()) };
+                if found.task.status.is_terminal() {
+                    return Ok(());
+                }
+                reports += 1;
+                if let Some(token) = token.clone() {
+                    let report = ProgressNotificationParam::new(token, f64::from(reports));
+                    let report = report.with_message(self.progress(&found).await);
+                    // A client that is gone ends the wait below.
+                    drop(context.peer.notify_progress(report).await);
+                }
+            }
+            Ok(())
+        };
+        tokio::select! {
+            waited = whole => waited,
+            () = context.ct.cancelled() => Ok(()),
+        }
+    }
+
+    async fn waited(&self, task_id: TaskId, limit: Duration) -> Result<Option<Found>, ApiError> {
+        let (caller, released) = (self.caller, self.readiness.stopping());
+        let tasks = &self.api.tasks;
+        let found = tasks.wait(caller.key_id, caller.account_id, Surface::Api, task_id, limit, released).await?;
+        // The key may have been revoked meanwhile.
+        caller.check_again(&self.api).await?;
+        Ok(found)
+    }
+
+    /// How far a task is.
+    async fn progress(&self, found: &Found) -> String {
+        if let Some(Stage::Step { done, of }) = found.attempt.and_then(|attempt| attempt.stage) {
+            return format!("step {done} of {of}");
+        }
+        match self.api.tasks.place(found).await.position {
+            0 => "rendering".into(),
+            place => format!("place {place} in the queue"),
+        }
+    }
+
+    /// A task, with its pictures.
+    async fn shown(&self, task_id: TaskId, pictures: Pictures) -> Result<CallToolResult, String> {
+        let (api, id) = (State(self.api.clone()), Ok(Path(task_id.to_string())));
+        let found = images::find(api, State(self.readiness.clone()), self.caller, id, HeaderMap::new()).await;
+        let task = data(found).await?;
+        if task["status"] == "failed" {
+            let sentence = format!("The task {task_id} failed: {}", text_of(&task["error"]));
+            return Ok(with_task(CallToolResult::error(vec![ContentBlock::text(sentence)]), task));
+        }
+        let mut result = told(&task);
+        if task["status"] == "processing" {
+            let advice =
+                "The task is still processing. Call get_task with its task_id and a wait; do not generate again.";
+            result.content.push(ContentBlock::text(advice));
+        } else if let Some(format) = pictures {
+            result.content.extend(self.pictures(task_id, format).await.map_err(sentence_of)?);
+        }
+        Ok(result)
+    }
+
+    async fn pictures(&self, task_id: TaskId, format: OutputFormat) -> Result<Vec<ContentBlock>, ApiError> {
+        let found = self.api.tasks.find(self.caller.account_id, Surface::Api, task_id).await?;
+        let found = found.ok_or_else(ApiError::no_such_task)?;
+        let Status::Completed(names) = &found.task.status else { return Ok(Vec::new()) };
+        let files = answer::files(format, names, &self.api).await?;
+        let kind = format!("image/{}", format.as_str());
+        Ok(files.into_iter().filter_map(|file| Some(ContentBlock::image(file.b64_json?, kind.clone()))).collect())
+    }
+}
+
+/// A result with this JSON.
+fn told(data: &Value) -> CallToolResult {
+    let text = serde_json::to_string_pretty(data).expect("JSON");
+    with_task(CallToolResult::success(vec![ContentBlock::text(text)]), data.clone())
+}
+
+fn with_task(mut result: CallToolResult, task: Value) -> CallToolResult {
+    result.structured_content = Some(task);
+    result
+}
+
+fn text_of(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// The seconds that an agent wants to wait.
+fn wait(arguments: &JsonObject, usual: u64) -> Result<Duration, String> {
+    let seconds = match arguments.get("wait_seconds") {
+        None | Some(Value::Null) => Some(usual),
+        Some(given) => given.as_u64().filter(|seconds| *seconds <= MAX_WAIT),
+    };
+    let seconds = seconds.ok_or_else(|| format!("wait_seconds must be an integer from 0 to {MAX_WAIT}."))?;
+    Ok(Duration::from_secs(seconds))
+}
+
+fn pictures(arguments: &JsonObject) -> Result<Pictures, String> {
+    match arguments.get("pictures").unwrap_or(&json!("jpeg")).as_str() {
+        Some("jpeg") => Ok(Some(JPEG)),
+        Some("png") => Ok(Some(OutputFormat::Png)),
+        Some("none") => Ok(None),
+        _ => Err("pictures must be \"jpeg\", \"png\" or \"none\".".into()),
+    }
+}
+
+/// The data of a response of the API, or its error as a sentence.
+async fn data(response: Result<Response, ApiError>) -> Told {
+    let response = response.map_err(sentence_of)?;
+    let ignored = response.headers().get(&images::IGNORED_FIELDS).cloned();
+    let body = to_bytes(response.into_body(), usize::MAX).await.unwrap_or_default();
+    let mut body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    // A response without a body leaves open whether a task was created.
+    let mut data = body.get_mut("data").map(Value::take).unwrap_or_default();
+    if let Some(ignored) = ignored.as_ref().and_then(|ignored| ignored.to_str().ok()) {
+        data["ignored_fields"] = ignored.into();
+    }
+    Ok(data)
+}
+
+/// An error of the API as an agent reads it.
+fn sentence_of(error: ApiError) -> String {
+    if let Some(cause) = error.cause() {
+        tracing::error!(%cause, "a call of a tool failed");
+    }
+    error.sentence()
+}

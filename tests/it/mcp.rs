@@ -1,0 +1,155 @@
+//! The Model Context Protocol: tools for agents, over HTTP and over standard input and output.
+
+use std::process::Command;
+
+use hyper::StatusCode;
+use serde_json::{Value, json};
+use tintype::domain::model::Surface;
+use tintype::domain::request::GenerateRequest;
+use tintype::store::Submission;
+
+use crate::rigs::http::Answer;
+use crate::rigs::packages::{npm, run};
+use crate::rigs::service::{Caller, Service};
+use crate::tidy::root;
+
+impl Caller<'_> {
+    /// Sends a message to the tools, as a client that keeps nothing does.
+    async fn message(&self, message: &Value, headers: &[(&str, &str)]) -> Answer {
+        let authorization = self.authorization();
+        let usual = [
+            ("authorization", authorization.as_str()),
+            ("content-type", "application/json"),
+            ("accept", "application/json, text/event-stream"),
+        ];
+        let headers = [&usual, headers].concat();
+        self.service.call("POST", "/mcp", &headers, message.to_string()).await
+    }
+
+    /// Calls a tool; returns its result.
+    async fn tool(&self, name: &str, arguments: &Value) -> Value {
+        let params = json!({ "name": name, "arguments": arguments });
+        let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+        let answer = self.message(&message, &[]).await;
+        assert_eq!((answer.status, answer.header("content-type")), (StatusCode::OK, "text/event-stream"), "{answer:?}");
+        let text = String::from_utf8_lossy(&answer.body);
+        let data = text.lines().filter_map(|line| line.strip_prefix("data: ")).next_back().expect("an event");
+        serde_json::from_str::<Value>(data).expect("JSON")["result"].take()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_official_client_uses_the_tools_over_http_and_over_standard_input_and_output() {
+    let service = Service::start().await;
+    let (caller, poor) = (service.caller("ada", 100).await, service.caller("eve", 0).await);
+    let folder = tempfile::TempDir::new().expect("a directory");
+    std::os::unix::fs::symlink(npm().join("node_modules"), folder.path().join("node_modules")).expect("a link");
+    let script = folder.path().join("mcp_calls.mjs");
+    std::fs::copy(root().join("tests/it/clients/mcp_calls.mjs"), &script).expect("a copy");
+    let mut program = Command::new("node");
+    program.arg(script).args([&format!("http://{}", service.address), &caller.key, &poor.key]);
+    program.arg(env!("CARGO_BIN_EXE_tintype"));
+    let said = tokio::task::spawn_blocking(move || run(&mut program));
+    for _ in 0..4 {
+        while service.shared.endings.waiters.count() == 0 {
+            assert!(!said.is_finished(), "the program ended without waiting");
+            tokio::task::yield_now().await;
+        }
+        service.work().await;
+    }
+    let said: Value = serde_json::from_str(&said.await.expect("no panic")).expect("JSON");
+    let mut credits = 100;
+    for (seen, version) in said["seen"].as_array().expect("a list").iter().zip(["2025", "2026"].into_iter().cycle()) {
+        credits -= 4;
+        assert!(seen["version"].as_str().is_some_and(|seen| seen.starts_with(version)), "{seen}");
+        assert_eq!(seen["tools"], json!(["generate_image", "get_task", "list_tasks", "get_credits"]));
+        assert_eq!(seen["reports"], json!(["place 1 in the queue"]), "{seen}");
+        assert_eq!(seen["made"], json!(["text", "image/jpeg ffd8ff", "image/jpeg ffd8ff"]));
+        assert_eq!(seen["task"], json!(["completed", 2, null]));
+        assert_eq!(seen["again"], json!(["text", "image/png 89504e", "image/png 89504e"]));
+        assert_eq!((&seen["listed"], &seen["credits"]), (&json!(true), &json!(credits)), "{seen}");
+        assert_eq!(seen["refused"], json!([true, "INVALID_REQUEST: n must be an integer from 1 to 4."]));
+        assert_eq!(seen["wait"], json!([true, "wait_seconds must be an integer from 0 to 60."]));
+        assert_eq!(seen["unknown"], json!([true, "NOT_FOUND: There is no such task."]));
+        assert_eq!(seen["foreign"], "NOT_FOUND: There is no such task.");
+        assert_eq!(seen["poor"], "INSUFFICIENT_CREDITS: This task costs 2 credits and the account has 0.");
+        assert_eq!(seen["tool"], -32602);
+    }
+    for refusal in said["wrong"].as_array().expect("a list") {
+        assert!(refusal.as_str().is_some_and(|refusal| refusal.contains("A valid API key is required")), "{refusal}");
+    }
+    assert_eq!(caller.credits().await, credits);
+}
+
+#[tokio::test]
+async fn a_tool_that_does_not_wait_returns_the_task_and_says_how_to_go_on() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let made = caller.tool("generate_image", &json!({ "prompt": "a boat", "wait_seconds": 0, "oddity": 1 })).await;
+    assert_eq!(made["structuredContent"]["status"], "processing", "{made}");
+    assert!(made["content"][1]["text"].as_str().is_some_and(|advice| advice.contains("get_task")), "{made}");
+    let id = made["structuredContent"]["task_id"].as_str().expect("an id");
+    service.work().await;
+    let bare = caller.tool("get_task", &json!({ "task_id": id, "pictures": "none" })).await;
+    assert_eq!((bare["content"].as_array().map(Vec::len), bare["isError"].as_bool()), (Some(1), Some(false)), "{bare}");
+    assert_eq!(caller.task(id).await, bare["structuredContent"], "the same task as in the native API");
+
+    let failing = caller.tool("generate_image", &json!({ "prompt": "a boat [[fail]]", "wait_seconds": 0 })).await;
+    service.work().await;
+    let id = &failing["structuredContent"]["task_id"];
+    let failed = caller.tool("get_task", &json!({ "task_id": id })).await;
+    assert_eq!((failed["isError"].as_bool(), &failed["structuredContent"]["status"]), (Some(true), &json!("failed")));
+    assert!(failed["content"][0]["text"].as_str().is_some_and(|text| text.contains("failed: ")), "{failed}");
+    assert_eq!(caller.credits().await, 8);
+}
+
+#[tokio::test]
+async fn tools_show_no_tasks_of_the_studio_and_keep_the_limits_of_the_key() {
+    let service = Service::start_with(&["--submit-rate", "1"]).await;
+    let caller = service.caller("ada", 10).await;
+    let of_web = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("valid");
+    let web = service.shared.store.submit(caller.account.id, None, Surface::Web, of_web, 0).await.expect("a store");
+    let Submission::Accepted(web) = web else { panic!("{web:?}") };
+    let found = caller.tool("get_task", &json!({ "task_id": web.task_id().to_string() })).await;
+    assert_eq!(found["content"][0]["text"], "NOT_FOUND: There is no such task.");
+    let listed = caller.tool("list_tasks", &json!({})).await;
+    assert_eq!(listed["structuredContent"]["items"], json!([]));
+    let boat = json!({ "prompt": "a boat", "wait_seconds": 0 });
+    assert_eq!(caller.tool("generate_image", &boat).await["isError"], false);
+    let refused = caller.tool("generate_image", &boat).await;
+    let sentence = refused["content"][0]["text"].as_str().expect("text");
+    assert!(sentence.starts_with("RATE_LIMITED") && sentence.ends_with("Retry after 60 s."), "{refused}");
+    assert_eq!(caller.credits().await, 6, "two tasks were charged");
+}
+
+#[tokio::test]
+async fn a_message_that_is_none_is_refused_and_so_is_a_page_of_another_site() {
+    let service = Service::start_with(&["--cors-origin", "https://app.example.com"]).await;
+    let caller = service.caller("ada", 10).await;
+    let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
+    assert_eq!(caller.message(&ping, &[("origin", "https://app.example.com")]).await.status, StatusCode::OK);
+    for origin in ["https://evil.example.com", "null", "http://app.example.com", "https://app.example.com.evil.example"]
+    {
+        let refused = caller.message(&ping, &[("origin", origin)]).await;
+        refused.assert_error(403, "INVALID_REQUEST");
+    }
+    for message in
+        [json!(null), json!({}), json!([]), json!([ping]), json!({ "jsonrpc": "1.0", "id": 1, "method": "x" })]
+    {
+        let refused = caller.message(&message, &[]).await;
+        assert!(refused.status.is_client_error(), "{message}: {refused:?}");
+        assert!(refused.json()["error"].is_object(), "{message}: {refused:?}");
+    }
+    let call = |params: Value| json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+    for params in [json!({ "name": "generate_image", "arguments": [] }), json!({ "name": 1 }), json!("generate_image")]
+    {
+        let refused = caller.message(&call(params), &[]).await;
+        assert!(!String::from_utf8_lossy(&refused.body).contains("\"result\""), "{refused:?}");
+    }
+    let long = call(json!({ "name": "generate_image", "arguments": { "prompt": "a".repeat(300_000) } }));
+    caller.message(&long, &[]).await.assert_error(413, "INVALID_REQUEST");
+    let authorization = caller.authorization();
+    let plain = [("authorization", authorization.as_str()), ("content-type", "application/json")];
+    service.call("POST", "/mcp", &plain, ping.to_string()).await.assert_error(400, "INVALID_REQUEST");
+    assert_eq!(caller.credits().await, 10);
+}
