@@ -1,5 +1,6 @@
-//! CPU time and memory of models of true shapes. `benches/measure` makes the models and compares; alone: `cargo bench -p tintype-diffusion --bench parts -- FOLDER [LIBRARY.so] [PART...]`, with rten or with
-//! a library of ONNX Runtime.
+//! CPU time and memory of models of true shapes. `benches/measure` makes the models and compares; alone: `cargo bench -p
+//! tintype-diffusion --bench parts -- FOLDER [LIBRARY.so] [rows:N] [PART...]`, with rten or with a library of ONNX Runtime, and
+//! with other numbers of rows that the wide layers of klein work on at a time.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark has no clock that tests move")]
 
@@ -107,9 +108,10 @@ fn narrow(folder: &Path, part: &str, model: &Flux2) -> Result<Weights> {
     suit.weights(part, weights, &uses)
 }
 
-fn klein(folder: &Path, part: &str) -> Result<()> {
+fn klein(folder: &Path, part: &str, rows_at_a_time: Option<usize>) -> Result<()> {
     let config = Config::read(&folder.join(part).join("config.json"))?;
-    let model = Flux2::read(&config)?;
+    let mut model = Flux2::read(&config)?;
+    model.rows_at_a_time = rows_at_a_time.unwrap_or(model.rows_at_a_time);
     let file = folder.join("cache").join(format!("{part}.w8a8"));
     if !file.exists() {
         let begin = cpu();
@@ -170,16 +172,18 @@ fn main() -> Result<()> {
         return Ok(());
     };
     let folder = Path::new(folder);
+    let mut rows = None;
     for part in parts {
         match part.as_str() {
             library if library.contains(".so") => {
                 let runtime = Runtime::onnxruntime(Path::new(library), Device::Cpu)?;
                 RUNTIME.set(runtime).map_err(|_| Error::Run("the library comes before the parts".into()))?;
             }
+            part if part.starts_with("rows:") => rows = part[5..].parse().ok(),
             "unet" => unet(folder)?,
             "vae" => vae(folder)?,
             "klein-vae" => klein_vae(folder)?,
-            _ => klein(folder, part)?,
+            _ => klein(folder, part, rows)?,
         }
     }
     Ok(())

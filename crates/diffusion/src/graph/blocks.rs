@@ -3,6 +3,8 @@
 //! Feature maps have the shape batch, channels, height, width, and tokens are the rows of a matrix, those of one picture
 //! after those of another.
 
+use std::ops::Range;
+
 use super::Attribute::{Float, Int, Ints, Text};
 use super::{Builder, Node};
 use crate::{Error, Result};
@@ -53,6 +55,16 @@ impl Heads {
         }
         Ok(Self { count, size: width / count })
     }
+}
+
+/// Rows that wide layers of transformers work on at a time, unless a test asks for fewer. The 1,536 of a picture of
+/// 512x512 with its prompt are one part, the 4,608 of one of 1024x1024 are three.
+pub const ROWS_AT_A_TIME: usize = 1_536;
+
+/// Ranges of about the same length that together are all rows, of at most `most` each.
+pub fn parts(rows: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+    let length = rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
+    (0..rows).step_by(length).map(move |from| from..(from + length).min(rows))
 }
 
 impl Builder<'_> {
@@ -207,6 +219,28 @@ impl Builder<'_> {
         let to = self.list(&[to as i64]);
         let axis = self.list(&[axis as i64]);
         self.op("Slice", &[x, &from, &to, &axis], &[], &shape)
+    }
+
+    /// The first rows of a matrix, and the others if there are any.
+    ///
+    /// Layers of many rows work on a part of them after the other, so that wide results of only one part are in memory:
+    /// [`Builder::first`] takes a part from `x`, and [`Builder::last`] puts the result behind the rest, which is the next
+    /// `x`. Each part so depends on the one before. Without that the runtime would begin with the first layer of all
+    /// parts. After all parts, the rows have their order again.
+    pub fn first(&mut self, x: &Node, rows: usize) -> (Node, Option<Node>) {
+        let [all, _] = x.matrix();
+        if rows == all {
+            return (x.clone(), None);
+        }
+        (self.slice(x, 0, 0, rows), Some(self.slice(x, 0, rows, all)))
+    }
+
+    /// Puts rows behind those that [`Builder::first`] left.
+    pub fn last(&mut self, rest: Option<&Node>, rows: &Node) -> Node {
+        match rest {
+            None => rows.clone(),
+            Some(rest) => self.concat(&[rest, rows], 0),
+        }
     }
 
     /// Feature maps after each other.

@@ -29,7 +29,7 @@ impl Builder<'_> {
     /// # Errors
     /// If the weights do not fit.
     pub fn linear(&mut self, x: &Node, name: &str, outputs: usize, bias: bool) -> Result<Node> {
-        self.linear_rows(x, name, outputs, 0..outputs, bias)
+        self.linear_part(x, name, outputs, 0..outputs, bias)
     }
 
     /// A linear layer whose outputs are those of several layers after each other. Each gets a result of its own, which
@@ -49,7 +49,7 @@ impl Builder<'_> {
         let mut results = Vec::new();
         for count in outputs {
             to += count;
-            results.push(self.linear_rows(x, name, all, to - count..to, bias)?);
+            results.push(self.linear_part(x, name, all, to - count..to, bias)?);
         }
         Ok(results.try_into().expect("one result for each"))
     }
@@ -64,8 +64,11 @@ impl Builder<'_> {
         self.wide(x, name, outputs, 0..outputs, bias)
     }
 
-    /// The given outputs of a layer that has `all`.
-    fn linear_rows(&mut self, x: &Node, name: &str, all: usize, outputs: Range<usize>, bias: bool) -> Result<Node> {
+    /// The given outputs of a linear layer that has `all`.
+    ///
+    /// # Errors
+    /// If the weights do not fit.
+    pub fn linear_part(&mut self, x: &Node, name: &str, all: usize, outputs: Range<usize>, bias: bool) -> Result<Node> {
         let weight = format!("{}{name}.weight", self.prefix);
         let piece = piece_name(&weight, &outputs, all);
         if self.weights.get(&piece).is_some_and(|entry| entry.dtype == Dtype::I8) {

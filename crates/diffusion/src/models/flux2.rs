@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::config::Config;
 use crate::graph::attention::{MOST_OF_A_HEAD, Rotation, Sees, angles};
-use crate::graph::blocks::{Activation, Heads};
+use crate::graph::blocks::{Activation, Heads, ROWS_AT_A_TIME, parts};
 use crate::graph::{Builder, Graph, Node};
 use crate::models::time::waves;
 use crate::weights::Weights;
@@ -23,6 +23,8 @@ pub struct Flux2 {
     pub channels: usize,
     /// Numbers in the embedding of a token.
     pub context: usize,
+    /// Rows that the wide layers work on at a time.
+    pub rows_at_a_time: usize,
     heads: Heads,
     inner: usize,
     waves: usize,
@@ -70,6 +72,7 @@ impl Flux2 {
         Ok(Self {
             channels,
             context: config.number_or("joint_attention_dim", 15_360)?,
+            rows_at_a_time: ROWS_AT_A_TIME,
             inner: ((heads.count * heads.size) as f64 * ratio) as usize,
             heads,
             waves,
@@ -198,11 +201,19 @@ impl Part<'_, '_> {
         self.b.mul(&gate, value)
     }
 
-    fn feed_forward(&mut self, x: &Node, name: &str) -> Result<Node> {
-        let inner = self.model.inner;
-        let [gate, value] = self.b.linears(x, &format!("{name}.linear_in"), [inner, inner], false)?;
-        let h = self.swiglu(&gate, &value);
-        self.b.linear(&h, &format!("{name}.linear_out"), self.width, false)
+    /// Adds what the wide layers make of rows, part after part.
+    fn feed_forward(&mut self, mut x: Node, name: &str, modulation: &[Node]) -> Result<Node> {
+        let (inner, epsilon) = (self.model.inner, self.model.epsilon);
+        for part in parts(x.matrix()[0], self.model.rows_at_a_time) {
+            let (these, rest) = self.b.first(&x, part.len());
+            let h = self.b.modulate(&these, &modulation[1], Some(&modulation[0]), epsilon);
+            let [gate, value] = self.b.linears(&h, &format!("{name}.linear_in"), [inner, inner], false)?;
+            let h = self.swiglu(&gate, &value);
+            let h = self.b.linear(&h, &format!("{name}.linear_out"), self.width, false)?;
+            let these = self.gated(&these, &modulation[2], &h);
+            x = self.b.last(rest.as_ref(), &these);
+        }
+        Ok(x)
     }
 
     /// A block with weights of their own for image and text, which meet in the attention.
@@ -230,14 +241,12 @@ impl Part<'_, '_> {
         let of_text = self.b.slice(&mixed, 0, 0, tokens);
         let of_image = self.b.slice(&mixed, 0, tokens, rows);
         let mut result = Vec::new();
-        for (x, mixed, out, ff, parts) in
+        for (x, mixed, out, ff, modulation) in
             [(image, of_image, "to_out.0", "ff", image_parts), (text, of_text, "to_add_out", "ff_context", text_parts)]
         {
             let h = self.b.linear(&mixed, &format!("{attention}.{out}"), self.width, false)?;
-            let x = self.gated(&x, &parts[2], &h);
-            let h = self.b.modulate(&x, &parts[4], Some(&parts[3]), epsilon);
-            let h = self.feed_forward(&h, &format!("{name}.{ff}"))?;
-            result.push(self.gated(&x, &parts[5], &h));
+            let x = self.gated(&x, &modulation[2], &h);
+            result.push(self.feed_forward(x, &format!("{name}.{ff}"), &modulation[3..])?);
         }
         let [image, text] = result.try_into().map_err(|_| Error::Run("a block has two results".into()))?;
         self.b.output(&format!("double.{layer}.image"), &image);
@@ -246,19 +255,33 @@ impl Part<'_, '_> {
     }
 
     /// A block whose attention and other layers work side by side, on image and text alike.
-    fn single(&mut self, x: &Node, layer: usize, parts: &[Node]) -> Result<Node> {
+    fn single(&mut self, x: &Node, layer: usize, modulation: &[Node]) -> Result<Node> {
         let name = format!("single_transformer_blocks.{layer}.attn");
-        let (size, inner, epsilon) = (self.model.heads.size, self.model.inner, self.model.epsilon);
-        let h = self.b.modulate(x, &parts[1], Some(&parts[0]), epsilon);
-        let widths = [self.width, self.width, self.width, inner, inner];
-        let [query, key, value, gate, up] = self.b.linears(&h, &format!("{name}.to_qkv_mlp_proj"), widths, false)?;
+        let (size, width, inner, epsilon) = (self.model.heads.size, self.width, self.model.inner, self.model.epsilon);
+        let joined = format!("{name}.to_qkv_mlp_proj");
+        let (up, end) = (3 * width + inner, 3 * width + inner * 2);
+        let modulate = |b: &mut Builder<'_>, x: &Node| b.modulate(x, &modulation[1], Some(&modulation[0]), epsilon);
+        let all = modulate(&mut self.b, x);
+        let query = self.b.linear_part(&all, &joined, end, 0..width, false)?;
+        let key = self.b.linear_part(&all, &joined, end, width..2 * width, false)?;
+        let value = self.b.linear_part(&all, &joined, end, 2 * width..3 * width, false)?;
         let query = self.b.head_norm(&query, &format!("{name}.norm_q"), size, epsilon)?;
         let key = self.b.head_norm(&key, &format!("{name}.norm_k"), size, epsilon)?;
         let mixed = self.mix(&query, &key, &value);
-        let active = self.swiglu(&gate, &up);
-        let both = self.b.concat(&[&mixed, &active], 1);
-        let h = self.b.linear(&both, &format!("{name}.to_out"), self.width, false)?;
-        let x = self.gated(x, &parts[2], &h);
+        let mut x = x.clone();
+        for part in parts(x.matrix()[0], self.model.rows_at_a_time) {
+            let (these, rest) = self.b.first(&x, part.len());
+            // Normalising rows again costs less than keeping them.
+            let h = if rest.is_some() { modulate(&mut self.b, &these) } else { all.clone() };
+            let gate = self.b.linear_part(&h, &joined, end, 3 * width..up, false)?;
+            let value = self.b.linear_part(&h, &joined, end, up..end, false)?;
+            let active = self.swiglu(&gate, &value);
+            let mixed = if rest.is_some() { self.b.slice(&mixed, 0, part.start, part.end) } else { mixed.clone() };
+            let both = self.b.concat(&[&mixed, &active], 1);
+            let h = self.b.linear(&both, &format!("{name}.to_out"), width, false)?;
+            let these = self.gated(&these, &modulation[2], &h);
+            x = self.b.last(rest.as_ref(), &these);
+        }
         self.b.output(&format!("single.{layer}"), &x);
         Ok(x)
     }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::graph::attention::{MOST_OF_A_HEAD, Rotation, Sees, angles};
-use crate::graph::blocks::{Activation, Heads};
+use crate::graph::blocks::{Activation, Heads, ROWS_AT_A_TIME, parts};
 use crate::graph::{Builder, Graph, Node};
 use crate::models::time::waves;
 use crate::weights::Weights;
@@ -35,6 +35,8 @@ pub struct ZImage {
     pub channels: usize,
     /// Numbers in the embedding of a token.
     pub context: usize,
+    /// Rows that the wide layers work on at a time.
+    pub rows_at_a_time: usize,
     heads: Heads,
     layers: usize,
     refiners: usize,
@@ -89,6 +91,7 @@ impl ZImage {
         Ok(Self {
             channels: config.number_or("in_channels", 16)?,
             context: config.number_or("cap_feat_dim", 2560)?,
+            rows_at_a_time: ROWS_AT_A_TIME,
             heads,
             layers: config.number_or("n_layers", 30)?,
             refiners: config.number_or("n_refiner_layers", 2)?,
@@ -205,21 +208,31 @@ impl Part<'_, '_> {
     }
 
     fn block(&mut self, x: &Node, name: &str, rotation: &Rotation, modulated: bool) -> Result<Node> {
-        let (width, epsilon) = (self.model.width(), self.model.epsilon);
+        let epsilon = self.model.epsilon;
         let [scale_1, gate_1, scale_2, gate_2] = self.modulation(name, modulated)?;
         let h = self.b.scaled_norm(x, &format!("{name}.attention_norm1"), scale_1.as_ref(), epsilon)?;
         let h = self.attention(&h, &format!("{name}.attention"), rotation)?;
         let h = self.b.scaled_norm(&h, &format!("{name}.attention_norm2"), gate_1.as_ref(), epsilon)?;
-        let x = self.b.add(x, &h);
-        let h = self.b.scaled_norm(&x, &format!("{name}.ffn_norm1"), scale_2.as_ref(), epsilon)?;
+        let mut x = self.b.add(x, &h);
+        for part in parts(x.matrix()[0], self.model.rows_at_a_time) {
+            let (these, rest) = self.b.first(&x, part.len());
+            let h = self.b.scaled_norm(&these, &format!("{name}.ffn_norm1"), scale_2.as_ref(), epsilon)?;
+            let h = self.feed_forward(&h, &format!("{name}.feed_forward"))?;
+            let h = self.b.scaled_norm(&h, &format!("{name}.ffn_norm2"), gate_2.as_ref(), epsilon)?;
+            let these = self.b.add(&these, &h);
+            x = self.b.last(rest.as_ref(), &these);
+        }
+        Ok(x)
+    }
+
+    fn feed_forward(&mut self, x: &Node, name: &str) -> Result<Node> {
+        let width = self.model.width();
         let inner = (width as f64 / 3.0 * 8.0) as usize;
-        let gate = self.b.linear(&h, &format!("{name}.feed_forward.w1"), inner, false)?;
-        let value = self.b.linear(&h, &format!("{name}.feed_forward.w3"), inner, false)?;
+        let gate = self.b.linear(x, &format!("{name}.w1"), inner, false)?;
+        let value = self.b.linear(x, &format!("{name}.w3"), inner, false)?;
         let gate = self.b.activation(&gate, Activation::Silu);
         let h = self.b.mul(&gate, &value);
-        let h = self.b.linear(&h, &format!("{name}.feed_forward.w2"), width, false)?;
-        let h = self.b.scaled_norm(&h, &format!("{name}.ffn_norm2"), gate_2.as_ref(), epsilon)?;
-        Ok(self.b.add(&x, &h))
+        self.b.linear(&h, &format!("{name}.w2"), width, false)
     }
 
     /// Scale and gate of the attention, and of the other layers, if the block has them.

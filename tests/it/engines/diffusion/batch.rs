@@ -151,3 +151,91 @@ fn only_models_and_sizes_that_make_batches_take_several_tasks() {
     assert_eq!(slots("lcm", &["--engine-batch", "8", "--engine-sizes", "1024x1024,512x768"]), 5);
     assert_eq!(slots("lcm", &["--engine-runtime", "onnxruntime:cuda"]), 4);
 }
+
+/// A number of the CLI's JSON about an account or the queue.
+fn number(data: &Path, arguments: &[&str], field: &str) -> i64 {
+    json(data, arguments)[field].as_i64().expect("a number")
+}
+
+/// The pictures of a completed task, as its account fetches them.
+async fn fetched(server: &Server, key: &str, task: &serde_json::Value) -> Vec<Picture> {
+    let mut pictures = Vec::new();
+    for image in task["images"].as_array().expect("images") {
+        let url = image["url"].as_str().or(image.as_str()).expect("a URL");
+        let file = send(server.address, "GET", url.strip_prefix(&server.url()).expect("a path"), key, "").await;
+        pictures.push(Picture::decode(&file.body).expect("a picture"));
+    }
+    pictures
+}
+
+/// The picture that the crate makes of a task by itself, in so many steps.
+fn alone(model: &Path, prompt: &str, task_id: &str, index: u8, steps: usize) -> Picture {
+    let mut pipeline = Pipeline::open(model, &Options::default()).expect("a model");
+    let mut settings = pipeline.traits().settings();
+    settings.steps = steps;
+    let id = task_id.strip_prefix("imgmodel-").expect("an id");
+    let digest = Sha256::new().chain_update(id).chain_update([index]).finalize();
+    let seed = u64::from_le_bytes(digest[..8].try_into().expect("eight bytes"));
+    let side = SIDE as usize;
+    let order = Order { prompt, width: side, height: side, seed, references: &[] };
+    pipeline.render(&order, &settings, |_| {}, &CancellationToken::new()).expect("a picture")
+}
+
+/// The steps of a task that are done, and all.
+async fn steps_of(server: &Server, key: &str, task_id: &str) -> Option<(usize, usize)> {
+    let task = send(server.address, "GET", &format!("{TASKS}/{task_id}"), key, "").await;
+    let (done, of) = task.headers.get("x-steps")?.to_str().ok()?.split_once('/')?;
+    Some((done.parse().ok()?, of.parse().ok()?))
+}
+
+#[tokio::test]
+async fn a_service_renders_tasks_of_two_accounts_in_one_batch_and_keeps_them_apart() {
+    const STEPS: usize = 400;
+    let data = TempDir::new().expect("a directory");
+    let (_directory, model) = copy_of("sd15");
+    let mut flags = flags(&model);
+    flags.extend(["--engine-batch", "4", "--engine-steps", &STEPS.to_string()].map(str::to_owned));
+    let server = Server::start(data.path(), &flags.iter().map(String::as_str).collect::<Vec<_>>());
+    let first = server.first_key().expect("a key");
+    json(data.path(), &["account", "create", "ada", "--credits", "100"]);
+    let ada = json(data.path(), &["key", "create", "--account", "ada"])["key"].as_str().expect("a key").to_owned();
+    let accounts = ["default", "ada"];
+    let balance = |account: &str| number(data.path(), &["credits", "balance", account], "credits");
+    // A full batch keeps the child at work until the two tasks wait for it.
+    let order = |prompt: &str, n: usize| json!({ "prompt": prompt, "n": n, "aspect_ratio": "1:1" });
+    let full = submit_body(&server, &first, &order("a lighthouse", 4)).await;
+    until(async || steps_of(&server, &first, &full).await.is_some()).await;
+    let child = processes(&model)[0];
+    kill_process(child, Signal::STOP).expect("a process");
+    let before = accounts.map(balance);
+    let boat = submit_body(&server, &first, &order("a boat", 1)).await;
+    let houses = submit_body(&server, &ada, &order("a house", 2)).await;
+    until(async || number(data.path(), &["queue", "show"], "leased") == 3).await;
+    kill_process(child, Signal::CONT).expect("a process");
+    // The child renders one batch after the other, so two tasks under way at the same time are in one.
+    until(async || {
+        let [boat, houses] = [steps_of(&server, &first, &boat).await, steps_of(&server, &ada, &houses).await];
+        let under_way = |steps: Option<(usize, usize)>| steps.is_some_and(|(done, of)| 0 < done && done < of);
+        if let (Some((_, of_boat)), Some((_, of_houses))) = (boat, houses) {
+            assert_eq!(of_houses, of_boat * 2, "the steps of its own pictures");
+        }
+        under_way(boat) && under_way(houses)
+    })
+    .await;
+    for (key, task_id, prompt, count) in [(&first, &boat, "a boat", 1), (&ada, &houses, "a house", 2)] {
+        let task = ended(&server, key, task_id).await;
+        assert_eq!(task["status"], "completed", "{task}");
+        let pictures = fetched(&server, key, &task).await;
+        assert_eq!(pictures.len(), count);
+        for (index, picture) in (0..).zip(&pictures) {
+            let alone = alone(&model, prompt, task_id, index, STEPS);
+            assert_close(picture, &alone.fit(picture.width(), picture.height()));
+        }
+        let other = if key == &first { &ada } else { &first };
+        assert_eq!(send(server.address, "GET", &format!("{TASKS}/{task_id}"), other, "").await.status, 404);
+    }
+    let price = before[0] - balance("default");
+    assert!(price > 0);
+    assert_eq!(before[1] - balance("ada"), price * 2, "two pictures, charged once");
+    server.stop();
+}
