@@ -38,6 +38,8 @@ mod log;
 mod metrics;
 mod migrate;
 mod models;
+mod openai_background;
+mod openai_edits;
 mod openai_face;
 mod openai_retries;
 mod openai_sdks;
