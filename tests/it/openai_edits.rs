@@ -22,7 +22,7 @@ const HOUR: Duration = Duration::from_secs(60 * 60);
 type Part<'a> = (&'a str, &'a [u8]);
 
 /// A plain PNG.
-fn png(width: u32, height: u32) -> Vec<u8> {
+pub fn png(width: u32, height: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut encoder = png::Encoder::new(&mut bytes, width, height);
     encoder.set_color(png::ColorType::Rgb);
@@ -72,7 +72,7 @@ impl Caller<'_> {
     }
 
     /// The references of a task as it is stored: the widths of uploads, and URLs.
-    async fn references(&self, task: &str) -> Vec<String> {
+    pub async fn references(&self, task: &str) -> Vec<String> {
         let store = &self.service.shared.store;
         let id: Id = task.strip_prefix("imgmodel-").and_then(|id| id.parse().ok()).expect("a task_id");
         let record = store.find_record(self.account.id, Surface::Api, id).await.expect("a store").expect("a task");

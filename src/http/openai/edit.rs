@@ -1,5 +1,5 @@
-//! The body of an edit, in a form or in JSON. Its pictures go to the disk as they arrive, and the rest of it has the limit of
-//! every body.
+//! The body of an edit, in a form or in JSON. Its pictures go to the disk as they arrive, and the rest of it has the limit
+//! of every body.
 
 use std::mem;
 use std::time::Duration;

@@ -192,7 +192,7 @@ async fn a_wrong_edit_in_json_names_its_field() {
 
 #[tokio::test]
 async fn a_caller_who_hangs_up_in_the_middle_leaves_nothing_and_no_place() {
-    let service = Service::start().await;
+    let service = Service::start_with(&["--submit-rate", "0"]).await;
     let caller = service.caller("ada", 100).await;
     let begin = b"--b-1\r\nContent-Disposition: form-data; name=image; filename=a.png\r\n\r\nhalf a picture";
     let announced = format!("content-type: {FORM}\r\ncontent-length: 100000\r\n");
@@ -203,9 +203,7 @@ async fn a_caller_who_hangs_up_in_the_middle_leaves_nothing_and_no_place() {
         stream.write_all(begin).await.expect("a connection");
         open.push(stream);
     }
-    let fifth = caller.open(&announced).await.into_std().expect("a socket");
-    let mut fifth = TcpStream::from_std(fifth).expect("a socket");
-    assert_eq!(status_of(&mut fifth).await, StatusCode::TOO_MANY_REQUESTS.as_u16());
+    assert_eq!(status_of(&mut caller.open(&announced).await).await, StatusCode::TOO_MANY_REQUESTS.as_u16());
     drop(open);
     let picture = png(30, 20);
     let parts = [("name=prompt", b"a boat".as_slice()), ("name=image; filename=a.png", &picture)];
