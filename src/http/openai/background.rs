@@ -14,7 +14,7 @@ use crate::domain::images_api::{ErrorObject, ImagesAnswer};
 use crate::domain::images_api_request::{ImagesCall, InvalidCall, OutputFormat};
 use crate::domain::model::{Status, Surface, Task, TaskId};
 use crate::http::api::hints::{with_place, with_poll_hint};
-use crate::http::api::prefer::responds_async;
+pub(super) use crate::http::api::prefer::responds_async as is_preferred;
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
 use crate::http::state::ApiState;
@@ -50,12 +50,10 @@ struct TaskBody {
     error: Option<ErrorObject>,
 }
 
-/// Whether the caller would like an answer at once: by `Prefer: respond-async`, or `?async=true`.
-pub(super) fn is_preferred(request: &Request) -> bool {
+/// Whether the query asks for an answer at once, as some gateways have it.
+pub(super) fn is_asked_for(request: &Request) -> bool {
     let query = request.uri().query().unwrap_or_default();
-    let in_query =
-        url::form_urlencoded::parse(query.as_bytes()).any(|(name, value)| name == "async" && value == "true");
-    in_query || responds_async(request.headers())
+    url::form_urlencoded::parse(query.as_bytes()).any(|(name, value)| name == "async" && value == "true")
 }
 
 /// Refuses a format that the URLs of a finished task do not serve.
@@ -67,14 +65,21 @@ pub(super) fn check(call: &ImagesCall) -> Result<(), InvalidCall> {
     Err(InvalidCall { message: message.into(), param: Some("output_format") })
 }
 
-/// The answer to a call whose task was accepted.
-pub(super) async fn accepted(task_id: TaskId, api: &ApiState, caller: &Caller) -> Result<Response, ApiError> {
+/// The answer to a call whose task was accepted, and whether its header asked for an answer at once.
+pub(super) async fn accepted(
+    task_id: TaskId,
+    preferred: bool,
+    api: &ApiState,
+    caller: &Caller,
+) -> Result<Response, ApiError> {
     let mut response = polled(task_id, api, caller).await?;
     *response.status_mut() = StatusCode::ACCEPTED;
     let headers = response.headers_mut();
     headers.insert(header::LOCATION, HeaderValue::try_from(path(task_id)).map_err(ApiError::caused_by)?);
     headers.insert(header::RETRY_AFTER, POLL_SECONDS.into());
-    headers.insert(PREFERENCE_APPLIED.clone(), HeaderValue::from_static("respond-async"));
+    if preferred {
+        headers.insert(PREFERENCE_APPLIED.clone(), HeaderValue::from_static("respond-async"));
+    }
     Ok(response)
 }
 

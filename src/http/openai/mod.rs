@@ -72,7 +72,8 @@ pub(super) async fn edits_async(sender: Sender, request: Request) -> Result<Resp
 async fn answer_call(kind: CallKind, answer: Answer, sender: Sender, request: Request) -> Result<Response, ApiError> {
     let (State(api), State(readiness), caller, Extension(request_id)) = sender;
     let repeat = Repeat::of(request.headers())?;
-    let answer = if background::is_preferred(&request) { Answer::AtOnce } else { answer };
+    let preferred = background::is_preferred(request.headers());
+    let answer = if preferred || background::is_asked_for(&request) { Answer::AtOnce } else { answer };
     let (mut call, pictures) = match kind {
         CallKind::Generation => {
             let body = read_json(request, &api.settings.connections).await?;
@@ -94,7 +95,7 @@ async fn answer_call(kind: CallKind, answer: Answer, sender: Sender, request: Re
     let hold = Hold::of(&attempt, task_id, &api);
     let answered = match answer {
         Answer::AtTheEnd => finished(&call, TaskId(task_id), &api, &readiness, &caller).await,
-        Answer::AtOnce => background::accepted(TaskId(task_id), &api, &caller).await,
+        Answer::AtOnce => background::accepted(TaskId(task_id), preferred, &api, &caller).await,
     };
     if let Some(hold) = &hold
         && !hold.is_held().await.unwrap_or(true)
