@@ -1,12 +1,15 @@
 //! `tintype generate`: submits a task to a running server, waits for it and saves its images.
 
+use std::fs::File;
 use std::io::{self, Read as _};
 use std::process::ExitCode;
 
 use clap::Args;
-use tintype_client::TaskRequest;
+use tintype_client::{EditRequest, Reference, TaskRequest};
 
 use super::following::{self, EXIT_CODES, FollowArgs, Report, Stop, exit};
+use crate::config::MAX_UPLOAD;
+use crate::domain::request::AspectRatio;
 
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
@@ -19,8 +22,8 @@ pub(super) struct GenerateArgs {
     /// Number of images, 1 to 4; each costs 2 credits [default: 1]
     #[arg(short, value_name = "N", allow_negative_numbers = true)]
     n: Option<i64>,
-    /// URL of a reference image; may be repeated up to 4 times
-    #[arg(long, value_name = "URL")]
+    /// URL or file of a reference image; may be repeated up to 4 times
+    #[arg(long, value_name = "URL|FILE")]
     reference: Vec<String>,
     #[command(flatten)]
     follow: FollowArgs,
@@ -32,31 +35,41 @@ pub(super) async fn run(args: GenerateArgs) -> ExitCode {
 
 async fn generate(args: &GenerateArgs, report: &mut Report) -> Result<(), Stop> {
     let client = following::client(&args.follow.server)?;
-    args.reference.iter().try_for_each(|reference| check_reference(reference))?;
-    let request = TaskRequest {
-        prompt: prompt(&args.prompt)?,
-        aspect_ratio: args.aspect.clone(),
-        n: args.n,
-        reference_images: args.reference.clone(),
-    };
+    let references = args.reference.iter().map(|text| reference(text)).collect::<Result<Vec<_>, _>>()?;
+    let prompt = prompt(&args.prompt)?;
     following::prepare_directory(&args.follow.out)
         .map_err(|Stop(code, sentence)| Stop(code, format!("{sentence}; nothing was submitted")))?;
-    report.submitting = true;
-    let url = &args.follow.server.url;
-    let task = client.submit(&request).await.map_err(|error| following::not_submitted(&error, url))?;
+    let task = if references.iter().any(|reference| matches!(reference, Reference::File(_))) {
+        if let Some(ratio) = &args.aspect {
+            ratio.parse::<AspectRatio>().map_err(|fault| Stop(exit::USAGE, fault.to_string()))?;
+        }
+        report.submitting = true;
+        client.submit_edit(&EditRequest { prompt, aspect_ratio: args.aspect.clone(), n: args.n, references }).await
+    } else {
+        let (aspect_ratio, reference_images) = (args.aspect.clone(), args.reference.clone());
+        report.submitting = true;
+        client.submit(&TaskRequest { prompt, aspect_ratio, n: args.n, reference_images }).await
+    };
+    let task = task.map_err(|error| following::not_submitted(&error, &args.follow.server.url))?;
     following::follow(&client, task, &args.follow, report).await
 }
 
-/// The server downloads references, so a file of this machine is out of its reach.
-fn check_reference(reference: &str) -> Result<(), Stop> {
-    if reference.contains("://") {
-        return Ok(());
+/// A URL, or else a file of this machine.
+fn reference(text: &str) -> Result<Reference, Stop> {
+    if text.contains("://") {
+        return Ok(Reference::Url(text.to_owned()));
     }
-    let sentence = format!(
-        "--reference {reference}: the server takes no uploads, it downloads references itself. Put the image on a web \
-         server that it can reach, and give the https URL. Nothing was submitted"
-    );
-    Err(Stop(exit::USAGE, sentence))
+    let refused = |fault: &str| Stop(exit::USAGE, format!("--reference {text}: {fault}. Nothing was submitted"));
+    let file = File::open(text).map_err(|error| refused(&error.to_string()))?;
+    let mut bytes = Vec::new();
+    file.take(MAX_UPLOAD + 1).read_to_end(&mut bytes).map_err(|error| refused(&error.to_string()))?;
+    if bytes.len() as u64 > MAX_UPLOAD {
+        return Err(refused("the file has more than 20 MiB"));
+    }
+    if bytes.is_empty() {
+        return Err(refused("the file is empty"));
+    }
+    Ok(Reference::File(bytes))
 }
 
 fn prompt(argument: &str) -> Result<String, Stop> {

@@ -6,6 +6,9 @@ use std::time::Duration;
 pub const MAX_BODY: usize = 256 * 1024;
 /// Largest picture that a person uploads, in bytes.
 pub const MAX_UPLOAD: u64 = 20 * 1024 * 1024;
+/// Largest body of an edit with pictures, in bytes: four pictures in base64, in which a slash may take two bytes, and as much
+/// again as any other body.
+pub const MAX_EDIT_BODY: u64 = 4 * MAX_UPLOAD * 3 / 2 + 2 * MAX_BODY as u64;
 /// Most uploads of one account.
 pub const MAX_UPLOADS: u32 = 200;
 /// Most boards of an account.

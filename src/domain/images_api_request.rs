@@ -1,10 +1,9 @@
 //! The requests of OpenAI's Images API, as the service takes them ([`super::images_api`] has the documents).
 
-use std::collections::HashSet;
-
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
+use super::images_api_fields::{Fields, invalid};
 use crate::domain::ignored_fields::IgnoredFields;
 use crate::domain::json::Json;
 use crate::domain::reference_url::ReferenceUrl;
@@ -64,6 +63,16 @@ pub struct ImagesCall {
     pub ignored: IgnoredFields,
 }
 
+/// A picture that came with a call, and not by its URL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SentPicture {
+    /// Stands for the picture among the fields. No caller can guess it.
+    pub mark: String,
+    /// Stands for the picture among the references of the task until it is stored. The same bytes have the same name, and
+    /// no URL is one.
+    pub name: String,
+}
+
 /// A fault in a call; displays as a sentence for the caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -74,18 +83,25 @@ pub struct InvalidCall {
     pub param: Option<&'static str>,
 }
 
-fn invalid<T>(param: &'static str, rule: &str) -> Result<T, InvalidCall> {
-    Err(InvalidCall { message: format!("{param} {rule}."), param: Some(param) })
-}
-
 impl ImagesCall {
-    /// Parses a body. A field that is null counts as absent, as the clients of OpenAI write it. `reference_ports` are the
-    /// ports allowed in URLs of input images.
+    /// Parses a body in JSON. `reference_ports` are the ports allowed in URLs of input images.
     ///
     /// # Errors
     /// [`InvalidCall`] with the first fault.
     pub fn parse(kind: CallKind, body: &[u8], reference_ports: &[u16]) -> Result<Self, InvalidCall> {
-        let mut fields = Fields::parse(body)?;
+        Self::of_fields(kind, Fields::of_json(body)?, reference_ports, &[])
+    }
+
+    /// Does the same for fields that were read already. `pictures` came with them.
+    ///
+    /// # Errors
+    /// [`InvalidCall`] with the first fault.
+    pub fn of_fields(
+        kind: CallKind,
+        mut fields: Fields,
+        reference_ports: &[u16],
+        pictures: &[SentPicture],
+    ) -> Result<Self, InvalidCall> {
         fields.refuse_what_cannot_be_done(kind)?;
         let prompt = request::prompt(fields.take("prompt")).map_err(at("prompt"))?;
         let as_urls = match fields.word("response_format")?.as_deref() {
@@ -107,7 +123,7 @@ impl ImagesCall {
             n: fields.count()?,
             reference_images: match kind {
                 CallKind::Generation => Vec::new(),
-                CallKind::Edit => input_images(fields.take("images"), reference_ports)?,
+                CallKind::Edit => input_images(&mut fields, reference_ports, pictures)?,
             },
             request_id: None,
         };
@@ -135,62 +151,18 @@ fn at(param: &'static str) -> impl Fn(request::InvalidRequest) -> InvalidCall {
     move |fault| InvalidCall { message: fault.0, param: Some(param) }
 }
 
-/// The fields that nobody has taken yet.
-struct Fields {
-    rest: Vec<(String, Json)>,
-}
-
 impl Fields {
-    fn parse(body: &[u8]) -> Result<Self, InvalidCall> {
-        let fault = |message: String| InvalidCall { message, param: None };
-        let parsed: Json = serde_json::from_slice(body)
-            .map_err(|error| fault(format!("The body is not a valid JSON object: {error}.")))?;
-        let Json::Object(rest) = parsed else { return Err(fault("The body must be a JSON object.".into())) };
-        let mut seen = HashSet::new();
-        if let Some((repeated, _)) = rest.iter().find(|(name, _)| !seen.insert(name.as_str())) {
-            let shown: String = repeated.chars().take(40).collect();
-            return Err(fault(format!("The body repeats the field {shown:?}.")));
-        }
-        Ok(Self { rest: rest.into_iter().filter(|(_, value)| *value != Json::Null).collect() })
-    }
-
-    fn take(&mut self, name: &str) -> Option<Json> {
-        let index = self.rest.iter().position(|(known, _)| known == name)?;
-        Some(self.rest.remove(index).1)
-    }
-
-    fn word(&mut self, name: &'static str) -> Result<Option<String>, InvalidCall> {
-        match self.take(name) {
-            None => Ok(None),
-            Some(Json::String(text)) => Ok(Some(text)),
-            Some(_) => invalid(name, "must be a string"),
-        }
-    }
-
-    fn flag(&mut self, name: &'static str) -> Result<bool, InvalidCall> {
-        match self.take(name) {
-            None => Ok(false),
-            Some(Json::Bool(value)) => Ok(value),
-            Some(_) => invalid(name, "must be true or false"),
-        }
-    }
-
-    fn integer(&mut self, name: &'static str, range: std::ops::RangeInclusive<u8>) -> Result<Option<u8>, InvalidCall> {
-        let bounds = f64::from(*range.start())..=f64::from(*range.end());
-        match self.take(name) {
-            None => Ok(None),
-            Some(Json::Number(number)) if number.fract() == 0.0 && bounds.contains(&number) => Ok(Some(number as u8)),
-            Some(_) => invalid(name, &format!("must be an integer from {} to {}", range.start(), range.end())),
-        }
-    }
-
     /// Refuses the fields that ask for other pictures than the service makes.
     fn refuse_what_cannot_be_done(&mut self, kind: CallKind) -> Result<(), InvalidCall> {
         if self.take("mask").is_some() {
             return invalid("mask", "is not supported: leave it out to edit the whole image");
         }
-        if kind == CallKind::Generation && self.take("images").is_some() {
-            return invalid("images", "belongs to /v1/images/edits");
+        if kind == CallKind::Generation {
+            for name in ["images", "image"] {
+                if self.take(name).is_some() {
+                    return invalid(name, "belongs to /v1/images/edits");
+                }
+            }
         }
         match self.word("background")?.as_deref() {
             None | Some("auto" | "opaque") => Ok(()),
@@ -233,30 +205,44 @@ impl Fields {
     }
 }
 
-/// The URLs of the images to edit.
-fn input_images(value: Option<Json>, ports: &[u16]) -> Result<Vec<String>, InvalidCall> {
+/// The references to the images to edit: URLs, and the names of pictures that came with the call.
+fn input_images(fields: &mut Fields, ports: &[u16], pictures: &[SentPicture]) -> Result<Vec<String>, InvalidCall> {
+    let (param, value) = match (fields.take("images"), fields.take("image")) {
+        (Some(_), Some(_)) => return invalid("image", "and images exclude each other"),
+        (Some(value), None) => ("images", value),
+        (None, Some(value)) => ("image", value),
+        (None, None) => return invalid("image", "is required: the images to edit"),
+    };
     let entries = match value {
-        None => return invalid("images", "is required: the images to edit"),
-        Some(Json::Array(entries)) => entries,
-        Some(_) => return invalid("images", "must be an array of objects with image_url"),
+        Json::Array(entries) => entries,
+        one => vec![one],
     };
     if entries.is_empty() || entries.len() > MAX_REFERENCES {
-        return invalid("images", "must have 1 to 4 entries");
+        return invalid(param, "must have 1 to 4 entries");
     }
-    let url = |(index, entry): (usize, Json)| {
+    let reference = |(index, entry): (usize, Json)| {
         let wrong =
-            |rule: String| Err(InvalidCall { message: format!("images[{index}]{rule}."), param: Some("images") });
-        let Json::Object(fields) = entry else { return wrong(" must be an object with image_url".into()) };
-        let mut fields = fields.into_iter().filter(|(_, value)| *value != Json::Null);
-        match (fields.next(), fields.next()) {
-            (Some((name, Json::String(url))), None) if name == "image_url" => match ReferenceUrl::parse(&url, ports) {
-                Ok(_) => Ok(url),
-                Err(fault) => wrong(format!(".image_url {fault}")),
-            },
-            _ => wrong(" must be an object with the one field image_url, a public https URL".into()),
+            |rule: String| Err(InvalidCall { message: format!("{param}[{index}] {rule}."), param: Some(param) });
+        let text = match entry {
+            Json::String(text) => text,
+            Json::Object(fields) => {
+                let mut fields = fields.into_iter().filter(|(_, value)| *value != Json::Null);
+                match (fields.next(), fields.next()) {
+                    (Some((name, Json::String(text))), None) if name == "image_url" => text,
+                    _ => return wrong("must be an object with the one field image_url, an https or data URL".into()),
+                }
+            }
+            _ => return wrong("must be an object with image_url".into()),
+        };
+        if let Some(picture) = pictures.iter().find(|picture| picture.mark == text) {
+            return Ok(picture.name.clone());
+        }
+        match ReferenceUrl::parse(&text, ports) {
+            Ok(_) => Ok(text),
+            Err(fault) => wrong(fault.to_string()),
         }
     };
-    entries.into_iter().enumerate().map(url).collect()
+    entries.into_iter().enumerate().map(reference).collect()
 }
 
 #[cfg(test)]
@@ -288,6 +274,77 @@ mod tests {
         for size in ["0x1", "1x0", "1024", "x", "-1x1", "+1x1", "1x1x1", "4294967296x1", "1.5x1", " 1x1", "big"] {
             let fault = generation(&format!(r#"{{"prompt": "a", "size": "{size}"}}"#)).expect_err(size);
             assert_eq!(fault.param, Some("size"), "{size}");
+        }
+    }
+
+    #[test]
+    fn an_edit_takes_urls_and_pictures_that_came_with_it_and_nothing_else() {
+        let picture = SentPicture { mark: "mark0".into(), name: "sha256:00".into() };
+        let references = |body: &str| {
+            let fields = Fields::of_json(body.as_bytes())?;
+            let call = ImagesCall::of_fields(CallKind::Edit, fields, &[443], std::slice::from_ref(&picture))?;
+            Ok::<_, InvalidCall>(call.request.reference_images)
+        };
+        let url = "https://example.com/a.png";
+        for (images, expected) in [
+            (r#""image": "mark0""#, vec!["sha256:00"]),
+            (r#""image": ["https://example.com/a.png", {"image_url": "mark0"}]"#, vec![url, "sha256:00"]),
+            (r#""images": [{"image_url": "mark0", "file_id": null}, {"image_url": "mark0"}]"#, vec!["sha256:00"; 2]),
+        ] {
+            assert_eq!(references(&format!(r#"{{"prompt": "a", {images}}}"#)).expect(images), expected);
+        }
+        for (images, param) in [
+            (r#""n": 1"#, "image"),
+            (r#""image": []"#, "image"),
+            (r#""image": "sha256:00""#, "image"),
+            (r#""image": "mark1""#, "image"),
+            (r#""image": "upload:FAAAAAAAAAAAAAAAAAAAA""#, "image"),
+            (r#""images": [{"image_url": "result:FAAAAAAAAAAAAAAAAAAAA/1"}]"#, "images"),
+            (r#""images": [{"file_id": "a"}]"#, "images"),
+            (r#""images": [{"image_url": "mark0", "file_id": "a"}]"#, "images"),
+            (r#""images": ["mark0"], "image": "mark0""#, "image"),
+            (r#""image": ["mark0", "mark0", "mark0", "mark0", "mark0"]"#, "image"),
+            (r#""image": 7"#, "image"),
+            (r#""image": "http://example.com/a.png""#, "image"),
+        ] {
+            let fault = references(&format!(r#"{{"prompt": "a", {images}}}"#)).expect_err(images);
+            assert_eq!(fault.param, Some(param), "{images}");
+        }
+    }
+
+    #[test]
+    fn a_form_means_the_same_as_json() {
+        let text = |fields: &[(&str, &str)]| {
+            fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect::<Vec<_>>()
+        };
+        let form = |fields: &[(&str, &str)]| {
+            let fields = Fields::of_form(text(fields), vec!["https://example.com/a.png".into()])?;
+            ImagesCall::of_fields(CallKind::Edit, fields, &[443], &[])
+        };
+        let of_form = form(&[
+            ("prompt", "7"),
+            ("n", "2"),
+            ("model", ""),
+            ("stream", "False"),
+            ("mask", ""),
+            ("output_format", "jpeg"),
+            ("output_compression", "80"),
+            ("seed", "7"),
+        ]);
+        let json = r#"{"prompt": "7", "n": 2, "output_format": "jpeg", "output_compression": 80, "seed": 7,
+            "images": [{"image_url": "https://example.com/a.png"}]}"#;
+        let of_json = Fields::of_json(json.as_bytes());
+        let of_json = ImagesCall::of_fields(CallKind::Edit, of_json.expect("fields"), &[443], &[]);
+        assert_eq!(of_form, of_json);
+        for (fields, param) in [
+            (&[("prompt", "a"), ("n", "two")][..], Some("n")),
+            (&[("prompt", "a"), ("n", "-1")], Some("n")),
+            (&[("prompt", "a"), ("stream", "yes")], Some("stream")),
+            (&[("prompt", "a"), ("mask", "m")], Some("mask")),
+            (&[("prompt", "")], Some("prompt")),
+            (&[("prompt", "a"), ("prompt", "b")], None),
+        ] {
+            assert_eq!(form(fields).expect_err("a fault").param, param, "{fields:?}");
         }
     }
 

@@ -2,9 +2,11 @@
 
 pub mod address;
 pub mod cursor;
+pub mod data_urls;
 pub mod files_marker;
 pub mod ignored_fields;
 pub mod images_api;
+pub mod images_api_fields;
 pub mod images_api_request;
 mod json;
 pub mod key;

@@ -143,19 +143,59 @@ fn part(header: &[u8]) -> Result<Piece, Malformed> {
         let (name, value) = line.split_once(':')?;
         name.eq_ignore_ascii_case("content-disposition").then_some(value)
     });
-    let mut parameters = disposition.ok_or(Malformed)?.split(';').map(str::trim);
-    if !parameters.next().is_some_and(|kind| kind.eq_ignore_ascii_case("form-data")) {
+    let (kind, mut rest) = disposition.ok_or(Malformed)?.split_once(';').ok_or(Malformed)?;
+    if !kind.trim().eq_ignore_ascii_case("form-data") {
         return Err(Malformed);
     }
     let (mut name, mut is_file) = (None, false);
-    for (key, value) in parameters.filter_map(|parameter| parameter.split_once('=')) {
+    loop {
+        let (key, value, left) = parameter(rest)?;
         match key.to_ascii_lowercase().as_str() {
-            "name" => name = name.or(Some(value.trim_matches('"').to_owned())),
+            // Of two names, another reader may take the other one.
+            "name" if name.replace(value).is_some() => return Err(Malformed),
             "filename" | "filename*" => is_file = true,
             _ => {}
         }
+        match left {
+            Some(left) => rest = left,
+            None => return Ok(Piece::Part { name: name.ok_or(Malformed)?, is_file }),
+        }
     }
-    Ok(Piece::Part { name: name.ok_or(Malformed)?, is_file })
+}
+
+/// The first of the parameters, and the others after its semicolon. A semicolon in a quoted value ends nothing.
+fn parameter(text: &str) -> Result<(&str, String, Option<&str>), Malformed> {
+    // A semicolon may stand at the end.
+    if text.trim().is_empty() {
+        return Ok(("", String::new(), None));
+    }
+    let (key, rest) = text.split_once('=').ok_or(Malformed)?;
+    let (key, rest) = (key.trim(), rest.trim_start());
+    let Some(quoted) = rest.strip_prefix('"') else {
+        let (value, left) = rest.split_once(';').map_or((rest, None), |(value, left)| (value, Some(left)));
+        return if key.contains([';', '"']) || value.contains('"') {
+            Err(Malformed)
+        } else {
+            Ok((key, value.trim().to_owned(), left))
+        };
+    };
+    let (mut value, mut letters) = (String::new(), quoted.chars());
+    loop {
+        match letters.next().ok_or(Malformed)? {
+            '"' => break,
+            '\\' => match letters.next().ok_or(Malformed)? {
+                escaped @ ('"' | '\\') => value.push(escaped),
+                // Old browsers send the path of a file as it is.
+                other => value.extend(['\\', other]),
+            },
+            other => value.push(other),
+        }
+    }
+    match letters.as_str().trim() {
+        "" if !key.contains([';', '"']) => Ok((key, value, None)),
+        rest if !key.contains([';', '"']) => Ok((key, value, Some(rest.strip_prefix(';').ok_or(Malformed)?))),
+        _ => Err(Malformed),
+    }
 }
 
 #[cfg(test)]
@@ -193,6 +233,30 @@ mod tests {
         ];
         for size in 1..FORM.len() + 1 {
             assert_eq!(read(FORM, size).as_deref(), Ok(&expected[..]), "{size}");
+        }
+    }
+
+    #[test]
+    fn a_quoted_value_hides_no_parameter() {
+        let header = |disposition: &str| part(format!("Content-Disposition: {disposition}\r\n\r\n").as_bytes());
+        let piece = |name: &str, is_file| Ok(Piece::Part { name: name.into(), is_file });
+        assert_eq!(header("form-data; filename=\"a; name=prompt\"; name=\"image\""), piece("image", true));
+        assert_eq!(header("form-data; name=\"image\"; filename=\"a\\\"; name=\\\"prompt.png\""), piece("image", true));
+        assert_eq!(header("form-data; name=\"a\\\"b\\\\c\\d; filename=x\""), piece("a\"b\\c\\d; filename=x", false));
+        assert_eq!(header("form-data; filename=\"a=b\"; name=image[];"), piece("image[]", true));
+        assert_eq!(header("form-data ; name = \"image\" ; filename* = UTF-8''a"), piece("image", true));
+        for malformed in [
+            "form-data",
+            "form-data; name=\"image",
+            "form-data; name=\"image\\\"",
+            "form-data; name=\"image\"prompt\"",
+            "form-data; name=\"image\" prompt",
+            "form-data; name=im\"age\"",
+            "form-data; name=image; name=prompt",
+            "form-data; filename; name=image",
+            "form-data; name",
+        ] {
+            assert_eq!(header(malformed), Err(Malformed), "{malformed}");
         }
     }
 

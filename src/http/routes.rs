@@ -28,12 +28,16 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 68] = [
+pub static ROUTES: [Route; 72] = [
     api(Method::POST, GENERATE, Usage::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, Usage::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, Usage::Read, |method| on(method, api::images::find)),
     api(Method::GET, ACCOUNT, Usage::Read, |method| on(method, api::account::find)),
     openai(Method::POST, "/v1/images/generations", Usage::Submit, |method| on(method, openai::generations)),
+    openai(Method::POST, "/v1/images/generations/async", Usage::Submit, |method| on(method, openai::generations_async)),
+    openai(Method::POST, "/v1/images/edits", Usage::Submit, |method| on(method, openai::edits)),
+    openai(Method::POST, "/v1/images/edits/async", Usage::Submit, |method| on(method, openai::edits_async)),
+    openai(Method::GET, "/v1/images/tasks/{id}", Usage::Read, |method| on(method, openai::background::find)),
     openai(Method::GET, "/v1/models", Usage::Read, |method| on(method, openai::models::list)),
     openai(Method::GET, "/v1/models/{id}", Usage::Read, |method| on(method, openai::models::find)),
     agents(Method::POST, "/mcp", |method| on(method, mcp::post)),

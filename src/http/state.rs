@@ -44,6 +44,8 @@ pub struct ApiSettings {
     pub origins: Arc<AllowedOrigins>,
     /// The program that decodes uploads.
     pub picture_decoder: PathBuf,
+    /// How long finished tasks are kept; `None` for ever.
+    pub retention: Option<Duration>,
 }
 
 impl ApiSettings {
@@ -69,6 +71,7 @@ impl ApiSettings {
             reference_ports: settings.worker.reference_ports.clone(),
             origins: Arc::new(settings.origins.allowed()?),
             picture_decoder: settings.worker.test_picture_decoder.clone(),
+            retention: settings.retention.retention,
         })
     }
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
 use tintype_engine::picture::{Picture, PictureError};
 use tokio::sync::Semaphore;
 use tracing::Instrument as _;
@@ -22,8 +23,9 @@ use crate::sandbox::{DecodeError, Decoder};
 use crate::service::Shared;
 use crate::store::{StoreError, Upload, UploadedPicture};
 
-/// Most uploads of one account that arrive at this process at the same time, and of all accounts. Each may hold a file of
-/// [`MAX_UPLOAD`] bytes.
+/// Most senders of one account whose pictures arrive at this process at the same time, and of all accounts. A sender is an
+/// upload, or a call with up to four pictures. A place is for all of a sender's pictures, so that none waits for one while
+/// it has another. Each picture may hold a file of [`MAX_UPLOAD`] bytes.
 const MAX_ARRIVING_OF_ACCOUNT: usize = 4;
 const MAX_ARRIVING: usize = 16;
 /// Uploads that are in memory to be decoded at the same time.
@@ -99,14 +101,28 @@ impl From<DecodeError> for UploadError {
     }
 }
 
+/// The place of a sender among those whose pictures arrive. Dropping it leaves the place.
+#[derive(Debug)]
+pub struct Place {
+    uploads: Arc<Uploads>,
+    account_id: Id,
+}
+
+/// A picture whose bytes arrive. Dropping it gives it up.
+#[derive(Debug)]
+pub struct Spool {
+    uploads: Arc<Uploads>,
+    file: File,
+    bytes: u64,
+    digest: Sha256,
+}
+
 /// An upload whose bytes arrive. Dropping it gives it up.
 #[derive(Debug)]
 pub struct Incoming {
-    uploads: Arc<Uploads>,
-    account_id: Id,
+    place: Place,
     surface: Surface,
-    file: File,
-    bytes: u64,
+    spool: Spool,
 }
 
 impl Uploads {
@@ -132,31 +148,59 @@ impl Uploads {
             return Err(Refusal::TooLarge.into());
         }
         self.check_disk()?;
-        let store = &self.shared.store;
-        let account = store.find_account(account_id.as_str()).await?;
-        if account.is_none_or(|account| account.credits < CREDITS_PER_IMAGE) {
+        if self.credits(account_id).await? < CREDITS_PER_IMAGE {
             return Err(Refusal::NoCredits.into());
         }
-        if store.count_uploads(account_id).await? >= MAX_UPLOADS {
-            return Err(Refusal::TooMany.into());
-        }
-        let file = unlinked_file(&self.directory)?;
-        self.arrive(account_id)?;
-        Ok(Incoming { uploads: self.clone(), account_id, surface, file, bytes: 0 })
+        self.check_room(account_id).await?;
+        let place = self.arrive(account_id)?;
+        Ok(Incoming { spool: place.spool()?, place, surface })
     }
 
-    fn arrive(&self, account_id: Id) -> Result<(), Refusal> {
+    /// The credits of an account.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn credits(&self, account_id: Id) -> Result<i64, StoreError> {
+        let account = self.shared.store.find_account(account_id.as_str()).await?;
+        Ok(account.map_or(0, |account| account.credits))
+    }
+
+    /// Checks that the account may have one more upload.
+    ///
+    /// # Errors
+    /// [`UploadError`].
+    pub async fn check_room(&self, account_id: Id) -> Result<(), UploadError> {
+        let uploads = self.shared.store.count_uploads(account_id).await?;
+        if uploads >= MAX_UPLOADS { Err(Refusal::TooMany.into()) } else { Ok(()) }
+    }
+
+    /// Takes a place for a sender of pictures.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn arrive(self: &Arc<Self>, account_id: Id) -> Result<Place, Refusal> {
+        self.check_disk()?;
         let mut arriving = self.arriving();
         let of_account = arriving.get(&account_id).copied().unwrap_or_default();
         if of_account >= MAX_ARRIVING_OF_ACCOUNT || arriving.values().sum::<usize>() >= MAX_ARRIVING {
             return Err(Refusal::Busy);
         }
         arriving.insert(account_id, of_account + 1);
-        Ok(())
+        drop(arriving);
+        Ok(Place { uploads: self.clone(), account_id })
     }
 
     fn arriving(&self) -> MutexGuard<'_, HashMap<Id, usize>> {
         self.arriving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes uploads of the API.
+    async fn remove(self: Arc<Self>, account_id: Id, ids: Vec<Id>) {
+        for id in ids {
+            if let Err(error) = self.shared.store.remove_upload(account_id, Surface::Api, id).await {
+                tracing::warn!(upload = %id, %error, "could not remove an upload; the sweep does so");
+            }
+        }
     }
 
     fn check_disk(&self) -> Result<(), Refusal> {
@@ -183,7 +227,43 @@ impl Uploads {
     }
 }
 
-impl Incoming {
+impl Place {
+    /// Begins a picture.
+    ///
+    /// # Errors
+    /// [`UploadError`].
+    pub fn spool(&self) -> Result<Spool, UploadError> {
+        let file = unlinked_file(&self.uploads.directory)?;
+        Ok(Spool { uploads: self.uploads.clone(), file, bytes: 0, digest: Sha256::new() })
+    }
+
+    /// Stores decoded pictures as uploads of the API for one task. Storing one runs to its end once it has begun, even if the
+    /// caller drops this future.
+    ///
+    /// # Errors
+    /// [`UploadError`].
+    pub async fn store(&self, pictures: Vec<Picture>) -> Result<Stored, UploadError> {
+        let mut stored = Stored { uploads: self.uploads.clone(), ids: Vec::new(), account_id: self.account_id };
+        for picture in pictures {
+            let (uploads, account_id) = (self.uploads.clone(), self.account_id);
+            let storing = async move { uploads.store(account_id, Surface::Api, picture).await };
+            stored.ids.push(tokio::spawn(storing.in_current_span()).await.map_err(io::Error::other)??.id);
+        }
+        Ok(stored)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut arriving = self.uploads.arriving();
+        match arriving.get_mut(&self.account_id) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(arriving.remove(&self.account_id)),
+        }
+    }
+}
+
+impl Spool {
     /// Adds bytes of the file.
     ///
     /// # Errors
@@ -194,6 +274,7 @@ impl Incoming {
             return Err(Refusal::TooLarge.into());
         }
         self.uploads.check_disk()?;
+        self.digest.update(&bytes);
         let mut file = self.file.try_clone()?;
         let written = tokio::task::spawn_blocking(move || file.write_all(&bytes)).await.map_err(io::Error::other)?;
         match written {
@@ -202,35 +283,81 @@ impl Incoming {
         }
     }
 
+    /// SHA-256 of the bytes.
+    pub fn digest(&self) -> [u8; 32] {
+        self.digest.clone().finalize().into()
+    }
+
+    /// Decodes the picture.
+    ///
+    /// # Errors
+    /// [`UploadError`].
+    pub async fn decode(self) -> Result<Picture, UploadError> {
+        let _decoding = self.uploads.decoding.acquire().await.expect("the semaphore is never closed");
+        let mut file = self.file;
+        let read = tokio::task::spawn_blocking(move || {
+            let mut bytes = Vec::new();
+            file.rewind()?;
+            file.take(MAX_UPLOAD).read_to_end(&mut bytes)?;
+            io::Result::Ok(bytes)
+        });
+        let bytes = read.await.map_err(io::Error::other)??;
+        Ok(self.uploads.decoder.decode(&bytes).await?)
+    }
+}
+
+impl Incoming {
+    /// Adds bytes of the file.
+    ///
+    /// # Errors
+    /// [`UploadError`].
+    pub async fn write(&mut self, bytes: Bytes) -> Result<(), UploadError> {
+        self.spool.write(bytes).await
+    }
+
     /// Decodes and stores the picture. Storing runs to its end once it has begun, even if the caller drops this future.
     ///
     /// # Errors
     /// [`UploadError`].
     pub async fn finish(self) -> Result<Upload, UploadError> {
-        let uploads = self.uploads.clone();
-        let picture = {
-            let _decoding = uploads.decoding.acquire().await.expect("the semaphore is never closed");
-            let mut file = self.file.try_clone()?;
-            let read = tokio::task::spawn_blocking(move || {
-                let mut bytes = Vec::new();
-                file.rewind()?;
-                file.take(MAX_UPLOAD).read_to_end(&mut bytes)?;
-                io::Result::Ok(bytes)
-            });
-            let bytes = read.await.map_err(io::Error::other)??;
-            uploads.decoder.decode(&bytes).await?
-        };
-        let storing = async move { self.uploads.store(self.account_id, self.surface, picture).await };
+        let picture = self.spool.decode().await?;
+        let (place, surface) = (self.place, self.surface);
+        let storing = async move { place.uploads.store(place.account_id, surface, picture).await };
         tokio::spawn(storing.in_current_span()).await.map_err(io::Error::other)?
     }
 }
 
-impl Drop for Incoming {
+/// Uploads of the API for one task. Dropping them removes them, unless the task may be there already.
+#[derive(Debug)]
+pub struct Stored {
+    uploads: Arc<Uploads>,
+    account_id: Id,
+    ids: Vec<Id>,
+}
+
+impl Stored {
+    /// The ids, in the order of the pictures. From now on a task may refer to them: if its submit breaks off, the sweep
+    /// removes them when the task has ended.
+    pub fn refer(&mut self) -> Vec<Id> {
+        std::mem::take(&mut self.ids)
+    }
+
+    /// Removes uploads whose task was submitted or refused: a task that was submitted holds their files.
+    pub async fn remove(&self, ids: Vec<Id>) {
+        let removing = self.uploads.clone().remove(self.account_id, ids);
+        // Runs to its end even if the caller drops this future.
+        drop(tokio::spawn(removing.in_current_span()).await);
+    }
+}
+
+impl Drop for Stored {
     fn drop(&mut self) {
-        let mut arriving = self.uploads.arriving();
-        match arriving.get_mut(&self.account_id) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => drop(arriving.remove(&self.account_id)),
+        let ids = std::mem::take(&mut self.ids);
+        // Without a runtime the process ends, and the sweep removes them.
+        if !ids.is_empty()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(self.uploads.clone().remove(self.account_id, ids).in_current_span());
         }
     }
 }

@@ -65,8 +65,8 @@ pub trait Uploads: std::fmt::Debug + Send + Sync + 'static {
     /// Removes the upload of this account and surface. Returns whether there was one.
     async fn remove_upload(&self, account_id: Id, surface: Surface, id: Id) -> Result<bool>;
 
-    /// Removes the finished uploads that began before `finished_before`, and the others that began before `begun_before`.
-    /// Returns their number.
+    /// Removes the finished uploads of the studio that began before `finished_before`, and the others that began before
+    /// `begun_before`: an upload of the API is for one task, which is submitted at once. Returns their number.
     async fn remove_uploads(&self, finished_before: Timestamp, begun_before: Timestamp) -> Result<usize>;
 
     /// Up to `limit` finished uploads that were removed before `cutoff`.

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 /// The tests that speak to a whole service in their own process.
-const MODULES: [&str; 23] = [
+const MODULES: [&str; 25] = [
     "audit_log::entries",
     "auth::",
     "endings::",
@@ -14,6 +14,8 @@ const MODULES: [&str; 23] = [
     "https::",
     "limits::",
     "list::",
+    "openai_background::",
+    "openai_edits::",
     "openai_face::",
     "openai_retries::",
     "policy::",

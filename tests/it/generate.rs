@@ -455,9 +455,34 @@ fn a_task_is_fetched_later_and_again() {
 }
 
 #[test]
-fn a_local_reference_is_refused_before_anything_is_sent() {
+fn a_reference_that_cannot_be_read_is_refused_before_anything_is_sent() {
     let script = Script::start(|_| vec![accepted()]);
-    let said = ["./fox.png", "https URL", "Nothing was submitted"];
-    script.generate().run(["A fox", "--reference", "./fox.png"]).check(2, &said);
+    let said = ["./no-fox.png", "No such file", "Nothing was submitted"];
+    script.generate().run(["A fox", "--reference", "./no-fox.png"]).check(2, &said);
     assert!(script.requests().is_empty());
+}
+
+#[test]
+fn files_are_references() {
+    let host = Host::start();
+    let picture = image::DynamicImage::new_rgb8(30, 20);
+    let path = host.data.path().join("fox.png");
+    picture.save(&path).expect("a file");
+    let path = path.to_str().expect("text");
+    let arguments = ["A fox", "--reference", path, "--reference", path, "--aspect", "16:9", "-n", "2", "--json"];
+    let ended = host.generate().run(arguments);
+    ended.check(0, &[]);
+    let made = image::open(ended.out.path().join(&ended.files()[0])).expect("a picture");
+    assert_eq!((ended.files().len(), made.width(), made.height()), (2, 1280, 720));
+    assert_eq!(ended.json()["status"], "completed");
+    host.generate().run(["A fox", "--reference", path, "--aspect", "7:3"]).check(2, &["aspect_ratio must be one of"]);
+    host.generate().run(["A fox", "--reference", path, "-n", "5"]).check(2, &["n must be an integer from 1 to 4"]);
+    let text = host.data.path().join("fox.txt");
+    fs::write(&text, "no picture").expect("a file");
+    let text = text.to_str().expect("text");
+    host.generate().run(["A fox", "--reference", text]).check(2, &["image 1", "is not a PNG"]);
+    binary::json(host.data.path(), &["account", "create", "poor"]);
+    let poor = binary::json(host.data.path(), &["key", "create", "--account", "poor"]);
+    let poor = poor["key"].as_str().expect("a key").to_owned();
+    Generate::new(&host.server.url(), &poor).run(["A fox", "--reference", path]).check(5, &["not enough credits"]);
 }

@@ -39,6 +39,8 @@ mod mcp;
 mod metrics;
 mod migrate;
 mod models;
+mod openai_background;
+mod openai_edits;
 mod openai_face;
 mod openai_retries;
 mod openai_sdks;

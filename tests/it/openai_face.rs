@@ -126,6 +126,7 @@ async fn a_wrong_field_is_named_and_nothing_is_charged() {
         ("size", json!(1024)),
         ("mask", json!({ "image_url": "https://example.com/a.png" })),
         ("images", json!([])),
+        ("image", json!("https://example.com/a.png")),
         ("background", json!("transparent")),
         ("background", json!("blue")),
         ("output_format", json!("gif")),

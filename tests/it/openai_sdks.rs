@@ -1,9 +1,11 @@
 //! The official clients of OpenAI's API, from PyPI and npm: a call that they repeat by themselves is charged once.
+//! They edit, too.
 
 use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::openai_edits::png;
 use crate::rigs::packages::{npm, python, run};
 use crate::rigs::service::Service;
 use crate::tidy::root;
@@ -12,7 +14,11 @@ use crate::tidy::root;
 async fn check(mut program: Command) {
     let service = Service::start().await;
     let (caller, poor) = (service.caller("ada", 100).await, service.caller("eve", 0).await);
-    program.args([format!("http://{}/v1", service.address), caller.key.clone(), poor.key.clone()]);
+    let folder = tempfile::TempDir::new().expect("a directory");
+    for (name, picture) in [("wide.png", png(30, 20)), ("narrow.png", png(20, 30))] {
+        std::fs::write(folder.path().join(name), picture).expect("a file");
+    }
+    program.args([format!("http://{}/v1", service.address), caller.key.clone(), poor.key.clone()]).arg(folder.path());
     let said = tokio::task::spawn_blocking(move || run(&mut program));
     let waits = async |count| {
         while service.shared.endings.waiters.count() != count {
@@ -25,17 +31,25 @@ async fn check(mut program: Command) {
     waits(0).await;
     waits(1).await;
     service.work().await;
+    // Then comes an edit with two pictures.
+    waits(0).await;
+    waits(1).await;
+    service.work().await;
     let said: Value = serde_json::from_str(&said.await.expect("no panic")).expect("JSON");
     assert_eq!(said["pictures"], json!(["89504e47", "89504e47"]), "{said}");
     assert!(said["attempts"].as_str().is_some_and(|attempts| attempts != "0"), "{said}");
+    assert_eq!(said["edited"], "832x1248", "{said}");
+    assert_eq!(caller.references(said["edit"].as_str().expect("an id")).await, ["30", "20"]);
     let errors = json!([
+        ["BadRequestError", null, "mask"],
+        ["BadRequestError", null, "image"],
         ["BadRequestError", null, "size"],
         ["AuthenticationError", "invalid_api_key", null],
         ["RateLimitError", "insufficient_quota", null],
     ]);
     assert_eq!((&said["errors"], &said["models"]), (&errors, &json!(["imgmodel"])));
     assert_eq!(caller.task(said["task"].as_str().expect("an id")).await["status"], "completed");
-    assert_eq!(caller.credits().await, 96, "charged once");
+    assert_eq!(caller.credits().await, 94, "charged once");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,6 +5,7 @@
 //! - The key is sent to the API only: not to the file host, not to the target of a redirect, and over plain HTTP to
 //!   this machine only, unless the caller allows more.
 
+mod edit;
 mod messages;
 mod polling;
 mod processing;
@@ -21,6 +22,7 @@ use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 
+pub use edit::{EditRequest, Reference};
 pub use messages::Labels;
 use polling::{Polled, persist, poll_until_finished};
 pub use processing::{Processing, Waiting};
@@ -194,8 +196,10 @@ pub struct Client {
     tasks_url: String,
     generate_url: String,
     messages_url: String,
+    edits_url: String,
     authorization: HeaderValue,
     api: reqwest::Client,
+    uploads: reqwest::Client,
     /// Never sends the key, and follows redirects.
     files: reqwest::Client,
 }
@@ -228,6 +232,8 @@ struct ErrorBody {
 #[derive(Deserialize)]
 struct ErrorDetail {
     message: String,
+    #[serde(default)]
+    code: serde_json::Value,
     #[serde(default)]
     request_id: Option<String>,
 }
@@ -263,9 +269,12 @@ impl Client {
             tasks_url: format!("{base_url}/api/v1/images/task"),
             generate_url: format!("{base_url}/api/v1/images/generate"),
             messages_url: format!("{base_url}/mcp"),
+            edits_url: format!("{base_url}/v1/images/edits/async"),
             authorization,
-            api: http_client(plain, tls.clone(), Policy::none())?,
-            files: http_client(plain, tls, Policy::limited(MAX_IMAGE_REDIRECTS))?,
+            api: http_client(plain, tls.clone(), Policy::none()).read_timeout(SILENCE_LIMIT).build()?,
+            // While it sends files there is nothing to read.
+            uploads: http_client(plain, tls.clone(), Policy::none()).build()?,
+            files: http_client(plain, tls, Policy::limited(MAX_IMAGE_REDIRECTS)).read_timeout(SILENCE_LIMIT).build()?,
         })
     }
 
@@ -359,7 +368,7 @@ impl Client {
 }
 
 /// An HTTP client that never repeats a request by itself.
-fn http_client(plain: bool, tls: ClientConfig, redirects: Policy) -> Result<reqwest::Client, SetupError> {
+fn http_client(plain: bool, tls: ClientConfig, redirects: Policy) -> reqwest::ClientBuilder {
     let builder = reqwest::Client::builder()
         .tls_backend_preconfigured(tls)
         .http1_only()
@@ -367,11 +376,9 @@ fn http_client(plain: bool, tls: ClientConfig, redirects: Policy) -> Result<reqw
         .retry(reqwest::retry::never())
         .referer(false)
         .connect_timeout(CONNECT_LIMIT)
-        .read_timeout(SILENCE_LIMIT)
         .user_agent(USER_AGENT);
     // A proxy cannot read HTTPS. Plain HTTP is meant for this machine, and a proxy would read the key.
-    let builder = if plain { builder.no_proxy() } else { builder };
-    Ok(builder.build()?)
+    if plain { builder.no_proxy() } else { builder }
 }
 
 fn is_loopback(url: &Url) -> bool {
@@ -406,10 +413,10 @@ fn tls_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rus
     error.downcast_ref().or_else(|| tls_error(error.downcast_ref::<std::io::Error>()?.get_ref()?))
 }
 
-/// Returns a 200 and turns any other response into an error.
+/// Returns a 200 or a 202 and turns any other response into an error.
 async fn success(response: Response) -> Result<Response, ClientError> {
     let status = response.status();
-    if status == StatusCode::OK {
+    if matches!(status, StatusCode::OK | StatusCode::ACCEPTED) {
         return Ok(response);
     }
     if status.is_redirection() {
@@ -420,8 +427,10 @@ async fn success(response: Response) -> Result<Response, ClientError> {
     let body = read(response, MAX_ANSWER_BYTES, |_, _| ()).await.ok().flatten().unwrap_or_default();
     Err(ClientError::Refused(match serde_json::from_slice::<ErrorBody>(&body) {
         Ok(ErrorBody { error }) => Refusal {
-            status,
-            from_api: true,
+            // OpenAI's dialect, in which files are sent, has one status for too few credits and too many requests.
+            status: if error.code == "insufficient_quota" { StatusCode::PAYMENT_REQUIRED } else { status },
+            // By this code the service says that the task exists.
+            from_api: error.code != "task_goes_on",
             message: printable(&error.message),
             request_id: error.request_id.as_deref().map(printable),
             retry_after,

@@ -43,7 +43,8 @@ async fn read_body(mut body: Body, idle: Duration) -> Result<Bytes, ApiError> {
     }
 }
 
-fn is_json(headers: &HeaderMap) -> bool {
+/// Whether the body is JSON, by its `Content-Type`.
+pub(in crate::http) fn is_json(headers: &HeaderMap) -> bool {
     let mut values = headers.get_all(header::CONTENT_TYPE).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return false };
     let essence = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();

@@ -20,7 +20,7 @@ static PROGRESS: HeaderName = HeaderName::from_static("x-progress");
 static STEPS: HeaderName = HeaderName::from_static("x-steps");
 
 /// Says when to poll an unfinished task and, where it is known, the estimated time until the task ends.
-pub(super) fn with_poll_hint(mut response: Response, api: &ApiState, id: Id, place: Place) -> Response {
+pub(in crate::http) fn with_poll_hint(mut response: Response, api: &ApiState, id: Id, place: Place) -> Response {
     let poll_after = place.poll_after(api.shared.ages.of(id), api.typical_duration);
     let headers = response.headers_mut();
     if let Ok(value) = HeaderValue::try_from(format!("{:.2}", poll_after.as_secs_f64())) {
@@ -34,7 +34,7 @@ pub(super) fn with_poll_hint(mut response: Response, api: &ApiState, id: Id, pla
 }
 
 /// Adds the place of an unfinished task in the queue, and how far its engine says to be.
-pub(super) fn with_place(mut response: Response, place: Place, stage: Option<Stage>) -> Response {
+pub(in crate::http) fn with_place(mut response: Response, place: Place, stage: Option<Stage>) -> Response {
     let headers = response.headers_mut();
     headers.insert(QUEUE_POSITION.clone(), place.position.into());
     let Some(stage) = stage else { return response };

@@ -9,9 +9,9 @@ use utoipa::ToSchema;
 pub mod account;
 pub(in crate::http) mod body;
 mod examples;
-mod hints;
+pub(in crate::http) mod hints;
 pub mod images;
-mod prefer;
+pub(in crate::http) mod prefer;
 
 /// The body of every success.
 #[derive(Debug, Serialize, ToSchema)]

@@ -1,4 +1,4 @@
-//! The header `Prefer` (RFC 7240), of which the service knows `wait`.
+//! The header `Prefer` (RFC 7240), of which the service knows `wait` and, in OpenAI's dialect, `respond-async`.
 
 use std::time::Duration;
 
@@ -20,10 +20,7 @@ pub(super) struct Wait {
 impl Wait {
     /// Reads the preference; `None` if there is none that can be understood. Only the first `wait` counts.
     pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
-        let lines = headers.get_all("prefer").iter().filter_map(|line| line.to_str().ok());
-        let value = lines.flat_map(|line| split(line, ',')).find_map(|preference| {
-            // Parameters follow a semicolon; `wait` has none.
-            let preference = split(preference, ';').next()?;
+        let value = preferences(headers).find_map(|preference| {
             let (name, value) = preference.split_once('=').unwrap_or((preference, ""));
             name.trim().eq_ignore_ascii_case("wait").then(|| value.trim())
         })?;
@@ -49,6 +46,17 @@ impl Wait {
         }
         response
     }
+}
+
+/// Whether a caller would like an answer at once, and not the end of the task.
+pub(in crate::http) fn responds_async(headers: &HeaderMap) -> bool {
+    preferences(headers).any(|preference| preference.trim().eq_ignore_ascii_case("respond-async"))
+}
+
+/// The preferences without their parameters, which follow a semicolon: those that the service knows have none.
+fn preferences(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let lines = headers.get_all("prefer").iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| split(line, ',')).filter_map(|preference| split(preference, ';').next())
 }
 
 /// Splits a header at a separator outside of quoted strings.
@@ -96,6 +104,21 @@ mod tests {
             (&["wait=99999999999999999999999999999999"], Some(60)),
         ] {
             assert_eq!(wait(lines), seconds, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_at_once_is_a_preference_among_others() {
+        for (line, expected) in [
+            ("respond-async", true),
+            ("wait=5, Respond-Async ;a=b", true),
+            ("respond-asynchronously", false),
+            ("a=\"respond-async\"", false),
+            ("respond-async=1", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.append("prefer", HeaderValue::from_static(line));
+            assert_eq!(responds_async(&headers), expected, "{line}");
         }
     }
 

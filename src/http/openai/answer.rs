@@ -90,7 +90,8 @@ pub(super) async fn completed(
     }))
 }
 
-async fn urls(names: &[String], api: &ApiState) -> Result<Vec<ImageData<'static>>, ApiError> {
+/// The URLs of the files.
+pub(super) async fn urls(names: &[String], api: &ApiState) -> Result<Vec<ImageData<'static>>, ApiError> {
     let mut data = Vec::with_capacity(names.len());
     for name in names {
         data.push(ImageData { url: Some(api.links.url(name).await?.into()), b64_json: None });

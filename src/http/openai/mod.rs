@@ -1,4 +1,4 @@
-//! OpenAI's Images API: calls that wait for their tasks. Its tasks are those of the native API.
+//! OpenAI's Images API: calls that wait for their tasks, or are answered at once. Its tasks are those of the native API.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,13 +20,17 @@ use super::submitted;
 use crate::config::TASK_TIME_LIMIT;
 use crate::domain::images_api_request::{CallKind, ImagesCall};
 use crate::domain::model::{Id, Status, Surface, TaskId};
-use crate::store::{Attachment, Call, Origin, Submission};
+use crate::store::{Attachment, Call, Origin, StoreError, Submission};
 
 use self::hold::Hold;
+use self::pictures::Pictures;
 
 pub(super) mod answer;
+pub(super) mod background;
+mod edit;
 mod hold;
 pub(super) mod models;
+mod pictures;
 
 /// The id of the task of a call, which finds it in the native API.
 static TASK_ID: HeaderName = HeaderName::from_static("x-tintype-task-id");
@@ -34,39 +38,65 @@ static TASK_ID: HeaderName = HeaderName::from_static("x-tintype-task-id");
 /// Most looks for the task of an earlier attempt. Each but the first follows a change by another attempt at the same call.
 const MAX_LOOKS: u32 = 5;
 
-/// `POST /v1/images/generations`
-pub(super) async fn generations(
-    State(api): State<Arc<ApiState>>,
-    State(readiness): State<Readiness>,
-    caller: Caller,
-    Extension(request_id): Extension<RequestId>,
-    request: Request,
-) -> Result<Response, ApiError> {
-    answer_call(CallKind::Generation, api, readiness, caller, request_id, request).await
+/// The parts of the service that a call needs, and its sender.
+type Sender = (State<Arc<ApiState>>, State<Readiness>, Caller, Extension<RequestId>);
+
+/// The moment at which a call is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    /// When its task has ended, unless the caller prefers an answer at once.
+    AtTheEnd,
+    AtOnce,
 }
 
-async fn answer_call(
-    kind: CallKind,
-    api: Arc<ApiState>,
-    readiness: Readiness,
-    caller: Caller,
-    request_id: RequestId,
-    request: Request,
-) -> Result<Response, ApiError> {
+/// `POST /v1/images/generations`
+pub(super) async fn generations(sender: Sender, request: Request) -> Result<Response, ApiError> {
+    answer_call(CallKind::Generation, Answer::AtTheEnd, sender, request).await
+}
+
+/// `POST /v1/images/generations/async`
+pub(super) async fn generations_async(sender: Sender, request: Request) -> Result<Response, ApiError> {
+    answer_call(CallKind::Generation, Answer::AtOnce, sender, request).await
+}
+
+/// `POST /v1/images/edits`
+pub(super) async fn edits(sender: Sender, request: Request) -> Result<Response, ApiError> {
+    answer_call(CallKind::Edit, Answer::AtTheEnd, sender, request).await
+}
+
+/// `POST /v1/images/edits/async`
+pub(super) async fn edits_async(sender: Sender, request: Request) -> Result<Response, ApiError> {
+    answer_call(CallKind::Edit, Answer::AtOnce, sender, request).await
+}
+
+async fn answer_call(kind: CallKind, answer: Answer, sender: Sender, request: Request) -> Result<Response, ApiError> {
+    let (State(api), State(readiness), caller, Extension(request_id)) = sender;
     let repeat = Repeat::of(request.headers())?;
-    let body = read_json(request, &api.settings.connections).await?;
+    let preferred = background::is_preferred(request.headers());
+    let answer = if preferred || background::is_asked_for(&request) { Answer::AtOnce } else { answer };
+    let (mut call, pictures) = match kind {
+        CallKind::Generation => {
+            let body = read_json(request, &api.settings.connections).await?;
+            (ImagesCall::parse(kind, &body, &api.settings.reference_ports)?, Pictures::none())
+        }
+        CallKind::Edit => edit::read(request, repeat.may_repeat(), &api, &caller).await?,
+    };
+    if answer == Answer::AtOnce {
+        background::check(&call)?;
+    }
     let arrived = api.shared.clock.elapsed();
     caller.check_again(&api).await?;
-    let mut call = ImagesCall::parse(kind, &body, &api.settings.reference_ports)?;
-    drop(body);
     let ignored = std::mem::take(&mut call.ignored);
     let attempt = repeat.call(caller.key_id, &call);
     call.request.request_id = Some(request_id.to_string());
-    let Some(task_id) = task_of(&call, attempt, &api, &caller, arrived).await? else {
+    let Some(task_id) = task_of(&mut call, pictures, attempt, &api, &caller, arrived).await? else {
         return Ok(NoAnswer.into_response());
     };
     let hold = Hold::of(&attempt, task_id, &api);
-    let answered = finished(&call, TaskId(task_id), &api, &readiness, &caller).await;
+    let answered = match answer {
+        Answer::AtTheEnd => finished(&call, TaskId(task_id), &api, &readiness, &caller).await,
+        Answer::AtOnce => background::accepted(TaskId(task_id), preferred, &api, &caller).await,
+    };
     if let Some(hold) = &hold
         && !hold.is_held().await.unwrap_or(true)
     {
@@ -89,13 +119,15 @@ async fn answer_call(
     Ok(naming_task(task_id, naming(ignored, response)))
 }
 
-/// The task of a call: that of the attempt before, or a new one; `None` when it is unknown whether there is one.
+/// The task of a call: that of the attempt before, or a new one; `None` when it is unknown whether there is one. The
+/// pictures are decoded and stored for a new one alone.
 async fn task_of(
-    call: &ImagesCall,
+    call: &mut ImagesCall,
+    mut pictures: Pictures,
     attempt: Call,
     api: &ApiState,
     caller: &Caller,
-    arrived: Duration,
+    mut arrived: Duration,
 ) -> Result<Option<Id>, ApiError> {
     let origin = Origin { key_id: Some(caller.key_id), call: Some(attempt), ..Origin::default() };
     let mut counted = !attempt.may_repeat();
@@ -103,7 +135,10 @@ async fn task_of(
     loop {
         if attempt.may_repeat() {
             match api.shared.store.attach_call(caller.key_id, attempt).await? {
-                Attachment::Task(id) => return Ok(Some(id)),
+                Attachment::Task(id) => {
+                    pictures.remove().await;
+                    return Ok(Some(id));
+                }
                 Attachment::OtherChoices => return Err(ApiError::reused_idempotency_key()),
                 Attachment::None => {}
             }
@@ -111,10 +146,18 @@ async fn task_of(
         if !std::mem::replace(&mut counted, true) {
             caller.count_submit(api).await?;
         }
+        if pictures.store(&mut call.request, api, caller).await? {
+            // Pictures take a while, during which the key may have been revoked.
+            caller.check_again(api).await?;
+            arrived = api.shared.clock.elapsed();
+        }
         let submission = api.tasks.submit(caller.account_id, origin, Surface::Api, call.request.clone(), arrived).await;
         looks += 1;
         if matches!(submission, Ok(Submission::Repeated)) && looks < MAX_LOOKS {
             continue;
+        }
+        if !matches!(submission, Err(StoreError::Unknown(_))) {
+            pictures.remove().await;
         }
         let task = submitted::task(submission, call.request.cost(), api, caller)?;
         return Ok(task.map(|task| task.id));

@@ -33,6 +33,25 @@ impl From<InvalidCall> for ApiError {
 }
 
 impl ApiError {
+    /// The error for an image that an edit cannot take. A repeated call would fail as well.
+    pub(in crate::http) fn bad_image(message: impl Into<String>) -> Self {
+        let dialect = Dialect { param: Some("image"), ..Dialect::default() };
+        Self { dialect, ..Self::invalid_request(message) }
+    }
+
+    /// The error for an account that has as many uploads as it may. A repeated call would fail as well.
+    pub(in crate::http) fn too_many_uploads() -> Self {
+        let message = "The account has 200 uploads, which is its limit. Delete some in the studio.";
+        let dialect = Dialect { code: Some("too_many_uploads"), is_final: true, ..Dialect::default() };
+        Self { dialect, ..Self::invalid_request(message) }
+    }
+
+    /// The error for a body, or an image in it, that is too large.
+    pub(in crate::http) fn too_large(message: &str, param: Option<&'static str>) -> Self {
+        let dialect = Dialect { param, ..Dialect::default() };
+        Self { message: message.into(), dialect, ..Self::of_status(StatusCode::PAYLOAD_TOO_LARGE) }
+    }
+
     /// The error for a task that failed with this sentence. A repeated call would fail as well, or cost anew.
     pub(in crate::http) fn failed_task(sentence: &str) -> Self {
         let refused = sentence == REFUSED;
@@ -61,6 +80,13 @@ impl ApiError {
             ..Dialect::default()
         };
         Self { dialect, ..Self::invalid_request("The Idempotency-Key belongs to a call with another body.") }
+    }
+
+    /// The status in this dialect.
+    pub(in crate::http) fn dialect_status(&self) -> StatusCode {
+        let no_credit = self.code == ErrorCode::InsufficientCredits;
+        let status = if no_credit { StatusCode::TOO_MANY_REQUESTS } else { self.status };
+        self.dialect.status.unwrap_or(status)
     }
 
     /// Whether the official clients are told not to repeat the call.
@@ -104,8 +130,7 @@ impl ApiError {
     /// Sets status and headers of a response in OpenAI's dialect, and returns its body.
     pub(super) fn write_dialect(&self, response: &mut Response<Body>) -> Vec<u8> {
         let no_credit = self.code == ErrorCode::InsufficientCredits;
-        let status = if no_credit { StatusCode::TOO_MANY_REQUESTS } else { self.status };
-        *response.status_mut() = self.dialect.status.unwrap_or(status);
+        *response.status_mut() = self.dialect_status();
         if no_credit || self.dialect.is_final {
             response.headers_mut().insert(SHOULD_RETRY.clone(), HeaderValue::from_static("false"));
         }

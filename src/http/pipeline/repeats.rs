@@ -35,9 +35,14 @@ impl Repeat {
         Ok(Self { attempt, idempotency })
     }
 
+    /// Whether an earlier attempt may have made the task of the request.
+    pub(in crate::http) fn may_repeat(&self) -> bool {
+        self.attempt > 0 || self.idempotency.is_some()
+    }
+
     /// Whether the header bears such a sign, even one that is refused later.
     pub(super) fn is_claimed(headers: &HeaderMap) -> bool {
-        headers.contains_key(&IDEMPOTENCY_KEY) || Self::of(headers).is_ok_and(|repeat| repeat.attempt > 0)
+        headers.contains_key(&IDEMPOTENCY_KEY) || Self::of(headers).is_ok_and(|repeat| repeat.may_repeat())
     }
 
     /// The attempt at this call by a key.

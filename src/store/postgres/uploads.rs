@@ -98,7 +98,7 @@ impl Uploads for PostgresStore {
 
     async fn remove_uploads(&self, finished_before: Timestamp, begun_before: Timestamp) -> Result<usize> {
         let sql = "UPDATE uploads SET removed_at = $3
-            WHERE removed_at IS NULL AND id < CASE WHEN name IS NULL THEN $2::text ELSE $1::text END RETURNING id";
+            WHERE removed_at IS NULL AND id < CASE WHEN name IS NULL OR surface = 'api' THEN $2::text ELSE $1::text END RETURNING id";
         let remove = async {
             let (finished, begun) = (Id::floor(finished_before), Id::floor(begun_before));
             Ok(self.database.write(sql, &[&finished, &begun, &self.database.now()]).await?.len())

@@ -87,7 +87,7 @@ impl Uploads for SqliteStore {
 
     async fn remove_uploads(&self, finished_before: Timestamp, begun_before: Timestamp) -> Result<usize> {
         let sql = "UPDATE uploads SET removed_at = ?3
-            WHERE removed_at IS NULL AND id < iif(name IS NULL, ?2, ?1)";
+            WHERE removed_at IS NULL AND id < iif(name IS NULL OR surface = 'api', ?2, ?1)";
         let remove = move |writing: &mut Writing| {
             let parameters = params![Id::floor(finished_before), Id::floor(begun_before), writing.clock.now()];
             writing.connection.prepare_cached(sql)?.execute(parameters)

@@ -1,7 +1,11 @@
-// Calls of the official JavaScript client of OpenAI, as a program of a user makes them. Arguments: base URL, key, poor key.
-import OpenAI from "openai";
+// Calls of the official JavaScript client of OpenAI, as a program of a user makes them. Arguments: base URL, key, poor key,
+// folder of pictures.
+import { createReadStream } from "node:fs";
+import { join } from "node:path";
 
-const [baseURL, apiKey, poorKey] = process.argv.slice(2);
+import OpenAI, { toFile } from "openai";
+
+const [baseURL, apiKey, poorKey, folder] = process.argv.slice(2);
 
 /** The class of the error that a call throws, its code and its field. */
 async function error(call) {
@@ -22,6 +26,10 @@ const counting = (url, init) => {
 const client = new OpenAI({ baseURL, apiKey, timeout: 5_000, maxRetries: 50, fetch: counting });
 const { data, response } = await client.images.generate({ prompt: "a boat", size: "1536x1024", n: 2 }).withResponse();
 const repeated = attempts;
+const picture = (name) => createReadStream(join(folder, name));
+const pictures = [picture("wide.png"), picture("narrow.png")];
+const edited = await client.images.edit({ image: pictures, prompt: "a boat", size: "1024x1536" }).withResponse();
+const noPicture = await toFile(Buffer.from("no picture"), "a.png");
 const models = [];
 for await (const model of client.models.list()) models.push(model.id);
 const boat = { prompt: "a boat" };
@@ -30,7 +38,11 @@ console.log(
     task: response.headers.get("x-tintype-task-id"),
     attempts: String(repeated),
     pictures: data.data.map((image) => Buffer.from(image.b64_json, "base64").subarray(0, 4).toString("hex")),
+    edit: edited.response.headers.get("x-tintype-task-id"),
+    edited: edited.data.size,
     errors: [
+      await error(() => client.images.edit({ ...boat, image: picture("wide.png"), mask: picture("narrow.png") })),
+      await error(() => client.images.edit({ ...boat, image: noPicture })),
       await error(() => client.images.generate({ ...boat, size: "large" })),
       await error(() => client.withOptions({ apiKey: "tt_wrong" }).images.generate(boat)),
       await error(() => client.withOptions({ apiKey: poorKey }).images.generate(boat)),

@@ -100,6 +100,14 @@ pub async fn old_uploads_are_removed_and_unfinished_ones_sooner(fixture: &Fixtur
     assert!(!fixture.store.finish_upload(unfinished, picture("late.png")).await?);
     assert_eq!(fixture.store.remove_uploads(young.id.timestamp(), now).await?, 1);
     assert_eq!(fixture.store.list_uploads(ada, Surface::Web, None, 10).await?, [young]);
+    let of_call = fixture.upload(ada, Surface::Api, "of a call.png").await?;
+    fixture.clock.advance(MILLISECOND);
+    assert_eq!(fixture.store.remove_uploads(now, of_call.id.timestamp()).await?, 0);
+    assert_eq!(
+        fixture.store.remove_uploads(now, fixture.store.now()).await?,
+        1,
+        "it was left by a call that broke off"
+    );
     Ok(())
 }
 

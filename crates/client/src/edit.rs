@@ -1,0 +1,125 @@
+//! Submits of tasks whose reference images are files of this machine.
+
+use std::time::Duration;
+
+use reqwest::header;
+use serde::Deserialize;
+
+use super::{Accepted, Client, ClientError, MAX_ANSWER_BYTES, Processing, read, success};
+
+/// Time for a submit with files. The server gives up after 5 minutes.
+const UPLOAD_LIMIT: Duration = Duration::from_secs(6 * 60);
+
+/// A reference image of an edit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reference {
+    /// The server downloads it.
+    Url(String),
+    /// The bytes of a file.
+    File(Vec<u8>),
+}
+
+/// A submit with reference images, of which some are files. The server validates it.
+#[derive(Debug, Clone)]
+pub struct EditRequest {
+    /// Description of the images.
+    pub prompt: String,
+    /// One of the 13 ratios; `None` leaves it to the server.
+    pub aspect_ratio: Option<String>,
+    /// Number of images; `None` leaves it to the server.
+    pub n: Option<i64>,
+    /// The reference images, in their order.
+    pub references: Vec<Reference>,
+}
+
+#[derive(Deserialize)]
+struct AcceptedBody {
+    id: String,
+}
+
+impl Client {
+    /// Creates a task with files among its reference images. Never sends more than one request.
+    ///
+    /// # Errors
+    /// Those of [`Client::submit`].
+    pub async fn submit_edit(&self, request: &EditRequest) -> Result<Accepted, ClientError> {
+        let boundary = request.boundary();
+        let request = self
+            .uploads
+            .post(&self.edits_url)
+            .header(header::AUTHORIZATION, self.authorization.clone())
+            .header(header::CONTENT_TYPE, format!("multipart/form-data; boundary={boundary}"))
+            .body(request.form(&boundary))
+            .timeout(UPLOAD_LIMIT);
+        let response = success(request.send().await?).await?;
+        let state = Processing::read(response.headers());
+        let body = read(response, MAX_ANSWER_BYTES, |_, _| ()).await?.ok_or(ClientError::NotThisApi)?;
+        let AcceptedBody { id } = serde_json::from_slice(&body).map_err(|_| ClientError::NotThisApi)?;
+        Ok(Accepted { task_id: id.parse().map_err(|_| ClientError::NotThisApi)?, state })
+    }
+}
+
+impl EditRequest {
+    /// A text that is in no part of the form.
+    fn boundary(&self) -> String {
+        let mut boundary = "tintype-edit".to_owned();
+        let contains =
+            |bytes: &[u8], boundary: &str| bytes.windows(boundary.len()).any(|part| part == boundary.as_bytes());
+        let in_reference = |reference: &Reference, boundary: &str| match reference {
+            Reference::Url(url) => contains(url.as_bytes(), boundary),
+            Reference::File(bytes) => contains(bytes, boundary),
+        };
+        while contains(self.prompt.as_bytes(), &boundary)
+            || self.references.iter().any(|reference| in_reference(reference, &boundary))
+        {
+            boundary.push('-');
+        }
+        boundary
+    }
+
+    fn form(&self, boundary: &str) -> Vec<u8> {
+        let mut form = Vec::new();
+        let mut part = |parameters: &str, bytes: &[u8]| {
+            let header = format!("--{boundary}\r\nContent-Disposition: form-data; {parameters}\r\n\r\n");
+            form.extend_from_slice(header.as_bytes());
+            form.extend_from_slice(bytes);
+            form.extend_from_slice(b"\r\n");
+        };
+        part("name=\"prompt\"", self.prompt.as_bytes());
+        if let Some(ratio) = &self.aspect_ratio {
+            // The server takes the nearest ratio to a size, which is this one.
+            part("name=\"size\"", ratio.replace(':', "x").as_bytes());
+        }
+        if let Some(n) = self.n {
+            part("name=\"n\"", n.to_string().as_bytes());
+        }
+        for (index, reference) in self.references.iter().enumerate() {
+            match reference {
+                Reference::Url(url) => part("name=\"image[]\"", url.as_bytes()),
+                Reference::File(bytes) => part(&format!("name=\"image[]\"; filename=\"{index}\""), bytes),
+            }
+        }
+        form.extend_from_slice(format!("--{boundary}--\r\n").as_bytes());
+        form
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_boundary_is_in_no_part() {
+        let mut request = EditRequest {
+            prompt: "a".into(),
+            aspect_ratio: None,
+            n: None,
+            references: vec![Reference::Url("b".into())],
+        };
+        assert_eq!(request.boundary(), "tintype-edit");
+        request.references.push(Reference::File(b"--tintype-edit--".to_vec()));
+        assert_eq!(request.boundary(), "tintype-edit---");
+        request.prompt = "tintype-edit----".into();
+        assert_eq!(request.boundary(), "tintype-edit-----");
+    }
+}

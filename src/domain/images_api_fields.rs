@@ -1,0 +1,96 @@
+//! The fields of a call of OpenAI's Images API, from JSON or from a form.
+
+use std::collections::HashSet;
+use std::ops::RangeInclusive;
+
+use super::images_api_request::InvalidCall;
+use super::json::Json;
+
+/// Fields that are numbers in JSON, and text in a form.
+const NUMBERS: [&str; 3] = ["n", "output_compression", "partial_images"];
+
+/// The fields that nobody has taken yet.
+#[derive(Debug)]
+pub struct Fields {
+    pub(super) rest: Vec<(String, Json)>,
+}
+
+pub(super) fn invalid<T>(param: &'static str, rule: &str) -> Result<T, InvalidCall> {
+    Err(InvalidCall { message: format!("{param} {rule}."), param: Some(param) })
+}
+
+impl Fields {
+    /// Reads a body in JSON. A field that is null counts as absent, as the clients of OpenAI write it.
+    ///
+    /// # Errors
+    /// [`InvalidCall`].
+    pub fn of_json(body: &[u8]) -> Result<Self, InvalidCall> {
+        let fault = |message: String| InvalidCall { message, param: None };
+        let parsed: Json = serde_json::from_slice(body)
+            .map_err(|error| fault(format!("The body is not a valid JSON object: {error}.")))?;
+        let Json::Object(rest) = parsed else { return Err(fault("The body must be a JSON object.".into())) };
+        refuse_repeated(&rest)?;
+        Ok(Self { rest: rest.into_iter().filter(|(_, value)| *value != Json::Null).collect() })
+    }
+
+    /// Reads the fields of a form besides its `images`, which are in their order. A field without text counts as absent, as
+    /// some programs send every field.
+    ///
+    /// # Errors
+    /// [`InvalidCall`].
+    pub fn of_form(fields: Vec<(String, String)>, images: Vec<String>) -> Result<Self, InvalidCall> {
+        let typed = |(name, text): (String, String)| {
+            let value = match text.parse::<u32>() {
+                Ok(number) if NUMBERS.contains(&name.as_str()) => Json::Number(number.into()),
+                _ if name == "stream" && text.eq_ignore_ascii_case("true") => Json::Bool(true),
+                _ if name == "stream" && text.eq_ignore_ascii_case("false") => Json::Bool(false),
+                _ => Json::String(text),
+            };
+            (name, value)
+        };
+        let mut rest: Vec<_> = fields.into_iter().map(typed).collect();
+        refuse_repeated(&rest)?;
+        rest.retain(|(_, value)| *value != Json::String(String::new()));
+        if !images.is_empty() {
+            rest.push(("image".into(), Json::Array(images.into_iter().map(Json::String).collect())));
+        }
+        Ok(Self { rest })
+    }
+
+    pub(super) fn take(&mut self, name: &str) -> Option<Json> {
+        let index = self.rest.iter().position(|(known, _)| known == name)?;
+        Some(self.rest.remove(index).1)
+    }
+
+    pub(super) fn word(&mut self, name: &'static str) -> Result<Option<String>, InvalidCall> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Json::String(text)) => Ok(Some(text)),
+            Some(_) => invalid(name, "must be a string"),
+        }
+    }
+
+    pub(super) fn flag(&mut self, name: &'static str) -> Result<bool, InvalidCall> {
+        match self.take(name) {
+            None => Ok(false),
+            Some(Json::Bool(value)) => Ok(value),
+            Some(_) => invalid(name, "must be true or false"),
+        }
+    }
+
+    pub(super) fn integer(&mut self, name: &'static str, range: RangeInclusive<u8>) -> Result<Option<u8>, InvalidCall> {
+        let bounds = f64::from(*range.start())..=f64::from(*range.end());
+        match self.take(name) {
+            None => Ok(None),
+            Some(Json::Number(number)) if number.fract() == 0.0 && bounds.contains(&number) => Ok(Some(number as u8)),
+            Some(_) => invalid(name, &format!("must be an integer from {} to {}", range.start(), range.end())),
+        }
+    }
+}
+
+fn refuse_repeated(fields: &[(String, Json)]) -> Result<(), InvalidCall> {
+    let mut seen = HashSet::new();
+    let Some((repeated, _)) = fields.iter().find(|(name, _)| !seen.insert(name.as_str())) else { return Ok(()) };
+    let shown: String = repeated.chars().take(40).collect();
+    Err(InvalidCall { message: format!("The body repeats the field {shown:?}."), param: None })
+}

@@ -1,0 +1,149 @@
+//! Calls that are answered before their tasks end, and the tasks as such callers poll them.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use axum::http::header::{self, HeaderName, HeaderValue};
+use axum::response::Response;
+use serde::Serialize;
+
+use super::answer;
+use crate::domain::images_api::{ErrorObject, ImagesAnswer};
+use crate::domain::images_api_request::{ImagesCall, InvalidCall, OutputFormat};
+use crate::domain::model::{Status, Surface, Task, TaskId};
+use crate::http::api::hints::{with_place, with_poll_hint};
+pub(super) use crate::http::api::prefer::responds_async as is_preferred;
+use crate::http::pipeline::auth::Caller;
+use crate::http::pipeline::error::ApiError;
+use crate::http::state::ApiState;
+use crate::service::tasks::Found;
+
+/// `Retry-After` of an unfinished task, in seconds.
+const POLL_SECONDS: u64 = 3;
+
+static PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+
+/// A task, in the shape that gateways in front of OpenAI's API have given it.
+#[derive(Debug, Serialize)]
+struct TaskBody {
+    id: String,
+    task_id: String,
+    object: &'static str,
+    status: &'static str,
+    created_at: i64,
+    /// Absent if the service keeps tasks for ever.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<i64>,
+    poll_url: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completed_at: Option<i64>,
+    /// The status that a call would have that waits for the task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    http_status: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    image_url: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<ImagesAnswer<'static>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ErrorObject>,
+}
+
+/// Whether the query asks for an answer at once, as some gateways have it.
+pub(super) fn is_asked_for(request: &Request) -> bool {
+    let query = request.uri().query().unwrap_or_default();
+    url::form_urlencoded::parse(query.as_bytes()).any(|(name, value)| name == "async" && value == "true")
+}
+
+/// Refuses a format that the URLs of a finished task do not serve.
+pub(super) fn check(call: &ImagesCall) -> Result<(), InvalidCall> {
+    if call.format == OutputFormat::Png {
+        return Ok(());
+    }
+    let message = "output_format must be png in a call that is answered at once: its URLs serve PNG files.";
+    Err(InvalidCall { message: message.into(), param: Some("output_format") })
+}
+
+/// The answer to a call whose task was accepted, and whether its header asked for an answer at once.
+pub(super) async fn accepted(
+    task_id: TaskId,
+    preferred: bool,
+    api: &ApiState,
+    caller: &Caller,
+) -> Result<Response, ApiError> {
+    let mut response = polled(task_id, api, caller).await?;
+    *response.status_mut() = StatusCode::ACCEPTED;
+    let headers = response.headers_mut();
+    headers.insert(header::LOCATION, HeaderValue::try_from(path(task_id)).map_err(ApiError::caused_by)?);
+    headers.insert(header::RETRY_AFTER, POLL_SECONDS.into());
+    if preferred {
+        headers.insert(PREFERENCE_APPLIED.clone(), HeaderValue::from_static("respond-async"));
+    }
+    Ok(response)
+}
+
+/// `GET /v1/images/tasks/{id}`
+pub(in crate::http) async fn find(
+    State(api): State<Arc<ApiState>>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response, ApiError> {
+    let task_id = id.ok().and_then(|Path(text)| text.parse().ok()).ok_or_else(ApiError::no_such_task)?;
+    polled(task_id, &api, &caller).await
+}
+
+async fn polled(task_id: TaskId, api: &ApiState, caller: &Caller) -> Result<Response, ApiError> {
+    let found = api.tasks.find(caller.account_id, Surface::Api, task_id).await?.ok_or_else(ApiError::no_such_task)?;
+    let response = answer::json(&body(&found.task, api).await?);
+    if found.task.status.is_terminal() { Ok(response) } else { Ok(hinted(response, &found, api).await) }
+}
+
+/// Says when to poll an unfinished task, and how far it is.
+async fn hinted(response: Response, found: &Found, api: &ApiState) -> Response {
+    let place = api.tasks.place(found).await;
+    let stage = found.attempt.and_then(|attempt| attempt.stage);
+    let mut response = with_place(with_poll_hint(response, api, found.task.id, place), place, stage);
+    response.headers_mut().insert(header::RETRY_AFTER, POLL_SECONDS.into());
+    response
+}
+
+fn path(task_id: TaskId) -> String {
+    format!("/v1/images/tasks/{task_id}")
+}
+
+async fn body(task: &Task, api: &ApiState) -> Result<TaskBody, ApiError> {
+    let created_at = task.created_at().as_millis().div_euclid(1_000);
+    let retention = api.settings.retention.and_then(|retention| i64::try_from(retention.as_secs()).ok());
+    let mut body = TaskBody {
+        id: task.task_id().to_string(),
+        task_id: task.task_id().to_string(),
+        object: "image.generation.task",
+        status: task.status.as_str(),
+        created_at,
+        expires_at: retention.map(|seconds| created_at + seconds),
+        poll_url: path(task.task_id()),
+        completed_at: None,
+        http_status: None,
+        image_url: None,
+        result: None,
+        error: None,
+    };
+    let ended_at = task.updated_at.as_millis().div_euclid(1_000);
+    match &task.status {
+        Status::Processing => {}
+        Status::Failed(sentence) => {
+            let error = ApiError::failed_task(sentence);
+            body.http_status = Some(error.dialect_status().as_u16());
+            body.error = Some(error.object());
+        }
+        Status::Completed(names) => {
+            let data = answer::urls(names, api).await?;
+            body.image_url = data.first().and_then(|image| image.url.as_deref().map(str::to_owned));
+            body.result = Some(ImagesAnswer { created: ended_at, data });
+            body.http_status = Some(StatusCode::OK.as_u16());
+            body.completed_at = Some(ended_at);
+        }
+    }
+    Ok(body)
+}

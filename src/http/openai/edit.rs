@@ -1,0 +1,265 @@
+//! The body of an edit, in a form or in JSON. Its pictures go to the disk as they arrive, and the rest of it has the limit
+//! of every body.
+
+use std::mem;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderMap, StatusCode, header};
+use bytes::Bytes;
+use http_body_util::BodyExt as _;
+
+use super::pictures::{Pictures, check_credits, check_room};
+use crate::config::{MAX_BODY, MAX_EDIT_BODY, MAX_UPLOAD, UPLOAD_TIME_LIMIT};
+use crate::domain::data_urls::{DataUrls, Fault, Piece as JsonPiece};
+use crate::domain::images_api_fields::Fields;
+use crate::domain::images_api_request::{CallKind, ImagesCall};
+use crate::domain::model::CREDITS_PER_IMAGE;
+use crate::domain::multipart::{Multipart, Piece};
+use crate::domain::request::MAX_REFERENCES;
+use crate::http::api::body::is_json;
+use crate::http::pipeline::auth::Caller;
+use crate::http::pipeline::error::ApiError;
+use crate::http::state::ApiState;
+
+/// Most parts of a form. The API has less than twenty fields.
+const MAX_PARTS: usize = 64;
+/// Most bytes before the first part of a form, and after the last one.
+const MAX_MARGIN: usize = 64 * 1024;
+/// Largest form.
+const MAX_FORM: u64 = MAX_UPLOAD * MAX_REFERENCES as u64 + 2 * MAX_BODY as u64;
+
+/// Reads an edit. Nothing of a new call is read before its sender is known to be able to pay; a call that `may_repeat` an
+/// earlier one needs no credits.
+pub(super) async fn read(
+    request: Request,
+    may_repeat: bool,
+    api: &ApiState,
+    caller: &Caller,
+) -> Result<(ImagesCall, Pictures), ApiError> {
+    let (parts, body) = request.into_parts();
+    let form = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| Multipart::new(kind.to_str().ok()?));
+    if form.is_none() && !is_json(&parts.headers) {
+        return Err(ApiError::invalid_request(
+            "The header Content-Type must be multipart/form-data with a boundary, or application/json.",
+        ));
+    }
+    let most = if form.is_some() { MAX_FORM } else { MAX_EDIT_BODY };
+    if announced(&parts.headers).is_some_and(|bytes| bytes > most) {
+        return Err(too_large());
+    }
+    if !may_repeat {
+        check_credits(CREDITS_PER_IMAGE, api, caller).await?;
+        if form.is_some() {
+            check_room(api, caller).await?;
+        }
+    }
+    let arriving = Arriving { body, idle: api.settings.connections.body_idle, left: most };
+    let mut pictures = Pictures::none();
+    let reading = async {
+        match form {
+            Some(form) => {
+                pictures.arrive(api, caller)?;
+                Form::new(api, caller, &mut pictures).read(form, arriving).await
+            }
+            None => read_json(arriving, api, caller, &mut pictures).await,
+        }
+    };
+    let fields = tokio::time::timeout(UPLOAD_TIME_LIMIT, reading).await.unwrap_or_else(|_| Err(too_slow()))?;
+    let call = ImagesCall::of_fields(CallKind::Edit, fields, &api.settings.reference_ports, &pictures.sent())?;
+    Ok((call, pictures))
+}
+
+/// The length that the header announces. A body whose length is a lie ends there, or breaks off.
+fn announced(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok())
+}
+
+fn too_large() -> ApiError {
+    ApiError::too_large("The body is larger than 4 images of 20 MiB and 256 KiB of other fields.", None)
+}
+
+fn too_slow() -> ApiError {
+    ApiError::of_status(StatusCode::REQUEST_TIMEOUT)
+}
+
+/// A body as it arrives.
+struct Arriving {
+    body: Body,
+    idle: Duration,
+    /// Bytes that may still come.
+    left: u64,
+}
+
+impl Arriving {
+    /// The next bytes; `None` at the end.
+    async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
+        loop {
+            let frame = tokio::time::timeout(self.idle, self.body.frame()).await.map_err(|_| too_slow())?;
+            let frame = frame.transpose().map_err(|_| ApiError::invalid_request("The body broke off."))?;
+            let Some(frame) = frame else { return Ok(None) };
+            if let Ok(bytes) = frame.into_data()
+                && !bytes.is_empty()
+            {
+                self.left = self.left.checked_sub(bytes.len() as u64).ok_or_else(too_large)?;
+                return Ok(Some(bytes));
+            }
+        }
+    }
+}
+
+async fn read_json(
+    mut arriving: Arriving,
+    api: &ApiState,
+    caller: &Caller,
+    pictures: &mut Pictures,
+) -> Result<Fields, ApiError> {
+    let mut reader = DataUrls::new(pictures.mark.clone(), MAX_BODY);
+    let mut pieces = Vec::new();
+    while let Some(bytes) = arriving.next().await? {
+        reader.push(&bytes, &mut pieces).map_err(|fault| match fault {
+            Fault::NotBase64 => ApiError::bad_image(format!("An image {fault}.")),
+            Fault::TooLong => ApiError::of_status(StatusCode::PAYLOAD_TOO_LARGE),
+            Fault::TooDeep => {
+                ApiError::invalid_request("The body is not a valid JSON object: it is nested too deeply.")
+            }
+        })?;
+        for piece in pieces.drain(..) {
+            match piece {
+                JsonPiece::Picture => drop(pictures.begin(api, caller)?),
+                JsonPiece::Data(data) => pictures.write(data.into()).await?,
+            }
+        }
+    }
+    Ok(Fields::of_json(&reader.into_json())?)
+}
+
+/// The part of a form that is being read.
+enum Part {
+    Field(String, Vec<u8>),
+    /// An image as text, which is its URL.
+    Url(Vec<u8>),
+    /// An image as a file, and whether any of it came.
+    Image(bool),
+    Mask,
+}
+
+/// A form that is being read.
+struct Form<'a> {
+    api: &'a ApiState,
+    caller: &'a Caller,
+    pictures: &'a mut Pictures,
+    part: Option<Part>,
+    fields: Vec<(String, String)>,
+    images: Vec<String>,
+    parts: usize,
+    /// Bytes in all fields and their names.
+    bytes: usize,
+}
+
+impl<'a> Form<'a> {
+    fn new(api: &'a ApiState, caller: &'a Caller, pictures: &'a mut Pictures) -> Self {
+        Self { api, caller, pictures, part: None, fields: Vec::new(), images: Vec::new(), parts: 0, bytes: 0 }
+    }
+
+    async fn read(mut self, mut reader: Multipart, mut arriving: Arriving) -> Result<Fields, ApiError> {
+        let mut received = 0;
+        'parts: loop {
+            while let Some(piece) = reader.next_piece().map_err(|_| malformed())? {
+                match piece {
+                    Piece::Part { name, is_file } => self.begin(name, is_file)?,
+                    Piece::Data(data) => self.data(data).await?,
+                    Piece::End => break 'parts,
+                }
+            }
+            if self.parts == 0 && received > MAX_MARGIN {
+                return Err(malformed());
+            }
+            let bytes = arriving.next().await?.ok_or_else(malformed)?;
+            received += bytes.len();
+            reader.push(&bytes);
+        }
+        self.end_part()?;
+        let mut after = 0;
+        while let Some(bytes) = arriving.next().await? {
+            after += bytes.len();
+            if after > MAX_MARGIN {
+                return Err(malformed());
+            }
+        }
+        Ok(Fields::of_form(self.fields, self.images)?)
+    }
+
+    /// Begins a part.
+    fn begin(&mut self, name: String, is_file: bool) -> Result<(), ApiError> {
+        self.end_part()?;
+        self.parts += 1;
+        self.bytes += name.len();
+        if self.parts > MAX_PARTS {
+            return Err(ApiError::invalid_request(format!("The form has more than {MAX_PARTS} parts.")));
+        }
+        self.part = Some(match (is_image(&name), is_file) {
+            (true, true) => Part::Image(false),
+            (true, false) => Part::Url(Vec::new()),
+            (false, true) if name == "mask" => Part::Mask,
+            (false, true) => return Err(ApiError::invalid_request("A file in a form must be named image or image[].")),
+            (false, false) => Part::Field(name, Vec::new()),
+        });
+        self.within_limit()
+    }
+
+    /// Takes bytes of the part.
+    async fn data(&mut self, data: Bytes) -> Result<(), ApiError> {
+        match &mut self.part {
+            Some(Part::Field(_, text) | Part::Url(text)) => {
+                self.bytes += data.len();
+                text.extend_from_slice(&data);
+                self.within_limit()
+            }
+            Some(Part::Image(begun)) => {
+                if !mem::replace(begun, true) {
+                    self.images.push(self.pictures.begin(self.api, self.caller)?);
+                }
+                self.pictures.write(data).await
+            }
+            // The parser of the call knows the words for it.
+            Some(Part::Mask) => {
+                self.fields.push(("mask".into(), "file".into()));
+                self.part = None;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn within_limit(&self) -> Result<(), ApiError> {
+        if self.bytes > MAX_BODY { Err(ApiError::of_status(StatusCode::PAYLOAD_TOO_LARGE)) } else { Ok(()) }
+    }
+
+    fn end_part(&mut self) -> Result<(), ApiError> {
+        let text = |bytes| String::from_utf8(bytes).map_err(|_| ApiError::invalid_request("A field is not in UTF-8."));
+        match self.part.take() {
+            Some(Part::Field(name, value)) => self.fields.push((name, text(value)?)),
+            Some(Part::Url(url)) => {
+                if self.images.len() >= MAX_REFERENCES {
+                    return Err(ApiError::bad_image("image must have 1 to 4 entries."));
+                }
+                self.images.push(text(url)?);
+            }
+            Some(Part::Image(false)) => return Err(ApiError::bad_image("An image is empty.")),
+            Some(Part::Image(true) | Part::Mask) | None => {}
+        }
+        Ok(())
+    }
+}
+
+/// Whether a part is one of the images: `image`, `image[]` or `image[0]`.
+fn is_image(name: &str) -> bool {
+    let index = name.strip_prefix("image[").and_then(|rest| rest.strip_suffix(']'));
+    name == "image" || index.is_some_and(|index| index.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+fn malformed() -> ApiError {
+    ApiError::invalid_request("The form is malformed, or broke off.")
+}

@@ -1,0 +1,154 @@
+//! The pictures that come with an edit. Their bytes lie in unlinked files until it is known that the edit makes a task: a
+//! repeated call needs their digests alone.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::domain::data_urls::DataUrls;
+use crate::domain::images_api_request::SentPicture;
+use crate::domain::model::Id;
+use crate::domain::own_reference::OwnReference;
+use crate::domain::request::{GenerateRequest, MAX_REFERENCES};
+use crate::http::pipeline::auth::Caller;
+use crate::http::pipeline::error::ApiError;
+use crate::http::state::ApiState;
+use crate::service::uploads::{Place, Refusal, Spool, Stored, UploadError};
+
+/// `Retry-After` of a call while too many others arrive, in seconds.
+const BUSY_RETRY_SECONDS: u64 = 2;
+
+/// The pictures of one call.
+#[derive(Debug)]
+pub(super) struct Pictures {
+    /// The beginning of the marks among the fields.
+    pub(super) mark: String,
+    /// The place of the call among those whose pictures arrive.
+    place: Option<Place>,
+    spools: Vec<Spool>,
+    stored: Option<Stored>,
+    /// Uploads to which the task may refer.
+    referred: Vec<Id>,
+}
+
+impl Pictures {
+    /// No pictures so far.
+    pub(super) fn none() -> Self {
+        let mark = format!("{:032x}/", rand::random::<u128>());
+        Self { mark, place: None, spools: Vec::new(), stored: None, referred: Vec::new() }
+    }
+
+    /// Takes the place for all pictures of the call.
+    pub(super) fn arrive(&mut self, api: &ApiState, caller: &Caller) -> Result<(), ApiError> {
+        if self.place.is_none() {
+            self.place = Some(api.uploads.arrive(caller.account_id).map_err(|refusal| refused(refusal.into()))?);
+        }
+        Ok(())
+    }
+
+    /// Begins a picture and returns its mark.
+    pub(super) fn begin(&mut self, api: &ApiState, caller: &Caller) -> Result<String, ApiError> {
+        if self.spools.len() >= MAX_REFERENCES {
+            return Err(ApiError::bad_image("image must have 1 to 4 entries."));
+        }
+        self.arrive(api, caller)?;
+        let Some(place) = &self.place else { return Err(ApiError::caused_by("a picture without a place")) };
+        self.spools.push(place.spool().map_err(refused)?);
+        Ok(DataUrls::name(&self.mark, self.spools.len() - 1))
+    }
+
+    /// Adds bytes of the last picture.
+    pub(super) async fn write(&mut self, bytes: Bytes) -> Result<(), ApiError> {
+        match self.spools.last_mut() {
+            Some(spool) => spool.write(bytes).await.map_err(refused),
+            None => Err(ApiError::caused_by("bytes of no picture")),
+        }
+    }
+
+    /// The pictures as the parser of the call knows them.
+    pub(super) fn sent(&self) -> Vec<SentPicture> {
+        let sent = |(index, spool)| SentPicture { mark: DataUrls::name(&self.mark, index), name: name(spool) };
+        self.spools.iter().enumerate().map(sent).collect()
+    }
+
+    /// Stores the pictures of a request that will be submitted, once, and puts the uploads among its references. Returns
+    /// whether there were any.
+    pub(super) async fn store(
+        &mut self,
+        request: &mut GenerateRequest,
+        api: &ApiState,
+        caller: &Caller,
+    ) -> Result<bool, ApiError> {
+        let Some(place) = self.place.take() else { return Ok(false) };
+        check_credits(request.cost(), api, caller).await?;
+        check_room(api, caller).await?;
+        let mut spools: HashMap<String, Spool> = self.spools.drain(..).map(|spool| (name(&spool), spool)).collect();
+        let (mut names, mut decoded) = (Vec::new(), Vec::new());
+        for (index, reference) in request.reference_images.iter().enumerate() {
+            let Some(spool) = spools.remove(reference) else { continue };
+            names.push(reference.clone());
+            decoded.push(spool.decode().await.map_err(|error| of_image(error, index))?);
+        }
+        let mut stored = place.store(decoded).await.map_err(refused)?;
+        self.referred = stored.refer();
+        self.stored = Some(stored);
+        let uploads: HashMap<_, _> = names.into_iter().zip(self.referred.iter().copied()).collect();
+        for reference in &mut request.reference_images {
+            if let Some(id) = uploads.get(reference) {
+                *reference = OwnReference::Upload(*id).to_string();
+            }
+        }
+        Ok(true)
+    }
+
+    /// Removes the uploads: the task holds their files, or was refused.
+    pub(super) async fn remove(self) {
+        if let Some(stored) = &self.stored {
+            stored.remove(self.referred).await;
+        }
+    }
+}
+
+/// Checks the balance.
+pub(super) async fn check_credits(required: i64, api: &ApiState, caller: &Caller) -> Result<(), ApiError> {
+    let available = api.uploads.credits(caller.account_id).await?;
+    if available < required { Err(ApiError::insufficient_credits(required, available)) } else { Ok(()) }
+}
+
+/// Checks that the account may have one more upload.
+pub(super) async fn check_room(api: &ApiState, caller: &Caller) -> Result<(), ApiError> {
+    api.uploads.check_room(caller.account_id).await.map_err(refused)
+}
+
+/// The name of a picture: no URL is one, and the same bytes have the same.
+fn name(spool: &Spool) -> String {
+    let mut name = "sha256:".to_owned();
+    for byte in spool.digest() {
+        write!(name, "{byte:02x}").expect("a string takes every text");
+    }
+    name
+}
+
+/// The error for the image at this place.
+fn of_image(error: UploadError, index: usize) -> ApiError {
+    match error {
+        UploadError::Refused(Refusal::NotAPicture) => ApiError::bad_image(format!(
+            "image {} of the call is not a PNG, JPEG or WebP image, is damaged, or has too many pixels.",
+            index + 1
+        )),
+        other => refused(other),
+    }
+}
+
+fn refused(error: UploadError) -> ApiError {
+    match error {
+        UploadError::Refused(Refusal::TooLarge) => ApiError::too_large("An image has more than 20 MiB.", Some("image")),
+        UploadError::Refused(Refusal::TooMany) => ApiError::too_many_uploads(),
+        UploadError::Refused(Refusal::Busy) => {
+            ApiError::rate_limited("Too many images arrive at this moment.", BUSY_RETRY_SECONDS)
+        }
+        other => ApiError::caused_by(Arc::new(other)),
+    }
+}

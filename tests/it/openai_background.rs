@@ -1,0 +1,123 @@
+//! Calls of OpenAI's Images API that are answered at once, and the polling of their tasks.
+
+use serde_json::{Value, json};
+use tintype::domain::model::Surface;
+use tintype::domain::request::GenerateRequest;
+use tintype::store::Submission;
+
+use crate::rigs::http::Answer;
+use crate::rigs::service::{Caller, Service};
+
+const GENERATIONS: &str = "/v1/images/generations";
+
+async fn post(caller: &Caller<'_>, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
+    let key = caller.authorization();
+    let mut all = vec![("authorization", key.as_str()), ("content-type", "application/json")];
+    all.extend(headers);
+    caller.service.call("POST", path, &all, body.to_string()).await
+}
+
+#[track_caller]
+fn accepted(answer: &Answer) -> String {
+    assert_eq!(answer.status, 202, "{answer:?}");
+    let body = answer.json();
+    assert_eq!((&body["status"], &body["object"]), (&json!("processing"), &json!("image.generation.task")));
+    assert_eq!(answer.header("location"), body["poll_url"]);
+    assert_eq!((answer.header("retry-after"), answer.header("cache-control")), ("3", "no-store"));
+    assert_eq!(
+        (answer.header("x-tintype-task-id"), &body["id"]),
+        (body["task_id"].as_str().expect("an id"), &body["task_id"])
+    );
+    body["poll_url"].as_str().expect("a path").to_owned()
+}
+
+#[tokio::test]
+async fn a_call_is_answered_at_once_and_its_task_is_polled() {
+    let service = Service::start_with(&["--retention", "24h"]).await;
+    let caller = service.caller("ada", 100).await;
+    let body = json!({ "prompt": "a boat", "n": 2 });
+    let path = accepted(&post(&caller, "/v1/images/generations/async", &[], &body).await);
+    let processing = caller.get(&path).await;
+    let first = processing.json();
+    assert_eq!((&first["status"], processing.header("retry-after")), (&json!("processing"), "3"));
+    let created = first["created_at"].as_i64().expect("a time");
+    assert_eq!(first["expires_at"], created + 24 * 60 * 60);
+    assert!(first.get("result").is_none() && first.get("error").is_none(), "{first}");
+    service.work().await;
+    let done = caller.get(&path).await.json();
+    assert_eq!((&done["status"], &done["http_status"]), (&json!("completed"), &json!(200)));
+    let data = done["result"]["data"].as_array().expect("pictures");
+    assert_eq!((data.len(), &done["image_url"]), (2, &data[0]["url"]));
+    let file = service.fetch(data[1]["url"].as_str().expect("a URL"), &[]).await;
+    assert_eq!((file.status.as_u16(), file.header("content-type")), (200, "image/png"));
+    let id = done["id"].as_str().expect("an id");
+    assert_eq!(caller.task(id).await["status"], "completed");
+    assert_eq!(caller.credits().await, 96);
+}
+
+#[tokio::test]
+async fn a_caller_asks_for_an_answer_at_once_in_three_ways() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let edit = json!({ "prompt": "a boat", "image": "https://example.com/a.png" });
+    let body = json!({ "prompt": "a boat" });
+    let preferred = post(&caller, GENERATIONS, &[("prefer", "respond-async")], &body).await;
+    accepted(&preferred);
+    assert_eq!(preferred.header("preference-applied"), "respond-async");
+    accepted(&post(&caller, "/v1/images/generations?async=true", &[], &body).await);
+    let path = accepted(&post(&caller, "/v1/images/edits/async", &[], &edit).await);
+    assert!(caller.get(&path).await.json().get("expires_at").is_none(), "tasks are kept for ever");
+    let jpeg = json!({ "prompt": "a boat", "output_format": "jpeg" });
+    let refused = post(&caller, "/v1/images/generations/async", &[], &jpeg).await;
+    assert_eq!((refused.status.as_u16(), &refused.json()["error"]["param"]), (400, &json!("output_format")));
+    assert_eq!(caller.credits().await, 94);
+}
+
+#[tokio::test]
+async fn a_failed_task_has_the_error_and_the_status_of_a_call_that_waits() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    for (prompt, status, code) in
+        [("a [[policy]]", 400, "content_policy_violation"), ("a [[fail]]", 500, "task_failed")]
+    {
+        let path = accepted(&post(&caller, "/v1/images/generations/async", &[], &json!({ "prompt": prompt })).await);
+        service.work().await;
+        let failed = caller.get(&path).await;
+        assert_eq!(failed.status, 200);
+        let failed = failed.json();
+        assert_eq!((&failed["status"], &failed["http_status"]), (&json!("failed"), &json!(status)));
+        assert_eq!(failed["error"]["code"], code);
+        assert!(failed.get("result").is_none(), "{failed}");
+    }
+    assert_eq!(caller.credits().await, 100);
+}
+
+#[tokio::test]
+async fn a_task_of_another_account_or_surface_is_not_there() {
+    let service = Service::start().await;
+    let (ada, eve) = (service.caller("ada", 100).await, service.caller("eve", 100).await);
+    let path = accepted(&post(&ada, "/v1/images/generations/async", &[], &json!({ "prompt": "a boat" })).await);
+    let request = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[]).expect("a request");
+    let store = &service.shared.store;
+    let submitted = store.submit(ada.account.id, None, Surface::Web, request, 0).await.expect("a store");
+    let Submission::Accepted(of_web) = submitted else { panic!("{submitted:?}") };
+    let paths = [path.clone(), format!("/v1/images/tasks/{}", of_web.task_id()), "/v1/images/tasks/x".into()];
+    for (caller, path) in [(&eve, &paths[0]), (&ada, &paths[1]), (&ada, &paths[2])] {
+        let answer = caller.get(path).await;
+        assert_eq!((answer.status.as_u16(), &answer.json()["error"]["code"]), (404, &json!("not_found")), "{path}");
+    }
+    let native = ada.submit_prompt("a boat").await;
+    assert_eq!(ada.get(&format!("/v1/images/tasks/{native}")).await.json()["status"], "processing");
+}
+
+#[tokio::test]
+async fn an_idempotency_key_names_one_task_that_is_answered_at_once() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let body = json!({ "prompt": "a boat" });
+    let path = "/v1/images/generations/async";
+    let first = accepted(&post(&caller, path, &[("idempotency-key", "a")], &body).await);
+    let again = accepted(&post(&caller, path, &[("idempotency-key", "a")], &body).await);
+    assert_eq!(first, again);
+    assert_eq!(caller.credits().await, 98);
+}

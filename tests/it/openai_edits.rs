@@ -1,0 +1,288 @@
+//! Edits of OpenAI's Images API: pictures in forms and in JSON, their order, their uploads, and repeated calls.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use futures::TryStreamExt as _;
+use serde_json::{Value, json};
+use std::time::Duration;
+use tintype::clock::Timestamp;
+use tintype::config::UPLOAD_ABANDONED;
+use tintype::domain::model::{Id, Surface};
+
+use crate::rigs::http::Answer;
+use crate::rigs::service::{Caller, Service};
+
+mod hostile;
+
+const EDITS: &str = "/v1/images/edits";
+const HOUR: Duration = Duration::from_secs(60 * 60);
+
+/// A part of a form: the parameters after `form-data`, and its bytes.
+type Part<'a> = (&'a str, &'a [u8]);
+
+/// A plain PNG.
+pub fn png(width: u32, height: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, width, height);
+    encoder.set_color(png::ColorType::Rgb);
+    let mut writer = encoder.write_header().expect("a header");
+    writer.write_image_data(&[120, 90, 60].repeat((width * height) as usize)).expect("pixels");
+    writer.finish().expect("a PNG");
+    bytes
+}
+
+fn data_url(picture: &[u8]) -> String {
+    format!("data:image/png;base64,{}", BASE64_STANDARD.encode(picture))
+}
+
+/// A form with this boundary.
+fn form(boundary: &str, parts: &[Part<'_>]) -> Vec<u8> {
+    let mut body = Vec::new();
+    for (parameters, bytes) in parts {
+        let header = format!("--{boundary}\r\nContent-Disposition: form-data; {parameters}\r\n\r\n");
+        body.extend_from_slice(header.as_bytes());
+        body.extend_from_slice(bytes);
+        body.extend_from_slice(b"\r\n");
+    }
+    body.extend_from_slice(format!("--{boundary}--\r\n").as_bytes());
+    body
+}
+
+impl Caller<'_> {
+    async fn edit(&self, headers: &[(&str, &str)], kind: &str, body: impl Into<Bytes>) -> Answer {
+        let key = self.authorization();
+        let mut all = vec![("authorization", key.as_str()), ("content-type", kind)];
+        all.extend(headers);
+        self.service.call("POST", EDITS, &all, body.into()).await
+    }
+
+    /// Sends a form as a first attempt.
+    async fn edit_form(&self, parts: &[Part<'_>]) -> Answer {
+        self.edit(&[], "multipart/form-data; boundary=b-1", form("b-1", parts)).await
+    }
+
+    async fn edit_json(&self, body: &Value) -> Answer {
+        self.edit(&[], "application/json", body.to_string()).await
+    }
+
+    /// The number of uploads that count.
+    async fn uploads(&self) -> u32 {
+        self.service.shared.store.count_uploads(self.account.id).await.expect("a store")
+    }
+
+    /// The references of a task as it is stored: the widths of uploads, and URLs.
+    pub async fn references(&self, task: &str) -> Vec<String> {
+        let store = &self.service.shared.store;
+        let id: Id = task.strip_prefix("imgmodel-").and_then(|id| id.parse().ok()).expect("a task_id");
+        let record = store.find_record(self.account.id, Surface::Api, id).await.expect("a store").expect("a task");
+        let mut widths = Vec::new();
+        for reference in record.request.reference_images {
+            let Some(upload) = reference.strip_prefix("upload:") else {
+                widths.push(reference);
+                continue;
+            };
+            let upload = upload.parse().expect("an id");
+            let held = store.held_upload(self.account.id, Surface::Api, upload).await.expect("a store");
+            widths.push(held.expect("an upload").picture.width.to_string());
+        }
+        widths
+    }
+}
+
+impl Service {
+    /// The number of stored files.
+    async fn files(&self) -> usize {
+        let mut files = 0;
+        for day in self.shared.files.days().await.expect("a store of files") {
+            let listed: Vec<_> =
+                self.shared.files.written_before(day, Timestamp::MAX).try_concat().await.expect("a listing");
+            files += listed.len();
+        }
+        files
+    }
+}
+
+/// Completes when so many callers wait.
+async fn waiting(service: &Service, count: usize) {
+    while service.shared.endings.waiters.count() != count {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// The answer to a call that waits until the worker has done its task.
+async fn worked(service: &Service, answer: impl Future<Output = Answer>) -> Answer {
+    let work = async {
+        waiting(service, 1).await;
+        service.work().await;
+    };
+    tokio::pin!(answer);
+    tokio::select! {
+        early = &mut answer => panic!("answered before the task ended: {early:?}"),
+        () = work => answer.await,
+    }
+}
+
+#[track_caller]
+fn task_of(answer: &Answer) -> &str {
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.header("x-tintype-task-id")
+}
+
+/// `code` and `param` of an error.
+#[track_caller]
+fn error(answer: &Answer, status: u16) -> (Value, Value) {
+    assert_eq!(answer.status, status, "{answer:?}");
+    let error = &answer.json()["error"];
+    assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{answer:?}");
+    (error["code"].clone(), error["param"].clone())
+}
+
+#[tokio::test]
+async fn an_edit_is_a_task_with_its_pictures_in_their_order() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let (wide, narrow) = (png(30, 20), png(10, 20));
+    let in_form = [
+        ("name=\"prompt\"", b"a boat".as_slice()),
+        ("name=\"image[]\"; filename=\"a; name=prompt.png\"", &wide),
+        ("name=\"image[]\"; filename=\"b.png\"", &narrow),
+        ("name=\"model\"", b""),
+        ("name=\"n\"", b"2"),
+        ("name=\"size\"", b"1536x1024"),
+        ("name=\"response_format\"", b"b64_json"),
+    ];
+    let answer = worked(&service, caller.edit_form(&in_form)).await;
+    let body = answer.json();
+    assert_eq!((body["data"].as_array().map(Vec::len), &body["size"]), (Some(2), &json!("1248x832")), "{body}");
+    let task = caller.task(task_of(&answer)).await;
+    assert_eq!((&task["status"], &task["type"]), (&json!("completed"), &json!("image-to-image")));
+    assert_eq!(caller.references(task_of(&answer)).await, ["30", "10"]);
+    let in_json = json!({
+        "prompt": "a boat", "images": [{ "image_url": data_url(&narrow) }, { "image_url": data_url(&wide) }], "n": 2,
+    });
+    let answer = worked(&service, caller.edit_json(&in_json)).await;
+    assert_eq!(caller.references(task_of(&answer)).await, ["10", "30"]);
+    let twice = json!({ "prompt": "data:image/png;base64,AAAA", "image": [data_url(&wide), data_url(&wide)] });
+    let answer = worked(&service, caller.edit_json(&twice)).await;
+    assert_eq!(caller.references(task_of(&answer)).await, ["30", "30"]);
+    let one = [("name=prompt", b"a".as_slice()), ("name=image; filename=a.png", &wide)];
+    assert_eq!(caller.references(task_of(&worked(&service, caller.edit_form(&one)).await)).await, ["30"]);
+    assert_eq!((caller.credits().await, caller.uploads().await), (88, 0));
+}
+
+#[tokio::test]
+async fn a_reference_may_be_a_url_beside_a_picture() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let url = "https://example.com/a.png";
+    let picture = png(30, 20);
+    let parts = [
+        ("name=prompt", b"a boat".as_slice()),
+        ("name=image", url.as_bytes()),
+        ("name=image; filename=a.png", &picture),
+    ];
+    let sent = async {
+        let kind = "multipart/form-data; boundary=b-1";
+        let answer = caller.edit(&[("prefer", "respond-async")], kind, form("b-1", &parts)).await;
+        assert_eq!(answer.status, 202, "{answer:?}");
+        answer.header("x-tintype-task-id").to_owned()
+    };
+    assert_eq!(caller.references(&sent.await).await, [url, "30"]);
+}
+
+#[tokio::test]
+async fn the_uploads_of_an_edit_are_hidden_at_once_and_held_by_its_task() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let picture = png(30, 20);
+    let parts = [("name=prompt", b"a boat".as_slice()), ("name=image; filename=a.png", &picture)];
+    tokio::select! {
+        answer = caller.edit_form(&parts) => panic!("answered: {answer:?}"),
+        () = waiting(&service, 1) => {}
+    }
+    waiting(&service, 0).await;
+    assert_eq!((caller.uploads().await, service.files().await), (0, 1));
+    service.clock.advance(Duration::from_secs(60));
+    assert_eq!(service.sweeper.sweep_uploads().await, 0, "the task holds it");
+    service.work().await;
+    assert_eq!(service.files().await, 2);
+    service.clock.advance(2 * HOUR);
+    assert_eq!(service.sweeper.sweep_uploads().await, 1);
+    assert_eq!(service.files().await, 1, "the result stays");
+}
+
+#[tokio::test]
+async fn a_repeated_edit_brings_the_pictures_of_the_first_without_credits() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 2).await;
+    let (wide, narrow) = (png(30, 20), png(10, 20));
+    let body = |boundary: &str, first: &[u8], second: &[u8]| {
+        let parts = [
+            ("name=prompt", b"a boat".as_slice()),
+            ("name=\"image[]\"; filename=a.png", first),
+            ("name=\"image[]\"; filename=b.png", second),
+        ];
+        form(boundary, &parts)
+    };
+    tokio::select! {
+        answer = caller.edit(&[], "multipart/form-data; boundary=b-1", body("b-1", &wide, &narrow)) =>
+            panic!("answered: {answer:?}"),
+        () = waiting(&service, 1) => {}
+    }
+    waiting(&service, 0).await;
+    assert_eq!((caller.credits().await, service.files().await), (0, 2));
+    let repeat =
+        |body: Vec<u8>| caller.edit(&[("x-stainless-retry-count", "1")], "multipart/form-data; boundary=other", body);
+    let swapped = repeat(body("other", &narrow, &wide)).await;
+    assert_eq!(error(&swapped, 429).0, "insufficient_quota", "the order is part of the call");
+    let answer = worked(&service, repeat(body("other", &wide, &narrow))).await;
+    assert_eq!(caller.task(task_of(&answer)).await["status"], "completed");
+    assert_eq!((caller.credits().await, caller.uploads().await), (0, 0));
+    assert_eq!(service.files().await, 3, "nothing was stored again");
+}
+
+#[tokio::test]
+async fn an_idempotency_key_stands_for_the_bytes_of_the_pictures() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let named = [("idempotency-key", "order 66")];
+    let call = |picture: Vec<u8>| {
+        let body = json!({ "prompt": "a boat", "image": data_url(&picture) }).to_string();
+        caller.edit(&named, "application/json", body)
+    };
+    let first = worked(&service, call(png(30, 20))).await;
+    let again = call(png(30, 20)).await;
+    assert_eq!(task_of(&first), task_of(&again));
+    assert_eq!(error(&call(png(20, 30)).await, 422).0, "idempotency_key_reused");
+    assert_eq!((caller.credits().await, caller.uploads().await), (98, 0));
+}
+
+#[tokio::test]
+async fn calls_with_four_pictures_each_do_not_block_each_other() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let picture = png(30, 20);
+    let image = ("name=\"image[]\"; filename=a.png", picture.as_slice());
+    let parts = [("name=prompt", b"a boat".as_slice()), image, image, image, image];
+    let kind = "multipart/form-data; boundary=b-1";
+    let call = || caller.edit(&[("prefer", "respond-async")], kind, form("b-1", &parts));
+    let answers = tokio::join!(call(), call(), call(), call());
+    for answer in [answers.0, answers.1, answers.2, answers.3] {
+        assert_eq!(answer.status, 202, "{answer:?}");
+    }
+    assert_eq!((caller.credits().await, caller.uploads().await), (92, 0));
+}
+
+#[tokio::test]
+async fn an_edit_that_breaks_off_after_its_uploads_leaves_them_to_the_sweep() {
+    let service = Service::start_on_disk(&["--test-fault", "before-finish-upload=error"]).await;
+    let caller = service.caller("ada", 100).await;
+    let picture = png(30, 20);
+    let parts = [("name=prompt", b"a boat".as_slice()), ("name=image; filename=a.png", &picture)];
+    error(&caller.edit_form(&parts).await, 500);
+    assert_eq!((caller.credits().await, caller.uploads().await), (100, 1), "begun and never finished");
+    service.clock.advance(UPLOAD_ABANDONED + HOUR);
+    service.sweeper.sweep_uploads().await;
+    assert_eq!(caller.uploads().await, 0);
+}
