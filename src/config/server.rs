@@ -15,6 +15,7 @@ use super::origins::OriginSettings;
 use super::policy::PolicySettings;
 use super::redis::RedisSettings;
 use super::retention::RetentionSettings;
+use super::sign_up::SignUpSettings;
 use super::values::{base_url, collector_url, duration, size};
 use super::worker::WorkerSettings;
 use crate::fault::Faults;
@@ -69,6 +70,9 @@ pub struct ServerSettings {
     #[command(flatten)]
     /// Limits on callers.
     pub limits: LimitSettings,
+    #[command(flatten)]
+    /// Open sign-up.
+    pub sign_up: SignUpSettings,
     #[command(flatten)]
     /// Redis for shared rate limits.
     pub redis: RedisSettings,

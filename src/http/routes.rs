@@ -28,7 +28,7 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 67] = [
+pub static ROUTES: [Route; 69] = [
     api(Method::POST, GENERATE, Usage::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, Usage::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, Usage::Read, |method| on(method, api::images::find)),
@@ -92,6 +92,8 @@ pub static ROUTES: [Route; 67] = [
     door(Method::POST, "/studio/sign-in", |method| on(method, studio::by_password)),
     door(Method::GET, "/studio/sign-in/{token}", |method| on(method, studio::link)),
     door(Method::POST, "/studio/sign-in/{token}", |method| on(method, studio::by_link)),
+    door(Method::GET, "/studio/sign-up", |method| on(method, studio::sign_up)),
+    door(Method::POST, "/studio/sign-up", |method| on(method, studio::submit_sign_up)),
     door(Method::GET, "/studio/assets/{asset}", |method| on(method, docs::page)),
     open(Surface::Ops, "/healthz", |method| on(method, ops::live)),
     open(Surface::Ops, "/readyz", |method| on(method, ops::ready)),

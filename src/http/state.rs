@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::docs::openapi;
 use crate::config::{
-    AllowedOrigins, ConnectionLimits, FileLinks, LimitSettings, RedisServer, ServerSettings, TrustedProxy,
+    AllowedOrigins, ConnectionLimits, FileLinks, LimitSettings, RedisServer, ServerSettings, SignUpSettings,
+    TrustedProxy,
 };
 use crate::sandbox::Decoder;
 use crate::service::Shared;
@@ -14,6 +15,7 @@ use crate::service::failures::Failures;
 use crate::service::keyring::Keyring;
 use crate::service::limits::RateLimits;
 use crate::service::links::Links;
+use crate::service::people::SignUpTerms;
 use crate::service::tasks::Tasks;
 use crate::service::thumbnails::Thumbnails;
 use crate::service::uploads::Uploads;
@@ -42,6 +44,8 @@ pub struct ApiSettings {
     pub reference_ports: Vec<u16>,
     /// Origins of web pages that may call the API.
     pub origins: Arc<AllowedOrigins>,
+    /// Open sign-up.
+    pub sign_up: SignUpSettings,
     /// The program that decodes uploads.
     pub picture_decoder: PathBuf,
 }
@@ -68,9 +72,17 @@ impl ApiSettings {
             file_links: settings.file_urls.links(&settings.files, public_url),
             reference_ports: settings.worker.reference_ports.clone(),
             origins: Arc::new(settings.origins.allowed()?),
+            sign_up: settings.sign_up,
             picture_decoder: settings.worker.test_picture_decoder.clone(),
         })
     }
+}
+
+/// The terms of open sign-up, if it is open.
+fn terms(settings: SignUpSettings) -> Option<SignUpTerms> {
+    let SignUpSettings { sign_up, sign_up_credits, sign_up_per_address } = settings;
+    let per_address = if sign_up_per_address == 0 { u32::MAX } else { sign_up_per_address };
+    sign_up.then_some(SignUpTerms { credits: sign_up_credits, per_address })
 }
 
 /// The host of a URL, with its port if it names one.
@@ -123,6 +135,7 @@ impl ApiState {
             public_host: settings.public_host.clone(),
             reference_ports: settings.reference_ports.clone(),
             file_links: settings.file_links.clone(),
+            sign_up: terms(settings.sign_up),
             body_total: settings.connections.body_total,
             body_idle: settings.connections.body_idle,
         };

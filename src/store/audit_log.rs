@@ -36,6 +36,16 @@ pub enum Via {
 }
 
 impl Actor {
+    /// Somebody who has just signed up.
+    pub(super) fn newcomer(person: &Person, source: &str) -> Self {
+        Self {
+            name: person.name.clone(),
+            person_id: Some(person.id),
+            via: Via::Studio,
+            source: Some(source.to_owned()),
+        }
+    }
+
     /// The content policy, which suspends people for what they create in the studio.
     pub(super) fn policy() -> Self {
         Self { name: "content policy".into(), person_id: None, via: Via::Studio, source: None }
@@ -115,6 +125,8 @@ actions! {
     RevokeKey = "audit-revoke-key",
     /// A key was rotated. The detail is the id of the new key.
     RotateKey = "audit-rotate-key",
+    /// A person opened an account in the studio. The detail is its opening balance.
+    SignUp = "audit-sign-up",
     /// A person was added. The detail is the role.
     AddPerson = "audit-add-person",
     /// A person got another role. The detail is the role.
@@ -251,6 +263,10 @@ impl Deed {
         let new = new?;
         let detail = format!("{}, {} h", new.id, overlap.as_secs() / 3_600);
         Some(Self::of(Action::RotateKey, new.account_id).about(old).with(detail))
+    }
+
+    pub(super) fn of_sign_up(person: &Person, credits: i64) -> Self {
+        Self::of(Action::SignUp, person.account_id).about(&person.name).with(format!("+{credits}"))
     }
 
     pub(super) fn of_new_person(outcome: &PersonCreation) -> Option<Self> {

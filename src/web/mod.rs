@@ -26,6 +26,7 @@ mod references;
 mod session;
 mod sessions;
 mod sign_in;
+mod sign_up;
 mod snippets;
 mod texts;
 mod uploads;
@@ -44,7 +45,7 @@ use crate::service::guesses::Guesses;
 use crate::service::hours::Hours;
 use crate::service::limits::RateLimits;
 use crate::service::links::Links;
-use crate::service::people::People;
+use crate::service::people::{People, SignUpTerms};
 use crate::service::tasks::Tasks;
 use crate::service::thumbnails::Thumbnails;
 use crate::service::uploads::Uploads;
@@ -74,6 +75,7 @@ pub mod handlers {
     pub use super::previews::preview;
     pub use super::sessions::{end as end_session, end_others as end_other_sessions, sessions, set_password};
     pub use super::sign_in::{by_link, by_password, link, sign_in, sign_out};
+    pub use super::sign_up::{sign_up, submit as submit_sign_up};
     pub use super::uploads::{remove as remove_upload, result_thumbnail, upload, upload_thumbnail, uploads};
     pub use super::zip::zip;
 }
@@ -124,6 +126,8 @@ pub struct StudioSettings {
     pub reference_ports: Vec<u16>,
     /// The URLs of result files.
     pub file_links: FileLinks,
+    /// The terms of open sign-up; `None` where only the operator opens accounts.
+    pub sign_up: Option<SignUpTerms>,
     /// Longest time for the body of a request to arrive.
     pub body_total: Duration,
     /// Longest pause within the body of a request.

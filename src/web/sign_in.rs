@@ -26,6 +26,8 @@ struct SignInPage<'a> {
     name: &'a str,
     /// The name of the text that says why the person is here.
     notice: Option<&'a str>,
+    /// Whether strangers may open accounts.
+    open: bool,
 }
 
 #[derive(Template)]
@@ -37,11 +39,15 @@ struct LinkPage<'a> {
 }
 
 /// The page on which people sign in.
-pub async fn sign_in(visitor: Result<Visitor, PageError>, headers: HeaderMap) -> Result<Response<Body>, PageError> {
+pub async fn sign_in(
+    State(studio): State<Arc<Studio>>,
+    visitor: Result<Visitor, PageError>,
+    headers: HeaderMap,
+) -> Result<Response<Body>, PageError> {
     if visitor.is_ok() {
         return Ok(secured(Redirect::to(HOME).into_response()));
     }
-    let page = SignInPage { t: Texts::of(&headers), name: "", notice: None };
+    let page = SignInPage { t: Texts::of(&headers), name: "", notice: None, open: studio.settings.sign_up.is_some() };
     Ok(html(page.render()?))
 }
 
@@ -64,7 +70,8 @@ pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) ->
     }
     tracing::info!("a sign-in with a password failed");
     be_patient(&studio, &visit).await?;
-    let page = SignInPage { t: texts, name: fields.text("name"), notice: Some("sign-in-failed") };
+    let (notice, open) = (Some("sign-in-failed"), studio.settings.sign_up.is_some());
+    let page = SignInPage { t: texts, name: fields.text("name"), notice, open };
     Ok(html(page.render()?))
 }
 
@@ -110,7 +117,8 @@ pub async fn sign_out(form: Form) -> Result<Response<Body>, PageError> {
     Ok(with_cookie(secured(Redirect::to(SIGN_IN).into_response()), &visit, None))
 }
 
-fn enter(studio: &Studio, visit: &Visit, signed_in: &SignedIn) -> Response<Body> {
+/// Leads to the first page, with the cookie of a session that has just begun.
+pub(super) fn enter(studio: &Studio, visit: &Visit, signed_in: &SignedIn) -> Response<Body> {
     let person = &signed_in.session.person;
     studio.guesses.signed_in(&person.name, visit.source);
     tracing::info!(person = %person.id, account = %person.account_id, session = %signed_in.session.id, "a person signed in");

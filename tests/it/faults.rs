@@ -16,7 +16,9 @@ use tintype::domain::model::{Account, EntryKind, Id, Surface};
 use tintype::domain::person::Role;
 use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::fault::{Effect, Point};
-use tintype::store::{AccountChange, Attachment, Call, CallEnd, DeleteSessions, KeyChange, Rescue, Result, Submission};
+use tintype::store::{
+    AccountChange, Attachment, Call, CallEnd, DeleteSessions, KeyChange, Rescue, Result, SignUp, Submission,
+};
 use tintype::worker::Worker;
 use tintype_engine::picture::Picture;
 use tokio::task::JoinHandle;
@@ -134,6 +136,12 @@ impl Scene {
         attempt(async move { store.delete_sessions(DeleteSessions::Expired).await }).await;
         let sweeper = self.service.sweeper.clone();
         attempt(async move { sweeper.delete_old_audit_entries().await }).await;
+        let new =
+            SignUp { name: "eve".into(), password: String::new(), credits: 5, source: "192.0.2.7".into(), limit: 3 };
+        let store = self.service.shared.store.clone();
+        attempt(async move { store.sign_up(new).await }).await;
+        let sweeper = self.service.sweeper.clone();
+        attempt(async move { sweeper.delete_old_sign_ups().await }).await;
         self.upload().await;
         self.call_again().await;
         self.arrange().await;

@@ -14,7 +14,7 @@ use tintype::service::endings::REFUSED;
 use tintype::store::sqlite::SqliteStore;
 use tintype::store::{
     AccountCreation, Accounts as _, Actor, AttemptProgress, AuditLog as _, BoardWrite, Fleet as _, Gallery as _,
-    GalleryFilter, KeyChange, Keys as _, Origin, People as _, PersonCreation, Queue as _, StartLimit, Store,
+    GalleryFilter, KeyChange, Keys as _, Origin, People as _, PersonCreation, Queue as _, SignUp, StartLimit, Store,
     StrikeRule, Submission, Tasks as _, Upkeep as _, Via,
 };
 
@@ -24,6 +24,8 @@ use crate::rigs::postgres::{cluster, schema};
 use crate::rigs::service::new_key;
 
 const LEASE: Duration = Duration::from_secs(30);
+/// The address of somebody who signed up.
+const SOURCE: &str = "192.0.2.7";
 
 /// A SQLite installation with rows in every table, and the key of its account.
 async fn installation(data: &TempDir) -> String {
@@ -62,6 +64,9 @@ async fn installation(data: &TempDir) -> String {
     submit(None.into(), Surface::Api).await;
     let actor = Actor { name: "root".into(), person_id: None, via: Via::Command, source: None };
     store.acting(actor).pause_queue().await.expect("a store");
+    let source = SOURCE.to_owned();
+    let new = SignUp { name: "eve".into(), password: "$argon2id$…".into(), credits: 5, source, limit: 3 };
+    store.sign_up(new).await.expect("a store");
     secret.reveal().to_owned()
 }
 
@@ -83,8 +88,10 @@ async fn everything(store: &dyn Store) -> (Vec<String>, Vec<LedgerEntry>, Vec<Ta
     }
     nouns.push(format!("{:?}", store.queue_depth().await.expect("a store")));
     let log = store.audit_entries(None, None, 10).await.expect("a store");
-    assert_eq!(log.len(), 2, "{log:?}");
+    assert_eq!(log.len(), 3, "{log:?}");
     nouns.push(format!("{log:?}"));
+    nouns.push(format!("{:?}", store.find_person("eve").await.expect("a store")));
+    nouns.push(format!("{} sign-ups", store.sign_ups_of(SOURCE).await.expect("a store")));
     (nouns, entries, tasks, store.cursor_secret().await.expect("a store"))
 }
 
@@ -99,7 +106,7 @@ async fn a_migrated_installation_keeps_all_data_and_completes_its_tasks() {
     let before = std::fs::read(data.path().join("tintype.db")).unwrap();
     let url = cluster().url(elsewhere.path());
     let moved = binary::json(elsewhere.path(), &["migrate", "--from", &sqlite(&data), "--to", &url]);
-    assert_eq!((&moved["accounts"], &moved["tasks"]), (&json!(2), &json!(5)), "{moved}");
+    assert_eq!((&moved["accounts"], &moved["tasks"]), (&json!(3), &json!(5)), "{moved}");
     let source = SqliteStore::open(&data.path().join("tintype.db"), Clock::system()).expect("the source");
     let target = cluster().open(elsewhere.path(), &Clock::system(), Faults::default());
     assert_eq!(everything(&*target).await, everything(&source).await);
@@ -236,7 +243,7 @@ async fn no_server_starts_on_a_database_that_is_being_migrated() {
     reader.batch_execute("ROLLBACK").await.unwrap();
     let moved = moving.join().expect("no panic");
     assert!(moved.status.success(), "{moved:?}");
-    assert_eq!(target.audit().await.unwrap().accounts, 2);
+    assert_eq!(target.audit().await.unwrap().accounts, 3);
     let rows = format!("SELECT reltuples::bigint FROM pg_class WHERE oid = '{schema}.ledger'::regclass");
     assert!(cluster().number(&rows) > 0, "the planner knows of them");
 }

@@ -21,6 +21,7 @@ mod operator;
 mod owner;
 mod previews;
 mod references;
+mod sign_up;
 mod snippets;
 mod strikes;
 mod uploads;

@@ -40,6 +40,7 @@ mod queue;
 mod reports;
 mod schema;
 mod settle;
+mod sign_up;
 mod submit;
 mod sweep;
 mod tasks;

@@ -29,6 +29,7 @@ mod progress;
 mod queue;
 mod reports;
 mod schema;
+mod sign_up;
 mod snapshot;
 mod strikes;
 mod tasks;

@@ -40,6 +40,18 @@ password = Passwort
 sign-in-failed = Name und Passwort gehören nicht zusammen. Groß- und Kleinschreibung des Passworts zählt.
 sign-in-often = Mit diesem Namen gab es zu viele Anmeldeversuche. Warten Sie eine Minute und versuchen Sie es noch einmal, oder bitten Sie um einen Anmeldelink.
 sign-in-hint = Kein Passwort? Bitten Sie den Betreiber dieses Servers um einen Anmeldelink.
+sign-up = Konto anlegen
+sign-up-lead = Wählen Sie einen Namen und ein Passwort. Credits vergibt der Betreiber dieses Servers.
+sign-up-credits = { $n ->
+    [one] Zum Anfang bekommen Sie 1 Credit.
+   *[other] Zum Anfang bekommen Sie { $n } Credits.
+}
+sign-up-password = Mindestens 12 Zeichen.
+sign-up-known = Stattdessen anmelden
+sign-up-invalid = Ein Name hat 1 bis 100 Zeichen.
+sign-up-taken = Dieser Name kann nicht verwendet werden. Wählen Sie einen anderen.
+sign-up-often = Aus Ihrem Netz wurden heute zu viele Konten angelegt. Versuchen Sie es morgen noch einmal, oder bitten Sie den Betreiber dieses Servers um ein Konto.
+to-sign-up = Konto anlegen
 link-lead = Dieser Link meldet Sie einmal als { $word } an.
 link-used = Dieser Link wurde schon benutzt oder ist abgelaufen. Bitten Sie um einen neuen.
 signed-out = Sie sind abgemeldet.
@@ -299,6 +311,7 @@ audit-suspend-person = Person gesperrt
 audit-disable-key = Schlüssel gesperrt
 audit-revoke-key = Schlüssel widerrufen
 audit-rotate-key = Schlüssel gewechselt
+audit-sign-up = Konto im Studio angelegt
 audit-add-person = Person hinzugefügt
 audit-change-role = Rolle geändert
 audit-set-password = Passwort gesetzt

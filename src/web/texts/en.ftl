@@ -40,6 +40,18 @@ password = Password
 sign-in-failed = This name and password do not belong together. Passwords are case-sensitive.
 sign-in-often = There were too many attempts to sign in with this name. Wait a minute and try again, or ask for a sign-in link.
 sign-in-hint = No password? Ask the operator of this server for a sign-in link.
+sign-up = Create an account
+sign-up-lead = Choose a name and a password. The operator of this server gives out credits.
+sign-up-credits = { $n ->
+    [one] You get 1 credit to start with.
+   *[other] You get { $n } credits to start with.
+}
+sign-up-password = At least 12 characters.
+sign-up-known = Sign in instead
+sign-up-invalid = A name has 1 to 100 characters.
+sign-up-taken = This name cannot be used. Choose another one.
+sign-up-often = Too many accounts were created from your network today. Try again tomorrow, or ask the operator of this server for an account.
+to-sign-up = Create an account
 link-lead = This link signs you in as { $word }, once.
 link-used = This link has been used already, or its time is over. Ask for another one.
 signed-out = You are signed out.
@@ -299,6 +311,7 @@ audit-suspend-person = Person suspended
 audit-disable-key = Key disabled
 audit-revoke-key = Key revoked
 audit-rotate-key = Key rotated
+audit-sign-up = Account opened in the studio
 audit-add-person = Person added
 audit-change-role = Role changed
 audit-set-password = Password set

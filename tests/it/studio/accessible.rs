@@ -162,6 +162,38 @@ fn pages_of_accounts_and_operators_pass_axe() {
 }
 
 #[test]
+fn a_stranger_signs_up_on_a_phone_by_a_form_that_passes_axe() {
+    let flags = ["--sign-up", "--sign-up-credits", "20"];
+    let (mut person, mut examiner) = (Person::sign_in(&flags), Examiner::new());
+    person.browser.click("document.querySelector('.person summary')");
+    person.browser.follow("document.querySelector('.person button')");
+    examiner.examine(&mut person, "sign in, with the way to sign up");
+    person.browser.follow("document.querySelector('a[href=\"/studio/sign-up\"]')");
+    examiner.examine(&mut person, "sign up");
+    photograph(&mut person.browser, "sign-up");
+    person.browser.resize(390, 844);
+    let send = |person: &mut Person, name: &str| {
+        person.browser.evaluate("document.querySelector('#name').value = ''");
+        person.browser.paste("document.querySelector('#name')", name);
+        person.browser.paste("document.querySelector('#password')", "correct horse battery");
+        person.browser.follow("document.querySelector('form button')");
+    };
+    send(&mut person, "default");
+    assert_eq!(person.browser.evaluate("document.querySelector('[role=alert]').textContent.includes('another')"), true);
+    examiner.examine(&mut person, "a name that is taken");
+    person.browser.resize(390, 844);
+    send(&mut person, "ada@example.com");
+    assert_eq!(person.browser.evaluate("location.pathname"), "/studio");
+    assert_eq!(person.browser.evaluate("document.querySelector('[data-credits]').textContent"), "20 credits");
+    person.create("A lighthouse in a storm");
+    person.browser.until(&first("completed"));
+    examiner.finish();
+    // The browser itself reports the status of the refused form.
+    person.browser.errors.retain(|error| !error.contains("422"));
+    person.leave();
+}
+
+#[test]
 fn the_prompt_stays_in_view_on_every_screen() {
     let mut person = Person::sign_in(&[]);
     for number in 1..=4 {
