@@ -11,6 +11,7 @@ use super::acme::AcmeSettings;
 use super::files::{FileUrlSettings, FilesSettings};
 use super::limits::LimitSettings;
 use super::listen::{ListenAddress, TrustedProxy};
+use super::oidc::OidcSettings;
 use super::origins::OriginSettings;
 use super::policy::PolicySettings;
 use super::redis::RedisSettings;
@@ -73,6 +74,9 @@ pub struct ServerSettings {
     #[command(flatten)]
     /// Open sign-up.
     pub sign_up: SignUpSettings,
+    #[command(flatten)]
+    /// OpenID Connect provider.
+    pub oidc: OidcSettings,
     #[command(flatten)]
     /// Redis for shared rate limits.
     pub redis: RedisSettings,

@@ -3,6 +3,7 @@
 pub mod address;
 pub mod cursor;
 pub mod files_marker;
+pub mod identity;
 pub mod ignored_fields;
 pub mod images_api;
 pub mod images_api_request;
@@ -17,4 +18,5 @@ pub mod request;
 pub mod search;
 pub mod source;
 pub mod text;
+pub mod tickets;
 pub mod timestamp;

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use super::docs::openapi;
 use crate::config::{
-    AllowedOrigins, ConnectionLimits, FileLinks, LimitSettings, RedisServer, ServerSettings, SignUpSettings,
-    TrustedProxy,
+    AllowedOrigins, ConnectionLimits, FileLinks, LimitSettings, OidcProvider, RedisServer, ServerSettings,
+    SignUpSettings, TrustedProxy,
 };
+use crate::outbound::identity_provider::{IdentityProvider, Registration};
 use crate::sandbox::Decoder;
 use crate::service::Shared;
 use crate::service::failures::Failures;
@@ -46,6 +47,8 @@ pub struct ApiSettings {
     pub origins: Arc<AllowedOrigins>,
     /// Open sign-up.
     pub sign_up: SignUpSettings,
+    /// The OpenID Connect provider at which people may sign in.
+    pub provider: Option<Registration>,
     /// The program that decodes uploads.
     pub picture_decoder: PathBuf,
 }
@@ -73,9 +76,22 @@ impl ApiSettings {
             reference_ports: settings.worker.reference_ports.clone(),
             origins: Arc::new(settings.origins.allowed()?),
             sign_up: settings.sign_up,
+            provider: registration(settings, public_url)?,
             picture_decoder: settings.worker.test_picture_decoder.clone(),
         })
     }
+}
+
+/// This server as it is registered at the OpenID Connect provider, if there is one.
+fn registration(settings: &ServerSettings, public_url: &str) -> Result<Option<Registration>, String> {
+    let Some(provider) = settings.oidc.provider()? else { return Ok(None) };
+    let needs_https = settings.production || settings.serves_https();
+    if needs_https && !public_url.starts_with("https://") {
+        return Err("--oidc-issuer needs --public-url with https, to which the provider sends browsers back".into());
+    }
+    let OidcProvider { issuer, client_id, client_secret, authorities } = provider;
+    let redirect = format!("{public_url}/studio/oidc/callback");
+    Ok(Some(Registration { issuer, client_id, client_secret, redirect, authorities }))
 }
 
 /// The terms of open sign-up, if it is open.
@@ -142,7 +158,9 @@ impl ApiState {
         let decoder = Decoder::new(&settings.picture_decoder);
         let uploads = Uploads::new(shared.clone(), decoder.clone());
         let limits = Arc::new(RateLimits::open(&settings.limits, settings.redis.as_ref(), clock.clone()).await?);
+        let provider = settings.provider.clone().map(|registration| IdentityProvider::new(registration, clock.clone()));
         let parts = StudioParts {
+            provider: provider.transpose()?,
             limits: limits.clone(),
             tasks: tasks.clone(),
             links: links.clone(),

@@ -7,9 +7,11 @@ use argon2::password_hash::phc::PasswordHash;
 use argon2::{Argon2, PasswordHasher as _, PasswordVerifier as _};
 use tokio::sync::Semaphore;
 
-use crate::domain::person::{Person, Session, Token};
+use crate::domain::identity::Identity;
+use crate::domain::person::{Person, Session, Token, person_name};
+use crate::domain::text::MAX_NAME_CHARS;
 use crate::domain::timestamp::Timestamp;
-use crate::store::{Cause, NewSession, PersonChange, Result, SignUp, SigningUp, Store, StoreError};
+use crate::store::{Cause, Credential, NewSession, PersonChange, Result, SignUp, SigningUp, Store, StoreError};
 
 /// Lifetime of a sign-in link.
 pub const LINK_LIFE: Duration = Duration::from_secs(15 * 60);
@@ -25,6 +27,9 @@ pub const MAX_PASSWORD_BYTES: usize = 1_024;
 const MAX_AGENT_CHARS: usize = 200;
 /// Passwords that are hashed at the same time. Each takes 19 MiB and some 20 ms of a core.
 const MAX_HASHES: usize = 2;
+
+/// The name of somebody whose provider tells none.
+const NAMELESS: &str = "person";
 
 /// Signs people in.
 #[derive(Debug)]
@@ -167,6 +172,14 @@ impl People {
         let hash = hash.flatten();
         let matches = self.hashing(move || verify(&password, hash.as_deref())).await?;
         let Some(person) = person.filter(|_| matches) else { return Ok(None) };
+        self.sign_in_as(&person, agent).await
+    }
+
+    /// Signs in a person who has proved otherwise to be that person. `None` if the account is disabled.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn sign_in_as(&self, person: &Person, agent: &str) -> Result<Option<SignedIn>> {
         let (token, new) = self.new_session(agent);
         let session = self.store.begin_session(person.id, new).await?;
         Ok(session.map(|session| SignedIn { session, token }))
@@ -186,15 +199,43 @@ impl People {
             return Ok(Welcome::TooMany);
         }
         let password = self.hashing(move || hash(&password)).await??;
-        let new = SignUp { name, password, credits: terms.credits, source, limit: terms.per_address };
+        self.open_account(name, Credential::Password(password), source, terms, agent).await
+    }
+
+    /// Opens an account for somebody with an identity that no person has, and begins a session. The name is for people to
+    /// read.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn sign_up_as(
+        &self,
+        name: &str,
+        identity: Identity,
+        source: String,
+        terms: SignUpTerms,
+        agent: &str,
+    ) -> Result<Welcome> {
+        let short: String = name.chars().filter(|char| !char.is_control()).take(MAX_NAME_CHARS).collect();
+        let name = person_name(&short).unwrap_or_else(|_| NAMELESS.to_owned());
+        self.open_account(name, Credential::Identity(identity), source, terms, agent).await
+    }
+
+    async fn open_account(
+        &self,
+        name: String,
+        credential: Credential,
+        source: String,
+        terms: SignUpTerms,
+        agent: &str,
+    ) -> Result<Welcome> {
+        let new = SignUp { name, credential, credits: terms.credits, source, limit: terms.per_address };
         let person = match self.store.sign_up(new).await? {
             SigningUp::Done(person) => person,
             SigningUp::NameTaken => return Ok(Welcome::NameTaken),
             SigningUp::TooMany => return Ok(Welcome::TooMany),
         };
-        let (token, new) = self.new_session(agent);
-        let session = self.store.begin_session(person.id, new).await?;
-        Ok(session.map_or(Welcome::NameTaken, |session| Welcome::Done(SignedIn { session, token })))
+        let signed_in = self.sign_in_as(&person, agent).await?;
+        Ok(signed_in.map_or(Welcome::NameTaken, Welcome::Done))
     }
 
     /// Sets the password of a person and ends all sessions of that person.

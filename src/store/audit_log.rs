@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{AccountChange, AccountCreation, Ended, KeyChange, PersonChange, PersonCreation, Result, Store, Taking};
+use super::{
+    AccountChange, AccountCreation, Credential, Ended, KeyChange, PersonChange, PersonCreation, Result, SignUp, Store,
+    Taking,
+};
 use crate::clock::Timestamp;
 use crate::domain::key::ApiKey;
 use crate::domain::model::{Account, Id};
@@ -125,7 +128,8 @@ actions! {
     RevokeKey = "audit-revoke-key",
     /// A key was rotated. The detail is the id of the new key.
     RotateKey = "audit-rotate-key",
-    /// A person opened an account in the studio. The detail is its opening balance.
+    /// A person opened an account in the studio. The detail is its opening balance, and the provider of the person's
+    /// identity.
     SignUp = "audit-sign-up",
     /// A person was added. The detail is the role.
     AddPerson = "audit-add-person",
@@ -137,6 +141,10 @@ actions! {
     RemovePerson = "audit-remove-person",
     /// A sign-in link for a person was made.
     MakeLink = "audit-make-link",
+    /// A person linked an identity at a provider. The detail is the provider.
+    LinkIdentity = "audit-link-identity",
+    /// A person removed an identity at a provider. The detail is the provider.
+    UnlinkIdentity = "audit-unlink-identity",
     /// The queue was paused.
     PauseQueue = "audit-pause-queue",
     /// The queue was resumed.
@@ -265,8 +273,18 @@ impl Deed {
         Some(Self::of(Action::RotateKey, new.account_id).about(old).with(detail))
     }
 
-    pub(super) fn of_sign_up(person: &Person, credits: i64) -> Self {
-        Self::of(Action::SignUp, person.account_id).about(&person.name).with(format!("+{credits}"))
+    pub(super) fn of_sign_up(person: &Person, new: &SignUp) -> Self {
+        let credits = new.credits;
+        let detail = match &new.credential {
+            Credential::Password(_) => format!("+{credits}"),
+            Credential::Identity(identity) => format!("+{credits} {}", identity.issuer),
+        };
+        Self::of(Action::SignUp, person.account_id).about(&person.name).with(detail)
+    }
+
+    /// Of an identity at a provider.
+    pub(super) fn of_identity(action: Action, person: Option<&Person>, issuer: &str) -> Option<Self> {
+        person.map(|person| Self::of(action, person.account_id).about(&person.name).with(issuer))
     }
 
     pub(super) fn of_new_person(outcome: &PersonCreation) -> Option<Self> {

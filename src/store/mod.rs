@@ -24,6 +24,7 @@ mod calls;
 mod error;
 mod fleet;
 mod gallery;
+mod identities;
 mod leases;
 mod people;
 pub mod postgres;
@@ -40,13 +41,15 @@ pub use self::fleet::{
     ANY_REFERENCES, Abilities, ENGINE_SILENCE, EndingsElsewhere, EngineState, Fleet, WORKER_SILENCE, WorkerReport,
 };
 pub use self::gallery::{Board, BoardWrite, Gallery, GalleryFilter, GalleryPage, State};
+pub use self::identities::{Identities, Linking};
 pub use self::leases::{
     AttemptProgress, Claim, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry,
     StrikeRule,
 };
 use self::people::SIGN_UP_NOTE;
 pub use self::people::{
-    Candidate, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation, SignUp, SigningUp,
+    Candidate, Credential, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation, SignUp,
+    SigningUp,
 };
 pub use self::reports::{AccountSummary, DayUsage, EntryFilter, Hour, Reports, StruckKey, StruckPerson};
 pub use self::uploads::{Upload, UploadedPicture, Uploads};
@@ -455,11 +458,23 @@ pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
 
 /// The database behind a running service.
 pub trait Store:
-    Accounts + Calls + Keys + People + Uploads + Gallery + Tasks + Queue + Upkeep + Fleet + AuditLog + Reports
+    Accounts + AuditLog + Calls + Fleet + Gallery + Identities + Keys + People + Queue + Reports + Tasks + Upkeep + Uploads
 {
 }
 
-impl<T: Accounts + Keys + People + Uploads + Gallery + Calls + Tasks + Queue + Upkeep + Fleet + AuditLog + Reports>
-    Store for T
+impl<T> Store for T where
+    T: Accounts
+        + AuditLog
+        + Calls
+        + Fleet
+        + Gallery
+        + Identities
+        + Keys
+        + People
+        + Queue
+        + Reports
+        + Tasks
+        + Upkeep
+        + Uploads
 {
 }

@@ -4,8 +4,10 @@ use async_trait::async_trait;
 
 use super::Result;
 use crate::clock::Timestamp;
+use crate::domain::identity::Identity;
 use crate::domain::model::Id;
 use crate::domain::person::{Person, Role, Session, TokenHash};
+use crate::domain::text::MAX_NAME_CHARS;
 
 /// The note of the ledger entry for the first credits of somebody who signed up.
 pub(super) const SIGN_UP_NOTE: &str = "sign-up";
@@ -52,19 +54,54 @@ pub struct Candidate {
     pub password: Option<String>,
 }
 
+/// The proof by which somebody who opens an account signs in later.
+#[derive(Clone)]
+pub enum Credential {
+    /// The Argon2id hash of a password in PHC format.
+    Password(String),
+    /// An identity at a provider, which has no person yet. The id of the person is added to a name that is taken, because the
+    /// person does not sign in by it.
+    Identity(Identity),
+}
+
 /// Somebody who opens an account in the studio.
 #[derive(Clone)]
 pub struct SignUp {
     /// The name of the person, and of the account unless another account has it.
     pub name: String,
-    /// The Argon2id hash of the password in PHC format.
-    pub password: String,
+    /// The proof by which the person signs in later.
+    pub credential: Credential,
     /// Credits to start with.
     pub credits: i64,
     /// The address range from which the person signs up.
     pub source: String,
     /// Most attempts from there within a day.
     pub limit: u32,
+}
+
+impl Credential {
+    /// The password or the identity.
+    pub(super) fn parts(&self) -> (Option<&str>, Option<&Identity>) {
+        match self {
+            Self::Password(password) => (Some(password), None),
+            Self::Identity(identity) => (None, Some(identity)),
+        }
+    }
+}
+
+impl SignUp {
+    /// The name for a person whose own name is taken.
+    pub(super) fn name_with(&self, id: Id) -> String {
+        let id = id.as_str().to_lowercase();
+        let rest = MAX_NAME_CHARS - id.len() - 1;
+        format!("{}-{id}", self.name.chars().take(rest).collect::<String>())
+    }
+}
+
+impl std::fmt::Debug for Credential {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.parts().0.is_some() { "Password(…)" } else { "Identity(…)" })
+    }
 }
 
 impl std::fmt::Debug for SignUp {

@@ -18,6 +18,7 @@ mod gallery;
 mod keys;
 mod live;
 mod nowhere;
+mod oidc;
 mod operator;
 mod page;
 mod people;
@@ -39,6 +40,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::FileLinks;
 use crate::domain::source::Source;
+use crate::domain::tickets::Tickets;
+use crate::outbound::identity_provider::IdentityProvider;
 use crate::service::Shared;
 use crate::service::failures::Failures;
 use crate::service::guesses::Guesses;
@@ -65,6 +68,7 @@ pub mod handlers {
     pub use super::gallery::{change as change_chosen, change_board, create_board, gallery};
     pub use super::keys::{change as change_key, create as create_key, keys};
     pub use super::nowhere::{form_to_nowhere, nowhere};
+    pub use super::oidc::{arrive, depart, depart_to_link, link_identity, unlink_identity};
     pub use super::operator::{
         account as operator_account, accounts as operator_accounts, audit as operator_audit,
         change_account as operator_change_account, change_key as operator_change_key,
@@ -106,6 +110,7 @@ pub struct Studio {
     people: People,
     failures: Arc<Failures>,
     guesses: Guesses,
+    provider: Option<IdentityProvider>,
     reference: docs::Reference,
     uploads: Arc<Uploads>,
     thumbnails: Thumbnails,
@@ -145,6 +150,8 @@ pub struct StudioParts {
     pub links: Arc<Links>,
     /// Failed sign-ins.
     pub failures: Arc<Failures>,
+    /// The OpenID Connect provider at which people may sign in.
+    pub provider: Option<IdentityProvider>,
     /// The OpenAPI document of the API.
     pub document: serde_json::Value,
     /// Takes uploads.
@@ -156,7 +163,7 @@ pub struct StudioParts {
 impl Studio {
     /// Builds the studio.
     pub fn new(shared: Arc<Shared>, parts: StudioParts, settings: StudioSettings) -> Arc<Self> {
-        let StudioParts { tasks, limits, links, failures, document, uploads, thumbnails } = parts;
+        let StudioParts { tasks, limits, links, failures, provider, document, uploads, thumbnails } = parts;
         Arc::new(Self {
             tasks,
             limits,
@@ -164,6 +171,7 @@ impl Studio {
             people: People::new(shared.store.clone()),
             failures,
             guesses: Guesses::new(shared.clock.clone()),
+            provider,
             reference: docs::Reference::read(&document),
             uploads,
             thumbnails,
@@ -173,6 +181,11 @@ impl Studio {
             settings,
             shared,
         })
+    }
+
+    /// The tickets of this moment.
+    async fn tickets(&self) -> crate::store::Result<Tickets> {
+        Ok(Tickets::new(&self.shared.store.cursor_secret().await?, self.shared.store.now()))
     }
 
     /// Tells open pages what changes, until `stop`, which also ends their streams.

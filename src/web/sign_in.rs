@@ -28,6 +28,15 @@ struct SignInPage<'a> {
     notice: Option<&'a str>,
     /// Whether strangers may open accounts.
     open: bool,
+    /// The host of the OpenID Connect provider.
+    provider: Option<&'a str>,
+}
+
+impl<'a> SignInPage<'a> {
+    fn new(studio: &'a Studio, headers: &HeaderMap, name: &'a str, notice: Option<&'a str>) -> Self {
+        let (open, provider) = (studio.settings.sign_up.is_some(), studio.provider_host());
+        Self { t: Texts::of(headers), name, notice, open, provider }
+    }
 }
 
 #[derive(Template)]
@@ -47,8 +56,7 @@ pub async fn sign_in(
     if visitor.is_ok() {
         return Ok(secured(Redirect::to(HOME).into_response()));
     }
-    let page = SignInPage { t: Texts::of(&headers), name: "", notice: None, open: studio.settings.sign_up.is_some() };
-    Ok(html(page.render()?))
+    Ok(html(SignInPage::new(&studio, &headers, "", None).render()?))
 }
 
 /// Signs in with name and password. Whether the name exists shows neither in the answer nor in its time. Failures of one
@@ -56,7 +64,7 @@ pub async fn sign_in(
 pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
     let (parts, body) = request.into_parts();
     check_origin(&studio, &parts)?;
-    let (visit, texts) = (visit(&parts)?, Texts::of(&parts.headers));
+    let visit = visit(&parts)?;
     let fields = Fields::read(&studio, &parts, body).await?;
     let name = person_name(fields.text("name")).unwrap_or_default();
     if !studio.guesses.allow(&name, visit.source) {
@@ -70,8 +78,7 @@ pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) ->
     }
     tracing::info!("a sign-in with a password failed");
     be_patient(&studio, &visit).await?;
-    let (notice, open) = (Some("sign-in-failed"), studio.settings.sign_up.is_some());
-    let page = SignInPage { t: texts, name: fields.text("name"), notice, open };
+    let page = SignInPage::new(&studio, &parts.headers, fields.text("name"), Some("sign-in-failed"));
     Ok(html(page.render()?))
 }
 
@@ -139,7 +146,7 @@ pub(super) fn agent(headers: &HeaderMap) -> &str {
 }
 
 /// The path of a link holds its secret.
-fn without_path_in_referrer(mut response: Response<Body>) -> Response<Body> {
+pub(super) fn without_path_in_referrer(mut response: Response<Body>) -> Response<Body> {
     response.headers_mut().insert(header::REFERRER_POLICY, HeaderValue::from_static("strict-origin"));
     response
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype::clock::{Clock, Timestamp};
+use tintype::domain::identity::Identity;
 use tintype::domain::key::KeySecret;
 use tintype::domain::model::{Id, LedgerEntry, Surface, Task};
 use tintype::domain::person::Role;
@@ -13,9 +14,9 @@ use tintype::fault::Faults;
 use tintype::service::endings::REFUSED;
 use tintype::store::sqlite::SqliteStore;
 use tintype::store::{
-    AccountCreation, Accounts as _, Actor, AttemptProgress, AuditLog as _, BoardWrite, Fleet as _, Gallery as _,
-    GalleryFilter, KeyChange, Keys as _, Origin, People as _, PersonCreation, Queue as _, SignUp, StartLimit, Store,
-    StrikeRule, Submission, Tasks as _, Upkeep as _, Via,
+    AccountCreation, Accounts as _, Actor, AttemptProgress, AuditLog as _, BoardWrite, Credential, Fleet as _,
+    Gallery as _, GalleryFilter, Identities as _, KeyChange, Keys as _, Origin, People as _, PersonCreation,
+    Queue as _, SignUp, SigningUp, StartLimit, Store, StrikeRule, Submission, Tasks as _, Upkeep as _, Via,
 };
 
 use crate::rigs::binary::{self, Server};
@@ -26,6 +27,10 @@ use crate::rigs::service::new_key;
 const LEASE: Duration = Duration::from_secs(30);
 /// The address of somebody who signed up.
 const SOURCE: &str = "192.0.2.7";
+
+fn identity() -> Identity {
+    Identity::new("https://id.example.com", "eve").expect("an identity")
+}
 
 /// A SQLite installation with rows in every table, and the key of its account.
 async fn installation(data: &TempDir) -> String {
@@ -65,8 +70,15 @@ async fn installation(data: &TempDir) -> String {
     let actor = Actor { name: "root".into(), person_id: None, via: Via::Command, source: None };
     store.acting(actor).pause_queue().await.expect("a store");
     let source = SOURCE.to_owned();
-    let new = SignUp { name: "eve".into(), password: "$argon2id$…".into(), credits: 5, source, limit: 3 };
-    store.sign_up(new).await.expect("a store");
+    let new = SignUp {
+        name: "eve".into(),
+        credential: Credential::Password("$argon2id$…".into()),
+        credits: 5,
+        source,
+        limit: 3,
+    };
+    let SigningUp::Done(eve) = store.sign_up(new).await.expect("a store") else { panic!("a new name") };
+    store.link_identity(eve.id, &identity()).await.expect("a store");
     secret.reveal().to_owned()
 }
 
@@ -91,6 +103,9 @@ async fn everything(store: &dyn Store) -> (Vec<String>, Vec<LedgerEntry>, Vec<Ta
     assert_eq!(log.len(), 3, "{log:?}");
     nouns.push(format!("{log:?}"));
     nouns.push(format!("{:?}", store.find_person("eve").await.expect("a store")));
+    let known = store.find_identity(&identity()).await.expect("a store");
+    assert!(known.is_some());
+    nouns.push(format!("{known:?}"));
     nouns.push(format!("{} sign-ups", store.sign_ups_of(SOURCE).await.expect("a store")));
     (nouns, entries, tasks, store.cursor_secret().await.expect("a store"))
 }

@@ -31,6 +31,7 @@ mod connect;
 mod connection;
 mod failure;
 mod gallery;
+mod identities;
 mod import;
 mod keys;
 mod listen_notify;

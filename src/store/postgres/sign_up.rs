@@ -6,13 +6,16 @@ use super::accounts::check;
 use super::audit_log;
 use super::connection::{Database, Parameter};
 use super::failure::Failure;
+use crate::domain::identity::Identity;
 use crate::domain::person::{Person, Role};
-use crate::store::{Actor, Deed, Result, SIGN_UP_NOTE, SignUp, SigningUp};
+use crate::store::{Actor, Credential, Deed, Result, SIGN_UP_NOTE, SignUp, SigningUp};
 
 /// Counts an attempt from the source $1 on the day $2, unless there were $3 before. Concurrent ones wait for each other.
 const COUNT: &str = "
     INSERT INTO sign_ups (source, day, count) SELECT $1, $2, 1 WHERE $3::bigint > 0
     ON CONFLICT (source, day) DO UPDATE SET count = sign_ups.count + 1 WHERE sign_ups.count < $3";
+
+const TAKEN: &str = "SELECT 1 FROM people WHERE name = $1 OR id = $1";
 
 /// Opens the account $1 of its owner $2 with the name $3, the password $4 and $5 credits, noted as $7, at the time $6. The
 /// unique name of the person decides between concurrent sign-ups. That of the account may be taken where that of the person
@@ -49,14 +52,22 @@ pub(super) async fn sign_up(
         return Ok(SigningUp::TooMany);
     }
     let (account_id, id) = (database.new_id(), database.new_id());
-    let parameters: [Parameter<'_>; 7] =
-        [&account_id, &id, &new.name, &new.password, &new.credits, &now, &SIGN_UP_NOTE];
+    let (password, identity) = new.credential.parts();
+    let name = match &new.credential {
+        Credential::Identity(_) if begun.query_opt(TAKEN, &[&new.name]).await?.is_some() => new.name_with(id),
+        Credential::Identity(_) | Credential::Password(_) => new.name.clone(),
+    };
+    let parameters: [Parameter<'_>; 7] = [&account_id, &id, &name, &password, &new.credits, &now, &SIGN_UP_NOTE];
     if begun.query_opt(SIGN_UP, &parameters).await?.is_none() {
         return Ok(SigningUp::NameTaken);
     }
-    let (name, role, created_at) = (new.name.clone(), Role::Owner, id.timestamp());
-    let person = Person { id, account_id, name, role, has_password: true, suspension: None, created_at };
-    let (actor, deed) = (Actor::newcomer(&person, &new.source), Deed::of_sign_up(&person, new.credits));
+    if let Some(Identity { issuer, subject }) = identity {
+        let sql = "INSERT INTO person_identities (issuer, subject, person_id) VALUES ($1, $2, $3)";
+        begun.execute(sql, &[issuer, subject, &id]).await?;
+    }
+    let (role, has_password, created_at) = (Role::Owner, password.is_some(), id.timestamp());
+    let person = Person { id, account_id, name, role, has_password, suspension: None, created_at };
+    let (actor, deed) = (Actor::newcomer(&person, &new.source), Deed::of_sign_up(&person, new));
     audit_log::record(begun, database.new_id(), &actor, &deed).await?;
     Ok(SigningUp::Done(person))
 }

@@ -24,6 +24,7 @@ mod columns;
 mod connection;
 mod files;
 mod gallery;
+mod identities;
 mod people;
 mod progress;
 mod queue;

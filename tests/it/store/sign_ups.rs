@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tintype::domain::model::EntryKind;
 use tintype::domain::person::{Person, Role};
-use tintype::store::{AccountChange, Action, Actor, PersonCreation, Result, SignUp, SigningUp, Via};
+use tintype::store::{AccountChange, Action, Actor, Credential, PersonCreation, Result, SignUp, SigningUp, Via};
 
 use super::fixture::Fixture;
 
@@ -13,7 +13,13 @@ const SOURCE: &str = "192.0.2.7";
 const REST_OF_THE_DAY: Duration = Duration::from_secs(12 * 60 * 60);
 
 fn new(name: &str) -> SignUp {
-    SignUp { name: name.into(), password: "$argon2id$…".into(), credits: 20, source: SOURCE.into(), limit: 3 }
+    SignUp {
+        name: name.into(),
+        credential: Credential::Password("$argon2id$…".into()),
+        credits: 20,
+        source: SOURCE.into(),
+        limit: 3,
+    }
 }
 
 impl Fixture {
