@@ -49,6 +49,12 @@ effects! {
     TouchKeys = "touch-keys",
     /// A person is added, changed or removed.
     ChangePerson = "change-person",
+    /// Somebody opens an account in the studio.
+    SignUp = "sign-up",
+    /// The counts of sign-ups of earlier days are deleted.
+    DeleteSignUps = "delete-sign-ups",
+    /// A person gets or loses an identity at a provider.
+    LinkIdentity = "link-identity",
     /// A sign-in link is made, or a session begins or goes on.
     SignIn = "sign-in",
     /// Sessions end.

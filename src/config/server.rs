@@ -11,10 +11,12 @@ use super::acme::AcmeSettings;
 use super::files::{FileUrlSettings, FilesSettings};
 use super::limits::LimitSettings;
 use super::listen::{ListenAddress, TrustedProxy};
+use super::oidc::OidcSettings;
 use super::origins::OriginSettings;
 use super::policy::PolicySettings;
 use super::redis::RedisSettings;
 use super::retention::RetentionSettings;
+use super::sign_up::SignUpSettings;
 use super::values::{base_url, collector_url, duration, size};
 use super::worker::WorkerSettings;
 use crate::fault::Faults;
@@ -69,6 +71,12 @@ pub struct ServerSettings {
     #[command(flatten)]
     /// Limits on callers.
     pub limits: LimitSettings,
+    #[command(flatten)]
+    /// Open sign-up.
+    pub sign_up: SignUpSettings,
+    #[command(flatten)]
+    /// OpenID Connect provider.
+    pub oidc: OidcSettings,
     #[command(flatten)]
     /// Redis for shared rate limits.
     pub redis: RedisSettings,

@@ -31,6 +31,11 @@ impl Timestamp {
         Some(Self(midnight.timestamp().as_millisecond()))
     }
 
+    /// Its day in UTC, such as `2026-11-21`.
+    pub fn day(self) -> String {
+        self.to_string().chars().take("2026-11-21".len()).collect()
+    }
+
     /// This time plus `duration`, at most [`Timestamp::MAX`].
     pub fn saturating_add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(millis(duration)))

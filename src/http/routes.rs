@@ -28,7 +28,7 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 72] = [
+pub static ROUTES: [Route; 79] = [
     api(Method::POST, GENERATE, Usage::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, Usage::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, Usage::Read, |method| on(method, api::images::find)),
@@ -77,6 +77,9 @@ pub static ROUTES: [Route; 72] = [
     page(Method::POST, "/studio/sessions/end", |method| on(method, studio::end_other_sessions)),
     page(Method::POST, "/studio/sessions/{id}/end", |method| on(method, studio::end_session)),
     page(Method::POST, "/studio/password", |method| on(method, studio::set_password)),
+    page(Method::GET, "/studio/oidc/link", |method| on(method, studio::depart_to_link)),
+    page(Method::POST, "/studio/oidc/link", |method| on(method, studio::link_identity)),
+    page(Method::POST, "/studio/oidc/unlink", |method| on(method, studio::unlink_identity)),
     page(Method::GET, "/studio/people", |method| on(method, studio::people)),
     page(Method::POST, "/studio/people", |method| on(method, studio::add_person)),
     page(Method::POST, "/studio/people/{id}/{change}", |method| on(method, studio::change_person)),
@@ -97,6 +100,10 @@ pub static ROUTES: [Route; 72] = [
     door(Method::POST, "/studio/sign-in", |method| on(method, studio::by_password)),
     door(Method::GET, "/studio/sign-in/{token}", |method| on(method, studio::link)),
     door(Method::POST, "/studio/sign-in/{token}", |method| on(method, studio::by_link)),
+    door(Method::GET, "/studio/sign-up", |method| on(method, studio::sign_up)),
+    door(Method::POST, "/studio/sign-up", |method| on(method, studio::submit_sign_up)),
+    door(Method::GET, "/studio/oidc", |method| on(method, studio::depart)),
+    door(Method::GET, "/studio/oidc/callback", |method| on(method, studio::arrive)),
     door(Method::GET, "/studio/assets/{asset}", |method| on(method, docs::page)),
     open(Surface::Ops, "/healthz", |method| on(method, ops::live)),
     open(Surface::Ops, "/readyz", |method| on(method, ops::ready)),

@@ -6,14 +6,17 @@ use std::time::Duration;
 
 use super::docs::openapi;
 use crate::config::{
-    AllowedOrigins, ConnectionLimits, FileLinks, LimitSettings, RedisServer, ServerSettings, TrustedProxy,
+    AllowedOrigins, ConnectionLimits, FileLinks, LimitSettings, OidcProvider, RedisServer, ServerSettings,
+    SignUpSettings, TrustedProxy,
 };
+use crate::outbound::identity_provider::{IdentityProvider, Registration};
 use crate::sandbox::Decoder;
 use crate::service::Shared;
 use crate::service::failures::Failures;
 use crate::service::keyring::Keyring;
 use crate::service::limits::RateLimits;
 use crate::service::links::Links;
+use crate::service::people::SignUpTerms;
 use crate::service::tasks::Tasks;
 use crate::service::thumbnails::Thumbnails;
 use crate::service::uploads::Uploads;
@@ -42,6 +45,10 @@ pub struct ApiSettings {
     pub reference_ports: Vec<u16>,
     /// Origins of web pages that may call the API.
     pub origins: Arc<AllowedOrigins>,
+    /// Open sign-up.
+    pub sign_up: SignUpSettings,
+    /// The OpenID Connect provider at which people may sign in.
+    pub provider: Option<Registration>,
     /// The program that decodes uploads.
     pub picture_decoder: PathBuf,
     /// How long finished tasks are kept; `None` for ever.
@@ -70,10 +77,31 @@ impl ApiSettings {
             file_links: settings.file_urls.links(&settings.files, public_url),
             reference_ports: settings.worker.reference_ports.clone(),
             origins: Arc::new(settings.origins.allowed()?),
+            sign_up: settings.sign_up,
+            provider: registration(settings, public_url)?,
             picture_decoder: settings.worker.test_picture_decoder.clone(),
             retention: settings.retention.retention,
         })
     }
+}
+
+/// This server as it is registered at the OpenID Connect provider, if there is one.
+fn registration(settings: &ServerSettings, public_url: &str) -> Result<Option<Registration>, String> {
+    let Some(provider) = settings.oidc.provider()? else { return Ok(None) };
+    let needs_https = settings.production || settings.serves_https();
+    if needs_https && !public_url.starts_with("https://") {
+        return Err("--oidc-issuer needs --public-url with https, to which the provider sends browsers back".into());
+    }
+    let OidcProvider { issuer, client_id, client_secret, authorities } = provider;
+    let redirect = format!("{public_url}/studio/oidc/callback");
+    Ok(Some(Registration { issuer, client_id, client_secret, redirect, authorities }))
+}
+
+/// The terms of open sign-up, if it is open.
+fn terms(settings: SignUpSettings) -> Option<SignUpTerms> {
+    let SignUpSettings { sign_up, sign_up_credits, sign_up_per_address } = settings;
+    let per_address = if sign_up_per_address == 0 { u32::MAX } else { sign_up_per_address };
+    sign_up.then_some(SignUpTerms { credits: sign_up_credits, per_address })
 }
 
 /// The host of a URL, with its port if it names one.
@@ -126,13 +154,16 @@ impl ApiState {
             public_host: settings.public_host.clone(),
             reference_ports: settings.reference_ports.clone(),
             file_links: settings.file_links.clone(),
+            sign_up: terms(settings.sign_up),
             body_total: settings.connections.body_total,
             body_idle: settings.connections.body_idle,
         };
         let decoder = Decoder::new(&settings.picture_decoder);
         let uploads = Uploads::new(shared.clone(), decoder.clone());
         let limits = Arc::new(RateLimits::open(&settings.limits, settings.redis.as_ref(), clock.clone()).await?);
+        let provider = settings.provider.clone().map(|registration| IdentityProvider::new(registration, clock.clone()));
         let parts = StudioParts {
+            provider: provider.transpose()?,
             limits: limits.clone(),
             tasks: tasks.clone(),
             links: links.clone(),

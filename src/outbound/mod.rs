@@ -2,6 +2,7 @@
 //! callers name.
 
 mod http;
+pub mod identity_provider;
 pub mod public;
 pub mod references;
 pub mod trust;

@@ -7,9 +7,11 @@ use argon2::password_hash::phc::PasswordHash;
 use argon2::{Argon2, PasswordHasher as _, PasswordVerifier as _};
 use tokio::sync::Semaphore;
 
-use crate::domain::person::{Person, Session, Token};
+use crate::domain::identity::Identity;
+use crate::domain::person::{Person, Session, Token, person_name};
+use crate::domain::text::MAX_NAME_CHARS;
 use crate::domain::timestamp::Timestamp;
-use crate::store::{Cause, NewSession, PersonChange, Result, Store, StoreError};
+use crate::store::{Cause, Credential, NewSession, PersonChange, Result, SignUp, SigningUp, Store, StoreError};
 
 /// Lifetime of a sign-in link.
 pub const LINK_LIFE: Duration = Duration::from_secs(15 * 60);
@@ -26,11 +28,17 @@ const MAX_AGENT_CHARS: usize = 200;
 /// Passwords that are hashed at the same time. Each takes 19 MiB and some 20 ms of a core.
 const MAX_HASHES: usize = 2;
 
+/// The name of somebody whose provider tells none.
+const NAMELESS: &str = "person";
+
 /// Signs people in.
 #[derive(Debug)]
 pub struct People {
     store: Arc<dyn Store>,
     hashes: Semaphore,
+    /// Sign-ups go one by one, so that they leave a hash to those who sign in, and so that an address beyond its limit
+    /// costs none.
+    sign_ups: Semaphore,
 }
 
 /// The password is not one that may be set.
@@ -72,6 +80,44 @@ pub enum PasswordChange {
     Invalid,
 }
 
+/// A form by which somebody signs up.
+pub struct NewPerson {
+    /// The name, as [`person_name`](crate::domain::person::person_name) gives it.
+    pub name: String,
+    /// The password.
+    pub password: String,
+    /// The address range that the form came from.
+    pub source: String,
+}
+
+impl std::fmt::Debug for NewPerson {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("NewPerson(…)")
+    }
+}
+
+/// The terms of open sign-up.
+#[derive(Debug, Clone, Copy)]
+pub struct SignUpTerms {
+    /// Credits of a new account.
+    pub credits: i64,
+    /// Most attempts from one address range within a day.
+    pub per_address: u32,
+}
+
+/// Outcome of a sign-up.
+#[derive(Debug)]
+pub enum Welcome {
+    /// The account exists, and a session of its owner began.
+    Done(SignedIn),
+    /// The name is another person's.
+    NameTaken,
+    /// The attempts of the day from this address range are used up.
+    TooMany,
+    /// The password is not one that may be set.
+    Invalid,
+}
+
 /// A session that has just begun, with the secret for its cookie.
 #[derive(Debug)]
 pub struct SignedIn {
@@ -84,7 +130,7 @@ pub struct SignedIn {
 impl People {
     /// Signs in the people of this store.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, hashes: Semaphore::new(MAX_HASHES) }
+        Self { store, hashes: Semaphore::new(MAX_HASHES), sign_ups: Semaphore::new(1) }
     }
 
     /// Makes a link that signs a person in once, until the returned time. `None` if there is no such person.
@@ -126,9 +172,70 @@ impl People {
         let hash = hash.flatten();
         let matches = self.hashing(move || verify(&password, hash.as_deref())).await?;
         let Some(person) = person.filter(|_| matches) else { return Ok(None) };
+        self.sign_in_as(&person, agent).await
+    }
+
+    /// Signs in a person who has proved otherwise to be that person. `None` if the account is disabled.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn sign_in_as(&self, person: &Person, agent: &str) -> Result<Option<SignedIn>> {
         let (token, new) = self.new_session(agent);
         let session = self.store.begin_session(person.id, new).await?;
         Ok(session.map(|session| SignedIn { session, token }))
+    }
+
+    /// Opens an account for a new person, and begins a session.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn sign_up(&self, new: NewPerson, terms: SignUpTerms, agent: &str) -> Result<Welcome> {
+        let NewPerson { name, password, source } = new;
+        if check_password(&password).is_err() {
+            return Ok(Welcome::Invalid);
+        }
+        let _turn = self.sign_ups.acquire().await.map_err(|error| StoreError::Other(Cause::new(error)))?;
+        if self.store.sign_ups_of(&source).await? >= terms.per_address {
+            return Ok(Welcome::TooMany);
+        }
+        let password = self.hashing(move || hash(&password)).await??;
+        self.open_account(name, Credential::Password(password), source, terms, agent).await
+    }
+
+    /// Opens an account for somebody with an identity that no person has, and begins a session. The name is for people to
+    /// read.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn sign_up_as(
+        &self,
+        name: &str,
+        identity: Identity,
+        source: String,
+        terms: SignUpTerms,
+        agent: &str,
+    ) -> Result<Welcome> {
+        let short: String = name.chars().filter(|char| !char.is_control()).take(MAX_NAME_CHARS).collect();
+        let name = person_name(&short).unwrap_or_else(|_| NAMELESS.to_owned());
+        self.open_account(name, Credential::Identity(identity), source, terms, agent).await
+    }
+
+    async fn open_account(
+        &self,
+        name: String,
+        credential: Credential,
+        source: String,
+        terms: SignUpTerms,
+        agent: &str,
+    ) -> Result<Welcome> {
+        let new = SignUp { name, credential, credits: terms.credits, source, limit: terms.per_address };
+        let person = match self.store.sign_up(new).await? {
+            SigningUp::Done(person) => person,
+            SigningUp::NameTaken => return Ok(Welcome::NameTaken),
+            SigningUp::TooMany => return Ok(Welcome::TooMany),
+        };
+        let signed_in = self.sign_in_as(&person, agent).await?;
+        Ok(signed_in.map_or(Welcome::NameTaken, Welcome::Done))
     }
 
     /// Sets the password of a person and ends all sessions of that person.

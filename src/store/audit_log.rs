@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{AccountChange, AccountCreation, Ended, KeyChange, PersonChange, PersonCreation, Result, Store, Taking};
+use super::{
+    AccountChange, AccountCreation, Credential, Ended, KeyChange, PersonChange, PersonCreation, Result, SignUp, Store,
+    Taking,
+};
 use crate::clock::Timestamp;
 use crate::domain::key::ApiKey;
 use crate::domain::model::{Account, Id};
@@ -38,6 +41,16 @@ pub enum Via {
 }
 
 impl Actor {
+    /// Somebody who has just signed up.
+    pub(super) fn newcomer(person: &Person, source: &str) -> Self {
+        Self {
+            name: person.name.clone(),
+            person_id: Some(person.id),
+            via: Via::Studio,
+            source: Some(source.to_owned()),
+        }
+    }
+
     /// The content policy, which suspends keys and people for the tasks that they create.
     pub(super) fn policy() -> Self {
         Self { name: "content policy".into(), person_id: None, via: Via::Server, source: None }
@@ -122,6 +135,9 @@ actions! {
     RevokeKey = "audit-revoke-key",
     /// A key was rotated. The detail is the id of the new key.
     RotateKey = "audit-rotate-key",
+    /// A person opened an account in the studio. The detail is its opening balance, and the provider of the person's
+    /// identity.
+    SignUp = "audit-sign-up",
     /// A person was added. The detail is the role.
     AddPerson = "audit-add-person",
     /// A person got another role. The detail is the role.
@@ -132,6 +148,10 @@ actions! {
     RemovePerson = "audit-remove-person",
     /// A sign-in link for a person was made.
     MakeLink = "audit-make-link",
+    /// A person linked an identity at a provider. The detail is the provider.
+    LinkIdentity = "audit-link-identity",
+    /// A person removed an identity at a provider. The detail is the provider.
+    UnlinkIdentity = "audit-unlink-identity",
     /// The queue was paused.
     PauseQueue = "audit-pause-queue",
     /// The queue was resumed.
@@ -262,6 +282,20 @@ impl Deed {
         let new = new?;
         let detail = format!("{}, {} h", new.id, overlap.as_secs() / 3_600);
         Some(Self::of(Action::RotateKey, new.account_id).about(old).with(detail))
+    }
+
+    pub(super) fn of_sign_up(person: &Person, new: &SignUp) -> Self {
+        let credits = new.credits;
+        let detail = match &new.credential {
+            Credential::Password(_) => format!("+{credits}"),
+            Credential::Identity(identity) => format!("+{credits} {}", identity.issuer),
+        };
+        Self::of(Action::SignUp, person.account_id).about(&person.name).with(detail)
+    }
+
+    /// Of an identity at a provider.
+    pub(super) fn of_identity(action: Action, person: Option<&Person>, issuer: &str) -> Option<Self> {
+        person.map(|person| Self::of(action, person.account_id).about(&person.name).with(issuer))
     }
 
     pub(super) fn of_new_person(outcome: &PersonCreation) -> Option<Self> {

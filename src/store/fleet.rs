@@ -1,10 +1,13 @@
-//! Reports of workers about themselves and their engines.
+//! The database itself, the processes that share it, and the reports of their workers.
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use serde::Serialize;
 
+use super::Result;
 use crate::clock::Timestamp;
+use crate::domain::files_marker::FilesMarker;
 use crate::domain::model::Id;
 
 /// The limit of references in a claim that takes any task.
@@ -83,4 +86,41 @@ pub enum EndingsElsewhere {
     Of(Vec<Id>),
     /// Some were missed, so any task may have ended.
     Missed,
+}
+
+/// The database itself and the processes that share it.
+#[async_trait]
+pub trait Fleet: std::fmt::Debug + Send + Sync + 'static {
+    /// Publishes the state of a worker to all processes of this database. The worker counts as gone after
+    /// [`WORKER_SILENCE`] unless it repeats the report, and its engine after [`ENGINE_SILENCE`]. A report replaces those
+    /// of the same engine by workers that are gone.
+    async fn report_worker(&self, report: WorkerReport) -> Result<()>;
+
+    /// The reports of the workers of other processes whose engines are available. `own` are the workers of this process.
+    async fn other_workers(&self, own: &[Id]) -> Result<Vec<WorkerReport>>;
+
+    /// The engines of this installation, sorted by name: those of all reports within [`ENGINE_SILENCE`].
+    async fn engines(&self) -> Result<Vec<EngineState>>;
+
+    /// The random secret for signing cursors, which all processes on this database share.
+    async fn cursor_secret(&self) -> Result<[u8; 32]>;
+
+    /// The marker of the store of result files that this database uses; `None` before the first start.
+    async fn files_marker(&self) -> Result<Option<FilesMarker>>;
+
+    /// Sets the marker of the store of result files unless there is one. Returns the marker that is then set.
+    async fn claim_files(&self, marker: FilesMarker) -> Result<FilesMarker>;
+
+    /// Replaces the marker of the store of result files.
+    async fn adopt_files(&self, marker: FilesMarker) -> Result<()>;
+
+    /// The time for ids and leases: the clock of this process or, for a shared database, an estimate of the clock of
+    /// the database.
+    fn now(&self) -> Timestamp;
+
+    /// Whether other servers may use this database at the same time, and remove tasks from it.
+    fn is_shared(&self) -> bool;
+
+    /// Succeeds if the database accepts writes.
+    async fn ping(&self) -> Result<()>;
 }

@@ -13,7 +13,6 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Timestamp;
-use crate::domain::files_marker::FilesMarker;
 use crate::domain::model::{Id, Surface, Task};
 use crate::domain::request::{GenerateRequest, MAX_REFERENCES};
 
@@ -24,6 +23,7 @@ mod calls;
 mod error;
 mod fleet;
 mod gallery;
+mod identities;
 mod keys;
 mod leases;
 mod people;
@@ -38,15 +38,20 @@ pub use self::audit_log::{Action, Actor, AuditEntry, AuditLog, Deed, Via};
 pub use self::calls::{Attachment, CALL_LIFE, Call, CallEnd, Calls, Origin};
 pub use self::error::{Cause, OpenError, StoreError};
 pub use self::fleet::{
-    ANY_REFERENCES, Abilities, ENGINE_SILENCE, EndingsElsewhere, EngineState, WORKER_SILENCE, WorkerReport,
+    ANY_REFERENCES, Abilities, ENGINE_SILENCE, EndingsElsewhere, EngineState, Fleet, WORKER_SILENCE, WorkerReport,
 };
 pub use self::gallery::{Board, BoardWrite, Gallery, GalleryFilter, GalleryPage, State};
+pub use self::identities::{Identities, Linking};
 pub use self::keys::{KeyChange, Keys, NewKey};
 pub use self::leases::{
     AttemptProgress, Claim, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry,
     StrikeRule,
 };
-pub use self::people::{Candidate, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation};
+use self::people::SIGN_UP_NOTE;
+pub use self::people::{
+    Candidate, Credential, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation, SignUp,
+    SigningUp,
+};
 pub use self::reports::{AccountSummary, DayUsage, EntryFilter, Hour, Reports, StruckKey, StruckPerson};
 pub use self::uploads::{Upload, UploadedPicture, Uploads};
 
@@ -393,50 +398,25 @@ pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
     async fn audit(&self) -> Result<Audit>;
 }
 
-/// The database itself and the processes that share it.
-#[async_trait]
-pub trait Fleet: std::fmt::Debug + Send + Sync + 'static {
-    /// Publishes the state of a worker to all processes of this database. The worker counts as gone after
-    /// [`WORKER_SILENCE`] unless it repeats the report, and its engine after [`ENGINE_SILENCE`]. A report replaces those
-    /// of the same engine by workers that are gone.
-    async fn report_worker(&self, report: WorkerReport) -> Result<()>;
-
-    /// The reports of the workers of other processes whose engines are available. `own` are the workers of this process.
-    async fn other_workers(&self, own: &[Id]) -> Result<Vec<WorkerReport>>;
-
-    /// The engines of this installation, sorted by name: those of all reports within [`ENGINE_SILENCE`].
-    async fn engines(&self) -> Result<Vec<EngineState>>;
-
-    /// The random secret for signing cursors, which all processes on this database share.
-    async fn cursor_secret(&self) -> Result<[u8; 32]>;
-
-    /// The marker of the store of result files that this database uses; `None` before the first start.
-    async fn files_marker(&self) -> Result<Option<FilesMarker>>;
-
-    /// Sets the marker of the store of result files unless there is one. Returns the marker that is then set.
-    async fn claim_files(&self, marker: FilesMarker) -> Result<FilesMarker>;
-
-    /// Replaces the marker of the store of result files.
-    async fn adopt_files(&self, marker: FilesMarker) -> Result<()>;
-
-    /// The time for ids and leases: the clock of this process or, for a shared database, an estimate of the clock of
-    /// the database.
-    fn now(&self) -> Timestamp;
-
-    /// Whether other servers may use this database at the same time, and remove tasks from it.
-    fn is_shared(&self) -> bool;
-
-    /// Succeeds if the database accepts writes.
-    async fn ping(&self) -> Result<()>;
-}
-
 /// The database behind a running service.
 pub trait Store:
-    Accounts + Calls + Keys + People + Uploads + Gallery + Tasks + Queue + Upkeep + Fleet + AuditLog + Reports
+    Accounts + AuditLog + Calls + Fleet + Gallery + Identities + Keys + People + Queue + Reports + Tasks + Upkeep + Uploads
 {
 }
 
-impl<T: Accounts + Keys + People + Uploads + Gallery + Calls + Tasks + Queue + Upkeep + Fleet + AuditLog + Reports>
-    Store for T
+impl<T> Store for T where
+    T: Accounts
+        + AuditLog
+        + Calls
+        + Fleet
+        + Gallery
+        + Identities
+        + Keys
+        + People
+        + Queue
+        + Reports
+        + Tasks
+        + Upkeep
+        + Uploads
 {
 }

@@ -4,8 +4,13 @@ use async_trait::async_trait;
 
 use super::Result;
 use crate::clock::Timestamp;
+use crate::domain::identity::Identity;
 use crate::domain::model::Id;
 use crate::domain::person::{Person, Role, Session, TokenHash};
+use crate::domain::text::MAX_NAME_CHARS;
+
+/// The note of the ledger entry for the first credits of somebody who signed up.
+pub(super) const SIGN_UP_NOTE: &str = "sign-up";
 
 /// Outcome of adding a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,11 +54,88 @@ pub struct Candidate {
     pub password: Option<String>,
 }
 
+/// The proof by which somebody who opens an account signs in later.
+#[derive(Clone)]
+pub enum Credential {
+    /// The Argon2id hash of a password in PHC format.
+    Password(String),
+    /// An identity at a provider, which has no person yet. The id of the person is added to a name that is taken, because the
+    /// person does not sign in by it.
+    Identity(Identity),
+}
+
+/// Somebody who opens an account in the studio.
+#[derive(Clone)]
+pub struct SignUp {
+    /// The name of the person, and of the account unless another account has it.
+    pub name: String,
+    /// The proof by which the person signs in later.
+    pub credential: Credential,
+    /// Credits to start with.
+    pub credits: i64,
+    /// The address range from which the person signs up.
+    pub source: String,
+    /// Most attempts from there within a day.
+    pub limit: u32,
+}
+
+impl Credential {
+    /// The password or the identity.
+    pub(super) fn parts(&self) -> (Option<&str>, Option<&Identity>) {
+        match self {
+            Self::Password(password) => (Some(password), None),
+            Self::Identity(identity) => (None, Some(identity)),
+        }
+    }
+}
+
+impl SignUp {
+    /// The name for a person whose own name is taken.
+    pub(super) fn name_with(&self, id: Id) -> String {
+        let id = id.as_str().to_lowercase();
+        let rest = MAX_NAME_CHARS - id.len() - 1;
+        format!("{}-{id}", self.name.chars().take(rest).collect::<String>())
+    }
+}
+
+impl std::fmt::Debug for Credential {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.parts().0.is_some() { "Password(…)" } else { "Identity(…)" })
+    }
+}
+
+impl std::fmt::Debug for SignUp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SignUp").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Outcome of a sign-up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SigningUp {
+    /// The account exists, and this person owns it.
+    Done(Person),
+    /// Another person has this name, or this text as its id. The attempt counts.
+    NameTaken,
+    /// The attempts of the day are used up.
+    TooMany,
+}
+
 /// People who may use the studio. A session counts only while its account is enabled.
 #[async_trait]
 pub trait People: std::fmt::Debug + Send + Sync + 'static {
     /// Adds a person to an account.
     async fn create_person(&self, account_id: Id, name: &str, role: Role) -> Result<PersonCreation>;
+
+    /// Opens an account, which is no administrator's, with its owner and its first credits, and counts the attempt. The audit
+    /// log names the person as the one who did it.
+    async fn sign_up(&self, new: SignUp) -> Result<SigningUp>;
+
+    /// Attempts to sign up from a source today, in UTC.
+    async fn sign_ups_of(&self, source: &str) -> Result<u32>;
+
+    /// Deletes the counts of the attempts of earlier days. Returns the number of counts.
+    async fn delete_sign_ups(&self) -> Result<usize>;
 
     /// Finds a person by name or id, with the hash of the password.
     async fn find_person(&self, name_or_id: &str) -> Result<Option<Candidate>>;

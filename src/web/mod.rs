@@ -18,6 +18,7 @@ mod gallery;
 mod keys;
 mod live;
 mod nowhere;
+mod oidc;
 mod operator;
 mod page;
 mod people;
@@ -26,6 +27,7 @@ mod references;
 mod session;
 mod sessions;
 mod sign_in;
+mod sign_up;
 mod snippets;
 mod texts;
 mod uploads;
@@ -38,13 +40,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::FileLinks;
 use crate::domain::source::Source;
+use crate::domain::tickets::Tickets;
+use crate::outbound::identity_provider::IdentityProvider;
 use crate::service::Shared;
 use crate::service::failures::Failures;
 use crate::service::guesses::Guesses;
 use crate::service::hours::Hours;
 use crate::service::limits::RateLimits;
 use crate::service::links::Links;
-use crate::service::people::People;
+use crate::service::people::{People, SignUpTerms};
 use crate::service::tasks::Tasks;
 use crate::service::thumbnails::Thumbnails;
 use crate::service::uploads::Uploads;
@@ -64,6 +68,7 @@ pub mod handlers {
     pub use super::gallery::{change as change_chosen, change_board, create_board, gallery};
     pub use super::keys::{change as change_key, create as create_key, keys};
     pub use super::nowhere::{form_to_nowhere, nowhere};
+    pub use super::oidc::{arrive, depart, depart_to_link, link_identity, unlink_identity};
     pub use super::operator::{
         account as operator_account, accounts as operator_accounts, audit as operator_audit,
         change_account as operator_change_account, change_key as operator_change_key,
@@ -74,6 +79,7 @@ pub mod handlers {
     pub use super::previews::preview;
     pub use super::sessions::{end as end_session, end_others as end_other_sessions, sessions, set_password};
     pub use super::sign_in::{by_link, by_password, link, sign_in, sign_out};
+    pub use super::sign_up::{sign_up, submit as submit_sign_up};
     pub use super::uploads::{remove as remove_upload, result_thumbnail, upload, upload_thumbnail, uploads};
     pub use super::zip::zip;
 }
@@ -104,6 +110,7 @@ pub struct Studio {
     people: People,
     failures: Arc<Failures>,
     guesses: Guesses,
+    provider: Option<IdentityProvider>,
     reference: docs::Reference,
     uploads: Arc<Uploads>,
     thumbnails: Thumbnails,
@@ -124,6 +131,8 @@ pub struct StudioSettings {
     pub reference_ports: Vec<u16>,
     /// The URLs of result files.
     pub file_links: FileLinks,
+    /// The terms of open sign-up; `None` where only the operator opens accounts.
+    pub sign_up: Option<SignUpTerms>,
     /// Longest time for the body of a request to arrive.
     pub body_total: Duration,
     /// Longest pause within the body of a request.
@@ -141,6 +150,8 @@ pub struct StudioParts {
     pub links: Arc<Links>,
     /// Failed sign-ins.
     pub failures: Arc<Failures>,
+    /// The OpenID Connect provider at which people may sign in.
+    pub provider: Option<IdentityProvider>,
     /// The OpenAPI document of the API.
     pub document: serde_json::Value,
     /// Takes uploads.
@@ -152,7 +163,7 @@ pub struct StudioParts {
 impl Studio {
     /// Builds the studio.
     pub fn new(shared: Arc<Shared>, parts: StudioParts, settings: StudioSettings) -> Arc<Self> {
-        let StudioParts { tasks, limits, links, failures, document, uploads, thumbnails } = parts;
+        let StudioParts { tasks, limits, links, failures, provider, document, uploads, thumbnails } = parts;
         Arc::new(Self {
             tasks,
             limits,
@@ -160,6 +171,7 @@ impl Studio {
             people: People::new(shared.store.clone()),
             failures,
             guesses: Guesses::new(shared.clock.clone()),
+            provider,
             reference: docs::Reference::read(&document),
             uploads,
             thumbnails,
@@ -169,6 +181,11 @@ impl Studio {
             settings,
             shared,
         })
+    }
+
+    /// The tickets of this moment.
+    async fn tickets(&self) -> crate::store::Result<Tickets> {
+        Ok(Tickets::new(&self.shared.store.cursor_secret().await?, self.shared.store.now()))
     }
 
     /// Tells open pages what changes, until `stop`, which also ends their streams.

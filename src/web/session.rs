@@ -219,10 +219,14 @@ pub(super) fn same(one: &str, other: &str) -> bool {
 }
 
 fn token(headers: &HeaderMap, https: bool) -> Option<Token> {
-    let wanted = if https { COOKIE } else { PLAIN_COOKIE };
+    cookie(headers, if https { COOKIE } else { PLAIN_COOKIE }).and_then(Token::parse)
+}
+
+/// The value of a cookie.
+pub(super) fn cookie<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str> {
     let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
     let mut found = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    found.find(|(name, _)| *name == wanted).and_then(|(_, value)| Token::parse(value))
+    found.find(|(name, _)| *name == wanted).map(|(_, value)| value)
 }
 
 /// Leads to a page and sets the cookie of a session, or deletes it.

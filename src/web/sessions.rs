@@ -30,6 +30,8 @@ struct SessionsPage<'a> {
     done: bool,
     /// The name of the text that says why the password was not set.
     refusal: Option<&'static str>,
+    /// The host of the OpenID Connect provider, and whether the person has an identity there.
+    provider: Option<(String, bool)>,
 }
 
 /// Says that the password was set.
@@ -39,9 +41,10 @@ pub struct Done {
 }
 
 async fn page(visitor: &Visitor, done: bool, refusal: Option<&'static str>) -> Result<Response<Body>, PageError> {
+    let provider = visitor.provider().await?;
     let sessions = visitor.studio.shared.store.list_sessions(visitor.session.person.id).await?;
     let frame = Frame::new("sessions", visitor).await?;
-    Ok(html(SessionsPage { frame, sessions, done, refusal }.render()?))
+    Ok(html(SessionsPage { frame, sessions, done, refusal, provider }.render()?))
 }
 
 /// The page.

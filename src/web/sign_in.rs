@@ -26,6 +26,17 @@ struct SignInPage<'a> {
     name: &'a str,
     /// The name of the text that says why the person is here.
     notice: Option<&'a str>,
+    /// Whether strangers may open accounts.
+    open: bool,
+    /// The host of the OpenID Connect provider.
+    provider: Option<&'a str>,
+}
+
+impl<'a> SignInPage<'a> {
+    fn new(studio: &'a Studio, headers: &HeaderMap, name: &'a str, notice: Option<&'a str>) -> Self {
+        let (open, provider) = (studio.settings.sign_up.is_some(), studio.provider_host());
+        Self { t: Texts::of(headers), name, notice, open, provider }
+    }
 }
 
 #[derive(Template)]
@@ -37,12 +48,15 @@ struct LinkPage<'a> {
 }
 
 /// The page on which people sign in.
-pub async fn sign_in(visitor: Result<Visitor, PageError>, headers: HeaderMap) -> Result<Response<Body>, PageError> {
+pub async fn sign_in(
+    State(studio): State<Arc<Studio>>,
+    visitor: Result<Visitor, PageError>,
+    headers: HeaderMap,
+) -> Result<Response<Body>, PageError> {
     if visitor.is_ok() {
         return Ok(secured(Redirect::to(HOME).into_response()));
     }
-    let page = SignInPage { t: Texts::of(&headers), name: "", notice: None };
-    Ok(html(page.render()?))
+    Ok(html(SignInPage::new(&studio, &headers, "", None).render()?))
 }
 
 /// Signs in with name and password. Whether the name exists shows neither in the answer nor in its time. Failures of one
@@ -50,7 +64,7 @@ pub async fn sign_in(visitor: Result<Visitor, PageError>, headers: HeaderMap) ->
 pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
     let (parts, body) = request.into_parts();
     check_origin(&studio, &parts)?;
-    let (visit, texts) = (visit(&parts)?, Texts::of(&parts.headers));
+    let visit = visit(&parts)?;
     let fields = Fields::read(&studio, &parts, body).await?;
     let name = person_name(fields.text("name")).unwrap_or_default();
     if !studio.guesses.allow(&name, visit.source) {
@@ -64,7 +78,7 @@ pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) ->
     }
     tracing::info!("a sign-in with a password failed");
     be_patient(&studio, &visit).await?;
-    let page = SignInPage { t: texts, name: fields.text("name"), notice: Some("sign-in-failed") };
+    let page = SignInPage::new(&studio, &parts.headers, fields.text("name"), Some("sign-in-failed"));
     Ok(html(page.render()?))
 }
 
@@ -110,7 +124,8 @@ pub async fn sign_out(form: Form) -> Result<Response<Body>, PageError> {
     Ok(with_cookie(secured(Redirect::to(SIGN_IN).into_response()), &visit, None))
 }
 
-fn enter(studio: &Studio, visit: &Visit, signed_in: &SignedIn) -> Response<Body> {
+/// Leads to the first page, with the cookie of a session that has just begun.
+pub(super) fn enter(studio: &Studio, visit: &Visit, signed_in: &SignedIn) -> Response<Body> {
     let person = &signed_in.session.person;
     studio.guesses.signed_in(&person.name, visit.source);
     tracing::info!(person = %person.id, account = %person.account_id, session = %signed_in.session.id, "a person signed in");
@@ -131,7 +146,7 @@ pub(super) fn agent(headers: &HeaderMap) -> &str {
 }
 
 /// The path of a link holds its secret.
-fn without_path_in_referrer(mut response: Response<Body>) -> Response<Body> {
+pub(super) fn without_path_in_referrer(mut response: Response<Body>) -> Response<Body> {
     response.headers_mut().insert(header::REFERRER_POLICY, HeaderValue::from_static("strict-origin"));
     response
 }

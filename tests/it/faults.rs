@@ -11,12 +11,15 @@ use serde_json::json;
 use tempfile::{NamedTempFile, TempDir};
 use tintype::clock::Timestamp;
 use tintype::config::{LEASE, ORPHAN_AGE};
+use tintype::domain::identity::Identity;
 use tintype::domain::key::KeySecret;
 use tintype::domain::model::{Account, EntryKind, Id, Surface};
 use tintype::domain::person::Role;
 use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::fault::{Effect, Point};
-use tintype::store::{AccountChange, Attachment, Call, CallEnd, DeleteSessions, KeyChange, Rescue, Result, Submission};
+use tintype::store::{
+    AccountChange, Attachment, Call, CallEnd, Credential, DeleteSessions, KeyChange, Rescue, Result, SignUp, Submission,
+};
 use tintype::worker::Worker;
 use tintype_engine::picture::Picture;
 use tokio::task::JoinHandle;
@@ -134,6 +137,24 @@ impl Scene {
         attempt(async move { store.delete_sessions(DeleteSessions::Expired).await }).await;
         let sweeper = self.service.sweeper.clone();
         attempt(async move { sweeper.delete_old_audit_entries().await }).await;
+        let new = SignUp {
+            name: "eve".into(),
+            credential: Credential::Password(String::new()),
+            credits: 5,
+            source: "192.0.2.7".into(),
+            limit: 3,
+        };
+        let store = self.service.shared.store.clone();
+        attempt(async move { store.sign_up(new).await }).await;
+        let (store, identity) = (self.service.shared.store.clone(), Identity::new("https://id.example.com", "eve"));
+        attempt(async move {
+            let (Some(identity), Some(eve)) = (identity, store.find_person("eve").await?) else { return Ok(()) };
+            store.link_identity(eve.person.id, &identity).await?;
+            Result::Ok(())
+        })
+        .await;
+        let sweeper = self.service.sweeper.clone();
+        attempt(async move { sweeper.delete_old_sign_ups().await }).await;
         self.upload().await;
         self.call_again().await;
         self.arrange().await;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype::clock::{Clock, Timestamp};
+use tintype::domain::identity::Identity;
 use tintype::domain::key::KeySecret;
 use tintype::domain::model::{Id, LedgerEntry, Surface, Task};
 use tintype::domain::person::Role;
@@ -13,9 +14,9 @@ use tintype::fault::Faults;
 use tintype::service::endings::REFUSED;
 use tintype::store::sqlite::SqliteStore;
 use tintype::store::{
-    AccountCreation, Accounts as _, Actor, AttemptProgress, AuditLog as _, BoardWrite, Fleet as _, Gallery as _,
-    GalleryFilter, KeyChange, Keys as _, Origin, People as _, PersonCreation, Queue as _, StartLimit, Store,
-    StrikeRule, Submission, Tasks as _, Upkeep as _, Via,
+    AccountCreation, Accounts as _, Actor, AttemptProgress, AuditLog as _, BoardWrite, Credential, Fleet as _,
+    Gallery as _, GalleryFilter, Identities as _, KeyChange, Keys as _, Origin, People as _, PersonCreation,
+    Queue as _, SignUp, SigningUp, StartLimit, Store, StrikeRule, Submission, Tasks as _, Upkeep as _, Via,
 };
 
 use crate::rigs::binary::{self, Server};
@@ -24,6 +25,12 @@ use crate::rigs::postgres::{cluster, schema};
 use crate::rigs::service::new_key;
 
 const LEASE: Duration = Duration::from_secs(30);
+/// The address of somebody who signed up.
+const SOURCE: &str = "192.0.2.7";
+
+fn identity() -> Identity {
+    Identity::new("https://id.example.com", "eve").expect("an identity")
+}
 
 /// A SQLite installation with rows in every table, and the key of its account.
 async fn installation(data: &TempDir) -> String {
@@ -62,6 +69,16 @@ async fn installation(data: &TempDir) -> String {
     submit(None.into(), Surface::Api).await;
     let actor = Actor { name: "root".into(), person_id: None, via: Via::Command, source: None };
     store.acting(actor).pause_queue().await.expect("a store");
+    let source = SOURCE.to_owned();
+    let new = SignUp {
+        name: "eve".into(),
+        credential: Credential::Password("$argon2id$…".into()),
+        credits: 5,
+        source,
+        limit: 3,
+    };
+    let SigningUp::Done(eve) = store.sign_up(new).await.expect("a store") else { panic!("a new name") };
+    store.link_identity(eve.id, &identity()).await.expect("a store");
     secret.reveal().to_owned()
 }
 
@@ -85,6 +102,11 @@ async fn everything(store: &dyn Store) -> (Vec<String>, Vec<LedgerEntry>, Vec<Ta
     let log = store.audit_entries(None, None, 10).await.expect("a store");
     assert_eq!(log.len(), 3, "{log:?}");
     nouns.push(format!("{log:?}"));
+    nouns.push(format!("{:?}", store.find_person("eve").await.expect("a store")));
+    let known = store.find_identity(&identity()).await.expect("a store");
+    assert!(known.is_some());
+    nouns.push(format!("{known:?}"));
+    nouns.push(format!("{} sign-ups", store.sign_ups_of(SOURCE).await.expect("a store")));
     (nouns, entries, tasks, store.cursor_secret().await.expect("a store"))
 }
 
@@ -99,7 +121,7 @@ async fn a_migrated_installation_keeps_all_data_and_completes_its_tasks() {
     let before = std::fs::read(data.path().join("tintype.db")).unwrap();
     let url = cluster().url(elsewhere.path());
     let moved = binary::json(elsewhere.path(), &["migrate", "--from", &sqlite(&data), "--to", &url]);
-    assert_eq!((&moved["accounts"], &moved["tasks"]), (&json!(2), &json!(5)), "{moved}");
+    assert_eq!((&moved["accounts"], &moved["tasks"]), (&json!(3), &json!(5)), "{moved}");
     let source = SqliteStore::open(&data.path().join("tintype.db"), Clock::system()).expect("the source");
     let target = cluster().open(elsewhere.path(), &Clock::system(), Faults::default());
     assert_eq!(everything(&*target).await, everything(&source).await);
@@ -236,7 +258,7 @@ async fn no_server_starts_on_a_database_that_is_being_migrated() {
     reader.batch_execute("ROLLBACK").await.unwrap();
     let moved = moving.join().expect("no panic");
     assert!(moved.status.success(), "{moved:?}");
-    assert_eq!(target.audit().await.unwrap().accounts, 2);
+    assert_eq!(target.audit().await.unwrap().accounts, 3);
     let rows = format!("SELECT reltuples::bigint FROM pg_class WHERE oid = '{schema}.ledger'::regclass");
     assert!(cluster().number(&rows) > 0, "the planner knows of them");
 }

@@ -15,6 +15,7 @@ pub mod hub;
 pub mod images_api;
 pub mod installation;
 pub mod network;
+pub mod oidc;
 pub mod packages;
 pub mod ports;
 pub mod postgres;

@@ -16,6 +16,7 @@ mod ends;
 mod files;
 mod fixture;
 mod gallery;
+mod identities;
 mod keys;
 mod leases;
 mod people;
@@ -27,6 +28,7 @@ mod postgres_tls;
 mod processes;
 mod progress;
 mod removals;
+mod sign_ups;
 mod sqlite_file;
 mod strikes;
 mod submits;
@@ -101,6 +103,18 @@ macro_rules! suite {
                     a_disabled_account_signs_nobody_in,
                     expired_links_and_sessions_are_deleted_and_no_others,
                     the_first_account_is_an_administrator_and_others_only_by_rank,
+                }
+                identities {
+                    an_identity_is_that_of_one_person_who_has_one_of_each_provider,
+                    an_identity_goes_with_its_person_and_its_account,
+                    somebody_signs_up_with_an_identity_under_any_name,
+                }
+                sign_ups {
+                    somebody_who_signs_up_owns_an_account_with_credits,
+                    a_taken_name_opens_no_account_and_counts,
+                    the_name_of_an_account_keeps_no_person_out,
+                    attempts_are_limited_by_source_and_day_and_then_forgotten,
+                    of_several_processes_one_opens_an_account_of_a_name,
                 }
                 uploads {
                     an_upload_is_seen_by_its_account_and_surface_once_it_is_finished,

@@ -225,9 +225,13 @@ impl ApiError {
     /// Writes the body into `response` and keeps its other headers.
     pub(super) fn write(&self, mut response: Response<Body>, request_id: &str, form: ErrorForm) -> Response<Body> {
         if let ErrorForm::Page(texts) = form {
-            response = web::write_error(texts, &self.message, request_id);
-            *response.status_mut() = self.status;
-            return response;
+            let mut page = web::write_error(texts, &self.message, request_id);
+            *page.status_mut() = self.status;
+            // A cookie may end with an error.
+            for cookie in response.headers().get_all(header::SET_COOKIE) {
+                page.headers_mut().append(header::SET_COOKIE, cookie.clone());
+            }
+            return page;
         }
         *response.status_mut() = self.status;
         let mut body = None;

@@ -151,6 +151,7 @@ impl Sweeper {
         loop {
             tokio::time::sleep(ORPHAN_SWEEP_EVERY).await;
             self.delete_expired_sessions().await;
+            self.delete_old_sign_ups().await;
             self.delete_old_audit_entries().await;
             self.delete_old_calls().await;
             match self.sweep_uploads().await {
@@ -179,6 +180,16 @@ impl Sweeper {
         match self.shared.store.delete_sessions(DeleteSessions::Expired).await {
             Ok(0) => {}
             Ok(deleted) => tracing::debug!(deleted, "expired sign-in links and sessions deleted"),
+            Err(error) => failed(&error),
+        }
+    }
+
+    /// Deletes the counts of sign-ups of earlier days, and with them the addresses. Logs an error and leaves it to the next
+    /// sweep.
+    pub async fn delete_old_sign_ups(&self) {
+        match self.shared.store.delete_sign_ups().await {
+            Ok(0) => {}
+            Ok(deleted) => tracing::debug!(deleted, "counts of sign-ups of earlier days deleted"),
             Err(error) => failed(&error),
         }
     }

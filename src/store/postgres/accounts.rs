@@ -91,7 +91,7 @@ fn check_positive(amount: i64) -> Result<()> {
     if amount > 0 { Ok(()) } else { Err(StoreError::Other("a number of credits must be positive".into())) }
 }
 
-fn check(credits: i64) -> Result<()> {
+pub(super) fn check(credits: i64) -> Result<()> {
     if credits > MAX_BALANCE { Err(too_much()) } else { Ok(()) }
 }
 

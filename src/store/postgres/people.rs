@@ -3,18 +3,17 @@
 use async_trait::async_trait;
 use tokio_postgres::{Row, Transaction};
 
-use super::PostgresStore;
-use super::audit_log;
 use super::columns::{suspension, word};
 use super::connection::{Database, Parameter};
 use super::failure::Failure;
+use super::{PostgresStore, audit_log, sign_up};
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::domain::person::{MAX_PEOPLE, Person, Role, Session, TokenHash};
 use crate::fault::Effect;
 use crate::store::{
     Action, Actor, Candidate, Deed, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation,
-    Result, StrikeRule,
+    Result, SignUp, SigningUp, StrikeRule,
 };
 
 /// Adds the person $1 to the account $2, which has fewer than $5 people. The lock makes concurrent additions wait; the
@@ -127,6 +126,24 @@ impl People for PostgresStore {
             Ok(PersonCreation::Created(person))
         };
         self.write(Effect::ChangePerson, self.recorded(create, Deed::of_new_person)).await
+    }
+
+    async fn sign_up(&self, new: SignUp) -> Result<SigningUp> {
+        let sign_up = async {
+            let sign_up = async |begun: &Transaction<'_>| sign_up::sign_up(&self.database, begun, &new).await;
+            Ok(self.database.transaction(sign_up).await?)
+        };
+        self.write(Effect::SignUp, sign_up).await
+    }
+
+    async fn sign_ups_of(&self, source: &str) -> Result<u32> {
+        sign_up::count(&self.database, source).await
+    }
+
+    async fn delete_sign_ups(&self) -> Result<usize> {
+        let sql = "DELETE FROM sign_ups WHERE day < $1 RETURNING 1";
+        let delete = async { Ok(self.database.write(sql, &[&self.database.now().day()]).await?.len()) };
+        self.write(Effect::DeleteSignUps, delete).await
     }
 
     async fn find_person(&self, name_or_id: &str) -> Result<Option<Candidate>> {

@@ -23,7 +23,7 @@ fn check_positive(amount: i64) -> rusqlite::Result<()> {
 }
 
 /// Rejects a balance above the limit, beyond which a later refund could overflow.
-fn check_limit(balance: i64) -> rusqlite::Result<()> {
+pub(super) fn check_limit(balance: i64) -> rusqlite::Result<()> {
     if balance <= MAX_BALANCE {
         return Ok(());
     }

@@ -3,16 +3,17 @@
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
 
-use super::SqliteStore;
 use super::accounts::suspension;
 use super::columns::word;
 use super::writer::Writing;
+use super::{SqliteStore, sign_up};
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::domain::person::{MAX_PEOPLE, Person, Role, Session, TokenHash};
 use crate::fault::Effect;
 use crate::store::{
     Action, Candidate, Deed, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation, Result,
+    SignUp, SigningUp,
 };
 
 /// A person whose account is enabled.
@@ -155,6 +156,18 @@ impl People for SqliteStore {
         let name = name.to_owned();
         let create = self.recorded(move |writing| create(writing, account_id, &name, role), Deed::of_new_person);
         self.write(Effect::ChangePerson, create).await
+    }
+
+    async fn sign_up(&self, new: SignUp) -> Result<SigningUp> {
+        self.write(Effect::SignUp, move |writing| sign_up::sign_up(writing, &new)).await
+    }
+
+    async fn sign_ups_of(&self, source: &str) -> Result<u32> {
+        self.read(|connection| sign_up::count(connection, source, self.clock.now()))
+    }
+
+    async fn delete_sign_ups(&self) -> Result<usize> {
+        self.write(Effect::DeleteSignUps, sign_up::delete).await
     }
 
     async fn find_person(&self, name_or_id: &str) -> Result<Option<Candidate>> {

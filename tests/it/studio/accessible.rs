@@ -1,6 +1,7 @@
 //! Pages of the studio under axe-core, which knows the rules of WCAG, and the prompt in view while somebody scrolls.
 
 use crate::rigs::binary::json;
+use crate::rigs::oidc::Provider;
 use crate::rigs::packages::npm;
 
 use super::browser::{Person, first, photograph};
@@ -158,6 +159,69 @@ fn pages_of_accounts_and_operators_pass_axe() {
     examiner.finish();
     // The browser itself reports the status of the page that does not exist.
     person.browser.errors.retain(|error| !error.contains("404"));
+    person.leave();
+}
+
+#[test]
+fn a_stranger_signs_up_on_a_phone_by_a_form_that_passes_axe() {
+    let flags = ["--sign-up", "--sign-up-credits", "20"];
+    let (mut person, mut examiner) = (Person::sign_in(&flags), Examiner::new());
+    person.browser.click("document.querySelector('.person summary')");
+    person.browser.follow("document.querySelector('.person button')");
+    examiner.examine(&mut person, "sign in, with the way to sign up");
+    person.browser.follow("document.querySelector('a[href=\"/studio/sign-up\"]')");
+    examiner.examine(&mut person, "sign up");
+    photograph(&mut person.browser, "sign-up");
+    person.browser.resize(390, 844);
+    let send = |person: &mut Person, name: &str| {
+        person.browser.evaluate("document.querySelector('#name').value = ''");
+        person.browser.paste("document.querySelector('#name')", name);
+        person.browser.paste("document.querySelector('#password')", "correct horse battery");
+        person.browser.follow("document.querySelector('form button')");
+    };
+    send(&mut person, "default");
+    assert_eq!(person.browser.evaluate("document.querySelector('[role=alert]').textContent.includes('another')"), true);
+    examiner.examine(&mut person, "a name that is taken");
+    person.browser.resize(390, 844);
+    send(&mut person, "ada@example.com");
+    assert_eq!(person.browser.evaluate("location.pathname"), "/studio");
+    assert_eq!(person.browser.evaluate("document.querySelector('[data-credits]').textContent"), "20 credits");
+    person.create("A lighthouse in a storm");
+    person.browser.until(&first("completed"));
+    examiner.finish();
+    // The browser itself reports the status of the refused form.
+    person.browser.errors.retain(|error| !error.contains("422"));
+    person.leave();
+}
+
+#[test]
+fn a_person_links_an_identity_in_the_browser_and_signs_in_with_it() {
+    let provider = Provider::start("ada");
+    let flags = provider.flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let (mut person, mut examiner) = (Person::sign_in(&flags), Examiner::new());
+    examiner.open(&mut person, "/studio/sessions");
+    person.browser.resize(1_280, 900);
+    photograph(&mut person.browser, "identity");
+    person.browser.follow("document.querySelector('a[href=\"/studio/oidc/link\"]')");
+    person.browser.until("document.querySelector('input[name=ticket]')");
+    examiner.examine(&mut person, "an identity to confirm");
+    person.browser.resize(390, 844);
+    photograph(&mut person.browser, "identity-to-confirm");
+    person.browser.follow("document.querySelector('main form button')");
+    assert_eq!(person.browser.evaluate("location.pathname"), "/studio/sessions");
+    examiner.examine(&mut person, "sessions, with an identity");
+    person.browser.resize(390, 844);
+    person.browser.click("document.querySelector('.person summary')");
+    person.browser.follow("document.querySelector('.person button')");
+    examiner.examine(&mut person, "sign in, with a provider");
+    photograph(&mut person.browser, "sign-in-with-provider");
+    person.browser.follow("document.querySelector('a[href=\"/studio/oidc\"]')");
+    person.browser.until("document.querySelector('#prompt')");
+    assert_eq!(person.browser.evaluate("location.pathname"), "/studio");
+    examiner.finish();
+    // The browser was at the provider, too.
+    person.browser.requests.retain(|url| !url.starts_with(&provider.issuer));
     person.leave();
 }
 

@@ -1,0 +1,89 @@
+//! The OpenID Connect provider at which people may sign in.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::environment::secret_in;
+use super::values::base_url;
+
+/// The provider of an organisation, and this server as it is registered there.
+#[derive(Debug, Clone, Args)]
+pub struct OidcSettings {
+    /// URL of an OpenID Connect provider at which people may sign in to the studio. Its redirect URI is
+    /// `PUBLIC-URL/studio/oidc/callback` [default: none]
+    #[arg(long, env = "TINTYPE_OIDC_ISSUER", value_name = "URL", value_parser = issuer, requires = "oidc_client_id")]
+    oidc_issuer: Option<String>,
+    /// Id of this server at the provider
+    #[arg(long, env = "TINTYPE_OIDC_CLIENT_ID", value_name = "ID", requires = "oidc_issuer")]
+    oidc_client_id: Option<String>,
+    /// File that holds the secret of this server at the provider [default: a client without a secret]
+    #[arg(long, env = "TINTYPE_OIDC_CLIENT_SECRET_FILE", value_name = "FILE", requires = "oidc_issuer")]
+    oidc_client_secret_file: Option<PathBuf>,
+    /// PEM file with certificate authorities to trust for the provider, in addition to the public ones
+    #[arg(long, env = "TINTYPE_OIDC_CA", value_name = "FILE", requires = "oidc_issuer")]
+    oidc_ca: Option<PathBuf>,
+}
+
+/// A provider, and this server there.
+#[derive(Clone)]
+pub struct OidcProvider {
+    /// The URL of the provider.
+    pub issuer: String,
+    /// The id of this server.
+    pub client_id: String,
+    /// The secret of this server, if it has one.
+    pub client_secret: Option<String>,
+    /// PEM of certificate authorities to trust in addition to the public ones.
+    pub authorities: Option<Vec<u8>>,
+}
+
+/// Leaves out the secret.
+impl std::fmt::Debug for OidcProvider {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OidcProvider").field("issuer", &self.issuer).finish_non_exhaustive()
+    }
+}
+
+impl OidcSettings {
+    /// The provider, if the operator names one.
+    ///
+    /// # Errors
+    /// A sentence for the operator: a file cannot be read, or holds no secret.
+    pub fn provider(&self) -> Result<Option<OidcProvider>, String> {
+        let Some((issuer, client_id)) = self.oidc_issuer.clone().zip(self.oidc_client_id.clone()) else {
+            return Ok(None);
+        };
+        let secret = self.oidc_client_secret_file.as_deref();
+        let client_secret = secret.map(|file| secret_in(file, "--oidc-client-secret-file")).transpose()?;
+        if client_secret.as_deref() == Some("") {
+            return Err("--oidc-client-secret-file is empty: leave it out for a client without a secret".into());
+        }
+        let read = |path: &PathBuf| {
+            std::fs::read(path).map_err(|error| format!("cannot read --oidc-ca {}: {error}", path.display()))
+        };
+        let authorities = self.oidc_ca.as_ref().map(read).transpose()?;
+        Ok(Some(OidcProvider { issuer, client_id, client_secret, authorities }))
+    }
+}
+
+/// Parses the URL of a provider, which the provider repeats to the letter: a slash at its end counts.
+fn issuer(text: &str) -> Result<String, String> {
+    base_url(text)?;
+    let url = url::Url::parse(text).map_err(|error| error.to_string())?;
+    let is_local = match url.host() {
+        Some(url::Host::Domain(name)) => name == "localhost",
+        Some(url::Host::Ipv4(address)) => address.is_loopback(),
+        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    };
+    if url.scheme() == "http" && !is_local {
+        return Err(
+            "a provider on another machine must have https: everybody on the way could sign in as anybody".into()
+        );
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("the URL of a provider holds no user name and no password".into());
+    }
+    Ok(text.to_owned())
+}

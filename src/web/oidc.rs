@@ -1,0 +1,251 @@
+//! Signing in at the OpenID Connect provider of an organisation, and linking an identity there with a person here.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::header::{self, HeaderValue};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Response, StatusCode};
+use axum::response::{IntoResponse as _, Redirect};
+
+use super::error::PageError;
+use super::page::{Frame, html, secured};
+use super::session::{Form, Visitor, cookie, same, visit};
+use super::sign_in::{agent, be_patient, enter, without_path_in_referrer};
+use super::{Studio, Visit};
+use crate::domain::identity::{Identity, Journey, Purpose};
+use crate::domain::model::Id;
+use crate::outbound::identity_provider::{Arrived, IdentityProvider, ProviderError, word};
+use crate::service::people::Welcome;
+use crate::store::Linking;
+
+/// The cookie of a journey.
+const COOKIE: &str = "__Host-tintype-oidc";
+/// The cookie where the studio is served without TLS.
+const PLAIN_COOKIE: &str = "tintype-oidc";
+/// The page on which people manage their sessions.
+const SESSIONS: &str = "/studio/sessions";
+
+#[derive(Template)]
+#[template(path = "oidc.html")]
+struct LinkPage<'a> {
+    frame: Frame<'a>,
+    /// The provider, as people know it.
+    provider: &'a str,
+    arrived: &'a Arrived,
+    /// The proof that the provider has shown this identity.
+    ticket: String,
+}
+
+impl Studio {
+    fn provider(&self) -> Result<&IdentityProvider, PageError> {
+        self.provider.as_ref().ok_or_else(PageError::signed_out)
+    }
+
+    /// The host of the provider, by which people know it.
+    pub(super) fn provider_host(&self) -> Option<&str> {
+        let issuer = self.provider.as_ref()?.issuer();
+        issuer.split("://").nth(1)?.split('/').next()
+    }
+}
+
+/// Sends a browser to the provider, to sign somebody in.
+pub async fn depart(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
+    let (parts, _) = request.into_parts();
+    let visit = visit(&parts)?;
+    check_own_page(&parts.headers)?;
+    journey(&studio, &visit, Purpose::SignIn).await
+}
+
+/// Sends a browser to the provider, for an identity to link with the person who is signed in. Nothing changes before that
+/// person has seen the identity and confirmed it.
+pub async fn depart_to_link(visitor: Visitor, headers: HeaderMap) -> Result<Response<Body>, PageError> {
+    check_own_page(&headers)?;
+    journey(&visitor.studio, &visitor.visit, Purpose::Link(visitor.session.person.id)).await
+}
+
+/// Refuses a journey that a page of another site begins. A link, unlike a form, may lead to the provider under our policy.
+fn check_own_page(headers: &HeaderMap) -> Result<(), PageError> {
+    match headers.get("sec-fetch-site").map(HeaderValue::as_bytes) {
+        None | Some(b"same-origin" | b"none") => Ok(()),
+        Some(_) => Err(PageError::forbidden("error-origin")),
+    }
+}
+
+async fn journey(studio: &Studio, visit: &Visit, purpose: Purpose) -> Result<Response<Body>, PageError> {
+    let journey = Journey::begin(purpose, studio.shared.store.now());
+    let target = studio.provider()?.departure(&journey).await.map_err(|error| failed(&error))?;
+    let response = secured(Redirect::to(&target).into_response());
+    Ok(with_journey(response, visit, Some(&journey)))
+}
+
+/// Sets the cookie of a journey, or deletes it.
+fn with_journey(mut response: Response<Body>, visit: &Visit, journey: Option<&Journey>) -> Response<Body> {
+    let (name, secure) = if visit.https { (COOKIE, "; Secure") } else { (PLAIN_COOKIE, "") };
+    let (value, life) = journey.map_or((String::new(), 0), |journey| (journey.cookie(), Journey::life_seconds()));
+    // Lax, because the browser comes back from another site.
+    let cookie = format!("{name}={value}; Path=/; Max-Age={life}; HttpOnly; SameSite=Lax{secure}");
+    if let Ok(mut cookie) = HeaderValue::try_from(cookie) {
+        cookie.set_sensitive(true);
+        response.headers_mut().append(header::SET_COOKIE, cookie);
+    }
+    response
+}
+
+/// Logs why nobody was signed in, and says to the visitor as much as helps.
+fn failed(error: &ProviderError) -> PageError {
+    match error {
+        ProviderError::Unusable(_) => {
+            tracing::warn!(
+                %error,
+                "the OpenID Connect provider cannot be used: check --oidc-issuer, and that this server reaches it"
+            );
+            PageError::new(StatusCode::SERVICE_UNAVAILABLE, "oidc-unusable")
+        }
+        ProviderError::Refused(_) => {
+            tracing::warn!(
+                %error,
+                "a sign-in at the OpenID Connect provider failed: if all do, compare --oidc-client-id, the secret, the \
+                 redirect URI and the clock with those of the provider"
+            );
+            PageError::new(StatusCode::FORBIDDEN, "oidc-failed")
+        }
+    }
+}
+
+/// Takes a browser in that comes back from the provider.
+pub async fn arrive(
+    State(studio): State<Arc<Studio>>,
+    visitor: Result<Visitor, PageError>,
+    request: Request,
+) -> Result<Response<Body>, PageError> {
+    let (parts, _) = request.into_parts();
+    let visit = visit(&parts)?;
+    let response = match come_back(&studio, &visit, visitor, &parts).await {
+        Ok(response) => response,
+        Err(error) => error.into_response(),
+    };
+    // A journey ends once. The address holds the code.
+    Ok(without_path_in_referrer(with_journey(response, &visit, None)))
+}
+
+async fn come_back(
+    studio: &Studio,
+    visit: &Visit,
+    visitor: Result<Visitor, PageError>,
+    parts: &Parts,
+) -> Result<Response<Body>, PageError> {
+    let provider = studio.provider()?;
+    let query: Vec<(String, String)> =
+        url::form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
+    let field = |name: &str| query.iter().find(|(found, _)| found == name).map_or("", |(_, value)| value.as_str());
+    let name = if visit.https { COOKIE } else { PLAIN_COOKIE };
+    let now = studio.shared.store.now();
+    let journey = cookie(&parts.headers, name).and_then(|cookie| Journey::resume(cookie, now));
+    let lost = || PageError::new(StatusCode::FORBIDDEN, "oidc-lost");
+    let journey = journey.filter(|journey| same(field("state"), &journey.state())).ok_or_else(lost)?;
+    // RFC 9207: the answer is that of another provider.
+    if !["", provider.issuer()].contains(&field("iss")) {
+        return Err(lost());
+    }
+    if field("code").is_empty() {
+        tracing::info!(error = word(field("error")), "the OpenID Connect provider signed nobody in");
+        return Err(PageError::new(StatusCode::FORBIDDEN, "oidc-refused"));
+    }
+    let arrived = match provider.arrival(&journey, field("code")).await {
+        Ok(arrived) => arrived,
+        Err(error) => {
+            be_patient(studio, visit).await?;
+            return Err(failed(&error));
+        }
+    };
+    match journey.purpose() {
+        Purpose::SignIn => welcome(studio, visit, arrived, &parts.headers).await,
+        Purpose::Link(person) => {
+            let visitor = visitor.ok().filter(|visitor| visitor.session.person.id == person).ok_or_else(lost)?;
+            confirm(&visitor, &arrived).await
+        }
+    }
+}
+
+/// Signs in the person with this identity. A stranger gets an account where sign-up is open; names and e-mail addresses
+/// lead to nobody's account.
+async fn welcome(
+    studio: &Studio,
+    visit: &Visit,
+    arrived: Arrived,
+    headers: &HeaderMap,
+) -> Result<Response<Body>, PageError> {
+    let (people, agent) = (&studio.people, agent(headers));
+    if let Some(person) = studio.shared.store.find_identity(&arrived.identity).await? {
+        let signed_in = people.sign_in_as(&person, agent).await?;
+        let signed_in = signed_in.ok_or_else(|| PageError::forbidden("oidc-disabled"))?;
+        return Ok(enter(studio, visit, &signed_in));
+    }
+    let Some(terms) = studio.settings.sign_up else { return Err(PageError::forbidden("oidc-unknown")) };
+    let source = visit.source.ok_or_else(PageError::not_found)?.to_string();
+    match people.sign_up_as(&arrived.name, arrived.identity, source, terms, agent).await? {
+        Welcome::Done(signed_in) => {
+            tracing::info!(account = %signed_in.session.person.account_id, "somebody signed up with an identity");
+            Ok(enter(studio, visit, &signed_in))
+        }
+        Welcome::TooMany => {
+            be_patient(studio, visit).await?;
+            Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "sign-up-often"))
+        }
+        Welcome::NameTaken | Welcome::Invalid => Err(PageError::forbidden("oidc-unknown")),
+    }
+}
+
+/// Shows an identity to the person who may link it. The browser may have been signed in at the provider as somebody else.
+async fn confirm(visitor: &Visitor, arrived: &Arrived) -> Result<Response<Body>, PageError> {
+    let ticket = visitor.studio.tickets().await?.issue(visitor.session.person.id, &arrived.identity);
+    let provider = visitor.studio.provider_host().unwrap_or_default();
+    let frame = Frame::new("sessions", visitor).await?;
+    Ok(html(LinkPage { frame, provider, arrived, ticket }.render()?))
+}
+
+/// Links the identity of a ticket with the person.
+pub async fn link_identity(form: Form) -> Result<Response<Body>, PageError> {
+    let Form { visitor, fields, .. } = form;
+    let (studio, person) = (&visitor.studio, &visitor.session.person);
+    let identity = Identity::new(studio.provider()?.issuer(), fields.text("subject"));
+    let tickets = studio.tickets().await?;
+    let identity = identity.filter(|identity| tickets.admits(fields.text("ticket"), person.id, identity));
+    let identity = identity.ok_or_else(|| PageError::new(StatusCode::FORBIDDEN, "oidc-lost"))?;
+    match visitor.store().link_identity(person.id, &identity).await? {
+        Linking::Linked => {
+            tracing::info!(person = %person.id, "a person linked an identity");
+            Ok(secured(Redirect::to(SESSIONS).into_response()))
+        }
+        Linking::Taken => Err(PageError::new(StatusCode::CONFLICT, "oidc-taken")),
+    }
+}
+
+/// Removes the identity of the person, who needs a password then.
+pub async fn unlink_identity(form: Form) -> Result<Response<Body>, PageError> {
+    let Form { visitor, .. } = form;
+    let person = &visitor.session.person;
+    let issuer = visitor.studio.provider()?.issuer();
+    if !person.has_password {
+        return Err(PageError::new(StatusCode::CONFLICT, "oidc-only"));
+    }
+    visitor.store().unlink_identity(person.id, issuer).await?;
+    tracing::info!(person = %person.id, "a person removed an identity");
+    Ok(secured(Redirect::to(SESSIONS).into_response()))
+}
+
+impl Visitor {
+    /// The host of the provider, and whether the person has an identity there.
+    pub(super) async fn provider(&self) -> Result<Option<(String, bool)>, PageError> {
+        let Some(provider) = &self.studio.provider else { return Ok(None) };
+        let linked = self.studio.shared.store.has_identity(self.person_id(), provider.issuer()).await?;
+        Ok(self.studio.provider_host().map(|host| (host.to_owned(), linked)))
+    }
+
+    fn person_id(&self) -> Id {
+        self.session.person.id
+    }
+}

@@ -1,0 +1,85 @@
+//! Signing up: a stranger opens an account, where the operator lets strangers do so.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Response, StatusCode};
+use axum::response::{IntoResponse as _, Redirect};
+
+use super::error::{PageError, Written};
+use super::page::{html, secured};
+use super::session::{Fields, Visitor, check_origin, visit};
+use super::sign_in::{agent, be_patient, enter};
+use super::texts::Texts;
+use super::{HOME, Studio};
+use crate::domain::person::person_name;
+use crate::service::people::{NewPerson, SignUpTerms, Welcome};
+
+#[derive(Template)]
+#[template(path = "sign_up.html")]
+struct SignUpPage<'a> {
+    t: &'a Texts,
+    name: &'a str,
+    /// Credits of a new account.
+    credits: i64,
+    /// The name of the text that says why there is no account yet.
+    notice: Option<&'a str>,
+}
+
+/// The terms, if sign-up is open. Otherwise the page does not exist, and a stranger gets what other such pages answer.
+fn terms(studio: &Studio) -> Result<SignUpTerms, PageError> {
+    studio.settings.sign_up.ok_or_else(PageError::signed_out)
+}
+
+/// The page on which people sign up.
+pub async fn sign_up(
+    State(studio): State<Arc<Studio>>,
+    visitor: Result<Visitor, PageError>,
+    headers: HeaderMap,
+) -> Result<Response<Body>, PageError> {
+    let terms = terms(&studio)?;
+    if visitor.is_ok() {
+        return Ok(secured(Redirect::to(HOME).into_response()));
+    }
+    let page = SignUpPage { t: Texts::of(&headers), name: "", credits: terms.credits, notice: None };
+    Ok(html(page.render()?))
+}
+
+/// Opens an account with its owner, and signs that person in. A name that is taken is told plainly, since nobody could
+/// choose another one otherwise; such an attempt counts, waits like a failed sign-in, and takes as long as one that succeeds.
+pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
+    let (parts, body) = request.into_parts();
+    check_origin(&studio, &parts)?;
+    let terms = terms(&studio)?;
+    let visit = visit(&parts)?;
+    let fields = Fields::read(&studio, &parts, body).await?;
+    let refuse = |notice| {
+        let t = Texts::of(&parts.headers);
+        let page = SignUpPage { t, name: fields.text("name"), credits: terms.credits, notice: Some(notice) };
+        let mut response = html(page.render()?);
+        *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+        response.extensions_mut().insert(Written);
+        Ok(response)
+    };
+    let Ok(name) = person_name(fields.text("name")) else { return refuse("sign-up-invalid") };
+    let source = visit.source.ok_or_else(PageError::not_found)?.to_string();
+    let new = NewPerson { name, password: fields.text("password").to_owned(), source };
+    match studio.people.sign_up(new, terms, agent(&parts.headers)).await? {
+        Welcome::Done(signed_in) => {
+            tracing::info!(account = %signed_in.session.person.account_id, "somebody signed up");
+            Ok(enter(&studio, &visit, &signed_in))
+        }
+        Welcome::Invalid => refuse("password-short"),
+        Welcome::NameTaken => {
+            be_patient(&studio, &visit).await?;
+            refuse("sign-up-taken")
+        }
+        Welcome::TooMany => {
+            tracing::info!("a sign-up was refused, because there were too many from that address today");
+            be_patient(&studio, &visit).await?;
+            Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "sign-up-often"))
+        }
+    }
+}

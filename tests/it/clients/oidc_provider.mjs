@@ -1,0 +1,49 @@
+// An OpenID Connect provider without pages. It signs in whoever the file of its argument names, and nobody if that is "nobody".
+import { Provider } from 'oidc-provider';
+import { readFileSync } from 'node:fs';
+import { createServer } from 'node:http';
+
+const person = () => readFileSync(process.argv[2], 'utf8').trim();
+const client = {
+  client_id: 'tintype',
+  client_secret: 'a secret of tintype at its provider',
+  // A native client may listen on any port of this machine.
+  application_type: 'native',
+  redirect_uris: ['http://127.0.0.1/studio/oidc/callback', 'https://images.example.com/studio/oidc/callback'],
+  response_types: ['code'],
+  grant_types: ['authorization_code'],
+};
+
+const server = createServer();
+server.listen(0, '127.0.0.1', () => {
+  const issuer = `http://127.0.0.1:${server.address().port}`;
+  const provider = new Provider(issuer, {
+    clients: [client],
+    pkce: { required: () => true },
+    claims: { openid: ['sub'], profile: ['preferred_username'], email: ['email', 'email_verified'] },
+    conformIdTokenClaims: false,
+    features: { devInteractions: { enabled: false } },
+    interactions: { url: (_, { uid }) => `/interaction/${uid}` },
+    cookies: { keys: ['a key of a test'] },
+    findAccount: (_, sub) => ({
+      accountId: sub,
+      claims: () => ({ sub, preferred_username: sub.split('#')[0], email: `${sub}@example.com`, email_verified: true }),
+    }),
+    async loadExistingGrant({ oidc }) {
+      const grant = new oidc.provider.Grant({ clientId: oidc.client.clientId, accountId: oidc.session.accountId });
+      grant.addOIDCScope('openid profile email');
+      await grant.save();
+      return grant;
+    },
+  });
+  const answer = provider.callback();
+  server.on('request', async (request, response) => {
+    if (!request.url.startsWith('/interaction/')) return answer(request, response);
+    const { prompt } = await provider.interactionDetails(request, response);
+    const refused = person() === 'nobody' && { error: 'access_denied' };
+    // It asks once more for the consent to a native client.
+    const agreed = prompt.name === 'consent' ? { consent: {} } : { login: { accountId: person() } };
+    return provider.interactionFinished(request, response, refused || agreed, { mergeWithLastSubmission: true });
+  });
+  console.log(issuer);
+});

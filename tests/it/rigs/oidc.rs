@@ -1,0 +1,103 @@
+//! An OpenID Connect provider: `oidc-provider` from npm.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::Request;
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+use url::Url;
+
+use super::http::{Answer, exchange};
+use super::packages::npm;
+use crate::tidy::root;
+
+/// The secret of this service there.
+const SECRET: &str = "a secret of tintype at its provider";
+
+/// A running provider, which ends with this value.
+pub struct Provider {
+    process: Child,
+    folder: TempDir,
+    pub issuer: String,
+}
+
+impl Provider {
+    /// Starts one that signs in a person.
+    pub fn start(person: &str) -> Self {
+        let folder = TempDir::new().expect("a directory");
+        std::os::unix::fs::symlink(npm().join("node_modules"), folder.path().join("node_modules")).expect("a link");
+        let script = folder.path().join("oidc_provider.mjs");
+        std::fs::copy(root().join("tests/it/clients/oidc_provider.mjs"), &script).expect("a copy");
+        std::fs::write(folder.path().join("person"), person).expect("a file");
+        std::fs::write(folder.path().join("secret"), SECRET).expect("a file");
+        let mut command = Command::new("node");
+        command.arg(script).arg(folder.path().join("person")).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = command.spawn().expect("node");
+        let mut issuer = String::new();
+        let said = process.stdout.as_mut().expect("a pipe");
+        BufReader::new(said).read_line(&mut issuer).expect("the URL of the provider");
+        Self { process, folder, issuer: issuer.trim().to_owned() }
+    }
+
+    /// From now on it signs in this person in browsers that it does not know.
+    pub fn signs_in(&self, person: &str) {
+        std::fs::write(self.folder.path().join("person"), person).expect("a file");
+    }
+
+    /// The flags of a server that knows this provider.
+    pub fn flags(&self) -> Vec<String> {
+        self.flags_with(SECRET)
+    }
+
+    /// The same with a secret, which may be wrong.
+    pub fn flags_with(&self, secret: &str) -> Vec<String> {
+        let file = self.folder.path().join("secret");
+        std::fs::write(&file, secret).expect("a file");
+        let pairs = [
+            ("--oidc-issuer", self.issuer.clone()),
+            ("--oidc-client-id", "tintype".to_owned()),
+            ("--oidc-client-secret-file", file.display().to_string()),
+        ];
+        pairs.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect()
+    }
+
+    /// Goes where a browser without cookies would go, until it leaves the provider.
+    pub async fn visit(&self, url: &str) -> Url {
+        let mut cookies = BTreeMap::new();
+        let mut url = Url::parse(url).expect("a URL");
+        for _ in 0..10 {
+            if !url.as_str().starts_with(&self.issuer) {
+                return url;
+            }
+            let answer = ask(&url, &cookies).await;
+            assert!(answer.status.is_redirection(), "{url}: {answer:?}");
+            for set in answer.headers.get_all("set-cookie") {
+                let pair = set.to_str().expect("text").split(';').next().expect("a pair");
+                let (name, value) = pair.split_once('=').expect("a pair");
+                cookies.insert(name.to_owned(), value.to_owned());
+            }
+            url = url.join(answer.header("location")).expect("a URL");
+        }
+        panic!("the provider leads nowhere: {url}");
+    }
+}
+
+async fn ask(url: &Url, cookies: &BTreeMap<String, String>) -> Answer {
+    let host = url.authority();
+    let path = url.query().map_or_else(|| url.path().to_owned(), |query| format!("{}?{query}", url.path()));
+    let cookies: Vec<_> = cookies.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let request = Request::builder().uri(path).header("host", host).header("cookie", cookies.join("; "));
+    let stream = TcpStream::connect(host).await.expect("the provider listens");
+    exchange(stream, request.body(Full::new(Bytes::new())).expect("a request")).await
+}
+
+impl Drop for Provider {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}

@@ -1,0 +1,90 @@
+//! Identities of people at OpenID Connect providers.
+
+use tintype::domain::identity::Identity;
+use tintype::domain::model::Id;
+use tintype::domain::person::{Person, Role};
+use tintype::store::{
+    AccountChange, Action, Actor, Credential, Linking, PersonCreation, Result, SignUp, SigningUp, Via,
+};
+
+use super::fixture::Fixture;
+
+fn identity(subject: &str) -> Identity {
+    Identity::new("https://id.example.com", subject).expect("an identity")
+}
+
+fn newcomer(name: &str, subject: &str) -> SignUp {
+    let credential = Credential::Identity(identity(subject));
+    SignUp { name: name.into(), credential, credits: 5, source: "192.0.2.7".into(), limit: 9 }
+}
+
+impl Fixture {
+    async fn linked(&self, account: Id, name: &str) -> Result<Person> {
+        let PersonCreation::Created(person) = self.store.create_person(account, name, Role::Owner).await? else {
+            panic!("a new name")
+        };
+        assert_eq!(self.store.link_identity(person.id, &identity(name)).await?, Linking::Linked);
+        Ok(person)
+    }
+}
+
+pub async fn an_identity_is_that_of_one_person_who_has_one_of_each_provider(fixture: &Fixture) -> Result<()> {
+    let account = fixture.account("acme", 0).await?;
+    let actor = Actor { name: "ada".into(), person_id: None, via: Via::Studio, source: None };
+    let store = fixture.store.acting(actor);
+    let (ada, eve) = (fixture.linked(account, "ada").await?, fixture.linked(account, "eve").await?);
+    assert_eq!(fixture.store.find_identity(&identity("ada")).await?.as_ref(), Some(&ada));
+    let elsewhere = Identity::new("https://id.example.org", "ada").expect("an identity");
+    assert_eq!(fixture.store.find_identity(&elsewhere).await?, None);
+    // Again, one of another person, a second one, and one for nobody.
+    assert_eq!(store.link_identity(ada.id, &identity("ada")).await?, Linking::Linked);
+    assert_eq!(store.link_identity(ada.id, &identity("eve")).await?, Linking::Taken);
+    assert_eq!(store.link_identity(ada.id, &identity("ada 2")).await?, Linking::Taken);
+    assert_eq!(store.link_identity(account, &identity("nobody")).await?, Linking::Taken);
+    assert_eq!(fixture.store.audit_entries(None, None, 10).await?, [], "nothing has changed");
+    assert_eq!(store.link_identity(ada.id, &elsewhere).await?, Linking::Linked);
+    assert!(fixture.store.has_identity(ada.id, "https://id.example.org").await?);
+    for gone in [true, false] {
+        assert_eq!(store.unlink_identity(ada.id, "https://id.example.org").await?, gone);
+    }
+    assert!(!fixture.store.has_identity(ada.id, "https://id.example.org").await?);
+    assert_eq!(fixture.store.find_identity(&identity("eve")).await?, Some(eve));
+    let log = fixture.store.audit_entries(None, None, 10).await?;
+    let log: Vec<_> = log.iter().map(|entry| (entry.deed.action, entry.deed.detail.as_deref())).collect();
+    let detail = Some("https://id.example.org");
+    assert_eq!(log, [(Action::UnlinkIdentity, detail), (Action::LinkIdentity, detail)]);
+    Ok(())
+}
+
+pub async fn an_identity_goes_with_its_person_and_its_account(fixture: &Fixture) -> Result<()> {
+    let account = fixture.account("acme", 0).await?;
+    let ada = fixture.linked(account, "ada").await?;
+    assert!(fixture.store.remove_person(ada.id).await?);
+    assert_eq!(fixture.store.find_identity(&identity("ada")).await?, None);
+    fixture.linked(account, "eve").await?;
+    fixture.store.change_account(account, AccountChange::Delete).await?;
+    assert_eq!(fixture.store.find_identity(&identity("eve")).await?, None);
+    let other = fixture.account("other", 0).await?;
+    fixture.linked(other, "eve").await?;
+    Ok(())
+}
+
+pub async fn somebody_signs_up_with_an_identity_under_any_name(fixture: &Fixture) -> Result<()> {
+    let SigningUp::Done(ada) = fixture.store.sign_up(newcomer("ada", "1")).await? else { panic!("a free name") };
+    assert_eq!((ada.name.as_str(), ada.has_password), ("ada", false));
+    let long = "x".repeat(100);
+    for (name, subject, kept) in [("ada", "2", "ada"), (&long, "3", &long[..]), (&long, "4", &long[..78])] {
+        let SigningUp::Done(person) = fixture.store.sign_up(newcomer(name, subject)).await? else { panic!("{name}") };
+        let id = person.id.as_str().to_lowercase();
+        let expected = if subject == "3" { kept.to_owned() } else { format!("{kept}-{id}") };
+        assert_eq!(person.name, expected);
+        assert_eq!(fixture.store.find_identity(&identity(subject)).await?, Some(person));
+    }
+    // An identity that somebody has opens nothing, and nothing of it stays.
+    assert!(fixture.store.sign_up(newcomer("eve", "1")).await.is_err());
+    assert!(fixture.store.find_person("eve").await?.is_none() && fixture.store.find_account("eve").await?.is_none());
+    assert_eq!(fixture.store.sign_ups_of("192.0.2.7").await?, 4);
+    let log = fixture.store.audit_entries(None, None, 10).await?;
+    assert!(log.iter().all(|entry| entry.deed.detail.as_deref() == Some("+5 https://id.example.com")), "{log:?}");
+    Ok(())
+}

@@ -1,0 +1,311 @@
+//! Signing in at an OpenID Connect provider, over HTTP and with a real provider.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+use tintype::clock::Clock;
+use tintype::config::ServerSettings;
+use tintype::domain::person::Role;
+use tintype::http::ApiSettings;
+use tintype::service::people::People;
+use tintype::store::{AccountChange, Action};
+
+use super::{Visitor, text};
+use crate::rigs::http::Answer;
+use crate::rigs::oidc::Provider;
+use crate::rigs::service::Service;
+
+const FORBIDDEN: StatusCode = StatusCode::FORBIDDEN;
+
+/// A service that knows a provider.
+struct Scene {
+    provider: Provider,
+    service: Service,
+}
+
+/// A browser on its way to the provider and back.
+struct Trip {
+    /// The address at the provider.
+    target: String,
+    /// The cookie of the journey.
+    cookie: String,
+}
+
+impl Scene {
+    /// The provider signs in this person.
+    async fn start(person: &str, flags: &[&str]) -> Self {
+        let provider = Provider::start(person);
+        let own = provider.flags();
+        let all: Vec<&str> = own.iter().map(String::as_str).chain(flags.iter().copied()).collect();
+        let service = Service::start_with(&all).await;
+        // The provider dates its tokens.
+        service.clock.set(Clock::system().now());
+        Self { provider, service }
+    }
+
+    async fn depart(&self, path: &str, cookie: &str) -> Trip {
+        let answer = self.service.call("GET", path, &[("cookie", cookie), ("sec-fetch-site", "same-origin")], "").await;
+        assert_eq!(answer.status, StatusCode::SEE_OTHER, "{answer:?}");
+        let cookie = answer.header("set-cookie").split(';').next().expect("a cookie").to_owned();
+        Trip { target: answer.header("location").to_owned(), cookie }
+    }
+
+    /// Comes back from the provider with these cookies.
+    async fn arrive(&self, target: &str, cookies: &str) -> Answer {
+        let back = self.provider.visit(target).await;
+        self.come_back(&format!("{}?{}", back.path(), back.query().expect("a query")), cookies).await
+    }
+
+    async fn come_back(&self, path: &str, cookies: &str) -> Answer {
+        let answer = self.service.call("GET", path, &[("cookie", cookies), ("sec-fetch-site", "cross-site")], "").await;
+        let ends = answer.headers.get_all("set-cookie").iter().any(|set| set.as_bytes().starts_with(b"tintype-oidc=;"));
+        assert!(ends, "the journey is over: {answer:?}");
+        answer
+    }
+
+    /// Somebody signs in with a browser that nobody knows.
+    async fn sign_in(&self) -> Answer {
+        let trip = self.depart("/studio/oidc", "").await;
+        self.arrive(&trip.target, &trip.cookie).await
+    }
+
+    /// The form by which a person confirms an identity.
+    async fn found(&self, visitor: &Visitor<'_>) -> [(&'static str, String); 2] {
+        let trip = self.depart("/studio/oidc/link", &visitor.cookie).await;
+        let page = self.arrive(&trip.target, &format!("{}; {}", visitor.cookie, trip.cookie)).await;
+        assert_eq!(page.status, 200, "{page:?}");
+        let value = |name: &str| {
+            let rest = text(&page).split(&format!("name=\"{name}\" value=\"")).nth(1).expect("a field");
+            rest.split('"').next().expect("a value").to_owned()
+        };
+        [("subject", value("subject")), ("ticket", value("ticket"))]
+    }
+
+    async fn people(&self) -> usize {
+        self.service.shared.store.list_people(None).await.expect("a store").len()
+    }
+}
+
+async fn link(visitor: &Visitor<'_>, form: &[(&'static str, String)]) -> Answer {
+    let fields: Vec<_> = form.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    visitor.send("/studio/oidc/link", &fields).await
+}
+
+fn refused(answer: &Answer, status: StatusCode, words: &str) {
+    assert!(answer.status == status && text(answer).contains(words), "{words}: {answer:?}");
+    let session = answer.headers.get_all("set-cookie").iter().any(|set| set.as_bytes().starts_with(b"tintype="));
+    assert!(!session, "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_person_links_an_identity_and_signs_in_with_it_until_it_is_removed() {
+    let scene = Scene::start("ada#7", &[]).await;
+    let ada = scene.service.visitor("grace", 10).await;
+    let page = scene.service.call("GET", "/studio/sign-in", &[], "").await;
+    assert!(text(&page).contains("href=\"/studio/oidc\">Sign in with 127.0.0.1:"), "{page:?}");
+    refused(&scene.sign_in().await, FORBIDDEN, "Nobody here has linked");
+    assert!(ada.page("/studio/sessions").await.contains("href=\"/studio/oidc/link\""));
+    let form = scene.found(&ada).await;
+    assert_eq!(form[0].1, "ada#7");
+    refused(&scene.sign_in().await, FORBIDDEN, "Nobody here has linked");
+    for _ in 0..2 {
+        assert_eq!(link(&ada, &form).await.header("location"), "/studio/sessions");
+    }
+    let done = scene.sign_in().await;
+    assert_eq!((done.status, done.header("location")), (StatusCode::SEE_OTHER, "/studio"));
+    let mut cookies = done.headers.get_all("set-cookie").iter().map(|set| set.to_str().expect("text"));
+    let session = cookies.find(|set| set.starts_with("tintype=")).expect("a session");
+    assert!(session.contains("; HttpOnly; SameSite=Lax"), "{session}");
+    let headers = [("cookie", session.split(';').next().expect("a cookie"))];
+    assert!(text(&scene.service.call("GET", "/studio", &headers, "").await).contains("Signed in as grace"));
+    let log = scene.service.shared.store.audit_entries(None, None, 10).await.expect("a store");
+    let linked: Vec<_> = log.iter().filter(|entry| entry.deed.action == Action::LinkIdentity).collect();
+    assert_eq!((linked.len(), linked[0].deed.detail.as_deref()), (1, Some(scene.provider.issuer.as_str())));
+    // Without a password it is the only way in.
+    refused(&ada.send("/studio/oidc/unlink", &[]).await, StatusCode::CONFLICT, "Set a password");
+    let people = People::new(scene.service.shared.store.clone());
+    let set = people.set_password(&ada.person, "correct horse battery".into()).await.expect("a store");
+    assert!(set.expect("a good password").is_some());
+    let again = scene.service.call("POST", &scene.service.link(&ada.person).await, &[], "").await;
+    let cookie = again.header("set-cookie").split(';').next().expect("a cookie").to_owned();
+    let ada = Visitor { cookie, ..ada };
+    assert_eq!(ada.send("/studio/oidc/unlink", &[]).await.status, StatusCode::SEE_OTHER);
+    refused(&scene.sign_in().await, FORBIDDEN, "Nobody here has linked");
+}
+
+#[tokio::test]
+async fn a_name_or_an_address_leads_to_nobodys_account() {
+    let scene = Scene::start("grace", &["--sign-up", "--sign-up-credits", "7", "--sign-up-per-address", "1"]).await;
+    // The provider says that the address is verified, and it is the name of somebody here.
+    let address = scene.service.visitor("grace@example.com", 10).await;
+    let name = scene.service.visitor("grace", 10).await;
+    let done = scene.sign_in().await;
+    assert_eq!((done.status, done.header("location")), (StatusCode::SEE_OTHER, "/studio"));
+    assert_eq!(scene.people().await, 3, "somebody new has signed up");
+    let people = scene.service.shared.store.list_people(None).await.expect("a store");
+    let new = people.iter().find(|person| ![address.person.id, name.person.id].contains(&person.id)).expect("one");
+    assert_eq!(new.name, format!("grace-{}", new.id.as_str().to_lowercase()));
+    assert!(!new.has_password && new.role == Role::Owner);
+    let account = scene.service.shared.store.find_account(new.account_id.as_str()).await.expect("a store");
+    assert!(account.is_some_and(|account| account.credits == 7 && !account.admin));
+    for owner in [&address, &name] {
+        assert_eq!(scene.service.shared.store.list_sessions(owner.person.id).await.expect("a store").len(), 1);
+    }
+    // The second time it is the same person. Somebody else is one too many.
+    assert_eq!(scene.sign_in().await.status, StatusCode::SEE_OTHER);
+    scene.provider.signs_in("eve");
+    refused(&scene.sign_in().await, StatusCode::TOO_MANY_REQUESTS, "from your network today");
+    assert_eq!(scene.people().await, 3);
+    let change = AccountChange::Disable;
+    scene.service.shared.store.change_account(new.account_id, change).await.expect("a store");
+    scene.provider.signs_in("grace");
+    refused(&scene.sign_in().await, FORBIDDEN, "account is disabled");
+}
+
+#[tokio::test]
+async fn an_answer_counts_once_and_only_in_the_browser_that_was_sent() {
+    let scene = Scene::start("ada", &["--sign-up"]).await;
+    let other = scene.depart("/studio/oidc", "").await;
+    for cookie in ["", "tintype-oidc=nonsense", other.cookie.as_str()] {
+        let trip = scene.depart("/studio/oidc", "").await;
+        refused(&scene.arrive(&trip.target, cookie).await, FORBIDDEN, "Begin again");
+    }
+    let trip = scene.depart("/studio/oidc", "").await;
+    let back = scene.provider.visit(&trip.target).await;
+    let query = back.query().expect("a query");
+    assert!(query.contains("iss="), "{query}");
+    for altered in [query.replace("state=", "state=x"), query.replace("iss=http", "iss=https"), String::new()] {
+        let answer = scene.come_back(&format!("/studio/oidc/callback?{altered}"), &trip.cookie).await;
+        refused(&answer, FORBIDDEN, "Begin again");
+    }
+    let whole = format!("/studio/oidc/callback?{query}");
+    assert_eq!(scene.come_back(&whole, &trip.cookie).await.header("location"), "/studio");
+    refused(&scene.come_back(&whole, &trip.cookie).await, FORBIDDEN, "could not be confirmed");
+    let late = scene.depart("/studio/oidc", "").await;
+    scene.service.clock.advance(Duration::from_secs(10 * 60 + 1));
+    refused(&scene.arrive(&late.target, &late.cookie).await, FORBIDDEN, "Begin again");
+    // A page of another site begins no journey.
+    let foreign = scene.service.call("GET", "/studio/oidc", &[("sec-fetch-site", "cross-site")], "").await;
+    assert_eq!(foreign.status, FORBIDDEN);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_wrong_signs_nobody_in_and_tells_no_detail() {
+    let scene = Scene::start("ada", &["--sign-up"]).await;
+    let altered = |target: &str, name: &str| {
+        let (start, rest) = target.split_once(&format!("{name}=")).expect("a parameter");
+        let rest = rest.split_once('&').map_or(String::new(), |(_, rest)| format!("&{rest}"));
+        format!("{start}{name}=E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM{rest}")
+    };
+    for name in ["nonce", "code_challenge"] {
+        let trip = scene.depart("/studio/oidc", "").await;
+        assert!(trip.target.contains("code_challenge_method=S256"), "{}", trip.target);
+        let answer = scene.arrive(&altered(&trip.target, name), &trip.cookie).await;
+        refused(&answer, FORBIDDEN, "could not be confirmed");
+        assert!(!text(&answer).contains("nonce") && !text(&answer).contains("invalid_grant"), "{answer:?}");
+    }
+    // An ID token lasts an hour, and our clock decides.
+    scene.service.clock.advance(Duration::from_secs(2 * 60 * 60));
+    refused(&scene.sign_in().await, FORBIDDEN, "could not be confirmed");
+    scene.provider.signs_in("nobody");
+    refused(&scene.sign_in().await, FORBIDDEN, "did not sign you in");
+    assert_eq!(scene.people().await, 0);
+}
+
+#[tokio::test]
+async fn a_person_links_only_an_identity_that_the_provider_has_shown() {
+    let scene = Scene::start("ada", &[]).await;
+    let (ada, eve) = (scene.service.visitor("ada", 0).await, scene.service.visitor("eve", 0).await);
+    let form = scene.found(&ada).await;
+    refused(&link(&eve, &form).await, FORBIDDEN, "Begin again");
+    let mut forged = form.clone();
+    forged[0].1 = "grace".to_owned();
+    refused(&link(&ada, &forged).await, FORBIDDEN, "Begin again");
+    let fields = form.each_ref().map(|(name, value)| (*name, value.as_str()));
+    refused(&ada.send_with("/studio/oidc/link", &fields, "", &[]).await, FORBIDDEN, "another page");
+    // The journey of one person ends with that person.
+    let trip = scene.depart("/studio/oidc/link", &ada.cookie).await;
+    let cookies = format!("{}; {}", eve.cookie, trip.cookie);
+    refused(&scene.arrive(&trip.target, &cookies).await, FORBIDDEN, "Begin again");
+    let of_eve = scene.found(&eve).await;
+    assert_eq!(link(&ada, &form).await.status, StatusCode::SEE_OTHER);
+    refused(&link(&eve, &of_eve).await, StatusCode::CONFLICT, "another person");
+    scene.provider.signs_in("grace");
+    let second = scene.found(&ada).await;
+    refused(&link(&ada, &second).await, StatusCode::CONFLICT, "another one");
+    scene.service.clock.advance(Duration::from_secs(10 * 60 + 1));
+    refused(&link(&eve, &of_eve).await, FORBIDDEN, "Begin again");
+}
+
+#[tokio::test]
+async fn a_provider_that_cannot_be_used_is_told_plainly() {
+    let service = Service::start().await;
+    for path in ["/studio/oidc", "/studio/oidc/callback?code=x&state=y"] {
+        let answer = service.call("GET", path, &[], "").await;
+        assert_eq!((answer.status, answer.header("location")), (StatusCode::SEE_OTHER, "/studio/sign-in"));
+    }
+    let provider = Provider::start("ada");
+    let flags = provider.flags_with("another secret");
+    let service = Service::start_with(&flags.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    service.clock.set(Clock::system().now());
+    let scene = Scene { provider, service };
+    refused(&scene.sign_in().await, FORBIDDEN, "could not be confirmed");
+    let Scene { provider, service } = scene;
+    drop(provider);
+    service.clock.advance(Duration::from_secs(10 * 60));
+    let answer = service.call("GET", "/studio/oidc", &[], "").await;
+    refused(&answer, StatusCode::SERVICE_UNAVAILABLE, "does not answer");
+    assert!(!text(&answer).contains("127.0.0.1"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn production_goes_there_and_back_over_https() {
+    let public = ["--production", "--trusted-proxy", "127.0.0.1", "--public-url", "https://images.example.com"];
+    let scene = Scene::start("ada", &[&public[..], &["--sign-up"]].concat()).await;
+    let plain = scene.service.call("GET", "/studio/oidc", &[], "").await;
+    assert!(plain.status == FORBIDDEN && text(&plain).contains("HTTPS"), "{plain:?}");
+    let https = ("x-forwarded-proto", "https");
+    let away = scene.service.call("GET", "/studio/oidc", &[https], "").await;
+    let cookie = away.header("set-cookie");
+    assert!(cookie.starts_with("__Host-tintype-oidc=") && cookie.ends_with("; HttpOnly; SameSite=Lax; Secure"));
+    let back = scene.provider.visit(away.header("location")).await;
+    assert!(back.as_str().starts_with("https://images.example.com/studio/oidc/callback?"), "{back}");
+    let path = format!("{}?{}", back.path(), back.query().expect("a query"));
+    let cookie = cookie.split(';').next().expect("a cookie");
+    let done = scene.service.call("GET", &path, &[https, ("cookie", cookie)], "").await;
+    let cookies: Vec<_> = done.headers.get_all("set-cookie").iter().map(|set| set.to_str().expect("text")).collect();
+    assert!(cookies.iter().any(|set| set.starts_with("__Host-tintype=") && set.ends_with("; Secure")), "{cookies:?}");
+    assert!(cookies.iter().any(|set| set.starts_with("__Host-tintype-oidc=;")), "{cookies:?}");
+}
+
+#[test]
+fn a_provider_has_https_and_a_client_id() {
+    let id = ["--oidc-client-id", "tintype"];
+    for (issuer, is_good) in [
+        ("https://id.example.com", true),
+        ("https://id.example.com/realms/one/", true),
+        ("http://127.0.0.1:8080", true),
+        ("http://localhost:8080/realms/one", true),
+        ("http://id.example.com", false),
+        ("https://ada:secret@id.example.com", false),
+        ("https://id.example.com/?a=b", false),
+        ("id.example.com", false),
+    ] {
+        let read = ServerSettings::from_flags([&["--oidc-issuer", issuer][..], &id].concat());
+        assert_eq!(read.is_ok(), is_good, "{issuer}");
+    }
+    let issuer = ["--oidc-issuer", "https://id.example.com"];
+    for alone in [&issuer[..], &id, &["--oidc-client-secret-file", "secret"], &["--oidc-ca", "ca.pem"]] {
+        assert!(ServerSettings::from_flags(alone.iter().copied()).is_err(), "{alone:?}");
+    }
+    let check = |flags: &[&str], url: &str| {
+        let settings = ServerSettings::from_flags([&issuer, &id, flags].concat()).expect("valid flags");
+        ApiSettings::new(&settings, url).map(drop)
+    };
+    assert_eq!(check(&[], "http://127.0.0.1:8080"), Ok(()));
+    assert_eq!(check(&["--production"], "https://images.example.com"), Ok(()));
+    let plain = check(&["--production"], "http://127.0.0.1:8080").expect_err("cookies need HTTPS");
+    assert!(plain.contains("--public-url"), "{plain}");
+    let lost = check(&["--oidc-client-secret-file", "/nowhere"], "http://127.0.0.1:8080").expect_err("no file");
+    assert!(lost.contains("--oidc-client-secret-file"), "{lost}");
+}

@@ -1,0 +1,210 @@
+//! Open sign-up over HTTP: accounts that strangers open, and the limits on that.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+use tintype::config::ServerSettings;
+use tintype::domain::person::Role;
+use tintype::store::{AccountChange, Action};
+
+use super::text;
+use crate::rigs::http::Answer;
+use crate::rigs::service::Service;
+
+const PAGE: &str = "/studio/sign-up";
+const PASSWORD: &str = "correct horse battery";
+const OPEN: [&str; 5] = ["--sign-up", "--sign-up-credits", "20", "--trusted-proxy", "127.0.0.1"];
+const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+const REFUSED: StatusCode = StatusCode::UNPROCESSABLE_ENTITY;
+
+impl Service {
+    async fn send_sign_up(&self, headers: &[(&str, &str)], name: &str, password: &str) -> Answer {
+        let fields = [("name", name), ("password", password)];
+        let body = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
+        let mut all = vec![("content-type", "application/x-www-form-urlencoded")];
+        all.extend_from_slice(headers);
+        self.call("POST", PAGE, &all, body).await
+    }
+
+    async fn sign_up_from(&self, address: &str, name: &str) -> Answer {
+        self.send_sign_up(&[("x-forwarded-for", address)], name, PASSWORD).await
+    }
+
+    async fn exists(&self, name: &str) -> bool {
+        self.shared.store.find_person(name).await.expect("a store").is_some()
+    }
+}
+
+fn cookie(answer: &Answer) -> &str {
+    answer.header("set-cookie").split(';').next().expect("a cookie")
+}
+
+#[tokio::test]
+async fn nobody_signs_up_unless_the_operator_opens_it() {
+    let service = Service::start().await;
+    let shown = service.call("GET", "/studio/sign-in", &[], "").await;
+    assert!(!text(&shown).contains("sign-up"), "{shown:?}");
+    for answer in
+        [service.call("GET", PAGE, &[], "").await, service.send_sign_up(&[], "ada@example.com", PASSWORD).await]
+    {
+        assert_eq!((answer.status, answer.header("location")), (StatusCode::SEE_OTHER, "/studio/sign-in"));
+    }
+    assert!(!service.exists("ada@example.com").await);
+}
+
+#[tokio::test]
+async fn a_stranger_opens_an_account_and_is_signed_in() {
+    let service = Service::start_with(&OPEN).await;
+    let shown = service.call("GET", "/studio/sign-in", &[], "").await;
+    assert!(text(&shown).contains("href=\"/studio/sign-up\""), "{shown:?}");
+    let page = service.call("GET", PAGE, &[], "").await;
+    assert!(page.status == 200 && text(&page).contains("You get 20 credits"), "{page:?}");
+    assert!(page.header("content-security-policy").contains("script-src 'self'") && !text(&page).contains("<script"));
+    let done = service.sign_up_from("192.0.2.1", " Ada@EXAMPLE.com ").await;
+    assert_eq!((done.status, done.header("location")), (StatusCode::SEE_OTHER, "/studio"));
+    for attribute in ["tintype=", "; Path=/", "; HttpOnly", "; SameSite=Lax"] {
+        assert!(done.header("set-cookie").contains(attribute), "{done:?}");
+    }
+    let headers = [("cookie", cookie(&done))];
+    let home = service.call("GET", "/studio", &headers, "").await;
+    assert!(home.status == 200 && text(&home).contains("ada@example.com") && text(&home).contains("20 credits"));
+    let credits = service.call("GET", "/studio/credits", &headers, "").await;
+    assert!(text(&credits).contains("sign-up"), "{credits:?}");
+    // It is the first account of this service, and no administrator's all the same.
+    assert_eq!(service.call("GET", "/studio/operator", &headers, "").await.status, StatusCode::NOT_FOUND);
+    assert_eq!(service.call("GET", PAGE, &headers, "").await.header("location"), "/studio");
+    let log = service.shared.store.audit_entries(None, None, 10).await.expect("a store");
+    let entry = log.first().expect("an entry");
+    assert_eq!((entry.deed.action, entry.actor.source.as_deref()), (Action::SignUp, Some("192.0.2.1")));
+    // The password signs in, with another session.
+    let fields = [("name", "ada@example.com"), ("password", PASSWORD)];
+    let body = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
+    let form = [("content-type", "application/x-www-form-urlencoded")];
+    let again = service.call("POST", "/studio/sign-in", &form, body).await;
+    assert_eq!(again.status, StatusCode::SEE_OTHER);
+    assert_ne!(cookie(&again), cookie(&done));
+}
+
+#[tokio::test]
+async fn a_taken_name_is_refused_plainly_and_counts_as_an_attempt() {
+    let service = Service::start_with(&OPEN).await;
+    service.shared.store.create_account("acme", 0).await.expect("a store");
+    service.person("acme", "ada", Role::Viewer).await;
+    for spelling in ["ada", " ADA "] {
+        let refused = service.sign_up_from("192.0.2.1", spelling).await;
+        assert!(refused.status == REFUSED && text(&refused).contains("cannot be used"), "{refused:?}");
+        assert!(!refused.headers.contains_key("set-cookie"));
+    }
+    assert_eq!(service.sign_up_from("192.0.2.1", "grace").await.status, StatusCode::SEE_OTHER);
+    // A name that is free and one that is taken are refused in the same words when the limit is reached.
+    let refusals = [service.sign_up_from("192.0.2.1", "eve").await, service.sign_up_from("192.0.2.1", "ada").await];
+    let words = refusals.each_ref().map(|refused| text(refused).replace(refused.header("x-request-id"), ""));
+    assert_eq!(refusals.each_ref().map(|refused| refused.status), [TOO_MANY; 2]);
+    assert!(words[0] == words[1] && words[0].contains("from your network today"), "{words:?}");
+    assert!(!service.exists("eve").await);
+    // The name of an account is not one of a person.
+    assert_eq!(service.sign_up_from("192.0.2.2", "acme").await.status, StatusCode::SEE_OTHER);
+}
+
+#[tokio::test]
+async fn a_network_opens_three_accounts_a_day() {
+    let service = Service::start_with(&OPEN).await;
+    for (number, address) in ["2001:db8::1", "2001:db8::2", "2001:db8::ffff:0:0:3"].into_iter().enumerate() {
+        let done = service.sign_up_from(address, &format!("person {number}")).await;
+        assert_eq!(done.status, StatusCode::SEE_OTHER, "{address}: {done:?}");
+    }
+    assert_eq!(service.sign_up_from("2001:db8::4", "one more").await.status, TOO_MANY);
+    assert_eq!(service.sign_up_from("2001:db8:0:1::1", "a neighbour").await.status, StatusCode::SEE_OTHER);
+    // The tests begin at noon.
+    service.clock.advance(Duration::from_secs(12 * 60 * 60));
+    assert_eq!(service.sign_up_from("2001:db8::4", "one more").await.status, StatusCode::SEE_OTHER);
+    service.sweeper.delete_old_sign_ups().await;
+    assert_eq!(service.shared.store.sign_ups_of("2001:db8::/64").await.expect("a store"), 1);
+    assert_eq!(service.shared.store.delete_sign_ups().await.expect("a store"), 0, "the sweeper has deleted them");
+}
+
+#[tokio::test]
+async fn the_operator_sets_the_limit_or_none() {
+    for (limit, last) in [("1", TOO_MANY), ("0", StatusCode::SEE_OTHER)] {
+        let service = Service::start_with(&["--sign-up", "--sign-up-per-address", limit]).await;
+        assert_eq!(service.send_sign_up(&[], "ada", PASSWORD).await.status, StatusCode::SEE_OTHER);
+        assert_eq!(service.send_sign_up(&[], "eve", PASSWORD).await.status, last, "{limit}");
+        let page = service.call("GET", PAGE, &[("accept-language", "de")], "").await;
+        assert!(text(&page).contains("Credits vergibt der Betreiber"), "{page:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_form_that_cannot_be_taken_keeps_the_name_and_counts_for_nothing() {
+    let service = Service::start_with(&OPEN).await;
+    let long = "x".repeat(1_025);
+    for (name, password, said) in [
+        ("\"><b>ada", "short", "at least 12 characters"),
+        ("\"><b>ada", long.as_str(), "at least 12 characters"),
+        (" ", PASSWORD, "1 to 100 characters"),
+        ("two\nlines", PASSWORD, "1 to 100 characters"),
+    ] {
+        let refused = service.send_sign_up(&[("x-forwarded-for", "192.0.2.1")], name, password).await;
+        assert!(refused.status == REFUSED && text(&refused).contains(said), "{name}: {refused:?}");
+        assert!(!text(&refused).contains("<b>ada") && !text(&refused).contains(password), "{refused:?}");
+        assert_eq!(text(&refused).contains("value=\"&#34;&#62;&#60;b&#62;ada\""), name.contains("ada"), "{refused:?}");
+    }
+    assert_eq!(service.shared.store.sign_ups_of("192.0.2.1").await.expect("a store"), 0);
+}
+
+#[tokio::test]
+async fn a_form_of_another_site_opens_no_account() {
+    let service = Service::start_with(&OPEN).await;
+    for header in [("origin", "https://evil.example"), ("origin", "null"), ("sec-fetch-site", "cross-site")] {
+        let refused = service.send_sign_up(&[header], "ada", PASSWORD).await;
+        assert_eq!(refused.status, StatusCode::FORBIDDEN, "{header:?}: {refused:?}");
+    }
+    assert!(!service.exists("ada").await);
+    let own = format!("http://{}", service.address);
+    let done = service.send_sign_up(&[("origin", &own), ("sec-fetch-site", "same-origin")], "ada", PASSWORD).await;
+    assert_eq!(done.status, StatusCode::SEE_OTHER);
+}
+
+#[tokio::test]
+async fn production_takes_sign_ups_over_https_alone() {
+    let service = Service::start_with(&[&["--production"][..], &OPEN].concat()).await;
+    let shown = service.call("GET", PAGE, &[], "").await;
+    for refused in [shown, service.send_sign_up(&[], "ada", PASSWORD).await] {
+        assert!(refused.status == StatusCode::FORBIDDEN && text(&refused).contains("HTTPS"), "{refused:?}");
+    }
+    let done = service.send_sign_up(&[("x-forwarded-proto", "https")], "ada", PASSWORD).await;
+    let cookie = done.header("set-cookie");
+    assert!(cookie.starts_with("__Host-tintype=") && cookie.ends_with("; Secure"), "{cookie}");
+}
+
+#[tokio::test]
+async fn the_owner_of_a_disabled_account_is_out_and_the_name_of_a_deleted_one_is_free() {
+    let service = Service::start_with(&OPEN).await;
+    let done = service.sign_up_from("192.0.2.1", "ada").await;
+    let headers = [("cookie", cookie(&done))];
+    let person = service.shared.store.find_person("ada").await.expect("a store").expect("a person").person;
+    let change = async |change| service.shared.store.change_account(person.account_id, change).await.expect("a store");
+    change(AccountChange::Disable).await;
+    assert_eq!(service.call("GET", "/studio", &headers, "").await.status, StatusCode::SEE_OTHER);
+    change(AccountChange::Delete).await;
+    assert!(!service.exists("ada").await);
+    assert_eq!(service.sign_up_from("192.0.2.1", "ada").await.status, StatusCode::SEE_OTHER);
+}
+
+#[test]
+fn the_terms_of_sign_up_need_sign_up() {
+    for (flags, is_good) in [
+        (&["--sign-up"][..], true),
+        (&["--sign-up", "--sign-up-credits", "20", "--sign-up-per-address", "0"], true),
+        (&["--sign-up-credits", "20"], false),
+        (&["--sign-up-per-address", "5"], false),
+        (&["--sign-up", "--sign-up-credits=-1"], false),
+        (&["--sign-up", "--sign-up-credits", "1000001"], false),
+    ] {
+        let read = ServerSettings::from_flags(flags.iter().copied());
+        assert_eq!(read.is_ok(), is_good, "{flags:?}");
+        if let Err(error) = read {
+            assert!(error.to_string().contains("--sign-up"), "{error}");
+        }
+    }
+}
