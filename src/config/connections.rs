@@ -6,6 +6,11 @@ use std::time::Duration;
 pub const MAX_BODY: usize = 256 * 1024;
 /// Largest picture that a person uploads, in bytes.
 pub const MAX_UPLOAD: u64 = 20 * 1024 * 1024;
+/// Fewest bytes of an upload that arrive in a second, on average since its begin and apart from [`UPLOAD_GRACE`]: a slower
+/// sender would keep others from uploading.
+pub const MIN_UPLOAD_RATE: u64 = 64 * 1024;
+/// Time for which an upload may be slower.
+pub const UPLOAD_GRACE: Duration = Duration::from_secs(15);
 /// Most uploads of one account.
 pub const MAX_UPLOADS: u32 = 200;
 /// Most boards of an account.
