@@ -9,6 +9,11 @@ pub const MAX_UPLOAD: u64 = 20 * 1024 * 1024;
 /// Largest body of an edit with pictures, in bytes: four pictures in base64, in which a slash may take two bytes, and as much
 /// again as any other body.
 pub const MAX_EDIT_BODY: u64 = 4 * MAX_UPLOAD * 3 / 2 + 2 * MAX_BODY as u64;
+/// Fewest bytes of an upload that arrive in a second, on average since its begin and apart from [`UPLOAD_GRACE`]: a slower
+/// sender would keep others from uploading.
+pub const MIN_UPLOAD_RATE: u64 = 64 * 1024;
+/// Time for which an upload may be slower.
+pub const UPLOAD_GRACE: Duration = Duration::from_secs(15);
 /// Most uploads of one account.
 pub const MAX_UPLOADS: u32 = 200;
 /// Most boards of an account.

@@ -30,8 +30,8 @@ pub use self::acme::AcmeSettings;
 pub use self::client::ClientSettings;
 pub use self::connections::{
     ConnectionLimits, MAX_BOARD_NAME, MAX_BOARDS, MAX_BODY, MAX_CHOSEN, MAX_EDIT_BODY, MAX_HEADER, MAX_HEADER_FIELDS,
-    MAX_UNSENT, MAX_UPLOAD, MAX_UPLOADS, MIN_WRITE_PROGRESS, RESERVE_PER_SOURCE, RESERVED_CONNECTIONS,
-    RESERVED_FILE_DESCRIPTORS, SEND_BUFFER,
+    MAX_UNSENT, MAX_UPLOAD, MAX_UPLOADS, MIN_UPLOAD_RATE, MIN_WRITE_PROGRESS, RESERVE_PER_SOURCE, RESERVED_CONNECTIONS,
+    RESERVED_FILE_DESCRIPTORS, SEND_BUFFER, UPLOAD_GRACE,
 };
 pub use self::database::{DataSettings, DatabaseUrl};
 pub use self::engine::{EnginePrecision, EngineProfile, EngineRuntime, EngineSettings, EngineTarget, ServerKind};

@@ -165,6 +165,9 @@ pub trait People: std::fmt::Debug + Send + Sync + 'static {
     /// The session with this hash, unless it has ended or its account is disabled.
     async fn find_session(&self, hash: TokenHash) -> Result<Option<Session>>;
 
+    /// Those of these sessions that [`People::find_session`] would find, in any order.
+    async fn live_sessions(&self, hashes: &[TokenHash]) -> Result<Vec<TokenHash>>;
+
     /// The sessions of a person that have not ended, the latest used first.
     async fn list_sessions(&self, person_id: Id) -> Result<Vec<Session>>;
 

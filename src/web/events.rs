@@ -17,28 +17,24 @@ use super::error::PageError;
 use super::live::{Change, Live, Watcher};
 use super::page::secured;
 use super::session::Visitor;
-use crate::domain::person::TokenHash;
 
-/// Interval at which a quiet stream sends a comment, so that no proxy takes it for dead. The session is checked then, too.
+/// Interval at which a quiet stream sends a comment, so that no proxy takes it for dead.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
 /// Streams the changes of the account's tasks until the session or the process ends.
 pub async fn events(State(studio): State<Arc<Studio>>, visitor: Visitor) -> Result<Response<Body>, PageError> {
     let Visitor { session, token_hash, .. } = visitor;
-    let Some(watcher) = Live::watch(&studio, session.id, session.person.account_id) else {
+    let Some(watcher) = Live::watch(&studio, token_hash, session.person.account_id) else {
         return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"));
     };
     let first = Bytes::from_static(b"retry: 2000\n\nevent: begin\ndata: {}\n\n");
-    let stream = futures::stream::unfold(
-        (studio, watcher, token_hash, Some(first)),
-        |(studio, mut watcher, hash, first)| async move {
-            let piece = match first {
-                Some(first) => first,
-                None => next(&studio, &mut watcher, hash).await?,
-            };
-            Some((Ok::<_, Infallible>(piece), (studio, watcher, hash, None)))
-        },
-    );
+    let stream = futures::stream::unfold((studio, watcher, Some(first)), |(studio, mut watcher, first)| async move {
+        let piece = match first {
+            Some(first) => first,
+            None => next(&studio, &mut watcher).await?,
+        };
+        Some((Ok::<_, Infallible>(piece), (studio, watcher, None)))
+    });
     let mut response = Response::new(Body::from_stream(stream));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     // nginx would hold events back until its buffer is full.
@@ -47,7 +43,7 @@ pub async fn events(State(studio): State<Arc<Studio>>, visitor: Visitor) -> Resu
 }
 
 /// The next piece of a stream; `None` at its end.
-async fn next(studio: &Studio, watcher: &mut Watcher, hash: TokenHash) -> Option<Bytes> {
+async fn next(studio: &Studio, watcher: &mut Watcher) -> Option<Bytes> {
     tokio::select! {
         change = watcher.changes.recv() => match change {
             Ok(change) => Some(event(change)),
@@ -56,11 +52,8 @@ async fn next(studio: &Studio, watcher: &mut Watcher, hash: TokenHash) -> Option
             Err(RecvError::Closed) => None,
         },
         () = studio.live.closed() => None,
-        () = tokio::time::sleep(HEARTBEAT) => {
-            // A failed look-up keeps the stream.
-            let ended = matches!(studio.shared.store.find_session(hash).await, Ok(None));
-            (!ended).then_some(Bytes::from_static(b": \n\n"))
-        }
+        () = watcher.ended.cancelled() => None,
+        () = tokio::time::sleep(HEARTBEAT) => Some(Bytes::from_static(b": \n\n")),
     }
 }
 

@@ -1,20 +1,24 @@
 //! Tells open pages what changes. One task of the process looks at the database for all of them, once a second and only
 //! while somebody watches; the endings of this process it hears at once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tintype_engine::Stage;
 use tokio::sync::{Notify, broadcast};
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::model::{Id, Surface};
+use crate::domain::person::TokenHash;
 use crate::service::Shared;
 use crate::store::Unfinished;
 
 /// Interval at which the unfinished tasks of watched accounts are read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Interval at which it is checked whether the sessions of open pages have ended.
+const CHECK_EVERY: Duration = Duration::from_secs(15);
 /// Most changes that wait for a slow page; a page that falls behind reloads its tasks.
 const MAX_WAITING: usize = 256;
 /// Most pages that watch in one process, and with one session. Each holds a connection.
@@ -44,19 +48,28 @@ pub(super) struct Live {
 #[derive(Debug, Default)]
 struct Watched {
     accounts: HashMap<Id, broadcast::Sender<Change>>,
-    /// Watchers by session.
-    sessions: HashMap<Id, usize>,
+    sessions: HashMap<TokenHash, WatchedSession>,
     watchers: usize,
     /// The unfinished tasks at the last look.
     known: HashMap<Id, Unfinished>,
+}
+
+/// A session with open pages.
+#[derive(Debug, Default)]
+struct WatchedSession {
+    watchers: usize,
+    /// Cancelled when the session has ended.
+    ended: CancellationToken,
 }
 
 /// An open page. Dropping it ends the watch.
 #[derive(Debug)]
 pub(super) struct Watcher {
     studio: Arc<super::Studio>,
-    session: Id,
+    session: TokenHash,
     account: Id,
+    /// Cancelled when the session has ended.
+    pub(super) ended: CancellationToken,
     pub(super) changes: broadcast::Receiver<Change>,
 }
 
@@ -71,20 +84,22 @@ impl Live {
     }
 
     /// Watches the tasks of an account; `None` if too many pages do.
-    pub(super) fn watch(studio: &Arc<super::Studio>, session: Id, account: Id) -> Option<Watcher> {
+    pub(super) fn watch(studio: &Arc<super::Studio>, session: TokenHash, account: Id) -> Option<Watcher> {
         let live = &studio.live;
         let mut watched = live.watched();
-        let of_session = watched.sessions.get(&session).copied().unwrap_or_default();
+        let of_session = watched.sessions.get(&session).map_or(0, |session| session.watchers);
         if watched.watchers >= MAX_WATCHERS || of_session >= MAX_WATCHERS_OF_SESSION {
             return None;
         }
         watched.watchers += 1;
-        watched.sessions.insert(session, of_session + 1);
+        let of_session = watched.sessions.entry(session).or_default();
+        of_session.watchers += 1;
+        let ended = of_session.ended.clone();
         let sender = watched.accounts.entry(account).or_insert_with(|| broadcast::Sender::new(MAX_WAITING));
         let changes = sender.subscribe();
         drop(watched);
         live.news.notify_one();
-        Some(Watcher { studio: studio.clone(), session, account, changes })
+        Some(Watcher { studio: studio.clone(), session, account, ended, changes })
     }
 
     /// A task of an account was created, cancelled or claimed by this process: look at once.
@@ -97,6 +112,8 @@ impl Live {
     /// Watches until `stop`.
     pub(super) async fn run(&self, stop: CancellationToken) {
         let mut endings = self.shared.endings.subscribe();
+        let mut checks = tokio::time::interval(CHECK_EVERY);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let watched = !self.watched().accounts.is_empty();
             tokio::select! {
@@ -110,9 +127,31 @@ impl Live {
                 },
                 () = self.news.notified() => self.look().await,
                 () = tokio::time::sleep(LOOK_EVERY), if watched => self.look().await,
+                _ = checks.tick(), if watched => self.check_sessions().await,
             }
         }
         self.closing.cancel();
+    }
+
+    /// Ends the streams of sessions that have ended: one query for all of them.
+    async fn check_sessions(&self) {
+        let hashes: Vec<TokenHash> = self.watched().sessions.keys().copied().collect();
+        if hashes.is_empty() {
+            return;
+        }
+        let live: HashSet<TokenHash> = match self.shared.store.live_sessions(&hashes).await {
+            Ok(live) => live.into_iter().collect(),
+            Err(error) => {
+                tracing::warn!(%error, "could not check the sessions of open pages; trying again");
+                return;
+            }
+        };
+        let watched = self.watched();
+        for gone in hashes.iter().filter(|hash| !live.contains(*hash)) {
+            if let Some(session) = watched.sessions.get(gone) {
+                session.ended.cancel();
+            }
+        }
     }
 
     fn ended(&self, account: Id, task: Id) {
@@ -173,9 +212,9 @@ impl Drop for Watcher {
     fn drop(&mut self) {
         let mut watched = self.studio.live.watched();
         watched.watchers -= 1;
-        if let Some(count) = watched.sessions.get_mut(&self.session) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(session) = watched.sessions.get_mut(&self.session) {
+            session.watchers -= 1;
+            if session.watchers == 0 {
                 watched.sessions.remove(&self.session);
             }
         }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use askama::Template;
 use axum::body::{Body, Bytes};
@@ -17,7 +18,7 @@ use super::Studio;
 use super::error::{PageError, Written};
 use super::page::{Frame, html, is_of_script, secured};
 use super::session::{Fields, Form, PROOF, Visitor, check_origin, same};
-use crate::config::{MAX_BODY, MAX_UPLOAD, MAX_UPLOADS, UPLOAD_TIME_LIMIT};
+use crate::config::{MAX_BODY, MAX_UPLOAD, MAX_UPLOADS, MIN_UPLOAD_RATE, UPLOAD_GRACE, UPLOAD_TIME_LIMIT};
 use crate::domain::model::{Id, Status, Surface};
 use crate::domain::multipart::{Multipart, Piece};
 use crate::domain::own_reference::OwnReference;
@@ -71,9 +72,25 @@ fn text(refusal: Refusal) -> &'static str {
 struct Arriving<'a> {
     studio: &'a Studio,
     body: Body,
+    /// Monotonic time of the begin.
+    begun: Duration,
+    bytes: u64,
 }
 
-impl Arriving<'_> {
+impl<'a> Arriving<'a> {
+    fn new(studio: &'a Studio, body: Body) -> Self {
+        Self { studio, body, begun: studio.shared.clock.elapsed(), bytes: 0 }
+    }
+
+    /// Refuses a sender who is so slow that others wait for the place.
+    fn check_pace(&self) -> Result<(), PageError> {
+        let allowed = UPLOAD_GRACE + Duration::from_secs(self.bytes / MIN_UPLOAD_RATE);
+        if self.studio.shared.clock.elapsed().saturating_sub(self.begun) > allowed {
+            return Err(PageError::new(StatusCode::REQUEST_TIMEOUT, "error-request"));
+        }
+        Ok(())
+    }
+
     /// The next bytes; `None` at the end.
     async fn next(&mut self) -> Result<Option<Bytes>, PageError> {
         loop {
@@ -82,7 +99,11 @@ impl Arriving<'_> {
             match frame.transpose().map_err(|_| PageError::bad_request())? {
                 None => return Ok(None),
                 Some(frame) => match frame.into_data() {
-                    Ok(bytes) if !bytes.is_empty() => return Ok(Some(bytes)),
+                    Ok(bytes) if !bytes.is_empty() => {
+                        self.bytes += bytes.len() as u64;
+                        self.check_pace()?;
+                        return Ok(Some(bytes));
+                    }
                     _ => {}
                 },
             }
@@ -119,7 +140,7 @@ async fn receive(visitor: &Visitor, parts: &Parts, body: Body) -> Result<Upload,
     let announced = announced(&parts.headers);
     let account = visitor.session.person.account_id;
     let mut incoming = visitor.studio.uploads.begin(account, Surface::Web, announced).await?;
-    let mut arriving = Arriving { studio: &visitor.studio, body };
+    let mut arriving = Arriving::new(&visitor.studio, body);
     while let Some(bytes) = arriving.next().await? {
         incoming.write(bytes).await?;
     }
@@ -146,7 +167,7 @@ pub(super) async fn form(studio: &Arc<Studio>, request: Request) -> Result<(Form
     if announced(&parts.headers).is_some_and(|bytes| bytes > most) {
         return Err(PageError::from(UploadError::from(Refusal::TooLarge)));
     }
-    let arriving = Arriving { studio, body };
+    let arriving = Arriving::new(studio, body);
     let reading = Reading::new(&visitor).read(reader, arriving, most);
     let read = tokio::time::timeout(UPLOAD_TIME_LIMIT, reading).await;
     let (fields, refusal) = read.map_err(|_| PageError::new(StatusCode::REQUEST_TIMEOUT, "error-request"))??;

@@ -93,6 +93,7 @@ macro_rules! suite {
                 people {
                     a_person_is_found_by_name_and_by_id,
                     a_name_of_a_person_is_taken_once,
+                    the_live_ones_of_many_sessions_are_found_at_once,
                     an_account_has_a_limited_number_of_people_and_a_deleted_one_none,
                     a_link_signs_one_person_in_once,
                     a_link_expires_at_its_exact_millisecond,

@@ -17,6 +17,7 @@ mod browser;
 mod docs;
 mod gallery;
 mod guesses;
+mod live;
 mod oidc;
 mod operator;
 mod owner;

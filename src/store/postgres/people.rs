@@ -248,6 +248,16 @@ impl People for PostgresStore {
         self.database.read_one(&sql, &[&&hash[..], &self.database.now()]).await?.as_ref().map(session).transpose()
     }
 
+    async fn live_sessions(&self, hashes: &[TokenHash]) -> Result<Vec<TokenHash>> {
+        let sql = "SELECT s.hash FROM sessions s JOIN people p ON p.id = s.person_id
+            JOIN accounts a ON a.id = p.account_id AND a.disabled_at IS NULL
+            WHERE s.hash = ANY ($1) AND s.expires_at > $2";
+        let wanted: Vec<&[u8]> = hashes.iter().map(<[u8; 32]>::as_slice).collect();
+        let rows = self.database.read(sql, &[&wanted, &self.database.now()]).await?;
+        let found = rows.iter().map(|row| Ok(row.try_get::<_, Vec<u8>>("hash")?)).collect::<Result<Vec<_>>>()?;
+        Ok(hashes.iter().filter(|hash| found.iter().any(|found| found == *hash)).copied().collect())
+    }
+
     async fn list_sessions(&self, person_id: Id) -> Result<Vec<Session>> {
         let sql = format!("{SESSIONS} WHERE p.id = $1 AND s.expires_at > $2 ORDER BY s.seen_at DESC, s.id DESC");
         self.database.read(&sql, &[&person_id, &self.database.now()]).await?.iter().map(session).collect()

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
 
 use super::accounts::suspension;
-use super::columns::word;
+use super::columns::{to_json, word};
 use super::writer::Writing;
 use super::{SqliteStore, sign_up};
 use crate::clock::Timestamp;
@@ -220,6 +220,17 @@ impl People for SqliteStore {
 
     async fn find_session(&self, hash: TokenHash) -> Result<Option<Session>> {
         self.read(|connection| find_session(connection, &hash, self.clock.now()))
+    }
+
+    async fn live_sessions(&self, hashes: &[TokenHash]) -> Result<Vec<TokenHash>> {
+        let sql = "SELECT s.hash FROM sessions s JOIN people p ON p.id = s.person_id
+            JOIN accounts a ON a.id = p.account_id AND a.disabled_at IS NULL
+            WHERE s.hash IN (SELECT unhex(value) FROM json_each(?1)) AND s.expires_at > ?2";
+        let hex = |hash: &TokenHash| hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let hashes = to_json(&hashes.iter().map(hex).collect::<Vec<_>>());
+        self.read(|connection| {
+            connection.prepare_cached(sql)?.query_map(params![hashes, self.clock.now()], |row| row.get(0))?.collect()
+        })
     }
 
     async fn list_sessions(&self, person_id: Id) -> Result<Vec<Session>> {

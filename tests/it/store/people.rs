@@ -6,7 +6,8 @@ use tintype::clock::Timestamp;
 use tintype::domain::model::Id;
 use tintype::domain::person::{MAX_PEOPLE, Person, Role, Session, Token, TokenHash};
 use tintype::store::{
-    AccountChange, AccountCreation, DeleteSessions, EndSessions, NewSession, PersonChange, PersonCreation, Rank, Result,
+    AccountChange, AccountCreation, DeleteSessions, EndSessions, NewSession, PersonChange, PersonCreation, Rank,
+    Result, StoreError,
 };
 
 use super::fixture::{Fixture, MILLISECOND};
@@ -183,6 +184,28 @@ pub async fn a_new_password_ends_every_session(fixture: &Fixture) -> Result<()> 
     assert_eq!((found.person.has_password, found.password.as_deref()), (true, Some("$argon2id$…")));
     assert_eq!(fixture.store.find_session(hash).await?, None);
     assert!(fixture.store.find_session(other).await?.is_some());
+    Ok(())
+}
+
+pub async fn the_live_ones_of_many_sessions_are_found_at_once(fixture: &Fixture) -> Result<()> {
+    let (ada, eve) = (fixture.account("ada", 0).await?, fixture.account("eve", 0).await?);
+    let (ada, person) = (fixture.person(ada, "ada").await?, fixture.person(eve, "eve").await?);
+    let (first, one) = fixture.session(&ada).await?;
+    let (_, other) = fixture.session(&ada).await?;
+    let (_, disabled) = fixture.session(&person).await?;
+    let all = [one, other, disabled, Token::random().hash()];
+    let live = async || {
+        let mut live = fixture.store.live_sessions(&all).await?;
+        live.sort_by_key(|hash| all.iter().position(|known| known == hash));
+        Ok::<_, StoreError>(live)
+    };
+    assert_eq!(live().await?, [one, other, disabled]);
+    assert_eq!(fixture.store.live_sessions(&[]).await?, [[0; 32]; 0]);
+    fixture.store.end_sessions(ada.id, EndSessions::One(first.id)).await?;
+    fixture.store.change_account(eve, AccountChange::Disable).await?;
+    assert_eq!(live().await?, [other]);
+    fixture.clock.set(fixture.in_an_hour());
+    assert_eq!(live().await?, [[0; 32]; 0]);
     Ok(())
 }
 

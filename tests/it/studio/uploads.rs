@@ -78,6 +78,10 @@ impl Service {
     /// Sends the header of an upload that announces its length, and returns the status, which is 100 if the service asks
     /// for the body.
     async fn announce(&self, headers: &[(&str, &str)], bytes: u64) -> u16 {
+        self.announced(headers, bytes).await.1
+    }
+
+    async fn announced(&self, headers: &[(&str, &str)], bytes: u64) -> (TcpStream, u16) {
         let mut stream = TcpStream::connect(self.address).await.expect("it listens");
         let mut head = format!(
             "POST /studio/uploads HTTP/1.1\r\nhost: {}\r\ncontent-length: {bytes}\r\nexpect: 100-continue\r\n",
@@ -87,7 +91,17 @@ impl Service {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
         stream.write_all(format!("{head}\r\n").as_bytes()).await.expect("a connection");
-        status_of(&mut stream).await
+        let status = status_of(&mut stream).await;
+        (stream, status)
+    }
+
+    /// Begins an upload whose body the service waits for.
+    async fn begin(&self, headers: &[(&str, &str)], bytes: u64) -> TcpStream {
+        let (mut stream, status) = self.announced(headers, bytes).await;
+        assert_eq!(status, 100);
+        let mut rest = [0; "\u{20}Continue\r\n\r\n".len()];
+        stream.read_exact(&mut rest).await.expect("an answer");
+        stream
     }
 }
 
@@ -193,6 +207,29 @@ async fn a_sender_is_refused_before_a_byte_is_read() {
     let ada = full.visitor("ada", 100).await;
     let proof = ada.proof().await;
     assert_eq!(full.announce(&[("cookie", &ada.cookie), ("x-proof", &proof)], 100).await, 503);
+}
+
+#[tokio::test]
+async fn slow_senders_do_not_keep_their_places() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 100).await;
+    let proof = ada.proof().await;
+    let headers = [("cookie", ada.cookie.as_str()), ("x-proof", &proof)];
+    let mut slow = Vec::new();
+    for _ in 0..4 {
+        slow.push(service.begin(&headers, MAX_UPLOAD).await);
+    }
+    assert_eq!(service.announce(&headers, MAX_UPLOAD).await, 429, "all places are taken");
+    service.clock.advance(Duration::from_secs(16));
+    for sender in &mut slow {
+        sender.write_all(b"x").await.expect("a connection");
+        assert_eq!(status_of(sender).await, 408);
+    }
+    let picture = png();
+    let mut late = service.begin(&headers, picture.len() as u64).await;
+    service.clock.advance(Duration::from_secs(15));
+    late.write_all(&picture).await.expect("a connection");
+    assert_eq!(status_of(&mut late).await, 200, "a pause is allowed");
 }
 
 #[tokio::test]

@@ -1,0 +1,72 @@
+//! The streams of open pages.
+
+use std::collections::VecDeque;
+
+use tintype::store::EndSessions;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+
+/// The stream of an open page.
+struct Stream {
+    connection: TcpStream,
+    unread: VecDeque<u8>,
+}
+
+impl Visitor<'_> {
+    /// Opens a page and reads the begin of its stream.
+    async fn open(&self) -> Stream {
+        let address = self.service.address;
+        let connection = TcpStream::connect(address).await.expect("it listens");
+        let mut stream = Stream { connection, unread: VecDeque::new() };
+        let cookie = &self.cookie;
+        let head = format!("GET /studio/events HTTP/1.1\r\nhost: {address}\r\ncookie: {cookie}\r\n\r\n");
+        stream.connection.write_all(head.as_bytes()).await.expect("a connection");
+        stream.reads("event: begin").await;
+        stream
+    }
+}
+
+impl Stream {
+    /// Reads on until it has read these words.
+    async fn reads(&mut self, words: &str) {
+        loop {
+            let unread = String::from_utf8_lossy(self.unread.make_contiguous());
+            if let Some(at) = unread.find(words) {
+                self.unread.drain(..at + words.len());
+                return;
+            }
+            let mut bytes = [0; 1_024];
+            let count = self.connection.read(&mut bytes).await.expect("a connection");
+            assert!(count > 0, "no {words}: {unread}");
+            self.unread.extend(&bytes[..count]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_its_session_and_others_go_on() {
+    let service = Service::start().await;
+    let (ada, eve) = (service.visitor("ada", 10).await, service.visitor("eve", 10).await);
+    let bob = service.visitor_as("ada", "bob", Role::Member).await;
+    let mut of_ada = [ada.open().await, ada.open().await];
+    let (mut of_eve, mut of_bob) = (eve.open().await, bob.open().await);
+    let store = &service.shared.store;
+    let session = store.list_sessions(ada.person.id).await.expect("a store").pop().expect("a session");
+    store.end_sessions(ada.person.id, EndSessions::One(session.id)).await.expect("a store");
+    store.change_account(eve.account, AccountChange::Disable).await.expect("a store");
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(service.api.studio.clone().run(stop.clone()));
+    // The last chunk.
+    for stream in &mut of_ada {
+        stream.reads("\r\n0\r\n\r\n").await;
+    }
+    of_eve.reads("\r\n0\r\n\r\n").await;
+    let task = bob.create("a boat").await;
+    of_bob.reads(&format!("event: task\ndata: {{\"id\":\"{task}\"}}")).await;
+    stop.cancel();
+    of_bob.reads("\r\n0\r\n\r\n").await;
+    running.await.expect("no panic");
+}
