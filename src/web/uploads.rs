@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use askama::Template;
 use axum::body::{Body, Bytes};
@@ -18,7 +17,7 @@ use super::Studio;
 use super::error::{PageError, Written};
 use super::page::{Frame, html, is_of_script, secured};
 use super::session::{Fields, Form, PROOF, Visitor, check_origin, same};
-use crate::config::{MAX_BODY, MAX_UPLOAD, MAX_UPLOADS, MIN_UPLOAD_RATE, UPLOAD_GRACE, UPLOAD_TIME_LIMIT};
+use crate::config::{MAX_BODY, MAX_UPLOAD, MAX_UPLOADS, UPLOAD_TIME_LIMIT};
 use crate::domain::model::{Id, Status, Surface};
 use crate::domain::multipart::{Multipart, Piece};
 use crate::domain::own_reference::OwnReference;
@@ -26,7 +25,7 @@ use crate::domain::person::Role;
 use crate::domain::request::MAX_REFERENCES;
 use crate::files::FileName;
 use crate::service::thumbnails::{ThumbnailError, size};
-use crate::service::uploads::{Incoming, Refusal, UploadError};
+use crate::service::uploads::{Incoming, Pace, Refusal, UploadError};
 use crate::store::Upload;
 
 /// Uploads of one page.
@@ -72,36 +71,25 @@ fn text(refusal: Refusal) -> &'static str {
 struct Arriving<'a> {
     studio: &'a Studio,
     body: Body,
-    /// Monotonic time of the begin.
-    begun: Duration,
-    bytes: u64,
+    pace: Pace,
 }
 
 impl<'a> Arriving<'a> {
     fn new(studio: &'a Studio, body: Body) -> Self {
-        Self { studio, body, begun: studio.shared.clock.elapsed(), bytes: 0 }
-    }
-
-    /// Refuses a sender who is so slow that others wait for the place.
-    fn check_pace(&self) -> Result<(), PageError> {
-        let allowed = UPLOAD_GRACE + Duration::from_secs(self.bytes / MIN_UPLOAD_RATE);
-        if self.studio.shared.clock.elapsed().saturating_sub(self.begun) > allowed {
-            return Err(PageError::new(StatusCode::REQUEST_TIMEOUT, "error-request"));
-        }
-        Ok(())
+        Self { studio, body, pace: Pace::begin(&studio.shared.clock) }
     }
 
     /// The next bytes; `None` at the end.
     async fn next(&mut self) -> Result<Option<Bytes>, PageError> {
         loop {
             let frame = tokio::time::timeout(self.studio.settings.body_idle, self.body.frame()).await;
-            let frame = frame.map_err(|_| PageError::new(StatusCode::REQUEST_TIMEOUT, "error-request"))?;
+            let too_slow = || PageError::new(StatusCode::REQUEST_TIMEOUT, "error-request");
+            let frame = frame.map_err(|_| too_slow())?;
             match frame.transpose().map_err(|_| PageError::bad_request())? {
                 None => return Ok(None),
                 Some(frame) => match frame.into_data() {
                     Ok(bytes) if !bytes.is_empty() => {
-                        self.bytes += bytes.len() as u64;
-                        self.check_pace()?;
+                        self.pace.count(bytes.len()).map_err(|_| too_slow())?;
                         return Ok(Some(bytes));
                     }
                     _ => {}

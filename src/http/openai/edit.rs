@@ -22,6 +22,7 @@ use crate::http::api::body::is_json;
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
 use crate::http::state::ApiState;
+use crate::service::uploads::Pace;
 
 /// Most parts of a form. The API has less than twenty fields.
 const MAX_PARTS: usize = 64;
@@ -55,7 +56,8 @@ pub(super) async fn read(
             check_room(api, caller).await?;
         }
     }
-    let arriving = Arriving { body, idle: api.settings.connections.body_idle, left: most };
+    let (idle, pace) = (api.settings.connections.body_idle, Pace::begin(&api.shared.clock));
+    let arriving = Arriving { body, idle, pace, left: most };
     let mut pictures = Pictures::none();
     let reading = async {
         match form {
@@ -88,6 +90,7 @@ fn too_slow() -> ApiError {
 struct Arriving {
     body: Body,
     idle: Duration,
+    pace: Pace,
     /// Bytes that may still come.
     left: u64,
 }
@@ -102,6 +105,7 @@ impl Arriving {
             if let Ok(bytes) = frame.into_data()
                 && !bytes.is_empty()
             {
+                self.pace.count(bytes.len()).map_err(|_| too_slow())?;
                 self.left = self.left.checked_sub(bytes.len() as u64).ok_or_else(too_large)?;
                 return Ok(Some(bytes));
             }

@@ -145,26 +145,34 @@ async fn a_backup_whose_ledger_does_not_balance_is_not_restored() {
     assert_eq!((output.status.code(), taken["drifts"].as_array().map(Vec::len)), (Some(1), Some(1)), "{taken}");
 }
 
+/// The numbers of the first pages of all tables and indexes but the first, counted from 1.
+fn roots(database: &Path) -> Vec<usize> {
+    let database = rusqlite::Connection::open(database).expect("a database");
+    let mut pages = database.prepare("SELECT rootpage FROM sqlite_schema WHERE rootpage > 1 ORDER BY rootpage").expect("SQL");
+    pages.query_map([], |row| row.get(0)).expect("rows").map(|page| page.expect("a number")).collect()
+}
+
 #[tokio::test]
 async fn a_damaged_database_is_neither_restored_nor_backed_up() {
     let installation = Installation::with_tasks(50).await;
     let copy = installation.back_up("copy");
     let database = copy.join("tintype.db");
     let sound = fs::read(&database).expect("a database");
-    // Every page but the first begins with its type and the number of its cells.
-    for page in (1..sound.len() / 4096).step_by(7) {
+    let roots = roots(&database);
+    // Such a page begins with its type and the number of its cells. A free page could hold anything.
+    let harmed = |page: usize| {
         let mut harmed = sound.clone();
-        harmed[page * 4096..page * 4096 + 5].fill(0xFF);
-        fs::write(&database, &harmed).expect("a database");
+        harmed[(page - 1) * 4096..][..5].fill(0xFF);
+        harmed
+    };
+    for page in roots.iter().step_by(7) {
+        fs::write(&database, harmed(*page)).expect("a database");
         let said = restore_refused(&copy, &installation);
         assert!(said.contains("copy") && (said.contains("damaged") || said.contains("cannot restore")), "{said}");
     }
     fs::write(&database, &sound[..sound.len() - 4096]).expect("a database");
     restore_refused(&copy, &installation);
-    let mut harmed = sound.clone();
-    let middle = sound.len() / 4096 / 2 * 4096;
-    harmed[middle..middle + 5].fill(0xFF);
-    fs::write(installation.data().join("tintype.db"), &harmed).expect("a database");
+    fs::write(installation.data().join("tintype.db"), harmed(roots[roots.len() / 2])).expect("a database");
     refused(&installation.data(), &["backup", text(&installation.path("another"))]);
     assert_eq!(names_in(installation.directory.path()), ["copy", "data"]);
 }

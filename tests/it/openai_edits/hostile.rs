@@ -222,3 +222,23 @@ async fn a_caller_who_hangs_up_in_the_middle_leaves_nothing_and_no_place() {
     let other = caller.edit(&named, FORM, form("b-1", &parts));
     assert_eq!(worked(&service, other).await.status, 200);
 }
+
+#[tokio::test]
+async fn slow_callers_do_not_keep_their_places() {
+    let service = Service::start_with(&["--submit-rate", "0"]).await;
+    let caller = service.caller("ada", 100).await;
+    let announced = format!("content-type: {FORM}\r\ncontent-length: 100000\r\n");
+    let mut slow = Vec::new();
+    for _ in 0..4 {
+        let mut stream = caller.open(&format!("{announced}expect: 100-continue\r\n")).await;
+        assert_eq!(status_of(&mut stream).await, 100);
+        slow.push(stream);
+    }
+    assert_eq!(status_of(&mut caller.open(&announced).await).await, StatusCode::TOO_MANY_REQUESTS.as_u16());
+    service.clock.advance(Duration::from_secs(16));
+    for stream in &mut slow {
+        stream.write_all(b"x").await.expect("a connection");
+        assert_eq!(status_of(stream).await, 408);
+    }
+    assert_nothing_left(&caller, 100).await;
+}
