@@ -100,7 +100,7 @@ async fn everything(store: &dyn Store) -> (Vec<String>, Vec<LedgerEntry>, Vec<Ta
     }
     nouns.push(format!("{:?}", store.queue_depth().await.expect("a store")));
     let log = store.audit_entries(None, None, 10).await.expect("a store");
-    assert_eq!(log.len(), 3, "{log:?}");
+    assert_eq!(log.len(), 4, "{log:?}");
     nouns.push(format!("{log:?}"));
     nouns.push(format!("{:?}", store.find_person("eve").await.expect("a store")));
     let known = store.find_identity(&identity()).await.expect("a store");
