@@ -1,11 +1,13 @@
 //! Edits of OpenAI's Images API: pictures in forms and in JSON, their order, their uploads, and repeated calls.
 
+use std::cell::Cell;
+use std::time::Duration;
+
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use futures::TryStreamExt as _;
 use serde_json::{Value, json};
-use std::time::Duration;
 use tintype::clock::Timestamp;
 use tintype::config::UPLOAD_ABANDONED;
 use tintype::domain::model::{Id, Surface};
@@ -112,15 +114,18 @@ async fn waiting(service: &Service, count: usize) {
 
 /// The answer to a call that waits until the worker has done its task.
 async fn worked(service: &Service, answer: impl Future<Output = Answer>) -> Answer {
+    let works = Cell::new(false);
     let work = async {
         waiting(service, 1).await;
+        works.set(true);
         service.work().await;
     };
-    tokio::pin!(answer);
-    tokio::select! {
-        early = &mut answer => panic!("answered before the task ended: {early:?}"),
-        () = work => answer.await,
-    }
+    let answer = async {
+        let answer = answer.await;
+        assert!(works.get(), "answered before the task ended: {}", answer.status);
+        answer
+    };
+    tokio::join!(answer, work).0
 }
 
 #[track_caller]

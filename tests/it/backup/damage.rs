@@ -148,7 +148,8 @@ async fn a_backup_whose_ledger_does_not_balance_is_not_restored() {
 /// The numbers of the first pages of all tables and indexes but the first, counted from 1.
 fn roots(database: &Path) -> Vec<usize> {
     let database = rusqlite::Connection::open(database).expect("a database");
-    let mut pages = database.prepare("SELECT rootpage FROM sqlite_schema WHERE rootpage > 1 ORDER BY rootpage").expect("SQL");
+    let mut pages =
+        database.prepare("SELECT rootpage FROM sqlite_schema WHERE rootpage > 1 ORDER BY rootpage").expect("SQL");
     pages.query_map([], |row| row.get(0)).expect("rows").map(|page| page.expect("a number")).collect()
 }
 

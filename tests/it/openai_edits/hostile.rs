@@ -232,6 +232,7 @@ async fn slow_callers_do_not_keep_their_places() {
     for _ in 0..4 {
         let mut stream = caller.open(&format!("{announced}expect: 100-continue\r\n")).await;
         assert_eq!(status_of(&mut stream).await, 100);
+        stream.read_exact(&mut [0; "\u{20}Continue\r\n\r\n".len()]).await.expect("an answer");
         slow.push(stream);
     }
     assert_eq!(status_of(&mut caller.open(&announced).await).await, StatusCode::TOO_MANY_REQUESTS.as_u16());
