@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use tintype::domain::model::Surface;
 use tintype::domain::request::GenerateRequest;
 use tintype::store::Submission;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::rigs::http::Answer;
 use crate::rigs::packages::{npm, run};
@@ -50,12 +52,19 @@ async fn the_official_client_uses_the_tools_over_http_and_over_standard_input_an
     program.arg(script).args([&format!("http://{}", service.address), &caller.key, &poor.key]);
     program.arg(env!("CARGO_BIN_EXE_tintype"));
     let said = tokio::task::spawn_blocking(move || run(&mut program));
-    for _ in 0..4 {
-        while service.shared.endings.waiters.count() == 0 {
+    let waits = async |count| {
+        while service.shared.endings.waiters.count() != count {
             assert!(!said.is_finished(), "the program ended without waiting");
             tokio::task::yield_now().await;
         }
+    };
+    for call in 1..=4 {
+        waits(1).await;
         service.work().await;
+        // The last one may end the program.
+        if call < 4 {
+            waits(0).await;
+        }
     }
     let said: Value = serde_json::from_str(&said.await.expect("no panic")).expect("JSON");
     let mut credits = 100;
@@ -63,7 +72,6 @@ async fn the_official_client_uses_the_tools_over_http_and_over_standard_input_an
         credits -= 4;
         assert!(seen["version"].as_str().is_some_and(|seen| seen.starts_with(version)), "{seen}");
         assert_eq!(seen["tools"], json!(["generate_image", "get_task", "list_tasks", "get_credits"]));
-        assert_eq!(seen["reports"], json!(["place 1 in the queue"]), "{seen}");
         assert_eq!(seen["made"], json!(["text", "image/jpeg ffd8ff", "image/jpeg ffd8ff"]));
         assert_eq!(seen["task"], json!(["completed", 2, null]));
         assert_eq!(seen["again"], json!(["text", "image/png 89504e", "image/png 89504e"]));
@@ -79,6 +87,38 @@ async fn the_official_client_uses_the_tools_over_http_and_over_standard_input_an
         assert!(refusal.as_str().is_some_and(|refusal| refusal.contains("A valid API key is required")), "{refusal}");
     }
     assert_eq!(caller.credits().await, credits);
+}
+
+#[tokio::test]
+async fn a_call_that_waits_reports_how_far_its_task_is() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let params = json!({
+        "name": "generate_image", "arguments": { "prompt": "a boat" }, "_meta": { "progressToken": "mine" },
+    });
+    let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string();
+    let mut stream = TcpStream::connect(service.address).await.expect("it listens");
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nhost: {}\r\nauthorization: {}\r\ncontent-type: application/json\r\n\
+         accept: application/json, text/event-stream\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{message}",
+        service.address,
+        caller.authorization(),
+        message.len()
+    );
+    stream.write_all(head.as_bytes()).await.expect("a connection");
+    let mut said = String::new();
+    while !said.contains("place 1 in the queue") {
+        let mut bytes = [0; 4_096];
+        let read = stream.read(&mut bytes).await.expect("an answer");
+        assert!(read > 0, "{said}");
+        said.push_str(&String::from_utf8_lossy(&bytes[..read]));
+    }
+    assert!(said.contains("notifications/progress") && said.contains("\"progressToken\":\"mine\""), "{said}");
+    assert!(!said.contains("\"result\""), "{said}");
+    service.work().await;
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).await.expect("an answer");
+    assert!(rest.contains("\"result\"") && rest.contains("image/jpeg"), "{} bytes", rest.len());
 }
 
 #[tokio::test]

@@ -36,16 +36,14 @@ for (const kind of ["http", "stdio"]) {
       const result = await call(name, args);
       return [result.isError ?? false, result.content[0].text];
     };
-    const reports = [];
     const boat = { name: "generate_image", arguments: { prompt: "a boat", n: 2, aspect_ratio: "16:9", oddity: 1 } };
-    const made = await client.callTool(boat, { onprogress: (report) => reports.push(report.message) });
+    const made = await client.callTool(boat, { onprogress: () => {} });
     const task = made.structuredContent;
     const again = await call("get_task", { task_id: task.task_id, pictures: "png" });
     const poor = await connect(kind, mode, poorKey);
     seen.push({
       version: client.getNegotiatedProtocolVersion(),
       tools: (await client.listTools()).tools.map((tool) => tool.name),
-      reports: reports.slice(0, 1),
       made: content(made),
       task: [task.status, task.images.length, task.ignored_fields ?? null],
       again: content(again),
