@@ -82,7 +82,7 @@ pub enum PasswordChange {
 
 /// A form by which somebody signs up.
 pub struct NewPerson {
-    /// The name, as [`person_name`](crate::domain::person::person_name) gives it.
+    /// The name, as [`person_name`] gives it.
     pub name: String,
     /// The password.
     pub password: String,
