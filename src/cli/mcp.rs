@@ -121,7 +121,7 @@ impl Agent {
             print(answer);
         });
         if let Err(error) = sent.await {
-            let sentence = self.explain(&error);
+            let sentence = self.explain(method, &error);
             match id {
                 Some(id) => print(&failure(&id, SERVER_ERROR, &sentence)),
                 None => eprintln!("tintype: {sentence}"),
@@ -129,9 +129,12 @@ impl Agent {
         }
     }
 
-    fn explain(&self, error: &ClientError) -> String {
+    fn explain(&self, method: &str, error: &ClientError) -> String {
         match error {
             ClientError::Refused(refusal) => refusal.message.clone(),
+            ClientError::NoAnswer(_) if method == "tools/call" => {
+                format!("{}: {error}; a task may exist: call list_tasks before generate_image", self.url)
+            }
             other => format!("{}: {other}", self.url),
         }
     }

@@ -234,9 +234,9 @@ pub fn main() -> ExitCode {
 
 /// Starts the log, and the traces for a collector if there is one.
 fn start_logging(filter: &str, format: LogFormat, otlp: Option<&str>) -> Result<Option<Exporter>, String> {
-    // That library warns of each mistake of a caller, as this server does not.
+    // That library tells of each mistake of a caller and each caller who hangs up, as this server does not.
     let filter =
-        EnvFilter::try_new(format!("rmcp=error,{filter}")).map_err(|error| format!("--log {filter:?}: {error}"))?;
+        EnvFilter::try_new(format!("rmcp=off,{filter}")).map_err(|error| format!("--log {filter:?}: {error}"))?;
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let log = match format {
         LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).boxed(),

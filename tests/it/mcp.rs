@@ -180,6 +180,14 @@ async fn a_message_that_is_none_is_refused_and_so_is_a_page_of_another_site() {
         assert!(refused.status.is_client_error(), "{message}: {refused:?}");
         assert!(refused.json()["error"].is_object(), "{message}: {refused:?}");
     }
+    let version = json!({ "io.modelcontextprotocol/protocolVersion": "2099-01-01" });
+    let newer = json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/list", "params": { "_meta": version } });
+    let refused = caller.message(&newer, &[("mcp-protocol-version", "2099-01-01")]).await;
+    assert_eq!(
+        (refused.json()["jsonrpc"].as_str(), refused.json()["id"].as_i64()),
+        (Some("2.0"), Some(7)),
+        "{refused:?}"
+    );
     let call = |params: Value| json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
     for params in [json!({ "name": "generate_image", "arguments": [] }), json!({ "name": 1 }), json!("generate_image")]
     {

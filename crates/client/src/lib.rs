@@ -37,6 +37,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 /// Longest silence in the middle of a download.
 const SILENCE_LIMIT: Duration = Duration::from_secs(30);
+/// Longest silence of a tool: the minute that it may wait, and as much again for its pictures.
+const TOOL_LIMIT: Duration = Duration::from_secs(120);
 /// Time for one image, repetitions included.
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(10 * 60);
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
@@ -200,6 +202,7 @@ pub struct Client {
     authorization: HeaderValue,
     api: reqwest::Client,
     uploads: reqwest::Client,
+    messages: reqwest::Client,
     /// Never sends the key, and follows redirects.
     files: reqwest::Client,
 }
@@ -272,6 +275,8 @@ impl Client {
             edits_url: format!("{base_url}/v1/images/edits/async"),
             authorization,
             api: http_client(plain, tls.clone(), Policy::none()).read_timeout(SILENCE_LIMIT).build()?,
+            // A tool that waits says nothing until its task has ended.
+            messages: http_client(plain, tls.clone(), Policy::none()).read_timeout(TOOL_LIMIT).build()?,
             // While it sends files there is nothing to read.
             uploads: http_client(plain, tls.clone(), Policy::none()).build()?,
             files: http_client(plain, tls, Policy::limited(MAX_IMAGE_REDIRECTS)).read_timeout(SILENCE_LIMIT).build()?,
@@ -425,7 +430,12 @@ async fn success(response: Response) -> Result<Response, ClientError> {
     }
     let retry_after = seconds(response.headers(), &header::RETRY_AFTER);
     let body = read(response, MAX_ANSWER_BYTES, |_, _| ()).await.ok().flatten().unwrap_or_default();
-    Err(ClientError::Refused(match serde_json::from_slice::<ErrorBody>(&body) {
+    Err(refused(status, &body, retry_after))
+}
+
+/// The error of a response with this body.
+fn refused(status: StatusCode, body: &[u8], retry_after: Option<Duration>) -> ClientError {
+    ClientError::Refused(match serde_json::from_slice::<ErrorBody>(body) {
         Ok(ErrorBody { error }) => Refusal {
             // OpenAI's dialect, in which files are sent, has one status for too few credits and too many requests.
             status: if error.code == "insufficient_quota" { StatusCode::PAYMENT_REQUIRED } else { status },
@@ -436,7 +446,7 @@ async fn success(response: Response) -> Result<Response, ClientError> {
             retry_after,
         },
         Err(_) => Refusal { status, from_api: false, message: format!("HTTP {status}"), request_id: None, retry_after },
-    }))
+    })
 }
 
 /// Reads a body; `None` when it is longer than `max_bytes`.

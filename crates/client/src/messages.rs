@@ -7,7 +7,7 @@ use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Response, StatusCode};
 use sse_stream::SseStream;
 
-use super::{Client, ClientError, read, success};
+use super::{Client, ClientError, MAX_ANSWER_BYTES, read, refused, success};
 
 /// Longest message of a server: four pictures of a few megabytes.
 const MAX_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
@@ -47,7 +47,7 @@ impl Client {
         labels: Labels<'_>,
         mut on_message: impl FnMut(&str),
     ) -> Result<(), ClientError> {
-        let request = self.api.post(&self.messages_url).headers(labels.headers()).body(message);
+        let request = self.messages.post(&self.messages_url).headers(labels.headers()).body(message);
         let request = request
             .header(header::AUTHORIZATION, self.authorization.clone())
             .header(header::CONTENT_TYPE, "application/json")
@@ -61,8 +61,13 @@ impl Client {
             return events(success(response).await?, on_message).await;
         }
         // Errors of the protocol come with a status of their own, and are answers.
-        if response.status() == StatusCode::BAD_REQUEST && kind.starts_with(b"application/json") {
-            let answer = read(response, MAX_MESSAGE_BYTES, |_, _| ()).await?.ok_or(ClientError::NotThisApi)?;
+        if response.status().is_client_error() && kind.starts_with(b"application/json") {
+            let status = response.status();
+            let answer = read(response, MAX_ANSWER_BYTES, |_, _| ()).await?.ok_or(ClientError::NotThisApi)?;
+            let parsed: serde_json::Value = serde_json::from_slice(&answer).map_err(|_| ClientError::NotThisApi)?;
+            if parsed.get("jsonrpc").is_none() {
+                return Err(refused(status, &answer, None));
+            }
             on_message(&one_line(&answer)?);
             return Ok(());
         }

@@ -22,6 +22,7 @@ use super::pipeline::auth::Caller;
 use super::pipeline::error::ApiError;
 use super::pipeline::observe::RequestId;
 use super::state::ApiState;
+use crate::web::Written;
 
 mod definitions;
 mod tools;
@@ -76,7 +77,7 @@ fn check_origin(api: &ApiState, headers: &HeaderMap) -> Result<(), ApiError> {
 }
 
 /// The answer; an error of the transport, which is plain text, in the envelope of errors.
-fn in_envelope(answer: Response) -> Response {
+fn in_envelope(mut answer: Response) -> Response {
     let is_json = answer.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
     match answer.status() {
         StatusCode::NOT_ACCEPTABLE => {
@@ -86,6 +87,10 @@ fn in_envelope(answer: Response) -> Response {
         status if (status.is_client_error() || status.is_server_error()) && !is_json => {
             ApiError::of_status(status).into_response()
         }
-        _ => answer,
+        _ => {
+            // Errors of the protocol have a form of their own, whatever their status.
+            answer.extensions_mut().insert(Written);
+            answer
+        }
     }
 }

@@ -109,7 +109,7 @@ impl Tools {
             return Err("It is unknown whether the task was created. Call list_tasks before generate_image.".into());
         };
         // The task is charged, so whatever goes wrong from here on names it.
-        let named = |sentence| format!("{sentence} The task {task_id} goes on; get_task returns it.");
+        let named = |_| format!("Something went wrong on our side, but the task {task_id} is charged: call get_task.");
         self.wait(task_id, wait, context).await.map_err(named)?;
         self.shown(task_id, pictures).await.map_err(named)
     }
@@ -209,7 +209,13 @@ impl Tools {
                 "The task is still processing. Call get_task with its task_id and a wait; do not generate again.";
             result.content.push(ContentBlock::text(advice));
         } else if let Some(format) = pictures {
-            result.content.extend(self.pictures(task_id, format).await.map_err(sentence_of)?);
+            match self.pictures(task_id, format).await {
+                Ok(pictures) => result.content.extend(pictures),
+                Err(error) => {
+                    drop(sentence_of(error));
+                    result.content.push(ContentBlock::text("The images could not be added; they are at their URLs."));
+                }
+            }
         }
         Ok(result)
     }
@@ -250,7 +256,8 @@ fn wait(arguments: &JsonObject, usual: u64) -> Result<Duration, String> {
 }
 
 fn pictures(arguments: &JsonObject) -> Result<Pictures, String> {
-    match arguments.get("pictures").unwrap_or(&json!("jpeg")).as_str() {
+    let given = arguments.get("pictures").filter(|given| !given.is_null());
+    match given.unwrap_or(&json!("jpeg")).as_str() {
         Some("jpeg") => Ok(Some(JPEG)),
         Some("png") => Ok(Some(OutputFormat::Png)),
         Some("none") => Ok(None),
