@@ -8,7 +8,6 @@ use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
@@ -16,8 +15,7 @@ use tintype_engine::picture::{Picture, PictureError};
 use tokio::sync::Semaphore;
 use tracing::Instrument as _;
 
-use crate::clock::Clock;
-use crate::config::{MAX_UPLOAD, MAX_UPLOADS, MIN_UPLOAD_RATE, UPLOAD_GRACE, temporary_directory};
+use crate::config::{MAX_UPLOAD, MAX_UPLOADS, temporary_directory};
 use crate::disk::Disk;
 use crate::domain::model::{CREDITS_PER_IMAGE, Id, Surface};
 use crate::files::FilesError;
@@ -108,36 +106,6 @@ impl From<DecodeError> for UploadError {
 pub struct Place {
     uploads: Arc<Uploads>,
     account_id: Id,
-}
-
-/// How fast a body with pictures arrives.
-#[derive(Debug)]
-pub struct Pace {
-    clock: Clock,
-    /// Monotonic time of the begin.
-    begun: Duration,
-    bytes: u64,
-}
-
-/// The sender is so slow that others wait for the place.
-#[derive(Debug)]
-pub struct TooSlow;
-
-impl Pace {
-    /// Of a body that begins to arrive.
-    pub fn begin(clock: &Clock) -> Self {
-        Self { clock: clock.clone(), begun: clock.elapsed(), bytes: 0 }
-    }
-
-    /// Counts bytes that have arrived.
-    ///
-    /// # Errors
-    /// [`TooSlow`].
-    pub fn count(&mut self, bytes: usize) -> std::result::Result<(), TooSlow> {
-        self.bytes += bytes as u64;
-        let allowed = UPLOAD_GRACE + Duration::from_secs(self.bytes / MIN_UPLOAD_RATE);
-        if self.clock.elapsed().saturating_sub(self.begun) > allowed { Err(TooSlow) } else { Ok(()) }
-    }
 }
 
 /// A picture whose bytes arrive. Dropping it gives it up.

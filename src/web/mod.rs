@@ -6,6 +6,7 @@
 //! and says of each request where it came from ([`Visit`]).
 
 mod activity;
+pub(crate) mod arriving;
 mod cards;
 mod chart;
 mod compare;

@@ -4,16 +4,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use askama::Template;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::{FromRequest as _, FromRequestParts as _, Path, Query, Request, State};
-use axum::http::header::{self, HeaderMap, HeaderValue};
+use axum::http::header::{self, HeaderValue};
 use axum::http::request::Parts;
 use axum::http::{Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
-use http_body_util::BodyExt as _;
 use serde::Deserialize;
 
 use super::Studio;
+use super::arriving::{Arriving, Stopped, announced};
 use super::error::{PageError, Written};
 use super::page::{Frame, html, is_of_script, secured};
 use super::session::{Fields, Form, PROOF, Visitor, check_origin, same};
@@ -25,7 +25,7 @@ use crate::domain::person::Role;
 use crate::domain::request::MAX_REFERENCES;
 use crate::files::FileName;
 use crate::service::thumbnails::{ThumbnailError, size};
-use crate::service::uploads::{Incoming, Pace, Refusal, UploadError};
+use crate::service::uploads::{Incoming, Refusal, UploadError};
 use crate::store::Upload;
 
 /// Uploads of one page.
@@ -67,36 +67,18 @@ fn text(refusal: Refusal) -> &'static str {
     }
 }
 
-/// The body of a request, as it arrives.
-struct Arriving<'a> {
-    studio: &'a Studio,
-    body: Body,
-    pace: Pace,
-}
-
-impl<'a> Arriving<'a> {
-    fn new(studio: &'a Studio, body: Body) -> Self {
-        Self { studio, body, pace: Pace::begin(&studio.shared.clock) }
-    }
-
-    /// The next bytes; `None` at the end.
-    async fn next(&mut self) -> Result<Option<Bytes>, PageError> {
-        loop {
-            let frame = tokio::time::timeout(self.studio.settings.body_idle, self.body.frame()).await;
-            let too_slow = || PageError::new(StatusCode::REQUEST_TIMEOUT, "error-request");
-            let frame = frame.map_err(|_| too_slow())?;
-            match frame.transpose().map_err(|_| PageError::bad_request())? {
-                None => return Ok(None),
-                Some(frame) => match frame.into_data() {
-                    Ok(bytes) if !bytes.is_empty() => {
-                        self.pace.count(bytes.len()).map_err(|_| too_slow())?;
-                        return Ok(Some(bytes));
-                    }
-                    _ => {}
-                },
-            }
+impl From<Stopped> for PageError {
+    fn from(stopped: Stopped) -> Self {
+        match stopped {
+            Stopped::TooSlow => Self::new(StatusCode::REQUEST_TIMEOUT, "error-request"),
+            Stopped::BrokeOff => Self::bad_request(),
         }
     }
+}
+
+/// A body from a page, as it arrives.
+fn arriving(studio: &Studio, body: Body) -> Arriving {
+    Arriving::new(body, studio.settings.body_idle, &studio.shared.clock)
 }
 
 /// Takes one picture: the body is the file. Everything about the sender is checked before it is read.
@@ -128,16 +110,11 @@ async fn receive(visitor: &Visitor, parts: &Parts, body: Body) -> Result<Upload,
     let announced = announced(&parts.headers);
     let account = visitor.session.person.account_id;
     let mut incoming = visitor.studio.uploads.begin(account, Surface::Web, announced).await?;
-    let mut arriving = Arriving::new(&visitor.studio, body);
+    let mut arriving = arriving(&visitor.studio, body);
     while let Some(bytes) = arriving.next().await? {
         incoming.write(bytes).await?;
     }
     Ok(incoming.finish().await?)
-}
-
-/// The length that the header announces. A body whose length is a lie ends there, or breaks off.
-fn announced(headers: &HeaderMap) -> Option<u64> {
-    headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok())
 }
 
 /// Reads the form of the first page, which a browser without the script sends with its files. The files are stored and stand
@@ -155,7 +132,7 @@ pub(super) async fn form(studio: &Arc<Studio>, request: Request) -> Result<(Form
     if announced(&parts.headers).is_some_and(|bytes| bytes > most) {
         return Err(PageError::from(UploadError::from(Refusal::TooLarge)));
     }
-    let arriving = Arriving::new(studio, body);
+    let arriving = arriving(studio, body);
     let reading = Reading::new(&visitor).read(reader, arriving, most);
     let read = tokio::time::timeout(UPLOAD_TIME_LIMIT, reading).await;
     let (fields, refusal) = read.map_err(|_| PageError::new(StatusCode::REQUEST_TIMEOUT, "error-request"))??;
@@ -191,7 +168,7 @@ impl<'a> Reading<'a> {
     async fn read(
         mut self,
         mut reader: Multipart,
-        mut arriving: Arriving<'_>,
+        mut arriving: Arriving,
         most: u64,
     ) -> Result<(Fields, Option<&'static str>), PageError> {
         let mut left = most;

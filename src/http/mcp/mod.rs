@@ -41,8 +41,7 @@ pub(super) async fn post(
     let message = read_json(Request::from_parts(parts.clone(), body), limits).await?;
     caller.check_again(&api).await?;
     let tools = Tools { api, readiness, caller, request_id };
-    // No sessions, which the rest of the cluster would not know. An answer is a stream of events, whose comments keep
-    // proxies and clients from giving up a call that waits.
+    // No sessions, which the rest of the cluster would not know.
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         // These are checked above, and by the routes of this server.

@@ -2,13 +2,10 @@
 //! of every body.
 
 use std::mem;
-use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{StatusCode, header};
 use bytes::Bytes;
-use http_body_util::BodyExt as _;
 
 use super::pictures::{Pictures, check_credits, check_room};
 use crate::config::{MAX_BODY, MAX_EDIT_BODY, MAX_UPLOAD, UPLOAD_TIME_LIMIT};
@@ -22,7 +19,7 @@ use crate::http::api::body::is_json;
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
 use crate::http::state::ApiState;
-use crate::service::uploads::Pace;
+use crate::web::arriving::{Arriving, Stopped, announced};
 
 /// Most parts of a form. The API has less than twenty fields.
 const MAX_PARTS: usize = 64;
@@ -56,8 +53,8 @@ pub(super) async fn read(
             check_room(api, caller).await?;
         }
     }
-    let (idle, pace) = (api.settings.connections.body_idle, Pace::begin(&api.shared.clock));
-    let arriving = Arriving { body, idle, pace, left: most };
+    let arriving = Arriving::new(body, api.settings.connections.body_idle, &api.shared.clock);
+    let arriving = Limited { arriving, left: most };
     let mut pictures = Pictures::none();
     let reading = async {
         match form {
@@ -73,11 +70,6 @@ pub(super) async fn read(
     Ok((call, pictures))
 }
 
-/// The length that the header announces. A body whose length is a lie ends there, or breaks off.
-fn announced(headers: &HeaderMap) -> Option<u64> {
-    headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok())
-}
-
 fn too_large() -> ApiError {
     ApiError::too_large("The body is larger than 4 images of 20 MiB and 256 KiB of other fields.", None)
 }
@@ -86,35 +78,28 @@ fn too_slow() -> ApiError {
     ApiError::of_status(StatusCode::REQUEST_TIMEOUT)
 }
 
-/// A body as it arrives.
-struct Arriving {
-    body: Body,
-    idle: Duration,
-    pace: Pace,
+/// A body that arrives and has a limit of its own.
+struct Limited {
+    arriving: Arriving,
     /// Bytes that may still come.
     left: u64,
 }
 
-impl Arriving {
+impl Limited {
     /// The next bytes; `None` at the end.
     async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
-        loop {
-            let frame = tokio::time::timeout(self.idle, self.body.frame()).await.map_err(|_| too_slow())?;
-            let frame = frame.transpose().map_err(|_| ApiError::invalid_request("The body broke off."))?;
-            let Some(frame) = frame else { return Ok(None) };
-            if let Ok(bytes) = frame.into_data()
-                && !bytes.is_empty()
-            {
-                self.pace.count(bytes.len()).map_err(|_| too_slow())?;
-                self.left = self.left.checked_sub(bytes.len() as u64).ok_or_else(too_large)?;
-                return Ok(Some(bytes));
-            }
-        }
+        let bytes = self.arriving.next().await.map_err(|stopped| match stopped {
+            Stopped::TooSlow => too_slow(),
+            Stopped::BrokeOff => ApiError::invalid_request("The body broke off."),
+        })?;
+        let arrived = bytes.as_ref().map_or(0, Bytes::len);
+        self.left = self.left.checked_sub(arrived as u64).ok_or_else(too_large)?;
+        Ok(bytes)
     }
 }
 
 async fn read_json(
-    mut arriving: Arriving,
+    mut arriving: Limited,
     api: &ApiState,
     caller: &Caller,
     pictures: &mut Pictures,
@@ -167,7 +152,7 @@ impl<'a> Form<'a> {
         Self { api, caller, pictures, part: None, fields: Vec::new(), images: Vec::new(), parts: 0, bytes: 0 }
     }
 
-    async fn read(mut self, mut reader: Multipart, mut arriving: Arriving) -> Result<Fields, ApiError> {
+    async fn read(mut self, mut reader: Multipart, mut arriving: Limited) -> Result<Fields, ApiError> {
         let mut received = 0;
         'parts: loop {
             while let Some(piece) = reader.next_piece().map_err(|_| malformed())? {
