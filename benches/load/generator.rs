@@ -16,7 +16,7 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 
 /// Largest response, in bytes.
-const MAX_ANSWER: usize = 64 * 1024;
+const MAX_ANSWER: usize = 1024 * 1024;
 /// A service that sends nothing for this long has failed.
 pub const SILENCE: Duration = Duration::from_secs(10);
 /// Load before the measurement starts.

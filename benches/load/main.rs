@@ -15,6 +15,9 @@ use self::report::{Aim, Report};
 
 mod attack;
 mod claims;
+#[path = "../scale/cluster.rs"]
+#[expect(dead_code, reason = "the benchmark of PostgreSQL uses the rest")]
+mod cluster;
 mod disk;
 mod engine;
 mod fixture;
@@ -23,6 +26,7 @@ mod report;
 mod server;
 mod service;
 mod startup;
+mod studio;
 mod subjects;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -51,6 +55,9 @@ pub struct Options {
     /// Parts to measure [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
+    /// Parts to measure, as with `--only`
+    #[arg(value_enum, conflicts_with = "only")]
+    parts: Vec<Part>,
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
@@ -69,11 +76,13 @@ enum Part {
     Start,
     Engine,
     Attack,
+    Studio,
 }
 
 impl Options {
     fn wants(&self, part: Part) -> bool {
-        self.only.is_empty() || self.only.contains(&part)
+        let mut chosen = self.only.iter().chain(&self.parts).peekable();
+        chosen.peek().is_none() || chosen.any(|chosen| *chosen == part)
     }
 
     /// Seconds per round.
@@ -124,6 +133,9 @@ fn measure(options: &Options) -> Outcome<Report> {
     }
     if options.wants(Part::Attack) {
         report.attacks = attack::measure(&runtime, &directory, options)?;
+    }
+    if options.wants(Part::Studio) {
+        studio::measure(&runtime, &directory, options, &mut report)?;
     }
     let disk = disk::measure(directory.path())?;
     report.fact("append and sync 4 KiB, p50", disk.sync_p50_micros, "µs", None);

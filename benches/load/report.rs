@@ -34,7 +34,7 @@ pub enum Aim {
 /// A single measured number.
 #[derive(Debug, Serialize)]
 pub struct Fact {
-    pub name: &'static str,
+    pub name: String,
     pub value: f64,
     pub unit: &'static str,
     pub aim: Option<Aim>,
@@ -51,8 +51,8 @@ pub struct Report {
 
 impl Report {
     /// Adds one number.
-    pub fn fact(&mut self, name: &'static str, value: f64, unit: &'static str, aim: Option<Aim>) {
-        self.facts.push(Fact { name, value, unit, aim });
+    pub fn fact(&mut self, name: impl Into<String>, value: f64, unit: &'static str, aim: Option<Aim>) {
+        self.facts.push(Fact { name: name.into(), value, unit, aim });
     }
 
     /// Formats the report as aligned text.

@@ -17,6 +17,7 @@ use tintype::files::Files;
 use tintype::http::{ApiSettings, ApiState, Readiness, router};
 use tintype::server::{self, Front};
 use tintype::service::Shared;
+use tintype::store::Store;
 use tintype::store::sqlite::SqliteStore;
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -41,24 +42,33 @@ pub fn settings(flags: &[&str]) -> Outcome<ServerSettings> {
 
 /// Builds the shared parts of a process on an empty data directory.
 pub fn shared(data: &Path, settings: &ServerSettings) -> Outcome<Arc<Shared>> {
-    let clock = Clock::system();
-    let store = Arc::new(SqliteStore::open(&data.join("tintype.db"), clock.clone())?);
+    let store = Arc::new(SqliteStore::open(&data.join("tintype.db"), Clock::system())?);
+    shared_on(store, data, settings)
+}
+
+/// Builds the shared parts of a process on a store.
+pub fn shared_on(store: Arc<dyn Store>, data: &Path, settings: &ServerSettings) -> Outcome<Arc<Shared>> {
     let files = data.join("files");
     std::fs::create_dir(&files)?;
     let files = Files::on_disk(&files)?;
-    Ok(Shared::new(settings, clock, store, files, Vec::new()))
+    Ok(Shared::new(settings, Clock::system(), store, files, Vec::new()))
 }
 
 impl Service {
     /// Starts the service on an empty data directory.
     pub async fn start(data: &Path, settings: &ServerSettings) -> Outcome<Self> {
+        Self::start_on(shared(data, settings)?, settings).await
+    }
+
+    /// Starts the service on shared parts.
+    pub async fn start_on(shared: Arc<Shared>, settings: &ServerSettings) -> Outcome<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let shared = shared(data, settings)?;
         let typical_duration = engines::typical_duration(&settings.worker.engine);
         let api_settings = ApiSettings::new(settings, &format!("http://{address}"))?;
         let api = ApiState::open(api_settings, shared.clone(), typical_duration).await?;
         let stop = CancellationToken::new();
+        tokio::spawn(api.studio.clone().run(stop.clone()));
         tokio::spawn(server::serve(
             vec![listener.into()],
             router(api, Readiness::new()),
