@@ -10,6 +10,7 @@ mod audit_log;
 mod auth;
 mod backup;
 mod cli;
+mod client_libraries;
 mod clients;
 mod cluster;
 mod configuration;
