@@ -19,6 +19,7 @@ pub mod task_ages;
 pub mod tasks;
 pub mod thumbnails;
 pub mod uploads;
+pub mod usage;
 pub mod waiters;
 
 pub use shared::Shared;

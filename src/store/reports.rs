@@ -43,6 +43,8 @@ pub struct DayUsage {
     pub day: Timestamp,
     /// Charges less refunds of that day. Negative if more came back than was charged.
     pub used: i64,
+    /// The id of the newest of these entries.
+    pub last: i64,
 }
 
 /// How the tasks went that were created in one hour, of all accounts and surfaces.
@@ -141,8 +143,9 @@ pub trait Reports: std::fmt::Debug + Send + Sync + 'static {
         limit: u32,
     ) -> Result<Vec<LedgerEntry>>;
 
-    /// The use of credits by an account, on each day since `since` on which it was charged or refunded, in order.
-    async fn usage(&self, account_id: Id, since: Timestamp) -> Result<Vec<DayUsage>>;
+    /// The use of credits by an account, on each day since `since` on which it was charged or refunded, in order. Counts
+    /// ledger entries with an id above `after` only.
+    async fn usage(&self, account_id: Id, since: Timestamp, after: i64) -> Result<Vec<DayUsage>>;
 
     /// How the tasks went that were created within an hour from `begin`.
     async fn hour(&self, begin: Timestamp) -> Result<Hour>;

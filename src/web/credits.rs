@@ -1,6 +1,5 @@
 //! The balance of the account, its use, and its ledger.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use askama::Template;
@@ -100,13 +99,15 @@ pub async fn credits(visitor: Visitor, Query(wanted): Query<Wanted>) -> Result<R
 
 /// The use of each of the last days, until today.
 async fn chart(visitor: &Visitor, days: u32) -> Result<Chart, PageError> {
-    let store = &visitor.studio.shared.store;
+    let (studio, account) = (&visitor.studio, visitor.session.person.account_id);
+    let store = &studio.shared.store;
     let length = i64::try_from(DAY.as_millis()).unwrap_or(i64::MAX);
     let today = store.now().as_millis().div_euclid(length);
     let midnight = |day: i64| Timestamp::from_millis(day * length);
     let first = today - i64::from(days) + 1;
-    let used = store.usage(visitor.session.person.account_id, midnight(first)).await?;
-    let used: BTreeMap<Timestamp, i64> = used.into_iter().map(|usage| (usage.day, usage.used)).collect();
+    // The longest period first, so that the other one never counts anew.
+    let longest = i64::from(PERIODS.into_iter().max().unwrap_or(days));
+    let used = studio.usage.since(&**store, account, midnight(today - longest + 1)).await?;
     let series = (first..=today).map(midnight).map(|day| {
         let label = day.to_string().chars().take(10).collect();
         (label, used.get(&day).copied().unwrap_or(0))

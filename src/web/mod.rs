@@ -53,6 +53,7 @@ use crate::service::people::{People, SignUpTerms};
 use crate::service::tasks::Tasks;
 use crate::service::thumbnails::Thumbnails;
 use crate::service::uploads::Uploads;
+use crate::service::usage::Usage;
 
 pub use self::error::{PageError, Written, write_error};
 pub use self::session::check_https;
@@ -117,6 +118,7 @@ pub struct Studio {
     thumbnails: Thumbnails,
     live: live::Live,
     hours: Hours,
+    usage: Usage,
     downloads: zip::Downloads,
     settings: StudioSettings,
 }
@@ -178,6 +180,7 @@ impl Studio {
             thumbnails,
             live: live::Live::new(shared.clone()),
             hours: Hours::default(),
+            usage: Usage::default(),
             downloads: zip::Downloads::default(),
             settings,
             shared,

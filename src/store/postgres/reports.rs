@@ -49,13 +49,15 @@ impl Reports for PostgresStore {
         rows.iter().map(entry).collect()
     }
 
-    async fn usage(&self, account_id: Id, since: Timestamp) -> Result<Vec<DayUsage>> {
-        let sql = "SELECT created_at / $3::bigint AS day, -sum(amount)::bigint AS used FROM ledger
-            WHERE account_id = $1 AND created_at >= $2 AND kind IN ('charge', 'refund') GROUP BY day ORDER BY day";
-        let rows = self.database.read(sql, &[&account_id, &since, &DAY_MS]).await?;
+    async fn usage(&self, account_id: Id, since: Timestamp, after: i64) -> Result<Vec<DayUsage>> {
+        let sql = "SELECT created_at / $3::bigint AS day, -sum(amount)::bigint AS used, max(id) AS last FROM ledger
+            WHERE account_id = $1 AND id > $4 AND created_at >= $2 AND kind IN ('charge', 'refund')
+            GROUP BY day ORDER BY day";
+        let rows = self.database.read(sql, &[&account_id, &since, &DAY_MS, &after]).await?;
         let usage = |row: &tokio_postgres::Row| {
             let day: i64 = row.try_get("day")?;
-            Ok(DayUsage { day: Timestamp::from_millis(day * DAY_MS), used: row.try_get("used")? })
+            let day = Timestamp::from_millis(day * DAY_MS);
+            Ok(DayUsage { day, used: row.try_get("used")?, last: row.try_get("last")? })
         };
         rows.iter().map(usage).collect()
     }

@@ -62,17 +62,18 @@ impl Reports for SqliteStore {
         })
     }
 
-    async fn usage(&self, account_id: Id, since: Timestamp) -> Result<Vec<DayUsage>> {
+    async fn usage(&self, account_id: Id, since: Timestamp, after: i64) -> Result<Vec<DayUsage>> {
         self.read(|connection| {
             connection
                 .prepare_cached(
-                    "SELECT created_at / ?3 AS day, -sum(amount) AS used FROM ledger
-                     WHERE account_id = ?1 AND created_at >= ?2 AND kind IN ('charge', 'refund')
+                    "SELECT created_at / ?3 AS day, -sum(amount) AS used, max(id) AS last FROM ledger
+                     WHERE account_id = ?1 AND id > ?4 AND created_at >= ?2 AND kind IN ('charge', 'refund')
                      GROUP BY day ORDER BY day",
                 )?
-                .query_map(params![account_id, since, DAY_MS], |row| {
+                .query_map(params![account_id, since, DAY_MS, after], |row| {
                     let day: i64 = row.get("day")?;
-                    Ok(DayUsage { day: Timestamp::from_millis(day * DAY_MS), used: row.get("used")? })
+                    let day = Timestamp::from_millis(day * DAY_MS);
+                    Ok(DayUsage { day, used: row.get("used")?, last: row.get("last")? })
                 })?
                 .collect()
         })

@@ -1,5 +1,7 @@
 //! The pages of owners: people, credits, keys, and everybody's own password.
 
+use std::time::Duration;
+
 use hyper::StatusCode;
 use tintype::domain::person::Role;
 use tintype::store::Action;
@@ -131,6 +133,20 @@ async fn the_ledger_is_filtered_on_the_page_and_in_its_download() {
     // Two credits were used today: four were charged, and two came back.
     let page = ada.page("/studio/credits?days=90").await;
     assert!(page.contains(&format!("<title>{today}: 2</title>")), "{page}");
+    // Later entries are added to the kept counts, of today and of another day.
+    ada.create("a boat").await;
+    let page = ada.page("/studio/credits").await;
+    assert!(page.contains(&format!("<title>{today}: 4</title>")), "{page}");
+    service.work().await;
+    service.clock.advance(Duration::from_secs(24 * 60 * 60));
+    let tomorrow: String = service.shared.store.now().to_string().chars().take(10).collect();
+    ada.create("a boat [[fail]]").await;
+    ada.create("a boat").await;
+    for _ in 0..2 {
+        let page = ada.page("/studio/credits").await;
+        assert!(page.contains(&format!("<title>{today}: 4</title>")), "{page}");
+        assert!(page.contains(&format!("<title>{tomorrow}: 4</title>")), "{page}");
+    }
 }
 
 #[tokio::test]
