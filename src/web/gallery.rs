@@ -117,6 +117,12 @@ impl GalleryPage<'_> {
     fn most(&self) -> usize {
         MAX_BOARD_NAME
     }
+
+    /// Whether the gallery has no picture at all.
+    fn is_new(&self) -> bool {
+        let whole = !self.narrowed && self.search.q.is_empty() && self.search.before.is_empty();
+        whole && self.cards.is_empty() && self.older.is_none()
+    }
 }
 
 #[derive(Template)]
