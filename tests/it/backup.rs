@@ -31,6 +31,7 @@ use crate::rigs::service::Service;
 mod damage;
 mod interrupted;
 mod refusals;
+mod tables;
 
 /// A data directory with some completed tasks of the account ada, and no server.
 struct Installation {

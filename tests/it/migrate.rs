@@ -1,5 +1,6 @@
 //! `tintype migrate` moves an installation from SQLite to PostgreSQL.
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -32,9 +33,14 @@ fn identity() -> Identity {
     Identity::new("https://id.example.com", "eve").expect("an identity")
 }
 
-/// A SQLite installation with rows in every table, and the key of its account.
-async fn installation(data: &TempDir) -> String {
-    let store = SqliteStore::open(&data.path().join("tintype.db"), Clock::system()).expect("a fresh database");
+/// The name of a picture of a task or an upload.
+pub(super) fn file_name(id: Id, index: usize) -> String {
+    format!("2026-11-21/{id}-{index}-{}.png", "a".repeat(24))
+}
+
+/// A SQLite installation with rows in every table that a copy keeps but those of the gallery, and the key of its account.
+pub(super) async fn installation(data: &Path) -> String {
+    let store = SqliteStore::open(&data.join("tintype.db"), Clock::system()).expect("a fresh database");
     let AccountCreation::Created(ada) = store.create_account("ada", 100).await.expect("a store") else {
         panic!("a new name")
     };
@@ -52,7 +58,9 @@ async fn installation(data: &TempDir) -> String {
     };
     let claim = async || store.claim(1, LEASE).await.expect("a store").remove(0).lease;
     submit(None.into(), Surface::Api).await;
-    store.complete(claim().await, vec!["2026-11-21/a.png".into(), "2026-11-21/b.png".into()]).await.expect("a store");
+    let lease = claim().await;
+    let names = vec![file_name(lease.task_id, 0), file_name(lease.task_id, 1)];
+    store.complete(lease, names).await.expect("a store");
     submit(None.into(), Surface::Web).await;
     store.fail(claim().await, "it sank").await.expect("a store");
     let rule = StrikeRule { limit: 1, window: LEASE };
@@ -117,7 +125,7 @@ fn sqlite(data: &TempDir) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_migrated_installation_keeps_all_data_and_completes_its_tasks() {
     let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-    let key = installation(&data).await;
+    let key = installation(data.path()).await;
     let before = std::fs::read(data.path().join("tintype.db")).unwrap();
     let url = cluster().url(elsewhere.path());
     let moved = binary::json(elsewhere.path(), &["migrate", "--from", &sqlite(&data), "--to", &url]);
@@ -192,7 +200,7 @@ async fn the_gallery_is_migrated_and_its_prompts_are_indexed_anew() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_progress_of_attempts_is_not_migrated() {
     let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-    installation(&data).await;
+    installation(data.path()).await;
     let store = SqliteStore::open(&data.path().join("tintype.db"), Clock::system()).expect("a database");
     store.resume_queue().await.expect("a store");
     let claim = store.claim(1, LEASE).await.expect("a store").remove(0);
@@ -218,7 +226,7 @@ async fn the_progress_of_attempts_is_not_migrated() {
 #[tokio::test(flavor = "multi_thread")]
 async fn migrate_is_refused_into_a_database_in_use() {
     let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-    installation(&data).await;
+    installation(data.path()).await;
     let url = cluster().url(elsewhere.path());
     let target = cluster().open(elsewhere.path(), &Clock::system(), Faults::default());
     target.create_account("eve", 3).await.unwrap();
@@ -240,7 +248,7 @@ async fn migrate_is_refused_beside_a_running_server() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_server_starts_on_a_database_that_is_being_migrated() {
     let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-    installation(&data).await;
+    installation(data.path()).await;
     let url = cluster().url(elsewhere.path());
     let target = cluster().open(elsewhere.path(), &Clock::system(), Faults::default());
     // The copy of the SQLite database is made, and the migration waits for a reader.
@@ -266,7 +274,7 @@ async fn no_server_starts_on_a_database_that_is_being_migrated() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ledger_that_does_not_balance_is_not_migrated() {
     let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-    installation(&data).await;
+    installation(data.path()).await;
     let path = data.path().join("tintype.db");
     rusqlite::Connection::open(&path).unwrap().execute("UPDATE accounts SET balance = balance + 1", []).unwrap();
     let url = cluster().url(elsewhere.path());
