@@ -219,7 +219,10 @@ fn the_doctor_changes_nothing() {
     let look = || {
         let entries = tree(&data).into_iter().map(|path| {
             let metadata = fs::metadata(&path).expect("an entry");
-            (path, metadata.modified().expect("a time"), metadata.len(), metadata.uid())
+            // The index of the log is memory that the connections share: a reader of SQLite notes its place in it.
+            let index = path.extension().is_some_and(|extension| extension == "db-shm");
+            let written = (!index).then(|| metadata.modified().expect("a time"));
+            (path, written, metadata.len(), metadata.uid())
         });
         entries.collect::<Vec<_>>()
     };
@@ -233,6 +236,10 @@ fn the_doctor_changes_nothing() {
     untouched("a stopped service");
     let server = Server::spawn(places.serve());
     server.signal("STOP");
+    // The kernel stops the threads of a process one after the other.
+    while !server.is_stopped() {
+        std::thread::yield_now();
+    }
     untouched("a service that runs");
     server.signal("CONT");
     server.stop();

@@ -172,10 +172,13 @@ impl Server {
         assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
     }
 
-    /// Whether SIGSTOP has stopped it.
+    /// Whether SIGSTOP has stopped all of its threads.
     pub fn is_stopped(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap_or_default();
-        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.process.id())).expect("a process");
+        threads.flatten().all(|thread| {
+            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+        })
     }
 
     /// Its exit status, if it has ended.
