@@ -23,6 +23,7 @@ mod operator;
 mod owner;
 mod previews;
 mod references;
+mod shifts;
 mod sign_up;
 mod snippets;
 mod strikes;

@@ -190,3 +190,5 @@ document.addEventListener("keydown", (event) => {
 
 setUp(document);
 if (one("[data-live]")) listen(one("[data-live]").dataset.live);
+// On a phone the pages' names are wider than the screen.
+one(".bar nav [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });

@@ -1,0 +1,107 @@
+//! Pages with many pictures: nothing moves while pictures load, and every page shows what it has.
+
+use crate::rigs::binary::{json, run};
+
+use super::browser::{Person, first, photograph};
+
+/// Collects every shift of the layout, also those since the page was opened.
+const WATCH: &str = "(() => {
+    window.shifts = [];
+    window.watcher = new PerformanceObserver((list) => shifts.push(...list.getEntries()));
+    watcher.observe({ type: 'layout-shift', buffered: true });
+})()";
+
+/// The shifts so far that no click or key explains, with the elements that moved and are still there: the words about a
+/// wait, which change in their place, are gone with it.
+const SHIFTS: &str = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(() => {
+    shifts.push(...watcher.takeRecords());
+    const moved = ({ sources }) => sources.filter(({ node }) => node?.isConnected);
+    const shown = ({ node }) => node.outerHTML?.slice(0, 160) ?? node.nodeName;
+    done(shifts.filter((shift) => !shift.hadRecentInput && moved(shift).length > 0)
+        .map((shift) => `${shift.value}: ${moved(shift).map(shown).join(' | ')}`));
+}))))";
+
+/// Whether every picture that is on the screen has arrived.
+const LOADED: &str = "[...document.images].every((image) => {
+    const { top, bottom } = image.getBoundingClientRect();
+    return bottom < 0 || top > innerHeight || (image.complete && image.naturalWidth > 0);
+})";
+
+impl Person {
+    /// Fails if anything has moved by itself since the page was opened.
+    #[track_caller]
+    fn assert_still(&mut self, about: &str) {
+        let moved = self.browser.evaluate(SHIFTS);
+        assert_eq!(moved, serde_json::json!([]), "{about}");
+    }
+}
+
+#[test]
+fn nothing_moves_while_pictures_arrive() {
+    let mut person = Person::sign_in(&[]);
+    let shapes = ["16:9", "1:1", "9:16", "21:9", "4:5"];
+    for number in 0..30 {
+        let shape = shapes[number % shapes.len()];
+        person.browser.click(&format!("document.querySelector('input[value=\"{shape}\"]')"));
+        person.create(&format!("Harbour at night, study number {number}"));
+        let made = number.min(15);
+        person.browser.until(&format!("document.querySelectorAll('.card[data-state=completed]').length > {made}"));
+    }
+    for (width, height) in [(1_280, 900), (390, 844)] {
+        person.browser.resize(width, height);
+        for path in ["/studio", "/studio/gallery"] {
+            person.open(path);
+            person.browser.evaluate(WATCH);
+            person.browser.until(LOADED);
+            for _ in 0..6 {
+                person.browser.evaluate("scrollBy({ top: innerHeight * 0.9, behavior: 'instant' })");
+                person.browser.until(LOADED);
+            }
+            person.assert_still(&format!("{path} at {width}"));
+        }
+        // A picture takes the place that its card kept for it.
+        person.open("/studio");
+        person.create("A slow boat [[delay 2s]]");
+        person.browser.until("document.querySelector('.card progress')");
+        person.browser.evaluate(WATCH);
+        person.browser.until(&first("completed"));
+        person.browser.until(LOADED);
+        person.assert_still(&format!("a picture that arrives at {width}"));
+    }
+    person.open("/studio/gallery");
+    person.browser.until(LOADED);
+    photograph(&mut person.browser, "gallery-full");
+    person.leave();
+}
+
+#[test]
+fn pages_of_a_busy_service_show_what_happened() {
+    let mut person = Person::sign_in(&[]);
+    let (url, data) = (person.server.url(), person.data.path().to_owned());
+    let key = person.server.first_key().expect("a first start");
+    let out = tempfile::tempdir().expect("a directory");
+    for (prompt, ends) in [("A paper boat", true), ("A kite in the wind [[fail]]", false), ("A windmill", true)] {
+        let flags = ["generate", prompt, "--quiet", "--url", &url, "--key", &key, "--out"];
+        let output = run(&data, flags.into_iter().map(std::ffi::OsStr::new).chain([out.path().as_os_str()]));
+        assert_eq!(output.status.success(), ends, "{prompt}: {output:?}");
+    }
+    for name in ["harbour-design", "north-wind-press"] {
+        json(&data, &["account", "create", name, "--credits", "250"]);
+    }
+    json(&data, &["credits", "grant", "harbour-design", "500", "--note", "Spring campaign"]);
+    person.create("A lighthouse in a storm");
+    person.browser.until(&first("completed"));
+    for (path, shown) in [
+        ("/studio/activity", "A windmill"),
+        ("/studio/credits", "994 credits"),
+        ("/studio/operator", "sketch"),
+        ("/studio/operator/accounts", "north-wind-press"),
+        ("/studio/operator/audit", "Spring campaign"),
+    ] {
+        person.open(path);
+        let text = person.browser.evaluate("document.body.innerText");
+        assert!(text.as_str().expect("text").contains(shown), "{path}: {text}");
+        photograph(&mut person.browser, &format!("busy-{}", path.trim_start_matches("/studio/").replace('/', "-")));
+    }
+    person.leave();
+}
