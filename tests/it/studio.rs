@@ -15,6 +15,7 @@ use crate::rigs::service::Service;
 mod accessible;
 mod browser;
 mod docs;
+mod forms;
 mod gallery;
 mod guesses;
 mod live;

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use crate::rigs::binary::{Server, json};
 use crate::rigs::browser::Browser;
 
-const PROMPT: &str = "document.querySelector('#prompt')";
+pub(super) const PROMPT: &str = "document.querySelector('#prompt')";
 
 /// Somebody in front of the studio of a running server.
 pub(super) struct Person {

@@ -44,8 +44,8 @@ fn nothing_moves_while_pictures_arrive() {
         let shape = shapes[number % shapes.len()];
         person.browser.click(&format!("document.querySelector('input[value=\"{shape}\"]')"));
         person.create(&format!("Harbour at night, study number {number}"));
-        let made = number.min(15);
-        person.browser.until(&format!("document.querySelectorAll('.card[data-state=completed]').length > {made}"));
+        let prompt = "document.querySelector('.card .prompt')?.textContent";
+        person.browser.until(&format!("{prompt}?.endsWith('number {number}') && {}", first("completed")));
     }
     for (width, height) in [(1_280, 900), (390, 844)] {
         person.browser.resize(width, height);

@@ -1,0 +1,136 @@
+//! The forms of the studio in a real browser: keys, grants, sessions, forged requests, and pages without scripts.
+
+use crate::rigs::binary::json;
+use crate::rigs::browser::Browser;
+
+use super::browser::{PROMPT, Person, first};
+
+impl Person {
+    /// The text of the page that is open.
+    fn text(&mut self) -> String {
+        self.browser.evaluate("document.body.innerText").as_str().expect("text").to_owned()
+    }
+
+    /// Follows the first button or link with these words.
+    fn press(&mut self, words: &str) {
+        let element = format!(
+            "[...document.querySelectorAll('main button, main a')].find((found) => found.innerText.trim() === '{words}')"
+        );
+        self.browser.follow(&element);
+    }
+
+    fn keys(&self) -> Vec<String> {
+        let keys = json(self.data.path(), &["key", "list"]);
+        let names = keys.as_array().expect("a list").iter();
+        names.map(|key| key["name"].as_str().expect("a name").to_owned()).collect()
+    }
+}
+
+#[test]
+fn a_key_is_shown_once_rotated_disabled_and_revoked() {
+    let mut person = Person::sign_in(&[]);
+    person.open("/studio/keys");
+    person.browser.paste("document.querySelector('main input[name=name]')", "press");
+    person.press("Create a key");
+    let secret = "document.querySelector('.secret')?.textContent";
+    let of_press = person.browser.evaluate(secret);
+    assert!(of_press.as_str().is_some_and(|key| key.starts_with("tt_")), "{of_press}");
+    person.open("/studio/keys");
+    assert!(person.browser.evaluate(secret).is_null());
+    person.press("Rotate");
+    let rotated = person.browser.evaluate(secret);
+    assert!(rotated.as_str().is_some_and(|key| key.starts_with("tt_")) && rotated != of_press, "{rotated}");
+    person.open("/studio/keys");
+    person.press("Disable");
+    assert!(person.text().contains("disabled"), "{}", person.text());
+    person.press("Revoke");
+    assert!(person.text().contains("revoked"), "{}", person.text());
+    person.leave();
+}
+
+#[test]
+fn an_operator_grants_credits_in_the_browser() {
+    let mut person = Person::sign_in(&[]);
+    json(person.data.path(), &["account", "create", "harbour-design", "--credits", "250"]);
+    person.open("/studio/operator/accounts");
+    person.press("harbour-design");
+    person.browser.paste("document.querySelector('main input[name=amount]')", "500");
+    person.browser.paste("document.querySelector('main input[name=note]')", "Spring campaign");
+    person.browser.follow("document.querySelector('main form[action$=grant] button')");
+    assert!(person.text().contains("Spring campaign"), "{}", person.text());
+    assert_eq!(json(person.data.path(), &["credits", "balance", "harbour-design"])["credits"], 750);
+    person.leave();
+}
+
+#[test]
+fn a_session_of_another_browser_is_ended() {
+    let mut person = Person::sign_in(&[]);
+    let mut other = Browser::start();
+    let link = json(person.data.path(), &["account", "link", "default", "--public-url", &person.server.url()]);
+    other.open(link["url"].as_str().expect("a URL"));
+    other.follow("document.querySelector('form button')");
+    assert_eq!(other.evaluate("location.pathname"), "/studio");
+    person.open("/studio/sessions");
+    person.browser.follow("document.querySelector('td form button')");
+    assert_eq!(person.browser.evaluate("document.querySelectorAll('td form').length"), 0);
+    other.open(&format!("{}/studio", person.server.url()));
+    assert_eq!(other.evaluate("location.pathname"), "/studio/sign-in");
+    person.open("/studio");
+    assert_eq!(person.browser.evaluate("location.pathname"), "/studio");
+    person.leave();
+}
+
+#[test]
+fn a_forged_form_changes_nothing() {
+    let mut person = Person::sign_in(&[]);
+    let before = person.keys();
+    // The own page with another proof than that of the session.
+    person.open("/studio/keys");
+    person.browser.evaluate("document.querySelector('main input[name=proof]').value = 'A'.repeat(43)");
+    person.press("Create a key");
+    assert_eq!(person.keys(), before);
+    let status = "performance.getEntriesByType('navigation')[0].responseStatus";
+    assert_eq!(person.browser.evaluate(status), 403);
+    // The page of somebody else, who does not know the proof.
+    let url = person.server.url();
+    let page = format!("<main><form method=post action='{url}/studio/keys'><input name=name value=x><button>Win");
+    person.browser.open(&format!("data:text/html,{page}"));
+    person.press("Win");
+    assert_ne!(person.browser.evaluate(status), 200);
+    assert_eq!(person.keys(), before);
+    person.browser.errors.clear();
+    person.leave();
+}
+
+#[test]
+fn the_essentials_work_without_scripts() {
+    let mut person = Person::sign_in(&[]);
+    person.browser.forbid_scripts();
+    person.open("/studio");
+    // The page before complains that its script may no longer run.
+    person.browser.errors.clear();
+    person.browser.paste(PROMPT, "A lighthouse in a storm");
+    person.browser.follow("document.querySelector('.make')");
+    let until_shown = |person: &mut Person, shown: &str| {
+        person.browser.until_asked(shown, |browser| {
+            let page = browser.evaluate("location.href");
+            browser.open(page.as_str().expect("a URL"));
+        });
+    };
+    until_shown(&mut person, &first("completed"));
+    assert!(person.text().contains("998 credits"), "{}", person.text());
+    person.press("Again");
+    until_shown(&mut person, "document.querySelectorAll('.card[data-state=completed]').length === 2");
+    person.open("/studio/gallery");
+    person.browser.paste("document.querySelector('input[type=search]')", "lighthouse");
+    person.press("Search");
+    assert_eq!(person.browser.evaluate("document.querySelectorAll('.card').length"), 2);
+    person.browser.paste("document.querySelector('input[type=search]')", "windmill");
+    person.press("Search");
+    assert_eq!(person.browser.evaluate("document.querySelectorAll('.card').length"), 0);
+    person.open("/studio/gallery");
+    person.browser.follow("document.querySelector('.card form[action$=delete] button')");
+    person.open("/studio/gallery");
+    assert_eq!(person.browser.evaluate("document.querySelectorAll('.card').length"), 1);
+    person.leave();
+}
