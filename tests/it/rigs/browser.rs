@@ -131,6 +131,7 @@ impl Browser {
     }
 
     /// Asks the page until an expression is true, and does `between` after every other answer.
+    #[expect(clippy::disallowed_methods, reason = "a browser moves by the real clock")]
     pub fn until_asked(&mut self, expression: &str, mut between: impl FnMut(&mut Self)) -> Value {
         let begin = Instant::now();
         loop {
