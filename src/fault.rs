@@ -115,6 +115,8 @@ effects! {
     Expire = "expire",
     /// Tasks that no engine can do are failed and refunded.
     FailBeyond = "fail-beyond",
+    /// Grants that have expired lapse.
+    LapseGrants = "lapse-grants",
     /// Tasks past the retention are removed.
     RemoveTasks = "remove-tasks",
     /// A batch of writes is committed. Only the database driver knows when.

@@ -38,6 +38,7 @@ pub async fn caller(store: &dyn Store, name: &str) -> Outcome<Caller> {
         name: String::new(),
         submit_rate: Some(0),
         read_rate: Some(0),
+        budget: None,
         expires_at: None,
     };
     store.create_key(account.id, key).await?.ok_or("the account is gone")?;

@@ -26,6 +26,8 @@ pub(super) enum AccountCommand {
     List(ListArgs),
     /// Print a link that signs the owner of an account in to the studio once
     Link(LinkArgs),
+    /// Set the balance below which the endpoints of an account are told, once, that its credits are low
+    LowBalance(LowBalanceArgs),
     /// Disable an account until it is enabled again: its keys stop working, and its unfinished tasks go on
     Disable(OneAccountArgs),
     /// Enable a disabled account
@@ -76,6 +78,29 @@ pub(super) struct OneAccountArgs {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct LowBalanceArgs {
+    #[command(flatten)]
+    account: OneAccountArgs,
+    /// Credits, or none
+    #[arg(value_name = "N|none", value_parser = threshold)]
+    threshold: Threshold,
+}
+
+/// The balance below which credits are low, if any.
+#[derive(Debug, Clone, Copy)]
+struct Threshold(Option<i64>);
+
+fn threshold(text: &str) -> Result<Threshold, String> {
+    let credits = || text.parse().ok().filter(|credits| (1..=MAX_GRANT).contains(credits));
+    match text {
+        "none" => Ok(Threshold(None)),
+        _ => credits()
+            .map(|credits| Threshold(Some(credits)))
+            .ok_or_else(|| format!("{text:?} is neither a number of credits from 1 to {MAX_GRANT} nor \"none\"")),
+    }
+}
+
+#[derive(Debug, Args)]
 pub(super) struct DeleteArgs {
     #[command(flatten)]
     account: OneAccountArgs,
@@ -93,6 +118,7 @@ pub(super) async fn run(command: AccountCommand, data: &DataSettings) -> Outcome
             let account = existing(&*store, &args.account).await?;
             show_link_of_account(store, &account, args.shown).await
         }
+        AccountCommand::LowBalance(args) => low_balance(args, data).await,
         AccountCommand::Disable(args) => change(args, AccountChange::Disable, data).await,
         AccountCommand::Enable(args) => change(args, AccountChange::Enable, data).await,
         AccountCommand::Delete(args) => delete(args, data).await,
@@ -140,6 +166,20 @@ async fn change(args: OneAccountArgs, change: AccountChange, data: &DataSettings
     let account = existing(&*store, &args.account).await?;
     let account = store.change_account(account.id, change).await?.ok_or("the account no longer exists")?;
     show(args.json, &account, || format!("Account {} is {}.", account.name, state(&account)))
+}
+
+async fn low_balance(args: LowBalanceArgs, data: &DataSettings) -> Outcome {
+    let LowBalanceArgs { account, threshold: Threshold(threshold) } = args;
+    let store = open_store(data).await?;
+    let found = existing(&*store, &account.account).await?;
+    let change = AccountChange::LowBalance(threshold);
+    let changed = store.change_account(found.id, change).await?.ok_or("the account no longer exists")?;
+    show(account.json, &changed, || match changed.low_balance {
+        Some(threshold) => {
+            format!("Endpoints of {} are told when it has fewer than {threshold} credits.", changed.name)
+        }
+        None => format!("Endpoints of {} are not told of low credits.", changed.name),
+    })
 }
 
 /// Finds an account that is not deleted.

@@ -47,6 +47,7 @@ impl FirstKey {
             name: "first key".into(),
             submit_rate: None,
             read_rate: None,
+            budget: None,
             expires_at: None,
         };
         if store.create_first_account(FIRST_ACCOUNT, FIRST_CREDITS, key).await?.is_none() {

@@ -1,6 +1,7 @@
 //! `tintype credits` grants and takes credits, shows balances and ledgers, and audits the ledger.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -8,7 +9,7 @@ use serde::Serialize;
 use super::account::MAX_GRANT;
 use super::{Failure, Outcome, describe, existing_files, find_account, open_store, or_dash, progress, show, table};
 use crate::backup::results::{self, Check};
-use crate::config::DataSettings;
+use crate::config::{DataSettings, duration};
 use crate::domain::model::LedgerEntry;
 use crate::domain::text::{self, counted};
 use crate::files::Files;
@@ -50,9 +51,18 @@ pub(super) struct GrantArgs {
     /// Note for the ledger, at most 500 characters
     #[arg(long, value_name = "TEXT", value_parser = text::ledger_note)]
     note: Option<String>,
+    /// Time after which what is left of these credits expires, such as 90d [default: never]
+    #[arg(long, value_name = "DURATION", value_parser = lifetime)]
+    expires_in: Option<Duration>,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// A duration above zero.
+fn lifetime(text: &str) -> Result<Duration, String> {
+    let life = duration(text)?;
+    if life.is_zero() { Err("credits that expire at once are of no use".into()) } else { Ok(life) }
 }
 
 #[derive(Debug, Args)]
@@ -113,10 +123,12 @@ pub(super) async fn run(command: CreditsCommand, data: &DataSettings) -> Outcome
 async fn grant(args: GrantArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let account = find_account(&*store, &args.account).await?;
-    let credits =
-        store.grant(account.id, args.amount, args.note.as_deref()).await?.ok_or("the account no longer exists")?;
+    let expires_at = args.expires_in.map(|life| store.now().saturating_add(life));
+    let granted = store.grant_until(account.id, args.amount, args.note.as_deref(), expires_at).await?;
+    let credits = granted.ok_or("the account no longer exists")?;
     show(args.json, &Balance { account: &account.name, credits }, || {
-        format!("Granted {}; {} has {credits}.", counted(args.amount, "credit", "credits"), account.name)
+        let until = expires_at.map(|end| format!(" until {end}")).unwrap_or_default();
+        format!("Granted {}{until}; {} has {credits}.", counted(args.amount, "credit", "credits"), account.name)
     })
 }
 

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::{Failure, Outcome, find_account, open_store, or_dash, show, table};
 use crate::config::{DataSettings, duration, rate};
+use crate::domain::budget::{Allowance, Budget, InvalidBudget};
 use crate::domain::key::{ApiKey, KeySecret, KeyState, Suspension};
 use crate::domain::model::Id;
 use crate::domain::text;
@@ -22,6 +23,8 @@ pub(super) enum KeyCommand {
     List(ListArgs),
     /// Show one key without its secret
     Show(OneKeyArgs),
+    /// Set or end the budget of a key, and of those that it was rotated from and to
+    Budget(BudgetArgs),
     /// Disable a key until it is enabled again
     Disable(OneKeyArgs),
     /// Enable a disabled or suspended key and clear its strikes
@@ -49,6 +52,9 @@ pub(super) struct CreateArgs {
     /// Reads per minute; 0 means unlimited [default: the limit of the server]
     #[arg(long, value_name = "N", value_parser = rate)]
     read_rate: Option<u32>,
+    /// Credits that the key may spend in a day, a week or a month in UTC, such as 500/day [default: those of the account]
+    #[arg(long, value_name = "N/PERIOD")]
+    budget: Option<Budget>,
     /// Lifetime of the key, such as 90d [default: unlimited]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     expires_in: Option<Duration>,
@@ -78,6 +84,23 @@ pub(super) struct OneKeyArgs {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct BudgetArgs {
+    #[command(flatten)]
+    key: OneKeyArgs,
+    /// Credits for a day, a week or a month in UTC, such as 500/day, or none
+    #[arg(value_name = "N/PERIOD|none", value_parser = budget_or_none)]
+    budget: NewBudget,
+}
+
+/// The budget that a key gets, if any.
+#[derive(Debug, Clone, Copy)]
+struct NewBudget(Option<Budget>);
+
+fn budget_or_none(text: &str) -> Result<NewBudget, InvalidBudget> {
+    if text == "none" { Ok(NewBudget(None)) } else { text.parse().map(|budget| NewBudget(Some(budget))) }
+}
+
+#[derive(Debug, Args)]
 pub(super) struct RotateArgs {
     #[command(flatten)]
     key: OneKeyArgs,
@@ -94,6 +117,22 @@ struct ShownKey<'a> {
     /// Name of the account.
     account: &'a str,
     state: KeyState,
+    /// The use of its budget.
+    #[serde(flatten)]
+    used: Option<UsedBudget>,
+}
+
+#[derive(Debug, Serialize)]
+struct UsedBudget {
+    spent: i64,
+    left: i64,
+    resets_at: Timestamp,
+}
+
+impl From<Allowance> for UsedBudget {
+    fn from(allowance: Allowance) -> Self {
+        Self { spent: allowance.spent, left: allowance.left(), resets_at: allowance.resets_at }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -102,6 +141,7 @@ struct NewShownKey<'a> {
     key: &'a str,
     account_id: Id,
     name: &'a str,
+    budget: Option<Budget>,
     expires_at: Option<Timestamp>,
     state: KeyState,
 }
@@ -111,6 +151,9 @@ pub(super) async fn run(command: KeyCommand, data: &DataSettings) -> Outcome {
         KeyCommand::Create(args) => create(args, data).await,
         KeyCommand::List(args) => list(args, data).await,
         KeyCommand::Show(args) => show_one(args, data).await,
+        KeyCommand::Budget(BudgetArgs { key, budget: NewBudget(budget) }) => {
+            change(key, KeyChange::Budget(budget), data).await
+        }
         KeyCommand::Disable(args) => change(args, KeyChange::Disable, data).await,
         KeyCommand::Enable(args) => change(args, KeyChange::Enable, data).await,
         KeyCommand::Lift(args) => change(args, KeyChange::Lift, data).await,
@@ -129,6 +172,7 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
         name: args.name,
         submit_rate: args.submit_rate,
         read_rate: args.read_rate,
+        budget: args.budget,
         expires_at: args.expires_in.map(|life| store.now().saturating_add(life)),
     };
     let key = store.create_key(account.id, new).await?.ok_or("the account no longer exists")?;
@@ -142,6 +186,7 @@ fn show_new(json: bool, key: &ApiKey, secret: &KeySecret, now: Timestamp) -> Out
         key: secret.reveal(),
         account_id: key.account_id,
         name: &key.name,
+        budget: key.budget,
         expires_at: key.expires_at,
         state: key.state(now),
     };
@@ -170,7 +215,8 @@ async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
     let names: HashMap<Id, &str> = accounts.iter().map(|account| (account.id, account.name.as_str())).collect();
     let now = store.now();
     let name = |key: &ApiKey| names.get(&key.account_id).copied().unwrap_or_default();
-    let shown: Vec<_> = keys.iter().map(|key| ShownKey { key, account: name(key), state: key.state(now) }).collect();
+    let shown: Vec<_> =
+        keys.iter().map(|key| ShownKey { key, account: name(key), state: key.state(now), used: None }).collect();
     show(args.json, &shown, || {
         let rows = shown.iter().map(|ShownKey { key, account, .. }| {
             [
@@ -178,12 +224,13 @@ async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
                 key.hint.clone(),
                 (*account).to_owned(),
                 state(key, now),
+                or_dash(key.budget),
                 or_dash(key.expires_at),
                 or_dash(key.last_used_at),
                 key.name.clone(),
             ]
         });
-        table(["ID", "KEY", "ACCOUNT", "STATE", "EXPIRES", "LAST USED", "NAME"], rows)
+        table(["ID", "KEY", "ACCOUNT", "STATE", "BUDGET", "EXPIRES", "LAST USED", "NAME"], rows)
     })
 }
 
@@ -191,8 +238,9 @@ async fn show_one(args: OneKeyArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let key = store.find_key(args.id).await?.ok_or_else(|| no_such_key(args.id))?;
     let account = account_name(&*store, &key).await?;
-    let now = store.now();
-    show(args.json, &ShownKey { key: &key, account: &account, state: key.state(now) }, || {
+    let (now, allowance) = (store.now(), store.find_allowance(key.id).await?);
+    let used = allowance.map(UsedBudget::from);
+    show(args.json, &ShownKey { key: &key, account: &account, state: key.state(now), used }, || {
         let rate = |rate: Option<u32>| match rate {
             None => "that of the server".to_owned(),
             Some(0) => "unlimited".to_owned(),
@@ -206,12 +254,19 @@ async fn show_one(args: OneKeyArgs, data: &DataSettings) -> Outcome {
             ("STATE", state(&key, now)),
             ("SUBMITS", rate(key.submit_rate)),
             ("READS", rate(key.read_rate)),
+            ("BUDGET", or_dash(allowance.map(budget_in_use))),
             ("CREATED", key.created_at.to_string()),
             ("EXPIRES", or_dash(key.expires_at)),
             ("LAST USED", or_dash(key.last_used_at)),
         ];
         rows.map(|(name, value)| format!("{name:<9}  {value}").trim_end().to_owned()).join("\n")
     })
+}
+
+/// A budget, and its use.
+fn budget_in_use(allowance: Allowance) -> String {
+    let Allowance { budget, spent, resets_at } = allowance;
+    format!("{budget}: {spent} spent, {} left until {resets_at}", allowance.left())
 }
 
 /// The name of the account that owns a key.
@@ -245,8 +300,18 @@ async fn change(args: OneKeyArgs, change: KeyChange, data: &DataSettings) -> Out
         return Err(Failure(format!("key {} is revoked, which cannot be undone: create a new key", key.id)));
     }
     let account = account_name(&*store, &key).await?;
-    show(args.json, &ShownKey { key: &key, account: &account, state: key.state(now) }, || {
-        format!("Key {} ({}) of {account} is {}.", key.id, key.hint, state(&key, now))
+    let allowance = match change {
+        KeyChange::Budget(_) => store.find_allowance(key.id).await?,
+        _ => None,
+    };
+    let used = allowance.map(UsedBudget::from);
+    show(args.json, &ShownKey { key: &key, account: &account, state: key.state(now), used }, || {
+        let name = format!("Key {} ({}) of {account}", key.id, key.hint);
+        match (change, allowance) {
+            (KeyChange::Budget(_), Some(allowance)) => format!("{name} has the budget {}.", budget_in_use(allowance)),
+            (KeyChange::Budget(_), None) => format!("{name} has no budget."),
+            _ => format!("{name} is {}.", state(&key, now)),
+        }
     })
 }
 

@@ -54,6 +54,7 @@ mod queue;
 mod restore;
 mod serve;
 mod task;
+mod usage;
 mod waiting;
 
 /// Self-hosted service that turns prompts into images, with API keys and credits
@@ -110,6 +111,8 @@ enum Command {
     /// Grant, take, show and audit credits
     #[command(subcommand)]
     Credits(credits::CreditsCommand),
+    /// Add up the use of credits by key, day or account
+    Usage(usage::UsageArgs),
     /// List, show and fail tasks
     #[command(subcommand)]
     Task(task::TaskCommand),
@@ -297,6 +300,7 @@ fn run(command: Command, data: &DataSettings, settings: &[ShownSetting], exporte
             Command::Person(command) => person::run(command, data).await,
             Command::Key(command) => key::run(command, data).await,
             Command::Credits(command) => credits::run(command, data).await,
+            Command::Usage(args) => usage::run(args, data).await,
             Command::Task(command) => task::run(command, data).await,
             Command::Queue(command) => queue::run(command, data).await,
             Command::Files(command) => files::run(command, data).await,

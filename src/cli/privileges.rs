@@ -20,6 +20,7 @@ impl Command {
             | Self::Key(_)
             | Self::Person(_)
             | Self::Credits(_)
+            | Self::Usage(_)
             | Self::Task(_)
             | Self::Queue(_)
             | Self::Files(_)

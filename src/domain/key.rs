@@ -9,6 +9,7 @@ use rand::RngExt as _;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
+use crate::domain::budget::Budget;
 use crate::domain::model::Id;
 use crate::domain::timestamp::Timestamp;
 
@@ -98,6 +99,8 @@ pub struct ApiKey {
     pub submit_rate: Option<u32>,
     /// Reads per minute; `None` means the server's default, 0 means unlimited.
     pub read_rate: Option<u32>,
+    /// Credits that it may spend in a period, together with those that it was rotated from and to.
+    pub budget: Option<Budget>,
     /// Time of creation.
     pub created_at: Timestamp,
     /// Time at which the key expires.

@@ -1,6 +1,7 @@
 //! The types of the domain with their validation. No I/O.
 
 pub mod address;
+pub mod budget;
 pub mod cursor;
 pub mod data_urls;
 pub mod files_marker;

@@ -295,6 +295,9 @@ pub struct Account {
     pub name: String,
     /// Credits left.
     pub credits: i64,
+    /// The balance below which its endpoints are told, once, that the credits are low.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub low_balance: Option<i64>,
     /// Whether its owners manage all accounts in the studio.
     #[serde(skip)]
     pub admin: bool,
@@ -309,7 +312,7 @@ pub struct Account {
 impl Account {
     /// An account that was just created.
     pub fn new(id: Id, name: String, credits: i64, admin: bool) -> Self {
-        Self { id, name, credits, admin, disabled_at: None, deleted_at: None }
+        Self { id, name, credits, low_balance: None, admin, disabled_at: None, deleted_at: None }
     }
 }
 
@@ -323,15 +326,21 @@ pub enum EntryKind {
     Charge,
     /// A task failed.
     Refund,
+    /// Granted credits expired.
+    Expiry,
 }
 
 impl EntryKind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Grant, Self::Charge, Self::Refund, Self::Expiry];
+
     /// The name that is stored and shown.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Grant => "grant",
             Self::Charge => "charge",
             Self::Refund => "refund",
+            Self::Expiry => "expiry",
         }
     }
 }
@@ -343,7 +352,7 @@ pub struct LedgerEntry {
     pub id: i64,
     /// Kind of the entry.
     pub kind: EntryKind,
-    /// Signed credits; charges are negative.
+    /// Signed credits; charges and expiries are negative.
     pub amount: i64,
     /// Balance after the entry.
     pub balance: i64,
@@ -353,6 +362,23 @@ pub struct LedgerEntry {
     pub note: Option<String>,
     /// Time of the entry.
     pub created_at: Timestamp,
+}
+
+/// Credits that expire: of a grant, or of a refund whose grant had lapsed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ExpiringGrant {
+    /// The ledger entry that brought the credits.
+    pub entry_id: i64,
+    /// Credits at first.
+    pub amount: i64,
+    /// Credits that can still be spent.
+    pub remaining: i64,
+    /// Credits that were left when it expired; `None` until an entry took them from the balance.
+    pub lapsed: Option<i64>,
+    /// When it expires.
+    pub expires_at: Timestamp,
+    /// Note of the operator.
+    pub note: Option<String>,
 }
 
 /// The text is not the name of any variant: the database contains a value that this code never wrote.
@@ -383,6 +409,7 @@ impl FromStr for EntryKind {
             "grant" => Ok(Self::Grant),
             "charge" => Ok(Self::Charge),
             "refund" => Ok(Self::Refund),
+            "expiry" => Ok(Self::Expiry),
             _ => Err(UnknownWord { what: "ledger entry", text: text.into() }),
         }
     }

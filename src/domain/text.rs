@@ -53,6 +53,12 @@ pub fn ledger_note(text: &str) -> Result<String, InvalidText> {
     checked("a note", text, 0, MAX_NOTE_CHARS)
 }
 
+/// A field of a CSV file (RFC 4180) that no spreadsheet takes for a formula.
+pub fn csv_field(text: &str) -> String {
+    let guard = if text.starts_with(['=', '+', '-', '@', '\t']) { "'" } else { "" };
+    format!("\"{guard}{}\"", text.replace('"', "\"\""))
+}
+
 /// Parses the reason for failing a task; drops white space around it.
 ///
 /// # Errors

@@ -28,7 +28,7 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 79] = [
+pub static ROUTES: [Route; 81] = [
     api(Method::POST, GENERATE, Usage::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, Usage::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, Usage::Read, |method| on(method, api::images::find)),
@@ -73,6 +73,8 @@ pub static ROUTES: [Route; 79] = [
     page(Method::POST, "/studio/keys/{id}/{change}", |method| on(method, studio::change_key)),
     page(Method::GET, "/studio/credits", |method| on(method, studio::credits)),
     page(Method::GET, "/studio/credits.csv", |method| on(method, studio::csv)),
+    page(Method::GET, "/studio/usage", |method| on(method, studio::usage)),
+    page(Method::GET, "/studio/usage.csv", |method| on(method, studio::usage_csv)),
     page(Method::GET, "/studio/sessions", |method| on(method, studio::sessions)),
     page(Method::POST, "/studio/sessions/end", |method| on(method, studio::end_other_sessions)),
     page(Method::POST, "/studio/sessions/{id}/end", |method| on(method, studio::end_session)),

@@ -29,6 +29,9 @@ pub(super) fn task(
     match submission? {
         Submission::Accepted(task) => Ok(Some(task)),
         Submission::InsufficientCredits { available } => Err(ApiError::insufficient_credits(required, available)),
+        Submission::OverBudget { available, left, resets_at } => {
+            Err(ApiError::over_budget(required, available, left, resets_at))
+        }
         Submission::TooManyUnfinished => Err(ApiError::rate_limited(
             format!("The account has {} unfinished tasks, which is its limit.", api.settings.limits.max_unfinished),
             UNFINISHED_RETRY_SECONDS,

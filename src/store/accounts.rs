@@ -1,9 +1,15 @@
 //! Accounts and their credits.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 
 use super::{NewKey, Result};
-use crate::domain::model::{Account, Id, LedgerEntry};
+use crate::clock::Timestamp;
+use crate::domain::model::{Account, ExpiringGrant, Id, LedgerEntry};
+
+/// Credits that are refunded after their grant has lapsed can be spent for this long.
+pub const REFUND_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Outcome of creating an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +45,8 @@ pub enum AccountChange {
     Enable,
     /// Makes all of its keys invalid. Its unfinished tasks go on.
     Disable,
+    /// Sets the balance below which its endpoints are told of low credits, or ends that. At least 1.
+    LowBalance(Option<i64>),
     /// Disables it for good, revokes its keys and removes its people, calls and uploads, unless it has unfinished tasks. It takes no submit afterwards. Its
     /// ledger stays, and its tasks until [`Upkeep::remove_tasks_of`](super::Upkeep::remove_tasks_of).
     Delete,
@@ -71,9 +79,25 @@ pub trait Accounts: std::fmt::Debug + Send + Sync + 'static {
 
     /// Adds credits and returns the new balance; `None` if the account does not exist. An amount is an error if it is not
     /// positive or would raise the balance above [`MAX_BALANCE`](crate::domain::model::MAX_BALANCE).
-    async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>>;
+    async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>> {
+        self.grant_until(account_id, amount, note, None).await
+    }
 
-    /// Takes credits away, which is a grant with a negative amount in the ledger; `None` if the account does not exist.
+    /// [`Accounts::grant`] of credits that expire, if there is a time. Tasks spend those that expire soonest first, and those
+    /// that never do last. A refund goes back to its grant; after its expiry, it can be spent for [`REFUND_LIFE`].
+    async fn grant_until(
+        &self,
+        account_id: Id,
+        amount: i64,
+        note: Option<&str>,
+        expires_at: Option<Timestamp>,
+    ) -> Result<Option<i64>>;
+
+    /// The grants of an account that expire or have lapsed, the latest expiry first.
+    async fn expiring_grants(&self, account_id: Id, limit: u32) -> Result<Vec<ExpiringGrant>>;
+
+    /// Takes credits away, which is a grant with a negative amount in the ledger: first those that never expire, then those
+    /// that expire last. `None` if the account does not exist.
     /// An amount that is not positive is an error.
     async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<Taking>>;
 

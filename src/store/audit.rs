@@ -36,10 +36,24 @@ pub struct Audit {
     pub drifts: Vec<Drift>,
 }
 
+/// The grants that expire, with the entries about them, for both databases.
+pub(super) const GRANTS: &str = "
+    SELECT g.entry_id, g.account_id, g.amount, g.remaining, g.lapsed, s.account_id, s.amount, x.account_id, x.amount
+    FROM expiring_grants g LEFT JOIN ledger s ON s.id = g.entry_id AND s.account_id = g.account_id
+    LEFT JOIN ledger x ON x.grant_id = g.entry_id ORDER BY g.entry_id";
+
+/// The entries of grants that do not exist.
+pub(super) const STRAY_EXPIRIES: &str = "
+    SELECT id, account_id FROM ledger x
+    WHERE grant_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM expiring_grants g WHERE g.entry_id = x.grant_id)
+    ORDER BY id";
+
 /// The totals of an account.
 #[derive(Debug, Default)]
 struct Sums {
     credits: i64,
+    /// Credits of grants that expire.
+    expiring: i64,
     queued: u64,
 }
 
@@ -61,6 +75,22 @@ pub(super) struct Entry {
     pub(super) account_id: Id,
     pub(super) kind: EntryKind,
     pub(super) amount: i64,
+    pub(super) key_id: Option<Id>,
+}
+
+/// A grant that expires, with the entries about it.
+#[derive(Debug)]
+pub(super) struct Grant {
+    /// The entry that brought the credits.
+    pub(super) entry_id: i64,
+    pub(super) account_id: Id,
+    pub(super) amount: i64,
+    pub(super) remaining: i64,
+    pub(super) lapsed: Option<i64>,
+    /// Account and amount of the entry that brought the credits.
+    pub(super) source: Option<(Id, i64)>,
+    /// Account and amount of the entry of the kind `expiry`.
+    pub(super) expiry: Option<(Id, i64)>,
 }
 
 /// The columns of a task that the audit needs.
@@ -83,6 +113,8 @@ pub(super) struct Queued {
     pub(super) reference_count: i64,
     /// The references of its task in JSON, if that exists and has any.
     pub(super) references: Option<String>,
+    /// The credits of grants that expire which its task took, in JSON.
+    pub(super) taken: Option<String>,
 }
 
 impl Queued {
@@ -99,6 +131,8 @@ impl Queued {
 pub(super) struct Books {
     audit: Audit,
     sums: HashMap<Id, Sums>,
+    /// Credits of grants that tasks in the queue took, with the account of one of them.
+    held: HashMap<i64, (Id, i64)>,
 }
 
 impl Books {
@@ -137,6 +171,9 @@ impl Books {
             }
             self.check_entries(&task, &of_task);
             let queued = next_if(queue, |queued| queued.task_id == task.id)?;
+            if let Some(taken) = queued.as_ref().and_then(|queued| queued.taken.as_deref()) {
+                self.hold(&task, taken);
+            }
             self.check_state(&task, queued.as_ref());
         }
         Ok(())
@@ -185,6 +222,54 @@ impl Books {
                 self.drift(task.account_id, Some(task.id), "the failed task was never refunded".into());
             }
         }
+        if entries.iter().any(|entry| entry.key_id != entries[0].key_id) {
+            self.drift(task.account_id, Some(task.id), "its entries name different keys".into());
+        }
+    }
+
+    /// Notes the credits of expiring grants that a task in the queue took.
+    fn hold(&mut self, task: &Task, taken: &str) {
+        let Ok(parts) = serde_json::from_str::<Vec<(i64, i64)>>(taken) else {
+            return self.drift(task.account_id, Some(task.id), format!("took unreadable credits of grants: {taken}"));
+        };
+        let all: i64 = parts.iter().map(|(_, part)| part).sum();
+        if all > task.cost || parts.iter().any(|(_, part)| *part <= 0) {
+            let cost = task.cost;
+            self.drift(task.account_id, Some(task.id), format!("took {all} credits of grants, but costs {cost}"));
+        }
+        for (grant, part) in parts {
+            self.held.entry(grant).or_insert((task.account_id, 0)).1 += part;
+        }
+    }
+
+    /// Compares the next grant that expires with its entries, after all tasks: no credit of it may be there twice, and what
+    /// lapsed was taken from the balance by one entry.
+    pub(super) fn match_grant(&mut self, grant: &Grant) {
+        let Grant { entry_id, account_id, amount, remaining, lapsed, source, expiry } = *grant;
+        let lapsed = lapsed.unwrap_or(0);
+        let (_, held) = self.held.remove(&entry_id).unwrap_or((account_id, 0));
+        if !source.is_some_and(|(account, credits)| account == account_id && credits >= amount) {
+            let fault = format!("entry {entry_id} did not bring the {amount} credits of its grant");
+            self.drift(account_id, None, fault);
+        }
+        if remaining + lapsed + held > amount {
+            let fault = format!(
+                "of the {amount} credits granted by entry {entry_id}, {remaining} are left, {lapsed} lapsed and \
+                 unfinished tasks took {held}"
+            );
+            self.drift(account_id, None, fault);
+        }
+        if expiry != (lapsed > 0).then_some((account_id, -lapsed)) {
+            let said = expiry.map_or(0, |(_, amount)| -amount);
+            let fault = format!("of the grant of entry {entry_id} {lapsed} credits lapsed, but its entry says {said}");
+            self.drift(account_id, None, fault);
+        }
+        self.sums.entry(account_id).or_default().expiring += remaining;
+    }
+
+    /// Reports an entry of the kind `expiry` without its grant.
+    pub(super) fn report_expiry(&mut self, id: i64, account_id: Id) {
+        self.drift(account_id, None, format!("entry {id} is about a grant that does not exist"));
     }
 
     fn check_state(&mut self, task: &Task, queued: Option<&Queued>) {
@@ -213,7 +298,10 @@ impl Books {
     /// unfinished tasks with the account passes them: they must follow from its entries and its tasks.
     pub(super) fn compare_account(&mut self, id: Id, stored: Option<(i64, u64)>) {
         self.audit.accounts += 1;
-        let Sums { credits, queued } = self.sums.remove(&id).unwrap_or_default();
+        let Sums { credits, expiring, queued } = self.sums.remove(&id).unwrap_or_default();
+        if expiring > credits {
+            self.drift(id, None, format!("{expiring} credits of grants are left, but the balance is {credits}"));
+        }
         let Some((balance, unfinished)) = stored else { return };
         if balance != credits {
             self.drift(id, None, format!("the balance is {balance} but its entries add up to {credits}"));
@@ -223,8 +311,13 @@ impl Books {
         }
     }
 
-    /// Ends the audit after all accounts were compared.
+    /// Ends the audit after all grants and accounts were compared.
     pub(super) fn close(mut self) -> Audit {
+        let mut unknown: Vec<(i64, Id)> = self.held.iter().map(|(grant, (account, _))| (*grant, *account)).collect();
+        unknown.sort();
+        for (grant, account) in unknown {
+            self.drift(account, None, format!("tasks took credits of a grant of entry {grant}, which does not exist"));
+        }
         let mut unknown: Vec<Id> = self.sums.keys().copied().collect();
         unknown.sort();
         for id in unknown {

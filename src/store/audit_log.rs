@@ -111,6 +111,8 @@ actions! {
     EnableAccount = "audit-enable-account",
     /// An account was disabled.
     DisableAccount = "audit-disable-account",
+    /// The threshold of low credits of an account was set. The detail is the threshold.
+    SetLowBalance = "audit-low-balance",
     /// An account was deleted.
     DeleteAccount = "audit-delete-account",
     /// Credits were granted. The detail is the amount and the note.
@@ -133,6 +135,8 @@ actions! {
     DisableKey = "audit-disable-key",
     /// A key was revoked.
     RevokeKey = "audit-revoke-key",
+    /// The budget of a key was set. The detail is the budget.
+    ChangeBudget = "audit-change-budget",
     /// A key was rotated. The detail is the id of the new key.
     RotateKey = "audit-rotate-key",
     /// A person opened an account in the studio. The detail is its opening balance, and the provider of the person's
@@ -245,12 +249,24 @@ impl Deed {
             AccountChange::Enable => (Action::EnableAccount, account.deleted_at.is_none()),
             AccountChange::Disable => (Action::DisableAccount, account.deleted_at.is_none()),
             AccountChange::Delete => (Action::DeleteAccount, account.deleted_at.is_some()),
+            AccountChange::LowBalance(threshold) => {
+                let detail = threshold.map_or_else(|| "none".to_owned(), |threshold| threshold.to_string());
+                let is_done = account.deleted_at.is_none();
+                return is_done.then(|| Self::of(Action::SetLowBalance, account.id).with(detail));
+            }
         };
         is_done.then(|| Self::of(action, account.id))
     }
 
-    pub(super) fn of_grant(account_id: Id, amount: i64, note: Option<&str>, balance: Option<i64>) -> Option<Self> {
-        let detail = format!("+{amount} {}", note.unwrap_or_default());
+    pub(super) fn of_grant(
+        account_id: Id,
+        amount: i64,
+        note: Option<&str>,
+        expires_at: Option<Timestamp>,
+        balance: Option<i64>,
+    ) -> Option<Self> {
+        let until = expires_at.map(|end| format!(" (until {end})")).unwrap_or_default();
+        let detail = format!("+{amount}{until} {}", note.unwrap_or_default());
         balance.map(|_| Self::of(Action::Grant, account_id).with(detail.trim()))
     }
 
@@ -261,7 +277,8 @@ impl Deed {
 
     pub(super) fn of_new_key(key: Option<&ApiKey>) -> Option<Self> {
         let key = key?;
-        Some(Self::of(Action::CreateKey, key.account_id).about(key.id).with(&key.name))
+        let budget = key.budget.map(|budget| budget.to_string()).unwrap_or_default();
+        Some(Self::of(Action::CreateKey, key.account_id).about(key.id).with(format!("{} {budget}", key.name).trim()))
     }
 
     pub(super) fn of_key(change: KeyChange, key: Option<&ApiKey>) -> Option<Self> {
@@ -272,6 +289,10 @@ impl Deed {
             KeyChange::Lift => Action::Lift,
             KeyChange::Disable => Action::DisableKey,
             KeyChange::Revoke => Action::RevokeKey,
+            KeyChange::Budget(budget) => {
+                let detail = budget.map_or_else(|| "none".to_owned(), |budget| budget.to_string());
+                return Some(Self::of(Action::ChangeBudget, key.account_id).about(key.id).with(detail));
+            }
             // The service itself does that.
             KeyChange::FlagLeaked => return None,
         };

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 
 use super::Result;
 use crate::clock::Timestamp;
+use crate::domain::budget::{Allowance, Budget};
 use crate::domain::key::{ApiKey, KeyHash};
 use crate::domain::model::Id;
 
@@ -22,6 +23,8 @@ pub struct NewKey {
     pub submit_rate: Option<u32>,
     /// Reads per minute; `None` means the server's default.
     pub read_rate: Option<u32>,
+    /// Credits that it may spend in a period; `None` means no limit but the balance.
+    pub budget: Option<Budget>,
     /// Time at which the key expires.
     pub expires_at: Option<Timestamp>,
 }
@@ -41,6 +44,9 @@ pub enum KeyChange {
     Revoke,
     /// Records that it was seen in a query string.
     FlagLeaked,
+    /// Sets its budget and that of the keys that it was rotated from and to, or ends it. Credits spent in the present
+    /// period count.
+    Budget(Option<Budget>),
 }
 
 /// API keys.
@@ -61,9 +67,12 @@ pub trait Keys: std::fmt::Debug + Send + Sync + 'static {
     /// Changes a key and returns its new state. A revoked key stays revoked.
     async fn change_key(&self, id: Id, change: KeyChange) -> Result<Option<ApiKey>>;
 
+    /// The use of the budget of a key, if it has one, in the period of [`Fleet::now`](super::Fleet::now).
+    async fn find_allowance(&self, id: Id) -> Result<Option<Allowance>>;
+
     /// Adds a key that takes over name, rates and expiry of the key `id`, whether it is disabled, and its strikes and
-    /// suspension under the content policy. The key `id` ends after `overlap` at the latest. `None` when there is no
-    /// such key or it is revoked.
+    /// suspension under the content policy. Both share one budget. The key `id` ends after `overlap` at the latest. `None`
+    /// when there is no such key or it is revoked.
     async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>>;
 
     /// Records the last use of keys. It ignores times before the recorded one and keys that do not exist.

@@ -32,7 +32,7 @@ mod reports;
 pub mod sqlite;
 mod uploads;
 
-pub use self::accounts::{AccountChange, AccountCreation, Accounts, Rank, Taking};
+pub use self::accounts::{AccountChange, AccountCreation, Accounts, REFUND_LIFE, Rank, Taking};
 pub use self::audit::{Audit, Drift};
 pub use self::audit_log::{Action, Actor, AuditEntry, AuditLog, Deed, Via};
 pub use self::calls::{Attachment, CALL_LIFE, Call, CallEnd, Calls, Origin};
@@ -52,7 +52,9 @@ pub use self::people::{
     Candidate, Credential, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation, SignUp,
     SigningUp,
 };
-pub use self::reports::{AccountSummary, DayUsage, EntryFilter, Hour, Reports, StruckKey, StruckPerson};
+pub use self::reports::{
+    AccountSummary, DayUsage, EntryFilter, Hour, Reports, StruckKey, StruckPerson, UsageBy, UsageFilter, UsageRow,
+};
 pub use self::uploads::{Upload, UploadedPicture, Uploads};
 
 /// Longest time by which a sweep is postponed. A sweep that is due later than that was postponed before the clock was set
@@ -98,6 +100,15 @@ pub enum Submission {
     InsufficientCredits {
         /// Credits in the account.
         available: i64,
+    },
+    /// Refused: the budget of the key has only `left`.
+    OverBudget {
+        /// The smaller of `left` and the credits in the account.
+        available: i64,
+        /// Credits left of the budget.
+        left: i64,
+        /// When the budget starts anew.
+        resets_at: Timestamp,
     },
     /// Refused: the account has reached its limit of unfinished tasks.
     TooManyUnfinished,
@@ -201,7 +212,7 @@ pub struct TaskFiles {
 #[async_trait]
 pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
     /// Charges and queues a task, unless the account has `max_unfinished` unfinished tasks (0: no limit) or too few
-    /// credits, or the call in `origin`, which is written down with it, repeats one. Nothing happens unless the transaction
+    /// credits, or too little is left of the budget of the key, or the call in `origin`, which is written down with it, repeats one. Nothing happens unless the transaction
     /// begins before `start` is over. [`StoreError::Unknown`] means that the task may exist and be charged.
     async fn submit_before(
         &self,
@@ -378,6 +389,10 @@ pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
 
     /// Fails and refunds every waiting task with more than `max_references` reference images; returns them in any order.
     async fn fail_beyond(&self, max_references: u32, error: &str) -> Result<Vec<Ended>>;
+
+    /// Ends the grants that have expired by [`Fleet::now`]: an entry of the kind `expiry` takes what is left of each from its
+    /// account. Returns the number of grants.
+    async fn lapse_grants(&self) -> Result<usize>;
 
     /// Removes every task that ended before `cutoff` of [`Fleet::now`]: erases its request and hides it from every lookup
     /// except [`Tasks::inspect_task`] and [`Tasks::task_files`]. Its ledger entries and the names of its files stay.

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::{Result, WorkerReport};
 use crate::clock::Timestamp;
 use crate::domain::key::ApiKey;
-use crate::domain::model::{Account, EntryKind, Id, LedgerEntry};
+use crate::domain::model::{Account, CREDITS_PER_IMAGE, EntryKind, Id, LedgerEntry, Surface};
 use crate::domain::person::Person;
 
 /// Most reasons of failures that an [`Hour`] tells apart. The rest has an empty reason.
@@ -45,6 +45,79 @@ pub struct DayUsage {
     pub used: i64,
     /// The id of the newest of these entries.
     pub last: i64,
+}
+
+/// How the use of credits is told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UsageBy {
+    /// By account.
+    Account,
+    /// By account and key; tasks of the studio have none.
+    Key,
+    /// By day in UTC.
+    Day,
+}
+
+impl UsageBy {
+    /// The columns of a [`UsageRow`] that tell rows apart, for both databases.
+    pub(super) fn columns(self) -> &'static str {
+        match self {
+            Self::Account => {
+                "CAST(NULL AS bigint) AS day, account_id, CAST(NULL AS text) AS key_id, CAST(NULL AS text) AS surface"
+            }
+            Self::Key => {
+                "CAST(NULL AS bigint) AS day, account_id, key_id,
+                 CASE WHEN key_id IS NULL THEN (SELECT surface FROM tasks t WHERE t.id = l.task_id) END AS surface"
+            }
+            Self::Day => {
+                "created_at / 86400000 AS day, CAST(NULL AS text) AS account_id, CAST(NULL AS text) AS key_id,
+                 CAST(NULL AS text) AS surface"
+            }
+        }
+    }
+}
+
+/// The ledger entries that count as use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct UsageFilter {
+    /// Of this account.
+    pub account_id: Option<Id>,
+    /// Not from before this time.
+    pub from: Option<Timestamp>,
+    /// From before this time.
+    pub until: Option<Timestamp>,
+}
+
+/// The use of credits by an account, with a key, or on a day.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsageRow {
+    /// Midnight, when the day begins, if days are told apart.
+    pub day: Option<Timestamp>,
+    /// The account, unless days are told apart.
+    pub account_id: Option<Id>,
+    /// The key, if keys are told apart and the tasks came with one.
+    pub key_id: Option<Id>,
+    /// If keys are told apart and none is known, the surface of the tasks: the studio, or the API before ledger entries named
+    /// their keys.
+    pub surface: Option<Surface>,
+    /// Tasks charged.
+    pub tasks: u64,
+    /// Credits charged.
+    pub charged: i64,
+    /// Credits refunded, also those of tasks that were charged before.
+    pub refunded: i64,
+}
+
+impl UsageRow {
+    /// Images of the tasks that were charged.
+    pub fn images(&self) -> i64 {
+        self.charged / CREDITS_PER_IMAGE
+    }
+
+    /// Credits charged less those refunded.
+    pub fn credits(&self) -> i64 {
+        self.charged - self.refunded
+    }
 }
 
 /// How the tasks went that were created in one hour, of all accounts and surfaces.
@@ -146,6 +219,10 @@ pub trait Reports: std::fmt::Debug + Send + Sync + 'static {
     /// The use of credits by an account, on each day since `since` on which it was charged or refunded, in order. Counts
     /// ledger entries with an id above `after` only.
     async fn usage(&self, account_id: Id, since: Timestamp, after: i64) -> Result<Vec<DayUsage>>;
+
+    /// The charges and refunds that pass a filter, added up: exactly those of the ledger. Without a bound on the time of an
+    /// account, this reads its whole ledger.
+    async fn usage_by(&self, by: UsageBy, filter: UsageFilter) -> Result<Vec<UsageRow>>;
 
     /// How the tasks went that were created within an hour from `begin`.
     async fn hour(&self, begin: Timestamp) -> Result<Hour>;

@@ -282,7 +282,9 @@ async fn barred(visitor: &Visitor) -> Result<Option<Barred>, PageError> {
 fn refusal_of(visitor: &Visitor, refused: &Submission, cost: i64) -> String {
     let t = visitor.texts;
     match refused {
-        Submission::InsufficientCredits { .. } => t.word("no-credits", &cost.to_string()).into_owned(),
+        Submission::InsufficientCredits { .. } | Submission::OverBudget { .. } => {
+            t.word("no-credits", &cost.to_string()).into_owned()
+        }
         Submission::TooManyUnfinished => t.get("too-many").into_owned(),
         Submission::Overloaded { excess } => t.count("overloaded", excess.as_secs().max(1)).into_owned(),
         Submission::NoReference { index } => t.count("no-reference", *index as u64 + 1).into_owned(),

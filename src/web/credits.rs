@@ -14,11 +14,14 @@ use super::error::PageError;
 use super::page::{Frame, html, secured};
 use super::session::Visitor;
 use crate::clock::Timestamp;
-use crate::domain::model::{EntryKind, LedgerEntry};
+use crate::domain::model::{EntryKind, ExpiringGrant, LedgerEntry};
+use crate::domain::text;
 use crate::store::EntryFilter;
 
 /// Entries of one page.
 const PAGE: u32 = 50;
+/// Most grants that the page shows.
+const GRANTS: u32 = 50;
 /// Most entries of a download.
 const MAX_ROWS: u32 = 100_000;
 /// Periods of the chart, in days, the usual one first.
@@ -72,7 +75,9 @@ struct CreditsPage<'a> {
     frame: Frame<'a>,
     chart: Chart,
     periods: [u32; 2],
-    kinds: [EntryKind; 3],
+    kinds: [EntryKind; 4],
+    /// The grants that have not lapsed, the soonest expiry first.
+    grants: Vec<ExpiringGrant>,
     entries: Vec<LedgerEntry>,
     older: Option<i64>,
     wanted: &'a Wanted,
@@ -83,13 +88,17 @@ pub async fn credits(visitor: Visitor, Query(wanted): Query<Wanted>) -> Result<R
     let account = visitor.session.person.account_id;
     let filter = wanted.filter()?;
     let mut entries = visitor.studio.shared.store.entries(account, filter, wanted.before, PAGE + 1).await?;
+    let mut grants = visitor.studio.shared.store.expiring_grants(account, GRANTS).await?;
+    grants.retain(|grant| grant.lapsed.is_none());
+    grants.reverse();
     let more = entries.len() > PAGE as usize;
     entries.truncate(PAGE as usize);
     let page = CreditsPage {
         frame: Frame::new("credits", &visitor).await?,
         chart: chart(&visitor, wanted.days()).await?,
         periods: PERIODS,
-        kinds: [EntryKind::Grant, EntryKind::Charge, EntryKind::Refund],
+        kinds: EntryKind::ALL,
+        grants,
         older: entries.last().map(|entry| entry.id).filter(|_| more),
         entries,
         wanted: &wanted,
@@ -119,22 +128,16 @@ async fn chart(visitor: &Visitor, days: u32) -> Result<Chart, PageError> {
 pub async fn csv(visitor: Visitor, Query(wanted): Query<Wanted>) -> Result<Response<Body>, PageError> {
     let account = visitor.session.person.account_id;
     let entries = visitor.studio.shared.store.entries(account, wanted.filter()?, None, MAX_ROWS).await?;
-    let mut text = "id,time,kind,amount,balance,task_id,note\r\n".to_owned();
+    let mut csv = "id,time,kind,amount,balance,task_id,note\r\n".to_owned();
     for entry in entries {
         let task = entry.task_id.map(|id| id.to_string()).unwrap_or_default();
         let LedgerEntry { id, kind, amount, balance, created_at, note, .. } = entry;
-        let note = quoted(note.as_deref().unwrap_or_default());
-        text.push_str(&format!("{id},{created_at},{},{amount},{balance},{task},{note}\r\n", kind.as_str()));
+        let note = text::csv_field(note.as_deref().unwrap_or_default());
+        csv.push_str(&format!("{id},{created_at},{},{amount},{balance},{task},{note}\r\n", kind.as_str()));
     }
-    let mut response = secured(Response::new(Body::from(text)));
+    let mut response = secured(Response::new(Body::from(csv)));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/csv; charset=utf-8"));
     headers.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment; filename=\"credits.csv\""));
     Ok(response)
-}
-
-/// A field that no spreadsheet takes for a formula.
-fn quoted(text: &str) -> String {
-    let guard = if text.starts_with(['=', '+', '-', '@', '\t']) { "'" } else { "" };
-    format!("\"{guard}{}\"", text.replace('"', "\"\""))
 }

@@ -1,5 +1,6 @@
 //! The keys of the account, for its owners.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +13,9 @@ use axum::response::{IntoResponse as _, Redirect};
 use super::Studio;
 use super::error::PageError;
 use super::page::{Frame, html, secured};
-use super::session::{Form, Visitor};
+use super::session::{Fields, Form, Visitor};
 use crate::clock::Timestamp;
+use crate::domain::budget::{Allowance, Budget, InvalidBudget, Period};
 use crate::domain::key::{ApiKey, KeySecret, KeyState};
 use crate::domain::model::Id;
 use crate::domain::person::Role;
@@ -34,6 +36,9 @@ const MAX_KEYS: usize = 100;
 struct KeysPage<'a> {
     frame: Frame<'a>,
     keys: Vec<ApiKey>,
+    /// The use of the budgets of keys, by key.
+    allowances: HashMap<Id, Allowance>,
+    periods: [Period; 3],
     now: Timestamp,
     /// A key that was just made, and what to say about it.
     made: Option<(KeySecret, String)>,
@@ -71,6 +76,20 @@ impl KeysPage<'_> {
         }
     }
 
+    /// The name of the text for a period.
+    fn period_text(&self, period: &Period) -> &'static str {
+        match period {
+            Period::Day => "key-per-day",
+            Period::Week => "key-per-week",
+            Period::Month => "key-per-month",
+        }
+    }
+
+    /// Whether a key has a budget of this period.
+    fn is_period(&self, key: &ApiKey, period: &Period) -> bool {
+        key.budget.is_some_and(|budget| budget.period == *period)
+    }
+
     fn is_suspended(&self, key: &ApiKey) -> bool {
         key.state(self.now) == KeyState::Suspended
     }
@@ -80,10 +99,21 @@ async fn page(visitor: &Visitor, made: Option<(KeySecret, String)>) -> Result<Re
     let store = &visitor.studio.shared.store;
     let mut keys = store.list_keys(Some(visitor.session.person.account_id)).await?;
     keys.reverse();
-    let frame = Frame::new("keys", visitor).await?;
-    Ok(html(
-        KeysPage { frame, keys, now: store.now(), made, overlaps: OVERLAPS, usual_overlap: USUAL_OVERLAP }.render()?,
-    ))
+    let mut allowances = HashMap::new();
+    for key in keys.iter().filter(|key| key.budget.is_some() && key.revoked_at.is_none()) {
+        allowances.extend(store.find_allowance(key.id).await?.map(|allowance| (key.id, allowance)));
+    }
+    let page = KeysPage {
+        frame: Frame::new("keys", visitor).await?,
+        keys,
+        allowances,
+        periods: Period::ALL,
+        now: store.now(),
+        made,
+        overlaps: OVERLAPS,
+        usual_overlap: USUAL_OVERLAP,
+    };
+    Ok(html(page.render()?))
 }
 
 /// The page.
@@ -110,7 +140,8 @@ pub async fn create(State(studio): State<Arc<Studio>>, form: Form) -> Result<Res
     let (submit_rate, read_rate) = (rate(fields.text("submit_rate"))?, rate(fields.text("read_rate"))?);
     let secret = KeySecret::random();
     let (hash, hint) = (secret.hash(), secret.hint());
-    let new = NewKey { hash, hint, name, submit_rate, read_rate, expires_at };
+    let budget = budget(&fields)?;
+    let new = NewKey { hash, hint, name, submit_rate, read_rate, budget, expires_at };
     let key = visitor.store().create_key(account, new).await?.ok_or_else(PageError::not_found)?;
     tracing::info!(key = %key.id, person = %visitor.session.person.id, "a key was created in the studio");
     let said = visitor.texts.get("key-created").into_owned();
@@ -124,6 +155,14 @@ fn rate(text: &str) -> Result<Option<u32>, PageError> {
     (!text.is_empty()).then(|| text.parse().map_err(invalid)).transpose()
 }
 
+/// The budget of a key; none if the field is empty.
+fn budget(fields: &Fields) -> Result<Option<Budget>, PageError> {
+    let credits = fields.text("budget").trim();
+    let invalid = |_: InvalidBudget| PageError::new(StatusCode::BAD_REQUEST, "key-budget-invalid");
+    let whole = || format!("{credits}/{}", fields.text("period"));
+    (!credits.is_empty()).then(|| whole().parse().map_err(invalid)).transpose()
+}
+
 /// Refuses one key more than an account may have.
 async fn check_room(visitor: &Visitor) -> Result<(), PageError> {
     let store = &visitor.studio.shared.store;
@@ -132,7 +171,7 @@ async fn check_room(visitor: &Visitor) -> Result<(), PageError> {
     if alive.count() < MAX_KEYS { Ok(()) } else { Err(PageError::new(StatusCode::CONFLICT, "key-too-many")) }
 }
 
-/// Disables, enables, revokes or rotates a key.
+/// Disables, enables, revokes or rotates a key, or sets its budget.
 pub async fn change(
     State(studio): State<Arc<Studio>>,
     Path((id, change)): Path<(String, String)>,
@@ -145,7 +184,7 @@ pub async fn change(
     let own = store.find_key(id).await?.filter(|key| key.account_id == visitor.session.person.account_id);
     let key = own.ok_or_else(PageError::not_found)?;
     let person = visitor.session.person.id;
-    if matches!(change.as_str(), "rotate" | "enable") {
+    if matches!(change.as_str(), "rotate" | "enable" | "budget") {
         visitor.manages()?;
     }
     let change = match change.as_str() {
@@ -164,6 +203,7 @@ pub async fn change(
         "enable" if key.suspension.is_some() => return Err(PageError::forbidden("key-suspended")),
         "enable" => KeyChange::Undisable,
         "disable" => KeyChange::Disable,
+        "budget" => KeyChange::Budget(budget(&fields)?),
         "revoke" => KeyChange::Revoke,
         _ => return Err(PageError::not_found()),
     };

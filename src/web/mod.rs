@@ -32,6 +32,7 @@ mod sign_up;
 mod snippets;
 mod texts;
 mod uploads;
+mod usage;
 mod zip;
 
 use std::sync::Arc;
@@ -83,6 +84,7 @@ pub mod handlers {
     pub use super::sign_in::{by_link, by_password, link, sign_in, sign_out};
     pub use super::sign_up::{sign_up, submit as submit_sign_up};
     pub use super::uploads::{remove as remove_upload, result_thumbnail, upload, upload_thumbnail, uploads};
+    pub use super::usage::{usage, usage_csv};
     pub use super::zip::zip;
 }
 

@@ -72,6 +72,7 @@ pub(super) fn kind_text(kind: impl Borrow<EntryKind>) -> &'static str {
         EntryKind::Grant => "credits-grant",
         EntryKind::Charge => "credits-charge",
         EntryKind::Refund => "credits-refund",
+        EntryKind::Expiry => "credits-expiry",
     }
 }
 

@@ -25,6 +25,7 @@ async fn an_account_shows_its_balance_its_unfinished_tasks_and_the_limits_of_the
                 "credits": credits,
                 "unfinished_tasks": unfinished,
                 "limits": { "submits_per_minute": 7, "reads_per_minute": 1_200, "unfinished_tasks": 3 },
+                "budget": null,
             }
         })
     };

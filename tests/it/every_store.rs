@@ -3,9 +3,10 @@
 use std::process::{Command, Stdio};
 
 /// The tests that speak to a whole service in their own process.
-const MODULES: [&str; 25] = [
+const MODULES: [&str; 26] = [
     "audit_log::entries",
     "auth::",
+    "budgets::",
     "endings::",
     "engines::diffusion::broken::a_task_",
     "envelope::",

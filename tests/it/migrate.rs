@@ -16,8 +16,9 @@ use tintype::service::endings::REFUSED;
 use tintype::store::sqlite::SqliteStore;
 use tintype::store::{
     AccountCreation, Accounts as _, Actor, AttemptProgress, AuditLog as _, BoardWrite, Credential, Fleet as _,
-    Gallery as _, GalleryFilter, Identities as _, KeyChange, Keys as _, Origin, People as _, PersonCreation,
-    Queue as _, SignUp, SigningUp, StartLimit, Store, StrikeRule, Submission, Tasks as _, Upkeep as _, Via,
+    Gallery as _, GalleryFilter, Identities as _, KeyChange, Keys as _, NewKey, Origin, People as _, PersonCreation,
+    Queue as _, SignUp, SigningUp, StartLimit, Store, StrikeRule, Submission, Tasks as _, Upkeep as _, UsageBy,
+    UsageFilter, Via,
 };
 
 use crate::rigs::binary::{self, Server};
@@ -46,7 +47,8 @@ pub(super) async fn installation(data: &Path) -> String {
     };
     store.create_account("poor", 0).await.expect("a store");
     let (secret, bad) = (KeySecret::random(), KeySecret::random());
-    store.create_key(ada.id, new_key(&secret)).await.expect("a store");
+    let limited = NewKey { budget: "500/day".parse().ok(), ..new_key(&secret) };
+    store.create_key(ada.id, limited).await.expect("a store");
     let bad = store.create_key(ada.id, new_key(&bad)).await.expect("a store").expect("a key");
     let submit = async |origin: Origin, surface| {
         let (prompt, aspect_ratio, reference_images) = ("a boat".into(), AspectRatio::Square, Vec::new());
@@ -73,7 +75,8 @@ pub(super) async fn installation(data: &Path) -> String {
     submit(Some(bad.id).into(), Surface::Api).await;
     store.refuse(claim().await, REFUSED, Some(rule)).await.expect("a store");
     store.change_key(bad.id, KeyChange::FlagLeaked).await.expect("a store");
-    store.grant(ada.id, 7, Some("for being nice")).await.expect("a store");
+    let end = store.now().saturating_add(LEASE * 10_000);
+    store.grant_until(ada.id, 7, Some("for being nice"), Some(end)).await.expect("a store");
     submit(None.into(), Surface::Api).await;
     let actor = Actor { name: "root".into(), person_id: None, via: Via::Command, source: None };
     store.acting(actor).pause_queue().await.expect("a store");
@@ -97,7 +100,9 @@ async fn everything(store: &dyn Store) -> (Vec<String>, Vec<LedgerEntry>, Vec<Ta
     for account in store.list_accounts().await.expect("a store") {
         entries.extend(store.history(account.id, None, 1_000).await.expect("a store"));
         nouns.push(format!("{account:?}"));
+        nouns.push(format!("{:?}", store.expiring_grants(account.id, 10).await.expect("a store")));
     }
+    nouns.push(format!("{:?}", store.usage_by(UsageBy::Key, UsageFilter::default()).await.expect("a store")));
     nouns.extend(store.list_keys(None).await.expect("a store").iter().map(|key| format!("{key:?}")));
     let struck = store.struck_people(10).await.expect("a store");
     assert!(struck.len() == 1 && struck[0].person.suspension.is_some() && struck[0].strikes == 1, "{struck:?}");

@@ -7,6 +7,7 @@ use crate::rigs::service::Backend;
 
 mod accounts;
 mod audit_log;
+mod budgets;
 mod calls;
 mod claims;
 mod completed;
@@ -16,6 +17,7 @@ mod ends;
 mod files;
 mod fixture;
 mod gallery;
+mod grants;
 mod identities;
 mod keys;
 mod leases;
@@ -62,6 +64,31 @@ macro_rules! suite {
                     a_refund_fits_into_an_account_with_the_maximum_balance,
                     history_lists_entries_newest_first_with_the_balance_after_each,
                     pages_of_history_have_no_gap_and_no_overlap,
+                }
+                budgets {
+                    a_key_spends_its_budget_and_no_more,
+                    a_refusal_names_the_smaller_of_balance_and_budget,
+                    a_budget_starts_anew_at_the_exact_begin_of_a_period,
+                    a_refund_returns_to_the_period_of_its_task,
+                    a_budget_is_set_changed_and_ended,
+                    a_rotated_key_shares_the_budget_of_the_key_before_it,
+                    concurrent_submits_never_exceed_a_budget,
+                    keys_of_one_batch_have_budgets_of_their_own,
+                    usage_adds_up_to_the_ledger,
+                }
+                grants {
+                    credits_are_spent_soonest_expiring_first_and_lasting_ones_last,
+                    a_grant_lapses_at_its_exact_millisecond_with_one_entry,
+                    a_spent_grant_lapses_without_an_entry,
+                    an_expired_grant_is_not_spent_even_before_it_lapses,
+                    a_refund_goes_back_to_its_grants,
+                    a_refund_after_its_grant_has_expired_can_be_spent_for_a_day,
+                    a_refund_to_an_expired_grant_that_has_not_lapsed_is_kept_apart,
+                    what_a_completed_task_took_never_comes_back,
+                    taken_credits_are_lasting_ones_first_and_then_those_that_expire_last,
+                    concurrent_submits_and_lapses_keep_grants_and_balance_together,
+                    a_grant_of_a_deleted_account_lapses,
+                    the_audit_finds_damaged_grants,
                 }
                 audit_log {
                     changes_to_accounts_and_credits_are_recorded_with_their_actor,

@@ -8,8 +8,10 @@ use crate::rigs::service::Backend;
 
 mod accounts;
 mod act;
+mod budgets;
 mod choice;
 mod entries;
+mod grants;
 mod keys;
 mod leases;
 mod machine;

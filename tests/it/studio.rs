@@ -27,6 +27,7 @@ mod references;
 mod shifts;
 mod sign_up;
 mod snippets;
+mod spending;
 mod strikes;
 mod uploads;
 

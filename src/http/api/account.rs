@@ -8,6 +8,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{Success, examples, success};
+use crate::clock::Timestamp;
+use crate::domain::budget::Allowance;
 use crate::domain::model::Surface;
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
@@ -27,6 +29,34 @@ pub struct AccountBody {
     unfinished_tasks: u64,
     /// The limits of this key and its account.
     limits: AccountLimits,
+    /// The budget of this key; null if it has none.
+    #[schema(required = true)]
+    budget: Option<KeyBudget>,
+}
+
+/// Credits that a key may spend in each day, week or month, in UTC. Weeks begin on Monday.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct KeyBudget {
+    /// Credits for each period.
+    #[schema(minimum = 1)]
+    credits: i64,
+    /// `day`, `week` or `month`.
+    period: &'static str,
+    /// Credits spent in this period. A refund returns to the period of its task.
+    spent: i64,
+    /// Credits left in this period.
+    #[schema(minimum = 0)]
+    left: i64,
+    /// When the next period begins.
+    #[schema(value_type = String, format = DateTime)]
+    resets_at: Timestamp,
+}
+
+impl From<Allowance> for KeyBudget {
+    fn from(allowance: Allowance) -> Self {
+        let Allowance { budget, spent, resets_at } = allowance;
+        Self { credits: budget.credits, period: budget.period.as_str(), spent, left: allowance.left(), resets_at }
+    }
 }
 
 /// Limits; null means that there is none.
@@ -45,7 +75,7 @@ pub struct AccountLimits {
 
 /// Retrieve the account
 ///
-/// The balance of the account that owns the key, its unfinished tasks, and the limits that apply.
+/// The balance of the account that owns the key, its unfinished tasks, the limits that apply, and the budget of the key.
 #[utoipa::path(
     get, path = routes::ACCOUNT, operation_id = "getAccount", tag = "account",
     security(("key" = [])),
@@ -59,6 +89,7 @@ pub async fn find(State(api): State<Arc<ApiState>>, caller: Caller) -> Result<Re
     // An account that was deleted since the key was checked has no valid key any more.
     let account = store.find_account(&caller.account_id.to_string()).await?.ok_or_else(ApiError::unauthorized)?;
     let unfinished_tasks = store.count_unfinished(account.id, Surface::Api).await?;
+    let budget = store.find_allowance(caller.key_id).await?.map(KeyBudget::from);
     let max_unfinished = api.settings.limits.max_unfinished;
     Ok(success(AccountBody {
         name: account.name,
@@ -69,5 +100,6 @@ pub async fn find(State(api): State<Arc<ApiState>>, caller: Caller) -> Result<Re
             reads_per_minute: api.limits.of(&key, Usage::Read),
             unfinished_tasks: (max_unfinished > 0).then_some(max_unfinished),
         },
+        budget,
     }))
 }

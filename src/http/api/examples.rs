@@ -69,7 +69,14 @@ pub fn page() -> Value {
 /// An account with the limits that a server has by default.
 pub fn account() -> Value {
     let limits = json!({ "submits_per_minute": 60, "reads_per_minute": 1200, "unfinished_tasks": 100 });
-    success(&json!({ "name": "ada", "credits": 480, "unfinished_tasks": 1, "limits": limits }))
+    let budget = json!({
+        "credits": 500,
+        "period": "day",
+        "spent": 120,
+        "left": 380,
+        "resets_at": "2026-11-22T00:00:00.000Z",
+    });
+    success(&json!({ "name": "ada", "credits": 480, "unfinished_tasks": 1, "limits": limits, "budget": budget }))
 }
 
 /// The body of a 400 with this message.

@@ -99,7 +99,8 @@ fn refusals_of_rules() -> [Refusal; 4] {
         },
         Refusal {
             name: "InsufficientCredits",
-            description: "`INSUFFICIENT_CREDITS`: the account has fewer credits than the task costs. Nothing was charged.",
+            description: "`INSUFFICIENT_CREDITS`: the account has fewer credits than the task costs, or less is left of the \
+                          budget of the key. Nothing was charged.",
             example: ApiError::insufficient_credits(4, 3),
             header: None,
             operations: Operations::WithBody,

@@ -111,9 +111,15 @@ impl Pictures {
     }
 }
 
-/// Checks the balance.
+/// Checks the balance, and the budget of the key.
 pub(super) async fn check_credits(required: i64, api: &ApiState, caller: &Caller) -> Result<(), ApiError> {
     let available = api.uploads.credits(caller.account_id).await?;
+    if let Some(budget) = api.shared.store.find_allowance(caller.key_id).await?
+        && budget.left() < required
+    {
+        let left = budget.left();
+        return Err(ApiError::over_budget(required, available.min(left), left, budget.resets_at));
+    }
     if available < required { Err(ApiError::insufficient_credits(required, available)) } else { Ok(()) }
 }
 

@@ -11,6 +11,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::dialect::Dialect;
+use crate::clock::Timestamp;
 use crate::files::FilesError;
 use crate::store::StoreError;
 use crate::web::{self, PageError, Texts};
@@ -23,7 +24,7 @@ pub enum ErrorCode {
     Unauthorized,
     /// The request itself is wrong.
     InvalidRequest,
-    /// The balance is too low.
+    /// The balance is too low, or the budget of the key.
     InsufficientCredits,
     /// There is nothing here for this caller.
     NotFound,
@@ -49,7 +50,7 @@ pub struct ApiError {
     pub(super) cause: Option<Arc<dyn Error + Send + Sync>>,
 }
 
-/// The credits that a task costs and that the account has.
+/// The credits that a task costs and that the caller can spend.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shortage {
     required: i64,
@@ -66,7 +67,7 @@ pub struct ErrorBody<'a> {
     #[schema(value_type = i64, required = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     required: Option<i64>,
-    /// With `INSUFFICIENT_CREDITS` only: credits in the account, also inside `error`.
+    /// With `INSUFFICIENT_CREDITS` only: credits that this key can spend now, also inside `error`.
     #[schema(value_type = i64, required = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     available: Option<i64>,
@@ -86,7 +87,8 @@ pub struct ErrorDetail<'a> {
     #[schema(value_type = i64, required = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     required: Option<i64>,
-    /// With `INSUFFICIENT_CREDITS` only: credits in the account.
+    /// With `INSUFFICIENT_CREDITS` only: credits that this key can spend now: those of the account, or what is left of the
+    /// budget of the key if that is less.
     #[schema(value_type = i64, required = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     available: Option<i64>,
@@ -129,6 +131,13 @@ impl ApiError {
         let message = format!("This task costs {required} credits and the account has {available}.");
         let shortage = Some(Box::new(Shortage { required, available }));
         Self { shortage, ..Self::new(StatusCode::PAYMENT_REQUIRED, ErrorCode::InsufficientCredits, message) }
+    }
+
+    /// 402 of a key whose budget has only `left` until it starts anew.
+    pub fn over_budget(required: i64, available: i64, left: i64, resets_at: Timestamp) -> Self {
+        let message =
+            format!("This task costs {required} credits and the budget of this key has {left} left until {resets_at}.");
+        Self { message, ..Self::insufficient_credits(required, available) }
     }
 
     /// 404 for a task, identical for tasks of other accounts or surfaces and for tasks that do not exist.

@@ -115,6 +115,7 @@ impl Sweeper {
         }
         // Afterwards, because nothing may wait for the database between a look at the clock and the rescue.
         self.match_engines().await;
+        self.lapse_grants().await;
         self.index_prompts().await;
     }
 
@@ -137,6 +138,15 @@ impl Sweeper {
 
     async fn expire(&self) -> Result<(), StoreError> {
         self.shared.endings.expire(self.shared.ages.overdue()).await.inspect_err(failed)
+    }
+
+    /// Ends the grants that have expired. Logs an error and leaves it to the next sweep.
+    pub async fn lapse_grants(&self) {
+        match self.shared.store.lapse_grants().await {
+            Ok(0) => {}
+            Ok(grants) => tracing::info!(grants, "expired grants have lapsed"),
+            Err(error) => failed(&error),
+        }
     }
 
     async fn rescue(&self, which: Rescue) -> Result<(), StoreError> {

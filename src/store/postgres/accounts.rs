@@ -4,10 +4,11 @@ use async_trait::async_trait;
 use tokio_postgres::{Row, Transaction};
 
 use super::columns::{account, word};
+use super::connection::Parameter;
 use super::schema::LOCK;
-use super::{PostgresStore, keys};
+use super::{PostgresStore, grants, keys};
 use crate::clock::Timestamp;
-use crate::domain::model::{Account, Id, LedgerEntry, MAX_BALANCE, TaskId};
+use crate::domain::model::{Account, ExpiringGrant, Id, LedgerEntry, MAX_BALANCE, TaskId};
 use crate::fault::Effect;
 use crate::store::{AccountChange, AccountCreation, Accounts, Deed, NewKey, Rank, Result, StoreError, Taking};
 
@@ -28,7 +29,7 @@ const CREATE: &str = "
 /// The columns of an [`Account`].
 pub(super) const ACCOUNT_COLUMNS: &str = "id, name, coalesce(
         (SELECT balance FROM ledger WHERE account_id = accounts.id ORDER BY ledger.id DESC LIMIT 1), 0) AS balance,
-    admin, disabled_at, deleted_at";
+    low_balance, admin, disabled_at, deleted_at";
 
 /// Disables the account $1 at the time $2, or enables it. A time $3 deletes it, its people, boards and stars,
 /// removes its uploads and revokes its keys, unless it has unfinished tasks.
@@ -61,7 +62,8 @@ const CHANGE: &str = "
     )
     UPDATE api_keys SET revoked_at = $3 FROM keys WHERE api_keys.id = keys.id";
 
-/// Grants $2 credits to the account $1, unless it would then have more than $3. Waits for charges and refunds.
+/// Grants $2 credits to the account $1, unless it would then have more than $3. They expire at the time $6, if there is one.
+/// Waits for charges and refunds.
 const GRANT: &str = "
     WITH
     locked AS MATERIALIZED (SELECT id FROM accounts WHERE id = $1 FOR NO KEY UPDATE),
@@ -70,22 +72,32 @@ const GRANT: &str = "
     granted AS (
         INSERT INTO ledger (account_id, kind, amount, balance, created_at, note)
         SELECT id, 'grant', $2::bigint, balance + $2, $4::bigint, $5 FROM found WHERE balance <= $3::bigint - $2
-        RETURNING account_id, balance
+        RETURNING id, account_id, balance
+    ),
+    expiring AS (
+        INSERT INTO expiring_grants (entry_id, account_id, amount, expires_at, remaining)
+        SELECT id, account_id, $2, $6::bigint, $2 FROM granted WHERE $6 IS NOT NULL
     )
-    SELECT granted.balance FROM found LEFT JOIN granted ON account_id = id";
+    SELECT granted.balance FROM found LEFT JOIN granted ON account_id = found.id";
 
-/// Takes $2 credits from the account $1 if it has them. Waits for charges and refunds.
+/// Takes $2 credits from the account $1 if it has them: what goes beyond those that do not expire at the time $5, of those that
+/// expire last. Waits for charges and refunds.
 const TAKE: &str = "
     WITH
     locked AS MATERIALIZED (SELECT id FROM accounts WHERE id = $1 FOR NO KEY UPDATE),
     -- The function sees all that was committed before the lock, which the snapshot of this statement may not.
-    found AS MATERIALIZED (SELECT id, tintype_balance(id) AS balance FROM locked),
+    found AS MATERIALIZED (
+        SELECT locked.id, tintype_balance(locked.id) AS balance, expired, live
+        FROM locked, LATERAL tintype_expiring(locked.id, tintype_now($5))
+    ),
     taken AS (
         INSERT INTO ledger (account_id, kind, amount, balance, created_at, note)
-        SELECT id, 'grant', -$2::bigint, balance - $2, $3::bigint, $4 FROM found WHERE balance >= $2
+        SELECT id, 'grant', -$2::bigint, balance - $2, $3::bigint, $4 FROM found WHERE balance - expired >= $2
         RETURNING account_id, balance
     )
-    SELECT found.balance AS available, taken.balance AS remaining FROM found LEFT JOIN taken ON account_id = id";
+    SELECT found.balance - expired AS available, taken.balance AS remaining,
+        tintype_draw(found.id, expired + live - taken.balance, tintype_now($5)) AS drawn
+    FROM found LEFT JOIN taken ON account_id = found.id";
 
 fn check_positive(amount: i64) -> Result<()> {
     if amount > 0 { Ok(()) } else { Err(StoreError::Other("a number of credits must be positive".into())) }
@@ -151,9 +163,15 @@ impl Accounts for PostgresStore {
             AccountChange::Enable => (None, None),
             AccountChange::Disable => (Some(now), None),
             AccountChange::Delete => (Some(now), Some(now)),
+            AccountChange::LowBalance(_) => (None, None),
         };
         let make = async |begun: &Transaction<'_>| {
-            begun.execute(CHANGE, &[&id, &disabled_at, &deleted_at]).await?;
+            if let AccountChange::LowBalance(threshold) = change {
+                let set = "UPDATE accounts SET low_balance = $2 WHERE id = $1 AND deleted_at IS NULL";
+                begun.execute(set, &[&id, &threshold]).await?;
+            } else {
+                begun.execute(CHANGE, &[&id, &disabled_at, &deleted_at]).await?;
+            }
             let changed =
                 begun.query_opt(&format!("SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE id = $1"), &[&id]).await?;
             Ok(changed.as_ref().map(account).transpose()?)
@@ -162,27 +180,38 @@ impl Accounts for PostgresStore {
         self.write(Effect::ChangeAccount, self.recorded(make, deed)).await
     }
 
-    async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>> {
+    async fn grant_until(
+        &self,
+        account_id: Id,
+        amount: i64,
+        note: Option<&str>,
+        expires_at: Option<Timestamp>,
+    ) -> Result<Option<i64>> {
         let grant = async {
             check_positive(amount)?;
             let now = self.database.now();
             let grant = async |begun: &Transaction<'_>| {
-                let row = begun.query_opt(GRANT, &[&account_id, &amount, &MAX_BALANCE, &now, &note]).await?;
+                let parameters: [Parameter<'_>; 6] = [&account_id, &amount, &MAX_BALANCE, &now, &note, &expires_at];
+                let row = begun.query_opt(GRANT, &parameters).await?;
                 let Some(row) = row else { return Ok(None) };
                 let balance: Option<i64> = row.try_get(0)?;
                 Ok(Some(balance.ok_or_else(too_much)?))
             };
-            self.recorded(grant, |balance| Deed::of_grant(account_id, amount, note, *balance)).await
+            self.recorded(grant, |balance| Deed::of_grant(account_id, amount, note, expires_at, *balance)).await
         };
         self.write(Effect::Grant, grant).await
+    }
+
+    async fn expiring_grants(&self, account_id: Id, limit: u32) -> Result<Vec<ExpiringGrant>> {
+        grants::list(&self.database, account_id, limit).await
     }
 
     async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<Taking>> {
         let take = async {
             check_positive(amount)?;
-            let now = self.database.now();
+            let (now, given) = (self.database.now(), self.database.given_time());
             let take = async |begun: &Transaction<'_>| {
-                let Some(row) = begun.query_opt(TAKE, &[&account_id, &amount, &now, &note]).await? else {
+                let Some(row) = begun.query_opt(TAKE, &[&account_id, &amount, &now, &note, &given]).await? else {
                     return Ok(None);
                 };
                 let left: Option<i64> = row.try_get("remaining")?;

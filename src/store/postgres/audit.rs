@@ -4,8 +4,8 @@ use tokio_postgres::{IsolationLevel, Row, Transaction};
 
 use super::columns::word;
 use super::connection::Database;
-use crate::domain::model::CREDITS_PER_IMAGE;
-use crate::store::audit::{AccountEntry, Books, Entry, Queued, Task};
+use crate::domain::model::{CREDITS_PER_IMAGE, Id};
+use crate::store::audit::{AccountEntry, Books, Entry, GRANTS, Grant, Queued, STRAY_EXPIRIES, Task};
 use crate::store::{Audit, Result};
 
 /// Ledger entries per page.
@@ -26,6 +26,7 @@ pub(super) async fn of(snapshot: &Transaction<'_>) -> Result<Audit> {
     let mut books = Books::default();
     add_up_entries(snapshot, &mut books).await?;
     match_tasks(snapshot, &mut books).await?;
+    match_grants(snapshot, &mut books).await?;
     compare_accounts(snapshot, &mut books).await?;
     Ok(books.close())
 }
@@ -62,9 +63,9 @@ async fn match_tasks(snapshot: &Transaction<'_>, books: &mut Books) -> Result<()
     let page_end = "SELECT task_id FROM ledger WHERE task_id > $1 ORDER BY task_id LIMIT 1 OFFSET $2";
     let tasks = "SELECT id, account_id, status, images IS NOT NULL AS has_images, n FROM tasks
         WHERE id > $1 AND id <= $2 ORDER BY id";
-    let entries = "SELECT id, task_id, account_id, kind, amount FROM ledger
+    let entries = "SELECT id, task_id, account_id, kind, amount, key_id FROM ledger
         WHERE task_id > $1 AND task_id <= $2 ORDER BY task_id, id";
-    let queue = "SELECT q.task_id, q.account_id, q.reference_count, t.reference_images
+    let queue = "SELECT q.task_id, q.account_id, q.reference_count, t.reference_images, q.taken
         FROM queue q LEFT JOIN tasks t ON t.id = q.task_id
         WHERE q.task_id > $1 AND q.task_id <= $2 ORDER BY q.task_id";
     let mut after = String::new();
@@ -85,6 +86,25 @@ async fn match_tasks(snapshot: &Transaction<'_>, books: &mut Books) -> Result<()
         }
         after = until;
     }
+}
+
+async fn match_grants(snapshot: &Transaction<'_>, books: &mut Books) -> Result<()> {
+    for row in snapshot.query(GRANTS, &[]).await? {
+        let (source, expiry): (Option<Id>, Option<Id>) = (row.try_get(5)?, row.try_get(7)?);
+        books.match_grant(&Grant {
+            entry_id: row.try_get(0)?,
+            account_id: row.try_get(1)?,
+            amount: row.try_get(2)?,
+            remaining: row.try_get(3)?,
+            lapsed: row.try_get(4)?,
+            source: source.zip(row.try_get(6)?),
+            expiry: expiry.zip(row.try_get(8)?),
+        });
+    }
+    for row in snapshot.query(STRAY_EXPIRIES, &[]).await? {
+        books.report_expiry(row.try_get(0)?, row.try_get(1)?);
+    }
+    Ok(())
 }
 
 /// Every entry was checked against those before it, so the balance of an account is right if they are.
@@ -112,6 +132,7 @@ fn entry(row: &Row) -> Result<Entry> {
         account_id: row.try_get("account_id")?,
         kind: word(row, "kind")?,
         amount: row.try_get("amount")?,
+        key_id: row.try_get("key_id")?,
     })
 }
 
@@ -121,5 +142,6 @@ fn queued(row: &Row) -> Result<Queued> {
         account_id: row.try_get("account_id")?,
         reference_count: row.try_get::<_, i16>("reference_count")?.into(),
         references: row.try_get("reference_images")?,
+        taken: row.try_get("taken")?,
     })
 }

@@ -7,6 +7,7 @@ use bytes::BytesMut;
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
 
+use super::budgets;
 use crate::clock::Timestamp;
 use crate::domain::key::{ApiKey, Suspension};
 use crate::domain::model::{Account, Id, Status, Task};
@@ -112,6 +113,7 @@ pub(super) fn account(row: &Row) -> Result<Account> {
         id: row.try_get("id")?,
         name: row.try_get("name")?,
         credits: row.try_get("balance")?,
+        low_balance: row.try_get("low_balance")?,
         admin: row.try_get("admin")?,
         disabled_at: row.try_get("disabled_at")?,
         deleted_at: row.try_get("deleted_at")?,
@@ -120,7 +122,7 @@ pub(super) fn account(row: &Row) -> Result<Account> {
 
 /// The columns of a key, listed by name. After a later release adds a column, a prepared `SELECT *` would fail once on
 /// every connection.
-pub(super) const KEY: &str = "id, account_id, name, hint, submit_rate, read_rate, expires_at, disabled, revoked_at, \
+pub(super) const KEY: &str = "id, account_id, name, hint, submit_rate, read_rate, budget, budget_period, expires_at, disabled, revoked_at, \
                               leaked_at, last_used_at, suspended_at, suspended_for, EXISTS (SELECT 1 FROM accounts a \
                               WHERE a.id = account_id AND a.disabled_at IS NOT NULL) AS account_disabled";
 
@@ -143,6 +145,7 @@ pub(super) fn api_key(row: &Row) -> Result<ApiKey> {
         hint: row.try_get("hint")?,
         submit_rate: rate("submit_rate")?,
         read_rate: rate("read_rate")?,
+        budget: budgets::budget(row)?,
         created_at: id.timestamp(),
         expires_at: row.try_get("expires_at")?,
         disabled: row.try_get("disabled")?,

@@ -9,8 +9,9 @@ use super::columns::{KEY, api_key};
 use super::connection::{Database, Parameter};
 use super::failure::Failure;
 use super::queue::Loss;
-use super::{PostgresStore, audit_log, people, queue};
+use super::{PostgresStore, audit_log, budgets, people, queue};
 use crate::clock::Timestamp;
+use crate::domain::budget::Allowance;
 use crate::domain::key::{ApiKey, KeyHash};
 use crate::domain::model::Id;
 use crate::fault::Effect;
@@ -24,12 +25,24 @@ pub(super) async fn add(
     key: &NewKey,
 ) -> std::result::Result<Option<ApiKey>, Failure> {
     let sql = format!(
-        "INSERT INTO api_keys (id, account_id, hash, name, hint, submit_rate, read_rate, expires_at)
-         SELECT $1, id, $3, $4, $5, $6, $7, $8 FROM accounts WHERE id = $2 RETURNING {KEY}"
+        "INSERT INTO api_keys (id, first_id, account_id, hash, name, hint, submit_rate, read_rate, expires_at, budget,
+                               budget_period)
+         SELECT $1, $1, id, $3, $4, $5, $6, $7, $8, $9, $10 FROM accounts WHERE id = $2 RETURNING {KEY}"
     );
+    let (budget, period) = key.budget.map(|budget| (budget.credits, budget.period.as_str())).unzip();
     let (submit_rate, read_rate) = (key.submit_rate.map(i64::from), key.read_rate.map(i64::from));
-    let parameters: [Parameter<'_>; 8] =
-        [&id, &account_id, &&key.hash[..], &key.name, &key.hint, &submit_rate, &read_rate, &key.expires_at];
+    let parameters: [Parameter<'_>; 10] = [
+        &id,
+        &account_id,
+        &&key.hash[..],
+        &key.name,
+        &key.hint,
+        &submit_rate,
+        &read_rate,
+        &key.expires_at,
+        &budget,
+        &period,
+    ];
     Ok(begun.query_opt(&sql, &parameters).await?.as_ref().map(api_key).transpose()?)
 }
 
@@ -39,14 +52,16 @@ const ROTATE: &str = "
         UPDATE api_keys k SET expires_at = least(before.expires_at, $5::bigint)
         FROM (SELECT id, expires_at FROM api_keys WHERE id = $2 AND revoked_at IS NULL FOR NO KEY UPDATE) before
         WHERE k.id = before.id
-        RETURNING k.account_id, k.name, k.submit_rate, k.read_rate, before.expires_at, k.disabled, k.suspended_at,
-            k.suspended_for
+        RETURNING k.first_id, k.account_id, k.name, k.submit_rate, k.read_rate, k.budget, k.budget_period,
+            before.expires_at, k.disabled, k.suspended_at, k.suspended_for
     ), struck AS (
         UPDATE strikes SET key_id = $1 WHERE key_id = $2 AND EXISTS (SELECT 1 FROM old)
     )
     INSERT INTO api_keys
-        (id, account_id, hash, name, hint, submit_rate, read_rate, expires_at, disabled, suspended_at, suspended_for)
-    SELECT $1, account_id, $3, name, $4, submit_rate, read_rate, expires_at, disabled, suspended_at, suspended_for
+        (id, first_id, account_id, hash, name, hint, submit_rate, read_rate, budget, budget_period, expires_at, disabled,
+         suspended_at, suspended_for)
+    SELECT $1, first_id, account_id, $3, name, $4, submit_rate, read_rate, budget, budget_period, expires_at, disabled,
+        suspended_at, suspended_for
     FROM old";
 
 /// Raises the time of the last use of keys. They are locked in the order of their ids, because other processes update the
@@ -130,6 +145,10 @@ impl Keys for PostgresStore {
         self.database.read_one(&sql, &[&id]).await?.as_ref().map(api_key).transpose()
     }
 
+    async fn find_allowance(&self, id: Id) -> Result<Option<Allowance>> {
+        budgets::allowance(&self.database, id).await
+    }
+
     async fn find_key_by_hash(&self, hash: KeyHash) -> Result<Option<ApiKey>> {
         let sql = format!("SELECT {KEY} FROM api_keys WHERE hash = $1");
         self.database.read_one(&sql, &[&&hash[..]]).await?.as_ref().map(api_key).transpose()
@@ -142,6 +161,15 @@ impl Keys for PostgresStore {
 
     async fn change_key(&self, id: Id, change: KeyChange) -> Result<Option<ApiKey>> {
         let set = match change {
+            KeyChange::Budget(budget) => {
+                let make = async |begun: &Transaction<'_>| {
+                    budgets::set(begun, id, budget).await?;
+                    let row = begun.query_opt(&format!("SELECT {KEY} FROM api_keys WHERE id = $1"), &[&id]).await?;
+                    Ok(row.as_ref().map(api_key).transpose()?)
+                };
+                let deed = |key: &Option<ApiKey>| Deed::of_key(change, key.as_ref());
+                return self.write(Effect::ChangeKey, self.recorded(make, deed)).await;
+            }
             KeyChange::Enable => "disabled = false, suspended_at = NULL, suspended_for = NULL",
             KeyChange::Lift => "suspended_at = NULL, suspended_for = NULL",
             KeyChange::Disable => "disabled = true",

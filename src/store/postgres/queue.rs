@@ -22,7 +22,7 @@ use crate::domain::model::{CREDITS_PER_IMAGE, Id, Surface};
 use crate::fault::Effect;
 use crate::store::{
     Action, AttemptProgress, Claim, Deed, Ended, EndingsElsewhere, Lease, LeaseWrite, MAX_LOST_LEASES, Origin, Queue,
-    QueueDepth, Refusal, Result, Retry, StrikeRule,
+    QueueDepth, REFUND_LIFE, Refusal, Result, Retry, StrikeRule,
 };
 
 /// For a parameter.
@@ -90,12 +90,12 @@ pub(super) fn give_up(lost: &str) -> String {
         DELETE FROM queue q USING tasks t
         WHERE q.task_id = ANY (ARRAY (SELECT task_id FROM lost)) AND q.lost_leases + 1 >= $4
             AND t.id = ANY (ARRAY (SELECT task_id FROM lost)) AND t.id = q.task_id AND t.status = 'processing'
-        RETURNING q.task_id, q.account_id, q.key_id, q.person_id
+        RETURNING q.task_id, q.account_id, q.key_id, q.person_id, q.taken
     ),
     failed AS (
         UPDATE tasks t SET status = 'failed', error = $1, updated_at = greatest(t.updated_at, tintype_now($2))
         FROM gone WHERE t.id = gone.task_id AND t.id = ANY (ARRAY (SELECT task_id FROM gone))
-        RETURNING t.id, t.surface, gone.account_id, gone.key_id, gone.person_id,
+        RETURNING t.id, t.surface, gone.account_id, gone.key_id, gone.person_id, gone.taken,
             t.n * $3::bigint AS amount
     ),
     -- Locks the accounts after the tasks and in the order of their ids, so that transactions never wait in a circle.
@@ -105,14 +105,23 @@ pub(super) fn give_up(lost: &str) -> String {
     -- The function sees all that was committed before the lock, which the snapshot of this statement may not.
     found AS MATERIALIZED (SELECT id, tintype_balance(id) AS balance FROM locked),
     refunded AS (
-        INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id)
+        INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id, key_id)
         SELECT account_id, 'refund', amount,
-            balance + sum(amount) OVER (PARTITION BY account_id ORDER BY failed.id), tintype_now($2), failed.id
+            balance + sum(amount) OVER (PARTITION BY account_id ORDER BY failed.id), tintype_now($2), failed.id,
+            (SELECT charge.key_id FROM ledger charge WHERE charge.task_id = failed.id AND charge.kind = 'charge')
         FROM failed JOIN found ON found.id = account_id ORDER BY failed.id
+        RETURNING id, account_id, task_id
+    ),
+    given_back AS MATERIALIZED (
+        SELECT tintype_give_back(refunded.account_id, refunded.id, failed.taken, tintype_now($2), tintype_now($2) + {life})
+            AS extended
+        FROM refunded JOIN failed ON failed.id = refunded.task_id WHERE failed.taken IS NOT NULL
     )
+    -- The sum makes the functions run.
     SELECT lost.task_id, queued.task_id IS NOT NULL AS queued, failed.account_id, failed.surface, failed.key_id,
-        failed.person_id
-    FROM lost LEFT JOIN queued USING (task_id) LEFT JOIN failed ON failed.id = lost.task_id"
+        failed.person_id, (SELECT sum(extended) FROM given_back) AS extended
+    FROM lost LEFT JOIN queued USING (task_id) LEFT JOIN failed ON failed.id = lost.task_id",
+        life = REFUND_LIFE.as_millis()
     )
 }
 

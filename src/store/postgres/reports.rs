@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::PostgresStore;
 use super::accounts::{ACCOUNT_COLUMNS, entry};
-use super::columns::{KEY, account, api_key, number};
+use super::columns::{KEY, account, api_key, number, word};
 use super::people::{PERSON, person};
 use super::queue::millis;
 use super::workers::worker;
@@ -12,7 +12,8 @@ use crate::clock::Timestamp;
 use crate::domain::model::{EntryKind, Id, LedgerEntry};
 use crate::store::reports::{DAY_MS, HOUR};
 use crate::store::{
-    AccountSummary, DayUsage, ENGINE_SILENCE, EntryFilter, Hour, Reports, Result, StruckKey, StruckPerson, WorkerReport,
+    AccountSummary, DayUsage, ENGINE_SILENCE, EntryFilter, Hour, Reports, Result, StruckKey, StruckPerson, UsageBy,
+    UsageFilter, UsageRow, WorkerReport,
 };
 
 #[async_trait]
@@ -58,6 +59,33 @@ impl Reports for PostgresStore {
             let day: i64 = row.try_get("day")?;
             let day = Timestamp::from_millis(day * DAY_MS);
             Ok(DayUsage { day, used: row.try_get("used")?, last: row.try_get("last")? })
+        };
+        rows.iter().map(usage).collect()
+    }
+
+    async fn usage_by(&self, by: UsageBy, filter: UsageFilter) -> Result<Vec<UsageRow>> {
+        let sql = format!(
+            "SELECT {}, count(*) FILTER (WHERE kind = 'charge') AS tasks,
+                 coalesce(-sum(amount) FILTER (WHERE kind = 'charge'), 0)::bigint AS charged,
+                 coalesce(sum(amount) FILTER (WHERE kind = 'refund'), 0)::bigint AS refunded
+             FROM ledger l WHERE kind IN ('charge', 'refund') AND ($1::text IS NULL OR account_id = $1)
+             AND ($2::bigint IS NULL OR created_at >= $2) AND ($3::bigint IS NULL OR created_at < $3)
+             GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3 NULLS LAST, 4",
+            by.columns()
+        );
+        let rows = self.database.read(&sql, &[&filter.account_id, &filter.from, &filter.until]).await?;
+        let usage = |row: &tokio_postgres::Row| {
+            let day: Option<i64> = row.try_get("day")?;
+            let surface: Option<&str> = row.try_get("surface")?;
+            Ok(UsageRow {
+                day: day.map(|day| Timestamp::from_millis(day * DAY_MS)),
+                account_id: row.try_get("account_id")?,
+                key_id: row.try_get("key_id")?,
+                surface: surface.map(|_| word(row, "surface")).transpose()?,
+                tasks: number(row, "tasks")?,
+                charged: row.try_get("charged")?,
+                refunded: row.try_get("refunded")?,
+            })
         };
         rows.iter().map(usage).collect()
     }

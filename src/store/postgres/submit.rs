@@ -11,11 +11,13 @@ use futures::future::BoxFuture;
 use tokio_postgres::Row;
 
 use super::batch::{Request, or_exit};
+use super::budgets::{self, budget};
 use super::columns::to_json;
 use super::connection::Database;
 use super::failure::{Failure, words};
 use super::settle::settle;
 use crate::clock::Timestamp;
+use crate::domain::budget::{Allowance, Period};
 use crate::domain::model::{CREDITS_PER_IMAGE, Id, Status, Surface, Task};
 use crate::domain::request::GenerateRequest;
 use crate::fault::{Effect, Faults, Point};
@@ -58,8 +60,11 @@ struct Sent {
 /// The answer of the statement to one order.
 struct Found {
     exists: bool,
-    /// Balance and unfinished tasks of the account before the statement; `None` if another transaction has locked it.
+    /// Credits that can be spent and unfinished tasks of the account before the statement; `None` if another transaction has
+    /// locked it.
     account: Option<(i64, i64)>,
+    /// The first of the keys that share the budget of its key, and the use of that budget before the statement.
+    budget: Option<(Id, Allowance)>,
     accepted: bool,
     /// Whether it repeats a call, so that it was not accepted.
     repeated: bool,
@@ -73,7 +78,8 @@ impl Submitter {
     pub(super) fn run(self, orders: Vec<Asked>) -> BoxFuture<'static, Vec<Asked>> {
         Box::pin(async move {
             let (orders, mut later) = without_repeats(orders);
-            let sent = self.startable(orders);
+            let (sent, tomorrow) = of_one_day(self.startable(orders));
+            later.extend(tomorrow);
             if sent.is_empty() {
                 return later;
             }
@@ -133,6 +139,7 @@ impl Submitter {
         }
         let count = sent.len();
         let mut accounts: HashMap<Id, (i64, i64)> = HashMap::new();
+        let mut budgets: HashMap<Id, Allowance> = HashMap::new();
         let mut again = Vec::new();
         for (one, found) in sent.into_iter().zip(found) {
             let order = &one.asked.query;
@@ -156,13 +163,20 @@ impl Submitter {
             }
             let (balance, unfinished) = accounts.entry(order.account_id).or_insert(account);
             let (cost, max_unfinished) = (order.request.cost(), i64::from(order.max_unfinished));
+            let mut budget = found.budget.map(|(line, allowance)| budgets.entry(line).or_insert(allowance));
             if !found.accepted && max_unfinished != 0 && *unfinished >= max_unfinished {
                 one.asked.answer(Ok(Submission::TooManyUnfinished));
+            } else if let Some(over) = budget.as_ref().filter(|budget| !found.accepted && budget.left() < cost) {
+                let (left, resets_at) = (over.left(), over.resets_at);
+                one.asked.answer(Ok(Submission::OverBudget { available: left.min(*balance), left, resets_at }));
             } else if !found.accepted && *balance < cost {
                 one.asked.answer(Ok(Submission::InsufficientCredits { available: *balance }));
             } else {
                 *balance -= cost;
                 *unfinished += 1;
+                if let Some(budget) = &mut budget {
+                    budget.spent += cost;
+                }
                 if found.accepted {
                     let task = one.task();
                     one.asked.answer(Ok(Submission::Accepted(task)));
@@ -222,9 +236,26 @@ fn without_repeats(orders: Vec<Asked>) -> (Vec<Asked>, Vec<Asked>) {
     })
 }
 
+/// Takes out the orders whose tasks count to another day, and so maybe to other periods of budgets, than the first one.
+fn of_one_day(sent: Vec<Sent>) -> (Vec<Sent>, Vec<Asked>) {
+    let Some((begin, end)) = sent.first().map(|first| Period::Day.around(first.id.timestamp())) else {
+        return (sent, Vec::new());
+    };
+    let (today, tomorrow): (Vec<_>, Vec<_>) =
+        sent.into_iter().partition(|one| (begin..end).contains(&one.id.timestamp()));
+    (today, tomorrow.into_iter().map(|one| one.asked).collect())
+}
+
 fn found(row: &Row) -> Result<Found> {
     let (balance, unfinished): (Option<i64>, Option<i64>) = (row.try_get("balance")?, row.try_get("unfinished")?);
+    let mut allowance = None;
+    if let Some(budget) = budget(row)? {
+        let made_at: Timestamp = row.try_get("made_at")?;
+        let (_, resets_at) = budget.period.around(made_at);
+        allowance = Some((row.try_get("line")?, Allowance { budget, spent: row.try_get("budget_spent")?, resets_at }));
+    }
     Ok(Found {
+        budget: allowance,
         exists: row.try_get("exists")?,
         account: balance.zip(unfinished),
         accepted: row.try_get("accepted")?,
@@ -253,20 +284,37 @@ const SUBMIT: &str = "
     ),
     -- The functions see all that was committed before the lock, which the snapshot of this statement may not.
     found AS MATERIALIZED (
-        SELECT id, tintype_balance(id) AS balance, tintype_unfinished(id, $14, $16) AS unfinished FROM locked
+        SELECT locked.id, tintype_balance(locked.id) AS balance, tintype_unfinished(locked.id, $14, $16) AS unfinished,
+            expired, live
+        FROM locked, LATERAL tintype_expiring(locked.id, tintype_now($25))
+    ),
+    -- The orders of keys with a budget; `drawn` is the cost of an order and of those of its budget before it. Their tasks
+    -- are all of the periods that begin with the ids $23 and end before the ids $24.
+    budgeted AS MATERIALIZED (
+        SELECT ordinal, orders.account_id, k.first_id AS line, k.budget, k.budget_period,
+            ($15::bigint * sum(n) OVER (PARTITION BY k.first_id ORDER BY ordinal))::bigint AS drawn
+        FROM orders JOIN api_keys k ON k.id = orders.key_id WHERE k.budget IS NOT NULL
+    ),
+    budgets AS MATERIALIZED (
+        SELECT line, tintype_spent(locked.id, line, ($23::text[])[place], ($24::text[])[place]) AS spent
+        FROM (SELECT DISTINCT account_id, line, array_position(ARRAY['day', 'week', 'month'], budget_period) AS place
+              FROM budgeted) AS b
+        JOIN locked ON locked.id = b.account_id
     ),
     repeats AS MATERIALIZED (
         SELECT orders.ordinal, tintype_call(locked.id, key_id, digest, idempotency, attempt, $21) AS earlier
         FROM orders JOIN locked ON locked.id = account_id WHERE attempt > 0 OR idempotency IS NOT NULL
     ),
-    -- An account's orders are accepted up to the first that it cannot pay, that exceeds its limit, that is too late, or
-    -- that repeats a call.
+    -- An account's orders are accepted up to the first that it cannot pay, that exceeds its limit or the budget of its key,
+    -- that is too late, or that repeats a call.
     judged AS MATERIALIZED (
-        SELECT orders.*, balance, unfinished,
-            bool_and(spent <= balance AND (max_unfinished = 0 OR unfinished + place <= max_unfinished)
+        SELECT orders.*, balance, balance - expired AS spendable, live > 0 AS draws, unfinished,
+            budgeted.line, budgeted.budget, budgeted.budget_period, budgets.spent AS budget_spent,
+            bool_and(orders.spent <= balance - expired AND (budgeted.line IS NULL OR budgets.spent + drawn <= budget) AND (max_unfinished = 0 OR unfinished + place <= max_unfinished)
                 AND extract(epoch FROM clock_timestamp()) * 1000 < deadline AND repeats.earlier IS NULL)
-            OVER (PARTITION BY account_id ORDER BY orders.ordinal) AS accepted, repeats.earlier IS NOT NULL AS repeated
+            OVER (PARTITION BY orders.account_id ORDER BY orders.ordinal) AS accepted, repeats.earlier IS NOT NULL AS repeated
         FROM orders JOIN found ON found.id = account_id LEFT JOIN repeats ON repeats.ordinal = orders.ordinal
+        LEFT JOIN budgeted ON budgeted.ordinal = orders.ordinal LEFT JOIN budgets ON budgets.line = budgeted.line
     ),
     new AS (SELECT * FROM judged WHERE accepted),
     made AS (
@@ -278,8 +326,10 @@ const SUBMIT: &str = "
     -- The search gets to know of tasks of the studio.
     unindexed AS (INSERT INTO unindexed (task_id) SELECT id FROM new WHERE surface = 'web'),
     queued AS (
-        INSERT INTO queue (task_id, account_id, key_id, person_id, reference_count)
-        SELECT id, account_id, key_id, person_id, json_array_length(reference_images::json) FROM new
+        INSERT INTO queue (task_id, account_id, key_id, person_id, reference_count, taken)
+        SELECT id, account_id, key_id, person_id, json_array_length(reference_images::json),
+            CASE WHEN draws THEN tintype_spend(account_id, $15 * n, tintype_now($25)) END
+        FROM new
     ),
     called AS (
         INSERT INTO calls (task_id, key_id, digest, idempotency, attempt, holder)
@@ -287,12 +337,13 @@ const SUBMIT: &str = "
     ),
     -- In order, so that each balance follows from the entry before it.
     charged AS (
-        INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id)
-        SELECT account_id, 'charge', -$15 * n, balance - spent, made_at, id FROM new ORDER BY ordinal
+        INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id, key_id)
+        SELECT account_id, 'charge', -$15 * n, balance - spent, made_at, id, key_id FROM new ORDER BY ordinal
     )
     -- One row for each order. It has no balance if its account was locked.
     SELECT EXISTS (SELECT 1 FROM accounts WHERE accounts.id = orders.account_id AND deleted_at IS NULL) AS exists,
-        judged.balance, judged.unfinished, coalesce(judged.accepted, false) AS accepted,
+        judged.spendable AS balance, judged.unfinished, coalesce(judged.accepted, false) AS accepted,
+        judged.line, judged.budget, judged.budget_period, judged.budget_spent, orders.made_at,
         coalesce(judged.repeated, false) AS repeated,
         NOT coalesce(judged.accepted, false) AND extract(epoch FROM clock_timestamp()) * 1000 >= orders.deadline AS late
     FROM orders LEFT JOIN judged ON judged.ordinal = orders.ordinal ORDER BY orders.ordinal";
@@ -304,6 +355,7 @@ async fn write(database: &Database, sent: &[Sent]) -> std::result::Result<Vec<Ro
     let calls: Vec<Option<Call>> = orders.iter().map(|order| order.origin.call).collect();
     let limits = number(|order| order.max_unfinished.into());
     let most = limits.iter().max().copied().unwrap_or_default();
+    let (begins, ends) = budgets::bounds(sent[0].id.timestamp());
     database
         .write(
             SUBMIT,
@@ -330,6 +382,9 @@ async fn write(database: &Database, sent: &[Sent]) -> std::result::Result<Vec<Ro
                 &calls.iter().map(|call| call.map(|call| call.holder)).collect::<Vec<_>>(),
                 &Id::floor(database.now().saturating_sub(FOUND_WITHIN)),
                 &orders.iter().map(|order| order.origin.person_id).collect::<Vec<Option<Id>>>(),
+                &begins,
+                &ends,
+                &database.given_time(),
             ],
         )
         .await

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use super::connection::{Database, Parameter};
 use super::queue::{Loss, millis};
 use super::sweep::Sweep;
-use super::{PostgresStore, audit, progress, tasks};
+use super::{PostgresStore, audit, grants, progress, tasks};
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::fault::Effect;
@@ -143,6 +143,10 @@ impl Upkeep for PostgresStore {
     async fn fail_beyond(&self, max_references: u32, error: &str) -> Result<Vec<Ended>> {
         let sweep = Sweep::beyond(&self.database, max_references, Loss::now(&self.database, error));
         Ok(self.write(Effect::FailBeyond, sweep.run(&self.database)).await?.failed)
+    }
+
+    async fn lapse_grants(&self) -> Result<usize> {
+        self.write(Effect::LapseGrants, grants::lapse(&self.database)).await
     }
 
     async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize> {

@@ -7,10 +7,11 @@ use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
 
 use super::columns::word;
 use super::writer::Writing;
-use super::{SqliteStore, gallery, strikes};
+use super::{SqliteStore, budgets, gallery, grants, strikes};
 use crate::clock::Timestamp;
+use crate::domain::budget::Allowance;
 use crate::domain::key::{ApiKey, KeyHash, Suspension};
-use crate::domain::model::{Account, EntryKind, Id, LedgerEntry, MAX_BALANCE, TaskId};
+use crate::domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, MAX_BALANCE, TaskId};
 use crate::fault::Effect;
 use crate::store::{AccountChange, AccountCreation, Accounts, Deed, KeyChange, Keys, NewKey, Rank, Result, Taking};
 
@@ -49,7 +50,13 @@ pub(super) fn create(writing: &mut Writing, name: &str, credits: i64, rank: Rank
     }
     check_limit(credits)?;
     if credits != 0 {
-        let opening = Entry { kind: EntryKind::Grant, amount: credits, task_id: None, note: Some("opening balance") };
+        let opening = Entry {
+            kind: EntryKind::Grant,
+            amount: credits,
+            task_id: None,
+            key_id: None,
+            note: Some("opening balance"),
+        };
         opening.record(&writing.connection, id, credits, now)?;
     }
     Ok(AccountCreation::Created(Account::new(id, name.to_owned(), credits, admin)))
@@ -79,6 +86,7 @@ pub(super) fn account(row: &Row<'_>) -> rusqlite::Result<Account> {
         id: row.get("id")?,
         name: row.get("name")?,
         credits: row.get("balance")?,
+        low_balance: row.get("low_balance")?,
         admin: row.get("admin")?,
         disabled_at: row.get("disabled_at")?,
         deleted_at: row.get("deleted_at")?,
@@ -107,6 +115,11 @@ pub(super) fn change_account(
         AccountChange::Enable => (None, None),
         AccountChange::Disable => (Some(now), None),
         AccountChange::Delete => (Some(now), Some(now)),
+        AccountChange::LowBalance(threshold) => {
+            let set = "UPDATE accounts SET low_balance = ?2 WHERE id = ?1 AND deleted_at IS NULL";
+            writing.connection.prepare_cached(set)?.execute(params![id, threshold])?;
+            return find(&writing.connection, id.as_str());
+        }
     };
     let changed = writing
         .connection
@@ -148,6 +161,7 @@ pub(super) fn api_key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
         hint: row.get("hint")?,
         submit_rate: row.get("submit_rate")?,
         read_rate: row.get("read_rate")?,
+        budget: budgets::budget(row)?,
         created_at: id.timestamp(),
         expires_at: row.get("expires_at")?,
         disabled: row.get("disabled")?,
@@ -169,8 +183,10 @@ pub(super) fn create_key(writing: &mut Writing, account_id: Id, key: &NewKey) ->
     writing
         .connection
         .prepare_cached(
-            "INSERT INTO api_keys (id, account_id, hash, name, hint, submit_rate, read_rate, expires_at)
-             SELECT :id, id, :hash, :name, :hint, :submit_rate, :read_rate, :expires_at FROM accounts WHERE id = :account",
+            "INSERT INTO api_keys (id, first_id, account_id, hash, name, hint, submit_rate, read_rate, expires_at, budget,
+                                   budget_period)
+             SELECT :id, :id, id, :hash, :name, :hint, :submit_rate, :read_rate, :expires_at, :budget, :period
+             FROM accounts WHERE id = :account",
         )?
         .execute(named_params! {
             ":id": id,
@@ -181,6 +197,8 @@ pub(super) fn create_key(writing: &mut Writing, account_id: Id, key: &NewKey) ->
             ":submit_rate": key.submit_rate,
             ":read_rate": key.read_rate,
             ":expires_at": key.expires_at,
+            ":budget": key.budget.map(|budget| budget.credits),
+            ":period": key.budget.map(|budget| budget.period.as_str()),
         })?;
     find_key(&writing.connection, id)
 }
@@ -214,6 +232,10 @@ pub(super) fn change_key(writing: &mut Writing, id: Id, change: KeyChange) -> ru
         KeyChange::Undisable => "UPDATE api_keys SET disabled = 0 WHERE id = ?1 AND ?2 IS NOT NULL",
         KeyChange::Revoke => "UPDATE api_keys SET revoked_at = coalesce(revoked_at, ?2) WHERE id = ?1",
         KeyChange::FlagLeaked => "UPDATE api_keys SET leaked_at = coalesce(leaked_at, ?2) WHERE id = ?1",
+        KeyChange::Budget(budget) => {
+            budgets::set(&writing.connection, id, budget)?;
+            return find_key(&writing.connection, id);
+        }
     };
     writing.connection.prepare_cached(sql)?.execute(params![id, now])?;
     if matches!(change, KeyChange::Enable | KeyChange::Lift) {
@@ -251,10 +273,15 @@ pub(super) fn rotate_key(
         name: old.name,
         submit_rate: old.submit_rate,
         read_rate: old.read_rate,
+        budget: old.budget,
         expires_at: old.expires_at,
     };
     let Some(new) = create_key(writing, old.account_id, &new)? else { return Ok(None) };
     strikes::hand_on(&writing.connection, old.id, new.id)?;
+    writing
+        .connection
+        .prepare_cached("UPDATE api_keys SET first_id = (SELECT first_id FROM api_keys WHERE id = ?1) WHERE id = ?2")?
+        .execute([old.id, new.id])?;
     find_key(&writing.connection, new.id)
 }
 
@@ -264,25 +291,35 @@ pub(super) struct Entry<'a> {
     /// Signed credits.
     pub(super) amount: i64,
     pub(super) task_id: Option<Id>,
+    /// The key of the task.
+    pub(super) key_id: Option<Id>,
     pub(super) note: Option<&'a str>,
 }
 
 impl Entry<'_> {
-    /// Inserts the entry; `balance` is the balance of the account after it.
+    /// Inserts the entry and returns its id; `balance` is the balance of the account after it.
     pub(super) fn record(
         &self,
         connection: &Connection,
         account_id: Id,
         balance: i64,
         now: Timestamp,
-    ) -> rusqlite::Result<()> {
+    ) -> rusqlite::Result<i64> {
         connection
             .prepare_cached(
-                "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id, note)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id, note, key_id)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
             )?
-            .execute(params![account_id, self.kind.as_str(), self.amount, balance, now, self.task_id, self.note])?;
-        Ok(())
+            .insert(params![
+                account_id,
+                self.kind.as_str(),
+                self.amount,
+                balance,
+                now,
+                self.task_id,
+                self.note,
+                self.key_id
+            ])
     }
 }
 
@@ -291,6 +328,7 @@ pub(super) fn grant(
     account_id: Id,
     amount: i64,
     note: Option<&str>,
+    expires_at: Option<Timestamp>,
 ) -> rusqlite::Result<Option<i64>> {
     check_positive(amount)?;
     let balance: Option<i64> = writing
@@ -300,26 +338,33 @@ pub(super) fn grant(
         .optional()?;
     if let Some(balance) = balance {
         check_limit(balance)?;
-        let granted = Entry { kind: EntryKind::Grant, amount, task_id: None, note };
-        granted.record(&writing.connection, account_id, balance, writing.clock.now())?;
+        let granted = Entry { kind: EntryKind::Grant, amount, task_id: None, key_id: None, note };
+        let entry_id = granted.record(&writing.connection, account_id, balance, writing.clock.now())?;
+        if let Some(expires_at) = expires_at {
+            grants::add(&writing.connection, entry_id, account_id, amount, expires_at)?;
+        }
     }
     Ok(balance)
 }
 
 pub(super) fn take(writing: &mut Writing, account_id: Id, amount: i64, note: &str) -> rusqlite::Result<Option<Taking>> {
     check_positive(amount)?;
-    let connection = &writing.connection;
+    let (connection, now) = (&writing.connection, writing.clock.now());
+    let expiring = grants::expiring(connection, account_id, now)?;
     let left: Option<i64> = connection
-        .prepare_cached("UPDATE accounts SET balance = balance - ?2 WHERE id = ?1 AND balance >= ?2 RETURNING balance")?
-        .query_row(params![account_id, amount], |row| row.get(0))
+        .prepare_cached(
+            "UPDATE accounts SET balance = balance - ?2 WHERE id = ?1 AND balance >= ?2 + ?3 RETURNING balance",
+        )?
+        .query_row(params![account_id, amount, expiring.expired], |row| row.get(0))
         .optional()?;
     if let Some(left) = left {
-        let taken = Entry { kind: EntryKind::Grant, amount: -amount, task_id: None, note: Some(note) };
-        taken.record(connection, account_id, left, writing.clock.now())?;
+        grants::take(connection, account_id, expiring.live + expiring.expired - left, now)?;
+        let taken = Entry { kind: EntryKind::Grant, amount: -amount, task_id: None, key_id: None, note: Some(note) };
+        taken.record(connection, account_id, left, now)?;
         return Ok(Some(Taking::Taken(left)));
     }
     let mut balance = connection.prepare_cached("SELECT balance FROM accounts WHERE id = ?1")?;
-    balance.query_row([account_id], |row| row.get(0).map(Taking::TooFew)).optional()
+    balance.query_row([account_id], |row| Ok(Taking::TooFew(row.get::<_, i64>(0)? - expiring.expired))).optional()
 }
 
 pub(super) fn history(
@@ -378,12 +423,23 @@ impl Accounts for SqliteStore {
         self.write(Effect::ChangeAccount, change).await
     }
 
-    async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>> {
+    async fn grant_until(
+        &self,
+        account_id: Id,
+        amount: i64,
+        note: Option<&str>,
+        expires_at: Option<Timestamp>,
+    ) -> Result<Option<i64>> {
         let note = note.map(str::to_owned);
         let noted = note.clone();
-        let deed = move |balance: &Option<i64>| Deed::of_grant(account_id, amount, noted.as_deref(), *balance);
-        let grant = self.recorded(move |writing| grant(writing, account_id, amount, note.as_deref()), deed);
-        self.write(Effect::Grant, grant).await
+        let deed =
+            move |balance: &Option<i64>| Deed::of_grant(account_id, amount, noted.as_deref(), expires_at, *balance);
+        let grant = move |writing: &mut Writing| grant(writing, account_id, amount, note.as_deref(), expires_at);
+        self.write(Effect::Grant, self.recorded(grant, deed)).await
+    }
+
+    async fn expiring_grants(&self, account_id: Id, limit: u32) -> Result<Vec<ExpiringGrant>> {
+        self.read(|connection| grants::list(connection, account_id, limit))
     }
 
     async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<Taking>> {
@@ -408,6 +464,11 @@ impl Keys for SqliteStore {
 
     async fn find_key(&self, id: Id) -> Result<Option<ApiKey>> {
         self.read(|connection| find_key(connection, id))
+    }
+
+    async fn find_allowance(&self, id: Id) -> Result<Option<Allowance>> {
+        let now = self.clock.now();
+        self.read(|connection| budgets::allowance(connection, id, now))
     }
 
     async fn find_key_by_hash(&self, hash: KeyHash) -> Result<Option<ApiKey>> {

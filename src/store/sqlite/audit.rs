@@ -3,9 +3,9 @@
 use rusqlite::{Connection, Row};
 
 use super::columns::word;
-use crate::domain::model::CREDITS_PER_IMAGE;
+use crate::domain::model::{CREDITS_PER_IMAGE, Id};
 use crate::store::Audit;
-use crate::store::audit::{AccountEntry, Books, Entry, Queued, Task};
+use crate::store::audit::{AccountEntry, Books, Entry, GRANTS, Grant, Queued, STRAY_EXPIRIES, Task};
 
 pub(super) fn audit(connection: &Connection) -> rusqlite::Result<Audit> {
     // One read transaction, so that all checks see the same snapshot.
@@ -13,6 +13,7 @@ pub(super) fn audit(connection: &Connection) -> rusqlite::Result<Audit> {
     let mut books = Books::default();
     add_up_entries(&snapshot, &mut books)?;
     match_tasks(&snapshot, &mut books)?;
+    match_grants(&snapshot, &mut books)?;
     compare_accounts(&snapshot, &mut books)?;
     Ok(books.close())
 }
@@ -35,16 +36,39 @@ fn add_up_entries(snapshot: &Connection, books: &mut Books) -> rusqlite::Result<
 fn match_tasks(snapshot: &Connection, books: &mut Books) -> rusqlite::Result<()> {
     let mut tasks = snapshot.prepare("SELECT id, account_id, status, images IS NOT NULL, n FROM tasks ORDER BY id")?;
     let mut entries = snapshot.prepare(
-        "SELECT id, task_id, account_id, kind, amount FROM ledger WHERE task_id IS NOT NULL ORDER BY task_id",
+        "SELECT id, task_id, account_id, kind, amount, key_id FROM ledger WHERE task_id IS NOT NULL ORDER BY task_id",
     )?;
     let mut queue = snapshot.prepare(
-        "SELECT q.task_id, q.account_id, q.reference_count, t.reference_images
+        "SELECT q.task_id, q.account_id, q.reference_count, t.reference_images, q.taken
          FROM queue q LEFT JOIN tasks t ON t.id = q.task_id ORDER BY q.task_id",
     )?;
     let mut entries = entries.query_map([], entry)?.peekable();
     let mut queue = queue.query_map([], queued)?.peekable();
     books.match_tasks(tasks.query_map([], task)?, &mut entries, &mut queue)?;
     books.report_strays(&mut entries, &mut queue, None)
+}
+
+fn match_grants(snapshot: &Connection, books: &mut Books) -> rusqlite::Result<()> {
+    let mut grants = snapshot.prepare(GRANTS)?;
+    let mut rows = grants.query([])?;
+    while let Some(row) = rows.next()? {
+        let (source, expiry): (Option<Id>, Option<Id>) = (row.get(5)?, row.get(7)?);
+        books.match_grant(&Grant {
+            entry_id: row.get(0)?,
+            account_id: row.get(1)?,
+            amount: row.get(2)?,
+            remaining: row.get(3)?,
+            lapsed: row.get(4)?,
+            source: source.zip(row.get(6)?),
+            expiry: expiry.zip(row.get(8)?),
+        });
+    }
+    let mut strays = snapshot.prepare(STRAY_EXPIRIES)?;
+    let mut rows = strays.query([])?;
+    while let Some(row) = rows.next()? {
+        books.report_expiry(row.get(0)?, row.get(1)?);
+    }
+    Ok(())
 }
 
 fn compare_accounts(snapshot: &Connection, books: &mut Books) -> rusqlite::Result<()> {
@@ -73,9 +97,16 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
         account_id: row.get(2)?,
         kind: word(row, 3)?,
         amount: row.get(4)?,
+        key_id: row.get(5)?,
     })
 }
 
 fn queued(row: &Row<'_>) -> rusqlite::Result<Queued> {
-    Ok(Queued { task_id: row.get(0)?, account_id: row.get(1)?, reference_count: row.get(2)?, references: row.get(3)? })
+    Ok(Queued {
+        task_id: row.get(0)?,
+        account_id: row.get(1)?,
+        reference_count: row.get(2)?,
+        references: row.get(3)?,
+        taken: row.get(4)?,
+    })
 }

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use rusqlite::{Connection, OptionalExtension as _, params};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::accounts::Entry;
 use super::columns::{to_json, word};
 use super::tasks::{REQUEST, request};
 use super::writer::{Writing, in_savepoint};
-use super::{SqliteStore, progress, strikes};
+use super::{SqliteStore, budgets, grants, progress, strikes};
 use crate::clock::Timestamp;
 use crate::domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, Surface};
 use crate::fault::Effect;
@@ -154,7 +154,9 @@ fn give_up(writing: &mut Writing, lease: Lease, delay: Duration, last_error: &st
 
 pub(super) fn complete(writing: &mut Writing, lease: Lease, images: &[String]) -> rusqlite::Result<LeaseWrite> {
     let connection = &writing.connection;
-    let Some((account_id, claimed_at)) = leave_queue(connection, lease)? else { return Ok(LeaseWrite::Lost) };
+    let Some(Left { account_id, claimed_at, .. }) = leave_queue(connection, lease)? else {
+        return Ok(LeaseWrite::Lost);
+    };
     connection
         .prepare_cached(
             "UPDATE tasks SET status = 'completed', images = ?2, updated_at = max(updated_at, ?3), claimed_at = ?4
@@ -169,7 +171,7 @@ pub(super) fn complete(writing: &mut Writing, lease: Lease, images: &[String]) -
 
 pub(super) fn fail(writing: &mut Writing, lease: Lease, error: &str) -> rusqlite::Result<LeaseWrite> {
     match leave_queue(&writing.connection, lease)? {
-        Some((account_id, _)) => refund(writing, lease.task_id, account_id, error).map(|_| LeaseWrite::Done),
+        Some(left) => refund(writing, lease.task_id, &left, error).map(|_| LeaseWrite::Done),
         None => Ok(LeaseWrite::Lost),
     }
 }
@@ -184,12 +186,12 @@ pub(super) fn origin_of(connection: &Connection, task_id: Id) -> rusqlite::Resul
 }
 
 pub(super) fn fail_unleased(writing: &mut Writing, id: Id, error: &str) -> rusqlite::Result<Option<Ended>> {
-    let account_id: Option<Id> = writing
+    let left = writing
         .connection
-        .prepare_cached("DELETE FROM queue WHERE task_id = ?1 RETURNING account_id")?
-        .query_row([id], |row| row.get(0))
+        .prepare_cached("DELETE FROM queue WHERE task_id = ?1 RETURNING account_id, claimed_at, taken")?
+        .query_row([id], left)
         .optional()?;
-    account_id.map(|account_id| refund(writing, id, account_id, error)).transpose()
+    left.map(|left| refund(writing, id, &left, error)).transpose()
 }
 
 fn cancel(
@@ -203,19 +205,33 @@ fn cancel(
         .connection
         .prepare_cached(
             "DELETE FROM queue WHERE task_id = ?1 AND account_id = ?2 AND lease_until IS NULL
-             AND EXISTS (SELECT 1 FROM tasks WHERE id = ?1 AND surface = ?3)",
+             AND EXISTS (SELECT 1 FROM tasks WHERE id = ?1 AND surface = ?3) RETURNING account_id, claimed_at, taken",
         )?
-        .execute(params![id, account_id, surface.as_str()])?;
-    if left == 0 { Ok(None) } else { refund(writing, id, account_id, error).map(Some) }
+        .query_row(params![id, account_id, surface.as_str()], left)
+        .optional()?;
+    left.map(|left| refund(writing, id, &left, error)).transpose()
 }
 
-/// Removes a leased task from the queue, and returns its account and the time of its claim; `None` if the lease was lost.
-fn leave_queue(connection: &Connection, lease: Lease) -> rusqlite::Result<Option<(Id, Option<Timestamp>)>> {
+/// A row that has left the queue.
+struct Left {
+    account_id: Id,
+    claimed_at: Option<Timestamp>,
+    /// The credits of expiring grants that its task took.
+    taken: Option<String>,
+}
+
+fn left(row: &Row<'_>) -> rusqlite::Result<Left> {
+    Ok(Left { account_id: row.get(0)?, claimed_at: row.get(1)?, taken: row.get(2)? })
+}
+
+/// Removes a leased task from the queue; `None` if the lease was lost.
+fn leave_queue(connection: &Connection, lease: Lease) -> rusqlite::Result<Option<Left>> {
     let left = connection
         .prepare_cached(
-            "SELECT account_id, claimed_at FROM queue WHERE task_id = ?1 AND lease_epoch = ?2 AND lease_until IS NOT NULL",
+            "SELECT account_id, claimed_at, taken FROM queue
+             WHERE task_id = ?1 AND lease_epoch = ?2 AND lease_until IS NOT NULL",
         )?
-        .query_row(params![lease.task_id, lease.epoch], |row| Ok((row.get(0)?, row.get(1)?)))
+        .query_row(params![lease.task_id, lease.epoch], left)
         .optional()?;
     if left.is_some() {
         connection.prepare_cached("DELETE FROM queue WHERE task_id = ?1")?.execute([lease.task_id])?;
@@ -224,7 +240,8 @@ fn leave_queue(connection: &Connection, lease: Lease) -> rusqlite::Result<Option
 }
 
 /// Fails and refunds a task that has just left the queue.
-fn refund(writing: &Writing, id: Id, account_id: Id, error: &str) -> rusqlite::Result<Ended> {
+fn refund(writing: &Writing, id: Id, left: &Left, error: &str) -> rusqlite::Result<Ended> {
+    let account_id = left.account_id;
     let connection = &writing.connection;
     let now = writing.clock.now();
     let (n, surface): (i64, Surface) = connection
@@ -239,8 +256,12 @@ fn refund(writing: &Writing, id: Id, account_id: Id, error: &str) -> rusqlite::R
             "UPDATE accounts SET balance = balance + ?2, unfinished = unfinished - 1 WHERE id = ?1 RETURNING balance",
         )?
         .query_row(params![account_id, amount], |row| row.get(0))?;
-    let refund = Entry { kind: EntryKind::Refund, amount, task_id: Some(id), note: None };
-    refund.record(connection, account_id, balance, now)?;
+    let key_id = budgets::charged_key(connection, id)?;
+    let refund = Entry { kind: EntryKind::Refund, amount, task_id: Some(id), key_id, note: None };
+    let entry_id = refund.record(connection, account_id, balance, now)?;
+    if let Some(taken) = &left.taken {
+        grants::give_back(connection, account_id, entry_id, taken, now)?;
+    }
     Ok(Ended { task_id: id, account_id, surface })
 }
 
@@ -251,7 +272,7 @@ pub(super) fn rescue(writing: &mut Writing, which: Rescue, last_error: &str) -> 
         Rescue::Expired => (now, now.saturating_add(LONGEST_LEASE)),
         Rescue::All => (Timestamp::MAX, Timestamp::MAX),
     };
-    let lost: Vec<Lease> = writing
+    let mut lost: Vec<Lease> = writing
         .connection
         .prepare_cached(
             "SELECT task_id, lease_epoch FROM queue INDEXED BY queue_leased WHERE lease_until <= ?1
@@ -261,6 +282,8 @@ pub(super) fn rescue(writing: &mut Writing, which: Rescue, last_error: &str) -> 
             Ok(Lease { task_id: row.get(0)?, epoch: row.get(1)? })
         })?
         .collect::<rusqlite::Result<_>>()?;
+    // Refunds come in the order of their tasks, as those of every sweep.
+    lost.sort_unstable_by_key(|lease| lease.task_id);
     let mut rescued = Rescued::default();
     for lease in lost {
         let give_up = |writing: &mut Writing| give_up(writing, lease, Duration::ZERO, last_error);
@@ -297,7 +320,8 @@ pub(super) fn fail_beyond(writing: &mut Writing, max_references: u32, error: &st
     fail_all(writing, beyond, error)
 }
 
-fn fail_all(writing: &mut Writing, tasks: Vec<Id>, error: &str) -> rusqlite::Result<Vec<Ended>> {
+fn fail_all(writing: &mut Writing, mut tasks: Vec<Id>, error: &str) -> rusqlite::Result<Vec<Ended>> {
+    tasks.sort_unstable();
     let mut failed = Vec::new();
     for id in tasks {
         failed.extend(sparing_others(writing, id, |writing| fail_unleased(writing, id, error))?.flatten());

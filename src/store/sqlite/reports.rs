@@ -5,12 +5,14 @@ use rusqlite::{named_params, params};
 
 use super::SqliteStore;
 use super::accounts::{KEYS, account, api_key, ledger_entry};
+use super::columns::word;
 use super::people::person;
 use crate::clock::Timestamp;
 use crate::domain::model::{EntryKind, Id, LedgerEntry};
 use crate::store::reports::{DAY_MS, HOUR};
 use crate::store::{
-    AccountSummary, DayUsage, EntryFilter, Hour, Reports, Result, StruckKey, StruckPerson, WorkerReport,
+    AccountSummary, DayUsage, EntryFilter, Hour, Reports, Result, StruckKey, StruckPerson, UsageBy, UsageFilter,
+    UsageRow, WorkerReport,
 };
 
 #[async_trait]
@@ -74,6 +76,36 @@ impl Reports for SqliteStore {
                     let day: i64 = row.get("day")?;
                     let day = Timestamp::from_millis(day * DAY_MS);
                     Ok(DayUsage { day, used: row.get("used")?, last: row.get("last")? })
+                })?
+                .collect()
+        })
+    }
+
+    async fn usage_by(&self, by: UsageBy, filter: UsageFilter) -> Result<Vec<UsageRow>> {
+        let sql = format!(
+            "SELECT {}, count(*) FILTER (WHERE kind = 'charge') AS tasks,
+                 coalesce(-sum(amount) FILTER (WHERE kind = 'charge'), 0) AS charged,
+                 coalesce(sum(amount) FILTER (WHERE kind = 'refund'), 0) AS refunded
+             FROM ledger l WHERE kind IN ('charge', 'refund') AND (?1 IS NULL OR account_id = ?1)
+             AND (?2 IS NULL OR created_at >= ?2) AND (?3 IS NULL OR created_at < ?3)
+             GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3 NULLS LAST, 4",
+            by.columns()
+        );
+        self.read(|connection| {
+            connection
+                .prepare_cached(&sql)?
+                .query_map(params![filter.account_id, filter.from, filter.until], |row| {
+                    let day: Option<i64> = row.get("day")?;
+                    let surface: Option<String> = row.get("surface")?;
+                    Ok(UsageRow {
+                        day: day.map(|day| Timestamp::from_millis(day * DAY_MS)),
+                        account_id: row.get("account_id")?,
+                        key_id: row.get("key_id")?,
+                        surface: surface.map(|_| word(row, "surface")).transpose()?,
+                        tasks: row.get("tasks")?,
+                        charged: row.get("charged")?,
+                        refunded: row.get("refunded")?,
+                    })
                 })?
                 .collect()
         })

@@ -44,7 +44,7 @@ pub(super) fn sign_up(writing: &mut Writing, new: &SignUp) -> rusqlite::Result<S
         .execute(params![account_id, name, new.credits])?;
     if new.credits != 0 {
         let note = Some(SIGN_UP_NOTE);
-        let opening = Entry { kind: EntryKind::Grant, amount: new.credits, task_id: None, note };
+        let opening = Entry { kind: EntryKind::Grant, amount: new.credits, task_id: None, key_id: None, note };
         opening.record(connection, account_id, new.credits, now)?;
     }
     let role = Role::Owner;

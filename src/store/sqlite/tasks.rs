@@ -7,7 +7,9 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use super::accounts::Entry;
 use super::columns::{json, to_json, word};
 use super::writer::Writing;
-use super::{SqliteStore, calls, files, progress};
+use super::{SqliteStore, budgets, calls, files, grants, progress};
+use crate::clock::Timestamp;
+use crate::domain::budget::Allowance;
 use crate::domain::model::{EntryKind, Id, Status, Surface, Task};
 use crate::domain::request::GenerateRequest;
 use crate::fault::Effect;
@@ -16,8 +18,7 @@ use crate::store::{
 };
 
 /// Queues a task.
-const QUEUE: &str =
-    "INSERT INTO queue (task_id, account_id, key_id, person_id, reference_count) VALUES (?1, ?2, ?3, ?4, ?5)";
+const QUEUE: &str = "INSERT INTO queue (task_id, account_id, key_id, person_id, reference_count, taken) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
 
 pub(super) fn submit(
     writing: &mut Writing,
@@ -27,28 +28,22 @@ pub(super) fn submit(
     request: &GenerateRequest,
     max_unfinished: u32,
 ) -> rusqlite::Result<Submission> {
-    let connection = &writing.connection;
+    let (connection, now) = (&writing.connection, writing.clock.now());
     let cost = request.cost();
     let call = origin.key_id.zip(origin.call);
     if let Some((key_id, call)) = call.filter(|(_, call)| call.may_repeat())
-        && calls::find(connection, key_id, &call, writing.clock.now())?.is_some()
+        && calls::find(connection, key_id, &call, now)?.is_some()
     {
         return Ok(Submission::Repeated);
     }
-    // No RETURNING here and in the queue: SQLite would build a temporary table for it.
-    let charged = connection
-        .prepare_cached(
-            "UPDATE accounts SET balance = balance - ?2, unfinished = unfinished + 1
-             WHERE id = ?1 AND deleted_at IS NULL AND balance >= ?2 AND (?3 = 0 OR unfinished < ?3)",
-        )?
-        .execute(params![account_id, cost, max_unfinished])?;
-    if charged == 0 {
-        return refusal(connection, account_id, max_unfinished);
-    }
+    let id = writing.ids.next(now);
+    let taken = match charge(connection, account_id, origin.key_id, id, cost, max_unfinished, now)? {
+        Ok(taken) => taken,
+        Err(refusal) => return Ok(refusal),
+    };
     let balance = connection
         .prepare_cached("SELECT balance FROM accounts WHERE id = ?1")?
         .query_row([account_id], |row| row.get(0))?;
-    let id = writing.ids.next(writing.clock.now());
     let created_at = id.timestamp();
     let image_to_image = !request.reference_images.is_empty();
     connection
@@ -69,7 +64,7 @@ pub(super) fn submit(
             request.prompt,
             request.request_id
         ])?;
-    let queued = params![id, account_id, origin.key_id, origin.person_id, request.reference_images.len()];
+    let queued = params![id, account_id, origin.key_id, origin.person_id, request.reference_images.len(), taken];
     connection.prepare_cached(QUEUE)?.execute(queued)?;
     if let Some((key_id, call)) = call {
         calls::record(connection, id, key_id, &call)?;
@@ -77,7 +72,7 @@ pub(super) fn submit(
     if surface == Surface::Web {
         connection.prepare_cached("INSERT INTO unindexed (task_id) VALUES (?1)")?.execute([id])?;
     }
-    let charge = Entry { kind: EntryKind::Charge, amount: -cost, task_id: Some(id), note: None };
+    let charge = Entry { kind: EntryKind::Charge, amount: -cost, task_id: Some(id), key_id: origin.key_id, note: None };
     charge.record(connection, account_id, balance, created_at)?;
     Ok(Submission::Accepted(Task {
         id,
@@ -89,16 +84,54 @@ pub(super) fn submit(
     }))
 }
 
-/// Determines why an account was not charged.
-fn refusal(connection: &Connection, account_id: Id, max_unfinished: u32) -> rusqlite::Result<Submission> {
-    let (available, unfinished): (i64, u32) = connection
+/// Takes the cost of the task `id` from its account, unless a rule refuses it. Returns the credits of expiring grants among it.
+fn charge(
+    connection: &Connection,
+    account_id: Id,
+    key_id: Option<Id>,
+    id: Id,
+    cost: i64,
+    max_unfinished: u32,
+    now: Timestamp,
+) -> rusqlite::Result<std::result::Result<Option<String>, Submission>> {
+    // In the period to which the task will count.
+    let allowance = key_id.map(|key_id| budgets::allowance(connection, key_id, id.timestamp())).transpose()?.flatten();
+    if let Some(over) = allowance.filter(|allowance| allowance.left() < cost) {
+        return refusal(connection, account_id, max_unfinished, now, Some(over)).map(Err);
+    }
+    let expiring = grants::expiring(connection, account_id, now)?;
+    // No RETURNING here and in the queue: SQLite would build a temporary table for it.
+    let charged = connection
+        .prepare_cached(
+            "UPDATE accounts SET balance = balance - ?2, unfinished = unfinished + 1
+             WHERE id = ?1 AND deleted_at IS NULL AND balance >= ?2 + ?4 AND (?3 = 0 OR unfinished < ?3)",
+        )?
+        .execute(params![account_id, cost, max_unfinished, expiring.expired])?;
+    if charged == 0 {
+        return refusal(connection, account_id, max_unfinished, now, None).map(Err);
+    }
+    (expiring.live > 0).then(|| grants::spend(connection, account_id, cost, now)).transpose().map(Ok)
+}
+
+/// Determines why an account was not charged; `over` is a budget that does not pay the task.
+fn refusal(
+    connection: &Connection,
+    account_id: Id,
+    max_unfinished: u32,
+    now: Timestamp,
+    over: Option<Allowance>,
+) -> rusqlite::Result<Submission> {
+    let (balance, unfinished): (i64, u32) = connection
         .prepare_cached("SELECT balance, unfinished FROM accounts WHERE id = ?1 AND deleted_at IS NULL")?
         .query_row([account_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
     if max_unfinished != 0 && unfinished >= max_unfinished {
-        Ok(Submission::TooManyUnfinished)
-    } else {
-        Ok(Submission::InsufficientCredits { available })
+        return Ok(Submission::TooManyUnfinished);
     }
+    let available = balance - grants::expiring(connection, account_id, now)?.expired;
+    Ok(match over.map(|over| (over.left(), over.resets_at)) {
+        Some((left, resets_at)) => Submission::OverBudget { available: available.min(left), left, resets_at },
+        None => Submission::InsufficientCredits { available },
+    })
 }
 
 /// Counts the unfinished tasks of the account ?1 on the surface ?2. Each half reads an index of the queue; leased tasks

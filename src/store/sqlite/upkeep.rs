@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, params};
 
 use super::writer::Writing;
-use super::{SqliteStore, audit, files, gallery, queue};
+use super::{SqliteStore, audit, files, gallery, grants, queue};
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::fault::Effect;
@@ -97,6 +97,17 @@ impl Upkeep for SqliteStore {
             let failed = some.len();
             all.extend(some);
             if failed < queue::SWEEP_BATCH {
+                return Ok(all);
+            }
+        }
+    }
+
+    async fn lapse_grants(&self) -> Result<usize> {
+        let mut all = 0;
+        loop {
+            let some = self.write(Effect::LapseGrants, grants::lapse).await?;
+            all += some;
+            if some < grants::SWEEP_BATCH {
                 return Ok(all);
             }
         }

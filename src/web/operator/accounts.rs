@@ -1,5 +1,7 @@
 //! All accounts, and one of them with its keys and people.
 
+use std::time::Duration;
+
 use askama::Template;
 use axum::body::Body;
 use axum::extract::{Path, Query};
@@ -11,7 +13,7 @@ use tokio::sync::Mutex;
 use super::{Operator, OperatorForm};
 use crate::clock::Timestamp;
 use crate::domain::key::{ApiKey, KeyState};
-use crate::domain::model::{Account, EntryKind, Id, LedgerEntry, MAX_BALANCE};
+use crate::domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, MAX_BALANCE};
 use crate::domain::person::Person;
 use crate::domain::text;
 use crate::store::{AccountChange, AccountSummary, EntryFilter, KeyChange, PersonChange, StoreError};
@@ -27,6 +29,9 @@ const PAGE: u32 = 50;
 static GRANTING: Mutex<()> = Mutex::const_new(());
 /// Ledger entries of the page of an account.
 const ENTRIES: u32 = 20;
+/// Most days after which granted credits expire.
+const MAX_DAYS: u32 = 36_500;
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Most characters of a search.
 const MAX_SEARCH_CHARS: usize = 100;
 
@@ -57,6 +62,8 @@ struct AccountPage<'a> {
     keys: Vec<ApiKey>,
     people: Vec<Person>,
     entries: Vec<LedgerEntry>,
+    /// The grants that have not lapsed, the soonest expiry first.
+    grants: Vec<ExpiringGrant>,
     now: Timestamp,
     /// The newest grant, which the form for another one names.
     newest: String,
@@ -120,11 +127,15 @@ async fn page(visitor: &Visitor, account: Account, refusal: Option<&'static str>
     let store = &visitor.studio.shared.store;
     let mut keys = store.list_keys(Some(account.id)).await?;
     keys.reverse();
+    let mut grants = store.expiring_grants(account.id, ENTRIES).await?;
+    grants.retain(|grant| grant.lapsed.is_none());
+    grants.reverse();
     let page = AccountPage {
         frame: Frame::new("operator", visitor).await?,
         keys,
         people: store.list_people(Some(account.id)).await?,
         entries: store.history(account.id, None, ENTRIES).await?,
+        grants,
         now: store.now(),
         newest: newest_grant(visitor, account.id).await?,
         refusal,
@@ -140,25 +151,28 @@ pub async fn account(operator: Operator, Path(id): Path<String>) -> Result<Respo
     page(&operator.0, account, None).await
 }
 
-/// Grants credits.
+/// Grants credits, which expire after some days if the form says so.
 pub async fn grant(Path(id): Path<String>, form: OperatorForm) -> Result<Response<Body>, PageError> {
     let (visitor, fields) = (form.0.visitor, form.0.fields);
     let account = find(&visitor, &id).await?;
     let amount = fields.text("amount").trim().parse().ok().filter(|amount| (1..=MAX_BALANCE).contains(amount));
     let note = text::ledger_note(fields.text("note").trim()).ok();
+    let expires_at = expiry(fields.text("days").trim(), visitor.studio.shared.store.now());
     let _granting = GRANTING.lock().await;
     // The same form, sent twice, grants once: it names the newest entry that its page has shown.
     let newest = newest_grant(&visitor, account.id).await?;
     let refusal = match (amount, &note) {
         _ if account.deleted_at.is_some() => Some("account-deleted-refusal"),
         (None, _) | (_, None) => Some("grant-invalid"),
+        _ if expires_at.is_err() => Some("grant-invalid"),
         (Some(amount), _) if account.credits > MAX_BALANCE - amount => Some("grant-invalid"),
         _ if fields.text("newest") != newest => Some("grant-repeated"),
         _ => None,
     };
-    if let (Some(amount), Some(note), None) = (amount, note, refusal) {
+    if let (Some(amount), Some(note), Ok(expires_at), None) = (amount, note, expires_at, refusal) {
         let note = Some(note.as_str()).filter(|note| !note.is_empty());
-        visitor.store().grant(account.id, amount, note).await?.ok_or_else(PageError::not_found)?;
+        let granted = visitor.store().grant_until(account.id, amount, note, expires_at).await?;
+        granted.ok_or_else(PageError::not_found)?;
         tracing::info!(account = %account.id, person = %visitor.session.person.id, amount, "credits were granted in the studio");
         return Ok(secured(Redirect::to(&format!("{ACCOUNTS}/{}", account.id)).into_response()));
     }
@@ -166,6 +180,15 @@ pub async fn grant(Path(id): Path<String>, form: OperatorForm) -> Result<Respons
     *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
     response.extensions_mut().insert(Written);
     Ok(response)
+}
+
+/// The time after so many days; none if the field is empty.
+fn expiry(days: &str, now: Timestamp) -> Result<Option<Timestamp>, ()> {
+    if days.is_empty() {
+        return Ok(None);
+    }
+    let days: u32 = days.parse().map_err(|_| ())?;
+    if (1..=MAX_DAYS).contains(&days) { Ok(Some(now.saturating_add(DAY * days))) } else { Err(()) }
 }
 
 /// The id of the newest grant of an account, as text.

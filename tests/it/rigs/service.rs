@@ -421,6 +421,7 @@ pub fn new_key(secret: &KeySecret) -> NewKey {
         name: String::new(),
         submit_rate: None,
         read_rate: None,
+        budget: None,
         expires_at: None,
     }
 }

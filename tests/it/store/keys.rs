@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tintype::domain::budget::{Budget, Period};
 use tintype::domain::key::{ApiKey, KeyHash, KeyState};
 use tintype::domain::model::Id;
 use tintype::store::{KeyChange, NewKey, Result};
@@ -32,7 +33,8 @@ fn another_hash() -> KeyHash {
 pub async fn a_key_is_found_by_its_hash_and_by_its_id(fx: &Fixture) -> Result<()> {
     let account_id = fx.account("ada", 0).await?;
     let expires_at = Some(NOON.saturating_add(HOUR));
-    let new = NewKey { submit_rate: Some(7), read_rate: Some(0), expires_at, ..new_key("studio") };
+    let budget = Some(Budget { credits: 500, period: Period::Week });
+    let new = NewKey { submit_rate: Some(7), read_rate: Some(0), budget, expires_at, ..new_key("studio") };
     let made = fx.store.create_key(account_id, new.clone()).await?.expect("the account exists");
     let expected = ApiKey {
         id: made.id,
@@ -41,6 +43,7 @@ pub async fn a_key_is_found_by_its_hash_and_by_its_id(fx: &Fixture) -> Result<()
         hint: new.hint,
         submit_rate: Some(7),
         read_rate: Some(0),
+        budget,
         created_at: NOON,
         expires_at,
         disabled: false,
@@ -173,7 +176,9 @@ pub async fn touch_keys_records_revoked_keys_and_ignores_unknown_keys(fx: &Fixtu
 }
 
 pub async fn a_rotated_key_keeps_its_settings(fx: &Fixture) -> Result<()> {
-    let old = only_key(fx, NewKey { submit_rate: Some(7), read_rate: Some(0), ..new_key("studio") }).await?;
+    let budget = Some(Budget { credits: 500, period: Period::Month });
+    let new = NewKey { submit_rate: Some(7), read_rate: Some(0), budget, ..new_key("studio") };
+    let old = only_key(fx, new).await?;
     let hash = another_hash();
     fx.store.touch_keys(vec![(old.id, NOON)]).await?;
     fx.clock.advance(MILLISECOND);

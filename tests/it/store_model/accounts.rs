@@ -1,7 +1,8 @@
 //! Accounts and grants in the model.
 
+use tintype::clock::Timestamp;
 use tintype::domain::model::{Account, EntryKind, MAX_BALANCE};
-use tintype::store::AccountCreation;
+use tintype::store::{AccountCreation, Taking};
 
 use super::act::{KeyOrder, Name};
 use super::model::{Holder, Model};
@@ -63,7 +64,7 @@ impl Model {
         Outcome::First(Some((self.shown_account(index), key)))
     }
 
-    pub fn grant(&mut self, by: usize, account: Option<usize>, amount: i64, note: bool) -> Outcome {
+    pub fn grant(&mut self, by: usize, account: Option<usize>, amount: i64, note: bool, life: Option<i64>) -> Outcome {
         if amount <= 0 {
             return Outcome::Refused;
         }
@@ -73,9 +74,30 @@ impl Model {
         }
         let at = self.now(by);
         self.record(index, EntryKind::Grant, amount, at).note = grant_note(note);
+        if let Some(life) = life {
+            self.add_grant(index, amount, Timestamp::from_millis(at.as_millis() + life), grant_note(note));
+        }
         Outcome::Balance(Some(self.accounts[index].balance))
     }
+
+    pub fn take_credits(&mut self, by: usize, account: Option<usize>, amount: i64) -> Outcome {
+        if amount <= 0 {
+            return Outcome::Refused;
+        }
+        let Some(index) = self.account(account) else { return Outcome::Taking(None) };
+        let at = self.now(by);
+        let spendable = self.spendable(index, at);
+        if spendable < amount {
+            return Outcome::Taking(Some(Taking::TooFew(spendable)));
+        }
+        self.take_of_grants(index, amount, at);
+        self.record(index, EntryKind::Grant, -amount, at).note = Some(TAKEN.into());
+        Outcome::Taking(Some(Taking::Taken(self.accounts[index].balance)))
+    }
 }
+
+/// The note of credits that were taken.
+pub const TAKEN: &str = "a mistake";
 
 /// The note on a grant.
 pub fn grant_note(note: bool) -> Option<String> {

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use tintype::clock::Timestamp;
+use tintype::domain::budget::Budget;
 use tintype::domain::model::Surface;
 use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::store::{KeyChange, Rescue, StrikeRule};
@@ -53,7 +54,14 @@ pub enum Act {
         account: Option<usize>,
         amount: i64,
         note: bool,
+        /// Milliseconds until the credits expire.
+        life: Option<i64>,
     },
+    Take {
+        account: Option<usize>,
+        amount: i64,
+    },
+    Lapse,
     Submit {
         account: Option<usize>,
         surface: Surface,
@@ -147,6 +155,7 @@ pub struct KeyOrder {
     pub secret: u8,
     pub submit_rate: Option<u32>,
     pub read_rate: Option<u32>,
+    pub budget: Option<Budget>,
     pub expires_at: Option<Timestamp>,
 }
 

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::strategy::Union;
 use tintype::clock::Timestamp;
+use tintype::domain::budget::{Budget, Period};
 use tintype::domain::model::{MAX_BALANCE, Surface};
 use tintype::store::{ANY_REFERENCES, KeyChange, Rescue, StrikeRule};
 
@@ -56,6 +57,7 @@ fn acts(model: &Model, by: usize) -> Choices {
     choices.extend(account_acts(model));
     choices.extend(key_acts(model, by));
     choices.push((4 * model.taste.clock, clock(model, by)));
+    choices.extend(ends_of_time(model, by));
     let delays: Vec<_> =
         model.tasks.iter().filter(|task| !task.status.is_terminal()).filter_map(|task| task.ready_at).collect();
     if !delays.is_empty() {
@@ -79,6 +81,20 @@ fn acts(model: &Model, by: usize) -> Choices {
     choices
 }
 
+/// Steps to the exact milliseconds at which grants expire and budgets start anew, if there are any.
+fn ends_of_time(model: &Model, by: usize) -> Choices {
+    let now = model.now(by);
+    let mut moments: Vec<_> =
+        model.grants.iter().filter(|grant| grant.lapsed.is_none()).map(|grant| grant.expires_at).collect();
+    moments.extend(model.keys.iter().filter_map(|key| Some(key.key.budget?.period.around(now).1)));
+    moments.retain(|moment| *moment >= now);
+    if moments.is_empty() {
+        return Vec::new();
+    }
+    let moment = (select(moments), select(vec![0, 0, -1, 1])).prop_map(|(moment, millis)| moved(moment, millis));
+    vec![(2, moment.prop_map(|to| Act::SetClock { to }).boxed())]
+}
+
 fn moved(from: Timestamp, millis: i64) -> Timestamp {
     Timestamp::from_millis(from.as_millis() + millis)
 }
@@ -94,15 +110,20 @@ fn account_acts(model: &Model) -> Choices {
         key,
     });
     let amount = prop_oneof![20 => 1..12_i64, 1 => Just(0), 1 => -5..0_i64, 1 => select(vec![i64::MAX, MAX_BALANCE, MAX_BALANCE - 5])];
-    let grant = (any_account(model), amount, any::<bool>()).prop_map(|(account, amount, note)| Act::Grant {
-        account,
-        amount,
-        note,
-    });
+    let life = prop_oneof![
+        3 => Just(None),
+        1 => Just(Some(0)),
+        4 => select(vec![1, MINUTE, 11 * MINUTE, 24 * 60 * MINUTE]).prop_map(Some),
+        4 => (0..11 * MINUTE).prop_map(Some),
+    ];
+    let grant = (any_account(model), amount.clone(), any::<bool>(), life)
+        .prop_map(|(account, amount, note, life)| Act::Grant { account, amount, note, life });
+    let take = (any_account(model), amount).prop_map(|(account, amount)| Act::Take { account, amount });
     vec![
         (if few { 20 } else { 1 }, create.boxed()),
         (if model.accounts.is_empty() { 20 } else { 1 }, first.boxed()),
-        (5, grant.boxed()),
+        (7, grant.boxed()),
+        (2, take.boxed()),
     ]
 }
 
@@ -114,12 +135,21 @@ fn any_account(model: &Model) -> impl Strategy<Value = Option<usize>> + use<> {
 fn key_order(model: &Model, now: Timestamp) -> impl Strategy<Value = KeyOrder> + use<> {
     let rate = prop_oneof![Just(None), Just(Some(0)), Just(Some(7))];
     let expires_at = prop_oneof![Just(None), (-MINUTE..20 * MINUTE).prop_map(move |millis| Some(moved(now, millis)))];
-    (secret(model), rate.clone(), rate, expires_at).prop_map(|(secret, submit_rate, read_rate, expires_at)| KeyOrder {
-        secret,
-        submit_rate,
-        read_rate,
-        expires_at,
-    })
+    (secret(model), rate.clone(), rate, budget(), expires_at).prop_map(
+        |(secret, submit_rate, read_rate, budget, expires_at)| KeyOrder {
+            secret,
+            submit_rate,
+            read_rate,
+            budget,
+            expires_at,
+        },
+    )
+}
+
+/// A budget of some tasks, or none.
+fn budget() -> impl Strategy<Value = Option<Budget>> {
+    let some = (1..30_i64, select(Period::ALL.to_vec())).prop_map(|(credits, period)| Some(Budget { credits, period }));
+    prop_oneof![1 => Just(None), 2 => some]
 }
 
 /// A new secret, or rarely one in use.
@@ -139,6 +169,7 @@ fn key_acts(model: &Model, by: usize) -> Choices {
         KeyChange::FlagLeaked,
         KeyChange::Revoke,
     ]);
+    let change = prop_oneof![3 => change, 2 => budget().prop_map(KeyChange::Budget)];
     let overlap = prop_oneof![Just(0), Just(1), 0..20 * MINUTE as u64].prop_map(Duration::from_millis);
     let create = (any_account(model), key_order(model, model.now(by)))
         .prop_map(|(account, key)| Act::CreateKey { account, key });
@@ -310,6 +341,9 @@ fn sweeps(model: &Model) -> Choices {
     let which = prop_oneof![3 => Just(Rescue::Expired), 1 => Just(Rescue::All)];
     let rescue = (which, error).prop_map(|(which, error)| Act::Rescue { which, error });
     let mut choices = vec![(5, rescue.boxed())];
+    if !model.grants.is_empty() {
+        choices.push((4, Just(Act::Lapse).boxed()));
+    }
     if model.tasks.is_empty() {
         return choices;
     }

@@ -37,6 +37,7 @@ impl Model {
             let unfinished = self.tasks.iter().filter(|task| task.account == index && !task.status.is_terminal());
             assert_eq!(account.unfinished, unfinished.count());
         }
+        self.assert_grants_sound();
         for index in 0..self.tasks.len() {
             self.assert_task_sound(index);
         }

@@ -27,6 +27,7 @@ pub fn new_key(order: KeyOrder) -> NewKey {
         name: format!("key {}", order.secret),
         submit_rate: order.submit_rate,
         read_rate: order.read_rate,
+        budget: order.budget,
         expires_at: order.expires_at,
     }
 }
@@ -52,7 +53,7 @@ impl Model {
     }
 
     pub fn add_key(&mut self, by: usize, account: usize, order: KeyOrder, said: Option<&Outcome>) -> ApiKey {
-        let NewKey { hash, hint, name, submit_rate, read_rate, expires_at } = new_key(order);
+        let NewKey { hash, hint, name, submit_rate, read_rate, budget, expires_at } = new_key(order);
         let id = self.new_id(by, said.and_then(Outcome::key_id));
         let key = ApiKey {
             id,
@@ -61,6 +62,7 @@ impl Model {
             hint,
             submit_rate,
             read_rate,
+            budget,
             created_at: id.timestamp(),
             expires_at,
             disabled: false,
@@ -70,13 +72,16 @@ impl Model {
             last_used_at: None,
             suspension: None,
         };
-        self.keys.push(Key { hash, key: key.clone(), strikes: Vec::new() });
+        self.keys.push(Key { hash, key: key.clone(), line: self.keys.len(), strikes: Vec::new() });
         key
     }
 
     pub fn change_key(&mut self, by: usize, key: Option<usize>, change: KeyChange) -> Outcome {
         let now = self.now(by);
         let Some(index) = self.key(key) else { return Outcome::Key(None) };
+        if let KeyChange::Budget(budget) = change {
+            self.set_budget(index, budget);
+        }
         let Key { key, strikes, .. } = &mut self.keys[index];
         match change {
             KeyChange::Enable => {
@@ -91,6 +96,7 @@ impl Model {
             KeyChange::Undisable => key.disabled = false,
             KeyChange::Revoke => key.revoked_at = key.revoked_at.or(Some(now)),
             KeyChange::FlagLeaked => key.leaked_at = key.leaked_at.or(Some(now)),
+            KeyChange::Budget(_) => {}
         }
         Outcome::Key(Some(key.clone()))
     }
@@ -139,7 +145,8 @@ impl Model {
         let new =
             ApiKey { id, hint: hint(secret), created_at: id.timestamp(), leaked_at: None, last_used_at: None, ..old };
         let strikes = std::mem::take(&mut self.keys[index].strikes);
-        self.keys.push(Key { hash: hash(secret), key: new.clone(), strikes });
+        let line = self.keys[index].line;
+        self.keys.push(Key { hash: hash(secret), key: new.clone(), line, strikes });
         Outcome::Key(Some(new))
     }
 }

@@ -142,10 +142,17 @@ impl Model {
         Outcome::Failed(processing.map(|index| self.ended(index)))
     }
 
+    /// All tasks in the order of their ids, in which sweeps refund them.
+    fn by_id(&self) -> Vec<usize> {
+        let mut all: Vec<usize> = (0..self.tasks.len()).collect();
+        all.sort_by_key(|index| self.tasks[*index].id);
+        all
+    }
+
     pub fn rescue(&mut self, by: usize, which: Rescue, error: u8) -> Outcome {
         let now = self.now(by);
         let mut rescued = Rescued::default();
-        for index in 0..self.tasks.len() {
+        for index in self.by_id() {
             let Some(until) = self.tasks[index].lease_until else { continue };
             if which == Rescue::All || until <= now || until > now.saturating_add(LONGEST_LEASE) {
                 match self.lose(by, index, Duration::ZERO, error) {
@@ -163,7 +170,7 @@ impl Model {
             let task = &self.tasks[*index];
             !task.status.is_terminal() && task.id.timestamp() <= cutoff
         };
-        let overdue: Vec<_> = (0..self.tasks.len()).filter(overdue).collect();
+        let overdue: Vec<_> = self.by_id().into_iter().filter(overdue).collect();
         for index in &overdue {
             self.end(*index, Status::Failed(sentence(error)), now);
         }
@@ -177,7 +184,7 @@ impl Model {
             let waits = !task.status.is_terminal() && task.lease_until.is_none();
             waits && task.request.reference_images.len() > max_references as usize
         };
-        let beyond: Vec<_> = (0..self.tasks.len()).filter(beyond).collect();
+        let beyond: Vec<_> = self.by_id().into_iter().filter(beyond).collect();
         for index in &beyond {
             self.end(*index, Status::Failed(sentence(error)), now);
         }

@@ -9,6 +9,7 @@ use tintype::store::Lease;
 use super::act::{Act, Held, Step};
 use super::choice::Taste;
 use super::entries::Entry;
+use super::grants::Grant;
 use super::outcome::Outcome;
 use super::process::Process;
 use crate::rigs::service::NOON;
@@ -23,6 +24,8 @@ pub struct Model {
     /// Every lease that a claim returned.
     pub leases: Vec<Lease>,
     pub entries: Vec<Entry>,
+    /// In the order of the entries that brought their credits.
+    pub grants: Vec<Grant>,
     /// Number of steps taken.
     pub steps: usize,
 }
@@ -39,6 +42,8 @@ pub struct Holder {
 pub struct Key {
     pub hash: KeyHash,
     pub key: ApiKey,
+    /// The first of the keys with which it shares a budget.
+    pub line: usize,
     /// The times of its strikes that have not expired.
     pub strikes: Vec<Timestamp>,
 }
@@ -65,6 +70,8 @@ pub struct Ticket {
     /// The end of its last delay, which must have no effect after the next claim.
     pub delayed_until: Option<Timestamp>,
     pub lost_leases: u32,
+    /// The grants from which it took credits, and their number.
+    pub taken: Vec<(usize, i64)>,
 }
 
 impl Model {
@@ -78,6 +85,7 @@ impl Model {
             tasks: Vec::new(),
             leases: Vec::new(),
             entries: Vec::new(),
+            grants: Vec::new(),
             steps: 0,
         }
     }
@@ -93,7 +101,9 @@ impl Model {
             | Act::ChangeKey { .. }
             | Act::RotateKey { .. }
             | Act::TouchKeys { .. }
-            | Act::Grant { .. } => self.administer(step.by, &step.act, said),
+            | Act::Grant { .. }
+            | Act::Take { .. }
+            | Act::Lapse => self.administer(step.by, &step.act, said),
             Act::SetClock { to } => {
                 self.processes[step.by].set_clock(*to);
                 Outcome::Quiet
@@ -119,7 +129,9 @@ impl Model {
             Act::ChangeKey { key, change } => self.change_key(by, *key, *change),
             Act::RotateKey { key, secret, overlap } => self.rotate_key(by, *key, *secret, *overlap, said),
             Act::TouchKeys { uses } => self.touch_keys(uses),
-            Act::Grant { account, amount, note } => self.grant(by, *account, *amount, *note),
+            Act::Grant { account, amount, note, life } => self.grant(by, *account, *amount, *note, *life),
+            Act::Take { account, amount } => self.take_credits(by, *account, *amount),
+            Act::Lapse => self.lapse(by),
             _ => unreachable!("{act:?} is work"),
         }
     }

@@ -3,7 +3,7 @@
 use tintype::domain::key::ApiKey;
 use tintype::domain::model::{Account, Id};
 use tintype::store::{
-    AccountCreation, Claim, Ended, Lease, LeaseWrite, Refusal, Rescued, Retry, StoreError, Submission,
+    AccountCreation, Claim, Ended, Lease, LeaseWrite, Refusal, Rescued, Retry, StoreError, Submission, Taking,
 };
 
 #[derive(Debug, Clone, PartialEq)]
@@ -12,6 +12,9 @@ pub enum Outcome {
     First(Option<(Account, ApiKey)>),
     Key(Option<ApiKey>),
     Balance(Option<i64>),
+    Taking(Option<Taking>),
+    /// The number of grants that lapsed.
+    Lapsed(usize),
     Submission(Submission),
     Crowd(Vec<Submission>),
     Claims(Vec<Claim>),
@@ -66,6 +69,15 @@ impl Outcome {
             ended.sort_by_key(|ended| ended.task_id);
         }
         self
+    }
+
+    /// The answers to submits, in order.
+    pub fn submissions(&self) -> &[Submission] {
+        match self {
+            Self::Submission(submission) => std::slice::from_ref(submission),
+            Self::Crowd(submissions) => submissions,
+            _ => &[],
+        }
     }
 
     pub fn claimed(&self) -> &[Claim] {

@@ -51,6 +51,15 @@ impl Process {
         self.stood.insert(to);
     }
 
+    /// The times that the id of a new task may hold, the likeliest first.
+    pub fn id_times(&self) -> Vec<Timestamp> {
+        let ahead = self.last_id.map(Id::timestamp).into_iter().chain([self.latest]);
+        [self.now]
+            .into_iter()
+            .chain(ahead.filter(|at| *at > self.now && *at <= self.now.saturating_add(MAX_LEAD)))
+            .collect()
+    }
+
     /// Records that a write may have created an id: a refused write may create one or not. Ids follow a clock that has
     /// stepped back far.
     pub fn may_use_an_id(&mut self) {

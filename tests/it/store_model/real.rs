@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use futures::future::{join, join_all};
 use tempfile::TempDir;
-use tintype::clock::Clock;
+use tintype::clock::{Clock, Timestamp};
 use tintype::domain::model::Id;
 use tintype::store::{LeaseWrite, Result, Store, Submission};
 
-use super::accounts::grant_note;
+use super::accounts::{TAKEN, grant_note};
 use super::act::{Act, Order, Step, file_names, sentence};
 use super::keys::{hash, hint, new_key};
 use super::model::Model;
@@ -52,7 +52,9 @@ impl Real {
             | Act::ChangeKey { .. }
             | Act::RotateKey { .. }
             | Act::TouchKeys { .. }
-            | Act::Grant { .. }) => return administer(self.store(by), model, act).await,
+            | Act::Grant { .. }
+            | Act::Take { .. }
+            | Act::Lapse) => return administer(self.store(by), model, act).await,
             act => return work(self.store(by), model, act).await,
         }
         Outcome::Quiet
@@ -83,11 +85,16 @@ async fn administer(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Outcome
             let uses = uses.iter().map(|(key, at)| (model.key_id(*key), *at)).collect();
             Outcome::of(store.touch_keys(uses).await, |()| Outcome::Quiet)
         }
-        Act::Grant { account, amount, note } => {
+        Act::Grant { account, amount, note, life } => {
             let note = grant_note(*note);
-            let granted = store.grant(model.account_id(*account), *amount, note.as_deref()).await;
+            let expires_at = life.map(|life| Timestamp::from_millis(store.now().as_millis() + life));
+            let granted = store.grant_until(model.account_id(*account), *amount, note.as_deref(), expires_at).await;
             Outcome::of(granted, Outcome::Balance)
         }
+        Act::Take { account, amount } => {
+            Outcome::of(store.take(model.account_id(*account), *amount, TAKEN).await, Outcome::Taking)
+        }
+        Act::Lapse => Outcome::of(store.lapse_grants().await, Outcome::Lapsed),
         _ => unreachable!("{act:?} is work"),
     }
 }

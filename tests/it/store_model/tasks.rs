@@ -42,8 +42,10 @@ impl Model {
     ) -> Outcome {
         self.processes[by].may_use_an_id();
         let Some(account) = self.account(account) else { return Outcome::Refused };
+        let answers = said;
         let said = said.and_then(|said| said.task_ids().first().copied());
-        Outcome::Submission(self.submit_one(by, account, (surface, order, max_unfinished), said))
+        let answers = answers.map_or(&[][..], Outcome::submissions);
+        Outcome::Submission(self.submit_one(by, account, (surface, order, max_unfinished), said, answers))
     }
 
     /// The answers to a crowd are sorted: accepted tasks by id, then refusals.
@@ -57,8 +59,9 @@ impl Model {
     ) -> Outcome {
         self.processes[by].may_use_an_id();
         let Some(account) = self.account(Some(account)) else { return Outcome::Crowd(Vec::new()) };
+        let answers = said.map_or(&[][..], Outcome::submissions);
         let said = said.map(Outcome::task_ids).unwrap_or_default();
-        let one = |turn: usize| self.submit_one(by, account, submit, said.get(turn).copied());
+        let one = |turn: usize| self.submit_one(by, account, submit, said.get(turn).copied(), answers);
         Outcome::Crowd((0..times).map(one).collect())
     }
 
@@ -68,18 +71,38 @@ impl Model {
         account: usize,
         (surface, order, max_unfinished): (Surface, Order, u32),
         said: Option<Id>,
+        answers: &[Submission],
     ) -> Submission {
         let holder = &self.accounts[account];
         let cost = 2 * i64::from(order.n);
         if max_unfinished != 0 && holder.unfinished >= max_unfinished as usize {
             return Submission::TooManyUnfinished;
         }
-        if holder.balance < cost {
-            return Submission::InsufficientCredits { available: holder.balance };
+        let (now, key) = (self.now(by), self.key_of(account, order.key));
+        let spendable = self.spendable(account, now);
+        // The task would count to the period of its id, which may be ahead of the clock.
+        let over = |at: Timestamp| {
+            let over = key.and_then(|key| self.allowance(key, at)).filter(|allowance| allowance.left() < cost)?;
+            let (left, resets_at) = (over.left(), over.resets_at);
+            Some(Submission::OverBudget { available: spendable.min(left), left, resets_at })
+        };
+        let refused = match said {
+            Some(id) => over(id.timestamp()),
+            None => {
+                let possible: Vec<_> = self.processes[by].id_times().into_iter().map(over).collect();
+                let answered = possible.iter().find(|refused| refused.as_ref().is_some_and(|it| answers.contains(it)));
+                answered.or(possible.first()).cloned().flatten()
+            }
+        };
+        if let Some(refused) = refused {
+            return refused;
+        }
+        if spendable < cost {
+            return Submission::InsufficientCredits { available: spendable };
         }
         let id = self.new_id(by, said);
         let index = self.tasks.len();
-        let key = self.key_of(account, order.key);
+        let taken = self.spend(account, cost, now);
         self.tasks.push(Ticket {
             id,
             account,
@@ -94,6 +117,7 @@ impl Model {
             ready_at: None,
             delayed_until: None,
             lost_leases: 0,
+            taken,
         });
         self.record(account, EntryKind::Charge, -cost, id.timestamp()).task = Some(index);
         self.accounts[account].unfinished += 1;
@@ -110,7 +134,9 @@ impl Model {
         let (account, cost) = (task.account, 2 * i64::from(task.request.n));
         if matches!(task.status, Status::Failed(_)) {
             self.record(account, EntryKind::Refund, cost, now).task = Some(index);
+            self.give_back(index, now);
         }
+        self.tasks[index].taken.clear();
         self.accounts[account].unfinished -= 1;
     }
 }

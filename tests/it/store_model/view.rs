@@ -1,8 +1,10 @@
 //! Compares everything that a store returns with the model.
 
+use std::collections::BTreeMap;
+
 use tintype::clock::Timestamp;
 use tintype::domain::model::{EntryKind, Id, LedgerEntry, Surface, Task, TaskId};
-use tintype::store::{QueueDepth, Result, Store, TaskRecord};
+use tintype::store::{QueueDepth, Result, Store, TaskRecord, UsageBy, UsageFilter, UsageRow};
 
 use super::entries::Entry;
 use super::model::Model;
@@ -18,7 +20,9 @@ pub async fn compare(store: &dyn Store, model: &Model, page: u32) -> Result<()> 
         for surface in [Surface::Api, Surface::Web] {
             list(store, model, (index, surface), page).await?;
         }
+        grants(store, model, index).await?;
     }
+    usage(store, model).await?;
     assert_eq!(store.queue_depth().await?, depth(model));
     let audit = store.audit().await?;
     let counted = (model.accounts.len() as u64, model.tasks.len() as u64, model.entries.len() as u64);
@@ -40,7 +44,8 @@ async fn accounts(store: &dyn Store, model: &Model) -> Result<()> {
 
 async fn keys(store: &dyn Store, model: &Model) -> Result<()> {
     let mut all: Vec<_> = model.keys.iter().map(|key| key.key.clone()).collect();
-    for key in &model.keys {
+    for (index, key) in model.keys.iter().enumerate() {
+        assert_eq!(store.find_allowance(key.key.id).await?, model.allowance(index, store.now()));
         assert_eq!(store.find_key(key.key.id).await?.as_ref(), Some(&key.key));
         assert_eq!(store.find_key_by_hash(key.hash).await?.as_ref(), Some(&key.key));
     }
@@ -109,6 +114,53 @@ async fn list(store: &dyn Store, model: &Model, (account, surface): (usize, Surf
     for before in cursors.into_iter().flatten() {
         let older = expected.iter().filter(|task| task.id < before).take(page as usize);
         assert!(store.list_tasks(id, surface, Some(before), page).await?.iter().eq(older), "before {before}");
+    }
+    Ok(())
+}
+
+async fn grants(store: &dyn Store, model: &Model, account: usize) -> Result<()> {
+    let of_account = model.grants.iter().enumerate().filter(|(_, grant)| grant.account == account);
+    let mut expected: Vec<_> = of_account.collect();
+    expected.sort_by_key(|(index, grant)| std::cmp::Reverse((grant.expires_at, *index)));
+    let expected: Vec<_> = expected
+        .into_iter()
+        .map(|(_, grant)| (grant.expires_at, grant.amount, grant.remaining, grant.lapsed, grant.note.clone()))
+        .collect();
+    let found = store.expiring_grants(model.accounts[account].id, u32::MAX).await?;
+    let found: Vec<_> = found
+        .into_iter()
+        .map(|grant| (grant.expires_at, grant.amount, grant.remaining, grant.lapsed, grant.note))
+        .collect();
+    assert_eq!(found, expected);
+    Ok(())
+}
+
+/// The figures of usage are the sums of the ledger, by whatever they are told apart.
+async fn usage(store: &dyn Store, model: &Model) -> Result<()> {
+    type Figures = (u64, i64, i64);
+    let mut expected: [BTreeMap<String, Figures>; 3] = Default::default();
+    for entry in &model.entries {
+        let Some(task) = entry.task.map(|task| &model.tasks[task]) else { continue };
+        let key = task.key.map_or_else(|| task.surface.as_str().to_owned(), |key| model.keys[key].key.id.to_string());
+        let account = model.accounts[entry.account].id;
+        let rows = [account.to_string(), format!("{account} {key}"), entry.at.day()];
+        for (rows, row) in expected.iter_mut().zip(rows) {
+            let (tasks, charged, refunded) = rows.entry(row).or_default();
+            match entry.kind {
+                EntryKind::Charge => (*tasks, *charged) = (*tasks + 1, *charged - entry.amount),
+                _ => *refunded += entry.amount,
+            }
+        }
+    }
+    for (by, expected) in [UsageBy::Account, UsageBy::Key, UsageBy::Day].into_iter().zip(expected) {
+        let rows = store.usage_by(by, UsageFilter::default()).await?;
+        let row = |row: UsageRow| {
+            let key = row.key_id.map(|id| id.to_string()).or(row.surface.map(|surface| surface.as_str().to_owned()));
+            let account = row.account_id.map(|id| id.to_string());
+            let parts = [account, key, row.day.map(Timestamp::day)].into_iter().flatten();
+            (parts.collect::<Vec<_>>().join(" "), (row.tasks, row.charged, row.refunded))
+        };
+        assert_eq!(rows.into_iter().map(row).collect::<BTreeMap<_, _>>(), expected, "{by:?}");
     }
     Ok(())
 }

@@ -138,6 +138,8 @@ fn pages_of_accounts_and_operators_pass_axe() {
         "/studio/docs",
         "/studio/keys",
         "/studio/credits",
+        "/studio/usage",
+        "/studio/usage?by=day",
         "/studio/sessions",
         "/studio/people",
         "/studio/operator",

@@ -143,6 +143,7 @@ fn every_page_shows_its_content() {
         ("/studio/docs", "Create a task"),
         ("/studio/keys", "first key"),
         ("/studio/credits", "opening balance"),
+        ("/studio/usage", "Usage"),
         ("/studio/sessions", "This browser"),
         ("/studio/people", "default"),
         ("/studio/operator", "sketch"),

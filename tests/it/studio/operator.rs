@@ -15,7 +15,7 @@ const GRANT_FORM: &str = "name=\"newest\" value=\"";
 
 impl Visitor<'_> {
     /// The entry that the form for a grant names.
-    async fn newest(&self, account: &str) -> String {
+    pub(super) async fn newest(&self, account: &str) -> String {
         let page = self.page(&format!("/studio/operator/accounts/{account}")).await;
         page.split(GRANT_FORM).nth(1).and_then(|rest| rest.split('"').next()).expect("a form").to_owned()
     }

@@ -1,0 +1,104 @@
+//! `tintype usage` adds up the use of credits by key, day or account. Its figures are those of the ledger.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::{Outcome, find_account, open_store, or_dash, say, show, table};
+use crate::config::DataSettings;
+use crate::domain::timestamp::Timestamp;
+use crate::service::usage::{self, UsageLine};
+use crate::store::{UsageBy, UsageFilter};
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+#[derive(Debug, Args)]
+pub(super) struct UsageArgs {
+    /// Rows to tell apart
+    #[arg(long, value_enum, default_value_t = By::Account)]
+    by: By,
+    /// Count only this account
+    #[arg(long, value_name = "NAME")]
+    account: Option<String>,
+    /// Days to count, up to today in UTC
+    #[arg(long, default_value_t = 30, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=36_500), conflicts_with_all = ["since", "until"])]
+    days: u32,
+    /// First day to count, such as 2026-11-01 [default: the first of the ledger]
+    #[arg(long, value_name = "DAY", value_parser = day)]
+    since: Option<Timestamp>,
+    /// Last day to count, such as 2026-11-30 [default: today]
+    #[arg(long, value_name = "DAY", value_parser = day)]
+    until: Option<Timestamp>,
+    /// Print CSV
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum By {
+    Account,
+    Key,
+    Day,
+}
+
+fn day(text: &str) -> Result<Timestamp, String> {
+    Timestamp::of_day(text).ok_or_else(|| format!("{text:?} is not a day such as 2026-11-21"))
+}
+
+pub(super) async fn run(args: UsageArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data).await?;
+    let account_id = match &args.account {
+        Some(name) => Some(find_account(&*store, name).await?.id),
+        None => None,
+    };
+    let today = Timestamp::of_day(&store.now().day()).ok_or("the clock is beyond the years of the calendar")?;
+    let from = match (args.since, args.until) {
+        (None, None) => Some(today.saturating_sub(DAY * (args.days - 1))),
+        (since, _) => since,
+    };
+    let until = args.until.map(|day| day.saturating_add(DAY));
+    let by = match args.by {
+        By::Account => UsageBy::Account,
+        By::Key => UsageBy::Key,
+        By::Day => UsageBy::Day,
+    };
+    let lines = usage::lines(&*store, by, UsageFilter { account_id, from, until }).await?;
+    if args.csv {
+        say(usage::csv(by, &lines).trim_end());
+        return Ok(ExitCode::SUCCESS);
+    }
+    show(args.json, &lines, || plain(by, &lines))
+}
+
+fn plain(by: UsageBy, lines: &[UsageLine]) -> String {
+    let dash = |name: &Option<String>| or_dash(name.as_deref().filter(|name| !name.is_empty()));
+    let total = UsageLine::total(lines);
+    if by == UsageBy::Key {
+        let row = |line: &UsageLine, account: String, id: String, key: String| {
+            let [tasks, images, charged, refunded, credits] = figures(line);
+            [account, id, key, tasks, images, charged, refunded, credits]
+        };
+        let rows = lines.iter().map(|line| row(line, dash(&line.account), or_dash(line.key_id), dash(&line.key)));
+        let last = row(&total, "TOTAL".into(), "-".into(), "-".into());
+        let headings = ["ACCOUNT", "KEY ID", "KEY", "TASKS", "IMAGES", "CHARGED", "REFUNDED", "CREDITS"];
+        return table(headings, rows.chain([last]));
+    }
+    let row = |line: &UsageLine, name: String| {
+        let [tasks, images, charged, refunded, credits] = figures(line);
+        [name, tasks, images, charged, refunded, credits]
+    };
+    let is_by_day = by == UsageBy::Day;
+    let rows = lines.iter().map(|line| row(line, dash(if is_by_day { &line.day } else { &line.account })));
+    let heading = if is_by_day { "DAY" } else { "ACCOUNT" };
+    let last = row(&total, "TOTAL".into());
+    table([heading, "TASKS", "IMAGES", "CHARGED", "REFUNDED", "CREDITS"], rows.chain([last]))
+}
+
+fn figures(line: &UsageLine) -> [String; 5] {
+    let UsageLine { tasks, images, charged, refunded, credits, .. } = line;
+    [tasks.to_string(), images.to_string(), charged.to_string(), refunded.to_string(), credits.to_string()]
+}

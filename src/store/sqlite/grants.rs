@@ -1,0 +1,172 @@
+//! Credits that expire. They are part of the balance; a row of `expiring_grants` says how many of it are left of a grant, and
+//! until when.
+
+use rusqlite::{Connection, Row, params};
+
+use super::writer::Writing;
+use crate::clock::Timestamp;
+use crate::domain::model::{EntryKind, ExpiringGrant, Id};
+use crate::store::REFUND_LIFE;
+
+/// Accounts whose grants lapse in one transaction, so that the writes of callers can run in between.
+pub(super) const SWEEP_BATCH: usize = 256;
+
+/// The credits of an account that expire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Expiring {
+    /// Of grants that have expired and not lapsed yet: no task may spend them.
+    pub(super) expired: i64,
+    /// Of grants that expire later.
+    pub(super) live: i64,
+}
+
+pub(super) fn expiring(connection: &Connection, account_id: Id, now: Timestamp) -> rusqlite::Result<Expiring> {
+    connection
+        .prepare_cached(
+            "SELECT coalesce(sum(remaining) FILTER (WHERE expires_at <= ?2), 0),
+                 coalesce(sum(remaining) FILTER (WHERE expires_at > ?2), 0)
+             FROM expiring_grants WHERE account_id = ?1 AND lapsed IS NULL",
+        )?
+        .query_row(params![account_id, now], |row| Ok(Expiring { expired: row.get(0)?, live: row.get(1)? }))
+}
+
+/// Adds a grant that expires, which `entry_id` wrote into the ledger.
+pub(super) fn add(
+    connection: &Connection,
+    entry_id: i64,
+    account_id: Id,
+    amount: i64,
+    expires_at: Timestamp,
+) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "INSERT INTO expiring_grants (entry_id, account_id, amount, expires_at, remaining) VALUES (?1, ?2, ?3, ?4, ?3)",
+        )?
+        .execute(params![entry_id, account_id, amount, expires_at])?;
+    Ok(())
+}
+
+/// Grants from which credits were taken, with their number.
+type Parts = Vec<(i64, i64)>;
+
+/// The grants of an account that are not spent and expire after `now`, the soonest first.
+fn live(connection: &Connection, account_id: Id, now: Timestamp) -> rusqlite::Result<Parts> {
+    connection
+        .prepare_cached(
+            "SELECT entry_id, remaining FROM expiring_grants
+             WHERE account_id = ?1 AND lapsed IS NULL AND expires_at > ?2 AND remaining > 0
+             ORDER BY expires_at, entry_id",
+        )?
+        .query_map(params![account_id, now], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect()
+}
+
+/// Takes up to `wanted` credits of these grants, in their order.
+fn draw(connection: &Connection, grants: impl IntoIterator<Item = (i64, i64)>, wanted: i64) -> rusqlite::Result<Parts> {
+    let mut draw =
+        connection.prepare_cached("UPDATE expiring_grants SET remaining = remaining - ?2 WHERE entry_id = ?1")?;
+    let (mut parts, mut missing) = (Vec::new(), wanted);
+    for (entry_id, remaining) in grants {
+        let part = remaining.min(missing);
+        if part == 0 {
+            break;
+        }
+        draw.execute(params![entry_id, part])?;
+        parts.push((entry_id, part));
+        missing -= part;
+    }
+    Ok(parts)
+}
+
+/// Takes credits of expiring grants for a task that costs `cost`, the soonest first. Returns what it took, for the queue.
+pub(super) fn spend(connection: &Connection, account_id: Id, cost: i64, now: Timestamp) -> rusqlite::Result<String> {
+    let parts = draw(connection, live(connection, account_id, now)?, cost)?;
+    Ok(serde_json::to_string(&parts).expect("numbers are always JSON"))
+}
+
+/// Takes what the operator takes beyond the credits that do not expire: of those that expire last.
+pub(super) fn take(connection: &Connection, account_id: Id, beyond: i64, now: Timestamp) -> rusqlite::Result<()> {
+    let grants = live(connection, account_id, now)?;
+    draw(connection, grants.into_iter().rev(), beyond.max(0)).map(drop)
+}
+
+/// Gives credits back to the grants from which `taken` says they came. Those of grants that have expired can be spent for
+/// [`REFUND_LIFE`], as a grant of the entry of the refund.
+pub(super) fn give_back(
+    connection: &Connection,
+    account_id: Id,
+    refund: i64,
+    taken: &str,
+    now: Timestamp,
+) -> rusqlite::Result<()> {
+    let parts: Parts =
+        serde_json::from_str(taken).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
+    let mut late = 0;
+    for (entry_id, part) in parts {
+        let returned = connection
+            .prepare_cached(
+                "UPDATE expiring_grants SET remaining = remaining + ?2
+                 WHERE entry_id = ?1 AND lapsed IS NULL AND expires_at > ?3",
+            )?
+            .execute(params![entry_id, part, now])?;
+        if returned == 0 {
+            late += part;
+        }
+    }
+    if late > 0 {
+        add(connection, refund, account_id, late, now.saturating_add(REFUND_LIFE))?;
+    }
+    Ok(())
+}
+
+/// Ends up to [`SWEEP_BATCH`] grants that have expired; returns their number. Of each that has credits left, an entry takes
+/// them from the balance.
+pub(super) fn lapse(writing: &mut Writing) -> rusqlite::Result<usize> {
+    let (connection, now) = (&writing.connection, writing.clock.now());
+    let due: Vec<(i64, Id, i64)> = connection
+        .prepare_cached(
+            "SELECT entry_id, account_id, remaining FROM expiring_grants
+             WHERE lapsed IS NULL AND expires_at <= ?1 ORDER BY expires_at, entry_id LIMIT ?2",
+        )?
+        .query_map(params![now, SWEEP_BATCH], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    for (entry_id, account_id, remaining) in &due {
+        connection
+            .prepare_cached("UPDATE expiring_grants SET lapsed = remaining, remaining = 0 WHERE entry_id = ?1")?
+            .execute([entry_id])?;
+        if *remaining == 0 {
+            continue;
+        }
+        let balance: i64 = connection
+            .prepare_cached("UPDATE accounts SET balance = balance - ?2 WHERE id = ?1 RETURNING balance")?
+            .query_row(params![account_id, remaining], |row| row.get(0))?;
+        connection
+            .prepare_cached(
+                "INSERT INTO ledger (account_id, kind, amount, balance, created_at, grant_id) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            )?
+            .execute(params![account_id, EntryKind::Expiry.as_str(), -remaining, balance, now, entry_id])?;
+    }
+    Ok(due.len())
+}
+
+fn expiring_grant(row: &Row<'_>) -> rusqlite::Result<ExpiringGrant> {
+    Ok(ExpiringGrant {
+        entry_id: row.get("entry_id")?,
+        amount: row.get("amount")?,
+        remaining: row.get("remaining")?,
+        lapsed: row.get("lapsed")?,
+        expires_at: row.get("expires_at")?,
+        note: row.get("note")?,
+    })
+}
+
+/// The grants of an account that expire, the latest expiry first.
+pub(super) fn list(connection: &Connection, account_id: Id, limit: u32) -> rusqlite::Result<Vec<ExpiringGrant>> {
+    connection
+        .prepare_cached(
+            "SELECT g.*, l.note FROM expiring_grants g LEFT JOIN ledger l ON l.id = g.entry_id
+             WHERE g.account_id = ?1 ORDER BY g.expires_at DESC, g.entry_id DESC LIMIT ?2",
+        )?
+        .query_map(params![account_id, limit], expiring_grant)?
+        .collect()
+}

@@ -1,0 +1,99 @@
+//! The use of credits by key and by day, for the owners of the account.
+
+use std::time::Duration;
+
+use askama::Template;
+use axum::body::Body;
+use axum::extract::Query;
+use axum::http::Response;
+use axum::http::header::{self, HeaderValue};
+use serde::Deserialize;
+
+use super::error::PageError;
+use super::page::{Frame, html, secured};
+use super::session::Visitor;
+use crate::clock::Timestamp;
+use crate::domain::person::Role;
+use crate::service::usage::{self, STUDIO, UsageLine};
+use crate::store::{UsageBy, UsageFilter};
+
+/// Periods in days, the usual one first.
+const PERIODS: [u32; 3] = [30, 90, 365];
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The rows to tell apart, and their period.
+#[derive(Debug, Default, Deserialize)]
+pub struct Wanted {
+    #[serde(default)]
+    by: String,
+    #[serde(default)]
+    days: String,
+}
+
+impl Wanted {
+    fn by(&self) -> UsageBy {
+        if self.by == "day" { UsageBy::Day } else { UsageBy::Key }
+    }
+
+    fn is_by_day(&self) -> bool {
+        self.by() == UsageBy::Day
+    }
+
+    fn days(&self) -> u32 {
+        PERIODS.into_iter().find(|days| days.to_string() == self.days).unwrap_or(PERIODS[0])
+    }
+}
+
+#[derive(Template)]
+#[template(path = "usage.html")]
+struct UsagePage<'a> {
+    frame: Frame<'a>,
+    lines: Vec<UsageLine>,
+    total: UsageLine,
+    periods: [u32; 3],
+    wanted: &'a Wanted,
+}
+
+impl UsagePage<'_> {
+    /// The day or the key of a row.
+    fn name(&self, line: &UsageLine) -> String {
+        match (&line.day, &line.key, line.key_id) {
+            (Some(day), ..) => day.clone(),
+            (None, Some(key), Some(_)) => key.clone(),
+            (None, Some(key), None) if key == STUDIO => self.frame.t.get("usage-studio").into_owned(),
+            _ => self.frame.t.get("usage-unknown-key").into_owned(),
+        }
+    }
+}
+
+/// The rows of the visitor's account.
+async fn lines(visitor: &Visitor, wanted: &Wanted) -> Result<Vec<UsageLine>, PageError> {
+    visitor.needs(Role::Owner)?;
+    let store = &visitor.studio.shared.store;
+    let today = Timestamp::of_day(&store.now().day()).ok_or_else(PageError::bad_request)?;
+    let filter = UsageFilter {
+        account_id: Some(visitor.session.person.account_id),
+        from: Some(today.saturating_sub(DAY * (wanted.days() - 1))),
+        until: None,
+    };
+    Ok(usage::lines(&**store, wanted.by(), filter).await?)
+}
+
+/// The page.
+pub async fn usage(visitor: Visitor, Query(wanted): Query<Wanted>) -> Result<Response<Body>, PageError> {
+    let mut lines = lines(&visitor, &wanted).await?;
+    let total = UsageLine::total(&lines);
+    lines.reverse();
+    let frame = Frame::new("credits", &visitor).await?;
+    Ok(html(UsagePage { frame, lines, total, periods: PERIODS, wanted: &wanted }.render()?))
+}
+
+/// The rows as CSV.
+pub async fn usage_csv(visitor: Visitor, Query(wanted): Query<Wanted>) -> Result<Response<Body>, PageError> {
+    let lines = lines(&visitor, &wanted).await?;
+    let mut response = secured(Response::new(Body::from(usage::csv(wanted.by(), &lines))));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/csv; charset=utf-8"));
+    headers.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment; filename=\"usage.csv\""));
+    Ok(response)
+}

@@ -1,0 +1,103 @@
+//! Budgets of keys, credits that expire, and the usage of an account, in the studio.
+
+use hyper::StatusCode;
+use tintype::domain::model::Surface;
+use tintype::domain::person::Role;
+use tintype::domain::request::GenerateRequest;
+use tintype::store::Action;
+
+use super::text;
+use crate::rigs::service::Service;
+
+fn images(n: u8) -> GenerateRequest {
+    GenerateRequest::parse(format!(r#"{{"prompt": "a boat", "n": {n}}}"#).as_bytes(), &[443]).expect("valid")
+}
+
+#[tokio::test]
+async fn an_owner_sets_the_budget_of_a_key_and_sees_its_use() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 100).await;
+    let fields = [("name", "laptop"), ("budget", "10"), ("period", "month")];
+    assert_eq!(ada.send("/studio/keys", &fields).await.status, 200);
+    let store = &service.shared.store;
+    let key = store.list_keys(Some(ada.account)).await.expect("a store").remove(0);
+    assert_eq!(key.budget.map(|budget| budget.to_string()).as_deref(), Some("10/month"));
+    store.submit(ada.account, Some(key.id), Surface::Api, images(3), 0).await.expect("a store");
+    let page = ada.page("/studio/keys").await;
+    for shown in ["10 per month", "6 spent, 4 left", "anew at 2026-12-01 00:00 UTC"] {
+        assert!(page.contains(shown), "{shown}: {page}");
+    }
+    let budget = format!("/studio/keys/{}/budget", key.id);
+    assert_eq!(ada.send(&budget, &[("budget", "8"), ("period", "day")]).await.status, StatusCode::SEE_OTHER);
+    assert!(ada.page("/studio/keys").await.contains("6 spent, 2 left"));
+    for (credits, period) in [("0", "day"), ("-1", "day"), ("many", "day"), ("5", "year"), ("5", "")] {
+        let refused = ada.send(&budget, &[("budget", credits), ("period", period)]).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{credits} {period}");
+        assert!(text(&refused).contains("whole number of credits above zero"));
+    }
+    let eve = service.visitor("eve", 100).await;
+    assert_eq!(eve.send(&budget, &[("budget", "")]).await.status, StatusCode::NOT_FOUND);
+    assert_eq!(ada.send(&budget, &[("budget", ""), ("period", "day")]).await.status, StatusCode::SEE_OTHER);
+    assert_eq!(store.find_key(key.id).await.expect("a store").expect("a key").budget, None);
+    let log = store.audit_entries(Some(ada.account), None, 10).await.expect("a store");
+    let set: Vec<_> = log.iter().filter(|entry| entry.deed.action == Action::ChangeBudget).collect();
+    assert_eq!(set.iter().map(|entry| entry.deed.detail.as_deref()).collect::<Vec<_>>(), [Some("none"), Some("8/day")]);
+}
+
+#[tokio::test]
+async fn an_owner_sees_and_downloads_the_usage_by_key_and_by_day() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 100).await;
+    let (key, _) = service.new_key(ada.account, |key| key.name = "=laptop".into()).await;
+    let store = &service.shared.store;
+    store.submit(ada.account, Some(key), Surface::Api, images(4), 0).await.expect("a store");
+    ada.create("a boat [[fail]]").await;
+    service.work().await;
+    let page = ada.page("/studio/usage").await;
+    assert!(
+        page.contains("=laptop") && page.contains(">Studio<") && page.contains("<td class=\"number\">10</td>"),
+        "{page}"
+    );
+    let csv = ada.page("/studio/usage.csv?by=key&days=90").await;
+    let lines: Vec<_> = csv.lines().collect();
+    assert_eq!(lines[0], "account,key_id,key,tasks,images,charged,refunded,credits");
+    assert!(lines[1].ends_with(" =laptop\",1,4,8,0,8") && lines[2] == "\"ada\",,\"(studio)\",1,1,2,2,0", "{csv}");
+    let day = service.shared.store.now().day();
+    assert_eq!(
+        ada.page("/studio/usage.csv?by=day").await,
+        format!("day,tasks,images,charged,refunded,credits\r\n{day},2,5,10,2,8\r\n")
+    );
+    let member = service.visitor_as("ada", "member", Role::Member).await;
+    for path in ["/studio/usage", "/studio/usage.csv"] {
+        assert_eq!(member.get(path).await.status, StatusCode::FORBIDDEN, "{path}");
+    }
+    assert!(!member.page("/studio/credits").await.contains("/studio/usage"));
+}
+
+#[tokio::test]
+async fn an_operator_grants_credits_that_expire_and_their_owner_sees_them() {
+    let service = Service::start().await;
+    let (operator, ada) = (service.visitor("admin", 0).await, service.visitor("ada", 0).await);
+    let account = ada.account.as_str();
+    let grant = format!("/studio/operator/accounts/{account}/grant");
+    let newest = operator.newest(account).await;
+    for days in ["0", "-1", "soon", "99999"] {
+        let refused = operator.send(&grant, &[("amount", "9"), ("days", days), ("newest", &newest)]).await;
+        assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{days}");
+    }
+    let fields = [("amount", "9"), ("note", "a trial"), ("days", "3"), ("newest", newest.as_str())];
+    assert_eq!(operator.send(&grant, &fields).await.status, StatusCode::SEE_OTHER);
+    for page in
+        [ada.page("/studio/credits").await, operator.page(&format!("/studio/operator/accounts/{account}")).await]
+    {
+        assert!(page.contains("Credits that expire") && page.contains("2026-11-24 12:00"), "{page}");
+    }
+    let log = operator.page("/studio/operator/audit").await;
+    assert!(log.contains("+9 (until 2026-11-24T12:00:00.000Z) a trial"), "{log}");
+    service.clock.advance(std::time::Duration::from_secs(3 * 24 * 60 * 60));
+    service.sweeper.lapse_grants().await;
+    let page = ada.page("/studio/credits?kind=expiry").await;
+    assert!(page.contains(">Expiry<") && page.contains(">-9<") && !page.contains("Credits that expire"), "{page}");
+    assert_eq!(ada.page("/studio/credits.csv?kind=expiry").await.lines().count(), 2);
+    assert_eq!(ada.credits().await, 0);
+}
