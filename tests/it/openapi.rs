@@ -264,7 +264,9 @@ fn everything_has_a_description() {
     for (name, schema) in document["components"]["schemas"].as_object().expect("schemas") {
         check(name.clone(), schema);
         for (property, schema) in schema["properties"].as_object().into_iter().flatten() {
-            check(format!("{name}.{property}"), resolved(&document, schema));
+            // Of an object that may be null, the description stands beside the reference to it.
+            let object = schema["oneOf"].as_array().and_then(|either| either.iter().find(|one| one["$ref"].is_string()));
+            check(format!("{name}.{property}"), resolved(&document, object.unwrap_or(schema)));
         }
     }
     for (name, header) in document["components"]["headers"].as_object().expect("headers") {

@@ -310,9 +310,11 @@ const SUBMIT: &str = "
     judged AS MATERIALIZED (
         SELECT orders.*, balance, balance - expired AS spendable, live > 0 AS draws, unfinished,
             budgeted.line, budgeted.budget, budgeted.budget_period, budgets.spent AS budget_spent,
-            bool_and(orders.spent <= balance - expired AND (budgeted.line IS NULL OR budgets.spent + drawn <= budget) AND (max_unfinished = 0 OR unfinished + place <= max_unfinished)
+            bool_and(orders.spent <= balance - expired AND (budgeted.line IS NULL OR budgets.spent + drawn <= budget)
+                AND (max_unfinished = 0 OR unfinished + place <= max_unfinished)
                 AND extract(epoch FROM clock_timestamp()) * 1000 < deadline AND repeats.earlier IS NULL)
-            OVER (PARTITION BY orders.account_id ORDER BY orders.ordinal) AS accepted, repeats.earlier IS NOT NULL AS repeated
+            OVER (PARTITION BY orders.account_id ORDER BY orders.ordinal) AS accepted,
+            repeats.earlier IS NOT NULL AS repeated
         FROM orders JOIN found ON found.id = account_id LEFT JOIN repeats ON repeats.ordinal = orders.ordinal
         LEFT JOIN budgeted ON budgeted.ordinal = orders.ordinal LEFT JOIN budgets ON budgets.line = budgeted.line
     ),

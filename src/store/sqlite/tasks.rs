@@ -18,7 +18,8 @@ use crate::store::{
 };
 
 /// Queues a task.
-const QUEUE: &str = "INSERT INTO queue (task_id, account_id, key_id, person_id, reference_count, taken) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+const QUEUE: &str = "
+    INSERT INTO queue (task_id, account_id, key_id, person_id, reference_count, taken) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
 
 pub(super) fn submit(
     writing: &mut Writing,
