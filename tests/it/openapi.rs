@@ -265,7 +265,8 @@ fn everything_has_a_description() {
         check(name.clone(), schema);
         for (property, schema) in schema["properties"].as_object().into_iter().flatten() {
             // Of an object that may be null, the description stands beside the reference to it.
-            let object = schema["oneOf"].as_array().and_then(|either| either.iter().find(|one| one["$ref"].is_string()));
+            let object =
+                schema["oneOf"].as_array().and_then(|either| either.iter().find(|one| one["$ref"].is_string()));
             check(format!("{name}.{property}"), resolved(&document, object.unwrap_or(schema)));
         }
     }
