@@ -1,41 +1,129 @@
-//! The clients in `clients/`, against the real server.
+//! The clients in `clients/`, as packages that are built and installed, against the real server.
 
+use std::path::Path;
 use std::process::Command;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::rigs::binary::{self, Server};
-use crate::rigs::packages::{python, run};
+use crate::rigs::packages::{npm, python, run};
 use crate::tidy::root;
 
+/// Accounts with 100 credits that a program needs, so that what one of its parts does is not seen by the others.
+const ACCOUNTS: usize = 12;
+
+/// A server, the keys of an account without credits and of [`ACCOUNTS`] with 100, and a folder for pictures.
+struct Workplace {
+    server: Server,
+    keys: Vec<String>,
+    folder: TempDir,
+    _data: TempDir,
+}
+
+impl Workplace {
+    fn start() -> Self {
+        let (data, folder) = (TempDir::new().expect("a directory"), TempDir::new().expect("a directory"));
+        let server = Server::start(data.path(), &["--read-rate", "0", "--submit-rate", "0"]);
+        let key = |index: usize| {
+            let (name, credits) = (format!("account-{index}"), if index == 0 { "0" } else { "100" });
+            binary::json(data.path(), &["account", "create", &name, "--credits", credits]);
+            let made = binary::json(data.path(), &["key", "create", "--account", &name]);
+            made["key"].as_str().expect("a key").to_owned()
+        };
+        let keys = (0..=ACCOUNTS).map(key).collect();
+        Self { server, keys, folder, _data: data }
+    }
+
+    /// Runs a program that calls the server; it fails if the client does anything wrong.
+    fn run(self, program: &mut Command) {
+        let said = run(program.arg(self.server.url()).arg(self.folder.path()).args(&self.keys));
+        assert!(said.contains("keys left"), "{said}");
+        self.server.stop();
+    }
+}
+
+/// Copies a folder with the folders in it.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("a folder").flatten() {
+        let (path, copied) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() { copy(&path, &copied) } else { drop(std::fs::copy(&path, &copied).expect("a copy")) }
+    }
+}
+
 #[test]
-fn the_python_client_generates_sync_and_async_and_never_repeats_a_lost_submit() {
-    let sources = root().join("clients/python/src");
-    run(Command::new(python().join("mypy")).args(["--strict", "--cache-dir=/dev/null"]).arg(sources.join("tintype")));
-    let (data, pictures) = (TempDir::new().expect("a directory"), TempDir::new().expect("a directory"));
-    let server = Server::start(data.path(), &["--read-rate", "0"]);
-    let key = server.first_key().expect("a key");
-    binary::json(data.path(), &["account", "create", "eve"]);
-    let poor = binary::json(data.path(), &["key", "create", "--account", "eve"]);
-    let mut program = Command::new(python().join("python"));
-    program.arg(root().join("tests/it/clients/tintype_calls.py"));
-    program.args([&server.url(), &key, poor["key"].as_str().expect("a key")]).arg(pictures.path());
-    program.env("PYTHONPATH", sources).env("PYTHONDONTWRITEBYTECODE", "1");
-    let said: Value = serde_json::from_str(&run(&mut program)).expect("JSON");
-    assert_eq!(said["saved"], json!(["1280x720", "1280x720"]), "{said}");
-    assert_eq!(said["again"], "FileExistsError", "no file is written over");
-    assert_eq!(said["async"], json!([true, true]));
-    // Two images, two and one more; each of the lost submits was charged once, or never arrived.
-    assert_eq!((&said["spent"], &said["tasks"]), (&json!(10), &json!(4)), "{said}");
-    assert_eq!(said["found"], json!(["completed", "SubmitUnanswered", []]), "{said}");
-    let errors = [
-        ["Unauthorized", "401"],
-        ["InvalidRequest", "400"],
-        ["InsufficientCredits", "2 of 0"],
-        ["NotFound", "404"],
-        ["TaskFailed", ""],
-    ];
-    assert_eq!(said["errors"], json!(errors), "{said}");
-    server.stop();
+fn the_python_client_is_built_and_never_repeats_a_lost_submit() {
+    let (tools, folder) = (python(), TempDir::new().expect("a directory"));
+    let (sources, built, user) = (folder.path().join("sources"), folder.path().join("built"), folder.path().join("user"));
+    copy(&root().join("clients/python"), &sources);
+    // The source distribution first, and the wheel from it, so that both are complete.
+    let build = "import sys; from flit_core.buildapi import build_sdist; build_sdist(sys.argv[1])";
+    std::fs::create_dir(&built).expect("a folder");
+    run(Command::new(tools.join("python")).args(["-c", build]).arg(&built).current_dir(&sources));
+    let flags = ["wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir"];
+    run(Command::new(tools.join("pip")).args(flags).arg(&built).arg(built.join("tintype-0.1.0.tar.gz")));
+
+    // A user's environment, which has the packages of the tests and the wheel.
+    run(Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(&user));
+    let (program, lookup) = (user.join("bin/python"), "import site; print(site.getsitepackages()[0])");
+    let packages = |python: &Path| run(Command::new(python).args(["-c", lookup])).trim().to_owned();
+    let link = Path::new(&packages(&program)).join("tests.pth");
+    std::fs::write(link, packages(&tools.join("python"))).expect("a file");
+    let mut install = Command::new(tools.join("pip"));
+    install.arg("--python").arg(&program).args(["install", "--quiet", "--no-index", "--no-deps"]);
+    run(install.arg(built.join("tintype-0.1.0-py3-none-any.whl")));
+
+    let calls = root().join("tests/it/clients/tintype_calls.py");
+    let mypy = || {
+        let mut mypy = Command::new(tools.join("mypy"));
+        mypy.args(["--strict", "--cache-dir=/dev/null", "--python-executable"]).arg(&program);
+        mypy
+    };
+    run(mypy().arg(sources.join("src/tintype")));
+    // It reads types of the package only if they are marked as part of it.
+    run(mypy().arg(&calls));
+    Workplace::start().run(Command::new(&program).arg("-B").arg(calls));
+}
+
+#[test]
+fn the_typescript_client_is_built_and_never_repeats_a_lost_submit() {
+    let (tools, folder) = (npm().join("node_modules"), TempDir::new().expect("a directory"));
+    let (sources, user) = (folder.path().join("sources"), folder.path().join("user"));
+    let compile = |folder: &Path, flags: &[&str]| {
+        let mut compiler = Command::new(tools.join(".bin/tsc"));
+        run(compiler.args(flags).arg("--typeRoots").arg(tools.join("@types")).current_dir(folder));
+    };
+    copy(&root().join("clients/typescript"), &sources);
+    std::os::unix::fs::symlink(&tools, sources.join("node_modules")).expect("a link");
+    run(Command::new("npm").args(["pack", "--loglevel=error"]).current_dir(&sources));
+    // The parts for browsers know nothing of Node.js.
+    compile(&sources, &["--noEmit", "--strict", "--target", "ES2022", "--lib", "ES2022,DOM", "--types", "", "src/index.ts"]);
+
+    std::fs::create_dir(&user).expect("a folder");
+    std::fs::write(user.join("package.json"), r#"{"type": "module", "private": true}"#).expect("a file");
+    let flags = ["install", "--offline", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"];
+    run(Command::new("npm").args(flags).arg(sources.join("tintype-0.1.0.tgz")).current_dir(&user));
+    std::fs::copy(root().join("tests/it/clients/tintype_calls.ts"), user.join("calls.ts")).expect("a copy");
+    let strict = ["--strict", "--noUncheckedIndexedAccess", "--exactOptionalPropertyTypes", "--noUnusedLocals"];
+    let target = ["--target", "ES2022", "--module", "NodeNext", "--types", "node", "calls.ts"];
+    compile(&user, &[&strict[..], &target].concat());
+    Workplace::start().run(Command::new("node").arg(user.join("calls.js")));
+}
+
+/// A package has its own copy of the licence and of the version, because it is distributed without the repository.
+#[test]
+fn the_packages_have_the_licence_and_the_version_of_the_repository() {
+    let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+    for package in ["clients/python", "clients/typescript", "crates/client"] {
+        assert_eq!(read(&format!("{package}/LICENSE")), read("LICENSE"), "{package}");
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(read("clients/python/src/tintype/_version.py").trim(), format!("__version__ = \"{version}\""));
+    let json = |path| serde_json::from_str::<Value>(&read(path)).expect("JSON");
+    let (package, tests) = (json("clients/typescript/package.json"), json("tests/it/clients/package.json"));
+    assert_eq!(package["version"], version);
+    for (name, tool) in package["devDependencies"].as_object().expect("tools") {
+        assert_eq!(tool, &tests["dependencies"][name], "the tests build it with {name} of their lock");
+    }
 }

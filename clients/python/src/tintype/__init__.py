@@ -1,14 +1,15 @@
 """A client of the Tintype image service."""
 
-from ._client import AsyncClient, Client, Generated
-from ._core import Task
+from ._client import AsyncClient, Client
 from ._errors import (
-    ApiError, InsufficientCredits, InternalError, InvalidRequest, NoAnswer, NotFinished, NotFound, RateLimited,
-    SubmitUnanswered, TaskFailed, TintypeError, Unauthorized,
+    ApiError, InsufficientCredits, InternalError, InvalidRequest, NoAnswer, NoConnection, NoPicture, NotFinished,
+    NotFound, RateLimited, SubmitUnanswered, TaskFailed, TintypeError, Unauthorized, WrongServer,
 )
+from ._task import Generated, Status, Task
+from ._version import __version__ as __version__
 
 __all__ = [
     "ApiError", "AsyncClient", "Client", "Generated", "InsufficientCredits", "InternalError", "InvalidRequest",
-    "NoAnswer", "NotFinished", "NotFound", "RateLimited", "SubmitUnanswered", "Task", "TaskFailed", "TintypeError",
-    "Unauthorized",
+    "NoAnswer", "NoConnection", "NoPicture", "NotFinished", "NotFound", "RateLimited", "Status", "SubmitUnanswered",
+    "Task", "TaskFailed", "TintypeError", "Unauthorized", "WrongServer",
 ]

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta, timezone
 from email.utils import parsedate_to_datetime
+from ipaddress import ip_address
 from typing import Any, TypeVar, Union
 from urllib.parse import quote, urlencode, urlsplit
 
 import httpx
 
-from ._errors import ApiError, NoAnswer, NotFinished, NotFound, SubmitUnanswered, TaskFailed, TintypeError, api_error
+from ._errors import (
+    ApiError, NoAnswer, NoConnection, NoPicture, NotFinished, NotFound, RateLimited, SubmitUnanswered, TaskFailed,
+    TintypeError, WrongServer, api_error,
+)
+from ._task import Task, read_task
 
 STUCK_AFTER = 600.0
 _FIRST_POLL, _NEXT_POLL, _SHORTEST_WAIT = 10.0, 5.0, 0.05
@@ -22,23 +28,11 @@ _FAILURE_WAITS = (2.0, 4.0, 8.0)
 _LONGEST_THROTTLE = 60.0
 # A submit that has not started 5 seconds after it arrived never does, so the list is the truth after that.
 _SETTLED_AFTER = 7.0
+# The clocks of the server's machines, and the second that its Date is rounded to, differ by less.
+_CLOCK_MARGIN = 3.0
 _LARGEST_PAGE = 100
-_MOST_ADVISED = 1000
+_MOST_REMEMBERED = 1000
 _PNG = b"\x89PNG\r\n\x1a\n"
-# The largest answer that a client reads, in bytes.
-LARGEST_ANSWER = 64 * 1024 * 1024
-
-
-@dataclass(frozen=True)
-class Task:
-    """A task, as the API returns it. `images` are the URLs, in order."""
-
-    task_id: str
-    status: str
-    type: str
-    images: tuple[str, ...]
-    error: str | None
-    created_at: datetime
 
 
 @dataclass(frozen=True)
@@ -47,6 +41,8 @@ class Send:
 
     method: str
     url: str
+    # Seconds for the whole answer.
+    limit: float
     body: bytes | None = None
     key: bool = True
 
@@ -81,29 +77,39 @@ def seconds(headers: httpx.Headers, name: str) -> float | None:
     return value if 0 <= value < 1e9 else None
 
 
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
-
-
-def _task(data: Any) -> Task:
-    try:
-        images = tuple(str(image["url"]) for image in data.get("images") or ())
-        return Task(data["task_id"], data["status"], data["type"], images, data.get("error"), _time(data["created_at"]))
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise NoAnswer("the answer is not one of the Tintype API") from None
-
-
-def _tasks(page: Any) -> list[Task]:
-    items = page.get("items")
-    if not isinstance(items, list):
-        raise NoAnswer("the answer is not one of the Tintype API")
-    return [_task(item) for item in items]
-
-
 def _until_poll(headers: httpx.Headers, otherwise: float) -> float:
     """The wait that the server advises, but never longer than the interface's own."""
     hint = seconds(headers, "x-poll-after")
     return otherwise if hint is None else min(max(hint, _SHORTEST_WAIT), otherwise)
+
+
+def _data(answer: Answer) -> dict[str, Any]:
+    """The data of an answer, or its error."""
+    try:
+        body = json.loads(answer.body)
+    except ValueError:
+        body = None
+    retry_after = seconds(answer.headers, "retry-after")
+    if answer.status == 200:
+        if isinstance(body, dict) and isinstance(body.get("data"), dict):
+            data: dict[str, Any] = body["data"]
+            return data
+    elif error := api_error(answer.status, body, retry_after):
+        raise error
+    elif 300 <= answer.status < 400:
+        raise WrongServer(f"the server redirects to {answer.headers.get('location')}: give that address instead")
+    elif answer.status == 429:
+        raise RateLimited(429, "RATE_LIMITED", "a gateway of the server refuses so many requests", None, retry_after)
+    elif answer.status < 500:
+        raise WrongServer(f"HTTP {answer.status}, and not from the Tintype API: check the address of the server")
+    raise NoAnswer(f"HTTP {answer.status}, and not from the Tintype API")
+
+
+def _page(data: dict[str, Any]) -> tuple[list[Task], str | None]:
+    items, cursor = data.get("items"), data.get("next_cursor")
+    if not isinstance(items, list):
+        raise NoAnswer("the answer is not one of the Tintype API")
+    return [read_task(item) for item in items], str(cursor) if cursor else None
 
 
 @dataclass
@@ -116,11 +122,12 @@ class Backoff:
 
     def wait(self, error: TintypeError) -> float:
         """The wait before a retry. Raises the error if a retry cannot help."""
+        asked = error.retry_after if isinstance(error, ApiError) else None
         if isinstance(error, ApiError):
             if error.status == 429:
                 self.throttled += 1
                 doubled = min(2.0 ** (self.throttled - 1), _LONGEST_THROTTLE)
-                return max(doubled if error.retry_after is None else error.retry_after, _SHORTEST_WAIT)
+                return max(doubled if asked is None else asked, _SHORTEST_WAIT)
             if isinstance(error, NotFound) and self.not_found:
                 self.not_found -= 1
                 return 1.0
@@ -131,46 +138,67 @@ class Backoff:
         if self.failures == len(_FAILURE_WAITS):
             raise error
         self.failures += 1
-        asked = error.retry_after if isinstance(error, ApiError) else None
         return _FAILURE_WAITS[self.failures - 1] if asked is None else max(asked, _SHORTEST_WAIT)
 
 
 @dataclass
-class Core:
-    """The calls to one server."""
+class Submits:
+    """The submits of a client, whose threads may share it."""
 
-    base_url: str
+    lock: threading.Lock = field(default_factory=threading.Lock)
     in_flight: int = 0
-    known: deque[str] = field(default_factory=lambda: deque(maxlen=1000))
-    # The waits before the first polls that the server advised, of tasks that nobody has waited for.
-    advised: dict[str, float] = field(default_factory=dict)
+    # Ids of tasks that are known to be of other submits than a lost one.
+    known: deque[str] = field(default_factory=lambda: deque(maxlen=_MOST_REMEMBERED))
+    # The times of the first polls that the server advised, of tasks that nobody has waited for.
+    first_polls: dict[str, float] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        url = urlsplit(self.base_url)
+    def begin(self) -> None:
+        with self.lock:
+            self.in_flight += 1
+
+    def end(self) -> None:
+        with self.lock:
+            self.in_flight -= 1
+
+    def made(self, task_id: str, first_poll: float) -> None:
+        with self.lock:
+            self.known.append(task_id)
+            self.first_polls[task_id] = first_poll
+            while len(self.first_polls) > _MOST_REMEMBERED:
+                del self.first_polls[next(iter(self.first_polls))]
+
+    def first_poll(self, task_id: str) -> float:
+        with self.lock:
+            return self.first_polls.pop(task_id, 0.0)
+
+    def unknown(self, tasks: list[Task]) -> tuple[list[Task], bool]:
+        """The tasks that no other submit is known to have made, and whether no other submit is under way."""
+        with self.lock:
+            return [task for task in tasks if task.task_id not in self.known], self.in_flight == 1
+
+
+class Core:
+    """The calls to one server. `timeout` is the time for an answer of the API in seconds."""
+
+    def __init__(self, base_url: str, timeout: float, plain_http: bool) -> None:
+        url = urlsplit(base_url)
         if url.scheme not in ("http", "https") or not url.hostname or url.username or url.query or url.fragment:
             raise ValueError("the URL of the server must look like https://images.example.com")
-        if url.scheme == "http" and url.hostname not in ("localhost", "127.0.0.1", "::1"):
-            raise ValueError("over plain HTTP anybody on the way can read the key; use https")
-        self.base_url = self.base_url.rstrip("/") + "/api/v1"
+        self.is_secure = url.scheme == "https"
+        if not self.is_secure and not plain_http and not _is_this_machine(url.hostname):
+            raise ValueError("over plain HTTP anybody on the way can read the key: use https, or plain_http=True")
+        # `tintype serve` prints the address of the API.
+        self.base_url = base_url.rstrip("/").removesuffix("/api/v1")
+        self._api = self.base_url + "/api/v1"
+        self._timeout = timeout
+        self._submits = Submits()
 
-    def _once(self, send: Send) -> Call[tuple[Any, httpx.Headers]]:
-        answer: Answer = yield send
-        try:
-            body = json.loads(answer.body)
-        except ValueError:
-            body = None
-        if answer.status != 200:
-            error = api_error(answer.status, body, seconds(answer.headers, "retry-after"))
-            raise error or NoAnswer(f"HTTP {answer.status}, and not from the Tintype API")
-        if not isinstance(body, dict) or not isinstance(body.get("data"), dict):
-            raise NoAnswer("the answer is not one of the Tintype API")
-        return body["data"], answer.headers
-
-    def _read(self, path: str, limit: float = STUCK_AFTER) -> Call[tuple[Any, httpx.Headers]]:
-        end, backoff = time.monotonic() + limit, Backoff()
+    def _read(self, path: str) -> Call[tuple[dict[str, Any], httpx.Headers]]:
+        end, backoff = time.monotonic() + STUCK_AFTER, Backoff()
         while True:
             try:
-                return (yield from self._once(Send("GET", self.base_url + path)))
+                answer: Answer = yield Send("GET", self._api + path, self._timeout)
+                return _data(answer), answer.headers
             except TintypeError as error:
                 wait = backoff.wait(error)
                 if time.monotonic() + wait > end:
@@ -178,37 +206,43 @@ class Core:
             yield Sleep(wait)
 
     def get(self, task_id: str) -> Call[Task]:
-        data, _ = yield from self._read("/images/task/" + quote(task_id, safe=""))
-        return _task(data)
+        data, _ = yield from self._read(_task_path(task_id))
+        return read_task(data)
 
     def page(self, limit: int, cursor: str | None) -> Call[tuple[list[Task], str | None]]:
         query = {"limit": str(limit)} | ({"cursor": cursor} if cursor else {})
         data, _ = yield from self._read("/images/task?" + urlencode(query))
-        return _tasks(data), data.get("next_cursor")
+        return _page(data)
 
-    def account(self) -> Call[dict[str, Any]]:
+    def credits(self) -> Call[int]:
         data, _ = yield from self._read("/account")
-        return dict(data)
+        credits = data.get("credits")
+        if not isinstance(credits, int):
+            raise NoAnswer("the answer is not one of the Tintype API")
+        return credits
 
     def submit(self, prompt: str, aspect_ratio: str | None, n: int | None, references: Sequence[str]) -> Call[Task]:
+        if isinstance(references, str):
+            raise TypeError("reference_images must be a list of URLs")
         fields: dict[str, Any] = {"prompt": prompt, "aspect_ratio": aspect_ratio, "n": n}
         fields = {name: value for name, value in fields.items() if value is not None}
         if references:
             fields["reference_images"] = list(references)
-        send = Send("POST", self.base_url + "/images/generate", json.dumps(fields).encode())
+        send = Send("POST", self._api + "/images/generate", self._timeout, json.dumps(fields).encode())
         end, backoff = time.monotonic() + STUCK_AFTER, Backoff()
-        self.in_flight += 1
+        self._submits.begin()
         try:
             while True:
                 sent = time.monotonic()
                 try:
-                    data, headers = yield from self._once(send)
-                    task = _task(data)
-                    self.advised[task.task_id] = _until_poll(headers, _FIRST_POLL)
-                    while len(self.advised) > _MOST_ADVISED:
-                        del self.advised[next(iter(self.advised))]
+                    answer: Answer = yield send
+                    task = read_task(_data(answer))
+                    wait = _until_poll(answer.headers, _FIRST_POLL)
+                except NoConnection:
+                    raise
                 except NoAnswer as error:
                     task = yield from self._settle(sent, "image-to-image" if references else "text-to-image", error)
+                    wait = 0.0
                 except ApiError as error:
                     # The API itself refused, so that no task exists and nothing stays charged.
                     wait = backoff.wait(error)
@@ -216,64 +250,92 @@ class Core:
                         raise
                     yield Sleep(wait)
                     continue
-                self.known.append(task.task_id)
+                self._submits.made(task.task_id, time.monotonic() + wait)
                 return task
         finally:
-            self.in_flight -= 1
+            self._submits.end()
 
     def _settle(self, sent: float, kind: str, lost: NoAnswer) -> Call[Task]:
         """The task that a lost submit made. A list has no prompts; it tells tasks by their kind and time."""
         yield Sleep(_SETTLED_AFTER)
         try:
             data, headers = yield from self._read(f"/images/task?limit={_LARGEST_PAGE}")
-            tasks = _tasks(data)
-            # Both times by the server's clock; its Date has no fraction.
+            tasks, _ = _page(data)
+            # Both times by the server's clock.
             now = parsedate_to_datetime(headers["date"]).astimezone(timezone.utc)
         except (TintypeError, KeyError, TypeError, ValueError) as error:
             text = "the submit got no answer and the tasks cannot be listed; list them before you submit again"
             raise SubmitUnanswered(text, None) from error
-        since = now - timedelta(seconds=time.monotonic() - sent + 1)
+        since = now - timedelta(seconds=time.monotonic() - sent + _CLOCK_MARGIN)
         found = [task for task in tasks if task.created_at >= since and task.type == kind]
-        found = [task for task in found if task.task_id not in self.known]
-        if len(found) == 1 and self.in_flight == 1:
+        found, is_alone = self._submits.unknown(found)
+        if len(found) == 1 and is_alone:
             return found[0]
         ids = [task.task_id for task in found]
         if not ids:
-            text = "the submit got no answer and made no task; you can submit again"
+            text = "the submit got no answer, and the list has no task of it"
         else:
             text = f"the submit got no answer and may have made one of {', '.join(ids)}; get these before you repeat it"
         raise SubmitUnanswered(text, ids) from lost
 
     def wait(self, task_id: str, limit: float) -> Call[Task]:
-        end, backoff = time.monotonic() + limit, Backoff(not_found=1)
-        wait = self.advised.pop(task_id, _FIRST_POLL)
+        begin, backoff = time.monotonic(), Backoff(not_found=1)
+        end = begin + limit
+        # A task of another client was submitted some time ago.
+        wait = max(self._submits.first_poll(task_id) - begin, 0.0)
         while True:
-            if time.monotonic() + wait > end:
-                raise NotFinished(task_id)
-            yield Sleep(wait)
+            if wait:
+                if time.monotonic() + wait > end:
+                    raise NotFinished(task_id)
+                yield Sleep(wait)
+            limit_of_poll = min(self._timeout, max(end - time.monotonic(), 1.0))
             try:
-                url = f"{self.base_url}/images/task/{quote(task_id, safe='')}"
-                data, headers = yield from self._once(Send("GET", url))
+                answer: Answer = yield Send("GET", self._api + _task_path(task_id), limit_of_poll)
+                task = read_task(_data(answer))
             except TintypeError as error:
                 wait = backoff.wait(error)
                 continue
-            task, backoff = _task(data), Backoff()
+            backoff = Backoff()
             if task.status == "failed":
                 raise TaskFailed(task_id, task.error or "the server gave no reason")
             if task.status == "completed":
                 return task
-            wait = _until_poll(headers, _NEXT_POLL)
+            wait = _until_poll(answer.headers, _NEXT_POLL)
 
     def download(self, url: str) -> Call[bytes]:
-        backoff = Backoff()
+        end, backoff = time.monotonic() + STUCK_AFTER, Backoff()
         while True:
             try:
-                answer: Answer = yield Send("GET", url, key=False)
-                if answer.status != 200:
-                    raise NoAnswer(f"the file host answered HTTP {answer.status}")
-                if not answer.body.startswith(_PNG):
-                    raise NoAnswer("the file is not a PNG")
-                return answer.body
-            except NoAnswer as error:
+                answer: Answer = yield Send("GET", url, STUCK_AFTER, key=False)
+                return _picture(answer)
+            except TintypeError as error:
                 wait = backoff.wait(error)
+                if time.monotonic() + wait > end:
+                    raise
             yield Sleep(wait)
+
+
+def _picture(answer: Answer) -> bytes:
+    if answer.status == 200:
+        if not answer.body.startswith(_PNG):
+            raise NoPicture("the file is not a PNG")
+        return answer.body
+    text = f"the file host answered HTTP {answer.status}"
+    if answer.status == 429:
+        raise RateLimited(429, "RATE_LIMITED", text, None, seconds(answer.headers, "retry-after"))
+    if answer.status < 500:
+        raise NoPicture(f"{text}: the URL may have expired, or the file may be gone; get the task again")
+    raise NoAnswer(text)
+
+
+def _task_path(task_id: str) -> str:
+    return "/images/task/" + quote(task_id, safe="")
+
+
+def _is_this_machine(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

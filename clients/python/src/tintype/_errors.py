@@ -6,28 +6,48 @@ from typing import Any
 
 
 class TintypeError(Exception):
-    """Any error of this package."""
+    """Any error of this package. `task_id` is the task that it is about, which exists and may go on."""
+
+    task_id: str | None = None
 
 
 class NoAnswer(TintypeError):
-    """No connection, or no complete answer of the API. Never raised after a submit that may have been accepted."""
+    """No complete answer of the API or of the file host. Never raised by a submit that may have been accepted."""
+
+
+class NoConnection(NoAnswer):
+    """No connection was made, so nothing was sent."""
+
+
+class WrongServer(TintypeError):
+    """The answer is a redirect, or a refusal that is not one of the Tintype API. Nothing was accepted."""
+
+
+class NoPicture(TintypeError):
+    """A file of a completed task is gone or is no PNG, or its URL has expired."""
 
 
 class NotFinished(TintypeError):
-    """The task is not terminal after the time limit. It goes on; `get` it later by its `task_id`."""
+    """The task is not terminal after the time limit. It goes on; `wait` for it later by its `task_id`."""
 
     def __init__(self, task_id: str) -> None:
-        super().__init__(f"{task_id} is not finished in time; get it later, or contact support with this id")
+        super().__init__(task_id)
         self.task_id = task_id
+
+    def __str__(self) -> str:
+        return f"{self.task_id} is not finished in time; wait for it later, or contact support with this id"
 
 
 class TaskFailed(TintypeError):
     """The task failed. Its credits are refunded."""
 
     def __init__(self, task_id: str, reason: str) -> None:
-        super().__init__(f"{task_id}: {reason}")
+        super().__init__(task_id, reason)
         self.task_id = task_id
         self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.task_id} failed: {self.reason}"
 
 
 class SubmitUnanswered(TintypeError):
@@ -37,19 +57,29 @@ class SubmitUnanswered(TintypeError):
     """
 
     def __init__(self, message: str, candidates: list[str] | None) -> None:
-        super().__init__(message)
+        super().__init__(message, candidates)
+        self.message = message
         self.candidates = candidates
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class ApiError(TintypeError):
-    """The API answered with an error. `code` is stable; `request_id` is for support."""
+    """The API answered with an error. `code` is stable; `request_id` is for support; `retry_after` is in seconds."""
 
-    def __init__(self, status: int, code: str, message: str, request_id: str | None, retry_after: float | None) -> None:
-        super().__init__(f"{message} ({code}, request {request_id})")
+    def __init__(
+        self, status: int, code: str, message: str, request_id: str | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(status, code, message, request_id, retry_after)
         self.status = status
         self.code = code
+        self.message = message
         self.request_id = request_id
         self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.code}, request {self.request_id})"
 
 
 class Unauthorized(ApiError):

@@ -1,0 +1,46 @@
+"""Calls of the official MCP client of Python, over HTTP and over standard input and output, in both lives of the
+protocol. Arguments: URL, key, program."""
+
+import asyncio
+import base64
+import json
+import sys
+from typing import Any
+
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
+from mcp_types import ImageContent
+
+url, key, program = sys.argv[1:]
+
+
+def server(kind: str) -> Any:
+    if kind == "stdio":
+        return StdioServerParameters(command=program, args=["mcp"], env={"TINTYPE_URL": url, "TINTYPE_KEY": key})
+    http = create_mcp_http_client(headers={"Authorization": f"Bearer {key}"})
+    return streamable_http_client(url + "/mcp", http_client=http)
+
+
+async def call(kind: str, mode: str) -> dict[str, Any]:
+    async with Client(server(kind), mode=mode) as client:
+        tools = [tool.name for tool in (await client.list_tools()).tools]
+        # The brush strokes make large files, and this client takes no message of more than 1 MiB.
+        boats = {"prompt": "a sailing ship on a mountain lake, impressionist", "n": 4}
+        made = await client.call_tool("generate_image", boats)
+        task = made.structured_content or {}
+        pictures = [part.data for part in made.content if isinstance(part, ImageContent)]
+        again = await client.call_tool("get_task", {"task_id": task["task_id"], "pictures": "none"})
+        refused = await client.call_tool("generate_image", {"prompt": "a boat", "n": 9})
+        return {
+            "version": client.protocol_version,
+            "tools": len(tools),
+            "pictures": [base64.b64decode(picture)[:3].hex() for picture in pictures],
+            "bytes": sum(map(len, pictures)),
+            "same": again.structured_content == task,
+            "refused": [refused.is_error, refused.content[0].text],
+        }
+
+
+seen = [asyncio.run(call(kind, mode)) for kind in ("http", "stdio") for mode in ("legacy", "auto")]
+print(json.dumps(seen))
