@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::Args;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tintype_client::{Client, ClientError, Labels};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Stdin};
@@ -114,18 +116,24 @@ impl Agent {
             method: message["method"].as_str(),
             name: message["params"]["name"].as_str(),
         };
+        let mut answered = id.is_none();
         let sent = self.client.send_message(message.to_string(), labels, |answer| {
             if method == "initialize" {
                 self.agree(answer);
             }
+            answered |= is_answer(answer, id.as_ref());
             print(answer);
         });
-        if let Err(error) = sent.await {
-            let sentence = self.explain(method, &error);
-            match id {
-                Some(id) => print(&failure(&id, SERVER_ERROR, &sentence)),
-                None => eprintln!("tintype: {sentence}"),
-            }
+        let sentence = match sent.await {
+            Err(error) => self.explain(method, &error),
+            // The stream of messages has ended early.
+            Ok(()) if !answered => self.explain(method, &ClientError::NoAnswer("its end is missing".into())),
+            Ok(()) => return,
+        };
+        match id {
+            Some(_) if answered => {}
+            Some(id) => print(&failure(&id, SERVER_ERROR, &sentence)),
+            None => eprintln!("tintype: {sentence}"),
         }
     }
 
@@ -150,6 +158,16 @@ impl Agent {
             *self.agreed.lock().unwrap_or_else(PoisonError::into_inner) = Some(version.to_owned());
         }
     }
+}
+
+/// Whether a message is the answer to a request, and not one on the way to it.
+fn is_answer(message: &str, id: Option<&Value>) -> bool {
+    #[derive(Deserialize)]
+    struct Head {
+        id: Option<Value>,
+        method: Option<IgnoredAny>,
+    }
+    serde_json::from_str(message).is_ok_and(|head: Head| head.method.is_none() && head.id.as_ref() == id)
 }
 
 fn failure(id: &Value, code: i64, sentence: &str) -> String {

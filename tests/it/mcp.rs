@@ -1,6 +1,7 @@
 //! The Model Context Protocol: tools for agents, over HTTP and over standard input and output.
 
-use std::process::Command;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
@@ -8,10 +9,12 @@ use tintype::domain::model::Surface;
 use tintype::domain::request::GenerateRequest;
 use tintype::store::Submission;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 
+use crate::rigs::binary::{Server, TINTYPE, tintype};
+use crate::rigs::faulty_http::{self, Reply};
 use crate::rigs::http::Answer;
-use crate::rigs::packages::{npm, run};
+use crate::rigs::packages::{npm, python, run};
 use crate::rigs::service::{Caller, Service};
 use crate::tidy::root;
 
@@ -87,6 +90,92 @@ async fn the_official_client_uses_the_tools_over_http_and_over_standard_input_an
         assert!(refusal.as_str().is_some_and(|refusal| refusal.contains("A valid API key is required")), "{refusal}");
     }
     assert_eq!(caller.credits().await, credits);
+}
+
+#[test]
+fn the_official_client_of_python_takes_four_large_pictures() {
+    let data = tempfile::TempDir::new().expect("a directory");
+    let server = Server::start(data.path(), &[]);
+    let key = server.first_key().expect("a key");
+    let mut program = Command::new(python().join("python"));
+    program.arg("-B").arg(root().join("tests/it/clients/mcp_calls.py")).args([&server.url(), &key, TINTYPE]);
+    let said: Value = serde_json::from_str(&run(&mut program)).expect("JSON");
+    for (seen, version) in said.as_array().expect("a list").iter().zip(["2025", "2026"].into_iter().cycle()) {
+        assert!(seen["version"].as_str().is_some_and(|seen| seen.starts_with(version)), "{seen}");
+        assert_eq!((&seen["tools"], &seen["pictures"]), (&json!(4), &json!(vec!["ffd8ff"; 4])), "{seen}");
+        assert!(seen["bytes"].as_u64().is_some_and(|bytes| bytes < 1 << 20), "{seen}");
+        assert_eq!(seen["same"], true);
+        assert_eq!(seen["refused"], json!([true, "INVALID_REQUEST: n must be an integer from 1 to 4."]));
+    }
+    assert_eq!(said.as_array().map(Vec::len), Some(4), "{said}");
+    server.stop();
+}
+
+#[tokio::test]
+async fn pictures_that_are_encoded_for_a_call_count_as_reads() {
+    let service = Service::start_with(&["--read-rate", "6"]).await;
+    let caller = service.caller("ada", 10).await;
+    // Each call is a read, and so is each picture: 1, then 1 and 3.
+    let made = caller.tool("generate_image", &json!({ "prompt": "a boat", "n": 3, "wait_seconds": 0 })).await;
+    let id = &made["structuredContent"]["task_id"];
+    service.work().await;
+    let shown = caller.tool("get_task", &json!({ "task_id": id })).await;
+    assert_eq!(shown["content"].as_array().map(Vec::len), Some(4), "{shown}");
+    let refused = caller.tool("get_task", &json!({ "task_id": id })).await;
+    assert_eq!(
+        (refused["isError"].as_bool(), &refused["structuredContent"]["status"]),
+        (Some(false), &json!("completed"))
+    );
+    let sentence = refused["content"][1]["text"].as_str().expect("text");
+    assert!(sentence.contains("they are at their URLs. RATE_LIMITED: "), "{refused}");
+}
+
+#[tokio::test]
+async fn no_session_is_kept_that_another_key_could_use() {
+    let service = Service::start().await;
+    let (ada, eve) = (service.caller("ada", 10).await, service.caller("eve", 7).await);
+    let client = json!({ "name": "agent", "version": "1" });
+    let params = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client });
+    let hello = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params });
+    let answer = ada.message(&hello, &[]).await;
+    assert_eq!((answer.status, answer.headers.contains_key("mcp-session-id")), (StatusCode::OK, false), "{answer:?}");
+    // The key of the message counts, whatever session it names.
+    let call = json!({ "name": "get_credits", "arguments": {} });
+    let call = json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call });
+    let answer = eve.message(&call, &[("mcp-session-id", "a-session-of-ada")]).await;
+    assert!(String::from_utf8_lossy(&answer.body).contains("\"credits\":7"), "{answer:?}");
+}
+
+/// The output of `tintype mcp` for one call, when the server answers with these events.
+async fn carried(events: String) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let program = tokio::task::spawn_blocking(move || {
+        let call = json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": { "name": "generate_image" } });
+        let mut program = tintype();
+        program.arg("mcp").envs([("TINTYPE_URL", url.as_str()), ("TINTYPE_KEY", "tt_any")]);
+        let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program starts");
+        writeln!(program.stdin.take().expect("a pipe"), "{call}").expect("it reads");
+        String::from_utf8(program.wait_with_output().expect("it ends").stdout).expect("text")
+    });
+    let (mut stream, _) = listener.accept().await.expect("a connection");
+    faulty_http::read(&mut stream).await.expect("a request");
+    let kind = ("content-type", "text/event-stream".to_owned());
+    faulty_http::answer(stream, Reply::Whole(200, vec![kind], events.into_bytes())).await;
+    program.await.expect("no panic")
+}
+
+#[tokio::test]
+async fn an_answer_that_is_cut_short_or_too_long_is_an_error_for_the_agent() {
+    let report = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1}}"#;
+    let said = carried(format!("data: {report}\n\n")).await;
+    let (first, last) = said.trim().split_once('\n').expect("two messages");
+    assert_eq!(first, report);
+    assert!(last.contains("\"id\":7") && last.contains("a task may exist: call list_tasks"), "{last}");
+    let said = carried(format!(":{}\n\n", "x".repeat(1 << 20)).repeat(65)).await;
+    assert!(said.contains("\"id\":7") && said.contains("it is longer than 64 MiB; a task may exist"), "{said}");
+    let answer = r#"{"jsonrpc":"2.0","id":7,"result":{}}"#;
+    assert_eq!(carried(format!("data: {answer}\n\n")).await.trim(), answer);
 }
 
 #[tokio::test]

@@ -72,7 +72,7 @@ impl Client {
             return Ok(());
         }
         let answer = read(success(response).await?, MAX_MESSAGE_BYTES, |_, _| ()).await?;
-        on_message(&one_line(&answer.ok_or(ClientError::NotThisApi)?)?);
+        on_message(&one_line(&answer.ok_or_else(too_long)?)?);
         Ok(())
     }
 }
@@ -83,17 +83,35 @@ async fn events(response: Response, mut on_message: impl FnMut(&str)) -> Result<
         let Some(chunk) = response.chunk().await? else { return Ok(None) };
         let read = read + chunk.len();
         // Without an end, the stream would fill the memory.
-        Ok::<_, reqwest::Error>((read <= MAX_MESSAGE_BYTES).then_some((chunk, (response, read))))
+        if read > MAX_MESSAGE_BYTES {
+            return Err(too_long());
+        }
+        Ok(Some((chunk, (response, read))))
     });
     let mut events = pin!(SseStream::from_bytes_stream(chunks));
     while let Some(event) = events.next().await {
-        let event = event.map_err(|error| ClientError::NoAnswer(error.to_string()))?;
+        let event = event.map_err(fault)?;
         let data = event.data.unwrap_or_default();
         if !data.is_empty() {
             on_message(&one_line(data.as_bytes())?);
         }
     }
     Ok(())
+}
+
+fn too_long() -> ClientError {
+    ClientError::NoAnswer("it is longer than 64 MiB".into())
+}
+
+/// The error of a stream.
+fn fault(error: sse_stream::Error) -> ClientError {
+    match error {
+        sse_stream::Error::Body(error) => match error.downcast() {
+            Ok(error) => *error,
+            Err(error) => ClientError::NoAnswer(error.to_string()),
+        },
+        error => ClientError::NoAnswer(error.to_string()),
+    }
 }
 
 /// The same JSON on one line, as the transport over standard input and output wants it.

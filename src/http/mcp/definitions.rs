@@ -38,7 +38,8 @@ pub(super) static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
     };
     let pictures = json!({
         "enum": ["jpeg", "png", "none"], "default": "jpeg",
-        "description": "The form in which finished pictures are part of the answer; their URLs always are",
+        "description": "The form in which finished pictures are part of the answer; their URLs always are. Many \
+            programs take no answer with png, which is some megabytes",
     });
     let task_id = json!({ "type": "string", "description": "The task_id, such as imgmodel-FP78JSYBAxivrBQ7kA432" });
     vec![

@@ -1,5 +1,6 @@
 //! Calls of the tools.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use axum::body::{Body, to_bytes};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::header::{self, HeaderMap, HeaderValue};
 use axum::response::Response;
+use futures::FutureExt as _;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation, JsonObject, ListToolsResult,
     PaginatedRequestParams, ProgressNotificationParam, ServerCapabilities, ServerConfig, Tool,
@@ -18,6 +20,7 @@ use serde_json::{Value, json};
 use tintype_engine::Stage;
 
 use super::definitions::{CREDITS, GENERATE, GET, INSTRUCTIONS, LIST, MAX_WAIT, TOOLS, USUAL_WAIT};
+use crate::domain::images_api::ImageData;
 use crate::domain::images_api_request::OutputFormat;
 use crate::domain::model::{Status, Surface, TaskId};
 use crate::http::api::{account, images};
@@ -27,13 +30,17 @@ use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
 use crate::http::pipeline::observe::RequestId;
 use crate::http::state::ApiState;
+use crate::service::limits::Usage;
 use crate::service::tasks::Found;
 
 /// Time between two reports to a client that asked for them, which keeps clients from giving the call up.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
 
-/// A picture that an agent looks at.
-const JPEG: OutputFormat = OutputFormat::Jpeg(85);
+/// The qualities of JPEG for pictures that an agent looks at: the first with which they fit into [`MAX_PICTURE_BYTES`].
+const QUALITIES: [u8; 3] = [85, 60, 30];
+
+/// Most bytes of JPEG in Base64 in one answer. The official client of Python gives up an answer of more than 1 MiB.
+const MAX_PICTURE_BYTES: usize = 900 * 1024;
 
 /// The tools for one caller.
 #[derive(Debug, Clone)]
@@ -44,8 +51,13 @@ pub(super) struct Tools {
     pub(super) request_id: RequestId,
 }
 
-/// The form of the pictures in an answer.
-type Pictures = Option<OutputFormat>;
+/// The pictures in an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pictures {
+    None,
+    Jpeg,
+    Png,
+}
 
 /// The outcome of a call that the agent is told: a response of the API, or why there is none.
 type Told = Result<Value, String>;
@@ -75,20 +87,37 @@ impl ServerHandler for Tools {
         call: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let arguments = call.arguments.unwrap_or_default();
-        let result = match call.name.as_ref() {
-            GENERATE => self.generate(arguments, &context).await,
-            GET => self.get(&arguments, &context).await,
-            LIST => self.list(&arguments).await.map(|page| told(&page)),
-            CREDITS => self.credits().await.map(|account| told(&account)),
-            name => return Err(ErrorData::invalid_params(format!("There is no tool {name:?}."), None)),
-        };
+        if self.get_tool(&call.name).is_none() {
+            return Err(ErrorData::invalid_params(format!("There is no tool {:?}.", call.name), None));
+        }
+        // A call that panics would never be answered.
+        let result =
+            AssertUnwindSafe(self.call(&call.name, call.arguments.unwrap_or_default(), &context)).catch_unwind();
+        let result = result.await.unwrap_or_else(|_| {
+            tracing::error!(tool = %call.name, "a tool panicked");
+            Err("Something went wrong on our side. Call list_tasks before you call generate_image again.".into())
+        });
         let result = result.unwrap_or_else(|sentence| CallToolResult::error(vec![ContentBlock::text(sentence)]));
         Ok(result.into())
     }
 }
 
 impl Tools {
+    async fn call(
+        &self,
+        tool: &str,
+        arguments: JsonObject,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, String> {
+        match tool {
+            GENERATE => self.generate(arguments, context).await,
+            GET => self.get(&arguments, context).await,
+            LIST => self.list(&arguments).await.map(|page| told(&page)),
+            CREDITS => self.credits().await.map(|account| told(&account)),
+            other => unreachable!("{other} is no tool"),
+        }
+    }
+
     async fn generate(
         &self,
         mut arguments: JsonObject,
@@ -97,7 +126,7 @@ impl Tools {
         let (wait, pictures) = (wait(&arguments, USUAL_WAIT)?, pictures(&arguments)?);
         arguments.remove("wait_seconds");
         arguments.remove("pictures");
-        self.caller.count_submit(&self.api).await.map_err(sentence_of)?;
+        self.caller.count(&self.api, Usage::Submit).await.map_err(sentence_of)?;
         let body = Body::from(Value::Object(arguments).to_string());
         let mut request = Request::new(body);
         request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -111,7 +140,7 @@ impl Tools {
         // The task is charged, so whatever goes wrong from here on names it.
         let named = |_| format!("Something went wrong on our side, but the task {task_id} is charged: call get_task.");
         self.wait(task_id, wait, context).await.map_err(named)?;
-        self.shown(task_id, pictures).await.map_err(named)
+        self.shown(task_id, pictures, context).await.map_err(named)
     }
 
     async fn get(
@@ -123,7 +152,7 @@ impl Tools {
         let task_id = arguments.get("task_id").and_then(Value::as_str).ok_or("task_id must be a string.")?;
         let task_id: TaskId = task_id.parse().map_err(|_| sentence_of(ApiError::no_such_task()))?;
         self.wait(task_id, wait, context).await?;
-        self.shown(task_id, pictures).await
+        self.shown(task_id, pictures, context).await
     }
 
     async fn list(&self, arguments: &JsonObject) -> Told {
@@ -195,7 +224,12 @@ impl Tools {
     }
 
     /// A task, with its pictures.
-    async fn shown(&self, task_id: TaskId, pictures: Pictures) -> Result<CallToolResult, String> {
+    async fn shown(
+        &self,
+        task_id: TaskId,
+        pictures: Pictures,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, String> {
         let (api, id) = (State(self.api.clone()), Ok(Path(task_id.to_string())));
         let found = images::find(api, State(self.readiness.clone()), self.caller, id, HeaderMap::new()).await;
         let task = data(found).await?;
@@ -208,26 +242,48 @@ impl Tools {
             let advice =
                 "The task is still processing. Call get_task with its task_id and a wait; do not generate again.";
             result.content.push(ContentBlock::text(advice));
-        } else if let Some(format) = pictures {
-            match self.pictures(task_id, format).await {
+        } else if pictures != Pictures::None {
+            let pictures = tokio::select! {
+                pictures = self.pictures(task_id, pictures) => pictures,
+                // Nobody reads them any more.
+                () = context.ct.cancelled() => Ok(Vec::new()),
+            };
+            match pictures {
                 Ok(pictures) => result.content.extend(pictures),
                 Err(error) => {
-                    drop(sentence_of(error));
-                    result.content.push(ContentBlock::text("The images could not be added; they are at their URLs."));
+                    let reason = sentence_of(error);
+                    let sentence = format!("The images could not be added; they are at their URLs. {reason}");
+                    result.content.push(ContentBlock::text(sentence));
                 }
             }
         }
         Ok(result)
     }
 
-    async fn pictures(&self, task_id: TaskId, format: OutputFormat) -> Result<Vec<ContentBlock>, ApiError> {
+    async fn pictures(&self, task_id: TaskId, pictures: Pictures) -> Result<Vec<ContentBlock>, ApiError> {
         let found = self.api.tasks.find(self.caller.account_id, Surface::Api, task_id).await?;
         let found = found.ok_or_else(ApiError::no_such_task)?;
         let Status::Completed(names) = &found.task.status else { return Ok(Vec::new()) };
-        let files = answer::files(format, names, &self.api).await?;
-        let kind = format!("image/{}", format.as_str());
-        Ok(files.into_iter().filter_map(|file| Some(ContentBlock::image(file.b64_json?, kind.clone()))).collect())
+        if pictures == Pictures::Png {
+            return Ok(blocks(answer::files(OutputFormat::Png, names, &self.api).await?, "image/png"));
+        }
+        // To encode a picture takes a hundred times as long as to read a task.
+        for _ in names {
+            self.caller.count(&self.api, Usage::Read).await?;
+        }
+        for quality in QUALITIES {
+            let files = answer::files(OutputFormat::Jpeg(quality), names, &self.api).await?;
+            let lengths = files.iter().filter_map(|file| file.b64_json.as_ref().map(|text| text.len()));
+            if lengths.sum::<usize>() <= MAX_PICTURE_BYTES {
+                return Ok(blocks(files, "image/jpeg"));
+            }
+        }
+        Ok(vec![ContentBlock::text("The images are too large for an answer; they are at their URLs.")])
     }
+}
+
+fn blocks(files: Vec<ImageData<'_>>, kind: &str) -> Vec<ContentBlock> {
+    files.into_iter().filter_map(|file| Some(ContentBlock::image(file.b64_json?, kind))).collect()
 }
 
 /// A result with this JSON.
@@ -258,9 +314,9 @@ fn wait(arguments: &JsonObject, usual: u64) -> Result<Duration, String> {
 fn pictures(arguments: &JsonObject) -> Result<Pictures, String> {
     let given = arguments.get("pictures").filter(|given| !given.is_null());
     match given.unwrap_or(&json!("jpeg")).as_str() {
-        Some("jpeg") => Ok(Some(JPEG)),
-        Some("png") => Ok(Some(OutputFormat::Png)),
-        Some("none") => Ok(None),
+        Some("jpeg") => Ok(Pictures::Jpeg),
+        Some("png") => Ok(Pictures::Png),
+        Some("none") => Ok(Pictures::None),
         _ => Err("pictures must be \"jpeg\", \"png\" or \"none\".".into()),
     }
 }

@@ -107,16 +107,18 @@ pub(in crate::http) async fn files(
 ) -> Result<Vec<ImageData<'static>>, ApiError> {
     // Before the files are read, so that no more than a few are in memory.
     let _permit = ENCODERS.acquire().await.map_err(ApiError::caused_by)?;
-    let mut pngs = Vec::with_capacity(names.len());
+    let mut data = Vec::with_capacity(names.len());
     for name in names {
         let name = FileName::parse(name).ok_or_else(|| ApiError::caused_by("a result file has a malformed name"))?;
         let file = api.shared.files.open(name, None).await?;
         let file = file.ok_or_else(|| ApiError::caused_by("a result file is missing"))?;
-        pngs.push(file.bytes().await.map_err(|error| ApiError::caused_by(error.to_string()))?);
+        let png = file.bytes().await.map_err(|error| ApiError::caused_by(error.to_string()))?;
+        // One at a time: for a caller who hangs up, no further ones are encoded.
+        let encoded =
+            tokio::task::spawn_blocking(move || in_base64(format, &png)).await.map_err(ApiError::caused_by)?;
+        data.push(encoded.map_err(ApiError::caused_by)?);
     }
-    let encode = move || pngs.iter().map(|png| in_base64(format, png)).collect::<Result<Vec<_>, _>>();
-    let encoded = tokio::task::spawn_blocking(encode).await.map_err(ApiError::caused_by)?;
-    encoded.map_err(ApiError::caused_by)
+    Ok(data)
 }
 
 fn in_base64(format: OutputFormat, png: &Bytes) -> image::ImageResult<ImageData<'static>> {

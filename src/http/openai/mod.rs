@@ -20,6 +20,7 @@ use super::submitted;
 use crate::config::TASK_TIME_LIMIT;
 use crate::domain::images_api_request::{CallKind, ImagesCall};
 use crate::domain::model::{Id, Status, Surface, TaskId};
+use crate::service::limits::Usage;
 use crate::store::{Attachment, Call, Origin, StoreError, Submission};
 
 use self::hold::Hold;
@@ -144,7 +145,7 @@ async fn task_of(
             }
         }
         if !std::mem::replace(&mut counted, true) {
-            caller.count_submit(api).await?;
+            caller.count(api, Usage::Submit).await?;
         }
         if pictures.store(&mut call.request, api, caller).await? {
             // Pictures take a while, during which the key may have been revoked.

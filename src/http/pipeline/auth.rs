@@ -65,10 +65,10 @@ impl Caller {
         find_key(api, self.key_hash).await
     }
 
-    /// Counts a submit that the guard counted as a read.
-    pub(in crate::http) async fn count_submit(&self, api: &ApiState) -> Result<(), ApiError> {
+    /// Counts a use of the key besides the one that the guard counted.
+    pub(in crate::http) async fn count(&self, api: &ApiState, usage: Usage) -> Result<(), ApiError> {
         let key = find_key(api, self.key_hash).await?;
-        refusal(api, count(api, &key, Usage::Submit).await).map_or(Ok(()), Err)
+        refusal(api, count(api, &key, usage).await).map_or(Ok(()), Err)
     }
 }
 

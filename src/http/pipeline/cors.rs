@@ -15,8 +15,8 @@ use crate::http::routes::{self, Route};
 
 /// The headers of responses that scripts may read besides those that the standard always allows.
 const EXPOSED: HeaderValue = HeaderValue::from_static(
-    "Retry-After, X-Request-Id, X-Poll-After, X-Queue-Position, X-Expected-Wait, X-Progress, X-Steps, X-Ignored-Fields, \
-     Preference-Applied, RateLimit, RateLimit-Policy",
+    "Date, Retry-After, X-Request-Id, X-Poll-After, X-Queue-Position, X-Expected-Wait, X-Progress, X-Steps, \
+     X-Ignored-Fields, Preference-Applied, RateLimit, RateLimit-Policy",
 );
 /// The headers that scripts may send. The wildcard never includes `Authorization`, and old browsers do not know it.
 const ALLOWED_HEADERS: HeaderValue = HeaderValue::from_static("Authorization, Content-Type, Prefer, *");
