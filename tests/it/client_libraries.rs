@@ -1,12 +1,14 @@
 //! The clients in `clients/`, as packages that are built and installed, against the real server.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::rigs::binary::{self, Server};
+use crate::rigs::browser::Browser;
 use crate::rigs::packages::{npm, python, run};
 use crate::tidy::root;
 
@@ -55,7 +57,8 @@ fn copy(from: &Path, to: &Path) {
 #[test]
 fn the_python_client_is_built_and_never_repeats_a_lost_submit() {
     let (tools, folder) = (python(), TempDir::new().expect("a directory"));
-    let (sources, built, user) = (folder.path().join("sources"), folder.path().join("built"), folder.path().join("user"));
+    let (sources, built, user) =
+        (folder.path().join("sources"), folder.path().join("built"), folder.path().join("user"));
     copy(&root().join("clients/python"), &sources);
     // The source distribution first, and the wheel from it, so that both are complete.
     let build = "import sys; from flit_core.buildapi import build_sdist; build_sdist(sys.argv[1])";
@@ -98,7 +101,10 @@ fn the_typescript_client_is_built_and_never_repeats_a_lost_submit() {
     std::os::unix::fs::symlink(&tools, sources.join("node_modules")).expect("a link");
     run(Command::new("npm").args(["pack", "--loglevel=error"]).current_dir(&sources));
     // The parts for browsers know nothing of Node.js.
-    compile(&sources, &["--noEmit", "--strict", "--target", "ES2022", "--lib", "ES2022,DOM", "--types", "", "src/index.ts"]);
+    compile(
+        &sources,
+        &["--noEmit", "--strict", "--target", "ES2022", "--lib", "ES2022,DOM", "--types", "", "src/index.ts"],
+    );
 
     std::fs::create_dir(&user).expect("a folder");
     std::fs::write(user.join("package.json"), r#"{"type": "module", "private": true}"#).expect("a file");
@@ -109,12 +115,55 @@ fn the_typescript_client_is_built_and_never_repeats_a_lost_submit() {
     let target = ["--target", "ES2022", "--module", "NodeNext", "--types", "node", "calls.ts"];
     compile(&user, &[&strict[..], &target].concat());
     Workplace::start().run(Command::new("node").arg(user.join("calls.js")));
+    a_page_of_another_origin_uses_it(&sources);
+}
+
+/// A page in a browser generates a picture, and finds the task of a submit whose answer was lost.
+fn a_page_of_another_origin_uses_it(package: &Path) {
+    // `setpriv`, from util-linux, ends the server of files with this test.
+    let mut pages = Command::new("setpriv");
+    pages.args(["--pdeathsig", "KILL", "python3", "-u", "-m", "http.server", "--bind", "127.0.0.1", "0"]);
+    pages.current_dir(package);
+    let mut pages = pages.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("a server of files");
+    let mut said = String::new();
+    BufReader::new(pages.stdout.as_mut().expect("a pipe")).read_line(&mut said).expect("its address");
+    let origin = said.split(['(', ')']).nth(1).expect("a URL").trim_end_matches('/').to_owned();
+    let data = TempDir::new().expect("a directory");
+    let server = Server::start(data.path(), &["--cors-origin", &origin]);
+    let key = server.first_key().expect("a key");
+    let mut browser = Browser::start();
+    browser.open(&format!("{origin}/package.json"));
+    let script = r#"(async () => {
+        const { Tintype } = await import("/dist/index.js");
+        const options = { baseUrl: URL_OF_SERVER, apiKey: KEY };
+        const { pictures } = await new Tintype(options).generate("a boat", { n: 2 });
+        const fetch = async (url, init) => {
+            const answer = await window.fetch(url, init);
+            if (init.method === "POST") throw new TypeError("lost");
+            return answer;
+        };
+        const losing = new Tintype({ ...options, fetch });
+        for await (const { taskId } of losing.list()) options.before = taskId;
+        const wait = window.setTimeout;
+        window.setTimeout = (call, ms) => wait(call, ms === 7000 ? 0 : ms);
+        const lost = await losing.submit("a boat").catch((error) => error);
+        const errors = [await new Tintype({ ...options, apiKey: "tt_wrong" }).credits().catch((error) => error.name)];
+        return { bitmaps: (await Promise.all(pictures.map((picture) => createImageBitmap(new Blob([picture]))))).length,
+                 candidates: lost.candidates?.length, has: lost.candidates?.includes(options.before), errors };
+    })()"#;
+    let script = script.replace("URL_OF_SERVER", &format!("{:?}", server.url())).replace("KEY", &format!("{key:?}"));
+    let seen = browser.evaluate(&script);
+    // The page made a task just before by another client, so the lost one cannot be told from it.
+    assert_eq!(seen, json!({ "bitmaps": 2, "candidates": 2, "has": true, "errors": ["Unauthorized"] }));
+    server.stop();
+    pages.kill().and_then(|()| pages.wait()).expect("a child");
 }
 
 /// A package has its own copy of the licence and of the version, because it is distributed without the repository.
 #[test]
 fn the_packages_have_the_licence_and_the_version_of_the_repository() {
-    let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let read =
+        |path: &str| std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
     for package in ["clients/python", "clients/typescript", "crates/client"] {
         assert_eq!(read(&format!("{package}/LICENSE")), read("LICENSE"), "{package}");
     }

@@ -21,8 +21,8 @@ enum Part {
 /// The documents that describe the repository as it is. `CHANGELOG.md` tells its history, and may name what is gone.
 fn documents() -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
-    for folder in [root().to_owned(), root().join("docs")] {
-        for entry in std::fs::read_dir(folder).expect("a readable folder") {
+    for folder in ["", "docs", "clients/python", "clients/typescript", "crates/client"] {
+        for entry in std::fs::read_dir(root().join(folder)).expect("a readable folder") {
             let path = entry.expect("an entry").path();
             if path.extension().is_some_and(|extension| extension == "md") && !path.ends_with("CHANGELOG.md") {
                 found.push((path.clone(), std::fs::read_to_string(path).expect("a readable document")));
