@@ -251,18 +251,24 @@ impl Backlog {
         all.max(same)?.checked_sub(TASK_TIME_LIMIT).filter(|excess| !excess.is_zero())
     }
 
-    /// The place of an unfinished task, and the time until it ends. Both are estimates: they are up to a few seconds old,
-    /// and workers take turns between accounts. `attempt` is the progress of the present attempt at the task, if there is
-    /// a report of it.
-    pub async fn place(&self, store: &dyn Store, task: &Task, attempt: Option<AttemptProgress>) -> Place {
+    /// The place of an unfinished task, with reference images or without, and the time until it ends. Both are estimates:
+    /// they are up to a few seconds old, and workers take turns between accounts. `attempt` is the progress of the present
+    /// attempt at the task, if there is a report of it.
+    pub async fn place(
+        &self,
+        store: &dyn Store,
+        id: Id,
+        image_to_image: bool,
+        attempt: Option<AttemptProgress>,
+    ) -> Place {
         self.measure(store).await;
-        let usual = self.mean(task);
+        let usual = self.mean(image_to_image);
         match attempt {
             Some(attempt) => Place { position: 0, wait: left(attempt, usual) },
-            None => match self.places.of(store, task.id).await {
+            None => match self.places.of(store, id).await {
                 // A pause of the queue does not stop it.
                 0 => Place { position: 0, wait: usual },
-                position => self.behind(position, position, task),
+                position => self.behind(position, position, image_to_image),
             },
         }
     }
@@ -270,13 +276,13 @@ impl Backlog {
     /// The place of a task that was just accepted, behind all others.
     pub fn last_place(&self, task: &Task) -> Place {
         let position = self.known().waiting;
-        self.behind(position, position.saturating_sub(1), task)
+        self.behind(position, position.saturating_sub(1), task.image_to_image)
     }
 
     /// The place behind `waiting` others, whose wait is unknown while no worker takes the task.
-    fn behind(&self, position: u64, waiting: u64, task: &Task) -> Place {
+    fn behind(&self, position: u64, waiting: u64, image_to_image: bool) -> Place {
         let takeable = self.takeable(&self.known());
-        Place { position, wait: self.mean(task).and_then(|_| self.wait(waiting.min(takeable), 0)) }
+        Place { position, wait: self.mean(image_to_image).and_then(|_| self.wait(waiting.min(takeable), 0)) }
     }
 
     /// The waiting tasks that some worker takes. The others wait for an engine that no worker has now, and delay nobody.
@@ -286,8 +292,8 @@ impl Backlog {
     }
 
     /// Measured mean time of an attempt at such a task, by all workers that take it; `None` until enough have ended.
-    fn mean(&self, task: &Task) -> Option<Duration> {
-        self.capacity(&self.known(), usize::from(task.image_to_image)).mean()
+    fn mean(&self, image_to_image: bool) -> Option<Duration> {
+        self.capacity(&self.known(), usize::from(image_to_image)).mean()
     }
 
     /// Time until a task behind `waiting` others ends that are left to the workers which take this many references; `None`

@@ -156,8 +156,13 @@ impl Tasks {
 
     /// The place of an unfinished task in the queue. Its wait ends with the time limit of the task at the latest.
     pub async fn place(&self, found: &Found) -> Place {
-        let place = self.shared.backlog.place(&*self.shared.store, &found.task, found.attempt).await;
-        let left = TASK_TIME_LIMIT.saturating_sub(self.shared.ages.of(found.task.id));
+        self.place_of(found.task.id, found.task.image_to_image, found.attempt).await
+    }
+
+    /// The same for a task that is known by its id, with reference images or without.
+    pub async fn place_of(&self, id: Id, image_to_image: bool, attempt: Option<AttemptProgress>) -> Place {
+        let place = self.shared.backlog.place(&*self.shared.store, id, image_to_image, attempt).await;
+        let left = TASK_TIME_LIMIT.saturating_sub(self.shared.ages.of(id));
         Place { wait: place.wait.map(|wait| wait.min(left)), ..place }
     }
 

@@ -161,6 +161,8 @@ pub struct Unfinished {
     pub task_id: Id,
     /// The account that pays for it.
     pub account_id: Id,
+    /// Whether it has reference images.
+    pub image_to_image: bool,
     /// Whether a worker holds it.
     pub is_leased: bool,
     /// How far the present attempt is, if its worker has reported that.

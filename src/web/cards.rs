@@ -4,6 +4,7 @@ use askama::Template;
 use tintype_engine::Stage;
 
 use super::error::PageError;
+use super::live::Standing;
 use super::page::Frame;
 use super::references::{self, Chip};
 use super::session::Visitor;
@@ -14,9 +15,8 @@ use crate::domain::model::{Id, Status, Surface, Task};
 use crate::domain::own_reference::OwnReference;
 use crate::domain::request::GenerateRequest;
 use crate::files::FilesError;
-use crate::service::tasks::Found;
 use crate::service::thumbnails;
-use crate::store::{AttemptProgress, TaskRecord, Unfinished};
+use crate::store::{TaskRecord, Unfinished};
 
 /// A picture on a page.
 pub(super) struct Picture {
@@ -100,26 +100,18 @@ impl<'a> Card<'a> {
     /// Says how far an unfinished task is.
     async fn describe(&mut self, visitor: &Visitor, unfinished: &[Unfinished]) {
         let studio = &visitor.studio;
-        let unfinished = unfinished.iter().find(|unfinished| unfinished.task_id == self.task.id);
-        self.preview = unfinished.and_then(|task| task.preview);
-        let attempt = unfinished.and_then(|task| task.attempt);
-        self.waits = unfinished.is_some_and(|task| !task.is_leased);
         let elapsed = studio.shared.store.now().as_millis() - self.task.created_at().as_millis();
         self.elapsed = u64::try_from(elapsed / 1_000).unwrap_or(0);
-        self.fraction = attempt.and_then(|attempt| attempt.stage).map(Stage::fraction);
-        let found = Found { task: std::sync::Arc::new(self.task.clone()), attempt };
-        let place = studio.tasks.place(&found).await;
-        self.state = if self.waits && place.position > 0 {
-            self.t.count("waiting-place", place.position).into_owned()
-        } else if self.waits {
-            self.t.get("waiting").into_owned()
-        } else {
-            working(self.t, attempt)
+        let Some(unfinished) = unfinished.iter().find(|unfinished| unfinished.task_id == self.task.id) else {
+            // It ends at this moment, or its place is unknown.
+            self.state = self.t.get("working").into_owned();
+            return;
         };
-        if let Some(wait) = place.wait {
-            self.state.push_str(", ");
-            self.state.push_str(&self.t.count("left", wait.as_secs().max(1)));
-        }
+        let standing = Standing::of(&studio.tasks, unfinished).await;
+        self.preview = standing.preview;
+        self.waits = standing.waits;
+        self.fraction = standing.stage.map(Stage::fraction);
+        self.state = words(self.t, &standing);
     }
 
     /// The lines of the references.
@@ -148,12 +140,20 @@ impl<'a> Card<'a> {
     }
 }
 
-/// The words for a task that a worker holds.
-fn working(t: &Texts, attempt: Option<AttemptProgress>) -> String {
-    match attempt.and_then(|attempt| attempt.stage) {
-        Some(Stage::Step { done, of }) => t.word("working-steps", &format!("{done}/{of}")).into_owned(),
-        _ => t.get("working").into_owned(),
+/// The words for the state of an unfinished task.
+pub(super) fn words(t: &Texts, standing: &Standing) -> String {
+    let mut words = match (standing.waits, standing.stage) {
+        (true, _) if standing.position > 0 => t.count("waiting-place", standing.position),
+        (true, _) => t.get("waiting"),
+        (false, Some(Stage::Step { done, of })) => t.word("working-steps", &format!("{done}/{of}")),
+        (false, _) => t.get("working"),
     }
+    .into_owned();
+    if let Some(left) = standing.left {
+        words.push_str(", ");
+        words.push_str(&t.count("left", left));
+    }
+    words
 }
 
 /// The URL of a picture for a page. Where this server itself serves the files, it is one of the same origin, whatever name

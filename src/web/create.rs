@@ -87,6 +87,12 @@ pub struct Before {
     before: Option<String>,
 }
 
+/// The page on which the script shows a card: in the gallery it can be chosen.
+#[derive(Debug, Deserialize)]
+pub struct Shown {
+    gallery: Option<String>,
+}
+
 /// The first page.
 pub async fn create(visitor: Visitor, Query(from): Query<From>) -> Result<Response<Body>, PageError> {
     let mut filled = Filled { n: 1, ..Filled::default() };
@@ -142,10 +148,10 @@ async fn page(visitor: &Visitor, filled: Filled, refusal: Option<String>) -> Res
     Ok(html(page.render()?))
 }
 
-/// Older pictures, for the end of a page.
+/// Older pictures, for the end of a page; without a place in the list the newest ones, for a page that has missed some.
 pub async fn older(visitor: Visitor, Query(before): Query<Before>) -> Result<Response<Body>, PageError> {
-    let before = before.before.and_then(|id| id.parse().ok()).ok_or_else(PageError::bad_request)?;
-    let (cards, older) = latest(&visitor, Some(before)).await?;
+    let before = before.before.as_deref().map(str::parse).transpose().map_err(|_| PageError::bad_request())?;
+    let (cards, older) = latest(&visitor, before).await?;
     Ok(html(OlderCards { t: visitor.texts, cards, older }.render()?))
 }
 
@@ -158,13 +164,15 @@ async fn own(visitor: &Visitor, id: Id) -> Result<Option<TaskRecord>, StoreError
 pub async fn picture(
     visitor: Visitor,
     Path(id): Path<String>,
+    Query(shown): Query<Shown>,
     headers: HeaderMap,
 ) -> Result<Response<Body>, PageError> {
     let id = id.parse().map_err(|_| PageError::not_found())?;
     let record = own(&visitor, id).await?.ok_or_else(PageError::not_found)?;
-    let card = card(&visitor, record).await?;
+    let mut card = card(&visitor, record).await?;
     if is_of_script(&headers) {
-        return Ok(html(card.render()?));
+        card.selects = shown.gallery.is_some() && visitor.makes();
+        return fragment(&visitor, &card).await;
     }
     let mut request = card.request.clone();
     request.reference_images.retain(|reference| OwnReference::parse(reference).is_none());
@@ -173,9 +181,10 @@ pub async fn picture(
     Ok(html(PicturePage { frame: Frame::new("picture", &visitor).await?, card, snippets, has_own }.render()?))
 }
 
-/// The address of this server, as the browser names it.
+/// The address of this server, as programs and other browsers reach it.
 pub(super) fn base(visitor: &Visitor, headers: &HeaderMap) -> String {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
+    let host = visitor.studio.settings.public_host.as_deref().unwrap_or(host);
     format!("{}://{host}", if visitor.visit.https { "https" } else { "http" })
 }
 
@@ -298,7 +307,12 @@ async fn accepted(visitor: &Visitor, id: Id, headers: &HeaderMap) -> Result<Resp
         return Ok(secured(Redirect::to(HOME).into_response()));
     }
     let record = own(visitor, id).await?.ok_or_else(PageError::not_found)?;
-    let mut response = html(card(visitor, record).await?.render()?);
+    fragment(visitor, &card(visitor, record).await?).await
+}
+
+/// A card for the script, and the balance, which the end of a task may have changed.
+async fn fragment(visitor: &Visitor, card: &Card<'_>) -> Result<Response<Body>, PageError> {
+    let mut response = html(card.render()?);
     let credits = visitor.account().await?.map_or(0, |account| account.credits);
     let words = visitor.texts.count("credits", credits);
     if let Ok(value) = HeaderValue::try_from(words.as_ref()) {
@@ -325,7 +339,7 @@ pub async fn cancel(
     }
     if is_of_script(&form.headers) {
         let record = own(visitor, id).await?.ok_or_else(PageError::not_found)?;
-        return Ok(html(card(visitor, record).await?.render()?));
+        return fragment(visitor, &card(visitor, record).await?).await;
     }
     Ok(secured(Redirect::to(HOME).into_response()))
 }

@@ -13,25 +13,28 @@ use tintype_engine::Stage;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::Studio;
+use super::cards::words;
 use super::error::PageError;
 use super::live::{Change, Live, Watcher};
 use super::page::secured;
 use super::session::Visitor;
+use super::texts::Texts;
 
 /// Interval at which a quiet stream sends a comment, so that no proxy takes it for dead.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
 /// Streams the changes of the account's tasks until the session or the process ends.
 pub async fn events(State(studio): State<Arc<Studio>>, visitor: Visitor) -> Result<Response<Body>, PageError> {
-    let Visitor { session, token_hash, .. } = visitor;
+    let Visitor { session, token_hash, texts, .. } = visitor;
     let Some(watcher) = Live::watch(&studio, token_hash, session.person.account_id) else {
         return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"));
     };
     let first = Bytes::from_static(b"retry: 2000\n\nevent: begin\ndata: {}\n\n");
-    let stream = futures::stream::unfold((studio, watcher, Some(first)), |(studio, mut watcher, first)| async move {
+    let state = (studio, watcher, Some(first));
+    let stream = futures::stream::unfold(state, move |(studio, mut watcher, first)| async move {
         let piece = match first {
             Some(first) => first,
-            None => next(&studio, &mut watcher).await?,
+            None => next(&studio, &mut watcher, texts).await?,
         };
         Some((Ok::<_, Infallible>(piece), (studio, watcher, None)))
     });
@@ -43,10 +46,10 @@ pub async fn events(State(studio): State<Arc<Studio>>, visitor: Visitor) -> Resu
 }
 
 /// The next piece of a stream; `None` at its end.
-async fn next(studio: &Studio, watcher: &mut Watcher) -> Option<Bytes> {
+async fn next(studio: &Studio, watcher: &mut Watcher, t: &Texts) -> Option<Bytes> {
     tokio::select! {
         change = watcher.changes.recv() => match change {
-            Ok(change) => Some(event(change)),
+            Ok(change) => Some(event(change, t)),
             // The page fetches its tasks again.
             Err(RecvError::Lagged(_)) => Some(Bytes::from_static(b"event: begin\ndata: {}\n\n")),
             Err(RecvError::Closed) => None,
@@ -57,16 +60,13 @@ async fn next(studio: &Studio, watcher: &mut Watcher) -> Option<Bytes> {
     }
 }
 
-fn event(change: Change) -> Bytes {
+/// An event in the language of its reader.
+fn event(change: Change, t: &Texts) -> Bytes {
     let (name, data) = match change {
         Change::State(id) => ("task", json!({ "id": id })),
-        Change::Progress(id, stage, preview) => {
-            let steps = match stage {
-                Stage::Step { done, of } => Some(format!("{done}/{of}")),
-                Stage::Fraction(_) => None,
-            };
-            let data = json!({ "id": id, "fraction": stage.fraction(), "steps": steps, "preview": preview });
-            ("progress", data)
+        Change::Progress(id, standing) => {
+            let (words, fraction) = (words(t, &standing), standing.stage.map(Stage::fraction));
+            ("progress", json!({ "id": id, "words": words, "fraction": fraction, "preview": standing.preview }))
         }
     };
     format!("event: {name}\ndata: {data}\n\n").into()

@@ -90,6 +90,11 @@ impl KeysPage<'_> {
         key.budget.is_some_and(|budget| budget.period == *period)
     }
 
+    /// Whether its owner has to do something about it.
+    fn stands_out(&self, key: &ApiKey) -> bool {
+        self.is_suspended(key) || (key.leaked_at.is_some() && self.is_alive(key))
+    }
+
     fn is_suspended(&self, key: &ApiKey) -> bool {
         key.state(self.now) == KeyState::Suspended
     }

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::domain::model::{Id, Surface};
 use crate::domain::person::TokenHash;
 use crate::service::Shared;
+use crate::service::tasks::Tasks;
 use crate::store::Unfinished;
 
 /// Interval at which the unfinished tasks of watched accounts are read.
@@ -30,14 +31,54 @@ const MAX_WATCHERS_OF_SESSION: usize = 8;
 pub(super) enum Change {
     /// The task is new, was claimed, waits again, or has ended.
     State(Id),
-    /// The present attempt at it has come so far, and has shown so many previews.
-    Progress(Id, Stage, Option<i64>),
+    /// It is under way, and has come so far.
+    Progress(Id, Standing),
+}
+
+/// How far an unfinished task is, as pages show it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Standing {
+    /// Whether no worker holds it, so that it can be cancelled.
+    pub(super) waits: bool,
+    /// Its rank by age among all waiting tasks, from 1; 0 if that is unknown.
+    pub(super) position: u64,
+    /// Seconds until it ends, as far as they are known; rounded, because they are an estimate.
+    pub(super) left: Option<u64>,
+    /// The stage that its present attempt has reported.
+    pub(super) stage: Option<Stage>,
+    /// The number of its latest preview.
+    pub(super) preview: Option<i64>,
+}
+
+impl Standing {
+    /// Reads it. The database is asked at most once a second, whatever the number of tasks.
+    pub(super) async fn of(tasks: &Tasks, task: &Unfinished) -> Self {
+        let place = tasks.place_of(task.task_id, task.image_to_image, task.attempt).await;
+        Self {
+            waits: !task.is_leased,
+            position: if task.is_leased { 0 } else { place.position },
+            left: place.wait.map(|wait| rounded(wait.as_secs())),
+            stage: task.attempt.and_then(|attempt| attempt.stage),
+            preview: task.preview,
+        }
+    }
+}
+
+/// Seconds up to which an estimate is told: the longer, the coarser.
+fn rounded(seconds: u64) -> u64 {
+    let step = match seconds {
+        0..=10 => 1,
+        11..=60 => 5,
+        _ => 10,
+    };
+    seconds.next_multiple_of(step).max(1)
 }
 
 /// Tells open pages what changes.
 #[derive(Debug)]
 pub(super) struct Live {
     shared: Arc<Shared>,
+    tasks: Arc<Tasks>,
     watched: Mutex<Watched>,
     /// Somebody watches, or a task was created.
     news: Notify,
@@ -51,7 +92,7 @@ struct Watched {
     sessions: HashMap<TokenHash, WatchedSession>,
     watchers: usize,
     /// The unfinished tasks at the last look.
-    known: HashMap<Id, Unfinished>,
+    known: HashMap<Id, (Unfinished, Standing)>,
 }
 
 /// A session with open pages.
@@ -74,8 +115,8 @@ pub(super) struct Watcher {
 }
 
 impl Live {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, watched: Mutex::default(), news: Notify::new(), closing: CancellationToken::new() }
+    pub(super) fn new(shared: Arc<Shared>, tasks: Arc<Tasks>) -> Self {
+        Self { shared, tasks, watched: Mutex::default(), news: Notify::new(), closing: CancellationToken::new() }
     }
 
     /// Completes when the process stops.
@@ -87,8 +128,7 @@ impl Live {
     pub(super) fn watch(studio: &Arc<super::Studio>, session: TokenHash, account: Id) -> Option<Watcher> {
         let live = &studio.live;
         let mut watched = live.watched();
-        let of_session = watched.sessions.get(&session).map_or(0, |session| session.watchers);
-        if watched.watchers >= MAX_WATCHERS || of_session >= MAX_WATCHERS_OF_SESSION {
+        if !watched.has_room(session) {
             return None;
         }
         watched.watchers += 1;
@@ -174,22 +214,24 @@ impl Live {
                 return;
             }
         };
+        let mut standings = Vec::with_capacity(found.len());
+        for task in found {
+            let standing = Standing::of(&self.tasks, &task).await;
+            standings.push((task, standing));
+        }
         let mut watched = self.watched();
         let known = std::mem::take(&mut watched.known);
-        for now in &found {
-            match known.get(&now.task_id) {
-                Some(before) if before.is_leased == now.is_leased => {
-                    let stage = |task: &Unfinished| task.attempt.and_then(|attempt| attempt.stage);
-                    let same = (stage(before), before.preview) == (stage(now), now.preview);
-                    if let (Some(stage), false) = (stage(now), same) {
-                        watched.tell(now.account_id, Change::Progress(now.task_id, stage, now.preview));
-                    }
+        for (task, now) in &standings {
+            match known.get(&task.task_id) {
+                Some((_, before)) if before == now => {}
+                Some((_, before)) if before.waits == now.waits => {
+                    watched.tell(task.account_id, Change::Progress(task.task_id, *now));
                 }
-                _ => watched.tell(now.account_id, Change::State(now.task_id)),
+                _ => watched.tell(task.account_id, Change::State(task.task_id)),
             }
         }
-        watched.known = found.into_iter().map(|task| (task.task_id, task)).collect();
-        for gone in known.values().filter(|task| !watched.known.contains_key(&task.task_id)) {
+        watched.known = standings.into_iter().map(|found| (found.0.task_id, found)).collect();
+        for (gone, _) in known.values().filter(|(task, _)| !watched.known.contains_key(&task.task_id)) {
             watched.tell(gone.account_id, Change::State(gone.task_id));
         }
     }
@@ -200,6 +242,12 @@ impl Live {
 }
 
 impl Watched {
+    /// Whether one more page of a session may watch.
+    fn has_room(&self, session: TokenHash) -> bool {
+        let of_session = self.sessions.get(&session).map_or(0, |session| session.watchers);
+        self.watchers < MAX_WATCHERS && of_session < MAX_WATCHERS_OF_SESSION
+    }
+
     fn tell(&self, account: Id, change: Change) {
         if let Some(sender) = self.accounts.get(&account) {
             // An error means that the last page of the account has just gone.
@@ -222,5 +270,27 @@ impl Drop for Watcher {
         if watched.accounts.get(&self.account).is_some_and(|sender| sender.receiver_count() <= 1) {
             watched.accounts.remove(&self.account);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::person::Token;
+
+    #[test]
+    fn streams_are_bounded_by_session_and_by_process() {
+        let (full, other) = (Token::random().hash(), Token::random().hash());
+        let busy = WatchedSession { watchers: MAX_WATCHERS_OF_SESSION, ..WatchedSession::default() };
+        let mut watched = Watched { watchers: MAX_WATCHERS - 1, ..Watched::default() };
+        watched.sessions.insert(full, busy);
+        assert!(!watched.has_room(full) && watched.has_room(other));
+        watched.watchers += 1;
+        assert!(!watched.has_room(other));
+    }
+
+    #[test]
+    fn estimates_are_coarser_the_longer_they_are() {
+        assert_eq!([0, 1, 10, 11, 58, 61, 124].map(rounded), [1, 1, 10, 15, 60, 70, 130]);
     }
 }

@@ -170,6 +170,7 @@ impl Studio {
     pub fn new(shared: Arc<Shared>, parts: StudioParts, settings: StudioSettings) -> Arc<Self> {
         let StudioParts { tasks, limits, links, failures, provider, document, uploads, thumbnails } = parts;
         Arc::new(Self {
+            live: live::Live::new(shared.clone(), tasks.clone()),
             tasks,
             limits,
             links,
@@ -180,7 +181,6 @@ impl Studio {
             reference: docs::Reference::read(&document),
             uploads,
             thumbnails,
-            live: live::Live::new(shared.clone()),
             hours: Hours::default(),
             usage: Usage::default(),
             downloads: zip::Downloads::default(),

@@ -3,10 +3,11 @@
 use askama::Template;
 use axum::body::Body;
 use axum::extract::Path;
-use axum::http::{HeaderMap, Response, StatusCode, header};
+use axum::http::{HeaderMap, Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
 
 use super::SIGN_IN;
+use super::create::base;
 use super::error::{PageError, Written};
 use super::page::{Frame, html, secured};
 use super::session::{Form, Visitor};
@@ -84,11 +85,7 @@ async fn refused(visitor: &Visitor, text: &'static str) -> Result<Response<Body>
 async fn show_link(visitor: &Visitor, person: &Person, headers: &HeaderMap) -> Result<Response<Body>, PageError> {
     let made = People::new(visitor.store()).link(person).await?;
     let (token, _) = made.ok_or_else(PageError::not_found)?;
-    // As the browser of the owner reaches this server.
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let host = visitor.studio.settings.public_host.as_deref().unwrap_or(host);
-    let scheme = if visitor.visit.https { "https" } else { "http" };
-    let link = format!("{scheme}://{host}{SIGN_IN}/{}", token.reveal());
+    let link = format!("{}{SIGN_IN}/{}", base(visitor, headers), token.reveal());
     page(visitor, Some((person.name.clone(), link)), None).await
 }
 

@@ -1,5 +1,6 @@
 //! The browsers in which a person is signed in.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use askama::Template;
@@ -38,6 +39,40 @@ struct SessionsPage<'a> {
 #[derive(Debug, Deserialize)]
 pub struct Done {
     password: Option<String>,
+}
+
+impl SessionsPage<'_> {
+    fn browser<'b>(&self, session: &'b Session) -> Cow<'b, str> {
+        browser(&session.agent)
+    }
+}
+
+/// The browser and the system that a header `User-Agent` names; the header itself if it names none that is known. Most
+/// browsers also name those that they descend from, so the order counts.
+fn browser(agent: &str) -> Cow<'_, str> {
+    const BROWSERS: [(&str, &str); 6] = [
+        ("Edg", "Edge"),
+        ("OPR/", "Opera"),
+        ("Firefox/", "Firefox"),
+        ("FxiOS/", "Firefox"),
+        ("Chrome/", "Chrome"),
+        ("Safari/", "Safari"),
+    ];
+    const SYSTEMS: [(&str, &str); 7] = [
+        ("iPhone", "iOS"),
+        ("iPad", "iPadOS"),
+        ("Android", "Android"),
+        ("Windows", "Windows"),
+        ("Mac OS X", "macOS"),
+        ("CrOS", "ChromeOS"),
+        ("Linux", "Linux"),
+    ];
+    let named =
+        |known: &[(&str, &'static str)]| known.iter().find(|(part, _)| agent.contains(part)).map(|(_, name)| *name);
+    match (named(&BROWSERS), named(&SYSTEMS)) {
+        (Some(browser), Some(system)) => Cow::Owned(format!("{browser}, {system}")),
+        _ => Cow::Borrowed(agent),
+    }
 }
 
 async fn page(visitor: &Visitor, done: bool, refusal: Option<&'static str>) -> Result<Response<Body>, PageError> {
@@ -96,4 +131,32 @@ pub async fn end_others(State(studio): State<Arc<Studio>>, form: Form) -> Result
     let Session { id, person, .. } = form.visitor.session;
     studio.shared.store.end_sessions(person.id, EndSessions::AllExcept(id)).await?;
     Ok(secured(Redirect::to(SESSIONS).into_response()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::browser;
+
+    #[test]
+    fn a_browser_is_named_as_people_know_it() {
+        for (agent, name) in [
+            (
+                "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/156.0.0.0 Safari/537.36",
+                "Chrome, Linux",
+            ),
+            (
+                "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/156.0.0.0 Safari/537.36 Edg/156.0.0.0",
+                "Edge, Windows",
+            ),
+            (
+                "Mozilla/5.0 (iPhone; CPU iPhone OS 19_1 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/19.1 Mobile/15E148 Safari/604.1",
+                "Safari, iOS",
+            ),
+            ("Mozilla/5.0 (Macintosh; Intel Mac OS X 10.15; rv:150.0) Gecko/20100101 Firefox/150.0", "Firefox, macOS"),
+            ("curl/8.5.0", "curl/8.5.0"),
+            ("", ""),
+        ] {
+            assert_eq!(browser(agent), name);
+        }
+    }
 }

@@ -33,7 +33,7 @@ const MODULES: [&str; 26] = [
 ];
 
 /// Tests of programs of their own, which open a browser.
-const OF_PROGRAMS: [&str; 2] = ["studio::browser::", "studio::references::"];
+const OF_PROGRAMS: [&str; 3] = ["studio::all_day::", "studio::browser::", "studio::references::"];
 
 /// Tests that measure time on a paused clock. The clock advances while PostgreSQL works, because this process then only
 /// waits.

@@ -13,6 +13,7 @@ use crate::rigs::http::{Answer, GENERATE, TASKS};
 use crate::rigs::service::Service;
 
 mod accessible;
+mod all_day;
 mod browser;
 mod docs;
 mod forms;
@@ -29,6 +30,7 @@ mod sign_up;
 mod snippets;
 mod spending;
 mod strikes;
+mod surfaces;
 mod uploads;
 
 /// The cookie where there is no TLS.

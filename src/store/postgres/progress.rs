@@ -108,7 +108,7 @@ pub(super) async fn poll(
 }
 
 pub(super) async fn unfinished(database: &Database, accounts: &[Id], surface: Surface) -> Result<Vec<Unfinished>> {
-    let sql = "SELECT q.task_id, q.account_id, q.lease_until IS NOT NULL AS is_leased,
+    let sql = "SELECT q.task_id, q.account_id, t.image_to_image, q.lease_until IS NOT NULL AS is_leased,
             tintype_now($3) - p.started_at AS running_ms, p.step, p.steps, p.fraction, v.number AS preview
         FROM queue q JOIN tasks t ON t.id = q.task_id AND t.surface = $2
         LEFT JOIN progress p ON p.task_id = q.task_id AND p.lease_epoch = q.lease_epoch AND q.lease_until IS NOT NULL
@@ -118,6 +118,7 @@ pub(super) async fn unfinished(database: &Database, accounts: &[Id], surface: Su
         Ok(Unfinished {
             task_id: row.try_get("task_id")?,
             account_id: row.try_get("account_id")?,
+            image_to_image: row.try_get("image_to_image")?,
             is_leased: row.try_get("is_leased")?,
             attempt: progress(row)?,
             preview: row.try_get("preview")?,

@@ -104,8 +104,8 @@ pub(super) fn unfinished(
 ) -> rusqlite::Result<Vec<Unfinished>> {
     let part = |condition| {
         format!(
-            "SELECT q.task_id, q.lease_until IS NOT NULL AS is_leased, p.started_at, p.step, p.steps, p.fraction,
-                 v.number AS preview
+            "SELECT q.task_id, t.image_to_image, q.lease_until IS NOT NULL AS is_leased, p.started_at, p.step, p.steps,
+                 p.fraction, v.number AS preview
              FROM queue q JOIN tasks t ON t.id = q.task_id AND t.surface = ?2
              LEFT JOIN progress p ON p.task_id = q.task_id AND p.lease_epoch = q.lease_epoch
                  AND q.lease_until IS NOT NULL
@@ -122,6 +122,7 @@ pub(super) fn unfinished(
             Ok(Unfinished {
                 task_id: row.get("task_id")?,
                 account_id,
+                image_to_image: row.get("image_to_image")?,
                 is_leased: row.get("is_leased")?,
                 attempt: progress(row, now)?,
                 preview: row.get("preview")?,

@@ -18,6 +18,8 @@ use crate::web::page::{Frame, html, minute, seconds, secured};
 
 /// Hours of the charts.
 const HOURS: u32 = 24;
+/// Age from which the time of a report is told.
+const LONG_AGO: Duration = Duration::from_secs(100);
 /// Most reasons of failures that are shown.
 const MAX_REASONS: usize = 12;
 
@@ -38,6 +40,15 @@ struct OverviewPage<'a> {
     /// The engines, each with the mean time of its workers for an image.
     engines: Vec<(EngineState, Option<String>)>,
     workers: Vec<Worker>,
+    now: Timestamp,
+}
+
+impl OverviewPage<'_> {
+    /// The time of a report: how long ago it came, or its minute if that was long ago.
+    fn ago(&self, at: &Timestamp) -> String {
+        let age = self.now.since(*at);
+        if age < LONG_AGO { self.frame.t.word("ago", &seconds(age)).into_owned() } else { minute(at) }
+    }
 }
 
 /// A worker as the page shows it.
@@ -90,6 +101,7 @@ pub async fn overview(operator: Operator) -> Result<Response<Body>, PageError> {
         failures: hours.iter().map(|(_, hour)| hour.failures()).sum(),
         reasons,
         engines: store.engines().await?.into_iter().map(|engine| with_pace(engine, &workers)).collect(),
+        now,
         workers: workers.into_iter().map(|(report, seen_at)| Worker::new(report, seen_at, now)).collect(),
     };
     Ok(html(page.render()?))

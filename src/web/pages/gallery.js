@@ -6,7 +6,7 @@ async function mark(change, tasks, fields = {}) {
   for (const task of tasks) body.set(`task-${task}`, "1");
   const answer = await fetch(`/studio/gallery/${change}`, { method: "POST", body, headers: OF_SCRIPT }).catch(() => null);
   if (answer?.ok && !answer.redirected) return true;
-  say((answer && one("main p", parse(await answer.text()))?.textContent) || "…");
+  say((answer && one("main p", parse(await answer.text()))?.textContent) || one("[data-news]").dataset.unanswered);
   return false;
 }
 
@@ -14,7 +14,7 @@ function showStar(task, starred) {
   const button = one(".star", document.getElementById(`task-${task}`));
   if (!button) return;
   button.setAttribute("aria-pressed", starred);
-  button.form.action = `/studio/gallery/${starred ? "unstar" : "star"}`;
+  button.setAttribute("formaction", `/studio/gallery/${starred ? "unstar" : "star"}`);
 }
 
 async function star(tasks, starred) {
@@ -47,7 +47,7 @@ document.addEventListener("submit", async (event) => {
   const change = new URL(action, location).pathname.split("/").pop();
   if ("mark" in form.dataset) {
     event.preventDefault();
-    const task = form.closest("[data-task]").dataset.task;
+    const task = event.submitter.closest("[data-task]").dataset.task;
     if (change === "delete") await erase([task]); else await star([task], change === "star");
   } else if ("restore" in form.dataset) {
     event.preventDefault();

@@ -132,6 +132,7 @@ remix = Abwandeln
 download = Herunterladen
 copy-link = Link kopieren
 copied = Kopiert
+unanswered = Der Server hat nicht geantwortet. Laden Sie die Seite neu, um zu sehen, was sich geändert hat, und versuchen Sie es noch einmal.
 close = Schließen
 details = Einzelheiten
 created = Erstellt
@@ -154,7 +155,7 @@ activity-lead = Aufträge, die Programme mit den Schlüsseln dieses Kontos ertei
 activity-empty = Noch hat kein Programm einen Auftrag erteilt.
 activity-more = Ältere Aufträge zeigen
 prompt-column = Beschreibung
-time = Zeit
+time = Zeit (UTC)
 
 keys-lead = Programme schicken mit jedem Aufruf einen Schlüssel. Er handelt für dieses Konto und verbraucht dessen Credits.
 keys-empty = Es gibt noch keinen Schlüssel.
@@ -219,6 +220,7 @@ no = nein
 account = Konto
 tasks = Aufträge
 seen = Letzte Meldung
+ago = vor { $word }
 
 chart-most = höchstens { $word }
 chart-table = Als Tabelle

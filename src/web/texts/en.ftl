@@ -132,6 +132,7 @@ remix = Remix
 download = Download
 copy-link = Copy link
 copied = Copied
+unanswered = The server did not answer. Reload the page to see what has changed, and try again.
 close = Close
 details = Details
 created = Created
@@ -154,7 +155,7 @@ activity-lead = Tasks that programs have created with the keys of this account. 
 activity-empty = No program has created a task yet.
 activity-more = Show older tasks
 prompt-column = Prompt
-time = Time
+time = Time (UTC)
 
 keys-lead = Programs send a key with every call. A key acts for this account and spends its credits.
 keys-empty = There is no key yet.
@@ -219,6 +220,7 @@ no = no
 account = Account
 tasks = Tasks
 seen = Last report
+ago = { $word } ago
 
 chart-most = at most { $word }
 chart-table = As a table

@@ -58,11 +58,16 @@ pub struct Browser {
 impl Browser {
     /// Starts it with an empty page of 1,280 by 900 pixels.
     pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same, with further flags of Chromium.
+    pub fn start_with(flags: &[&str]) -> Self {
         let profile = TempDir::new().expect("a directory");
         // The protocol is on descriptors 3 and 4. `setpriv`, from util-linux, ends the browser when the test is killed.
         let script = r#"exec setpriv --pdeathsig KILL "$@" 3<&0 4>&1 </dev/null >/dev/null 2>&1"#;
         let mut command = Command::new("sh");
-        command.args(["-c", script, "sh", program()]).args(FLAGS);
+        command.args(["-c", script, "sh", program()]).args(FLAGS).args(flags);
         command.arg(format!("--user-data-dir={}", profile.path().display())).arg("about:blank");
         // Caches of fonts and the like go into the profile.
         command.env("HOME", profile.path()).env("TMPDIR", profile.path());
@@ -103,6 +108,17 @@ impl Browser {
     pub fn prefer_dark(&mut self, dark: bool) {
         let scheme = json!({ "name": "prefers-color-scheme", "value": if dark { "dark" } else { "light" } });
         self.call("Emulation.setEmulatedMedia", json!({ "features": [scheme] }));
+    }
+
+    /// Prefers pages on which nothing moves.
+    pub fn prefer_no_motion(&mut self) {
+        let motion = json!({ "name": "prefers-reduced-motion", "value": "reduce" });
+        self.call("Emulation.setEmulatedMedia", json!({ "features": [motion] }));
+    }
+
+    /// Sends no request whose URL fits one of these patterns from now on.
+    pub fn block(&mut self, patterns: &[&str]) {
+        self.call("Network.setBlockedURLs", json!({ "urls": patterns }));
     }
 
     /// Opens a page and waits until it has loaded.
@@ -214,21 +230,32 @@ impl Browser {
 
     /// Presses a key by its name, such as `Tab` or `ArrowRight`.
     pub fn press(&mut self, key: &str) {
+        self.hold(key, 0);
+    }
+
+    /// Holds a key down, so that it repeats itself so many times.
+    pub fn hold(&mut self, key: &str, repeats: usize) {
         let code = match key {
             "Tab" => 9,
             "Enter" => 13,
+            "ArrowUp" => 38,
             "ArrowRight" => 39,
+            "ArrowDown" => 40,
             "Escape" => 27,
             "Delete" => 46,
             " " => 32,
             "s" => 83,
             other => panic!("give the code of {other} here"),
         };
-        for kind in ["keyDown", "keyUp"] {
-            let text = if key == "Enter" && kind == "keyDown" { "\r" } else { "" };
-            let event = json!({ "type": kind, "key": key, "windowsVirtualKeyCode": code, "text": text });
-            self.call("Input.dispatchKeyEvent", event);
+        let text = if key == "Enter" { "\r" } else { "" };
+        for repeat in 0..=repeats {
+            let down = json!({
+                "type": "keyDown", "key": key, "windowsVirtualKeyCode": code, "text": text, "autoRepeat": repeat > 0,
+            });
+            self.call("Input.dispatchKeyEvent", down);
         }
+        let up = json!({ "type": "keyUp", "key": key, "windowsVirtualKeyCode": code });
+        self.call("Input.dispatchKeyEvent", up);
     }
 
     /// Writes a picture of what is visible, as PNG.

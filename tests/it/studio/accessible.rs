@@ -113,7 +113,7 @@ fn the_gallery_passes_axe() {
     examiner.examine(&mut person, "a chosen task, and every part open");
     person.browser.resize(1_280, 900);
     person.open("/studio/gallery");
-    person.browser.click("document.querySelector('[data-mark][action$=delete] button')");
+    person.browser.click("document.querySelector('.card button[formaction$=delete]')");
     person.browser.until("document.querySelector('.undo')");
     examiner.examine(&mut person, "a deleted task");
     examiner.open(&mut person, "/studio/gallery?q=lighthouse&starred=1&state=completed");

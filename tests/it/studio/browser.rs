@@ -21,8 +21,13 @@ impl Person {
     pub(super) fn sign_in(flags: &[&str]) -> Self {
         let data = TempDir::new().expect("a directory");
         let server = Server::start(data.path(), flags);
-        let mut browser = Browser::start();
-        let link = json(data.path(), &["account", "link", "default", "--public-url", &server.url()]);
+        let url = server.url();
+        Self::sign_in_at(data, server, Browser::start(), &url)
+    }
+
+    /// Signs in to a server at one of its addresses.
+    pub(super) fn sign_in_at(data: TempDir, server: Server, mut browser: Browser, url: &str) -> Self {
+        let link = json(data.path(), &["account", "link", "default", "--public-url", url]);
         browser.open(link["url"].as_str().expect("a URL"));
         photograph(&mut browser, "link");
         browser.follow("document.querySelector('form button')");
@@ -85,9 +90,9 @@ fn a_person_creates_a_picture_and_sees_it_appear() {
     assert_eq!(person.browser.evaluate("location.pathname"), "/studio");
     person.create("A red fox in the snow at dawn [[fail]]");
     person.browser.until(&first("failed"));
-    // The balance is as before on the next page.
-    person.open("/studio");
-    assert_eq!(person.browser.evaluate("document.querySelector('[data-credits]').textContent"), "996 credits");
+    // Its credits are back, and a screen reader tells of it.
+    person.browser.until("document.querySelector('[data-credits]').textContent === '996 credits'");
+    person.browser.until("document.querySelector('[data-news]').textContent.startsWith('Failed: A red fox')");
     photograph(&mut person.browser, "create");
     person.browser.prefer_dark(true);
     photograph(&mut person.browser, "create-dark");

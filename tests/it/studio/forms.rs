@@ -129,7 +129,7 @@ fn the_essentials_work_without_scripts() {
     person.press("Search");
     assert_eq!(person.browser.evaluate("document.querySelectorAll('.card').length"), 0);
     person.open("/studio/gallery");
-    person.browser.follow("document.querySelector('.card form[action$=delete] button')");
+    person.browser.follow("document.querySelector('.card button[formaction$=delete]')");
     person.open("/studio/gallery");
     assert_eq!(person.browser.evaluate("document.querySelectorAll('.card').length"), 1);
     person.leave();

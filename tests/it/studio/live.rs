@@ -70,3 +70,37 @@ async fn a_stream_ends_with_its_session_and_others_go_on() {
     of_bob.reads("\r\n0\r\n\r\n").await;
     running.await.expect("no panic");
 }
+
+#[tokio::test]
+async fn a_session_has_eight_streams_at_most() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 10).await;
+    let bob = service.visitor_as("ada", "bob", Role::Member).await;
+    let mut streams = Vec::new();
+    for _ in 0..8 {
+        streams.push(ada.open().await);
+    }
+    assert_eq!(ada.get("/studio/events").await.status, StatusCode::TOO_MANY_REQUESTS);
+    bob.open().await;
+}
+
+#[tokio::test]
+async fn a_page_hears_how_its_task_moves_up_in_the_queue() {
+    let service = Service::start().await;
+    let (ada, eve) = (service.visitor("ada", 10).await, service.visitor("eve", 10).await);
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(service.api.studio.clone().run(stop.clone()));
+    let before = eve.create("a hut").await;
+    service.clock.advance(std::time::Duration::from_secs(2));
+    let task = ada.create("a boat").await;
+    service.clock.advance(std::time::Duration::from_secs(2));
+    assert!(ada.page("/studio").await.contains("Waiting, number 2 in the queue"));
+    let mut stream = ada.open().await;
+    stream.reads(&format!("event: task\ndata: {{\"id\":\"{task}\"}}")).await;
+    assert_eq!(eve.send(&format!("/studio/tasks/{before}/cancel"), &[]).await.status, StatusCode::SEE_OTHER);
+    service.clock.advance(std::time::Duration::from_secs(2));
+    stream.reads("event: progress").await;
+    stream.reads("Waiting, number 1 in the queue").await;
+    stop.cancel();
+    running.await.expect("no panic");
+}

@@ -1,0 +1,206 @@
+//! The page that somebody leaves open all day, in a real browser: several tabs, a server that goes away, a network without
+//! HTTPS, keys that are held down, and people who read from right to left or want nothing to move.
+
+use tempfile::TempDir;
+
+use crate::rigs::binary::{Server, json, tintype};
+use crate::rigs::browser::Browser;
+
+use super::browser::{PROMPT, Person, first, photograph};
+
+const VALUE: &str = "document.querySelector('#prompt').value";
+const COMPLETED: &str = "document.querySelectorAll('.card[data-state=completed]').length";
+
+impl Person {
+    fn completed(&mut self, count: usize) {
+        self.browser.until(&format!("{COMPLETED} === {count}"));
+    }
+}
+
+#[test]
+fn tabs_of_a_browser_share_one_stream_and_the_next_one_takes_it_over() {
+    let mut person = Person::sign_in(&[]);
+    person.browser.evaluate("(window.other = window.open('/studio', 'second')) !== null");
+    person.browser.until("other.document.readyState === 'complete' && other.document.querySelector('#prompt')");
+    let shared = "navigator.locks.query().then(({ held, pending }) => held.length === 1 && pending.length === 1)";
+    person.browser.until_asked(shared, |_| std::thread::yield_now());
+    person.create("A lighthouse in a storm");
+    person.browser.until(&first("completed"));
+    person.browser.until("other.document.querySelector('.card')?.dataset.state === 'completed'");
+    person.open("/studio/docs");
+    person.browser.evaluate("(window.other = window.open('', 'second')) !== null");
+    person.browser.evaluate("other.document.querySelector('#prompt').value = 'A red fox in the snow'");
+    person.browser.evaluate("other.document.querySelector('.make').click()");
+    person.browser.until("other.document.querySelectorAll('.card[data-state=completed]').length === 2");
+    person.leave();
+}
+
+#[test]
+fn a_page_shows_what_it_has_missed_while_the_server_was_away() {
+    let mut person = Person::sign_in(&[]);
+    person.browser.until("hasBegun");
+    // The browser opens the stream again by itself. It finds the server again later than another one does.
+    person.browser.block(&["*/studio/events"]);
+    person.server.signal("TERM");
+    while person.server.ended().is_none() {
+        std::thread::yield_now();
+    }
+    let mut command = tintype();
+    let address = person.server.address.to_string();
+    command.args(["serve", "--listen", &address, "--log", "warn", "--data"]).arg(person.data.path());
+    person.server = Server::spawn(command);
+    let mut other = Browser::start();
+    let link = json(person.data.path(), &["account", "link", "default", "--public-url", &person.server.url()]);
+    other.open(link["url"].as_str().expect("a URL"));
+    other.follow("document.querySelector('form button')");
+    other.paste(PROMPT, "A lighthouse in a storm");
+    other.click("document.querySelector('.make')");
+    other.until(&first("completed"));
+    assert_eq!(person.browser.evaluate("document.querySelectorAll('.card').length"), 0);
+    person.browser.block(&[]);
+    person.completed(1);
+    person.create("A red fox in the snow");
+    person.completed(2);
+    // The browser itself reports the requests that it did not send.
+    person.browser.errors.clear();
+    person.leave();
+}
+
+#[test]
+fn a_page_without_https_is_live_and_copies() {
+    let data = TempDir::new().expect("a directory");
+    let server = Server::start(data.path(), &[]);
+    // A name that is not that of the browser's own machine, as in a network at home.
+    let url = format!("http://studio.test:{}", server.address.port());
+    let browser = Browser::start_with(&["--host-resolver-rules=MAP studio.test 127.0.0.1"]);
+    let mut person = Person::sign_in_at(data, server, browser, &url);
+    assert_eq!(person.browser.evaluate("[isSecureContext, location.host]"), serde_json::json!([false, &url[7..]]));
+    person.create("A lighthouse in a storm");
+    person.browser.until(&first("completed"));
+    person
+        .browser
+        .evaluate("document.addEventListener('copy', () => { window.copied = document.activeElement.value; })");
+    person.browser.click("document.querySelector('.card .actions [data-copy]')");
+    person.browser.until(&format!("window.copied?.startsWith('{url}/files/')"));
+    person.browser.evaluate("document.querySelector('#prompt').value = ''");
+    person.browser.click("document.querySelector('.card .remix summary')");
+    person.browser.click("document.querySelector('.card [data-remix=prompt]')");
+    assert_eq!(person.browser.evaluate(VALUE), "A lighthouse in a storm");
+    assert!(person.browser.errors.is_empty(), "{:#?}", person.browser.errors);
+    person.server.stop();
+}
+
+#[test]
+fn prompts_come_back_by_the_arrow_keys_to_their_person_alone() {
+    let mut person = Person::sign_in(&[]);
+    for (prompt, count) in [("A lighthouse in a storm", 1), ("A red fox in the snow", 2)] {
+        person.create(prompt);
+        person.completed(count);
+    }
+    person.browser.paste(PROMPT, "A half-written");
+    person.browser.evaluate("document.querySelector('#prompt').setSelectionRange(0, 0)");
+    for (key, shown) in [
+        ("ArrowUp", "A red fox in the snow"),
+        ("ArrowUp", "A lighthouse in a storm"),
+        ("ArrowUp", "A lighthouse in a storm"),
+        ("ArrowDown", "A red fox in the snow"),
+        ("ArrowDown", "A half-written"),
+    ] {
+        person.browser.press(key);
+        assert_eq!(person.browser.evaluate(VALUE), shown, "{key}");
+    }
+    // Those of somebody else go when the page opens, and the own ones when the person leaves.
+    person.browser.evaluate("localStorage.setItem('tintype-prompts-of-somebody', '[\"A secret\"]')");
+    person.open("/studio");
+    assert_eq!(person.browser.evaluate("Object.keys(localStorage).length"), 1);
+    person.browser.click("document.querySelector('.person summary')");
+    person.browser.follow("document.querySelector('.person button')");
+    assert_eq!(person.browser.evaluate("Object.keys(localStorage).length"), 0);
+    person.leave();
+}
+
+#[test]
+fn a_key_that_is_held_down_creates_one_task() {
+    let mut person = Person::sign_in(&[]);
+    person.browser.paste(PROMPT, "A lighthouse in a storm");
+    person.browser.hold("Enter", 5);
+    person.completed(1);
+    person.browser.click(PROMPT);
+    person.browser.press("Enter");
+    person.completed(2);
+    let tasks = json(person.data.path(), &["credits", "balance", "default"]);
+    assert_eq!(tasks["credits"], 996);
+    person.leave();
+}
+
+#[test]
+fn the_page_of_a_picture_deletes_with_undo_and_says_why_it_refuses() {
+    let mut person = Person::sign_in(&[]);
+    person.create("A lighthouse in a storm");
+    person.browser.until(&first("completed"));
+    let address = person.browser.evaluate("document.querySelector('.card .facts a').pathname");
+    person.open(address.as_str().expect("a path"));
+    person.browser.click("document.querySelector('.card button[formaction$=delete]')");
+    person.browser.until("document.querySelector('.undo') && document.querySelector('.card').hidden");
+    photograph(&mut person.browser, "picture-deleted");
+    person.browser.click("document.querySelector('.undo button')");
+    person.browser.until("!document.querySelector('.undo') && !document.querySelector('.card').hidden");
+    json(person.data.path(), &["credits", "take", "default", "998", "--note", "spent elsewhere"]);
+    person.browser.click("document.querySelector('.card [data-make] button')");
+    person.browser.until("document.querySelector('[data-refusal]').textContent.includes('costs 2 credits')");
+    photograph(&mut person.browser, "picture-refused");
+    // The browser itself reports the status of the refused form.
+    person.browser.errors.retain(|error| !error.contains("422"));
+    person.leave();
+}
+
+#[test]
+fn a_picture_made_again_in_the_gallery_appears_there() {
+    let mut person = Person::sign_in(&[]);
+    person.browser.click("document.querySelector('input[name=n][value=\"2\"]')");
+    person.create("A lighthouse in a storm");
+    person.browser.until(&first("completed"));
+    person.open("/studio/gallery");
+    person.browser.click("document.querySelector('.card [data-make] button')");
+    person.completed(2);
+    assert_eq!(person.browser.evaluate("document.querySelectorAll('[data-pick]').length"), 2);
+    person.browser.click("document.querySelector('.card [data-pick]')");
+    person.browser.until("document.querySelector('[data-chosen-count]').textContent.startsWith('1')");
+    photograph(&mut person.browser, "gallery-chosen");
+    // Each of several pictures is downloaded and linked on its own.
+    let links = "new Set([...document.querySelectorAll('.card .tools [download]')].map((link) => link.href)).size";
+    assert_eq!(person.browser.evaluate(links), 4);
+    person.leave();
+}
+
+#[test]
+fn nothing_moves_for_people_who_want_that_and_pages_read_from_right_to_left_fit() {
+    let mut person = Person::sign_in(&[]);
+    person.create("A lighthouse in a storm");
+    person.browser.until(&first("completed"));
+    person.create("A boat that takes its time [[hang]]");
+    person.browser.until("document.querySelector('.card progress')");
+    let moving = "document.getAnimations().filter((animation) => animation.animationName === 'breathe').length";
+    assert_eq!(person.browser.evaluate(moving), 1);
+    person.browser.prefer_no_motion();
+    assert_eq!(person.browser.evaluate(moving), 0);
+    let task = person.browser.evaluate("document.querySelector('[data-state=completed]').dataset.task");
+    let picture = format!("/studio/tasks/{}", task.as_str().expect("an id"));
+    let pages = ["", "/gallery", "/activity", "/docs", "/keys", "/credits", "/sessions", "/people", "/uploads"];
+    let pages = pages.map(|page| format!("/studio{page}")).into_iter().chain([picture, "/studio/operator".into()]);
+    for page in pages {
+        person.open(&page);
+        person.browser.evaluate("document.dir = 'rtl'");
+        for (width, height) in [(390, 844), (1_280, 900), (2_560, 1_440)] {
+            person.browser.resize(width, height);
+            // The page begins at the right, and nothing is beyond its left end.
+            let seen = person.browser.evaluate(
+                "({ wide: document.documentElement.scrollWidth - innerWidth,
+                    brand: document.querySelector('.brand').getBoundingClientRect().x > innerWidth / 2 })",
+            );
+            assert_eq!(seen, serde_json::json!({ "wide": 0, "brand": true }), "{page} at {width}");
+        }
+        person.browser.resize(1_280, 900);
+    }
+    person.leave();
+}
