@@ -80,7 +80,8 @@ async fn no_route_of_the_api_tells_of_a_task_of_the_studio() {
                     assert!(!tells(&answer, OF_WEB, None), "{state}, {url}: {answer:?}");
                     let named = url.contains(both.of_web.as_str()) || route.pattern == "/mcp";
                     assert!(named || !tells(&answer, OF_WEB, Some(both.of_web)), "{state}, {url}: {answer:?}");
-                    if route.pattern.contains("{id}") {
+                    // Every name is one of the model.
+                    if route.pattern.contains("{id}") && !route.pattern.contains("/models/") {
                         assert_eq!(answer.status, 404, "{state}, {url}: {answer:?}");
                     }
                 }
