@@ -187,7 +187,7 @@ pub(super) async fn cards(visitor: &Visitor, records: Vec<TaskRecord>) -> Result
 }
 
 /// Tasks of one page.
-const PAGE: u32 = 20;
+const PAGE: u32 = 16;
 
 /// The newest tasks before one, and the last of them if there are more.
 pub(super) async fn latest(visitor: &Visitor, before: Option<Id>) -> Result<(Vec<Card<'_>>, Option<Id>), PageError> {
