@@ -85,6 +85,16 @@ effects! {
     EraseTasks = "erase-tasks",
     /// Prompts are indexed for the search.
     IndexPrompts = "index-prompts",
+    /// An endpoint is added, changed or removed.
+    ChangeEndpoint = "change-endpoint",
+    /// A delivery is written that tries an endpoint or repeats another delivery.
+    AddDelivery = "add-delivery",
+    /// Attempts at deliveries begin.
+    ClaimDelivery = "claim-delivery",
+    /// An attempt at a delivery ends.
+    EndDelivery = "end-delivery",
+    /// Old deliveries are deleted.
+    TrimDeliveries = "trim-deliveries",
     /// Credits are granted.
     Grant = "grant",
     /// A task is charged and queued.

@@ -28,6 +28,7 @@ mod service;
 mod startup;
 mod studio;
 mod subjects;
+mod webhooks;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -52,6 +53,9 @@ pub struct Options {
     /// Tasks in the database for the start-up measurement
     #[arg(long, default_value_t = 100_000)]
     tasks: usize,
+    /// Webhooks that wait for their delivery
+    #[arg(long, default_value_t = 5_000)]
+    webhooks: usize,
     /// Parts to measure [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
@@ -77,6 +81,7 @@ enum Part {
     Engine,
     Attack,
     Studio,
+    Webhooks,
 }
 
 impl Options {
@@ -136,6 +141,9 @@ fn measure(options: &Options) -> Outcome<Report> {
     }
     if options.wants(Part::Studio) {
         studio::measure(&runtime, &directory, options, &mut report)?;
+    }
+    if options.wants(Part::Webhooks) {
+        runtime.block_on(webhooks::measure(&directory, options.webhooks, &mut report))?;
     }
     let disk = disk::measure(directory.path())?;
     report.fact("append and sync 4 KiB, p50", disk.sync_p50_micros, "µs", None);

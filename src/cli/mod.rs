@@ -56,6 +56,7 @@ mod serve;
 mod task;
 mod usage;
 mod waiting;
+mod webhook;
 
 /// Self-hosted service that turns prompts into images, with API keys and credits
 #[derive(Debug, Parser)]
@@ -113,6 +114,9 @@ enum Command {
     Credits(credits::CreditsCommand),
     /// Add up the use of credits by key, day or account
     Usage(usage::UsageArgs),
+    /// Add, list, test, rotate and disable the endpoints that are told of events, and show what was sent to them
+    #[command(subcommand)]
+    Webhook(webhook::WebhookCommand),
     /// List, show and fail tasks
     #[command(subcommand)]
     Task(task::TaskCommand),
@@ -237,9 +241,10 @@ pub fn main() -> ExitCode {
 
 /// Starts the log, and the traces for a collector if there is one.
 fn start_logging(filter: &str, format: LogFormat, otlp: Option<&str>) -> Result<Option<Exporter>, String> {
-    // That library tells of each mistake of a caller and each caller who hangs up, as this server does not.
-    let filter =
-        EnvFilter::try_new(format!("rmcp=off,{filter}")).map_err(|error| format!("--log {filter:?}: {error}"))?;
+    // One library tells of each mistake of a caller and each caller who hangs up, as this server does not. The other one
+    // tells the parameters of statements, which hold prompts and secrets.
+    let filter = EnvFilter::try_new(format!("rmcp=off,tokio_postgres::query=info,{filter}"))
+        .map_err(|error| format!("--log {filter:?}: {error}"))?;
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let log = match format {
         LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).boxed(),
@@ -301,6 +306,7 @@ fn run(command: Command, data: &DataSettings, settings: &[ShownSetting], exporte
             Command::Key(command) => key::run(command, data).await,
             Command::Credits(command) => credits::run(command, data).await,
             Command::Usage(args) => usage::run(args, data).await,
+            Command::Webhook(command) => webhook::run(command, data).await,
             Command::Task(command) => task::run(command, data).await,
             Command::Queue(command) => queue::run(command, data).await,
             Command::Files(command) => files::run(command, data).await,

@@ -21,6 +21,7 @@ impl Command {
             | Self::Person(_)
             | Self::Credits(_)
             | Self::Usage(_)
+            | Self::Webhook(_)
             | Self::Task(_)
             | Self::Queue(_)
             | Self::Files(_)

@@ -19,12 +19,14 @@ use crate::config::{DataSettings, DatabaseUrl, FileUrls, LOCK_PATIENCE, NamedEng
 use crate::data_dir;
 use crate::engines::{self, EngineChoice, Surroundings};
 use crate::http::{ApiSettings, ApiState, Readiness, metrics_router, router};
+use crate::outbound::receivers::{ReceiverOptions, Receivers};
 use crate::policy::Policy;
 use crate::sandbox::Decoder;
 use crate::server::{self, Certificate, Front, Listener};
 use crate::service::Shared;
 use crate::service::file_store;
 use crate::service::sweeper::Sweeper;
+use crate::service::webhooks::Deliverer;
 use crate::store::postgres::{self, PostgresStore};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{Rescue, Store, StoreError};
@@ -50,6 +52,8 @@ struct Parts {
     shared: Arc<Shared>,
     sweeper: Arc<Sweeper>,
     api: Option<Arc<ApiState>>,
+    /// In a process with the API.
+    deliverer: Option<Arc<Deliverer>>,
     rendering: Option<Rendering>,
 }
 
@@ -218,7 +222,15 @@ async fn open_parts(
             Some(Rendering { workers, policy, engines })
         }
     };
-    Ok(Parts { sweeper: Sweeper::new(shared.clone(), server), shared, api, rendering })
+    // Workers may stand where they reach nobody, so the processes with the API tell receivers.
+    let deliverer = match &api {
+        Some(_) => {
+            let receivers = Receivers::new(ReceiverOptions::reaching(&server.webhooks.webhook_network))?;
+            Some(Deliverer::new(shared.clone(), receivers))
+        }
+        None => None,
+    };
+    Ok(Parts { sweeper: Sweeper::new(shared.clone(), server), shared, api, deliverer, rendering })
 }
 
 /// How long a task usually takes on the quickest engine: callers wait that long before they poll.
@@ -259,7 +271,7 @@ fn worker(
 /// Runs the parts until a signal or until one of them ends, then stops the worker at once and the listeners after `delay`.
 async fn work(parts: Parts, listeners: Listeners, delay: Duration, signals: &mut StopSignals) -> Result<(), Failure> {
     let (stop, close) = (CancellationToken::new(), CancellationToken::new());
-    let Parts { shared, sweeper, api, rendering } = parts;
+    let Parts { shared, sweeper, api, deliverer, rendering } = parts;
     let delay = if api.is_some() { delay } else { Duration::ZERO };
     let readiness = Readiness::new();
     let mut running = JoinSet::new();
@@ -282,6 +294,9 @@ async fn work(parts: Parts, listeners: Listeners, delay: Duration, signals: &mut
             running.spawn(worker.run(stop.clone()));
         }
         running.spawn(policy.watch(stop.clone()));
+    }
+    if let Some(deliverer) = deliverer {
+        running.spawn(deliverer.run(stop.clone()));
     }
     running.spawn(sweeper.run(stop.clone()));
     let broken = tokio::select! {

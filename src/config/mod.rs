@@ -24,6 +24,7 @@ mod server;
 mod sign_up;
 mod timing;
 mod values;
+mod webhooks;
 mod worker;
 
 pub use self::acme::AcmeSettings;
@@ -56,4 +57,5 @@ pub use self::server::ServerSettings;
 pub use self::sign_up::SignUpSettings;
 pub use self::timing::*;
 pub use self::values::{base_url, duration, rate};
+pub use self::webhooks::WebhookSettings;
 pub use self::worker::WorkerSettings;

@@ -18,6 +18,7 @@ use super::redis::RedisSettings;
 use super::retention::RetentionSettings;
 use super::sign_up::SignUpSettings;
 use super::values::{base_url, collector_url, duration, size};
+use super::webhooks::WebhookSettings;
 use super::worker::WorkerSettings;
 use crate::fault::Faults;
 
@@ -80,6 +81,9 @@ pub struct ServerSettings {
     #[command(flatten)]
     /// Redis for shared rate limits.
     pub redis: RedisSettings,
+    #[command(flatten)]
+    /// Networks of webhooks.
+    pub webhooks: WebhookSettings,
     #[command(flatten)]
     /// Settings of the worker.
     pub worker: WorkerSettings,

@@ -60,3 +60,5 @@ pub const CERTIFICATE_CHECK_EVERY: Duration = Duration::from_secs(1);
 pub const UNDO: Duration = Duration::from_secs(10 * 60);
 /// Time between two sweeps of deleted tasks.
 pub const ERASE_EVERY: Duration = Duration::from_secs(60);
+/// Time for which a delivery of a webhook is kept.
+pub const DELIVERY_LIFE: Duration = Duration::from_secs(7 * 24 * 60 * 60);

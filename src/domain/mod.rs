@@ -4,6 +4,8 @@ pub mod address;
 pub mod budget;
 pub mod cursor;
 pub mod data_urls;
+pub mod endpoint;
+pub mod event;
 pub mod files_marker;
 pub mod identity;
 pub mod ignored_fields;

@@ -86,6 +86,7 @@ pub(super) async fn ready(
 pub(super) async fn expose_metrics(State(shared): State<Arc<Shared>>) -> Result<Response<Body>, ApiError> {
     let depth = shared.store.queue_depth().await?;
     let engines = shared.store.engines().await?;
+    shared.metrics.show_waiting_webhooks(shared.store.waiting_deliveries().await?);
     let exposition = shared.metrics.expose(&depth, &engines, shared.clock.now(), shared.disk.free());
     Ok(text(metrics::CONTENT_TYPE, exposition))
 }

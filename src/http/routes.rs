@@ -28,7 +28,7 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 81] = [
+pub static ROUTES: [Route; 86] = [
     api(Method::POST, GENERATE, Usage::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, Usage::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, Usage::Read, |method| on(method, api::images::find)),
@@ -71,6 +71,13 @@ pub static ROUTES: [Route; 81] = [
     page(Method::GET, "/studio/keys", |method| on(method, studio::keys)),
     page(Method::POST, "/studio/keys", |method| on(method, studio::create_key)),
     page(Method::POST, "/studio/keys/{id}/{change}", |method| on(method, studio::change_key)),
+    page(Method::GET, "/studio/webhooks", |method| on(method, studio::webhooks)),
+    page(Method::POST, "/studio/webhooks", |method| on(method, studio::create_webhook)),
+    page(Method::GET, "/studio/webhooks/{id}", |method| on(method, studio::webhook)),
+    page(Method::POST, "/studio/webhooks/{id}/{change}", |method| on(method, studio::change_webhook)),
+    page(Method::POST, "/studio/webhooks/{id}/deliveries/{delivery}/replay", |method| {
+        on(method, studio::replay_delivery)
+    }),
     page(Method::GET, "/studio/credits", |method| on(method, studio::credits)),
     page(Method::GET, "/studio/credits.csv", |method| on(method, studio::csv)),
     page(Method::GET, "/studio/usage", |method| on(method, studio::usage)),

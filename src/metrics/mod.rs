@@ -33,6 +33,8 @@ pub struct Metrics {
     request_seconds: HistogramVec,
     ended: IntCounterVec,
     refused: IntCounterVec,
+    webhooks: IntCounterVec,
+    webhooks_waiting: IntGauge,
     /// Prompts and pictures accepted because the moderation endpoint was unavailable.
     pub unmoderated: IntCounter,
     /// Keys suspended because of their strikes.
@@ -93,6 +95,8 @@ impl Metrics {
             request_seconds: registered(&registry, HistogramVec::new(request_seconds, &["route", "method"])),
             ended: counters("tintype_tasks_ended_total", "Tasks that became terminal", &["status"]),
             refused: counters("tintype_tasks_refused_total", "Tasks that the content policy refused", &["kind"]),
+            webhooks: counters("tintype_webhook_attempts_total", "Attempts to deliver a webhook", &["outcome"]),
+            webhooks_waiting: gauge("tintype_webhooks_waiting", "Webhooks that wait for an attempt or its end"),
             unmoderated: counter(
                 "tintype_unmoderated_total",
                 "Prompts and pictures accepted without moderation because its endpoint was unavailable",
@@ -134,6 +138,9 @@ impl Metrics {
         for status in ["completed", "failed"] {
             self.ended.with_label_values(&[status]);
         }
+        for outcome in ["delivered", "failed"] {
+            self.webhooks.with_label_values(&[outcome]);
+        }
         for kind in Violation::ALL {
             self.refused.with_label_values(&[kind.as_str()]);
         }
@@ -159,6 +166,11 @@ impl Metrics {
         self.ended.with_label_values(&[status]).inc();
     }
 
+    /// Counts one attempt to deliver a webhook, as `delivered` or `failed`.
+    pub fn webhook_attempted(&self, outcome: &'static str) {
+        self.webhooks.with_label_values(&[outcome]).inc();
+    }
+
     /// Counts one refused task, by the kind of the rule that refused it, never by its name or its words.
     pub fn task_refused(&self, kind: &'static str) {
         self.refused.with_label_values(&[kind]).inc();
@@ -167,6 +179,11 @@ impl Metrics {
     /// Records the duration of one successful render.
     pub fn rendered(&self, took: Duration) {
         self.render_seconds.observe(took.as_secs_f64());
+    }
+
+    /// Sets the number of webhooks that wait.
+    pub fn show_waiting_webhooks(&self, waiting: u64) {
+        self.webhooks_waiting.set(level(waiting));
     }
 
     /// All metrics in the text format of Prometheus, with the given queue depth, engines and free space; unknown space is

@@ -4,6 +4,7 @@
 mod http;
 pub mod identity_provider;
 pub mod public;
+pub mod receivers;
 pub mod references;
 pub mod trust;
 

@@ -1,4 +1,5 @@
-//! Requests to hosts that untrusted callers name. They reach public addresses only.
+//! Requests to hosts that untrusted callers name. They reach public addresses only, unless the operator names other
+//! networks.
 //!
 //! Three checks enforce that: an IP literal in the URL is checked before the request, because the connector resolves no
 //! literals; [`PublicResolver`] yields public addresses only, and the connector dials what it yields; the peer of every
@@ -13,6 +14,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use ipnet::IpNet;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{Client, ClientBuilder, Request, Response};
 use tokio::sync::Semaphore;
@@ -21,7 +23,7 @@ use url::{Host, Url};
 use super::describe;
 use crate::domain::address::is_public;
 
-/// Most threads that wait for the DNS. A thread that hangs there cannot be stopped.
+/// Most threads that wait for the DNS, unless it is said otherwise. A thread that hangs there cannot be stopped.
 const MAX_LOOKUPS: usize = 32;
 
 /// The DNS, or a test's replacement for it.
@@ -47,6 +49,11 @@ impl SystemLookup {
     /// Resolves with the operating system.
     pub fn new() -> Self {
         Self::with(|name| Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect()))
+    }
+
+    /// Waits in up to so many threads at a time.
+    pub fn in_threads(self, most: usize) -> Self {
+        Self { threads: Arc::new(Semaphore::new(most)), ..self }
     }
 
     fn with(resolve: fn(&str) -> io::Result<Vec<IpAddr>>) -> Self {
@@ -97,20 +104,49 @@ pub enum ResolveError {
     NotPublic(IpAddr),
 }
 
-/// Resolves a name once per connection, and yields its addresses only if all of them are public. The connector dials
+/// The addresses that a client may reach.
+#[derive(Debug, Clone)]
+pub enum Reach {
+    /// Public ones that do not belong to this machine.
+    Public,
+    /// These too, and those in networks that the operator has named.
+    PublicAnd(Arc<[IpNet]>),
+    /// Those in networks that the operator has named, alone.
+    Only(Arc<[IpNet]>),
+}
+
+impl Reach {
+    /// Whether the operator has named a network with this address.
+    fn names(&self, ip: IpAddr) -> bool {
+        match self {
+            Self::Public => false,
+            Self::PublicAnd(networks) | Self::Only(networks) => {
+                networks.iter().any(|network| network.contains(&ip.to_canonical()))
+            }
+        }
+    }
+}
+
+/// Resolves a name once per connection, and yields its addresses only if all of them may be reached. The connector dials
 /// these addresses without another look-up, so a name that changes its address after the check gains nothing.
 #[derive(Clone)]
 pub struct PublicResolver {
     lookup: Arc<dyn Lookup>,
     /// A name that tests send to an address of their own.
     exception: Option<(String, SocketAddr)>,
+    reach: Reach,
     own: fn() -> io::Result<Vec<IpAddr>>,
 }
 
 impl PublicResolver {
     /// Resolves with `lookup`, except the name of `exception`, which tests set.
     pub fn new(lookup: Arc<dyn Lookup>, exception: Option<(String, SocketAddr)>) -> Self {
-        Self { lookup, exception, own: own_addresses }
+        Self { lookup, exception, reach: Reach::Public, own: own_addresses }
+    }
+
+    /// The same for other addresses than public ones.
+    pub fn reaching(self, reach: Reach) -> Self {
+        Self { reach, ..self }
     }
 
     /// Replaces the addresses of this machine.
@@ -119,10 +155,11 @@ impl PublicResolver {
         Self { own, ..self }
     }
 
-    /// Whether `ip` is public and not an address of this machine. Lists the interfaces on each call, since addresses
-    /// come and go; without a list no address may be dialled.
+    /// Whether `ip` is public and not an address of this machine, or in a network that the operator has named. Lists the
+    /// interfaces on each call, since addresses come and go; without a list no public address may be dialled.
     fn may_dial(&self, ip: IpAddr) -> bool {
-        is_public(ip) && (self.own)().is_ok_and(|own| !own.contains(&ip))
+        let is_others = || is_public(ip) && (self.own)().is_ok_and(|own| !own.contains(&ip));
+        self.reach.names(ip) || (!matches!(self.reach, Reach::Only(_)) && is_others())
     }
 
     /// The addresses to dial for `name`. Port 0 stands for the port of the URL.
@@ -178,6 +215,20 @@ pub enum SendError {
     /// The connection leads to an address that is not public.
     #[error("connected to {0:?}, which is not public")]
     Peer(Option<SocketAddr>),
+}
+
+impl SendError {
+    /// Whether the request failed because of its address.
+    pub fn is_of_address(&self) -> bool {
+        match self {
+            Self::Literal(_) | Self::Peer(_) => true,
+            Self::Request(error) => {
+                let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+                let mut found = causes.filter_map(|cause| cause.downcast_ref::<ResolveError>());
+                found.any(|error| matches!(error, ResolveError::NotPublic(_)))
+            }
+        }
+    }
 }
 
 impl From<reqwest::Error> for SendError {

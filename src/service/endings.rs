@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::broadcast;
+use tokio::sync::{Notify, broadcast};
 
 use crate::clock::Timestamp;
 use crate::domain::model::{Id, Surface, Violation};
@@ -86,12 +86,15 @@ pub struct Endings {
     told: broadcast::Sender<Ending>,
     /// Callers that wait for the end of a task.
     pub waiters: Waiters,
+    /// Another process has ended tasks, or may have.
+    pub elsewhere: Notify,
 }
 
 impl Endings {
     /// Ends tasks of this store.
     pub fn new(store: Arc<dyn Store>, metrics: Arc<Metrics>) -> Self {
-        Self { store, metrics, told: broadcast::Sender::new(MAX_WAITING), waiters: Waiters::default() }
+        let (told, waiters) = (broadcast::Sender::new(MAX_WAITING), Waiters::default());
+        Self { store, metrics, told, waiters, elsewhere: Notify::new() }
     }
 
     /// The endings that this process commits from now on, each once. A subscriber that falls behind loses the oldest of
@@ -99,8 +102,8 @@ impl Endings {
     ///
     /// Nothing here is durable. A subscriber does not hear of the endings that another process commits, `tintype task
     /// fail` among them, nor of one whose outcome the store does not know, nor of what a sweep ended before a later batch
-    /// of it failed. It has to look at its tasks now and then. An event that must survive this process belongs in the
-    /// transaction of the ending, once somebody reads it.
+    /// of it failed. It has to look at its tasks now and then. The events for endpoints of accounts, which survive this
+    /// process, are written in the transaction of the ending.
     pub fn subscribe(&self) -> broadcast::Receiver<Ending> {
         self.told.subscribe()
     }
@@ -268,6 +271,7 @@ impl Endings {
                 EndingsElsewhere::Of(tasks) => tasks.into_iter().for_each(|task| self.waiters.wake(task)),
                 EndingsElsewhere::Missed => self.waiters.wake_all(),
             }
+            self.elsewhere.notify_one();
         }
     }
 

@@ -21,5 +21,6 @@ pub mod thumbnails;
 pub mod uploads;
 pub mod usage;
 pub mod waiters;
+pub mod webhooks;
 
 pub use shared::Shared;

@@ -47,7 +47,7 @@ pub enum AccountChange {
     Disable,
     /// Sets the balance below which its endpoints are told of low credits, or ends that. At least 1.
     LowBalance(Option<i64>),
-    /// Disables it for good, revokes its keys and removes its people, calls and uploads, unless it has unfinished tasks. It takes no submit afterwards. Its
+    /// Disables it for good, revokes its keys and removes its people, endpoints, calls and uploads, unless it has unfinished tasks. It takes no submit afterwards. Its
     /// ledger stays, and its tasks until [`Upkeep::remove_tasks_of`](super::Upkeep::remove_tasks_of).
     Delete,
 }

@@ -8,10 +8,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::{
-    AccountChange, AccountCreation, Credential, Ended, KeyChange, PersonChange, PersonCreation, Result, SignUp, Store,
-    Taking,
+    AccountChange, AccountCreation, Credential, Ended, EndpointChange, EndpointCreation, KeyChange, PersonChange,
+    PersonCreation, Result, SignUp, Store, Taking,
 };
 use crate::clock::Timestamp;
+use crate::domain::endpoint::Endpoint;
 use crate::domain::key::ApiKey;
 use crate::domain::model::{Account, Id};
 use crate::domain::person::Person;
@@ -54,6 +55,11 @@ impl Actor {
     /// The content policy, which suspends keys and people for the tasks that they create.
     pub(super) fn policy() -> Self {
         Self { name: "content policy".into(), person_id: None, via: Via::Server, source: None }
+    }
+
+    /// The server, which disables endpoints that take nothing.
+    pub(super) fn webhooks() -> Self {
+        Self { name: "webhooks".into(), person_id: None, via: Via::Server, source: None }
     }
 }
 
@@ -156,6 +162,20 @@ actions! {
     LinkIdentity = "audit-link-identity",
     /// A person removed an identity at a provider. The detail is the provider.
     UnlinkIdentity = "audit-unlink-identity",
+    /// An endpoint was added. The detail is the origin of its URL.
+    AddEndpoint = "audit-add-endpoint",
+    /// An endpoint was enabled. The detail is the origin of its URL.
+    EnableEndpoint = "audit-enable-endpoint",
+    /// An endpoint was disabled. The detail is the reason, if it was not asked for.
+    DisableEndpoint = "audit-disable-endpoint",
+    /// An endpoint got a new secret. The detail is the time for which both sign.
+    RotateEndpoint = "audit-rotate-endpoint",
+    /// An endpoint subscribes to other events. The detail is their types.
+    SubscribeEndpoint = "audit-subscribe-endpoint",
+    /// An endpoint was removed. The detail is the origin of its URL.
+    RemoveEndpoint = "audit-remove-endpoint",
+    /// A delivery was replayed.
+    ReplayDelivery = "audit-replay-delivery",
     /// The queue was paused.
     PauseQueue = "audit-pause-queue",
     /// The queue was resumed.
@@ -231,7 +251,7 @@ impl Deed {
     }
 
     /// With a detail, unless it is empty.
-    fn with(self, detail: impl fmt::Display) -> Self {
+    pub(super) fn with(self, detail: impl fmt::Display) -> Self {
         Self { detail: Some(detail.to_string()).filter(|detail| !detail.is_empty()), ..self }
     }
 
@@ -349,6 +369,33 @@ impl Deed {
     /// Of a removed person, or of a link for one.
     pub(super) fn of_found(action: Action, person: Option<&Person>) -> Option<Self> {
         person.map(|person| Self::of(action, person.account_id).about(&person.name))
+    }
+
+    /// Of an endpoint. Its URL may hold a secret, so the log keeps no more than the origin.
+    pub(super) fn of_endpoint(action: Action, endpoint: &Endpoint) -> Self {
+        Self::of(action, endpoint.account_id).about(endpoint.id).with(endpoint.url.origin())
+    }
+
+    pub(super) fn of_new_endpoint(outcome: &EndpointCreation) -> Option<Self> {
+        let EndpointCreation::Created(endpoint) = outcome else { return None };
+        Some(Self::of_endpoint(Action::AddEndpoint, endpoint))
+    }
+
+    pub(super) fn of_endpoint_change(change: &EndpointChange, endpoint: Option<&Endpoint>) -> Option<Self> {
+        let deed = |action| endpoint.map(|endpoint| Self::of_endpoint(action, endpoint));
+        match change {
+            EndpointChange::Enable => deed(Action::EnableEndpoint),
+            EndpointChange::Disable => deed(Action::DisableEndpoint),
+            EndpointChange::Rotate { overlap, .. } => {
+                Some(deed(Action::RotateEndpoint)?.with(format!("{} h", overlap.as_secs() / 3_600)))
+            }
+            EndpointChange::Subscribe(events) => Some(deed(Action::SubscribeEndpoint)?.with(events)),
+        }
+    }
+
+    /// Of a delivery that is sent again.
+    pub(super) fn of_replay(id: Id, replayed: Option<Id>, account_id: Option<Id>) -> Option<Self> {
+        replayed.and(account_id).map(|account_id| Self::of(Action::ReplayDelivery, account_id).about(id))
     }
 
     pub(super) fn of_queue(action: Action) -> Self {

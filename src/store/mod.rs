@@ -20,6 +20,8 @@ mod accounts;
 mod audit;
 mod audit_log;
 mod calls;
+mod deliveries;
+mod endpoints;
 mod error;
 mod fleet;
 mod gallery;
@@ -36,6 +38,10 @@ pub use self::accounts::{AccountChange, AccountCreation, Accounts, REFUND_LIFE, 
 pub use self::audit::{Audit, Drift};
 pub use self::audit_log::{Action, Actor, AuditEntry, AuditLog, Deed, Via};
 pub use self::calls::{Attachment, CALL_LIFE, Call, CallEnd, Calls, Origin};
+pub use self::deliveries::{
+    AttemptEnd, AttemptFailure, AttemptWrite, Deliveries, DeliveryClaim, DueEndpoint, LONGEST_WAIT, Verdict,
+};
+pub use self::endpoints::{EndpointChange, EndpointCreation, Endpoints, NewEndpoint};
 pub use self::error::{Cause, OpenError, StoreError};
 pub use self::fleet::{
     ANY_REFERENCES, Abilities, ENGINE_SILENCE, EndingsElsewhere, EngineState, Fleet, WORKER_SILENCE, WorkerReport,
@@ -417,7 +423,21 @@ pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
 
 /// The database behind a running service.
 pub trait Store:
-    Accounts + AuditLog + Calls + Fleet + Gallery + Identities + Keys + People + Queue + Reports + Tasks + Upkeep + Uploads
+    Accounts
+    + AuditLog
+    + Calls
+    + Deliveries
+    + Endpoints
+    + Fleet
+    + Gallery
+    + Identities
+    + Keys
+    + People
+    + Queue
+    + Reports
+    + Tasks
+    + Upkeep
+    + Uploads
 {
 }
 
@@ -425,6 +445,8 @@ impl<T> Store for T where
     T: Accounts
         + AuditLog
         + Calls
+        + Deliveries
+        + Endpoints
         + Fleet
         + Gallery
         + Identities

@@ -33,6 +33,7 @@ mod snippets;
 mod texts;
 mod uploads;
 mod usage;
+mod webhooks;
 mod zip;
 
 use std::sync::Arc;
@@ -85,6 +86,9 @@ pub mod handlers {
     pub use super::sign_up::{sign_up, submit as submit_sign_up};
     pub use super::uploads::{remove as remove_upload, result_thumbnail, upload, upload_thumbnail, uploads};
     pub use super::usage::{usage, usage_csv};
+    pub use super::webhooks::{
+        change as change_webhook, create as create_webhook, replay as replay_delivery, webhook, webhooks,
+    };
     pub use super::zip::zip;
 }
 

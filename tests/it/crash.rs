@@ -11,6 +11,7 @@ use tintype::clock::Clock;
 
 use crate::rigs::crash::clients::{Clients, Manners, Recorded};
 use crate::rigs::crash::life::{Ending, Life};
+use crate::rigs::crash::told::Told;
 use crate::rigs::crash::verdict::Verdict;
 use crate::rigs::crash::{ACCOUNTS, CREDITS, Tally, visitors, work_off, zombie};
 use crate::rigs::installation::Installation;
@@ -29,6 +30,7 @@ async fn no_kill_loses_a_task_or_charges_it_twice() {
     let recorded = Arc::new(Recorded::default());
     let manners = Manners { rest: Duration::from_millis(5), patient: false };
     let visitors = visitors::sign_in(&installation).await;
+    let told = Told::start(&installation).await;
     let mut clients = Clients::start(&keys, manners, &recorded, &clock);
     clients.join(visitors, manners, &recorded);
     let mut tally = Tally::default();
@@ -45,7 +47,8 @@ async fn no_kill_loses_a_task_or_charges_it_twice() {
     let last = Life::calm(data.path(), listen, &clock);
     work_off(&installation, &clock).await;
     let address = last.address().await.expect("it listens");
-    let verdict = Verdict::of(&installation, address, &keys, &recorded, &clock).await;
+    let mut verdict = Verdict::of(&installation, address, &keys, &recorded, &clock).await;
+    verdict.untold = told.wrongs(&installation, &clock).await;
     last.finish(Ending::Kill, &mut tally).await;
     zombie::store_beside(data.path(), Clock::system()).check_integrity().expect("a whole database");
     assert!(verdict.of_studio > 0, "{verdict:?}");

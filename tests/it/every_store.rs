@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 /// The tests that speak to a whole service in their own process.
-const MODULES: [&str; 26] = [
+const MODULES: [&str; 28] = [
     "audit_log::entries",
     "auth::",
     "budgets::",
@@ -29,6 +29,8 @@ const MODULES: [&str; 26] = [
     "submit::",
     "sweeper::",
     "sweeps::",
+    "webhooks::delivery::",
+    "webhooks::hostile::",
     "work::",
 ];
 

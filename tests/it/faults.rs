@@ -11,6 +11,7 @@ use serde_json::json;
 use tempfile::{NamedTempFile, TempDir};
 use tintype::clock::Timestamp;
 use tintype::config::{LEASE, ORPHAN_AGE};
+use tintype::domain::endpoint::AddedBy;
 use tintype::domain::identity::Identity;
 use tintype::domain::key::KeySecret;
 use tintype::domain::model::{Account, EntryKind, Id, Surface};
@@ -28,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use crate::rigs::binary::{self, Server};
 use crate::rigs::http::{Answer, GENERATE, TASKS, ended, try_send};
 use crate::rigs::service::{Service, new_key};
+use crate::webhooks;
 
 /// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -161,6 +163,22 @@ impl Scene {
         self.upload().await;
         self.call_again().await;
         self.arrange().await;
+        self.tell().await;
+    }
+
+    /// An endpoint that nobody reaches, which is told of the tasks that follow, and tried.
+    async fn tell(&self) {
+        let (store, account) = (self.service.shared.store.clone(), self.account.id);
+        attempt(async move { webhooks::add(&*store, account, "https://10.0.0.1/", AddedBy::Owner).await }).await;
+        let store = self.service.shared.store.clone();
+        for endpoint in store.list_endpoints(None).await.expect("a store") {
+            let store = store.clone();
+            attempt(async move { store.test_endpoint(endpoint.id).await }).await;
+        }
+        let deliverer = self.service.deliverer.clone();
+        attempt(async move { deliverer.step().await }).await;
+        let sweeper = self.service.sweeper.clone();
+        attempt(async move { sweeper.trim_deliveries().await }).await;
     }
 
     /// A call of OpenAI's dialect that is repeated, and delivers nothing.

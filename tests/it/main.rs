@@ -76,4 +76,5 @@ mod tidy;
 mod traces;
 mod usage;
 mod waiting;
+mod webhooks;
 mod work;

@@ -6,6 +6,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype::clock::{Clock, Timestamp};
+use tintype::domain::endpoint::{AddedBy, SigningSecret};
+use tintype::domain::event::Subscription;
 use tintype::domain::identity::Identity;
 use tintype::domain::key::KeySecret;
 use tintype::domain::model::{Id, LedgerEntry, Surface, Task};
@@ -15,10 +17,10 @@ use tintype::fault::Faults;
 use tintype::service::endings::REFUSED;
 use tintype::store::sqlite::SqliteStore;
 use tintype::store::{
-    AccountCreation, Accounts as _, Actor, AttemptProgress, AuditLog as _, BoardWrite, Credential, Fleet as _,
-    Gallery as _, GalleryFilter, Identities as _, KeyChange, Keys as _, NewKey, Origin, People as _, PersonCreation,
-    Queue as _, SignUp, SigningUp, StartLimit, Store, StrikeRule, Submission, Tasks as _, Upkeep as _, UsageBy,
-    UsageFilter, Via,
+    AccountCreation, Accounts as _, Actor, AttemptProgress, AuditLog as _, BoardWrite, Credential, EndpointChange,
+    EndpointCreation, Endpoints as _, Fleet as _, Gallery as _, GalleryFilter, Identities as _, KeyChange, Keys as _,
+    NewEndpoint, NewKey, Origin, People as _, PersonCreation, Queue as _, SignUp, SigningUp, StartLimit, Store,
+    StrikeRule, Submission, Tasks as _, Upkeep as _, UsageBy, UsageFilter, Via,
 };
 
 use crate::rigs::binary::{self, Server};
@@ -50,6 +52,7 @@ pub(super) async fn installation(data: &Path) -> String {
     let limited = NewKey { budget: "500/day".parse().ok(), ..new_key(&secret) };
     store.create_key(ada.id, limited).await.expect("a store");
     let bad = store.create_key(ada.id, new_key(&bad)).await.expect("a store").expect("a key");
+    add_endpoint(&store, ada.id).await;
     let submit = async |origin: Origin, surface| {
         let (prompt, aspect_ratio, reference_images) = ("a boat".into(), AspectRatio::Square, Vec::new());
         let request =
@@ -93,6 +96,18 @@ pub(super) async fn installation(data: &Path) -> String {
     secret.reveal().to_owned()
 }
 
+/// Adds an endpoint that nobody reaches, and gives it a second secret.
+async fn add_endpoint(store: &SqliteStore, account: Id) {
+    let (events, added_by) = (Subscription::to_all(), AddedBy::Owner);
+    let url = "https://10.0.0.1/hooks".parse().expect("a URL");
+    let new = NewEndpoint { url, events, added_by, secret: SigningSecret::random() };
+    let EndpointCreation::Created(endpoint) = store.add_endpoint(account, new, 20).await.expect("a store") else {
+        panic!("room")
+    };
+    let rotate = EndpointChange::Rotate { secret: SigningSecret::random(), overlap: LEASE };
+    store.change_endpoint(endpoint.id, rotate).await.expect("a store");
+}
+
 /// Everything that a store shows.
 async fn everything(store: &dyn Store) -> (Vec<String>, Vec<LedgerEntry>, Vec<Task>, [u8; 32]) {
     let mut nouns = Vec::new();
@@ -119,6 +134,11 @@ async fn everything(store: &dyn Store) -> (Vec<String>, Vec<LedgerEntry>, Vec<Ta
     let known = store.find_identity(&identity()).await.expect("a store");
     assert!(known.is_some());
     nouns.push(format!("{known:?}"));
+    for endpoint in store.list_endpoints(None).await.expect("a store") {
+        let deliveries = store.list_deliveries(endpoint.id, None, 10).await.expect("a store");
+        assert_eq!(deliveries.len(), 3, "two ends of tasks and a suspended key");
+        nouns.push(format!("{endpoint:?} {deliveries:?}"));
+    }
     nouns.push(format!("{} sign-ups", store.sign_ups_of(SOURCE).await.expect("a store")));
     (nouns, entries, tasks, store.cursor_secret().await.expect("a store"))
 }

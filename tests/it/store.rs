@@ -12,7 +12,9 @@ mod calls;
 mod claims;
 mod completed;
 mod damage;
+mod deliveries;
 mod drift;
+mod endpoints;
 mod ends;
 mod files;
 mod fixture;
@@ -291,6 +293,26 @@ macro_rules! suite {
                     a_failed_rotation_leaves_the_strikes_on_the_old_key,
                     a_refusal_without_a_rule_or_a_key_adds_no_strike,
                     a_failed_task_adds_no_strike,
+                }
+                endpoints {
+                    every_end_of_a_task_of_the_api_is_told_in_its_commit,
+                    an_event_says_how_its_task_ended_and_nothing_of_the_request,
+                    only_enabled_endpoints_that_subscribe_are_told,
+                    a_suspended_key_is_told_once,
+                    both_secrets_sign_until_the_end_of_the_overlap,
+                    an_account_has_a_limited_number_of_endpoints_and_a_deleted_one_none,
+                    changes_to_endpoints_are_recorded_without_secrets,
+                }
+                deliveries {
+                    an_attempt_belongs_to_one_process_until_its_lease_ends,
+                    of_several_processes_one_claims_each_delivery,
+                    a_failed_attempt_is_made_again_until_it_is_given_up,
+                    an_endpoint_waits_as_long_as_its_receiver_asks,
+                    an_endpoint_that_is_gone_or_dead_is_disabled,
+                    claims_take_the_oldest_of_each_endpoint_up_to_its_share,
+                    a_delivery_postponed_before_the_clock_was_set_back_is_due,
+                    a_test_and_a_replay_go_first_and_end_the_wait_of_an_endpoint,
+                    old_deliveries_are_deleted_and_the_oldest_of_too_many_given_up,
                 }
                 removals {
                     remove_tasks_removes_exactly_the_tasks_that_ended_before_the_cutoff,

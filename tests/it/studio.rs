@@ -32,6 +32,7 @@ mod spending;
 mod strikes;
 mod surfaces;
 mod uploads;
+mod webhooks;
 
 /// The cookie where there is no TLS.
 const COOKIE: &str = "tintype";

@@ -8,8 +8,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{
-    ERASE_EVERY, FIRST_REMOVAL, ORPHAN_SWEEP_EVERY, REMOVE_EVERY, SWEEP_EVERY, SWEEP_SLACK, ServerSettings,
+    DELIVERY_LIFE, ERASE_EVERY, FIRST_REMOVAL, ORPHAN_SWEEP_EVERY, REMOVE_EVERY, SWEEP_EVERY, SWEEP_SLACK,
+    ServerSettings,
 };
+use crate::domain::endpoint::MAX_WAITING;
 use crate::service::Shared;
 use crate::service::task_ages::ClockWatch;
 use crate::store::{CALL_LIFE, DeleteSessions, Rescue, StoreError};
@@ -164,6 +166,7 @@ impl Sweeper {
             self.delete_old_sign_ups().await;
             self.delete_old_audit_entries().await;
             self.delete_old_calls().await;
+            self.trim_deliveries().await;
             match self.sweep_uploads().await {
                 0 => {}
                 removed => tracing::info!(files = removed, "files of removed uploads deleted"),
@@ -219,6 +222,17 @@ impl Sweeper {
         match self.shared.store.delete_calls(self.shared.store.now().saturating_sub(CALL_LIFE)).await {
             Ok(0) => {}
             Ok(deleted) => tracing::debug!(deleted, "old calls deleted"),
+            Err(error) => failed(&error),
+        }
+    }
+
+    /// Deletes the deliveries of webhooks that are past their life, and gives up the oldest of those that are too many for one
+    /// endpoint. Logs an error and leaves it to the next sweep.
+    pub async fn trim_deliveries(&self) {
+        let cutoff = self.shared.store.now().saturating_sub(DELIVERY_LIFE);
+        match self.shared.store.trim_deliveries(cutoff, MAX_WAITING).await {
+            Ok(0) => {}
+            Ok(trimmed) => tracing::debug!(trimmed, "old deliveries of webhooks deleted or given up"),
             Err(error) => failed(&error),
         }
     }

@@ -31,8 +31,8 @@ pub(super) const ACCOUNT_COLUMNS: &str = "id, name, coalesce(
         (SELECT balance FROM ledger WHERE account_id = accounts.id ORDER BY ledger.id DESC LIMIT 1), 0) AS balance,
     low_balance, admin, disabled_at, deleted_at";
 
-/// Disables the account $1 at the time $2, or enables it. A time $3 deletes it, its people, boards and stars,
-/// removes its uploads and revokes its keys, unless it has unfinished tasks.
+/// Disables the account $1 at the time $2, or enables it. A time $3 deletes it, its people, boards, stars and
+/// endpoints, removes its uploads and revokes its keys, unless it has unfinished tasks.
 const CHANGE: &str = "
     WITH
     -- Waits for submits.
@@ -51,6 +51,7 @@ const CHANGE: &str = "
     ),
     boards AS (DELETE FROM boards WHERE $3 IS NOT NULL AND account_id IN (SELECT id FROM changed)),
     stars AS (DELETE FROM stars WHERE $3 IS NOT NULL AND account_id IN (SELECT id FROM changed)),
+    endpoints AS (DELETE FROM endpoints WHERE $3 IS NOT NULL AND account_id IN (SELECT id FROM changed)),
     uploads AS (
         UPDATE uploads SET removed_at = $3
         WHERE $3 IS NOT NULL AND account_id IN (SELECT id FROM changed) AND removed_at IS NULL

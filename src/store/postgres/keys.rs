@@ -9,9 +9,10 @@ use super::columns::{KEY, api_key};
 use super::connection::{Database, Parameter};
 use super::failure::Failure;
 use super::queue::Loss;
-use super::{PostgresStore, audit_log, budgets, people, queue};
+use super::{PostgresStore, audit_log, budgets, deliveries, people, queue};
 use crate::clock::Timestamp;
 use crate::domain::budget::Allowance;
+use crate::domain::event::{self, EventType};
 use crate::domain::key::{ApiKey, KeyHash};
 use crate::domain::model::Id;
 use crate::fault::Effect;
@@ -127,7 +128,10 @@ async fn strike(
     );
     let parameters: [Parameter<'_>; 4] = [&key_id, &now, &rule.to_string(), &i64::from(rule.limit)];
     let Some(row) = begun.query_opt(&suspend, &parameters).await? else { return Ok(false) };
-    audit_log::record(begun, database.new_id(), &Actor::policy(), &Deed::of_suspended_key(&api_key(&row)?)).await?;
+    let key = api_key(&row)?;
+    audit_log::record(begun, database.new_id(), &Actor::policy(), &Deed::of_suspended_key(&key)).await?;
+    let data = event::of_suspended_key(&key).to_string();
+    deliveries::tell(begun, key.account_id, EventType::KeySuspended, &data, now).await?;
     Ok(true)
 }
 

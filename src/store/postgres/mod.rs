@@ -30,6 +30,8 @@ mod claim;
 mod columns;
 mod connect;
 mod connection;
+mod deliveries;
+mod endpoints;
 mod failure;
 mod gallery;
 mod grants;

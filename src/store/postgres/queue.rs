@@ -58,10 +58,14 @@ const COMPLETE: &str = "
         WHERE q.task_id = $1 AND q.lease_epoch = $2 AND q.lease_until IS NOT NULL
             AND t.id = q.task_id AND t.status = 'processing'
         RETURNING q.task_id, q.claimed_at
+    ),
+    completed AS (
+        UPDATE tasks t SET status = 'completed', images = $3, updated_at = greatest(t.updated_at, tintype_now($4)),
+            claimed_at = gone.claimed_at
+        FROM gone WHERE t.id = $1 RETURNING t.id, t.account_id, t.surface, t.updated_at
     )
-    UPDATE tasks t SET status = 'completed', images = $3, updated_at = greatest(t.updated_at, tintype_now($4)),
-        claimed_at = gone.claimed_at
-    FROM gone WHERE t.id = $1 RETURNING t.id";
+    SELECT CASE WHEN surface = 'api' THEN tintype_tell(account_id, 'task.completed', id, NULL, updated_at) END
+    FROM completed";
 
 /// Selects one leased task for [`give_up`].
 pub(super) const LEASED: &str =
@@ -95,7 +99,7 @@ pub(super) fn give_up(lost: &str) -> String {
     failed AS (
         UPDATE tasks t SET status = 'failed', error = $1, updated_at = greatest(t.updated_at, tintype_now($2))
         FROM gone WHERE t.id = gone.task_id AND t.id = ANY (ARRAY (SELECT task_id FROM gone))
-        RETURNING t.id, t.surface, gone.account_id, gone.key_id, gone.person_id, gone.taken,
+        RETURNING t.id, t.surface, t.updated_at, gone.account_id, gone.key_id, gone.person_id, gone.taken,
             t.n * $3::bigint AS amount
     ),
     -- Locks the accounts after the tasks and in the order of their ids, so that transactions never wait in a circle.
@@ -117,10 +121,13 @@ pub(super) fn give_up(lost: &str) -> String {
             AS extended
         FROM refunded JOIN failed ON failed.id = refunded.task_id WHERE failed.taken IS NOT NULL
     )
-    -- The sum makes the functions run.
+    -- The sum makes the functions run. An event is written last, when all locks are held.
     SELECT lost.task_id, queued.task_id IS NOT NULL AS queued, failed.account_id, failed.surface, failed.key_id,
-        failed.person_id, (SELECT sum(extended) FROM given_back) AS extended
-    FROM lost LEFT JOIN queued USING (task_id) LEFT JOIN failed ON failed.id = lost.task_id",
+        failed.person_id, (SELECT sum(extended) FROM given_back) AS extended,
+        CASE WHEN failed.surface = 'api' AND refunded.task_id IS NOT NULL
+            THEN tintype_tell(failed.account_id, 'task.failed', failed.id, NULL, failed.updated_at) END AS told
+    FROM lost LEFT JOIN queued USING (task_id) LEFT JOIN failed ON failed.id = lost.task_id
+        LEFT JOIN refunded ON refunded.task_id = lost.task_id",
         life = REFUND_LIFE.as_millis()
     )
 }

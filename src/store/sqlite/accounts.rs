@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
 
 use super::columns::word;
 use super::writer::Writing;
-use super::{SqliteStore, budgets, gallery, grants, strikes};
+use super::{SqliteStore, budgets, endpoints, gallery, grants, strikes};
 use crate::clock::Timestamp;
 use crate::domain::budget::Allowance;
 use crate::domain::key::{ApiKey, KeyHash, Suspension};
@@ -135,6 +135,7 @@ pub(super) fn change_account(
             .execute(params![id, now])?;
         writing.connection.prepare_cached("DELETE FROM people WHERE account_id = ?1")?.execute([id])?;
         gallery::forget_account(&writing.connection, id)?;
+        endpoints::forget_account(&writing.connection, id)?;
         writing
             .connection
             .prepare_cached("DELETE FROM calls WHERE key_id IN (SELECT id FROM api_keys WHERE account_id = ?1)")?

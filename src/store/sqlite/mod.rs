@@ -23,6 +23,8 @@ mod budgets;
 mod calls;
 mod columns;
 mod connection;
+mod deliveries;
+mod endpoints;
 mod files;
 mod gallery;
 mod grants;

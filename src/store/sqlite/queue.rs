@@ -14,8 +14,9 @@ use super::accounts::Entry;
 use super::columns::{to_json, word};
 use super::tasks::{REQUEST, request};
 use super::writer::{Writing, in_savepoint};
-use super::{SqliteStore, budgets, grants, progress, strikes};
+use super::{SqliteStore, budgets, deliveries, grants, progress, strikes};
 use crate::clock::Timestamp;
+use crate::domain::event::EventType;
 use crate::domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, Surface};
 use crate::fault::Effect;
 use crate::store::{
@@ -157,7 +158,7 @@ pub(super) fn complete(writing: &mut Writing, lease: Lease, images: &[String]) -
     let Some(Left { account_id, claimed_at, .. }) = leave_queue(connection, lease)? else {
         return Ok(LeaseWrite::Lost);
     };
-    connection
+    let completed = connection
         .prepare_cached(
             "UPDATE tasks SET status = 'completed', images = ?2, updated_at = max(updated_at, ?3), claimed_at = ?4
              WHERE id = ?1 AND status = 'processing'",
@@ -166,6 +167,9 @@ pub(super) fn complete(writing: &mut Writing, lease: Lease, images: &[String]) -
     connection
         .prepare_cached("UPDATE accounts SET unfinished = unfinished - 1 WHERE id = ?1")?
         .execute([account_id])?;
+    if completed > 0 {
+        deliveries::tell_end(writing, account_id, EventType::TaskCompleted, lease.task_id)?;
+    }
     Ok(LeaseWrite::Done)
 }
 
@@ -262,6 +266,7 @@ fn refund(writing: &Writing, id: Id, left: &Left, error: &str) -> rusqlite::Resu
     if let Some(taken) = &left.taken {
         grants::give_back(connection, account_id, entry_id, taken, now)?;
     }
+    deliveries::tell_end(writing, account_id, EventType::TaskFailed, id)?;
     Ok(Ended { task_id: id, account_id, surface })
 }
 

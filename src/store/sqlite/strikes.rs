@@ -3,7 +3,8 @@
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::writer::Writing;
-use super::{accounts, audit_log, people, queue};
+use super::{accounts, audit_log, deliveries, people, queue};
+use crate::domain::event::{self, EventType};
 use crate::domain::model::Id;
 use crate::store::{Actor, Deed, Lease, Origin, Refusal, StrikeRule};
 
@@ -58,6 +59,8 @@ fn strike(writing: &mut Writing, task_id: Id, key_id: Id, rule: StrikeRule) -> r
         && let Some(key) = accounts::find_key(connection, key_id)?
     {
         audit_log::record(writing, &Actor::policy(), &Deed::of_suspended_key(&key))?;
+        let data = event::of_suspended_key(&key).to_string();
+        deliveries::tell(writing, key.account_id, EventType::KeySuspended, &data, now)?;
     }
     Ok(suspended == 1)
 }

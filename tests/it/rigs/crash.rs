@@ -10,6 +10,7 @@ use super::installation::Installation;
 
 pub mod clients;
 pub mod life;
+pub mod told;
 pub mod verdict;
 pub mod visitors;
 pub mod zombie;

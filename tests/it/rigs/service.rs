@@ -19,11 +19,13 @@ use tintype::engines::{self, EngineChoice, Surroundings};
 use tintype::fault::Faults;
 use tintype::files::{Files, WRITE_LIMIT};
 use tintype::http::{ApiSettings, ApiState, Readiness, router};
+use tintype::outbound::receivers::{ReceiverOptions, Receivers};
 use tintype::policy::Policy;
 use tintype::sandbox::Decoder;
 use tintype::server::{self, Certificate, Front};
 use tintype::service::Shared;
 use tintype::service::sweeper::Sweeper;
+use tintype::service::webhooks::Deliverer;
 use tintype::store::sqlite::SqliteStore;
 use tintype::store::{AccountCreation, NewKey, Rescue, Store};
 use tintype::worker::Worker;
@@ -134,6 +136,7 @@ pub struct Process {
     pub policy: Arc<Policy>,
     pub worker: Arc<Worker>,
     pub sweeper: Arc<Sweeper>,
+    pub deliverer: Arc<Deliverer>,
 }
 
 impl Process {
@@ -144,7 +147,9 @@ impl Process {
         let renderer = renderer(&settings, &shared, &policy, engine.info.clone(), build(&engine, &settings));
         let worker = worker(&settings, &shared, &policy, "sketch", Arc::new(renderer));
         let sweeper = Sweeper::new(shared.clone(), &settings);
-        Self { settings, shared, api, policy, worker, sweeper }
+        let receivers = Receivers::new(ReceiverOptions::reaching(&settings.webhooks.webhook_network));
+        let deliverer = Deliverer::new(shared.clone(), receivers.expect("clients"));
+        Self { settings, shared, api, policy, worker, sweeper, deliverer }
     }
 
     /// A process with the same settings, but a clock, a store and files of its own, that listens nowhere.
@@ -376,6 +381,11 @@ impl Service {
             while self.worker.step().await.expect("a store") > 0 {}
             self.clock.advance(Duration::from_secs(1));
         }
+    }
+
+    /// Delivers webhooks until none is due.
+    pub async fn deliver(&self) {
+        while self.deliverer.step().await.expect("a store") > 0 {}
     }
 
     /// Runs one sweep.

@@ -1,7 +1,9 @@
 //! Rows that another transaction has locked on a PostgreSQL server.
 
+use tintype::domain::endpoint::{AddedBy, SigningSecret};
+use tintype::domain::event::Subscription;
 use tintype::domain::model::Status;
-use tintype::store::{AttemptProgress, Ended, Lease, LeaseWrite, Rescue, Result};
+use tintype::store::{AttemptProgress, Ended, EndpointCreation, Lease, LeaseWrite, NewEndpoint, Rescue, Result};
 
 use super::fixture::{LEASE, one_file};
 use super::postgres_server::fixture_with;
@@ -135,5 +137,60 @@ async fn a_sweep_does_not_wait_for_a_locked_account() -> Result<()> {
     holder.batch_execute("ROLLBACK").await.expect("the session is open");
     assert_eq!(ended(fx.store.expire(fx.clock.now(), "too late").await?), [of_ada]);
     assert_eq!(fx.store.audit().await?.drifts, []);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_added_while_the_end_of_a_task_waits_is_told_of_it() -> Result<()> {
+    let fx = fixture_with("");
+    let schema = schema(fx.directory.path());
+    let holder = cluster().session().await;
+    let ada = fx.account("ada", 10).await?;
+    for completes in [true, false] {
+        let task = fx.submit(ada).await?.id;
+        let lease = fx.claim().await?;
+        let hold = format!("BEGIN; SELECT * FROM {schema}.queue FOR UPDATE");
+        holder.batch_execute(&hold).await.expect("the lock is free");
+        let store = fx.store.clone();
+        let ends = tokio::spawn(async move {
+            if completes { store.complete(lease, one_file()).await } else { store.fail(lease, "it sank").await }
+        });
+        cluster().until_waiting(&schema).await;
+        let new = NewEndpoint {
+            url: "https://example.com/".parse().expect("a URL"),
+            events: Subscription::to_all(),
+            added_by: AddedBy::Owner,
+            secret: SigningSecret::random(),
+        };
+        let EndpointCreation::Created(endpoint) = fx.store.add_endpoint(ada, new, 20).await? else { panic!("room") };
+        holder.batch_execute("COMMIT").await.expect("the session is open");
+        assert_eq!(ends.await.expect("no panic")?, LeaseWrite::Done);
+        let told = fx.store.list_deliveries(endpoint.id, None, 10).await?;
+        assert_eq!(told.iter().map(|delivery| delivery.event_id).collect::<Vec<_>>(), [task]);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_somebody_removes_does_not_stop_the_end_of_a_task() -> Result<()> {
+    let fx = fixture_with("");
+    let schema = schema(fx.directory.path());
+    let holder = cluster().session().await;
+    let held = fx.leased().await?;
+    let ada = fx.store.find_account("ada").await?.expect("the account exists").id;
+    let new = NewEndpoint {
+        url: "https://example.com/".parse().expect("a URL"),
+        events: Subscription::to_all(),
+        added_by: AddedBy::Owner,
+        secret: SigningSecret::random(),
+    };
+    fx.store.add_endpoint(ada, new, 20).await?;
+    holder.batch_execute(&format!("BEGIN; DELETE FROM {schema}.endpoints")).await.expect("the row is free");
+    let store = fx.store.clone();
+    let ends = tokio::spawn(async move { store.complete(held, one_file()).await });
+    cluster().until_waiting(&schema).await;
+    holder.batch_execute("COMMIT").await.expect("the session is open");
+    assert_eq!(ends.await.expect("no panic")?, LeaseWrite::Done);
+    assert_eq!(fx.count("deliveries"), 0);
     Ok(())
 }

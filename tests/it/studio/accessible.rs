@@ -1,6 +1,6 @@
 //! Pages of the studio under axe-core, which knows the rules of WCAG, and the prompt in view while somebody scrolls.
 
-use crate::rigs::binary::json;
+use crate::rigs::binary::{json, run};
 use crate::rigs::oidc::Provider;
 use crate::rigs::packages::npm;
 
@@ -129,7 +129,15 @@ fn pages_of_accounts_and_operators_pass_axe() {
     person.browser.paste("document.querySelector('input[name=name]')", "laptop");
     person.browser.follow("document.querySelector('form.inline button')");
     examiner.examine(&mut person, "a new key");
+    person.browser.resize(1_280, 900);
+    person.open("/studio/webhooks");
+    person.browser.paste("document.querySelector('input[name=url]')", "https://10.0.0.1/hooks");
+    person.browser.follow("document.querySelector('form.inline button')");
+    examiner.examine(&mut person, "a new endpoint");
     let data = person.data.path();
+    let endpoints = json(data, &["webhook", "list"]);
+    let endpoint = endpoints[0]["id"].as_str().expect("an id");
+    assert!(!run(data, ["webhook", "test", endpoint]).status.success(), "nobody is there");
     json(data, &["person", "add", "ada@example.com", "--account", "default", "--role", "viewer"]);
     let account = json(data, &["account", "create", "second", "--credits", "40"]);
     json(data, &["key", "create", "--account", "second", "--name", "spare"]);
@@ -137,6 +145,8 @@ fn pages_of_accounts_and_operators_pass_axe() {
         "/studio/activity",
         "/studio/docs",
         "/studio/keys",
+        "/studio/webhooks",
+        &format!("/studio/webhooks/{endpoint}"),
         "/studio/credits",
         "/studio/usage",
         "/studio/usage?by=day",

@@ -23,7 +23,7 @@ const HANG: Duration = Duration::from_secs(60);
 const POINT_PATIENCE: Duration = Duration::from_millis(1_200);
 
 /// Fault points at which a process is killed: before and after each durable effect.
-const POINTS: [&str; 22] = [
+const POINTS: [&str; 26] = [
     "before-commit",
     "after-commit",
     "before-submit",
@@ -38,6 +38,10 @@ const POINTS: [&str; 22] = [
     "after-complete",
     "before-fail",
     "after-fail",
+    "before-claim-delivery",
+    "after-claim-delivery",
+    "before-end-delivery",
+    "after-end-delivery",
     "before-retry",
     "after-retry",
     "before-rescue",
@@ -104,6 +108,7 @@ impl Life {
         let mut command = tintype();
         command.args(["serve", "--listen", &listen, "--public-url", PUBLIC_URL, "--lease", &lease]);
         command.args(["--submit-rate", "0", "--read-rate", "0", "--max-unfinished", "40", "--drain-timeout", "300ms"]);
+        command.args(["--webhook-network", "127.0.0.0/8"]);
         command.args(["--log", "warn,tintype::worker=debug"]).arg("--data").arg(data);
         match &ending {
             Ending::KillAt(fault) => drop(command.args(["--test-fault", fault])),

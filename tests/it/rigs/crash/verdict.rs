@@ -40,6 +40,8 @@ pub struct Verdict {
     refused_but_created: Vec<String>,
     unfinished: Vec<String>,
     drifts: Vec<String>,
+    /// Ends of tasks of which a receiver was not told, or not as it should have been.
+    pub untold: Vec<String>,
     violations: Vec<String>,
 }
 
@@ -164,7 +166,7 @@ impl Verdict {
 
     /// Prints the table and fails unless every such count is zero.
     pub fn print_and_assert(&self, tally: &impl Display) {
-        let zeros: [(&str, &[String]); 11] = [
+        let zeros: [(&str, &[String]); 12] = [
             ("acknowledged tasks lost", &self.lost),
             ("charged twice", &self.double_charges),
             ("charged wrongly", &self.wrong_charges),
@@ -175,6 +177,7 @@ impl Verdict {
             ("refused but created", &self.refused_but_created),
             ("unfinished after 10 minutes", &self.unfinished),
             ("drifts found by the audit", &self.drifts),
+            ("ends of tasks not told", &self.untold),
             ("other broken promises", &self.violations),
         ];
         println!("{tally}");

@@ -1,0 +1,378 @@
+//! `tintype webhook`: endpoints that are told of events, and deliveries to them.
+
+use std::collections::HashMap;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::{Failure, Outcome, find_account, open_store, or_dash, show, table};
+use crate::config::{DataSettings, duration};
+use crate::domain::endpoint::{
+    AddedBy, Delivery, DeliveryState, DisabledFor, Endpoint, EndpointState, EndpointUrl, MAX_ENDPOINTS, SigningSecret,
+    Trouble,
+};
+use crate::domain::event::{EventType, Subscription, webhook_id};
+use crate::domain::model::Id;
+use crate::domain::timestamp::Timestamp;
+use crate::store::{EndpointChange, EndpointCreation, NewEndpoint, Store};
+
+/// Time for which `test` waits for a server to send its event: longer than a request may take.
+const TEST_PATIENCE: Duration = Duration::from_secs(20);
+const TEST_PAUSE: Duration = Duration::from_millis(100);
+/// Deliveries that are listed unless it is said otherwise.
+const LISTED: &str = "50";
+
+#[derive(Debug, Subcommand)]
+pub(super) enum WebhookCommand {
+    /// Add an endpoint and print its secret, which cannot be shown again
+    Add(AddArgs),
+    /// List endpoints without their secrets
+    List(ListArgs),
+    /// Send an event of the type webhook.test, and show what became of it
+    Test(OneEndpointArgs),
+    /// Send no more events to an endpoint, and give up those that wait
+    Disable(OneEndpointArgs),
+    /// Send events to a disabled endpoint again, from now on
+    Enable(OneEndpointArgs),
+    /// Give an endpoint a new secret; both sign during the overlap
+    Rotate(RotateArgs),
+    /// Remove an endpoint and its deliveries
+    Remove(OneEndpointArgs),
+    /// List the deliveries to an endpoint, newest first
+    Deliveries(DeliveriesArgs),
+    /// Send a delivery again, with the same webhook-id
+    Replay(ReplayArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AddArgs {
+    /// Name or id of the account
+    #[arg(long, value_name = "NAME")]
+    account: String,
+    /// URL of the receiver: https, or http in a network that the server names with --webhook-network
+    url: EndpointUrl,
+    /// Types of events [default: all]
+    #[arg(long = "event", value_name = "TYPE", num_args = 1.., value_delimiter = ',',
+          value_parser = PossibleValuesParser::new(EventType::SUBSCRIBABLE.map(EventType::as_str)))]
+    events: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    /// List only the endpoints of this account
+    #[arg(long, value_name = "NAME")]
+    account: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct OneEndpointArgs {
+    /// Id of the endpoint, as shown by `webhook list`
+    #[arg(allow_hyphen_values = true)]
+    id: Id,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RotateArgs {
+    #[command(flatten)]
+    endpoint: OneEndpointArgs,
+    /// Time for which the old secret signs, too
+    #[arg(long, default_value = "24h", value_name = "DURATION", value_parser = duration)]
+    overlap: Duration,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DeliveriesArgs {
+    #[command(flatten)]
+    endpoint: OneEndpointArgs,
+    /// Most deliveries to list
+    #[arg(long, default_value = LISTED, value_name = "N")]
+    limit: u32,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ReplayArgs {
+    /// Id of the delivery, as shown by `webhook deliveries`
+    #[arg(allow_hyphen_values = true)]
+    delivery: Id,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// An endpoint with its secret.
+#[derive(Serialize)]
+struct NewShownEndpoint<'a> {
+    id: Id,
+    url: &'a EndpointUrl,
+    secret: &'a str,
+}
+
+#[derive(Debug, Serialize)]
+struct ShownEndpoint<'a> {
+    id: Id,
+    /// Name of the account.
+    account: &'a str,
+    url: &'a EndpointUrl,
+    events: &'a Subscription,
+    added_by: AddedBy,
+    state: EndpointState,
+    failing_since: Option<Timestamp>,
+    disabled_at: Option<Timestamp>,
+    disabled_for: Option<DisabledFor>,
+    created_at: Timestamp,
+}
+
+impl<'a> ShownEndpoint<'a> {
+    fn new(endpoint: &'a Endpoint, account: &'a str) -> Self {
+        Self {
+            id: endpoint.id,
+            account,
+            url: &endpoint.url,
+            events: &endpoint.events,
+            added_by: endpoint.added_by,
+            state: endpoint.state(),
+            failing_since: endpoint.failing_since,
+            disabled_at: endpoint.disabled_at,
+            disabled_for: endpoint.disabled_for,
+            created_at: endpoint.id.timestamp(),
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct ShownDelivery {
+    id: Id,
+    webhook_id: String,
+    r#type: EventType,
+    state: DeliveryState,
+    attempts: u32,
+    status: Option<u16>,
+    trouble: Option<Trouble>,
+    created_at: Timestamp,
+    next_attempt_at: Option<Timestamp>,
+    delivered_at: Option<Timestamp>,
+}
+
+impl From<&Delivery> for ShownDelivery {
+    fn from(delivery: &Delivery) -> Self {
+        Self {
+            id: delivery.id,
+            webhook_id: webhook_id(delivery.event_id),
+            r#type: delivery.kind,
+            state: delivery.state(),
+            attempts: delivery.attempts,
+            status: delivery.status,
+            trouble: delivery.trouble,
+            created_at: delivery.id.timestamp(),
+            // One that goes before all others has no time of its own.
+            next_attempt_at: delivery.next_attempt_at.map(|at| at.max(delivery.id.timestamp())),
+            delivered_at: delivery.delivered_at,
+        }
+    }
+}
+
+impl ShownDelivery {
+    /// The last outcome in words.
+    fn outcome(&self) -> String {
+        match (self.status, self.trouble) {
+            (Some(status), _) => format!("status {status}"),
+            (None, Some(Trouble::Timeout)) => "no answer in time".into(),
+            (None, Some(Trouble::Unreachable)) => "no connection".into(),
+            (None, Some(Trouble::Address)) => "its address is in no network of --webhook-network".into(),
+            (None, None) => "-".into(),
+        }
+    }
+}
+
+pub(super) async fn run(command: WebhookCommand, data: &DataSettings) -> Outcome {
+    match command {
+        WebhookCommand::Add(args) => add(args, data).await,
+        WebhookCommand::List(args) => list(args, data).await,
+        WebhookCommand::Test(args) => test(args, data).await,
+        WebhookCommand::Disable(args) => change(args, EndpointChange::Disable, data).await,
+        WebhookCommand::Enable(args) => change(args, EndpointChange::Enable, data).await,
+        WebhookCommand::Rotate(args) => rotate(args, data).await,
+        WebhookCommand::Remove(args) => remove(args, data).await,
+        WebhookCommand::Deliveries(args) => deliveries(args, data).await,
+        WebhookCommand::Replay(args) => replay(args, data).await,
+    }
+}
+
+async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data).await?;
+    let account = find_account(&*store, &args.account).await?;
+    let kinds = args.events.iter().map(|name| name.parse()).collect::<Result<Vec<EventType>, _>>()?;
+    let events = Subscription::to(&kinds).unwrap_or_else(Subscription::to_all);
+    let secret = SigningSecret::random();
+    let new = NewEndpoint { url: args.url, events, added_by: AddedBy::Operator, secret: secret.clone() };
+    match store.add_endpoint(account.id, new, MAX_ENDPOINTS).await? {
+        EndpointCreation::Created(endpoint) => show_secret(args.json, &endpoint, &secret, ""),
+        EndpointCreation::TooMany => Err(Failure(format!(
+            "account {} has {MAX_ENDPOINTS} endpoints, which is the most: remove one with `tintype webhook remove`",
+            account.name
+        ))),
+        EndpointCreation::NoAccount => Err(Failure(format!("account {} is deleted", account.name))),
+    }
+}
+
+fn show_secret(json: bool, endpoint: &Endpoint, secret: &SigningSecret, note: &str) -> Outcome {
+    let secret = secret.reveal();
+    show(json, &NewShownEndpoint { id: endpoint.id, url: &endpoint.url, secret }, || {
+        format!(
+            "{secret}\n\nThis secret signs what endpoint {} gets. It will not be shown again, so keep it in a safe place.{note}",
+            endpoint.id
+        )
+    })
+}
+
+async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data).await?;
+    let account = match &args.account {
+        Some(name) => Some(find_account(&*store, name).await?.id),
+        None => None,
+    };
+    let endpoints = store.list_endpoints(account).await?;
+    let accounts = store.list_accounts().await?;
+    let names: HashMap<Id, &str> = accounts.iter().map(|account| (account.id, account.name.as_str())).collect();
+    let name = |endpoint: &Endpoint| names.get(&endpoint.account_id).copied().unwrap_or_default();
+    let shown: Vec<_> = endpoints.iter().map(|endpoint| ShownEndpoint::new(endpoint, name(endpoint))).collect();
+    show(args.json, &shown, || {
+        let rows = endpoints.iter().zip(&shown).map(|(endpoint, shown)| {
+            let (account, url) = (shown.account.to_owned(), endpoint.url.as_str().to_owned());
+            [endpoint.id.to_string(), account, state(endpoint), endpoint.events.to_string(), url]
+        });
+        table(["ID", "ACCOUNT", "STATE", "EVENTS", "URL"], rows)
+    })
+}
+
+fn state(endpoint: &Endpoint) -> String {
+    match (endpoint.state(), endpoint.disabled_for) {
+        (EndpointState::Active, _) => "active".into(),
+        (EndpointState::Failing, _) => format!("failing since {}", or_dash(endpoint.failing_since)),
+        (EndpointState::Disabled, Some(DisabledFor::Gone)) => "disabled (its receiver answered 410 Gone)".into(),
+        (EndpointState::Disabled, Some(DisabledFor::Failing)) => {
+            format!("disabled (failing since {})", or_dash(endpoint.failing_since))
+        }
+        (EndpointState::Disabled, _) => "disabled".into(),
+    }
+}
+
+async fn account_name(store: &dyn Store, endpoint: &Endpoint) -> Result<String, Failure> {
+    let account = store.find_account(endpoint.account_id.as_str()).await?;
+    Ok(account.map(|account| account.name).unwrap_or_default())
+}
+
+async fn change(args: OneEndpointArgs, change: EndpointChange, data: &DataSettings) -> Outcome {
+    let store = open_store(data).await?;
+    let endpoint = store.change_endpoint(args.id, change).await?.ok_or_else(|| no_such_endpoint(args.id))?;
+    let account = account_name(&*store, &endpoint).await?;
+    show(args.json, &ShownEndpoint::new(&endpoint, &account), || {
+        format!("Endpoint {} of {account} is {}.", endpoint.id, state(&endpoint))
+    })
+}
+
+async fn rotate(args: RotateArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data).await?;
+    let (id, secret) = (args.endpoint.id, SigningSecret::random());
+    let rotation = EndpointChange::Rotate { secret: secret.clone(), overlap: args.overlap };
+    let endpoint = store.change_endpoint(id, rotation).await?.ok_or_else(|| no_such_endpoint(id))?;
+    let overlap = humantime::format_duration(args.overlap);
+    let note = format!("\nThe secret before it signs, too, for {overlap}.");
+    let note = if args.overlap.is_zero() { "" } else { note.as_str() };
+    show_secret(args.endpoint.json, &endpoint, &secret, note)
+}
+
+async fn remove(args: OneEndpointArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data).await?;
+    let endpoint = store.remove_endpoint(args.id).await?.ok_or_else(|| no_such_endpoint(args.id))?;
+    let account = account_name(&*store, &endpoint).await?;
+    show(args.json, &ShownEndpoint::new(&endpoint, &account), || {
+        format!("Endpoint {} of {account} is removed, and its deliveries with it.", endpoint.id)
+    })
+}
+
+/// Sends an event, and waits until a server has made an attempt at it.
+async fn test(args: OneEndpointArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data).await?;
+    let Some(id) = store.test_endpoint(args.id).await? else { return Err(cannot_send(&*store, args.id).await?) };
+    let mut waited = Duration::ZERO;
+    let delivery = loop {
+        let found = store.find_delivery(id).await?.ok_or("the endpoint was removed meanwhile")?;
+        if found.state() != DeliveryState::Waiting || waited >= TEST_PATIENCE {
+            break ShownDelivery::from(&found);
+        }
+        tokio::time::sleep(TEST_PAUSE).await;
+        waited += TEST_PAUSE;
+    };
+    show(args.json, &delivery, || match delivery.state {
+        DeliveryState::Delivered => format!("Delivered: {}.", delivery.outcome()),
+        DeliveryState::Failed => format!("Not delivered: {}.", delivery.outcome()),
+        DeliveryState::Waiting => format!(
+            "No server has sent it yet. One that runs sends it; `tintype webhook deliveries {}` shows what became of it.",
+            args.id
+        ),
+    })?;
+    Ok(if delivery.state == DeliveryState::Delivered { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn deliveries(args: DeliveriesArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data).await?;
+    let id = args.endpoint.id;
+    store.find_endpoint(id).await?.ok_or_else(|| no_such_endpoint(id))?;
+    let deliveries = store.list_deliveries(id, None, args.limit).await?;
+    let shown: Vec<_> = deliveries.iter().map(ShownDelivery::from).collect();
+    show(args.endpoint.json, &shown, || {
+        let rows = shown.iter().map(|delivery| {
+            [
+                delivery.id.to_string(),
+                delivery.r#type.to_string(),
+                delivery.state.as_str().to_owned(),
+                delivery.attempts.to_string(),
+                delivery.outcome(),
+                or_dash(delivery.next_attempt_at),
+                delivery.webhook_id.clone(),
+            ]
+        });
+        table(["ID", "TYPE", "STATE", "ATTEMPTS", "LAST", "NEXT", "WEBHOOK-ID"], rows)
+    })
+}
+
+async fn replay(args: ReplayArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data).await?;
+    let Some(id) = store.replay_delivery(args.delivery).await? else {
+        let found = store.find_delivery(args.delivery).await?;
+        let found = found.ok_or_else(|| Failure(format!("there is no delivery {}", args.delivery)))?;
+        return Err(cannot_send(&*store, found.endpoint_id).await?);
+    };
+    let delivery = store.find_delivery(id).await?.ok_or("the endpoint was removed meanwhile")?;
+    show(args.json, &ShownDelivery::from(&delivery), || {
+        format!(
+            "Delivery {id} is sent now: `tintype webhook deliveries {}` shows what becomes of it.",
+            delivery.endpoint_id
+        )
+    })
+}
+
+/// The reason why nothing is sent to an endpoint.
+async fn cannot_send(store: &dyn Store, id: Id) -> Result<Failure, Failure> {
+    Ok(match store.find_endpoint(id).await? {
+        Some(_) => Failure(format!("endpoint {id} is disabled: `tintype webhook enable {id}` enables it")),
+        None => no_such_endpoint(id),
+    })
+}
+
+fn no_such_endpoint(id: Id) -> Failure {
+    Failure(format!("there is no endpoint {id}: `tintype webhook list` shows all endpoints"))
+}

@@ -1,0 +1,154 @@
+//! The share of each endpoint in the attempts that this process makes at a time.
+//!
+//! An attempt may take as long as its time limit, so endpoints that answer slowly or never would take all slots. A failing
+//! endpoint gets one, all failing ones together a part, and no account more than a part of them.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::domain::endpoint::{Endpoint, EndpointState};
+use crate::domain::model::Id;
+use crate::outbound::receivers::MAX_REQUESTS;
+use crate::store::DueEndpoint;
+
+/// Attempts at a time.
+const MAX: u32 = MAX_REQUESTS as u32;
+/// Those at one endpoint.
+const MAX_OF_ENDPOINT: u32 = 8;
+/// Those at all endpoints of one account.
+const MAX_OF_ACCOUNT: u32 = 16;
+/// Those at failing endpoints together.
+const MAX_FAILING: u32 = 32;
+
+/// The attempts that this process makes.
+#[derive(Debug, Default)]
+pub(super) struct Load(Mutex<Counts>);
+
+#[derive(Debug, Default, Clone)]
+struct Counts {
+    endpoints: HashMap<Id, u32>,
+    accounts: HashMap<Id, u32>,
+    failing: u32,
+    all: u32,
+}
+
+/// An attempt, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    load: Arc<Load>,
+    endpoint: DueEndpoint,
+}
+
+impl Counts {
+    fn has_room(&self, endpoint: &DueEndpoint) -> bool {
+        let count = |counts: &HashMap<Id, u32>, id| counts.get(&id).copied().unwrap_or_default();
+        let of_endpoint = if endpoint.is_failing { 1 } else { MAX_OF_ENDPOINT };
+        self.all < MAX
+            && (!endpoint.is_failing || self.failing < MAX_FAILING)
+            && count(&self.endpoints, endpoint.id) < of_endpoint
+            && count(&self.accounts, endpoint.account_id) < MAX_OF_ACCOUNT
+    }
+
+    fn add(&mut self, endpoint: &DueEndpoint) {
+        *self.endpoints.entry(endpoint.id).or_default() += 1;
+        *self.accounts.entry(endpoint.account_id).or_default() += 1;
+        self.failing += u32::from(endpoint.is_failing);
+        self.all += 1;
+    }
+
+    fn remove(&mut self, endpoint: &DueEndpoint) {
+        remove_one(&mut self.endpoints, endpoint.id);
+        remove_one(&mut self.accounts, endpoint.account_id);
+        self.failing -= u32::from(endpoint.is_failing);
+        self.all -= 1;
+    }
+}
+
+/// Counts one less, and forgets what is counted no more.
+fn remove_one<K: Hash + Eq>(counts: &mut HashMap<K, u32>, key: K) {
+    if let Some(count) = counts.get_mut(&key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&key);
+        }
+    }
+}
+
+impl Load {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives out the free slots, one by one in turns. Returns the endpoints that got some, in the order of `due`.
+    pub(super) fn share(&self, due: &[DueEndpoint]) -> Vec<(Id, u32)> {
+        let mut counts = self.counts().clone();
+        let mut shares = vec![0; due.len()];
+        for _ in 0..MAX_OF_ENDPOINT {
+            for (endpoint, share) in due.iter().zip(&mut shares) {
+                if counts.has_room(endpoint) {
+                    counts.add(endpoint);
+                    *share += 1;
+                }
+            }
+        }
+        due.iter().zip(shares).filter(|(_, share)| *share > 0).map(|(endpoint, share)| (endpoint.id, share)).collect()
+    }
+
+    /// Counts an attempt.
+    pub(super) fn enter(self: &Arc<Self>, endpoint: &Endpoint) -> Ticket {
+        let is_failing = endpoint.state() == EndpointState::Failing;
+        let endpoint = DueEndpoint { id: endpoint.id, account_id: endpoint.account_id, is_failing };
+        self.counts().add(&endpoint);
+        Ticket { load: self.clone(), endpoint }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.load.counts().remove(&self.endpoint);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::timestamp::Timestamp;
+
+    fn id(number: i64) -> Id {
+        Id::floor(Timestamp::from_millis(number))
+    }
+
+    fn due(number: i64, account: i64, is_failing: bool) -> DueEndpoint {
+        DueEndpoint { id: id(number), account_id: id(account), is_failing }
+    }
+
+    #[test]
+    fn slow_and_dead_endpoints_leave_slots_to_others() {
+        let load = Load::default();
+        let dead: Vec<_> = (0..1_000).map(|number| due(number, number, true)).collect();
+        let shares = load.share(&dead);
+        assert_eq!(shares.len(), MAX_FAILING as usize);
+        assert!(shares.iter().all(|(_, share)| *share == 1));
+        dead.iter().take(MAX_FAILING as usize).for_each(|endpoint| load.counts().add(endpoint));
+        assert_eq!(load.share(&dead), []);
+        assert_eq!(load.share(&[due(5_000, 1, false)]), [(id(5_000), MAX_OF_ENDPOINT)]);
+        let of_one_account: Vec<_> = (0..20).map(|number| due(6_000 + number, 2, false)).collect();
+        let shares = load.share(&of_one_account);
+        assert!(shares.len() == MAX_OF_ACCOUNT as usize - 1 && shares.iter().all(|(_, share)| *share == 1), "in turns");
+    }
+
+    #[test]
+    fn slots_come_back_and_are_forgotten() {
+        let load = Load::default();
+        let endpoint = due(1, 2, true);
+        for _ in 0..3 {
+            assert_eq!(load.share(&[endpoint]), [(id(1), 1)]);
+            load.counts().add(&endpoint);
+            assert_eq!(load.share(&[endpoint]), []);
+            load.counts().remove(&endpoint);
+        }
+        let counts = load.counts();
+        assert!(counts.all == 0 && counts.failing == 0 && counts.endpoints.is_empty() && counts.accounts.is_empty());
+    }
+}

@@ -1,0 +1,240 @@
+//! Delivers events to the endpoints of accounts, as Standard Webhooks 1.0 says: at least once, signed anew for each attempt,
+//! on its schedule.
+//!
+//! Every process with an API delivers. The database says which deliveries are due, and gives each to one process at a time,
+//! for the length of a lease; a process that dies leaves it to another. `load.rs` keeps a slow or dead endpoint from the
+//! slots of others.
+
+mod load;
+mod schedule;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::POLL_EVERY;
+use crate::domain::endpoint::{AddedBy, Trouble};
+use crate::domain::event::{EventType, webhook_id};
+use crate::domain::model::{Id, Surface};
+use crate::outbound::receivers::{NoAnswer, ReceiverAnswer, Receivers, SignedRequest};
+use crate::service::Shared;
+use crate::service::endings::Ending;
+use crate::store::{AttemptEnd, AttemptFailure, AttemptWrite, DeliveryClaim, DueEndpoint, Result, Verdict};
+
+use self::load::{Load, Ticket};
+
+/// An attempt that has not ended after this time is made again, by any process: longer than the time limit of a request.
+pub const ATTEMPT_LEASE: Duration = Duration::from_secs(30);
+/// An endpoint is disabled when an attempt at an event that has waited for this long fails, and nothing was delivered to it
+/// for this long. It is a little less than the schedule takes.
+pub const DEAD_AFTER: Duration = Duration::from_secs(3 * 24 * 60 * 60);
+/// Endpoints that are looked at in one round.
+const ROUND: u32 = 256;
+/// Shortest time between two attempts at a failing endpoint.
+const HOLD: Duration = Duration::from_secs(1);
+
+/// Delivers the events of one installation, beside the deliverers of other processes.
+#[derive(Debug)]
+pub struct Deliverer {
+    shared: Arc<Shared>,
+    receivers: Receivers,
+    load: Arc<Load>,
+    /// The endpoint after which the next round begins.
+    served: Mutex<Option<Id>>,
+}
+
+/// A delivery under way.
+struct Begun {
+    claim: DeliveryClaim,
+    _ticket: Ticket,
+}
+
+impl Deliverer {
+    /// Delivers what the store of `shared` holds.
+    pub fn new(shared: Arc<Shared>, receivers: Receivers) -> Arc<Self> {
+        Arc::new(Self { shared, receivers, load: Arc::default(), served: Mutex::default() })
+    }
+
+    /// Delivers until `stop`; what is under way then goes on to its end.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let mut endings = self.shared.endings.subscribe();
+        let mut under_way = JoinSet::new();
+        let mut is_blind = false;
+        while !stop.is_cancelled() {
+            match self.begin().await {
+                Ok(begun) => {
+                    is_blind = false;
+                    for one in begun {
+                        let deliverer = self.clone();
+                        under_way.spawn(async move { deliverer.deliver(one).await });
+                    }
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut is_blind, true) {
+                        tracing::error!(%error, "could not look for webhooks to deliver; trying again every second");
+                    }
+                    tokio::time::sleep(POLL_EVERY).await;
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = tokio::time::sleep(POLL_EVERY) => {}
+                () = self.shared.endings.elsewhere.notified() => {}
+                () = ending_of_api(&mut endings) => {}
+                Some(ended) = under_way.join_next() => report(ended),
+            }
+            while let Some(ended) = under_way.try_join_next() {
+                report(ended);
+            }
+        }
+        while let Some(ended) = under_way.join_next().await {
+            report(ended);
+        }
+    }
+
+    /// Delivers what is due, one round, and waits for its end. Returns the number of attempts.
+    ///
+    /// # Errors
+    /// [`StoreError`](crate::store::StoreError).
+    pub async fn step(&self) -> Result<usize> {
+        let begun = self.begin().await?;
+        let attempts = begun.len();
+        join_all(begun.into_iter().map(|one| self.deliver(one))).await;
+        Ok(attempts)
+    }
+
+    /// Begins as many attempts as there is room for.
+    async fn begin(&self) -> Result<Vec<Begun>> {
+        let due = self.due().await?;
+        let wanted = self.load.share(&due);
+        if wanted.is_empty() {
+            return Ok(Vec::new());
+        }
+        // A round that could not serve all begins the next one where it stopped.
+        let left_out = wanted.len() < due.len() || due.len() == ROUND as usize;
+        *self.served() = wanted.last().map(|(id, _)| *id).filter(|_| left_out);
+        let claims = self.shared.store.claim_deliveries(&wanted, ATTEMPT_LEASE).await?;
+        let begun = claims.into_iter().map(|claim| {
+            let _ticket = self.load.enter(&claim.endpoint);
+            Begun { claim, _ticket }
+        });
+        Ok(begun.collect())
+    }
+
+    /// Endpoints with deliveries that are due, from the one after the last served on.
+    async fn due(&self) -> Result<Vec<DueEndpoint>> {
+        let after = *self.served();
+        let mut due = self.shared.store.due_endpoints(after, ROUND).await?;
+        if after.is_some() && due.len() < ROUND as usize {
+            let more = self.shared.store.due_endpoints(None, ROUND).await?;
+            due.extend(more.into_iter().filter(|endpoint| Some(endpoint.id) <= after));
+        }
+        Ok(due)
+    }
+
+    fn served(&self) -> MutexGuard<'_, Option<Id>> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn deliver(&self, begun: Begun) {
+        let claim = &begun.claim;
+        let answer = self.receivers.send(&claim.endpoint, self.signed(claim)).await;
+        let end = self.judge(claim, answer);
+        let outcome = match end {
+            AttemptEnd::Delivered { .. } => "delivered",
+            AttemptEnd::Failed(_) => "failed",
+        };
+        self.shared.metrics.webhook_attempted(outcome);
+        let (delivery, endpoint) = (claim.id, claim.endpoint.id);
+        match self.shared.store.end_attempt(delivery, claim.attempt, end).await {
+            Ok(AttemptWrite::Disabled(reason)) => {
+                let (origin, reason) = (claim.endpoint.url.origin(), reason.as_str());
+                tracing::warn!(%endpoint, origin, reason, "endpoint disabled; `tintype webhook enable` enables it again");
+            }
+            Ok(AttemptWrite::Done) => {}
+            Ok(AttemptWrite::Lost) => tracing::info!(%delivery, "another attempt at the delivery has begun meanwhile"),
+            Err(error) => {
+                tracing::error!(%delivery, %error, "could not write down the end of an attempt; the event is sent again");
+            }
+        }
+    }
+
+    /// The request of an attempt, with the signatures of this moment.
+    fn signed(&self, claim: &DeliveryClaim) -> SignedRequest {
+        let (id, body) = (webhook_id(claim.event.id), claim.event.body());
+        let seconds = self.shared.store.now().as_millis().div_euclid(1_000);
+        let signatures: Vec<_> = claim.secrets.iter().map(|secret| secret.sign(&id, seconds, &body)).collect();
+        let headers = [
+            ("webhook-id", id),
+            ("webhook-timestamp", seconds.to_string()),
+            ("webhook-signature", signatures.join(" ")),
+        ];
+        SignedRequest { headers, body }
+    }
+
+    /// The end of an attempt with this answer.
+    fn judge(&self, claim: &DeliveryClaim, answer: std::result::Result<ReceiverAnswer, NoAnswer>) -> AttemptEnd {
+        let now = self.shared.store.now();
+        let (delivery, endpoint, attempt) = (claim.id, claim.endpoint.id, claim.attempt);
+        let (status, trouble, retry_after) = match answer {
+            Ok(ReceiverAnswer { status, .. }) if (200..300).contains(&status) => {
+                tracing::debug!(%delivery, %endpoint, attempt, status, "webhook delivered");
+                return AttemptEnd::Delivered { status };
+            }
+            Ok(ReceiverAnswer { status, retry_after }) => {
+                tracing::info!(%delivery, %endpoint, attempt, status, "webhook refused by its receiver");
+                let retry_after = retry_after.and_then(|text| schedule::retry_after(&text, now));
+                (Some(status), None, retry_after)
+            }
+            Err(NoAnswer { trouble, cause }) => {
+                let origin = claim.endpoint.url.origin();
+                tracing::info!(%delivery, %endpoint, origin, attempt, cause, "webhook not delivered");
+                (None, Some(shown(trouble, claim.endpoint.added_by)), None)
+            }
+        };
+        let is_test = claim.event.kind == EventType::Test;
+        let dead = now.saturating_sub(DEAD_AFTER);
+        let verdict = match status {
+            Some(410) => Verdict::Gone,
+            _ if is_test => Verdict::Nothing,
+            _ if claim.id.timestamp() <= dead => Verdict::FailingSince(dead),
+            _ => Verdict::Failing,
+        };
+        let again_in = match verdict {
+            Verdict::Gone | Verdict::Nothing => None,
+            _ => schedule::wait_after(attempt, retry_after, rand::random::<f64>()),
+        };
+        let hold = retry_after.unwrap_or_default().max(HOLD);
+        AttemptEnd::Failed(AttemptFailure { status, trouble, again_in, hold, verdict })
+    }
+}
+
+/// The trouble as the people of the account see it. An owner does not learn which names and addresses are private.
+fn shown(trouble: Trouble, added_by: AddedBy) -> Trouble {
+    match (trouble, added_by) {
+        (Trouble::Address, AddedBy::Owner) => Trouble::Unreachable,
+        _ => trouble,
+    }
+}
+
+/// Waits until this process has ended a task of the API, or may have.
+async fn ending_of_api(endings: &mut Receiver<Ending>) {
+    loop {
+        match endings.recv().await {
+            Ok(Ending { surface: Surface::Web, .. }) => {}
+            Ok(_) | Err(RecvError::Lagged(_)) => return,
+            Err(RecvError::Closed) => return std::future::pending().await,
+        }
+    }
+}
+
+fn report(ended: std::result::Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a delivery ended unexpectedly; it is made again");
+    }
+}

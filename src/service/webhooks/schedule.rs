@@ -1,0 +1,82 @@
+//! The schedule of attempts, as Standard Webhooks 1.0 suggests it.
+
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+
+const MINUTE: u64 = 60;
+const HOUR: u64 = 60 * MINUTE;
+
+/// Seconds from the end of an attempt to the next one. The first attempt is made at once, and there are ten.
+const WAITS: [u64; 9] = [5, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HOUR, 14 * HOUR, 20 * HOUR, 24 * HOUR];
+/// Share of a wait by which it is longer at most, so that receivers that come back are not told of all at once.
+const JITTER: f64 = 0.2;
+/// Longest wait that a receiver may ask for.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * HOUR);
+
+/// The wait after the attempt of this number, from 1; `None` after the last one. It is no shorter than the receiver asks for.
+/// `chance` is a random number below 1.
+pub(super) fn wait_after(attempt: u32, retry_after: Option<Duration>, chance: f64) -> Option<Duration> {
+    let seconds = WAITS.get(usize::try_from(attempt).ok()?.checked_sub(1)?)?;
+    let wait = Duration::from_secs(*seconds).mul_f64(1.0 + JITTER * chance);
+    Some(wait.max(retry_after.unwrap_or_default()))
+}
+
+/// Reads a `Retry-After`: seconds, or a date of HTTP.
+pub(super) fn retry_after(text: &str, now: Timestamp) -> Option<Duration> {
+    let text = text.trim();
+    let wait = match text.parse::<u64>() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => {
+            let date = jiff::fmt::rfc2822::parse(text).ok()?;
+            Timestamp::from_millis(date.timestamp().as_millisecond()).since(now)
+        }
+    };
+    Some(wait.min(MAX_RETRY_AFTER))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::webhooks::DEAD_AFTER;
+    use crate::store::LONGEST_WAIT;
+
+    #[test]
+    fn ten_attempts_take_three_days() {
+        let waits: Vec<_> = (1..=9).map(|attempt| wait_after(attempt, None, 0.0).expect("a wait").as_secs()).collect();
+        assert_eq!(waits, [5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400]);
+        let all = Duration::from_secs(waits.iter().sum());
+        let before_last = all - Duration::from_secs(86_400).mul_f64(1.0 + JITTER);
+        assert!(all > DEAD_AFTER && before_last < DEAD_AFTER);
+        assert_eq!(
+            (wait_after(10, None, 0.0), wait_after(0, None, 0.0), wait_after(u32::MAX, None, 0.0)),
+            (None, None, None)
+        );
+    }
+
+    #[test]
+    fn a_wait_is_up_to_a_fifth_longer() {
+        let waits = |chance| [1, 9].map(|attempt| wait_after(attempt, None, chance).expect("a wait").as_millis());
+        assert_eq!(waits(0.0), [5_000, 86_400_000]);
+        assert_eq!(waits(0.5), [5_500, 95_040_000]);
+        assert_eq!(waits(1.0), [6_000, 103_680_000]);
+        assert!(wait_after(9, None, 1.0).expect("a wait") < LONGEST_WAIT);
+    }
+
+    #[test]
+    fn a_receiver_may_ask_for_a_longer_wait_and_never_for_a_shorter_one() {
+        let now = Timestamp::of_day("2026-11-21").expect("a day");
+        let asked = |text| retry_after(text, now).map(|wait| wait.as_secs());
+        assert_eq!(asked("120"), Some(120));
+        assert_eq!(asked(" 0 "), Some(0));
+        assert_eq!(asked("Sat, 21 Nov 2026 00:02:00 GMT"), Some(120));
+        assert_eq!(asked("Sat, 21 Nov 2026 00:00:00 GMT"), Some(0));
+        assert_eq!(asked("Fri, 20 Nov 2026 00:00:00 GMT"), Some(0));
+        assert_eq!(asked("99999999999"), Some(86_400));
+        for odd in ["", "soon", "-5", "1.5", "2026-11-21"] {
+            assert_eq!(asked(odd), None, "{odd}");
+        }
+        let wait = |retry_after| wait_after(1, Some(Duration::from_secs(retry_after)), 0.0).expect("a wait").as_secs();
+        assert_eq!((wait(120), wait(2)), (120, 5));
+    }
+}

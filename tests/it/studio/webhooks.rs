@@ -1,0 +1,166 @@
+//! The pages of webhooks, for owners.
+
+use hyper::StatusCode;
+use tintype::domain::endpoint::{AddedBy, DeliveryState, DisabledFor, Endpoint, EndpointState};
+use tintype::domain::event::EventType;
+use tintype::domain::person::Role;
+use tintype::store::Action;
+
+use super::Visitor;
+use crate::rigs::http::Answer;
+use crate::rigs::receiver::{Receiver, status, verify};
+use crate::rigs::service::Service;
+use crate::webhooks;
+
+const ALL: [(&str, &str); 4] =
+    [("task.completed", "on"), ("task.failed", "on"), ("credits.low", "on"), ("key.suspended", "on")];
+
+impl Visitor<'_> {
+    async fn endpoints(&self) -> Vec<Endpoint> {
+        self.service.shared.store.list_endpoints(Some(self.account)).await.expect("a store")
+    }
+
+    async fn add_endpoint(&self, url: &str, events: &[(&str, &str)]) -> Answer {
+        self.send("/studio/webhooks", &[&[("url", url)], events].concat()).await
+    }
+}
+
+/// The secret that a page shows once.
+fn secret(answer: &Answer) -> String {
+    let text = String::from_utf8_lossy(&answer.body).into_owned();
+    let rest = text.split("class=\"secret\">").nth(1).expect("a secret");
+    rest.split('<').next().expect("a secret").to_owned()
+}
+
+#[tokio::test]
+async fn an_owner_adds_rotates_disables_and_removes_an_endpoint() {
+    let service = Service::start().await;
+    // The first account belongs to the operator.
+    service.visitor("operator", 10).await;
+    let ada = service.visitor("ada", 10).await;
+    let url = "https://example.com/hooks?token=hunter2";
+    let added = ada.add_endpoint(url, &[("task.failed", "on"), ("nonsense", "on")]).await;
+    assert_eq!(added.status, 200, "{added:?}");
+    let first = secret(&added);
+    assert!(first.starts_with("whsec_"));
+    let page = ada.page("/studio/webhooks").await;
+    assert!(page.contains(url) && !page.contains("whsec_"));
+    let endpoint = ada.endpoints().await.remove(0);
+    assert_eq!((endpoint.added_by, endpoint.events.kinds()), (AddedBy::Owner, &[EventType::TaskFailed][..]));
+    let path = |change: &str| format!("/studio/webhooks/{}/{change}", endpoint.id);
+    let rotated = ada.send(&path("rotate"), &[("hours", "1")]).await;
+    assert_ne!(secret(&rotated), first);
+    assert_eq!(ada.send(&path("events"), &ALL[..2]).await.status, StatusCode::SEE_OTHER);
+    assert_eq!(ada.endpoints().await[0].events.to_string(), "task.completed task.failed");
+    assert_eq!(ada.send(&path("disable"), &[]).await.status, StatusCode::SEE_OTHER);
+    assert_eq!(ada.endpoints().await[0].disabled_for, Some(DisabledFor::Request));
+    assert_eq!(ada.send(&path("test"), &[]).await.status, StatusCode::CONFLICT);
+    assert_eq!(ada.send(&path("enable"), &[]).await.status, StatusCode::SEE_OTHER);
+    assert_eq!(ada.endpoints().await[0].state(), EndpointState::Active);
+    assert_eq!(ada.send(&path("nonsense"), &[]).await.status, StatusCode::NOT_FOUND);
+    assert_eq!(ada.send(&path("remove"), &[]).await.status, StatusCode::SEE_OTHER);
+    assert_eq!(ada.endpoints().await, []);
+    let log = service.shared.store.audit_entries(Some(ada.account), None, 10).await.expect("a store");
+    let actions: Vec<_> = log.iter().rev().map(|entry| entry.deed.action).collect();
+    let expected = [
+        Action::AddEndpoint,
+        Action::RotateEndpoint,
+        Action::SubscribeEndpoint,
+        Action::DisableEndpoint,
+        Action::EnableEndpoint,
+        Action::RemoveEndpoint,
+    ];
+    assert_eq!(actions, expected);
+    assert!(log.iter().all(|entry| entry.actor.person_id == Some(ada.person.id)));
+}
+
+#[tokio::test]
+async fn an_owner_names_public_https_alone_and_the_operator_any_url() {
+    let service = Service::start().await;
+    let operator = service.visitor("operator", 10).await;
+    let ada = service.visitor("ada", 10).await;
+    for url in ["", "example.com", "http://example.com/", "http://127.0.0.1/", "ftp://example.com/", "https://a:b@c.d/"]
+    {
+        let refused = ada.add_endpoint(url, &ALL).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{url}");
+    }
+    assert_eq!(ada.add_endpoint("https://example.com/", &[]).await.status, StatusCode::BAD_REQUEST);
+    assert_eq!(operator.add_endpoint("http://10.0.0.1/", &ALL).await.status, 200);
+    assert_eq!(operator.endpoints().await[0].added_by, AddedBy::Operator);
+    for _ in 0..20 {
+        assert_eq!(ada.add_endpoint("https://example.com/", &ALL).await.status, 200);
+    }
+    assert_eq!(ada.add_endpoint("https://example.com/", &ALL).await.status, StatusCode::CONFLICT);
+}
+
+#[tokio::test]
+async fn nobody_but_an_owner_sees_endpoints_and_nobody_those_of_others() {
+    let service = Service::start().await;
+    let (ada, eve) = (service.visitor("ada", 10).await, service.visitor("eve", 10).await);
+    ada.add_endpoint("https://example.com/hooks", &ALL).await;
+    let endpoint = ada.endpoints().await.remove(0);
+    let delivery = service.shared.store.test_endpoint(endpoint.id).await.expect("a store").expect("a delivery");
+    let page = format!("/studio/webhooks/{}", endpoint.id);
+    let replay = format!("{page}/deliveries/{delivery}/replay");
+    for role in [Role::Member, Role::Viewer] {
+        let other = service.visitor_as("ada", role.as_str(), role).await;
+        for path in ["/studio/webhooks", &page] {
+            assert_eq!(other.get(path).await.status, StatusCode::FORBIDDEN, "{role}");
+        }
+        for path in ["/studio/webhooks", &format!("{page}/remove"), &format!("{page}/rotate"), &replay] {
+            assert_eq!(
+                other.send(path, &[("url", "https://a.example/")]).await.status,
+                StatusCode::FORBIDDEN,
+                "{role}"
+            );
+        }
+        assert!(!other.page("/studio").await.contains("/studio/webhooks"));
+    }
+    assert_eq!(eve.get(&page).await.status, StatusCode::NOT_FOUND);
+    for path in [&format!("{page}/remove"), &format!("{page}/rotate"), &format!("{page}/test"), &replay] {
+        assert_eq!(eve.send(path, &[]).await.status, StatusCode::NOT_FOUND);
+    }
+    // A delivery is looked for at its own endpoint alone.
+    eve.add_endpoint("https://example.com/hooks", &ALL).await;
+    let of_eve = eve.endpoints().await.remove(0).id;
+    let mixed = format!("/studio/webhooks/{of_eve}/deliveries/{delivery}/replay");
+    assert_eq!(eve.send(&mixed, &[]).await.status, StatusCode::NOT_FOUND);
+    assert_eq!(ada.endpoints().await, [endpoint]);
+}
+
+#[tokio::test]
+async fn an_owner_sees_what_became_of_deliveries_and_sends_one_again() {
+    let (service, receiver) = (Service::start_with(&webhooks::NETWORK).await, Receiver::start().await);
+    let operator = service.visitor("operator", 10).await;
+    service.clock.set(tintype::clock::Clock::system().now());
+    let added = operator.add_endpoint(&receiver.url(), &ALL).await;
+    let endpoint = operator.endpoints().await.remove(0).id;
+    let page = format!("/studio/webhooks/{endpoint}");
+    receiver.always(status(503));
+    let tested = operator.send(&format!("{page}/test"), &[]).await;
+    assert_eq!((tested.status, tested.header("location")), (StatusCode::SEE_OTHER, page.as_str()));
+    assert!(operator.page(&page).await.contains("waiting"));
+    service.deliver().await;
+    let shown = operator.page(&page).await;
+    assert!(shown.contains("webhook.test") && shown.contains("given up") && shown.contains("503"));
+    receiver.always(status(204));
+    let store = &service.shared.store;
+    let failed = store.list_deliveries(endpoint, None, 10).await.expect("a store").remove(0);
+    let again = operator.send(&format!("{page}/deliveries/{}/replay", failed.id), &[]).await;
+    assert_eq!(again.status, StatusCode::SEE_OTHER);
+    service.deliver().await;
+    let deliveries = store.list_deliveries(endpoint, None, 10).await.expect("a store");
+    assert_eq!(
+        deliveries.iter().map(|one| one.state()).collect::<Vec<_>>(),
+        [DeliveryState::Delivered, DeliveryState::Failed]
+    );
+    let heard = receiver.heard();
+    assert_eq!(heard[0].header("webhook-id"), heard[1].header("webhook-id"));
+    verify(&heard[1], &secret(&added)).expect("a signature");
+    // An endpoint that the server has disabled is marked.
+    receiver.always(status(410));
+    operator.send(&format!("{page}/test"), &[]).await;
+    service.deliver().await;
+    let shown = operator.page("/studio/webhooks").await;
+    assert!(shown.contains("class=\"marked\"") && shown.contains("410 Gone") && shown.contains("role=\"alert\""));
+}
