@@ -142,3 +142,14 @@ END $$;
 
 -- The owner is told when a balance falls below this.
 ALTER TABLE accounts ADD COLUMN low_balance bigint CHECK (low_balance > 0);
+
+-- Tells the endpoints of an account of low credits, if it has just lost so many and that took the balance below `low`.
+CREATE FUNCTION tintype_tell_if_low(account text, low bigint, lost bigint, balance bigint, now bigint) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF low > balance AND low <= balance + lost THEN
+        RETURN tintype_tell(account, 'credits.low', NULL,
+            json_build_object('credits', balance, 'threshold', low)::text, now);
+    END IF;
+    RETURN 0;
+END $$;

@@ -1,7 +1,8 @@
 //! The store: accounts, keys, credits and tasks in a database.
 //!
 //! Each method is a verb of the domain and exactly one transaction, which is durable when the method returns. Only the
-//! methods of the sweeper, [`Upkeep::rescue`], [`Upkeep::expire`] and [`Upkeep::remove_tasks`], use several transactions.
+//! methods of the sweeper, such as [`Upkeep::rescue`], [`Upkeep::lapse_grants`] and [`Upkeep::remove_tasks`], use several
+//! transactions.
 //! Lookups return `Option`; a refusal by a rule is an outcome, not an error. An error means that nothing was changed,
 //! unless it is [`StoreError::Unknown`].
 

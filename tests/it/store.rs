@@ -23,6 +23,7 @@ mod grants;
 mod identities;
 mod keys;
 mod leases;
+mod low_credits;
 mod people;
 mod postgres_locks;
 mod postgres_reads;
@@ -77,6 +78,10 @@ macro_rules! suite {
                     concurrent_submits_never_exceed_a_budget,
                     keys_of_one_batch_have_budgets_of_their_own,
                     usage_adds_up_to_the_ledger,
+                }
+                low_credits {
+                    low_credits_are_told_once_until_the_balance_is_above_the_threshold_again,
+                    of_many_submits_at_once_one_tells_of_low_credits,
                 }
                 grants {
                     credits_are_spent_soonest_expiring_first_and_lasting_ones_last,

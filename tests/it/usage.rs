@@ -85,6 +85,23 @@ async fn granted_credits_expire() {
     assert_eq!(run(data, &["credits", "audit"])["drifts"], json!([]));
 }
 
+#[test]
+fn the_threshold_of_low_credits_is_set_and_ended() {
+    let data = TempDir::new().expect("a directory");
+    let data = data.path();
+    run(data, &["account", "create", "ada", "--credits", "100"]);
+    assert_eq!(run(data, &["account", "low-balance", "ada", "25"])["low_balance"], 25);
+    assert_eq!(run(data, &["account", "list"])[0]["low_balance"], 25);
+    assert!(text(data, &["account", "low-balance", "ada", "none"]).contains("are not told"));
+    assert_eq!(run(data, &["account", "list"])[0].get("low_balance"), None);
+    for bad in ["0", "some", "1.5"] {
+        assert!(
+            refused(data, &["account", "low-balance", "ada", bad]).contains("neither a number of credits"),
+            "{bad}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn usage_is_added_up_by_account_key_and_day() {
     let data = TempDir::new().expect("a directory");

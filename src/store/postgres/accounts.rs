@@ -85,10 +85,10 @@ const GRANT: &str = "
 /// expire last. Waits for charges and refunds.
 const TAKE: &str = "
     WITH
-    locked AS MATERIALIZED (SELECT id FROM accounts WHERE id = $1 FOR NO KEY UPDATE),
+    locked AS MATERIALIZED (SELECT id, low_balance FROM accounts WHERE id = $1 FOR NO KEY UPDATE),
     -- The function sees all that was committed before the lock, which the snapshot of this statement may not.
     found AS MATERIALIZED (
-        SELECT locked.id, tintype_balance(locked.id) AS balance, expired, live
+        SELECT locked.id, low_balance, tintype_balance(locked.id) AS balance, expired, live
         FROM locked, LATERAL tintype_expiring(locked.id, tintype_now($5))
     ),
     taken AS (
@@ -97,6 +97,7 @@ const TAKE: &str = "
         RETURNING account_id, balance
     )
     SELECT found.balance - expired AS available, taken.balance AS remaining,
+        tintype_tell_if_low(found.id, low_balance, $2, taken.balance, $3) AS told,
         tintype_draw(found.id, expired + live - taken.balance, tintype_now($5)) AS drawn
     FROM found LEFT JOIN taken ON account_id = found.id";
 

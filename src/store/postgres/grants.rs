@@ -12,21 +12,23 @@ use crate::store::Result;
 /// the balance. Skips an account that another transaction has locked.
 const LAPSE: &str = "
     WITH
-    locked AS MATERIALIZED (SELECT id FROM accounts WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED),
+    locked AS MATERIALIZED (SELECT id, low_balance FROM accounts WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED),
     -- The function sees all that was committed before the lock, which the snapshot of this statement may not.
-    found AS MATERIALIZED (SELECT id, tintype_balance(id) AS balance FROM locked),
+    found AS MATERIALIZED (SELECT id, low_balance, tintype_balance(id) AS balance FROM locked),
     -- The lock came before: what another transaction changed meanwhile is read anew.
     ended AS (
         UPDATE expiring_grants g SET lapsed = remaining, remaining = 0
         FROM found WHERE g.account_id = found.id AND g.account_id = $1 AND g.lapsed IS NULL AND g.expires_at <= tintype_now($2)
-        RETURNING g.entry_id, g.expires_at, g.lapsed, found.id, found.balance
+        RETURNING g.entry_id, g.expires_at, g.lapsed, found.id, found.balance, found.low_balance
     ),
     entered AS (
         INSERT INTO ledger (account_id, kind, amount, balance, created_at, grant_id)
         SELECT id, 'expiry', -lapsed, balance - sum(lapsed) OVER (ORDER BY expires_at, entry_id), tintype_now($2), entry_id
         FROM ended WHERE lapsed > 0 ORDER BY expires_at, entry_id
     )
-    SELECT count(*) AS lapsed FROM ended";
+    SELECT count(*) AS lapsed,
+        tintype_tell_if_low(min(id), min(low_balance), sum(lapsed)::bigint, (min(balance) - sum(lapsed))::bigint, tintype_now($2)) AS told
+    FROM ended";
 
 /// Ends the grants that have expired, account by account, so that one whose rows are damaged or locked delays no other.
 pub(super) async fn lapse(database: &Database) -> Result<usize> {

@@ -280,12 +280,13 @@ const SUBMIT: &str = "
     -- Locks the accounts in the order of their ids: nothing else charges or refunds them until the commit. An account
     -- that another transaction has locked is skipped, so that it delays no other.
     locked AS MATERIALIZED (
-        SELECT id FROM accounts WHERE id = ANY ($2) AND deleted_at IS NULL ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+        SELECT id, low_balance FROM accounts WHERE id = ANY ($2) AND deleted_at IS NULL
+        ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
     ),
     -- The functions see all that was committed before the lock, which the snapshot of this statement may not.
     found AS MATERIALIZED (
         SELECT locked.id, tintype_balance(locked.id) AS balance, tintype_unfinished(locked.id, $14, $16) AS unfinished,
-            expired, live
+            expired, live, low_balance
         FROM locked, LATERAL tintype_expiring(locked.id, tintype_now($25))
     ),
     -- The orders of keys with a budget; `drawn` is the cost of an order and of those of its budget before it. Their tasks
@@ -308,7 +309,7 @@ const SUBMIT: &str = "
     -- An account's orders are accepted up to the first that it cannot pay, that exceeds its limit or the budget of its key,
     -- that is too late, or that repeats a call.
     judged AS MATERIALIZED (
-        SELECT orders.*, balance, balance - expired AS spendable, live > 0 AS draws, unfinished,
+        SELECT orders.*, balance, low_balance, balance - expired AS spendable, live > 0 AS draws, unfinished,
             budgeted.line, budgeted.budget, budgeted.budget_period, budgets.spent AS budget_spent,
             bool_and(orders.spent <= balance - expired AND (budgeted.line IS NULL OR budgets.spent + drawn <= budget)
                 AND (max_unfinished = 0 OR unfinished + place <= max_unfinished)
@@ -346,6 +347,9 @@ const SUBMIT: &str = "
     SELECT EXISTS (SELECT 1 FROM accounts WHERE accounts.id = orders.account_id AND deleted_at IS NULL) AS exists,
         judged.spendable AS balance, judged.unfinished, coalesce(judged.accepted, false) AS accepted,
         judged.line, judged.budget, judged.budget_period, judged.budget_spent, orders.made_at,
+        -- An event is written last, when all locks are held.
+        CASE WHEN judged.accepted THEN tintype_tell_if_low(orders.account_id, judged.low_balance,
+            $15 * orders.n, judged.balance - judged.spent, orders.made_at) END AS told,
         coalesce(judged.repeated, false) AS repeated,
         NOT coalesce(judged.accepted, false) AND extract(epoch FROM clock_timestamp()) * 1000 >= orders.deadline AS late
     FROM orders LEFT JOIN judged ON judged.ordinal = orders.ordinal ORDER BY orders.ordinal";

@@ -362,6 +362,7 @@ pub(super) fn take(writing: &mut Writing, account_id: Id, amount: i64, note: &st
         grants::take(connection, account_id, expiring.live + expiring.expired - left, now)?;
         let taken = Entry { kind: EntryKind::Grant, amount: -amount, task_id: None, key_id: None, note: Some(note) };
         taken.record(connection, account_id, left, now)?;
+        grants::tell_if_low(writing, account_id, amount, left, now)?;
         return Ok(Some(Taking::Taken(left)));
     }
     let mut balance = connection.prepare_cached("SELECT balance FROM accounts WHERE id = ?1")?;

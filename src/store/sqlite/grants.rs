@@ -1,10 +1,12 @@
 //! Credits that expire. They are part of the balance; a row of `expiring_grants` says how many of it are left of a grant, and
 //! until when.
 
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
+use super::deliveries;
 use super::writer::Writing;
 use crate::clock::Timestamp;
+use crate::domain::event::{self, EventType};
 use crate::domain::model::{EntryKind, ExpiringGrant, Id};
 use crate::store::REFUND_LIFE;
 
@@ -119,6 +121,27 @@ pub(super) fn give_back(
     Ok(())
 }
 
+/// Tells the endpoints of an account of low credits, if it has just lost so many and that took the balance below its
+/// threshold.
+pub(super) fn tell_if_low(
+    writing: &Writing,
+    account_id: Id,
+    lost: i64,
+    balance: i64,
+    now: Timestamp,
+) -> rusqlite::Result<()> {
+    let threshold: Option<i64> = writing
+        .connection
+        .prepare_cached(
+            "SELECT low_balance FROM accounts WHERE id = ?1 AND low_balance > ?2 AND low_balance <= ?2 + ?3",
+        )?
+        .query_row(params![account_id, balance, lost], |row| row.get(0))
+        .optional()?;
+    let Some(threshold) = threshold else { return Ok(()) };
+    let data = event::of_low_credits(balance, threshold).to_string();
+    deliveries::tell(writing, account_id, EventType::CreditsLow, &data, now)
+}
+
 /// Ends up to [`SWEEP_BATCH`] grants that have expired; returns their number. Of each that has credits left, an entry takes
 /// them from the balance.
 pub(super) fn lapse(writing: &mut Writing) -> rusqlite::Result<usize> {
@@ -145,6 +168,7 @@ pub(super) fn lapse(writing: &mut Writing) -> rusqlite::Result<usize> {
                 "INSERT INTO ledger (account_id, kind, amount, balance, created_at, grant_id) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
             )?
             .execute(params![account_id, EntryKind::Expiry.as_str(), -remaining, balance, now, entry_id])?;
+        tell_if_low(writing, *account_id, *remaining, balance, now)?;
     }
     Ok(due.len())
 }

@@ -45,6 +45,7 @@ pub(super) fn submit(
     let balance = connection
         .prepare_cached("SELECT balance FROM accounts WHERE id = ?1")?
         .query_row([account_id], |row| row.get(0))?;
+    grants::tell_if_low(writing, account_id, cost, balance, now)?;
     let created_at = id.timestamp();
     let image_to_image = !request.reference_images.is_empty();
     connection
