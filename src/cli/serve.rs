@@ -269,6 +269,7 @@ async fn work(parts: Parts, listeners: Listeners, delay: Duration, signals: &mut
         running.spawn(server::serve(listeners.api, router(api.clone(), readiness.clone()), front, close.clone()));
         running.spawn(api.keys.clone().run(stop.clone()));
         running.spawn(api.studio.clone().run(stop.clone()));
+        running.spawn(api.previews.clone().run(stop.clone()));
         let (shared, stop) = (api.shared.clone(), stop.clone());
         running.spawn(async move {
             stop.run_until_cancelled(shared.endings.hear()).await;

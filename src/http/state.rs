@@ -17,6 +17,7 @@ use crate::service::keyring::Keyring;
 use crate::service::limits::RateLimits;
 use crate::service::links::Links;
 use crate::service::people::SignUpTerms;
+use crate::service::previews::Previews;
 use crate::service::tasks::Tasks;
 use crate::service::thumbnails::Thumbnails;
 use crate::service::uploads::Uploads;
@@ -130,6 +131,8 @@ pub struct ApiState {
     pub failures: Arc<Failures>,
     /// Takes pictures that callers bring.
     pub uploads: Arc<Uploads>,
+    /// Looks for previews of pictures that are being made.
+    pub previews: Arc<Previews>,
     /// The pages for people.
     pub studio: Arc<Studio>,
 }
@@ -175,6 +178,7 @@ impl ApiState {
         Ok(Arc::new(Self {
             studio: Studio::new(shared.clone(), parts, of_studio),
             uploads,
+            previews: Previews::new(shared.clone()),
             keys: Arc::new(Keyring::new(shared.store.clone(), clock.clone())),
             limits,
             tasks,

@@ -26,6 +26,8 @@ pub struct Call {
     pub attempt: u32,
     /// A random number, which identifies this attempt as the one that waits for the task.
     pub holder: i64,
+    /// Whether its caller would see previews of the pictures.
+    pub wants_previews: bool,
 }
 
 impl Call {
@@ -44,6 +46,13 @@ pub struct Origin {
     pub person_id: Option<Id>,
     /// The call of OpenAI's dialect that made it.
     pub call: Option<Call>,
+}
+
+impl Origin {
+    /// Whether somebody would see previews of a task of the API.
+    pub fn wants_previews(&self) -> bool {
+        self.call.is_some_and(|call| call.wants_previews)
+    }
 }
 
 impl From<Option<Id>> for Origin {

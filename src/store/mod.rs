@@ -169,6 +169,30 @@ pub struct Unfinished {
     pub preview: Option<i64>,
 }
 
+/// A preview that a caller would see.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SoughtPreview {
+    /// The account that owns the task.
+    pub account_id: Id,
+    /// The task.
+    pub task_id: Id,
+    /// The number of the preview that the caller has seen; 0 before the first.
+    pub shown: i64,
+    /// The part of the work from which on the next one is due, from 0 to 1.
+    pub from: f64,
+}
+
+/// A preview that was sought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundPreview {
+    /// Its place among those that were sought.
+    pub place: usize,
+    /// Its number.
+    pub number: i64,
+    /// A small PNG.
+    pub png: Bytes,
+}
+
 /// A task with its request and all details.
 #[derive(Debug, Clone)]
 pub struct TaskRecord {
@@ -276,6 +300,10 @@ pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
 
     /// The latest preview of the present attempt at a task that this account created on this surface: a small PNG.
     async fn find_preview(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Bytes>>;
+
+    /// The latest previews of the present attempts at such tasks on a surface, of those that are due and not yet seen. An
+    /// attempt that does not report how far it is counts as far enough.
+    async fn find_previews(&self, surface: Surface, sought: &[SoughtPreview]) -> Result<Vec<FoundPreview>>;
 
     /// Any task, for the operator, including removed ones.
     async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>>;

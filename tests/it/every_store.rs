@@ -19,6 +19,7 @@ const MODULES: [&str; 26] = [
     "openai_edits::",
     "openai_face::",
     "openai_retries::",
+    "openai_streams::",
     "policy::",
     "progress::",
     "queue::",

@@ -166,7 +166,7 @@ impl Scene {
     /// A call of OpenAI's dialect that is repeated, and delivers nothing.
     async fn call_again(&self) {
         let (store, key_id) = (self.service.shared.store.clone(), self.account.id);
-        let call = Call { digest: [7; 32], idempotency: None, attempt: 1, holder: 1 };
+        let call = Call { digest: [7; 32], idempotency: None, attempt: 1, holder: 1, wants_previews: false };
         attempt(async move {
             if let Attachment::Task(id) = store.attach_call(key_id, call).await? {
                 store.end_call(id, call.holder, CallEnd::HungUp).await?;

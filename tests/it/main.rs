@@ -46,6 +46,7 @@ mod openai_edits;
 mod openai_face;
 mod openai_retries;
 mod openai_sdks;
+mod openai_streams;
 mod openapi;
 mod package;
 mod pages;

@@ -251,6 +251,7 @@ macro_rules! suite {
                     progress_ends_with_its_lease,
                     the_owner_of_a_task_sees_the_latest_preview,
                     a_preview_ends_with_its_lease,
+                    a_preview_is_found_by_its_owner_once_it_is_due_and_not_yet_seen,
                     a_sweep_leaves_the_progress_of_running_attempts,
                 }
                 damage {

@@ -63,9 +63,9 @@ fn statement() -> String {
         UPDATE queue q SET lease_epoch = q.lease_epoch + 1, lease_until = tintype_now($3) + $6, ready_at = 0,
             claimed_at = tintype_now($3)
         WHERE q.task_id = ANY (ARRAY (SELECT task_id FROM picked))
-        RETURNING q.task_id, q.account_id, q.lease_epoch
+        RETURNING q.task_id, q.account_id, q.lease_epoch, q.wants_previews
     )
-    SELECT leased.task_id, leased.account_id, leased.lease_epoch, t.surface, {REQUEST}
+    SELECT leased.task_id, leased.account_id, leased.lease_epoch, leased.wants_previews, t.surface, {REQUEST}
     FROM leased JOIN picked USING (task_id) JOIN tasks t ON t.id = leased.task_id
     WHERE t.id = ANY (ARRAY (SELECT task_id FROM picked)) ORDER BY lap, turn"
     )
@@ -117,6 +117,7 @@ fn readable(row: &Row) -> Option<Claim> {
             account_id: row.try_get("account_id")?,
             surface: word(row, "surface")?,
             request: request(row)?,
+            wants_previews: row.try_get("wants_previews")?,
         })
     };
     let task = row.try_get::<_, &str>("task_id").ok();

@@ -8,7 +8,7 @@ use super::tasks::{TASK, task};
 use super::writer::Writing;
 use crate::clock::Timestamp;
 use crate::domain::model::{Id, Surface, Task};
-use crate::store::{AttemptProgress, Lease, Unfinished};
+use crate::store::{AttemptProgress, FoundPreview, Lease, SoughtPreview, Unfinished};
 
 pub(super) fn report(writing: &mut Writing, attempts: &[(Lease, AttemptProgress)]) -> rusqlite::Result<()> {
     let now = writing.clock.now();
@@ -74,6 +74,32 @@ pub(super) fn preview(
         )?
         .query_row(params![id, account_id, surface.as_str()], |row| row.get::<_, Vec<u8>>(0).map(Bytes::from))
         .optional()
+}
+
+/// The latest previews of tasks, of those that are due and not yet seen.
+pub(super) fn previews(
+    connection: &Connection,
+    surface: Surface,
+    sought: &[SoughtPreview],
+) -> rusqlite::Result<Vec<FoundPreview>> {
+    let mut look = connection.prepare_cached(
+        "SELECT p.number, p.png FROM previews p
+         JOIN queue q ON q.task_id = p.task_id AND q.lease_epoch = p.lease_epoch AND q.lease_until IS NOT NULL
+         JOIN tasks t ON t.id = p.task_id
+         LEFT JOIN progress r ON r.task_id = p.task_id AND r.lease_epoch = p.lease_epoch
+         WHERE p.task_id = ?1 AND p.number <> ?2 AND coalesce(r.fraction, r.step * 1.0 / r.steps, 1.0) >= ?3
+             AND t.account_id = ?4 AND t.surface = ?5 AND t.removed_at IS NULL",
+    )?;
+    let mut found = Vec::new();
+    for (place, SoughtPreview { account_id, task_id, shown, from }) in sought.iter().enumerate() {
+        let preview = look
+            .query_row(params![task_id, shown, from, account_id, surface.as_str()], |row| {
+                Ok(FoundPreview { place, number: row.get(0)?, png: row.get::<_, Vec<u8>>(1)?.into() })
+            })
+            .optional()?;
+        found.extend(preview);
+    }
+    Ok(found)
 }
 
 /// A task with the progress of the present attempt at it. One look-up by key in each table.

@@ -50,11 +50,12 @@ pub(super) fn claim(writing: &mut Writing, max: usize, lease: Duration, scope: &
             .execute(params![task_id, now.saturating_add(lease), now])?;
         let claim = connection
             .prepare_cached(&format!(
-                "SELECT lease_epoch, surface, {REQUEST} FROM queue JOIN tasks ON id = task_id WHERE task_id = ?1"
+                "SELECT lease_epoch, surface, wants_previews, {REQUEST} FROM queue JOIN tasks ON id = task_id WHERE task_id = ?1"
             ))?
             .query_row([task_id], |row| {
                 let lease = Lease { task_id, epoch: row.get("lease_epoch")? };
-                let of = |request| Ok(Claim { lease, account_id, surface: word(row, "surface")?, request });
+                let (surface, wants_previews) = (word(row, "surface")?, row.get("wants_previews")?);
+                let of = |request| Ok(Claim { lease, account_id, surface, request, wants_previews });
                 Ok(request(row).and_then(of))
             })?;
         match claim {

@@ -14,12 +14,14 @@ use crate::domain::model::{EntryKind, Id, Status, Surface, Task};
 use crate::domain::request::GenerateRequest;
 use crate::fault::Effect;
 use crate::store::{
-    AttemptProgress, CompletedTask, Origin, Result, StartLimit, Submission, TaskFiles, TaskRecord, Tasks, Unfinished,
+    AttemptProgress, CompletedTask, FoundPreview, Origin, Result, SoughtPreview, StartLimit, Submission, TaskFiles,
+    TaskRecord, Tasks, Unfinished,
 };
 
 /// Queues a task.
 const QUEUE: &str = "
-    INSERT INTO queue (task_id, account_id, key_id, person_id, reference_count, taken) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    INSERT INTO queue (task_id, account_id, key_id, person_id, reference_count, taken, wants_previews)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
 
 pub(super) fn submit(
     writing: &mut Writing,
@@ -65,7 +67,8 @@ pub(super) fn submit(
             request.prompt,
             request.request_id
         ])?;
-    let queued = params![id, account_id, origin.key_id, origin.person_id, request.reference_images.len(), taken];
+    let (references, wants_previews) = (request.reference_images.len(), origin.wants_previews());
+    let queued = params![id, account_id, origin.key_id, origin.person_id, references, taken, wants_previews];
     connection.prepare_cached(QUEUE)?.execute(queued)?;
     if let Some((key_id, call)) = call {
         calls::record(connection, id, key_id, &call)?;
@@ -371,6 +374,10 @@ impl Tasks for SqliteStore {
 
     async fn find_preview(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Bytes>> {
         self.read(|connection| progress::preview(connection, account_id, surface, id))
+    }
+
+    async fn find_previews(&self, surface: Surface, sought: &[SoughtPreview]) -> Result<Vec<FoundPreview>> {
+        self.read(|connection| progress::previews(connection, surface, sought))
     }
 
     async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>> {
