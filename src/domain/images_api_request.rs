@@ -10,7 +10,7 @@ use crate::domain::reference_url::ReferenceUrl;
 use crate::domain::request::{self, AspectRatio, GenerateRequest, MAX_IMAGES, MAX_REFERENCES};
 
 /// Longest name of a model, in characters.
-const MAX_MODEL_CHARS: usize = 200;
+pub const MAX_MODEL_CHARS: usize = 200;
 /// Most partial images of a stream.
 const MAX_PARTIAL_IMAGES: u8 = 3;
 /// Fields that are taken and change nothing: an engine of Tintype has no such choice.

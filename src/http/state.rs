@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::docs::openapi;
 use crate::config::{
-    AllowedOrigins, ConnectionLimits, FileLinks, LimitSettings, OidcProvider, RedisServer, ServerSettings,
-    SignUpSettings, TrustedProxy,
+    AllowedOrigins, ConnectionLimits, FileLinks, LimitSettings, ModelAliases, OidcProvider, RedisServer,
+    ServerSettings, SignUpSettings, TrustedProxy,
 };
 use crate::outbound::identity_provider::{IdentityProvider, Registration};
 use crate::sandbox::Decoder;
@@ -46,6 +46,8 @@ pub struct ApiSettings {
     pub reference_ports: Vec<u16>,
     /// Origins of web pages that may call the API.
     pub origins: Arc<AllowedOrigins>,
+    /// Names of models that stand for an engine.
+    pub model_aliases: Arc<ModelAliases>,
     /// Open sign-up.
     pub sign_up: SignUpSettings,
     /// The OpenID Connect provider at which people may sign in.
@@ -78,6 +80,7 @@ impl ApiSettings {
             file_links: settings.file_urls.links(&settings.files, public_url),
             reference_ports: settings.worker.reference_ports.clone(),
             origins: Arc::new(settings.origins.allowed()?),
+            model_aliases: Arc::new(settings.models.aliases()?),
             sign_up: settings.sign_up,
             provider: registration(settings, public_url)?,
             picture_decoder: settings.worker.test_picture_decoder.clone(),

@@ -38,7 +38,7 @@ impl Call {
 }
 
 /// The origin of a task.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Origin {
     /// The key that it came with. A violation of the content policy counts against it.
     pub key_id: Option<Id>,
@@ -46,6 +46,8 @@ pub struct Origin {
     pub person_id: Option<Id>,
     /// The call of OpenAI's dialect that made it.
     pub call: Option<Call>,
+    /// The engine that its model stands for; `None` if any may make its images.
+    pub engine: Option<String>,
 }
 
 impl Origin {

@@ -38,7 +38,8 @@ pub use self::audit_log::{Action, Actor, AuditEntry, AuditLog, Deed, Via};
 pub use self::calls::{Attachment, CALL_LIFE, Call, CallEnd, Calls, Origin};
 pub use self::error::{Cause, OpenError, StoreError};
 pub use self::fleet::{
-    ANY_REFERENCES, Abilities, ENGINE_SILENCE, EndingsElsewhere, EngineState, Fleet, WORKER_SILENCE, WorkerReport,
+    ANY_REFERENCES, Abilities, ENGINE_SILENCE, EndingsElsewhere, EngineState, Fleet, WORKER_SILENCE, WaitingForEngine,
+    WorkerReport,
 };
 pub use self::gallery::{Board, BoardWrite, Gallery, GalleryFilter, GalleryPage, State};
 pub use self::identities::{Identities, Linking};
@@ -322,18 +323,20 @@ pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
 /// Tasks that have not ended, and the leases on them.
 #[async_trait]
 pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
-    /// Leases up to `max` waiting tasks for `lease`: round robin over accounts, oldest first within one. None while the
-    /// queue is paused.
+    /// Leases up to `max` waiting tasks for `lease` that name no engine: round robin over accounts, oldest first within one.
+    /// None while the queue is paused.
     async fn claim(&self, max: usize, lease: Duration) -> Result<Vec<Claim>> {
-        self.claim_within(max, ANY_REFERENCES, lease, &[]).await
+        self.claim_within(max, "", ANY_REFERENCES, lease, &[]).await
     }
 
-    /// [`Queue::claim`] of tasks with up to `max_references` reference images, without the accounts `passed_over`. Once
-    /// an account is no longer excluded, it is served before any other account is served twice. Claims with different
-    /// `max_references` take turns of their own, so that none keeps an account from the others.
+    /// [`Queue::claim`] of tasks that name no engine or this one, with up to `max_references` reference images, without the
+    /// accounts `passed_over`. Once an account is no longer excluded, it is served before any other account is served twice.
+    /// Claims with different engines or `max_references` take turns of their own, so that none keeps an account from the
+    /// others.
     async fn claim_within(
         &self,
         max: usize,
+        engine: &str,
         max_references: u32,
         lease: Duration,
         passed_over: &[Id],
@@ -376,6 +379,9 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
 
     /// Number of unfinished tasks.
     async fn queue_depth(&self) -> Result<QueueDepth>;
+
+    /// The waiting tasks that name an engine, by engine.
+    async fn waiting_for_engines(&self) -> Result<Vec<WaitingForEngine>>;
 
     /// The oldest waiting tasks, in order, at most `limit`.
     async fn waiting_tasks(&self, limit: u32) -> Result<Vec<Id>>;
@@ -421,6 +427,10 @@ pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
     /// Ends the grants that have expired by [`Fleet::now`]: an entry of the kind `expiry` takes what is left of each from its
     /// account. Returns the number of grants.
     async fn lapse_grants(&self) -> Result<usize>;
+
+    /// Fails and refunds every waiting task that names an engine which is not among these, or has more reference images than
+    /// its engine takes; returns them in any order. Each of `engines` is a name and the most reference images that it takes.
+    async fn fail_unmatched(&self, engines: &[(String, u32)], error: &str) -> Result<Vec<Ended>>;
 
     /// Removes every task that ended before `cutoff` of [`Fleet::now`]: erases its request and hides it from every lookup
     /// except [`Tasks::inspect_task`] and [`Tasks::task_files`]. Its ledger entries and the names of its files stay.

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 /// The tests that speak to a whole service in their own process.
-const MODULES: [&str; 26] = [
+const MODULES: [&str; 27] = [
     "audit_log::entries",
     "auth::",
     "budgets::",
@@ -15,6 +15,7 @@ const MODULES: [&str; 26] = [
     "https::",
     "limits::",
     "list::",
+    "openai_aliases::a_",
     "openai_background::",
     "openai_edits::",
     "openai_face::",

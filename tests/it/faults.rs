@@ -295,6 +295,8 @@ impl Scene {
         attempt(async move { sweeper.sweep(Rescue::Expired).await }).await;
         let shared = self.service.shared.clone();
         attempt(async move { shared.endings.fail_beyond(0).await }).await;
+        let shared = self.service.shared.clone();
+        attempt(async move { shared.endings.fail_unmatched(&[]).await }).await;
         let keys = self.service.api.keys.clone();
         attempt(async move { keys.record_uses().await }).await;
     }

@@ -41,6 +41,7 @@ mod mcp;
 mod metrics;
 mod migrate;
 mod models;
+mod openai_aliases;
 mod openai_background;
 mod openai_edits;
 mod openai_face;

@@ -14,6 +14,7 @@ mod completed;
 mod damage;
 mod drift;
 mod ends;
+mod engines;
 mod files;
 mod fixture;
 mod gallery;
@@ -223,6 +224,11 @@ macro_rules! suite {
                     fail_beyond_fails_the_waiting_tasks_with_more_references_and_no_other,
                     a_claim_passes_over_very_many_tasks_that_it_cannot_take,
                     the_audit_finds_a_wrong_number_of_references_in_the_queue,
+                }
+                engines {
+                    a_claim_takes_tasks_of_its_engine_and_of_none,
+                    claims_for_different_engines_take_turns_of_their_own,
+                    fail_unmatched_fails_the_waiting_tasks_whose_engine_nobody_has_and_no_other,
                 }
                 leases {
                     a_rescue_takes_a_lease_that_ends_later_than_the_longest_lease,

@@ -180,7 +180,8 @@ async fn task_of(
     caller: &Caller,
     mut arrived: Duration,
 ) -> Result<Option<Id>, ApiError> {
-    let origin = Origin { key_id: Some(caller.key_id), call: Some(attempt), ..Origin::default() };
+    let engine = call.model.as_ref().and_then(|model| api.settings.model_aliases.get(model)).cloned();
+    let origin = Origin { key_id: Some(caller.key_id), call: Some(attempt), engine, ..Origin::default() };
     let mut counted = !attempt.may_repeat();
     let mut looks = 0;
     loop {
@@ -208,7 +209,8 @@ async fn task_of(
             caller.check_again(api).await?;
             arrived = api.shared.clock.elapsed();
         }
-        let submission = api.tasks.submit(caller.account_id, origin, Surface::Api, call.request.clone(), arrived).await;
+        let submission =
+            api.tasks.submit(caller.account_id, origin.clone(), Surface::Api, call.request.clone(), arrived).await;
         looks += 1;
         if matches!(submission, Ok(Submission::Repeated)) && looks < MAX_LOOKS {
             continue;

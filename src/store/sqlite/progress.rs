@@ -140,7 +140,8 @@ pub(super) fn unfinished(
              WHERE q.account_id = ?1 AND q.lease_until {condition}"
         )
     };
-    let sql = format!("{} UNION ALL {}", part("IS NULL"), part("IS NOT NULL"));
+    let parts = ["IS NULL AND q.engine = ''", "IS NULL AND q.engine > ''", "IS NOT NULL"];
+    let sql = parts.map(part).join(" UNION ALL ");
     let mut of_account = connection.prepare_cached(&sql)?;
     let mut found = Vec::new();
     for &account_id in accounts {

@@ -20,7 +20,7 @@ use crate::domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, Surface};
 use crate::fault::Effect;
 use crate::store::{
     Action, AttemptProgress, Claim, Deed, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Origin, Queue,
-    QueueDepth, Refusal, Rescue, Rescued, Result, Retry, StrikeRule,
+    QueueDepth, Refusal, Rescue, Rescued, Result, Retry, StrikeRule, WaitingForEngine,
 };
 
 /// Tasks that a sweep ends per transaction, so that the writes of callers can run in between.
@@ -33,7 +33,7 @@ pub(super) fn claim(writing: &mut Writing, max: usize, lease: Duration, scope: &
     if paused_at(connection)?.is_some() {
         return Ok(claims);
     }
-    let last_served = writing.last_served.entry(scope.max_references).or_default();
+    let last_served = writing.last_served.entry((scope.engine.clone(), scope.max_references)).or_default();
     while claims.len() < max {
         let after_last = next_waiting(connection, last_served, now, scope)?;
         let Some((account_id, task_id)) = (match after_last {
@@ -73,6 +73,7 @@ pub(super) fn claim(writing: &mut Writing, max: usize, lease: Duration, scope: &
 /// The tasks that a claim may take.
 #[derive(Debug)]
 pub(super) struct Scope {
+    engine: String,
     max_references: u32,
     passed_over: HashSet<Id>,
 }
@@ -86,13 +87,16 @@ fn next_waiting(
 ) -> rusqlite::Result<Option<(Id, Id)>> {
     let mut statement = connection.prepare_cached(
         "SELECT account_id, task_id FROM queue INDEXED BY queue_waiting
-         WHERE lease_until IS NULL AND account_id > ?1 AND ready_at <= ?2 AND reference_count <= ?3
+         WHERE lease_until IS NULL AND engine = ?4 AND account_id > ?1 AND ready_at <= ?2 AND reference_count <= ?3
          ORDER BY account_id, task_id LIMIT 1",
     )?;
+    let mut of_engine = |engine: &str, account: &str| -> rusqlite::Result<Option<(Id, Id)>> {
+        let parameters = params![account, now, scope.max_references, engine];
+        statement.query_row(parameters, |row| Ok((row.get(0)?, row.get(1)?))).optional()
+    };
     let mut next = |account: &str| -> rusqlite::Result<Option<(Id, Id)>> {
-        statement
-            .query_row(params![account, now, scope.max_references], |row| Ok((row.get(0)?, row.get(1)?)))
-            .optional()
+        let found = [of_engine("", account)?, of_engine(&scope.engine, account)?];
+        Ok(found.into_iter().flatten().min())
     };
     let mut found = next(account)?;
     while let Some((account_id, _)) = found.filter(|(account_id, _)| scope.passed_over.contains(account_id)) {
@@ -181,7 +185,7 @@ pub(super) fn fail(writing: &mut Writing, lease: Lease, error: &str) -> rusqlite
 pub(super) fn origin_of(connection: &Connection, task_id: Id) -> rusqlite::Result<Origin> {
     let found = connection
         .prepare_cached("SELECT key_id, person_id FROM queue WHERE task_id = ?1")?
-        .query_row([task_id], |row| Ok(Origin { key_id: row.get(0)?, person_id: row.get(1)?, call: None }))
+        .query_row([task_id], |row| Ok(Origin { key_id: row.get(0)?, person_id: row.get(1)?, ..Origin::default() }))
         .optional()?;
     Ok(found.unwrap_or_default())
 }
@@ -321,6 +325,31 @@ pub(super) fn fail_beyond(writing: &mut Writing, max_references: u32, error: &st
     fail_all(writing, beyond, error)
 }
 
+/// Fails and refunds up to [`SWEEP_BATCH`] waiting tasks whose engine is not in `engines`, an object of JSON, or takes fewer
+/// references than they have.
+pub(super) fn fail_unmatched(writing: &mut Writing, engines: &str, error: &str) -> rusqlite::Result<Vec<Ended>> {
+    let unmatched: Vec<Id> = writing
+        .connection
+        .prepare_cached(
+            "SELECT task_id FROM queue INDEXED BY queue_named
+             WHERE lease_until IS NULL AND engine > ''
+                 AND reference_count > coalesce((SELECT value FROM json_each(?1) WHERE key = engine), -1) LIMIT ?2",
+        )?
+        .query_map(params![engines, SWEEP_BATCH], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    fail_all(writing, unmatched, error)
+}
+
+fn waiting_for_engines(connection: &Connection) -> rusqlite::Result<Vec<WaitingForEngine>> {
+    connection
+        .prepare_cached(
+            "SELECT engine, count(*), max(reference_count) FROM queue INDEXED BY queue_named
+             WHERE lease_until IS NULL AND engine > '' GROUP BY engine ORDER BY engine",
+        )?
+        .query_map([], |row| Ok(WaitingForEngine { engine: row.get(0)?, tasks: row.get(1)?, references: row.get(2)? }))?
+        .collect()
+}
+
 fn fail_all(writing: &mut Writing, mut tasks: Vec<Id>, error: &str) -> rusqlite::Result<Vec<Ended>> {
     tasks.sort_unstable();
     let mut failed = Vec::new();
@@ -406,11 +435,13 @@ impl Queue for SqliteStore {
     async fn claim_within(
         &self,
         max: usize,
+        engine: &str,
         max_references: u32,
         lease: Duration,
         passed_over: &[Id],
     ) -> Result<Vec<Claim>> {
-        let scope = Scope { max_references, passed_over: passed_over.iter().copied().collect() };
+        let engine = engine.to_owned();
+        let scope = Scope { engine, max_references, passed_over: passed_over.iter().copied().collect() };
         self.write(Effect::Claim, move |writing| claim(writing, max, lease, &scope)).await
     }
 
@@ -463,6 +494,10 @@ impl Queue for SqliteStore {
 
     async fn queue_depth(&self) -> Result<QueueDepth> {
         self.read(depth)
+    }
+
+    async fn waiting_for_engines(&self) -> Result<Vec<WaitingForEngine>> {
+        self.read(waiting_for_engines)
     }
 
     async fn waiting_tasks(&self, limit: u32) -> Result<Vec<Id>> {

@@ -20,13 +20,13 @@ use crate::store::{
 
 /// Queues a task.
 const QUEUE: &str = "
-    INSERT INTO queue (task_id, account_id, key_id, person_id, reference_count, taken, wants_previews)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+    INSERT INTO queue (task_id, account_id, key_id, person_id, reference_count, taken, wants_previews, engine)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
 pub(super) fn submit(
     writing: &mut Writing,
     account_id: Id,
-    origin: Origin,
+    origin: &Origin,
     surface: Surface,
     request: &GenerateRequest,
     max_unfinished: u32,
@@ -67,8 +67,9 @@ pub(super) fn submit(
             request.prompt,
             request.request_id
         ])?;
-    let (references, wants_previews) = (request.reference_images.len(), origin.wants_previews());
-    let queued = params![id, account_id, origin.key_id, origin.person_id, references, taken, wants_previews];
+    let (references, engine) = (request.reference_images.len(), origin.engine.as_deref().unwrap_or_default());
+    let wants_previews = origin.wants_previews();
+    let queued = params![id, account_id, origin.key_id, origin.person_id, references, taken, wants_previews, engine];
     connection.prepare_cached(QUEUE)?.execute(queued)?;
     if let Some((key_id, call)) = call {
         calls::record(connection, id, key_id, &call)?;
@@ -138,11 +139,13 @@ fn refusal(
     })
 }
 
-/// Counts the unfinished tasks of the account ?1 on the surface ?2. Each half reads an index of the queue; leased tasks
-/// are few.
+/// Counts the unfinished tasks of the account ?1 on the surface ?2. Each part reads an index of the queue; leased tasks are
+/// few.
 const UNFINISHED: &str = "
     SELECT count(*) FROM tasks WHERE surface = ?2 AND id IN (
-        SELECT task_id FROM queue WHERE account_id = ?1 AND lease_until IS NULL
+        SELECT task_id FROM queue WHERE account_id = ?1 AND engine = '' AND lease_until IS NULL
+        UNION ALL
+        SELECT task_id FROM queue WHERE account_id = ?1 AND engine > '' AND lease_until IS NULL
         UNION ALL
         SELECT task_id FROM queue WHERE account_id = ?1 AND lease_until IS NOT NULL)";
 
@@ -326,7 +329,7 @@ impl Tasks for SqliteStore {
             if start.is_over(writing.clock.elapsed()) {
                 return Ok(Submission::NotStarted);
             }
-            submit(writing, account_id, origin, surface, &request, max_unfinished)
+            submit(writing, account_id, &origin, surface, &request, max_unfinished)
         };
         self.write(Effect::Submit, submit).await
     }
@@ -430,7 +433,8 @@ mod tests {
             searches,
             [
                 "SEARCH tasks USING PRIMARY KEY (id=?)",
-                "SEARCH queue USING INDEX queue_waiting (account_id=?)",
+                "SEARCH queue USING COVERING INDEX queue_waiting (engine=? AND account_id=?)",
+                "SEARCH queue USING INDEX queue_named (account_id=? AND engine>?)",
                 "SEARCH queue USING INDEX queue_leased (lease_until>?)",
             ]
         );
