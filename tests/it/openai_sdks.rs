@@ -1,5 +1,5 @@
 //! The official clients of OpenAI's API, from PyPI and npm: a call that they repeat by themselves is charged once.
-//! They edit, too, and read streams.
+//! They edit, too, and read streams. So does LiteLLM, a gateway that many programs call others through.
 
 use std::process::Command;
 use std::time::Duration;
@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::openai_edits::png;
-use crate::rigs::packages::{npm, python, run};
+use crate::rigs::http::TASKS;
+use crate::rigs::packages::{litellm, npm, python, run};
 use crate::rigs::service::Service;
 use crate::tidy::root;
 
@@ -122,4 +123,28 @@ async fn the_python_client_reads_streams_and_repeats_one_whose_connection_broke(
 async fn the_javascript_client_reads_streams_and_repeats_one_whose_connection_broke() {
     let (program, _folder) = javascript("openai_streams.mjs");
     check_streams(program).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn litellm_generates_and_edits() {
+    let service = Service::start().await;
+    let (caller, poor) = (service.caller("ada", 100).await, service.caller("eve", 0).await);
+    let folder = pictures();
+    let mut program = Command::new(litellm().join("python"));
+    program.arg(root().join("tests/it/clients/litellm_calls.py"));
+    program.args([format!("http://{}/v1", service.address), caller.key.clone(), poor.key.clone()]).arg(folder.path());
+    let said = tokio::task::spawn_blocking(move || run(&mut program));
+    for _ in 0..2 {
+        waits(&service, &said, 0).await;
+        waits(&service, &said, 1).await;
+        service.work().await;
+    }
+    let said: Value = serde_json::from_str(&said.await.expect("no panic")).expect("JSON");
+    assert_eq!(said["generated"], json!(["89504e47", "89504e47"]), "{said}");
+    assert_eq!((&said["size"], &said["tokens"]), (&json!("1248x832"), &json!(4)), "{said}");
+    assert_eq!(said["edited"], json!(["89504e47"]), "{said}");
+    assert_eq!(said["errors"], json!(["RateLimitError", "AuthenticationError", "BadRequestError"]), "{said}");
+    let newest = &caller.get(TASKS).await.json()["data"]["items"][0];
+    assert_eq!(caller.references(newest["task_id"].as_str().expect("an id")).await, ["30", "20"]);
+    assert_eq!(caller.credits().await, 94);
 }
