@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 /// The tests that speak to a whole service in their own process.
-const MODULES: [&str; 27] = [
+const MODULES: [&str; 28] = [
     "audit_log::entries",
     "auth::",
     "budgets::",

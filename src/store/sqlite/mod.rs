@@ -23,6 +23,7 @@ mod budgets;
 mod calls;
 mod columns;
 mod connection;
+mod engines;
 mod files;
 mod gallery;
 mod grants;

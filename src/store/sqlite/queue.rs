@@ -14,7 +14,7 @@ use super::accounts::Entry;
 use super::columns::{to_json, word};
 use super::tasks::{REQUEST, request};
 use super::writer::{Writing, in_savepoint};
-use super::{SqliteStore, budgets, grants, progress, strikes};
+use super::{SqliteStore, budgets, engines, grants, progress, strikes};
 use crate::clock::Timestamp;
 use crate::domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, Surface};
 use crate::fault::Effect;
@@ -325,32 +325,7 @@ pub(super) fn fail_beyond(writing: &mut Writing, max_references: u32, error: &st
     fail_all(writing, beyond, error)
 }
 
-/// Fails and refunds up to [`SWEEP_BATCH`] waiting tasks whose engine is not in `engines`, an object of JSON, or takes fewer
-/// references than they have.
-pub(super) fn fail_unmatched(writing: &mut Writing, engines: &str, error: &str) -> rusqlite::Result<Vec<Ended>> {
-    let unmatched: Vec<Id> = writing
-        .connection
-        .prepare_cached(
-            "SELECT task_id FROM queue INDEXED BY queue_named
-             WHERE lease_until IS NULL AND engine > ''
-                 AND reference_count > coalesce((SELECT value FROM json_each(?1) WHERE key = engine), -1) LIMIT ?2",
-        )?
-        .query_map(params![engines, SWEEP_BATCH], |row| row.get(0))?
-        .collect::<rusqlite::Result<_>>()?;
-    fail_all(writing, unmatched, error)
-}
-
-fn waiting_for_engines(connection: &Connection) -> rusqlite::Result<Vec<WaitingForEngine>> {
-    connection
-        .prepare_cached(
-            "SELECT engine, count(*), max(reference_count) FROM queue INDEXED BY queue_named
-             WHERE lease_until IS NULL AND engine > '' GROUP BY engine ORDER BY engine",
-        )?
-        .query_map([], |row| Ok(WaitingForEngine { engine: row.get(0)?, tasks: row.get(1)?, references: row.get(2)? }))?
-        .collect()
-}
-
-fn fail_all(writing: &mut Writing, mut tasks: Vec<Id>, error: &str) -> rusqlite::Result<Vec<Ended>> {
+pub(super) fn fail_all(writing: &mut Writing, mut tasks: Vec<Id>, error: &str) -> rusqlite::Result<Vec<Ended>> {
     tasks.sort_unstable();
     let mut failed = Vec::new();
     for id in tasks {
@@ -497,7 +472,7 @@ impl Queue for SqliteStore {
     }
 
     async fn waiting_for_engines(&self) -> Result<Vec<WaitingForEngine>> {
-        self.read(waiting_for_engines)
+        self.read(engines::waiting)
     }
 
     async fn waiting_tasks(&self, limit: u32) -> Result<Vec<Id>> {

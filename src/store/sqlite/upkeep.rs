@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, params};
 
 use super::writer::Writing;
-use super::{SqliteStore, audit, files, gallery, grants, queue};
+use super::{SqliteStore, audit, engines, files, gallery, grants, queue};
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::fault::Effect;
@@ -119,7 +119,7 @@ impl Upkeep for SqliteStore {
         let mut all = Vec::new();
         loop {
             let (engines, error) = (engines.clone(), error.to_owned());
-            let fail = move |writing: &mut Writing| queue::fail_unmatched(writing, &engines, &error);
+            let fail = move |writing: &mut Writing| engines::fail_unmatched(writing, &engines, &error);
             let some = self.write(Effect::FailUnmatched, fail).await?;
             let failed = some.len();
             all.extend(some);
