@@ -125,6 +125,8 @@ effects! {
     Expire = "expire",
     /// Tasks that no engine can do are failed and refunded.
     FailBeyond = "fail-beyond",
+    /// Tasks whose engine nobody has are failed and refunded.
+    FailUnmatched = "fail-unmatched",
     /// Grants that have expired lapse.
     LapseGrants = "lapse-grants",
     /// Tasks past the retention are removed.

@@ -45,7 +45,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(2);
 const SIDE: u32 = 1024;
 
 /// A server with OpenAI's Images API, which takes `time` for a picture and paints one after another.
-struct Server {
+pub struct Server {
     url: String,
     seen: Arc<Seen>,
 }
@@ -59,7 +59,7 @@ struct Seen {
 }
 
 impl Server {
-    async fn start(time: Duration) -> Outcome<Self> {
+    pub async fn start(time: Duration) -> Outcome<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}/v1", listener.local_addr()?);
         let seen = Seen { time, painting: tokio::sync::Mutex::default(), answer: answer()?, latest: Mutex::default() };
@@ -94,13 +94,13 @@ fn answer() -> Outcome<Bytes> {
 }
 
 /// A connection that is kept.
-struct Client {
+pub struct Client {
     sender: SendRequest<Full<Bytes>>,
     host: String,
 }
 
 impl Client {
-    async fn connect(host: &str) -> Outcome<Self> {
+    pub async fn connect(host: &str) -> Outcome<Self> {
         let stream = TcpStream::connect(host).await?;
         stream.set_nodelay(true)?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await?;
@@ -109,15 +109,25 @@ impl Client {
     }
 
     /// Posts a prompt and returns the body of the answer.
-    async fn post(&mut self, path: &str, headers: &[(&str, &str)]) -> Outcome<Bytes> {
+    pub async fn post(&mut self, path: &str, headers: &[(&str, &str)]) -> Outcome<Bytes> {
         let body = json!({ "prompt": PROMPT, "response_format": "b64_json", "size": "1024x1024", "n": 1 }).to_string();
         let mut request = Request::post(path).header("host", &self.host).header("content-type", "application/json");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
+        self.send(request.body(Full::new(body.into()))?).await
+    }
+
+    /// Gets a path and returns the body of the answer.
+    pub async fn get(&mut self, path: &str) -> Outcome<Bytes> {
+        let request = Request::get(path).header("host", &self.host).body(Full::default())?;
+        self.send(request).await
+    }
+
+    async fn send(&mut self, request: Request<Full<Bytes>>) -> Outcome<Bytes> {
         // Right after an answer the connection may not take the next request yet.
         self.sender.ready().await?;
-        let answer = self.sender.send_request(request.body(Full::new(body.into()))?).await?;
+        let answer = self.sender.send_request(request).await?;
         let status = answer.status();
         let body = answer.into_body().collect().await?.to_bytes();
         if status == 200 { Ok(body) } else { Err(format!("{status}: {}", String::from_utf8_lossy(&body)).into()) }
@@ -125,15 +135,15 @@ impl Client {
 }
 
 /// A service with a worker, beside these servers.
-struct Beside {
-    service: Service,
-    caller: Caller,
+pub struct Beside {
+    pub service: Service,
+    pub caller: Caller,
     _worker: JoinHandle<()>,
     _stop: DropGuard,
 }
 
 impl Beside {
-    async fn start(directory: &TempDir, name: &str, servers: &[Server]) -> Outcome<Self> {
+    pub async fn start(directory: &TempDir, name: &str, servers: &[Server]) -> Outcome<Self> {
         let data = directory.path().join(name);
         std::fs::create_dir(&data)?;
         let urls: Vec<_> = servers.iter().map(|server| server.url.as_str()).collect();

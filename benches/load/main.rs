@@ -20,6 +20,7 @@ mod claims;
 mod cluster;
 mod disk;
 mod engine;
+mod face;
 mod fixture;
 mod generator;
 mod report;
@@ -79,6 +80,7 @@ enum Part {
     Claim,
     Start,
     Engine,
+    Face,
     Attack,
     Studio,
     Webhooks,
@@ -135,6 +137,9 @@ fn measure(options: &Options) -> Outcome<Report> {
     }
     if options.wants(Part::Engine) {
         engine::measure(&runtime, &directory, options, &mut report)?;
+    }
+    if options.wants(Part::Face) {
+        face::measure(&runtime, &directory, options, &mut report)?;
     }
     if options.wants(Part::Attack) {
         report.attacks = attack::measure(&runtime, &directory, options)?;

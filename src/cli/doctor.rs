@@ -31,7 +31,9 @@ use crate::sandbox::{Confinement, Decoder};
 use crate::service::{file_store, limits};
 use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::Snapshot;
-use crate::store::{Abilities, EngineState, Fleet as _, Queue as _, QueueDepth, Upkeep as _};
+use crate::store::{
+    Abilities, EngineState, Fleet as _, Queue as _, QueueDepth, StoreError, Upkeep as _, WaitingForEngine,
+};
 use tintype_engine::{Brief, CancellationToken, Progress};
 
 /// The check of the free space fails below this number of bytes: the images of one task take a few MiB.
@@ -206,7 +208,9 @@ async fn queue(data: &DataSettings) -> Result<String, String> {
         // The engines of a server on SQLite are known to that server alone; the check of the engines probes them.
         Existing::Sqlite(database) => (database.queue_depth(), None),
         Existing::Postgres(store) => {
-            (store.queue_depth().await, Some(store.engines().await.map_err(|error| error.to_string())?))
+            let engines = async { Ok((store.engines().await?, store.waiting_for_engines().await?)) };
+            let engines = engines.await.map_err(|error: StoreError| error.to_string())?;
+            (store.queue_depth().await, Some(engines))
         }
     };
     let depth = depth.map_err(|error| error.to_string())?;
@@ -214,18 +218,24 @@ async fn queue(data: &DataSettings) -> Result<String, String> {
         return Err(format!("paused since {since}; {TASKS_EXPIRE}; `tintype queue resume` ends the pause"));
     }
     let found = format!("{} waiting, {} worked on", depth.waiting, depth.leased);
-    match engines.and_then(|engines| without_engine(&depth, &engines)) {
+    match engines.and_then(|(engines, named)| without_engine(&depth, &engines, &named)) {
         Some(missing) => Err(format!("{found}; {missing}; {TASKS_EXPIRE}")),
         None => Ok(found),
     }
 }
 
 /// The engines that waiting tasks need and no worker has now.
-fn without_engine(depth: &QueueDepth, engines: &[EngineState]) -> Option<String> {
+fn without_engine(depth: &QueueDepth, engines: &[EngineState], named: &[WaitingForEngine]) -> Option<String> {
     let abilities = Abilities::of(engines);
     let tasks = depth.beyond(abilities.available);
     if tasks == 0 {
-        return None;
+        let named = named.iter().filter(|waiting| waiting.lacks_worker(engines));
+        let waits = |waiting: &WaitingForEngine| {
+            let tasks = counted(waiting.tasks, "task waits", "tasks wait");
+            format!("{tasks} for the engine {}, which no worker has now", waiting.engine)
+        };
+        let named: Vec<String> = named.map(waits).collect();
+        return (!named.is_empty()).then(|| named.join("; "));
     }
     let tasks = counted(tasks, "task waits", "tasks wait");
     let missing: Vec<String> =

@@ -7,7 +7,7 @@ use super::{Outcome, open_store, show};
 use crate::clock::Timestamp;
 use crate::config::DataSettings;
 use crate::domain::text::counted;
-use crate::store::{QueueDepth, Store};
+use crate::store::{QueueDepth, Store, StoreError, WaitingForEngine};
 
 /// Consequence of a pause that outlasts the tasks, for operators.
 pub(super) const TASKS_EXPIRE: &str = "a task that is not finished 9 minutes after its submit fails and is refunded";
@@ -40,21 +40,26 @@ struct ShownQueue {
     waiting: u64,
     leased: u64,
     oldest_submitted_at: Option<Timestamp>,
-}
-
-impl From<QueueDepth> for ShownQueue {
-    fn from(depth: QueueDepth) -> Self {
-        let QueueDepth { waiting, leased, oldest, paused_at, .. } = depth;
-        Self { paused_at, waiting, leased, oldest_submitted_at: oldest }
-    }
+    /// Waiting tasks whose model stands for an engine.
+    waiting_for_engines: Vec<WaitingForEngine>,
 }
 
 impl ShownQueue {
+    async fn read(store: &dyn Store) -> Result<Self, StoreError> {
+        let QueueDepth { waiting, leased, oldest, paused_at, .. } = store.queue_depth().await?;
+        let waiting_for_engines = store.waiting_for_engines().await?;
+        Ok(Self { paused_at, waiting, leased, oldest_submitted_at: oldest, waiting_for_engines })
+    }
+
     fn text(&self) -> String {
         let oldest =
             self.oldest_submitted_at.map(|at| format!("; the oldest was submitted at {at}")).unwrap_or_default();
         let waits = if self.waiting == 1 { "waits" } else { "wait" };
-        format!("{} {waits}, {} worked on{oldest}", counted(self.waiting, "task", "tasks"), self.leased)
+        let mut text = format!("{} {waits}, {} worked on{oldest}", counted(self.waiting, "task", "tasks"), self.leased);
+        for WaitingForEngine { engine, tasks, .. } in &self.waiting_for_engines {
+            text.push_str(&format!("\n{} for the engine {engine}", counted(*tasks, "task waits", "tasks wait")));
+        }
+        text
     }
 }
 
@@ -90,6 +95,6 @@ pub(super) async fn run(command: QueueCommand, data: &DataSettings) -> Outcome {
 
 /// Prints the state of the queue, after a sentence for people.
 async fn print(store: &dyn Store, json: bool, sentence: impl FnOnce(&ShownQueue) -> String) -> Outcome {
-    let queue = ShownQueue::from(store.queue_depth().await?);
+    let queue = ShownQueue::read(store).await?;
     show(json, &queue, || format!("{}\n{}", sentence(&queue), queue.text()))
 }

@@ -202,6 +202,7 @@ async fn open_parts(
     let shared = Shared::new(server, clock, store, files, directories);
     let api = match url {
         Some(url) => {
+            check_aliases(server, &*shared.store, &engines).await?;
             let settings = ApiSettings::new(server, url)?;
             if settings.redis.is_none() && shared.store.is_shared() {
                 tracing::info!(
@@ -231,6 +232,29 @@ async fn open_parts(
         None => None,
     };
     Ok(Parts { sweeper: Sweeper::new(shared.clone(), server), shared, api, deliverer, rendering })
+}
+
+/// Refuses a name of a model that stands for an engine which this installation cannot have. On a shared database another
+/// process may have it.
+async fn check_aliases(server: &ServerSettings, store: &dyn Store, engines: &[Chosen]) -> Result<(), Failure> {
+    let mut known: Vec<String> = engines.iter().map(|chosen| chosen.engine.name.clone()).collect();
+    if store.is_shared() {
+        known.extend(store.engines().await?.into_iter().map(|engine| engine.name));
+    }
+    for (name, engine) in server.models.aliases()?.into_iter().filter(|(_, engine)| !known.contains(engine)) {
+        if !store.is_shared() {
+            let known = known.join(", ");
+            return Err(Failure(format!(
+                "--model-alias {name}={engine}: there is no engine {engine:?}; the engines of this server are {known}"
+            )));
+        }
+        tracing::warn!(
+            model = name,
+            engine,
+            "no worker with the engine of --model-alias has reported within a day: tasks of this model fail until one does"
+        );
+    }
+    Ok(())
 }
 
 /// How long a task usually takes on the quickest engine: callers wait that long before they poll.
@@ -281,6 +305,7 @@ async fn work(parts: Parts, listeners: Listeners, delay: Duration, signals: &mut
         running.spawn(server::serve(listeners.api, router(api.clone(), readiness.clone()), front, close.clone()));
         running.spawn(api.keys.clone().run(stop.clone()));
         running.spawn(api.studio.clone().run(stop.clone()));
+        running.spawn(api.previews.clone().run(stop.clone()));
         let (shared, stop) = (api.shared.clone(), stop.clone());
         running.spawn(async move {
             stop.run_until_cancelled(shared.endings.hear()).await;

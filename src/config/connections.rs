@@ -59,6 +59,9 @@ pub struct ConnectionLimits {
     /// Time within which a slow reader must accept [`MIN_WRITE_PROGRESS`] bytes, or all that remain. Time, too, after the
     /// last response within which it must close.
     pub write_stall: Duration,
+    /// Interval at which a quiet stream of the API sends a sign of life. Proxies close a connection on which nothing happens
+    /// for a minute or more.
+    pub heartbeat: Duration,
     /// Most open connections.
     pub max_connections: usize,
     /// Most open connections from one IPv4 address or one IPv6 /64 network; 0 means unlimited.
@@ -76,6 +79,7 @@ impl ConnectionLimits {
         body_total: Duration::from_secs(30),
         keep_alive: Duration::from_secs(75),
         write_stall: Duration::from_secs(30),
+        heartbeat: Duration::from_secs(10),
         max_connections: 8_192,
         max_per_address: 512,
     };

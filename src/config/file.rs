@@ -244,6 +244,13 @@ fn read_value(setting: &Setting, value: &DeValue<'_>) -> Result<Value, String> {
             items.iter().map(|item| one_text(name, item.get_ref())).collect::<Result<Vec<_>, _>>()?
         }
         DeValue::Array(_) => return Err(format!("{name} takes one value, not a list")),
+        DeValue::Table(pairs) if setting.takes_pairs() => pairs
+            .iter()
+            .map(|(key, value)| {
+                let key = key.get_ref();
+                Ok(format!("{key}={}", one_text(&format!("{name}.{key}"), value.get_ref())?))
+            })
+            .collect::<Result<Vec<_>, String>>()?,
         value => vec![one_text(name, value)?],
     };
     texts.iter().try_for_each(|text| setting.check(text))?;

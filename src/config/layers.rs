@@ -106,6 +106,12 @@ impl Setting {
         matches!(self.arg.get_action(), ArgAction::Append)
     }
 
+    /// Whether each value is written `NAME=VALUE`, so that the config file may hold them as a table.
+    pub(super) fn takes_pairs(&self) -> bool {
+        let is_pair = |name: &clap::builder::Str| name.contains('=');
+        self.takes_many() && self.arg.get_value_names().is_some_and(|names| names.iter().any(is_pair))
+    }
+
     /// Checks one value by the parser of the flag.
     pub(super) fn check(&self, text: &str) -> Result<(), String> {
         let alone = Arg::new("value").action(ArgAction::Append).value_parser(self.arg.get_value_parser().clone());

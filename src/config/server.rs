@@ -11,6 +11,7 @@ use super::acme::AcmeSettings;
 use super::files::{FileUrlSettings, FilesSettings};
 use super::limits::LimitSettings;
 use super::listen::{ListenAddress, TrustedProxy};
+use super::model_aliases::ModelAliasSettings;
 use super::oidc::OidcSettings;
 use super::origins::OriginSettings;
 use super::policy::PolicySettings;
@@ -84,6 +85,9 @@ pub struct ServerSettings {
     #[command(flatten)]
     /// Networks of webhooks.
     pub webhooks: WebhookSettings,
+    #[command(flatten)]
+    /// Names of models that stand for an engine.
+    pub models: ModelAliasSettings,
     #[command(flatten)]
     /// Settings of the worker.
     pub worker: WorkerSettings,

@@ -10,7 +10,9 @@ use crate::domain::reference_url::ReferenceUrl;
 use crate::domain::request::{self, AspectRatio, GenerateRequest, MAX_IMAGES, MAX_REFERENCES};
 
 /// Longest name of a model, in characters.
-const MAX_MODEL_CHARS: usize = 200;
+pub const MAX_MODEL_CHARS: usize = 200;
+/// Most partial images of a stream.
+const MAX_PARTIAL_IMAGES: u8 = 3;
 /// Fields that are taken and change nothing: an engine of Tintype has no such choice.
 const WITHOUT_EFFECT: [&str; 5] = ["quality", "style", "moderation", "user", "input_fidelity"];
 
@@ -58,6 +60,12 @@ pub struct ImagesCall {
     pub format: OutputFormat,
     /// Whether the answer holds URLs instead of files.
     pub as_urls: bool,
+    /// For an answer as a stream of events: the most partial images that the caller would see before the picture.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream: Option<u8>,
+    /// Whether the first picture to edit decides the size, if it comes with the call.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub auto_size: bool,
     /// The names of fields that the service does not know.
     #[serde(skip)]
     pub ignored: IgnoredFields,
@@ -113,13 +121,15 @@ impl ImagesCall {
         if as_urls && format != OutputFormat::Png {
             return invalid("output_format", "must be png with response_format url: the URLs serve PNG files");
         }
-        if fields.flag("stream")? {
-            return invalid("stream", "must be false: events are not supported");
+        let partial_images = fields.integer("partial_images", 0..=MAX_PARTIAL_IMAGES)?.unwrap_or(0);
+        let stream = fields.flag("stream")?.then_some(partial_images);
+        if as_urls && stream.is_some() {
+            return invalid("response_format", "must be b64_json with stream: the events hold files");
         }
-        fields.integer("partial_images", 0..=3)?;
+        let size = fields.size()?;
         let request = GenerateRequest {
             prompt,
-            aspect_ratio: fields.size()?,
+            aspect_ratio: size.unwrap_or_default(),
             n: fields.count()?,
             reference_images: match kind {
                 CallKind::Generation => Vec::new(),
@@ -136,7 +146,8 @@ impl ImagesCall {
         }
         let mut ignored = IgnoredFields::default();
         fields.rest.iter().for_each(|(name, _)| ignored.note(name));
-        Ok(Self { kind, request, model, format, as_urls, ignored })
+        let auto_size = kind == CallKind::Edit && size.is_none();
+        Ok(Self { kind, request, model, format, as_urls, stream, auto_size, ignored })
     }
 
     /// Identifies the choices of the call: two bodies with the same meaning have the same digest. `salt` makes the prompts
@@ -188,18 +199,16 @@ impl Fields {
         }
     }
 
-    fn size(&mut self) -> Result<AspectRatio, InvalidCall> {
-        let Some(text) = self.word("size")? else { return Ok(AspectRatio::default()) };
-        if text.is_empty() || text == "auto" {
-            return Ok(AspectRatio::default());
-        }
+    /// The size that the call names; `None` leaves it to the service.
+    fn size(&mut self) -> Result<Option<AspectRatio>, InvalidCall> {
+        let Some(text) = self.word("size")?.filter(|text| !text.is_empty() && text != "auto") else { return Ok(None) };
         let side = |text: &str| {
             let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
             text.parse::<u32>().ok().filter(|side| digits && *side > 0)
         };
         let sides = text.split_once(['x', 'X']).and_then(|(width, height)| side(width).zip(side(height)));
         match sides {
-            Some((width, height)) => Ok(AspectRatio::nearest(width, height)),
+            Some((width, height)) => Ok(Some(AspectRatio::nearest(width, height))),
             None => invalid("size", "must be auto or WIDTHxHEIGHT in pixels, such as 1024x1024"),
         }
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::docs::openapi;
 use crate::config::{
-    AllowedOrigins, ConnectionLimits, FileLinks, LimitSettings, OidcProvider, RedisServer, ServerSettings,
-    SignUpSettings, TrustedProxy,
+    AllowedOrigins, ConnectionLimits, FileLinks, LimitSettings, ModelAliases, OidcProvider, RedisServer,
+    ServerSettings, SignUpSettings, TrustedProxy,
 };
 use crate::outbound::identity_provider::{IdentityProvider, Registration};
 use crate::sandbox::Decoder;
@@ -17,6 +17,7 @@ use crate::service::keyring::Keyring;
 use crate::service::limits::RateLimits;
 use crate::service::links::Links;
 use crate::service::people::SignUpTerms;
+use crate::service::previews::Previews;
 use crate::service::tasks::Tasks;
 use crate::service::thumbnails::Thumbnails;
 use crate::service::uploads::Uploads;
@@ -45,6 +46,8 @@ pub struct ApiSettings {
     pub reference_ports: Vec<u16>,
     /// Origins of web pages that may call the API.
     pub origins: Arc<AllowedOrigins>,
+    /// Names of models that stand for an engine.
+    pub model_aliases: Arc<ModelAliases>,
     /// Open sign-up.
     pub sign_up: SignUpSettings,
     /// The OpenID Connect provider at which people may sign in.
@@ -77,6 +80,7 @@ impl ApiSettings {
             file_links: settings.file_urls.links(&settings.files, public_url),
             reference_ports: settings.worker.reference_ports.clone(),
             origins: Arc::new(settings.origins.allowed()?),
+            model_aliases: Arc::new(settings.models.aliases()?),
             sign_up: settings.sign_up,
             provider: registration(settings, public_url)?,
             picture_decoder: settings.worker.test_picture_decoder.clone(),
@@ -130,6 +134,8 @@ pub struct ApiState {
     pub failures: Arc<Failures>,
     /// Takes pictures that callers bring.
     pub uploads: Arc<Uploads>,
+    /// Looks for previews of pictures that are being made.
+    pub previews: Arc<Previews>,
     /// The pages for people.
     pub studio: Arc<Studio>,
 }
@@ -175,6 +181,7 @@ impl ApiState {
         Ok(Arc::new(Self {
             studio: Studio::new(shared.clone(), parts, of_studio),
             uploads,
+            previews: Previews::new(shared.clone()),
             keys: Arc::new(Keyring::new(shared.store.clone(), clock.clone())),
             limits,
             tasks,

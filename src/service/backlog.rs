@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::config::TASK_TIME_LIMIT;
 use crate::domain::model::{Id, IdSource, Task};
 use crate::domain::request::MAX_REFERENCES;
-use crate::store::{AttemptProgress, QueueDepth, Result, Store, WorkerReport};
+use crate::store::{AttemptProgress, QueueDepth, Result, Store, WaitingForEngine, WorkerReport};
 
 /// Attempts from which the mean is computed: the latest ones.
 const SAMPLES: usize = 32;
@@ -89,6 +89,8 @@ struct Known {
     waiting: u64,
     /// Of these, tasks with at least one reference, at least two, and so on.
     needing: [u64; MAX_REFERENCES],
+    /// Of these, tasks that name an engine.
+    named: Vec<WaitingForEngine>,
     is_paused: bool,
     others: Vec<WorkerReport>,
 }
@@ -155,12 +157,12 @@ impl Capacity {
     }
 }
 
-/// Result of a refresh: the reports of other workers, and the length of the queue.
-type Refreshed = (Vec<WorkerReport>, QueueDepth);
+/// Result of a refresh: the reports of other workers, the length of the queue, and the tasks in it that name an engine.
+type Refreshed = (Vec<WorkerReport>, QueueDepth, Vec<WaitingForEngine>);
 
 impl Pace {
-    /// Records how long an attempt held a slot, and for how many images. An attempt that was cut off must not be recorded: it says how long the
-    /// worker was willing to wait.
+    /// Records how long an attempt held a slot, and for how many images. An attempt that was cut off must not be recorded: it
+    /// says how long the worker was willing to wait.
     pub fn observe(&self, took: Duration, images: u32) {
         let mut measured = self.measured();
         measured.samples.push_back((took, images));
@@ -237,18 +239,20 @@ impl Backlog {
         known.needing.iter_mut().take(references).for_each(|needing| *needing += 1);
     }
 
-    /// Time by which a task with this many references that is accepted now would exceed its limit; `None` if it would end
-    /// in time, or if that is unknown.
-    pub async fn excess(&self, store: &dyn Store, references: usize) -> Option<Duration> {
+    /// Time by which a task with this many references, which may name an engine, would exceed its limit if it were accepted
+    /// now; `None` if it would end in time, or if that is unknown.
+    pub async fn excess(&self, store: &dyn Store, references: usize, engine: Option<&str>) -> Option<Duration> {
         self.measure(store).await;
-        let (takeable, needing) = {
+        let (takeable, needing, named) = {
             let known = self.known();
-            (self.takeable(&known), known.needing)
+            let of_engine = known.named.iter().find(|named| Some(named.engine.as_str()) == engine);
+            (self.takeable(&known), known.needing, of_engine.map_or(0, |named| named.tasks))
         };
         // The task waits for all others that a worker takes, and for those that need the same workers as it does.
-        let all = self.wait(takeable, 0);
-        let same = references.checked_sub(1).and_then(|index| self.wait(*needing.get(index)?, references));
-        all.max(same)?.checked_sub(TASK_TIME_LIMIT).filter(|excess| !excess.is_zero())
+        let all = self.wait(takeable, 0, None);
+        let same = references.checked_sub(1).and_then(|index| self.wait(*needing.get(index)?, references, None));
+        let own = engine.and_then(|engine| self.wait(named, references, Some(engine)));
+        all.max(same).max(own)?.checked_sub(TASK_TIME_LIMIT).filter(|excess| !excess.is_zero())
     }
 
     /// The place of an unfinished task, with reference images or without, and the time until it ends. Both are estimates:
@@ -282,35 +286,39 @@ impl Backlog {
     /// The place behind `waiting` others, whose wait is unknown while no worker takes the task.
     fn behind(&self, position: u64, waiting: u64, image_to_image: bool) -> Place {
         let takeable = self.takeable(&self.known());
-        Place { position, wait: self.mean(image_to_image).and_then(|_| self.wait(waiting.min(takeable), 0)) }
+        Place { position, wait: self.mean(image_to_image).and_then(|_| self.wait(waiting.min(takeable), 0, None)) }
     }
 
     /// The waiting tasks that some worker takes. The others wait for an engine that no worker has now, and delay nobody.
     fn takeable(&self, known: &Known) -> u64 {
-        let missing = (0..MAX_REFERENCES).find(|index| self.capacity(known, index + 1).slots == 0.0);
-        known.waiting.saturating_sub(missing.map_or(0, |index| known.needing[index]))
+        let missing = (0..MAX_REFERENCES).find(|index| self.capacity(known, index + 1, None).slots == 0.0);
+        let lacks_worker = |named: &&WaitingForEngine| self.capacity(known, 0, Some(&named.engine)).slots == 0.0;
+        let named: u64 = known.named.iter().filter(lacks_worker).map(|named| named.tasks).sum();
+        known.waiting.saturating_sub(missing.map_or(0, |index| known.needing[index])).saturating_sub(named)
     }
 
     /// Measured mean time of an attempt at such a task, by all workers that take it; `None` until enough have ended.
     fn mean(&self, image_to_image: bool) -> Option<Duration> {
-        self.capacity(&self.known(), usize::from(image_to_image)).mean()
+        self.capacity(&self.known(), usize::from(image_to_image), None).mean()
     }
 
-    /// Time until a task behind `waiting` others ends that are left to the workers which take this many references; `None`
-    /// while that is unknown, as during a pause.
-    fn wait(&self, waiting: u64, references: usize) -> Option<Duration> {
+    /// Time until a task behind `waiting` others ends that are left to the workers of [`Backlog::capacity`]; `None` while that
+    /// is unknown, as during a pause.
+    fn wait(&self, waiting: u64, references: usize, engine: Option<&str>) -> Option<Duration> {
         let known = self.known();
-        self.capacity(&known, references).wait(waiting).filter(|_| !known.is_paused)
+        self.capacity(&known, references, engine).wait(waiting).filter(|_| !known.is_paused)
     }
 
-    /// The capacity of all workers that take this many references.
-    fn capacity(&self, known: &Known, references: usize) -> Capacity {
-        let takes = |max_references: u32| max_references as usize >= references;
+    /// The capacity of all workers that take this many references, and have this engine if there is one.
+    fn capacity(&self, known: &Known, references: usize, engine: Option<&str>) -> Capacity {
+        let takes = |name: &str, max_references: u32| {
+            max_references as usize >= references && engine.is_none_or(|engine| engine == name)
+        };
         let mut all = Capacity::default();
-        for other in known.others.iter().filter(|other| takes(other.max_references)) {
+        for other in known.others.iter().filter(|other| takes(&other.engine, other.max_references)) {
             all = all.with(other.slots, other.mean);
         }
-        for pace in self.own().iter().filter(|pace| takes(pace.max_references)) {
+        for pace in self.own().iter().filter(|pace| takes(&pace.engine, pace.max_references)) {
             let measured = pace.measured();
             if measured.renders {
                 all = all.with(pace.slots, measured.mean());
@@ -321,14 +329,16 @@ impl Backlog {
 
     async fn measure(&self, store: &dyn Store) {
         let own: Vec<Id> = self.own().iter().map(|pace| pace.id).collect();
-        self.refresh(async { Ok((store.other_workers(&own).await?, store.queue_depth().await?)) }).await;
+        let others = async { store.other_workers(&own).await };
+        self.refresh(async { Ok((others.await?, store.queue_depth().await?, store.waiting_for_engines().await?)) })
+            .await;
     }
 
     /// Runs `query` if a refresh is due and no other one is running.
     async fn refresh(&self, query: impl Future<Output = Result<Refreshed>>) {
-        let update = |(others, depth): Refreshed| {
+        let update = |(others, depth, named): Refreshed| {
             let (waiting, needing) = (depth.waiting, depth.needing);
-            *self.known() = Known { waiting, needing, is_paused: depth.paused_at.is_some(), others };
+            *self.known() = Known { waiting, needing, named, is_paused: depth.paused_at.is_some(), others };
         };
         self.refresh.run(query, update).await;
     }
@@ -368,7 +378,7 @@ mod tests {
             let query = async {
                 refreshes.set(refreshes.get() + 1);
                 clock.advance(takes);
-                Ok((Vec::new(), depth(0)))
+                Ok((Vec::new(), depth(0), Vec::new()))
             };
             backlog.refresh(query).await;
             refreshes.get()
@@ -393,7 +403,7 @@ mod tests {
         let slow = backlog.refresh(async {
             started.notify_one();
             release.notified().await;
-            Ok((Vec::new(), depth(7)))
+            Ok((Vec::new(), depth(7), Vec::new()))
         });
         let meanwhile = async {
             started.notified().await;
@@ -410,7 +420,7 @@ mod tests {
     async fn a_cancelled_refresh_is_repeated_by_the_next_caller() {
         let (backlog, _) = backlog();
         drop(tokio::time::timeout(Duration::ZERO, backlog.refresh(std::future::pending())).await);
-        backlog.refresh(async { Ok((Vec::new(), depth(7))) }).await;
+        backlog.refresh(async { Ok((Vec::new(), depth(7), Vec::new())) }).await;
         assert_eq!(backlog.known().waiting, 7);
     }
 
@@ -446,7 +456,7 @@ mod tests {
         }
         let waiting = |waiting, needing| {
             *backlog.known() = Known { waiting, needing, ..Known::default() };
-            [backlog.wait(waiting, 0), backlog.wait(needing[0], 1), backlog.wait(needing[2], 3)]
+            [backlog.wait(waiting, 0, None), backlog.wait(needing[0], 1, None), backlog.wait(needing[2], 3, None)]
         };
         assert_eq!(waiting(101, [50, 0, 0, 0]), [Some(SECOND * 2), Some(SECOND * 51), None]);
         text.report(false);
@@ -457,6 +467,24 @@ mod tests {
         text.report(true);
         edit.report(false);
         assert_eq!(takeable(), 100, "tasks for an engine that is down delay nobody");
+    }
+
+    #[tokio::test]
+    async fn a_task_that_names_an_engine_waits_for_its_workers_and_delays_nobody_without_one() {
+        let (backlog, _) = backlog();
+        let (quick, slow) = (backlog.add_worker("quick", 4, 10), backlog.add_worker("slow", 4, 1));
+        for _ in 0..MIN_SAMPLES {
+            quick.observe(SECOND, 1);
+            slow.observe(SECOND * 10, 1);
+        }
+        let named = |engine: &str, tasks| WaitingForEngine { engine: engine.into(), tasks, references: 0 };
+        let all = vec![named("gone", 1_000), named("slow", 60)];
+        *backlog.known() = Known { waiting: 1_100, named: all, ..Known::default() };
+        assert_eq!(backlog.takeable(&backlog.known()), 100);
+        assert_eq!(backlog.wait(60, 0, Some("slow")), Some(SECOND * 610));
+        assert_eq!(backlog.wait(1_000, 0, Some("gone")), None, "nobody has it");
+        slow.report(false);
+        assert_eq!(backlog.takeable(&backlog.known()), 40, "its engine is down");
     }
 
     #[test]

@@ -25,6 +25,10 @@ pub const CANNOT_RENDER: &str = "The images could not be generated. The credits 
 /// The task was not finished in time.
 pub const OVERDUE: &str = "The task was not finished within 9 minutes. Its credits were refunded.";
 
+/// No engine of this installation makes such images for the model that the caller named.
+pub const NO_ENGINE: &str =
+    "This service has no engine that makes such images with the model. The credits were refunded.";
+
 /// The task was cancelled by its owner.
 pub const CANCELLED: &str = "Cancelled. Its credits were refunded.";
 
@@ -233,6 +237,18 @@ impl Endings {
         let reason = too_many_references(most);
         for ended in self.store.fail_beyond(most, &reason).await? {
             self.failed(ended, &reason);
+        }
+        Ok(())
+    }
+
+    /// Fails and refunds every waiting task that names an engine which is not among these, or has more references than it
+    /// takes.
+    ///
+    /// # Errors
+    /// [`crate::store::StoreError`].
+    pub async fn fail_unmatched(&self, engines: &[(String, u32)]) -> Result<()> {
+        for ended in self.store.fail_unmatched(engines, NO_ENGINE).await? {
+            self.failed(ended, NO_ENGINE);
         }
         Ok(())
     }

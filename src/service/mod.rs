@@ -12,6 +12,7 @@ pub mod limits;
 pub mod links;
 pub mod people;
 mod places;
+pub mod previews;
 mod refresh;
 mod shared;
 pub mod sweeper;

@@ -111,7 +111,9 @@ impl Tasks {
             return Ok(Submission::NoReference { index });
         }
         let references = request.reference_images.len();
-        if let Some(excess) = self.shared.backlog.excess(&*self.shared.store, references).await {
+        if let Some(excess) =
+            self.shared.backlog.excess(&*self.shared.store, references, origin.engine.as_deref()).await
+        {
             return Ok(Submission::Overloaded { excess });
         }
         let (shared, max_unfinished) = (self.shared.clone(), self.max_unfinished);

@@ -26,6 +26,8 @@ pub struct Call {
     pub attempt: u32,
     /// A random number, which identifies this attempt as the one that waits for the task.
     pub holder: i64,
+    /// Whether its caller would see previews of the pictures.
+    pub wants_previews: bool,
 }
 
 impl Call {
@@ -36,7 +38,7 @@ impl Call {
 }
 
 /// The origin of a task.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Origin {
     /// The key that it came with. A violation of the content policy counts against it.
     pub key_id: Option<Id>,
@@ -44,6 +46,15 @@ pub struct Origin {
     pub person_id: Option<Id>,
     /// The call of OpenAI's dialect that made it.
     pub call: Option<Call>,
+    /// The engine that its model stands for; `None` if any may make its images.
+    pub engine: Option<String>,
+}
+
+impl Origin {
+    /// Whether somebody would see previews of a task of the API.
+    pub fn wants_previews(&self) -> bool {
+        self.call.is_some_and(|call| call.wants_previews)
+    }
 }
 
 impl From<Option<Id>> for Origin {

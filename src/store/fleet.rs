@@ -52,6 +52,38 @@ pub struct EngineState {
     pub seen_at: Timestamp,
 }
 
+/// The waiting tasks that name an engine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WaitingForEngine {
+    /// The name of the engine.
+    pub engine: String,
+    /// The number of the tasks, at least one.
+    pub tasks: u64,
+    /// Most reference images of any of them.
+    #[serde(skip)]
+    pub references: u32,
+}
+
+impl WaitingForEngine {
+    /// Whether some of the tasks can be done by none of these engines, whatever they do now.
+    pub fn is_unmatched(&self, engines: &[EngineState]) -> bool {
+        let engine = engines.iter().find(|engine| engine.name == self.engine);
+        engine.is_none_or(|engine| engine.max_references < self.references)
+    }
+
+    /// Whether no worker with this engine takes work now.
+    pub fn lacks_worker(&self, engines: &[EngineState]) -> bool {
+        !engines.iter().any(|engine| engine.name == self.engine && engine.workers > 0)
+    }
+}
+
+/// Engines with the most reference images that each takes, as an object of JSON, which statements read.
+pub(super) fn engines_in_json(engines: &[(String, u32)]) -> String {
+    let engines: serde_json::Map<String, serde_json::Value> =
+        engines.iter().map(|(name, most)| (name.clone(), (*most).into())).collect();
+    serde_json::Value::from(engines).to_string()
+}
+
 /// The tasks that some engines can do together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Abilities {

@@ -33,6 +33,8 @@ pub struct Claim {
     pub surface: Surface,
     /// The request.
     pub request: GenerateRequest,
+    /// Whether its caller would see previews of a task of the API.
+    pub wants_previews: bool,
 }
 
 impl Claim {

@@ -45,7 +45,8 @@ pub use self::deliveries::{
 pub use self::endpoints::{EndpointChange, EndpointCreation, Endpoints, NewEndpoint};
 pub use self::error::{Cause, OpenError, StoreError};
 pub use self::fleet::{
-    ANY_REFERENCES, Abilities, ENGINE_SILENCE, EndingsElsewhere, EngineState, Fleet, WORKER_SILENCE, WorkerReport,
+    ANY_REFERENCES, Abilities, ENGINE_SILENCE, EndingsElsewhere, EngineState, Fleet, WORKER_SILENCE, WaitingForEngine,
+    WorkerReport,
 };
 pub use self::gallery::{Board, BoardWrite, Gallery, GalleryFilter, GalleryPage, State};
 pub use self::identities::{Identities, Linking};
@@ -178,6 +179,30 @@ pub struct Unfinished {
     pub preview: Option<i64>,
 }
 
+/// A preview that a caller would see.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SoughtPreview {
+    /// The account that owns the task.
+    pub account_id: Id,
+    /// The task.
+    pub task_id: Id,
+    /// The number of the preview that the caller has seen; 0 before the first.
+    pub shown: i64,
+    /// The part of the work from which on the next one is due, from 0 to 1.
+    pub from: f64,
+}
+
+/// A preview that was sought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundPreview {
+    /// Its place among those that were sought.
+    pub place: usize,
+    /// Its number.
+    pub number: i64,
+    /// A small PNG.
+    pub png: Bytes,
+}
+
 /// A task with its request and all details.
 #[derive(Debug, Clone)]
 pub struct TaskRecord {
@@ -286,6 +311,10 @@ pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
     /// The latest preview of the present attempt at a task that this account created on this surface: a small PNG.
     async fn find_preview(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Bytes>>;
 
+    /// The latest previews of the present attempts at such tasks on a surface, of those that are due and not yet seen. An
+    /// attempt that does not report how far it is counts as far enough.
+    async fn find_previews(&self, surface: Surface, sought: &[SoughtPreview]) -> Result<Vec<FoundPreview>>;
+
     /// Any task, for the operator, including removed ones.
     async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>>;
 
@@ -303,18 +332,20 @@ pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
 /// Tasks that have not ended, and the leases on them.
 #[async_trait]
 pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
-    /// Leases up to `max` waiting tasks for `lease`: round robin over accounts, oldest first within one. None while the
-    /// queue is paused.
+    /// Leases up to `max` waiting tasks for `lease` that name no engine: round robin over accounts, oldest first within one.
+    /// None while the queue is paused.
     async fn claim(&self, max: usize, lease: Duration) -> Result<Vec<Claim>> {
-        self.claim_within(max, ANY_REFERENCES, lease, &[]).await
+        self.claim_within(max, "", ANY_REFERENCES, lease, &[]).await
     }
 
-    /// [`Queue::claim`] of tasks with up to `max_references` reference images, without the accounts `passed_over`. Once
-    /// an account is no longer excluded, it is served before any other account is served twice. Claims with different
-    /// `max_references` take turns of their own, so that none keeps an account from the others.
+    /// [`Queue::claim`] of tasks that name no engine or this one, with up to `max_references` reference images, without the
+    /// accounts `passed_over`. Once an account is no longer excluded, it is served before any other account is served twice.
+    /// Claims with different engines or `max_references` take turns of their own, so that none keeps an account from the
+    /// others.
     async fn claim_within(
         &self,
         max: usize,
+        engine: &str,
         max_references: u32,
         lease: Duration,
         passed_over: &[Id],
@@ -357,6 +388,9 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
 
     /// Number of unfinished tasks.
     async fn queue_depth(&self) -> Result<QueueDepth>;
+
+    /// The waiting tasks that name an engine, by engine.
+    async fn waiting_for_engines(&self) -> Result<Vec<WaitingForEngine>>;
 
     /// The oldest waiting tasks, in order, at most `limit`.
     async fn waiting_tasks(&self, limit: u32) -> Result<Vec<Id>>;
@@ -402,6 +436,10 @@ pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
     /// Ends the grants that have expired by [`Fleet::now`]: an entry of the kind `expiry` takes what is left of each from its
     /// account. Returns the number of grants.
     async fn lapse_grants(&self) -> Result<usize>;
+
+    /// Fails and refunds every waiting task that names an engine which is not among these, or has more reference images than
+    /// its engine takes; returns them in any order. Each of `engines` is a name and the most reference images that it takes.
+    async fn fail_unmatched(&self, engines: &[(String, u32)], error: &str) -> Result<Vec<Ended>>;
 
     /// Removes every task that ended before `cutoff` of [`Fleet::now`]: erases its request and hides it from every lookup
     /// except [`Tasks::inspect_task`] and [`Tasks::task_files`]. Its ledger entries and the names of its files stay.

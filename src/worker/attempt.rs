@@ -212,10 +212,11 @@ impl Worker {
         outcome
     }
 
-    /// Whether somebody may see previews of a task. The policy judges finished pictures alone, so where it does, nothing is
-    /// shown before.
+    /// Whether somebody would see previews of a task, and may. The policy judges finished pictures alone, so where it does,
+    /// nothing is shown before.
     fn shows_previews(&self, claim: &Claim) -> bool {
-        claim.surface == Surface::Web && !self.policy.rules().judges_results()
+        let wanted = claim.surface == Surface::Web || claim.wants_previews;
+        wanted && !self.policy.rules().judges_results()
     }
 
     /// The time left for an attempt that has taken `spent`.

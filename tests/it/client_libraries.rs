@@ -50,7 +50,11 @@ fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("a folder");
     for entry in std::fs::read_dir(from).expect("a folder").flatten() {
         let (path, copied) = (entry.path(), to.join(entry.file_name()));
-        if path.is_dir() { copy(&path, &copied) } else { let _ = std::fs::copy(&path, &copied).expect("a copy"); }
+        if path.is_dir() {
+            copy(&path, &copied)
+        } else {
+            let _ = std::fs::copy(&path, &copied).expect("a copy");
+        }
     }
 }
 

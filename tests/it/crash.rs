@@ -10,6 +10,8 @@ use tempfile::TempDir;
 use tintype::clock::Clock;
 
 use crate::rigs::crash::clients::{Clients, Manners, Recorded};
+use crate::rigs::crash::editors::charged_twice;
+use crate::rigs::crash::leftovers;
 use crate::rigs::crash::life::{Ending, Life};
 use crate::rigs::crash::told::Told;
 use crate::rigs::crash::verdict::Verdict;
@@ -33,6 +35,7 @@ async fn no_kill_loses_a_task_or_charges_it_twice() {
     let told = Told::start(&installation).await;
     let mut clients = Clients::start(&keys, manners, &recorded, &clock);
     clients.join(visitors, manners, &recorded);
+    clients.join_editors(&keys, manners, &recorded);
     let mut tally = Tally::default();
     while tally.kills + tally.kills_at_points < kills {
         let life = Life::random(data.path(), listen, &clock);
@@ -54,4 +57,9 @@ async fn no_kill_loses_a_task_or_charges_it_twice() {
     assert!(verdict.of_studio > 0, "{verdict:?}");
     verdict.settle(&installation, &recorded).await.print_and_assert(&tally);
     assert_eq!(tally.zombie_writes_attempted, tally.zombie_writes_refused);
+    let (twice, calls) = charged_twice(data.path());
+    println!("calls of OpenAI's API            {calls}");
+    assert!(twice.is_empty() && calls > 0, "charged twice: {twice:?}");
+    let left = leftovers::after_all_sweeps(&installation).await;
+    assert!(left.is_empty(), "files that nothing names: {left:?}");
 }

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 /// The tests that speak to a whole service in their own process.
-const MODULES: [&str; 28] = [
+const MODULES: [&str; 30] = [
     "audit_log::entries",
     "auth::",
     "budgets::",
@@ -15,10 +15,12 @@ const MODULES: [&str; 28] = [
     "https::",
     "limits::",
     "list::",
+    "openai_aliases::a_",
     "openai_background::",
     "openai_edits::",
     "openai_face::",
     "openai_retries::",
+    "openai_streams::",
     "policy::",
     "progress::",
     "queue::",

@@ -184,7 +184,7 @@ impl Scene {
     /// A call of OpenAI's dialect that is repeated, and delivers nothing.
     async fn call_again(&self) {
         let (store, key_id) = (self.service.shared.store.clone(), self.account.id);
-        let call = Call { digest: [7; 32], idempotency: None, attempt: 1, holder: 1 };
+        let call = Call { digest: [7; 32], idempotency: None, attempt: 1, holder: 1, wants_previews: false };
         attempt(async move {
             if let Attachment::Task(id) = store.attach_call(key_id, call).await? {
                 store.end_call(id, call.holder, CallEnd::HungUp).await?;
@@ -313,6 +313,8 @@ impl Scene {
         attempt(async move { sweeper.sweep(Rescue::Expired).await }).await;
         let shared = self.service.shared.clone();
         attempt(async move { shared.endings.fail_beyond(0).await }).await;
+        let shared = self.service.shared.clone();
+        attempt(async move { shared.endings.fail_unmatched(&[]).await }).await;
         let keys = self.service.api.keys.clone();
         attempt(async move { keys.record_uses().await }).await;
     }

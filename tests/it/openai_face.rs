@@ -136,7 +136,6 @@ async fn a_wrong_field_is_named_and_nothing_is_charged() {
         ("model", json!("m".repeat(201))),
         ("quality", json!(3)),
         ("stream", json!("yes")),
-        ("stream", json!(true)),
         ("partial_images", json!(4)),
     ] {
         let mut body = json!({ "prompt": "a boat" });
@@ -197,6 +196,33 @@ async fn every_error_has_openais_shape() {
     let key = rich.authorization();
     let no_type = service.call("POST", GENERATIONS, &[("authorization", &key)], body).await;
     assert_eq!(error(&no_type, 400).0, "invalid_request_error");
+}
+
+#[tokio::test]
+async fn plain_http_in_production_and_a_key_in_the_query_are_refused_here_too() {
+    let body = r#"{"prompt": "a boat"}"#;
+    let service = Service::start_with(&["--production"]).await;
+    let caller = service.caller("ada", 100).await;
+    let plain = call_with(&caller, &[], body).await;
+    assert_eq!(error(&plain, 401), ("invalid_request_error".into(), json!("invalid_api_key"), Value::Null));
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let key = caller.authorization();
+    let headers = [("authorization", key.as_str()), ("content-type", "application/json")];
+    let queried = service.call("POST", &format!("{GENERATIONS}?api_key={}", caller.key), &headers, body).await;
+    assert_eq!(error(&queried, 401).1, json!("invalid_api_key"));
+    assert_eq!(caller.credits().await, 100);
+}
+
+#[tokio::test]
+async fn options_say_without_a_key_that_a_path_is_there() {
+    let service = Service::start().await;
+    let options = async |path: &str| service.call("OPTIONS", path, &[], "").await;
+    let answer = options(GENERATIONS).await;
+    assert_eq!((answer.status.as_u16(), answer.header("allow"), answer.body.len()), (204, "POST", 0));
+    assert_eq!(options("/v1/models").await.header("allow"), "GET, HEAD");
+    assert_eq!(error(&options("/v1/images/variations").await, 404).1, json!("not_found"));
+    options(TASKS).await.assert_error(405, "INVALID_REQUEST");
 }
 
 #[tokio::test]

@@ -1,31 +1,43 @@
 //! The official clients of OpenAI's API, from PyPI and npm: a call that they repeat by themselves is charged once.
-//! They edit, too.
+//! They edit, too, and read streams. So does LiteLLM, a gateway that many programs call others through.
 
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 use crate::openai_edits::png;
-use crate::rigs::packages::{npm, python, run};
+use crate::rigs::http::TASKS;
+use crate::rigs::packages::{litellm, npm, python, run};
 use crate::rigs::service::Service;
 use crate::tidy::root;
+
+/// A folder with a wide and a narrow picture.
+fn pictures() -> tempfile::TempDir {
+    let folder = tempfile::TempDir::new().expect("a directory");
+    for (name, picture) in [("wide.png", png(30, 20)), ("narrow.png", png(20, 30))] {
+        std::fs::write(folder.path().join(name), picture).expect("a file");
+    }
+    folder
+}
+
+/// Completes when so many callers wait, while the program runs.
+async fn waits(service: &Service, said: &JoinHandle<String>, count: usize) {
+    while service.shared.endings.waiters.count() != count {
+        assert!(!said.is_finished(), "the program ended without waiting");
+        tokio::task::yield_now().await;
+    }
+}
 
 /// Runs a program, which sends a call and repeats it until its task is done. The task is done once a repetition waits.
 async fn check(mut program: Command) {
     let service = Service::start().await;
     let (caller, poor) = (service.caller("ada", 100).await, service.caller("eve", 0).await);
-    let folder = tempfile::TempDir::new().expect("a directory");
-    for (name, picture) in [("wide.png", png(30, 20)), ("narrow.png", png(20, 30))] {
-        std::fs::write(folder.path().join(name), picture).expect("a file");
-    }
+    let folder = pictures();
     program.args([format!("http://{}/v1", service.address), caller.key.clone(), poor.key.clone()]).arg(folder.path());
     let said = tokio::task::spawn_blocking(move || run(&mut program));
-    let waits = async |count| {
-        while service.shared.endings.waiters.count() != count {
-            assert!(!said.is_finished(), "the program ended without waiting");
-            tokio::task::yield_now().await;
-        }
-    };
+    let waits = async |count| waits(&service, &said, count).await;
     // The first attempt waits, hangs up, and comes again.
     waits(1).await;
     waits(0).await;
@@ -52,6 +64,41 @@ async fn check(mut program: Command) {
     assert_eq!(caller.credits().await, 94, "charged once");
 }
 
+/// Runs a program that reads streams. The connection of its first attempt breaks after the charge.
+async fn check_streams(mut program: Command) {
+    let faults = ["--test-fault", "after-submit=error"];
+    let service = Service::start_changed(&faults, |limits| limits.heartbeat = Duration::from_millis(5)).await;
+    let caller = service.caller("ada", 100).await;
+    let folder = pictures();
+    program.args([format!("http://{}/v1", service.address), caller.key.clone()]).arg(folder.path());
+    let said = tokio::task::spawn_blocking(move || run(&mut program));
+    for _ in 0..3 {
+        waits(&service, &said, 0).await;
+        waits(&service, &said, 1).await;
+        service.work().await;
+    }
+    let said: Value = serde_json::from_str(&said.await.expect("no panic")).expect("JSON");
+    let picture = json!(["image_generation.completed", "89504e47", "1248x832"]);
+    assert_eq!(said["generated"], json!([picture, picture]), "{said}");
+    assert_eq!(said["edited"], json!([["image_edit.completed", "52494646", "1248x832"]]), "{said}");
+    assert_eq!((&said["attempts"], &said["refusal"][1]), (&json!("1"), &json!("content_policy_violation")), "{said}");
+    assert_eq!(said["refusal"][0], "APIError", "{said}");
+    assert_eq!(caller.references(said["edit"].as_str().expect("an id")).await, ["30", "20"]);
+    assert_eq!(caller.task(said["task"].as_str().expect("an id")).await["status"], "completed");
+    assert_eq!(caller.credits().await, 94, "charged once, and the refusal was refunded");
+}
+
+/// A program of the folder `tests/it/clients` that runs in Node.js, and the folder that it runs in.
+fn javascript(name: &str) -> (Command, tempfile::TempDir) {
+    let folder = tempfile::TempDir::new().expect("a directory");
+    std::os::unix::fs::symlink(npm().join("node_modules"), folder.path().join("node_modules")).expect("a link");
+    let script = folder.path().join(name);
+    std::fs::copy(root().join("tests/it/clients").join(name), &script).expect("a copy");
+    let mut program = Command::new("node");
+    program.arg(script);
+    (program, folder)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_python_client_repeats_a_call_and_is_charged_once() {
     let mut program = Command::new(python().join("python"));
@@ -61,11 +108,43 @@ async fn the_python_client_repeats_a_call_and_is_charged_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_javascript_client_repeats_a_call_and_is_charged_once() {
-    let folder = tempfile::TempDir::new().expect("a directory");
-    std::os::unix::fs::symlink(npm().join("node_modules"), folder.path().join("node_modules")).expect("a link");
-    let script = folder.path().join("openai_calls.mjs");
-    std::fs::copy(root().join("tests/it/clients/openai_calls.mjs"), &script).expect("a copy");
-    let mut program = Command::new("node");
-    program.arg(script);
+    let (program, _folder) = javascript("openai_calls.mjs");
     check(program).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_python_client_reads_streams_and_repeats_one_whose_connection_broke() {
+    let mut program = Command::new(python().join("python"));
+    program.arg(root().join("tests/it/clients/openai_streams.py"));
+    check_streams(program).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_javascript_client_reads_streams_and_repeats_one_whose_connection_broke() {
+    let (program, _folder) = javascript("openai_streams.mjs");
+    check_streams(program).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn litellm_generates_and_edits() {
+    let service = Service::start().await;
+    let (caller, poor) = (service.caller("ada", 100).await, service.caller("eve", 0).await);
+    let folder = pictures();
+    let mut program = Command::new(litellm().join("python"));
+    program.arg(root().join("tests/it/clients/litellm_calls.py"));
+    program.args([format!("http://{}/v1", service.address), caller.key.clone(), poor.key.clone()]).arg(folder.path());
+    let said = tokio::task::spawn_blocking(move || run(&mut program));
+    for _ in 0..2 {
+        waits(&service, &said, 0).await;
+        waits(&service, &said, 1).await;
+        service.work().await;
+    }
+    let said: Value = serde_json::from_str(&said.await.expect("no panic")).expect("JSON");
+    assert_eq!(said["generated"], json!(["89504e47", "89504e47"]), "{said}");
+    assert_eq!((&said["size"], &said["tokens"]), (&json!("1248x832"), &json!(4)), "{said}");
+    assert_eq!(said["edited"], json!(["89504e47"]), "{said}");
+    assert_eq!(said["errors"], json!(["RateLimitError", "AuthenticationError", "BadRequestError"]), "{said}");
+    let newest = &caller.get(TASKS).await.json()["data"]["items"][0];
+    assert_eq!(caller.references(newest["task_id"].as_str().expect("an id")).await, ["30", "20"]);
+    assert_eq!(caller.credits().await, 94);
 }

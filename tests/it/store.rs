@@ -16,6 +16,7 @@ mod deliveries;
 mod drift;
 mod endpoints;
 mod ends;
+mod engines;
 mod files;
 mod fixture;
 mod gallery;
@@ -231,6 +232,11 @@ macro_rules! suite {
                     a_claim_passes_over_very_many_tasks_that_it_cannot_take,
                     the_audit_finds_a_wrong_number_of_references_in_the_queue,
                 }
+                engines {
+                    a_claim_takes_tasks_of_its_engine_and_of_none,
+                    claims_for_different_engines_take_turns_of_their_own,
+                    fail_unmatched_fails_the_waiting_tasks_whose_engine_nobody_has_and_no_other,
+                }
                 leases {
                     a_rescue_takes_a_lease_that_ends_later_than_the_longest_lease,
                     a_write_under_a_rescued_lease_is_refused,
@@ -258,6 +264,7 @@ macro_rules! suite {
                     progress_ends_with_its_lease,
                     the_owner_of_a_task_sees_the_latest_preview,
                     a_preview_ends_with_its_lease,
+                    a_preview_is_found_by_its_owner_once_it_is_due_and_not_yet_seen,
                     a_sweep_leaves_the_progress_of_running_attempts,
                 }
                 damage {

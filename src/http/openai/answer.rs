@@ -12,15 +12,19 @@ use image::{ImageFormat, ImageReader};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
+use super::Wanted;
 use crate::domain::images_api::{ImageData, ImagesAnswer};
-use crate::domain::images_api_request::{ImagesCall, OutputFormat};
-use crate::domain::model::Task;
+use crate::domain::images_api_request::OutputFormat;
+use crate::domain::model::{Status, Task};
 use crate::files::FileName;
 use crate::http::pipeline::error::ApiError;
 use crate::http::state::ApiState;
 
 /// Answers whose pictures are encoded at the same time. Each holds a few megabytes.
 static ENCODERS: Semaphore = Semaphore::const_new(4);
+
+/// No picture is transparent.
+pub(super) const BACKGROUND: &str = "opaque";
 
 /// The body of an answer.
 #[derive(Serialize)]
@@ -56,12 +60,6 @@ impl Usage {
     }
 }
 
-/// The size of the pictures of a call, as `WIDTHxHEIGHT`.
-pub(super) fn size(call: &ImagesCall) -> String {
-    let (width, height) = call.request.aspect_ratio.size();
-    format!("{width}x{height}")
-}
-
 /// A response with this JSON.
 pub(super) fn json(body: &impl Serialize) -> Response {
     let body = serde_json::to_vec(body).expect("our own types are always JSON");
@@ -72,21 +70,25 @@ pub(super) fn json(body: &impl Serialize) -> Response {
     response
 }
 
-/// The answer to a call whose task has completed with these files.
-pub(super) async fn completed(
-    call: &ImagesCall,
-    task: &Task,
-    names: &[String],
-    api: &ApiState,
-) -> Result<Response, ApiError> {
-    let data = if call.as_urls { urls(names, api).await? } else { files(call.format, names, api).await? };
+/// The files of a task that has completed.
+pub(super) fn names(task: &Task) -> &[String] {
+    match &task.status {
+        Status::Completed(names) => names,
+        Status::Processing | Status::Failed(_) => &[],
+    }
+}
+
+/// The answer to a call whose task has completed.
+pub(super) async fn completed(wanted: &Wanted, task: &Task, api: &ApiState) -> Result<Response, ApiError> {
+    let names = names(task);
+    let data = if wanted.as_urls { urls(names, api).await? } else { files(wanted.format, names, api).await? };
     let created = task.updated_at.as_millis().div_euclid(1_000);
     Ok(json(&Answer {
         images: ImagesAnswer { created, data },
-        background: "opaque",
-        output_format: call.format.as_str(),
-        size: size(call),
-        usage: Usage::of(call.request.cost()),
+        background: BACKGROUND,
+        output_format: wanted.format.as_str(),
+        size: wanted.size(),
+        usage: Usage::of(wanted.cost),
     }))
 }
 
@@ -121,7 +123,8 @@ pub(in crate::http) async fn files(
     Ok(data)
 }
 
-fn in_base64(format: OutputFormat, png: &Bytes) -> image::ImageResult<ImageData<'static>> {
+/// One of our own PNGs, in base64.
+pub(super) fn in_base64(format: OutputFormat, png: &Bytes) -> image::ImageResult<ImageData<'static>> {
     let text = match format {
         OutputFormat::Png => BASE64_STANDARD.encode(png),
         OutputFormat::Jpeg(_) | OutputFormat::Webp => BASE64_STANDARD.encode(transcoded(format, png)?),

@@ -56,13 +56,16 @@ pub(super) fn is_asked_for(request: &Request) -> bool {
     url::form_urlencoded::parse(query.as_bytes()).any(|(name, value)| name == "async" && value == "true")
 }
 
-/// Refuses a format that the URLs of a finished task do not serve.
+/// Refuses a stream, which would have no events, and a format that the URLs of a finished task do not serve.
 pub(super) fn check(call: &ImagesCall) -> Result<(), InvalidCall> {
-    if call.format == OutputFormat::Png {
-        return Ok(());
-    }
-    let message = "output_format must be png in a call that is answered at once: its URLs serve PNG files.";
-    Err(InvalidCall { message: message.into(), param: Some("output_format") })
+    let (message, param) = match (call.stream, call.format) {
+        (Some(_), _) => ("stream must be false in a call that is answered at once.", "stream"),
+        (None, OutputFormat::Png) => return Ok(()),
+        (None, _) => {
+            ("output_format must be png in a call that is answered at once: its URLs serve PNG files.", "output_format")
+        }
+    };
+    Err(InvalidCall { message: message.into(), param: Some(param) })
 }
 
 /// The answer to a call whose task was accepted, and whether its header asked for an answer at once.

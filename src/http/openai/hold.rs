@@ -43,6 +43,11 @@ impl Hold {
         self.api.shared.store.end_call(self.task_id, self.holder, CallEnd::Delivered).await.map(drop)
     }
 
+    /// Ends the hold because the connection has taken the last part of the answer.
+    pub(super) fn deliver_last(mut self) {
+        self.end(CallEnd::Delivered);
+    }
+
     /// The same answer, which ends the hold when the connection takes its last part.
     pub(super) async fn deliver(self, response: Response) -> Response {
         let (head, body) = response.into_parts();
@@ -79,6 +84,11 @@ impl Drop for Hold {
     }
 }
 
+/// Takes the next part of what is left of an answer.
+pub(super) fn next_part(rest: &mut Bytes) -> Bytes {
+    rest.split_to(rest.len().min(PART))
+}
+
 /// The body of an answer in parts.
 struct Delivery {
     rest: Bytes,
@@ -96,12 +106,11 @@ impl HttpBody for Delivery {
         if self.rest.is_empty() {
             return Poll::Ready(None);
         }
-        let length = self.rest.len().min(PART);
-        let part = self.rest.split_to(length);
+        let part = next_part(&mut self.rest);
         if self.rest.is_empty()
-            && let Some(mut hold) = self.hold.take()
+            && let Some(hold) = self.hold.take()
         {
-            hold.end(CallEnd::Delivered);
+            hold.deliver_last();
         }
         Poll::Ready(Some(Ok(Frame::data(part))))
     }

@@ -18,8 +18,9 @@ use super::pipeline::repeats::Repeat;
 use super::state::ApiState;
 use super::submitted;
 use crate::config::TASK_TIME_LIMIT;
-use crate::domain::images_api_request::{CallKind, ImagesCall};
-use crate::domain::model::{Id, Status, Surface, TaskId};
+use crate::domain::images_api_request::{CallKind, ImagesCall, OutputFormat};
+use crate::domain::model::{Id, Status, Surface, Task, TaskId};
+use crate::domain::request::AspectRatio;
 use crate::service::limits::Usage;
 use crate::store::{Attachment, Call, Origin, StoreError, Submission};
 
@@ -29,6 +30,7 @@ use self::pictures::Pictures;
 pub(super) mod answer;
 pub(super) mod background;
 mod edit;
+mod events;
 mod hold;
 pub(super) mod models;
 mod pictures;
@@ -70,6 +72,47 @@ pub(super) async fn edits_async(sender: Sender, request: Request) -> Result<Resp
     answer_call(CallKind::Edit, Answer::AtOnce, sender, request).await
 }
 
+/// The answer that a call wants. The rest of the call goes while its task is made: a prompt may be long.
+#[derive(Debug, Clone, Copy)]
+struct Wanted {
+    kind: CallKind,
+    format: OutputFormat,
+    as_urls: bool,
+    /// For a stream of events, the most partial images.
+    stream: Option<u8>,
+    aspect_ratio: AspectRatio,
+    /// The cost of the task in credits.
+    cost: i64,
+}
+
+impl Wanted {
+    fn of(call: &ImagesCall) -> Self {
+        Self {
+            kind: call.kind,
+            format: call.format,
+            as_urls: call.as_urls,
+            stream: call.stream,
+            aspect_ratio: call.request.aspect_ratio,
+            cost: call.request.cost(),
+        }
+    }
+
+    /// The size of the pictures, as `WIDTHxHEIGHT`.
+    fn size(&self) -> String {
+        let (width, height) = self.aspect_ratio.size();
+        format!("{width}x{height}")
+    }
+}
+
+/// The task of a call, whose caller waits for its end.
+#[derive(Debug, Clone)]
+struct Awaited {
+    task_id: Id,
+    api: Arc<ApiState>,
+    readiness: Readiness,
+    caller: Caller,
+}
+
 async fn answer_call(kind: CallKind, answer: Answer, sender: Sender, request: Request) -> Result<Response, ApiError> {
     let (State(api), State(readiness), caller, Extension(request_id)) = sender;
     let repeat = Repeat::of(request.headers())?;
@@ -93,18 +136,27 @@ async fn answer_call(kind: CallKind, answer: Answer, sender: Sender, request: Re
     let Some(task_id) = task_of(&mut call, pictures, attempt, &api, &caller, arrived).await? else {
         return Ok(NoAnswer.into_response());
     };
-    let hold = Hold::of(&attempt, task_id, &api);
+    let wanted = Wanted::of(&call);
+    drop(call);
+    let mut hold = Hold::of(&attempt, task_id, &api);
+    let awaited = Awaited { task_id, api: api.clone(), readiness, caller };
     let answered = match answer {
-        Answer::AtTheEnd => finished(&call, TaskId(task_id), &api, &readiness, &caller).await,
+        Answer::AtTheEnd if wanted.stream.is_some() => events::begin(wanted, awaited, &mut hold).await,
+        Answer::AtTheEnd => finished(&wanted, &awaited).await,
         Answer::AtOnce => background::accepted(TaskId(task_id), preferred, &api, &caller).await,
     };
+    Ok(naming_task(task_id, naming(ignored, settled(answered, hold, task_id).await)))
+}
+
+/// The answer of this attempt at a call, with the end of its hold on the task.
+async fn settled(answered: Result<Response, ApiError>, hold: Option<Hold>, task_id: Id) -> Response {
     if let Some(hold) = &hold
         && !hold.is_held().await.unwrap_or(true)
     {
         // A later attempt has the task; this one has no caller any more, or one that tries again.
-        return Ok(NoAnswer.into_response());
+        return NoAnswer.into_response();
     }
-    let response = match (answered, hold) {
+    match (answered, hold) {
         (Ok(response), Some(hold)) => hold.deliver(response).await,
         (Ok(response), None) => response,
         (Err(error), hold) => {
@@ -116,8 +168,7 @@ async fn answer_call(kind: CallKind, answer: Answer, sender: Sender, request: Re
             }
             error.after_the_charge().into_response()
         }
-    };
-    Ok(naming_task(task_id, naming(ignored, response)))
+    }
 }
 
 /// The task of a call: that of the attempt before, or a new one; `None` when it is unknown whether there is one. The
@@ -130,7 +181,8 @@ async fn task_of(
     caller: &Caller,
     mut arrived: Duration,
 ) -> Result<Option<Id>, ApiError> {
-    let origin = Origin { key_id: Some(caller.key_id), call: Some(attempt), ..Origin::default() };
+    let engine = call.model.as_ref().and_then(|model| api.settings.model_aliases.get(model)).cloned();
+    let origin = Origin { key_id: Some(caller.key_id), call: Some(attempt), engine, ..Origin::default() };
     let mut counted = !attempt.may_repeat();
     let mut looks = 0;
     loop {
@@ -138,6 +190,12 @@ async fn task_of(
             match api.shared.store.attach_call(caller.key_id, attempt).await? {
                 Attachment::Task(id) => {
                     pictures.remove().await;
+                    if call.auto_size {
+                        // Its picture has been decoded for the attempt before, and not for this one.
+                        let record = api.shared.store.find_record(caller.account_id, Surface::Api, id).await?;
+                        call.request.aspect_ratio =
+                            record.map_or(call.request.aspect_ratio, |record| record.request.aspect_ratio);
+                    }
                     return Ok(Some(id));
                 }
                 Attachment::OtherChoices => return Err(ApiError::reused_idempotency_key()),
@@ -147,12 +205,13 @@ async fn task_of(
         if !std::mem::replace(&mut counted, true) {
             caller.count(api, Usage::Submit).await?;
         }
-        if pictures.store(&mut call.request, api, caller).await? {
+        if pictures.store(call, api, caller).await? {
             // Pictures take a while, during which the key may have been revoked.
             caller.check_again(api).await?;
             arrived = api.shared.clock.elapsed();
         }
-        let submission = api.tasks.submit(caller.account_id, origin, Surface::Api, call.request.clone(), arrived).await;
+        let submission =
+            api.tasks.submit(caller.account_id, origin.clone(), Surface::Api, call.request.clone(), arrived).await;
         looks += 1;
         if matches!(submission, Ok(Submission::Repeated)) && looks < MAX_LOOKS {
             continue;
@@ -166,23 +225,26 @@ async fn task_of(
 }
 
 /// The answer to a call, once its task has ended.
-async fn finished(
-    call: &ImagesCall,
-    task_id: TaskId,
-    api: &ApiState,
-    readiness: &Readiness,
-    caller: &Caller,
-) -> Result<Response, ApiError> {
-    let released = readiness.stopping();
-    let (key_id, account_id) = (caller.key_id, caller.account_id);
-    let found = api.tasks.wait(key_id, account_id, Surface::Api, task_id, TASK_TIME_LIMIT, released).await?;
-    // The key may have been revoked meanwhile.
-    caller.check_again(api).await?;
-    let found = found.ok_or_else(ApiError::goes_on)?;
-    match &found.task.status {
-        Status::Processing => Err(ApiError::goes_on()),
-        Status::Failed(sentence) => Err(ApiError::failed_task(sentence)),
-        Status::Completed(names) => answer::completed(call, &found.task, names, api).await,
+async fn finished(wanted: &Wanted, awaited: &Awaited) -> Result<Response, ApiError> {
+    let task = awaited.completed().await?;
+    answer::completed(wanted, &task, &awaited.api).await
+}
+
+impl Awaited {
+    /// The task, once it has completed; any other end is an error.
+    async fn completed(&self) -> Result<Arc<Task>, ApiError> {
+        let Self { task_id, api, readiness, caller } = self;
+        let Caller { key_id, account_id, .. } = *caller;
+        let (task_id, released) = (TaskId(*task_id), readiness.stopping());
+        let found = api.tasks.wait(key_id, account_id, Surface::Api, task_id, TASK_TIME_LIMIT, released).await?;
+        // The key may have been revoked meanwhile.
+        caller.check_again(api).await?;
+        let task = found.ok_or_else(ApiError::goes_on)?.task;
+        match &task.status {
+            Status::Processing => Err(ApiError::goes_on()),
+            Status::Failed(sentence) => Err(ApiError::failed_task(sentence)),
+            Status::Completed(_) => Ok(task),
+        }
     }
 }
 

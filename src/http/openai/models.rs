@@ -28,7 +28,7 @@ struct Model<'a> {
 #[derive(Serialize)]
 struct Models<'a> {
     object: &'static str,
-    data: [Model<'a>; 1],
+    data: Vec<Model<'a>>,
 }
 
 fn model(id: &str) -> Model<'_> {
@@ -38,7 +38,9 @@ fn model(id: &str) -> Model<'_> {
 /// `GET /v1/models`
 pub(in crate::http) async fn list(State(api): State<Arc<ApiState>>, caller: Caller) -> Result<Response, ApiError> {
     caller.check_again(&api).await?;
-    Ok(json(&Models { object: "list", data: [model(MODEL_NAME)] }))
+    let aliases = api.settings.model_aliases.keys().map(String::as_str);
+    let data = std::iter::once(MODEL_NAME).chain(aliases).map(model).collect();
+    Ok(json(&Models { object: "list", data }))
 }
 
 /// `GET /v1/models/{id}`: every name may be used, so every name is a model.

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::domain::data_urls::DataUrls;
-use crate::domain::images_api_request::SentPicture;
+use crate::domain::images_api_request::{ImagesCall, SentPicture};
 use crate::domain::model::Id;
 use crate::domain::own_reference::OwnReference;
-use crate::domain::request::{GenerateRequest, MAX_REFERENCES};
+use crate::domain::request::{AspectRatio, MAX_REFERENCES};
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
 use crate::http::state::ApiState;
@@ -73,15 +73,16 @@ impl Pictures {
         self.spools.iter().enumerate().map(sent).collect()
     }
 
-    /// Stores the pictures of a request that will be submitted, once, and puts the uploads among its references. Returns
-    /// whether there were any.
+    /// Stores the pictures of a call that will be submitted, once, and puts the uploads among its references. The first one
+    /// decides the size if the call leaves it to the service. Returns whether there were any.
     pub(super) async fn store(
         &mut self,
-        request: &mut GenerateRequest,
+        call: &mut ImagesCall,
         api: &ApiState,
         caller: &Caller,
     ) -> Result<bool, ApiError> {
         let Some(place) = self.place.take() else { return Ok(false) };
+        let request = &mut call.request;
         check_credits(request.cost(), api, caller).await?;
         check_room(api, caller).await?;
         let mut spools: HashMap<String, Spool> = self.spools.drain(..).map(|spool| (name(&spool), spool)).collect();
@@ -89,7 +90,11 @@ impl Pictures {
         for (index, reference) in request.reference_images.iter().enumerate() {
             let Some(spool) = spools.remove(reference) else { continue };
             names.push(reference.clone());
-            decoded.push(spool.decode().await.map_err(|error| of_image(error, index))?);
+            let picture = spool.decode().await.map_err(|error| of_image(error, index))?;
+            if index == 0 && call.auto_size {
+                request.aspect_ratio = AspectRatio::nearest(picture.width(), picture.height());
+            }
+            decoded.push(picture);
         }
         let mut stored = place.store(decoded).await.map_err(refused)?;
         self.referred = stored.refer();

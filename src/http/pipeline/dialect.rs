@@ -9,6 +9,9 @@ use crate::domain::images_api::{ErrorAnswer, ErrorObject};
 use crate::domain::images_api_request::InvalidCall;
 use crate::service::endings::REFUSED;
 
+/// The message of every 401. Its beginning is OpenAI's, by which gateways know it.
+const INCORRECT_KEY: &str = "Incorrect API key provided: a valid key of this service is required, sent over HTTPS as \"Authorization: Bearer <API_KEY>\".";
+
 /// Tells the official clients whether to repeat a call by themselves.
 static SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
@@ -119,8 +122,9 @@ impl ApiError {
     /// The error as an object of OpenAI's dialect.
     pub(in crate::http) fn object(&self) -> ErrorObject {
         let (kind, code) = self.words();
+        let message = if self.code == ErrorCode::Unauthorized { INCORRECT_KEY } else { &self.message };
         ErrorObject {
-            message: self.message.clone(),
+            message: message.to_owned(),
             kind: Some(kind.to_owned()),
             param: self.dialect.param.map(str::to_owned),
             code: code.map(Into::into),

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
+use axum::http::header::{self, HeaderValue};
+use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 
 use self::cors::Cors;
 use super::ops::Readiness;
@@ -37,7 +39,8 @@ pub(super) async fn run(
     let gzip = compression::accepts_gzip(request.headers());
     let cors = Cors::of(&api.settings.origins, &request);
     let early = |request: &Request| host::refuse_ambiguous(request).or_else(|| reserve::refuse_over_limit(request));
-    let answer = async |request| match early(&request).or_else(|| cors.preflight(&request)) {
+    let unread = |request: &Request| early(request).or_else(|| cors.preflight(request)).or_else(|| options(request));
+    let answer = async |request| match unread(&request) {
         None => leftover::discard_after_error(request, |request| auth::guard(&api, request, next)).await,
         Some(response) => response,
     };
@@ -46,6 +49,15 @@ pub(super) async fn run(
         response = compression::compress(gzip, response).await;
     }
     readiness.close_when_stopping(cors.allow(response))
+}
+
+/// The answer to OPTIONS in OpenAI's dialect. Some clients ask for it, without a key, to see whether a path is there.
+fn options(request: &Request) -> Option<Response> {
+    let asks = request.method() == Method::OPTIONS && routes::speaks_openai(request);
+    let methods = if asks { routes::Route::methods_at(request)? } else { return None };
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    response.headers_mut().insert(header::ALLOW, HeaderValue::try_from(methods).ok()?);
+    Some(response)
 }
 
 /// The steps of a request for metrics, which comes from the operator.

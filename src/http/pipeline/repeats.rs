@@ -48,6 +48,7 @@ impl Repeat {
     /// The attempt at this call by a key.
     pub(in crate::http) fn call(self, key_id: Id, call: &ImagesCall) -> Call {
         let digest = call.digest(key_id.as_str().as_bytes());
-        Call { digest, idempotency: self.idempotency, attempt: self.attempt, holder: rand::random() }
+        let wants_previews = call.stream.is_some_and(|partial_images| partial_images > 0);
+        Call { digest, idempotency: self.idempotency, attempt: self.attempt, holder: rand::random(), wants_previews }
     }
 }

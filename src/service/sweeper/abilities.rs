@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Sweeper, failed};
 use crate::domain::request::MAX_REFERENCES;
 use crate::service::Shared;
-use crate::store::{Abilities, EngineState, StoreError};
+use crate::store::{Abilities, StoreError};
 
 /// Tasks wait this long for an engine before the log says so: workers that start need a moment.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -40,16 +40,35 @@ impl Sweeper {
         if let Some(most) = abilities.configured.filter(|most| (*most as usize) < MAX_REFERENCES) {
             endings.fail_beyond(most).await?;
         }
-        let tasks = match abilities.available {
+        let waiting = store.waiting_for_engines().await?;
+        if !engines.is_empty() && waiting.iter().any(|waiting| waiting.is_unmatched(&engines)) {
+            let known: Vec<_> = engines.iter().map(|engine| (engine.name.clone(), engine.max_references)).collect();
+            endings.fail_unmatched(&known).await?;
+        }
+        let of_any = match abilities.available {
             Some(_) if abilities.available == abilities.configured => 0,
             available => store.queue_depth().await?.beyond(available),
         };
-        self.note_missing(tasks, &engines, abilities);
+        let mut missing: Vec<_> = if of_any > 0 {
+            abilities.missing(&engines).map(|engine| engine.name.clone()).collect()
+        } else {
+            Vec::new()
+        };
+        let mut tasks = of_any;
+        // Without any worker, these are among the others.
+        for waiting in waiting.iter().filter(|waiting| abilities.available.is_some() && waiting.lacks_worker(&engines))
+        {
+            tasks += waiting.tasks;
+            missing.push(waiting.engine.clone());
+        }
+        missing.sort_unstable();
+        missing.dedup();
+        self.note_missing(tasks, &missing.join(", "));
         Ok(())
     }
 
     /// Logs once when tasks begin to wait for an engine, and once when they no longer do.
-    fn note_missing(&self, tasks: u64, engines: &[EngineState], abilities: Abilities) {
+    fn note_missing(&self, tasks: u64, engines: &str) {
         let elapsed = self.shared.clock.elapsed();
         let mut state = self.missing.0.lock().unwrap_or_else(PoisonError::into_inner);
         *state = match *state {
@@ -60,8 +79,6 @@ impl Sweeper {
             _ if tasks == 0 => State::Nothing,
             State::Nothing => State::Since(elapsed),
             State::Since(since) if elapsed.saturating_sub(since) >= PATIENCE => {
-                let engines: Vec<_> = abilities.missing(engines).map(|engine| engine.name.as_str()).collect();
-                let engines = engines.join(", ");
                 tracing::error!(
                     tasks,
                     engines,

@@ -11,7 +11,7 @@ use super::columns::{TASK, number, task};
 use super::connection::{Database, Parameter};
 use super::queue::millis;
 use crate::domain::model::{Id, Surface, Task};
-use crate::store::{AttemptProgress, Lease, Result, Unfinished};
+use crate::store::{AttemptProgress, FoundPreview, Lease, Result, SoughtPreview, Unfinished};
 
 /// Reports that are late, of an attempt that has since lost its lease, are left out.
 const REPORT: &str = "
@@ -88,6 +88,34 @@ pub(super) async fn forget_ended(database: &Database) -> Result<()> {
 pub(super) async fn preview(database: &Database, account_id: Id, surface: Surface, id: Id) -> Result<Option<Bytes>> {
     let found = database.read_one(PREVIEW, &[&id, &account_id, &surface.as_str()]).await?;
     found.map(|row| Ok(row.try_get::<_, Vec<u8>>("png")?.into())).transpose()
+}
+
+/// The latest previews of tasks, of those that are due and not yet seen.
+const PREVIEWS: &str = "
+    SELECT sought.place, p.number, p.png
+    FROM unnest($1::text[], $2::text[], $3::bigint[], $4::float8[])
+        WITH ORDINALITY AS sought (task_id, account_id, shown, due, place)
+    JOIN previews p ON p.task_id = sought.task_id AND p.number <> sought.shown
+    JOIN queue q ON q.task_id = p.task_id AND q.lease_epoch = p.lease_epoch AND q.lease_until IS NOT NULL
+    JOIN tasks t ON t.id = p.task_id AND t.account_id = sought.account_id AND t.surface = $5 AND t.removed_at IS NULL
+    LEFT JOIN progress r ON r.task_id = p.task_id AND r.lease_epoch = p.lease_epoch
+    WHERE coalesce(r.fraction, r.step::float8 / r.steps, 1) >= sought.due";
+
+pub(super) async fn previews(
+    database: &Database,
+    surface: Surface,
+    sought: &[SoughtPreview],
+) -> Result<Vec<FoundPreview>> {
+    let columns = sought.iter().map(|sought| (sought.task_id, sought.account_id, sought.shown, sought.from));
+    let (tasks, accounts, shown, due): (Vec<Id>, Vec<Id>, Vec<i64>, Vec<f64>) = columns.collect();
+    let parameters: [Parameter<'_>; 5] = [&tasks, &accounts, &shown, &due, &surface.as_str()];
+    let found = |row: &Row| {
+        let place = row.try_get::<_, i64>("place")?;
+        let (number, png) = (row.try_get("number")?, row.try_get::<_, Vec<u8>>("png")?.into());
+        // The database counts from 1.
+        Ok(FoundPreview { place: usize::try_from(place - 1).unwrap_or(usize::MAX), number, png })
+    };
+    database.read(PREVIEWS, &parameters).await?.iter().map(found).collect()
 }
 
 /// A task with the progress of the present attempt at it. One look-up by key in each table.

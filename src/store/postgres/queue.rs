@@ -22,7 +22,7 @@ use crate::domain::model::{CREDITS_PER_IMAGE, Id, Surface};
 use crate::fault::Effect;
 use crate::store::{
     Action, AttemptProgress, Claim, Deed, Ended, EndingsElsewhere, Lease, LeaseWrite, MAX_LOST_LEASES, Origin, Queue,
-    QueueDepth, REFUND_LIFE, Refusal, Result, Retry, StrikeRule,
+    QueueDepth, REFUND_LIFE, Refusal, Result, Retry, StrikeRule, WaitingForEngine,
 };
 
 /// For a parameter.
@@ -192,7 +192,7 @@ pub(super) fn given_up(row: &Row) -> Result<GivenUp> {
     if let Some(account_id) = row.try_get("account_id")? {
         let ended = Ended { task_id: row.try_get("task_id")?, account_id, surface: word(row, "surface")? };
         let (key_id, person_id) = (row.try_get("key_id")?, row.try_get("person_id")?);
-        failed = Some((ended, Origin { key_id, person_id, call: None }));
+        failed = Some((ended, Origin { key_id, person_id, ..Origin::default() }));
     }
     Ok(GivenUp { queued: row.try_get("queued")?, failed })
 }
@@ -206,11 +206,12 @@ impl Queue for PostgresStore {
     async fn claim_within(
         &self,
         max: usize,
+        engine: &str,
         max_references: u32,
         lease: Duration,
         passed_over: &[Id],
     ) -> Result<Vec<Claim>> {
-        let claim = claim::claim(&self.database, &self.served_last, max, max_references, lease, passed_over);
+        let claim = claim::claim(&self.database, &self.served_last, max, engine, max_references, lease, passed_over);
         self.write(Effect::Claim, claim).await
     }
 
@@ -318,6 +319,17 @@ impl Queue for PostgresStore {
             oldest: oldest.map(Id::timestamp),
             paused_at: rows[0].try_get("paused_at")?,
         })
+    }
+
+    async fn waiting_for_engines(&self) -> Result<Vec<WaitingForEngine>> {
+        let sql = "SELECT engine, count(*) AS tasks, max(reference_count)::bigint AS references FROM queue
+            WHERE engine > '' AND task_id >= $1 AND lease_until IS NULL GROUP BY engine ORDER BY engine";
+        let rows = self.database.read(sql, &[&self.database.horizon()]).await?;
+        let waiting = |row: &Row| {
+            let (tasks, references) = (number(row, "tasks")?, number(row, "references")?);
+            Ok(WaitingForEngine { engine: row.try_get("engine")?, tasks, references })
+        };
+        rows.iter().map(waiting).collect()
     }
 
     async fn waiting_tasks(&self, limit: u32) -> Result<Vec<Id>> {

@@ -228,7 +228,8 @@ impl Sent {
 fn without_repeats(orders: Vec<Asked>) -> (Vec<Asked>, Vec<Asked>) {
     let mut seen = HashSet::new();
     orders.into_iter().partition(|asked| {
-        let Origin { key_id, call, .. } = asked.query.origin;
+        let Origin { key_id, call, .. } = &asked.query.origin;
+        let (key_id, call) = (*key_id, *call);
         let Some(call) = call else { return true };
         let repeats = call.may_repeat() && seen.contains(&(key_id, call.idempotency.unwrap_or(call.digest)));
         seen.insert((key_id, call.idempotency.unwrap_or(call.digest)));
@@ -271,10 +272,11 @@ const SUBMIT: &str = "
         SELECT *, ($15::bigint * sum(n) OVER of_account)::bigint AS spent, row_number() OVER of_account AS place
         FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::bigint[], $7::bigint[],
                     $8::text[], $9::text[], $10::text[], $11::text[], $12::bigint[], $13::bigint[],
-                    $17::bytea[], $18::bytea[], $19::bigint[], $20::bigint[], $22::text[])
+                    $17::bytea[], $18::bytea[], $19::bigint[], $20::bigint[], $22::text[], $26::boolean[],
+                    $27::text[])
             WITH ORDINALITY AS o (id, account_id, key_id, surface, image_to_image, made_at, n, aspect_ratio,
                                   reference_images, prompt, request_id, max_unfinished, deadline,
-                                  digest, idempotency, attempt, holder, person_id, ordinal)
+                                  digest, idempotency, attempt, holder, person_id, wants_previews, engine, ordinal)
         WINDOW of_account AS (PARTITION BY account_id ORDER BY ordinal)
     ),
     -- Locks the accounts in the order of their ids: nothing else charges or refunds them until the commit. An account
@@ -329,8 +331,8 @@ const SUBMIT: &str = "
     -- The search gets to know of tasks of the studio.
     unindexed AS (INSERT INTO unindexed (task_id) SELECT id FROM new WHERE surface = 'web'),
     queued AS (
-        INSERT INTO queue (task_id, account_id, key_id, person_id, reference_count, taken)
-        SELECT id, account_id, key_id, person_id, json_array_length(reference_images::json),
+        INSERT INTO queue (task_id, account_id, key_id, person_id, reference_count, wants_previews, engine, taken)
+        SELECT id, account_id, key_id, person_id, json_array_length(reference_images::json), wants_previews, engine,
             CASE WHEN draws THEN tintype_spend(account_id, $15 * n, tintype_now($25)) END
         FROM new
     ),
@@ -391,6 +393,8 @@ async fn write(database: &Database, sent: &[Sent]) -> std::result::Result<Vec<Ro
                 &begins,
                 &ends,
                 &database.given_time(),
+                &orders.iter().map(|order| order.origin.wants_previews()).collect::<Vec<bool>>(),
+                &orders.iter().map(|order| order.origin.engine.as_deref().unwrap_or_default()).collect::<Vec<&str>>(),
             ],
         )
         .await

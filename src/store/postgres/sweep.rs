@@ -8,6 +8,7 @@ use super::failure::Failure;
 use super::queue::{Loss, millis};
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
+use crate::store::fleet::engines_in_json;
 use crate::store::{LONGEST_LEASE, Rescue, Rescued, Result};
 
 /// Most tasks that a sweep ends in one transaction.
@@ -46,6 +47,14 @@ impl<'a> Sweep<'a> {
     pub(super) fn beyond(database: &Database, max_references: u32, loss: Loss<'a>) -> Self {
         let sought = "q.reference_count > $bound::bigint AND q.lease_until IS NULL".into();
         Self { sought, bound: Box::new(i64::from(max_references)), horizon: database.horizon(), loss }
+    }
+
+    /// Fails the waiting tasks whose engine is not among these, or takes fewer references than they have.
+    pub(super) fn unmatched(database: &Database, engines: &[(String, u32)], loss: Loss<'a>) -> Self {
+        let sought = "q.engine > '' AND q.lease_until IS NULL AND q.reference_count > coalesce(
+            (SELECT e.value::bigint FROM json_each_text($bound::text::json) e WHERE e.key = q.engine), -1)";
+        let engines = engines_in_json(engines);
+        Self { sought: sought.into(), bound: Box::new(engines), horizon: database.horizon(), loss }
     }
 
     /// Gives up the tasks, in one or more transactions for each account.

@@ -16,7 +16,8 @@ use crate::domain::model::{Id, Surface, Task};
 use crate::domain::request::GenerateRequest;
 use crate::fault::Effect;
 use crate::store::{
-    AttemptProgress, CompletedTask, Origin, Result, StartLimit, Submission, TaskFiles, TaskRecord, Tasks, Unfinished,
+    AttemptProgress, CompletedTask, FoundPreview, Origin, Result, SoughtPreview, StartLimit, Submission, TaskFiles,
+    TaskRecord, Tasks, Unfinished,
 };
 
 /// Tasks that are removed in one transaction.
@@ -152,6 +153,10 @@ impl Tasks for PostgresStore {
 
     async fn find_preview(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Bytes>> {
         progress::preview(&self.database, account_id, surface, id).await
+    }
+
+    async fn find_previews(&self, surface: Surface, sought: &[SoughtPreview]) -> Result<Vec<FoundPreview>> {
+        progress::previews(&self.database, surface, sought).await
     }
 
     async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>> {

@@ -149,6 +149,11 @@ impl Upkeep for PostgresStore {
         self.write(Effect::LapseGrants, grants::lapse(&self.database)).await
     }
 
+    async fn fail_unmatched(&self, engines: &[(String, u32)], error: &str) -> Result<Vec<Ended>> {
+        let sweep = Sweep::unmatched(&self.database, engines, Loss::now(&self.database, error));
+        Ok(self.write(Effect::FailUnmatched, sweep.run(&self.database)).await?.failed)
+    }
+
     async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize> {
         let mut all = 0;
         let mut last = String::new();

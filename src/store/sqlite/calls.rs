@@ -41,7 +41,7 @@ pub(super) fn find(
 pub(super) fn record(connection: &Connection, task_id: Id, key_id: Id, call: &Call) -> rusqlite::Result<()> {
     let sql =
         "INSERT INTO calls (task_id, key_id, digest, idempotency, attempt, holder) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-    let Call { digest, idempotency, attempt, holder } = call;
+    let Call { digest, idempotency, attempt, holder, wants_previews: _ } = call;
     connection.prepare_cached(sql)?.execute(params![task_id, key_id, digest, idempotency, attempt, holder])?;
     Ok(())
 }

@@ -25,6 +25,7 @@ mod columns;
 mod connection;
 mod deliveries;
 mod endpoints;
+mod engines;
 mod files;
 mod gallery;
 mod grants;

@@ -8,7 +8,7 @@ use super::tasks::{TASK, task};
 use super::writer::Writing;
 use crate::clock::Timestamp;
 use crate::domain::model::{Id, Surface, Task};
-use crate::store::{AttemptProgress, Lease, Unfinished};
+use crate::store::{AttemptProgress, FoundPreview, Lease, SoughtPreview, Unfinished};
 
 pub(super) fn report(writing: &mut Writing, attempts: &[(Lease, AttemptProgress)]) -> rusqlite::Result<()> {
     let now = writing.clock.now();
@@ -76,6 +76,32 @@ pub(super) fn preview(
         .optional()
 }
 
+/// The latest previews of tasks, of those that are due and not yet seen.
+pub(super) fn previews(
+    connection: &Connection,
+    surface: Surface,
+    sought: &[SoughtPreview],
+) -> rusqlite::Result<Vec<FoundPreview>> {
+    let mut look = connection.prepare_cached(
+        "SELECT p.number, p.png FROM previews p
+         JOIN queue q ON q.task_id = p.task_id AND q.lease_epoch = p.lease_epoch AND q.lease_until IS NOT NULL
+         JOIN tasks t ON t.id = p.task_id
+         LEFT JOIN progress r ON r.task_id = p.task_id AND r.lease_epoch = p.lease_epoch
+         WHERE p.task_id = ?1 AND p.number <> ?2 AND coalesce(r.fraction, r.step * 1.0 / r.steps, 1.0) >= ?3
+             AND t.account_id = ?4 AND t.surface = ?5 AND t.removed_at IS NULL",
+    )?;
+    let mut found = Vec::new();
+    for (place, SoughtPreview { account_id, task_id, shown, from }) in sought.iter().enumerate() {
+        let preview = look
+            .query_row(params![task_id, shown, from, account_id, surface.as_str()], |row| {
+                Ok(FoundPreview { place, number: row.get(0)?, png: row.get::<_, Vec<u8>>(1)?.into() })
+            })
+            .optional()?;
+        found.extend(preview);
+    }
+    Ok(found)
+}
+
 /// A task with the progress of the present attempt at it. One look-up by key in each table.
 pub(super) fn poll(
     connection: &Connection,
@@ -114,7 +140,8 @@ pub(super) fn unfinished(
              WHERE q.account_id = ?1 AND q.lease_until {condition}"
         )
     };
-    let sql = format!("{} UNION ALL {}", part("IS NULL"), part("IS NOT NULL"));
+    let parts = ["IS NULL AND q.engine = ''", "IS NULL AND q.engine > ''", "IS NOT NULL"];
+    let sql = parts.map(part).join(" UNION ALL ");
     let mut of_account = connection.prepare_cached(&sql)?;
     let mut found = Vec::new();
     for &account_id in accounts {

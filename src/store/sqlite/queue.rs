@@ -14,14 +14,14 @@ use super::accounts::Entry;
 use super::columns::{to_json, word};
 use super::tasks::{REQUEST, request};
 use super::writer::{Writing, in_savepoint};
-use super::{SqliteStore, budgets, deliveries, grants, progress, strikes};
+use super::{SqliteStore, budgets, deliveries, engines, grants, progress, strikes};
 use crate::clock::Timestamp;
 use crate::domain::event::EventType;
 use crate::domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, Surface};
 use crate::fault::Effect;
 use crate::store::{
     Action, AttemptProgress, Claim, Deed, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Origin, Queue,
-    QueueDepth, Refusal, Rescue, Rescued, Result, Retry, StrikeRule,
+    QueueDepth, Refusal, Rescue, Rescued, Result, Retry, StrikeRule, WaitingForEngine,
 };
 
 /// Tasks that a sweep ends per transaction, so that the writes of callers can run in between.
@@ -34,7 +34,7 @@ pub(super) fn claim(writing: &mut Writing, max: usize, lease: Duration, scope: &
     if paused_at(connection)?.is_some() {
         return Ok(claims);
     }
-    let last_served = writing.last_served.entry(scope.max_references).or_default();
+    let last_served = writing.last_served.entry((scope.engine.clone(), scope.max_references)).or_default();
     while claims.len() < max {
         let after_last = next_waiting(connection, last_served, now, scope)?;
         let Some((account_id, task_id)) = (match after_last {
@@ -51,11 +51,12 @@ pub(super) fn claim(writing: &mut Writing, max: usize, lease: Duration, scope: &
             .execute(params![task_id, now.saturating_add(lease), now])?;
         let claim = connection
             .prepare_cached(&format!(
-                "SELECT lease_epoch, surface, {REQUEST} FROM queue JOIN tasks ON id = task_id WHERE task_id = ?1"
+                "SELECT lease_epoch, surface, wants_previews, {REQUEST} FROM queue JOIN tasks ON id = task_id WHERE task_id = ?1"
             ))?
             .query_row([task_id], |row| {
                 let lease = Lease { task_id, epoch: row.get("lease_epoch")? };
-                let of = |request| Ok(Claim { lease, account_id, surface: word(row, "surface")?, request });
+                let (surface, wants_previews) = (word(row, "surface")?, row.get("wants_previews")?);
+                let of = |request| Ok(Claim { lease, account_id, surface, request, wants_previews });
                 Ok(request(row).and_then(of))
             })?;
         match claim {
@@ -73,6 +74,7 @@ pub(super) fn claim(writing: &mut Writing, max: usize, lease: Duration, scope: &
 /// The tasks that a claim may take.
 #[derive(Debug)]
 pub(super) struct Scope {
+    engine: String,
     max_references: u32,
     passed_over: HashSet<Id>,
 }
@@ -86,13 +88,16 @@ fn next_waiting(
 ) -> rusqlite::Result<Option<(Id, Id)>> {
     let mut statement = connection.prepare_cached(
         "SELECT account_id, task_id FROM queue INDEXED BY queue_waiting
-         WHERE lease_until IS NULL AND account_id > ?1 AND ready_at <= ?2 AND reference_count <= ?3
+         WHERE lease_until IS NULL AND engine = ?4 AND account_id > ?1 AND ready_at <= ?2 AND reference_count <= ?3
          ORDER BY account_id, task_id LIMIT 1",
     )?;
+    let mut of_engine = |engine: &str, account: &str| -> rusqlite::Result<Option<(Id, Id)>> {
+        let parameters = params![account, now, scope.max_references, engine];
+        statement.query_row(parameters, |row| Ok((row.get(0)?, row.get(1)?))).optional()
+    };
     let mut next = |account: &str| -> rusqlite::Result<Option<(Id, Id)>> {
-        statement
-            .query_row(params![account, now, scope.max_references], |row| Ok((row.get(0)?, row.get(1)?)))
-            .optional()
+        let found = [of_engine("", account)?, of_engine(&scope.engine, account)?];
+        Ok(found.into_iter().flatten().min())
     };
     let mut found = next(account)?;
     while let Some((account_id, _)) = found.filter(|(account_id, _)| scope.passed_over.contains(account_id)) {
@@ -184,7 +189,7 @@ pub(super) fn fail(writing: &mut Writing, lease: Lease, error: &str) -> rusqlite
 pub(super) fn origin_of(connection: &Connection, task_id: Id) -> rusqlite::Result<Origin> {
     let found = connection
         .prepare_cached("SELECT key_id, person_id FROM queue WHERE task_id = ?1")?
-        .query_row([task_id], |row| Ok(Origin { key_id: row.get(0)?, person_id: row.get(1)?, call: None }))
+        .query_row([task_id], |row| Ok(Origin { key_id: row.get(0)?, person_id: row.get(1)?, ..Origin::default() }))
         .optional()?;
     Ok(found.unwrap_or_default())
 }
@@ -325,7 +330,7 @@ pub(super) fn fail_beyond(writing: &mut Writing, max_references: u32, error: &st
     fail_all(writing, beyond, error)
 }
 
-fn fail_all(writing: &mut Writing, mut tasks: Vec<Id>, error: &str) -> rusqlite::Result<Vec<Ended>> {
+pub(super) fn fail_all(writing: &mut Writing, mut tasks: Vec<Id>, error: &str) -> rusqlite::Result<Vec<Ended>> {
     tasks.sort_unstable();
     let mut failed = Vec::new();
     for id in tasks {
@@ -410,11 +415,13 @@ impl Queue for SqliteStore {
     async fn claim_within(
         &self,
         max: usize,
+        engine: &str,
         max_references: u32,
         lease: Duration,
         passed_over: &[Id],
     ) -> Result<Vec<Claim>> {
-        let scope = Scope { max_references, passed_over: passed_over.iter().copied().collect() };
+        let engine = engine.to_owned();
+        let scope = Scope { engine, max_references, passed_over: passed_over.iter().copied().collect() };
         self.write(Effect::Claim, move |writing| claim(writing, max, lease, &scope)).await
     }
 
@@ -467,6 +474,10 @@ impl Queue for SqliteStore {
 
     async fn queue_depth(&self) -> Result<QueueDepth> {
         self.read(depth)
+    }
+
+    async fn waiting_for_engines(&self) -> Result<Vec<WaitingForEngine>> {
+        self.read(engines::waiting)
     }
 
     async fn waiting_tasks(&self, limit: u32) -> Result<Vec<Id>> {

@@ -14,17 +14,19 @@ use crate::domain::model::{EntryKind, Id, Status, Surface, Task};
 use crate::domain::request::GenerateRequest;
 use crate::fault::Effect;
 use crate::store::{
-    AttemptProgress, CompletedTask, Origin, Result, StartLimit, Submission, TaskFiles, TaskRecord, Tasks, Unfinished,
+    AttemptProgress, CompletedTask, FoundPreview, Origin, Result, SoughtPreview, StartLimit, Submission, TaskFiles,
+    TaskRecord, Tasks, Unfinished,
 };
 
 /// Queues a task.
 const QUEUE: &str = "
-    INSERT INTO queue (task_id, account_id, key_id, person_id, reference_count, taken) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    INSERT INTO queue (task_id, account_id, key_id, person_id, reference_count, taken, wants_previews, engine)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
 pub(super) fn submit(
     writing: &mut Writing,
     account_id: Id,
-    origin: Origin,
+    origin: &Origin,
     surface: Surface,
     request: &GenerateRequest,
     max_unfinished: u32,
@@ -66,7 +68,9 @@ pub(super) fn submit(
             request.prompt,
             request.request_id
         ])?;
-    let queued = params![id, account_id, origin.key_id, origin.person_id, request.reference_images.len(), taken];
+    let (references, engine) = (request.reference_images.len(), origin.engine.as_deref().unwrap_or_default());
+    let wants_previews = origin.wants_previews();
+    let queued = params![id, account_id, origin.key_id, origin.person_id, references, taken, wants_previews, engine];
     connection.prepare_cached(QUEUE)?.execute(queued)?;
     if let Some((key_id, call)) = call {
         calls::record(connection, id, key_id, &call)?;
@@ -136,11 +140,13 @@ fn refusal(
     })
 }
 
-/// Counts the unfinished tasks of the account ?1 on the surface ?2. Each half reads an index of the queue; leased tasks
-/// are few.
+/// Counts the unfinished tasks of the account ?1 on the surface ?2. Each part reads an index of the queue; leased tasks are
+/// few.
 const UNFINISHED: &str = "
     SELECT count(*) FROM tasks WHERE surface = ?2 AND id IN (
-        SELECT task_id FROM queue WHERE account_id = ?1 AND lease_until IS NULL
+        SELECT task_id FROM queue WHERE account_id = ?1 AND engine = '' AND lease_until IS NULL
+        UNION ALL
+        SELECT task_id FROM queue WHERE account_id = ?1 AND engine > '' AND lease_until IS NULL
         UNION ALL
         SELECT task_id FROM queue WHERE account_id = ?1 AND lease_until IS NOT NULL)";
 
@@ -324,7 +330,7 @@ impl Tasks for SqliteStore {
             if start.is_over(writing.clock.elapsed()) {
                 return Ok(Submission::NotStarted);
             }
-            submit(writing, account_id, origin, surface, &request, max_unfinished)
+            submit(writing, account_id, &origin, surface, &request, max_unfinished)
         };
         self.write(Effect::Submit, submit).await
     }
@@ -372,6 +378,10 @@ impl Tasks for SqliteStore {
 
     async fn find_preview(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Bytes>> {
         self.read(|connection| progress::preview(connection, account_id, surface, id))
+    }
+
+    async fn find_previews(&self, surface: Surface, sought: &[SoughtPreview]) -> Result<Vec<FoundPreview>> {
+        self.read(|connection| progress::previews(connection, surface, sought))
     }
 
     async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>> {
@@ -424,7 +434,8 @@ mod tests {
             searches,
             [
                 "SEARCH tasks USING PRIMARY KEY (id=?)",
-                "SEARCH queue USING INDEX queue_waiting (account_id=?)",
+                "SEARCH queue USING COVERING INDEX queue_waiting (engine=? AND account_id=?)",
+                "SEARCH queue USING INDEX queue_named (account_id=? AND engine>?)",
                 "SEARCH queue USING INDEX queue_leased (lease_until>?)",
             ]
         );

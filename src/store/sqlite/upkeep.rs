@@ -6,10 +6,11 @@ use async_trait::async_trait;
 use rusqlite::{Connection, params};
 
 use super::writer::Writing;
-use super::{SqliteStore, audit, files, gallery, grants, queue};
+use super::{SqliteStore, audit, engines, files, gallery, grants, queue};
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::fault::Effect;
+use crate::store::fleet::engines_in_json;
 use crate::store::{Audit, Ended, Rescue, Rescued, Result, Upkeep};
 
 /// Tasks removed per transaction, so that the writes of callers can run in between.
@@ -108,6 +109,21 @@ impl Upkeep for SqliteStore {
             let some = self.write(Effect::LapseGrants, grants::lapse).await?;
             all += some;
             if some < grants::SWEEP_BATCH {
+                return Ok(all);
+            }
+        }
+    }
+
+    async fn fail_unmatched(&self, engines: &[(String, u32)], error: &str) -> Result<Vec<Ended>> {
+        let engines = engines_in_json(engines);
+        let mut all = Vec::new();
+        loop {
+            let (engines, error) = (engines.clone(), error.to_owned());
+            let fail = move |writing: &mut Writing| engines::fail_unmatched(writing, &engines, &error);
+            let some = self.write(Effect::FailUnmatched, fail).await?;
+            let failed = some.len();
+            all.extend(some);
+            if failed < queue::SWEEP_BATCH {
                 return Ok(all);
             }
         }

@@ -35,7 +35,7 @@ pub(super) struct Writing {
     pub(super) clock: Clock,
     pub(super) ids: IdSource,
     /// The account that was served last, by the limit of references of the claim; the next such claim starts after it.
-    pub(super) last_served: HashMap<u32, String>,
+    pub(super) last_served: HashMap<(String, u32), String>,
     pub(super) faults: Faults,
     /// Prompts were erased, which earlier pages of the log still hold: the next checkpoint empties it.
     pub(super) empties_log: bool,

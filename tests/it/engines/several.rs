@@ -11,7 +11,7 @@ use super::{EngineInfo, TestEngine, info, step};
 use crate::rigs::binary::Server;
 use crate::rigs::cluster::node::{Part, eventually};
 use crate::rigs::cluster::{FOREVER, Site};
-use crate::rigs::http::{ended, submit, submit_body};
+use crate::rigs::http::{ended, send, submit, submit_body};
 use crate::rigs::images_api::{Dialect, ImagesServer, Reply, painted};
 use crate::rigs::installation::Installation;
 use crate::rigs::service::{Caller, Service};
@@ -165,7 +165,7 @@ async fn worker_processes_with_different_engines_share_a_queue() {
          workflow-nodes = \"/missing.json\"\n",
     )
     .expect("a file");
-    let api = site.start(Part::Api, 0, &["--config", of_api.to_str().expect("text")]);
+    let api = site.start(Part::Api, 0, &["--config", of_api.to_str().expect("text"), "--model-alias", "dall-e-3=edit"]);
     let _text = site.start(Part::Worker, 1, &flags("text"));
     let key = site.installation.account("ada", FOREVER);
     let refused = submit_body(&api.server, &key, &edit()).await;
@@ -189,4 +189,16 @@ async fn worker_processes_with_different_engines_share_a_queue() {
     edits.restart(None);
     let done = ended(&api.server, &key, &waiting).await;
     assert!(done["error"].as_str().is_some_and(|error| error.contains("reference_images[0]")), "{done}");
+
+    edits.stop().await;
+    let named = r#"{"prompt": "a boat", "model": "dall-e-3"}"#;
+    let named = send(api.server.address, "POST", "/v1/images/generations/async", &key, named).await.json();
+    let doctor = String::from_utf8(site.installation.run(&["doctor"]).stdout).expect("text");
+    let missing = "1 task waits for the engine edit, which no worker has now";
+    assert!(doctor.lines().any(|line| line.starts_with("FAIL") && line.contains(missing)), "{doctor}");
+    let queue = site.installation.json(&["queue", "show"]);
+    assert_eq!(queue["waiting_for_engines"], json!([{ "engine": "edit", "tasks": 1 }]));
+    edits.restart(None);
+    let named = named["id"].as_str().expect("an id");
+    assert_eq!(ended(&api.server, &key, named).await["status"], "completed");
 }

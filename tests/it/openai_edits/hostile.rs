@@ -96,7 +96,7 @@ async fn a_hostile_form_leaves_nothing() {
     let many = vec![("name=prompt", b"".as_slice()); 5_000];
     let cut = form("b-1", &[prompt, image]);
     let long = vec![b'a'; 300_000];
-    let cases: [(Vec<u8>, u16, Value); 15] = [
+    let cases: [(Vec<u8>, u16, Value); 16] = [
         (form("b-1", &many), 400, Value::Null),
         (form("b-2", &[prompt, image]), 400, Value::Null),
         (cut[..cut.len() - 10].to_vec(), 400, Value::Null),
@@ -110,6 +110,7 @@ async fn a_hostile_form_leaves_nothing() {
         (form("b-1", &[prompt, ("name=image; filename=a.png", &picture[..60])]), 400, json!("image")),
         (form("b-1", &[prompt, ("name=image", b"upload:FAAAAAAAAAAAAAAAAAAAA")]), 400, json!("image")),
         (form("b-1", &[prompt, image, ("name=mask; filename=m.png", &picture)]), 400, json!("mask")),
+        (form("b-1", &[prompt, image, ("name=mask; filename=m.png", &png(7, 3))]), 400, json!("mask")),
         (form("b-1", &[prompt, image, ("name=other; filename=m.png", &picture)]), 400, Value::Null),
         (form("b-1", &[("filename=\"a; name=image\"; name=\"prompt\"", &picture), image]), 400, Value::Null),
     ];
@@ -179,6 +180,7 @@ async fn a_wrong_edit_in_json_names_its_field() {
         (json!({ "prompt": "a", "images": [{ "image_url": "http://example.com/a.png" }] }), json!("images")),
         (json!({ "prompt": "a", "images": [{ "file_id": "a" }] }), json!("images")),
         (json!({ "prompt": "a", "image": &good, "mask": { "image_url": &good } }), json!("mask")),
+        (json!({ "prompt": "a", "image": &good, "mask": { "image_url": data_url(&png(7, 3)) } }), json!("mask")),
         (json!({ "image": &good }), json!("prompt")),
         (json!({ "prompt": "a", "image": &good, "n": 5 }), json!("n")),
     ] {

@@ -9,6 +9,8 @@ use tintype::clock::Clock;
 use super::installation::Installation;
 
 pub mod clients;
+pub mod editors;
+pub mod leftovers;
 pub mod life;
 pub mod told;
 pub mod verdict;

@@ -27,8 +27,17 @@ pub fn npm() -> PathBuf {
 
 /// The folder with the programs of Python packages.
 pub fn python() -> PathBuf {
-    let locked = [include_str!("../clients/requirements.txt")];
-    let environment = install("python", &locked, |folder| {
+    environment("python", include_str!("../clients/requirements.txt"), "requirements.txt")
+}
+
+/// The folder with the Python that has LiteLLM, which needs other versions of packages.
+pub fn litellm() -> PathBuf {
+    environment("litellm", include_str!("../clients/litellm.txt"), "litellm.txt")
+}
+
+/// The programs of a virtual environment with locked packages.
+fn environment(name: &str, locked: &str, file: &str) -> PathBuf {
+    let environment = install(name, &[locked], |folder| {
         debian::install("python3-venv", || {
             Command::new("python3")
                 .args(["-c", "import ensurepip"])
@@ -38,7 +47,7 @@ pub fn python() -> PathBuf {
         run(Command::new("python3").args(["-m", "venv"]).arg(folder));
         let mut pip = Command::new(folder.join("bin/pip"));
         pip.args(["install", "--quiet", "--only-binary=:all:", "--require-hashes", "--requirement"]);
-        run(pip.arg(root().join("tests/it/clients/requirements.txt")));
+        run(pip.arg(root().join("tests/it/clients").join(file)));
     });
     environment.join("bin")
 }

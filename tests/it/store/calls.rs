@@ -13,11 +13,11 @@ use super::fixture::{Fixture, MILLISECOND, UNLIMITED, accepted, images, new_key}
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
 fn call(attempt: u32, holder: i64) -> Call {
-    Call { digest: [7; 32], idempotency: None, attempt, holder }
+    Call { digest: [7; 32], idempotency: None, attempt, holder, wants_previews: false }
 }
 
 fn named(name: u8, digest: u8) -> Call {
-    Call { digest: [digest; 32], idempotency: Some([name; 32]), attempt: 0, holder: 1 }
+    Call { digest: [digest; 32], idempotency: Some([name; 32]), attempt: 0, holder: 1, wants_previews: false }
 }
 
 async fn submit(store: &dyn Store, account: Id, key_id: Id, call: Call) -> Result<Submission> {

@@ -17,7 +17,7 @@ async fn claimed(fx: &Fixture, max: usize) -> Result<Vec<Id>> {
 
 /// Claims up to `max` tasks of accounts that are not in `skipped`, and returns their ids.
 async fn claimed_except(store: &dyn Store, max: usize, skipped: &[Id]) -> Result<Vec<Id>> {
-    let claims = store.claim_within(max, ANY_REFERENCES, LEASE, skipped).await?;
+    let claims = store.claim_within(max, "", ANY_REFERENCES, LEASE, skipped).await?;
     assert!(claims.iter().all(|claim| !skipped.contains(&claim.account_id)), "{claims:?}");
     Ok(claims.iter().map(|claim| claim.lease.task_id).collect())
 }
@@ -80,7 +80,9 @@ pub async fn a_skipped_account_keeps_its_turn(fx: &Fixture) -> Result<()> {
     for store in [fx.another_process(), fx.process_with_clock(&Clock::system())] {
         let mut claims = Vec::new();
         for skipped in [&skipped[..], &skipped, &[], &[], &skipped, &[]] {
-            claims.extend(store.claim_within(1, ANY_REFERENCES, LEASE, skipped).await?.iter().map(|claim| claim.lease));
+            claims.extend(
+                store.claim_within(1, "", ANY_REFERENCES, LEASE, skipped).await?.iter().map(|claim| claim.lease),
+            );
         }
         let tasks: Vec<_> = claims.iter().map(|lease| lease.task_id).collect();
         assert_eq!(
@@ -121,7 +123,7 @@ pub async fn a_claim_finds_an_account_behind_hundreds_of_skipped_ones(fx: &Fixtu
         accepted(submission?);
     }
     for store in [fx.another_process(), fx.process_with_clock(&Clock::system())] {
-        let claims = store.claim_within(1, ANY_REFERENCES, LEASE, &accounts).await?;
+        let claims = store.claim_within(1, "", ANY_REFERENCES, LEASE, &accounts).await?;
         assert_eq!(claims.iter().map(|claim| claim.account_id).collect::<Vec<_>>(), [last]);
     }
     Ok(())
@@ -324,7 +326,7 @@ async fn submit_with(fx: &Fixture, account: Id, references: usize) -> Result<Id>
 
 /// Claims up to `max` tasks with up to `max_references` references and returns their ids.
 async fn claimed_with(fx: &Fixture, max: usize, max_references: u32) -> Result<Vec<Id>> {
-    let claims = fx.store.claim_within(max, max_references, LEASE, &[]).await?;
+    let claims = fx.store.claim_within(max, "", max_references, LEASE, &[]).await?;
     Ok(claims.iter().map(|claim| claim.lease.task_id).collect())
 }
 
@@ -358,7 +360,7 @@ pub async fn claims_with_different_limits_of_references_take_turns_of_their_own(
     let mut served = [Vec::new(), Vec::new()];
     for _ in 0..2 {
         for (limit, served) in served.iter_mut().enumerate() {
-            for claim in fx.store.claim_within(1, limit as u32, LEASE, &[]).await? {
+            for claim in fx.store.claim_within(1, "", limit as u32, LEASE, &[]).await? {
                 served.push(claim.account_id);
             }
         }

@@ -92,7 +92,7 @@ async fn a_claim_reads_few_index_entries_of_tasks_that_it_cannot_take() -> Resul
     fx.execute("ANALYZE queue");
     let before = entries_read(&mut fx, "queue%").await;
     for _ in 0..10 {
-        assert_eq!(fx.store.claim_within(1, 0, LEASE, &[]).await?, []);
+        assert_eq!(fx.store.claim_within(1, "", 0, LEASE, &[]).await?, []);
     }
     let each = (entries_read(&mut fx, "queue%").await - before) / 10;
     assert!(each < 100, "{each} index entries are read to find no task");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tintype::domain::model::{Id, Surface, Task};
-use tintype::store::{AttemptProgress, Lease, LeaseWrite, Rescue, Result};
+use tintype::store::{AttemptProgress, Lease, LeaseWrite, Rescue, Result, SoughtPreview};
 use tintype_engine::Stage;
 
 use super::fixture::{Fixture, LEASE, one_file};
@@ -156,6 +156,45 @@ pub async fn a_preview_ends_with_its_lease(fx: &Fixture) -> Result<()> {
     assert_eq!((seen(fx, lost.task_id).await?, fx.count("previews")), ((None, None), 1));
     fx.store.rescue(Rescue::Expired, "").await?;
     assert_eq!(fx.count("previews"), 0);
+    Ok(())
+}
+
+/// The places and numbers of the previews that were found.
+async fn found(fx: &Fixture, surface: Surface, sought: &[SoughtPreview]) -> Result<Vec<(usize, i64)>> {
+    let mut found = fx.another_process().find_previews(surface, sought).await?;
+    found.sort_unstable_by_key(|preview| preview.place);
+    Ok(found.iter().map(|preview| (preview.place, preview.number)).collect())
+}
+
+pub async fn a_preview_is_found_by_its_owner_once_it_is_due_and_not_yet_seen(fx: &Fixture) -> Result<()> {
+    let (ada, eve) = (fx.account("ada", 10).await?, fx.account("eve", 10).await?);
+    fx.submit(ada).await?;
+    fx.submit(ada).await?;
+    let leases: Vec<Lease> = fx.store.claim(2, LEASE).await?.iter().map(|claim| claim.lease).collect();
+    let sought = |account_id: Id, lease: Lease, shown: i64, from: f64| SoughtPreview {
+        account_id,
+        task_id: lease.task_id,
+        shown,
+        from,
+    };
+    let all = [
+        sought(ada, leases[0], 0, 0.5),
+        sought(ada, leases[0], 1, 0.5),
+        sought(ada, leases[0], 0, 0.25),
+        sought(ada, leases[1], 0, 0.75),
+        sought(eve, leases[0], 0, 0.0),
+    ];
+    assert_eq!(found(fx, Surface::Api, &all).await?, []);
+    fx.store.report_previews(vec![(leases[0], png(1)), (leases[1], png(2))]).await?;
+    report(fx, leases[0], 8).await?;
+    assert_eq!(found(fx, Surface::Api, &all).await?, [(2, 1), (3, 1)], "one attempt does not say how far it is");
+    report(fx, leases[0], 10).await?;
+    assert_eq!(found(fx, Surface::Api, &all).await?, [(0, 1), (2, 1), (3, 1)]);
+    assert_eq!(found(fx, Surface::Web, &all).await?, []);
+    let previews = fx.store.find_previews(Surface::Api, &all[..1]).await?;
+    assert_eq!(previews[0].png, png(1));
+    fx.store.release(leases[0]).await?;
+    assert_eq!(found(fx, Surface::Api, &all).await?, [(3, 1)]);
     Ok(())
 }
 

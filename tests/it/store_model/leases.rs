@@ -66,7 +66,8 @@ impl Model {
             let lease = Lease { task_id: id, epoch };
             self.leases.push(lease);
             let Ended { account_id, surface, .. } = self.ended(index);
-            claims.push(Claim { lease, account_id, surface, request: self.tasks[index].request.clone() });
+            let request = self.tasks[index].request.clone();
+            claims.push(Claim { lease, account_id, surface, request, wants_previews: false });
         }
         Outcome::Claims(claims)
     }

@@ -110,7 +110,7 @@ async fn work(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Outcome {
         Act::Crowd { .. } => crowd(store, model, act).await.map_or(Outcome::Refused, Outcome::Crowd),
         Act::Claim { max, max_references, lease, passed_over } => {
             let passed_over: Vec<_> = passed_over.iter().map(|account| model.account_id(Some(*account))).collect();
-            Outcome::of(store.claim_within(*max, *max_references, *lease, &passed_over).await, Outcome::Claims)
+            Outcome::of(store.claim_within(*max, "", *max_references, *lease, &passed_over).await, Outcome::Claims)
         }
         Act::Renew { leases, lease } => {
             let leases = leases.iter().map(|held| model.lease(*held)).collect();

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::editors::Editor;
 use super::visitors::Visitor;
 use crate::rigs::http::{Answer, GENERATE, TASKS, try_send};
 
@@ -110,6 +111,14 @@ impl Clients {
         for visitor in visitors {
             let servers = self.servers.subscribe();
             self.callers.spawn(visitor.run(servers, manners, recorded.clone(), self.stop.clone()));
+        }
+    }
+
+    /// Has callers of OpenAI's API use the first server, too.
+    pub fn join_editors(&mut self, keys: &[String], manners: Manners, recorded: &Arc<Recorded>) {
+        for (account, key) in keys.iter().enumerate() {
+            let editor = Editor { account, key: key.clone() };
+            self.callers.spawn(editor.run(self.servers.subscribe(), manners, recorded.clone(), self.stop.clone()));
         }
     }
 

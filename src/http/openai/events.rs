@@ -1,0 +1,232 @@
+//! Answers as streams of events: comments that keep the connection alive, partial images, and one event for each picture.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use axum::body::{Body, Bytes};
+use axum::http::header::{self, HeaderValue};
+use axum::response::Response;
+use serde::Serialize;
+
+use super::answer::{self, Usage};
+use super::hold::{Hold, next_part};
+use super::{Awaited, Wanted};
+use crate::domain::images_api::ErrorObject;
+use crate::domain::images_api_request::CallKind;
+use crate::domain::model::{CREDITS_PER_IMAGE, Task};
+use crate::http::pipeline::error::ApiError;
+use crate::service::previews::Watch;
+
+/// A comment, which clients pass over and proxies take for a sign of life.
+const HEARTBEAT: Bytes = Bytes::from_static(b": ping\n\n");
+
+/// The wait for the task.
+type Completed = Pin<Box<dyn Future<Output = Result<Arc<Task>, ApiError>> + Send>>;
+
+/// An event with a picture. Their names and fields are OpenAI's.
+#[derive(Serialize)]
+struct PictureEvent<'a> {
+    r#type: &'static str,
+    b64_json: &'a str,
+    created_at: i64,
+    /// The size of the finished picture.
+    size: String,
+    quality: &'static str,
+    background: &'static str,
+    output_format: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partial_image_index: Option<u8>,
+    /// The cost of this picture.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Usage>,
+}
+
+/// The event of an error after the task was made, which ends the stream.
+#[derive(Serialize)]
+struct ErrorEvent {
+    r#type: &'static str,
+    error: ErrorObject,
+}
+
+/// A stream in the course of its answer.
+struct Events {
+    wanted: Wanted,
+    awaited: Awaited,
+    /// Ends with the last part of the answer.
+    hold: Option<Hold>,
+    /// `None` once the task has ended.
+    completed: Option<Completed>,
+    previews: Option<Watch>,
+    /// The partial images that were sent.
+    partial_images: u8,
+    /// The time of the pictures, in seconds since 1970.
+    created_at: i64,
+    /// The files that are still to be sent.
+    files: VecDeque<String>,
+    /// The rest of the event that is being sent.
+    rest: Bytes,
+}
+
+/// Begins a stream, which takes the hold along. An error that is known by then is one of the call.
+pub(super) async fn begin(wanted: Wanted, awaited: Awaited, hold: &mut Option<Hold>) -> Result<Response, ApiError> {
+    let waiting = awaited.clone();
+    let mut completed: Completed = Box::pin(async move { waiting.completed().await });
+    let ended = match futures::poll!(&mut completed) {
+        Poll::Ready(ended) => Some(ended?),
+        Poll::Pending => None,
+    };
+    let caller = awaited.caller;
+    let partial_images = wanted.stream.filter(|wanted| *wanted > 0 && ended.is_none());
+    let previews = partial_images.map(|most| awaited.api.previews.watch(caller.account_id, awaited.task_id, most));
+    let mut events = Events {
+        wanted,
+        awaited,
+        hold: hold.take(),
+        completed: Some(completed).filter(|_| ended.is_none()),
+        previews,
+        partial_images: 0,
+        created_at: 0,
+        files: VecDeque::new(),
+        rest: Bytes::new(),
+    };
+    if let Some(task) = ended {
+        events.show(&task);
+    }
+    let stream = futures::stream::unfold(events, |mut events| async move { Some((events.next().await?, events)) });
+    let mut response = Response::new(Body::from_stream(stream));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // nginx would hold events back until its buffer is full.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+impl Events {
+    /// The next piece of the stream; `None` at its end. An error breaks the connection off.
+    async fn next(&mut self) -> Option<io::Result<Bytes>> {
+        while self.rest.is_empty() {
+            if self.completed.is_some() {
+                match self.wait().await {
+                    Ok(None) => {}
+                    Ok(Some(heartbeat)) => return Some(Ok(heartbeat)),
+                    Err(superseded) => return Some(Err(superseded)),
+                }
+            } else {
+                let name = self.files.pop_front()?;
+                if let Err(error) = self.picture(name).await {
+                    self.fail(error);
+                }
+            }
+        }
+        let part = next_part(&mut self.rest);
+        let is_last = self.rest.is_empty() && self.files.is_empty() && self.completed.is_none();
+        if is_last && let Some(hold) = self.hold.take() {
+            hold.deliver_last();
+        }
+        Some(Ok(part))
+    }
+
+    /// Waits for the end of the task, a partial image, or the time of a heartbeat, which it returns. An error if a later
+    /// attempt at the call has taken the task over.
+    async fn wait(&mut self) -> io::Result<Option<Bytes>> {
+        let Some(completed) = &mut self.completed else { return Ok(None) };
+        let ended = tokio::select! {
+            ended = completed => ended,
+            png = shown(&mut self.previews) => {
+                self.partial_image(&png);
+                return Ok(None);
+            }
+            () = tokio::time::sleep(self.awaited.api.settings.connections.heartbeat) => return Ok(Some(HEARTBEAT)),
+        };
+        (self.completed, self.previews) = (None, None);
+        if let Some(hold) = &self.hold
+            && !hold.is_held().await.unwrap_or(true)
+        {
+            return Err(io::Error::other("a later attempt at the call has its task"));
+        }
+        match ended {
+            Ok(task) => self.show(&task),
+            Err(error) => self.fail(error),
+        }
+        Ok(None)
+    }
+
+    /// Sends the pictures of a task from now on.
+    fn show(&mut self, task: &Task) {
+        self.created_at = task.updated_at.as_millis().div_euclid(1_000);
+        self.files = answer::names(task).to_vec().into();
+    }
+
+    /// Sends a picture.
+    async fn picture(&mut self, name: String) -> Result<(), ApiError> {
+        let data = answer::files(self.wanted.format, &[name], &self.awaited.api).await?;
+        let file = data.first().and_then(|image| image.b64_json.as_deref());
+        let file = file.ok_or_else(|| ApiError::caused_by("a picture without a file"))?;
+        self.send(file, self.created_at, None);
+        Ok(())
+    }
+
+    /// Sends a preview. One that cannot be encoded is left out.
+    fn partial_image(&mut self, png: &Bytes) {
+        let Ok(image) = answer::in_base64(self.wanted.format, png) else { return };
+        let now = self.awaited.api.shared.store.now().as_millis().div_euclid(1_000);
+        let index = self.partial_images;
+        self.partial_images += 1;
+        self.send(image.b64_json.as_deref().unwrap_or_default(), now, Some(index));
+    }
+
+    fn send(&mut self, file: &str, created_at: i64, partial_image_index: Option<u8>) {
+        let name = match (self.wanted.kind, partial_image_index) {
+            (CallKind::Generation, None) => "image_generation.completed",
+            (CallKind::Generation, Some(_)) => "image_generation.partial_image",
+            (CallKind::Edit, None) => "image_edit.completed",
+            (CallKind::Edit, Some(_)) => "image_edit.partial_image",
+        };
+        let event = PictureEvent {
+            r#type: name,
+            b64_json: file,
+            created_at,
+            size: self.wanted.size(),
+            quality: "auto",
+            background: answer::BACKGROUND,
+            output_format: self.wanted.format.as_str(),
+            partial_image_index,
+            usage: partial_image_index.is_none().then(|| Usage::of(CREDITS_PER_IMAGE)),
+        };
+        self.rest = framed(name, &event);
+    }
+
+    /// Ends the stream with an error. Unless a repeated call would fail as well, it finds the task.
+    fn fail(&mut self, error: ApiError) {
+        let task = self.awaited.task_id;
+        if let Some(cause) = error.cause() {
+            tracing::error!(%task, cause = %cause, "a stream of events ends with an error");
+        }
+        if !error.is_final() {
+            self.hold = None;
+        }
+        self.files.clear();
+        let error = error.after_the_charge().object();
+        self.rest = framed("error", &ErrorEvent { r#type: "error", error });
+    }
+}
+
+/// The next partial image.
+async fn shown(previews: &mut Option<Watch>) -> Bytes {
+    match previews {
+        Some(previews) => previews.shown().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn framed(name: &str, data: &impl Serialize) -> Bytes {
+    let mut event = format!("event: {name}\ndata: ").into_bytes();
+    serde_json::to_writer(&mut event, data).expect("our own types are always JSON");
+    event.extend_from_slice(b"\n\n");
+    event.into()
+}

@@ -1,0 +1,140 @@
+//! Names of models that stand for an engine: tasks of such a model wait for a worker with that engine.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tintype::worker::Worker;
+
+use crate::rigs::binary::{Server, run, tintype};
+use crate::rigs::http::{Answer, TASKS};
+use crate::rigs::service::{Caller, Service};
+
+/// A service whose model `dall-e-3` stands for the engine `comfy`, and a worker with that engine beside the usual one.
+async fn service() -> (Service, Arc<Worker>) {
+    let service = Service::start_with(&["--model-alias", "dall-e-3=comfy,gpt-image-1=gone"]).await;
+    let comfy = service.worker_named("comfy", Arc::new(service.renderer()));
+    (service, comfy)
+}
+
+/// Submits a task that names a model, and returns its id.
+async fn submit(caller: &Caller<'_>, model: &str) -> String {
+    let key = caller.authorization();
+    let headers = [("authorization", key.as_str()), ("content-type", "application/json")];
+    let body = json!({ "prompt": "a boat", "model": model }).to_string();
+    let answer: Answer = caller.service.call("POST", "/v1/images/generations/async", &headers, body).await;
+    assert_eq!(answer.status, 202, "{answer:?}");
+    answer.json()["id"].as_str().expect("an id").to_owned()
+}
+
+async fn status(caller: &Caller<'_>, task_id: &str) -> Value {
+    caller.get(&format!("{TASKS}/{task_id}")).await.json()["data"]["status"].clone()
+}
+
+#[tokio::test]
+async fn a_task_of_an_alias_waits_for_its_engine_and_every_other_name_for_any() {
+    let (service, comfy) = service().await;
+    let caller = service.caller("ada", 100).await;
+    let (named, other) = (submit(&caller, "dall-e-3").await, submit(&caller, "dall-e-2").await);
+    assert_eq!(service.worker.step().await.expect("a store"), 1);
+    assert_eq!(
+        (status(&caller, &named).await, status(&caller, &other).await),
+        (json!("processing"), json!("completed"))
+    );
+    let another = submit(&caller, "").await;
+    assert_eq!(comfy.step().await.expect("a store"), 2, "it makes the images of every model");
+    assert_eq!(
+        (status(&caller, &named).await, status(&caller, &another).await),
+        (json!("completed"), json!("completed"))
+    );
+}
+
+#[tokio::test]
+async fn the_names_are_in_the_list_of_models() {
+    let (service, _) = service().await;
+    let caller = service.caller("ada", 0).await;
+    let models = caller.get("/v1/models").await.json();
+    let ids: Vec<_> = models["data"].as_array().expect("models").iter().map(|model| model["id"].clone()).collect();
+    assert_eq!(ids, [json!("imgmodel"), json!("dall-e-3"), json!("gpt-image-1")]);
+    assert_eq!(caller.get("/v1/models/dall-e-3").await.json()["object"], "model");
+}
+
+#[tokio::test]
+async fn a_task_waits_for_an_engine_of_the_installation_and_fails_without_one() {
+    let (service, comfy) = service().await;
+    let caller = service.caller("ada", 100).await;
+    service.worker.register().await.expect("a store");
+    comfy.register().await.expect("a store");
+    let (waits, fails) = (submit(&caller, "dall-e-3").await, submit(&caller, "gpt-image-1").await);
+    service.sweep().await;
+    assert_eq!(status(&caller, &waits).await, "processing", "its worker takes no work now");
+    let failed = caller.get(&format!("/v1/images/tasks/{fails}")).await.json();
+    assert_eq!((&failed["status"], &failed["error"]["code"]), (&json!("failed"), &json!("task_failed")));
+    assert!(failed["error"]["message"].as_str().is_some_and(|message| message.contains("refunded")), "{failed}");
+    assert_eq!(caller.credits().await, 98);
+    assert_eq!(comfy.step().await.expect("a store"), 1);
+}
+
+#[tokio::test]
+async fn a_repeated_call_brings_the_pictures_of_its_engine() {
+    let (service, comfy) = service().await;
+    let caller = service.caller("ada", 2).await;
+    let call = async |attempt: &str| {
+        let key = caller.authorization();
+        let headers = [
+            ("authorization", key.as_str()),
+            ("content-type", "application/json"),
+            ("x-stainless-retry-count", attempt),
+        ];
+        let body = json!({ "prompt": "a boat", "model": "dall-e-3" }).to_string();
+        service.call("POST", "/v1/images/generations", &headers, body).await
+    };
+    let waiting = async |count| {
+        while service.shared.endings.waiters.count() != count {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        answer = call("0") => panic!("answered: {answer:?}"),
+        () = waiting(1) => {}
+    }
+    waiting(0).await;
+    let work = async {
+        waiting(1).await;
+        comfy.step().await.expect("a store")
+    };
+    let (answer, worked) = tokio::join!(call("1"), work);
+    assert_eq!((answer.status.as_u16(), worked), (200, 1), "{answer:?}");
+}
+
+/// A data directory with this config file.
+fn data(file: &str) -> TempDir {
+    let data = TempDir::new().expect("a directory");
+    std::fs::write(data.path().join("tintype.toml"), file).expect("a file");
+    data
+}
+
+#[test]
+fn a_server_does_not_start_with_an_alias_of_an_engine_that_it_does_not_have() {
+    let engines = "[engine.pen]\nkind = \"sketch\"\n[engine.brush]\nkind = \"sketch\"\n";
+    for (aliases, reason) in [
+        ("\"dall-e-3\" = \"pencil\"", "there is no engine \"pencil\"; the engines of this server are"),
+        ("imgmodel = \"pen\"", "the model of every engine"),
+        ("a = [\"pen\"]", "model-alias.a takes a text"),
+        ("a = \"\"", "needs the name of its engine"),
+    ] {
+        let data = data(&format!("[model-alias]\n{aliases}\n{engines}"));
+        let output = run(data.path(), ["serve", "--listen", "127.0.0.1:0"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(reason), "{said}");
+    }
+    let data = data(&format!("[model-alias]\n\"dall-e-3\" = \"brush\"\n\"b.c\" = \"pen\"\n{engines}"));
+    let server = Server::start(data.path(), &[]);
+    let shown = tintype().args(["config", "show", "--json", "--data"]).arg(data.path()).output().expect("it runs");
+    let shown: Vec<Value> = serde_json::from_slice(&shown.stdout).expect("JSON");
+    let aliases = shown.iter().find(|setting| setting["name"] == "model-alias").expect("a setting");
+    let mut values: Vec<_> = aliases["value"].as_array().expect("values").iter().map(Value::to_string).collect();
+    values.sort();
+    assert_eq!(values, ["\"b.c=pen\"", "\"dall-e-3=brush\""]);
+    server.stop();
+}
