@@ -29,7 +29,7 @@ impl<'a> Both<'a> {
         Self { visitor, authorization, of_web, of_api }
     }
 
-    /// What the store knows of the task of a surface, apart from its progress.
+    /// All that the store knows of the task of a surface, apart from its progress.
     async fn known(&self, surface: Surface, id: Id) -> String {
         let store = &self.visitor.service.shared.store;
         let record = store.find_record(self.visitor.account, surface, id).await.expect("a store").expect("a task");
