@@ -210,7 +210,7 @@ pub async fn both_secrets_sign_until_the_end_of_the_overlap(fx: &Fixture) -> Res
         deliver(fx, &claim).await?;
         Result::Ok(claim.secrets)
     };
-    assert_eq!(secrets().await?, [first.clone()]);
+    assert_eq!(secrets().await?, std::slice::from_ref(&first));
     let second = SigningSecret::random();
     let rotate = |secret: &SigningSecret| EndpointChange::Rotate { secret: secret.clone(), overlap: DAY };
     assert!(fx.store.change_endpoint(endpoint, rotate(&second)).await?.is_some());
@@ -218,7 +218,7 @@ pub async fn both_secrets_sign_until_the_end_of_the_overlap(fx: &Fixture) -> Res
     assert_eq!(secrets().await?, [second.clone(), first]);
     fx.clock.set(rotated.saturating_add(DAY).saturating_sub(2 * MILLISECOND));
     assert_eq!(secrets().await?.len(), 2);
-    assert_eq!(secrets().await?, [second.clone()]);
+    assert_eq!(secrets().await?, std::slice::from_ref(&second));
     let third = SigningSecret::random();
     fx.store.change_endpoint(endpoint, rotate(&third)).await?;
     assert_eq!(secrets().await?, [third, second]);
