@@ -434,7 +434,7 @@ mod tests {
             searches,
             [
                 "SEARCH tasks USING PRIMARY KEY (id=?)",
-                "SEARCH queue USING COVERING INDEX queue_waiting (engine=? AND account_id=?)",
+                "SEARCH queue USING INDEX queue_waiting (engine=? AND account_id=?)",
                 "SEARCH queue USING INDEX queue_named (account_id=? AND engine>?)",
                 "SEARCH queue USING INDEX queue_leased (lease_until>?)",
             ]
