@@ -438,6 +438,7 @@ copy = Kopieren
 key-budget = Budget in Credits
 key-budget-none = keins
 key-budget-set = Budget setzen
+key-budget-change = Budget ändern
 key-period = Zeitraum des Budgets
 key-per-day = am Tag
 key-per-week = in der Woche
