@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::places::Places;
+use super::places::{Place, Places};
 use super::refresh::Refresh;
 use crate::clock::Clock;
 use crate::config::TASK_TIME_LIMIT;
@@ -29,9 +29,6 @@ const ONE_OUTLIER_IN: usize = 8;
 
 /// The part of a render from which its pace tells the whole time.
 const TELLING_PART: f64 = 0.02;
-/// The shortest and the longest time that a caller is told to wait before a poll. The interface recommends up to 10 s.
-const SHORTEST_POLL: Duration = Duration::from_millis(50);
-const LONGEST_POLL: Duration = Duration::from_secs(10);
 
 /// The length of the queue and the capacity of all workers, as last read by this process.
 #[derive(Debug)]
@@ -53,25 +50,6 @@ pub struct Pace {
     slots: u32,
     measured: Mutex<Measured>,
     news: Notify,
-}
-
-/// The place of an unfinished task in the queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
-    /// Its rank by age among all waiting tasks, from 1; 0 while a worker has it.
-    pub position: u64,
-    /// Estimated time until it ends; `None` if that is unknown.
-    pub wait: Option<Duration>,
-}
-
-impl Place {
-    /// Time after which the next poll of the task is worth it: when it has probably ended, within the limits of the
-    /// interface, and not before another tenth of its age, so that a task that never ends is asked for less and less
-    /// often. `typical` is the time that its engine says to take, for as long as nothing was measured.
-    pub fn poll_after(self, age: Duration, typical: Duration) -> Duration {
-        let left = self.wait.unwrap_or_else(|| typical.saturating_sub(age));
-        left.max(age / 10).clamp(SHORTEST_POLL, LONGEST_POLL)
-    }
 }
 
 /// Estimated time until an attempt ends: at the pace of its steps if it reports some, otherwise what is left of the usual

@@ -11,7 +11,7 @@ pub mod keyring;
 pub mod limits;
 pub mod links;
 pub mod people;
-mod places;
+pub mod places;
 pub mod previews;
 mod refresh;
 mod shared;

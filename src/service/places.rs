@@ -5,6 +5,7 @@
 //! accounts; workers take turns between accounts, so a task of an account with few tasks comes earlier.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use super::refresh::Refresh;
 use crate::clock::{Clock, Timestamp};
@@ -13,6 +14,29 @@ use crate::store::Store;
 
 /// Most waiting tasks to copy, the oldest ones.
 pub const MAX_KNOWN: u32 = 10_000;
+
+/// The shortest and the longest time that a caller is told to wait before a poll. The interface recommends up to 10 s.
+const SHORTEST_POLL: Duration = Duration::from_millis(50);
+const LONGEST_POLL: Duration = Duration::from_secs(10);
+
+/// The place of an unfinished task in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Its rank by age among all waiting tasks, from 1; 0 while a worker has it.
+    pub position: u64,
+    /// Estimated time until it ends; `None` if that is unknown.
+    pub wait: Option<Duration>,
+}
+
+impl Place {
+    /// Time after which the next poll of the task is worth it: when it has probably ended, within the limits of the
+    /// interface, and not before another tenth of its age, so that a task that never ends is asked for less and less
+    /// often. `typical` is the time that its engine says to take, for as long as nothing was measured.
+    pub fn poll_after(self, age: Duration, typical: Duration) -> Duration {
+        let left = self.wait.unwrap_or_else(|| typical.saturating_sub(age));
+        left.max(age / 10).clamp(SHORTEST_POLL, LONGEST_POLL)
+    }
+}
 
 /// A copy of the queue.
 #[derive(Debug)]

@@ -13,8 +13,8 @@ use crate::domain::model::{Id, Status, Surface, Task, TaskId};
 use crate::domain::own_reference::OwnReference;
 use crate::domain::request::GenerateRequest;
 use crate::service::Shared;
-use crate::service::backlog::Place;
 use crate::service::finished::Finished;
+use crate::service::places::Place;
 use crate::store::{AttemptProgress, Cause, Origin, Result, START_WITHIN, StartLimit, StoreError, Submission};
 
 /// Page size if the caller gives none.

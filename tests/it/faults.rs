@@ -170,9 +170,8 @@ impl Scene {
     async fn tell(&self) {
         let (store, account) = (self.service.shared.store.clone(), self.account.id);
         attempt(async move { webhooks::add(&*store, account, "https://10.0.0.1/", AddedBy::Owner).await }).await;
-        let store = self.service.shared.store.clone();
-        for endpoint in store.list_endpoints(None).await.expect("a store") {
-            let store = store.clone();
+        for endpoint in self.service.shared.store.list_endpoints(None).await.expect("a store") {
+            let store = self.service.shared.store.clone();
             attempt(async move { store.test_endpoint(endpoint.id).await }).await;
         }
         let deliverer = self.service.deliverer.clone();
@@ -311,10 +310,9 @@ impl Scene {
     async fn sweep(&self) {
         let sweeper = self.service.sweeper.clone();
         attempt(async move { sweeper.sweep(Rescue::Expired).await }).await;
-        let shared = self.service.shared.clone();
-        attempt(async move { shared.endings.fail_beyond(0).await }).await;
-        let shared = self.service.shared.clone();
-        attempt(async move { shared.endings.fail_unmatched(&[]).await }).await;
+        let (beyond, unmatched) = (self.service.shared.clone(), self.service.shared.clone());
+        attempt(async move { beyond.endings.fail_beyond(0).await }).await;
+        attempt(async move { unmatched.endings.fail_unmatched(&[]).await }).await;
         let keys = self.service.api.keys.clone();
         attempt(async move { keys.record_uses().await }).await;
     }

@@ -330,7 +330,7 @@ async fn the_list_of_keys_shows_which_were_used_and_which_leaked() {
     assert!(lines[0].contains("LAST USED"), "{shown}");
     assert!(lines[1].contains("rotate this") && lines[1].contains(last_used_at), "{shown}");
     let unused: Vec<_> = lines[2].split_whitespace().skip(3).collect();
-    assert_eq!(unused, ["active", "-", "-", "spare"], "{shown}");
+    assert_eq!(unused, ["active", "-", "-", "-", "spare"], "{shown}");
 }
 
 #[tokio::test]

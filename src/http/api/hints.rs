@@ -6,7 +6,7 @@ use tintype_engine::Stage;
 
 use crate::domain::model::Id;
 use crate::http::state::ApiState;
-use crate::service::backlog::Place;
+use crate::service::places::Place;
 
 /// The suggested wait before the next poll, in seconds with a fraction.
 static POLL_AFTER: HeaderName = HeaderName::from_static("x-poll-after");

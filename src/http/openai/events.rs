@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use axum::body::{Body, Bytes};
 use axum::http::header::{self, HeaderValue};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 
 use super::answer::{self, Usage};
@@ -18,7 +18,7 @@ use super::{Awaited, Wanted};
 use crate::domain::images_api::ErrorObject;
 use crate::domain::images_api_request::CallKind;
 use crate::domain::model::{CREDITS_PER_IMAGE, Task};
-use crate::http::pipeline::error::ApiError;
+use crate::http::pipeline::error::{ApiError, NoAnswer};
 use crate::service::previews::Watch;
 
 /// A comment, which clients pass over and proxies take for a sign of life.
@@ -79,6 +79,13 @@ pub(super) async fn begin(wanted: Wanted, awaited: Awaited, hold: &mut Option<Ho
         Poll::Ready(ended) => Some(ended?),
         Poll::Pending => None,
     };
+    if ended.is_some()
+        && let Some(held) = hold
+        && !held.is_held().await.unwrap_or(true)
+    {
+        // A later attempt has the task, and answers.
+        return Ok(NoAnswer.into_response());
+    }
     let caller = awaited.caller;
     let partial_images = wanted.stream.filter(|wanted| *wanted > 0 && ended.is_none());
     let previews = partial_images.map(|most| awaited.api.previews.watch(caller.account_id, awaited.task_id, most));

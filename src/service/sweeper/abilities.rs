@@ -35,12 +35,13 @@ impl Sweeper {
 
     async fn try_to_match_engines(&self) -> Result<(), StoreError> {
         let Shared { store, endings, .. } = &*self.shared;
+        // In this order, so that the engine of a task that has just come is known.
+        let waiting = store.waiting_for_engines().await?;
         let engines = store.engines().await?;
         let abilities = Abilities::of(&engines);
         if let Some(most) = abilities.configured.filter(|most| (*most as usize) < MAX_REFERENCES) {
             endings.fail_beyond(most).await?;
         }
-        let waiting = store.waiting_for_engines().await?;
         if !engines.is_empty() && waiting.iter().any(|waiting| waiting.is_unmatched(&engines)) {
             let known: Vec<_> = engines.iter().map(|engine| (engine.name.clone(), engine.max_references)).collect();
             endings.fail_unmatched(&known).await?;

@@ -95,6 +95,11 @@ impl Load {
         due.iter().zip(shares).filter(|(_, share)| *share > 0).map(|(endpoint, share)| (endpoint.id, share)).collect()
     }
 
+    /// Whether these attempts take all slots that are free.
+    pub(super) fn is_filled_by(&self, wanted: &[(Id, u32)]) -> bool {
+        self.counts().all + wanted.iter().map(|(_, share)| share).sum::<u32>() >= MAX
+    }
+
     /// Counts an attempt.
     pub(super) fn enter(self: &Arc<Self>, endpoint: &Endpoint) -> Ticket {
         let is_failing = endpoint.state() == EndpointState::Failing;
@@ -132,6 +137,8 @@ mod tests {
         assert!(shares.iter().all(|(_, share)| *share == 1));
         dead.iter().take(MAX_FAILING as usize).for_each(|endpoint| load.counts().add(endpoint));
         assert_eq!(load.share(&dead), []);
+        assert!(!load.is_filled_by(&[]));
+        assert!(load.is_filled_by(&[(id(5_000), MAX - MAX_FAILING)]));
         assert_eq!(load.share(&[due(5_000, 1, false)]), [(id(5_000), MAX_OF_ENDPOINT)]);
         let of_one_account: Vec<_> = (0..20).map(|number| due(6_000 + number, 2, false)).collect();
         let shares = load.share(&of_one_account);

@@ -112,12 +112,17 @@ impl Deliverer {
     async fn begin(&self) -> Result<Vec<Begun>> {
         let due = self.due().await?;
         let wanted = self.load.share(&due);
+        if due.len() >= ROUND as usize && !self.load.is_filled_by(&wanted) {
+            // There may be more endpoints, and only their own limits left these out: the next round looks further.
+            *self.served() = due.last().map(|endpoint| endpoint.id);
+        } else if !wanted.is_empty() {
+            // A round that could not serve all begins the next one where it stopped.
+            let left_out = wanted.len() < due.len() || due.len() == ROUND as usize;
+            *self.served() = wanted.last().map(|(id, _)| *id).filter(|_| left_out);
+        }
         if wanted.is_empty() {
             return Ok(Vec::new());
         }
-        // A round that could not serve all begins the next one where it stopped.
-        let left_out = wanted.len() < due.len() || due.len() == ROUND as usize;
-        *self.served() = wanted.last().map(|(id, _)| *id).filter(|_| left_out);
         let claims = self.shared.store.claim_deliveries(&wanted, ATTEMPT_LEASE).await?;
         let begun = claims.into_iter().map(|claim| {
             let _ticket = self.load.enter(&claim.endpoint);

@@ -136,7 +136,7 @@ const DELIVERED: &str = "
 /// Records the failure of the attempt $2 at the delivery $1.
 const FAILED: &str = "
     UPDATE deliveries
-    SET next_attempt_at = CASE WHEN next_attempt_at IS NULL THEN NULL ELSE $3::bigint END, status = $4, trouble = $5
+    SET next_attempt_at = CASE WHEN next_attempt_at IS NULL OR next_attempt_at = 0 THEN next_attempt_at ELSE $3::bigint END, status = $4, trouble = $5
     WHERE id = $1 AND attempts = $2 AND delivered_at IS NULL RETURNING endpoint_id";
 
 impl PostgresStore {

@@ -99,7 +99,7 @@ const PREVIEWS: &str = "
     JOIN queue q ON q.task_id = p.task_id AND q.lease_epoch = p.lease_epoch AND q.lease_until IS NOT NULL
     JOIN tasks t ON t.id = p.task_id AND t.account_id = sought.account_id AND t.surface = $5 AND t.removed_at IS NULL
     LEFT JOIN progress r ON r.task_id = p.task_id AND r.lease_epoch = p.lease_epoch
-    WHERE coalesce(r.fraction, r.step::float8 / r.steps, 1) >= sought.due";
+    WHERE coalesce(r.fraction, r.step::float8 / nullif(r.steps, 0), 1) >= sought.due";
 
 pub(super) async fn previews(
     database: &Database,

@@ -274,7 +274,9 @@ fn failed(writing: &mut Writing, id: Id, attempt: u32, failure: AttemptFailure) 
     let endpoint_id: Option<Id> = writing
         .connection
         .prepare_cached(
-            "UPDATE deliveries SET next_attempt_at = iif(next_attempt_at IS NULL, NULL, ?3), status = ?4, trouble = ?5
+            // 0 or null: a replay, or the end of the endpoint, came during the attempt.
+            "UPDATE deliveries
+             SET next_attempt_at = iif(coalesce(next_attempt_at, 0) = 0, next_attempt_at, ?3), status = ?4, trouble = ?5
              WHERE id = ?1 AND attempts = ?2 AND delivered_at IS NULL RETURNING endpoint_id",
         )?
         .query_row(params![id, attempt, again_at, failure.status, failure.trouble.map(|it| it.as_str())], |row| {

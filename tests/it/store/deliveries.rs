@@ -245,6 +245,10 @@ pub async fn a_test_and_a_replay_go_first_and_end_the_wait_of_an_endpoint(fx: &F
     assert_eq!(at_once, Some(waiting.id), "one that waits is sent at once");
     let claim = claim_one(fx, endpoint).await?;
     assert_eq!((claim.id, claim.attempt), (waiting.id, 2));
+    fx.store.replay_delivery(waiting.id).await?;
+    fail(fx, &claim, failure(Verdict::Nothing)).await?;
+    let again = claim_one(fx, endpoint).await?;
+    assert_eq!((again.id, again.attempt), (waiting.id, 3), "the end of an attempt leaves a replay alone");
 
     fx.store.change_endpoint(endpoint, EndpointChange::Disable).await?;
     assert_eq!((fx.store.test_endpoint(endpoint).await?, fx.store.replay_delivery(delivered.id).await?), (None, None));

@@ -90,7 +90,8 @@ impl Model {
             Some(id) => over(id.timestamp()),
             None => {
                 let possible: Vec<_> = self.processes[by].id_times().into_iter().map(over).collect();
-                let answered = possible.iter().find(|refused| refused.as_ref().is_some_and(|it| answers.contains(it)));
+                let poor = Submission::InsufficientCredits { available: spendable };
+                let answered = possible.iter().find(|over| answers.contains(over.as_ref().unwrap_or(&poor)));
                 answered.or(possible.first()).cloned().flatten()
             }
         };
