@@ -24,11 +24,15 @@ pub async fn after_all_sweeps(installation: &Installation) -> Vec<String> {
     let settings = ServerSettings::from_flags([]).expect("valid flags");
     let store = installation.store(clock.clone()).await;
     let files = Files::on_disk(&data.join("files")).expect("a store of files").guarded_by(backup_lock(data));
-    let shared = Shared::new(&settings, clock, store.clone(), files, vec![data.clone()]);
+    let shared = Shared::new(&settings, clock.clone(), store.clone(), files, vec![data.clone()]);
     let sweeper = Sweeper::new(shared, &settings);
     sweeper.sweep(Rescue::All).await;
-    sweeper.sweep_uploads().await;
-    sweeper.sweep_orphans(usize::MAX).await;
+    // The first round removes uploads that nobody finished, and the second one their files, after a grace.
+    for _ in 0..2 {
+        sweeper.sweep_uploads().await;
+        sweeper.sweep_orphans(usize::MAX).await;
+        clock.advance(LATER);
+    }
     let named = store.completed_tasks(None, u32::MAX).await.expect("a store");
     let named: HashSet<String> = named.into_iter().flat_map(|owner| owner.images).collect();
     let mut left = names_below(&data.join("files"));
