@@ -84,7 +84,7 @@ pub trait Accounts: std::fmt::Debug + Send + Sync + 'static {
     }
 
     /// [`Accounts::grant`] of credits that expire, if there is a time. Tasks spend those that expire soonest first, and those
-    /// that never do last. A refund goes back to its grant; after its expiry, it can be spent for [`REFUND_LIFE`].
+    /// that never do last. A refund goes back to its grant; after its expiry, it can be spent for [`REFUND_LIFE`], once.
     async fn grant_until(
         &self,
         account_id: Id,
@@ -93,7 +93,8 @@ pub trait Accounts: std::fmt::Debug + Send + Sync + 'static {
         expires_at: Option<Timestamp>,
     ) -> Result<Option<i64>>;
 
-    /// The grants of an account that expire or have lapsed, the latest expiry first.
+    /// The grants of an account that expire or have lapsed: those with credits left first, in the order in which tasks spend
+    /// them.
     async fn expiring_grants(&self, account_id: Id, limit: u32) -> Result<Vec<ExpiringGrant>>;
 
     /// Takes credits away, which is a grant with a negative amount in the ledger: first those that never expire, then those

@@ -36,9 +36,10 @@ pub struct Audit {
     pub drifts: Vec<Drift>,
 }
 
-/// The grants that expire, with the entries about them, for both databases.
+/// The grants that expire, with the entries about them, for both databases. That of a refund of an expired refund has the
+/// entry of the charge.
 pub(super) const GRANTS: &str = "
-    SELECT g.entry_id, g.account_id, g.amount, g.remaining, g.lapsed, s.account_id, s.amount, x.account_id, x.amount
+    SELECT g.entry_id, g.account_id, g.amount, g.remaining, g.lapsed, s.account_id, abs(s.amount), x.account_id, x.amount
     FROM expiring_grants g LEFT JOIN ledger s ON s.id = g.entry_id AND s.account_id = g.account_id
     LEFT JOIN ledger x ON x.grant_id = g.entry_id ORDER BY g.entry_id";
 
@@ -87,7 +88,7 @@ pub(super) struct Grant {
     pub(super) amount: i64,
     pub(super) remaining: i64,
     pub(super) lapsed: Option<i64>,
-    /// Account and amount of the entry that brought the credits.
+    /// Account and credits of the entry that brought the credits.
     pub(super) source: Option<(Id, i64)>,
     /// Account and amount of the entry of the kind `expiry`.
     pub(super) expiry: Option<(Id, i64)>,
@@ -109,6 +110,8 @@ pub(super) struct Task {
 pub(super) struct Queued {
     pub(super) task_id: Id,
     pub(super) account_id: Id,
+    /// The key with which its task was submitted.
+    pub(super) key_id: Option<Id>,
     /// The number of references by which workers claim it.
     pub(super) reference_count: i64,
     /// The references of its task in JSON, if that exists and has any.
@@ -171,8 +174,13 @@ impl Books {
             }
             self.check_entries(&task, &of_task);
             let queued = next_if(queue, |queued| queued.task_id == task.id)?;
-            if let Some(taken) = queued.as_ref().and_then(|queued| queued.taken.as_deref()) {
-                self.hold(&task, taken);
+            if let Some(queued) = &queued {
+                if of_task.iter().any(|entry| entry.kind == EntryKind::Charge && entry.key_id != queued.key_id) {
+                    self.drift(task.account_id, Some(task.id), "its charge does not name the key of its queue row".into());
+                }
+                if let Some(taken) = &queued.taken {
+                    self.hold(&task, taken);
+                }
             }
             self.check_state(&task, queued.as_ref());
         }
@@ -232,13 +240,14 @@ impl Books {
         let Ok(parts) = serde_json::from_str::<Vec<(i64, i64)>>(taken) else {
             return self.drift(task.account_id, Some(task.id), format!("took unreadable credits of grants: {taken}"));
         };
-        let all: i64 = parts.iter().map(|(_, part)| part).sum();
+        let all = parts.iter().fold(0, |sum: i64, (_, part)| sum.saturating_add(*part));
         if all > task.cost || parts.iter().any(|(_, part)| *part <= 0) {
             let cost = task.cost;
             self.drift(task.account_id, Some(task.id), format!("took {all} credits of grants, but costs {cost}"));
         }
         for (grant, part) in parts {
-            self.held.entry(grant).or_insert((task.account_id, 0)).1 += part;
+            let held = &mut self.held.entry(grant).or_insert((task.account_id, 0)).1;
+            *held = held.saturating_add(part);
         }
     }
 
@@ -252,7 +261,7 @@ impl Books {
             let fault = format!("entry {entry_id} did not bring the {amount} credits of its grant");
             self.drift(account_id, None, fault);
         }
-        if remaining + lapsed + held > amount {
+        if (remaining + lapsed).saturating_add(held) > amount {
             let fault = format!(
                 "of the {amount} credits granted by entry {entry_id}, {remaining} are left, {lapsed} lapsed and \
                  unfinished tasks took {held}"

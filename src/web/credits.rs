@@ -89,8 +89,7 @@ pub async fn credits(visitor: Visitor, Query(wanted): Query<Wanted>) -> Result<R
     let filter = wanted.filter()?;
     let mut entries = visitor.studio.shared.store.entries(account, filter, wanted.before, PAGE + 1).await?;
     let mut grants = visitor.studio.shared.store.expiring_grants(account, GRANTS).await?;
-    grants.retain(|grant| grant.lapsed.is_none());
-    grants.reverse();
+    grants.retain(|grant| grant.remaining > 0);
     let more = entries.len() > PAGE as usize;
     entries.truncate(PAGE as usize);
     let page = CreditsPage {

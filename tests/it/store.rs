@@ -91,6 +91,8 @@ macro_rules! suite {
                     an_expired_grant_is_not_spent_even_before_it_lapses,
                     a_refund_goes_back_to_its_grants,
                     a_refund_after_its_grant_has_expired_can_be_spent_for_a_day,
+                    a_refund_extends_only_the_part_that_was_not_extended_before,
+                    a_damaged_account_delays_the_lapse_of_no_other,
                     a_refund_to_an_expired_grant_that_has_not_lapsed_is_kept_apart,
                     what_a_completed_task_took_never_comes_back,
                     taken_credits_are_lasting_ones_first_and_then_those_that_expire_last,

@@ -69,7 +69,7 @@ const GRANT: &str = "
     WITH
     locked AS MATERIALIZED (SELECT id FROM accounts WHERE id = $1 FOR NO KEY UPDATE),
     -- The function sees all that was committed before the lock, which the snapshot of this statement may not.
-    found AS MATERIALIZED (SELECT id, tintype_balance(id) AS balance FROM locked),
+    found AS MATERIALIZED (SELECT id, tintype_credits(id) AS balance FROM locked),
     granted AS (
         INSERT INTO ledger (account_id, kind, amount, balance, created_at, note)
         SELECT id, 'grant', $2::bigint, balance + $2, $4::bigint, $5 FROM found WHERE balance <= $3::bigint - $2
@@ -88,7 +88,7 @@ const TAKE: &str = "
     locked AS MATERIALIZED (SELECT id, low_balance FROM accounts WHERE id = $1 FOR NO KEY UPDATE),
     -- The function sees all that was committed before the lock, which the snapshot of this statement may not.
     found AS MATERIALIZED (
-        SELECT locked.id, low_balance, tintype_balance(locked.id) AS balance, expired, live
+        SELECT locked.id, low_balance, tintype_credits(locked.id) AS balance, expired, live
         FROM locked, LATERAL tintype_expiring(locked.id, tintype_now($5))
     ),
     taken AS (

@@ -65,7 +65,7 @@ async fn match_tasks(snapshot: &Transaction<'_>, books: &mut Books) -> Result<()
         WHERE id > $1 AND id <= $2 ORDER BY id";
     let entries = "SELECT id, task_id, account_id, kind, amount, key_id FROM ledger
         WHERE task_id > $1 AND task_id <= $2 ORDER BY task_id, id";
-    let queue = "SELECT q.task_id, q.account_id, q.reference_count, t.reference_images, q.taken
+    let queue = "SELECT q.task_id, q.account_id, q.key_id, q.reference_count, t.reference_images, q.taken
         FROM queue q LEFT JOIN tasks t ON t.id = q.task_id
         WHERE q.task_id > $1 AND q.task_id <= $2 ORDER BY q.task_id";
     let mut after = String::new();
@@ -140,6 +140,7 @@ fn queued(row: &Row) -> Result<Queued> {
     Ok(Queued {
         task_id: row.try_get("task_id")?,
         account_id: row.try_get("account_id")?,
+        key_id: row.try_get("key_id")?,
         reference_count: row.try_get::<_, i16>("reference_count")?.into(),
         references: row.try_get("reference_images")?,
         taken: row.try_get("taken")?,

@@ -36,14 +36,15 @@ pub(super) async fn allowance(database: &Database, key_id: Id) -> Result<Option<
     Ok(Some(Allowance { budget, spent: rows[0].try_get("spent")?, resets_at }))
 }
 
-/// Sets the budget of a key and of all others of its line, in the order in which other statements lock keys.
+/// Sets the budget of a key and of all others of its line, in the order in which other statements lock keys. A rotation also
+/// locks the first key of the line, so that it adds no key meanwhile.
 pub(super) async fn set(
     begun: &Transaction<'_>,
     key_id: Id,
     budget: Option<Budget>,
 ) -> std::result::Result<(), Failure> {
     let line = "first_id = (SELECT first_id FROM api_keys WHERE id = $1)";
-    // After the lock, the second statement sees a key that a rotation has added meanwhile.
+    // After the lock, the second statement sees a key that a rotation has added before.
     begun.execute(&format!("SELECT 1 FROM api_keys WHERE {line} ORDER BY id FOR NO KEY UPDATE"), &[&key_id]).await?;
     let set = format!("UPDATE api_keys SET budget = $2, budget_period = $3 WHERE {line}");
     let (credits, period) = budget.map(|budget| (budget.credits, budget.period.as_str())).unzip();

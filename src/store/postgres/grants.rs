@@ -1,5 +1,5 @@
 //! Credits that expire. They are part of the balance; a row of `expiring_grants` says how many of it are left of a grant, and
-//! until when. Submits and refunds change them with functions of `migrations/postgres/0029_budgets_and_expiring_grants.sql`.
+//! until when. Submits and refunds change them with functions of the migrations 0029 and 0031.
 
 use tokio_postgres::Row;
 
@@ -14,7 +14,7 @@ const LAPSE: &str = "
     WITH
     locked AS MATERIALIZED (SELECT id, low_balance FROM accounts WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED),
     -- The function sees all that was committed before the lock, which the snapshot of this statement may not.
-    found AS MATERIALIZED (SELECT id, low_balance, tintype_balance(id) AS balance FROM locked),
+    found AS MATERIALIZED (SELECT id, low_balance, tintype_credits(id) AS balance FROM locked),
     -- The lock came before: what another transaction changed meanwhile is read anew.
     ended AS (
         UPDATE expiring_grants g SET lapsed = remaining, remaining = 0
@@ -48,11 +48,11 @@ pub(super) async fn lapse(database: &Database) -> Result<usize> {
     Ok(all)
 }
 
-/// The grants of an account that expire, the latest expiry first.
+/// The grants of an account that expire: those with credits left first, in the order in which tasks spend them.
 pub(super) async fn list(database: &Database, account_id: Id, limit: u32) -> Result<Vec<ExpiringGrant>> {
     let sql = "SELECT g.entry_id, g.amount, g.remaining, g.lapsed, g.expires_at, l.note
         FROM expiring_grants g LEFT JOIN ledger l ON l.account_id = g.account_id AND l.id = g.entry_id
-        WHERE g.account_id = $1 ORDER BY g.expires_at DESC, g.entry_id DESC LIMIT $2";
+        WHERE g.account_id = $1 ORDER BY g.remaining = 0, g.expires_at, g.entry_id LIMIT $2";
     let rows = database.read(sql, &[&account_id, &i64::from(limit)]).await?;
     rows.iter().map(expiring_grant).collect()
 }

@@ -198,8 +198,11 @@ impl Keys for PostgresStore {
         let (new_id, hash, end) = (self.database.new_id(), &hash[..], self.database.now().saturating_add(overlap));
         let sql = format!("{ROTATE} RETURNING {KEY}");
         let rotate = async |begun: &Transaction<'_>| {
-            // The row lock makes concurrent strikes wait, and earlier strikes are visible to the next statement.
-            begun.execute("SELECT 1 FROM api_keys WHERE id = $1 FOR NO KEY UPDATE", &[&id]).await?;
+            // The lock of the key makes concurrent strikes wait, and that of the first key of its line makes changes of their
+            // budget wait. What was committed before is visible to the next statement.
+            let lock = "SELECT 1 FROM api_keys WHERE id IN ($1, (SELECT first_id FROM api_keys WHERE id = $1))
+                ORDER BY id FOR NO KEY UPDATE";
+            begun.execute(lock, &[&id]).await?;
             let new = begun.query_opt(&sql, &[&new_id, &id, &hash, &hint, &end]).await?;
             Ok(new.as_ref().map(api_key).transpose()?)
         };

@@ -107,7 +107,7 @@ pub(super) fn give_up(lost: &str) -> String {
         SELECT id FROM accounts WHERE id = ANY (ARRAY (SELECT account_id FROM failed)) ORDER BY id FOR NO KEY UPDATE
     ),
     -- The function sees all that was committed before the lock, which the snapshot of this statement may not.
-    found AS MATERIALIZED (SELECT id, tintype_balance(id) AS balance FROM locked),
+    found AS MATERIALIZED (SELECT id, tintype_credits(id) AS balance FROM locked),
     refunded AS (
         INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id, key_id)
         SELECT account_id, 'refund', amount,
@@ -117,8 +117,8 @@ pub(super) fn give_up(lost: &str) -> String {
         RETURNING id, account_id, task_id
     ),
     given_back AS MATERIALIZED (
-        SELECT tintype_give_back(refunded.account_id, refunded.id, failed.taken, tintype_now($2), tintype_now($2) + {life})
-            AS extended
+        SELECT tintype_give_back(refunded.account_id, refunded.id, failed.id, failed.taken, tintype_now($2),
+            tintype_now($2) + {life}) AS extended
         FROM refunded JOIN failed ON failed.id = refunded.task_id WHERE failed.taken IS NOT NULL
     )
     -- The sum makes the functions run. An event is written last, when all locks are held.

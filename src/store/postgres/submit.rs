@@ -287,7 +287,7 @@ const SUBMIT: &str = "
     ),
     -- The functions see all that was committed before the lock, which the snapshot of this statement may not.
     found AS MATERIALIZED (
-        SELECT locked.id, tintype_balance(locked.id) AS balance, tintype_unfinished(locked.id, $14, $16) AS unfinished,
+        SELECT locked.id, tintype_credits(locked.id) AS balance, tintype_unfinished(locked.id, $14, $16) AS unfinished,
             expired, live, low_balance
         FROM locked, LATERAL tintype_expiring(locked.id, tintype_now($25))
     ),

@@ -39,7 +39,7 @@ fn match_tasks(snapshot: &Connection, books: &mut Books) -> rusqlite::Result<()>
         "SELECT id, task_id, account_id, kind, amount, key_id FROM ledger WHERE task_id IS NOT NULL ORDER BY task_id",
     )?;
     let mut queue = snapshot.prepare(
-        "SELECT q.task_id, q.account_id, q.reference_count, t.reference_images, q.taken
+        "SELECT q.task_id, q.account_id, q.key_id, q.reference_count, t.reference_images, q.taken
          FROM queue q LEFT JOIN tasks t ON t.id = q.task_id ORDER BY q.task_id",
     )?;
     let mut entries = entries.query_map([], entry)?.peekable();
@@ -105,8 +105,9 @@ fn queued(row: &Row<'_>) -> rusqlite::Result<Queued> {
     Ok(Queued {
         task_id: row.get(0)?,
         account_id: row.get(1)?,
-        reference_count: row.get(2)?,
-        references: row.get(3)?,
-        taken: row.get(4)?,
+        key_id: row.get(2)?,
+        reference_count: row.get(3)?,
+        references: row.get(4)?,
+        taken: row.get(5)?,
     })
 }

@@ -3,8 +3,9 @@
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
+use super::columns::word;
 use super::deliveries;
-use super::writer::Writing;
+use super::writer::{Writing, in_savepoint};
 use crate::clock::Timestamp;
 use crate::domain::event::{self, EventType};
 use crate::domain::model::{EntryKind, ExpiringGrant, Id};
@@ -93,17 +94,19 @@ pub(super) fn take(connection: &Connection, account_id: Id, beyond: i64, now: Ti
 }
 
 /// Gives credits back to the grants from which `taken` says they came. Those of grants that have expired can be spent for
-/// [`REFUND_LIFE`], as a grant of the entry of the refund.
+/// [`REFUND_LIFE`], as a grant of the entry of the refund. Those of expired refunds were extended before: they become a grant
+/// of the entry of the charge, which has expired. So no chain of failed tasks keeps credits for ever.
 pub(super) fn give_back(
     connection: &Connection,
     account_id: Id,
     refund: i64,
+    task_id: Id,
     taken: &str,
     now: Timestamp,
 ) -> rusqlite::Result<()> {
     let parts: Parts =
         serde_json::from_str(taken).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
-    let mut late = 0;
+    let (mut late, mut late_again) = (0, 0);
     for (entry_id, part) in parts {
         let returned = connection
             .prepare_cached(
@@ -111,12 +114,23 @@ pub(super) fn give_back(
                  WHERE entry_id = ?1 AND lapsed IS NULL AND expires_at > ?3",
             )?
             .execute(params![entry_id, part, now])?;
-        if returned == 0 {
-            late += part;
+        if returned > 0 {
+            continue;
         }
+        let kind = connection
+            .prepare_cached("SELECT kind FROM ledger WHERE id = ?1")?
+            .query_row([entry_id], |row| word::<EntryKind>(row, 0))
+            .optional()?;
+        *if kind == Some(EntryKind::Refund) { &mut late_again } else { &mut late } += part;
     }
     if late > 0 {
         add(connection, refund, account_id, late, now.saturating_add(REFUND_LIFE))?;
+    }
+    if late_again > 0 {
+        let charge = connection
+            .prepare_cached("SELECT id FROM ledger WHERE task_id = ?1 AND kind = 'charge'")?
+            .query_row([task_id], |row| row.get(0))?;
+        add(connection, charge, account_id, late_again, now)?;
     }
     Ok(())
 }
@@ -142,35 +156,61 @@ pub(super) fn tell_if_low(
     deliveries::tell(writing, account_id, EventType::CreditsLow, &data, now)
 }
 
-/// Ends up to [`SWEEP_BATCH`] grants that have expired; returns their number. Of each that has credits left, an entry takes
-/// them from the balance.
-pub(super) fn lapse(writing: &mut Writing) -> rusqlite::Result<usize> {
+/// Grants that a sweep has looked at.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Swept {
+    pub(super) lapsed: usize,
+    /// Grants that could not be ended, for example because their account is damaged.
+    pub(super) failed: usize,
+}
+
+/// Ends up to [`SWEEP_BATCH`] grants that have expired, after the first `skipped`. Of each that has credits left, an entry
+/// takes them from the balance.
+pub(super) fn lapse(writing: &mut Writing, skipped: usize) -> rusqlite::Result<Swept> {
     let (connection, now) = (&writing.connection, writing.clock.now());
     let due: Vec<(i64, Id, i64)> = connection
         .prepare_cached(
             "SELECT entry_id, account_id, remaining FROM expiring_grants
-             WHERE lapsed IS NULL AND expires_at <= ?1 ORDER BY expires_at, entry_id LIMIT ?2",
+             WHERE lapsed IS NULL AND expires_at <= ?1 ORDER BY expires_at, entry_id LIMIT ?2 OFFSET ?3",
         )?
-        .query_map(params![now, SWEEP_BATCH], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+        .query_map(params![now, SWEEP_BATCH, skipped], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
         .collect::<rusqlite::Result<_>>()?;
-    for (entry_id, account_id, remaining) in &due {
-        connection
-            .prepare_cached("UPDATE expiring_grants SET lapsed = remaining, remaining = 0 WHERE entry_id = ?1")?
-            .execute([entry_id])?;
-        if *remaining == 0 {
-            continue;
+    let mut swept = Swept::default();
+    for grant in due {
+        let (entry_id, account_id, _) = grant;
+        match in_savepoint(writing, |writing| end(writing, grant, now)) {
+            Ok(()) => swept.lapsed += 1,
+            Err(error) if writing.connection.is_autocommit() => return Err(error),
+            Err(error) => {
+                swept.failed += 1;
+                tracing::error!(
+                    account = %account_id, grant = entry_id, %error,
+                    "cannot end an expired grant; see `tintype credits audit`"
+                );
+            }
         }
-        let balance: i64 = connection
-            .prepare_cached("UPDATE accounts SET balance = balance - ?2 WHERE id = ?1 RETURNING balance")?
-            .query_row(params![account_id, remaining], |row| row.get(0))?;
-        connection
-            .prepare_cached(
-                "INSERT INTO ledger (account_id, kind, amount, balance, created_at, grant_id) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-            )?
-            .execute(params![account_id, EntryKind::Expiry.as_str(), -remaining, balance, now, entry_id])?;
-        tell_if_low(writing, *account_id, *remaining, balance, now)?;
     }
-    Ok(due.len())
+    Ok(swept)
+}
+
+/// Ends a grant of an account with the given rest.
+fn end(writing: &Writing, (entry_id, account_id, remaining): (i64, Id, i64), now: Timestamp) -> rusqlite::Result<()> {
+    let connection = &writing.connection;
+    connection
+        .prepare_cached("UPDATE expiring_grants SET lapsed = remaining, remaining = 0 WHERE entry_id = ?1")?
+        .execute([entry_id])?;
+    if remaining == 0 {
+        return Ok(());
+    }
+    let balance: i64 = connection
+        .prepare_cached("UPDATE accounts SET balance = balance - ?2 WHERE id = ?1 RETURNING balance")?
+        .query_row(params![account_id, remaining], |row| row.get(0))?;
+    connection
+        .prepare_cached(
+            "INSERT INTO ledger (account_id, kind, amount, balance, created_at, grant_id) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        )?
+        .execute(params![account_id, EntryKind::Expiry.as_str(), -remaining, balance, now, entry_id])?;
+    tell_if_low(writing, account_id, remaining, balance, now)
 }
 
 fn expiring_grant(row: &Row<'_>) -> rusqlite::Result<ExpiringGrant> {
@@ -184,12 +224,12 @@ fn expiring_grant(row: &Row<'_>) -> rusqlite::Result<ExpiringGrant> {
     })
 }
 
-/// The grants of an account that expire, the latest expiry first.
+/// The grants of an account that expire: those with credits left first, in the order in which tasks spend them.
 pub(super) fn list(connection: &Connection, account_id: Id, limit: u32) -> rusqlite::Result<Vec<ExpiringGrant>> {
     connection
         .prepare_cached(
             "SELECT g.*, l.note FROM expiring_grants g LEFT JOIN ledger l ON l.id = g.entry_id
-             WHERE g.account_id = ?1 ORDER BY g.expires_at DESC, g.entry_id DESC LIMIT ?2",
+             WHERE g.account_id = ?1 ORDER BY g.remaining = 0, g.expires_at, g.entry_id LIMIT ?2",
         )?
         .query_map(params![account_id, limit], expiring_grant)?
         .collect()

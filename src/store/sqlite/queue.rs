@@ -269,7 +269,7 @@ fn refund(writing: &Writing, id: Id, left: &Left, error: &str) -> rusqlite::Resu
     let refund = Entry { kind: EntryKind::Refund, amount, task_id: Some(id), key_id, note: None };
     let entry_id = refund.record(connection, account_id, balance, now)?;
     if let Some(taken) = &left.taken {
-        grants::give_back(connection, account_id, entry_id, taken, now)?;
+        grants::give_back(connection, account_id, entry_id, id, taken, now)?;
     }
     deliveries::tell_end(writing, account_id, EventType::TaskFailed, id)?;
     Ok(Ended { task_id: id, account_id, surface })

@@ -5,6 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rusqlite::{Connection, params};
 
+use super::grants::Swept;
 use super::writer::Writing;
 use super::{SqliteStore, audit, engines, files, gallery, grants, queue};
 use crate::clock::Timestamp;
@@ -104,12 +105,12 @@ impl Upkeep for SqliteStore {
     }
 
     async fn lapse_grants(&self) -> Result<usize> {
-        let mut all = 0;
+        let mut all = Swept::default();
         loop {
-            let some = self.write(Effect::LapseGrants, grants::lapse).await?;
-            all += some;
-            if some < grants::SWEEP_BATCH {
-                return Ok(all);
+            let some = self.write(Effect::LapseGrants, move |writing| grants::lapse(writing, all.failed)).await?;
+            all = Swept { lapsed: all.lapsed + some.lapsed, failed: all.failed + some.failed };
+            if some.lapsed + some.failed < grants::SWEEP_BATCH {
+                return Ok(all.lapsed);
             }
         }
     }

@@ -128,8 +128,7 @@ async fn page(visitor: &Visitor, account: Account, refusal: Option<&'static str>
     let mut keys = store.list_keys(Some(account.id)).await?;
     keys.reverse();
     let mut grants = store.expiring_grants(account.id, ENTRIES).await?;
-    grants.retain(|grant| grant.lapsed.is_none());
-    grants.reverse();
+    grants.retain(|grant| grant.remaining > 0);
     let page = AccountPage {
         frame: Frame::new("operator", visitor).await?,
         keys,

@@ -189,6 +189,13 @@ async fn a_task_lost_from_the_queue_is_found() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_charge_to_the_budget_of_another_key_is_found() -> Result<()> {
+    let drifts = Books::damaged("UPDATE queue SET key_id = '$bob'").await?;
+    assert_eq!(drifts, [("$ada $waiting".into(), "its charge does not name the key of its queue row".into())]);
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_finished_task_in_the_queue_is_found() -> Result<()> {
     let drifts = Books::damaged(
         "INSERT INTO queue (task_id, account_id, ready_at) VALUES ('$completed', '$ada', 0);

@@ -7,7 +7,7 @@ use tintype::domain::model::{EntryKind, ExpiringGrant, Id, Surface};
 use tintype::store::{AccountChange, REFUND_LIFE, Result, Submission, Taking};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, images, one_file};
-use crate::rigs::service::NOON;
+use crate::rigs::service::{Backend, NOON};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -20,7 +20,7 @@ async fn grant(fx: &Fixture, account: Id, amount: i64, hours: u32) -> Result<()>
 
 async fn grants(fx: &Fixture, account: Id) -> Result<Vec<ExpiringGrant>> {
     let mut grants = fx.store.expiring_grants(account, 100).await?;
-    grants.reverse();
+    grants.sort_by_key(|grant| (grant.expires_at, grant.entry_id));
     Ok(grants)
 }
 
@@ -137,8 +137,46 @@ pub async fn a_refund_after_its_grant_has_expired_can_be_spent_for_a_day(fx: &Fi
     assert_eq!(fx.store.lapse_grants().await?, 1);
     assert_eq!(newest(fx, ada, 1).await?, [(EntryKind::Expiry, -1, 1)]);
     fx.store.fail_unleased(again.id, "it sank").await?;
-    let last = grants(fx, ada).await?.remove(2);
-    assert_eq!((last.amount, last.expires_at), (2, end.saturating_add(REFUND_LIFE)), "and once more");
+    assert_eq!((fx.credits(ada).await?, fx.store.lapse_grants().await?), (3, 1), "a refund is not extended again");
+    assert_eq!(newest(fx, ada, 2).await?, [(EntryKind::Expiry, -2, 1), (EntryKind::Refund, 2, 3)]);
+    Ok(())
+}
+
+pub async fn a_refund_extends_only_the_part_that_was_not_extended_before(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 0).await?;
+    grant(fx, ada, 2, 1).await?;
+    grant(fx, ada, 3, 24).await?;
+    let first = fx.submit(ada).await?;
+    fx.clock.set(NOON.saturating_add(HOUR));
+    fx.store.fail_unleased(first.id, "it sank").await?;
+    let both = fx.submit_request(ada, Surface::Api, images(2)).await?;
+    assert_eq!((fx.credits(ada).await?, left(fx, ada).await?), (1, vec![0, 0, 1]));
+    fx.clock.set(NOON.saturating_add(HOUR * 25));
+    assert_eq!(fx.store.lapse_grants().await?, 3);
+    fx.store.fail_unleased(both.id, "it sank").await?;
+    let end = fx.clock.now().saturating_add(REFUND_LIFE);
+    assert_eq!(fx.credits(ada).await?, 4);
+    let submit = |n| fx.store.submit(ada, None, Surface::Api, images(n), UNLIMITED);
+    assert_eq!(submit(2).await?, Submission::InsufficientCredits { available: 3 });
+    assert!(fx.store.audit().await?.drifts.is_empty());
+    assert_eq!(fx.store.lapse_grants().await?, 1);
+    assert_eq!(newest(fx, ada, 2).await?, [(EntryKind::Expiry, -1, 3), (EntryKind::Refund, 4, 4)]);
+    let last = fx.store.expiring_grants(ada, 1).await?.remove(0);
+    assert_eq!((last.amount, last.remaining, last.expires_at), (3, 3, end));
+    Ok(())
+}
+
+pub async fn a_damaged_account_delays_the_lapse_of_no_other(fx: &Fixture) -> Result<()> {
+    let (ada, bob) = (fx.account("ada", 1).await?, fx.account("bob", 1).await?);
+    grant(fx, ada, 3, 1).await?;
+    grant(fx, bob, 3, 2).await?;
+    fx.execute(&match fx.backend {
+        Backend::Sqlite => format!("UPDATE accounts SET balance = 2 WHERE id = '{ada}'"),
+        Backend::Postgres => format!("UPDATE ledger SET balance = 2 WHERE account_id = '{ada}'"),
+    });
+    fx.clock.set(NOON.saturating_add(HOUR * 2));
+    assert_eq!(fx.store.lapse_grants().await?, 1);
+    assert_eq!((fx.credits(bob).await?, left(fx, ada).await?), (1, vec![3]));
     Ok(())
 }
 

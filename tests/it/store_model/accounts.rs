@@ -75,7 +75,7 @@ impl Model {
         let at = self.now(by);
         self.record(index, EntryKind::Grant, amount, at).note = grant_note(note);
         if let Some(life) = life {
-            self.add_grant(index, amount, Timestamp::from_millis(at.as_millis() + life), grant_note(note));
+            self.add_grant(self.entries.len() - 1, amount, Timestamp::from_millis(at.as_millis() + life));
         }
         Outcome::Balance(Some(self.accounts[index].balance))
     }

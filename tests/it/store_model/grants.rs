@@ -5,6 +5,7 @@ use std::time::Duration;
 use tintype::clock::Timestamp;
 use tintype::domain::model::EntryKind;
 
+use super::entries::Entry;
 use super::model::Model;
 use super::outcome::Outcome;
 
@@ -14,6 +15,8 @@ const REFUND_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Debug, Clone)]
 pub struct Grant {
     pub account: usize,
+    /// The entry that brought the credits, among those of the model.
+    pub entry: usize,
     pub amount: i64,
     pub remaining: i64,
     /// The rest, when it lapsed.
@@ -23,8 +26,10 @@ pub struct Grant {
 }
 
 impl Model {
-    pub fn add_grant(&mut self, account: usize, amount: i64, expires_at: Timestamp, note: Option<String>) {
-        self.grants.push(Grant { account, amount, remaining: amount, lapsed: None, expires_at, note });
+    /// Adds the grant of an entry.
+    pub fn add_grant(&mut self, entry: usize, amount: i64, expires_at: Timestamp) {
+        let (account, note) = (self.entries[entry].account, self.entries[entry].note.clone());
+        self.grants.push(Grant { account, entry, amount, remaining: amount, lapsed: None, expires_at, note });
     }
 
     /// The credits that a task may spend.
@@ -41,7 +46,7 @@ impl Model {
             grant.account == account && grant.lapsed.is_none() && grant.expires_at > now && grant.remaining > 0
         };
         let mut live: Vec<usize> = (0..self.grants.len()).filter(is_live).collect();
-        live.sort_by_key(|index| (self.grants[*index].expires_at, *index));
+        live.sort_by_key(|index| (self.grants[*index].expires_at, self.grants[*index].entry));
         live
     }
 
@@ -74,17 +79,24 @@ impl Model {
 
     /// Gives back what a task took. The refund must be the newest entry.
     pub fn give_back(&mut self, task: usize, now: Timestamp) {
-        let mut late = 0;
+        let (mut late, mut late_again) = (0, 0);
         for (index, part) in std::mem::take(&mut self.tasks[task].taken) {
             let grant = &mut self.grants[index];
             if grant.lapsed.is_none() && grant.expires_at > now {
                 grant.remaining += part;
+            } else if self.entries[grant.entry].kind == EntryKind::Refund {
+                late_again += part;
             } else {
                 late += part;
             }
         }
         if late > 0 {
-            self.add_grant(self.tasks[task].account, late, now.saturating_add(REFUND_LIFE), None);
+            self.add_grant(self.entries.len() - 1, late, now.saturating_add(REFUND_LIFE));
+        }
+        if late_again > 0 {
+            let is_charge = |entry: &Entry| entry.task == Some(task) && entry.kind == EntryKind::Charge;
+            let charge = self.entries.iter().position(is_charge).expect("every task was charged");
+            self.add_grant(charge, late_again, now);
         }
     }
 
@@ -92,7 +104,7 @@ impl Model {
         let now = self.now(by);
         let is_due = |index: &usize| self.grants[*index].lapsed.is_none() && self.grants[*index].expires_at <= now;
         let mut due: Vec<usize> = (0..self.grants.len()).filter(is_due).collect();
-        due.sort_by_key(|index| (self.grants[*index].expires_at, *index));
+        due.sort_by_key(|index| (self.grants[*index].expires_at, self.grants[*index].entry));
         for index in &due {
             let grant = &mut self.grants[*index];
             let (account, left) = (grant.account, std::mem::take(&mut grant.remaining));

@@ -119,12 +119,11 @@ async fn list(store: &dyn Store, model: &Model, (account, surface): (usize, Surf
 }
 
 async fn grants(store: &dyn Store, model: &Model, account: usize) -> Result<()> {
-    let of_account = model.grants.iter().enumerate().filter(|(_, grant)| grant.account == account);
-    let mut expected: Vec<_> = of_account.collect();
-    expected.sort_by_key(|(index, grant)| std::cmp::Reverse((grant.expires_at, *index)));
+    let mut expected: Vec<_> = model.grants.iter().filter(|grant| grant.account == account).collect();
+    expected.sort_by_key(|grant| (grant.remaining == 0, grant.expires_at, grant.entry));
     let expected: Vec<_> = expected
         .into_iter()
-        .map(|(_, grant)| (grant.expires_at, grant.amount, grant.remaining, grant.lapsed, grant.note.clone()))
+        .map(|grant| (grant.expires_at, grant.amount, grant.remaining, grant.lapsed, grant.note.clone()))
         .collect();
     let found = store.expiring_grants(model.accounts[account].id, u32::MAX).await?;
     let found: Vec<_> = found
