@@ -6,6 +6,8 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::owner;
+
 /// Interval at which a lock that another process holds is tried again.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
@@ -89,7 +91,10 @@ fn lock_patiently(file: &File, what: &Path, patience: Duration) -> Result<(), Tr
 }
 
 fn lock_file(path: &Path, what: &Path, patience: Duration) -> Result<File, String> {
-    let unusable = |error: io::Error| format!("cannot write in the data directory: {}: {error}", path.display());
+    let unusable = |error: io::Error| match error.kind() {
+        ErrorKind::PermissionDenied => format!("cannot write in the data directory: {}", owner::denied(path)),
+        _ => format!("cannot write in the data directory: {}: {error}", path.display()),
+    };
     let mut file =
         OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(unusable)?;
     match lock_patiently(&file, what, patience) {
@@ -113,7 +118,13 @@ fn lock_file(path: &Path, what: &Path, patience: Duration) -> Result<File, Strin
 }
 
 /// Whether a server holds the lock of the directory.
-pub fn is_locked(directory: &Path) -> bool {
-    let Ok(file) = File::open(directory.join(LOCK)) else { return false };
-    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+///
+/// # Errors
+/// If the lock cannot be looked at, for example by a user who may not read the directory.
+pub fn is_locked(directory: &Path) -> io::Result<bool> {
+    match File::open(directory.join(LOCK)) {
+        Ok(file) => Ok(matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
+        Err(error) => Err(error),
+    }
 }

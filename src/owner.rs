@@ -115,16 +115,20 @@ pub fn name(uid: u32) -> String {
 /// A sentence for the operator: this process may not use a file or directory as it must.
 pub fn denied(path: &Path) -> String {
     let own = name(geteuid().as_raw());
-    match fs::metadata(path) {
-        Ok(metadata) if metadata.uid() != geteuid().as_raw() => {
+    // A directory that this user may not enter hides what is in it.
+    let visible = |place: &'_ Path| Some((place.to_owned(), fs::metadata(place).ok()?));
+    let found = std::path::absolute(path).ok().and_then(|path| path.ancestors().find_map(visible));
+    match found {
+        Some((place, metadata)) if metadata.uid() != geteuid().as_raw() => {
             let of = name(metadata.uid());
             format!(
-                "permission denied: {} belongs to {of}, not to {own}; give it to the user of the service with chown",
-                path.display()
+                "permission denied: {} belongs to {of}, not to {own}: run this as {of}, or, if {own} is the user of the \
+                 service, give it to {own} with chown",
+                place.display()
             )
         }
-        Ok(_) => format!("permission denied: the mode of {} keeps {own} out", path.display()),
-        Err(error) => format!("{own} cannot look at {}: {error}", path.display()),
+        Some((place, _)) => format!("permission denied: the mode of {} keeps {own} out", place.display()),
+        None => format!("permission denied: {own} cannot look at {}", path.display()),
     }
 }
 

@@ -40,7 +40,7 @@ pub async fn restore(
     despite_drifts: bool,
     progress: &ProgressBar,
 ) -> Result<Contents, String> {
-    if data_dir::is_locked(&target.data) {
+    if data_dir::is_locked(&target.data).unwrap_or(false) {
         return Err(format!("a server is running on {}: stop it, or restore elsewhere", target.data.display()));
     }
     target.check_free()?;

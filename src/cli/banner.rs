@@ -126,7 +126,8 @@ pub(super) fn towards_real_pictures(engines: &[NamedEngine], data: &Path) -> Opt
 pub(super) async fn announce_studio(store: Arc<dyn Store>, data: &Path, url: &str) -> Result<(), Failure> {
     let account = find_account(&*store, FIRST_ACCOUNT).await?;
     let (link, _) = link_of_account(store, &account, url).await?;
-    let again = format!("{} account link {FIRST_ACCOUNT}", quoted(&program()));
+    let (program, place) = (quoted(&program()), quoted(data));
+    let again = format!("{program} account link {FIRST_ACCOUNT} --data {place} --public-url {url}");
     let minutes = LINK_LIFE.as_secs() / 60;
     if io::stdout().is_terminal() {
         say(&format!(

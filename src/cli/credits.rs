@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::account::MAX_GRANT;
 use super::{Failure, Outcome, describe, existing_files, find_account, open_store, or_dash, progress, show, table};
 use crate::backup::results::{self, Check};
-use crate::config::{DataSettings, duration};
+use crate::config::{DataSettings, lifetime};
 use crate::domain::model::LedgerEntry;
 use crate::domain::text::{self, counted};
 use crate::files::Files;
@@ -26,6 +26,8 @@ pub(super) enum CreditsCommand {
     Take(TakeArgs),
     /// Show the balance of an account
     Balance(AccountArgs),
+    /// List the grants of an account that expire and are not spent, in the order in which tasks spend them
+    Grants(AccountArgs),
     /// Show the ledger of an account, newest entries first
     History(HistoryArgs),
     /// Recompute every balance from the ledger; exit with 1 on any drift
@@ -57,12 +59,6 @@ pub(super) struct GrantArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-}
-
-/// A duration above zero.
-fn lifetime(text: &str) -> Result<Duration, String> {
-    let life = duration(text)?;
-    if life.is_zero() { Err("credits that expire at once are of no use".into()) } else { Ok(life) }
 }
 
 #[derive(Debug, Args)]
@@ -115,6 +111,7 @@ pub(super) async fn run(command: CreditsCommand, data: &DataSettings) -> Outcome
         CreditsCommand::Grant(args) => grant(args, data).await,
         CreditsCommand::Take(args) => take(args, data).await,
         CreditsCommand::Balance(args) => balance(args, data).await,
+        CreditsCommand::Grants(args) => grants(args, data).await,
         CreditsCommand::History(args) => history(args, data).await,
         CreditsCommand::Audit(args) => audit(args, data).await,
     }
@@ -152,6 +149,20 @@ async fn balance(args: AccountArgs, data: &DataSettings) -> Outcome {
     let account = find_account(&*store, &args.account).await?;
     let balance = Balance { account: &account.name, credits: account.credits };
     show(args.json, &balance, || format!("{} has {}.", account.name, counted(account.credits, "credit", "credits")))
+}
+
+async fn grants(args: AccountArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data).await?;
+    let account = find_account(&*store, &args.account).await?;
+    let mut grants = store.expiring_grants(account.id, u32::MAX).await?;
+    grants.retain(|grant| grant.remaining > 0);
+    show(args.json, &grants, || {
+        let rows = grants.iter().map(|grant| {
+            let (amount, left) = (grant.amount.to_string(), grant.remaining.to_string());
+            [grant.expires_at.to_string(), amount, left, or_dash(grant.note.clone())]
+        });
+        table(["EXPIRES", "GRANTED", "LEFT", "NOTE"], rows)
+    })
 }
 
 async fn history(args: HistoryArgs, data: &DataSettings) -> Outcome {

@@ -171,8 +171,11 @@ fn free_space(data: &DataSettings) -> Result<String, String> {
 fn server(data: &DataSettings) -> Result<String, String> {
     let state = match data.database()? {
         DatabaseUrl::Postgres(_) => "not checked: with PostgreSQL, each process reports its state at its own /readyz",
-        DatabaseUrl::Sqlite(_) if data_dir::is_locked(&data.data) => "running on this data directory",
-        DatabaseUrl::Sqlite(_) => "not running",
+        DatabaseUrl::Sqlite(_) => match data_dir::is_locked(&data.data) {
+            Ok(true) => "running on this data directory",
+            Ok(false) => "not running",
+            Err(_) => "not known, as this user may not read the data directory",
+        },
     };
     Ok(state.to_owned())
 }

@@ -49,6 +49,8 @@ Exit codes:
 
 const HOW_TO_GET_A_KEY: &str =
     "create one with `tintype key create --account NAME` on the server, and give it as --key or TINTYPE_KEY";
+/// The reasons for which a key is refused.
+const WHY_REFUSED: &str = "it is not one of this server, or was revoked, disabled or suspended, or has expired: `tintype key list` there shows it";
 
 #[derive(Debug, Args)]
 pub(super) struct FollowArgs {
@@ -180,8 +182,9 @@ pub(super) fn not_submitted(error: &ClientError, url: &str) -> Stop {
         ClientError::Refused(refusal) => match refusal.status {
             StatusCode::UNAUTHORIZED => key_refused(url),
             StatusCode::PAYMENT_REQUIRED => {
-                let advice = "add some with `tintype credits grant ACCOUNT AMOUNT` on the server";
-                Stop(exit::NO_CREDITS, format!("not enough credits: {advice}. The server says: {refusal}"))
+                let advice = "on the server, `tintype credits grant ACCOUNT AMOUNT` adds credits to an account and \
+                    `tintype key budget KEY N/PERIOD` changes the budget of a key";
+                Stop(exit::NO_CREDITS, format!("not enough credits: {refusal} ({advice})"))
             }
             StatusCode::TOO_MANY_REQUESTS => {
                 let wait = refusal.retry_after.map_or(60, |wait| wait.as_secs().max(1));
@@ -215,7 +218,7 @@ fn not_finished(error: &ClientError, task_id: &TaskId, url: &str) -> Stop {
         }
         ClientError::Refused(refusal) if refusal.status == StatusCode::UNAUTHORIZED => {
             let Stop(code, sentence) = key_refused(url);
-            Stop(code, format!("{sentence}; task {task_id} continues"))
+            Stop(code, format!("{sentence}. Task {task_id} was accepted: get it later: {again}"))
         }
         ClientError::Certificate(_) | ClientError::NotTls => {
             Stop(exit::OTHER, no_connection(error, url).unwrap_or_else(|| error.to_string()))
@@ -235,7 +238,7 @@ fn not_finished(error: &ClientError, task_id: &TaskId, url: &str) -> Stop {
 }
 
 fn key_refused(url: &str) -> Stop {
-    Stop(exit::KEY_REFUSED, format!("{url} does not accept the key: {HOW_TO_GET_A_KEY}"))
+    Stop(exit::KEY_REFUSED, format!("{url} does not accept the key: {WHY_REFUSED}; or {HOW_TO_GET_A_KEY}"))
 }
 
 fn for_support(refusal: &Refusal) -> String {

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::{Failure, Outcome, find_account, open_store, or_dash, show, table};
-use crate::config::{DataSettings, duration, rate};
+use crate::config::{DataSettings, duration, lifetime, rate};
 use crate::domain::budget::{Allowance, Budget, InvalidBudget};
 use crate::domain::key::{ApiKey, KeySecret, KeyState, Suspension};
 use crate::domain::model::Id;
@@ -56,7 +56,7 @@ pub(super) struct CreateArgs {
     #[arg(long, value_name = "N/PERIOD")]
     budget: Option<Budget>,
     /// Lifetime of the key, such as 90d [default: unlimited]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = lifetime)]
     expires_in: Option<Duration>,
     /// Print JSON
     #[arg(long)]

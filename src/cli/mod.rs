@@ -1,7 +1,7 @@
 //! The command line, with one file per noun.
 
 use std::fmt::Display;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -196,6 +196,8 @@ pub(crate) type Outcome = Result<ExitCode, Failure>;
 
 /// Runs the command that the process arguments name.
 pub fn main() -> ExitCode {
+    // A program that starts itself anew by way of /proc is called `exe` in lists of processes.
+    _ = rustix::thread::set_name(c"tintype");
     let arguments = config::arguments();
     if arguments.get(1).is_some_and(|argument| argument == sandbox::COMMAND) {
         // A decoder process must confine itself before this program opens or starts anything else.
@@ -359,7 +361,10 @@ fn existing_file(path: &Path) -> Result<(), Failure> {
 
 /// Whether a path exists. A path that may not be looked at is an error, not absent.
 fn is_there(path: &Path) -> Result<bool, String> {
-    path.try_exists().map_err(|error| format!("cannot look at {}: {error}", path.display()))
+    path.try_exists().map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => owner::denied(path),
+        _ => format!("cannot look at {}: {error}", path.display()),
+    })
 }
 
 async fn open_or_create_store(settings: &DataSettings) -> Result<Arc<dyn Store>, Failure> {

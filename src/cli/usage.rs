@@ -24,7 +24,7 @@ pub(super) struct UsageArgs {
     /// Days to count, up to today in UTC
     #[arg(long, default_value_t = 30, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=36_500), conflicts_with_all = ["since", "until"])]
     days: u32,
-    /// First day to count, such as 2026-11-01 [default: the first of the ledger]
+    /// First day to count, such as 2026-11-01 [default with --until: the first of the ledger]
     #[arg(long, value_name = "DAY", value_parser = day)]
     since: Option<Timestamp>,
     /// Last day to count, such as 2026-11-30 [default: today]
@@ -61,6 +61,9 @@ pub(super) async fn run(args: UsageArgs, data: &DataSettings) -> Outcome {
         (since, _) => since,
     };
     let until = args.until.map(|day| day.saturating_add(DAY));
+    if until.is_some_and(|until| from.is_some_and(|from| from >= until)) {
+        return Err("--since must not be after --until".into());
+    }
     let by = match args.by {
         By::Account => UsageBy::Account,
         By::Key => UsageBy::Key,

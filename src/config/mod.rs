@@ -58,6 +58,6 @@ pub use self::s3::S3Settings;
 pub use self::server::ServerSettings;
 pub use self::sign_up::SignUpSettings;
 pub use self::timing::*;
-pub use self::values::{base_url, duration, rate};
+pub use self::values::{base_url, duration, lifetime, rate};
 pub use self::webhooks::WebhookSettings;
 pub use self::worker::WorkerSettings;

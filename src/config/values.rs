@@ -23,6 +23,15 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|_| format!("{text:?} is not a duration such as 30s, 10m, 24h or 90d"))
 }
 
+/// Parses the time for which something is valid, such as `90d`.
+///
+/// # Errors
+/// A sentence for the operator.
+pub fn lifetime(text: &str) -> Result<Duration, String> {
+    let life = duration(text)?;
+    if life.is_zero() { Err("it would expire at once: give a time such as 30d".into()) } else { Ok(life) }
+}
+
 /// Parses a base URL: http or https, without a query or a fragment. Drops trailing slashes.
 ///
 /// # Errors

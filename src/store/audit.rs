@@ -176,7 +176,11 @@ impl Books {
             let queued = next_if(queue, |queued| queued.task_id == task.id)?;
             if let Some(queued) = &queued {
                 if of_task.iter().any(|entry| entry.kind == EntryKind::Charge && entry.key_id != queued.key_id) {
-                    self.drift(task.account_id, Some(task.id), "its charge does not name the key of its queue row".into());
+                    self.drift(
+                        task.account_id,
+                        Some(task.id),
+                        "its charge does not name the key of its queue row".into(),
+                    );
                 }
                 if let Some(taken) = &queued.taken {
                     self.hold(&task, taken);

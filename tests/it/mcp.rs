@@ -266,7 +266,7 @@ async fn a_message_that_is_none_is_refused_and_so_is_a_page_of_another_site() {
         [json!(null), json!({}), json!([]), json!([ping]), json!({ "jsonrpc": "1.0", "id": 1, "method": "x" })]
     {
         let refused = caller.message(&message, &[]).await;
-        assert!(refused.status.is_client_error(), "{message}: {refused:?}");
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{message}: {refused:?}");
         assert!(refused.json()["error"].is_object(), "{message}: {refused:?}");
     }
     let version = json!({ "io.modelcontextprotocol/protocolVersion": "2099-01-01" });

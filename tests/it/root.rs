@@ -267,12 +267,19 @@ fn a_command_without_permission_says_so() {
             let output = run_as_service(&data, command);
             let said = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(1), "{about}: {said}");
-            assert!(said.contains("ermission denied") && !said.contains("there is no database"), "{about}: {said}");
+            assert!(said.contains("ermission denied") && said.contains("belongs to root"), "{about}: {said}");
         }
     };
     denied("a database of root");
     fs::set_permissions(&data, Permissions::from_mode(0o700)).expect("permissions");
     denied("a directory of root");
+    let doctor = run_as_service(&data, &["doctor", "--json"]);
+    let checks: Value = serde_json::from_slice(&doctor.stdout).expect("JSON");
+    let server = checks.as_array().expect("checks").iter().find(|check| check["check"] == "server");
+    assert!(
+        server.is_some_and(|server| server["detail"].as_str().is_some_and(|text| text.contains("not known"))),
+        "{checks}"
+    );
 }
 
 #[tokio::test]

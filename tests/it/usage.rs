@@ -74,9 +74,15 @@ async fn granted_credits_expire() {
         text(data, &["credits", "grant", "ada", "3", "--expires-in", "1ms"]).starts_with("Granted 3 credits until 20")
     );
     for bad in ["0s", "-1d", "soon"] {
-        assert!(!binary::run(data, ["credits", "grant", "ada", "5", &format!("--expires-in={bad}")]).status.success());
+        let life = format!("--expires-in={bad}");
+        assert!(!binary::run(data, ["credits", "grant", "ada", "5", &life]).status.success());
+        assert!(!binary::run(data, ["key", "create", "--account", "ada", &life]).status.success());
     }
-    let later = Clock::manual(store(data).expiring_grants(account, 9).await.expect("a store")[1].expires_at);
+    let grants = run(data, &["credits", "grants", "ada"]);
+    let left = |grant: &Value| (grant["amount"].as_i64(), grant["remaining"].as_i64());
+    assert_eq!((left(&grants[0]), left(&grants[1])), ((Some(3), Some(3)), (Some(5), Some(5))));
+    assert!(text(data, &["credits", "grants", "ada"]).starts_with("EXPIRES "));
+    let later = Clock::manual(store(data).expiring_grants(account, 9).await.expect("a store")[0].expires_at);
     let server = SqliteStore::open(&data.join("tintype.db"), later).expect("a store");
     assert_eq!(server.lapse_grants().await.expect("a store"), 1);
     let newest = &run(data, &["credits", "history", "ada"])[0];
@@ -141,5 +147,6 @@ async fn usage_is_added_up_by_account_key_and_day() {
     assert_eq!(run(data, &["usage", "--account", "bob"]), json!([]));
     assert!(refused(data, &["usage", "--account", "nobody"]).contains("account list"));
     assert!(refused(data, &["usage", "--since", "yesterday"]).contains("2026-11-21"));
+    assert!(refused(data, &["usage", "--since", "2026-12-01", "--until", "2026-11-01"]).contains("must not be after"));
     assert!(!binary::run(data, ["usage", "--days", "0"]).status.success());
 }

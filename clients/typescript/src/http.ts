@@ -100,7 +100,9 @@ export function data(answer: Answer): Record<string, unknown> {
     const error = apiError(status, body, retryAfterMs);
     if (error) throw error;
     if (status >= 300 && status < 400) {
-      throw new WrongServer(`the server redirects to ${headers.get("location")}: give that address instead`);
+      const to = headers.get("location");
+      const advice = "give the address of the server, without a path";
+      throw new WrongServer(`this address redirects to ${to}, and is not that of the API: ${advice}`);
     }
     if (status === 429) {
       const message = "a gateway of the server refuses so many requests";

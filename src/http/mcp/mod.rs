@@ -83,6 +83,12 @@ fn in_envelope(mut answer: Response) -> Response {
             let message = "The header Accept must name application/json and text/event-stream.";
             ApiError::invalid_request(message).into_response()
         }
+        // The transport gives this status to every body that it cannot read.
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => {
+            let message =
+                "The body must be one message of JSON-RPC 2.0, with the header Content-Type: application/json.";
+            ApiError::invalid_request(message).into_response()
+        }
         status if (status.is_client_error() || status.is_server_error()) && !is_json => {
             ApiError::of_status(status).into_response()
         }

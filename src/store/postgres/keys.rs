@@ -199,7 +199,7 @@ impl Keys for PostgresStore {
         let sql = format!("{ROTATE} RETURNING {KEY}");
         let rotate = async |begun: &Transaction<'_>| {
             // The lock of the key makes concurrent strikes wait, and that of the first key of its line makes changes of their
-            // budget wait. What was committed before is visible to the next statement.
+            // budget wait. The next statement sees everything that was committed before.
             let lock = "SELECT 1 FROM api_keys WHERE id IN ($1, (SELECT first_id FROM api_keys WHERE id = $1))
                 ORDER BY id FOR NO KEY UPDATE";
             begun.execute(lock, &[&id]).await?;

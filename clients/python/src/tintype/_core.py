@@ -97,7 +97,10 @@ def _data(answer: Answer) -> dict[str, Any]:
     elif error := api_error(answer.status, body, retry_after):
         raise error
     elif 300 <= answer.status < 400:
-        raise WrongServer(f"the server redirects to {answer.headers.get('location')}: give that address instead")
+        raise WrongServer(
+            f"this address redirects to {answer.headers.get('location')}, and is not that of the API: "
+            "give the address of the server, without a path"
+        )
     elif answer.status == 429:
         raise RateLimited(429, "RATE_LIMITED", "a gateway of the server refuses so many requests", None, retry_after)
     elif answer.status < 500:
