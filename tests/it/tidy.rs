@@ -19,8 +19,8 @@ const LAYERS: &[&[&str]] = &[
     &["config"],
     &["outbound"],
     &["sandbox"],
-    &["data_dir", "disk", "owner"],
-    &["clock", "fault"],
+    &["data_dir", "disk"],
+    &["clock", "fault", "owner"],
     &["domain"],
 ];
 

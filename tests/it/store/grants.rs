@@ -170,13 +170,16 @@ pub async fn a_damaged_account_delays_the_lapse_of_no_other(fx: &Fixture) -> Res
     let (ada, bob) = (fx.account("ada", 1).await?, fx.account("bob", 1).await?);
     grant(fx, ada, 3, 1).await?;
     grant(fx, bob, 3, 2).await?;
-    fx.execute(&match fx.backend {
-        Backend::Sqlite => format!("UPDATE accounts SET balance = 2 WHERE id = '{ada}'"),
-        Backend::Postgres => format!("UPDATE ledger SET balance = 2 WHERE account_id = '{ada}'"),
-    });
+    let set_balance = |balance: i64| match fx.backend {
+        Backend::Sqlite => format!("UPDATE accounts SET balance = {balance} WHERE id = '{ada}'"),
+        Backend::Postgres => format!("UPDATE ledger SET balance = {balance} WHERE account_id = '{ada}' AND amount = 3"),
+    };
+    fx.execute(&set_balance(2));
     fx.clock.set(NOON.saturating_add(HOUR * 2));
     assert_eq!(fx.store.lapse_grants().await?, 1);
     assert_eq!((fx.credits(bob).await?, left(fx, ada).await?), (1, vec![3]));
+    fx.execute(&set_balance(4));
+    assert_eq!((fx.store.lapse_grants().await?, fx.credits(ada).await?), (1, 1));
     Ok(())
 }
 

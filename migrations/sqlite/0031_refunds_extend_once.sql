@@ -1,0 +1,1 @@
+-- The functions that this migration changes on PostgreSQL are code of the driver here.
