@@ -7,7 +7,8 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::account::MAX_GRANT;
-use super::{Failure, Outcome, describe, existing_files, find_account, open_store, or_dash, progress, show, table};
+use super::owners::open_account;
+use super::{Failure, Outcome, describe, existing_files, open_store, or_dash, progress, show, table};
 use crate::backup::results::{self, Check};
 use crate::config::{DataSettings, lifetime};
 use crate::domain::model::LedgerEntry;
@@ -118,8 +119,7 @@ pub(super) async fn run(command: CreditsCommand, data: &DataSettings) -> Outcome
 }
 
 async fn grant(args: GrantArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
-    let account = find_account(&*store, &args.account).await?;
+    let (store, account) = open_account(data, &args.account).await?;
     let expires_at = args.expires_in.map(|life| store.now().saturating_add(life));
     let granted = store.grant_until(account.id, args.amount, args.note.as_deref(), expires_at).await?;
     let credits = granted.ok_or("the account no longer exists")?;
@@ -130,8 +130,7 @@ async fn grant(args: GrantArgs, data: &DataSettings) -> Outcome {
 }
 
 async fn take(args: TakeArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
-    let account = find_account(&*store, &args.account).await?;
+    let (store, account) = open_account(data, &args.account).await?;
     let name = &account.name;
     match store.take(account.id, args.amount, &args.note).await?.ok_or("the account no longer exists")? {
         Taking::Taken(credits) => show(args.json, &Balance { account: name, credits }, || {
@@ -145,15 +144,13 @@ async fn take(args: TakeArgs, data: &DataSettings) -> Outcome {
 }
 
 async fn balance(args: AccountArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
-    let account = find_account(&*store, &args.account).await?;
+    let (_, account) = open_account(data, &args.account).await?;
     let balance = Balance { account: &account.name, credits: account.credits };
     show(args.json, &balance, || format!("{} has {}.", account.name, counted(account.credits, "credit", "credits")))
 }
 
 async fn grants(args: AccountArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
-    let account = find_account(&*store, &args.account).await?;
+    let (store, account) = open_account(data, &args.account).await?;
     let mut grants = store.expiring_grants(account.id, u32::MAX).await?;
     grants.retain(|grant| grant.remaining > 0);
     show(args.json, &grants, || {
@@ -166,8 +163,7 @@ async fn grants(args: AccountArgs, data: &DataSettings) -> Outcome {
 }
 
 async fn history(args: HistoryArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
-    let account = find_account(&*store, &args.account.account).await?;
+    let (store, account) = open_account(data, &args.account.account).await?;
     let limit = args.limit.unwrap_or(usize::MAX);
     let mut entries = Vec::new();
     while entries.len() < limit {

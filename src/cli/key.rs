@@ -1,19 +1,19 @@
 //! `tintype key`: API keys.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::{Failure, Outcome, find_account, open_store, or_dash, show, table};
+use super::owners::{ListArgs, open_account, owner_name};
+use super::{Failure, Outcome, open_store, or_dash, show, table};
 use crate::config::{DataSettings, duration, lifetime, rate};
 use crate::domain::budget::{Allowance, Budget, InvalidBudget};
 use crate::domain::key::{ApiKey, KeySecret, KeyState, Suspension};
 use crate::domain::model::Id;
 use crate::domain::text;
 use crate::domain::timestamp::Timestamp;
-use crate::store::{KeyChange, NewKey, Store};
+use crate::store::{KeyChange, NewKey};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum KeyCommand {
@@ -58,16 +58,6 @@ pub(super) struct CreateArgs {
     /// Lifetime of the key, such as 90d [default: unlimited]
     #[arg(long, value_name = "DURATION", value_parser = lifetime)]
     expires_in: Option<Duration>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct ListArgs {
-    /// List only the keys of this account
-    #[arg(long, value_name = "NAME")]
-    account: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -163,8 +153,7 @@ pub(super) async fn run(command: KeyCommand, data: &DataSettings) -> Outcome {
 }
 
 async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
-    let account = find_account(&*store, &args.account).await?;
+    let (store, account) = open_account(data, &args.account).await?;
     let secret = KeySecret::random();
     let new = NewKey {
         hash: secret.hash(),
@@ -205,18 +194,12 @@ fn show_new(json: bool, key: &ApiKey, secret: &KeySecret, now: Timestamp) -> Out
 }
 
 async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
-    let account = match &args.account {
-        Some(name) => Some(find_account(&*store, name).await?.id),
-        None => None,
-    };
-    let keys = store.list_keys(account).await?;
-    let accounts = store.list_accounts().await?;
-    let names: HashMap<Id, &str> = accounts.iter().map(|account| (account.id, account.name.as_str())).collect();
+    let (store, owners) = args.open(data).await?;
+    let keys = store.list_keys(owners.only).await?;
     let now = store.now();
-    let name = |key: &ApiKey| names.get(&key.account_id).copied().unwrap_or_default();
+    let account = |key: &ApiKey| owners.name(key.account_id);
     let shown: Vec<_> =
-        keys.iter().map(|key| ShownKey { key, account: name(key), state: key.state(now), used: None }).collect();
+        keys.iter().map(|key| ShownKey { key, account: account(key), state: key.state(now), used: None }).collect();
     show(args.json, &shown, || {
         let rows = shown.iter().map(|ShownKey { key, account, .. }| {
             [
@@ -237,7 +220,7 @@ async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
 async fn show_one(args: OneKeyArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let key = store.find_key(args.id).await?.ok_or_else(|| no_such_key(args.id))?;
-    let account = account_name(&*store, &key).await?;
+    let account = owner_name(&*store, key.account_id).await?;
     let (now, allowance) = (store.now(), store.find_allowance(key.id).await?);
     let used = allowance.map(UsedBudget::from);
     show(args.json, &ShownKey { key: &key, account: &account, state: key.state(now), used }, || {
@@ -269,12 +252,6 @@ fn budget_in_use(allowance: Allowance) -> String {
     format!("{budget}: {spent} spent, {} left until {resets_at}", allowance.left())
 }
 
-/// The name of the account that owns a key.
-async fn account_name(store: &dyn Store, key: &ApiKey) -> Result<String, Failure> {
-    let account = store.find_account(key.account_id.as_str()).await?;
-    Ok(account.map(|account| account.name).unwrap_or_default())
-}
-
 fn state(key: &ApiKey, now: Timestamp) -> String {
     let state = match key.state(now) {
         KeyState::Active => "active",
@@ -299,7 +276,7 @@ async fn change(args: OneKeyArgs, change: KeyChange, data: &DataSettings) -> Out
     if change == KeyChange::Enable && key.state(now) == KeyState::Revoked {
         return Err(Failure(format!("key {} is revoked, which cannot be undone: create a new key", key.id)));
     }
-    let account = account_name(&*store, &key).await?;
+    let account = owner_name(&*store, key.account_id).await?;
     let allowance = match change {
         KeyChange::Budget(_) => store.find_allowance(key.id).await?,
         _ => None,

@@ -45,6 +45,7 @@ mod library;
 mod mcp;
 mod migrate;
 mod model;
+mod owners;
 mod person;
 mod policy;
 mod preview;

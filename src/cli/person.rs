@@ -9,7 +9,8 @@ use clap::{Args, Subcommand};
 use console::Term;
 use serde::Serialize;
 
-use super::{Failure, Outcome, find_account, open_store, say, show, table};
+use super::owners::{ListArgs, open_account};
+use super::{Failure, Outcome, open_store, say, show, table};
 use crate::config::{DataSettings, base_url, secret_in};
 use crate::domain::key::Suspension;
 use crate::domain::model::Account;
@@ -53,16 +54,6 @@ pub(super) struct AddArgs {
     /// File that holds the password [default: none, so that only links sign the person in]
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct ListArgs {
-    /// List only the people of this account
-    #[arg(long, value_name = "NAME")]
-    account: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -138,8 +129,7 @@ pub(super) async fn run(command: PersonCommand, data: &DataSettings) -> Outcome 
 }
 
 async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
-    let account = find_account(&*store, &args.account).await?;
+    let (store, account) = open_account(data, &args.account).await?;
     // Before anything is written.
     let password = args.password_file.as_deref().map(|path| secret_in(path, "--password-file")).transpose()?;
     password.as_deref().map(check_password).transpose()?;
@@ -167,15 +157,9 @@ async fn create(store: &dyn Store, account: &Account, name: &str, role: Role) ->
 }
 
 async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
-    let accounts = match &args.account {
-        Some(name) => vec![find_account(&*store, name).await?],
-        None => store.list_accounts().await?,
-    };
-    let people = store.list_people(args.account.as_ref().map(|_| accounts[0].id)).await?;
-    let account = |person: &Person| {
-        accounts.iter().find(|account| account.id == person.account_id).map_or("", |account| account.name.as_str())
-    };
+    let (store, owners) = args.open(data).await?;
+    let people = store.list_people(owners.only).await?;
+    let account = |person: &Person| owners.name(person.account_id);
     let shown: Vec<_> = people.iter().map(|person| ShownPerson { person, account: account(person) }).collect();
     show(args.json, &shown, || {
         let rows = shown.iter().map(|ShownPerson { person, account }| {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::{Failure, Outcome, find_account, open_store, show, table};
+use super::owners::find_only;
+use super::{Failure, Outcome, open_store, show, table};
 use crate::clock::{Clock, Timestamp};
 use crate::config::DataSettings;
 use crate::domain::model::{Id, Status, Surface, Task, TaskId};
@@ -111,10 +112,7 @@ pub(super) async fn run(command: TaskCommand, data: &DataSettings) -> Outcome {
 
 async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
-    let account = match &args.account {
-        Some(name) => Some(find_account(&*store, name).await?.id),
-        None => None,
-    };
+    let account = find_only(&*store, args.account.as_deref()).await?;
     let tasks = store.recent_tasks(account, args.limit).await?;
     let tasks: Vec<ShownTask> = tasks.into_iter().map(ShownTask::from).collect();
     show(args.json, &tasks, || {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::{Outcome, find_account, open_store, or_dash, say, show, table};
+use super::owners::find_only;
+use super::{Outcome, open_store, or_dash, say, show, table};
 use crate::config::DataSettings;
 use crate::domain::timestamp::Timestamp;
 use crate::service::usage::{self, UsageLine};
@@ -51,10 +52,7 @@ fn day(text: &str) -> Result<Timestamp, String> {
 
 pub(super) async fn run(args: UsageArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
-    let account_id = match &args.account {
-        Some(name) => Some(find_account(&*store, name).await?.id),
-        None => None,
-    };
+    let account_id = find_only(&*store, args.account.as_deref()).await?;
     let today = Timestamp::of_day(&store.now().day()).ok_or("the clock is beyond the years of the calendar")?;
     let from = match (args.since, args.until) {
         (None, None) => Some(today.saturating_sub(DAY * (args.days - 1))),

@@ -1,6 +1,5 @@
 //! `tintype webhook`: endpoints that are told of events, and deliveries to them.
 
-use std::collections::HashMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,7 +7,8 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::{Failure, Outcome, find_account, open_store, or_dash, show, table};
+use super::owners::{ListArgs, open_account, owner_name};
+use super::{Failure, Outcome, open_store, or_dash, show, table};
 use crate::config::{DataSettings, duration};
 use crate::domain::endpoint::{
     AddedBy, Delivery, DeliveryState, DisabledFor, Endpoint, EndpointState, EndpointUrl, MAX_ENDPOINTS, SigningSecret,
@@ -58,16 +58,6 @@ pub(super) struct AddArgs {
     #[arg(long = "event", value_name = "TYPE", num_args = 1.., value_delimiter = ',',
           value_parser = PossibleValuesParser::new(EventType::SUBSCRIBABLE.map(EventType::as_str)))]
     events: Vec<String>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct ListArgs {
-    /// List only the endpoints of this account
-    #[arg(long, value_name = "NAME")]
-    account: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -211,8 +201,7 @@ pub(super) async fn run(command: WebhookCommand, data: &DataSettings) -> Outcome
 }
 
 async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
-    let account = find_account(&*store, &args.account).await?;
+    let (store, account) = open_account(data, &args.account).await?;
     let kinds = args.events.iter().map(|name| name.parse()).collect::<Result<Vec<EventType>, _>>()?;
     let events = Subscription::to(&kinds).unwrap_or_else(Subscription::to_all);
     let secret = SigningSecret::random();
@@ -238,16 +227,10 @@ fn show_secret(json: bool, endpoint: &Endpoint, secret: &SigningSecret, note: &s
 }
 
 async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
-    let account = match &args.account {
-        Some(name) => Some(find_account(&*store, name).await?.id),
-        None => None,
-    };
-    let endpoints = store.list_endpoints(account).await?;
-    let accounts = store.list_accounts().await?;
-    let names: HashMap<Id, &str> = accounts.iter().map(|account| (account.id, account.name.as_str())).collect();
-    let name = |endpoint: &Endpoint| names.get(&endpoint.account_id).copied().unwrap_or_default();
-    let shown: Vec<_> = endpoints.iter().map(|endpoint| ShownEndpoint::new(endpoint, name(endpoint))).collect();
+    let (store, owners) = args.open(data).await?;
+    let endpoints = store.list_endpoints(owners.only).await?;
+    let account = |endpoint: &Endpoint| owners.name(endpoint.account_id);
+    let shown: Vec<_> = endpoints.iter().map(|endpoint| ShownEndpoint::new(endpoint, account(endpoint))).collect();
     show(args.json, &shown, || {
         let rows = endpoints.iter().zip(&shown).map(|(endpoint, shown)| {
             let (account, url) = (shown.account.to_owned(), endpoint.url.as_str().to_owned());
@@ -269,15 +252,10 @@ fn state(endpoint: &Endpoint) -> String {
     }
 }
 
-async fn account_name(store: &dyn Store, endpoint: &Endpoint) -> Result<String, Failure> {
-    let account = store.find_account(endpoint.account_id.as_str()).await?;
-    Ok(account.map(|account| account.name).unwrap_or_default())
-}
-
 async fn change(args: OneEndpointArgs, change: EndpointChange, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let endpoint = store.change_endpoint(args.id, change).await?.ok_or_else(|| no_such_endpoint(args.id))?;
-    let account = account_name(&*store, &endpoint).await?;
+    let account = owner_name(&*store, endpoint.account_id).await?;
     show(args.json, &ShownEndpoint::new(&endpoint, &account), || {
         format!("Endpoint {} of {account} is {}.", endpoint.id, state(&endpoint))
     })
@@ -297,7 +275,7 @@ async fn rotate(args: RotateArgs, data: &DataSettings) -> Outcome {
 async fn remove(args: OneEndpointArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let endpoint = store.remove_endpoint(args.id).await?.ok_or_else(|| no_such_endpoint(args.id))?;
-    let account = account_name(&*store, &endpoint).await?;
+    let account = owner_name(&*store, endpoint.account_id).await?;
     show(args.json, &ShownEndpoint::new(&endpoint, &account), || {
         format!("Endpoint {} of {account} is removed, and its deliveries with it.", endpoint.id)
     })

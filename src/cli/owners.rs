@@ -1,0 +1,74 @@
+//! The accounts that own what commands list and show.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use clap::Args;
+
+use super::{Failure, find_account, open_store};
+use crate::config::DataSettings;
+use crate::domain::model::{Account, Id};
+use crate::store::Store;
+
+/// A list of what accounts own.
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    /// List only those of this account
+    #[arg(long, value_name = "NAME")]
+    account: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// The owners of what a list shows.
+#[derive(Debug)]
+pub(super) struct Owners {
+    /// The only one, if the list is that of one account.
+    pub(super) only: Option<Id>,
+    names: HashMap<Id, String>,
+}
+
+impl ListArgs {
+    /// Opens the database and finds the owners.
+    pub(super) async fn open(&self, data: &DataSettings) -> Result<(Arc<dyn Store>, Owners), Failure> {
+        let store = open_store(data).await?;
+        let (only, accounts) = match &self.account {
+            Some(name) => {
+                let account = find_account(&*store, name).await?;
+                (Some(account.id), vec![account])
+            }
+            None => (None, store.list_accounts().await?),
+        };
+        let names = accounts.into_iter().map(|account| (account.id, account.name)).collect();
+        Ok((store, Owners { only, names }))
+    }
+}
+
+impl Owners {
+    /// The name of an owner; empty for one that was added after the list was asked for.
+    pub(super) fn name(&self, id: Id) -> &str {
+        self.names.get(&id).map_or("", String::as_str)
+    }
+}
+
+/// Opens the database and finds the account for which something is made.
+pub(super) async fn open_account(data: &DataSettings, name_or_id: &str) -> Result<(Arc<dyn Store>, Account), Failure> {
+    let store = open_store(data).await?;
+    let account = find_account(&*store, name_or_id).await?;
+    Ok((store, account))
+}
+
+/// The only owner of a list, if it has one.
+pub(super) async fn find_only(store: &dyn Store, name_or_id: Option<&str>) -> Result<Option<Id>, Failure> {
+    match name_or_id {
+        Some(name) => Ok(Some(find_account(store, name).await?.id)),
+        None => Ok(None),
+    }
+}
+
+/// The name of an owner.
+pub(super) async fn owner_name(store: &dyn Store, id: Id) -> Result<String, Failure> {
+    let account = store.find_account(id.as_str()).await?;
+    Ok(account.map(|account| account.name).unwrap_or_default())
+}
