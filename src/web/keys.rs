@@ -12,6 +12,7 @@ use axum::response::{IntoResponse as _, Redirect};
 
 use super::Studio;
 use super::error::PageError;
+use super::overlap::Overlap;
 use super::page::{Frame, html, secured};
 use super::session::{Fields, Form, Visitor};
 use crate::clock::Timestamp;
@@ -23,11 +24,7 @@ use crate::domain::text;
 use crate::store::{KeyChange, NewKey};
 
 const KEYS: &str = "/studio/keys";
-const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// Times for which a rotated key works on, in hours, and the usual one.
-const OVERLAPS: [u32; 4] = [0, 1, 24, 168];
-const USUAL_OVERLAP: u32 = 24;
 /// Most keys of one account that work or could, for the studio to create another one.
 const MAX_KEYS: usize = 100;
 
@@ -42,8 +39,6 @@ struct KeysPage<'a> {
     now: Timestamp,
     /// A key that was just made, and what to say about it.
     made: Option<(KeySecret, String)>,
-    overlaps: [u32; 4],
-    usual_overlap: u32,
 }
 
 /// The name of the text for the state of a key.
@@ -115,8 +110,6 @@ async fn page(visitor: &Visitor, made: Option<(KeySecret, String)>) -> Result<Re
         periods: Period::ALL,
         now: store.now(),
         made,
-        overlaps: OVERLAPS,
-        usual_overlap: USUAL_OVERLAP,
     };
     Ok(html(page.render()?))
 }
@@ -196,12 +189,12 @@ pub async fn change(
         "rotate" => {
             check_room(&visitor).await?;
             let secret = KeySecret::random();
-            let hours = OVERLAPS.into_iter().find(|hours| hours.to_string() == fields.text("hours"));
-            let hours = hours.unwrap_or(USUAL_OVERLAP);
-            let rotated = visitor.store().rotate_key(id, secret.hash(), &secret.hint(), HOUR * hours).await?;
+            let overlap = Overlap::of(&fields);
+            let store = visitor.store();
+            let rotated = store.rotate_key(id, secret.hash(), &secret.hint(), overlap.duration()).await?;
             let new = rotated.ok_or_else(PageError::not_found)?;
             tracing::info!(key = %id, new = %new.id, %person, "a key was rotated in the studio");
-            let said = visitor.texts.count("key-rotated", hours).into_owned();
+            let said = visitor.texts.count("key-rotated", overlap.hours).into_owned();
             return page(&visitor, Some((secret, said))).await;
         }
         // Only the operator lifts a suspension.

@@ -21,6 +21,7 @@ mod live;
 mod nowhere;
 mod oidc;
 mod operator;
+mod overlap;
 mod page;
 mod people;
 mod previews;

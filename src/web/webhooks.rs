@@ -1,7 +1,6 @@
 //! The endpoints of the account and the deliveries to them, for its owners.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use askama::Template;
 use axum::body::Body;
@@ -12,6 +11,7 @@ use serde::Deserialize;
 
 use super::Studio;
 use super::error::PageError;
+use super::overlap::Overlap;
 use super::page::{Frame, html, minute, secured};
 use super::session::{Form, Visitor};
 use crate::domain::endpoint::{
@@ -24,10 +24,6 @@ use crate::domain::person::Role;
 use crate::store::{EndpointChange, EndpointCreation, NewEndpoint};
 
 const WEBHOOKS: &str = "/studio/webhooks";
-const HOUR: Duration = Duration::from_secs(60 * 60);
-/// Times for which the secret before a rotation signs, too, in hours, and the usual one.
-const OVERLAPS: [u32; 4] = [0, 1, 24, 168];
-const USUAL_OVERLAP: u32 = 24;
 /// Deliveries of one page.
 const PAGE: u32 = 50;
 
@@ -39,8 +35,6 @@ struct WebhooksPage<'a> {
     /// A secret that was just made, and what to say about it.
     made: Option<(SigningSecret, String)>,
     kinds: [EventType; 4],
-    overlaps: [u32; 4],
-    usual_overlap: u32,
 }
 
 #[derive(Template)]
@@ -136,8 +130,7 @@ async fn page(visitor: &Visitor, made: Option<(SigningSecret, String)>) -> Resul
     let store = &visitor.studio.shared.store;
     let endpoints = store.list_endpoints(Some(visitor.session.person.account_id)).await?;
     let frame = Frame::new("webhooks", visitor).await?;
-    let (kinds, overlaps, usual_overlap) = (EventType::SUBSCRIBABLE, OVERLAPS, USUAL_OVERLAP);
-    Ok(html(WebhooksPage { frame, endpoints, made, kinds, overlaps, usual_overlap }.render()?))
+    Ok(html(WebhooksPage { frame, endpoints, made, kinds: EventType::SUBSCRIBABLE }.render()?))
 }
 
 /// The page of all endpoints.
@@ -229,12 +222,11 @@ pub async fn change(
         }
         "rotate" => {
             let secret = SigningSecret::random();
-            let hours = OVERLAPS.into_iter().find(|hours| hours.to_string() == fields.text("hours"));
-            let hours = hours.unwrap_or(USUAL_OVERLAP);
-            let rotate = EndpointChange::Rotate { secret: secret.clone(), overlap: HOUR * hours };
+            let overlap = Overlap::of(&fields);
+            let rotate = EndpointChange::Rotate { secret: secret.clone(), overlap: overlap.duration() };
             store.change_endpoint(endpoint.id, rotate).await?.ok_or_else(PageError::not_found)?;
             tracing::info!(endpoint = %endpoint.id, %person, "the secret of an endpoint was rotated in the studio");
-            let said = visitor.texts.count("webhook-rotated", hours).into_owned();
+            let said = visitor.texts.count("webhook-rotated", overlap.hours).into_owned();
             return page(&visitor, Some((secret, said))).await;
         }
         "events" => {
