@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::rigs::binary::{Server, TINTYPE, tintype};
 use crate::rigs::faulty_http::{self, Reply};
 use crate::rigs::http::Answer;
-use crate::rigs::packages::{npm, python, run};
+use crate::rigs::packages::{javascript, python, run};
 use crate::rigs::service::{Caller, Service};
 use crate::tidy::root;
 
@@ -47,20 +47,10 @@ impl Caller<'_> {
 async fn the_official_client_uses_the_tools_over_http_and_over_standard_input_and_output() {
     let service = Service::start().await;
     let (caller, poor) = (service.caller("ada", 100).await, service.caller("eve", 0).await);
-    let folder = tempfile::TempDir::new().expect("a directory");
-    std::os::unix::fs::symlink(npm().join("node_modules"), folder.path().join("node_modules")).expect("a link");
-    let script = folder.path().join("mcp_calls.mjs");
-    std::fs::copy(root().join("tests/it/clients/mcp_calls.mjs"), &script).expect("a copy");
-    let mut program = Command::new("node");
-    program.arg(script).args([&format!("http://{}", service.address), &caller.key, &poor.key]);
-    program.arg(env!("CARGO_BIN_EXE_tintype"));
+    let (mut program, _folder) = javascript("mcp_calls.mjs", &["mcp_agent.mjs"]);
+    program.args([&format!("http://{}", service.address), &caller.key, &poor.key, TINTYPE]);
     let said = tokio::task::spawn_blocking(move || run(&mut program));
-    let waits = async |count| {
-        while service.shared.endings.waiters.count() != count {
-            assert!(!said.is_finished(), "the program ended without waiting");
-            tokio::task::yield_now().await;
-        }
-    };
+    let waits = async |count| service.waiting_for(&said, count).await;
     for call in 1..=4 {
         waits(1).await;
         service.work().await;

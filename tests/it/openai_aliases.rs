@@ -89,18 +89,13 @@ async fn a_repeated_call_brings_the_pictures_of_its_engine() {
         let body = json!({ "prompt": "a boat", "model": "dall-e-3" }).to_string();
         service.call("POST", "/v1/images/generations", &headers, body).await
     };
-    let waiting = async |count| {
-        while service.shared.endings.waiters.count() != count {
-            tokio::task::yield_now().await;
-        }
-    };
     tokio::select! {
         answer = call("0") => panic!("answered: {answer:?}"),
-        () = waiting(1) => {}
+        () = service.waiting(1) => {}
     }
-    waiting(0).await;
+    service.waiting(0).await;
     let work = async {
-        waiting(1).await;
+        service.waiting(1).await;
         comfy.step().await.expect("a store")
     };
     let (answer, worked) = tokio::join!(call("1"), work);

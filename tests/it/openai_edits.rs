@@ -105,18 +105,11 @@ impl Service {
     }
 }
 
-/// Completes when so many callers wait.
-async fn waiting(service: &Service, count: usize) {
-    while service.shared.endings.waiters.count() != count {
-        tokio::task::yield_now().await;
-    }
-}
-
 /// The answer to a call that waits until the worker has done its task.
 async fn worked(service: &Service, answer: impl Future<Output = Answer>) -> Answer {
     let works = Cell::new(false);
     let work = async {
-        waiting(service, 1).await;
+        service.waiting(1).await;
         works.set(true);
         service.work().await;
     };
@@ -204,9 +197,9 @@ async fn the_uploads_of_an_edit_are_hidden_at_once_and_held_by_its_task() {
     let parts = [("name=prompt", b"a boat".as_slice()), ("name=image; filename=a.png", &picture)];
     tokio::select! {
         answer = caller.edit_form(&parts) => panic!("answered: {answer:?}"),
-        () = waiting(&service, 1) => {}
+        () = service.waiting(1) => {}
     }
-    waiting(&service, 0).await;
+    service.waiting(0).await;
     assert_eq!((caller.uploads().await, service.files().await), (0, 1));
     service.clock.advance(Duration::from_secs(60));
     assert_eq!(service.sweeper.sweep_uploads().await, 0, "the task holds it");
@@ -233,9 +226,9 @@ async fn a_repeated_edit_brings_the_pictures_of_the_first_without_credits() {
     tokio::select! {
         answer = caller.edit(&[], "multipart/form-data; boundary=b-1", body("b-1", &wide, &narrow)) =>
             panic!("answered: {answer:?}"),
-        () = waiting(&service, 1) => {}
+        () = service.waiting(1) => {}
     }
-    waiting(&service, 0).await;
+    service.waiting(0).await;
     assert_eq!((caller.credits().await, service.files().await), (0, 2));
     let repeat =
         |body: Vec<u8>| caller.edit(&[("x-stainless-retry-count", "1")], "multipart/form-data; boundary=other", body);

@@ -20,17 +20,10 @@ async fn call_with(caller: &Caller<'_>, headers: &[(&str, &str)], body: &str) ->
     caller.service.call("POST", GENERATIONS, &all, body.to_owned()).await
 }
 
-/// Completes when so many callers wait.
-async fn waiting(service: &Service, count: usize) {
-    while service.shared.endings.waiters.count() != count {
-        tokio::task::yield_now().await;
-    }
-}
-
 /// Sends a call and works on its task.
 async fn call(caller: &Caller<'_>, body: Value) -> Answer {
     let work = async {
-        waiting(caller.service, 1).await;
+        caller.service.waiting(1).await;
         caller.service.work().await;
     };
     let body = body.to_string();
@@ -241,9 +234,9 @@ async fn a_caller_who_hangs_up_finds_the_task_in_the_native_api() {
     let caller = service.caller("ada", 100).await;
     tokio::select! {
         answer = call_with(&caller, &[], r#"{"prompt": "a boat"}"#) => panic!("answered: {answer:?}"),
-        () = waiting(&service, 1) => {}
+        () = service.waiting(1) => {}
     }
-    waiting(&service, 0).await;
+    service.waiting(0).await;
     service.work().await;
     let list = caller.get(TASKS).await.json();
     assert_eq!(list["data"]["items"][0]["status"], "completed");
@@ -255,7 +248,7 @@ async fn a_key_that_is_revoked_during_the_wait_gets_no_pictures() {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
     let revoke = async {
-        waiting(&service, 1).await;
+        service.waiting(1).await;
         service.shared.store.change_key(caller.key_id, KeyChange::Revoke).await.expect("a store");
         // The key is cached for a moment.
         service.clock.advance(Duration::from_secs(5));

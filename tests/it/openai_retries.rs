@@ -28,26 +28,19 @@ async fn attempt(caller: &Caller<'_>, attempt: &str) -> Answer {
     call(caller, &[("x-stainless-retry-count", attempt)], BODY).await
 }
 
-/// Completes when so many callers wait.
-async fn waiting(service: &Service, count: usize) {
-    while service.shared.endings.waiters.count() != count {
-        tokio::task::yield_now().await;
-    }
-}
-
 /// Sends a first attempt and hangs up once it waits.
 async fn hang_up(caller: &Caller<'_>) {
     tokio::select! {
         answer = attempt(caller, "0") => panic!("answered: {answer:?}"),
-        () = waiting(caller.service, 1) => {}
+        () = caller.service.waiting(1) => {}
     }
-    waiting(caller.service, 0).await;
+    caller.service.waiting(0).await;
 }
 
 /// The answer to a call that waits until the worker has done its task.
 async fn worked(service: &Service, answer: impl Future<Output = Answer>) -> Answer {
     let work = async {
-        waiting(service, 1).await;
+        service.waiting(1).await;
         service.work().await;
     };
     tokio::join!(answer, work).0
@@ -90,9 +83,9 @@ async fn an_attempt_that_still_waits_gives_way_to_the_next_one() {
     let caller = service.caller("ada", 100).await;
     let first = try_send(service.address, "POST", GENERATIONS, &caller.key, BODY);
     let second = async {
-        waiting(&service, 1).await;
+        service.waiting(1).await;
         let work = async {
-            waiting(&service, 2).await;
+            service.waiting(2).await;
             service.work().await;
         };
         tokio::join!(attempt(&caller, "1"), work).0

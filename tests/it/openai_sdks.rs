@@ -5,11 +5,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
 
 use crate::openai_edits::png;
 use crate::rigs::http::TASKS;
-use crate::rigs::packages::{litellm, npm, python, run};
+use crate::rigs::packages::{javascript, litellm, python, run};
 use crate::rigs::service::Service;
 use crate::tidy::root;
 
@@ -22,14 +21,6 @@ fn pictures() -> tempfile::TempDir {
     folder
 }
 
-/// Completes when so many callers wait, while the program runs.
-async fn waits(service: &Service, said: &JoinHandle<String>, count: usize) {
-    while service.shared.endings.waiters.count() != count {
-        assert!(!said.is_finished(), "the program ended without waiting");
-        tokio::task::yield_now().await;
-    }
-}
-
 /// Runs a program, which sends a call and repeats it until its task is done. The task is done once a repetition waits.
 async fn check(mut program: Command) {
     let service = Service::start().await;
@@ -37,7 +28,7 @@ async fn check(mut program: Command) {
     let folder = pictures();
     program.args([format!("http://{}/v1", service.address), caller.key.clone(), poor.key.clone()]).arg(folder.path());
     let said = tokio::task::spawn_blocking(move || run(&mut program));
-    let waits = async |count| waits(&service, &said, count).await;
+    let waits = async |count| service.waiting_for(&said, count).await;
     // The first attempt waits, hangs up, and comes again.
     waits(1).await;
     waits(0).await;
@@ -73,8 +64,8 @@ async fn check_streams(mut program: Command) {
     program.args([format!("http://{}/v1", service.address), caller.key.clone()]).arg(folder.path());
     let said = tokio::task::spawn_blocking(move || run(&mut program));
     for _ in 0..3 {
-        waits(&service, &said, 0).await;
-        waits(&service, &said, 1).await;
+        service.waiting_for(&said, 0).await;
+        service.waiting_for(&said, 1).await;
         service.work().await;
     }
     let said: Value = serde_json::from_str(&said.await.expect("no panic")).expect("JSON");
@@ -88,17 +79,6 @@ async fn check_streams(mut program: Command) {
     assert_eq!(caller.credits().await, 94, "charged once, and the refusal was refunded");
 }
 
-/// A program of the folder `tests/it/clients` that runs in Node.js, and the folder that it runs in.
-fn javascript(name: &str) -> (Command, tempfile::TempDir) {
-    let folder = tempfile::TempDir::new().expect("a directory");
-    std::os::unix::fs::symlink(npm().join("node_modules"), folder.path().join("node_modules")).expect("a link");
-    let script = folder.path().join(name);
-    std::fs::copy(root().join("tests/it/clients").join(name), &script).expect("a copy");
-    let mut program = Command::new("node");
-    program.arg(script);
-    (program, folder)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn the_python_client_repeats_a_call_and_is_charged_once() {
     let mut program = Command::new(python().join("python"));
@@ -108,7 +88,7 @@ async fn the_python_client_repeats_a_call_and_is_charged_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_javascript_client_repeats_a_call_and_is_charged_once() {
-    let (program, _folder) = javascript("openai_calls.mjs");
+    let (program, _folder) = javascript("openai_calls.mjs", &[]);
     check(program).await;
 }
 
@@ -121,7 +101,7 @@ async fn the_python_client_reads_streams_and_repeats_one_whose_connection_broke(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_javascript_client_reads_streams_and_repeats_one_whose_connection_broke() {
-    let (program, _folder) = javascript("openai_streams.mjs");
+    let (program, _folder) = javascript("openai_streams.mjs", &[]);
     check_streams(program).await;
 }
 
@@ -135,8 +115,8 @@ async fn litellm_generates_and_edits() {
     program.args([format!("http://{}/v1", service.address), caller.key.clone(), poor.key.clone()]).arg(folder.path());
     let said = tokio::task::spawn_blocking(move || run(&mut program));
     for _ in 0..2 {
-        waits(&service, &said, 0).await;
-        waits(&service, &said, 1).await;
+        service.waiting_for(&said, 0).await;
+        service.waiting_for(&said, 1).await;
         service.work().await;
     }
     let said: Value = serde_json::from_str(&said.await.expect("no panic")).expect("JSON");

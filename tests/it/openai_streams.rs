@@ -1,9 +1,8 @@
 //! Streams of events of OpenAI's Images API: heartbeats, partial images, pictures in their order, errors, and repeated calls.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
@@ -15,14 +14,13 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype::domain::model::Surface;
 use tintype::store::KeyChange;
-use tintype::worker::Worker;
-use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, Sizes, Stage};
+use tintype_engine::Stage;
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
 
 use crate::openai_edits::png;
 use crate::rigs::http::Answer;
 use crate::rigs::service::{Caller, Service};
+use crate::rigs::staged::{Staged, grey};
 
 const GENERATIONS: &str = "/v1/images/generations";
 const EDITS: &str = "/v1/images/edits";
@@ -107,13 +105,6 @@ impl Stream {
 
     fn task(&self) -> &str {
         self.headers["x-tintype-task-id"].to_str().expect("text")
-    }
-}
-
-/// Completes when so many callers wait.
-async fn waiting(service: &Service, count: usize) {
-    while service.shared.endings.waiters.count() != count {
-        tokio::task::yield_now().await;
     }
 }
 
@@ -229,7 +220,7 @@ async fn a_key_that_is_revoked_during_a_stream_gets_no_pictures() {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
     let stream = Stream::generate(&caller, json!({})).await;
-    waiting(&service, 1).await;
+    service.waiting(1).await;
     service.shared.store.change_key(caller.key_id, KeyChange::Revoke).await.expect("a store");
     // The key is cached for a moment.
     service.clock.advance(Duration::from_secs(5));
@@ -249,9 +240,9 @@ async fn a_caller_who_hangs_up_loses_nothing_and_a_repeated_call_brings_the_pict
     };
     let first = attempt("0").await;
     let task = first.task().to_owned();
-    waiting(&service, 1).await;
+    service.waiting(1).await;
     drop(first);
-    waiting(&service, 0).await;
+    service.waiting(0).await;
     let second = attempt("1").await;
     assert_eq!(second.task(), task);
     service.work().await;
@@ -270,7 +261,7 @@ async fn an_attempt_that_still_streams_gives_way_to_the_next_one() {
     let mut first = Stream::open(&caller, GENERATIONS, &[("x-stainless-retry-count", "0")], &body).await;
     let second = Stream::open(&caller, GENERATIONS, &[("x-stainless-retry-count", "1")], &body).await;
     assert_eq!(first.task(), second.task());
-    waiting(&service, 2).await;
+    service.waiting(2).await;
     service.work().await;
     assert!(first.message().await.is_err(), "the connection breaks off");
     assert_eq!((second.rest().await.len(), caller.credits().await), (1, 98));
@@ -295,12 +286,12 @@ async fn a_stream_ends_with_a_word_when_the_server_stops_and_the_task_goes_on() 
     let (other, caller) = (service.join(&[]).await, service.caller("ada", 2).await);
     let body = json!({ "prompt": "a boat", "stream": true });
     let stream = Stream::open(&caller, GENERATIONS, &[("x-stainless-retry-count", "0")], &body).await;
-    waiting(&service, 1).await;
+    service.waiting(1).await;
     service.readiness.stop();
     let task = stream.task().to_owned();
     let events = stream.rest().await;
     assert_eq!((events.len(), &events[0]["error"]["code"]), (1, &json!("task_goes_on")));
-    waiting(&service, 0).await;
+    service.waiting(0).await;
     let elsewhere = caller.at(&other);
     let again = Stream::open(&elsewhere, GENERATIONS, &[("x-stainless-retry-count", "1")], &body).await;
     assert_eq!(again.task(), task);
@@ -308,76 +299,23 @@ async fn a_stream_ends_with_a_word_when_the_server_stops_and_the_task_goes_on() 
     assert_eq!((again.rest().await.len(), caller.credits().await), (1, 0));
 }
 
-/// An engine whose previews a test shows.
-#[derive(Debug, Default)]
-struct Shown {
-    progress: Mutex<Progress>,
-    begun: Notify,
-    ends: Notify,
-}
-
-fn grey(width: u32, height: u32, level: u8) -> Picture {
-    Picture::from_rgb(width, height, vec![level; (width * height * 3) as usize]).expect("a picture")
-}
-
-#[async_trait]
-impl Engine for Shown {
-    async fn render(
-        &self,
-        brief: Brief,
-        progress: Progress,
-        _: CancellationToken,
-    ) -> Result<Vec<Picture>, EngineError> {
-        *self.progress.lock().expect("no panic") = progress;
-        self.begun.notify_one();
-        self.ends.notified().await;
-        Ok(vec![grey(brief.width, brief.height, 7); brief.seeds.len()])
-    }
-}
-
-impl Shown {
-    fn worker(self: &Arc<Self>, service: &Service) -> Arc<Worker> {
-        let info = EngineInfo {
-            name: "shown".into(),
-            description: "an engine that shows previews".into(),
-            sizes: Sizes::Any,
-            max_references: 0,
-            max_pictures: None,
-            typical_duration: Duration::from_secs(1),
-            attempt_limit: None,
-            slots: 1,
-        };
-        service.worker_with(Arc::new(service.renderer_with(info, self.clone())))
-    }
-
-    /// Shows a preview of this level after this many of ten steps.
-    fn show(&self, done: u32, level: u8) {
-        let progress = self.progress.lock().expect("no panic");
-        progress.report(Stage::Step { done, of: 10 });
-        progress.show(grey(64, 32, level));
-    }
-
-    fn wants_previews(&self) -> bool {
-        self.progress.lock().expect("no panic").wants_previews()
-    }
-}
-
 #[tokio::test]
 async fn partial_images_are_spread_over_the_work_and_shown_to_the_caller_who_asked() {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
     let mut stream = Stream::generate(&caller, json!({ "partial_images": 2 })).await;
-    waiting(&service, 1).await;
-    let engine = Arc::new(Shown::default());
+    service.waiting(1).await;
+    let engine = Arc::new(Staged::default());
     let worker = engine.worker(&service);
     let step = tokio::spawn({
         let worker = worker.clone();
         async move { worker.step().await.expect("a store") }
     });
-    engine.begun.notified().await;
+    engine.begun().await;
     assert!(engine.wants_previews());
     let shown = async |done: u32, level: u8| {
-        engine.show(done, level);
+        engine.report(Stage::Step { done, of: 10 });
+        engine.show(grey(64, 32, level));
         worker.report_progress().await;
         service.api.previews.look().await;
     };
@@ -398,7 +336,7 @@ async fn partial_images_are_spread_over_the_work_and_shown_to_the_caller_who_ask
     let task = stream.task().strip_prefix("imgmodel-").and_then(|id| id.parse().ok()).expect("an id");
     let in_studio = service.shared.store.find_preview(caller.account.id, Surface::Web, task).await.expect("a store");
     assert_eq!(in_studio, None);
-    engine.ends.notify_one();
+    engine.end();
     assert_eq!(step.await.expect("no panic"), 1);
     let rest = stream.rest().await;
     assert_eq!((rest.len(), &rest[0]["type"]), (1, &json!("image_generation.completed")));
@@ -407,12 +345,12 @@ async fn partial_images_are_spread_over_the_work_and_shown_to_the_caller_who_ask
 /// Whether the engine makes previews for a call.
 async fn makes_previews(service: &Service, caller: &Caller<'_>, body: Value) -> bool {
     let stream = Stream::generate(caller, body).await;
-    waiting(service, 1).await;
-    let engine = Arc::new(Shown::default());
+    service.waiting(1).await;
+    let engine = Arc::new(Staged::default());
     let worker = engine.worker(service);
     let wanted = async {
-        engine.begun.notified().await;
-        engine.ends.notify_one();
+        engine.begun().await;
+        engine.end();
         engine.wants_previews()
     };
     let (done, wanted) = tokio::join!(worker.step(), wanted);

@@ -1,74 +1,23 @@
 //! How far a task is, for those who poll it: the steps of its engine, and the time that is left.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use serde_json::Value;
 use tintype::service::backlog::MIN_SAMPLES;
 use tintype::worker::Worker;
-use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, Sizes, Stage};
-use tokio::sync::Notify;
+use tintype_engine::{CancellationToken, Stage};
 use tokio::task::JoinHandle;
 
 use crate::rigs::http::{Answer, TASKS};
 use crate::rigs::service::{Caller, Service};
+use crate::rigs::staged::Staged;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// An engine whose steps a test reports.
-#[derive(Debug, Default)]
-struct Stepped {
-    progress: Mutex<Progress>,
-    begun: Notify,
-    ends: Notify,
-}
-
-#[async_trait]
-impl Engine for Stepped {
-    async fn render(
-        &self,
-        brief: Brief,
-        progress: Progress,
-        cancel: CancellationToken,
-    ) -> Result<Vec<Picture>, EngineError> {
-        *self.progress.lock().expect("no panic") = progress;
-        self.begun.notify_one();
-        let cancelled = || EngineError::Temporary("cancelled".into());
-        cancel.run_until_cancelled(self.ends.notified()).await.ok_or_else(cancelled)?;
-        let pixels = vec![7; (brief.width * brief.height * 3) as usize];
-        let picture = Picture::from_rgb(brief.width, brief.height, pixels).expect("a picture");
-        Ok(vec![picture; brief.seeds.len()])
-    }
-}
-
-impl Stepped {
-    fn worker(self: &Arc<Self>, service: &Service) -> Arc<Worker> {
-        let info = EngineInfo {
-            name: "stepped".into(),
-            description: "an engine whose steps a test reports".into(),
-            sizes: Sizes::Any,
-            max_references: 0,
-            max_pictures: None,
-            typical_duration: SECOND,
-            attempt_limit: None,
-            slots: 2,
-        };
-        service.worker_with(Arc::new(service.renderer_with(info, self.clone())))
-    }
-
-    fn step(&self, done: u32) {
-        self.report(Stage::Step { done, of: 20 });
-    }
-
-    fn report(&self, stage: Stage) {
-        self.progress.lock().expect("no panic").report(stage);
-    }
-}
-
 /// A task of which a worker renders the images.
 struct Rendering {
-    engine: Arc<Stepped>,
+    engine: Arc<Staged>,
     worker: Arc<Worker>,
     step: JoinHandle<usize>,
     task_id: String,
@@ -76,17 +25,22 @@ struct Rendering {
 
 impl Rendering {
     async fn begin(caller: &Caller<'_>) -> Self {
-        let engine = Arc::new(Stepped::default());
+        let engine = Arc::new(Staged::default());
         let worker = engine.worker(caller.service);
         let task_id = caller.submit_prompt("a boat").await;
         let stepping = worker.clone();
         let step = tokio::spawn(async move { stepping.step().await.expect("a store") });
-        engine.begun.notified().await;
+        engine.begun().await;
         Self { engine, worker, step, task_id }
     }
 
+    /// Reports so many of twenty steps.
+    fn step(&self, done: u32) {
+        self.engine.report(Stage::Step { done, of: 20 });
+    }
+
     async fn end(self) {
-        self.engine.ends.notify_one();
+        self.engine.end();
         assert_eq!(self.step.await.expect("no panic"), 1);
     }
 }
@@ -125,7 +79,7 @@ async fn a_poll_of_any_process_shows_the_steps_of_the_engine() {
     worker.report_progress().await;
     let first = poll(&caller, task_id).await;
     assert_eq!((stage(&first), header(&first, "x-queue-position")), ((None, None), Some("0")));
-    engine.step(7);
+    rendering.step(7);
     assert_eq!(stage(&poll(&caller, task_id).await), (None, None), "the worker has not reported it yet");
     worker.report_progress().await;
     for process in [&service, &other] {
@@ -154,16 +108,14 @@ async fn a_wait_that_ends_early_shows_the_latest_steps() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
     let rendering = Rendering::begin(&caller).await;
-    rendering.engine.step(3);
+    rendering.step(3);
     rendering.worker.report_progress().await;
     let (path, authorization) = (format!("{TASKS}/{}", rendering.task_id), caller.authorization());
     let waiting =
         async { service.call("GET", &path, &[("authorization", &authorization), ("prefer", "wait=60")], "").await };
     let meanwhile = async {
-        while service.shared.endings.waiters.count() == 0 {
-            tokio::task::yield_now().await;
-        }
-        rendering.engine.step(9);
+        service.waiting(1).await;
+        rendering.step(9);
         rendering.worker.report_progress().await;
         service.readiness.stop();
     };
@@ -177,7 +129,7 @@ async fn a_report_that_fails_is_repeated_and_costs_the_task_nothing() {
     let service = Service::start_with(&["--test-fault", "before-report-progress=error"]).await;
     let caller = service.caller("ada", 10).await;
     let rendering = Rendering::begin(&caller).await;
-    rendering.engine.step(7);
+    rendering.step(7);
     rendering.worker.report_progress().await;
     assert!(service.faults.all_happened());
     assert_eq!(stage(&poll(&caller, &rendering.task_id).await), (None, None));
@@ -193,14 +145,14 @@ async fn a_task_whose_lease_is_lost_shows_no_steps_of_the_old_attempt() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
     let rendering = Rendering::begin(&caller).await;
-    rendering.engine.step(7);
+    rendering.step(7);
     rendering.worker.report_progress().await;
     service.clock.advance(tintype::config::LEASE);
     service.sweep().await;
     service.clock.advance(SECOND);
     let answer = poll(&caller, &rendering.task_id).await;
     assert_eq!((stage(&answer), header(&answer, "x-queue-position")), ((None, None), Some("1")));
-    rendering.engine.step(8);
+    rendering.step(8);
     rendering.worker.report_progress().await;
     assert_eq!(stage(&poll(&caller, &rendering.task_id).await), (None, None), "a late report");
     rendering.worker.renew().await;
@@ -211,11 +163,11 @@ async fn a_task_whose_lease_is_lost_shows_no_steps_of_the_old_attempt() {
 async fn a_running_worker_reports_at_most_once_a_second() {
     let service = Service::start_on_sqlite(&[]).await;
     let caller = service.caller("ada", 10).await;
-    let engine = Arc::new(Stepped::default());
+    let engine = Arc::new(Staged::default());
     let stop = CancellationToken::new();
     let running = tokio::spawn(engine.worker(&service).run(stop.clone()));
     let task_id = caller.submit_prompt("a boat").await;
-    engine.begun.notified().await;
+    engine.begun().await;
     let begun = tokio::time::Instant::now();
     let mut seen: Vec<Value> = Vec::new();
     for step in 0.. {
@@ -231,7 +183,7 @@ async fn a_running_worker_reports_at_most_once_a_second() {
     }
     let reports = seen.iter().filter(|shown| shown.is_string()).count();
     assert!((2..=11).contains(&reports), "{seen:?}");
-    engine.ends.notify_one();
+    engine.end();
     stop.cancel();
     running.await.expect("no panic");
 }
@@ -255,11 +207,11 @@ async fn the_hint_for_the_next_poll_follows_what_is_left() {
     service.clock.advance(SECOND * 13);
     assert_eq!(times(&poll(&caller, task_id).await), (Some("2.00"), Some("1")));
     // Steps tell more than the time of others: 5 of 20 took 20 s.
-    rendering.engine.step(5);
+    rendering.step(5);
     worker.report_progress().await;
     assert_eq!(times(&poll(&caller, task_id).await), (Some("10.00"), Some("60")));
     service.clock.advance(SECOND * 30);
-    rendering.engine.step(19);
+    rendering.step(19);
     worker.report_progress().await;
     assert_eq!(times(&poll(&caller, task_id).await), (Some("5.00"), Some("3")));
     rendering.end().await;

@@ -23,3 +23,4 @@ pub mod receiver;
 pub mod redis;
 pub mod s3;
 pub mod service;
+pub mod staged;

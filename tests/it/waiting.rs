@@ -24,13 +24,6 @@ async fn poll(caller: &Caller<'_>, prefer: &str, task_id: &str) -> Answer {
     caller.service.call("GET", &format!("{TASKS}/{task_id}"), &headers, "").await
 }
 
-/// Completes when so many callers wait.
-async fn waiting(service: &Service, count: usize) {
-    while service.shared.endings.waiters.count() != count {
-        tokio::task::yield_now().await;
-    }
-}
-
 fn applied(answer: &Answer) -> Option<&str> {
     assert_eq!(answer.status, 200, "{answer:?}");
     answer.headers.get("preference-applied").map(|value| value.to_str().expect("text"))
@@ -46,7 +39,7 @@ async fn a_submit_that_waits_returns_the_whole_task_when_it_ends() {
     let caller = service.caller("ada", 100).await;
     for (prompt, status) in [("a boat", "completed"), ("a boat [[fail]]", "failed")] {
         let work = async {
-            waiting(&service, 1).await;
+            service.waiting(1).await;
             service.work().await;
         };
         let (answer, ()) = tokio::join!(submit(&caller, "respond-async, wait=30", prompt), work);
@@ -66,7 +59,7 @@ async fn a_poll_that_waits_returns_when_the_task_ends() {
     let caller = service.caller("ada", 100).await;
     let (one, other) = (caller.submit_prompt("a boat").await, caller.submit_prompt("a boat [[policy]]").await);
     let work = async {
-        waiting(&service, 3).await;
+        service.waiting(3).await;
         service.work().await;
     };
     let polls = tokio::join!(
@@ -142,12 +135,12 @@ async fn a_server_that_stops_and_a_caller_that_hangs_up_end_the_wait() {
         caller.authorization()
     );
     stream.write_all(request.as_bytes()).await.expect("the service reads");
-    waiting(&service, 1).await;
+    service.waiting(1).await;
     drop(stream);
-    waiting(&service, 0).await;
+    service.waiting(0).await;
 
     let stop = async {
-        waiting(&service, 2).await;
+        service.waiting(2).await;
         service.readiness.stop();
     };
     let (polled, submitted, ()) =
@@ -164,7 +157,7 @@ async fn a_key_that_is_revoked_during_the_wait_reads_no_task() {
     let caller = service.caller("ada", 100).await;
     let task = caller.submit_prompt("a boat").await;
     let revoke = async {
-        waiting(&service, 2).await;
+        service.waiting(2).await;
         service.shared.store.change_key(caller.key_id, KeyChange::Revoke).await.expect("a store");
         // The keyring may remember the key for half a second.
         service.clock.advance(Duration::from_secs(1));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -12,8 +12,7 @@ use tokio::net::TcpStream;
 use url::Url;
 
 use super::http::{Answer, exchange};
-use super::packages::npm;
-use crate::tidy::root;
+use super::packages::javascript;
 
 /// The secret of this service there.
 const SECRET: &str = "a secret of tintype at its provider";
@@ -28,14 +27,10 @@ pub struct Provider {
 impl Provider {
     /// Starts one that signs in a person.
     pub fn start(person: &str) -> Self {
-        let folder = TempDir::new().expect("a directory");
-        std::os::unix::fs::symlink(npm().join("node_modules"), folder.path().join("node_modules")).expect("a link");
-        let script = folder.path().join("oidc_provider.mjs");
-        std::fs::copy(root().join("tests/it/clients/oidc_provider.mjs"), &script).expect("a copy");
+        let (mut command, folder) = javascript("oidc_provider.mjs", &[]);
         std::fs::write(folder.path().join("person"), person).expect("a file");
         std::fs::write(folder.path().join("secret"), SECRET).expect("a file");
-        let mut command = Command::new("node");
-        command.arg(script).arg(folder.path().join("person")).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.arg(folder.path().join("person")).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = command.spawn().expect("node");
         let mut issuer = String::new();
         let said = process.stdout.as_mut().expect("a pipe");

@@ -7,6 +7,8 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use tempfile::TempDir;
+
 use crate::rigs::debian;
 use crate::tidy::root;
 
@@ -23,6 +25,18 @@ pub fn npm() -> PathBuf {
         let flags = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"];
         run(Command::new("npm").args(flags).current_dir(folder));
     })
+}
+
+/// A script of the folder `tests/it/clients` for Node.js, and the folder that it runs in with those that it imports.
+pub fn javascript(name: &str, imported: &[&str]) -> (Command, TempDir) {
+    let folder = TempDir::new().expect("a directory");
+    std::os::unix::fs::symlink(npm().join("node_modules"), folder.path().join("node_modules")).expect("a link");
+    for script in imported.iter().chain([&name]) {
+        std::fs::copy(root().join("tests/it/clients").join(script), folder.path().join(script)).expect("a copy");
+    }
+    let mut program = Command::new("node");
+    program.arg(folder.path().join(name));
+    (program, folder)
 }
 
 /// The folder with the programs of Python packages.

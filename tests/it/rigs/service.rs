@@ -32,6 +32,7 @@ use tintype::worker::Worker;
 use tintype::worker::render::{EngineRenderer, RenderControl, Renderer};
 use tintype_engine::{Engine, EngineInfo, Progress};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::binary::TINTYPE;
@@ -380,6 +381,21 @@ impl Service {
         for _ in 0..8 {
             while self.worker.step().await.expect("a store") > 0 {}
             self.clock.advance(Duration::from_secs(1));
+        }
+    }
+
+    /// Completes when so many callers wait for their tasks.
+    pub async fn waiting(&self, count: usize) {
+        while self.shared.endings.waiters.count() != count {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// The same for the calls of a program, which has to run until then.
+    pub async fn waiting_for(&self, program: &JoinHandle<String>, count: usize) {
+        while self.shared.endings.waiters.count() != count {
+            assert!(!program.is_finished(), "the program ended without waiting");
+            tokio::task::yield_now().await;
         }
     }
 

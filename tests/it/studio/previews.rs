@@ -1,76 +1,27 @@
 //! Previews: shown to the people of an account while their picture is made, and to nobody else.
 
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
-use async_trait::async_trait;
 use tempfile::TempDir;
 use tintype::worker::Worker;
-use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, Sizes, Stage};
-use tokio::sync::Notify;
+use tintype_engine::Stage;
 
 use super::*;
+use crate::rigs::staged::{Staged, grey};
 
-/// An engine that shows a grey preview and ends when the test says so.
-#[derive(Debug, Default)]
-struct Shown {
-    progress: Mutex<Progress>,
-    begun: Notify,
-    ends: Notify,
-}
-
-#[async_trait]
-impl Engine for Shown {
-    async fn render(
-        &self,
-        brief: Brief,
-        progress: Progress,
-        _: CancellationToken,
-    ) -> Result<Vec<Picture>, EngineError> {
-        progress.report(Stage::Step { done: 1, of: 2 });
-        progress.show(grey(64, 32, 50));
-        *self.progress.lock().expect("no panic") = progress;
-        self.begun.notify_one();
-        self.ends.notified().await;
-        Ok(vec![grey(brief.width, brief.height, 7); brief.seeds.len()])
-    }
-}
-
-fn grey(width: u32, height: u32, level: u8) -> Picture {
-    Picture::from_rgb(width, height, vec![level; (width * height * 3) as usize]).expect("a picture")
-}
-
-impl Shown {
-    fn worker(self: &Arc<Self>, service: &Service) -> Arc<Worker> {
-        let info = EngineInfo {
-            name: "shown".into(),
-            description: "an engine that shows previews".into(),
-            sizes: Sizes::Any,
-            max_references: 0,
-            max_pictures: None,
-            typical_duration: Duration::from_secs(1),
-            attempt_limit: None,
-            slots: 1,
-        };
-        service.worker_with(Arc::new(service.renderer_with(info, self.clone())))
-    }
-
-    fn wants_previews(&self) -> bool {
-        self.progress.lock().expect("no panic").wants_previews()
-    }
-
-    /// Renders one task; `meanwhile` runs once its preview is reported.
-    async fn render(self: &Arc<Self>, service: &Service, meanwhile: impl AsyncFnOnce(&Worker)) {
-        let worker = self.worker(service);
-        let looking = async {
-            self.begun.notified().await;
-            worker.report_progress().await;
-            meanwhile(&worker).await;
-            self.ends.notify_one();
-        };
-        let (done, ()) = tokio::join!(worker.step(), looking);
-        assert_eq!(done.expect("a store"), 1);
-    }
+/// Renders one task; `meanwhile` runs once its preview is reported.
+async fn render(engine: &Arc<Staged>, service: &Service, meanwhile: impl AsyncFnOnce(&Worker)) {
+    let worker = engine.worker(service);
+    let looking = async {
+        engine.begun().await;
+        engine.report(Stage::Step { done: 1, of: 2 });
+        engine.show(grey(64, 32, 50));
+        worker.report_progress().await;
+        meanwhile(&worker).await;
+        engine.end();
+    };
+    let (done, ()) = tokio::join!(worker.step(), looking);
+    assert_eq!(done.expect("a store"), 1);
 }
 
 /// The address of the preview on a card.
@@ -87,7 +38,7 @@ async fn a_preview_is_shown_to_its_account_until_the_picture_is_there() {
     let (card, preview) = (format!("/studio/tasks/{id}"), format!("/studio/tasks/{id}/preview"));
     assert_eq!(source(&ada.page(&card).await), None);
     assert_eq!(ada.get(&preview).await.status, 404);
-    let engine = Arc::new(Shown::default());
+    let engine = Arc::new(Staged::default());
     let look = async |worker: &Worker| {
         let shown = ada.page(&card).await;
         let first = source(&shown).expect("a preview").to_owned();
@@ -96,14 +47,14 @@ async fn a_preview_is_shown_to_its_account_until_the_picture_is_there() {
         assert_eq!(answer.header("cache-control"), "no-store");
         assert_eq!(answer.body, grey(64, 32, 50).to_png());
         // At most 128 pixels a side, and never an old one.
-        engine.progress.lock().expect("no panic").show(grey(512, 256, 90));
+        engine.show(grey(512, 256, 90));
         worker.report_progress().await;
         assert_ne!(source(&ada.page(&card).await), Some(first.as_str()));
         assert_eq!(ada.get(&preview).await.body, grey(128, 64, 90).to_png());
         assert_eq!(eve.get(&preview).await.status, 404);
         assert_eq!(service.call("GET", &preview, &[], "").await.status, StatusCode::SEE_OTHER);
     };
-    engine.render(&service, look).await;
+    render(&engine, &service, look).await;
     assert_eq!(ada.get(&preview).await.status, 404);
     assert!(!ada.page(&card).await.contains("class=\"preview\""));
 }
@@ -115,12 +66,12 @@ async fn nothing_is_previewed_for_the_api_or_before_the_policy_has_judged_it() {
     let task_id = caller.submit_prompt("a boat").await;
     let id = task_id.strip_prefix("imgmodel-").expect("an id").to_owned();
     let visitor = service.visitor_as("ada", "ada", Role::Owner).await;
-    let engine = Arc::new(Shown::default());
+    let engine = Arc::new(Staged::default());
     let look = async |_: &Worker| {
         assert!(!engine.wants_previews());
         assert_eq!(visitor.get(&format!("/studio/tasks/{id}/preview")).await.status, 404);
     };
-    engine.render(&service, look).await;
+    render(&engine, &service, look).await;
 
     let folder = TempDir::new().expect("a directory");
     let policy = folder.path().join("policy.toml");
@@ -129,10 +80,10 @@ async fn nothing_is_previewed_for_the_api_or_before_the_policy_has_judged_it() {
     let service = Service::start_with(&["--policy", policy.to_str().expect("text")]).await;
     let ada = service.visitor("ada", 10).await;
     let id = ada.create("a boat").await;
-    let engine = Arc::new(Shown::default());
+    let engine = Arc::new(Staged::default());
     let look = async |_: &Worker| {
         assert!(!engine.wants_previews());
         assert_eq!(source(&ada.page(&format!("/studio/tasks/{id}")).await), None);
     };
-    engine.render(&service, look).await;
+    render(&engine, &service, look).await;
 }
