@@ -15,6 +15,7 @@ use crate::domain::request::GenerateRequest;
 use crate::service::Shared;
 use crate::service::finished::Finished;
 use crate::service::places::Place;
+use crate::service::waiters::Seat;
 use crate::store::{AttemptProgress, Cause, Origin, Result, START_WITHIN, StartLimit, StoreError, Submission};
 
 /// Page size if the caller gives none.
@@ -169,13 +170,13 @@ impl Tasks {
     }
 
     /// Waits until the task has ended, but not longer than `limit` and not after `released` completes, and returns the task
-    /// as it is then. `None` if too many callers wait already. The store is asked at the beginning and at the end alone.
+    /// as it is then. The store is asked at the beginning and at the end alone.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn wait(
         &self,
-        key_id: Id,
+        seat: &Seat,
         account_id: Id,
         surface: Surface,
         task_id: TaskId,
@@ -183,7 +184,7 @@ impl Tasks {
         released: impl Future<Output = ()>,
     ) -> Result<Option<Found>> {
         let TaskId(id) = task_id;
-        let Some(waiter) = self.shared.endings.waiters.enter(key_id, id) else { return Ok(None) };
+        let waiter = seat.wait_for(id);
         let over = async {
             tokio::select! {
                 () = tokio::time::sleep(limit) => {}

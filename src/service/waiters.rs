@@ -14,15 +14,15 @@ pub const MAX_WAITERS_OF_KEY: usize = 100;
 /// Most callers that wait in one process.
 pub const MAX_WAITERS: usize = 2_048;
 
-/// The callers of this process that wait.
-#[derive(Debug, Default)]
+/// The callers of this process that wait. Clones are the same callers.
+#[derive(Debug, Clone, Default)]
 pub struct Waiters {
-    waiting: Mutex<Waiting>,
+    waiting: Arc<Mutex<Waiting>>,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
-    count: usize,
+    seats: usize,
     keys: HashMap<Id, usize>,
     tasks: HashMap<Id, Awaited>,
 }
@@ -34,33 +34,37 @@ struct Awaited {
     waiters: usize,
 }
 
-/// One caller that waits; dropping it ends the wait.
+/// Room for one caller to wait, before it has a task; dropping it gives the room back.
 #[derive(Debug)]
-pub struct Waiter<'a> {
-    waiters: &'a Waiters,
+pub struct Seat {
+    waiters: Waiters,
     key_id: Id,
+}
+
+/// One caller that waits for a task; dropping it ends the wait.
+#[derive(Debug)]
+pub(super) struct Waiter<'a> {
+    waiters: &'a Waiters,
     task_id: Id,
     ended: Arc<Notify>,
 }
 
 impl Waiters {
-    /// Lets a caller wait for the end of a task, unless too many wait already.
-    pub fn enter(&self, key_id: Id, task_id: Id) -> Option<Waiter<'_>> {
+    /// Room for a caller with this key, unless too many have it already.
+    pub fn seat(&self, key_id: Id) -> Option<Seat> {
         let mut waiting = self.waiting();
         let of_key = waiting.keys.get(&key_id).copied().unwrap_or_default();
-        if waiting.count >= MAX_WAITERS || of_key >= MAX_WAITERS_OF_KEY {
+        if waiting.seats >= MAX_WAITERS || of_key >= MAX_WAITERS_OF_KEY {
             return None;
         }
-        waiting.count += 1;
+        waiting.seats += 1;
         waiting.keys.insert(key_id, of_key + 1);
-        let awaited = waiting.tasks.entry(task_id).or_default();
-        awaited.waiters += 1;
-        Some(Waiter { waiters: self, key_id, task_id, ended: awaited.ended.clone() })
+        Some(Seat { waiters: self.clone(), key_id })
     }
 
-    /// Number of callers that wait.
+    /// Number of callers that wait for a task.
     pub fn count(&self) -> usize {
-        self.waiting().count
+        self.waiting().tasks.values().map(|awaited| awaited.waiters).sum()
     }
 
     /// Wakes the callers that wait for a task.
@@ -80,6 +84,24 @@ impl Waiters {
     }
 }
 
+impl Seat {
+    /// Lets the caller wait for the end of a task.
+    pub(super) fn wait_for(&self, task_id: Id) -> Waiter<'_> {
+        let mut waiting = self.waiters.waiting();
+        let awaited = waiting.tasks.entry(task_id).or_default();
+        awaited.waiters += 1;
+        Waiter { waiters: &self.waiters, task_id, ended: awaited.ended.clone() }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut waiting = self.waiters.waiting();
+        waiting.seats -= 1;
+        release(&mut waiting.keys, self.key_id, |count| count);
+    }
+}
+
 impl Waiter<'_> {
     /// Completes when the task may have ended after this call.
     pub(super) fn ended(&self) -> Notified<'_> {
@@ -90,8 +112,6 @@ impl Waiter<'_> {
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         let mut waiting = self.waiters.waiting();
-        waiting.count -= 1;
-        release(&mut waiting.keys, self.key_id, |count| count);
         release(&mut waiting.tasks, self.task_id, |awaited| &mut awaited.waiters);
     }
 }
@@ -119,15 +139,18 @@ mod tests {
     #[test]
     fn waiters_are_bounded_for_each_key_and_for_the_process_and_forgotten() {
         let waiters = Waiters::default();
-        let enter = |key: i64| waiters.enter(id(key), id(key % 3));
-        let of_one_key: Vec<_> = std::iter::from_fn(|| enter(1)).collect();
+        let seat = |key: i64| waiters.seat(id(key));
+        let of_one_key: Vec<_> = std::iter::from_fn(|| seat(1)).collect();
         assert_eq!(of_one_key.len(), MAX_WAITERS_OF_KEY);
-        let of_others: Vec<_> = (2..10_000).filter_map(enter).collect();
-        assert_eq!((of_one_key.len() + of_others.len(), waiters.count()), (MAX_WAITERS, MAX_WAITERS));
+        let of_others: Vec<_> = (2..10_000).filter_map(seat).collect();
+        assert_eq!((of_one_key.len() + of_others.len(), waiters.count()), (MAX_WAITERS, 0));
+        let waiting: Vec<_> = (0..).zip(&of_others).map(|(task, seat)| seat.wait_for(id(task % 3))).collect();
+        assert_eq!(waiters.count(), of_others.len());
+        drop(waiting);
         drop(of_one_key);
-        assert!(enter(1).is_some());
+        assert!(seat(1).is_some());
         drop(of_others);
         let waiting = waiters.waiting();
-        assert!(waiting.count == 0 && waiting.keys.is_empty() && waiting.tasks.is_empty());
+        assert!(waiting.seats == 0 && waiting.keys.is_empty() && waiting.tasks.is_empty());
     }
 }

@@ -111,8 +111,7 @@ async fn a_key_with_too_many_waiting_callers_is_answered_at_once_and_others_wait
     let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
     let (task, other) = (ada.submit_prompt("a boat").await, bob.submit_prompt("a boat").await);
     let waiters = &service.shared.endings.waiters;
-    let enter = |_| waiters.enter(ada.key_id, ada.account.id).expect("room");
-    let held: Vec<_> = (0..MAX_WAITERS_OF_KEY).map(enter).collect();
+    let held: Vec<_> = (0..MAX_WAITERS_OF_KEY).map(|_| waiters.seat(ada.key_id).expect("room")).collect();
     tokio::time::pause();
     let begun = Instant::now();
     assert_eq!(applied(&poll(&ada, "wait=20", &task).await), None);

@@ -227,7 +227,8 @@ impl CreatedTask {
     }
 }
 
-/// The task at its end, or when the time is over that the caller wants to wait for it; `None` if there was no wait.
+/// The task at its end, or when the time is over that the caller wants to wait for it; `None` if there was no wait, because
+/// nobody wants one or too many callers wait already.
 async fn waited_for(
     wait: Option<Wait>,
     api: &ApiState,
@@ -236,8 +237,9 @@ async fn waited_for(
     task_id: TaskId,
 ) -> Result<Option<Found>, ApiError> {
     let Some(wait) = wait else { return Ok(None) };
-    let (key_id, account_id, released) = (caller.key_id, caller.account_id, readiness.stopping());
-    let found = api.tasks.wait(key_id, account_id, Surface::Api, task_id, wait.limit(), released).await?;
+    let Some(seat) = api.shared.endings.waiters.seat(caller.key_id) else { return Ok(None) };
+    let (account_id, released) = (caller.account_id, readiness.stopping());
+    let found = api.tasks.wait(&seat, account_id, Surface::Api, task_id, wait.limit(), released).await?;
     // The key may have been revoked meanwhile.
     caller.check_again(api).await?;
     Ok(found)

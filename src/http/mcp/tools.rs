@@ -203,10 +203,11 @@ impl Tools {
         }
     }
 
+    /// The task at its end, or after `limit`; `None` if too many callers wait already.
     async fn waited(&self, task_id: TaskId, limit: Duration) -> Result<Option<Found>, ApiError> {
         let (caller, released) = (self.caller, self.readiness.stopping());
-        let tasks = &self.api.tasks;
-        let found = tasks.wait(caller.key_id, caller.account_id, Surface::Api, task_id, limit, released).await?;
+        let Some(seat) = self.api.shared.endings.waiters.seat(caller.key_id) else { return Ok(None) };
+        let found = self.api.tasks.wait(&seat, caller.account_id, Surface::Api, task_id, limit, released).await?;
         // The key may have been revoked meanwhile.
         caller.check_again(&self.api).await?;
         Ok(found)

@@ -22,6 +22,7 @@ use crate::domain::images_api_request::{CallKind, ImagesCall, OutputFormat};
 use crate::domain::model::{Id, Status, Surface, Task, TaskId};
 use crate::domain::request::AspectRatio;
 use crate::service::limits::Usage;
+use crate::service::waiters::{MAX_WAITERS_OF_KEY, Seat};
 use crate::store::{Attachment, Call, Origin, StoreError, Submission};
 
 use self::hold::Hold;
@@ -37,6 +38,9 @@ mod pictures;
 
 /// The id of the task of a call, which finds it in the native API.
 static TASK_ID: HeaderName = HeaderName::from_static("x-tintype-task-id");
+
+/// `Retry-After` of a call while too many others wait, in seconds.
+const CROWD_RETRY_SECONDS: u64 = 5;
 
 /// Most looks for the task of an earlier attempt. Each but the first follows a change by another attempt at the same call.
 const MAX_LOOKS: u32 = 5;
@@ -111,6 +115,7 @@ struct Awaited {
     api: Arc<ApiState>,
     readiness: Readiness,
     caller: Caller,
+    seat: Arc<Seat>,
 }
 
 async fn answer_call(kind: CallKind, answer: Answer, sender: Sender, request: Request) -> Result<Response, ApiError> {
@@ -118,6 +123,8 @@ async fn answer_call(kind: CallKind, answer: Answer, sender: Sender, request: Re
     let repeat = Repeat::of(request.headers())?;
     let preferred = background::is_preferred(request.headers());
     let answer = if preferred || background::is_asked_for(&request) { Answer::AtOnce } else { answer };
+    // Asked for before the body arrives and taken after that, so that a slow body takes no room from others.
+    drop(seat(answer, &api, &caller)?);
     let (mut call, pictures) = match kind {
         CallKind::Generation => {
             let body = read_json(request, &api.settings.connections).await?;
@@ -130,6 +137,7 @@ async fn answer_call(kind: CallKind, answer: Answer, sender: Sender, request: Re
     }
     let arrived = api.shared.clock.elapsed();
     caller.check_again(&api).await?;
+    let seat = seat(answer, &api, &caller)?;
     let ignored = std::mem::take(&mut call.ignored);
     let attempt = repeat.call(caller.key_id, &call);
     call.request.request_id = Some(request_id.to_string());
@@ -139,13 +147,28 @@ async fn answer_call(kind: CallKind, answer: Answer, sender: Sender, request: Re
     let wanted = Wanted::of(&call);
     drop(call);
     let mut hold = Hold::of(&attempt, task_id, &api);
-    let awaited = Awaited { task_id, api: api.clone(), readiness, caller };
-    let answered = match answer {
-        Answer::AtTheEnd if wanted.stream.is_some() => events::begin(wanted, awaited, &mut hold).await,
-        Answer::AtTheEnd => finished(&wanted, &awaited).await,
-        Answer::AtOnce => background::accepted(TaskId(task_id), preferred, &api, &caller).await,
+    let awaited = |seat| Awaited { task_id, api: api.clone(), readiness, caller, seat: Arc::new(seat) };
+    let answered = match seat.map(awaited) {
+        Some(awaited) if wanted.stream.is_some() => events::begin(wanted, awaited, &mut hold).await,
+        Some(awaited) => finished(&wanted, &awaited).await,
+        None => background::accepted(TaskId(task_id), preferred, &api, &caller).await,
     };
     Ok(naming_task(task_id, naming(ignored, settled(answered, hold, task_id).await)))
+}
+
+/// Room to wait for the task of a call, before anything is charged; `None` if the call is answered at once.
+fn seat(answer: Answer, api: &ApiState, caller: &Caller) -> Result<Option<Seat>, ApiError> {
+    if answer == Answer::AtOnce {
+        return Ok(None);
+    }
+    let crowd = || {
+        let message = format!(
+            "Too many calls wait for their tasks: at most {MAX_WAITERS_OF_KEY} of one key do. Nothing was charged; try again in \
+             {CROWD_RETRY_SECONDS} s."
+        );
+        ApiError::rate_limited(message, CROWD_RETRY_SECONDS)
+    };
+    api.shared.endings.waiters.seat(caller.key_id).map(Some).ok_or_else(crowd)
 }
 
 /// The answer of this attempt at a call, with the end of its hold on the task.
@@ -233,10 +256,9 @@ async fn finished(wanted: &Wanted, awaited: &Awaited) -> Result<Response, ApiErr
 impl Awaited {
     /// The task, once it has completed; any other end is an error.
     async fn completed(&self) -> Result<Arc<Task>, ApiError> {
-        let Self { task_id, api, readiness, caller } = self;
-        let Caller { key_id, account_id, .. } = *caller;
+        let Self { task_id, api, readiness, caller, seat } = self;
         let (task_id, released) = (TaskId(*task_id), readiness.stopping());
-        let found = api.tasks.wait(key_id, account_id, Surface::Api, task_id, TASK_TIME_LIMIT, released).await?;
+        let found = api.tasks.wait(seat, caller.account_id, Surface::Api, task_id, TASK_TIME_LIMIT, released).await?;
         // The key may have been revoked meanwhile.
         caller.check_again(api).await?;
         let task = found.ok_or_else(ApiError::goes_on)?.task;
