@@ -7,6 +7,7 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 use tintype::domain::model::Surface;
 use tintype::domain::request::GenerateRequest;
+use tintype::service::waiters::MAX_WAITERS_OF_KEY;
 use tintype::store::Submission;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -198,6 +199,60 @@ async fn a_call_that_waits_reports_how_far_its_task_is() {
     let mut rest = String::new();
     stream.read_to_string(&mut rest).await.expect("an answer");
     assert!(rest.contains("\"result\"") && rest.contains("image/jpeg"), "{} bytes", rest.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_the_official_client_cancels_leaves_a_task_that_goes_on() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let (mut program, _folder) = javascript("mcp_cancels.mjs", &["mcp_agent.mjs"]);
+    program.args([&format!("http://{}", service.address), &caller.key, &caller.key, TINTYPE]);
+    let said = tokio::task::spawn_blocking(move || run(&mut program)).await.expect("no panic");
+    service.waiting(0).await;
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    let mut tasks: Vec<_> = said.as_array().expect("a list").iter().map(|seen| seen["task"].clone()).collect();
+    for seen in said.as_array().expect("a list") {
+        assert_eq!((&seen["cancelled"], &seen["status"]), (&json!(true), &json!("processing")), "{said}");
+    }
+    service.work().await;
+    for task in &tasks {
+        assert_eq!(caller.task(task.as_str().expect("an id")).await["status"], "completed");
+    }
+    tasks.dedup();
+    assert_eq!((tasks.len(), caller.credits().await), (4, 92), "each call made one task");
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up_during_a_call_finds_its_task_in_the_list() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let boat = json!({ "prompt": "a boat" });
+    tokio::select! {
+        made = caller.tool("generate_image", &boat) => panic!("answered: {made}"),
+        () = service.waiting(1) => {}
+    }
+    service.waiting(0).await;
+    service.work().await;
+    let listed = caller.tool("list_tasks", &json!({})).await;
+    let [task] = &listed["structuredContent"]["items"].as_array().expect("tasks")[..] else { panic!("{listed}") };
+    assert_eq!(task["status"], "completed");
+    let shown = caller.tool("get_task", &json!({ "task_id": task["task_id"] })).await;
+    assert_eq!((&shown["content"][1]["type"], caller.credits().await), (&json!("image"), 8), "{shown}");
+}
+
+#[tokio::test]
+async fn a_call_beyond_those_of_its_key_that_may_wait_returns_its_task_at_once() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let waiters = &service.shared.endings.waiters;
+    let _held: Vec<_> = (0..MAX_WAITERS_OF_KEY).map(|_| waiters.seat(caller.key_id).expect("room")).collect();
+    let made = caller.tool("generate_image", &json!({ "prompt": "a boat" })).await;
+    assert_eq!(
+        (&made["structuredContent"]["status"], &made["isError"]),
+        (&json!("processing"), &json!(false)),
+        "{made}"
+    );
+    assert!(made["content"][1]["text"].as_str().is_some_and(|advice| advice.contains("get_task")), "{made}");
 }
 
 #[tokio::test]

@@ -79,6 +79,23 @@ async fn check_streams(mut program: Command) {
     assert_eq!(caller.credits().await, 94, "charged once, and the refusal was refunded");
 }
 
+/// Runs a program that gives up a stream whose task waits, and sends the call again with the same idempotency key.
+async fn check_given_up(mut program: Command) -> Value {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    program.args([format!("http://{}/v1", service.address), caller.key.clone()]);
+    let said = tokio::task::spawn_blocking(move || run(&mut program));
+    for count in [1, 0, 1] {
+        service.waiting_for(&said, count).await;
+    }
+    service.work().await;
+    let said: Value = serde_json::from_str(&said.await.expect("no panic")).expect("JSON");
+    assert_eq!((&said["pictures"], &said["tasks"][0]), (&json!(["89504e47"]), &said["tasks"][1]), "{said}");
+    assert_eq!(caller.task(said["tasks"][0].as_str().expect("an id")).await["status"], "completed");
+    assert_eq!(caller.credits().await, 98, "charged once");
+    said["given_up"].clone()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_python_client_repeats_a_call_and_is_charged_once() {
     let mut program = Command::new(python().join("python"));
@@ -103,6 +120,19 @@ async fn the_python_client_reads_streams_and_repeats_one_whose_connection_broke(
 async fn the_javascript_client_reads_streams_and_repeats_one_whose_connection_broke() {
     let (program, _folder) = javascript("openai_streams.mjs", &[]);
     check_streams(program).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_for_which_the_python_client_has_no_more_time_goes_on_and_is_charged_once() {
+    let mut program = Command::new(python().join("python"));
+    program.arg(root().join("tests/it/clients/openai_gives_up.py"));
+    assert_eq!(check_given_up(program).await, "APITimeoutError");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_the_javascript_client_aborts_goes_on_and_is_charged_once() {
+    let (program, _folder) = javascript("openai_gives_up.mjs", &[]);
+    assert_eq!(check_given_up(program).await, json!(true), "no event came");
 }
 
 #[tokio::test(flavor = "multi_thread")]
