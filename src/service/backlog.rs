@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::places::{Place, Places};
+use super::places::{Place, Places, Rank};
 use super::refresh::Refresh;
 use crate::clock::Clock;
 use crate::config::TASK_TIME_LIMIT;
@@ -249,8 +249,8 @@ impl Backlog {
             Some(attempt) => Place { position: 0, wait: left(attempt, usual) },
             None => match self.places.of(store, id).await {
                 // A pause of the queue does not stop it.
-                0 => Place { position: 0, wait: usual },
-                position => self.behind(position, position, image_to_image),
+                Rank { position: 0, .. } => Place { position: 0, wait: usual },
+                rank => self.ranked(rank, image_to_image),
             },
         }
     }
@@ -259,6 +259,16 @@ impl Backlog {
     pub fn last_place(&self, task: &Task) -> Place {
         let position = self.known().waiting;
         self.behind(position, position.saturating_sub(1), task.image_to_image)
+    }
+
+    /// The place of a waiting task. One that names an engine also waits for those before it that name the same, and its wait
+    /// is unknown while that of this engine is.
+    fn ranked(&self, rank: Rank, image_to_image: bool) -> Place {
+        let Rank { position, of_engine } = rank;
+        let place = self.behind(position, position, image_to_image);
+        let Some((engine, among)) = of_engine else { return place };
+        let own = self.wait(among, 0, Some(&engine));
+        Place { wait: own.and_then(|own| Some(place.wait?.max(own))), ..place }
     }
 
     /// The place behind `waiting` others, whose wait is unknown while no worker takes the task.

@@ -2,7 +2,8 @@
 //!
 //! They come from a copy of the queue that is read at most once a second, whatever the number of polls. A place is the
 //! task's rank by age among the waiting tasks of all accounts. It says how long the queue is and nothing else about other
-//! accounts; workers take turns between accounts, so a task of an account with few tasks comes earlier.
+//! accounts; workers take turns between accounts, so a task of an account with few tasks comes earlier. Of a task that was
+//! submitted since the queue was read, its copy does not know yet whether it names an engine.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use super::refresh::Refresh;
 use crate::clock::{Clock, Timestamp};
 use crate::domain::model::Id;
-use crate::store::Store;
+use crate::store::{Store, WaitingTask};
 
 /// Most waiting tasks to copy, the oldest ones.
 pub const MAX_KNOWN: u32 = 10_000;
@@ -38,6 +39,15 @@ impl Place {
     }
 }
 
+/// The rank of an unfinished task in the queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Rank {
+    /// Among all waiting tasks, 1 for the oldest; 0 for a task that a worker has.
+    pub(super) position: u64,
+    /// The engine that it names, and its rank among the waiting tasks that name the same one, from 1.
+    pub(super) of_engine: Option<(String, u64)>,
+}
+
 /// A copy of the queue.
 #[derive(Debug)]
 pub(super) struct Places {
@@ -48,7 +58,7 @@ pub(super) struct Places {
 #[derive(Debug, Default)]
 struct Known {
     /// The oldest waiting tasks, in order.
-    waiting: Vec<Id>,
+    waiting: Vec<WaitingTask>,
     /// Time of the database just before they were read.
     read_at: Option<Timestamp>,
 }
@@ -58,13 +68,12 @@ impl Places {
         Self { refresh: Refresh::new(clock), known: Mutex::default() }
     }
 
-    /// The place of an unfinished task: 1 for the oldest that waits, 0 for one that a worker has. The tasks behind the
-    /// first [`MAX_KNOWN`] all have the place behind these.
-    pub(super) async fn of(&self, store: &dyn Store, id: Id) -> u64 {
+    /// The rank of an unfinished task. The tasks behind the first [`MAX_KNOWN`] all have the place behind these.
+    pub(super) async fn of(&self, store: &dyn Store, id: Id) -> Rank {
         let read_at = store.now();
         let query = store.waiting_tasks(MAX_KNOWN);
         self.refresh.run(query, |waiting| *self.known() = Known { waiting, read_at: Some(read_at) }).await;
-        self.known().place(id)
+        self.known().rank(id)
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, Known> {
@@ -73,15 +82,22 @@ impl Places {
 }
 
 impl Known {
-    fn place(&self, id: Id) -> u64 {
+    fn rank(&self, id: Id) -> Rank {
         let behind = self.waiting.len() as u64 + 1;
-        match self.waiting.binary_search(&id) {
-            Ok(index) => index as u64 + 1,
-            Err(index) if index < self.waiting.len() => 0,
-            Err(_) if self.waiting.len() >= MAX_KNOWN as usize => behind,
+        let (position, of_engine) = match self.waiting.binary_search_by_key(&id, |waiting| waiting.id) {
+            Ok(index) => (index as u64 + 1, self.rank_of_engine(index)),
+            Err(index) if index < self.waiting.len() => (0, None),
+            Err(_) if self.waiting.len() >= MAX_KNOWN as usize => (behind, None),
             // Submitted after the queue was read, or claimed before.
-            Err(_) if self.read_at.is_none_or(|read_at| id.timestamp() >= read_at) => behind,
-            Err(_) => 0,
-        }
+            Err(_) if self.read_at.is_none_or(|read_at| id.timestamp() >= read_at) => (behind, None),
+            Err(_) => (0, None),
+        };
+        Rank { position, of_engine }
+    }
+
+    fn rank_of_engine(&self, index: usize) -> Option<(String, u64)> {
+        let engine = self.waiting[index].engine.as_ref()?;
+        let same = self.waiting[..=index].iter().filter(|waiting| waiting.engine.as_ref() == Some(engine));
+        Some((engine.clone(), same.count() as u64))
     }
 }

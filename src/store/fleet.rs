@@ -39,6 +39,15 @@ pub struct WorkerReport {
     pub is_available: bool,
 }
 
+/// A task that no worker has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitingTask {
+    /// The task.
+    pub id: Id,
+    /// The engine that it names, if it names one.
+    pub engine: Option<String>,
+}
+
 /// An engine as its workers report it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EngineState {

@@ -46,7 +46,7 @@ pub use self::endpoints::{EndpointChange, EndpointCreation, Endpoints, NewEndpoi
 pub use self::error::{Cause, OpenError, StoreError};
 pub use self::fleet::{
     ANY_REFERENCES, Abilities, ENGINE_SILENCE, EndingsElsewhere, EngineState, Fleet, WORKER_SILENCE, WaitingForEngine,
-    WorkerReport,
+    WaitingTask, WorkerReport,
 };
 pub use self::gallery::{Board, BoardWrite, Gallery, GalleryFilter, GalleryPage, State};
 pub use self::identities::{Identities, Linking};
@@ -393,7 +393,7 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
     async fn waiting_for_engines(&self) -> Result<Vec<WaitingForEngine>>;
 
     /// The oldest waiting tasks, in order, at most `limit`.
-    async fn waiting_tasks(&self, limit: u32) -> Result<Vec<Id>>;
+    async fn waiting_tasks(&self, limit: u32) -> Result<Vec<WaitingTask>>;
 
     /// Pauses the queue: no claim by any process returns a task until [`Queue::resume_queue`]. Returns the time since
     /// which it is paused.

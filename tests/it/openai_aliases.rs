@@ -1,9 +1,11 @@
 //! Names of models that stand for an engine: tasks of such a model wait for a worker with that engine.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tintype::service::backlog::MIN_SAMPLES;
 use tintype::worker::Worker;
 
 use crate::rigs::binary::{Server, run, tintype};
@@ -47,6 +49,38 @@ async fn a_task_of_an_alias_waits_for_its_engine_and_every_other_name_for_any() 
         (status(&caller, &named).await, status(&caller, &another).await),
         (json!("completed"), json!("completed"))
     );
+}
+
+#[tokio::test]
+async fn the_expected_wait_is_that_of_the_workers_with_the_engine() {
+    let flags = ["--renders", "1", "--submit-rate", "0", "--model-alias", "dall-e-3=comfy"];
+    let service = Service::start_with(&flags).await;
+    let comfy = service.worker_named("comfy", Arc::new(service.renderer()));
+    let caller = service.caller("ada", 100).await;
+    let mut tasks = Vec::new();
+    for model in ["dall-e-3", "", "dall-e-3", ""] {
+        tasks.push(submit(&caller, model).await);
+        service.clock.advance(Duration::from_millis(1));
+    }
+    // The queue is read again.
+    service.clock.advance(Duration::from_secs(1));
+    let waits = async || {
+        let mut waits = Vec::new();
+        for task in &tasks {
+            let answer = caller.get(&format!("{TASKS}/{task}")).await;
+            let wait = answer.headers.get("x-expected-wait").map(|wait| wait.to_str().expect("text").to_owned());
+            waits.push(wait.map(|wait| wait.parse::<u64>().expect("seconds")));
+        }
+        waits
+    };
+    // Two workers have a slot each. Nothing is known of those with the engine.
+    (0..MIN_SAMPLES).for_each(|_| service.worker.pace().observe(Duration::from_secs(10), 1));
+    comfy.report().await;
+    assert_eq!(waits().await, [None, Some(20), None, Some(30)]);
+    (0..MIN_SAMPLES).for_each(|_| comfy.pace().observe(Duration::from_secs(100), 1));
+    let after = waits().await;
+    assert_eq!([after[0], after[2]], [Some(200), Some(300)], "the one before each, or in the works, and its own");
+    assert!(after[1].max(after[3]) < Some(100), "they need not wait for this engine: {after:?}");
 }
 
 #[tokio::test]

@@ -22,7 +22,7 @@ use crate::domain::model::{CREDITS_PER_IMAGE, Id, Surface};
 use crate::fault::Effect;
 use crate::store::{
     Action, AttemptProgress, Claim, Deed, Ended, EndingsElsewhere, Lease, LeaseWrite, MAX_LOST_LEASES, Origin, Queue,
-    QueueDepth, REFUND_LIFE, Refusal, Result, Retry, StrikeRule, WaitingForEngine,
+    QueueDepth, REFUND_LIFE, Refusal, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask,
 };
 
 /// For a parameter.
@@ -332,10 +332,12 @@ impl Queue for PostgresStore {
         rows.iter().map(waiting).collect()
     }
 
-    async fn waiting_tasks(&self, limit: u32) -> Result<Vec<Id>> {
-        let sql = "SELECT task_id FROM queue WHERE task_id >= $1 AND lease_until IS NULL ORDER BY task_id LIMIT $2";
+    async fn waiting_tasks(&self, limit: u32) -> Result<Vec<WaitingTask>> {
+        let sql = "SELECT task_id, nullif(engine, '') AS engine FROM queue
+            WHERE task_id >= $1 AND lease_until IS NULL ORDER BY task_id LIMIT $2";
         let rows = self.database.read(sql, &[&self.database.horizon(), &i64::from(limit)]).await?;
-        rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+        let waiting = |row: &Row| Ok(WaitingTask { id: row.try_get("task_id")?, engine: row.try_get("engine")? });
+        rows.iter().map(waiting).collect()
     }
 
     async fn pause_queue(&self) -> Result<Timestamp> {

@@ -21,7 +21,7 @@ use crate::domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, Surface};
 use crate::fault::Effect;
 use crate::store::{
     Action, AttemptProgress, Claim, Deed, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Origin, Queue,
-    QueueDepth, Refusal, Rescue, Rescued, Result, Retry, StrikeRule, WaitingForEngine,
+    QueueDepth, Refusal, Rescue, Rescued, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask,
 };
 
 /// Tasks that a sweep ends per transaction, so that the writes of callers can run in between.
@@ -381,10 +381,11 @@ pub(super) fn depth(connection: &Connection) -> rusqlite::Result<QueueDepth> {
         })
 }
 
-fn waiting(connection: &Connection, limit: u32) -> rusqlite::Result<Vec<Id>> {
+fn waiting(connection: &Connection, limit: u32) -> rusqlite::Result<Vec<WaitingTask>> {
+    let sql = "SELECT task_id, nullif(engine, '') FROM queue WHERE lease_until IS NULL ORDER BY task_id LIMIT ?1";
     connection
-        .prepare_cached("SELECT task_id FROM queue WHERE lease_until IS NULL ORDER BY task_id LIMIT ?1")?
-        .query_map([limit], |row| row.get(0))?
+        .prepare_cached(sql)?
+        .query_map([limit], |row| Ok(WaitingTask { id: row.get(0)?, engine: row.get(1)? }))?
         .collect()
 }
 
@@ -480,7 +481,7 @@ impl Queue for SqliteStore {
         self.read(engines::waiting)
     }
 
-    async fn waiting_tasks(&self, limit: u32) -> Result<Vec<Id>> {
+    async fn waiting_tasks(&self, limit: u32) -> Result<Vec<WaitingTask>> {
         self.read(|connection| waiting(connection, limit))
     }
 

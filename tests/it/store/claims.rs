@@ -5,7 +5,7 @@ use std::time::Duration;
 use tintype::clock::Clock;
 use tintype::domain::model::{Id, Status, Surface, TaskId};
 use tintype::domain::request::GenerateRequest;
-use tintype::store::{ANY_REFERENCES, Lease, LeaseWrite, QueueDepth, Rescue, Result, Store};
+use tintype::store::{ANY_REFERENCES, Lease, LeaseWrite, QueueDepth, Rescue, Result, Store, WaitingTask};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, images, one_file};
 use crate::rigs::service::NOON;
@@ -286,10 +286,11 @@ pub async fn waiting_tasks_returns_the_oldest_in_order(fx: &Fixture) -> Result<(
     for account in [bob, ada, bob, ada] {
         ids.push(fx.submit(account).await?.id);
     }
-    assert_eq!(fx.store.waiting_tasks(3).await?, ids[..3]);
+    let waiting = |ids: &[Id]| ids.iter().map(|id| WaitingTask { id: *id, engine: None }).collect::<Vec<_>>();
+    assert_eq!(fx.store.waiting_tasks(3).await?, waiting(&ids[..3]));
     let lease = fx.claim().await?;
     ids.retain(|id| *id != lease.task_id);
-    assert_eq!(fx.store.waiting_tasks(10).await?, ids);
+    assert_eq!(fx.store.waiting_tasks(10).await?, waiting(&ids));
     Ok(())
 }
 

@@ -32,6 +32,8 @@ pub async fn a_claim_takes_tasks_of_its_engine_and_of_none(fx: &Fixture) -> Resu
     let waiting = |engine: &str, tasks, references| WaitingForEngine { engine: engine.into(), tasks, references };
     let all = [waiting("brush", 1, 1), waiting("gone", 100, 0), waiting("pen", 1, 0)];
     assert_eq!(fx.store.waiting_for_engines().await?, all);
+    let named = fx.store.waiting_tasks(200).await?.into_iter().skip(100).map(|waiting| waiting.engine);
+    assert_eq!(named.collect::<Vec<_>>(), [None, Some("pen".into()), Some("brush".into()), None]);
     assert_eq!(claimed_for(fx, 1, "pen").await?, [any], "the oldest first");
     assert_eq!(claimed_for(fx, 10, "pen").await?, [late, pen], "bob's turn");
     assert_eq!(claimed_for(fx, 10, "pen").await?, []);
