@@ -96,12 +96,12 @@ pub enum AttemptWrite {
 #[async_trait]
 pub trait Deliveries: std::fmt::Debug + Send + Sync + 'static {
     /// Writes an event that tries an endpoint, to be sent before all others and without regard to the wait of the
-    /// endpoint. Returns its delivery; `None` if the endpoint is disabled or does not exist.
+    /// endpoint, unless one waits to be sent so. Returns its delivery; `None` if the endpoint is disabled or does not exist.
     async fn test_endpoint(&self, id: Id) -> Result<Option<Id>>;
 
     /// Sends a delivery that has ended once more, as a new delivery of the same event, or one that waits at once; before all
-    /// others and without regard to the wait of the endpoint. Returns the delivery that is sent; `None` if there is none,
-    /// or its endpoint is disabled.
+    /// others and without regard to the wait of the endpoint. While the event waits to be sent so, that is enough. Returns
+    /// the delivery that is sent; `None` if there is none, or its endpoint is disabled.
     async fn replay_delivery(&self, id: Id) -> Result<Option<Id>>;
 
     /// The delivery with this id.

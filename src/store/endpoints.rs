@@ -36,7 +36,7 @@ pub enum EndpointCreation {
 /// A change to an endpoint.
 #[derive(Debug, Clone)]
 pub enum EndpointChange {
-    /// Sends events again, from now on.
+    /// Sends events again, from now on. None that was written before is sent.
     Enable,
     /// Sends no more events, and gives up those that wait.
     Disable,

@@ -325,7 +325,8 @@ macro_rules! suite {
                     an_endpoint_that_is_gone_or_dead_is_disabled,
                     claims_take_the_oldest_of_each_endpoint_up_to_its_share,
                     a_delivery_postponed_before_the_clock_was_set_back_is_due,
-                    a_test_and_a_replay_go_first_and_end_the_wait_of_an_endpoint,
+                    a_test_and_a_replay_go_first_and_do_not_wait_for_an_endpoint,
+                    what_waits_to_be_sent_at_once_is_not_added_again,
                     old_deliveries_are_deleted_and_the_oldest_of_too_many_given_up,
                 }
                 removals {

@@ -1,4 +1,5 @@
-//! Statements for deliveries.
+//! Statements for deliveries. Those that lock an endpoint and deliveries to it lock the endpoint first; others wait for no
+//! lock on a delivery while they hold one.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -57,13 +58,14 @@ fn delivery(row: &Row) -> Result<Delivery> {
 /// The columns of a [`Delivery`].
 const DELIVERY: &str = "id, endpoint_id, event_id, type, attempts, next_attempt_at, delivered_at, status, trouble";
 
-/// Ends the wait of an endpoint, unless it is disabled; `false` if it is or does not exist.
-async fn hurry(begun: &Transaction<'_>, id: Id) -> std::result::Result<bool, Failure> {
-    let sql = "UPDATE endpoints SET resume_at = NULL WHERE id = $1 AND disabled_at IS NULL";
-    Ok(begun.execute(sql, &[&id]).await? > 0)
+/// Locks an endpoint, unless it is disabled; `false` if it is or does not exist.
+async fn lock_enabled(begun: &Transaction<'_>, id: Id) -> std::result::Result<bool, Failure> {
+    let sql = "SELECT 1 FROM endpoints WHERE id = $1 AND disabled_at IS NULL FOR NO KEY UPDATE";
+    Ok(begun.query_opt(sql, &[&id]).await?.is_some())
 }
 
-/// Endpoints with waiting deliveries, each at the cost of an index lookup; then those of them that are due.
+/// Endpoints with waiting deliveries, each at the cost of an index lookup; then those of them that are due. A delivery that
+/// is due at 0, a test or a replay, does not wait for its endpoint.
 const DUE: &str = "
     WITH RECURSIVE waiting (id) AS (
         SELECT min(endpoint_id) FROM deliveries WHERE next_attempt_at IS NOT NULL AND endpoint_id > $1
@@ -72,11 +74,12 @@ const DUE: &str = "
         FROM waiting w WHERE w.id IS NOT NULL
     )
     SELECT e.id, e.account_id, e.failing_since IS NOT NULL AS is_failing FROM waiting w JOIN endpoints e ON e.id = w.id
-    WHERE e.disabled_at IS NULL
-        AND (e.resume_at IS NULL OR e.resume_at <= tintype_now($2) OR e.resume_at > tintype_now($2) + $3)
+    WHERE e.disabled_at IS NULL AND (
+        EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at = 0)
+        OR (e.resume_at IS NULL OR e.resume_at <= tintype_now($2) OR e.resume_at > tintype_now($2) + $3)
         AND (EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at <= tintype_now($2))
             OR EXISTS (
-                SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at > tintype_now($2) + $3))
+                SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at > tintype_now($2) + $3)))
     ORDER BY w.id LIMIT $4";
 
 /// Begins attempts. A row that another process claims at the same time is passed over.
@@ -86,8 +89,9 @@ const CLAIM: &str = "
         JOIN endpoints e ON e.id = wanted.endpoint_id AND e.disabled_at IS NULL
         CROSS JOIN LATERAL (
             SELECT id FROM deliveries
-            WHERE deliveries.endpoint_id = wanted.endpoint_id AND next_attempt_at IS NOT NULL
-                AND (next_attempt_at <= tintype_now($3) OR next_attempt_at > tintype_now($3) + $5)
+            WHERE deliveries.endpoint_id = wanted.endpoint_id AND next_attempt_at IS NOT NULL AND (next_attempt_at = 0
+                OR (e.resume_at IS NULL OR e.resume_at <= tintype_now($3) OR e.resume_at > tintype_now($3) + $5)
+                AND (next_attempt_at <= tintype_now($3) OR next_attempt_at > tintype_now($3) + $5))
             ORDER BY next_attempt_at LIMIT wanted.room FOR UPDATE SKIP LOCKED
         ) d
     ),
@@ -123,21 +127,33 @@ fn claimed(row: &Row, tasks: &HashMap<Id, Task>) -> Result<DeliveryClaim> {
 
 /// Records the success $1 of the attempt $2, which ends the troubles of its endpoint.
 const DELIVERED: &str = "
-    WITH done AS (
+    WITH troubled AS MATERIALIZED (
+        SELECT id FROM endpoints WHERE id = (SELECT endpoint_id FROM deliveries WHERE id = $1)
+            AND (failing_since IS NOT NULL OR resume_at IS NOT NULL)
+        FOR NO KEY UPDATE
+    ),
+    -- The count makes it wait for the lock on the endpoint.
+    done AS (
         UPDATE deliveries SET delivered_at = tintype_now($3), next_attempt_at = NULL, status = $4, trouble = NULL
-        WHERE id = $1 AND attempts = $2 AND delivered_at IS NULL RETURNING endpoint_id
+        WHERE id = $1 AND attempts = $2 AND delivered_at IS NULL AND (SELECT count(*) FROM troubled) >= 0 RETURNING 1
     ),
     well AS (
         UPDATE endpoints SET failing_since = NULL, resume_at = NULL
-        WHERE id = (SELECT endpoint_id FROM done) AND (failing_since IS NOT NULL OR resume_at IS NOT NULL)
+        WHERE id = (SELECT id FROM troubled) AND EXISTS (SELECT 1 FROM done)
     )
     SELECT 1 FROM done";
 
-/// Records the failure of the attempt $2 at the delivery $1.
+/// Locks the endpoint of the delivery $1.
+const LOCK_OF: &str = "
+    SELECT id FROM endpoints WHERE id = (SELECT endpoint_id FROM deliveries WHERE id = $1) FOR NO KEY UPDATE";
+
+/// Records the failure of the attempt $2 at the delivery $1. 0 or null: a replay, or the end of the endpoint, came during the
+/// attempt.
 const FAILED: &str = "
     UPDATE deliveries
-    SET next_attempt_at = CASE WHEN next_attempt_at IS NULL OR next_attempt_at = 0 THEN next_attempt_at ELSE $3::bigint END, status = $4, trouble = $5
-    WHERE id = $1 AND attempts = $2 AND delivered_at IS NULL RETURNING endpoint_id";
+    SET next_attempt_at = CASE WHEN coalesce(next_attempt_at, 0) = 0 THEN next_attempt_at ELSE $3::bigint END,
+        status = $4, trouble = $5
+    WHERE id = $1 AND attempts = $2 AND delivered_at IS NULL";
 
 impl PostgresStore {
     /// The tasks whose ends these rows tell of. They never change.
@@ -169,12 +185,15 @@ impl PostgresStore {
         let status = failure.status.map(i64::from);
         let trouble = failure.trouble.map(|trouble| trouble.as_str());
         let fail = async |begun: &Transaction<'_>| {
+            let Some(row) = begun.query_opt(LOCK_OF, &[&id]).await? else { return Ok(AttemptWrite::Lost) };
+            let endpoint_id: Id = row.try_get(0)?;
             let parameters: [Parameter<'_>; 5] = [&id, &i64::from(attempt), &again_at, &status, &trouble];
-            let Some(row) = begun.query_opt(FAILED, &parameters).await? else { return Ok(AttemptWrite::Lost) };
+            if begun.execute(FAILED, &parameters).await? == 0 {
+                return Ok(AttemptWrite::Lost);
+            }
             if failure.verdict == Verdict::Nothing {
                 return Ok(AttemptWrite::Done);
             }
-            let endpoint_id: Id = row.try_get(0)?;
             let sql = "UPDATE endpoints SET failing_since = coalesce(failing_since, $2), resume_at = $3
                 WHERE id = $1 AND disabled_at IS NULL RETURNING failing_since";
             let row = begun.query_opt(sql, &[&endpoint_id, &now, &now.saturating_add(failure.hold)]).await?;
@@ -196,7 +215,7 @@ impl PostgresStore {
 
     async fn trim(&self, cutoff: Timestamp, most_waiting: u32) -> Result<usize> {
         let delete = "DELETE FROM deliveries WHERE id = ANY (ARRAY (
-            SELECT id FROM deliveries WHERE id < $1 ORDER BY id LIMIT $2)) RETURNING 1";
+            SELECT id FROM deliveries WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)) RETURNING 1";
         let deleted = self.database.write(delete, &[&Id::floor(cutoff), &BATCH]).await?.len();
         let crowded = "SELECT endpoint_id FROM deliveries WHERE next_attempt_at IS NOT NULL
             GROUP BY endpoint_id HAVING count(*) > $1";
@@ -204,9 +223,10 @@ impl PostgresStore {
         let mut given_up = 0;
         for row in self.database.read(crowded, &[&most_waiting]).await? {
             let endpoint_id: Id = row.try_get(0)?;
-            let give_up = "UPDATE deliveries SET next_attempt_at = NULL WHERE id = ANY (ARRAY (
-                SELECT id FROM deliveries WHERE endpoint_id = $1 AND next_attempt_at IS NOT NULL
-                ORDER BY id DESC LIMIT $3 OFFSET $2)) RETURNING 1";
+            let give_up = "WITH locked AS MATERIALIZED (SELECT id FROM endpoints WHERE id = $1 FOR NO KEY UPDATE)
+                UPDATE deliveries SET next_attempt_at = NULL WHERE id = ANY (ARRAY (
+                    SELECT id FROM deliveries WHERE endpoint_id = (SELECT id FROM locked) AND next_attempt_at IS NOT NULL
+                    ORDER BY id DESC LIMIT $3 OFFSET $2)) RETURNING 1";
             given_up += self.database.write(give_up, &[&endpoint_id, &most_waiting, &BATCH]).await?.len();
         }
         Ok(deleted + given_up)
@@ -219,8 +239,13 @@ impl Deliveries for PostgresStore {
         let (delivery_id, event_id, now) = (self.database.new_id(), self.database.new_id(), self.database.now());
         let data = event::of_test(id).to_string();
         let test = async |begun: &Transaction<'_>| {
-            if !hurry(begun, id).await? {
+            if !lock_enabled(begun, id).await? {
                 return Ok(None);
+            }
+            let waiting =
+                "SELECT id FROM deliveries WHERE endpoint_id = $1 AND type = $2 AND next_attempt_at = 0 LIMIT 1";
+            if let Some(row) = begun.query_opt(waiting, &[&id, &EventType::Test.as_str()]).await? {
+                return Ok(Some(row.try_get(0)?));
             }
             let sql = "INSERT INTO deliveries (id, endpoint_id, event_id, type, data, happened_at, next_attempt_at)
                 VALUES ($1, $2, $3, $4, $5, $6, 0)";
@@ -238,12 +263,17 @@ impl Deliveries for PostgresStore {
                 WHERE e.id = (SELECT endpoint_id FROM deliveries WHERE id = $1)";
             let Some(row) = begun.query_opt(sql, &[&id]).await? else { return Ok((None, None)) };
             let (endpoint_id, account_id): (Id, Id) = (row.try_get(0)?, row.try_get(1)?);
-            if !hurry(begun, endpoint_id).await? {
+            if !lock_enabled(begun, endpoint_id).await? {
                 return Ok((None, None));
             }
             let sql = "UPDATE deliveries SET next_attempt_at = 0 WHERE id = $1 AND next_attempt_at IS NOT NULL";
             if begun.execute(sql, &[&id]).await? > 0 {
                 return Ok((Some(id), Some(account_id)));
+            }
+            let waiting = "SELECT w.id FROM deliveries w JOIN deliveries d USING (endpoint_id, event_id)
+                WHERE d.id = $1 AND w.next_attempt_at = 0 LIMIT 1";
+            if let Some(row) = begun.query_opt(waiting, &[&id]).await? {
+                return Ok((Some(row.try_get(0)?), Some(account_id)));
             }
             let sql = "INSERT INTO deliveries (id, endpoint_id, event_id, type, data, happened_at, next_attempt_at)
                 SELECT $2, endpoint_id, event_id, type, data, happened_at, 0 FROM deliveries WHERE id = $1";

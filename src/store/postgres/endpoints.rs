@@ -43,12 +43,29 @@ pub(super) async fn disable(
     reason: DisabledFor,
     now: Timestamp,
 ) -> std::result::Result<(), Failure> {
-    let sql = "WITH disabled AS (
-            UPDATE endpoints SET disabled_at = $2, disabled_for = $3 WHERE id = $1 AND disabled_at IS NULL RETURNING id
-        )
-        UPDATE deliveries SET next_attempt_at = NULL
-        WHERE endpoint_id = (SELECT id FROM disabled) AND next_attempt_at IS NOT NULL";
-    begun.execute(sql, &[&id, &now, &reason.as_str()]).await?;
+    let sql = "UPDATE endpoints SET disabled_at = $2, disabled_for = $3 WHERE id = $1 AND disabled_at IS NULL";
+    if begun.execute(sql, &[&id, &now, &reason.as_str()]).await? > 0 {
+        give_up(begun, id).await?;
+    }
+    Ok(())
+}
+
+/// Enables a disabled endpoint. An event whose commit ended after the endpoint was disabled was written for it if the
+/// commit began before: that one is given up now.
+async fn enable(begun: &Transaction<'_>, id: Id) -> std::result::Result<(), Failure> {
+    let sql = "UPDATE endpoints SET disabled_at = NULL, disabled_for = NULL, failing_since = NULL, resume_at = NULL
+        WHERE id = $1 AND disabled_at IS NOT NULL";
+    if begun.execute(sql, &[&id]).await? > 0 {
+        give_up(begun, id).await?;
+    }
+    Ok(())
+}
+
+/// Gives up what waits for an endpoint, which this transaction has locked: a statement of its own sees all that was written
+/// before the lock.
+async fn give_up(begun: &Transaction<'_>, id: Id) -> std::result::Result<(), Failure> {
+    let sql = "UPDATE deliveries SET next_attempt_at = NULL WHERE endpoint_id = $1 AND next_attempt_at IS NOT NULL";
+    begun.execute(sql, &[&id]).await?;
     Ok(())
 }
 
@@ -94,12 +111,7 @@ impl Endpoints for PostgresStore {
         let now = self.database.now();
         let change = async |begun: &Transaction<'_>| {
             match &wanted {
-                EndpointChange::Enable => {
-                    let sql = "UPDATE endpoints
-                        SET disabled_at = NULL, disabled_for = NULL, failing_since = NULL, resume_at = NULL
-                        WHERE id = $1 AND disabled_at IS NOT NULL";
-                    begun.execute(sql, &[&id]).await?;
-                }
+                EndpointChange::Enable => enable(begun, id).await?,
                 EndpointChange::Disable => disable(begun, id, DisabledFor::Request, now).await?,
                 EndpointChange::Rotate { secret, overlap } => {
                     let sql =

@@ -113,19 +113,27 @@ fn delivery(row: &Row<'_>) -> rusqlite::Result<Delivery> {
     })
 }
 
-/// Ends the wait of an endpoint, unless it is disabled; `false` if it is or does not exist.
-fn hurry(connection: &Connection, id: Id) -> rusqlite::Result<bool> {
-    let sql = "UPDATE endpoints SET resume_at = NULL WHERE id = ?1 AND disabled_at IS NULL";
-    Ok(connection.prepare_cached(sql)?.execute([id])? > 0)
+/// Whether an endpoint exists and is not disabled.
+fn is_enabled(connection: &Connection, id: Id) -> rusqlite::Result<bool> {
+    connection.prepare_cached("SELECT 1 FROM endpoints WHERE id = ?1 AND disabled_at IS NULL")?.exists([id])
 }
 
 fn test(writing: &mut Writing, id: Id) -> rusqlite::Result<Option<Id>> {
-    if !hurry(&writing.connection, id)? {
+    if !is_enabled(&writing.connection, id)? {
         return Ok(None);
+    }
+    let kind = EventType::Test;
+    let waiting = writing
+        .connection
+        .prepare_cached("SELECT id FROM deliveries WHERE endpoint_id = ?1 AND type = ?2 AND next_attempt_at = ?3")?
+        .query_row(params![id, kind.as_str(), AT_ONCE], |row| row.get(0))
+        .optional()?;
+    if waiting.is_some() {
+        return Ok(waiting);
     }
     let now = writing.clock.now();
     let data = event::of_test(id).to_string();
-    let (kind, event_id) = (EventType::Test, writing.ids.next(now));
+    let event_id = writing.ids.next(now);
     add(writing, id, &Written { kind, event_id, data: Some(&data), happened_at: now, due_at: AT_ONCE }).map(Some)
 }
 
@@ -143,7 +151,7 @@ fn replay(writing: &mut Writing, id: Id) -> rusqlite::Result<Option<Id>> {
         })
         .optional()?;
     let Some((endpoint_id, event_id, kind, data, happened_at, waits)) = found else { return Ok(None) };
-    if !hurry(&writing.connection, endpoint_id)? {
+    if !is_enabled(&writing.connection, endpoint_id)? {
         return Ok(None);
     }
     if waits {
@@ -151,11 +159,20 @@ fn replay(writing: &mut Writing, id: Id) -> rusqlite::Result<Option<Id>> {
         writing.connection.prepare_cached(sql)?.execute(params![id, AT_ONCE])?;
         return Ok(Some(id));
     }
+    let waiting = writing
+        .connection
+        .prepare_cached("SELECT id FROM deliveries WHERE endpoint_id = ?1 AND event_id = ?2 AND next_attempt_at = ?3")?
+        .query_row(params![endpoint_id, event_id, AT_ONCE], |row| row.get(0))
+        .optional()?;
+    if waiting.is_some() {
+        return Ok(waiting);
+    }
     let event = Written { kind, event_id, data: data.as_deref(), happened_at, due_at: AT_ONCE };
     add(writing, endpoint_id, &event).map(Some)
 }
 
-/// Endpoints with waiting deliveries, each at the cost of an index lookup; then those of them that are due.
+/// Endpoints with waiting deliveries, each at the cost of an index lookup; then those of them that are due. A delivery that
+/// is due at 0, a test or a replay, does not wait for its endpoint.
 const DUE: &str = "
     WITH RECURSIVE waiting (id) AS (
         SELECT min(endpoint_id) FROM deliveries WHERE next_attempt_at IS NOT NULL AND endpoint_id > ?1
@@ -164,9 +181,11 @@ const DUE: &str = "
         FROM waiting w WHERE w.id IS NOT NULL
     )
     SELECT e.id, e.account_id, e.failing_since IS NOT NULL AS is_failing FROM waiting w JOIN endpoints e ON e.id = w.id
-    WHERE e.disabled_at IS NULL AND (e.resume_at IS NULL OR e.resume_at <= ?2 OR e.resume_at > ?3) AND (
-        EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at <= ?2)
-        OR EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at > ?3))
+    WHERE e.disabled_at IS NULL AND (
+        EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at = 0)
+        OR (e.resume_at IS NULL OR e.resume_at <= ?2 OR e.resume_at > ?3) AND (
+            EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at <= ?2)
+            OR EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at > ?3)))
     LIMIT ?4";
 
 fn due(connection: &Connection, after: Option<Id>, now: Timestamp, limit: u32) -> rusqlite::Result<Vec<DueEndpoint>> {
@@ -187,7 +206,8 @@ fn claim(writing: &mut Writing, wanted: &[(Id, u32)], lease: Duration) -> rusqli
             .prepare_cached(
                 "SELECT d.id FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id
                  WHERE d.endpoint_id = ?1 AND e.disabled_at IS NULL AND d.next_attempt_at IS NOT NULL
-                     AND (d.next_attempt_at <= ?2 OR d.next_attempt_at > ?3)
+                     AND (d.next_attempt_at = 0 OR (e.resume_at IS NULL OR e.resume_at <= ?2 OR e.resume_at > ?3)
+                         AND (d.next_attempt_at <= ?2 OR d.next_attempt_at > ?3))
                  ORDER BY d.next_attempt_at LIMIT ?4",
             )?
             .query_map(params![endpoint_id, now, now.saturating_add(LONGEST_WAIT), room], |row| row.get(0))?

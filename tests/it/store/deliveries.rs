@@ -215,7 +215,7 @@ pub async fn a_delivery_postponed_before_the_clock_was_set_back_is_due(fx: &Fixt
     Ok(())
 }
 
-pub async fn a_test_and_a_replay_go_first_and_end_the_wait_of_an_endpoint(fx: &Fixture) -> Result<()> {
+pub async fn a_test_and_a_replay_go_first_and_do_not_wait_for_an_endpoint(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let only = Subscription::to(&[EventType::TaskCompleted]).expect("a subscription");
     let endpoint = add(fx, ada, NewEndpoint { events: only, ..new_endpoint("https://a.example/") }).await?.id;
@@ -231,10 +231,15 @@ pub async fn a_test_and_a_replay_go_first_and_end_the_wait_of_an_endpoint(fx: &F
     assert_eq!(due(&*fx.store).await?, []);
     let test = fx.store.test_endpoint(endpoint).await?.expect("an enabled endpoint");
     assert_eq!(due(&*fx.store).await?, [endpoint]);
-    let claim = claim_one(fx, endpoint).await?;
-    assert_eq!((claim.id, claim.event.kind), (test, EventType::Test));
-    assert_eq!(claim.event.data, serde_json::json!({ "endpoint_id": endpoint.to_string() }));
-    deliver(fx, &claim).await?;
+    let [claimed] = &claim(fx, endpoint, 10).await?[..] else { panic!("the test alone, since the endpoint waits") };
+    assert_eq!((claimed.id, claimed.event.kind), (test, EventType::Test));
+    assert_eq!(claimed.event.data, serde_json::json!({ "endpoint_id": endpoint.to_string() }));
+    fx.store.replay_delivery(test).await?;
+    fail(fx, claimed, held).await?;
+    assert_eq!(due(&*fx.store).await?, [endpoint], "the receiver asked for time during the attempt");
+    let again = claim_one(fx, endpoint).await?;
+    assert_eq!((again.id, again.attempt), (test, 2));
+    deliver(fx, &again).await?;
 
     let replayed = fx.store.replay_delivery(delivered.id).await?.expect("an enabled endpoint");
     assert_ne!(replayed, delivered.id);
@@ -254,6 +259,39 @@ pub async fn a_test_and_a_replay_go_first_and_end_the_wait_of_an_endpoint(fx: &F
     assert_eq!((fx.store.test_endpoint(endpoint).await?, fx.store.replay_delivery(delivered.id).await?), (None, None));
     let nothing = fx.clock_id();
     assert_eq!((fx.store.test_endpoint(nothing).await?, fx.store.replay_delivery(nothing).await?), (None, None));
+    Ok(())
+}
+
+pub async fn what_waits_to_be_sent_at_once_is_not_added_again(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let (endpoint, other) = (endpoint(fx, ada).await?.id, endpoint(fx, ada).await?.id);
+    let test = fx.store.test_endpoint(endpoint).await?;
+    assert!(test.is_some());
+    assert_eq!(fx.store.test_endpoint(endpoint).await?, test);
+    assert_ne!(fx.store.test_endpoint(other).await?, test);
+    let begun = claim_one(fx, endpoint).await?;
+    let next = fx.store.test_endpoint(endpoint).await?;
+    assert!(next != test && next.is_some(), "the one before is under way");
+    assert_eq!(fx.store.test_endpoint(endpoint).await?, next);
+    deliver(fx, &begun).await?;
+    deliver(fx, &claim_one(fx, endpoint).await?).await?;
+
+    for _ in 0..2 {
+        complete(fx, ada).await?;
+    }
+    let [first, second] = &claim(fx, endpoint, 2).await?[..] else { panic!("two are due") };
+    deliver(fx, first).await?;
+    deliver(fx, second).await?;
+    let before = fx.count("deliveries");
+    let replayed = fx.store.replay_delivery(first.id).await?.expect("an enabled endpoint");
+    let processes = [fx.another_process(), fx.another_process()];
+    let replays = [first.id, replayed, first.id].into_iter().zip(processes.iter().cycle());
+    let replays = replays.map(|(id, store)| async move { store.replay_delivery(id).await });
+    for again in futures::future::join_all(replays).await {
+        assert_eq!(again?, Some(replayed));
+    }
+    assert_ne!(fx.store.replay_delivery(second.id).await?, Some(replayed), "another event");
+    assert_eq!(fx.count("deliveries"), before + 2);
     Ok(())
 }
 

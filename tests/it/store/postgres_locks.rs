@@ -1,10 +1,13 @@
 //! Rows that another transaction has locked on a PostgreSQL server.
 
-use tintype::domain::endpoint::{AddedBy, SigningSecret};
-use tintype::domain::event::Subscription;
+use tintype::domain::endpoint::DeliveryState;
 use tintype::domain::model::Status;
-use tintype::store::{AttemptProgress, Ended, EndpointCreation, Lease, LeaseWrite, NewEndpoint, Rescue, Result};
+use tintype::store::{
+    AttemptEnd, AttemptFailure, AttemptProgress, AttemptWrite, Ended, EndpointChange, Lease, LeaseWrite, Rescue,
+    Result, Verdict,
+};
 
+use super::endpoints::{claim, claim_one, complete, endpoint};
 use super::fixture::{LEASE, one_file};
 use super::postgres_server::fixture_with;
 use crate::rigs::postgres::{cluster, schema, waiting};
@@ -156,13 +159,7 @@ async fn an_endpoint_added_while_the_end_of_a_task_waits_is_told_of_it() -> Resu
             if completes { store.complete(lease, one_file()).await } else { store.fail(lease, "it sank").await }
         });
         cluster().until_waiting(&schema).await;
-        let new = NewEndpoint {
-            url: "https://example.com/".parse().expect("a URL"),
-            events: Subscription::to_all(),
-            added_by: AddedBy::Owner,
-            secret: SigningSecret::random(),
-        };
-        let EndpointCreation::Created(endpoint) = fx.store.add_endpoint(ada, new, 20).await? else { panic!("room") };
+        let endpoint = endpoint(&fx, ada).await?;
         holder.batch_execute("COMMIT").await.expect("the session is open");
         assert_eq!(ends.await.expect("no panic")?, LeaseWrite::Done);
         let told = fx.store.list_deliveries(endpoint.id, None, 10).await?;
@@ -178,13 +175,7 @@ async fn an_endpoint_that_somebody_removes_does_not_stop_the_end_of_a_task() -> 
     let holder = cluster().session().await;
     let held = fx.leased().await?;
     let ada = fx.store.find_account("ada").await?.expect("the account exists").id;
-    let new = NewEndpoint {
-        url: "https://example.com/".parse().expect("a URL"),
-        events: Subscription::to_all(),
-        added_by: AddedBy::Owner,
-        secret: SigningSecret::random(),
-    };
-    fx.store.add_endpoint(ada, new, 20).await?;
+    endpoint(&fx, ada).await?;
     holder.batch_execute(&format!("BEGIN; DELETE FROM {schema}.endpoints")).await.expect("the row is free");
     let store = fx.store.clone();
     let ends = tokio::spawn(async move { store.complete(held, one_file()).await });
@@ -192,5 +183,63 @@ async fn an_endpoint_that_somebody_removes_does_not_stop_the_end_of_a_task() -> 
     holder.batch_execute("COMMIT").await.expect("the session is open");
     assert_eq!(ends.await.expect("no panic")?, LeaseWrite::Done);
     assert_eq!(fx.count("deliveries"), 0);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_an_attempt_locks_its_endpoint_before_its_delivery() -> Result<()> {
+    let fx = fixture_with("");
+    let schema = schema(fx.directory.path());
+    let holder = cluster().session().await;
+    let ada = fx.account("ada", 100).await?;
+    let endpoint = endpoint(&fx, ada).await?.id;
+    for _ in 0..3 {
+        complete(&fx, ada).await?;
+    }
+    let failure = AttemptFailure {
+        status: Some(500),
+        trouble: None,
+        again_in: Some(LEASE),
+        hold: LEASE,
+        verdict: Verdict::Failing,
+    };
+    let claims = claim(&fx, endpoint, 3).await?;
+    let failed = AttemptEnd::Failed(failure);
+    assert_eq!(fx.store.end_attempt(claims[0].id, 1, failed).await?, AttemptWrite::Done);
+    // The endpoint is failing now, so that a success changes it, too.
+    for (claim, end) in claims[1..].iter().zip([failed, AttemptEnd::Delivered { status: 204 }]) {
+        let lock = format!("BEGIN; SELECT 1 FROM {schema}.endpoints FOR NO KEY UPDATE");
+        holder.batch_execute(&lock).await.expect("the lock is free");
+        let (store, id) = (fx.store.clone(), claim.id);
+        let ends = tokio::spawn(async move { store.end_attempt(id, 1, end).await });
+        cluster().until_waiting(&schema).await;
+        // As disabling it does. It would wait for a lock of the attempt, which waits for this one.
+        let give_up = format!("UPDATE {schema}.deliveries SET next_attempt_at = NULL; COMMIT");
+        holder.batch_execute(&give_up).await.expect("no deadlock");
+        assert_eq!(ends.await.expect("no panic")?, AttemptWrite::Done);
+    }
+    assert_eq!(fx.store.waiting_deliveries().await?, 0);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_whose_commit_ends_after_its_endpoint_was_disabled_is_not_sent_later() -> Result<()> {
+    let fx = fixture_with("");
+    let holder = cluster().session().await;
+    let ada = fx.account("ada", 10).await?;
+    let endpoint = endpoint(&fx, ada).await?.id;
+    let tell = format!(
+        "SET search_path = {}; BEGIN; SELECT tintype_tell('{ada}', 'credits.low', NULL, '{{}}', 1)",
+        schema(fx.directory.path())
+    );
+    holder.batch_execute(&tell).await.expect("an event");
+    fx.store.change_endpoint(endpoint, EndpointChange::Disable).await?;
+    holder.batch_execute("COMMIT").await.expect("the session is open");
+    fx.store.change_endpoint(endpoint, EndpointChange::Enable).await?;
+    let [given_up] = &fx.store.list_deliveries(endpoint, None, 10).await?[..] else { panic!("one delivery") };
+    assert_eq!(given_up.state(), DeliveryState::Failed);
+    assert_eq!(fx.store.due_endpoints(None, 10).await?, []);
+    let replayed = fx.store.replay_delivery(given_up.id).await?;
+    assert_eq!(Some(claim_one(&fx, endpoint).await?.id), replayed, "it can be sent by hand");
     Ok(())
 }
