@@ -1,7 +1,8 @@
 //! The share of each endpoint in the attempts that this process makes at a time.
 //!
 //! An attempt may take as long as its time limit, so endpoints that answer slowly or never would take all slots. A failing
-//! endpoint gets one, all failing ones together a part, and no account more than a part of them.
+//! endpoint gets one, all failing ones together a part, and no account more than are left for others: however many slots
+//! some accounts want, another finds one, as long as those are fewer accounts than slots.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -16,7 +17,7 @@ use crate::store::DueEndpoint;
 const MAX: u32 = MAX_REQUESTS as u32;
 /// Those at one endpoint.
 const MAX_OF_ENDPOINT: u32 = 8;
-/// Those at all endpoints of one account.
+/// Those at all endpoints of one account, if as many are free.
 const MAX_OF_ACCOUNT: u32 = 16;
 /// Those at failing endpoints together.
 const MAX_FAILING: u32 = 32;
@@ -44,10 +45,10 @@ impl Counts {
     fn has_room(&self, endpoint: &DueEndpoint) -> bool {
         let count = |counts: &HashMap<Id, u32>, id| counts.get(&id).copied().unwrap_or_default();
         let of_endpoint = if endpoint.is_failing { 1 } else { MAX_OF_ENDPOINT };
-        self.all < MAX
-            && (!endpoint.is_failing || self.failing < MAX_FAILING)
+        let of_account = MAX_OF_ACCOUNT.min(MAX.saturating_sub(self.all));
+        (!endpoint.is_failing || self.failing < MAX_FAILING)
             && count(&self.endpoints, endpoint.id) < of_endpoint
-            && count(&self.accounts, endpoint.account_id) < MAX_OF_ACCOUNT
+            && count(&self.accounts, endpoint.account_id) < of_account
     }
 
     fn add(&mut self, endpoint: &DueEndpoint) {
@@ -143,6 +144,25 @@ mod tests {
         let of_one_account: Vec<_> = (0..20).map(|number| due(6_000 + number, 2, false)).collect();
         let shares = load.share(&of_one_account);
         assert!(shares.len() == MAX_OF_ACCOUNT as usize - 1 && shares.iter().all(|(_, share)| *share == 1), "in turns");
+    }
+
+    #[test]
+    fn many_slow_accounts_leave_slots_to_another() {
+        let load = Load::default();
+        let slow: Vec<_> = (0..80).map(|number| due(number, number / 2, false)).collect();
+        loop {
+            let shares = load.share(&slow);
+            for endpoint in &slow {
+                let share = shares.iter().find(|(id, _)| *id == endpoint.id).map_or(0, |(_, share)| *share);
+                (0..share).for_each(|_| load.counts().add(endpoint));
+            }
+            if shares.is_empty() {
+                break;
+            }
+        }
+        assert!(load.counts().all > MAX - MAX_OF_ENDPOINT, "they take most of them");
+        let another = due(5_000, 5_000, false);
+        assert_eq!(load.share(&[another]).len(), 1);
     }
 
     #[test]

@@ -292,8 +292,8 @@ fn flood(service: &Service, endpoint: &str, count: u32) {
                 rusqlite::Connection::open(service.directory.path().join("tintype.db")).expect("a database");
             let sql = format!(
                 "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})
-                 {insert} SELECT substr('0' || printf('%020d', i), 1, 21), '{endpoint}',
-                 substr('0' || printf('%020d', i), 1, 21), 'webhook.test', '{{}}', {now}, {now} FROM n"
+                 {insert} SELECT '0' || substr(hex(randomblob(10)), 1, 20), '{endpoint}',
+                 '0' || substr(hex(randomblob(10)), 1, 20), 'webhook.test', '{{}}', {now}, {now} FROM n"
             );
             connection.execute_batch(&sql).expect("rows");
         }
@@ -326,5 +326,32 @@ async fn ten_thousand_events_for_a_dead_endpoint_delay_nobody_else() {
         tokio::time::timeout(PATIENCE, alive.hears(count)).await.expect("an event");
     }
     assert_eq!(dead.heard().len(), 8, "its share of the attempts at a time");
+    running.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_receivers_of_many_accounts_delay_nobody_else() {
+    let service = Service::start_with(&NETWORK).await;
+    let (slow, quick) = (Receiver::start().await, Receiver::start().await);
+    slow.always(Reply::Silence);
+    let store = &*service.shared.store;
+    // Their events would take twice the attempts that are made at a time.
+    for number in 0..16 {
+        let account = service.caller(&format!("slow-{number}"), 10).await.account.id;
+        for _ in 0..2 {
+            let (endpoint, _) = add(store, account, &slow.url(), AddedBy::Operator).await.expect("a store");
+            flood(&service, endpoint.id.as_str(), 8);
+        }
+    }
+    let bob = service.caller("bob", 100).await;
+    add(store, bob.account.id, &quick.url(), AddedBy::Operator).await.expect("a store");
+    let deliverer = Deliverer::new(service.shared.clone(), receivers(Duration::from_secs(3_600)));
+    let running = tokio::spawn(deliverer.run(CancellationToken::new()));
+    tokio::time::timeout(PATIENCE, slow.hears(112)).await.expect("they take most of the attempts");
+    for count in 1..=3 {
+        bob.submit_prompt("a boat [[fail]]").await;
+        service.work().await;
+        tokio::time::timeout(PATIENCE, quick.hears(count)).await.expect("an event");
+    }
     running.abort();
 }
