@@ -47,6 +47,17 @@ struct WebhookPage<'a> {
     kinds: [EventType; 4],
 }
 
+/// Whether the person may change an endpoint. One that the operator has added leads to a receiver of the operator, which would
+/// refuse what another secret signs.
+fn is_changeable(operates: bool, endpoint: &Endpoint) -> bool {
+    operates || endpoint.added_by == AddedBy::Owner
+}
+
+/// The URL as the person may know it: without the path and the query of the operator's, which may hold a secret.
+fn url(frame: &Frame<'_>, endpoint: &Endpoint) -> String {
+    if is_changeable(frame.operates, endpoint) { endpoint.url.as_str().to_owned() } else { endpoint.url.origin() }
+}
+
 /// Whether the server has disabled an endpoint, or cannot reach it.
 fn needs_care(endpoint: &Endpoint) -> bool {
     endpoint.state() == EndpointState::Failing
@@ -81,11 +92,27 @@ impl WebhooksPage<'_> {
     fn is_disabled(&self, endpoint: &Endpoint) -> bool {
         endpoint.state() == EndpointState::Disabled
     }
+
+    fn url(&self, endpoint: &Endpoint) -> String {
+        url(&self.frame, endpoint)
+    }
+
+    fn is_changeable(&self, endpoint: &Endpoint) -> bool {
+        is_changeable(self.frame.operates, endpoint)
+    }
 }
 
 impl WebhookPage<'_> {
     fn state(&self) -> String {
         state(&self.frame, &self.endpoint)
+    }
+
+    fn url(&self) -> String {
+        url(&self.frame, &self.endpoint)
+    }
+
+    fn is_changeable(&self) -> bool {
+        is_changeable(self.frame.operates, &self.endpoint)
     }
 
     fn subscribes(&self, kind: &EventType) -> bool {
@@ -196,6 +223,17 @@ pub async fn webhook(
     Ok(html(WebhookPage { frame, endpoint, deliveries, older, kinds: EventType::SUBSCRIBABLE }.render()?))
 }
 
+/// Counts a webhook that the person sends by hand, and refuses too many.
+async fn count(visitor: &Visitor) -> Result<(), PageError> {
+    let studio = &visitor.studio;
+    let counted = studio.limits.count_webhook(visitor.session.person.account_id).await;
+    if counted.is_some_and(|counted| counted.retry_after.is_some()) {
+        studio.shared.metrics.rate_limited.inc();
+        return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"));
+    }
+    Ok(())
+}
+
 /// Disables, enables, rotates, tests or removes an endpoint, or subscribes it to other events.
 pub async fn change(
     State(studio): State<Arc<Studio>>,
@@ -208,9 +246,17 @@ pub async fn change(
     if !matches!(change.as_str(), "disable" | "remove") {
         visitor.manages()?;
     }
+    if change != "test" {
+        let account = visitor.account().await?;
+        let operates = account.is_some_and(|account| visitor.operates(&account));
+        if !is_changeable(operates, &endpoint) {
+            return Err(PageError::forbidden("webhook-of-operator"));
+        }
+    }
     let (store, person) = (visitor.store(), visitor.session.person.id);
     let change = match change.as_str() {
         "test" => {
+            count(&visitor).await?;
             let disabled = || PageError::new(StatusCode::CONFLICT, "webhook-disabled");
             studio.shared.store.test_endpoint(endpoint.id).await?.ok_or_else(disabled)?;
             return Ok(to(&endpoint));
@@ -257,6 +303,7 @@ pub async fn replay(Path((id, delivery)): Path<(String, String)>, form: Form) ->
     let delivery: Id = delivery.parse().map_err(|_| PageError::not_found())?;
     let found = visitor.studio.shared.store.find_delivery(delivery).await?;
     found.filter(|found| found.endpoint_id == endpoint.id).ok_or_else(PageError::not_found)?;
+    count(&visitor).await?;
     let replayed = visitor.store().replay_delivery(delivery).await?;
     replayed.ok_or_else(|| PageError::new(StatusCode::CONFLICT, "webhook-disabled"))?;
     Ok(to(&endpoint))

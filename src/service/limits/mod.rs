@@ -22,6 +22,8 @@ use self::shared::SharedLimits;
 
 /// The period that rates refer to.
 pub const WINDOW: Duration = Duration::from_secs(60);
+/// Webhooks that the owners of an account may send by hand in that time. Each is kept for a week, and costs nothing.
+const WEBHOOKS: u32 = 30;
 /// Most limiters kept in memory. A key or a person whose limiter is evicted starts with a full allowance.
 const MAX_KEYS: usize = 100_000;
 
@@ -133,6 +135,11 @@ impl RateLimits {
     /// Counts one task that a person creates in the studio, against the default limit of submits; `None` if there is none.
     pub async fn count_person(&self, person_id: Id) -> Option<Allowance> {
         self.count_under(person_id, Usage::Submit, self.submit_rate).await
+    }
+
+    /// Counts one test of an endpoint, or one delivery that is sent again, by an owner of the account in the studio.
+    pub async fn count_webhook(&self, account_id: Id) -> Option<Allowance> {
+        self.count_under(account_id, Usage::Submit, WEBHOOKS).await
     }
 
     async fn count_under(&self, id: Id, usage: Usage, limit: u32) -> Option<Allowance> {

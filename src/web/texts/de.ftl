@@ -490,6 +490,7 @@ webhook-url-invalid = Schreiben Sie eine URL, die mit https:// beginnt und weder
 webhook-no-event = Wählen Sie mindestens ein Ereignis.
 webhook-too-many = Dieses Konto hat so viele Ziele, wie es haben darf. Entfernen Sie, was nicht gebraucht wird.
 webhook-disabled = Dieses Ziel ist abgeschaltet. Schalten Sie es zuerst ein.
+webhook-of-operator = Der Betreiber dieses Servers hat dieses Ziel hinzugefügt. Nur er kann es ändern.
 webhook-enable = Einschalten
 webhook-disable = Abschalten
 webhook-test = Probe senden

@@ -490,6 +490,7 @@ webhook-url-invalid = Write a URL that begins with https:// and has no user name
 webhook-no-event = Choose at least one event.
 webhook-too-many = This account has as many endpoints as it may have. Remove those that are not needed.
 webhook-disabled = This endpoint is disabled. Enable it first.
+webhook-of-operator = The operator of this server has added this endpoint, and alone can change it.
 webhook-enable = Enable
 webhook-disable = Disable
 webhook-test = Send a test

@@ -94,6 +94,56 @@ async fn an_owner_names_public_https_alone_and_the_operator_any_url() {
 }
 
 #[tokio::test]
+async fn an_owner_sees_an_endpoint_of_the_operator_and_does_not_change_it() {
+    let service = Service::start().await;
+    service.visitor("operator", 10).await;
+    let ada = service.visitor("ada", 10).await;
+    let store = &service.shared.store;
+    let url = "http://10.0.0.1:8080/hooks?token=hunter2";
+    let (endpoint, _) = webhooks::add(&**store, ada.account, url, AddedBy::Operator).await.expect("a store");
+    let page = format!("/studio/webhooks/{}", endpoint.id);
+    for change in ["rotate", "events", "disable", "enable", "remove"] {
+        for path in ["/studio/webhooks", &page] {
+            let shown = ada.page(path).await;
+            assert!(shown.contains("http://10.0.0.1:8080") && !shown.contains("hunter2"), "{path}");
+            assert!(!shown.contains(&format!("{}/{change}\"", endpoint.id)), "{path} offers {change}");
+        }
+        let refused = ada.send(&format!("{page}/{change}"), &ALL).await;
+        assert_eq!(refused.status, StatusCode::FORBIDDEN, "{change}");
+    }
+    assert_eq!(ada.endpoints().await, [endpoint]);
+    assert!(ada.page("/studio/webhooks").await.contains(&format!("{page}/test")));
+    assert_eq!(ada.send(&format!("{page}/test"), &[]).await.status, StatusCode::SEE_OTHER);
+}
+
+#[tokio::test]
+async fn an_owner_sends_a_limited_number_of_webhooks_by_hand() {
+    let service = Service::start().await;
+    let (ada, eve) = (service.visitor("ada", 10).await, service.visitor("eve", 10).await);
+    for visitor in [&ada, &eve] {
+        visitor.add_endpoint("https://example.com/hooks", &ALL).await;
+    }
+    let endpoint = ada.endpoints().await.remove(0).id;
+    let delivery = service.shared.store.test_endpoint(endpoint).await.expect("a store").expect("a delivery");
+    let [test, replay] = ["test".into(), format!("deliveries/{delivery}/replay")]
+        .map(|action: String| format!("/studio/webhooks/{endpoint}/{action}"));
+    for _ in 0..15 {
+        for path in [&test, &replay] {
+            assert_eq!(ada.send(path, &[]).await.status, StatusCode::SEE_OTHER, "{path}");
+        }
+    }
+    for path in [&test, &replay] {
+        assert_eq!(ada.send(path, &[]).await.status, StatusCode::TOO_MANY_REQUESTS, "{path}");
+    }
+    let of_eve = format!("/studio/webhooks/{}/test", eve.endpoints().await[0].id);
+    assert_eq!(eve.send(&of_eve, &[]).await.status, StatusCode::SEE_OTHER);
+    service.clock.advance(std::time::Duration::from_secs(2));
+    assert_eq!(ada.send(&test, &[]).await.status, StatusCode::SEE_OTHER);
+    let sent = service.shared.store.list_deliveries(endpoint, None, 10).await.expect("a store");
+    assert_eq!(sent.len(), 1, "one waits to be sent at once");
+}
+
+#[tokio::test]
 async fn nobody_but_an_owner_sees_endpoints_and_nobody_those_of_others() {
     let service = Service::start().await;
     let (ada, eve) = (service.visitor("ada", 10).await, service.visitor("eve", 10).await);
