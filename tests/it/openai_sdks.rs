@@ -1,7 +1,7 @@
 //! The official clients of OpenAI's API, from PyPI and npm: a call that they repeat by themselves is charged once.
 //! They edit, too, and read streams. So does LiteLLM, a gateway that many programs call others through.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -79,15 +79,23 @@ async fn check_streams(mut program: Command) {
     assert_eq!(caller.credits().await, 94, "charged once, and the refusal was refunded");
 }
 
-/// Runs a program that gives up a stream whose task waits, and sends the call again with the same idempotency key.
+/// Runs a program that gives up a stream whose task waits, and sends the call again with the same idempotency key once its
+/// standard input ends.
 async fn check_given_up(mut program: Command) -> Value {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
-    program.args([format!("http://{}/v1", service.address), caller.key.clone()]);
-    let said = tokio::task::spawn_blocking(move || run(&mut program));
-    for count in [1, 0, 1] {
-        service.waiting_for(&said, count).await;
-    }
+    program.args([format!("http://{}/v1", service.address), caller.key.clone()]).stdin(Stdio::piped());
+    let mut program = program.stdout(Stdio::piped()).spawn().expect("it starts");
+    let input = program.stdin.take();
+    let said = tokio::task::spawn_blocking(move || {
+        let output = program.wait_with_output().expect("it ends");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    });
+    service.waiting_for(&said, 1).await;
+    service.waiting_for(&said, 0).await;
+    drop(input);
+    service.waiting_for(&said, 1).await;
     service.work().await;
     let said: Value = serde_json::from_str(&said.await.expect("no panic")).expect("JSON");
     assert_eq!((&said["pictures"], &said["tasks"][0]), (&json!(["89504e47"]), &said["tasks"][1]), "{said}");
