@@ -331,7 +331,8 @@ async fn replay(args: ReplayArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let Some(id) = store.replay_delivery(args.delivery).await? else {
         let found = store.find_delivery(args.delivery).await?;
-        let found = found.ok_or_else(|| Failure(format!("there is no delivery {}", args.delivery)))?;
+        let missing = || format!("there is no delivery {}; see `tintype webhook deliveries ID`", args.delivery);
+        let found = found.ok_or_else(|| Failure(missing()))?;
         return Err(cannot_send(&*store, found.endpoint_id).await?);
     };
     let delivery = store.find_delivery(id).await?.ok_or("the endpoint was removed meanwhile")?;
