@@ -298,7 +298,7 @@ async fn test(args: OneEndpointArgs, data: &DataSettings) -> Outcome {
         DeliveryState::Delivered => format!("Delivered: {}.", delivery.outcome()),
         DeliveryState::Failed => format!("Not delivered: {}.", delivery.outcome()),
         DeliveryState::Waiting => format!(
-            "No server has sent it yet. One that runs sends it; `tintype webhook deliveries {}` shows what became of it.",
+            "It waits until a server that runs sends it; `tintype webhook deliveries {}` shows what became of it.",
             args.id
         ),
     })?;

@@ -153,7 +153,8 @@ fn verdict(moderation: &Moderation, answer: Result<bool, NoAnswer>) -> Verdict {
 impl fmt::Display for Rules {
     /// Describes the rules for the operator.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} rules", self.matcher.len())?;
+        let counted = |count: usize, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
+        write!(f, "{}", counted(self.matcher.len(), "rule"))?;
         if let Some(moderation) = &self.moderation {
             let missing = match moderation.unreachable() {
                 Unreachable::Open => "open",
@@ -162,7 +163,7 @@ impl fmt::Display for Rules {
             write!(f, ", moderation by {} (fails {missing})", moderation.host())?;
         }
         if let Some(list) = &self.blocklist {
-            write!(f, ", {} blocked pictures", list.len())?;
+            write!(f, ", {}", counted(list.len(), "blocked picture"))?;
         }
         match self.strikes {
             Some(rule) => write!(f, ", a key is suspended after {rule}"),

@@ -203,7 +203,7 @@ async fn a_broken_file_keeps_the_old_rules_and_a_mended_one_takes_over() {
     assert!(policy.refresh().await.is_err(), "the list is missing");
     file.write("known.txt", "0123456789abcdef\n");
     assert_eq!(policy.refresh().await, Ok(true), "the list alone has changed");
-    assert!(policy.describe().expect("a policy").contains("1 blocked pictures"));
+    assert!(policy.describe().expect("a policy").contains("1 blocked picture,"));
     std::fs::remove_file(file.path()).expect("a file");
     assert!(policy.refresh().await.is_err());
     assert_refused(&outcome(&ada, "a bomb").await);
@@ -275,7 +275,7 @@ fn a_policy_file_can_be_checked_before_it_is_used() {
         let output = binary::run(data.path(), all);
         (output.status.code(), String::from_utf8(output.stdout).expect("text"))
     };
-    let said = "The policy is valid: 1 rules, a key is suspended after 3 violations of the content policy within 1h.\n";
+    let said = "The policy is valid: 1 rule, a key is suspended after 3 violations of the content policy within 1h.\n";
     assert_eq!(check(&[]), (Some(0), said.into()));
     assert_eq!(check(&["a boat"]), (Some(0), "No rule refuses this prompt.\n".into()));
     assert_eq!(check(&["a BOMB"]), (Some(1), "Refused by arms.\n".into()));
@@ -288,7 +288,7 @@ fn a_policy_file_can_be_checked_before_it_is_used() {
         checks.as_array().expect("checks").iter().find(|check| check["check"] == "policy").expect("a check").clone()
     };
     assert_eq!(doctor(&path)["ok"], true);
-    assert!(doctor(&path)["detail"].as_str().expect("text").contains("1 rules"));
+    assert!(doctor(&path)["detail"].as_str().expect("text").contains("1 rule,"));
     file.write("policy.toml", "rules = 1");
     assert_eq!(doctor(&path)["ok"], false);
     assert!(binary::refused(data.path(), &["policy", "check", &path]).contains("line 1"));
