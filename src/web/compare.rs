@@ -4,20 +4,24 @@ use askama::Template;
 use axum::body::Body;
 use axum::extract::Query;
 use axum::http::Response;
+use axum::response::{IntoResponse as _, Redirect};
 use serde::Deserialize;
 
 use super::cards::{Card, latest, url};
 use super::error::PageError;
-use super::page::{Frame, html};
-use super::references::{find, thumbnail};
+use super::page::{Frame, html, secured};
+use super::references::{Found, find, thumbnail};
 use super::session::Visitor;
 use crate::domain::model::Id;
 use crate::domain::own_reference::OwnReference;
 
-/// The pictures to compare; without the second one the page offers the latest pictures.
+const GALLERY: &str = "/studio/gallery";
+
+/// The pictures to compare. Without the second one the page offers the latest pictures; without the first one people choose
+/// it in the gallery.
 #[derive(Debug, Deserialize)]
 pub struct Pair {
-    a: String,
+    a: Option<String>,
     b: Option<String>,
     before: Option<String>,
 }
@@ -27,6 +31,8 @@ struct Compared {
     reference: OwnReference,
     url: String,
     thumbnail: String,
+    /// The prompt; an upload has none.
+    prompt: Option<String>,
     width: u32,
     height: u32,
 }
@@ -44,7 +50,8 @@ struct ComparePage<'a> {
 
 /// The page.
 pub async fn compare(visitor: Visitor, Query(pair): Query<Pair>) -> Result<Response<Body>, PageError> {
-    let a = compared(&visitor, &pair.a).await?;
+    let Some(a) = &pair.a else { return Ok(secured(Redirect::to(GALLERY).into_response())) };
+    let a = compared(&visitor, a).await?;
     let b = match &pair.b {
         Some(b) => Some(compared(&visitor, b).await?),
         None => None,
@@ -56,6 +63,6 @@ pub async fn compare(visitor: Visitor, Query(pair): Query<Pair>) -> Result<Respo
 
 async fn compared(visitor: &Visitor, text: &str) -> Result<Compared, PageError> {
     let reference = OwnReference::parse(text).ok_or_else(PageError::not_found)?;
-    let (name, width, height) = find(visitor, reference).await?.ok_or_else(PageError::not_found)?;
-    Ok(Compared { reference, url: url(visitor, &name).await?, thumbnail: thumbnail(reference), width, height })
+    let Found { name, width, height, prompt } = find(visitor, reference).await?.ok_or_else(PageError::not_found)?;
+    Ok(Compared { reference, url: url(visitor, &name).await?, thumbnail: thumbnail(reference), prompt, width, height })
 }

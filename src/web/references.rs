@@ -41,24 +41,37 @@ pub(super) fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty())
 }
 
-/// A picture of the account: its file name and size in pixels.
-pub(super) async fn find(visitor: &Visitor, reference: OwnReference) -> Result<Option<(String, u32, u32)>> {
+/// A picture of the account.
+pub(super) struct Found {
+    /// The name of its file.
+    pub(super) name: String,
+    /// Its size in pixels.
+    pub(super) width: u32,
+    pub(super) height: u32,
+    /// Its prompt; an upload has none.
+    pub(super) prompt: Option<String>,
+}
+
+/// Finds a picture of the account.
+pub(super) async fn find(visitor: &Visitor, reference: OwnReference) -> Result<Option<Found>> {
     let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
     match reference {
         OwnReference::Upload(id) => {
             let upload = store.find_upload(account, Surface::Web, id).await?;
-            Ok(upload.map(|upload| (upload.picture.name, upload.picture.width, upload.picture.height)))
+            let picture = upload.map(|upload| upload.picture);
+            Ok(picture.map(|p| Found { name: p.name, width: p.width, height: p.height, prompt: None }))
         }
         OwnReference::Result { task, number } => result(visitor, task, number).await,
     }
 }
 
-async fn result(visitor: &Visitor, task: Id, number: u8) -> Result<Option<(String, u32, u32)>> {
+async fn result(visitor: &Visitor, task: Id, number: u8) -> Result<Option<Found>> {
     let account = visitor.session.person.account_id;
     let Some(record) = visitor.studio.shared.store.find_record(account, Surface::Web, task).await? else {
         return Ok(None);
     };
     let (width, height) = record.request.aspect_ratio.size();
     let Status::Completed(names) = record.task.status else { return Ok(None) };
-    Ok(names.into_iter().nth(usize::from(number) - 1).map(|name| (name, width, height)))
+    let name = names.into_iter().nth(usize::from(number) - 1);
+    Ok(name.map(|name| Found { name, width, height, prompt: Some(record.request.prompt) }))
 }

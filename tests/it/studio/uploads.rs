@@ -136,6 +136,13 @@ async fn an_upload_and_a_result_are_references_of_tasks() {
     assert!(page.contains(&format!("src=\"/studio/tasks/{first}/pictures/2\"")), "{page}");
     let compared = ada.page(&format!("/studio/compare?a=result:{first}/1&b=upload:{id}")).await;
     assert_eq!(compared.matches("src=\"/files/").count(), 2, "{compared}");
+    let record = service.shared.store.find_record(ada.account, Surface::Web, first).await.expect("a store");
+    assert!(
+        compared.contains(&format!(">{}</span>", record.expect("a task").request.prompt)),
+        "its prompt: {compared}"
+    );
+    let nothing = ada.get("/studio/compare").await;
+    assert_eq!((nothing.status, nothing.header("location")), (StatusCode::SEE_OTHER, "/studio/gallery"));
     assert!(ada.page(&format!("/studio/compare?a=result:{first}/1")).await.contains("pictures/2"));
     let remixed = ada.page(&format!("/studio?from={second}&take=references")).await;
     assert!(
