@@ -7,13 +7,13 @@ use std::time::Duration;
 use askama::Template;
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::{Response, StatusCode};
+use axum::http::Response;
 use axum::response::{IntoResponse as _, Redirect};
 
 use super::Studio;
 use super::error::PageError;
 use super::overlap::Overlap;
-use super::page::{Frame, html, secured};
+use super::page::{Draft, Frame, answer, secured};
 use super::session::{Fields, Form, Visitor};
 use crate::clock::Timestamp;
 use crate::domain::budget::{Allowance, Budget, InvalidBudget, Period};
@@ -39,6 +39,8 @@ struct KeysPage<'a> {
     now: Timestamp,
     /// A key that was just made, and what to say about it.
     made: Option<(KeySecret, String)>,
+    /// The form for another key.
+    draft: Draft,
 }
 
 /// The name of the text for the state of a key.
@@ -80,6 +82,11 @@ impl KeysPage<'_> {
         }
     }
 
+    /// Whether the form for another key suggests this period.
+    fn is_drafted(&self, period: &Period) -> bool {
+        period.as_str() == self.draft.fields.text("period")
+    }
+
     /// Whether a key has a budget of this period.
     fn is_period(&self, key: &ApiKey, period: &Period) -> bool {
         key.budget.is_some_and(|budget| budget.period == *period)
@@ -95,7 +102,7 @@ impl KeysPage<'_> {
     }
 }
 
-async fn page(visitor: &Visitor, made: Option<(KeySecret, String)>) -> Result<Response<Body>, PageError> {
+async fn page(visitor: &Visitor, made: Option<(KeySecret, String)>, draft: Draft) -> Result<Response<Body>, PageError> {
     let store = &visitor.studio.shared.store;
     let mut keys = store.list_keys(Some(visitor.session.person.account_id)).await?;
     keys.reverse();
@@ -103,6 +110,7 @@ async fn page(visitor: &Visitor, made: Option<(KeySecret, String)>) -> Result<Re
     for key in keys.iter().filter(|key| key.budget.is_some() && key.revoked_at.is_none()) {
         allowances.extend(store.find_allowance(key.id).await?.map(|allowance| (key.id, allowance)));
     }
+    let refusal = draft.refusal;
     let page = KeysPage {
         frame: Frame::new("keys", visitor).await?,
         keys,
@@ -110,63 +118,76 @@ async fn page(visitor: &Visitor, made: Option<(KeySecret, String)>) -> Result<Re
         periods: Period::ALL,
         now: store.now(),
         made,
+        draft,
     };
-    Ok(html(page.render()?))
+    Ok(answer(page.render()?, refusal))
 }
 
 /// The page.
 pub async fn keys(visitor: Visitor) -> Result<Response<Body>, PageError> {
     visitor.needs(Role::Owner)?;
-    page(&visitor, None).await
+    page(&visitor, None, Draft::default()).await
 }
 
 /// Creates a key and shows it, this once.
 pub async fn create(State(studio): State<Arc<Studio>>, form: Form) -> Result<Response<Body>, PageError> {
     let Form { visitor, fields, .. } = form;
     visitor.manages()?;
-    let account = visitor.session.person.account_id;
-    let store = &studio.shared.store;
-    let name = text::key_label(fields.text("name").trim()).map_err(|_| PageError::bad_request())?;
+    let secret = KeySecret::random();
+    let new = match new_key(&fields, &secret, studio.shared.store.now()) {
+        Err(refusal) => return page(&visitor, None, Draft::refused(refusal, fields)).await,
+        Ok(_) if !has_room(&visitor).await? => {
+            return page(&visitor, None, Draft::refused("key-too-many", fields)).await;
+        }
+        Ok(new) => new,
+    };
+    let created = visitor.store().create_key(visitor.session.person.account_id, new).await?;
+    let key = created.ok_or_else(PageError::not_found)?;
+    tracing::info!(key = %key.id, person = %visitor.session.person.id, "a key was created in the studio");
+    let said = visitor.texts.get("key-created").into_owned();
+    page(&visitor, Some((secret, said)), Draft::default()).await
+}
+
+/// The key that a form asks for, or the name of the text that says why there is none.
+fn new_key(fields: &Fields, secret: &KeySecret, now: Timestamp) -> Result<NewKey, &'static str> {
+    let name = text::key_label(fields.text("name").trim()).map_err(|_| "key-name-invalid")?;
     let expires_at = match fields.text("days") {
         "" => None,
         days => {
-            let days: u32 = days.parse().map_err(|_| PageError::bad_request())?;
-            Some(store.now().saturating_add(DAY * days.clamp(1, 3_650)))
+            let days: u32 = days.parse().map_err(|_| "error-request")?;
+            Some(now.saturating_add(DAY * days.clamp(1, 3_650)))
         }
     };
-    check_room(&visitor).await?;
     let (submit_rate, read_rate) = (rate(fields.text("submit_rate"))?, rate(fields.text("read_rate"))?);
-    let secret = KeySecret::random();
     let (hash, hint) = (secret.hash(), secret.hint());
-    let budget = budget(&fields)?;
-    let new = NewKey { hash, hint, name, submit_rate, read_rate, budget, expires_at };
-    let key = visitor.store().create_key(account, new).await?.ok_or_else(PageError::not_found)?;
-    tracing::info!(key = %key.id, person = %visitor.session.person.id, "a key was created in the studio");
-    let said = visitor.texts.get("key-created").into_owned();
-    page(&visitor, Some((secret, said))).await
+    Ok(NewKey { hash, hint, name, submit_rate, read_rate, budget: budget(fields)?, expires_at })
 }
 
 /// A limit in calls a minute; none if the field is empty.
-fn rate(text: &str) -> Result<Option<u32>, PageError> {
+fn rate(text: &str) -> Result<Option<u32>, &'static str> {
     let text = text.trim();
-    let invalid = |_| PageError::new(StatusCode::BAD_REQUEST, "key-rate-invalid");
-    (!text.is_empty()).then(|| text.parse().map_err(invalid)).transpose()
+    (!text.is_empty()).then(|| text.parse().map_err(|_| "key-rate-invalid")).transpose()
 }
 
 /// The budget of a key; none if the field is empty.
-fn budget(fields: &Fields) -> Result<Option<Budget>, PageError> {
+fn budget(fields: &Fields) -> Result<Option<Budget>, &'static str> {
     let credits = fields.text("budget").trim();
-    let invalid = |_: InvalidBudget| PageError::new(StatusCode::BAD_REQUEST, "key-budget-invalid");
+    let invalid = |_: InvalidBudget| "key-budget-invalid";
     let whole = || format!("{credits}/{}", fields.text("period"));
     (!credits.is_empty()).then(|| whole().parse().map_err(invalid)).transpose()
 }
 
-/// Refuses one key more than an account may have.
-async fn check_room(visitor: &Visitor) -> Result<(), PageError> {
+/// Whether the account may have one key more.
+async fn has_room(visitor: &Visitor) -> Result<bool, PageError> {
     let store = &visitor.studio.shared.store;
     let (keys, now) = (store.list_keys(Some(visitor.session.person.account_id)).await?, store.now());
     let alive = keys.iter().filter(|key| !matches!(key.state(now), KeyState::Revoked | KeyState::Expired));
-    if alive.count() < MAX_KEYS { Ok(()) } else { Err(PageError::new(StatusCode::CONFLICT, "key-too-many")) }
+    Ok(alive.count() < MAX_KEYS)
+}
+
+/// The page with the reason why a key was not changed.
+async fn refused(visitor: &Visitor, refusal: &'static str) -> Result<Response<Body>, PageError> {
+    page(visitor, None, Draft::refused(refusal, Fields::default())).await
 }
 
 /// Disables, enables, revokes or rotates a key, or sets its budget.
@@ -187,7 +208,9 @@ pub async fn change(
     }
     let change = match change.as_str() {
         "rotate" => {
-            check_room(&visitor).await?;
+            if !has_room(&visitor).await? {
+                return refused(&visitor, "key-too-many").await;
+            }
             let secret = KeySecret::random();
             let overlap = Overlap::of(&fields);
             let store = visitor.store();
@@ -195,13 +218,16 @@ pub async fn change(
             let new = rotated.ok_or_else(PageError::not_found)?;
             tracing::info!(key = %id, new = %new.id, %person, "a key was rotated in the studio");
             let said = visitor.texts.count("key-rotated", overlap.hours).into_owned();
-            return page(&visitor, Some((secret, said))).await;
+            return page(&visitor, Some((secret, said)), Draft::default()).await;
         }
         // Only the operator lifts a suspension.
         "enable" if key.suspension.is_some() => return Err(PageError::forbidden("key-suspended")),
         "enable" => KeyChange::Undisable,
         "disable" => KeyChange::Disable,
-        "budget" => KeyChange::Budget(budget(&fields)?),
+        "budget" => match budget(&fields) {
+            Ok(budget) => KeyChange::Budget(budget),
+            Err(refusal) => return refused(&visitor, refusal).await,
+        },
         "revoke" => KeyChange::Revoke,
         _ => return Err(PageError::not_found()),
     };

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::header::{self, HeaderValue};
-use axum::http::{HeaderMap, Response};
+use axum::http::{HeaderMap, Response, StatusCode};
 
-use super::session::Visitor;
+use super::error::Written;
+use super::session::{Fields, Visitor};
 use super::texts::Texts;
 use crate::clock::Timestamp;
 use crate::domain::model::EntryKind;
@@ -23,6 +24,30 @@ pub(super) fn html(body: String) -> Response<Body> {
     let mut response = Response::new(Body::from(body));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
     secured(response)
+}
+
+/// A page of HTML that answers a form, with the status of a refusal if it says why the form was refused.
+pub(super) fn answer(body: String, refusal: Option<&'static str>) -> Response<Body> {
+    let mut response = html(body);
+    if refusal.is_some() {
+        *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+        response.extensions_mut().insert(Written);
+    }
+    response
+}
+
+/// A form as its page shows it: empty, or as somebody sent it, and why it was refused.
+#[derive(Debug, Default)]
+pub(super) struct Draft {
+    /// The name of the text that says why.
+    pub(super) refusal: Option<&'static str>,
+    pub(super) fields: Fields,
+}
+
+impl Draft {
+    pub(super) fn refused(refusal: &'static str, fields: Fields) -> Self {
+        Self { refusal: Some(refusal), fields }
+    }
 }
 
 /// Adds the headers that every answer of the studio has. The referrer goes to this server alone, whose own forms are

@@ -8,9 +8,9 @@ use axum::response::{IntoResponse as _, Redirect};
 
 use super::SIGN_IN;
 use super::create::base;
-use super::error::{PageError, Written};
-use super::page::{Frame, html, secured};
-use super::session::{Form, Visitor};
+use super::error::PageError;
+use super::page::{Draft, Frame, answer, secured};
+use super::session::{Fields, Form, Visitor};
 use crate::domain::model::Id;
 use crate::domain::person::{Person, Role, person_name};
 use crate::service::failures::Patience;
@@ -27,30 +27,32 @@ struct PeoplePage<'a> {
     roles: [Role; 3],
     /// The name of somebody, and a link that signs that person in once.
     link: Option<(String, String)>,
-    /// The name of the text that says why nobody was added.
-    refusal: Option<&'static str>,
+    /// The form for another person.
+    draft: Draft,
 }
 
 impl PeoplePage<'_> {
     fn is_self(&self, person: &Person) -> bool {
         person.id == self.frame.visitor.session.person.id
     }
+
+    /// Whether the form suggests this role.
+    fn is_drafted(&self, role: &Role) -> bool {
+        role.as_str() == self.draft.fields.get("role").unwrap_or(Role::Member.as_str())
+    }
 }
 
-async fn page(
-    visitor: &Visitor,
-    link: Option<(String, String)>,
-    refusal: Option<&'static str>,
-) -> Result<Response<Body>, PageError> {
+async fn page(visitor: &Visitor, link: Option<(String, String)>, draft: Draft) -> Result<Response<Body>, PageError> {
     let people = visitor.studio.shared.store.list_people(Some(visitor.session.person.account_id)).await?;
     let frame = Frame::new("people", visitor).await?;
-    Ok(html(PeoplePage { frame, people, roles: Role::ALL, link, refusal }.render()?))
+    let refusal = draft.refusal;
+    Ok(answer(PeoplePage { frame, people, roles: Role::ALL, link, draft }.render()?, refusal))
 }
 
 /// The page.
 pub async fn people(visitor: Visitor) -> Result<Response<Body>, PageError> {
     visitor.needs(Role::Owner)?;
-    page(&visitor, None, None).await
+    page(&visitor, None, Draft::default()).await
 }
 
 /// Adds a person, and shows a link that signs that person in, this once.
@@ -58,7 +60,7 @@ pub async fn add(form: Form) -> Result<Response<Body>, PageError> {
     let Form { visitor, fields, headers } = form;
     visitor.manages()?;
     let role: Role = fields.text("role").parse().map_err(|_| PageError::bad_request())?;
-    let Ok(name) = person_name(fields.text("name")) else { return refused(&visitor, "people-invalid").await };
+    let Ok(name) = person_name(fields.text("name")) else { return refused(&visitor, "people-invalid", fields).await };
     let account = visitor.session.person.account_id;
     match visitor.store().create_person(account, &name, role).await? {
         PersonCreation::Created(person) => show_link(&visitor, &person, &headers).await,
@@ -69,24 +71,21 @@ pub async fn add(form: Form) -> Result<Response<Body>, PageError> {
             {
                 return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"));
             }
-            refused(&visitor, "people-taken").await
+            refused(&visitor, "people-taken", fields).await
         }
-        PersonCreation::NotPossible => refused(&visitor, "people-full").await,
+        PersonCreation::NotPossible => refused(&visitor, "people-full", fields).await,
     }
 }
 
-async fn refused(visitor: &Visitor, text: &'static str) -> Result<Response<Body>, PageError> {
-    let mut response = page(visitor, None, Some(text)).await?;
-    *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
-    response.extensions_mut().insert(Written);
-    Ok(response)
+async fn refused(visitor: &Visitor, text: &'static str, fields: Fields) -> Result<Response<Body>, PageError> {
+    page(visitor, None, Draft::refused(text, fields)).await
 }
 
 async fn show_link(visitor: &Visitor, person: &Person, headers: &HeaderMap) -> Result<Response<Body>, PageError> {
     let made = People::new(visitor.store()).link(person).await?;
     let (token, _) = made.ok_or_else(PageError::not_found)?;
     let link = format!("{}{SIGN_IN}/{}", base(visitor, headers), token.reveal());
-    page(visitor, Some((person.name.clone(), link)), None).await
+    page(visitor, Some((person.name.clone(), link)), Draft::default()).await
 }
 
 /// Gives a person another role, makes a link, or removes the person. Nobody changes oneself, so that an account keeps an

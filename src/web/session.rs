@@ -155,7 +155,7 @@ where
 }
 
 /// The fields of a form.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Fields(HashMap<String, String>);
 
 impl Fields {

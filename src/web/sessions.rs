@@ -6,14 +6,14 @@ use std::sync::Arc;
 use askama::Template;
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
-use axum::http::{Response, StatusCode};
+use axum::http::Response;
 use axum::response::{IntoResponse as _, Redirect};
 
 use serde::Deserialize;
 
 use super::Studio;
-use super::error::{PageError, Written};
-use super::page::{Frame, html, secured};
+use super::error::PageError;
+use super::page::{Frame, answer, secured};
 use super::session::{Form, Visitor, with_cookie};
 use super::sign_in::{agent, be_patient};
 use crate::domain::person::Session;
@@ -79,7 +79,7 @@ async fn page(visitor: &Visitor, done: bool, refusal: Option<&'static str>) -> R
     let provider = visitor.provider().await?;
     let sessions = visitor.studio.shared.store.list_sessions(visitor.session.person.id).await?;
     let frame = Frame::new("sessions", visitor).await?;
-    Ok(html(SessionsPage { frame, sessions, done, refusal, provider }.render()?))
+    Ok(answer(SessionsPage { frame, sessions, done, refusal, provider }.render()?, refusal))
 }
 
 /// The page.
@@ -106,10 +106,7 @@ pub async fn set_password(form: Form) -> Result<Response<Body>, PageError> {
         }
         PasswordChange::Invalid => "password-short",
     };
-    let mut response = page(&visitor, false, Some(refusal)).await?;
-    *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
-    response.extensions_mut().insert(Written);
-    Ok(response)
+    page(&visitor, false, Some(refusal)).await
 }
 
 /// Ends one session.

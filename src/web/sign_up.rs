@@ -8,8 +8,8 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
 
-use super::error::{PageError, Written};
-use super::page::{html, secured};
+use super::error::PageError;
+use super::page::{answer, html, secured};
 use super::session::{Fields, Visitor, check_origin, visit};
 use super::sign_in::{agent, be_patient, enter};
 use super::texts::Texts;
@@ -58,10 +58,7 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Resu
     let refuse = |notice| {
         let t = Texts::of(&parts.headers);
         let page = SignUpPage { t, name: fields.text("name"), credits: terms.credits, notice: Some(notice) };
-        let mut response = html(page.render()?);
-        *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
-        response.extensions_mut().insert(Written);
-        Ok(response)
+        Ok(answer(page.render()?, Some(notice)))
     };
     let Ok(name) = person_name(fields.text("name")) else { return refuse("sign-up-invalid") };
     let source = visit.source.ok_or_else(PageError::not_found)?.to_string();

@@ -12,8 +12,8 @@ use serde::Deserialize;
 use super::Studio;
 use super::error::PageError;
 use super::overlap::Overlap;
-use super::page::{Frame, html, minute, secured};
-use super::session::{Form, Visitor};
+use super::page::{Draft, Frame, answer, minute, secured};
+use super::session::{Fields, Form, Visitor};
 use crate::domain::endpoint::{
     AddedBy, Delivery, DeliveryState, DisabledFor, Endpoint, EndpointState, EndpointUrl, MAX_ENDPOINTS, SigningSecret,
     Trouble,
@@ -35,6 +35,8 @@ struct WebhooksPage<'a> {
     /// A secret that was just made, and what to say about it.
     made: Option<(SigningSecret, String)>,
     kinds: [EventType; 4],
+    /// The form for another endpoint.
+    draft: Draft,
 }
 
 #[derive(Template)]
@@ -45,6 +47,8 @@ struct WebhookPage<'a> {
     deliveries: Vec<Delivery>,
     older: Option<Id>,
     kinds: [EventType; 4],
+    /// The name of the text that says why its events were not changed.
+    refusal: Option<&'static str>,
 }
 
 /// Whether the person may change an endpoint. One that the operator has added leads to a receiver of the operator, which would
@@ -62,6 +66,10 @@ fn url(frame: &Frame<'_>, endpoint: &Endpoint) -> String {
 fn needs_care(endpoint: &Endpoint) -> bool {
     endpoint.state() == EndpointState::Failing
         || matches!(endpoint.disabled_for, Some(DisabledFor::Gone | DisabledFor::Failing))
+}
+
+fn is_enabled(endpoint: &Endpoint) -> bool {
+    endpoint.state() != EndpointState::Disabled
 }
 
 /// The state of an endpoint in words.
@@ -89,8 +97,13 @@ impl WebhooksPage<'_> {
         self.endpoints.iter().any(needs_care)
     }
 
-    fn is_disabled(&self, endpoint: &Endpoint) -> bool {
-        endpoint.state() == EndpointState::Disabled
+    fn is_enabled(&self, endpoint: &Endpoint) -> bool {
+        is_enabled(endpoint)
+    }
+
+    /// Whether the form for another endpoint has this kind of events chosen. The empty form has all of them.
+    fn is_drafted(&self, kind: &EventType) -> bool {
+        self.draft.refusal.is_none() || self.draft.fields.get(kind.as_str()).is_some()
     }
 
     fn url(&self, endpoint: &Endpoint) -> String {
@@ -111,16 +124,16 @@ impl WebhookPage<'_> {
         url(&self.frame, &self.endpoint)
     }
 
-    fn is_changeable(&self) -> bool {
-        is_changeable(self.frame.operates, &self.endpoint)
+    fn is_changeable(&self, endpoint: &Endpoint) -> bool {
+        is_changeable(self.frame.operates, endpoint)
     }
 
     fn subscribes(&self, kind: &EventType) -> bool {
         self.endpoint.events.kinds().contains(kind)
     }
 
-    fn is_enabled(&self) -> bool {
-        self.endpoint.state() != EndpointState::Disabled
+    fn is_enabled(&self, endpoint: &Endpoint) -> bool {
+        is_enabled(endpoint)
     }
 
     /// The name of the text for the state of a delivery.
@@ -153,32 +166,37 @@ impl WebhookPage<'_> {
     }
 }
 
-async fn page(visitor: &Visitor, made: Option<(SigningSecret, String)>) -> Result<Response<Body>, PageError> {
+async fn page(
+    visitor: &Visitor,
+    made: Option<(SigningSecret, String)>,
+    draft: Draft,
+) -> Result<Response<Body>, PageError> {
     let store = &visitor.studio.shared.store;
     let endpoints = store.list_endpoints(Some(visitor.session.person.account_id)).await?;
     let frame = Frame::new("webhooks", visitor).await?;
-    Ok(html(WebhooksPage { frame, endpoints, made, kinds: EventType::SUBSCRIBABLE }.render()?))
+    let refusal = draft.refusal;
+    let page = WebhooksPage { frame, endpoints, made, kinds: EventType::SUBSCRIBABLE, draft };
+    Ok(answer(page.render()?, refusal))
 }
 
 /// The page of all endpoints.
 pub async fn webhooks(visitor: Visitor) -> Result<Response<Body>, PageError> {
     visitor.needs(Role::Owner)?;
-    page(&visitor, None).await
+    page(&visitor, None, Draft::default()).await
 }
 
 /// Adds an endpoint and shows its secret, this once.
 pub async fn create(form: Form) -> Result<Response<Body>, PageError> {
     let Form { visitor, fields, .. } = form;
     visitor.manages()?;
-    let invalid = |text| PageError::new(StatusCode::BAD_REQUEST, text);
-    let url: EndpointUrl = fields.text("url").trim().parse().map_err(|_| invalid("webhook-url-invalid"))?;
     let account = visitor.account().await?.ok_or_else(PageError::not_found)?;
     let added_by = if visitor.operates(&account) { AddedBy::Operator } else { AddedBy::Owner };
-    if added_by == AddedBy::Owner && !url.is_https() {
-        return Err(invalid("webhook-url-invalid"));
-    }
-    let chosen = EventType::SUBSCRIBABLE.into_iter().filter(|kind| fields.get(kind.as_str()).is_some());
-    let events = Subscription::to(&chosen.collect::<Vec<_>>()).ok_or_else(|| invalid("webhook-no-event"))?;
+    let url = fields.text("url").trim().parse().ok();
+    let url = url.filter(|url: &EndpointUrl| added_by == AddedBy::Operator || url.is_https());
+    let Some(url) = url else { return page(&visitor, None, Draft::refused("webhook-url-invalid", fields)).await };
+    let Some(events) = chosen(&fields) else {
+        return page(&visitor, None, Draft::refused("webhook-no-event", fields)).await;
+    };
     let secret = SigningSecret::random();
     let new = NewEndpoint { url, events, added_by, secret: secret.clone() };
     match visitor.store().add_endpoint(account.id, new, MAX_ENDPOINTS).await? {
@@ -186,11 +204,17 @@ pub async fn create(form: Form) -> Result<Response<Body>, PageError> {
             let person = visitor.session.person.id;
             tracing::info!(endpoint = %endpoint.id, %person, "an endpoint was added in the studio");
             let said = visitor.texts.get("webhook-created").into_owned();
-            page(&visitor, Some((secret, said))).await
+            page(&visitor, Some((secret, said)), Draft::default()).await
         }
-        EndpointCreation::TooMany => Err(PageError::new(StatusCode::CONFLICT, "webhook-too-many")),
+        EndpointCreation::TooMany => page(&visitor, None, Draft::refused("webhook-too-many", fields)).await,
         EndpointCreation::NoAccount => Err(PageError::not_found()),
     }
+}
+
+/// The events that a form chooses; at least one.
+fn chosen(fields: &Fields) -> Option<Subscription> {
+    let chosen = EventType::SUBSCRIBABLE.into_iter().filter(|kind| fields.get(kind.as_str()).is_some());
+    Subscription::to(&chosen.collect::<Vec<_>>())
 }
 
 /// The endpoint with this id, if it is one of the account.
@@ -215,12 +239,22 @@ pub async fn webhook(
     visitor.needs(Role::Owner)?;
     let endpoint = own(&visitor, &id).await?;
     let before = place.before.map(|id| id.parse()).transpose().map_err(|_| PageError::bad_request())?;
+    endpoint_page(&visitor, endpoint, before, None).await
+}
+
+async fn endpoint_page(
+    visitor: &Visitor,
+    endpoint: Endpoint,
+    before: Option<Id>,
+    refusal: Option<&'static str>,
+) -> Result<Response<Body>, PageError> {
     let mut deliveries = visitor.studio.shared.store.list_deliveries(endpoint.id, before, PAGE + 1).await?;
     let more = deliveries.len() > PAGE as usize;
     deliveries.truncate(PAGE as usize);
     let older = deliveries.last().map(|delivery| delivery.id).filter(|_| more);
-    let frame = Frame::new("webhooks", &visitor).await?;
-    Ok(html(WebhookPage { frame, endpoint, deliveries, older, kinds: EventType::SUBSCRIBABLE }.render()?))
+    let frame = Frame::new("webhooks", visitor).await?;
+    let page = WebhookPage { frame, endpoint, deliveries, older, kinds: EventType::SUBSCRIBABLE, refusal };
+    Ok(answer(page.render()?, refusal))
 }
 
 /// Counts a webhook that the person sends by hand, and refuses too many.
@@ -273,13 +307,12 @@ pub async fn change(
             store.change_endpoint(endpoint.id, rotate).await?.ok_or_else(PageError::not_found)?;
             tracing::info!(endpoint = %endpoint.id, %person, "the secret of an endpoint was rotated in the studio");
             let said = visitor.texts.count("webhook-rotated", overlap.hours).into_owned();
-            return page(&visitor, Some((secret, said))).await;
+            return page(&visitor, Some((secret, said)), Draft::default()).await;
         }
-        "events" => {
-            let chosen = EventType::SUBSCRIBABLE.into_iter().filter(|kind| fields.get(kind.as_str()).is_some());
-            let events = Subscription::to(&chosen.collect::<Vec<_>>());
-            EndpointChange::Subscribe(events.ok_or(PageError::new(StatusCode::BAD_REQUEST, "webhook-no-event"))?)
-        }
+        "events" => match chosen(&fields) {
+            Some(events) => EndpointChange::Subscribe(events),
+            None => return endpoint_page(&visitor, endpoint, None, Some("webhook-no-event")).await,
+        },
         "enable" => EndpointChange::Enable,
         "disable" => EndpointChange::Disable,
         _ => return Err(PageError::not_found()),

@@ -17,9 +17,9 @@ use crate::domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, M
 use crate::domain::person::Person;
 use crate::domain::text;
 use crate::store::{AccountChange, AccountSummary, EntryFilter, KeyChange, PersonChange, StoreError};
-use crate::web::error::{PageError, Written};
+use crate::web::error::PageError;
 use crate::web::keys::state_text;
-use crate::web::page::{Frame, html, secured};
+use crate::web::page::{Draft, Frame, answer, html, secured};
 use crate::web::session::Visitor;
 
 const ACCOUNTS: &str = "/studio/operator/accounts";
@@ -67,8 +67,8 @@ struct AccountPage<'a> {
     now: Timestamp,
     /// The newest grant, which the form for another one names.
     newest: String,
-    /// The name of the text that says why nothing was granted.
-    refusal: Option<&'static str>,
+    /// The form for a grant.
+    draft: Draft,
     /// Whether the operator belongs to it.
     is_own: bool,
 }
@@ -123,12 +123,13 @@ async fn find(visitor: &Visitor, id: &str) -> Result<Account, PageError> {
     account.ok_or_else(PageError::not_found)
 }
 
-async fn page(visitor: &Visitor, account: Account, refusal: Option<&'static str>) -> Result<Response<Body>, PageError> {
+async fn page(visitor: &Visitor, account: Account, draft: Draft) -> Result<Response<Body>, PageError> {
     let store = &visitor.studio.shared.store;
     let mut keys = store.list_keys(Some(account.id)).await?;
     keys.reverse();
     let mut grants = store.expiring_grants(account.id, ENTRIES).await?;
     grants.retain(|grant| grant.remaining > 0);
+    let refusal = draft.refusal;
     let page = AccountPage {
         frame: Frame::new("operator", visitor).await?,
         keys,
@@ -137,17 +138,17 @@ async fn page(visitor: &Visitor, account: Account, refusal: Option<&'static str>
         grants,
         now: store.now(),
         newest: newest_grant(visitor, account.id).await?,
-        refusal,
+        draft,
         is_own: visitor.session.person.account_id == account.id,
         account,
     };
-    Ok(html(page.render()?))
+    Ok(answer(page.render()?, refusal))
 }
 
 /// One account.
 pub async fn account(operator: Operator, Path(id): Path<String>) -> Result<Response<Body>, PageError> {
     let account = find(&operator.0, &id).await?;
-    page(&operator.0, account, None).await
+    page(&operator.0, account, Draft::default()).await
 }
 
 /// Grants credits, which expire after some days if the form says so.
@@ -175,10 +176,7 @@ pub async fn grant(Path(id): Path<String>, form: OperatorForm) -> Result<Respons
         tracing::info!(account = %account.id, person = %visitor.session.person.id, amount, "credits were granted in the studio");
         return Ok(secured(Redirect::to(&format!("{ACCOUNTS}/{}", account.id)).into_response()));
     }
-    let mut response = page(&visitor, account, refusal).await?;
-    *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
-    response.extensions_mut().insert(Written);
-    Ok(response)
+    page(&visitor, account, Draft { refusal, fields }).await
 }
 
 /// The time after so many days; none if the field is empty.

@@ -19,6 +19,20 @@ impl Person {
         self.browser.follow(&element);
     }
 
+    /// The button with these words that asks first.
+    fn asks(words: &str) -> String {
+        format!(
+            "[...document.querySelectorAll('main .ask summary')].find((found) => found.innerText.trim() === '{words}')"
+        )
+    }
+
+    /// Opens what asks first, and follows its button, which has the same words.
+    fn press_surely(&mut self, words: &str) {
+        let asks = Self::asks(words);
+        self.browser.click(&asks);
+        self.browser.follow(&format!("{asks}.parentElement.querySelector('button')"));
+    }
+
     fn keys(&self) -> Vec<String> {
         let keys = json(self.data.path(), &["key", "list"]);
         let names = keys.as_array().expect("a list").iter();
@@ -37,13 +51,18 @@ fn a_key_is_shown_once_rotated_disabled_and_revoked() {
     assert!(of_press.as_str().is_some_and(|key| key.starts_with("tt_")), "{of_press}");
     person.open("/studio/keys");
     assert!(person.browser.evaluate(secret).is_null());
-    person.press("Rotate");
+    person.press_surely("Rotate");
     let rotated = person.browser.evaluate(secret);
     assert!(rotated.as_str().is_some_and(|key| key.starts_with("tt_")) && rotated != of_press, "{rotated}");
     person.open("/studio/keys");
     person.press("Disable");
     assert!(person.text().contains("disabled"), "{}", person.text());
-    person.press("Revoke");
+    // One click asks and changes nothing.
+    person.browser.click(&Person::asks("Revoke"));
+    person.browser.until("document.body.innerText.includes('nobody can undo that')");
+    person.open("/studio/keys");
+    assert!(!person.text().contains("revoked"), "{}", person.text());
+    person.press_surely("Revoke");
     assert!(person.text().contains("revoked"), "{}", person.text());
     person.leave();
 }
@@ -128,6 +147,9 @@ fn the_essentials_work_without_scripts() {
     person.browser.paste("document.querySelector('input[type=search]')", "windmill");
     person.press("Search");
     assert_eq!(person.browser.evaluate("document.querySelectorAll('.card').length"), 0);
+    person.open("/studio/keys");
+    person.press_surely("Revoke");
+    assert!(person.text().contains("revoked"), "{}", person.text());
     person.open("/studio/gallery");
     person.browser.follow("document.querySelector('.card button[formaction$=delete]')");
     person.open("/studio/gallery");

@@ -69,6 +69,7 @@ async fn nobody_but_an_owner_manages_people_and_nobody_oneself_or_those_of_other
     {
         let refused = ada.send("/studio/people", &[("name", name), ("role", role)]).await;
         assert_eq!(refused.status, status, "{name:?}");
+        assert!(status != 422 || text(&refused).contains("value=\"viewer\" selected"), "{refused:?}");
     }
     assert!(!ada.page("/studio/people").await.contains(">eve<"));
     assert_eq!(ada.other("member").await.role, Role::Member);
@@ -160,7 +161,13 @@ async fn a_key_has_limits_and_rotates_with_the_overlap_that_its_owner_chose() {
     assert_eq!((key.submit_rate, key.read_rate), (Some(5), Some(0)));
     for rate in ["-1", "many", "99999999999"] {
         let refused = ada.send("/studio/keys", &[("name", "x"), ("submit_rate", rate)]).await;
-        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{rate}");
+        assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{rate}");
+        let page = text(&refused);
+        assert!(
+            page.contains("role=\"alert\"") && page.contains(&format!("name=\"submit_rate\" value=\"{rate}\"")),
+            "{page}"
+        );
+        assert!(page.contains("name=\"name\" value=\"x\""), "{page}");
     }
     let page = ada.page("/studio/keys").await;
     assert!(page.contains("Submits a minute: 5") && page.contains("Reads a minute: unlimited"), "{page}");

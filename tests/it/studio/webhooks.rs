@@ -6,7 +6,7 @@ use tintype::domain::event::EventType;
 use tintype::domain::person::Role;
 use tintype::store::Action;
 
-use super::Visitor;
+use super::{Visitor, text};
 use crate::rigs::http::Answer;
 use crate::rigs::receiver::{Receiver, status, verify};
 use crate::rigs::service::Service;
@@ -52,6 +52,15 @@ async fn an_owner_adds_rotates_disables_and_removes_an_endpoint() {
     assert_ne!(secret(&rotated), first);
     assert_eq!(ada.send(&path("events"), &ALL[..2]).await.status, StatusCode::SEE_OTHER);
     assert_eq!(ada.endpoints().await[0].events.to_string(), "task.completed task.failed");
+    let refused = ada.send(&path("events"), &[]).await;
+    assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert!(text(&refused).contains("Choose at least one event") && text(&refused).contains("<h1>Deliveries</h1>"));
+    // The page of an endpoint changes it as the list does.
+    for page in [ada.page("/studio/webhooks").await, ada.page(&format!("/studio/webhooks/{}", endpoint.id)).await] {
+        for change in ["test", "disable", "rotate", "remove"] {
+            assert!(page.contains(&format!("formaction=\"{}\"", path(change))), "{change}: {page}");
+        }
+    }
     assert_eq!(ada.send(&path("disable"), &[]).await.status, StatusCode::SEE_OTHER);
     assert_eq!(ada.endpoints().await[0].disabled_for, Some(DisabledFor::Request));
     assert_eq!(ada.send(&path("test"), &[]).await.status, StatusCode::CONFLICT);
@@ -82,15 +91,22 @@ async fn an_owner_names_public_https_alone_and_the_operator_any_url() {
     for url in ["", "example.com", "http://example.com/", "http://127.0.0.1/", "ftp://example.com/", "https://a:b@c.d/"]
     {
         let refused = ada.add_endpoint(url, &ALL).await;
-        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{url}");
+        assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{url}");
+        let page = text(&refused);
+        assert!(page.contains("role=\"alert\"") && page.contains(&format!("type=\"url\" value=\"{url}\"")), "{page}");
+        assert_eq!(page.matches(" checked>").count(), 4, "{page}");
     }
-    assert_eq!(ada.add_endpoint("https://example.com/", &[]).await.status, StatusCode::BAD_REQUEST);
+    let url = "https://example.com/hooks";
+    let refused = ada.add_endpoint(url, &[]).await;
+    let page = text(&refused);
+    assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert!(page.contains("Choose at least one event") && page.contains(url) && !page.contains(" checked>"), "{page}");
     assert_eq!(operator.add_endpoint("http://10.0.0.1/", &ALL).await.status, 200);
     assert_eq!(operator.endpoints().await[0].added_by, AddedBy::Operator);
     for _ in 0..20 {
         assert_eq!(ada.add_endpoint("https://example.com/", &ALL).await.status, 200);
     }
-    assert_eq!(ada.add_endpoint("https://example.com/", &ALL).await.status, StatusCode::CONFLICT);
+    assert_eq!(ada.add_endpoint("https://example.com/", &ALL).await.status, StatusCode::UNPROCESSABLE_ENTITY);
 }
 
 #[tokio::test]
