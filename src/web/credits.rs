@@ -81,6 +81,8 @@ struct CreditsPage<'a> {
     entries: Vec<LedgerEntry>,
     older: Option<i64>,
     wanted: &'a Wanted,
+    /// The balance below which the event `credits.low` is sent.
+    low_balance: Option<i64>,
 }
 
 /// The page.
@@ -101,6 +103,7 @@ pub async fn credits(visitor: Visitor, Query(wanted): Query<Wanted>) -> Result<R
         older: entries.last().map(|entry| entry.id).filter(|_| more),
         entries,
         wanted: &wanted,
+        low_balance: visitor.account().await?.and_then(|account| account.low_balance),
     };
     Ok(html(page.render()?))
 }

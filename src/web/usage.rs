@@ -39,6 +39,11 @@ impl Wanted {
         self.by() == UsageBy::Day
     }
 
+    /// The begin of the period, whose last day is today.
+    fn from(&self, now: Timestamp) -> Option<Timestamp> {
+        Some(Timestamp::of_day(&now.day())?.saturating_sub(DAY * (self.days() - 1)))
+    }
+
     fn days(&self) -> u32 {
         PERIODS.into_iter().find(|days| days.to_string() == self.days).unwrap_or(PERIODS[0])
     }
@@ -52,6 +57,8 @@ struct UsagePage<'a> {
     total: UsageLine,
     periods: [u32; 3],
     wanted: &'a Wanted,
+    /// The first day of the period and the last one, which is today.
+    days: String,
 }
 
 impl UsagePage<'_> {
@@ -70,10 +77,9 @@ impl UsagePage<'_> {
 async fn lines(visitor: &Visitor, wanted: &Wanted) -> Result<Vec<UsageLine>, PageError> {
     visitor.needs(Role::Owner)?;
     let store = &visitor.studio.shared.store;
-    let today = Timestamp::of_day(&store.now().day()).ok_or_else(PageError::bad_request)?;
     let filter = UsageFilter {
         account_id: Some(visitor.session.person.account_id),
-        from: Some(today.saturating_sub(DAY * (wanted.days() - 1))),
+        from: wanted.from(store.now()),
         until: None,
     };
     Ok(usage::lines(&**store, wanted.by(), filter).await?)
@@ -84,8 +90,10 @@ pub async fn usage(visitor: Visitor, Query(wanted): Query<Wanted>) -> Result<Res
     let mut lines = lines(&visitor, &wanted).await?;
     let total = UsageLine::total(&lines);
     lines.reverse();
+    let now = visitor.studio.shared.store.now();
+    let days = format!("{} – {}", wanted.from(now).map(|from| from.day()).unwrap_or_default(), now.day());
     let frame = Frame::new("credits", &visitor).await?;
-    Ok(html(UsagePage { frame, lines, total, periods: PERIODS, wanted: &wanted }.render()?))
+    Ok(html(UsagePage { frame, lines, total, periods: PERIODS, wanted: &wanted, days }.render()?))
 }
 
 /// The rows as CSV.

@@ -33,6 +33,7 @@ mod strikes;
 mod surfaces;
 mod uploads;
 mod webhooks;
+mod widths;
 
 /// The cookie where there is no TLS.
 const COOKIE: &str = "tintype";

@@ -7,10 +7,11 @@ use axum::http::Response;
 use serde::Deserialize;
 
 use super::Operator;
+use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::store::{AuditEntry, Via};
 use crate::web::error::PageError;
-use crate::web::page::{Frame, html};
+use crate::web::page::{Frame, html, minute};
 
 /// Entries of one page.
 const PAGE: u32 = 50;
@@ -40,6 +41,20 @@ impl AuditPage<'_> {
             Via::Server => "via-server",
         }
     }
+
+    fn detail(&self, entry: &AuditEntry) -> Option<String> {
+        entry.deed.detail.as_deref().map(in_minutes)
+    }
+}
+
+/// A detail with its times as the page shows others, to the minute.
+fn in_minutes(detail: &str) -> String {
+    let shown = |word: &str| {
+        let (time, rest) = word.split_at_checked(word.find('Z').map_or(0, |end| end + 1)).unwrap_or_default();
+        let at = time.parse::<jiff::Timestamp>().map(|at| Timestamp::from_millis(at.as_millisecond()));
+        at.map_or_else(|_| word.to_owned(), |at| format!("{}{rest}", minute(at)))
+    };
+    detail.split(' ').map(shown).collect::<Vec<_>>().join(" ")
 }
 
 fn id(text: Option<&str>) -> Result<Option<Id>, PageError> {

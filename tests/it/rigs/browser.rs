@@ -116,6 +116,11 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", json!({ "features": [motion] }));
     }
 
+    /// Asks for pages in this language from now on.
+    pub fn speak(&mut self, language: &str) {
+        self.call("Network.setExtraHTTPHeaders", json!({ "headers": { "Accept-Language": language } }));
+    }
+
     /// Sends no request whose URL fits one of these patterns from now on.
     pub fn block(&mut self, patterns: &[&str]) {
         self.call("Network.setBlockedURLs", json!({ "urls": patterns }));

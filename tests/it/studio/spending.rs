@@ -4,7 +4,7 @@ use hyper::StatusCode;
 use tintype::domain::model::Surface;
 use tintype::domain::person::Role;
 use tintype::domain::request::GenerateRequest;
-use tintype::store::Action;
+use tintype::store::{AccountChange, Action};
 
 use super::text;
 use crate::rigs::service::Service;
@@ -32,8 +32,9 @@ async fn an_owner_sets_the_budget_of_a_key_and_sees_its_use() {
     assert!(ada.page("/studio/keys").await.contains("6 spent, 2 left"));
     for (credits, period) in [("0", "day"), ("-1", "day"), ("many", "day"), ("5", "year"), ("5", "")] {
         let refused = ada.send(&budget, &[("budget", credits), ("period", period)]).await;
-        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{credits} {period}");
-        assert!(text(&refused).contains("whole number of credits above zero"));
+        assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{credits} {period}");
+        let page = text(&refused);
+        assert!(page.contains("whole number of credits above zero") && page.contains("<h1>Keys</h1>"), "{page}");
     }
     let eve = service.visitor("eve", 100).await;
     assert_eq!(eve.send(&budget, &[("budget", "")]).await.status, StatusCode::NOT_FOUND);
@@ -56,6 +57,8 @@ async fn an_owner_sees_and_downloads_the_usage_by_key_and_by_day() {
     let page = ada.page("/studio/usage").await;
     let charged = "<td class=\"number\" data-label=\"Charged\">10</td>";
     assert!(page.contains("=laptop") && page.contains(">Studio<") && page.contains(charged), "{page}");
+    let days = service.shared.store.now().day();
+    assert!(page.contains(">Net credits</th>") && page.contains(&format!(" – {days} (UTC)")), "{page}");
     let csv = ada.page("/studio/usage.csv?by=key&days=90").await;
     let lines: Vec<_> = csv.lines().collect();
     assert_eq!(lines[0], "account,key_id,key,tasks,images,charged,refunded,credits");
@@ -80,8 +83,14 @@ async fn an_operator_grants_credits_that_expire_and_their_owner_sees_them() {
     let grant = format!("/studio/operator/accounts/{account}/grant");
     let newest = operator.newest(account).await;
     for days in ["0", "-1", "soon", "99999"] {
-        let refused = operator.send(&grant, &[("amount", "9"), ("days", days), ("newest", &newest)]).await;
+        let fields = [("amount", "9"), ("note", "a trial"), ("days", days), ("newest", &newest)];
+        let refused = operator.send(&grant, &fields).await;
         assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{days}");
+        let page = text(&refused);
+        assert!(page.contains("at least 1 whole day"), "{page}");
+        for (name, value) in &fields[..3] {
+            assert!(page.contains(&format!("name=\"{name}\" value=\"{value}\"")), "{name}: {page}");
+        }
     }
     let fields = [("amount", "9"), ("note", "a trial"), ("days", "3"), ("newest", newest.as_str())];
     assert_eq!(operator.send(&grant, &fields).await.status, StatusCode::SEE_OTHER);
@@ -91,11 +100,27 @@ async fn an_operator_grants_credits_that_expire_and_their_owner_sees_them() {
         assert!(page.contains("Credits that expire") && page.contains("2026-11-24 12:00"), "{page}");
     }
     let log = operator.page("/studio/operator/audit").await;
-    assert!(log.contains("+9 (until 2026-11-24T12:00:00.000Z) a trial"), "{log}");
+    assert!(log.contains("+9 (until 2026-11-24 12:00) a trial"), "{log}");
     service.clock.advance(std::time::Duration::from_secs(3 * 24 * 60 * 60));
     service.sweeper.lapse_grants().await;
     let page = ada.page("/studio/credits?kind=expiry").await;
     assert!(page.contains(">Expiry<") && page.contains(">-9<") && !page.contains("Credits that expire"), "{page}");
     assert_eq!(ada.page("/studio/credits.csv?kind=expiry").await.lines().count(), 2);
     assert_eq!(ada.credits().await, 0);
+}
+
+#[tokio::test]
+async fn the_threshold_of_low_credits_is_shown_to_its_account_and_to_the_operator() {
+    let service = Service::start().await;
+    let (operator, ada) = (service.visitor("admin", 0).await, service.visitor("ada", 100).await);
+    let paths =
+        [(&ada, "/studio/credits".to_owned()), (&operator, format!("/studio/operator/accounts/{}", ada.account))];
+    for (visitor, path) in &paths {
+        assert!(visitor.page(path).await.contains("no threshold is set"), "{path}");
+    }
+    let change = AccountChange::LowBalance(Some(40));
+    service.shared.store.change_account(ada.account, change).await.expect("a store");
+    for (visitor, path) in &paths {
+        assert!(visitor.page(path).await.contains("balance falls below 40"), "{path}");
+    }
 }
