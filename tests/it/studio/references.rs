@@ -78,7 +78,8 @@ fn references_come_by_file_paste_drop_and_drag_and_go_with_the_task() {
     person.open("/studio/uploads");
     assert_eq!(person.browser.evaluate("document.querySelectorAll('.uploads li').length"), 3);
     photograph(&mut person.browser, "uploads");
-    person.browser.follow("document.querySelector('.uploads form button')");
+    person.browser.click("document.querySelector('.uploads .ask summary')");
+    person.browser.follow("document.querySelector('.uploads .ask button')");
     assert_eq!(person.browser.evaluate("document.querySelectorAll('.uploads li').length"), 2);
     person.leave();
 }
