@@ -117,15 +117,18 @@ pub fn denied(path: &Path) -> String {
     let own = name(geteuid().as_raw());
     // A directory that this user may not enter hides what is in it.
     let visible = |place: &'_ Path| Some((place.to_owned(), fs::metadata(place).ok()?));
-    let found = std::path::absolute(path).ok().and_then(|path| path.ancestors().find_map(visible));
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let found = path.ancestors().find_map(visible);
     match found {
         Some((place, metadata)) if metadata.uid() != geteuid().as_raw() => {
-            let of = name(metadata.uid());
-            format!(
-                "permission denied: {} belongs to {of}, not to {own}: run this as {of}, or, if {own} is the user of the \
-                 service, give it to {own} with chown",
-                place.display()
-            )
+            let (of, shown) = (name(metadata.uid()), place.display());
+            let belongs = format!("permission denied: {shown} belongs to {of}, not to {own}: run this as {of}");
+            // A directory further above may be one of the system, which nobody should give away.
+            if [Some(&*path), path.parent()].contains(&Some(&*place)) {
+                format!("{belongs}, or, if {own} is the user of the service, give it to {own} with chown")
+            } else {
+                belongs
+            }
         }
         Some((place, _)) => format!("permission denied: the mode of {} keeps {own} out", place.display()),
         None => format!("permission denied: {own} cannot look at {}", path.display()),

@@ -3,8 +3,8 @@
 ALTER FUNCTION tintype_balance(text) RENAME TO tintype_credits;
 
 -- Gives credits back to the grants from which `taken` says they came. Those of grants that have expired can be spent until
--- `extended`, as a grant of the entry of the refund. Those of expired refunds were extended before: they become a grant of the
--- entry of the charge, which has expired. So no chain of failed tasks keeps credits for ever. Returns the number of credits
+-- `extended`, as a grant of the entry of the refund. Those that no grant but a refund brought were extended before: they become
+-- a grant of the entry of the charge, which has expired. So no chain of failed tasks keeps credits for ever. Returns the number of credits
 -- that were extended.
 DROP FUNCTION tintype_give_back(text, bigint, text, bigint, bigint);
 CREATE FUNCTION tintype_give_back(account text, refund bigint, task text, taken text, now bigint, extended bigint)
@@ -21,7 +21,7 @@ BEGIN
         IF FOUND THEN
             CONTINUE;
         ELSIF EXISTS (SELECT 1 FROM ledger
-            WHERE account_id = account COLLATE "C" AND id = (part ->> 0)::bigint AND kind = 'refund')
+            WHERE account_id = account COLLATE "C" AND id = (part ->> 0)::bigint AND kind <> 'grant')
         THEN
             late_again := late_again + (part ->> 1)::bigint;
         ELSE
@@ -36,6 +36,9 @@ BEGIN
         INSERT INTO expiring_grants (entry_id, account_id, amount, expires_at, remaining)
         SELECT id, account, late_again, now, late_again FROM ledger
         WHERE task_id = task COLLATE "C" AND kind = 'charge';
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'task % was never charged', task;
+        END IF;
     END IF;
     RETURN late;
 END $$;

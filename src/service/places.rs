@@ -5,6 +5,7 @@
 //! accounts; workers take turns between accounts, so a task of an account with few tasks comes earlier. Of a task that was
 //! submitted since the queue was read, its copy does not know yet whether it names an engine.
 
+use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -57,8 +58,8 @@ pub(super) struct Places {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The oldest waiting tasks, in order.
-    waiting: Vec<WaitingTask>,
+    /// The oldest waiting tasks, in order, with the engine that each names and its rank among those that name the same.
+    waiting: Vec<(Id, Option<(String, u64)>)>,
     /// Time of the database just before they were read.
     read_at: Option<Timestamp>,
 }
@@ -72,7 +73,7 @@ impl Places {
     pub(super) async fn of(&self, store: &dyn Store, id: Id) -> Rank {
         let read_at = store.now();
         let query = store.waiting_tasks(MAX_KNOWN);
-        self.refresh.run(query, |waiting| *self.known() = Known { waiting, read_at: Some(read_at) }).await;
+        self.refresh.run(query, |waiting| *self.known() = Known::of(waiting, read_at)).await;
         self.known().rank(id)
     }
 
@@ -82,10 +83,23 @@ impl Places {
 }
 
 impl Known {
+    fn of(waiting: Vec<WaitingTask>, read_at: Timestamp) -> Self {
+        let mut counts = HashMap::<String, u64>::new();
+        let ranked = |task: WaitingTask| {
+            let of_engine = task.engine.map(|engine| {
+                let count = counts.entry(engine.clone()).or_default();
+                *count += 1;
+                (engine, *count)
+            });
+            (task.id, of_engine)
+        };
+        Self { waiting: waiting.into_iter().map(ranked).collect(), read_at: Some(read_at) }
+    }
+
     fn rank(&self, id: Id) -> Rank {
         let behind = self.waiting.len() as u64 + 1;
-        let (position, of_engine) = match self.waiting.binary_search_by_key(&id, |waiting| waiting.id) {
-            Ok(index) => (index as u64 + 1, self.rank_of_engine(index)),
+        let (position, of_engine) = match self.waiting.binary_search_by_key(&id, |(id, _)| *id) {
+            Ok(index) => (index as u64 + 1, self.waiting[index].1.clone()),
             Err(index) if index < self.waiting.len() => (0, None),
             Err(_) if self.waiting.len() >= MAX_KNOWN as usize => (behind, None),
             // Submitted after the queue was read, or claimed before.
@@ -93,11 +107,5 @@ impl Known {
             Err(_) => (0, None),
         };
         Rank { position, of_engine }
-    }
-
-    fn rank_of_engine(&self, index: usize) -> Option<(String, u64)> {
-        let engine = self.waiting[index].engine.as_ref()?;
-        let same = self.waiting[..=index].iter().filter(|waiting| waiting.engine.as_ref() == Some(engine));
-        Some((engine.clone(), same.count() as u64))
     }
 }

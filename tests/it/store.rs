@@ -92,6 +92,7 @@ macro_rules! suite {
                     a_refund_goes_back_to_its_grants,
                     a_refund_after_its_grant_has_expired_can_be_spent_for_a_day,
                     a_refund_extends_only_the_part_that_was_not_extended_before,
+                    a_clock_that_was_set_back_extends_no_refund_again,
                     a_damaged_account_delays_the_lapse_of_no_other,
                     a_refund_to_an_expired_grant_that_has_not_lapsed_is_kept_apart,
                     what_a_completed_task_took_never_comes_back,

@@ -163,8 +163,8 @@ fn seat(answer: Answer, api: &ApiState, caller: &Caller) -> Result<Option<Seat>,
     }
     let crowd = || {
         let message = format!(
-            "Too many calls wait for their tasks: at most {MAX_WAITERS_OF_KEY} of one key do. No task was made; try again in \
-             {CROWD_RETRY_SECONDS} s."
+            "Too many calls wait for their tasks: at most {MAX_WAITERS_OF_KEY} of one key do. This one made no task, and one of \
+             an earlier attempt goes on; try again in {CROWD_RETRY_SECONDS} s."
         );
         ApiError::rate_limited(message, CROWD_RETRY_SECONDS)
     };

@@ -94,8 +94,8 @@ pub(super) fn take(connection: &Connection, account_id: Id, beyond: i64, now: Ti
 }
 
 /// Gives credits back to the grants from which `taken` says they came. Those of grants that have expired can be spent for
-/// [`REFUND_LIFE`], as a grant of the entry of the refund. Those of expired refunds were extended before: they become a grant
-/// of the entry of the charge, which has expired. So no chain of failed tasks keeps credits for ever.
+/// [`REFUND_LIFE`], as a grant of the entry of the refund. Those that no grant but a refund brought were extended before: they
+/// become a grant of the entry of the charge, which has expired. So no chain of failed tasks keeps credits for ever.
 pub(super) fn give_back(
     connection: &Connection,
     account_id: Id,
@@ -121,7 +121,7 @@ pub(super) fn give_back(
             .prepare_cached("SELECT kind FROM ledger WHERE id = ?1")?
             .query_row([entry_id], |row| word::<EntryKind>(row, 0))
             .optional()?;
-        *if kind == Some(EntryKind::Refund) { &mut late_again } else { &mut late } += part;
+        *if kind == Some(EntryKind::Grant) { &mut late } else { &mut late_again } += part;
     }
     if late > 0 {
         add(connection, refund, account_id, late, now.saturating_add(REFUND_LIFE))?;

@@ -20,7 +20,7 @@ use crate::store::{AccountChange, AccountSummary, EntryFilter, KeyChange, Person
 use crate::web::error::PageError;
 use crate::web::keys::state_text;
 use crate::web::page::{Draft, Frame, answer, html, secured};
-use crate::web::session::Visitor;
+use crate::web::session::{Fields, Visitor};
 
 const ACCOUNTS: &str = "/studio/operator/accounts";
 /// Accounts of one page.
@@ -176,6 +176,8 @@ pub async fn grant(Path(id): Path<String>, form: OperatorForm) -> Result<Respons
         tracing::info!(account = %account.id, person = %visitor.session.person.id, amount, "credits were granted in the studio");
         return Ok(secured(Redirect::to(&format!("{ACCOUNTS}/{}", account.id)).into_response()));
     }
+    // A form that was sent twice is not filled in again, so that one more press does not grant once more.
+    let fields = if refusal == Some("grant-repeated") { Fields::default() } else { fields };
     page(&visitor, account, Draft { refusal, fields }).await
 }
 

@@ -166,6 +166,25 @@ pub async fn a_refund_extends_only_the_part_that_was_not_extended_before(fx: &Fi
     Ok(())
 }
 
+pub async fn a_clock_that_was_set_back_extends_no_refund_again(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 0).await?;
+    grant(fx, ada, 2, 1).await?;
+    let at = |hours: u32| NOON.saturating_add(HOUR * hours);
+    for hours in [1, 25, 25] {
+        let task = fx.submit(ada).await?;
+        fx.clock.set(at(hours));
+        fx.store.fail_unleased(task.id, "it sank").await?;
+        if hours == 25 {
+            // The credits expire now, and seem to be live before.
+            fx.clock.set(at(25).saturating_sub(MILLISECOND * 2));
+        }
+    }
+    fx.clock.set(at(25));
+    assert_eq!((fx.credits(ada).await?, fx.store.lapse_grants().await?), (2, 4));
+    assert_eq!(newest(fx, ada, 2).await?, [(EntryKind::Expiry, -2, 0), (EntryKind::Refund, 2, 2)]);
+    Ok(())
+}
+
 pub async fn a_damaged_account_delays_the_lapse_of_no_other(fx: &Fixture) -> Result<()> {
     let (ada, bob) = (fx.account("ada", 1).await?, fx.account("bob", 1).await?);
     grant(fx, ada, 3, 1).await?;

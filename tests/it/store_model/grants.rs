@@ -84,10 +84,10 @@ impl Model {
             let grant = &mut self.grants[index];
             if grant.lapsed.is_none() && grant.expires_at > now {
                 grant.remaining += part;
-            } else if self.entries[grant.entry].kind == EntryKind::Refund {
-                late_again += part;
-            } else {
+            } else if self.entries[grant.entry].kind == EntryKind::Grant {
                 late += part;
+            } else {
+                late_again += part;
             }
         }
         if late > 0 {
