@@ -19,9 +19,15 @@ async fn the_reference_names_this_server_and_every_operation() {
         }
     }
     assert!(operations >= 4);
-    for shown in
-        ["reference_images", "INSUFFICIENT_CREDITS", "<code>completed</code>", "TINTYPE_API_KEY", "/studio/keys"]
-    {
+    for shown in [
+        "reference_images",
+        "INSUFFICIENT_CREDITS",
+        "<code>completed</code>",
+        "TINTYPE_API_KEY",
+        "/studio/keys",
+        "/v1<",
+        "/mcp<",
+    ] {
         assert!(page.contains(shown), "{shown}");
     }
 }
