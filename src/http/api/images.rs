@@ -1,6 +1,7 @@
 //! Creating, retrieving and listing tasks (interface, section 4).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -28,6 +29,7 @@ use crate::http::routes;
 use crate::http::state::ApiState;
 use crate::http::submitted;
 use crate::service::tasks::{DEFAULT_PAGE, Found, MAX_PAGE};
+use crate::service::waiters::Seat;
 
 /// The names of the fields of a submit that the service does not know.
 pub(in crate::http) static IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-ignored-fields");
@@ -237,9 +239,31 @@ async fn waited_for(
     task_id: TaskId,
 ) -> Result<Option<Found>, ApiError> {
     let Some(wait) = wait else { return Ok(None) };
+    waited(api, readiness, caller, task_id, wait.limit()).await
+}
+
+/// The task at its end, or after `limit`; `None` if too many callers wait already.
+pub(in crate::http) async fn waited(
+    api: &ApiState,
+    readiness: &Readiness,
+    caller: &Caller,
+    task_id: TaskId,
+    limit: Duration,
+) -> Result<Option<Found>, ApiError> {
     let Some(seat) = api.shared.endings.waiters.seat(caller.key_id) else { return Ok(None) };
-    let (account_id, released) = (caller.account_id, readiness.stopping());
-    let found = api.tasks.wait(&seat, account_id, Surface::Api, task_id, wait.limit(), released).await?;
+    waited_in(&seat, api, readiness, caller, task_id, limit).await
+}
+
+/// The task at its end, or after `limit`, for a caller who has room to wait.
+pub(in crate::http) async fn waited_in(
+    seat: &Seat,
+    api: &ApiState,
+    readiness: &Readiness,
+    caller: &Caller,
+    task_id: TaskId,
+    limit: Duration,
+) -> Result<Option<Found>, ApiError> {
+    let found = api.tasks.wait(seat, caller.account_id, Surface::Api, task_id, limit, readiness.stopping()).await?;
     // The key may have been revoked meanwhile.
     caller.check_again(api).await?;
     Ok(found)

@@ -183,7 +183,8 @@ impl Tools {
                     (Some(_), _) => left.min(REPORT_EVERY),
                 };
                 left = left.saturating_sub(slice);
-                let Some(found) = self.waited(task_id, slice).await.map_err(sentence_of)? else { return Ok(()) };
+                let waited = images::waited(&self.api, &self.readiness, &self.caller, task_id, slice).await;
+                let Some(found) = waited.map_err(sentence_of)? else { return Ok(()) };
                 if found.task.status.is_terminal() {
                     return Ok(());
                 }
@@ -201,16 +202,6 @@ impl Tools {
             waited = whole => waited,
             () = context.ct.cancelled() => Ok(()),
         }
-    }
-
-    /// The task at its end, or after `limit`; `None` if too many callers wait already.
-    async fn waited(&self, task_id: TaskId, limit: Duration) -> Result<Option<Found>, ApiError> {
-        let (caller, released) = (self.caller, self.readiness.stopping());
-        let Some(seat) = self.api.shared.endings.waiters.seat(caller.key_id) else { return Ok(None) };
-        let found = self.api.tasks.wait(&seat, caller.account_id, Surface::Api, task_id, limit, released).await?;
-        // The key may have been revoked meanwhile.
-        caller.check_again(&self.api).await?;
-        Ok(found)
     }
 
     /// How far a task is.

@@ -9,7 +9,7 @@ use axum::http::header::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse as _, Response};
 
 use super::api::body::read_json;
-use super::api::images::naming;
+use super::api::images::{naming, waited_in};
 use super::ops::Readiness;
 use super::pipeline::auth::Caller;
 use super::pipeline::error::{ApiError, NoAnswer};
@@ -257,10 +257,8 @@ impl Awaited {
     /// The task, once it has completed; any other end is an error.
     async fn completed(&self) -> Result<Arc<Task>, ApiError> {
         let Self { task_id, api, readiness, caller, seat } = self;
-        let (task_id, released) = (TaskId(*task_id), readiness.stopping());
-        let found = api.tasks.wait(seat, caller.account_id, Surface::Api, task_id, TASK_TIME_LIMIT, released).await?;
-        // The key may have been revoked meanwhile.
-        caller.check_again(api).await?;
+        let task_id = TaskId(*task_id);
+        let found = waited_in(seat, api, readiness, caller, task_id, TASK_TIME_LIMIT).await?;
         let task = found.ok_or_else(ApiError::goes_on)?.task;
         match &task.status {
             Status::Processing => Err(ApiError::goes_on()),
