@@ -110,7 +110,6 @@ async fn page(visitor: &Visitor, made: Option<(KeySecret, String)>, draft: Draft
     for key in keys.iter().filter(|key| key.budget.is_some() && key.revoked_at.is_none()) {
         allowances.extend(store.find_allowance(key.id).await?.map(|allowance| (key.id, allowance)));
     }
-    let refusal = draft.refusal;
     let page = KeysPage {
         frame: Frame::new("keys", visitor).await?,
         keys,
@@ -120,7 +119,7 @@ async fn page(visitor: &Visitor, made: Option<(KeySecret, String)>, draft: Draft
         made,
         draft,
     };
-    Ok(answer(page.render()?, refusal))
+    Ok(answer(page.render()?, page.draft.refusal))
 }
 
 /// The page.

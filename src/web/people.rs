@@ -45,8 +45,8 @@ impl PeoplePage<'_> {
 async fn page(visitor: &Visitor, link: Option<(String, String)>, draft: Draft) -> Result<Response<Body>, PageError> {
     let people = visitor.studio.shared.store.list_people(Some(visitor.session.person.account_id)).await?;
     let frame = Frame::new("people", visitor).await?;
-    let refusal = draft.refusal;
-    Ok(answer(PeoplePage { frame, people, roles: Role::ALL, link, draft }.render()?, refusal))
+    let page = PeoplePage { frame, people, roles: Role::ALL, link, draft };
+    Ok(answer(page.render()?, page.draft.refusal))
 }
 
 /// The page.

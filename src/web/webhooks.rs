@@ -97,21 +97,9 @@ impl WebhooksPage<'_> {
         self.endpoints.iter().any(needs_care)
     }
 
-    fn is_enabled(&self, endpoint: &Endpoint) -> bool {
-        is_enabled(endpoint)
-    }
-
     /// Whether the form for another endpoint has this kind of events chosen. The empty form has all of them.
     fn is_drafted(&self, kind: &EventType) -> bool {
         self.draft.refusal.is_none() || self.draft.fields.get(kind.as_str()).is_some()
-    }
-
-    fn url(&self, endpoint: &Endpoint) -> String {
-        url(&self.frame, endpoint)
-    }
-
-    fn is_changeable(&self, endpoint: &Endpoint) -> bool {
-        is_changeable(self.frame.operates, endpoint)
     }
 }
 
@@ -119,21 +107,8 @@ impl WebhookPage<'_> {
     fn state(&self) -> String {
         state(&self.frame, &self.endpoint)
     }
-
-    fn url(&self) -> String {
-        url(&self.frame, &self.endpoint)
-    }
-
-    fn is_changeable(&self, endpoint: &Endpoint) -> bool {
-        is_changeable(self.frame.operates, endpoint)
-    }
-
     fn subscribes(&self, kind: &EventType) -> bool {
         self.endpoint.events.kinds().contains(kind)
-    }
-
-    fn is_enabled(&self, endpoint: &Endpoint) -> bool {
-        is_enabled(endpoint)
     }
 
     /// The name of the text for the state of a delivery.
@@ -174,9 +149,8 @@ async fn page(
     let store = &visitor.studio.shared.store;
     let endpoints = store.list_endpoints(Some(visitor.session.person.account_id)).await?;
     let frame = Frame::new("webhooks", visitor).await?;
-    let refusal = draft.refusal;
     let page = WebhooksPage { frame, endpoints, made, kinds: EventType::SUBSCRIBABLE, draft };
-    Ok(answer(page.render()?, refusal))
+    Ok(answer(page.render()?, page.draft.refusal))
 }
 
 /// The page of all endpoints.

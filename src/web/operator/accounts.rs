@@ -129,7 +129,6 @@ async fn page(visitor: &Visitor, account: Account, draft: Draft) -> Result<Respo
     keys.reverse();
     let mut grants = store.expiring_grants(account.id, ENTRIES).await?;
     grants.retain(|grant| grant.remaining > 0);
-    let refusal = draft.refusal;
     let page = AccountPage {
         frame: Frame::new("operator", visitor).await?,
         keys,
@@ -142,7 +141,7 @@ async fn page(visitor: &Visitor, account: Account, draft: Draft) -> Result<Respo
         is_own: visitor.session.person.account_id == account.id,
         account,
     };
-    Ok(answer(page.render()?, refusal))
+    Ok(answer(page.render()?, page.draft.refusal))
 }
 
 /// One account.
