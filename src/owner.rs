@@ -115,16 +115,15 @@ pub fn name(uid: u32) -> String {
 /// A sentence for the operator: this process may not use a file or directory as it must.
 pub fn denied(path: &Path) -> String {
     let own = name(geteuid().as_raw());
-    // A directory that this user may not enter hides what is in it.
-    let visible = |place: &'_ Path| Some((place.to_owned(), fs::metadata(place).ok()?));
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let found = path.ancestors().find_map(visible);
-    match found {
+    // A directory that this user may not enter hides what is in it.
+    let visible = path.ancestors().find_map(|place| Some((place, fs::metadata(place).ok()?)));
+    match visible {
         Some((place, metadata)) if metadata.uid() != geteuid().as_raw() => {
             let (of, shown) = (name(metadata.uid()), place.display());
             let belongs = format!("permission denied: {shown} belongs to {of}, not to {own}: run this as {of}");
             // A directory further above may be one of the system, which nobody should give away.
-            if [Some(&*path), path.parent()].contains(&Some(&*place)) {
+            if place == path || path.parent() == Some(place) {
                 format!("{belongs}, or, if {own} is the user of the service, give it to {own} with chown")
             } else {
                 belongs

@@ -4,8 +4,8 @@ ALTER FUNCTION tintype_balance(text) RENAME TO tintype_credits;
 
 -- Gives credits back to the grants from which `taken` says they came. Those of grants that have expired can be spent until
 -- `extended`, as a grant of the entry of the refund. Those that no grant but a refund brought were extended before: they become
--- a grant of the entry of the charge, which has expired. So no chain of failed tasks keeps credits for ever. Returns the number of credits
--- that were extended.
+-- a grant of the entry of the charge, which has expired. So no chain of failed tasks keeps credits for ever. Returns the
+-- number of credits that were extended.
 DROP FUNCTION tintype_give_back(text, bigint, text, bigint, bigint);
 CREATE FUNCTION tintype_give_back(account text, refund bigint, task text, taken text, now bigint, extended bigint)
 RETURNS bigint

@@ -50,7 +50,8 @@ Exit codes:
 const HOW_TO_GET_A_KEY: &str =
     "create one with `tintype key create --account NAME` on the server, and give it as --key or TINTYPE_KEY";
 /// The reasons for which a key is refused.
-const WHY_REFUSED: &str = "it is not one of this server, or was revoked, disabled or suspended, or has expired: `tintype key list` there shows it";
+const WHY_REFUSED: &str = "it is not one of this server, or was revoked, disabled or suspended, or has expired: \
+    `tintype key list` there shows it";
 
 #[derive(Debug, Args)]
 pub(super) struct FollowArgs {

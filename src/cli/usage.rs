@@ -59,7 +59,7 @@ pub(super) async fn run(args: UsageArgs, data: &DataSettings) -> Outcome {
         (since, _) => since,
     };
     let until = args.until.map(|day| day.saturating_add(DAY));
-    if until.is_some_and(|until| from.is_some_and(|from| from >= until)) {
+    if from.zip(until).is_some_and(|(from, until)| from >= until) {
         return Err("--since must not be after --until".into());
     }
     let by = match args.by {

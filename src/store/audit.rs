@@ -36,8 +36,8 @@ pub struct Audit {
     pub drifts: Vec<Drift>,
 }
 
-/// The grants that expire, with the entries about them, for both databases. That of a refund of an expired refund has the
-/// entry of the charge.
+/// The grants that expire, with the entries about them, for both databases. The entry of a charge names the grant of credits
+/// that were refunded a second time after their expiry.
 pub(super) const GRANTS: &str = "
     SELECT g.entry_id, g.account_id, g.amount, g.remaining, g.lapsed, s.account_id, abs(s.amount), x.account_id, x.amount
     FROM expiring_grants g LEFT JOIN ledger s ON s.id = g.entry_id AND s.account_id = g.account_id
@@ -175,16 +175,7 @@ impl Books {
             self.check_entries(&task, &of_task);
             let queued = next_if(queue, |queued| queued.task_id == task.id)?;
             if let Some(queued) = &queued {
-                if of_task.iter().any(|entry| entry.kind == EntryKind::Charge && entry.key_id != queued.key_id) {
-                    self.drift(
-                        task.account_id,
-                        Some(task.id),
-                        "its charge does not name the key of its queue row".into(),
-                    );
-                }
-                if let Some(taken) = &queued.taken {
-                    self.hold(&task, taken);
-                }
+                self.check_queued(&task, queued, &of_task);
             }
             self.check_state(&task, queued.as_ref());
         }
@@ -236,6 +227,17 @@ impl Books {
         }
         if entries.iter().any(|entry| entry.key_id != entries[0].key_id) {
             self.drift(task.account_id, Some(task.id), "its entries name different keys".into());
+        }
+    }
+
+    /// Checks that the charge of a task in the queue names its key, and notes the credits of expiring grants that it took.
+    fn check_queued(&mut self, task: &Task, queued: &Queued, entries: &[Entry]) {
+        if entries.iter().any(|entry| entry.kind == EntryKind::Charge && entry.key_id != queued.key_id) {
+            let fault = "its charge does not name the key of its queue row".into();
+            self.drift(task.account_id, Some(task.id), fault);
+        }
+        if let Some(taken) = &queued.taken {
+            self.hold(task, taken);
         }
     }
 

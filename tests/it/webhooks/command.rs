@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use super::{NETWORK, PATIENCE};
 use crate::rigs::binary::{Server, json, refused, run, tintype};
 use crate::rigs::http::{ended, submit};
-use crate::rigs::packages::{npm, python};
+use crate::rigs::packages::{javascript, python};
 use crate::rigs::postgres::cluster;
 use crate::rigs::receiver::{Asked, Receiver, Reply, TOKEN, status, verify};
 use crate::tidy::root;
@@ -156,10 +156,6 @@ async fn the_official_libraries_verify_what_is_sent() {
     ended(&server, &key, &task).await;
     let asked = tokio::time::timeout(PATIENCE, receiver.hears(1)).await.expect("an event").remove(0);
     server.stop();
-    let folder = TempDir::new().expect("a directory");
-    std::os::unix::fs::symlink(npm().join("node_modules"), folder.path().join("node_modules")).expect("a link");
-    let script = folder.path().join("verify_webhook.mjs");
-    std::fs::copy(root().join("tests/it/clients/verify_webhook.mjs"), &script).expect("a copy");
     let mut changed = shown(&asked);
     changed["body"] = json!(text(&changed["body"]).replace("task.failed", "task.completed"));
     let mut of_another_time = shown(&asked);
@@ -167,8 +163,7 @@ async fn the_official_libraries_verify_what_is_sent() {
     for secret in [&old, text(&rotated["secret"])] {
         let mut of_python = Command::new(python().join("python"));
         of_python.arg(root().join("tests/it/clients/verify_webhook.py"));
-        let mut of_node = Command::new("node");
-        of_node.arg(&script);
+        let (of_node, _folder) = javascript("verify_webhook.mjs", &[]);
         for program in [of_python, of_node] {
             let requests = [shown(&asked), changed.clone(), of_another_time.clone()];
             let said = verified(program, secret, &requests);
